@@ -1,0 +1,1 @@
+"""The kernel: vocabulary, schedule, memory, backends and tape. It knows no paper, no tool and no prompt."""

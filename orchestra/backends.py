@@ -1,0 +1,258 @@
+"""One chat call: structured where the endpoint takes it, priced, within its allowance, and on the tape.
+
+Retries are the openai client's (408, 409, 429, 5xx, broken connections, Retry-After). One client per endpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import httpx2
+import openai
+
+from orchestra.replay import PLAYED, Tape, current_call, scrub
+from orchestra.vocabulary import Backend, BudgetExceeded, ConfigError, EndpointError
+
+TIMEOUT_S = 120.0
+RETRIES = 2
+LEAST_OUTPUT_TOKENS = 64  # a call that could not even say this much is not started
+DEFAULT_OUTPUT_TOKENS = 4096  # the paper's response length; asked for only under a budget
+IMAGE_TOKENS = 3000  # a bound for one downscaled image
+NO_KEY = "none"
+
+Message = dict[str, Any]
+
+
+class Purse:
+    """The money of one sub-task (or of one decision): B_t's share, spent by one thread in order (Eq. 21).
+
+    `spent_usd` None: some price is unknown. Shares are fixed beforehand, so what a call may say depends on
+    nothing but the calls before it in the same purse.
+    """
+
+    def __init__(self, limit_usd: float | None = None) -> None:
+        self.limit_usd = limit_usd
+        self.spent_usd: float | None = 0.0
+        self.paid_usd: float | None = 0.0  # of it, what was asked now and not played from the tape
+        self.calls = 0
+
+    def charge(self, cost_usd: float | None, played: bool = False) -> None:
+        self.calls += 1
+        self.spent_usd = add_usd(self.spent_usd, cost_usd)
+        self.paid_usd = self.paid_usd if played else add_usd(self.paid_usd, cost_usd)
+
+    def check(self, cost_usd: float | None) -> None:
+        """Raises BudgetExceeded where a call of this price would pass the limit."""
+        if self.limit_usd is not None and (self.spent_usd or 0.0) + (cost_usd or 0.0) > self.limit_usd:
+            raise BudgetExceeded(f"a call of {cost_usd:.6f} USD would pass the limit of {self.limit_usd:.6f} USD")
+
+    def output_tokens(self, backend: Backend, input_tokens: int) -> int | None:
+        """How long an answer the money left can pay for; None: no limit. Raises BudgetExceeded."""
+        if self.limit_usd is None or backend.price is None:
+            return backend.max_output_tokens
+        left = self.limit_usd - (self.spent_usd or 0.0) - (backend.cost_usd(input_tokens, 0) or 0.0)
+        most = backend.max_output_tokens or DEFAULT_OUTPUT_TOKENS
+        affordable = int(left / backend.price.output * 1e6) if backend.price.output else (most if left >= 0 else 0)
+        if affordable < min(most, LEAST_OUTPUT_TOKENS):
+            raise BudgetExceeded(f"{max(left, 0):.6f} USD left is too little for a call to {backend.name}")
+        return min(most, affordable)
+
+
+def add_usd(*amounts: float | None) -> float | None:
+    """A sum of costs; None, unknown, as soon as one is."""
+    known = [a for a in amounts if a is not None]
+    return sum(known) if len(known) == len(amounts) else None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a chat call gave. Tokens None: the endpoint did not say. `cut`: it hit its length limit. `played`: from the tape."""
+
+    text: str
+    cost_usd: float | None
+    input_tokens: int | None
+    output_tokens: int | None
+    cut: bool = False
+    played: bool = False
+    logprobs: list[dict[str, Any]] | None = None
+
+
+@cache
+def client(base_url: str, api_key: str, timeout_s: float) -> openai.OpenAI:
+    """The one client of an endpoint: a client per call would cost 20-35 ms each."""
+    limits = httpx2.Limits(max_connections=1000, max_keepalive_connections=1000)
+    timeout = httpx2.Timeout(timeout_s, connect=10.0)
+    http = openai.DefaultHttpxClient(limits=limits, timeout=timeout)
+    return openai.OpenAI(base_url=base_url, api_key=api_key, http_client=http, max_retries=RETRIES, timeout=timeout)
+
+
+class Chat:
+    """The pool's endpoints as the run uses them: `chat(backend, messages, purse)` inside a logical call."""
+
+    def __init__(self, tape: Tape, timeout_s: float = TIMEOUT_S) -> None:
+        self.tape, self.timeout_s = tape, timeout_s
+        # A replay plays the last outcome of a call at once: it neither tries again nor waits.
+        self.options: dict[str, Any] = {"max_retries": 0} if tape.mode == "replay" else {}
+
+    def __call__(
+        self,
+        backend: Backend,
+        messages: Sequence[Message],
+        purse: Purse,
+        schema: tuple[str, Mapping[str, Any]] | None = None,
+        logprobs: bool = False,
+    ) -> Reply:
+        """Ask `backend`. `schema` is (name, JSON schema) of the answer wanted.
+
+        Raises EndpointError, BudgetExceeded, and ConfigError where no model is named and the endpoint serves several.
+        """
+        body: dict[str, Any] = {"model": self._model(backend), "messages": list(messages), **backend.options}
+        extras = self._extras(backend, schema, logprobs)
+        bound = input_token_bound({**body, **extras})
+        if limit := purse.output_tokens(backend, bound):
+            field = "max_completion_tokens" if "openai.com" in backend.base_url else "max_tokens"
+            body[field] = limit
+        try:
+            data = self._post(backend, {**body, **extras})
+        except openai.BadRequestError as refusal:
+            if not extras:
+                raise self._endpoint_error(backend, refusal) from None
+            data = self._post_plain(backend, body)
+            self.tape.learn(self._plain_fact(backend, schema), "yes")
+        except openai.APIError as error:
+            raise self._endpoint_error(backend, error) from None
+        reply = _read(backend, data)
+        worst = backend.cost_usd(bound, limit or DEFAULT_OUTPUT_TOKENS) if purse.limit_usd is not None else None
+        purse.charge(worst if reply.cost_usd is None else reply.cost_usd, reply.played)
+        return reply
+
+    def transcribe(self, backend: Backend, model: str, sound: tuple[str, bytes], hint: str) -> tuple[str, bool]:
+        """The text of a sound (name, bytes) from the endpoint's /audio/transcriptions, and whether it was played.
+
+        Raises EndpointError.
+        """
+        endpoint = self._client(backend).with_options(**self.options).audio.transcriptions.with_raw_response
+        try:
+            answer = endpoint.create(model=model, file=sound, prompt=hint).http_response
+        except openai.APIError as error:
+            raise self._endpoint_error(backend, error) from None
+        try:
+            return scrub(str(answer.json()["text"])), PLAYED in answer.headers
+        except (ValueError, KeyError, TypeError):
+            said = scrub(answer.text[:200])
+            raise EndpointError(f"{backend.name} at {backend.base_url}: no transcription but {said!r}") from None
+
+    def _extras(self, backend: Backend, schema: tuple[str, Mapping[str, Any]] | None, logprobs: bool) -> dict[str, Any]:
+        """The request fields an endpoint may refuse; learned once a backend and kind of answer."""
+        if self._plain_fact(backend, schema) in self.tape.facts:
+            return {}
+        extras: dict[str, Any] = {"logprobs": True, "top_logprobs": 5} if logprobs else {}
+        if schema:
+            name, content = schema
+            extras["response_format"] = {"type": "json_schema", "json_schema": {"name": name, "schema": content}}
+        return extras
+
+    def _plain_fact(self, backend: Backend, schema: tuple[str, Mapping[str, Any]] | None) -> str:
+        return f"{backend.name} refuses {schema[0] if schema else 'logprobs'}"
+
+    def _model(self, backend: Backend) -> str:
+        """The backend's model; "" stands for the only one its endpoint serves, asked for once."""
+        fact = f"{backend.name} serves"
+        if not backend.model and fact not in self.tape.facts:
+            try:
+                answer = self._client(backend).get("/models", cast_to=httpx2.Response, options=self.options)
+                served = [str(m["id"]) for m in answer.json()["data"]]
+            except openai.APIError as error:
+                raise self._endpoint_error(backend, error) from None
+            except (ValueError, KeyError, TypeError):
+                served = []
+            if len(served) != 1:
+                listed = ", ".join(served[:10]) or "no list of models"
+                raise ConfigError(f"{backend.base_url} serves {listed}: name one with --model")
+            self.tape.learn(fact, served[0])
+        return backend.model or self.tape.facts[fact]
+
+    def _client(self, backend: Backend) -> openai.OpenAI:
+        key = os.environ.get(backend.api_key_env, "") if backend.api_key_env else ""
+        return client(backend.base_url, key or NO_KEY, self.timeout_s)
+
+    def _post(self, backend: Backend, body: dict[str, Any]) -> httpx2.Response:
+        assert current_call() is not None, "every call of ours has a name"
+        return self._client(backend).post("/chat/completions", body=body, cast_to=httpx2.Response, options=self.options)
+
+    def _post_plain(self, backend: Backend, body: dict[str, Any]) -> httpx2.Response:
+        try:
+            return self._post(backend, body)
+        except openai.APIError as error:
+            raise self._endpoint_error(backend, error) from None
+
+    def _endpoint_error(self, backend: Backend, error: openai.APIError) -> EndpointError:
+        """One line: which endpoint, what it did, what to do."""
+        where = f"{backend.name} at {backend.base_url}"
+        if isinstance(error, openai.APITimeoutError):
+            return EndpointError(f"{where}: no answer within {self.timeout_s:g} s; is it up? (--timeout waits longer)")
+        if isinstance(error, openai.APIConnectionError):
+            return EndpointError(f"{where}: can not be reached ({error.__cause__ or error}); is it up, is the URL right?")
+        status = getattr(error, "status_code", "?")
+        advice = {
+            401: f"check the key in {backend.api_key_env or 'OPENAI_API_KEY'}",
+            403: f"the key in {backend.api_key_env or 'OPENAI_API_KEY'} may not do this",
+            404: f"check base_url (most end in /v1) and the model name {backend.model!r}",
+            429: "rate or quota limit; wait, then --resume",
+        }.get(status, "see its log")
+        said = scrub(" ".join(str(error.message).split()))[:300]
+        return EndpointError(f"{where}: refused with status {status} ({said}); {advice}")
+
+
+def input_token_bound(body: Mapping[str, Any]) -> int:
+    """No request has more input tokens than this: a token is at least a byte, a picture at most IMAGE_TOKENS."""
+    text = media = 0
+    for message in body["messages"]:
+        parts = message["content"] if isinstance(message["content"], list) else [message["content"]]
+        for part in parts:
+            if isinstance(part, dict) and part.get("type") == "image_url":
+                media += IMAGE_TOKENS
+            elif isinstance(part, dict) and part.get("type") == "input_audio":
+                media += 1000 + len(part["input_audio"]["data"]) // 300
+            else:
+                text += len(str(part.get("text") if isinstance(part, dict) else part).encode()) + 16
+    rest = {k: v for k, v in body.items() if k != "messages"}
+    return text + media + len(json.dumps(rest, default=str).encode())
+
+
+def _read(backend: Backend, response: httpx2.Response) -> Reply:
+    """A Reply, or EndpointError where the body is HTML, cut off, or without a choice."""
+    where = f"{backend.name} at {backend.base_url}"
+    try:
+        data = response.json()
+    except ValueError:
+        kind = response.headers.get("content-type", "no content type")
+        start = scrub(" ".join(response.text[:200].split()))
+        raise EndpointError(f"{where}: answered {kind} that is not JSON ({start!r}); check base_url (most end in /v1)") from None
+    try:
+        choice = data["choices"][0]
+        message = choice["message"]
+        content = message.get("content")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        raise EndpointError(f"{where}: answered without a choice ({scrub(json.dumps(data))[:200]}); see its log") from None
+    if isinstance(content, list):
+        content = "".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
+    used = data.get("usage") if isinstance(data.get("usage"), dict) else {}
+    said, asked = used.get("completion_tokens"), used.get("prompt_tokens")
+    cached = (used.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    known = isinstance(said, int) and isinstance(asked, int)
+    free = backend.price is not None and backend.price.input == backend.price.output == 0
+    return Reply(
+        text=scrub(str(content or "")),  # as a replay will see it
+        cost_usd=backend.cost_usd(asked, said, cached) if known else 0.0 if free else None,
+        input_tokens=asked,
+        output_tokens=said,
+        cut=choice.get("finish_reason") == "length",
+        played=PLAYED in response.headers,
+        logprobs=(choice.get("logprobs") or {}).get("content"),
+    )

@@ -1,0 +1,104 @@
+"""tau = (s_1, y_1, Z_1, ..., s_T, y_T) as JSONL, one event a line, written as it happens.
+
+Every line is `{"v": 1, "event": ..., "at": [...], ..., "timing": {...}}`. What is measured stands in `timing` alone; the rest
+is content, the same in every replay. `at` is the place in the run, (round, sub-task, step): lines are written in the order of
+time and read in the order of `at`.
+
+    run        at [0]          question, media, method, pool, tools, options
+    decision   at [t, 0, a]    attempt a of round t: the reply, y_t or the mistake it was, tokens, cost
+    step       at [t, j, l]    (rho, a, o) of sub-task j, Eq. 13
+    result     at [t, j, inf]  z of sub-task j with its executor (b, T), Eq. 14
+    end        at [T+1]        answer, fallback, cost
+
+A resumed run appends a new `run` line; what counts are the lines from the last one on.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jsonlines
+
+from orchestra.replay import TapeWriteError, scrub
+from orchestra.vocabulary import Complete, Decision, Delegate
+
+VERSION = 1
+LAST = 1 << 30  # the step number of a result: after every step
+Event = dict[str, Any]
+Listener = Callable[[Event], None]
+
+
+class Recorder:
+    """Appends events to a file (or only to memory, in a replay) and tells the listeners: the log and the progress."""
+
+    def __init__(self, path: Path | None, listeners: tuple[Listener, ...] = ()) -> None:
+        self.events: list[Event] = []
+        self._listeners = listeners
+        self._lock = threading.Lock()
+        self._path = path
+        self._file = path.open("a", encoding="utf-8") if path else None
+        self._writer = jsonlines.Writer(self._file, flush=True, dumps=_dumps) if self._file else None
+
+    def emit(self, event: str, at: tuple[int, ...], timing: Mapping[str, float] | None = None, **content: Any) -> None:
+        line = {"v": VERSION, "event": event, "at": list(at), **content, "timing": dict(timing or {})}
+        with self._lock:
+            self.events.append(line)
+            try:
+                if self._writer:
+                    self._writer.write(line)
+            except OSError as error:
+                raise TapeWriteError(f"{self._path}: {error.strerror}; free some space, then --resume") from None
+            for listener in self._listeners:
+                listener(line)
+
+    def close(self) -> None:
+        if self._file:
+            self._file.close()
+
+
+def _dumps(value: Any) -> str:
+    return scrub(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def read(path: Path) -> list[Event]:
+    """The events of the last invocation, in the order of `at`. A line that a crash tore is left out."""
+    events: list[Event] = []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            events = [event] if event["event"] == "run" else [*events, event] if events else []
+    return in_order(events)
+
+
+def in_order(events: list[Event]) -> list[Event]:
+    return sorted(events, key=lambda e: e["at"])
+
+
+def content(events: list[Event]) -> list[Event]:
+    """The events as JSON without what is measured: equal for a run and each of its replays."""
+    plain: list[Event] = json.loads(_dumps([{k: v for k, v in e.items() if k != "timing"} for e in in_order(events)]))
+    return plain
+
+
+def first_difference(recorded: list[Event], replayed: list[Event]) -> str:
+    """The place and the field where two trajectories part; "" if their content is the same."""
+    ours, theirs = content(recorded), content(replayed)
+    for a, b in zip(ours, theirs, strict=False):
+        if a != b:
+            fields = [k for k in {**a, **b} if a.get(k) != b.get(k)]
+            return f"event {a['event']} at {a['at']}, {fields[0]}: recorded {a.get(fields[0])!r}, now {b.get(fields[0])!r}"
+    return "" if len(ours) == len(theirs) else f"recorded {len(ours)} events, now {len(theirs)}"
+
+
+def decision_content(decision: Decision) -> dict[str, Any]:
+    """y_t as JSON: {"action": "delegate" | "complete", ...}."""
+    action = {Delegate: "delegate", Complete: "complete"}[type(decision)]
+    return {"action": action, **asdict(decision)}

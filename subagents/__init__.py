@@ -1,0 +1,1 @@
+"""Styles of executor: each is one function `run(u, env, tools, ...) -> Result`."""

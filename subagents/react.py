@@ -1,0 +1,169 @@
+"""The ReAct sub-agent of Orchestra-o1 (arXiv 2606.13707, Eq. 13-14, App. B.3): think, act, observe, until it finishes.
+
+Differences from the paper / the released code
+1. The steps so far are shown as a growing list, each action beside its own observation and the memory noted after it. The
+   paper's prompt has one memory and one observation; the released code pairs the memory with the observation before it.
+2. The five-like-patterns rule and the last step are enforced: only `finish` is left. The paper asks for it in the prompt.
+3. Tools that were not assigned are refused, not only left out of the list.
+4. An endpoint that fails or a purse that is empty ends this sub-task alone, as a Result with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from orchestra.backends import Reply
+from orchestra.parsing import find_action
+from orchestra.prompts import render, say
+from orchestra.vocabulary import BudgetExceeded, EndpointError, ModelMistake, Result, Status, Step, SubTask, Task
+from tools import Environment, Tool, ToolError
+
+OBSERVATION_CHARS = 8000
+FEW_STEPS = 5  # a warning when no more are left
+LIKE_PATTERNS = 5
+STATUSES: tuple[Status, ...] = ("done", "partial", "blocked")
+SEARCH, VISIT = "GoogleSearchAction", "ExtractUrlContentAction"
+
+Call = tuple[str, ...]  # the name of a logical call, as in ("r1", "t2")
+OnStep = Callable[[int, Step], None]
+
+
+def run(u: SubTask, env: Environment, tools: Mapping[str, Tool], call: Call, steps: int, on_step: OnStep) -> Result:
+    """Do u = (I, C, b, T) in at most `steps` steps; `call` names the logical calls, as in ("r1", "t2").
+
+    Never raises for what a model, an endpoint or a tool did: that is the Result's status and error.
+    """
+    trace: list[Step] = []
+    system = render("react/system.md", tools="\n\n".join(tools[name].manual for name in u.tools or ()))
+    status: Status = "partial"
+    error = say("react/messages", "out_of_steps", steps=steps)
+    try:
+        for number in range(1, steps + 1):
+            must_finish = number == steps or like_patterns(trace) >= LIKE_PATTERNS
+            messages = [
+                {"role": "system", "content": system},
+                {"role": "user", "content": _user_prompt(u, env, trace, number, steps)},
+            ]
+            schema = action_schema([] if must_finish else [tools[name] for name in u.tools or ()], env.task)
+            with env.tape.logical_call(*call, f"s{number}"):
+                reply = env.chat(env.backend, messages, env.purse, schema=("action", schema))
+            step, finish = _act(reply, trace, u, env, tools, (*call, f"s{number}"), must_finish)
+            trace.append(step)
+            on_step(number, step)
+            if finish:
+                return _report(finish, env, trace)
+            if must_finish:
+                error = say("react/messages", "would_not_finish", action=step.action)
+                break
+    except (EndpointError, BudgetExceeded) as failure:
+        status = "partial" if _memory(trace) and isinstance(failure, BudgetExceeded) else "failed"
+        error = say("react/messages", "stopped", reason=str(failure))
+    if all(s.failed for s in trace):
+        status = "failed"
+    return Result(status, "", _memory(trace), env.purse.spent_usd, trace=tuple(trace), error=error)
+
+
+def _act(
+    reply: Reply, trace: Sequence[Step], u: SubTask, env: Environment, tools: Mapping[str, Tool], call: Call, must_finish: bool
+) -> tuple[Step, dict[str, Any] | None]:
+    """One step of Eq. 13, and the parameters of `finish` if that was the action."""
+    action, params, memory = "invalid", {}, ""
+    try:
+        wanted = find_action(reply.text, reply.cut)
+        memory = as_text(wanted.get("memory"))
+        name = as_text(wanted["action"])
+        params = wanted["params"] if isinstance(wanted.get("params"), dict) else {}
+        if name == "finish":
+            if params.get("status", "done") == "done" and trace and all(s.failed for s in trace) and not must_finish:
+                raise ModelMistake(say("mistakes", "nothing_worked"))
+            return Step("finish", params, memory, ""), params or {"result": memory}
+        known = ("finish",) if must_finish else (*(u.tools or ()), "finish")
+        if name not in known:
+            raise ModelMistake(
+                say("mistakes", "unassigned_tool" if name in tools else "bad_action", action=name, tool=name, known=", ".join(known))
+            )
+        action = name
+        with env.tape.logical_call(*call, name):
+            return Step(action, params, memory, _capped(tools[name](env, params))), None
+    except (ModelMistake, ToolError) as failure:
+        return Step(action, params, memory, _capped(str(failure)), failed=True), None
+
+
+def _report(params: Mapping[str, Any], env: Environment, trace: Sequence[Step]) -> Result:
+    """z = Omega(zeta), Eq. 14: the status, the result, the summary and the cost."""
+    status = next((s for s in STATUSES if s == params.get("status")), "done")
+    answer = as_text(params.get("result"))
+    return Result(status, answer, as_text(params.get("summary")) or _memory(trace), env.purse.spent_usd, trace=tuple(trace))
+
+
+def like_patterns(trace: Sequence[Step]) -> int:
+    """How many of the last steps are of one kind. A visit right after a search belongs to that search."""
+    patterns: list[str] = []
+    for before, step in zip([None, *trace], trace, strict=False):
+        if not (step.action == VISIT and before and before.action == SEARCH):
+            patterns.append(step.action)
+    return next((n for n, p in enumerate(reversed(patterns)) if p != patterns[-1]), len(patterns))
+
+
+def action_schema(tools: Sequence[Tool], task: Task) -> dict[str, Any]:
+    """The JSON schema of one step: one alternative an action, so that no action comes with another's parameters."""
+    finish = {
+        "type": "object",
+        "properties": {
+            "result": {"type": "string"},
+            "status": {"type": "string", "enum": list(STATUSES)},
+            "summary": {"type": "string"},
+        },
+        "required": ["result", "status", "summary"],
+        "additionalProperties": False,
+    }
+    actions = [(t.name, t.schema(task)) for t in tools] + [("finish", finish)]
+    return {"anyOf": [_alternative(name, params) for name, params in actions]}
+
+
+def _alternative(name: str, params: dict[str, Any]) -> dict[str, Any]:
+    properties = {"action": {"type": "string", "const": name}, "params": params, "memory": {"type": "string"}}
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _user_prompt(u: SubTask, env: Environment, trace: Sequence[Step], number: int, steps: int) -> str:
+    done = [
+        say(
+            "react/messages", "step", number=n, action=s.action, params=json.dumps(s.params, ensure_ascii=False),
+            observation=s.observation, memory=s.memory or "-",
+        )
+        for n, s in enumerate(trace, 1)
+    ]  # fmt: skip
+    return render(
+        "react/user.md", instruction=u.instruction, context=u.context or say("react/messages", "no_context"),
+        question=env.task.question, files=", ".join(m.name for m in env.task.media) or "-", steps="\n\n".join(done) or say("react/messages", "no_steps"),
+        step=number, steps_max=steps, warning=_warning(trace, number, steps),
+    )  # fmt: skip
+
+
+def _warning(trace: Sequence[Step], number: int, steps: int) -> str:
+    if number == steps:
+        return say("react/messages", "last_step")
+    if (times := like_patterns(trace)) >= LIKE_PATTERNS:
+        return say("react/messages", "repeated", times=times)
+    left = steps - number + 1
+    return say("react/messages", "few_steps_left", left=left) if left <= FEW_STEPS else ""
+
+
+def _memory(trace: Sequence[Step]) -> str:
+    return next((s.memory for s in reversed(trace) if s.memory), "")
+
+
+def as_text(value: Any) -> str:
+    """A model's value as text: 0 stays "0", a missing one is ""."""
+    if value is None:
+        return ""
+    return value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _capped(text: str) -> str:
+    if len(text) <= OBSERVATION_CHARS:
+        return text
+    return say("notes", "capped", text=text[:OBSERVATION_CHARS], shown=OBSERVATION_CHARS, total=len(text))

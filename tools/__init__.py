@@ -1,0 +1,148 @@
+"""Tools are plain typed functions; what a model reads of one comes from its signature and docstring.
+
+    @tool("ImageAnalysisAction", "img")
+    def image_analysis(env: Environment, query: str, image_path: str) -> str:
+        '''What it does, for the model.
+
+        query: what this parameter means
+        '''
+
+A tool returns its observation. ToolError is an observation too: what went wrong, in words the sub-agent can act on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from orchestra.prompts import say
+from orchestra.vocabulary import CAPABILITIES, Backend, Media, Modality, ModelMistake, Task
+
+if TYPE_CHECKING:
+    from orchestra.backends import Chat, Purse
+    from orchestra.pool import Pool
+    from orchestra.replay import Tape
+
+
+ImageFile = Annotated[str, "image"]  # parameters that name a file of the task: a schema lists the names
+AudioFile = Annotated[str, "audio"]
+
+
+class ToolError(Exception):
+    """The tool could not do it; its text is the observation."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What one sub-agent may reach: the task's media, its own folder, and models through its own purse.
+
+    Environments of sub-tasks that run side by side share nothing that changes (App. B.1: cloned environments).
+    """
+
+    task: Task
+    backend: Backend
+    pool: Pool
+    chat: Chat
+    tape: Tape
+    purse: Purse
+    folder: Path  # made when first written to
+
+    def media(self, name: str, modality: Modality) -> Media:
+        """The media file a model means. Raises ToolError for any other file: nothing else may be opened."""
+        wanted = name.strip().removeprefix("./").removeprefix("media/")
+        for m in self.task.media:
+            if m.name == wanted:
+                if m.modality != modality and not (modality == "audio" and m.modality == "video"):
+                    raise ToolError(say("notes", "wrong_modality", name=name, actual=m.modality, wanted=modality))
+                return m
+        known = ", ".join(m.name for m in self.task.media if m.modality == modality) or "none"
+        raise ToolError(say("notes", "unknown_file", name=name, modality=modality, known=known))
+
+
+    def local(self, kind: str, arguments: dict[str, Any], function: Callable[[], Any]) -> Any:
+        """`function()` on the tape: its JSON value, or its ToolError, is what a replay gets too."""
+
+        def outcome() -> dict[str, Any]:
+            try:
+                return {"value": function()}
+            except ToolError as error:
+                return {"error": str(error)}
+
+        recorded = self.tape.local(kind, arguments, outcome)
+        if "error" in recorded:
+            raise ToolError(recorded["error"])
+        return recorded["value"]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """g of T with psi(g), Eq. 7."""
+
+    name: str
+    capabilities: frozenset[str]
+    description: str
+    parameters: type[BaseModel]
+    function: Callable[..., str]
+
+    def __call__(self, env: Environment, params: Mapping[str, Any]) -> str:
+        """The observation. Raises ModelMistake for parameters that do not fit, ToolError for what failed."""
+        try:
+            arguments = self.parameters.model_validate({k: v for k, v in params.items() if v is not None})
+        except ValidationError as error:
+            problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'params'}: {e['msg']}" for e in error.errors())
+            raise ModelMistake(say("mistakes", "bad_params", tool=self.name, problems=problems, signature=self.signature)) from None
+        return self.function(env, **{k: getattr(arguments, k) for k in type(arguments).model_fields})
+
+    def schema(self, task: Task) -> dict[str, Any]:
+        """The JSON schema of the parameters a model must give; a file parameter lists the files there are."""
+        rows = self.parameters.model_json_schema()["properties"]
+        properties = {name: {k: v for k, v in row.items() if k in ("type", "enum")} for name, row in rows.items()}
+        for name, field in self.parameters.model_fields.items():
+            if files := [m.name for m in task.media if m.modality in field.metadata]:
+                properties[name]["enum"] = files
+        required = [name for name, f in self.parameters.model_fields.items() if f.is_required()]
+        return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+    @property
+    def signature(self) -> str:
+        rows = self.parameters.model_json_schema()["properties"].items()
+        return ", ".join(f"{k}: {v.get('type', 'any')}" + (f" = {v['default']!r}" if "default" in v else "") for k, v in rows)
+
+    @property
+    def manual(self) -> str:
+        """What a sub-agent reads: name, purpose, parameters."""
+        rows = [f"    {k}: {f.description or ''}" for k, f in self.parameters.model_fields.items()]
+        return "\n".join([f"{self.name}({self.signature})", f"    {self.description}", *rows])
+
+
+def tool(name: str, *capabilities: str) -> Callable[[Callable[..., str]], Tool]:
+    """Make a Tool of a function whose first parameter is the Environment."""
+    assert set(capabilities) <= set(CAPABILITIES), capabilities
+
+    def wrap(function: Callable[..., str]) -> Tool:
+        purpose, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
+        meanings = dict(re.findall(r"^(\w+): (.+)$", rest, flags=re.M))
+        hints = get_type_hints(function, localns={"Environment": Environment}, include_extras=True)
+        fields: dict[str, Any] = {}
+        for p in list(inspect.signature(function).parameters.values())[1:]:
+            default = ... if p.default is p.empty else p.default
+            fields[p.name] = (hints[p.name], Field(default, description=meanings.get(p.name)))
+        model = create_model(name, __config__=ConfigDict(extra="ignore", coerce_numbers_to_str=True), **fields)
+        return Tool(name, frozenset(capabilities), " ".join(purpose.split()), model, function)
+
+    return wrap
+
+
+def all_tools() -> dict[str, Tool]:
+    """T, by wire name, in the order the models see them."""
+    from tools.audio import audio_analysis
+    from tools.code import execute_code
+    from tools.image import image_analysis
+
+    return {t.name: t for t in (image_analysis, audio_analysis, execute_code)}

@@ -1,0 +1,150 @@
+"""ExecuteCodeAction: model-written code in a process of its own, behind the strongest wall this machine has.
+
+    bubblewrap   no network, no process but its own, read-only system, no file of the user, own folder writable
+    unshare      no network, no process but its own; the user's files can be read
+    bare         limits of time, memory, file size and output only
+
+Always: an empty environment, its own folder (kept for later steps of the same sub-agent), the process group killed at
+the end. The value of the last expression is shown, as in a REPL. What is not covered stands in README, Limits.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from orchestra.prompts import say
+from tools import Environment, ToolError, tool
+
+MAX_TIMEOUT_S = 60
+MAX_OUTPUT_BYTES = 200_000
+RUNNER = Path(__file__).with_name("code_runner.py")
+Wall = Literal["bubblewrap", "unshare", "bare"]
+
+
+@tool("ExecuteCodeAction", "code")
+def execute_code(
+    env: Environment, code: str, code_type: Literal["python", "bash"] = "python", timeout_sec: int = 10
+) -> str:
+    """Run code and see what it prints. It has the Python standard library (datetime, zoneinfo.ZoneInfo for time zones, math, json) and no network.
+
+    code: the program; print() what you want to see
+    code_type: python or bash
+    timeout_sec: seconds until it is stopped
+    """
+    arguments = {"code": code, "code_type": code_type, "timeout_s": max(1, min(timeout_sec, MAX_TIMEOUT_S))}
+    return env.local("code", arguments, lambda: run(code, code_type, arguments["timeout_s"], env.folder))
+
+
+def run(code: str, code_type: str, timeout_s: float, folder: Path) -> str:
+    """The observation of one program: its output, and how it ended if not well."""
+    folder.mkdir(parents=True, exist_ok=True)
+    process = subprocess.Popen(
+        _command(strongest_wall(), folder, code_type),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=folder,
+        env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(folder), "LANG": "C.UTF-8"},
+        start_new_session=True,
+    )
+    try:
+        output, ended = _converse(process, code.encode("utf-8", "replace"), timeout_s)
+    finally:
+        with_group_killed(process)
+    text = output.decode("utf-8", "replace").rstrip()
+    if ended == "timeout":
+        return say("notes", "code_timeout", seconds=f"{timeout_s:g}", output=text or "-")
+    if ended == "flood":
+        return say("notes", "code_flood", limit=MAX_OUTPUT_BYTES, output=text[:2000])
+    if process.returncode:
+        return say("notes", "code_failed", status=process.returncode, output=text or "-")
+    return text or say("notes", "code_silent")
+
+
+def _converse(process: subprocess.Popen[bytes], code: bytes, timeout_s: float) -> tuple[bytes, str]:
+    """Give the program in, take its output out, until it ends ("end"), takes too long ("timeout") or floods ("flood")."""
+    assert process.stdin and process.stdout
+    deadline = time.monotonic() + timeout_s
+    output = b""
+    with selectors.DefaultSelector() as selector:
+        os.set_blocking(process.stdin.fileno(), False)
+        selector.register(process.stdin, selectors.EVENT_WRITE)
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while len(output) < MAX_OUTPUT_BYTES:
+            events = selector.select(max(0.0, deadline - time.monotonic()))
+            if not events:
+                return output, "timeout"
+            for key, _ in events:
+                if key.fileobj is process.stdin:
+                    try:
+                        code = code[os.write(key.fd, code) :]
+                    except BrokenPipeError:
+                        code = b""
+                    if not code:
+                        selector.unregister(process.stdin)
+                        process.stdin.close()
+                elif chunk := os.read(key.fd, 65536):
+                    output += chunk
+                else:
+                    process.wait(max(0.1, deadline - time.monotonic()))
+                    return output, "end"
+    return output, "flood"
+
+
+def with_group_killed(process: subprocess.Popen[bytes]) -> None:
+    """Nothing of the program outlives its call."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe:
+            pipe.close()
+
+
+def _command(wall: Wall, folder: Path, code_type: str) -> list[str]:
+    runner = [sys.executable, "-I", "-c", RUNNER.read_text(encoding="utf-8"), code_type]
+    if wall == "unshare":
+        return ["unshare", "--user", "--map-root-user", "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc", *runner]
+    if wall == "bare":
+        return runner
+    system = [p for p in ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives", "/etc/ld.so.cache") if Path(p).exists()]
+    python = {sys.base_prefix, sys.prefix} - {"/usr"}
+    mounts = [flag for p in system for flag in _mount(Path(p))] + [f for p in sorted(python) for f in ("--ro-bind", p, p)]
+    media = folder.parent.parent / "media"
+    return [
+        *("bwrap", "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+        *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"),
+        *mounts,
+        *("--bind", str(folder), "/work", "--chdir", "/work"),
+        *(("--ro-bind", str(media), "/work/media") if media.is_dir() else ()),
+        *("--clearenv", "--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin", "--setenv", "HOME", "/work", "--setenv", "LANG", "C.UTF-8"),
+        *runner,
+    ]  # fmt: skip
+
+
+def _mount(path: Path) -> list[str]:
+    return ["--symlink", str(path.readlink()), str(path)] if path.is_symlink() else ["--ro-bind", str(path), str(path)]
+
+
+@cache
+def strongest_wall() -> Wall:
+    """The strongest wall that holds here, tried once by starting something behind it."""
+    tries: dict[Wall, list[str]] = {
+        "bubblewrap": ["bwrap", "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "true"],
+        "unshare": ["unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--mount-proc", "true"],
+    }
+    for wall, command in tries.items():
+        if shutil.which(command[0]) and subprocess.run(command, capture_output=True, check=False).returncode == 0:
+            return wall
+    return "bare"
