@@ -1,1 +1,3 @@
-"""The kernel: vocabulary, schedule, memory, backends and tape. It knows no paper, no tool and no prompt."""
+"""The kernel: vocabulary, schedule, memory, backends and tape. It knows no paper, no tool and no
+prompt.
+"""

@@ -1,27 +1,33 @@
-"""One chat call: structured where the endpoint takes it, priced, within its allowance, and on the tape.
+"""One chat call: structured where the endpoint takes it, priced, within its allowance, and on the
+tape.
 
-Retries are the openai client's (408, 409, 429, 5xx, broken connections, Retry-After). One client per endpoint.
+Retries are the openai client's (408, 409, 429, 5xx, broken connections, Retry-After). One client
+per endpoint.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from urllib.request import getproxies
 
 import httpx2
 import openai
 
-from orchestra.replay import PLAYED, Tape, current_call, scrub
+from orchestra.replay import PLAYED, Tape, current_call
+from orchestra.secrets import scrub
 from orchestra.vocabulary import Backend, BudgetExceeded, ConfigError, EndpointError
 
 TIMEOUT_S = 120.0
 RETRIES = 2
 LEAST_OUTPUT_TOKENS = 64  # a call that could not even say this much is not started
 DEFAULT_OUTPUT_TOKENS = 4096  # the paper's response length; asked for only under a budget
+LIMITS = httpx2.Limits(max_connections=1000, max_keepalive_connections=1000)
 IMAGE_TOKENS = 3000  # a bound for one downscaled image
 NO_KEY = "none"
 
@@ -29,9 +35,11 @@ Message = dict[str, Any]
 
 
 class Purse:
-    """The money of one sub-task (or of one decision): B_t's share, spent by one thread in order (Eq. 21).
+    """The money of one sub-task (or of one decision): B_t's share, spent by one thread in order
+    (Eq. 21).
 
-    `spent_usd` None: some price is unknown. Shares are fixed beforehand, so what a call may say depends on
+    `spent_usd` None: some price is unknown. Shares are fixed beforehand, so what a call may say
+    depends on
     nothing but the calls before it in the same purse.
     """
 
@@ -48,8 +56,13 @@ class Purse:
 
     def check(self, cost_usd: float | None) -> None:
         """Raises BudgetExceeded where a call of this price would pass the limit."""
-        if self.limit_usd is not None and (self.spent_usd or 0.0) + (cost_usd or 0.0) > self.limit_usd:
-            raise BudgetExceeded(f"a call of {cost_usd:.6f} USD would pass the limit of {self.limit_usd:.6f} USD")
+        if (
+            self.limit_usd is not None
+            and (self.spent_usd or 0.0) + (cost_usd or 0.0) > self.limit_usd
+        ):
+            raise BudgetExceeded(
+                f"a call of {cost_usd:.6f} USD would pass the limit of {self.limit_usd:.6f} USD"
+            )
 
     def output_tokens(self, backend: Backend, input_tokens: int) -> int | None:
         """How long an answer the money left can pay for; None: no limit. Raises BudgetExceeded."""
@@ -57,9 +70,15 @@ class Purse:
             return backend.max_output_tokens
         left = self.limit_usd - (self.spent_usd or 0.0) - (backend.cost_usd(input_tokens, 0) or 0.0)
         most = backend.max_output_tokens or DEFAULT_OUTPUT_TOKENS
-        affordable = int(left / backend.price.output * 1e6) if backend.price.output else (most if left >= 0 else 0)
+        affordable = (
+            int(left / backend.price.output * 1e6)
+            if backend.price.output
+            else (most if left >= 0 else 0)
+        )
         if affordable < min(most, LEAST_OUTPUT_TOKENS):
-            raise BudgetExceeded(f"{max(left, 0):.6f} USD left is too little for a call to {backend.name}")
+            raise BudgetExceeded(
+                f"{max(left, 0):.6f} USD left is too little for a call to {backend.name}"
+            )
         return min(most, affordable)
 
 
@@ -71,7 +90,9 @@ def add_usd(*amounts: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a chat call gave. Tokens None: the endpoint did not say. `cut`: it hit its length limit. `played`: from the tape."""
+    """What a chat call gave. Tokens None: the endpoint did not say. `cut`: it hit its length limit.
+    `played`: from the tape.
+    """
 
     text: str
     cost_usd: float | None
@@ -82,17 +103,37 @@ class Reply:
     logprobs: list[dict[str, Any]] | None = None
 
 
+class PerThreadTransport(httpx2.BaseTransport):
+    """A connection of its own for every thread. The shared pool looks at all its connections under
+    one lock for every request, which at 128 sub-tasks costs more than the requests themselves.
+    """
+
+    def __init__(self) -> None:
+        self._tls = httpx2.create_ssl_context()
+        self._own = threading.local()
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        if not hasattr(self._own, "transport"):
+            self._own.transport = httpx2.HTTPTransport(verify=self._tls, limits=LIMITS)
+        response: httpx2.Response = self._own.transport.handle_request(request)
+        return response
+
+
 @cache
 def client(base_url: str, api_key: str, timeout_s: float) -> openai.OpenAI:
     """The one client of an endpoint: a client per call would cost 20-35 ms each."""
-    limits = httpx2.Limits(max_connections=1000, max_keepalive_connections=1000)
     timeout = httpx2.Timeout(timeout_s, connect=10.0)
-    http = openai.DefaultHttpxClient(limits=limits, timeout=timeout)
-    return openai.OpenAI(base_url=base_url, api_key=api_key, http_client=http, max_retries=RETRIES, timeout=timeout)
+    transport = None if getproxies() else PerThreadTransport()  # httpx2 finds proxies on its own
+    http = openai.DefaultHttpxClient(limits=LIMITS, timeout=timeout, transport=transport)
+    return openai.OpenAI(
+        base_url=base_url, api_key=api_key, http_client=http, max_retries=RETRIES, timeout=timeout
+    )
 
 
 class Chat:
-    """The pool's endpoints as the run uses them: `chat(backend, messages, purse)` inside a logical call."""
+    """The pool's endpoints as the run uses them: `chat(backend, messages, purse)` inside a logical
+    call.
+    """
 
     def __init__(self, tape: Tape, timeout_s: float = TIMEOUT_S) -> None:
         self.tape, self.timeout_s = tape, timeout_s
@@ -109,9 +150,14 @@ class Chat:
     ) -> Reply:
         """Ask `backend`. `schema` is (name, JSON schema) of the answer wanted.
 
-        Raises EndpointError, BudgetExceeded, and ConfigError where no model is named and the endpoint serves several.
+        Raises EndpointError, BudgetExceeded, and ConfigError where no model is named and the
+        endpoint serves several.
         """
-        body: dict[str, Any] = {"model": self._model(backend), "messages": list(messages), **backend.options}
+        body: dict[str, Any] = {
+            "model": self._model(backend),
+            "messages": list(messages),
+            **backend.options,
+        }
         extras = self._extras(backend, schema, logprobs)
         bound = input_token_bound({**body, **extras})
         if limit := purse.output_tokens(backend, bound):
@@ -127,16 +173,27 @@ class Chat:
         except openai.APIError as error:
             raise self._endpoint_error(backend, error) from None
         reply = _read(backend, data)
-        worst = backend.cost_usd(bound, limit or DEFAULT_OUTPUT_TOKENS) if purse.limit_usd is not None else None
+        worst = (
+            backend.cost_usd(bound, limit or DEFAULT_OUTPUT_TOKENS)
+            if purse.limit_usd is not None
+            else None
+        )
         purse.charge(worst if reply.cost_usd is None else reply.cost_usd, reply.played)
         return reply
 
-    def transcribe(self, backend: Backend, model: str, sound: tuple[str, bytes], hint: str) -> tuple[str, bool]:
-        """The text of a sound (name, bytes) from the endpoint's /audio/transcriptions, and whether it was played.
+    def transcribe(
+        self, backend: Backend, model: str, sound: tuple[str, bytes], hint: str
+    ) -> tuple[str, bool]:
+        """The text of a sound (name, bytes) from the endpoint's /audio/transcriptions, and whether
+        it was played.
 
         Raises EndpointError.
         """
-        endpoint = self._client(backend).with_options(**self.options).audio.transcriptions.with_raw_response
+        endpoint = (
+            self._client(backend)
+            .with_options(**self.options)
+            .audio.transcriptions.with_raw_response
+        )
         try:
             answer = endpoint.create(model=model, file=sound, prompt=hint).http_response
         except openai.APIError as error:
@@ -145,16 +202,23 @@ class Chat:
             return scrub(str(answer.json()["text"])), PLAYED in answer.headers
         except (ValueError, KeyError, TypeError):
             said = scrub(answer.text[:200])
-            raise EndpointError(f"{backend.name} at {backend.base_url}: no transcription but {said!r}") from None
+            raise EndpointError(
+                f"{backend.name} at {backend.base_url}: no transcription but {said!r}"
+            ) from None
 
-    def _extras(self, backend: Backend, schema: tuple[str, Mapping[str, Any]] | None, logprobs: bool) -> dict[str, Any]:
+    def _extras(
+        self, backend: Backend, schema: tuple[str, Mapping[str, Any]] | None, logprobs: bool
+    ) -> dict[str, Any]:
         """The request fields an endpoint may refuse; learned once a backend and kind of answer."""
         if self._plain_fact(backend, schema) in self.tape.facts:
             return {}
         extras: dict[str, Any] = {"logprobs": True, "top_logprobs": 5} if logprobs else {}
         if schema:
             name, content = schema
-            extras["response_format"] = {"type": "json_schema", "json_schema": {"name": name, "schema": content}}
+            extras["response_format"] = {
+                "type": "json_schema",
+                "json_schema": {"name": name, "schema": content},
+            }
         return extras
 
     def _plain_fact(self, backend: Backend, schema: tuple[str, Mapping[str, Any]] | None) -> str:
@@ -165,7 +229,9 @@ class Chat:
         fact = f"{backend.name} serves"
         if not backend.model and fact not in self.tape.facts:
             try:
-                answer = self._client(backend).get("/models", cast_to=httpx2.Response, options=self.options)
+                answer = self._client(backend).get(
+                    "/models", cast_to=httpx2.Response, options=self.options
+                )
                 served = [str(m["id"]) for m in answer.json()["data"]]
             except openai.APIError as error:
                 raise self._endpoint_error(backend, error) from None
@@ -183,7 +249,9 @@ class Chat:
 
     def _post(self, backend: Backend, body: dict[str, Any]) -> httpx2.Response:
         assert current_call() is not None, "every call of ours has a name"
-        return self._client(backend).post("/chat/completions", body=body, cast_to=httpx2.Response, options=self.options)
+        return self._client(backend).post(
+            "/chat/completions", body=body, cast_to=httpx2.Response, options=self.options
+        )
 
     def _post_plain(self, backend: Backend, body: dict[str, Any]) -> httpx2.Response:
         try:
@@ -195,9 +263,13 @@ class Chat:
         """One line: which endpoint, what it did, what to do."""
         where = f"{backend.name} at {backend.base_url}"
         if isinstance(error, openai.APITimeoutError):
-            return EndpointError(f"{where}: no answer within {self.timeout_s:g} s; is it up? (--timeout waits longer)")
+            return EndpointError(
+                f"{where}: no answer within {self.timeout_s:g} s; is it up? (--timeout waits longer)"
+            )
         if isinstance(error, openai.APIConnectionError):
-            return EndpointError(f"{where}: can not be reached ({error.__cause__ or error}); is it up, is the URL right?")
+            return EndpointError(
+                f"{where}: can not be reached ({error.__cause__ or error}); is it up, is the URL right?"
+            )
         status = getattr(error, "status_code", "?")
         advice = {
             401: f"check the key in {backend.api_key_env or 'OPENAI_API_KEY'}",
@@ -210,7 +282,9 @@ class Chat:
 
 
 def input_token_bound(body: Mapping[str, Any]) -> int:
-    """No request has more input tokens than this: a token is at least a byte, a picture at most IMAGE_TOKENS."""
+    """No request has more input tokens than this: a token is at least a byte, a picture at most
+    IMAGE_TOKENS.
+    """
     text = media = 0
     for message in body["messages"]:
         parts = message["content"] if isinstance(message["content"], list) else [message["content"]]
@@ -233,13 +307,17 @@ def _read(backend: Backend, response: httpx2.Response) -> Reply:
     except ValueError:
         kind = response.headers.get("content-type", "no content type")
         start = scrub(" ".join(response.text[:200].split()))
-        raise EndpointError(f"{where}: answered {kind} that is not JSON ({start!r}); check base_url (most end in /v1)") from None
+        raise EndpointError(
+            f"{where}: answered {kind} that is not JSON ({start!r}); check base_url (most end in /v1)"
+        ) from None
     try:
         choice = data["choices"][0]
         message = choice["message"]
         content = message.get("content")
     except (KeyError, IndexError, TypeError, AttributeError):
-        raise EndpointError(f"{where}: answered without a choice ({scrub(json.dumps(data))[:200]}); see its log") from None
+        raise EndpointError(
+            f"{where}: answered without a choice ({scrub(json.dumps(data))[:200]}); see its log"
+        ) from None
     if isinstance(content, list):
         content = "".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
     used = data.get("usage") if isinstance(data.get("usage"), dict) else {}

@@ -11,31 +11,92 @@ EXIT_CODES = "exit codes: 0 answered, 1 only a fallback answer, 2 usage or confi
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
-        prog="orchestra_min.py", description="Answer a question over text, images, audio and video.", epilog=EXIT_CODES
+        prog="orchestra_min.py",
+        description="Answer a question over text, images, audio and video.",
+        epilog=EXIT_CODES,
     )
     ask = p.add_argument_group("ask")
-    ask.add_argument("--question", metavar="TEXT", help="the question; - reads it from standard input")
+    ask.add_argument(
+        "--question", metavar="TEXT", help="the question; - reads it from standard input"
+    )
     for modality in ("image", "audio", "video"):
-        ask.add_argument(f"--{modality}", metavar="FILE", type=Path, action="append", default=[], help=f"{modality} file; repeatable")
-    ask.add_argument("--method", choices=METHODS, default="orchestra-o1", help="the orchestrator (%(default)s)")
+        ask.add_argument(
+            f"--{modality}",
+            metavar="FILE",
+            type=Path,
+            action="append",
+            default=[],
+            help=f"{modality} file; repeatable",
+        )
+    ask.add_argument(
+        "--method", choices=METHODS, default="orchestra-o1", help="the orchestrator (%(default)s)"
+    )
     model = p.add_argument_group("models")
-    model.add_argument("--model", metavar="NAME", help="the main agent's model; needless where the endpoint serves one")
-    model.add_argument("--backends", metavar="FILE", type=Path, help="a pool of models (see backends.toml)")
-    model.add_argument("--perception", choices=("endpoint", "local"), help="who looks and listens (default: the pool file says)")
+    model.add_argument(
+        "--model",
+        metavar="NAME",
+        help="the main agent's model; needless where the endpoint serves one",
+    )
+    model.add_argument(
+        "--backends", metavar="FILE", type=Path, help="a pool of models (see backends.toml)"
+    )
+    model.add_argument(
+        "--perception",
+        choices=("endpoint", "local"),
+        help="who looks and listens (default: the pool file says)",
+    )
     limits = p.add_argument_group("limits")
-    limits.add_argument("--rounds", metavar="N", type=_at_least_one, default=10, help="decisions of the main agent (%(default)s)")
-    limits.add_argument("--steps", metavar="N", type=_at_least_one, default=30, help="steps of a sub-agent (%(default)s)")
-    limits.add_argument("--parallel", metavar="N", type=_at_least_one, help="sub-tasks side by side (8)")
-    limits.add_argument("--budget", metavar="USD", type=_money, help="no call starts that could pass it")
-    limits.add_argument("--timeout", metavar="S", type=_seconds, default=120.0, help="seconds a call may take (%(default)g)")
-    limits.add_argument("--stop-threshold", metavar="P", type=_probability, help="certainty that ends a run, Eq. 22 (off)")
+    limits.add_argument(
+        "--rounds",
+        metavar="N",
+        type=_at_least_one,
+        default=10,
+        help="decisions of the main agent (%(default)s)",
+    )
+    limits.add_argument(
+        "--steps",
+        metavar="N",
+        type=_at_least_one,
+        default=30,
+        help="steps of a sub-agent (%(default)s)",
+    )
+    limits.add_argument(
+        "--parallel", metavar="N", type=_at_least_one, help="sub-tasks side by side (8)"
+    )
+    limits.add_argument(
+        "--budget", metavar="USD", type=_money, help="no call starts that could pass it"
+    )
+    limits.add_argument(
+        "--timeout",
+        metavar="S",
+        type=_seconds,
+        default=120.0,
+        help="seconds a call may take (%(default)g)",
+    )
+    limits.add_argument(
+        "--stop-threshold",
+        metavar="P",
+        type=_probability,
+        help="certainty that ends a run, Eq. 22 (off)",
+    )
     run = p.add_argument_group("runs")
     run.add_argument("--out", metavar="RUN", type=Path, help="folder for this run (runs/<time>)")
-    run.add_argument("--replay", metavar="RUN", type=Path, help="run again from its tape, without network")
-    run.add_argument("--resume", metavar="RUN", type=Path, help="go on with a run; pays only for what is missing")
-    run.add_argument("--from-round", metavar="N", type=_at_least_one, help="with --resume: a new run that keeps the rounds before N")
+    run.add_argument(
+        "--replay", metavar="RUN", type=Path, help="run again from its tape, without network"
+    )
+    run.add_argument(
+        "--resume", metavar="RUN", type=Path, help="go on with a run; pays only for what is missing"
+    )
+    run.add_argument(
+        "--from-round",
+        metavar="N",
+        type=_at_least_one,
+        help="with --resume: a new run that keeps the rounds before N",
+    )
     output = p.add_argument_group("output")
-    output.add_argument("--json", action="store_true", help="one JSON object instead of the answer alone")
+    output.add_argument(
+        "--json", action="store_true", help="one JSON object instead of the answer alone"
+    )
     output.add_argument("--quiet", action="store_true", help="no progress on standard error")
     return p
 
@@ -52,9 +113,13 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         own = {"replay", "resume", "from_round", "parallel", "out", "json", "quiet"}
         for name in sorted(set(given) - own):
             if given[name] != p.get_default(name):
-                p.error(f"--{name.replace('_', '-')}: comes from the run folder {stored}; leave it out")
+                p.error(
+                    f"--{name.replace('_', '-')}: comes from the run folder {stored}; leave it out"
+                )
     elif a.question is None:
-        p.error('--question is missing (or --replay RUN, --resume RUN); try --question "..." --image FILE, or make demo')
+        p.error(
+            '--question is missing (or --replay RUN, --resume RUN); try --question "..." --image FILE, or make demo'
+        )
     if a.from_round and not a.resume:
         p.error("--from-round: needs --resume RUN")
     if a.out and stored and not a.from_round:

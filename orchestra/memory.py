@@ -14,14 +14,52 @@ from orchestra.prompts import say
 from orchestra.vocabulary import Evidence, Result, SubTask
 
 L_CTX_TOKENS = 6000
-W_STATUS = {"done": 1.0, "partial": 0.7, "blocked": 0.3, "failed": 0.2}  # w(h): successful evidence counts more
+W_STATUS = {
+    "done": 1.0,
+    "partial": 0.7,
+    "blocked": 0.3,
+    "failed": 0.2,
+}  # w(h): successful evidence counts more
 W_AGE = 0.8  # w(h): each round of age takes a fifth
 KEPT_FAILURES = 3  # the reasons of the newest failures are kept whatever they weigh
 REASON_CHARS = 300
 BYTES_PER_TOKEN = 3  # low for English, about right for CJK: the budget errs on the safe side
 
 _STOP = frozenset(
-    "a an and are as at be by for from has have in is it its of on or that the this to was were what when where which who will with".split()
+    [
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "by",
+        "for",
+        "from",
+        "has",
+        "have",
+        "in",
+        "is",
+        "it",
+        "its",
+        "of",
+        "on",
+        "or",
+        "that",
+        "the",
+        "this",
+        "to",
+        "was",
+        "were",
+        "what",
+        "when",
+        "where",
+        "which",
+        "who",
+        "will",
+        "with",
+    ]
 )
 
 
@@ -38,7 +76,16 @@ def terms(text: str) -> frozenset[str]:
 def summarize(round: int, u: SubTask, z: Result, media: tuple[str, ...]) -> Evidence:
     """Summarize(u, z) of Eq. 19: the trace is left behind, its summary stays."""
     return Evidence(
-        round, u.id, u.instruction, u.backend or "", u.tools or (), z.status, z.answer, z.summary, z.error, media
+        round,
+        u.id,
+        u.instruction,
+        u.backend or "",
+        u.tools or (),
+        z.status,
+        z.answer,
+        z.summary,
+        z.error,
+        media,
     )
 
 
@@ -52,7 +99,9 @@ def weight(h: Evidence, newest_round: int) -> float:
 
 @dataclass(frozen=True)
 class Snippet:
-    """A piece of one h that C may take or leave: the head with its answer, or one sentence of the summary."""
+    """A piece of one h that C may take or leave: the head with its answer, or one sentence of the
+    summary.
+    """
 
     owner: int  # index into H
     text: str
@@ -60,7 +109,8 @@ class Snippet:
 
 
 def compress(question: str, history: Sequence[Evidence], limit_tokens: int = L_CTX_TOKENS) -> str:
-    """C_{t+1}: argmax of I(C;q) + sum_h w(h) I(C;h) under |C| <= L_ctx, greedily by gain per token (Eq. 20).
+    """C_{t+1}: argmax of I(C;q) + sum_h w(h) I(C;h) under |C| <= L_ctx, greedily by gain per token
+    (Eq. 20).
 
     I(C;q) is the share of the question's terms that C covers, I(C;h) the share of h's. Coverage has
     diminishing returns, so a sentence said before is worth little. Lines stand in the order of H;
@@ -72,7 +122,9 @@ def compress(question: str, history: Sequence[Evidence], limit_tokens: int = L_C
     weights = [weight(h, newest) for h in history]
     wanted = terms(question)
     snippets = [s for i, h in enumerate(history) for s in _snippets(i, h)]
-    own_terms = [frozenset().union(*(s.terms for s in snippets if s.owner == i)) for i in range(len(history))]
+    own_terms = [
+        frozenset().union(*(s.terms for s in snippets if s.owner == i)) for i in range(len(history))
+    ]
     chosen = set(_failure_heads(history, snippets))
     left = limit_tokens - sum(tokens(snippets[j].text) + 1 for j in chosen)
     covered = frozenset().union(*(snippets[j].terms for j in chosen))
@@ -83,8 +135,12 @@ def compress(question: str, history: Sequence[Evidence], limit_tokens: int = L_C
         value += weights[s.owner] * len(new) / max(1, len(own_terms[s.owner]))  # w(h) I(C; h)
         return value / (tokens(s.text) + 1)
 
-    while open_ := [j for j, s in enumerate(snippets) if j not in chosen and tokens(s.text) + 1 <= left]:
-        best = max(open_, key=lambda j: (gain(snippets[j]), -j))  # Eq. 20: marginal relevance per token
+    while open_ := [
+        j for j, s in enumerate(snippets) if j not in chosen and tokens(s.text) + 1 <= left
+    ]:
+        best = max(
+            open_, key=lambda j: (gain(snippets[j]), -j)
+        )  # Eq. 20: marginal relevance per token
         if gain(snippets[best]) <= 0:
             break
         chosen.add(best)
@@ -107,7 +163,9 @@ def _clip(text: str, chars: int) -> str:
 
 
 def _failure_heads(history: Sequence[Evidence], snippets: Sequence[Snippet]) -> list[int]:
-    failed = [i for i, h in enumerate(history) if h.status in ("failed", "blocked")][-KEPT_FAILURES:]
+    failed = [i for i, h in enumerate(history) if h.status in ("failed", "blocked")][
+        -KEPT_FAILURES:
+    ]
     first = {s.owner: j for j, s in reversed(list(enumerate(snippets)))}
     return [first[i] for i in failed]
 
@@ -127,13 +185,17 @@ def _lay_out(history: Sequence[Evidence], snippets: Sequence[Snippet], chosen: s
 
 
 def best_supported_answer(history: Sequence[Evidence]) -> str:
-    """The answer with the most evidence behind it: the largest sum of w(h), the newest on a tie; "" without any."""
+    """The answer with the most evidence behind it: the largest sum of w(h), the newest on a tie; ""
+    without any.
+    """
     votes: dict[str, float] = {}
     spelled: dict[str, str] = {}
     for h in history:
         if h.answer and h.status in ("done", "partial"):
             key = " ".join(h.answer.lower().split())
-            votes[key] = votes.pop(key, 0.0) + weight(h, history[-1].round)  # re-inserted: the newest stands last
+            votes[key] = votes.pop(key, 0.0) + weight(
+                h, history[-1].round
+            )  # re-inserted: the newest stands last
             spelled[key] = h.answer
     return spelled[max(reversed(votes), key=lambda k: votes[k])] if votes else ""
 
@@ -141,9 +203,11 @@ def best_supported_answer(history: Sequence[Evidence]) -> str:
 def stop_probability(logprobs: Sequence[dict[str, object]] | None) -> float | None:
     """p_stop(s_t) = p(a_t = complete | s_t), Eq. 22, from the decision's token log-probabilities.
 
-    `logprobs` is `choices[0].logprobs.content` of a chat completion whose text holds `"action": "..."`.
+    `logprobs` is `choices[0].logprobs.content` of a chat completion whose text holds `"action":
+    "..."`.
     The action is told apart by its first letters: the product of the probabilities of the tokens of
-    `complete` if that was said, else what the alternatives at the first token of `delegate_task` gave
+    `complete` if that was said, else what the alternatives at the first token of `delegate_task`
+    gave
     to `c...`. None: the endpoint gave no log-probabilities or the text has no action.
     """
     text = "".join(str(entry["token"]) for entry in logprobs or ())
@@ -160,7 +224,9 @@ def stop_probability(logprobs: Sequence[dict[str, object]] | None) -> float | No
         if start >= match.end() + len(said):
             break
         if said == "delegate_task":
-            prefix = text[start : match.end()]  # what of the token stands before the action's first letter
+            prefix = text[
+                start : match.end()
+            ]  # what of the token stands before the action's first letter
             return _mass_of_complete(entry, prefix)
         log_p += float(entry["logprob"])  # type: ignore[arg-type]
     return math.exp(log_p)  # Eq. 22
@@ -170,5 +236,9 @@ def _mass_of_complete(entry: dict[str, object], prefix: str) -> float:
     """The probability that the first token of the action would have begun `complete`."""
     alternatives = entry.get("top_logprobs") or []
     assert isinstance(alternatives, list)
-    begins = [a for a in alternatives if (word := str(a["token"]).removeprefix(prefix)) and "complete".startswith(word)]
+    begins = [
+        a
+        for a in alternatives
+        if (word := str(a["token"]).removeprefix(prefix)) and "complete".startswith(word)
+    ]
     return sum(math.exp(float(a["logprob"])) for a in begins)

@@ -1,7 +1,8 @@
-"""The JSON object in a model's reply, however it was wrapped. No text makes this raise anything but ModelMistake.
+"""The JSON object in a model's reply, however it was wrapped. No text makes this raise anything but
+ModelMistake.
 
-    >>> find_action('<think>{"action": 1}</think> Here: ```json\\n{"action": "complete"}\\n```')
-    {'action': 'complete'}
+>>> find_action('<think>{"action": 1}</think> Here: ```json\\n{"action": "complete"}\\n```')
+{'action': 'complete'}
 """
 
 from __future__ import annotations
@@ -22,21 +23,28 @@ _decoder = json.JSONDecoder()
 
 
 def find_action(reply: str, cut: bool = False) -> dict[str, Any]:
-    """The last object with an "action" that is valid JSON; else what json-repair makes of the reply.
+    """The last object with an "action" that is valid JSON; else what json-repair makes of the
+    reply.
 
     Raises ModelMistake, which says how the reply began (or that it was cut off).
     """
     text = _without_thinking(reply[:MAX_CHARS])
     found = [o for o in _objects(text) if "action" in o] or _repaired(text)
     if not found:
-        raise ModelMistake(say("mistakes", "cut") if cut else say("mistakes", "not_json", start=repr(text.strip()[:80])))
+        raise ModelMistake(
+            say("mistakes", "cut")
+            if cut
+            else say("mistakes", "not_json", start=repr(text.strip()[:80]))
+        )
     return found[-1]
 
 
 def _without_thinking(text: str) -> str:
     """What stands behind the thinking, or the thinking itself where nothing does."""
     outside = re.sub(r"<think(?:ing)?>.*?</think(?:ing)?>", "", text, flags=re.S)
-    outside = re.split(r"</think(?:ing)?>", outside)[-1]  # templates that print only the closing tag
+    outside = re.split(r"</think(?:ing)?>", outside)[
+        -1
+    ]  # templates that print only the closing tag
     return outside if "{" in outside else text
 
 

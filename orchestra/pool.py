@@ -1,4 +1,6 @@
-"""The pool B from backends.toml, or from the environment. Every error names file, line and key, before anything is paid."""
+"""The pool B from backends.toml, or from the environment. Every error names file, line and key,
+before anything is paid.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +16,39 @@ from urllib.parse import urlsplit
 from orchestra.vocabulary import SKILLS, Backend, ConfigError, Price
 
 OPENAI_URL = "https://api.openai.com/v1"
-KEYS = {"name", "model", "base_url", "api_key_env", "skills", "price_usd_per_mtok", "latency_s", "max_output_tokens", "options"}
+KEYS = {
+    "name",
+    "model",
+    "base_url",
+    "api_key_env",
+    "skills",
+    "price_usd_per_mtok",
+    "latency_s",
+    "max_output_tokens",
+    "options",
+}
 ENGINE_KEYS = {"engine", "backend", "transcription_model", "usd_per_minute"}
 
 
 @dataclass(frozen=True)
 class Engine:
-    """Who looks or listens for a perception tool: a model of the pool, or a library on this machine."""
+    """Who looks or listens for a perception tool: a model of the pool, or a library on this
+    machine.
+    """
 
     engine: Literal["endpoint", "local"]
     backend: str = ""
-    transcription_model: str = ""  # audio only: the transcription endpoint instead of a chat with `input_audio`
+    transcription_model: str = (
+        ""  # audio only: the transcription endpoint instead of a chat with `input_audio`
+    )
     usd_per_minute: float | None = None  # of the transcription endpoint
 
 
 @dataclass(frozen=True)
 class Pool:
-    """B: the candidate backends, the main agent's among them, and the engines of the perception tools."""
+    """B: the candidate backends, the main agent's among them, and the engines of the perception
+    tools.
+    """
 
     backends: tuple[Backend, ...]
     main: str
@@ -49,7 +67,9 @@ def load(path: Path) -> Pool:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: can not be read ({error}); name a pool file like backends.toml") from None
+        raise ConfigError(
+            f"{path}: can not be read ({error}); name a pool file like backends.toml"
+        ) from None
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -67,27 +87,47 @@ class _PoolFile:
         if unknown := sorted(set(table) - {"main", "backend", "engines"}):
             raise self.error(unknown[0], "unknown key; known: main, [[backend]], [engines]")
         entries = table.get("backend")
-        if not isinstance(entries, list) or not entries or not all(isinstance(e, dict) for e in entries):
+        if (
+            not isinstance(entries, list)
+            or not entries
+            or not all(isinstance(e, dict) for e in entries)
+        ):
             raise self.error("backend", "no [[backend]] table; add one with name and base_url")
         backends = tuple(self.backend(entry, i) for i, entry in enumerate(entries))
         names = [b.name for b in backends]
         for i, name in enumerate(names):
             if name in names[:i]:
-                raise self.error("name", f"{name!r} is there twice; give each backend its own name", i)
+                raise self.error(
+                    "name", f"{name!r} is there twice; give each backend its own name", i
+                )
         main = table.get("main", names[0])
         if main not in names:
-            raise self.error("main", f"{main!r} is no backend of this file; one of {', '.join(names)}")
+            raise self.error(
+                "main", f"{main!r} is no backend of this file; one of {', '.join(names)}"
+            )
         pool = Pool(backends, main, {})
-        return replace(pool, engines={**default_engines(pool), **self.engines(table.get("engines", {}), names)})
+        return replace(
+            pool, engines={**default_engines(pool), **self.engines(table.get("engines", {}), names)}
+        )
 
     def backend(self, entry: dict[str, Any], i: int) -> Backend:
         if unknown := sorted(set(entry) - KEYS):
             raise self.error(unknown[0], f"unknown key; known: {', '.join(sorted(KEYS))}", i)
         name, url = self.text(entry, "name", i), self.text(entry, "base_url", i)
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
-            raise self.error("base_url", "needs http(s)://host/... without a user or password in it", i)
-        skills = {k: self.number(entry["skills"], k, i, 1.0) for k in self.table(entry, "skills", SKILLS, i)}
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or parts.username
+            or parts.password
+        ):
+            raise self.error(
+                "base_url", "needs http(s)://host/... without a user or password in it", i
+            )
+        skills = {
+            k: self.number(entry["skills"], k, i, 1.0)
+            for k in self.table(entry, "skills", SKILLS, i)
+        }
         prices = {
             k: self.number(entry["price_usd_per_mtok"], k, i)
             for k in self.table(entry, "price_usd_per_mtok", ("input", "output", "cached"), i)
@@ -99,11 +139,15 @@ class _PoolFile:
             raise self.error("max_output_tokens", "needs a whole number of at least 16", i)
         return Backend(
             name=name,
-            model=entry.get("model", name) if isinstance(entry.get("model", name), str) else self.text(entry, "model", i),
+            model=entry.get("model", name)
+            if isinstance(entry.get("model", name), str)
+            else self.text(entry, "model", i),
             base_url=url.rstrip("/"),
             api_key_env=self.text(entry, "api_key_env", i, ""),
             skills=skills or {"txt": 1.0, "code": 1.0},
-            price=Price(prices["input"], prices["output"], prices.get("cached", prices["input"])) if prices else None,
+            price=Price(prices["input"], prices["output"], prices.get("cached", prices["input"]))
+            if prices
+            else None,
             latency_s=self.number(entry, "latency_s", i) if "latency_s" in entry else 0.0,
             max_output_tokens=limit,
             options={k: entry["options"][k] for k in self.table(entry, "options", None, i)},
@@ -131,29 +175,43 @@ class _PoolFile:
             raise self.error(key, "needs a text in quotes", i)
         return value
 
-    def number(self, entry: Mapping[str, Any], key: str, i: int | None, most: float = float("inf")) -> float:
+    def number(
+        self, entry: Mapping[str, Any], key: str, i: int | None, most: float = float("inf")
+    ) -> float:
         value = entry[key]
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
             raise self.error(key, f"needs a number from 0 to {most:g}, not {value!r}", i)
         return float(value)
 
-    def table(self, entry: dict[str, Any], key: str, known: tuple[str, ...] | None, i: int) -> list[str]:
+    def table(
+        self, entry: dict[str, Any], key: str, known: tuple[str, ...] | None, i: int
+    ) -> list[str]:
         value = entry.get(key, {})
         if not isinstance(value, dict) or (known and set(value) - set(known)):
-            raise self.error(key, f"needs a table with {', '.join(known) if known else 'request fields'}", i)
+            raise self.error(
+                key, f"needs a table with {', '.join(known) if known else 'request fields'}", i
+            )
         return list(value)
 
     def error(self, key: str, what: str, i: int | None = None) -> ConfigError:
         """The first line that sets `key`, in the i-th [[backend]] where one is meant."""
-        headers = [n for n, line in enumerate(self.lines) if re.match(r"\s*\[\[\s*backend\s*\]\]", line)]
+        headers = [
+            n for n, line in enumerate(self.lines) if re.match(r"\s*\[\[\s*backend\s*\]\]", line)
+        ]
         start = headers[i] if i is not None and i < len(headers) else 0
         end = headers[i + 1] if i is not None and i + 1 < len(headers) else len(self.lines)
-        hits = [n for n in range(start, end) if re.search(rf"(?<![\w-]){re.escape(key)}(?![\w-])\s*[=\].]", self.lines[n])]
+        hits = [
+            n
+            for n in range(start, end)
+            if re.search(rf"(?<![\w-]){re.escape(key)}(?![\w-])\s*[=\].]", self.lines[n])
+        ]
         return ConfigError(f"{self.path}:{(hits[0] if hits else start) + 1}: {key}: {what}")
 
 
 def default_engines(pool: Pool) -> dict[str, Engine]:
-    """Without an [engines] table: the first backend that sees, or hears; else the library on this machine."""
+    """Without an [engines] table: the first backend that sees, or hears; else the library on this
+    machine.
+    """
 
     def best(skill: str) -> Engine:
         able = [b for b in pool.backends if b.skills.get(skill, 0.0) > 0]
@@ -163,7 +221,9 @@ def default_engines(pool: Pool) -> dict[str, Engine]:
 
 
 def from_environment(model: str | None, environment: Mapping[str, str] = os.environ) -> Pool:
-    """One endpoint by OPENAI_BASE_URL / OPENAI_API_KEY and --model; with a key alone, the pool file of this repository."""
+    """One endpoint by OPENAI_BASE_URL / OPENAI_API_KEY and --model; with a key alone, the pool file
+    of this repository.
+    """
     url, key = environment.get("OPENAI_BASE_URL"), environment.get("OPENAI_API_KEY")
     if not url and not key:
         raise ConfigError(
@@ -179,21 +239,42 @@ def from_environment(model: str | None, environment: Mapping[str, str] = os.envi
     if url and urlsplit(url).scheme not in ("http", "https"):
         raise ConfigError(f"OPENAI_BASE_URL is {url!r}: needs http(s)://host/v1")
     if url and (urlsplit(url).username or urlsplit(url).password):
-        raise ConfigError("OPENAI_BASE_URL holds a user or password: put the key into OPENAI_API_KEY instead")
+        raise ConfigError(
+            "OPENAI_BASE_URL holds a user or password: put the key into OPENAI_API_KEY instead"
+        )
     skills = {"txt": 1.0, "img": 1.0, "aud": 1.0, "code": 1.0}
-    backend = Backend(model or "main", model or "", (url or OPENAI_URL).rstrip("/"), "OPENAI_API_KEY" if key else "", skills)
+    backend = Backend(
+        model or "main",
+        model or "",
+        (url or OPENAI_URL).rstrip("/"),
+        "OPENAI_API_KEY" if key else "",
+        skills,
+    )
     return replace(pool := Pool((backend,), backend.name, {}), engines=default_engines(pool))
 
 
-def check(pool: Pool, budget_usd: float | None, environment: Mapping[str, str] = os.environ) -> None:
-    """What a run needs of a pool before its first call: every key at hand, and with a budget every price."""
+def check(
+    pool: Pool, budget_usd: float | None, environment: Mapping[str, str] = os.environ
+) -> None:
+    """What a run needs of a pool before its first call: every key at hand, and with a budget every
+    price.
+    """
     for b in pool.backends:
         if b.api_key_env and not environment.get(b.api_key_env):
-            raise ConfigError(f"backend {b.name}: the environment variable {b.api_key_env} is not set; set it to your key")
+            raise ConfigError(
+                f"backend {b.name}: the environment variable {b.api_key_env} is not set; set it to your key"
+            )
         if budget_usd is not None and b.price is None:
-            raise ConfigError(f"--budget needs prices, and backend {b.name} has none: set price_usd_per_mtok in a --backends file")
+            raise ConfigError(
+                f"--budget needs prices, and backend {b.name} has none: set price_usd_per_mtok in a --backends file"
+            )
     audio = pool.engines.get("audio")
-    if budget_usd is not None and audio and audio.transcription_model and audio.usd_per_minute is None:
+    if (
+        budget_usd is not None
+        and audio
+        and audio.transcription_model
+        and audio.usd_per_minute is None
+    ):
         raise ConfigError("--budget needs prices, and [engines] audio has none: set usd_per_minute")
 
 
@@ -202,12 +283,16 @@ def choose(file: Path | None, model: str | None, perception: str | None) -> Pool
     pool = load(file) if file else from_environment(model)
     if file and model:
         if model not in pool.names:
-            raise ConfigError(f"--model {model}: is no backend of {file}; one of {', '.join(pool.names)}")
+            raise ConfigError(
+                f"--model {model}: is no backend of {file}; one of {', '.join(pool.names)}"
+            )
         pool = replace(pool, main=model)
     if perception == "local":
         pool = replace(pool, engines={"image": Engine("local"), "audio": Engine("local")})
     elif perception == "endpoint":
         pool = replace(pool, engines={k: e for k, e in default_engines(pool).items()})
         if any(e.engine == "local" for e in pool.engines.values()):
-            raise ConfigError("--perception endpoint: no backend of the pool has the skills img and aud")
+            raise ConfigError(
+                "--perception endpoint: no backend of the pool has the skills img and aud"
+            )
     return pool

@@ -22,7 +22,9 @@ def _template(path: str) -> Template:
 def _sections(path: str) -> dict[str, Template]:
     """A file of short texts: `## name`, then the text."""
     parts = re.split(r"^## (\w+)\n", (ROOT / path).read_text(encoding="utf-8"), flags=re.M)
-    return {name: Template(text.strip()) for name, text in zip(parts[1::2], parts[2::2], strict=True)}
+    return {
+        name: Template(text.strip()) for name, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
 
 
 def render(path: str, /, **values: object) -> str:

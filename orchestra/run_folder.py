@@ -1,6 +1,7 @@
-"""A run on disk: everything that was asked, answered and paid, in one folder that can be copied, replayed and resumed.
+"""A run on disk: everything that was asked, answered and paid, in one folder that can be copied,
+replayed and resumed.
 
-    run.json  trajectory.jsonl  tape.jsonl  blobs/  media/  work/  log.txt  lock
+run.json  trajectory.jsonl  tape.jsonl  blobs/  media/  work/  log.txt  lock
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ FREE_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Options:
-    """What a run was asked for beside the question. `parallel` is K_max of Eq. 10 and the number of threads."""
+    """What a run was asked for beside the question. `parallel` is K_max of Eq. 10 and the number of
+    threads.
+    """
 
     method: str = "orchestra-o1"
     rounds: int = 10
@@ -57,11 +60,15 @@ def default_path() -> Path:
 def create(path: Path) -> Path:
     """An empty folder for a new run; with a number behind it where a default name is taken."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ConfigError(f"{path}: is there already and not empty; give another --out, or --resume it")
+        raise ConfigError(
+            f"{path}: is there already and not empty; give another --out, or --resume it"
+        )
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{path}: can not be made ({error.strerror}); give another --out") from None
+        raise ConfigError(
+            f"{path}: can not be made ({error.strerror}); give another --out"
+        ) from None
     check_space(path)
     return path
 
@@ -69,13 +76,23 @@ def create(path: Path) -> Path:
 def check_space(path: Path) -> None:
     disk = os.statvfs(path)
     if disk.f_bavail * disk.f_frsize < FREE_BYTES:
-        raise ConfigError(f"{path}: less than {FREE_BYTES >> 20} MiB free on this disk; free some, or give another --out")
+        raise ConfigError(
+            f"{path}: less than {FREE_BYTES >> 20} MiB free on this disk; free some, or give another --out"
+        )
 
 
 def manifest_row(manifest: Manifest) -> dict[str, Any]:
     """The manifest as JSON."""
-    task = {"question": manifest.task.question, "media": [_media_row(m) for m in manifest.task.media]}
-    return {"task": task, "pool": asdict(manifest.pool), "options": asdict(manifest.options), "parent": manifest.parent}
+    task = {
+        "question": manifest.task.question,
+        "media": [_media_row(m) for m in manifest.task.media],
+    }
+    return {
+        "task": task,
+        "pool": asdict(manifest.pool),
+        "options": asdict(manifest.options),
+        "parent": manifest.parent,
+    }
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
@@ -85,7 +102,9 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
         part.write_text(json.dumps(row, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         part.rename(path / "run.json")
     except OSError as error:
-        raise ConfigError(f"{path}: can not be written ({error.strerror}); free some space, or give another --out") from None
+        raise ConfigError(
+            f"{path}: can not be written ({error.strerror}); free some space, or give another --out"
+        ) from None
 
 
 def _media_row(m: Media) -> dict[str, str]:
@@ -93,23 +112,39 @@ def _media_row(m: Media) -> dict[str, str]:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of a run folder. Raises ConfigError: no run folder, a newer version, a damaged file."""
+    """The manifest of a run folder. Raises ConfigError: no run folder, a newer version, a damaged
+    file.
+    """
     file = path / "run.json"
     if not file.is_file():
-        raise ConfigError(f"{path}: is no run folder (it has no run.json); give a folder that a run wrote")
+        raise ConfigError(
+            f"{path}: is no run folder (it has no run.json); give a folder that a run wrote"
+        )
     try:
         row = json.loads(file.read_text(encoding="utf-8"))
         if row["v"] > VERSION:
-            raise ConfigError(f"{file}: version {row['v']}, and this program reads up to {VERSION}; use a newer orchestra-min")
-        media = tuple(Media(m["modality"], m["name"], path / "media" / m["name"], m["sha256"]) for m in row["task"]["media"])
+            raise ConfigError(
+                f"{file}: version {row['v']}, and this program reads up to {VERSION}; use a newer orchestra-min"
+            )
+        media = tuple(
+            Media(m["modality"], m["name"], path / "media" / m["name"], m["sha256"])
+            for m in row["task"]["media"]
+        )
         options = Options(**row["options"])
-        return Manifest(Task(row["task"]["question"], media), _pool(row["pool"]), options, row["parent"])
+        return Manifest(
+            Task(row["task"]["question"], media), _pool(row["pool"]), options, row["parent"]
+        )
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{file}: damaged ({type(error).__name__}: {error}); restore it from a copy") from None
+        raise ConfigError(
+            f"{file}: damaged ({type(error).__name__}: {error}); restore it from a copy"
+        ) from None
 
 
 def _pool(row: dict[str, Any]) -> Pool:
-    backends = tuple(Backend(**{**b, "price": Price(**b["price"]) if b["price"] else None}) for b in row["backends"])
+    backends = tuple(
+        Backend(**{**b, "price": Price(**b["price"]) if b["price"] else None})
+        for b in row["backends"]
+    )
     return Pool(backends, row["main"], {k: Engine(**e) for k, e in row["engines"].items()})
 
 
@@ -136,18 +171,25 @@ def locked(path: Path, shared: bool = False) -> Iterator[None]:
         try:
             fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(f"{path}: is in use by another process; wait for it, or copy the folder") from None
+            raise ConfigError(
+                f"{path}: is in use by another process; wait for it, or copy the folder"
+            ) from None
         yield
 
 
 def fork(source: Path, target: Path, from_round: int) -> None:
-    """A new run folder that holds the rounds before `from_round` of `source`; later rounds are asked anew."""
+    """A new run folder that holds the rounds before `from_round` of `source`; later rounds are
+    asked anew.
+    """
     manifest = read_manifest(source)
     for name in ("media", "blobs", "work"):
         if (source / name).is_dir():
             shutil.copytree(source / name, target / name, symlinks=True)
     keep = re.compile(r"r(\d+)/")
-    with (source / "tape.jsonl").open(encoding="utf-8") as old, (target / "tape.jsonl").open("w", encoding="utf-8") as new:
+    with (
+        (source / "tape.jsonl").open(encoding="utf-8") as old,
+        (target / "tape.jsonl").open("w", encoding="utf-8") as new,
+    ):
         for line in old:
             if not line.endswith("\n"):
                 break
@@ -161,7 +203,9 @@ def fork(source: Path, target: Path, from_round: int) -> None:
 
 
 def check_media(files: Iterable[tuple[Modality, Path]]) -> list[tuple[Modality, Path]]:
-    """Look at each file before anything is made or paid. Raises ConfigError: missing, empty, huge, mistyped."""
+    """Look at each file before anything is made or paid. Raises ConfigError: missing, empty, huge,
+    mistyped.
+    """
     checked = []
     for modality, path in files:
         flag = f"--{modality} {path}"
@@ -177,10 +221,16 @@ def check_media(files: Iterable[tuple[Modality, Path]]) -> list[tuple[Modality, 
         if size == 0:
             raise ConfigError(f"{flag}: is empty")
         if size > MAX_BYTES[modality]:
-            raise ConfigError(f"{flag}: {size >> 20} MiB is over the limit of {MAX_BYTES[modality] >> 20} MiB; cut or shrink it")
+            raise ConfigError(
+                f"{flag}: {size >> 20} MiB is over the limit of {MAX_BYTES[modality] >> 20} MiB; cut or shrink it"
+            )
         kinds = _kinds(path)
         if modality not in kinds:
-            hint = f"it holds {' and '.join(sorted(kinds))}: use --{min(kinds)}" if kinds else "no picture and no sound can be read from it"
+            hint = (
+                f"it holds {' and '.join(sorted(kinds))}: use --{min(kinds)}"
+                if kinds
+                else "no picture and no sound can be read from it"
+            )
             raise ConfigError(f"{flag}: is no {modality} file; {hint}")
         checked.append((modality, path))
     return checked
@@ -215,9 +265,13 @@ def import_media(folder: Path, files: Sequence[tuple[Modality, Path]]) -> tuple[
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, target)
         except OSError as error:
-            raise ConfigError(f"{target}: can not be written ({error.strerror}); free some space, or give another --out") from None
+            raise ConfigError(
+                f"{target}: can not be written ({error.strerror}); free some space, or give another --out"
+            ) from None
         with target.open("rb") as f:
-            media.append(Media(modality, name, target, hashlib.file_digest(f, "sha256").hexdigest()))
+            media.append(
+                Media(modality, name, target, hashlib.file_digest(f, "sha256").hexdigest())
+            )
     return tuple(media)
 
 

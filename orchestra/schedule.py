@@ -1,4 +1,5 @@
-"""G_t, its ready set and the batch that runs now; which backend and which tools a sub-task gets (Eq. 5-12).
+"""G_t, its ready set and the batch that runs now; which backend and which tools a sub-task gets
+(Eq. 5-12).
 
 Everything here is a pure function: the same graph, pool and budget give the same batch.
 
@@ -14,12 +15,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestra.prompts import say
-from orchestra.vocabulary import SKILL_OF, SKILLS, Backend, Delegate, ModelMistake, Result, SubTask, Task
+from orchestra.vocabulary import (
+    SKILL_OF,
+    SKILLS,
+    Backend,
+    BudgetExceeded,
+    Delegate,
+    ModelMistake,
+    Result,
+    SubTask,
+    Task,
+)
 
 LAMBDA_COST = 10.0  # lambda_c of Eq. 5: one US cent weighs 0.1 of a capability
 LAMBDA_LATENCY = 0.005  # lambda_l of Eq. 5, per second
 LAMBDA_TOOL = 0.25  # lambda_s of Eq. 7
-STEPS, STEP_INPUT_TOKENS, STEP_OUTPUT_TOKENS = 4, 1500, 250  # l(u): the expected length of a sub-task
+STEPS, STEP_INPUT_TOKENS, STEP_OUTPUT_TOKENS = (
+    4,
+    1500,
+    250,
+)  # l(u): the expected length of a sub-task
 Capabilities = Mapping[str, frozenset[str]]  # psi(g) by tool name
 UNSAID = 0.5  # r_T for web and code where the main agent says nothing
 
@@ -40,7 +55,8 @@ class Graph:
 
 
 def refine(graph: Graph, decision: Delegate) -> Graph:
-    """G_{t+1} = Refine(G_t, y_t): new nodes join; a node named again takes the old one's place (a retry).
+    """G_{t+1} = Refine(G_t, y_t): new nodes join; a node named again takes the old one's place (a
+    retry).
 
     Raises ModelMistake: an id twice in one decision, an unknown need, a cycle, nothing left to run.
     """
@@ -52,7 +68,9 @@ def refine(graph: Graph, decision: Delegate) -> Graph:
     for u in decision.subtasks:
         for need in u.needs:
             if need not in nodes:
-                raise ModelMistake(say("mistakes", "unknown_need", id=u.id, need=need, known=", ".join(nodes)))
+                raise ModelMistake(
+                    say("mistakes", "unknown_need", id=u.id, need=need, known=", ".join(nodes))
+                )
     refined = Graph(nodes, {id: z for id, z in graph.results.items() if id not in ids})
     if cycle := _cycle(nodes):
         raise ModelMistake(say("mistakes", "cycle", path=" -> ".join(cycle)))
@@ -82,7 +100,11 @@ def _cycle(nodes: Mapping[str, SubTask]) -> list[str]:
 def ready(graph: Graph) -> list[SubTask]:
     """R_t = {v in V_t without result : Pred(v) subset of C_t}, in submission order."""
     completed = graph.completed()
-    return [u for id, u in graph.subtasks.items() if id not in graph.results and completed.issuperset(u.needs)]  # Eq. 9
+    return [
+        u
+        for id, u in graph.subtasks.items()
+        if id not in graph.results and completed.issuperset(u.needs)
+    ]  # Eq. 9
 
 
 def waiting(graph: Graph) -> dict[str, tuple[str, ...]]:
@@ -100,7 +122,10 @@ def _lines(waits: Mapping[str, tuple[str, ...]]) -> str:
 
 
 def batch(
-    candidates: Sequence[SubTask], k_max: int, budget_usd: float | None, cost_usd: Callable[[SubTask], float]
+    candidates: Sequence[SubTask],
+    k_max: int,
+    budget_usd: float | None,
+    cost_usd: Callable[[SubTask], float],
 ) -> list[SubTask]:
     """P_t: the subset of R_t with the largest sum of U under |P| <= K_max and sum of cost <= B_t.
 
@@ -109,7 +134,10 @@ def batch(
     """
     items = [(i, u.priority, cost_usd(u)) for i, u in enumerate(candidates)]
     chosen: Sequence[int]
-    if budget_usd is None or sum(sorted((c for _, _, c in items), reverse=True)[:k_max]) <= budget_usd:
+    if (
+        budget_usd is None
+        or sum(sorted((c for _, _, c in items), reverse=True)[:k_max]) <= budget_usd
+    ):
         chosen = [i for i, _, _ in sorted(items, key=lambda v: (-v[1], v[2], v[0]))[:k_max]]
     else:
         chosen = _knapsack(items, k_max, budget_usd)
@@ -119,8 +147,11 @@ def batch(
 Subset = tuple[float, int, float, tuple[int, ...]]  # cost, size, -utility, picks: the order of ties
 
 
-def _knapsack(items: Sequence[tuple[int, float, float]], k_max: int, budget_usd: float) -> tuple[int, ...]:
-    """Dynamic programming over the subsets that no other subset beats in cost, size and utility at once.
+def _knapsack(
+    items: Sequence[tuple[int, float, float]], k_max: int, budget_usd: float
+) -> tuple[int, ...]:
+    """Dynamic programming over the subsets that no other subset beats in cost, size and utility at
+    once.
 
     What extends a beaten subset extends the one that beats it as well, so only the front is kept.
     """
@@ -148,13 +179,20 @@ def _unbeaten(subsets: Iterable[Subset], k_max: int) -> list[Subset]:
 
 
 def expected_cost_usd(backend: Backend) -> float:
-    """cost(v) of Eq. 10: kappa_b l(u). An unknown price counts as 0 (a budget refuses unknown prices at start)."""
+    """cost(v) of Eq. 10: kappa_b l(u). An unknown price counts as 0 (a budget refuses unknown
+    prices at start).
+    """
     return backend.cost_usd(STEPS * STEP_INPUT_TOKENS, STEPS * STEP_OUTPUT_TOKENS) or 0.0
 
 
 def decision_reserve_usd(main: Backend, budget_usd: float) -> float:
-    """What a batch leaves of B_t for the main agent, so that the money does not end before the answer."""
-    return min(budget_usd / 2, main.cost_usd(2 * STEPS * STEP_INPUT_TOKENS, STEPS * STEP_OUTPUT_TOKENS) or 0.0)
+    """What a batch leaves of B_t for the main agent, so that the money does not end before the
+    answer.
+    """
+    return min(
+        budget_usd / 2,
+        main.cost_usd(2 * STEPS * STEP_INPUT_TOKENS, STEPS * STEP_OUTPUT_TOKENS) or 0.0,
+    )
 
 
 def allowances(costs_usd: Sequence[float], budget_usd: float | None) -> list[float | None]:
@@ -176,7 +214,9 @@ def requirements(u: SubTask, task: Task) -> dict[str, float]:
     if u.requirements:
         return {"web": UNSAID, **u.requirements}
     text = f"{u.instruction}\n{u.context}"
-    named = {m.modality for m in task.media if re.search(rf"(?<!\w){re.escape(m.name)}(?!\w)", text)}
+    named = {
+        m.modality for m in task.media if re.search(rf"(?<!\w){re.escape(m.name)}(?!\w)", text)
+    }
     named |= {m for m in SKILL_OF if m in u.modalities}
     return {"txt": 1.0, "web": UNSAID, "code": UNSAID, **{SKILL_OF[m]: 1.0 for m in named}}
 
@@ -186,8 +226,12 @@ def match_backend(u: SubTask, task: Task, pool: Sequence[Backend]) -> Backend:
     r = requirements(u, task)
 
     def score(b: Backend) -> float:
-        capability = sum(r.get(skill, 0.0) * b.skills.get(skill, 0.0) for skill in SKILLS)  # <r(u), phi_b>
-        return capability - LAMBDA_COST * expected_cost_usd(b) - LAMBDA_LATENCY * b.latency_s  # Eq. 5
+        capability = sum(
+            r.get(skill, 0.0) * b.skills.get(skill, 0.0) for skill in SKILLS
+        )  # <r(u), phi_b>
+        return (
+            capability - LAMBDA_COST * expected_cost_usd(b) - LAMBDA_LATENCY * b.latency_s
+        )  # Eq. 5
 
     return max(pool, key=score)
 
@@ -195,11 +239,17 @@ def match_backend(u: SubTask, task: Task, pool: Sequence[Backend]) -> Backend:
 def match_tools(u: SubTask, task: Task, capabilities: Capabilities) -> tuple[str, ...]:
     """T*(u): the sparse cover. The objective is a sum over tools, so each is judged alone (Eq. 7)."""
     r = requirements(u, task)
-    return tuple(g for g, psi in capabilities.items() if sum(r.get(c, 0.0) for c in psi) > LAMBDA_TOOL)  # Eq. 7
+    return tuple(
+        g for g, psi in capabilities.items() if sum(r.get(c, 0.0) for c in psi) > LAMBDA_TOOL
+    )  # Eq. 7
 
 
-def materialize(u: SubTask, task: Task, pool: Sequence[Backend], capabilities: Capabilities) -> tuple[SubTask, Backend]:
-    """Gamma(v, s_t) = (I, C, b, T), Eq. 11, with e(u) = (b*(u), T*(u)), Eq. 8. An explicit valid choice wins."""
+def materialize(
+    u: SubTask, task: Task, pool: Sequence[Backend], capabilities: Capabilities
+) -> tuple[SubTask, Backend]:
+    """Gamma(v, s_t) = (I, C, b, T), Eq. 11, with e(u) = (b*(u), T*(u)), Eq. 8. An explicit valid
+    choice wins.
+    """
     backend = next((b for b in pool if b.name == u.backend), None) or match_backend(u, task, pool)
     tools = u.tools if u.tools is not None else match_tools(u, task, capabilities)
     return replace(u, backend=backend.name, tools=tools), backend
@@ -215,7 +265,12 @@ class Placed:
 
 
 def place(
-    graph: Graph, task: Task, pool: Sequence[Backend], capabilities: Capabilities, k_max: int, budget_usd: float | None
+    graph: Graph,
+    task: Task,
+    pool: Sequence[Backend],
+    capabilities: Capabilities,
+    k_max: int,
+    budget_usd: float | None,
 ) -> list[Placed]:
     """U_t, Eq. 12: the batch P_t of the ready set, each with its executor and its share of B_t.
 
@@ -225,6 +280,8 @@ def place(
     cost = {id: expected_cost_usd(b) for id, (_, b) in executors.items()}
     chosen = batch([u for u, _ in executors.values()], k_max, budget_usd, lambda u: cost[u.id])
     if not chosen:
-        raise BudgetExceeded(f"{budget_usd:.6f} USD left is less than any sub-task is expected to cost")
+        raise BudgetExceeded(
+            f"{budget_usd:.6f} USD left is less than any sub-task is expected to cost"
+        )
     shares = allowances([cost[u.id] for u in chosen], budget_usd)
     return [Placed(u, executors[u.id][1], share) for u, share in zip(chosen, shares, strict=True)]

@@ -1,11 +1,14 @@
 """tau = (s_1, y_1, Z_1, ..., s_T, y_T) as JSONL, one event a line, written as it happens.
 
-Every line is `{"v": 1, "event": ..., "at": [...], ..., "timing": {...}}`. What is measured stands in `timing` alone; the rest
-is content, the same in every replay. `at` is the place in the run, (round, sub-task, step): lines are written in the order of
+Every line is `{"v": 1, "event": ..., "at": [...], ..., "timing": {...}}`. What is measured stands
+in `timing` alone; the rest
+is content, the same in every replay. `at` is the place in the run, (round, sub-task, step): lines
+are written in the order of
 time and read in the order of `at`.
 
     run        at [0]          question, media, method, pool, tools, options
-    decision   at [t, 0, a]    attempt a of round t: the reply, y_t or the mistake it was, tokens, cost
+    decision   at [t, 0, a]    attempt a of round t: the reply, y_t or the mistake it was, tokens,
+    cost
     step       at [t, j, l]    (rho, a, o) of sub-task j, Eq. 13
     result     at [t, j, inf]  z of sub-task j with its executor (b, T), Eq. 14
     end        at [T+1]        answer, fallback, cost
@@ -16,15 +19,14 @@ A resumed run appends a new `run` line; what counts are the lines from the last 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import jsonlines
-
-from orchestra.replay import TapeWriteError, scrub
+from orchestra import lines
+from orchestra.replay import TapeWriteError
+from orchestra.secrets import scrub
 from orchestra.vocabulary import Complete, Decision, Delegate
 
 VERSION = 1
@@ -34,57 +36,61 @@ Listener = Callable[[Event], None]
 
 
 class Recorder:
-    """Appends events to a file (or only to memory, in a replay) and tells the listeners: the log and the progress."""
+    """Appends events to a file (or only to memory, in a replay) and tells the listeners: the log
+    and the progress.
+    """
 
     def __init__(self, path: Path | None, listeners: tuple[Listener, ...] = ()) -> None:
         self.events: list[Event] = []
         self._listeners = listeners
-        self._lock = threading.Lock()
-        self._path = path
-        self._file = path.open("a", encoding="utf-8") if path else None
-        self._writer = jsonlines.Writer(self._file, flush=True, dumps=_dumps) if self._file else None
+        self._lines = lines.Appender(path, _dumps) if path else None
 
-    def emit(self, event: str, at: tuple[int, ...], timing: Mapping[str, float] | None = None, **content: Any) -> None:
-        line = {"v": VERSION, "event": event, "at": list(at), **content, "timing": dict(timing or {})}
-        with self._lock:
-            self.events.append(line)
+    def emit(
+        self,
+        event: str,
+        at: tuple[int, ...],
+        timing: Mapping[str, float] | None = None,
+        **content: Any,
+    ) -> None:
+        row = {"v": VERSION, "event": event, "at": at, **content, "timing": timing or {}}
+        self.events.append(row)
+        if self._lines:
             try:
-                if self._writer:
-                    self._writer.write(line)
+                self._lines.append(row)
             except OSError as error:
-                raise TapeWriteError(f"{self._path}: {error.strerror}; free some space, then --resume") from None
-            for listener in self._listeners:
-                listener(line)
+                why = f"the trajectory can not be written: {error.strerror}"
+                raise TapeWriteError(f"{why}; free some space, then --resume") from None
+        for listener in self._listeners:
+            listener(row)
 
     def close(self) -> None:
-        if self._file:
-            self._file.close()
+        if self._lines:
+            self._lines.close()
 
 
 def _dumps(value: Any) -> str:
-    return scrub(json.dumps(value, ensure_ascii=False, default=str))
+    return scrub(lines.dumps(value))
 
 
 def read(path: Path) -> list[Event]:
-    """The events of the last invocation, in the order of `at`. A line that a crash tore is left out."""
+    """The events of the last invocation, in the order of `at`. A line that a crash tore is left
+    out.
+    """
     events: list[Event] = []
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            events = [event] if event["event"] == "run" else [*events, event] if events else []
+    for event in lines.read(path):
+        events = [event] if event["event"] == "run" else [*events, event] if events else []
     return in_order(events)
 
 
 def in_order(events: list[Event]) -> list[Event]:
-    return sorted(events, key=lambda e: e["at"])
+    return sorted(events, key=lambda e: tuple(e["at"]))
 
 
 def content(events: list[Event]) -> list[Event]:
     """The events as JSON without what is measured: equal for a run and each of its replays."""
-    plain: list[Event] = json.loads(_dumps([{k: v for k, v in e.items() if k != "timing"} for e in in_order(events)]))
+    plain: list[Event] = json.loads(
+        _dumps([{k: v for k, v in e.items() if k != "timing"} for e in in_order(events)])
+    )
     return plain
 
 

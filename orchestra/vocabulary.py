@@ -1,8 +1,8 @@
 """The words every other file speaks, as frozen dataclasses. Symbols are those of arXiv 2606.13707.
 
-    x = (q, M)                      Task          y_t = delegate | complete   Decision
-    u = (I, C, b, T)       Eq. 2    SubTask       z = (sigma, eta, omega, c, delta)   Eq. 14   Result
-    h = (I, b, T, sigma, eta, omega)   Evidence   s_t = (q, M, C_t, H_t, B, T, B_t)   Eq. 1, 21   State
+x = (q, M)                      Task          y_t = delegate | complete   Decision
+u = (I, C, b, T)       Eq. 2    SubTask       z = (sigma, eta, omega, c, delta)   Eq. 14   Result
+h = (I, b, T, sigma, eta, omega)   Evidence   s_t = (q, M, C_t, H_t, B, T, B_t)   Eq. 1, 21   State
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class EndOfRun(BaseException):
 
 @dataclass(frozen=True)
 class Price:
-    """USD per million tokens. `cached` is for the part of the input that the endpoint had in its cache."""
+    """USD per million tokens. `cached` is for the part of the input that the endpoint had in its
+    cache.
+    """
 
     input: float
     output: float
@@ -56,7 +58,8 @@ class Price:
 class Backend:
     """b of B with phi(b) = (txt, img, aud, vid, code, kappa, delta).
 
-    `model` "": the one model the endpoint serves. `price` None: unknown, shown as unknown. `options` go into
+    `model` "": the one model the endpoint serves. `price` None: unknown, shown as unknown.
+    `options` go into
     every request as they are (temperature and the like). `latency_s` is delta_b, of one call.
     """
 
@@ -70,12 +73,18 @@ class Backend:
     max_output_tokens: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def cost_usd(self, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> float | None:
+    def cost_usd(
+        self, input_tokens: int, output_tokens: int, cached_tokens: int = 0
+    ) -> float | None:
         """What one call costs; None where the price is unknown."""
         if self.price is None:
             return None
         fresh = input_tokens - cached_tokens
-        paid = fresh * self.price.input + cached_tokens * self.price.cached + output_tokens * self.price.output
+        paid = (
+            fresh * self.price.input
+            + cached_tokens * self.price.cached
+            + output_tokens * self.price.output
+        )
         return paid / 1e6
 
 
@@ -101,7 +110,8 @@ class Task:
 class SubTask:
     """u = (I, C, b, T), Eq. 2, and what the graph and the matching need to know of it.
 
-    `backend` None: Eq. 5 chooses. `tools` None: Eq. 7 chooses. `requirements` is r(u), each in [0, 1].
+    `backend` None: Eq. 5 chooses. `tools` None: Eq. 7 chooses. `requirements` is r(u), each in [0,
+    1].
     """
 
     id: str
@@ -142,7 +152,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Evidence:
-    """h = (I, b, T, sigma, eta, omega): one line of the history H_t; `media` are the files it looked at."""
+    """h = (I, b, T, sigma, eta, omega): one line of the history H_t; `media` are the files it
+    looked at.
+    """
 
     round: int
     id: str

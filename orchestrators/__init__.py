@@ -10,13 +10,17 @@ from orchestra.pool import Pool
 from orchestra.vocabulary import Decision, State
 from tools import Tool
 
-Ask = Callable[[list[Message], tuple[str, Mapping[str, Any]], bool], Reply]  # (messages, (name, schema), logprobs)
+Ask = Callable[
+    [list[Message], tuple[str, Mapping[str, Any]], bool], Reply
+]  # (messages, (name, schema), logprobs)
 
 
 class Orchestrator(Protocol):
     """pi_theta of Eq. 3."""
 
-    def decide(self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False) -> Decision:
+    def decide(
+        self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
+    ) -> Decision:
         """y_t for s_t, by way of `ask`, one call of the main agent.
 
         `mistake`: what was wrong with the reply before. `last_chance`: only an answer will do.
@@ -24,7 +28,9 @@ class Orchestrator(Protocol):
         """
 
 
-def make(method: str, pool: Pool, tools: Mapping[str, Tool], stop_threshold: float | None) -> Orchestrator:
+def make(
+    method: str, pool: Pool, tools: Mapping[str, Tool], stop_threshold: float | None
+) -> Orchestrator:
     """The orchestrator of a --method."""
     from orchestrators.orchestra_o1 import OrchestraO1
 

@@ -1,12 +1,17 @@
-"""Orchestra-o1 (arXiv 2606.13707): the main agent decides once a round, delegating sub-tasks side by side or completing.
+"""Orchestra-o1 (arXiv 2606.13707): the main agent decides once a round, delegating sub-tasks side
+by side or completing.
 
 Differences from the paper / the released code
-1. A task may carry `id`, `needs`, `modalities`, `requirements` and `priority`: the graph, r(u) and U of Eq. 5-10, which the
+1. A task may carry `id`, `needs`, `modalities`, `requirements` and `priority`: the graph, r(u) and
+U of Eq. 5-10, which the
    paper leaves latent and the released code does not have.
-2. `complete` is refused while a task with media has no evidence at all: the main agent has seen nothing.
-3. An unusable decision is told back, with the error named, up to three times a round; the released code skips the round.
+2. `complete` is refused while a task with media has no evidence at all: the main agent has seen
+nothing.
+3. An unusable decision is told back, with the error named, up to three times a round; the released
+code skips the round.
 4. What is found is shown by file and as the compressed context of Eq. 20, not as the whole history.
-5. Eq. 22 is read from the token log-probabilities of "complete", where the endpoint gives them and a threshold is set.
+5. Eq. 22 is read from the token log-probabilities of "complete", where the endpoint gives them and
+a threshold is set.
 """
 
 from __future__ import annotations
@@ -19,7 +24,16 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from orchestra.memory import stop_probability
 from orchestra.parsing import find_action
 from orchestra.prompts import render, say
-from orchestra.vocabulary import SKILLS, Backend, Complete, Decision, Delegate, ModelMistake, State, SubTask
+from orchestra.vocabulary import (
+    SKILLS,
+    Backend,
+    Complete,
+    Decision,
+    Delegate,
+    ModelMistake,
+    State,
+    SubTask,
+)
 from orchestrators import Ask
 from tools import Tool
 
@@ -30,8 +44,12 @@ Messages = list[dict[str, Any]]
 # ---- what the model reads ------------------------------------------------------------------------
 
 
-def render_state(state: State, models: str, tools: str, mistake: str = "", last_chance: bool = False) -> Messages:
-    """s_t as the main agent sees it: a pure function, so the recorded prompt can be rebuilt to the byte."""
+def render_state(
+    state: State, models: str, tools: str, mistake: str = "", last_chance: bool = False
+) -> Messages:
+    """s_t as the main agent sees it: a pure function, so the recorded prompt can be rebuilt to the
+    byte.
+    """
     notice = say("orchestra_o1/messages", "mistake", mistake=mistake) if mistake else ""
     if last_chance:
         notice += say("orchestra_o1/messages", "last_chance")
@@ -43,7 +61,9 @@ def render_state(state: State, models: str, tools: str, mistake: str = "", last_
         waiting=_waiting_lines(state.waiting),
         round=state.round,
         rounds=state.rounds,
-        budget="" if state.budget_usd is None else " " + say("orchestra_o1/messages", "budget", usd=f"{state.budget_usd:.4f}"),
+        budget=""
+        if state.budget_usd is None
+        else " " + say("orchestra_o1/messages", "budget", usd=f"{state.budget_usd:.4f}"),
         notice=notice,
         next_step=_next_step(state),
     )
@@ -56,7 +76,15 @@ def _media_lines(state: State) -> str:
     for m in state.task.media:
         seen_by = [f"{h.id} in round {h.round}" for h in state.history if m.name in h.media]
         key = "media_seen" if seen_by else "media_unseen"
-        lines.append(say("orchestra_o1/messages", key, name=m.name, modality=m.modality, ids=", ".join(seen_by)))
+        lines.append(
+            say(
+                "orchestra_o1/messages",
+                key,
+                name=m.name,
+                modality=m.modality,
+                ids=", ".join(seen_by),
+            )
+        )
     return "\n".join(lines) or say("orchestra_o1/messages", "no_media")
 
 
@@ -69,7 +97,12 @@ def _next_step(state: State) -> str:
 
 def _waiting_lines(waiting: Mapping[str, Sequence[str]]) -> str:
     def one(id: str, needs: Sequence[str]) -> str:
-        return say("orchestra_o1/messages", "waits_for" if needs else "can_run", id=id, needs=", ".join(needs))
+        return say(
+            "orchestra_o1/messages",
+            "waits_for" if needs else "can_run",
+            id=id,
+            needs=", ".join(needs),
+        )
 
     listed = "; ".join(one(id, needs) for id, needs in waiting.items())
     return "\n" + say("orchestra_o1/messages", "waiting", waiting=listed) + "\n" if listed else ""
@@ -85,14 +118,25 @@ def _skills(b: Backend) -> str:
 
 
 def _price(b: Backend) -> str:
-    return f"USD {b.price.input:g} in, {b.price.output:g} out per million tokens" if b.price else "price unknown"
+    return (
+        f"USD {b.price.input:g} in, {b.price.output:g} out per million tokens"
+        if b.price
+        else "price unknown"
+    )
 
 
 # ---- what the model may say ----------------------------------------------------------------------
 
-Text = Annotated[str, BeforeValidator(lambda v: "" if v is None else v if isinstance(v, str) else str(v))]
-Names = Annotated[tuple[Text, ...], BeforeValidator(lambda v: () if v is None else (v,) if isinstance(v, str | int) else v)]
-Table = Annotated[dict[str, Annotated[float, Field(ge=0, le=1)]], BeforeValidator(lambda v: v or {})]
+Text = Annotated[
+    str, BeforeValidator(lambda v: "" if v is None else v if isinstance(v, str) else str(v))
+]
+Names = Annotated[
+    tuple[Text, ...],
+    BeforeValidator(lambda v: () if v is None else (v,) if isinstance(v, str | int) else v),
+]
+Table = Annotated[
+    dict[str, Annotated[float, Field(ge=0, le=1)]], BeforeValidator(lambda v: v or {})
+]
 
 
 class TaskFields(BaseModel):
@@ -107,11 +151,17 @@ class TaskFields(BaseModel):
     needs: Names = ()
     modalities: Names = ()
     requirements: Table = {}
-    priority: Annotated[float, Field(gt=0, le=1e6), BeforeValidator(lambda v: 1.0 if v is None else v)] = 1.0
+    priority: Annotated[
+        float, Field(gt=0, le=1e6), BeforeValidator(lambda v: 1.0 if v is None else v)
+    ] = 1.0
 
 
-def decision_schema(backends: Sequence[str], tools: Sequence[str], last_chance: bool = False) -> dict[str, Any]:
-    """The JSON schema of y_t: one alternative an action. A loose schema lets small models mix the two."""
+def decision_schema(
+    backends: Sequence[str], tools: Sequence[str], last_chance: bool = False
+) -> dict[str, Any]:
+    """The JSON schema of y_t: one alternative an action. A loose schema lets small models mix the
+    two.
+    """
     text = {"type": "string"}
     task = {
         "task_instruction": text,
@@ -122,36 +172,65 @@ def decision_schema(backends: Sequence[str], tools: Sequence[str], last_chance: 
     optional = {"id": text, "needs": {"type": "array", "items": text}}
     tasks = {"type": "array", "items": _object({**task, **optional}, required=list(task))}
     complete = _action("complete", _object({"answer": text}))
-    return complete if last_chance else {"anyOf": [_action("delegate_task", _object({"tasks": tasks})), complete]}
+    return (
+        complete
+        if last_chance
+        else {"anyOf": [_action("delegate_task", _object({"tasks": tasks})), complete]}
+    )
 
 
 def _object(properties: dict[str, Any], required: Sequence[str] | None = None) -> dict[str, Any]:
     names = list(properties) if required is None else list(required)
-    return {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": names,
+        "additionalProperties": False,
+    }
 
 
 def _action(name: str, params: dict[str, Any]) -> dict[str, Any]:
-    return _object({"action": {"type": "string", "const": name}, "reasoning": {"type": "string"}, "params": params})
+    return _object(
+        {
+            "action": {"type": "string", "const": name},
+            "reasoning": {"type": "string"},
+            "params": params,
+        }
+    )
 
 
 def parse_decision(reply: str, state: State, cut: bool = False) -> Decision:
-    """y_t from any reply (wire-formats: fenced, thinking around it, flat params, nulls, extra keys).
+    """y_t from any reply (wire-formats: fenced, thinking around it, flat params, nulls, extra
+    keys).
 
     Raises ModelMistake with the words the model is told.
     """
     wanted = find_action(reply, cut)
     reasoning = str(wanted.get("reasoning") or "")
-    params = wanted["params"] if isinstance(wanted.get("params"), dict) else {k: v for k, v in wanted.items() if k != "action"}
+    params = (
+        wanted["params"]
+        if isinstance(wanted.get("params"), dict)
+        else {k: v for k, v in wanted.items() if k != "action"}
+    )
     if wanted["action"] == "complete":
         return _complete(params, reasoning, state)
     if wanted["action"] in ("delegate_task", "delegate"):
         return _delegate(params, reasoning, state)
-    raise ModelMistake(say("mistakes", "bad_action", action=repr(wanted["action"])[:80], known="delegate_task, complete"))
+    raise ModelMistake(
+        say(
+            "mistakes",
+            "bad_action",
+            action=repr(wanted["action"])[:80],
+            known="delegate_task, complete",
+        )
+    )
 
 
 def _complete(params: dict[str, Any], reasoning: str, state: State) -> Complete:
     said = params.get("answer")
-    answer = said.strip() if isinstance(said, str) else "" if said is None else str(said)  # 0 and False are answers
+    answer = (
+        said.strip() if isinstance(said, str) else "" if said is None else str(said)
+    )  # 0 and False are answers
     if not answer or said in ([], {}):
         raise ModelMistake(say("mistakes", "empty_answer"))
     if state.task.media and not any(h.status in ("done", "partial") for h in state.history):
@@ -169,12 +248,21 @@ def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
         raise ModelMistake(say("mistakes", "no_subtasks"))
     if not isinstance(tasks, list) or len(tasks) > MAX_SUBTASKS:
         count = len(tasks) if isinstance(tasks, list) else 0
-        raise ModelMistake(say("mistakes", "too_many_subtasks" if count else "no_subtasks", count=count, limit=MAX_SUBTASKS))
+        raise ModelMistake(
+            say(
+                "mistakes",
+                "too_many_subtasks" if count else "no_subtasks",
+                count=count,
+                limit=MAX_SUBTASKS,
+            )
+        )
     taken = {h.id for h in state.history} | set(state.waiting)
     try:
         fields = [TaskFields.model_validate(t) for t in tasks]
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
+        problems = "; ".join(
+            f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5]
+        )
         raise ModelMistake(say("mistakes", "bad_fields", problems=problems)) from None
     taken |= {f.id for f in fields}
     free = (id for n in range(1, 10_000) if (id := f"t{n}") not in taken)
@@ -184,10 +272,14 @@ def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
 def _subtask(f: TaskFields, id: str, state: State) -> SubTask:
     backend = None if f.model in ("", "auto", "null", "none") else f.model
     if backend is not None and backend not in state.backends:
-        raise ModelMistake(say("mistakes", "unknown_model", model=repr(backend), known=", ".join(state.backends)))
+        raise ModelMistake(
+            say("mistakes", "unknown_model", model=repr(backend), known=", ".join(state.backends))
+        )
     for name in f.tools or ():
         if name not in state.tools:
-            raise ModelMistake(say("mistakes", "unknown_tool", tool=repr(name), known=", ".join(state.tools)))
+            raise ModelMistake(
+                say("mistakes", "unknown_tool", tool=repr(name), known=", ".join(state.tools))
+            )
     return SubTask(
         id, f.task_instruction, f.context, backend, f.tools, f.needs,
         modalities=f.modalities, requirements=f.requirements, priority=f.priority,
@@ -200,7 +292,12 @@ def _subtask(f: TaskFields, id: str, state: State) -> SubTask:
 class OrchestraO1:
     """pi_theta(y_t | s_t), Eq. 3. `stop_threshold` is tau_stop of Eq. 22; None: off."""
 
-    def __init__(self, backends: Sequence[Backend], tools: Mapping[str, Tool], stop_threshold: float | None = None) -> None:
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        tools: Mapping[str, Tool],
+        stop_threshold: float | None = None,
+    ) -> None:
         self.models = model_lines(backends)
         self.manuals = "\n\n".join(t.manual for t in tools.values())
         self.stop_threshold = stop_threshold
@@ -208,18 +305,32 @@ class OrchestraO1:
     def render(self, state: State, mistake: str = "", last_chance: bool = False) -> Messages:
         return render_state(state, self.models, self.manuals, mistake, last_chance)
 
-    def decide(self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False) -> Decision:
+    def decide(
+        self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
+    ) -> Decision:
         """y_t ~ pi_theta(. | s_t). Raises ModelMistake for a reply that is no decision."""
         schema = decision_schema(state.backends, state.tools, last_chance)
-        reply = ask(self.render(state, mistake, last_chance), ("decision", schema), self.stop_threshold is not None)  # Eq. 3
+        reply = ask(
+            self.render(state, mistake, last_chance),
+            ("decision", schema),
+            self.stop_threshold is not None,
+        )  # Eq. 3
         decision = parse_decision(reply.text, state, reply.cut)
         if last_chance and isinstance(decision, Delegate):
-            raise ModelMistake(say("mistakes", "bad_action", action="delegate_task", known="complete"))
+            raise ModelMistake(
+                say("mistakes", "bad_action", action="delegate_task", known="complete")
+            )
         if self.stop_threshold is None or last_chance:
             return decision
         p = stop_probability(reply.logprobs)
-        if p is None or isinstance(decision, Complete) == (p > self.stop_threshold):  # Eq. 22: p_stop(s_t) > tau_stop
+        if p is None or isinstance(decision, Complete) == (
+            p > self.stop_threshold
+        ):  # Eq. 22: p_stop(s_t) > tau_stop
             return decision
         if isinstance(decision, Delegate):
-            return self.decide(state, ask, mistake, last_chance=True)  # sure enough: generate the answer
-        raise ModelMistake(say("mistakes", "not_sure_enough", p=f"{p:.2f}", threshold=f"{self.stop_threshold:g}"))
+            return self.decide(
+                state, ask, mistake, last_chance=True
+            )  # sure enough: generate the answer
+        raise ModelMistake(
+            say("mistakes", "not_sure_enough", p=f"{p:.2f}", threshold=f"{self.stop_threshold:g}")
+        )

@@ -1,11 +1,16 @@
-"""The ReAct sub-agent of Orchestra-o1 (arXiv 2606.13707, Eq. 13-14, App. B.3): think, act, observe, until it finishes.
+"""The ReAct sub-agent of Orchestra-o1 (arXiv 2606.13707, Eq. 13-14, App. B.3): think, act, observe,
+until it finishes.
 
 Differences from the paper / the released code
-1. The steps so far are shown as a growing list, each action beside its own observation and the memory noted after it. The
-   paper's prompt has one memory and one observation; the released code pairs the memory with the observation before it.
-2. The five-like-patterns rule and the last step are enforced: only `finish` is left. The paper asks for it in the prompt.
+1. The steps so far are shown as a growing list, each action beside its own observation and the
+memory noted after it. The
+   paper's prompt has one memory and one observation; the released code pairs the memory with the
+   observation before it.
+2. The five-like-patterns rule and the last step are enforced: only `finish` is left. The paper asks
+for it in the prompt.
 3. Tools that were not assigned are refused, not only left out of the list.
-4. An endpoint that fails or a purse that is empty ends this sub-task alone, as a Result with the reason.
+4. An endpoint that fails or a purse that is empty ends this sub-task alone, as a Result with the
+reason.
 """
 
 from __future__ import annotations
@@ -17,7 +22,16 @@ from typing import Any
 from orchestra.backends import Reply
 from orchestra.parsing import find_action
 from orchestra.prompts import render, say
-from orchestra.vocabulary import BudgetExceeded, EndpointError, ModelMistake, Result, Status, Step, SubTask, Task
+from orchestra.vocabulary import (
+    BudgetExceeded,
+    EndpointError,
+    ModelMistake,
+    Result,
+    Status,
+    Step,
+    SubTask,
+    Task,
+)
 from tools import Environment, Tool, ToolError
 
 OBSERVATION_CHARS = 8000
@@ -30,13 +44,18 @@ Call = tuple[str, ...]  # the name of a logical call, as in ("r1", "t2")
 OnStep = Callable[[int, Step], None]
 
 
-def run(u: SubTask, env: Environment, tools: Mapping[str, Tool], call: Call, steps: int, on_step: OnStep) -> Result:
-    """Do u = (I, C, b, T) in at most `steps` steps; `call` names the logical calls, as in ("r1", "t2").
+def run(
+    u: SubTask, env: Environment, tools: Mapping[str, Tool], call: Call, steps: int, on_step: OnStep
+) -> Result:
+    """Do u = (I, C, b, T) in at most `steps` steps; `call` names the logical calls, as in ("r1",
+    "t2").
 
     Never raises for what a model, an endpoint or a tool did: that is the Result's status and error.
     """
     trace: list[Step] = []
-    system = render("react/system.md", tools="\n\n".join(tools[name].manual for name in u.tools or ()))
+    system = render(
+        "react/system.md", tools="\n\n".join(tools[name].manual for name in u.tools or ())
+    )
     status: Status = "partial"
     error = say("react/messages", "out_of_steps", steps=steps)
     try:
@@ -46,7 +65,9 @@ def run(u: SubTask, env: Environment, tools: Mapping[str, Tool], call: Call, ste
                 {"role": "system", "content": system},
                 {"role": "user", "content": _user_prompt(u, env, trace, number, steps)},
             ]
-            schema = action_schema([] if must_finish else [tools[name] for name in u.tools or ()], env.task)
+            schema = action_schema(
+                [] if must_finish else [tools[name] for name in u.tools or ()], env.task
+            )
             with env.tape.logical_call(*call, f"s{number}"):
                 reply = env.chat(env.backend, messages, env.purse, schema=("action", schema))
             step, finish = _act(reply, trace, u, env, tools, (*call, f"s{number}"), must_finish)
@@ -66,7 +87,13 @@ def run(u: SubTask, env: Environment, tools: Mapping[str, Tool], call: Call, ste
 
 
 def _act(
-    reply: Reply, trace: Sequence[Step], u: SubTask, env: Environment, tools: Mapping[str, Tool], call: Call, must_finish: bool
+    reply: Reply,
+    trace: Sequence[Step],
+    u: SubTask,
+    env: Environment,
+    tools: Mapping[str, Tool],
+    call: Call,
+    must_finish: bool,
 ) -> tuple[Step, dict[str, Any] | None]:
     """One step of Eq. 13, and the parameters of `finish` if that was the action."""
     action, params, memory = "invalid", {}, ""
@@ -76,13 +103,24 @@ def _act(
         name = as_text(wanted["action"])
         params = wanted["params"] if isinstance(wanted.get("params"), dict) else {}
         if name == "finish":
-            if params.get("status", "done") == "done" and trace and all(s.failed for s in trace) and not must_finish:
+            if (
+                params.get("status", "done") == "done"
+                and trace
+                and all(s.failed for s in trace)
+                and not must_finish
+            ):
                 raise ModelMistake(say("mistakes", "nothing_worked"))
             return Step("finish", params, memory, ""), params or {"result": memory}
         known = ("finish",) if must_finish else (*(u.tools or ()), "finish")
         if name not in known:
             raise ModelMistake(
-                say("mistakes", "unassigned_tool" if name in tools else "bad_action", action=name, tool=name, known=", ".join(known))
+                say(
+                    "mistakes",
+                    "unassigned_tool" if name in tools else "bad_action",
+                    action=name,
+                    tool=name,
+                    known=", ".join(known),
+                )
             )
         action = name
         with env.tape.logical_call(*call, name):
@@ -95,11 +133,19 @@ def _report(params: Mapping[str, Any], env: Environment, trace: Sequence[Step]) 
     """z = Omega(zeta), Eq. 14: the status, the result, the summary and the cost."""
     status = next((s for s in STATUSES if s == params.get("status")), "done")
     answer = as_text(params.get("result"))
-    return Result(status, answer, as_text(params.get("summary")) or _memory(trace), env.purse.spent_usd, trace=tuple(trace))
+    return Result(
+        status,
+        answer,
+        as_text(params.get("summary")) or _memory(trace),
+        env.purse.spent_usd,
+        trace=tuple(trace),
+    )
 
 
 def like_patterns(trace: Sequence[Step]) -> int:
-    """How many of the last steps are of one kind. A visit right after a search belongs to that search."""
+    """How many of the last steps are of one kind. A visit right after a search belongs to that
+    search.
+    """
     patterns: list[str] = []
     for before, step in zip([None, *trace], trace, strict=False):
         if not (step.action == VISIT and before and before.action == SEARCH):
@@ -108,7 +154,9 @@ def like_patterns(trace: Sequence[Step]) -> int:
 
 
 def action_schema(tools: Sequence[Tool], task: Task) -> dict[str, Any]:
-    """The JSON schema of one step: one alternative an action, so that no action comes with another's parameters."""
+    """The JSON schema of one step: one alternative an action, so that no action comes with
+    another's parameters.
+    """
     finish = {
         "type": "object",
         "properties": {
@@ -124,11 +172,22 @@ def action_schema(tools: Sequence[Tool], task: Task) -> dict[str, Any]:
 
 
 def _alternative(name: str, params: dict[str, Any]) -> dict[str, Any]:
-    properties = {"action": {"type": "string", "const": name}, "params": params, "memory": {"type": "string"}}
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    properties = {
+        "action": {"type": "string", "const": name},
+        "params": params,
+        "memory": {"type": "string"},
+    }
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
 
 
-def _user_prompt(u: SubTask, env: Environment, trace: Sequence[Step], number: int, steps: int) -> str:
+def _user_prompt(
+    u: SubTask, env: Environment, trace: Sequence[Step], number: int, steps: int
+) -> str:
     done = [
         say(
             "react/messages", "step", number=n, action=s.action, params=json.dumps(s.params, ensure_ascii=False),
@@ -166,4 +225,6 @@ def as_text(value: Any) -> str:
 def _capped(text: str) -> str:
     if len(text) <= OBSERVATION_CHARS:
         return text
-    return say("notes", "capped", text=text[:OBSERVATION_CHARS], shown=OBSERVATION_CHARS, total=len(text))
+    return say(
+        "notes", "capped", text=text[:OBSERVATION_CHARS], shown=OBSERVATION_CHARS, total=len(text)
+    )

@@ -1,4 +1,5 @@
-"""Tools are plain typed functions; what a model reads of one comes from its signature and docstring.
+"""Tools are plain typed functions; what a model reads of one comes from its signature and
+docstring.
 
     @tool("ImageAnalysisAction", "img")
     def image_analysis(env: Environment, query: str, image_path: str) -> str:
@@ -7,7 +8,8 @@
         query: what this parameter means
         '''
 
-A tool returns its observation. ToolError is an observation too: what went wrong, in words the sub-agent can act on.
+A tool returns its observation. ToolError is an observation too: what went wrong, in words the sub-
+agent can act on.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -30,7 +33,9 @@ if TYPE_CHECKING:
     from orchestra.replay import Tape
 
 
-ImageFile = Annotated[str, "image"]  # parameters that name a file of the task: a schema lists the names
+ImageFile = Annotated[
+    str, "image"
+]  # parameters that name a file of the task: a schema lists the names
 AudioFile = Annotated[str, "audio"]
 
 
@@ -40,9 +45,11 @@ class ToolError(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """What one sub-agent may reach: the task's media, its own folder, and models through its own purse.
+    """What one sub-agent may reach: the task's media, its own folder, and models through its own
+    purse.
 
-    Environments of sub-tasks that run side by side share nothing that changes (App. B.1: cloned environments).
+    Environments of sub-tasks that run side by side share nothing that changes (App. B.1: cloned
+    environments).
     """
 
     task: Task
@@ -54,16 +61,21 @@ class Environment:
     folder: Path  # made when first written to
 
     def media(self, name: str, modality: Modality) -> Media:
-        """The media file a model means. Raises ToolError for any other file: nothing else may be opened."""
+        """The media file a model means. Raises ToolError for any other file: nothing else may be
+        opened.
+        """
         wanted = name.strip().removeprefix("./").removeprefix("media/")
         for m in self.task.media:
             if m.name == wanted:
                 if m.modality != modality and not (modality == "audio" and m.modality == "video"):
-                    raise ToolError(say("notes", "wrong_modality", name=name, actual=m.modality, wanted=modality))
+                    raise ToolError(
+                        say(
+                            "notes", "wrong_modality", name=name, actual=m.modality, wanted=modality
+                        )
+                    )
                 return m
         known = ", ".join(m.name for m in self.task.media if m.modality == modality) or "none"
         raise ToolError(say("notes", "unknown_file", name=name, modality=modality, known=known))
-
 
     def local(self, kind: str, arguments: dict[str, Any], function: Callable[[], Any]) -> Any:
         """`function()` on the tape: its JSON value, or its ToolError, is what a replay gets too."""
@@ -91,34 +103,51 @@ class Tool:
     function: Callable[..., str]
 
     def __call__(self, env: Environment, params: Mapping[str, Any]) -> str:
-        """The observation. Raises ModelMistake for parameters that do not fit, ToolError for what failed."""
+        """The observation. Raises ModelMistake for parameters that do not fit, ToolError for what
+        failed.
+        """
+        given = {k: v for k, v in params.items() if v is not None}
         try:
-            arguments = self.parameters.model_validate({k: v for k, v in params.items() if v is not None})
+            arguments = self.parameters.model_validate(given)
         except ValidationError as error:
-            problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'params'}: {e['msg']}" for e in error.errors())
-            raise ModelMistake(say("mistakes", "bad_params", tool=self.name, problems=problems, signature=self.signature)) from None
-        return self.function(env, **{k: getattr(arguments, k) for k in type(arguments).model_fields})
+            where = [(".".join(map(str, e["loc"])) or "params", e["msg"]) for e in error.errors()]
+            problems = "; ".join(f"{place}: {what}" for place, what in where)
+            fit = {"tool": self.name, "problems": problems, "signature": self.signature}
+            raise ModelMistake(say("mistakes", "bad_params", **fit)) from None
+        return self.function(env, **{k: getattr(arguments, k) for k in self._rows})
 
     def schema(self, task: Task) -> dict[str, Any]:
-        """The JSON schema of the parameters a model must give; a file parameter lists the files there are."""
-        rows = self.parameters.model_json_schema()["properties"]
-        properties = {name: {k: v for k, v in row.items() if k in ("type", "enum")} for name, row in rows.items()}
+        """The JSON schema of what a model must give; a file parameter lists the files there are."""
+        properties = {k: _keep(row, "type", "enum") for k, row in self._rows.items()}
         for name, field in self.parameters.model_fields.items():
             if files := [m.name for m in task.media if m.modality in field.metadata]:
                 properties[name]["enum"] = files
         required = [name for name, f in self.parameters.model_fields.items() if f.is_required()]
-        return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+        fixed = {"required": required, "additionalProperties": False}
+        return {"type": "object", "properties": properties, **fixed}
 
-    @property
+    @cached_property
+    def _rows(self) -> dict[str, dict[str, Any]]:
+        rows: dict[str, dict[str, Any]] = self.parameters.model_json_schema()["properties"]
+        return rows
+
+    @cached_property
     def signature(self) -> str:
-        rows = self.parameters.model_json_schema()["properties"].items()
-        return ", ".join(f"{k}: {v.get('type', 'any')}" + (f" = {v['default']!r}" if "default" in v else "") for k, v in rows)
+        def one(name: str, row: dict[str, Any]) -> str:
+            default = f" = {row['default']!r}" if "default" in row else ""
+            return f"{name}: {row.get('type', 'any')}{default}"
 
-    @property
+        return ", ".join(one(name, row) for name, row in self._rows.items())
+
+    @cached_property
     def manual(self) -> str:
         """What a sub-agent reads: name, purpose, parameters."""
-        rows = [f"    {k}: {f.description or ''}" for k, f in self.parameters.model_fields.items()]
+        rows = [f"    {k}: {row.get('description', '')}" for k, row in self._rows.items()]
         return "\n".join([f"{self.name}({self.signature})", f"    {self.description}", *rows])
+
+
+def _keep(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {k: row[k] for k in names if k in row}
 
 
 def tool(name: str, *capabilities: str) -> Callable[[Callable[..., str]], Tool]:
@@ -133,7 +162,9 @@ def tool(name: str, *capabilities: str) -> Callable[[Callable[..., str]], Tool]:
         for p in list(inspect.signature(function).parameters.values())[1:]:
             default = ... if p.default is p.empty else p.default
             fields[p.name] = (hints[p.name], Field(default, description=meanings.get(p.name)))
-        model = create_model(name, __config__=ConfigDict(extra="ignore", coerce_numbers_to_str=True), **fields)
+        model = create_model(
+            name, __config__=ConfigDict(extra="ignore", coerce_numbers_to_str=True), **fields
+        )
         return Tool(name, frozenset(capabilities), " ".join(purpose.split()), model, function)
 
     return wrap

@@ -1,4 +1,6 @@
-"""ParseAudioAction: a transcription endpoint or an audio model listens, or faster-whisper does, behind one function."""
+"""ParseAudioAction: a transcription endpoint or an audio model listens, or faster-whisper does,
+behind one function.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,15 @@ def audio_analysis(env: Environment, query: str, audio_path: AudioFile) -> str:
     else:
         sent = endpoint_audio(sound.path)
         if len(sent.data) > MAX_ENDPOINT_BYTES:
-            raise ToolError(say("notes", "too_big", name=sound.name, mib=len(sent.data) >> 20, limit=MAX_ENDPOINT_BYTES >> 20))
+            raise ToolError(
+                say(
+                    "notes",
+                    "too_big",
+                    name=sound.name,
+                    mib=len(sent.data) >> 20,
+                    limit=MAX_ENDPOINT_BYTES >> 20,
+                )
+            )
         text = _ask_endpoint(env, engine, query, sent)
         if not engine.transcription_model:
             return text  # the audio model has answered the query itself
@@ -51,12 +61,17 @@ def _ask_endpoint(env: Environment, engine: Engine, query: str, sent: Sound) -> 
         price = None if engine.usd_per_minute is None else engine.usd_per_minute * sent.seconds / 60
         env.purse.check(price)
         file = (f"audio.{sent.format}", sent.data)
-        text, played = env.chat.transcribe(backend, engine.transcription_model, file, hint=env.task.question)
+        text, played = env.chat.transcribe(
+            backend, engine.transcription_model, file, hint=env.task.question
+        )
         env.purse.charge(price, played)
         return text
     content: list[dict[str, Any]] = [
         {"type": "text", "text": render("tools/audio.md", query=query)},
-        {"type": "input_audio", "input_audio": {"data": base64.b64encode(sent.data).decode(), "format": sent.format}},
+        {
+            "type": "input_audio",
+            "input_audio": {"data": base64.b64encode(sent.data).decode(), "format": sent.format},
+        },
     ]
     return env.chat(backend, [{"role": "user", "content": content}], env.purse).text
 
@@ -90,9 +105,13 @@ def _as_wav(source: Any) -> bytes:
 
 
 def transcribe(path: Path, hint: str) -> str:
-    """What is said in a sound file, by faster-whisper (requirements-local.txt); `hint` helps with rare words."""
+    """What is said in a sound file, by faster-whisper (requirements-local.txt); `hint` helps with
+    rare words.
+    """
     try:
-        segments, _ = _whisper().transcribe(str(path), initial_prompt=hint[:400], condition_on_previous_text=False)
+        segments, _ = _whisper().transcribe(
+            str(path), initial_prompt=hint[:400], condition_on_previous_text=False
+        )
         return " ".join(s.text.strip() for s in segments)
     except (ValueError, RuntimeError, OSError, IndexError) as error:
         raise ToolError(say("notes", "unreadable", name=path.name, reason=str(error))) from None

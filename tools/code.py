@@ -1,15 +1,20 @@
-"""ExecuteCodeAction: model-written code in a process of its own, behind the strongest wall this machine has.
+"""ExecuteCodeAction: model-written code in a process of its own, behind the strongest wall this
+machine has.
 
-    bubblewrap   no network, no process but its own, read-only system, no file of the user, own folder writable
+    bubblewrap   no network, no process but its own, read-only system, no file of the user, own
+    folder writable
     unshare      no network, no process but its own; the user's files can be read
     bare         limits of time, memory, file size and output only
 
-Always: an empty environment, its own folder (kept for later steps of the same sub-agent), the process group killed at
-the end. The value of the last expression is shown, as in a REPL. What is not covered stands in README, Limits.
+Always: an empty environment, its own folder (kept for later steps of the same sub-agent), the
+process group killed at
+the end. The value of the last expression is shown, as in a REPL. What is not covered stands in
+README, Limits.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import shutil
@@ -22,7 +27,7 @@ from pathlib import Path
 from typing import Literal
 
 from orchestra.prompts import say
-from tools import Environment, ToolError, tool
+from tools import Environment, tool
 
 MAX_TIMEOUT_S = 60
 MAX_OUTPUT_BYTES = 200_000
@@ -32,16 +37,26 @@ Wall = Literal["bubblewrap", "unshare", "bare"]
 
 @tool("ExecuteCodeAction", "code")
 def execute_code(
-    env: Environment, code: str, code_type: Literal["python", "bash"] = "python", timeout_sec: int = 10
+    env: Environment,
+    code: str,
+    code_type: Literal["python", "bash"] = "python",
+    timeout_sec: int = 10,
 ) -> str:
-    """Run code and see what it prints. It has the Python standard library (datetime, zoneinfo.ZoneInfo for time zones, math, json) and no network.
+    """Run code and see what it prints. It has the Python standard library (datetime,
+    zoneinfo.ZoneInfo for time zones, math, json) and no network.
 
     code: the program; print() what you want to see
     code_type: python or bash
     timeout_sec: seconds until it is stopped
     """
-    arguments = {"code": code, "code_type": code_type, "timeout_s": max(1, min(timeout_sec, MAX_TIMEOUT_S))}
-    return env.local("code", arguments, lambda: run(code, code_type, arguments["timeout_s"], env.folder))
+    arguments = {
+        "code": code,
+        "code_type": code_type,
+        "timeout_s": max(1, min(timeout_sec, MAX_TIMEOUT_S)),
+    }
+    return env.local(
+        "code", arguments, lambda: run(code, code_type, arguments["timeout_s"], env.folder)
+    )
 
 
 def run(code: str, code_type: str, timeout_s: float, folder: Path) -> str:
@@ -71,7 +86,9 @@ def run(code: str, code_type: str, timeout_s: float, folder: Path) -> str:
 
 
 def _converse(process: subprocess.Popen[bytes], code: bytes, timeout_s: float) -> tuple[bytes, str]:
-    """Give the program in, take its output out, until it ends ("end"), takes too long ("timeout") or floods ("flood")."""
+    """Give the program in, take its output out, until it ends ("end"), takes too long ("timeout")
+    or floods ("flood").
+    """
     assert process.stdin and process.stdout
     deadline = time.monotonic() + timeout_s
     output = b""
@@ -102,10 +119,8 @@ def _converse(process: subprocess.Popen[bytes], code: bytes, timeout_s: float) -
 
 def with_group_killed(process: subprocess.Popen[bytes]) -> None:
     """Nothing of the program outlives its call."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
     for pipe in (process.stdin, process.stdout):
         if pipe:
@@ -115,12 +130,37 @@ def with_group_killed(process: subprocess.Popen[bytes]) -> None:
 def _command(wall: Wall, folder: Path, code_type: str) -> list[str]:
     runner = [sys.executable, "-I", "-c", RUNNER.read_text(encoding="utf-8"), code_type]
     if wall == "unshare":
-        return ["unshare", "--user", "--map-root-user", "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc", *runner]
+        return [
+            "unshare",
+            "--user",
+            "--map-root-user",
+            "--net",
+            "--ipc",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            *runner,
+        ]
     if wall == "bare":
         return runner
-    system = [p for p in ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives", "/etc/ld.so.cache") if Path(p).exists()]
+    system = [
+        p
+        for p in (
+            "/usr",
+            "/bin",
+            "/sbin",
+            "/lib",
+            "/lib64",
+            "/etc/alternatives",
+            "/etc/ld.so.cache",
+        )
+        if Path(p).exists()
+    ]
     python = {sys.base_prefix, sys.prefix} - {"/usr"}
-    mounts = [flag for p in system for flag in _mount(Path(p))] + [f for p in sorted(python) for f in ("--ro-bind", p, p)]
+    mounts = [flag for p in system for flag in _mount(Path(p))] + [
+        f for p in sorted(python) for f in ("--ro-bind", p, p)
+    ]
     media = folder.parent.parent / "media"
     return [
         *("bwrap", "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
@@ -134,7 +174,11 @@ def _command(wall: Wall, folder: Path, code_type: str) -> list[str]:
 
 
 def _mount(path: Path) -> list[str]:
-    return ["--symlink", str(path.readlink()), str(path)] if path.is_symlink() else ["--ro-bind", str(path), str(path)]
+    return (
+        ["--symlink", str(path.readlink()), str(path)]
+        if path.is_symlink()
+        else ["--ro-bind", str(path), str(path)]
+    )
 
 
 @cache
@@ -142,9 +186,21 @@ def strongest_wall() -> Wall:
     """The strongest wall that holds here, tried once by starting something behind it."""
     tries: dict[Wall, list[str]] = {
         "bubblewrap": ["bwrap", "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "true"],
-        "unshare": ["unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--mount-proc", "true"],
+        "unshare": [
+            "unshare",
+            "--user",
+            "--map-root-user",
+            "--net",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+            "true",
+        ],
     }
     for wall, command in tries.items():
-        if shutil.which(command[0]) and subprocess.run(command, capture_output=True, check=False).returncode == 0:
+        if (
+            shutil.which(command[0])
+            and subprocess.run(command, capture_output=True, check=False).returncode == 0
+        ):
             return wall
     return "bare"

@@ -9,14 +9,23 @@ import resource
 import sys
 import traceback
 
-LIMITS = {"RLIMIT_AS": 2 << 30, "RLIMIT_FSIZE": 64 << 20, "RLIMIT_NOFILE": 256, "RLIMIT_CPU": 70, "RLIMIT_CORE": 0, "RLIMIT_NPROC": 256}
+LIMITS = {
+    "RLIMIT_AS": 2 << 30,
+    "RLIMIT_FSIZE": 64 << 20,
+    "RLIMIT_NOFILE": 256,
+    "RLIMIT_CPU": 70,
+    "RLIMIT_CORE": 0,
+    "RLIMIT_NPROC": 256,
+}
 
 
 def main() -> None:
     for name, most in LIMITS.items():
         number = getattr(resource, name)
         hard = resource.getrlimit(number)[1]
-        resource.setrlimit(number, (most, most) if hard == resource.RLIM_INFINITY or most < hard else (hard, hard))
+        resource.setrlimit(
+            number, (most, most) if hard == resource.RLIM_INFINITY or most < hard else (hard, hard)
+        )
     code = sys.stdin.buffer.read().decode()
     if sys.argv[1] == "bash":
         os.execvp("bash", ["bash", "-c", code])

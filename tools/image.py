@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.prompts import render, say
-from tools import ImageFile, Environment, ToolError, tool
+from tools import Environment, ImageFile, ToolError, tool
 
 MAX_ENDPOINT_BYTES = 20 << 20  # what endpoints take in one request
 
@@ -27,13 +27,23 @@ def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
         return say("notes", "ocr", name=picture.name, lines="\n".join(lines) or "-")
     data = picture.path.read_bytes()
     if len(data) > MAX_ENDPOINT_BYTES:
-        raise ToolError(say("notes", "too_big", name=picture.name, mib=len(data) >> 20, limit=MAX_ENDPOINT_BYTES >> 20))
+        raise ToolError(
+            say(
+                "notes",
+                "too_big",
+                name=picture.name,
+                mib=len(data) >> 20,
+                limit=MAX_ENDPOINT_BYTES >> 20,
+            )
+        )
     url = f"data:{mime_type(picture.path)};base64,{base64.b64encode(data).decode()}"
     content: list[dict[str, Any]] = [
         {"type": "text", "text": render("tools/image.md", query=query)},
         {"type": "image_url", "image_url": {"url": url}},
     ]
-    return env.chat(env.pool[engine.backend], [{"role": "user", "content": content}], env.purse).text
+    return env.chat(
+        env.pool[engine.backend], [{"role": "user", "content": content}], env.purse
+    ).text
 
 
 def mime_type(path: Path) -> str:

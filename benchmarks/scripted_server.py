@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""A scripted endpoint in a process of its own, light enough not to be what is measured.
+
+    python benchmarks/scripted_server.py DELAY_S K      prints its port, serves until its input closes
+
+The main agent delegates K sub-tasks, then completes; a sub-agent uses EchoAction twice, then finishes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+
+def reply(body: bytes, k: int) -> str:
+    if b"You are the main agent" in body:
+        if b"=> found" in body:
+            return json.dumps({"action": "complete", "reasoning": "", "params": {"answer": "42"}})
+        task = {"task_instruction": "look", "context": "", "model": "auto", "tools": ["EchoAction"]}
+        params = {"tasks": [task | {"task_instruction": f"look at number {n}"} for n in range(k)]}
+        return json.dumps({"action": "delegate_task", "reasoning": "", "params": params})
+    if body.count(b"Observation:") < 2:
+        return json.dumps({"action": "EchoAction", "params": {"text": "hello"}, "memory": "m"})
+    params = {"result": "found", "status": "done", "summary": "It was seen."}
+    return json.dumps({"action": "finish", "params": params, "memory": "m"})
+
+
+async def serve(delay_s: float, k: int) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                length = int(head.split(b"content-length:")[1].split(b"\r\n")[0])
+                body = await reader.readexactly(length)
+                await asyncio.sleep(delay_s)
+                message = {"role": "assistant", "content": reply(body, k)}
+                usage = {"prompt_tokens": 900, "completion_tokens": 40}
+                choice = {"index": 0, "finish_reason": "stop", "message": message}
+                data = json.dumps(
+                    {"object": "chat.completion", "choices": [choice], "usage": usage}
+                ).encode()
+                head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+                writer.write(head.encode() + data)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0, backlog=1024)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(float(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,48 @@
+"""No secret in any tape, trajectory, log or report: what is written goes through `scrub` first.
+
+Two nets: the values of environment variables whose names look like secrets, in the spellings they
+take in JSON and in URLs; and text shaped like a key of a known maker, or behind "Bearer".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from urllib.parse import quote
+
+NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.I)
+QUERY = re.compile(r"([?&][^=&]*(?:key|token|secret|passw|sig)[^=&]*=)[^&#]*", re.I)
+SHAPED = re.compile(  # with a digit in it: words are none
+    r"\b(?:(?:sk|pk|rk|hf|gsk|xai|jina|ghp)[-_]|AIza)(?=[\w-]*\d)[\w-]{16,}"
+    r"|(?<=Bearer )(?=[\w.~+/=-]*\d)[\w.~+/=-]{16,}"
+)
+LEAST_CHARS = 8  # a shorter value would be found in ordinary words
+
+
+_known: list[tuple[str, str]] = []
+
+
+def look_up() -> None:
+    """Read the environment's secrets; each run does so at its start."""
+    found = set()
+    for name, value in os.environ.items():
+        if NAME.search(name) and len(value) >= LEAST_CHARS:
+            for spelling in (value, json.dumps(value)[1:-1], quote(value, safe="")):
+                found.add((spelling, f"<{name}>"))
+    _known[:] = sorted(found, key=lambda s: (-len(s[0]), s))  # the longest first
+
+
+look_up()
+
+
+def scrub(text: str) -> str:
+    """`text` without the environment's secrets and without anything shaped like a key."""
+    for secret, placeholder in _known:
+        text = text.replace(secret, placeholder)
+    return SHAPED.sub("<SECRET>", text)
+
+
+def scrub_url(url: str) -> str:
+    """The same for a URL, whose query may carry a key under any value."""
+    return QUERY.sub(r"\1<SECRET>", scrub(url))

@@ -1,0 +1,112 @@
+"""Where HTTP meets the tape: the transports of the openai client (httpx2) and of requests.
+
+Each looks whether its thread is inside a logical call. If so, the tape plays the answer or keeps
+it; if not, the call is the host program's and passes untouched. httpx2 goes through vcrpy's own
+transport stub. vcrpy's stub for requests does not hold under threads (it unpatches the whole
+process while it connects), so that one is here.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from typing import Any
+
+import httpx2
+import requests
+import urllib3
+from vcr.request import Request
+from vcr.stubs.httpx_stubs import vcr_handle_request
+
+from orchestra.replay import Tape, TapeMiss, current_call
+
+_real_httpx2_send = httpx2.HTTPTransport.handle_request
+_real_requests_send = requests.adapters.HTTPAdapter.send
+_installing = threading.Lock()
+_installed = False
+
+
+def install() -> None:
+    """Once a process. An audit hook can not be taken off; outside logical calls it is idle."""
+    global _installed
+    with _installing:
+        if not _installed:
+            httpx2.HTTPTransport.handle_request = _httpx2_send  # type: ignore[method-assign]
+            requests.adapters.HTTPAdapter.send = _requests_send  # type: ignore
+            sys.addaudithook(_guard)
+            _installed = True
+
+
+class _Asking:
+    """What vcrpy's stub takes for a cassette: the tape, and what was asked in case sending fails."""
+
+    write_protected = False
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+        self.sent: Request | None = None
+
+    def can_play_response_for(self, request: Request) -> bool:
+        playable = self.tape.can_play_response_for(request)
+        self.sent = None if playable else request
+        return playable
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tape, name)
+
+
+def _httpx2_send(self: httpx2.HTTPTransport, request: httpx2.Request) -> httpx2.Response:
+    call = current_call()
+    if call is None:
+        return _real_httpx2_send(self, request)
+    asking = _Asking(call.tape)
+    try:
+        send = vcr_handle_request(asking, _real_httpx2_send, httpx2)
+        return send(self, request)  # type: ignore[no-any-return]
+    except httpx2.TransportError as failure:
+        if asking.sent is not None:
+            call.tape.append_failure(asking.sent, failure)
+        raise
+
+
+def _requests_send(self: Any, request: requests.PreparedRequest, **how: Any) -> requests.Response:
+    call = current_call()
+    if call is None:
+        return _real_requests_send(self, request, **how)
+    asked = Request(request.method, request.url, request.body, dict(request.headers))
+    if not call.tape.can_play_response_for(asked):
+        return _send_and_keep(self, request, how, asked, call.tape)
+    played = call.tape.play_response(asked)
+    raw = urllib3.HTTPResponse(
+        body=io.BytesIO(played["body"]["string"]),
+        headers={name: ", ".join(values) for name, values in played["headers"].items()},
+        status=played["status"]["code"],
+        reason=played["status"]["message"],
+        preload_content=False,
+    )
+    return self.build_response(request, raw)  # type: ignore[no-any-return]
+
+
+def _send_and_keep(
+    adapter: Any, request: requests.PreparedRequest, how: dict[str, Any], asked: Request, tape: Tape
+) -> requests.Response:
+    try:
+        response = _real_requests_send(adapter, request, **how)
+        body = response.content  # decoded: so the encoding is not kept
+    except requests.RequestException as failure:
+        tape.append_failure(asked, failure)
+        raise
+    headers = {k: [v] for k, v in response.headers.items() if k.lower() != "content-encoding"}
+    status = {"code": response.status_code, "message": response.reason}
+    tape.append(asked, {"status": status, "headers": headers, "body": {"string": body}})
+    return response
+
+
+def _guard(event: str, arguments: tuple[Any, ...]) -> None:
+    """An audit hook: a logical call of a replaying tape opens no socket, by whatever library."""
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.sendto", "socket.sendmsg"):
+        call = current_call()
+        if call is not None and call.tape.mode == "replay":
+            where = f"the call {call.name!r} went around the tape to {arguments[:2]!r}"
+            raise TapeMiss(f"{call.tape.file}: {where}")

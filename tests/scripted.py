@@ -1,0 +1,136 @@
+"""A scripted OpenAI-compatible endpoint on loopback: a test double for a language model, never the demo."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Request = dict[str, Any]
+Answer = Any  # a text, a JSON value, or Raw
+
+
+class Raw:
+    """A response as it is: for endpoints that answer HTML, cut-off JSON, errors."""
+
+    def __init__(
+        self, status: int, body: bytes | str | dict[str, Any] = b"", **headers: str
+    ) -> None:
+        self.status = status
+        self.body = json.dumps(body).encode() if isinstance(body, dict) else body
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+def completion(text: str, **extra: Any) -> dict[str, Any]:
+    return {
+        "id": "c", "object": "chat.completion", "created": 1, "model": "scripted",
+        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}],
+        "usage": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110},
+        **extra,
+    }  # fmt: skip
+
+
+class Endpoint:
+    """`respond(request)` answers each POST; every request is kept in `requests`, in order of arrival."""
+
+    def __init__(self, respond: Callable[[Request], Answer], delay_s: float = 0.0) -> None:
+        self.requests: list[Request] = []
+        self.headers: list[dict[str, str]] = []
+        self.paths: list[str] = []
+        endpoint = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def do_GET(self) -> None:
+                self.answer(
+                    {"data": [{"id": "scripted"}]} if endpoint.models is None else endpoint.models
+                )
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                try:
+                    request = json.loads(body)
+                except ValueError:
+                    request = {"body": body}
+                endpoint.requests.append(request)
+                endpoint.headers.append(dict(self.headers))
+                endpoint.paths.append(self.path)
+                time.sleep(delay_s)
+                self.answer(respond(request))
+
+            def answer(self, answer: Answer) -> None:
+                if not isinstance(answer, Raw):
+                    answer = Raw(
+                        200, answer if isinstance(answer, dict) else completion(str(answer))
+                    )
+                body = answer.body.encode() if isinstance(answer.body, str) else answer.body
+                self.send_response(answer.status)
+                self.send_header(
+                    "content-type", answer.headers.pop("content-type", "application/json")
+                )
+                for name, value in answer.headers.items():
+                    self.send_header(name, value)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.models: Any = None
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+# ---- replies of a main agent and of sub-agents ---------------------------------------------------
+
+
+def is_main(request: Request) -> bool:
+    return "You are the main agent" in request["messages"][0]["content"]
+
+
+def last_text(request: Request) -> str:
+    content = request["messages"][-1]["content"]
+    return content if isinstance(content, str) else " ".join(p.get("text", "") for p in content)
+
+
+def delegate(*tasks: str | dict[str, Any]) -> str:
+    rows = [
+        t
+        if isinstance(t, dict)
+        else {"task_instruction": t, "context": "", "model": "auto", "tools": []}
+        for t in tasks
+    ]
+    return json.dumps({"action": "delegate_task", "reasoning": "r", "params": {"tasks": rows}})
+
+
+def complete(answer: Any) -> str:
+    return json.dumps({"action": "complete", "reasoning": "r", "params": {"answer": answer}})
+
+
+def finish(result: Any, status: str = "done", summary: str = "s") -> str:
+    return json.dumps(
+        {
+            "action": "finish",
+            "params": {"result": result, "status": status, "summary": summary},
+            "memory": "m",
+        }
+    )
+
+
+def act(tool: str, memory: str = "", **params: Any) -> str:
+    return json.dumps({"action": tool, "params": params, "memory": memory})
