@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -27,7 +27,6 @@ TIMEOUT_S = 120.0
 RETRIES = 2
 LEAST_OUTPUT_TOKENS = 64  # a call that could not even say this much is not started
 DEFAULT_OUTPUT_TOKENS = 4096  # the paper's response length; asked for only under a budget
-LIMITS = httpx2.Limits(max_connections=1000, max_keepalive_connections=1000)
 IMAGE_TOKENS = 3000  # a bound for one downscaled image
 NO_KEY = "none"
 
@@ -103,28 +102,33 @@ class Reply:
     logprobs: list[dict[str, Any]] | None = None
 
 
-class PerThreadTransport(httpx2.BaseTransport):
-    """A connection of its own for every thread. The shared pool looks at all its connections under
-    one lock for every request, which at 128 sub-tasks costs more than the requests themselves.
+class OneEachTransport(httpx2.BaseTransport):
+    """A connection each for requests that run side by side, leased without a lock. httpx2's own pool
+    looks at all its connections under one lock for every request, which at 128 sub-tasks costs more
+    than the requests themselves.
     """
 
     def __init__(self) -> None:
         self._tls = httpx2.create_ssl_context()
-        self._own = threading.local()
+        self._idle: deque[httpx2.HTTPTransport] = deque()
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        if not hasattr(self._own, "transport"):
-            self._own.transport = httpx2.HTTPTransport(verify=self._tls, limits=LIMITS)
-        response: httpx2.Response = self._own.transport.handle_request(request)
-        return response
+        try:
+            transport = self._idle.pop()
+        except IndexError:
+            transport = httpx2.HTTPTransport(verify=self._tls)
+        try:
+            return transport.handle_request(request)
+        finally:
+            self._idle.append(transport)
 
 
 @cache
 def client(base_url: str, api_key: str, timeout_s: float) -> openai.OpenAI:
     """The one client of an endpoint: a client per call would cost 20-35 ms each."""
     timeout = httpx2.Timeout(timeout_s, connect=10.0)
-    transport = None if getproxies() else PerThreadTransport()  # httpx2 finds proxies on its own
-    http = openai.DefaultHttpxClient(limits=LIMITS, timeout=timeout, transport=transport)
+    transport = None if getproxies() else OneEachTransport()  # httpx2 finds proxies on its own
+    http = openai.DefaultHttpxClient(timeout=timeout, transport=transport)
     return openai.OpenAI(
         base_url=base_url, api_key=api_key, http_client=http, max_retries=RETRIES, timeout=timeout
     )

@@ -188,12 +188,15 @@ def _alternative(name: str, params: dict[str, Any]) -> dict[str, Any]:
 def _user_prompt(
     u: SubTask, env: Environment, trace: Sequence[Step], number: int, steps: int
 ) -> str:
+    # A memory is written with the next action, before that action's own observation: it belongs to
+    # the step before. What stood in the first reply was written before anything was seen.
+    noted = [*(s.memory for s in trace[1:]), ""]
     done = [
         say(
             "react/messages", "step", number=n, action=s.action, params=json.dumps(s.params, ensure_ascii=False),
-            observation=s.observation, memory=s.memory or "-",
+            observation=s.observation, memory=memory or "-",
         )
-        for n, s in enumerate(trace, 1)
+        for n, (s, memory) in enumerate(zip(trace, noted, strict=False), 1)
     ]  # fmt: skip
     return render(
         "react/user.md", instruction=u.instruction, context=u.context or say("react/messages", "no_context"),

@@ -42,8 +42,9 @@ def execute_code(
     code_type: Literal["python", "bash"] = "python",
     timeout_sec: int = 10,
 ) -> str:
-    """Run code and see what it prints. It has the Python standard library (datetime,
-    zoneinfo.ZoneInfo for time zones, math, json) and no network.
+    """Run code and see what it prints. It has the Python standard library and no network. A local
+    time becomes another with zoneinfo.ZoneInfo:
+    datetime(year, month, day, hour, minute, tzinfo=ZoneInfo("Area/City")).astimezone(ZoneInfo("UTC"))
 
     code: the program; print() what you want to see
     code_type: python or bash
