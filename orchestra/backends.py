@@ -9,82 +9,28 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 from urllib.request import getproxies
 
 import httpx2
 import openai
 
+from orchestra.money import DEFAULT_OUTPUT_TOKENS, Purse
 from orchestra.replay import PLAYED, Tape, current_call
 from orchestra.secrets import scrub
-from orchestra.vocabulary import Backend, BudgetExceeded, ConfigError, EndpointError
+from orchestra.vocabulary import Backend, ConfigError, EndpointError
 
 TIMEOUT_S = 120.0
 RETRIES = 2
-LEAST_OUTPUT_TOKENS = 64  # a call that could not even say this much is not started
-DEFAULT_OUTPUT_TOKENS = 4096  # the paper's response length; asked for only under a budget
 IMAGE_TOKENS = 3000  # a bound for one downscaled image
 NO_KEY = "none"
 
 Message = dict[str, Any]
-
-
-class Purse:
-    """The money of one sub-task (or of one decision): B_t's share, spent by one thread in order
-    (Eq. 21).
-
-    `spent_usd` None: some price is unknown. Shares are fixed beforehand, so what a call may say
-    depends on
-    nothing but the calls before it in the same purse.
-    """
-
-    def __init__(self, limit_usd: float | None = None) -> None:
-        self.limit_usd = limit_usd
-        self.spent_usd: float | None = 0.0
-        self.paid_usd: float | None = 0.0  # of it, what was asked now and not played from the tape
-        self.calls = 0
-
-    def charge(self, cost_usd: float | None, played: bool = False) -> None:
-        self.calls += 1
-        self.spent_usd = add_usd(self.spent_usd, cost_usd)
-        self.paid_usd = self.paid_usd if played else add_usd(self.paid_usd, cost_usd)
-
-    def check(self, cost_usd: float | None) -> None:
-        """Raises BudgetExceeded where a call of this price would pass the limit."""
-        if (
-            self.limit_usd is not None
-            and (self.spent_usd or 0.0) + (cost_usd or 0.0) > self.limit_usd
-        ):
-            raise BudgetExceeded(
-                f"a call of {cost_usd:.6f} USD would pass the limit of {self.limit_usd:.6f} USD"
-            )
-
-    def output_tokens(self, backend: Backend, input_tokens: int) -> int | None:
-        """How long an answer the money left can pay for; None: no limit. Raises BudgetExceeded."""
-        if self.limit_usd is None or backend.price is None:
-            return backend.max_output_tokens
-        left = self.limit_usd - (self.spent_usd or 0.0) - (backend.cost_usd(input_tokens, 0) or 0.0)
-        most = backend.max_output_tokens or DEFAULT_OUTPUT_TOKENS
-        affordable = (
-            int(left / backend.price.output * 1e6)
-            if backend.price.output
-            else (most if left >= 0 else 0)
-        )
-        if affordable < min(most, LEAST_OUTPUT_TOKENS):
-            raise BudgetExceeded(
-                f"{max(left, 0):.6f} USD left is too little for a call to {backend.name}"
-            )
-        return min(most, affordable)
-
-
-def add_usd(*amounts: float | None) -> float | None:
-    """A sum of costs; None, unknown, as soon as one is."""
-    known = [a for a in amounts if a is not None]
-    return sum(known) if len(known) == len(amounts) else None
 
 
 @dataclass(frozen=True)
@@ -109,18 +55,22 @@ class OneEachTransport(httpx2.BaseTransport):
     """
 
     def __init__(self) -> None:
-        self._tls = httpx2.create_ssl_context()
-        self._idle: deque[httpx2.HTTPTransport] = deque()
+        self._idle: dict[str, deque[httpx2.HTTPTransport]] = {"http": deque(), "https": deque()}
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return httpx2.create_ssl_context()
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        scheme = request.url.scheme
         try:
-            transport = self._idle.pop()
+            transport = self._idle[scheme].pop()
         except IndexError:
-            transport = httpx2.HTTPTransport(verify=self._tls)
+            transport = httpx2.HTTPTransport(verify=self._tls if scheme == "https" else False)
         try:
             return transport.handle_request(request)
         finally:
-            self._idle.append(transport)
+            self._idle[scheme].append(transport)
 
 
 @cache

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import NoReturn
 
 METHODS = ("orchestra-o1",)
-EXIT_CODES = "exit codes: 0 answered, 1 only a fallback answer, 2 usage or configuration, 3 tape miss, 4 endpoint, 130 interrupted"
+EXIT_CODES = (
+    "exit codes: 0 answered, 1 only a fallback answer, 2 usage or configuration, 3 tape miss, "
+    "4 endpoint, 130 interrupted"
+)
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """argparse's own error prints the whole usage above the line that matters."""
+
+    def error(self, message: str) -> NoReturn:
+        line = " ".join(message.removeprefix("argument ").split())
+        self.exit(2, f"{self.prog}: {line} (see --help)\n")
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
+    p = OneLineParser(
         prog="orchestra_min.py",
         description="Answer a question over text, images, audio and video.",
         epilog=EXIT_CODES,
@@ -118,14 +130,13 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
                 )
     elif a.question is None:
         p.error(
-            '--question is missing (or --replay RUN, --resume RUN); try --question "..." --image FILE, or make demo'
+            "--question is missing (or --replay RUN, --resume RUN); "
+            'try --question "..." --image FILE, or make demo'
         )
     if a.from_round and not a.resume:
         p.error("--from-round: needs --resume RUN")
     if a.out and stored and not a.from_round:
         p.error("--out: a replay or a resumed run has its folder; --out goes with --from-round")
-    if a.backends and a.model is None and not stored and not a.backends.is_file():
-        p.error(f"--backends {a.backends}: there is no such file")
     return a
 
 

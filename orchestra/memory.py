@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestra.prompts import say
-from orchestra.vocabulary import Evidence, Result, SubTask
+from orchestra.vocabulary import Evidence, Result, SubTask, Task
 
 L_CTX_TOKENS = 6000
 W_STATUS = {
@@ -73,19 +73,13 @@ def terms(text: str) -> frozenset[str]:
     return frozenset(w for w in re.findall(r"\w+", text.lower()) if w not in _STOP)
 
 
-def summarize(round: int, u: SubTask, z: Result, media: tuple[str, ...]) -> Evidence:
-    """Summarize(u, z) of Eq. 19: the trace is left behind, its summary stays."""
+def summarize(round: int, u: SubTask, z: Result, task: Task) -> Evidence:
+    """Summarize(u, z) of Eq. 19: the trace is left behind, but for the files it opened with success."""
+    named = {str(v) for step in z.trace if not step.failed for v in step.params.values()}
+    opened = tuple(m.name for m in task.media if m.name in named)
+    executor = u.backend or "", u.tools or ()
     return Evidence(
-        round,
-        u.id,
-        u.instruction,
-        u.backend or "",
-        u.tools or (),
-        z.status,
-        z.answer,
-        z.summary,
-        z.error,
-        media,
+        round, u.id, u.instruction, *executor, z.status, z.answer, z.summary, z.error, opened
     )
 
 

@@ -11,8 +11,6 @@ import json
 import re
 from typing import Any
 
-import json_repair
-
 from orchestra.prompts import say
 from orchestra.vocabulary import ModelMistake
 
@@ -68,6 +66,8 @@ def _repaired(text: str) -> list[dict[str, Any]]:
     start = text.find("{")
     if start < 0:
         return []
+    import json_repair  # seldom needed, and a hundredth of a second to load
+
     try:
         value = json_repair.loads(text[start : start + MAX_CHARS // 4])
     except (ValueError, RecursionError):

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from orchestra.money import Purse
 from orchestra.prompts import say
 from orchestra.vocabulary import (
     SKILL_OF,
@@ -50,8 +51,8 @@ class Graph:
         """C_t: a sub-task that failed or was blocked is not completed, so what needs it waits."""
         return {id for id, z in self.results.items() if z.status in ("done", "partial")}
 
-    def with_results(self, results: Mapping[str, Result]) -> Graph:
-        return replace(self, results={**self.results, **results})
+    def with_result(self, id: str, z: Result) -> Graph:
+        return replace(self, results={**self.results, id: z})
 
 
 def refine(graph: Graph, decision: Delegate) -> Graph:
@@ -257,11 +258,11 @@ def materialize(
 
 @dataclass(frozen=True)
 class Placed:
-    """A sub-task of P_t, its executor e(u), Eq. 8, and what it may spend."""
+    """A sub-task of P_t with its executor e(u), Eq. 8, and what it may spend."""
 
     subtask: SubTask
     backend: Backend
-    allowance_usd: float | None
+    purse: Purse
 
 
 def place(
@@ -284,4 +285,6 @@ def place(
             f"{budget_usd:.6f} USD left is less than any sub-task is expected to cost"
         )
     shares = allowances([cost[u.id] for u in chosen], budget_usd)
-    return [Placed(u, executors[u.id][1], share) for u, share in zip(chosen, shares, strict=True)]
+    return [
+        Placed(u, executors[u.id][1], Purse(share)) for u, share in zip(chosen, shares, strict=True)
+    ]

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from orchestra.backends import Message, Reply
 from orchestra.pool import Pool
+from orchestra.run_folder import Options
 from orchestra.vocabulary import Decision, State
 from tools import Tool
 
@@ -28,10 +29,9 @@ class Orchestrator(Protocol):
         """
 
 
-def make(
-    method: str, pool: Pool, tools: Mapping[str, Tool], stop_threshold: float | None
-) -> Orchestrator:
+def make(options: Options, pool: Pool, tools: Mapping[str, Tool]) -> Orchestrator:
     """The orchestrator of a --method."""
     from orchestrators.orchestra_o1 import OrchestraO1
 
-    return {"orchestra-o1": OrchestraO1}[method](pool.backends, tools, stop_threshold)
+    methods = {"orchestra-o1": OrchestraO1}
+    return methods[options.method](pool.backends, tools, options.stop_threshold)

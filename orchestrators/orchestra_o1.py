@@ -90,9 +90,25 @@ def _media_lines(state: State) -> str:
 
 def _next_step(state: State) -> str:
     """Where the task stands, from the history alone: small models follow the line they read last."""
-    unseen = [m.name for m in state.task.media if all(m.name not in h.media for h in state.history)]
-    key = "next_unseen" if unseen else "next_seen" if state.history else "next_start"
-    return say("orchestra_o1/messages", key, files=", ".join(unseen))
+    history = state.history
+    unseen = [m.name for m in state.task.media if all(m.name not in h.media for h in history)]
+    tried = [name for name in unseen if any(name in h.instruction for h in history)]
+    newest = [h for h in history if h.round == history[-1].round]
+    failed = [h.id for h in newest if h.status in ("failed", "blocked")]
+    if new := [name for name in unseen if name not in tried]:
+        parts = [say("orchestra_o1/messages", "next_unseen_part", file=name) for name in new]
+        return say("orchestra_o1/messages", "next_unseen", parts=", ".join(parts))
+    if tried:
+        return say("orchestra_o1/messages", "next_tried", files=", ".join(tried))
+    if failed:
+        return say("orchestra_o1/messages", "next_failed", ids=", ".join(failed))
+    if state.waiting:
+        return say("orchestra_o1/messages", "next_waiting")
+    if newest and not any(h.media for h in newest):
+        ids = ", ".join(h.id for h in newest)
+        answers = "; ".join(h.answer for h in newest)
+        return say("orchestra_o1/messages", "next_found", ids=ids, answers=answers)
+    return say("orchestra_o1/messages", "next_seen" if history else "next_start")
 
 
 def _waiting_lines(waiting: Mapping[str, Sequence[str]]) -> str:

@@ -40,6 +40,7 @@ class Endpoint:
         self.requests: list[Request] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
+        self.in_flight: set[object] = set()
         endpoint = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -60,8 +61,11 @@ class Endpoint:
                 endpoint.requests.append(request)
                 endpoint.headers.append(dict(self.headers))
                 endpoint.paths.append(self.path)
+                endpoint.in_flight.add(self)
                 time.sleep(delay_s)
-                self.answer(respond(request))
+                answer = respond(request)
+                endpoint.in_flight.discard(self)
+                self.answer(answer)
 
             def answer(self, answer: Answer) -> None:
                 if not isinstance(answer, Raw):

@@ -28,7 +28,8 @@ from orchestra.prompts import say
 from orchestra.vocabulary import CAPABILITIES, Backend, Media, Modality, ModelMistake, Task
 
 if TYPE_CHECKING:
-    from orchestra.backends import Chat, Purse
+    from orchestra.backends import Chat
+    from orchestra.money import Purse
     from orchestra.pool import Pool
     from orchestra.replay import Tape
 

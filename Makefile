@@ -1,0 +1,46 @@
+# make demo | test | lint | live | bench | record
+PYTHON ?= python3
+VENV = .venv
+RUN = $(VENV)/bin/python
+
+.PHONY: demo test lint live bench record clean
+
+$(VENV)/run: requirements.txt
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	touch $@
+
+$(VENV)/dev: $(VENV)/run requirements-dev.txt
+	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	touch $@
+
+$(VENV)/local: $(VENV)/run requirements-local.txt
+	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-local.txt
+	touch $@
+
+demo: $(VENV)/run  ## the case study, offline: replays a recorded run
+	$(RUN) orchestra_min.py --replay fixtures/runs/equinox
+
+test: $(VENV)/dev  ## all tests; no network, no key, no GPU
+	$(RUN) -m pytest
+
+lint: $(VENV)/dev
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy orchestra_min.py orchestra orchestrators subagents tools
+
+QUESTION ?= What time is it in UTC when it is 7:49 AM on September 23 in Prague?
+live: $(VENV)/run  ## your own endpoint: OPENAI_API_KEY, or OPENAI_BASE_URL; make live QUESTION="..." ARGS="--image ..."
+	$(RUN) orchestra_min.py --question "$(QUESTION)" $(ARGS)
+
+bench: $(VENV)/dev  ## the figures in the README
+	$(RUN) benchmarks/overhead.py
+	$(RUN) benchmarks/startup.py
+	$(RUN) benchmarks/replays.py
+	$(RUN) benchmarks/kills.py
+
+record: $(VENV)/local  ## record the demo again; see fixtures/README.md
+	$(RUN) fixtures/record.py
+
+clean:
+	rm -rf $(VENV) runs

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Replay under any schedule: one and the same content; and a big tape: look-ups and loading.
+
+    python benchmarks/replays.py [N=1000]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from orchestra import trajectory  # noqa: E402
+from orchestra.replay import Tape  # noqa: E402
+from orchestra_min import orchestrate, replay  # noqa: E402
+from tests.conftest import pool_at  # noqa: E402
+from tests.scripted import Endpoint, act, complete, delegate, finish, is_main, last_text  # noqa: E402
+
+opened: list[Any] = []
+
+
+def count_sockets(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "socket.connect":
+        opened.append(arguments)
+
+
+def script(request: dict[str, Any]) -> str:
+    """Eight sub-tasks of unequal length: two to four calls each."""
+    text = last_text(request)
+    if is_main(request):
+        return complete("42") if "=> result" in text else delegate(*(f"task {n}" for n in range(8)))
+    number = int(text.split("task ")[1][0])
+    if text.count("Observation:") < 1 + number % 3:
+        return act("Nothing", f"note {number}")
+    return finish(f"result {number}")
+
+
+def random_delays(event: dict[str, Any]) -> None:
+    time.sleep(random.random() * 0.002)
+
+
+def many_replays(folder: Path, n: int) -> None:
+    server = Endpoint(script)
+    orchestrate("What?", pool=pool_at(server.url), out=folder)
+    server.close()
+    opened.clear()
+    contents: Counter[str] = Counter()
+    started = time.perf_counter()
+    for i in range(n):
+        again = replay(folder, parallel=1 + i % 17, listeners=[random_delays])
+        content = json.dumps(trajectory.content(again.events), sort_keys=True)
+        contents[hashlib.sha256(content.encode()).hexdigest()] += 1
+    wall = time.perf_counter() - started
+    print(f"{n} replays, 1-17 threads: {len(contents)} content(s), {len(opened)} sockets, {wall:.0f} s")
+
+
+def big_tape(folder: Path, n: int = 10_000) -> None:
+    folder.mkdir()
+    tape = Tape(folder / "tape.jsonl", "record")
+    with closing(tape):
+        for i in range(n):
+            with tape.logical_call(f"r1/t{i}/s1"):
+                tape.local("page", {"url": f"http://x/{i}", "pad": "x" * 3000}, lambda: "y" * 3000)
+    size = (folder / "tape.jsonl").stat().st_size >> 20
+    started = time.perf_counter()
+    tape = Tape(folder / "tape.jsonl", "replay")
+    load_s = time.perf_counter() - started
+    started = time.perf_counter()
+    with closing(tape):
+        for i in random.sample(range(n), n):
+            with tape.logical_call(f"r1/t{i}/s1"):
+                tape.local("page", {"url": f"http://x/{i}", "pad": "x" * 3000}, lambda: None)
+    per_ms = (time.perf_counter() - started) / n * 1e3
+    print(f"{n} exchanges, {size} MiB: load {load_s:.2f} s (mark 2), look-up {per_ms:.3f} ms (mark 0.5)")
+
+
+if __name__ == "__main__":
+    sys.addaudithook(count_sockets)
+    with tempfile.TemporaryDirectory() as temporary:
+        many_replays(Path(temporary) / "run", int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
+        big_tape(Path(temporary) / "big")
