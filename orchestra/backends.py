@@ -20,8 +20,9 @@ from urllib.request import getproxies
 import httpx2
 import openai
 
+from orchestra.call import current_call
 from orchestra.money import DEFAULT_OUTPUT_TOKENS, Purse
-from orchestra.replay import PLAYED, Tape, current_call
+from orchestra.replay import PLAYED, Tape
 from orchestra.secrets import scrub
 from orchestra.vocabulary import Backend, ConfigError, EndpointError
 
@@ -73,9 +74,17 @@ class OneEachTransport(httpx2.BaseTransport):
             self._idle[scheme].append(transport)
 
 
-@cache
+_making = threading.Lock()
+
+
 def client(base_url: str, api_key: str, timeout_s: float) -> openai.OpenAI:
     """The one client of an endpoint: a client per call would cost 20-35 ms each."""
+    with _making:  # a cache alone lets threads that start together make one each
+        return _client(base_url, api_key, timeout_s)
+
+
+@cache
+def _client(base_url: str, api_key: str, timeout_s: float) -> openai.OpenAI:
     timeout = httpx2.Timeout(timeout_s, connect=10.0)
     transport = None if getproxies() else OneEachTransport()  # httpx2 finds proxies on its own
     http = openai.DefaultHttpxClient(timeout=timeout, transport=transport)
@@ -112,14 +121,17 @@ class Chat:
             "messages": list(messages),
             **backend.options,
         }
-        extras = self._extras(backend, schema, logprobs)
-        bound = input_token_bound({**body, **extras})
+        wanted = _extras(schema, logprobs)
+        extras = {} if self._plain_fact(backend, schema) in self.tape.facts else wanted
+        # The bound is of what is wanted, refused or not: a replay knows of a refusal from the start
+        # and must come to the same limit.
+        bound = input_token_bound({**body, **wanted})
         if limit := purse.output_tokens(backend, bound):
             field = "max_completion_tokens" if "openai.com" in backend.base_url else "max_tokens"
             body[field] = limit
         try:
             data = self._post(backend, {**body, **extras})
-        except openai.BadRequestError as refusal:
+        except (openai.BadRequestError, openai.UnprocessableEntityError) as refusal:
             if not extras:
                 raise self._endpoint_error(backend, refusal) from None
             data = self._post_plain(backend, body)
@@ -160,21 +172,6 @@ class Chat:
                 f"{backend.name} at {backend.base_url}: no transcription but {said!r}"
             ) from None
 
-    def _extras(
-        self, backend: Backend, schema: tuple[str, Mapping[str, Any]] | None, logprobs: bool
-    ) -> dict[str, Any]:
-        """The request fields an endpoint may refuse; learned once a backend and kind of answer."""
-        if self._plain_fact(backend, schema) in self.tape.facts:
-            return {}
-        extras: dict[str, Any] = {"logprobs": True, "top_logprobs": 5} if logprobs else {}
-        if schema:
-            name, content = schema
-            extras["response_format"] = {
-                "type": "json_schema",
-                "json_schema": {"name": name, "schema": content},
-            }
-        return extras
-
     def _plain_fact(self, backend: Backend, schema: tuple[str, Mapping[str, Any]] | None) -> str:
         return f"{backend.name} refuses {schema[0] if schema else 'logprobs'}"
 
@@ -199,6 +196,13 @@ class Chat:
 
     def _client(self, backend: Backend) -> openai.OpenAI:
         key = os.environ.get(backend.api_key_env, "") if backend.api_key_env else ""
+        if (
+            not key.isascii() or not key.isprintable()
+        ):  # no header can hold it; errors would show it
+            raise ConfigError(
+                f"{backend.api_key_env}: holds a line break or a character that is not ASCII, as no "
+                "key does; set it again"
+            )
         return client(backend.base_url, key or NO_KEY, self.timeout_s)
 
     def _post(self, backend: Backend, body: dict[str, Any]) -> httpx2.Response:
@@ -221,8 +225,9 @@ class Chat:
                 f"{where}: no answer within {self.timeout_s:g} s; is it up? (--timeout waits longer)"
             )
         if isinstance(error, openai.APIConnectionError):
+            why = scrub(" ".join(str(error.__cause__ or error).split()))
             return EndpointError(
-                f"{where}: can not be reached ({error.__cause__ or error}); is it up, is the URL right?"
+                f"{where}: can not be reached ({why}); is it up, is the URL right?"
             )
         status = getattr(error, "status_code", "?")
         advice = {
@@ -233,6 +238,16 @@ class Chat:
         }.get(status, "see its log")
         said = scrub(" ".join(str(error.message).split()))[:300]
         return EndpointError(f"{where}: refused with status {status} ({said}); {advice}")
+
+
+def _extras(schema: tuple[str, Mapping[str, Any]] | None, logprobs: bool) -> dict[str, Any]:
+    """The request fields an endpoint may refuse; learned once a backend and kind of answer."""
+    extras: dict[str, Any] = {"logprobs": True, "top_logprobs": 5} if logprobs else {}
+    if schema:
+        name, content = schema
+        described = {"name": name, "schema": content}
+        extras["response_format"] = {"type": "json_schema", "json_schema": described}
+    return extras
 
 
 def input_token_bound(body: Mapping[str, Any]) -> int:
@@ -266,25 +281,41 @@ def _read(backend: Backend, response: httpx2.Response) -> Reply:
         ) from None
     try:
         choice = data["choices"][0]
-        message = choice["message"]
-        content = message.get("content")
+        content = choice["message"].get("content")
+        logprobs = (choice.get("logprobs") or {}).get("content")
     except (KeyError, IndexError, TypeError, AttributeError):
         raise EndpointError(
             f"{where}: answered without a choice ({scrub(json.dumps(data))[:200]}); see its log"
         ) from None
     if isinstance(content, list):
         content = "".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
-    used = data.get("usage") if isinstance(data.get("usage"), dict) else {}
-    said, asked = used.get("completion_tokens"), used.get("prompt_tokens")
-    cached = (used.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    known = isinstance(said, int) and isinstance(asked, int)
+    text = str(content or "").encode("utf-8", "replace").decode()  # no half characters
+    asked, said, cached = _tokens(data.get("usage"))
+    known = asked is not None and said is not None
     free = backend.price is not None and backend.price.input == backend.price.output == 0
     return Reply(
-        text=scrub(str(content or "")),  # as a replay will see it
-        cost_usd=backend.cost_usd(asked, said, cached) if known else 0.0 if free else None,
+        text=scrub(text),  # as a replay will see it
+        cost_usd=backend.cost_usd(asked or 0, said or 0, cached)
+        if known
+        else 0.0
+        if free
+        else None,
         input_tokens=asked,
         output_tokens=said,
         cut=choice.get("finish_reason") == "length",
         played=PLAYED in response.headers,
-        logprobs=(choice.get("logprobs") or {}).get("content"),
+        logprobs=logprobs,
     )
+
+
+def _tokens(usage: Any) -> tuple[int | None, int | None, int]:
+    """Input, output and cached input tokens; None where the endpoint gives no sensible number."""
+    used = usage if isinstance(usage, dict) else {}
+    asked, said = (_count(used.get(k)) for k in ("prompt_tokens", "completion_tokens"))
+    details = used.get("prompt_tokens_details")
+    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
+    return asked, said, min(cached or 0, asked or 0)
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and value >= 0 else None

@@ -27,9 +27,8 @@ import re
 import textwrap
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,7 +39,8 @@ from vcr.filters import decode_response
 from vcr.record_mode import RecordMode
 from vcr.request import Request
 
-from orchestra import lines, secrets
+from orchestra import lines, secrets, transports
+from orchestra.call import Call, current_call, entered
 from orchestra.secrets import scrub, scrub_url
 from orchestra.vocabulary import EndOfRun
 
@@ -70,21 +70,6 @@ class Cancelled(EndOfRun):
     """The run was interrupted: no further call is started."""
 
 
-@dataclass(frozen=True)
-class Call:
-    """The logical call a thread is in: the tape and a name such as r2/t1/s3."""
-
-    tape: Tape
-    name: str
-
-
-_call: ContextVar[Call | None] = ContextVar("logical_call", default=None)
-
-
-def current_call() -> Call | None:
-    return _call.get()
-
-
 def canonical(method: str, uri: str, body: str, indent: int | None = None) -> str:
     """The request as text in which equal requests are equal; with `indent`, for people to read."""
     with contextlib.suppress(ValueError):
@@ -102,8 +87,6 @@ class Tape(Cassette):  # type: ignore[misc]
     """
 
     def __init__(self, path: Path, mode: Mode) -> None:
-        from orchestra import transports
-
         super().__init__(str(path), record_mode=VCR_MODE[mode])
         self.file, self.blobs, self.mode = path, path.parent / "blobs", mode
         self.facts: dict[str, str] = {}
@@ -121,16 +104,9 @@ class Tape(Cassette):  # type: ignore[misc]
         if self._lines:
             self._lines.close()
 
-    @contextlib.contextmanager
-    def logical_call(self, *parts: object) -> Iterator[None]:
-        """Name the calls made inside, e.g. logical_call("r2", "t5", "s1"). Enter it inside the
-        worker thread.
-        """
-        token = _call.set(Call(self, "/".join(map(str, parts))))
-        try:
-            yield
-        finally:
-            _call.reset(token)
+    def logical_call(self, *parts: object) -> AbstractContextManager[None]:
+        """Name the calls made inside, as in logical_call("r2", "t5", "s1")."""
+        return entered(Call(self, "/".join(map(str, parts))))
 
     def learn(self, fact: str, value: str) -> None:
         """Keep what was found out about an endpoint. A replay knows it from the start, so it does
@@ -191,10 +167,16 @@ class Tape(Cassette):  # type: ignore[misc]
         self._keep(request, {"result": packed})
         return json.loads(self._unpack(packed))  # what a replay will see, to the byte
 
+    def refuse_socket(self, address: object) -> None:
+        """Raises TapeMiss in a replay: whatever opens this socket went around the tape."""
+        call = current_call()
+        if self.mode == "replay" and call:
+            raise TapeMiss(f"{self.file}: the call {call.name!r} went around the tape to {address}")
+
     # -- keys
 
     def _key(self, request: Request) -> tuple[tuple[str, str], Entry]:
-        call = _call.get()
+        call = current_call()
         assert call is not None, "only requests of a logical call reach the tape"
         body = request.body if isinstance(request.body, bytes) else b"".join(request.body or ())
         kind = request.headers.get("content-type", "")

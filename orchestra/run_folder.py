@@ -13,12 +13,14 @@ import json
 import os
 import re
 import shutil
-import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from orchestra import lines
 from orchestra.pool import Engine, Pool
 from orchestra.vocabulary import Backend, ConfigError, Media, Modality, Price, Task
 
@@ -54,17 +56,20 @@ class Manifest:
 
 
 def default_path() -> Path:
-    return Path("runs") / time.strftime("%Y%m%d-%H%M%S")
+    """runs/<time to the microsecond>: runs that start together keep apart."""
+    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S-%f}"
 
 
 def create(path: Path) -> Path:
-    """An empty folder for a new run; with a number behind it where a default name is taken."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ConfigError(
-            f"{path}: is there already and not empty; give another --out, or --resume it"
-        )
+    """An empty folder for a new run. Raises ConfigError: taken, can not be made, a full disk."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            check_space(path)
+            path.mkdir(parents=True)  # of two runs that make it at once, one gets it
+        elif not path.is_dir() or any(path.iterdir()):
+            raise ConfigError(
+                f"{path}: is there already and not empty; give another --out, or --resume it"
+            )
     except OSError as error:
         raise ConfigError(
             f"{path}: can not be made ({error.strerror}); give another --out"
@@ -74,11 +79,11 @@ def create(path: Path) -> Path:
 
 
 def check_space(path: Path) -> None:
-    disk = os.statvfs(path)
+    """Raises ConfigError where the disk that `path` is on, or will be on, is full."""
+    disk = os.statvfs(next(p for p in (path, *path.absolute().parents) if p.exists()))
     if disk.f_bavail * disk.f_frsize < FREE_BYTES:
-        raise ConfigError(
-            f"{path}: less than {FREE_BYTES >> 20} MiB free on this disk; free some, or give another --out"
-        )
+        room = f"less than {FREE_BYTES >> 20} MiB free on this disk"
+        raise ConfigError(f"{path}: {room}; free some, or give another --out")
 
 
 def manifest_row(manifest: Manifest) -> dict[str, Any]:
@@ -102,9 +107,14 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
         part.write_text(json.dumps(row, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         part.rename(path / "run.json")
     except OSError as error:
-        raise ConfigError(
-            f"{path}: can not be written ({error.strerror}); free some space, or give another --out"
-        ) from None
+        raise _can_not_write(path, error) from None
+
+
+def _can_not_write(path: Path, error: OSError) -> ConfigError:
+    why = error.strerror or error
+    return ConfigError(
+        f"{path}: can not be written ({why}); free some space, or give another --out"
+    )
 
 
 def _media_row(m: Media) -> dict[str, str]:
@@ -113,31 +123,32 @@ def _media_row(m: Media) -> dict[str, str]:
 
 def read_manifest(path: Path) -> Manifest:
     """The manifest of a run folder. Raises ConfigError: no run folder, a newer version, a damaged
-    file.
+    file, a missing one.
     """
     file = path / "run.json"
-    if not file.is_file():
-        raise ConfigError(
-            f"{path}: is no run folder (it has no run.json); give a folder that a run wrote"
-        )
     try:
         row = json.loads(file.read_text(encoding="utf-8"))
         if row["v"] > VERSION:
-            raise ConfigError(
-                f"{file}: version {row['v']}, and this program reads up to {VERSION}; use a newer orchestra-min"
-            )
+            known = f"version {row['v']}, and this program reads up to {VERSION}"
+            raise ConfigError(f"{file}: {known}; use a newer orchestra-min")
         media = tuple(
-            Media(m["modality"], m["name"], path / "media" / m["name"], m["sha256"])
+            Media(m["modality"], m["name"], path / "media" / Path(m["name"]).name, m["sha256"])
             for m in row["task"]["media"]
         )
-        options = Options(**row["options"])
-        return Manifest(
-            Task(row["task"]["question"], media), _pool(row["pool"]), options, row["parent"]
-        )
-    except (ValueError, KeyError, TypeError) as error:
+        task, options = Task(row["task"]["question"], media), Options(**row["options"])
+        manifest = Manifest(task, _pool(row["pool"]), options, row["parent"])
+    except OSError:
+        raise ConfigError(
+            f"{path}: is no run folder (it has no run.json); give a folder that a run wrote"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{file}: damaged ({type(error).__name__}: {error}); restore it from a copy"
         ) from None
+    for m in media:
+        if not m.path.is_file():
+            raise ConfigError(f"{m.path}: is missing; copy the whole run folder")
+    return manifest
 
 
 def _pool(row: dict[str, Any]) -> Pool:
@@ -167,7 +178,11 @@ def locked(path: Path, shared: bool = False) -> Iterator[None]:
     if shared and not file.exists():
         yield
         return
-    with file.open("r" if shared else "a") as handle:
+    try:
+        handle = file.open("r" if shared else "a")
+    except OSError as error:
+        raise _can_not_write(path, error) from None
+    with handle:
         try:
             fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -179,24 +194,27 @@ def locked(path: Path, shared: bool = False) -> Iterator[None]:
 
 def fork(source: Path, target: Path, from_round: int) -> None:
     """A new run folder that holds the rounds before `from_round` of `source`; later rounds are
-    asked anew.
+    asked anew. Raises ConfigError, and takes `target` away, where it can not be written.
     """
     manifest = read_manifest(source)
-    for name in ("media", "blobs", "work"):
-        if (source / name).is_dir():
-            shutil.copytree(source / name, target / name, symlinks=True)
-    keep = re.compile(r"r(\d+)/")
-    with (
-        (source / "tape.jsonl").open(encoding="utf-8") as old,
-        (target / "tape.jsonl").open("w", encoding="utf-8") as new,
-    ):
-        for line in old:
-            if not line.endswith("\n"):
-                break
-            round_ = keep.match(json.loads(line).get("call", ""))
-            if round_ is None or int(round_[1]) < from_round:
-                new.write(line)
+    try:
+        for part in (source / "media", source / "blobs", *(source / "work").glob("r*-t*")):
+            if part.is_dir() and _round(part.name, "-") < from_round:
+                shutil.copytree(part, target / part.relative_to(source), symlinks=True)
+        with contextlib.closing(lines.Appender(target / "tape.jsonl")) as tape:
+            for entry in lines.read(source / "tape.jsonl"):
+                if _round(str(entry.get("call")), "/") < from_round:
+                    tape.append(entry)
+    except OSError as error:
+        shutil.rmtree(target, ignore_errors=True)
+        raise _can_not_write(target, error) from None
     write_manifest(target, replace(manifest, parent=f"{source.name} from round {from_round}"))
+
+
+def _round(name: str, end: str) -> int:
+    """The round in a name such as r2/t1/s3; 0, before all, for what belongs to none."""
+    found = re.match(rf"r(\d+){end}", name)
+    return int(found[1]) if found else 0
 
 
 # ---- media ---------------------------------------------------------------------------------------
@@ -208,32 +226,35 @@ def check_media(files: Iterable[tuple[Modality, Path]]) -> list[tuple[Modality, 
     """
     checked = []
     for modality, path in files:
-        flag = f"--{modality} {path}"
-        if not path.exists():
-            raise ConfigError(f"{flag}: there is no such file")
-        if not path.is_file():
-            raise ConfigError(f"{flag}: is not a file")
         try:
-            size = path.stat().st_size
-            path.open("rb").close()
+            problem = _problem(modality, path)
         except OSError as error:
-            raise ConfigError(f"{flag}: can not be read ({error.strerror})") from None
-        if size == 0:
-            raise ConfigError(f"{flag}: is empty")
-        if size > MAX_BYTES[modality]:
-            raise ConfigError(
-                f"{flag}: {size >> 20} MiB is over the limit of {MAX_BYTES[modality] >> 20} MiB; cut or shrink it"
-            )
-        kinds = _kinds(path)
-        if modality not in kinds:
-            hint = (
-                f"it holds {' and '.join(sorted(kinds))}: use --{min(kinds)}"
-                if kinds
-                else "no picture and no sound can be read from it"
-            )
-            raise ConfigError(f"{flag}: is no {modality} file; {hint}")
+            problem = f"can not be read ({error.strerror}); give another file"
+        if problem:
+            raise ConfigError(f"--{modality} {path}: {problem}")
         checked.append((modality, path))
     return checked
+
+
+def _problem(modality: Modality, path: Path) -> str:
+    """What is wrong with a media file and what to do; "" if nothing is."""
+    if not path.exists():
+        return "there is no such file; check the path"
+    if not path.is_file():
+        return "is not a file; name the file itself"
+    size, most = path.stat().st_size, MAX_BYTES[modality]
+    path.open("rb").close()
+    if size == 0:
+        return "is empty; give another file"
+    if size > most:
+        return f"{size >> 20} MiB is over the limit of {most >> 20} MiB; cut or shrink it"
+    kinds = _kinds(path)
+    if modality in kinds:
+        return ""
+    if not kinds:
+        return f"is no {modality} file; no picture and no sound can be read from it"
+    held = " and ".join(sorted(kinds))
+    return f"is no {modality} file; it holds {held}: use --{max(kinds)}"
 
 
 def _kinds(path: Path) -> set[str]:
@@ -241,18 +262,24 @@ def _kinds(path: Path) -> set[str]:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(path) as picture:
+        with warnings.catch_warnings(), Image.open(path) as picture:
+            warnings.simplefilter("ignore")  # about odd tags in the file
             picture.verify()
         return {"image"}
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        pass
+        return {kind for kind in ("audio", "video") if _decodes(path, kind)}
+
+
+def _decodes(path: Path, kind: str) -> bool:
+    """Whether one frame of sound or picture comes out: FFmpeg takes some files by their name."""
     import av
 
     try:
         with av.open(str(path)) as container:
-            return {s.type for s in container.streams if s.type in ("audio", "video")}
+            streams = [s for s in container.streams if s.type == kind]
+            return bool(streams) and next(container.decode(streams[0]), None) is not None
     except (av.FFmpegError, OSError, ValueError):
-        return set()
+        return False
 
 
 def import_media(folder: Path, files: Sequence[tuple[Modality, Path]]) -> tuple[Media, ...]:
@@ -265,9 +292,7 @@ def import_media(folder: Path, files: Sequence[tuple[Modality, Path]]) -> tuple[
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, target)
         except OSError as error:
-            raise ConfigError(
-                f"{target}: can not be written ({error.strerror}); free some space, or give another --out"
-            ) from None
+            raise _can_not_write(target, error) from None
         with target.open("rb") as f:
             media.append(
                 Media(modality, name, target, hashlib.file_digest(f, "sha256").hexdigest())

@@ -19,7 +19,7 @@ import urllib3
 from vcr.request import Request
 from vcr.stubs.httpx_stubs import vcr_handle_request
 
-from orchestra.replay import Tape, TapeMiss, current_call
+from orchestra.call import Cassette, current_call
 
 _real_httpx2_send = httpx2.HTTPTransport.handle_request
 _real_requests_send = requests.adapters.HTTPAdapter.send
@@ -43,7 +43,7 @@ class _Asking:
 
     write_protected = False
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Cassette) -> None:
         self.tape = tape
         self.sent: Request | None = None
 
@@ -89,7 +89,11 @@ def _requests_send(self: Any, request: requests.PreparedRequest, **how: Any) -> 
 
 
 def _send_and_keep(
-    adapter: Any, request: requests.PreparedRequest, how: dict[str, Any], asked: Request, tape: Tape
+    adapter: Any,
+    request: requests.PreparedRequest,
+    how: dict[str, Any],
+    asked: Request,
+    tape: Cassette,
 ) -> requests.Response:
     try:
         response = _real_requests_send(adapter, request, **how)
@@ -107,6 +111,5 @@ def _guard(event: str, arguments: tuple[Any, ...]) -> None:
     """An audit hook: a logical call of a replaying tape opens no socket, by whatever library."""
     if event in ("socket.connect", "socket.getaddrinfo", "socket.sendto", "socket.sendmsg"):
         call = current_call()
-        if call is not None and call.tape.mode == "replay":
-            where = f"the call {call.name!r} went around the tape to {arguments[:2]!r}"
-            raise TapeMiss(f"{call.tape.file}: {where}")
+        if call is not None:
+            call.tape.refuse_socket(arguments[:2])

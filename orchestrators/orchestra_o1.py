@@ -95,6 +95,8 @@ def _next_step(state: State) -> str:
     tried = [name for name in unseen if any(name in h.instruction for h in history)]
     newest = [h for h in history if h.round == history[-1].round]
     failed = [h.id for h in newest if h.status in ("failed", "blocked")]
+    ids = ", ".join(h.id for h in newest)
+    answers = " / ".join(h.answer for h in newest)
     if new := [name for name in unseen if name not in tried]:
         parts = [say("orchestra_o1/messages", "next_unseen_part", file=name) for name in new]
         return say("orchestra_o1/messages", "next_unseen", parts=", ".join(parts))
@@ -105,10 +107,8 @@ def _next_step(state: State) -> str:
     if state.waiting:
         return say("orchestra_o1/messages", "next_waiting")
     if newest and not any(h.media for h in newest):
-        ids = ", ".join(h.id for h in newest)
-        answers = "; ".join(h.answer for h in newest)
         return say("orchestra_o1/messages", "next_found", ids=ids, answers=answers)
-    return say("orchestra_o1/messages", "next_seen" if history else "next_start")
+    return say("orchestra_o1/messages", "next_seen" if history else "next_start", answers=answers)
 
 
 def _waiting_lines(waiting: Mapping[str, Sequence[str]]) -> str:
