@@ -162,7 +162,8 @@ class Run:
             left -= decision_reserve_usd(self.pool[self.pool.main], left)
         capabilities = {name: tool.capabilities for name, tool in self.tools.items()}
         backends, k_max = self.pool.backends, self.options.parallel
-        return place(self.graph, self.task, backends, capabilities, k_max, left)
+        found = self.context if self.orchestrator.shares_context else ""
+        return place(self.graph, self.task, backends, capabilities, k_max, left, found)
 
     def environment(self, placed: Placed, name: str) -> Environment:
         folder = self.folder / "work" / name

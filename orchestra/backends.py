@@ -7,9 +7,11 @@ per endpoint.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import ssl
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,9 +52,9 @@ class Reply:
 
 
 class OneEachTransport(httpx2.BaseTransport):
-    """A connection each for requests that run side by side, leased without a lock. httpx2's own pool
-    looks at all its connections under one lock for every request, which at 128 sub-tasks costs more
-    than the requests themselves.
+    """A connection each for requests that run side by side, leased without a lock. httpx2's own
+    pool looks at all its connections under one lock for every request, which at 128 sub-tasks costs
+    more than the requests themselves.
     """
 
     def __init__(self) -> None:
@@ -73,6 +75,11 @@ class OneEachTransport(httpx2.BaseTransport):
         finally:
             self._idle[scheme].append(transport)
 
+    def close(self) -> None:
+        for idle in self._idle.values():
+            while idle:
+                idle.pop().close()
+
 
 _making = threading.Lock()
 
@@ -88,6 +95,7 @@ def _client(base_url: str, api_key: str, timeout_s: float) -> openai.OpenAI:
     timeout = httpx2.Timeout(timeout_s, connect=10.0)
     transport = None if getproxies() else OneEachTransport()  # httpx2 finds proxies on its own
     http = openai.DefaultHttpxClient(timeout=timeout, transport=transport)
+    atexit.register(http.close)
     return openai.OpenAI(
         base_url=base_url, api_key=api_key, http_client=http, max_retries=RETRIES, timeout=timeout
     )
@@ -196,13 +204,9 @@ class Chat:
 
     def _client(self, backend: Backend) -> openai.OpenAI:
         key = os.environ.get(backend.api_key_env, "") if backend.api_key_env else ""
-        if (
-            not key.isascii() or not key.isprintable()
-        ):  # no header can hold it; errors would show it
-            raise ConfigError(
-                f"{backend.api_key_env}: holds a line break or a character that is not ASCII, as no "
-                "key does; set it again"
-            )
+        if not (key.isascii() and key.isprintable()):  # no header takes it, and errors quote it
+            odd = "holds a line break or a character that is not ASCII, as no key does"
+            raise ConfigError(f"{backend.api_key_env}: {odd}; set it again")
         return client(backend.base_url, key or NO_KEY, self.timeout_s)
 
     def _post(self, backend: Backend, body: dict[str, Any]) -> httpx2.Response:
@@ -221,9 +225,8 @@ class Chat:
         """One line: which endpoint, what it did, what to do."""
         where = f"{backend.name} at {backend.base_url}"
         if isinstance(error, openai.APITimeoutError):
-            return EndpointError(
-                f"{where}: no answer within {self.timeout_s:g} s; is it up? (--timeout waits longer)"
-            )
+            waited = f"no answer within {self.timeout_s:g} s"
+            return EndpointError(f"{where}: {waited}; is it up? (--timeout waits longer)")
         if isinstance(error, openai.APIConnectionError):
             why = scrub(" ".join(str(error.__cause__ or error).split()))
             return EndpointError(
@@ -276,9 +279,8 @@ def _read(backend: Backend, response: httpx2.Response) -> Reply:
     except ValueError:
         kind = response.headers.get("content-type", "no content type")
         start = scrub(" ".join(response.text[:200].split()))
-        raise EndpointError(
-            f"{where}: answered {kind} that is not JSON ({start!r}); check base_url (most end in /v1)"
-        ) from None
+        said = f"answered {kind} that is not JSON ({start!r})"
+        raise EndpointError(f"{where}: {said}; check base_url (most end in /v1)") from None
     try:
         choice = data["choices"][0]
         content = choice["message"].get("content")
@@ -291,15 +293,14 @@ def _read(backend: Backend, response: httpx2.Response) -> Reply:
         content = "".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
     text = str(content or "").encode("utf-8", "replace").decode()  # no half characters
     asked, said, cached = _tokens(data.get("usage"))
-    known = asked is not None and said is not None
-    free = backend.price is not None and backend.price.input == backend.price.output == 0
+    cost_usd = None
+    if asked is not None and said is not None:
+        cost_usd = backend.cost_usd(asked, said, cached)
+    elif backend.price is not None and backend.price.input == backend.price.output == 0:
+        cost_usd = 0.0  # free, however much it was
     return Reply(
         text=scrub(text),  # as a replay will see it
-        cost_usd=backend.cost_usd(asked or 0, said or 0, cached)
-        if known
-        else 0.0
-        if free
-        else None,
+        cost_usd=cost_usd,
         input_tokens=asked,
         output_tokens=said,
         cut=choice.get("finish_reason") == "length",

@@ -145,37 +145,50 @@ def batch(
     return [candidates[i] for i in sorted(chosen)]
 
 
-Subset = tuple[float, int, float, tuple[int, ...]]  # cost, size, -utility, picks: the order of ties
+# Cost, size, -utility and -picks, the order of ties. A pick is a bit, the earliest the highest, so a
+# union of two subsets is a sum in all four.
+Subset = tuple[float, int, float, int]
 
 
 def _knapsack(
     items: Sequence[tuple[int, float, float]], k_max: int, budget_usd: float
-) -> tuple[int, ...]:
+) -> list[int]:
     """Dynamic programming over the subsets that no other subset beats in cost, size and utility at
     once.
 
     What extends a beaten subset extends the one that beats it as well, so only the front is kept.
+    Costs are those of a few backends: of sub-tasks that cost alike the most useful come first.
     """
-    front: list[Subset] = [(0.0, 0, 0.0, ())]
-    for i, utility, cost in items:
-        grown: list[Subset] = [
-            (spent + cost, size + 1, loss - utility, (*picks, i))
-            for spent, size, loss, picks in front
-            if size < k_max and spent + cost <= budget_usd
-        ]
-        front = _unbeaten(sorted([*front, *grown]), k_max)
-    return min(front, key=lambda s: (s[2], s[0], s[1], s[3]))[3]  # Eq. 10: argmax of the summed U
+    alike: dict[float, list[Subset]] = {}  # by cost: the best one, the best two, ...
+    for i, utility, cost in sorted(items, key=lambda v: (-v[1], v[0])):
+        best = alike.setdefault(cost, [(0.0, 0, 0.0, 0)])
+        best.append(_union(best[-1], (cost, 1, -utility, -1 << (len(items) - i))))
+    front: list[Subset] = [(0.0, 0, 0.0, 0)]
+    for best in alike.values():
+        grown = (_union(s, more) for s in front for more in best[: k_max + 1])
+        fitting = sorted(s for s in grown if s[0] <= budget_usd and s[1] <= k_max)
+        front = _unbeaten(fitting, k_max if k_max < len(items) else 0)
+    picks = -min(front, key=lambda s: (s[2], s[0], s[1], s[3]))[3]  # Eq. 10: argmax of the summed U
+    return [i for i in range(len(items)) if picks >> (len(items) - i) & 1]
 
 
-def _unbeaten(subsets: Iterable[Subset], k_max: int) -> list[Subset]:
-    """Of subsets sorted by cost: those more useful than every cheaper one of at most their size."""
-    least_loss = [1.0] * (k_max + 1)  # by size; every real loss is <= 0
+def _union(s: Subset, t: Subset) -> Subset:
+    return s[0] + t[0], s[1] + t[1], s[2] + t[2], s[3] + t[3]
+
+
+def _unbeaten(subsets: Iterable[Subset], slots: int) -> list[Subset]:
+    """Of subsets sorted by cost: those more useful than every cheaper one of at most their size.
+
+    `slots` 0: size is no limit, so it does not count.
+    """
+    least_loss = [1.0] * (slots + 1)  # of at most this size; every real loss is <= 0
     kept = []
     for subset in subsets:
         _, size, loss, _ = subset
-        if loss < min(least_loss[: size + 1]):
-            least_loss[size] = loss
+        if loss < least_loss[min(size, slots)]:
             kept.append(subset)
+            for n in range(min(size, slots), slots + 1):
+                least_loss[n] = min(least_loss[n], loss)
     return kept
 
 
@@ -215,8 +228,8 @@ def requirements(u: SubTask, task: Task) -> dict[str, float]:
     if u.requirements:
         return {"web": UNSAID, **u.requirements}
     text = f"{u.instruction}\n{u.context}"
-    named = {
-        m.modality for m in task.media if re.search(rf"(?<!\w){re.escape(m.name)}(?!\w)", text)
+    named = {  # ASCII: in Chinese no space parts a name from its sentence
+        m.modality for m in task.media if re.search(rf"(?a:(?<!\w){re.escape(m.name)}(?!\w))", text)
     }
     named |= {m for m in SKILL_OF if m in u.modalities}
     return {"txt": 1.0, "web": UNSAID, "code": UNSAID, **{SKILL_OF[m]: 1.0 for m in named}}
@@ -246,14 +259,17 @@ def match_tools(u: SubTask, task: Task, capabilities: Capabilities) -> tuple[str
 
 
 def materialize(
-    u: SubTask, task: Task, pool: Sequence[Backend], capabilities: Capabilities
+    u: SubTask, task: Task, pool: Sequence[Backend], capabilities: Capabilities, found: str = ""
 ) -> tuple[SubTask, Backend]:
-    """Gamma(v, s_t) = (I, C, b, T), Eq. 11, with e(u) = (b*(u), T*(u)), Eq. 8. An explicit valid
-    choice wins.
+    """Gamma(v, s_t) = (I, C, b, T), Eq. 11, with e(u) = (b*(u), T*(u)), Eq. 8.
+
+    An explicit valid choice of backend or tools wins. `found` is C_t, where sub-agents share it.
     """
     backend = next((b for b in pool if b.name == u.backend), None) or match_backend(u, task, pool)
     tools = u.tools if u.tools is not None else match_tools(u, task, capabilities)
-    return replace(u, backend=backend.name, tools=tools), backend
+    parts = (u.context, say("notes", "found", context=found) if found else "")
+    context = "\n\n".join(part for part in parts if part)
+    return replace(u, context=context, backend=backend.name, tools=tools), backend
 
 
 @dataclass(frozen=True)
@@ -272,12 +288,13 @@ def place(
     capabilities: Capabilities,
     k_max: int,
     budget_usd: float | None,
+    found: str = "",
 ) -> list[Placed]:
     """U_t, Eq. 12: the batch P_t of the ready set, each with its executor and its share of B_t.
 
     Raises BudgetExceeded where no ready sub-task can be paid.
     """
-    executors = {u.id: materialize(u, task, pool, capabilities) for u in ready(graph)}  # Eq. 11
+    executors = {u.id: materialize(u, task, pool, capabilities, found) for u in ready(graph)}  # Eq. 11
     cost = {id: expected_cost_usd(b) for id, (_, b) in executors.items()}
     chosen = batch([u for u, _ in executors.values()], k_max, budget_usd, lambda u: cost[u.id])
     if not chosen:

@@ -19,6 +19,8 @@ Ask = Callable[
 class Orchestrator(Protocol):
     """pi_theta of Eq. 3."""
 
+    shares_context: bool  # whether sub-agents get C_t beside the context written for them
+
     def decide(
         self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
     ) -> Decision:

@@ -10,7 +10,9 @@ nothing.
 3. An unusable decision is told back, with the error named, up to three times a round; the released
 code skips the round.
 4. What is found is shown by file and as the compressed context of Eq. 20, not as the whole history.
-5. Eq. 22 is read from the token log-probabilities of "complete", where the endpoint gives them and
+5. A sub-agent gets C_t beside the context that the main agent writes for it (C of Eq. 2 is "passed
+   from previous rounds"), so a fact that was found is not lost in the retelling.
+6. Eq. 22 is read from the token log-probabilities of "complete", where the endpoint gives them and
 a threshold is set.
 """
 
@@ -297,9 +299,16 @@ def _subtask(f: TaskFields, id: str, state: State) -> SubTask:
                 say("mistakes", "unknown_tool", tool=repr(name), known=", ".join(state.tools))
             )
     return SubTask(
-        id, f.task_instruction, f.context, backend, f.tools, f.needs,
-        modalities=f.modalities, requirements=f.requirements, priority=f.priority,
-    )  # fmt: skip
+        id=id,
+        instruction=f.task_instruction,
+        context=f.context,
+        backend=backend,
+        tools=f.tools,
+        needs=f.needs,
+        modalities=f.modalities,
+        requirements=f.requirements,
+        priority=f.priority,
+    )
 
 
 # ---- the decision --------------------------------------------------------------------------------
@@ -307,6 +316,8 @@ def _subtask(f: TaskFields, id: str, state: State) -> SubTask:
 
 class OrchestraO1:
     """pi_theta(y_t | s_t), Eq. 3. `stop_threshold` is tau_stop of Eq. 22; None: off."""
+
+    shares_context = True  # a sub-agent gets C_t beside what the main agent writes for it
 
     def __init__(
         self,

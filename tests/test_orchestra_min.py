@@ -86,7 +86,7 @@ def test_a_need_waits_for_a_later_round(endpoint, tmp_path):
     result, server = run(endpoint, tmp_path, respond)
     assert result.rounds == 3
     asked = [last_text(r) for r in server.requests if not is_main(r)]
-    assert ["first" in text for text in asked] == [True, False]
+    assert ["=> found it" in text for text in asked] == [False, True]  # the need's result is told
     assert "b (can run now)" in main_prompts(server)[1]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import io
 import os
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from orchestra.prompts import render, say
 from tools import AudioFile, Environment, ToolError, tool
 
 MAX_ENDPOINT_BYTES = 25 << 20  # what transcription endpoints take in one request
+WAV_BYTES_PER_S = 16000 * 2  # 16 kHz mono, 16 bits
 WHISPER = "WHISPER_MODEL"  # a faster-whisper folder or model name
 
 
@@ -23,7 +25,7 @@ WHISPER = "WHISPER_MODEL"  # a faster-whisper folder or model name
 def audio_analysis(env: Environment, query: str, audio_path: AudioFile) -> str:
     """Listen to one sound file of the task: what is said in it.
 
-    query: what you want to know about the recording
+    query: what your task wants to know about the recording, in the words of the task
     audio_path: the file name of the recording, exactly as the task lists it
     """
     sound = env.media(audio_path, "audio")
@@ -85,8 +87,11 @@ def endpoint_audio(path: Path) -> Sound:
             seconds = (source.duration or 0) / av.time_base
             if source.format.name in ("wav", "mp3"):
                 return Sound(path.read_bytes(), source.format.name, seconds)
-            return Sound(_as_wav(source), "wav", seconds)
-    except (av.FFmpegError, IndexError, ValueError) as error:
+            if not source.streams.audio:
+                raise ToolError(say("notes", "unreadable", name=path.name, reason="no sound"))
+            data = _as_wav(source)  # its length is known where a file says none
+            return Sound(data, "wav", len(data) / WAV_BYTES_PER_S)
+    except (av.FFmpegError, ValueError) as error:
         raise ToolError(say("notes", "unreadable", name=path.name, reason=str(error))) from None
 
 
@@ -100,6 +105,8 @@ def _as_wav(source: Any) -> bytes:
         for frame in source.decode(audio=0):
             for piece in resampler.resample(frame):
                 target.mux(stream.encode(piece))
+        for piece in resampler.resample(None):  # what it still holds
+            target.mux(stream.encode(piece))
         target.mux(stream.encode(None))
     return buffer.getvalue()
 
@@ -109,12 +116,17 @@ def transcribe(path: Path, hint: str) -> str:
     rare words.
     """
     try:
-        segments, _ = _whisper().transcribe(
+        with _loading:  # sub-agents that start together share one model
+            model = _whisper()
+        segments, _ = model.transcribe(
             str(path), initial_prompt=hint[:400], condition_on_previous_text=False
         )
         return " ".join(s.text.strip() for s in segments)
     except (ValueError, RuntimeError, OSError, IndexError) as error:
         raise ToolError(say("notes", "unreadable", name=path.name, reason=str(error))) from None
+
+
+_loading = threading.Lock()
 
 
 @cache

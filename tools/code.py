@@ -17,10 +17,10 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from functools import cache
 from pathlib import Path
@@ -43,28 +43,26 @@ def execute_code(
     timeout_sec: int = 10,
 ) -> str:
     """Run code and see what it prints. It has the Python standard library and no network. A local
-    time becomes another with zoneinfo.ZoneInfo:
-    datetime(year, month, day, hour, minute, tzinfo=ZoneInfo("Area/City")).astimezone(ZoneInfo("UTC"))
+    time becomes another with zoneinfo.ZoneInfo: datetime(year, month, day, hour, minute,
+    tzinfo=ZoneInfo("Area/City")).astimezone(ZoneInfo("UTC"))
 
     code: the program; print() what you want to see
     code_type: python or bash
     timeout_sec: seconds until it is stopped
     """
-    arguments = {
-        "code": code,
-        "code_type": code_type,
-        "timeout_s": max(1, min(timeout_sec, MAX_TIMEOUT_S)),
-    }
-    return env.local(
-        "code", arguments, lambda: run(code, code_type, arguments["timeout_s"], env.folder)
-    )
+    timeout_s = max(1, min(timeout_sec, MAX_TIMEOUT_S))
+    arguments = {"code": code, "code_type": code_type, "timeout_s": timeout_s}
+    shown: str = env.local("code", arguments, lambda: run(code, code_type, timeout_s, env.folder))
+    return shown
 
 
-def run(code: str, code_type: str, timeout_s: float, folder: Path) -> str:
-    """The observation of one program: its output, and how it ended if not well."""
+def run(code: str, code_type: str, timeout_s: float, folder: Path, wall: Wall | None = None) -> str:
+    """The observation of one program: its output, and how it ended if not well. `wall` None: the
+    strongest that holds here.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     process = subprocess.Popen(
-        _command(strongest_wall(), folder, code_type),
+        _command(wall or strongest_wall(), folder, code_type),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -112,9 +110,11 @@ def _converse(process: subprocess.Popen[bytes], code: bytes, timeout_s: float) -
                         process.stdin.close()
                 elif chunk := os.read(key.fd, 65536):
                     output += chunk
-                else:
-                    process.wait(max(0.1, deadline - time.monotonic()))
-                    return output, "end"
+                else:  # it has closed its output, and may still run
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(max(0.1, deadline - time.monotonic()))
+                        return output, "end"
+                    return output, "timeout"
     return output, "flood"
 
 
@@ -129,7 +129,7 @@ def with_group_killed(process: subprocess.Popen[bytes]) -> None:
 
 
 def _command(wall: Wall, folder: Path, code_type: str) -> list[str]:
-    runner = [sys.executable, "-I", "-c", RUNNER.read_text(encoding="utf-8"), code_type]
+    runner = [sys.executable, "-I", "-u", "-c", RUNNER.read_text(encoding="utf-8"), code_type]
     if wall == "unshare":
         return [
             "unshare",
@@ -163,15 +163,18 @@ def _command(wall: Wall, folder: Path, code_type: str) -> list[str]:
         f for p in sorted(python) for f in ("--ro-bind", p, p)
     ]
     media = folder.parent.parent / "media"
+    tied = ("--die-with-parent", "--new-session", "--cap-drop", "ALL")
+    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/work", "LANG": "C.UTF-8"}
     return [
-        *("bwrap", "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+        *("bwrap", "--unshare-all", "--unshare-user", *tied),
         *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"),
         *mounts,
         *("--bind", str(folder), "/work", "--chdir", "/work"),
         *(("--ro-bind", str(media), "/work/media") if media.is_dir() else ()),
-        *("--clearenv", "--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin", "--setenv", "HOME", "/work", "--setenv", "LANG", "C.UTF-8"),
+        "--clearenv",
+        *(word for name, value in environment.items() for word in ("--setenv", name, value)),
         *runner,
-    ]  # fmt: skip
+    ]
 
 
 def _mount(path: Path) -> list[str]:
@@ -184,24 +187,16 @@ def _mount(path: Path) -> list[str]:
 
 @cache
 def strongest_wall() -> Wall:
-    """The strongest wall that holds here, tried once by starting something behind it."""
-    tries: dict[Wall, list[str]] = {
-        "bubblewrap": ["bwrap", "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "true"],
-        "unshare": [
-            "unshare",
-            "--user",
-            "--map-root-user",
-            "--net",
-            "--pid",
-            "--fork",
-            "--mount-proc",
-            "true",
-        ],
-    }
-    for wall, command in tries.items():
-        if (
-            shutil.which(command[0])
-            and subprocess.run(command, capture_output=True, check=False).returncode == 0
-        ):
-            return wall
+    """The strongest wall that holds here: each is tried once with a program as it will be run.
+    (Some containers let bubblewrap start, but not mount /proc.)
+    """
+    walls: tuple[Wall, ...] = ("bubblewrap", "unshare")
+    with tempfile.TemporaryDirectory() as run_folder:
+        folder = Path(run_folder, "work", "try")
+        folder.mkdir(parents=True)
+        for wall in walls:
+            with contextlib.suppress(OSError):  # not installed
+                command = _command(wall, folder, "python")
+                if subprocess.run(command, input=b"", capture_output=True).returncode == 0:
+                    return wall
     return "bare"

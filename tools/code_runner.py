@@ -32,9 +32,11 @@ def main() -> None:
     space = {"__name__": "__main__"}
     try:
         tree = ast.parse(code, "<code>")
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        last = tree.body[-1] if tree.body else None
+        if isinstance(last, ast.Expr):
+            tree.body.pop()
         exec(compile(tree, "<code>", "exec"), space)
-        if last is not None:
+        if isinstance(last, ast.Expr):
             value = eval(compile(ast.Expression(last.value), "<code>", "eval"), space)
             if value is not None:
                 print(repr(value))

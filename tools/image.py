@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ MAX_ENDPOINT_BYTES = 20 << 20  # what endpoints take in one request
 
 @tool("ImageAnalysisAction", "img")
 def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
-    """Look at one picture of the task: what it shows, and the text written in it.
+    """Look at one picture of the task: the things, persons and places it shows, and all text in it.
 
-    query: what you want to know about the picture
+    query: what your task wants to know about the picture, in the words of the task
     image_path: the file name of the picture, exactly as the task lists it
     """
     picture = env.media(image_path, "image")
@@ -56,8 +57,12 @@ def mime_type(path: Path) -> str:
 
 def read_text(path: Path) -> list[str]:
     """The lines of text in a picture, top to bottom, by RapidOCR (requirements-local.txt)."""
-    result = _ocr()(str(path))
+    with _reading:  # one engine for all sub-agents; it is not made for threads
+        result = _ocr()(str(path))
     return [str(line) for line in result.txts or ()]
+
+
+_reading = threading.Lock()
 
 
 @cache
