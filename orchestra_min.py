@@ -13,17 +13,19 @@ As a library:
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from orchestra.command_line import parse
 
-ARGUMENTS = (
-    parse() if __name__ == "__main__" else None
-)  # --help and usage errors answer before the heavy imports
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing to keep yet: end at once
+    ARGUMENTS = parse()  # --help and usage errors answer before the heavy imports
 
 import contextlib
 import json
 import os
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -39,7 +41,7 @@ from orchestra.log import Log
 from orchestra.memory import best_supported_answer, compress, summarize
 from orchestra.money import Ledger, Purse, add_usd
 from orchestra.pool import Pool
-from orchestra.replay import Mode, Tape, TapeMiss, TapeWriteError
+from orchestra.replay import Mode, Tape, TapeMiss, TapeWriteError, holds_answers
 from orchestra.run_folder import Manifest, Options
 from orchestra.schedule import Graph, Placed, decision_reserve_usd, place, refine, waiting
 from orchestra.trajectory import Event, Listener, Recorder
@@ -238,9 +240,9 @@ def replay(
     with run_folder.locked(folder, shared=True):
         again = _run(folder, manifest, "replay", parallel, listeners)
         recorded = trajectory.read(folder / "trajectory.jsonl")
-    if recorded and recorded[-1]["event"] == "end":
-        if difference := trajectory.first_difference(recorded, again.events):
-            raise TapeMiss(f"{folder}: the replay differs from the record: {difference}")
+    ended = recorded and recorded[-1]["event"] == "end"
+    if ended and (difference := trajectory.first_difference(recorded, again.events)):
+        raise TapeMiss(f"{folder}: the replay differs from the record: {difference}")
     return again
 
 
@@ -317,6 +319,7 @@ EXIT_CODES: dict[type[BaseException], int] = {
 
 def main(arguments: Any) -> int:
     """Run one command. Returns the exit code; see --help."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     stored = arguments.resume or arguments.replay
     new = not stored or arguments.from_round
     folder = (arguments.out or run_folder.default_path()) if new else stored
@@ -336,17 +339,18 @@ def main(arguments: Any) -> int:
                 result = _ask(arguments, folder, listeners)
         return _report(result, arguments)
     except tuple(EXIT_CODES) as error:
-        code = next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
-        print(f"orchestra_min.py: {error or 'interrupted'}", file=sys.stderr)
-        if code in (2, 4, 130) and not arguments.replay and (folder / "tape.jsonl").exists():
-            go_on = f"python orchestra_min.py --resume {folder}"
-            print(f"what was paid for is kept; go on with: {go_on}", file=sys.stderr)
-        return code
+        said = str(error) or "interrupted"
+        resumable = isinstance(error, EndpointError | KeyboardInterrupt) and not arguments.replay
+        if resumable and holds_answers(folder / "tape.jsonl"):
+            said += f"; go on with: python orchestra_min.py --resume {shlex.quote(str(folder))}"
+        print(f"orchestra_min.py: {said}", file=sys.stderr)
+        return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
 
 
 def _ask(arguments: Any, folder: Path, listeners: Sequence[Listener]) -> Trajectory:
     a = arguments
-    question = sys.stdin.read() if a.question == "-" else a.question
+    typed = a.question == "-"
+    question = sys.stdin.buffer.read().decode("utf-8", "replace") if typed else a.question
     pool = pools.choose(a.backends, a.model, a.perception)
     options = Options(
         method=a.method,
@@ -363,13 +367,15 @@ def _ask(arguments: Any, folder: Path, listeners: Sequence[Listener]) -> Traject
 
 
 def _report(result: Trajectory, arguments: Any) -> int:
+    text = result.answer
     if arguments.json:
         keys = ("answer", "fallback", "cost_usd", "paid_usd", "calls", "rounds", "latency_s", "run")
         row = {k: getattr(result, k) for k in keys}
         row |= {"answer": result.answer or None, "run": str(result.run)}
-        print(json.dumps(row, ensure_ascii=False))
-    elif result.answer:
-        print(result.answer)
+        text = json.dumps(row, ensure_ascii=False)
+    with contextlib.suppress(BrokenPipeError):  # the reader may have gone away
+        if text:
+            print(text, flush=True)
     if result.cost_usd is None and not arguments.quiet:
         print("cost unknown: the pool has no price for a model that was used", file=sys.stderr)
     if result.fallback:
@@ -380,5 +386,4 @@ def _report(result: Trajectory, arguments: Any) -> int:
 
 if __name__ == "__main__":
     status = main(ARGUMENTS)
-    sys.stdout.flush()
     os._exit(status)  # threads that wait for an endpoint must not hold the exit

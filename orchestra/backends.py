@@ -109,7 +109,7 @@ class Chat:
     def __init__(self, tape: Tape, timeout_s: float = TIMEOUT_S) -> None:
         self.tape, self.timeout_s = tape, timeout_s
         # A replay plays the last outcome of a call at once: it neither tries again nor waits.
-        self.options: dict[str, Any] = {"max_retries": 0} if tape.mode == "replay" else {}
+        self.options: Any = {"max_retries": 0} if tape.mode == "replay" else {}
 
     def __call__(
         self,
@@ -232,7 +232,7 @@ class Chat:
             return EndpointError(
                 f"{where}: can not be reached ({why}); is it up, is the URL right?"
             )
-        status = getattr(error, "status_code", "?")
+        status: Any = getattr(error, "status_code", "?")
         advice = {
             401: f"check the key in {backend.api_key_env or 'OPENAI_API_KEY'}",
             403: f"the key in {backend.api_key_env or 'OPENAI_API_KEY'} may not do this",
@@ -279,8 +279,8 @@ def _read(backend: Backend, response: httpx2.Response) -> Reply:
     except ValueError:
         kind = response.headers.get("content-type", "no content type")
         start = scrub(" ".join(response.text[:200].split()))
-        said = f"answered {kind} that is not JSON ({start!r})"
-        raise EndpointError(f"{where}: {said}; check base_url (most end in /v1)") from None
+        answered = f"answered {kind} that is not JSON ({start!r})"
+        raise EndpointError(f"{where}: {answered}; check base_url (most end in /v1)") from None
     try:
         choice = data["choices"][0]
         content = choice["message"].get("content")

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any
 
 from orchestra.prompts import say
 from orchestra.vocabulary import Evidence, Result, SubTask, Task
@@ -23,6 +25,7 @@ W_STATUS = {
 W_AGE = 0.8  # w(h): each round of age takes a fifth
 KEPT_FAILURES = 3  # the reasons of the newest failures are kept whatever they weigh
 REASON_CHARS = 300
+LINE_TOKENS = 3  # "- " before a line of C, " [...]" and the line break behind it
 BYTES_PER_TOKEN = 3  # low for English, about right for CJK: the budget errs on the safe side
 
 _STOP = frozenset(
@@ -74,7 +77,7 @@ def terms(text: str) -> frozenset[str]:
 
 
 def summarize(round: int, u: SubTask, z: Result, task: Task) -> Evidence:
-    """Summarize(u, z) of Eq. 19: the trace is left behind, but for the files it opened with success."""
+    """Summarize(u, z) of Eq. 19: of the trace stay the files that it opened with success."""
     named = {str(v) for step in z.trace if not step.failed for v in step.params.values()}
     opened = tuple(m.name for m in task.media if m.name in named)
     executor = u.backend or "", u.tools or ()
@@ -97,58 +100,81 @@ class Snippet:
     summary.
     """
 
-    owner: int  # index into H
     text: str
     terms: frozenset[str]
+    tokens: int  # with what parts it from its neighbours
+    worth: float  # w(h) I(C;h) of having it, whatever its words
+    worth_of_term: float  # and of each term in it that C does not have yet
 
 
 def compress(question: str, history: Sequence[Evidence], limit_tokens: int = L_CTX_TOKENS) -> str:
     """C_{t+1}: argmax of I(C;q) + sum_h w(h) I(C;h) under |C| <= L_ctx, greedily by gain per token
     (Eq. 20).
 
-    I(C;q) is the share of the question's terms that C covers, I(C;h) the share of h's. Coverage has
-    diminishing returns, so a sentence said before is worth little. Lines stand in the order of H;
-    "[...]" marks what was left out.
+    I(C;q) is the share of the question's terms that C covers. I(C;h) is, by half, the share of h's
+    terms, and by half that its head with the answer is there. Coverage has diminishing returns: a
+    sentence said before is worth nothing, and none stands without the head that says whose it is.
+    Lines stand in the order of H; "[...]" marks what was left out. Only the newest failures, with
+    their reasons, may pass the limit.
     """
-    if not history:
-        return ""
-    newest = history[-1].round
-    weights = [weight(h, newest) for h in history]
-    wanted = terms(question)
-    snippets = [s for i, h in enumerate(history) for s in _snippets(i, h)]
-    own_terms = [
-        frozenset().union(*(s.terms for s in snippets if s.owner == i)) for i in range(len(history))
-    ]
-    chosen = set(_failure_heads(history, snippets))
-    left = limit_tokens - sum(tokens(snippets[j].text) + 1 for j in chosen)
-    covered = frozenset().union(*(snippets[j].terms for j in chosen))
+    pieces = [_snippets(h, history[-1].round) for h in history]
+    failed = [i for i, h in enumerate(history) if h.status in ("failed", "blocked")]
+    left = limit_tokens - tokens(say("notes", "left_out", count=len(history))) - 1
+    return _lay_out(pieces, _choose(pieces, failed[-KEPT_FAILURES:], terms(question), left))
+
+
+def _choose(
+    pieces: Sequence[Sequence[Snippet]], kept: Sequence[int], wanted: frozenset[str], left: int
+) -> set[tuple[int, int]]:
+    """The heads of `kept`, then again and again what fits and has the largest gain per token.
+
+    What is covered only grows, so a gain only shrinks: one that computed anew still leads the queue
+    is the largest of all.
+    """
+    chosen = {(i, 0) for i in kept}
+    covered = {term for i in kept for term in pieces[i][0].terms}
+    left -= sum(pieces[i][0].tokens for i in kept)
 
     def gain(s: Snippet) -> float:
         new = s.terms - covered
-        value = len(new & wanted) / max(1, len(wanted))  # I(C; q)
-        value += weights[s.owner] * len(new) / max(1, len(own_terms[s.owner]))  # w(h) I(C; h)
-        return value / (tokens(s.text) + 1)
+        relevance = len(new & wanted) / max(1, len(wanted))  # I(C; q)
+        evidence = s.worth + len(new) * s.worth_of_term  # w(h) I(C; h)
+        return (relevance + evidence) / s.tokens  # Eq. 20
 
-    while open_ := [
-        j for j, s in enumerate(snippets) if j not in chosen and tokens(s.text) + 1 <= left
-    ]:
-        best = max(
-            open_, key=lambda j: (gain(snippets[j]), -j)
-        )  # Eq. 20: marginal relevance per token
-        if gain(snippets[best]) <= 0:
-            break
-        chosen.add(best)
-        covered |= snippets[best].terms
-        left -= tokens(snippets[best].text) + 1
-    return _lay_out(history, snippets, chosen)
+    def not_computed(i: int) -> list[tuple[float, int, int]]:
+        candidates = range(1, len(pieces[i])) if (i, 0) in chosen else [0]
+        return [(-math.inf, i, n) for n in candidates]
+
+    queue = [entry for i in range(len(pieces)) for entry in not_computed(i)]
+    while queue:
+        _, i, n = heappop(queue)
+        s = pieces[i][n]
+        now = (-gain(s), i, n)
+        if not now[0] or s.tokens > left:
+            continue
+        if queue and now > queue[0]:
+            heappush(queue, now)
+            continue
+        chosen.add((i, n))
+        covered |= s.terms
+        left -= s.tokens
+        for entry in not_computed(i) if n == 0 else []:
+            heappush(queue, entry)
+    return chosen
 
 
-def _snippets(owner: int, h: Evidence) -> list[Snippet]:
+def _snippets(h: Evidence, newest_round: int) -> list[Snippet]:
+    """The head of h and the sentences of its summary."""
     head = f"[{h.id}, round {h.round}, {h.status}] {_clip(h.instruction, REASON_CHARS)}"
     head += f" => {_clip(h.answer, 4 * REASON_CHARS)}" if h.answer else ""
     head += f" (reason: {_clip(h.error, REASON_CHARS)})" if h.error else ""
-    sentences = [s for s in re.split(r"(?<=[.!?])\s+|\n+", h.summary) if s.strip()]
-    return [Snippet(owner, text, terms(text)) for text in (head, *sentences)]
+    sentences = [s.strip() for s in re.split(r"(?<=[.!?])\s+|\n+", h.summary) if s.strip()]
+    said = [terms(text) for text in (head, *sentences)]
+    half = weight(h, newest_round) / 2
+    per_term = half / len(frozenset().union(*said))
+    first = Snippet(head, said[0], tokens(head) + 1 + LINE_TOKENS, half, per_term)
+    rows = zip(sentences, said[1:], strict=True)
+    return [first, *(Snippet(s, new, tokens(s) + 1, 0.0, per_term) for s, new in rows)]
 
 
 def _clip(text: str, chars: int) -> str:
@@ -156,22 +182,12 @@ def _clip(text: str, chars: int) -> str:
     return text if len(text) <= chars else text[: chars - 6] + " [...]"
 
 
-def _failure_heads(history: Sequence[Evidence], snippets: Sequence[Snippet]) -> list[int]:
-    failed = [i for i, h in enumerate(history) if h.status in ("failed", "blocked")][
-        -KEPT_FAILURES:
-    ]
-    first = {s.owner: j for j, s in reversed(list(enumerate(snippets)))}
-    return [first[i] for i in failed]
-
-
-def _lay_out(history: Sequence[Evidence], snippets: Sequence[Snippet], chosen: set[int]) -> str:
+def _lay_out(pieces: Sequence[Sequence[Snippet]], chosen: set[tuple[int, int]]) -> str:
     lines = []
-    for i in range(len(history)):
-        mine = [j for j, s in enumerate(snippets) if s.owner == i]
-        kept = [snippets[j].text for j in mine if j in chosen]
-        if kept:
+    for i, mine in enumerate(pieces):
+        if kept := [s.text for n, s in enumerate(mine) if (i, n) in chosen]:
             lines.append("- " + " ".join(kept) + ("" if len(kept) == len(mine) else " [...]"))
-    dropped = len(history) - len(lines)
+    dropped = len(pieces) - len(lines)
     return "\n".join([*lines, say("notes", "left_out", count=dropped)] if dropped else lines)
 
 
@@ -185,8 +201,8 @@ def best_supported_answer(history: Sequence[Evidence]) -> str:
     votes: dict[str, float] = {}
     spelled: dict[str, str] = {}
     for h in history:
-        if h.answer and h.status in ("done", "partial"):
-            key = " ".join(h.answer.lower().split())
+        key = " ".join(h.answer.lower().split())
+        if key and h.status in ("done", "partial"):
             votes[key] = votes.pop(key, 0.0) + weight(
                 h, history[-1].round
             )  # re-inserted: the newest stands last
@@ -194,45 +210,45 @@ def best_supported_answer(history: Sequence[Evidence]) -> str:
     return spelled[max(reversed(votes), key=lambda k: votes[k])] if votes else ""
 
 
-def stop_probability(logprobs: Sequence[dict[str, object]] | None) -> float | None:
+def stop_probability(logprobs: Sequence[Mapping[str, Any]] | None) -> float | None:
     """p_stop(s_t) = p(a_t = complete | s_t), Eq. 22, from the decision's token log-probabilities.
 
-    `logprobs` is `choices[0].logprobs.content` of a chat completion whose text holds `"action":
-    "..."`.
-    The action is told apart by its first letters: the product of the probabilities of the tokens of
+    `logprobs` is `choices[0].logprobs.content` of a chat completion that ends with a decision. Its
+    action is told apart by its first letters: the product of the probabilities of the tokens of
     `complete` if that was said, else what the alternatives at the first token of `delegate_task`
-    gave
-    to `c...`. None: the endpoint gave no log-probabilities or the text has no action.
+    gave to `c...`. None: the endpoint gave no (usable) log-probabilities or the text has no action.
     """
-    text = "".join(str(entry["token"]) for entry in logprobs or ())
-    match = re.search(r'"action"\s*:\s*"(?=(complete|delegate_task)")', text)
-    if not match or not logprobs:
+    try:
+        p = _probability_of_complete(logprobs or ())
+    except (KeyError, TypeError, ValueError, OverflowError):  # the endpoint gave something else
         return None
-    position, said = 0, match[1]
-    log_p = 0.0
+    return min(p, 1.0) if p is not None and p < 1.01 else None  # Eq. 22; None for NaN too
+
+
+def _probability_of_complete(logprobs: Sequence[Mapping[str, Any]]) -> float | None:
+    text = "".join(str(entry["token"]) for entry in logprobs)
+    spoken = list(re.finditer(r'"action"\s*:\s*"(?=(complete|delegate(?:_task)?)")', text))
+    if not spoken:
+        return None
+    action, said = spoken[-1].end(), spoken[-1][1]  # the last, as of the decision itself
+    end, log_p = 0, 0.0
     for entry in logprobs:
-        token = str(entry["token"])
-        start, position = position, position + len(token)
-        if position <= match.end():
-            continue
-        if start >= match.end() + len(said):
-            break
-        if said == "delegate_task":
-            prefix = text[
-                start : match.end()
-            ]  # what of the token stands before the action's first letter
-            return _mass_of_complete(entry, prefix)
-        log_p += float(entry["logprob"])  # type: ignore[arg-type]
-    return math.exp(log_p)  # Eq. 22
+        start, end = end, end + len(str(entry["token"]))
+        if end > action and said != "complete":
+            return _mass_of_complete(entry, text[start:action])
+        if end > action and start < action + len(said):
+            log_p += float(entry["logprob"])
+    return math.exp(log_p)
 
 
-def _mass_of_complete(entry: dict[str, object], prefix: str) -> float:
-    """The probability that the first token of the action would have begun `complete`."""
-    alternatives = entry.get("top_logprobs") or []
-    assert isinstance(alternatives, list)
-    begins = [
-        a
-        for a in alternatives
-        if (word := str(a["token"]).removeprefix(prefix)) and "complete".startswith(word)
-    ]
-    return sum(math.exp(float(a["logprob"])) for a in begins)
+def _mass_of_complete(entry: Mapping[str, Any], prefix: str) -> float | None:
+    """The probability that this token would have begun `complete`, behind the same `prefix`."""
+    if not entry.get("top_logprobs"):
+        return None
+    mass = 0.0
+    for alternative in entry["top_logprobs"]:
+        token = str(alternative["token"])
+        word = token[len(prefix) :] if token.startswith(prefix) else ""
+        if word and ("complete".startswith(word) or word.startswith('complete"')):
+            mass += math.exp(float(alternative["logprob"]))
+    return mass

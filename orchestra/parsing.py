@@ -18,7 +18,7 @@ from orchestra.vocabulary import ModelMistake
 MAX_CHARS = 200_000  # longer replies are cut: no decision is that long
 MAX_TRIES = 200  # braces tried as the start of an object
 REPAIR_CHARS = 50_000
-REPAIR_READS = 300_000  # json-repair reads a character once or twice, or, lost, quadratically often
+REPAIR_READS = 200_000  # json-repair reads a character once or twice, or, lost, quadratically often
 
 _OPEN, _CLOSE = r"<think(?:ing)?>", r"</think(?:ing)?>"
 _START = re.compile(r"\{\s*[\"}]")  # of JSON: most other braces of a text, as LaTeX's, are not
@@ -57,7 +57,7 @@ def _without_thinking(text: str, cut: bool) -> str:
 
 
 def _whole_characters(value: Any) -> Any:
-    """`value` without half characters (of an escape like \\ud83d): no file and no request takes them."""
+    """`value` without half characters (\\ud83d alone): no file and no request takes one."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
@@ -102,8 +102,8 @@ class _ReadTooOften(Exception):
 
 
 class _Metered(str):
-    """A text that may be read REPAIR_READS times. A limit in seconds would make the outcome depend on
-    the machine, and a replay with it.
+    """A text that may be read REPAIR_READS times. A limit in seconds would make the outcome, and so
+    a replay, depend on the machine.
     """
 
     reads = 0

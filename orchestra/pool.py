@@ -4,6 +4,8 @@ before anything is paid.
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 import tomllib
@@ -28,6 +30,10 @@ KEYS = {
     "options",
 }
 ENGINE_KEYS = {"engine", "backend", "transcription_model", "usd_per_minute"}
+OURS = {  # request fields that are no option: the program sets them itself
+    "model", "messages", "stream", "n", "response_format", "logprobs", "top_logprobs",
+    "max_tokens", "max_completion_tokens",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,14 +71,14 @@ class Pool:
 def load(path: Path) -> Pool:
     """Read a pool file. Raises ConfigError with file, line, key and what to write instead."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path}: can not be read ({error}); name a pool file like backends.toml"
         ) from None
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not TOML: {error}") from None
     return _PoolFile(path, text).parse(table)
 
@@ -81,7 +87,7 @@ class _PoolFile:
     """The checks, with the text at hand so that an error can name its line."""
 
     def __init__(self, path: Path, text: str) -> None:
-        self.path, self.lines = path, text.splitlines()
+        self.path, self.lines = path, re.sub(r"(?m)^\s*?#.*", "", text).split("\n")
 
     def parse(self, table: dict[str, Any]) -> Pool:
         if unknown := sorted(set(table) - {"main", "backend", "engines"}):
@@ -114,15 +120,12 @@ class _PoolFile:
         if unknown := sorted(set(entry) - KEYS):
             raise self.error(unknown[0], f"unknown key; known: {', '.join(sorted(KEYS))}", i)
         name, url = self.text(entry, "name", i), self.text(entry, "base_url", i)
-        parts = urlsplit(url)
-        if (
-            parts.scheme not in ("http", "https")
-            or not parts.hostname
-            or parts.username
-            or parts.password
-        ):
+        if problem := url_problem(url):
+            raise self.error("base_url", problem, i)
+        key = self.text(entry, "api_key_env", i, "")
+        if not re.fullmatch(r"(?a:[a-zA-Z_]\w*)?", key):  # a key by mistake: not said again
             raise self.error(
-                "base_url", "needs http(s)://host/... without a user or password in it", i
+                "api_key_env", "needs the name of an environment variable, not the key itself", i
             )
         skills = {
             k: self.number(entry["skills"], k, i, 1.0)
@@ -143,15 +146,26 @@ class _PoolFile:
             if isinstance(entry.get("model", name), str)
             else self.text(entry, "model", i),
             base_url=url.rstrip("/"),
-            api_key_env=self.text(entry, "api_key_env", i, ""),
+            api_key_env=key,
             skills=skills or {"txt": 1.0, "code": 1.0},
             price=Price(prices["input"], prices["output"], prices.get("cached", prices["input"]))
             if prices
             else None,
             latency_s=self.number(entry, "latency_s", i) if "latency_s" in entry else 0.0,
             max_output_tokens=limit,
-            options={k: entry["options"][k] for k in self.table(entry, "options", None, i)},
+            options=self.options(entry, i),
         )
+
+    def options(self, entry: dict[str, Any], i: int) -> dict[str, Any]:
+        options = {k: entry["options"][k] for k in self.table(entry, "options", None, i)}
+        if ours := sorted(OURS & set(options)):
+            what = f"can not hold {ours[0]}, the program sets it; known beside options: "
+            raise self.error("options", what + "model, max_output_tokens", i)
+        try:
+            json.dumps(options, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise self.error("options", f"can not be sent as JSON: {error}", i) from None
+        return options
 
     def engines(self, table: Any, names: list[str]) -> dict[str, Engine]:
         if not isinstance(table, dict) or set(table) - {"image", "audio"}:
@@ -164,12 +178,16 @@ class _PoolFile:
                 raise self.error(tool, 'engine needs "endpoint" or "local"')
             if entry["engine"] == "endpoint" and entry.get("backend") not in names:
                 raise self.error(tool, f"backend needs one of {', '.join(names)}")
+            for key in ("backend", "transcription_model"):
+                self.text(entry, key, None, "")
             if "usd_per_minute" in entry:
                 self.number(entry, "usd_per_minute", None)
             engines[tool] = Engine(**entry)
         return engines
 
-    def text(self, entry: dict[str, Any], key: str, i: int, default: str | None = None) -> str:
+    def text(
+        self, entry: dict[str, Any], key: str, i: int | None, default: str | None = None
+    ) -> str:
         value = entry.get(key, default)
         if not isinstance(value, str) or (not value and default is None):
             raise self.error(key, "needs a text in quotes", i)
@@ -179,8 +197,10 @@ class _PoolFile:
         self, entry: Mapping[str, Any], key: str, i: int | None, most: float = float("inf")
     ) -> float:
         value = entry[key]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-            raise self.error(key, f"needs a number from 0 to {most:g}, not {value!r}", i)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not math.isfinite(value) or not 0 <= value <= most:
+            span = "of at least 0" if math.isinf(most) else f"from 0 to {most:g}"
+            raise self.error(key, f"needs a number {span}, not {value!r}", i)
         return float(value)
 
     def table(
@@ -203,9 +223,22 @@ class _PoolFile:
         hits = [
             n
             for n in range(start, end)
-            if re.search(rf"(?<![\w-]){re.escape(key)}(?![\w-])\s*[=\].]", self.lines[n])
+            if re.search(rf"(?<![\w-]){re.escape(key)}(?![\w-])[\"']?\s*[=\].]", self.lines[n])
         ]
         return ConfigError(f"{self.path}:{(hits[0] if hits else start) + 1}: {key}: {what}")
+
+
+def url_problem(url: str) -> str:
+    """What keeps an address from being an endpoint's, "" if nothing. Never repeats a password."""
+    try:
+        parts = urlsplit(url)
+        if parts.username or parts.password:
+            return "holds a user or password; name the key's environment variable instead"
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return ""
+    except ValueError:  # of brackets or a port that are none
+        pass
+    return f"needs http(s)://host/v1, not {url!r}" if "@" not in url else "needs http(s)://host/v1"
 
 
 def default_engines(pool: Pool) -> dict[str, Engine]:
@@ -227,8 +260,9 @@ def from_environment(model: str | None, environment: Mapping[str, str] = os.envi
     url, key = environment.get("OPENAI_BASE_URL"), environment.get("OPENAI_API_KEY")
     if not url and not key:
         raise ConfigError(
-            "no endpoint: set OPENAI_API_KEY, or OPENAI_BASE_URL for a local server, or give --backends FILE; "
-            "without any: `make demo`, or `python orchestra_min.py --replay fixtures/runs/equinox`"
+            "no endpoint: set OPENAI_API_KEY, or OPENAI_BASE_URL for a local server, or give "
+            "--backends FILE; without any: `make demo`, or "
+            "`python orchestra_min.py --replay fixtures/runs/equinox`"
         )
     if not url:
         pool = load(Path(__file__).resolve().parent.parent / "backends.toml")
@@ -236,12 +270,8 @@ def from_environment(model: str | None, environment: Mapping[str, str] = os.envi
             return pool
         if model in pool.names:
             return replace(pool, main=model)
-    if url and urlsplit(url).scheme not in ("http", "https"):
-        raise ConfigError(f"OPENAI_BASE_URL is {url!r}: needs http(s)://host/v1")
-    if url and (urlsplit(url).username or urlsplit(url).password):
-        raise ConfigError(
-            "OPENAI_BASE_URL holds a user or password: put the key into OPENAI_API_KEY instead"
-        )
+    if url and (problem := url_problem(url)):
+        raise ConfigError(f"OPENAI_BASE_URL: {problem}")
     skills = {"txt": 1.0, "img": 1.0, "aud": 1.0, "code": 1.0}
     backend = Backend(
         model or "main",
@@ -262,11 +292,13 @@ def check(
     for b in pool.backends:
         if b.api_key_env and not environment.get(b.api_key_env):
             raise ConfigError(
-                f"backend {b.name}: the environment variable {b.api_key_env} is not set; set it to your key"
+                f"backend {b.name}: the environment variable {b.api_key_env} is not set; "
+                "set it to your key"
             )
         if budget_usd is not None and b.price is None:
             raise ConfigError(
-                f"--budget needs prices, and backend {b.name} has none: set price_usd_per_mtok in a --backends file"
+                f"--budget needs prices, and backend {b.name} has none: "
+                "set price_usd_per_mtok in a --backends file"
             )
     audio = pool.engines.get("audio")
     if (
@@ -290,7 +322,7 @@ def choose(file: Path | None, model: str | None, perception: str | None) -> Pool
     if perception == "local":
         pool = replace(pool, engines={"image": Engine("local"), "audio": Engine("local")})
     elif perception == "endpoint":
-        pool = replace(pool, engines={k: e for k, e in default_engines(pool).items()})
+        pool = replace(pool, engines=default_engines(pool))
         if any(e.engine == "local" for e in pool.engines.values()):
             raise ConfigError(
                 "--perception endpoint: no backend of the pool has the skills img and aud"

@@ -301,6 +301,12 @@ def _readable_lines(request: Entry) -> list[str]:
     return [w for row in rows for w in textwrap.wrap(row, 100, subsequent_indent="  ") or [""]]
 
 
+def holds_answers(path: Path) -> bool:
+    """Whether anything on this tape is worth keeping: something was answered, so maybe paid for."""
+    asked = (entry for entry in lines.read(path) if "call" in entry)
+    return any(_answered(e) and e["request"]["method"] != "GET" for e in asked)
+
+
 def _answered(entry: Entry) -> bool:
     """Whether an entry is an answer. A completion without a choice is none, whatever its status."""
     if "result" in entry:

@@ -22,6 +22,7 @@ from typing import Any
 
 from orchestra import lines
 from orchestra.pool import Engine, Pool
+from orchestra.replay import holds_answers
 from orchestra.vocabulary import Backend, ConfigError, Media, Modality, Price, Task
 
 VERSION = 1
@@ -161,12 +162,11 @@ def _pool(row: dict[str, Any]) -> Pool:
 
 @contextlib.contextmanager
 def removed_if_unused(path: Path) -> Iterator[None]:
-    """Take a new run folder away again if the run fails before anything is on its tape."""
+    """Take a new run folder away again if the run fails before anything on its tape was answered."""
     try:
         yield
     except BaseException:
-        tape = path / "tape.jsonl"
-        if not tape.exists() or tape.stat().st_size == 0:
+        if not holds_answers(path / "tape.jsonl"):
             shutil.rmtree(path, ignore_errors=True)
         raise
 
@@ -262,21 +262,27 @@ def _kinds(path: Path) -> set[str]:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with warnings.catch_warnings(), Image.open(path) as picture:
-            warnings.simplefilter("ignore")  # about odd tags in the file
+        # A warning about odd tags is not for the user.
+        with warnings.catch_warnings(action="ignore"), Image.open(path) as picture:
             picture.verify()
         return {"image"}
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+    except Image.DecompressionBombError:  # more pixels than memory
+        return set()
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError):
         return {kind for kind in ("audio", "video") if _decodes(path, kind)}
 
 
 def _decodes(path: Path, kind: str) -> bool:
-    """Whether one frame of sound or picture comes out: FFmpeg takes some files by their name."""
+    """Whether one frame of sound or picture comes out: FFmpeg takes some files by their name, and
+    draws text as pictures of a terminal.
+    """
     import av
 
     try:
         with av.open(str(path)) as container:
             streams = [s for s in container.streams if s.type == kind]
+            if container.format.name == "tty":
+                return False
             return bool(streams) and next(container.decode(streams[0]), None) is not None
     except (av.FFmpegError, OSError, ValueError):
         return False

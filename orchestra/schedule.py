@@ -42,7 +42,7 @@ UNSAID = 0.5  # r_T for web and code where the main agent says nothing
 
 @dataclass(frozen=True)
 class Graph:
-    """G_t = (V_t, E_t): sub-tasks by id, in the order they were delegated; edges are their `needs`."""
+    """G_t = (V_t, E_t): sub-tasks by id, in the order of delegation, and their `needs` as edges."""
 
     subtasks: Mapping[str, SubTask] = field(default_factory=dict)
     results: Mapping[str, Result] = field(default_factory=dict)
@@ -145,8 +145,8 @@ def batch(
     return [candidates[i] for i in sorted(chosen)]
 
 
-# Cost, size, -utility and -picks, the order of ties. A pick is a bit, the earliest the highest, so a
-# union of two subsets is a sum in all four.
+# Cost, size, -utility and -picks, the order of ties. A pick is a bit, the earliest the highest, so
+# the union of two subsets is a sum in all four.
 Subset = tuple[float, int, float, int]
 
 
@@ -166,7 +166,7 @@ def _knapsack(
     front: list[Subset] = [(0.0, 0, 0.0, 0)]
     for best in alike.values():
         grown = (_union(s, more) for s in front for more in best[: k_max + 1])
-        fitting = sorted(s for s in grown if s[0] <= budget_usd and s[1] <= k_max)
+        fitting = sorted(s for s in grown if s[1] <= k_max and (s[0] <= budget_usd or not s[1]))
         front = _unbeaten(fitting, k_max if k_max < len(items) else 0)
     picks = -min(front, key=lambda s: (s[2], s[0], s[1], s[3]))[3]  # Eq. 10: argmax of the summed U
     return [i for i in range(len(items)) if picks >> (len(items) - i) & 1]
@@ -188,7 +188,9 @@ def _unbeaten(subsets: Iterable[Subset], slots: int) -> list[Subset]:
         if loss < least_loss[min(size, slots)]:
             kept.append(subset)
             for n in range(min(size, slots), slots + 1):
-                least_loss[n] = min(least_loss[n], loss)
+                if least_loss[n] <= loss:
+                    break
+                least_loss[n] = loss
     return kept
 
 
@@ -251,7 +253,7 @@ def match_backend(u: SubTask, task: Task, pool: Sequence[Backend]) -> Backend:
 
 
 def match_tools(u: SubTask, task: Task, capabilities: Capabilities) -> tuple[str, ...]:
-    """T*(u): the sparse cover. The objective is a sum over tools, so each is judged alone (Eq. 7)."""
+    """T*(u): the sparse cover. The objective is a sum over tools: each is judged alone (Eq. 7)."""
     r = requirements(u, task)
     return tuple(
         g for g, psi in capabilities.items() if sum(r.get(c, 0.0) for c in psi) > LAMBDA_TOOL
@@ -294,7 +296,9 @@ def place(
 
     Raises BudgetExceeded where no ready sub-task can be paid.
     """
-    executors = {u.id: materialize(u, task, pool, capabilities, found) for u in ready(graph)}  # Eq. 11
+    executors = {
+        u.id: materialize(u, task, pool, capabilities, found) for u in ready(graph)
+    }  # Eq. 11
     cost = {id: expected_cost_usd(b) for id, (_, b) in executors.items()}
     chosen = batch([u for u, _ in executors.values()], k_max, budget_usd, lambda u: cost[u.id])
     if not chosen:

@@ -19,6 +19,7 @@ a threshold is set.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -98,10 +99,11 @@ def _next_step(state: State) -> str:
     newest = [h for h in history if h.round == history[-1].round]
     failed = [h.id for h in newest if h.status in ("failed", "blocked")]
     ids = ", ".join(h.id for h in newest)
-    answers = " / ".join(h.answer for h in newest)
+    answers = " / ".join(h.answer[:300] for h in newest if h.answer)
     if new := [name for name in unseen if name not in tried]:
         parts = [say("orchestra_o1/messages", "next_unseen_part", file=name) for name in new]
-        return say("orchestra_o1/messages", "next_unseen", parts=", ".join(parts))
+        first = "" if history else " " + say("orchestra_o1/messages", "next_unseen_first")
+        return say("orchestra_o1/messages", "next_unseen", parts=", ".join(parts)) + first
     if tried:
         return say("orchestra_o1/messages", "next_tried", files=", ".join(tried))
     if failed:
@@ -172,6 +174,12 @@ class TaskFields(BaseModel):
     priority: Annotated[
         float, Field(gt=0, le=1e6), BeforeValidator(lambda v: 1.0 if v is None else v)
     ] = 1.0
+
+
+class TaskList(BaseModel):
+    """`params.tasks`: an error in a field says in which of them."""
+
+    tasks: list[TaskFields]
 
 
 def decision_schema(
@@ -265,25 +273,19 @@ def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
     if not tasks and not any(not needs for needs in state.waiting.values()):
         raise ModelMistake(say("mistakes", "no_subtasks"))
     if not isinstance(tasks, list) or len(tasks) > MAX_SUBTASKS:
-        count = len(tasks) if isinstance(tasks, list) else 0
-        raise ModelMistake(
-            say(
-                "mistakes",
-                "too_many_subtasks" if count else "no_subtasks",
-                count=count,
-                limit=MAX_SUBTASKS,
-            )
-        )
+        given = len(tasks) if isinstance(tasks, list) else 0
+        key = "too_many_subtasks" if given else "no_subtasks"
+        raise ModelMistake(say("mistakes", key, count=given, limit=MAX_SUBTASKS))
     taken = {h.id for h in state.history} | set(state.waiting)
     try:
-        fields = [TaskFields.model_validate(t) for t in tasks]
+        fields = TaskList.model_validate({"tasks": tasks}).tasks
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5]
         )
         raise ModelMistake(say("mistakes", "bad_fields", problems=problems)) from None
     taken |= {f.id for f in fields}
-    free = (id for n in range(1, 10_000) if (id := f"t{n}") not in taken)
+    free = (id for n in count(1) if (id := f"t{n}") not in taken)
     return Delegate(tuple(_subtask(f, f.id or next(free), state) for f in fields), reasoning)
 
 

@@ -8,7 +8,8 @@ memory noted after it. The
    observation before it.
 2. The five-like-patterns rule and the last step are enforced: only `finish` is left. The paper asks
 for it in the prompt.
-3. Tools that were not assigned are refused, not only left out of the list.
+3. A sub-agent with tools has to use one before it may report as done: small models answer from thin
+   air. Tools that were not assigned are refused, not only left out of the list.
 4. An endpoint that fails or a purse that is empty ends this sub-task alone, as a Result with the
 reason.
 """
@@ -63,11 +64,10 @@ def run(
             must_finish = number == steps or like_patterns(trace) >= LIKE_PATTERNS
             messages = [
                 {"role": "system", "content": system},
-                {"role": "user", "content": _user_prompt(u, env, trace, number, steps)},
+                {"role": "user", "content": _user_prompt(u, env, tools, trace, number, steps)},
             ]
-            schema = action_schema(
-                [] if must_finish else [tools[name] for name in u.tools or ()], env.task
-            )
+            usable = [] if must_finish else [tools[name] for name in u.tools or ()]
+            schema = action_schema(usable, env.task, finish=bool(trace) or not usable)
             with env.tape.logical_call(*call, f"s{number}"):
                 reply = env.chat(env.backend, messages, env.purse, schema=("action", schema))
             step, finish = _act(reply, trace, u, env, tools, (*call, f"s{number}"), must_finish)
@@ -103,12 +103,8 @@ def _act(
         name = as_text(wanted["action"])
         params = wanted["params"] if isinstance(wanted.get("params"), dict) else {}
         if name == "finish":
-            if (
-                params.get("status", "done") == "done"
-                and trace
-                and all(s.failed for s in trace)
-                and not must_finish
-            ):
+            unseen = bool(u.tools) and all(s.failed for s in trace)
+            if unseen and params.get("status", "done") == "done" and not must_finish:
                 raise ModelMistake(say("mistakes", "nothing_worked"))
             return Step("finish", params, memory, ""), params or {"result": memory}
         known = ("finish",) if must_finish else (*(u.tools or ()), "finish")
@@ -153,41 +149,37 @@ def like_patterns(trace: Sequence[Step]) -> int:
     return next((n for n, p in enumerate(reversed(patterns)) if p != patterns[-1]), len(patterns))
 
 
-def action_schema(tools: Sequence[Tool], task: Task) -> dict[str, Any]:
+def action_schema(tools: Sequence[Tool], task: Task, finish: bool) -> dict[str, Any]:
     """The JSON schema of one step: one alternative an action, so that no action comes with
-    another's parameters.
+    another's parameters. Without `finish`, a tool has to be used first.
     """
-    finish = {
-        "type": "object",
-        "properties": {
-            "result": {"type": "string"},
-            "status": {"type": "string", "enum": list(STATUSES)},
-            "summary": {"type": "string"},
-        },
-        "required": ["result", "status", "summary"],
-        "additionalProperties": False,
-    }
-    actions = [(t.name, t.schema(task)) for t in tools] + [("finish", finish)]
-    return {"anyOf": [_alternative(name, params) for name, params in actions]}
+    status = {"type": "string", "enum": list(STATUSES)}
+    report = {"result": {"type": "string"}, "status": status, "summary": {"type": "string"}}
+    actions = [_alternative(t.name, t.schema(task)) for t in tools]
+    return {"anyOf": [*actions, _alternative("finish", _closed(report))] if finish else actions}
+
+
+def _closed(properties: dict[str, Any]) -> dict[str, Any]:
+    closed = {"required": list(properties), "additionalProperties": False}
+    return {"type": "object", "properties": properties, **closed}
 
 
 def _alternative(name: str, params: dict[str, Any]) -> dict[str, Any]:
-    properties = {
-        "action": {"type": "string", "const": name},
-        "params": params,
-        "memory": {"type": "string"},
-    }
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    action = {"type": "string", "const": name}
+    return _closed({"action": action, "params": params, "memory": {"type": "string"}})
 
 
 def _user_prompt(
-    u: SubTask, env: Environment, trace: Sequence[Step], number: int, steps: int
+    u: SubTask,
+    env: Environment,
+    tools: Mapping[str, Tool],
+    trace: Sequence[Step],
+    number: int,
+    steps: int,
 ) -> str:
+    # Who has no tool that opens a file would only try to open it with code, which can not.
+    fields = [f for name in u.tools or () for f in tools[name].parameters.model_fields.values()]
+    files = [m.name for m in env.task.media] if any(f.metadata for f in fields) else []
     # A memory is written with the next action, before that action's own observation: it belongs to
     # the step before. What stood in the first reply was written before anything was seen.
     noted = [*(s.memory for s in trace[1:]), ""]
@@ -200,7 +192,7 @@ def _user_prompt(
     ]  # fmt: skip
     return render(
         "react/user.md", instruction=u.instruction, context=u.context or say("react/messages", "no_context"),
-        question=env.task.question, files=", ".join(m.name for m in env.task.media) or "-", steps="\n\n".join(done) or say("react/messages", "no_steps"),
+        question=env.task.question, files=", ".join(files) or "-", steps="\n\n".join(done) or say("react/messages", "no_steps"),
         step=number, steps_max=steps, warning=_warning(trace, number, steps),
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -137,10 +138,10 @@ def test_a_busy_endpoint_is_asked_again(status, chat, endpoint):
 
 
 def test_retry_after_is_honoured(chat, endpoint):
-    server = endpoint(in_turn(Raw(429, {}, retry_after_ms="300"), "fine"))
+    server = endpoint(in_turn(Raw(429, {}, retry_after_ms="700"), "fine"))
     started = time.monotonic()
     ask(chat, backend_at(server))
-    assert 0.3 <= time.monotonic() - started < 0.5  # without it: half a second and more
+    assert time.monotonic() - started >= 0.7  # without it: half a second at most
 
 
 def test_429_for_ever_ends_with_what_to_do(chat, endpoint):
@@ -169,7 +170,7 @@ def test_a_refusal_says_where_and_what_to_check(status, advice, chat, endpoint, 
 def test_the_key_goes_along_and_no_error_shows_it(chat, endpoint, secret):
     echo = endpoint(lambda request: Raw(401, {"error": {"message": f"bad key {secret}"}}))
     line = error_of(chat, backend_at(echo, api_key_env="MY_MODEL_KEY"))
-    assert echo.headers[0]["authorization"] == f"Bearer {secret}"
+    assert f"Bearer {secret}" in echo.headers[0].values()
     assert "bad key <MY_MODEL_KEY>" in line
 
 
@@ -333,8 +334,8 @@ def test_no_budget_leaves_the_length_to_the_endpoint(chat, endpoint):
 
 
 def greedy(request: dict[str, Any]) -> Any:
-    """An endpoint that uses all it may: a token a byte in, and all of max_tokens out."""
-    asked = sum(len(m["content"].encode()) for m in request["messages"])
+    """An endpoint that uses all it may: a token a byte and 16 a message in, max_tokens out."""
+    asked = sum(len(m["content"].encode()) + 16 for m in request["messages"])
     usage = {"prompt_tokens": asked, "completion_tokens": request["max_tokens"]}
     return completion("x", usage=usage)
 
@@ -424,7 +425,12 @@ def test_threads_that_start_together_share_one_client():
         together.wait()
         clients.append(client("http://127.0.0.1:1/shared", "none", 1.0))
 
-    threads = [threading.Thread(target=one) for _ in range(12)]
-    [t.start() for t in threads]
-    [t.join() for t in threads]
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=one) for _ in range(12)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+    finally:
+        sys.setswitchinterval(usual)
     assert len({id(c) for c in clients}) == 1

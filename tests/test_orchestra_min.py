@@ -80,8 +80,8 @@ def test_a_failed_subtask_reaches_the_next_decision_and_the_others_go_on(endpoin
 
 
 def test_a_need_waits_for_a_later_round(endpoint, tmp_path):
-    first = {"task_instruction": "first", "id": "a"}
-    second = {"task_instruction": "second", "id": "b", "needs": ["a"]}
+    first = {"task_instruction": "first", "id": "a", "tools": []}
+    second = {"task_instruction": "second", "id": "b", "needs": ["a"], "tools": []}
     respond = scripted(delegate(first, second), delegate(), complete("42"))
     result, server = run(endpoint, tmp_path, respond)
     assert result.rounds == 3
@@ -289,7 +289,7 @@ def test_the_log_is_readable_and_without_secrets(endpoint, tmp_path, monkeypatch
 
 
 def test_an_explicit_backend_does_the_subtask(endpoint, tmp_path):
-    task = {"task_instruction": "a", "model": "large"}
+    task = {"task_instruction": "a", "model": "large", "tools": []}
     _, server = run(
         endpoint, tmp_path, scripted(delegate(task), complete("1")), names=("small", "large")
     )

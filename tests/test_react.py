@@ -31,7 +31,7 @@ from tests.scripted import (
     is_main,
     last_text,
 )
-from tools import Environment, ToolError, tool
+from tools import Environment, ImageFile, ToolError, tool
 
 PICTURE = Media("image", "clock.png", Path("nowhere"), "0" * 64)
 
@@ -50,6 +50,12 @@ def echo(env: Environment, text: str, times: int = 1) -> str:
 def broken(env: Environment, text: str = "") -> str:
     """Never works."""
     raise ToolError(f"broken: {text}")
+
+
+@tool("SeeAction", "img")
+def see(env: Environment, picture: ImageFile) -> str:
+    """Look at it."""
+    return f"saw {picture}"
 
 
 class SubAgent:
@@ -79,7 +85,7 @@ class SubAgent:
                 purse=purse,
                 folder=self.folder / "work",
             )
-            known = {t.name: t for t in (echo, broken)}
+            known = {t.name: t for t in (echo, broken, see)}
             on_step = lambda n, step: self.steps.append((n, step))  # noqa: E731
             z = react.run(u, env, known, ("r1", "t1"), steps, on_step)
         self.requests = server.requests
@@ -108,12 +114,17 @@ def steps_of(*actions: str) -> list[Step]:
 # ---- a step --------------------------------------------------------------------------------------
 
 
-def test_the_model_is_shown_its_task_its_context_its_files_and_its_tools(sub_agent):
-    sub_agent(finish("x"))
+def test_the_model_is_shown_its_task_its_context_and_its_tools(sub_agent):
+    sub_agent(said("a"), finish("x"))
     system = sub_agent.requests[0]["messages"][0]["content"]
     assert echo.manual in system and broken.manual in system
-    for text in ("Find it", "It is green", "clock.png"):
-        assert text in sub_agent.prompts[0]
+    assert "Find it" in sub_agent.prompts[0] and "It is green" in sub_agent.prompts[0]
+
+
+@pytest.mark.parametrize("tools, shown", [((see,), True), ((echo, broken), False)])
+def test_the_files_are_shown_to_who_has_a_tool_that_opens_one(tools, shown, sub_agent):
+    sub_agent(finish("x", "blocked"), tools=tools)
+    assert ("clock.png" in sub_agent.prompts[0]) is shown
 
 
 def test_finish_reports_status_answer_summary_and_trace(sub_agent):
@@ -127,11 +138,11 @@ def test_finish_reports_status_answer_summary_and_trace(sub_agent):
     "result, answer", [(0, "0"), (False, "false"), (1.5, "1.5"), (["a", 1], '["a", 1]'), (None, "")]
 )
 def test_a_result_of_any_type_is_an_answer(result, answer, sub_agent):
-    assert sub_agent(finish(result)).answer == answer
+    assert sub_agent(said("a"), finish(result)).answer == answer
 
 
 def test_a_report_without_parameters_is_the_memory(sub_agent):
-    z = sub_agent(json.dumps({"action": "finish", "memory": "it is green"}))
+    z = sub_agent(said("a"), json.dumps({"action": "finish", "memory": "it is green"}))
     assert (z.status, z.answer, z.summary) == ("done", "it is green", "it is green")
 
 
@@ -174,8 +185,8 @@ def test_every_call_carries_the_name_of_its_step(sub_agent, tmp_path):
 
 
 def test_the_schema_offers_the_assigned_tools_and_finish(sub_agent):
-    sub_agent(finish("x"), tools=(echo,))
-    assert sub_agent.actions_offered() == [["EchoAction", "finish"]]
+    sub_agent(said("a"), finish("x"), tools=(echo,))
+    assert sub_agent.actions_offered() == [["EchoAction"], ["EchoAction", "finish"]]
 
 
 # ---- the end is enforced -------------------------------------------------------------------------
@@ -306,6 +317,17 @@ def test_done_is_refused_while_every_step_has_failed(sub_agent):
     assert [s.failed for s in z.trace] == [True, True, False]
     assert say("mistakes", "nothing_worked") in sub_agent.prompts[2]
     assert (z.status, z.answer) == ("blocked", "none")
+
+
+def test_done_is_refused_before_any_tool_has_shown_anything(sub_agent):
+    z = sub_agent(finish("from thin air"), said("a"), finish("green"))
+    assert z.trace[0].observation == say("mistakes", "nothing_worked")
+    assert z.answer == "green"
+
+
+def test_who_has_no_tools_may_answer_at_once(sub_agent):
+    z = sub_agent(finish("green"), tools=())
+    assert (z.status, z.answer, len(z.trace)) == ("done", "green", 1)
 
 
 def test_done_is_taken_once_a_step_has_worked(sub_agent):

