@@ -41,7 +41,15 @@ from orchestra.money import Ledger, Purse, add_usd
 from orchestra.pool import Pool
 from orchestra.replay import Mode, Tape, TapeMiss, TapeWriteError
 from orchestra.run_folder import Manifest, Options
-from orchestra.schedule import Graph, Placed, decision_reserve_usd, place, refine, waiting
+from orchestra.schedule import (
+    Graph,
+    Placed,
+    decision_reserve_usd,
+    place,
+    place_whole,
+    refine,
+    waiting,
+)
 from orchestra.trajectory import Event, Listener, Recorder
 from orchestra.vocabulary import (
     BudgetExceeded,
@@ -74,6 +82,7 @@ class Run:
         self.chat = Chat(tape, self.options.timeout_s)
         self.tools = all_tools()
         self.orchestrator = orchestrators.make(self.options, self.pool, self.tools)
+        self.rounds = self.options.rounds or self.orchestrator.rounds
         self.sub_agents = SubAgents(
             self.environment, self.tools, recorder, self.options.steps, threads
         )
@@ -86,15 +95,18 @@ class Run:
         """Algorithm 1: the answer, whether it is a fallback, and the rounds it took."""
         t = 0
         try:
-            for t in range(1, self.options.rounds + 1):
+            for t in range(1, self.rounds + 1):
                 y_t = self.decide(self.state(t))  # Eq. 1-3; refines G_t
                 if isinstance(y_t, Complete):
                     return y_t.answer, False, t
-                u_t = self.place()  # Eq. 5-12
-                z_t = self.sub_agents.execute(t, u_t)  # Eq. 13-15
-                self.remember(t, u_t, z_t)  # Eq. 19-21
+                z_t = self.carry_out(t, y_t)  # Eq. 5-21
+                if y_t.drain and z_t[-1].answer:
+                    return z_t[-1].answer, bool(y_t.fallback) or z_t[-1].status == "blocked", t
             y_t = self.decide(self.state(t + 1), last_chance=True)
-            return y_t.answer if isinstance(y_t, Complete) else "", True, t
+            if isinstance(y_t, Complete):
+                return y_t.answer, True, t
+            z_t = self.carry_out(t + 1, y_t)
+            return z_t[-1].answer or best_supported_answer(self.history), True, t
         except (BudgetExceeded, ModelMistake):  # no money, or no usable decision in ATTEMPTS
             return best_supported_answer(self.history), True, t
 
@@ -107,7 +119,7 @@ class Run:
             backends=self.pool.names,
             tools=tuple(self.tools),
             round=t,
-            rounds=self.options.rounds,
+            rounds=self.rounds,
             budget_usd=self.ledger.budget_usd,
             waiting=waiting(self.graph),
         )
@@ -133,11 +145,17 @@ class Run:
         raise ModelMistake(mistake)
 
     def ask(
-        self, replies: list[Reply], messages: list[Message], schema: Any, logprobs: bool
+        self,
+        replies: list[Reply],
+        messages: list[Message],
+        schema: Any = None,
+        logprobs: bool = False,
+        tools: Any = (),
     ) -> Reply:
         """One call of the main agent, paid from B_t."""
         purse = Purse(self.ledger.budget_usd)
-        replies.append(self.chat(self.pool[self.pool.main], messages, purse, schema, logprobs))
+        main = self.pool[self.pool.main]
+        replies.append(self.chat(main, messages, purse, schema, logprobs, tools))
         self.ledger.book(purse)
         return replies[-1]
 
@@ -150,18 +168,28 @@ class Run:
             (state.round, 0, attempt),
             {"latency_s": time.monotonic() - started},
             state={k: v for k, v in asdict(state).items() if k != "task"},
-            reply=replies[-1].text,
+            reply=replies[-1].text if replies else "",
             cost_usd=add_usd(*(r.cost_usd for r in replies)),
             **outcome,
         )
 
-    def place(self) -> list[Placed]:
+    def carry_out(self, t: int, y_t: Delegate) -> list[Result]:
+        """Z_t of what was delegated: a batch of the ready set, or a whole graph by dataflow."""
+        u_t = self.place(y_t)  # Eq. 5-12
+        run = self.sub_agents.drain if y_t.drain else self.sub_agents.execute
+        z_t = run(t, u_t)  # Eq. 13-15
+        self.remember(t, u_t, z_t)  # Eq. 19-21
+        return z_t
+
+    def place(self, y_t: Delegate) -> list[Placed]:
         """U_t, Eq. 12: the batch of the ready set, with backends, tools and shares of the money."""
         left = self.ledger.budget_usd
         if left is not None:
             left -= decision_reserve_usd(self.pool[self.pool.main], left)
         capabilities = {name: tool.capabilities for name, tool in self.tools.items()}
         backends, k_max = self.pool.backends, self.options.parallel
+        if y_t.drain:
+            return place_whole(y_t.subtasks, self.task, backends, capabilities, left)
         found = self.context if self.orchestrator.shares_context else ""
         return place(self.graph, self.task, backends, capabilities, k_max, left, found)
 
@@ -287,7 +315,7 @@ def _run(
                 *listeners,
             )
         recorder = stack.enter_context(contextlib.closing(Recorder(file, listeners)))
-        recorder.emit("run", (0,), **run_folder.manifest_row(manifest))
+        recorder.emit("run", (0,), **run_folder.stored_row(folder))
         run = Run(manifest, tape, recorder, folder, threads or manifest.options.parallel)
         try:
             answer, fallback, rounds = run.answer()

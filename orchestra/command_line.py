@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import NoReturn
 
-METHODS = ("orchestra-o1",)
+METHODS = ("orchestra-o1", "aorchestra", "toolorchestra", "mas-orchestra", "react")
 EXIT_CODES = (
     "exit codes: 0 answered, 1 only a fallback answer, 2 usage or configuration, 3 tape miss, "
     "4 endpoint, 130 interrupted"
@@ -62,8 +62,7 @@ def parser() -> argparse.ArgumentParser:
         "--rounds",
         metavar="N",
         type=_at_least_one,
-        default=10,
-        help="decisions of the main agent (%(default)s)",
+        help="decisions of the main agent (10; toolorchestra 8, or 6 prompted)",
     )
     limits.add_argument(
         "--steps",

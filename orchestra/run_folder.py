@@ -36,13 +36,17 @@ class Options:
     """
 
     method: str = "orchestra-o1"
-    rounds: int = 10
+    rounds: int | None = None  # None: as many as the method has
     steps: int = 30
     parallel: int = 8
     budget_usd: float | None = None
     timeout_s: float = 120.0
     stop_threshold: float | None = None  # tau_stop of Eq. 22; None: off
     context_tokens: int = 6000  # L_ctx of Eq. 20
+    context: str = "curated"  # aorchestra: what a sub-agent is told; curated, none or full
+    sub_agent: str = "react"  # aorchestra: react or mini-swe
+    mode: str = "rl"  # toolorchestra: rl or prompted
+    dom: str = "high"  # mas-orchestra: the degree of MAS, low or high
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,12 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
         part.rename(path / "run.json")
     except OSError as error:
         raise _can_not_write(path, error) from None
+
+
+def stored_row(path: Path) -> dict[str, Any]:
+    """The manifest of a folder as it was written, by whatever version of this program."""
+    row: dict[str, Any] = json.loads((path / "run.json").read_text(encoding="utf-8"))
+    return {k: v for k, v in row.items() if k != "v"}
 
 
 def _can_not_write(path: Path, error: OSError) -> ConfigError:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from orchestra.backends import Reply
@@ -45,7 +46,13 @@ OnStep = Callable[[int, Step], None]
 
 
 def run(
-    u: SubTask, env: Environment, tools: Mapping[str, Tool], call: Call, steps: int, on_step: OnStep
+    u: SubTask,
+    env: Environment,
+    tools: Mapping[str, Tool],
+    call: Call,
+    steps: int,
+    on_step: OnStep,
+    prompt: str = "react/system.md",
 ) -> Result:
     """Do u = (I, C, b, T) in at most `steps` steps; `call` names the logical calls, as in ("r1",
     "t2").
@@ -53,9 +60,7 @@ def run(
     Never raises for what a model, an endpoint or a tool did: that is the Result's status and error.
     """
     trace: list[Step] = []
-    system = render(
-        "react/system.md", tools="\n\n".join(tools[name].manual for name in u.tools or ())
-    )
+    system = render(prompt, tools="\n\n".join(tools[name].manual for name in u.tools or ()))
     status: Status = "partial"
     error = say("react/messages", "out_of_steps", steps=steps)
     try:
@@ -84,6 +89,9 @@ def run(
     if all(s.failed for s in trace):
         status = "failed"
     return Result(status, "", _memory(trace), env.purse.spent_usd, trace=tuple(trace), error=error)
+
+
+run_alone = partial(run, prompt="react/alone.md")  # without a main agent above it
 
 
 def _act(
