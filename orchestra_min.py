@@ -235,10 +235,12 @@ def orchestrate(
     options: Options | None = None,
     out: str | Path | None = None,
     listeners: Sequence[Listener] = (),
+    workdir: str | Path | None = None,
 ) -> Trajectory:
     """Answer a question, recording everything into the folder `out` (runs/<time> by default).
 
-    `pool` None: from OPENAI_BASE_URL and OPENAI_API_KEY. Raises ConfigError before anything is paid,
+    `pool` None: from OPENAI_BASE_URL and OPENAI_API_KEY. `workdir`: a repository that mini-SWE
+    sub-agents change a copy of; `out`/changes.diff is what they changed. Raises ConfigError before anything is paid,
     EndpointError when the main agent's endpoint fails, TapeWriteError when the disk is full; the
     folder then holds all that was paid for.
     """
@@ -248,10 +250,14 @@ def orchestrate(
     if not question.strip():
         raise ConfigError("the question is empty")
     question = question.encode("utf-8", "replace").decode()  # no half characters on the wire
+    if workdir:
+        run_folder.check_repository(Path(workdir))
     files = run_folder.check_media([(modality, Path(path)) for modality, path in media])
     folder = run_folder.create(Path(out) if out else run_folder.default_path())
     with run_folder.removed_if_unused(folder), run_folder.locked(folder):
         task = Task(question, run_folder.import_media(folder, files))
+        if workdir:
+            run_folder.import_repository(folder, Path(workdir))
         manifest = Manifest(task, pool, options)
         run_folder.write_manifest(folder, manifest)
         return _run(folder, manifest, "record", None, listeners)
@@ -376,7 +382,9 @@ def _ask(arguments: Any, folder: Path, listeners: Sequence[Listener]) -> Traject
     a = arguments
     question = sys.stdin.read() if a.question == "-" else a.question
     pool = pools.choose(a.backends, a.model, a.perception)
+    own = {k: v for k in ("context", "sub_agent", "mode", "dom") if (v := getattr(a, k))}
     options = Options(
+        **own,
         method=a.method,
         rounds=a.rounds,
         steps=a.steps,
@@ -387,7 +395,7 @@ def _ask(arguments: Any, folder: Path, listeners: Sequence[Listener]) -> Traject
     )
     modalities: tuple[Modality, ...] = ("image", "audio", "video")
     media = [(m, path) for m in modalities for path in getattr(a, m)]
-    return orchestrate(question, media, pool, options, folder, listeners)
+    return orchestrate(question, media, pool, options, folder, listeners, a.workdir)
 
 
 def _report(result: Trajectory, arguments: Any) -> int:
@@ -398,6 +406,8 @@ def _report(result: Trajectory, arguments: Any) -> int:
         print(json.dumps(row, ensure_ascii=False))
     elif result.answer:
         print(result.answer)
+    if (changes := result.run / "changes.diff").exists() and not arguments.quiet:
+        print(f"what was changed: {changes}", file=sys.stderr)
     if result.cost_usd is None and not arguments.quiet:
         print("cost unknown: the pool has no price for a model that was used", file=sys.stderr)
     if result.fallback:

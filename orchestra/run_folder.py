@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -208,7 +209,7 @@ def fork(source: Path, target: Path, from_round: int) -> None:
     """
     manifest = read_manifest(source)
     try:
-        for part in (source / "media", source / "blobs", *(source / "work").glob("r*-t*")):
+        for part in (source / "media", source / "blobs", source / "workdir", *(source / "work").glob("r*-t*")):
             if part.is_dir() and _round(part.name, "-") < from_round:
                 shutil.copytree(part, target / part.relative_to(source), symlinks=True)
         with contextlib.closing(lines.Appender(target / "tape.jsonl")) as tape:
@@ -315,3 +316,40 @@ def _plain_name(path: Path, taken: set[str]) -> str:
     suffix = re.sub(r"[^\w.]+", "", path.suffix)[:10]
     numbers = ("", *(f"_{n}" for n in range(2, len(taken) + 2)))
     return next(name for n in numbers if (name := f"{stem}{n}{suffix}") not in taken)
+
+
+# ---- a repository to work in ---------------------------------------------------------------------
+
+
+def check_repository(path: Path) -> None:
+    """Raises ConfigError where `path` is no git repository, or there is no git to compare with."""
+    if not path.is_dir():
+        raise ConfigError(f"--workdir {path}: there is no such folder; check the path")
+    if not (path / ".git").exists():
+        raise ConfigError(
+            f"--workdir {path}: is no git repository (it has no .git); name its top folder, or "
+            "make it one with git init"
+        )
+    if not shutil.which("git"):
+        raise ConfigError("--workdir: needs git on this machine; install it")
+
+
+def import_repository(folder: Path, source: Path) -> None:
+    """Copy the files as they are now, without their history: its one commit is tagged `base`."""
+    target = folder / "workdir"
+    fixed = {"user.name": "orchestra-min", "user.email": "none", "commit.gpgsign": "false"}
+    settings = [part for k, v in fixed.items() for part in ("-c", f"{k}={v}")]
+    empty = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    commands = "init -q", "add -A", "commit -q --allow-empty --no-verify -m base", "tag base"
+    try:
+        shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+        for command in commands:
+            call = ["git", "-C", str(target), *settings, *command.split()]
+            env = {**os.environ, **empty}
+            subprocess.run(call, check=True, capture_output=True, text=True, env=env)
+    except (OSError, shutil.Error) as error:
+        why = getattr(error, "strerror", None) or "some file can not be read"
+        raise ConfigError(f"--workdir {source}: can not be copied ({why})") from None
+    except subprocess.CalledProcessError as error:
+        said = " ".join(error.stderr.split())[:200]
+        raise ConfigError(f"--workdir {source}: git can not read the copy ({said})") from None

@@ -49,6 +49,10 @@ def make(options: Options, pool: Pool, tools: Mapping[str, Tool]) -> Orchestrato
             from orchestrators.orchestra_o1 import OrchestraO1
 
             return OrchestraO1(pool.backends, tools, options.stop_threshold)
+        case "aorchestra":
+            from orchestrators.aorchestra import AOrchestra
+
+            return AOrchestra(pool.backends, tools, options.context, options.sub_agent)
         case "mas-orchestra":
             from orchestrators.mas_orchestra import MasOrchestra
 
