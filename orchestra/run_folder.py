@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra import lines
-from orchestra.pool import Engine, Pool
+from orchestra.pool import Engine, Pool, Worker
 from orchestra.vocabulary import Backend, ConfigError, Media, Modality, Price, Task
 
 VERSION = 1
@@ -167,7 +167,10 @@ def _pool(row: dict[str, Any]) -> Pool:
         Backend(**{**b, "price": Price(**b["price"]) if b["price"] else None})
         for b in row["backends"]
     )
-    return Pool(backends, row["main"], {k: Engine(**e) for k, e in row["engines"].items()})
+    engines = {k: Engine(**e) for k, e in row["engines"].items()}
+    rows = row.get("workers")
+    workers = None if rows is None else tuple(Worker(**w) for w in rows)
+    return Pool(backends, row["main"], engines, workers, row.get("experts", {}))
 
 
 @contextlib.contextmanager

@@ -53,6 +53,14 @@ def make(options: Options, pool: Pool, tools: Mapping[str, Tool]) -> Orchestrato
             from orchestrators.aorchestra import AOrchestra
 
             return AOrchestra(pool.backends, tools, options.context, options.sub_agent)
+        case "toolorchestra" if options.mode == "prompted":
+            from orchestrators.toolorchestra_prompted import PromptedToolOrchestra
+
+            return PromptedToolOrchestra(pool, tuple(tools))
+        case "toolorchestra":
+            from orchestrators.toolorchestra import ToolOrchestra
+
+            return ToolOrchestra(pool)
         case "mas-orchestra":
             from orchestrators.mas_orchestra import MasOrchestra
 

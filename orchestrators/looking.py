@@ -25,3 +25,9 @@ def files_as_text(texts: Sequence[tuple[str, str]]) -> str:
 def files_listed(state: State) -> str:
     names = ", ".join(m.name for m in state.task.media)
     return "\n" + say("looking", "listed", files=names) if names else ""
+
+
+def files_found(state: State) -> str:
+    """What the looks of the first turn found, in the order of the files."""
+    seen = [h.summary or h.error for h in state.history if h.id.startswith("file:")]
+    return files_as_text([(m.name, text) for m, text in zip(state.task.media, seen, strict=False)])

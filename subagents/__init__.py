@@ -33,6 +33,7 @@ STYLES: dict[str, Run] = {
     "enhance_reasoning": experts.enhance_reasoning,
     "search": experts.search,
     "worker": experts.worker,
+    "search-worker": experts.search_worker,
 }  # by SubTask.agent
 GRACE_S = 1.0  # after an interrupt: how long calls in flight may still reach the tape
 

@@ -9,12 +9,15 @@ Differences from the paper / the released code
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 
 from orchestra.prompts import say
-from orchestra.vocabulary import Modality
+from orchestra.vocabulary import Modality, Result, SubTask
 from subagents.asking import CODE, SEARCH, Asking, agent
+from subagents.react import Call, OnStep
 from subagents.reasoning import answer_of
-from tools import ToolError
+from tools import Environment, Tool, ToolError
 
 QUERIES = 3  # of one search
 LOOK_WITH: dict[Modality, tuple[str, str]] = {
@@ -60,12 +63,29 @@ def worker(it: Asking) -> str:
 
 
 @agent
-def look(it: Asking) -> str:
-    """What one file of the task shows or says, by its own tool."""
+def search_worker(it: Asking) -> str:
+    """A worker that is the search tool; its input is the query."""
+    return _observed(it, it.use(SEARCH, query=it.u.instruction))
+
+
+def look(
+    u: SubTask, env: Environment, tools: Mapping[str, Tool], call: Call, steps: int, on_step: OnStep
+) -> Result:
+    """What one file shows or says: a summary, for it answers no question."""
+    z = _look(u, env, tools, call, steps, on_step)
+    return replace(z, answer="", summary=z.answer)
+
+
+@agent
+def _look(it: Asking) -> str:
     media = next(m for m in it.env.task.media if m.name in it.u.instruction)
     name, parameter = LOOK_WITH[media.modality]
     query = say("looking", "query", question=it.env.task.question)
-    observation = it.use(name, query=query, **{parameter: media.name})
+    return _observed(it, it.use(name, query=query, **{parameter: media.name}))
+
+
+def _observed(it: Asking, observation: str) -> str:
+    """The observation, unless it is an error."""
     if it.trace[-1].failed:
         raise ToolError(observation)
     return observation
