@@ -26,14 +26,15 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orchestrators
 from orchestra import pool as pools
-from orchestra import run_folder, trajectory
+from orchestra import comparison, run_folder, trajectory
 from orchestra.backends import Chat, Message, Reply
 from orchestra.log import Log
 from orchestra.memory import best_supported_answer, compress, summarize
@@ -82,7 +83,8 @@ class Run:
         self.chat = Chat(tape, self.options.timeout_s)
         self.tools = all_tools()
         self.orchestrator = orchestrators.make(self.options, self.pool, self.tools)
-        self.rounds = self.options.rounds or self.orchestrator.rounds
+        once = self.orchestrator.rounds == 1  # the method decides once, whatever is asked for
+        self.rounds = 1 if once else self.options.rounds or self.orchestrator.rounds
         self.sub_agents = SubAgents(
             self.environment, self.tools, recorder, self.options.steps, threads
         )
@@ -221,6 +223,7 @@ class Trajectory:
     fallback: bool
     rounds: int
     calls: int
+    tokens: int  # in and out, as far as the endpoints said
     cost_usd: float | None  # the whole run's; None: some price is unknown
     paid_usd: float | None  # of it, paid by this invocation
     latency_s: float
@@ -261,6 +264,43 @@ def orchestrate(
         manifest = Manifest(task, pool, options)
         run_folder.write_manifest(folder, manifest)
         return _run(folder, manifest, "record", None, listeners)
+
+
+def compare(
+    methods: Sequence[str],
+    question: str,
+    media: Sequence[tuple[Modality, str | Path]] = (),
+    pool: Pool | None = None,
+    options: Options | None = None,
+    out: str | Path | None = None,
+    workdir: str | Path | None = None,
+    side_by_side: bool = False,
+) -> dict[str, Trajectory | EndpointError]:
+    """The question by each method, in turn or side by side, each in its own folder under `out`.
+
+    A method whose endpoint fails, fails alone. Raises as `orchestrate` does otherwise.
+    """
+    options = options or Options()
+    pool = pool or pools.from_environment(None)
+    for method in methods:  # what one of them can not do is said before anything is paid
+        orchestrators.make(replace(options, method=method), pool, all_tools())
+    if workdir:
+        run_folder.check_repository(Path(workdir))
+    folder = run_folder.create(Path(out) if out else run_folder.default_path())
+
+    def one(method: str) -> Trajectory | EndpointError:
+        own = replace(options, method=method)
+        repository = workdir if method == "aorchestra" else None
+        try:
+            return orchestrate(question, media, pool, own, folder / method, workdir=repository)
+        except EndpointError as error:
+            return error
+
+    with run_folder.removed_if_unused(folder, "*/tape.jsonl"):
+        if not side_by_side:
+            return {method: one(method) for method in methods}
+        with ThreadPoolExecutor(len(methods)) as executor:
+            return dict(zip(methods, executor.map(one, methods), strict=True))
 
 
 def replay(
@@ -334,7 +374,7 @@ def _run(
         end = {"answer": answer, "fallback": fallback, "rounds": rounds, "calls": books.calls}
         timing = {"latency_s": latency_s}
         recorder.emit("end", (rounds + 2,), timing, **end, cost_usd=books.cost_usd)
-        money = books.calls, books.cost_usd, books.paid_usd
+        money = books.calls, books.tokens, books.cost_usd, books.paid_usd
         return Trajectory(answer, fallback, rounds, *money, latency_s, folder, recorder.events)
 
 
@@ -355,6 +395,8 @@ def main(arguments: Any) -> int:
     new = not stored or arguments.from_round
     folder = (arguments.out or run_folder.default_path()) if new else stored
     try:
+        if arguments.compare:
+            return _compare(arguments, folder)
         with contextlib.ExitStack() as stack:
             listeners: list[Listener] = []
             if sys.stderr.isatty() and not arguments.quiet:
@@ -379,7 +421,27 @@ def main(arguments: Any) -> int:
 
 
 def _ask(arguments: Any, folder: Path, listeners: Sequence[Listener]) -> Trajectory:
+    return orchestrate(*_asked(arguments), folder, listeners, arguments.workdir)
+
+
+def _compare(arguments: Any, folder: Path) -> int:
+    """One table, or one JSON object a method. The exit code is the worst of the methods'."""
     a = arguments
+    rows: list[comparison.Row] = []
+    for method, result in compare(a.compare, *_asked(a), folder, a.workdir, a.side_by_side).items():
+        if isinstance(result, EndpointError):
+            rows.append({"method": method, "error": str(result)})
+            continue
+        row = {"method": method, **_row(result), "tokens": result.tokens}
+        rows.append({**row, "critical_path_s": comparison.critical_path_s(result.events)})
+    print(json.dumps(rows, ensure_ascii=False) if a.json else comparison.table(rows))
+    if not a.quiet:
+        print(f"a run each in {folder}; --replay plays one again", file=sys.stderr)
+    return max(4 if "error" in row else int(row["fallback"]) for row in rows)
+
+
+def _asked(a: Any) -> tuple[str, list[tuple[Modality, str | Path]], Pool, Options]:
+    """What to ask: the question, its files, the pool and the options of the command line."""
     question = sys.stdin.read() if a.question == "-" else a.question
     pool = pools.choose(a.backends, a.model, a.perception)
     own = {k: v for k in ("context", "sub_agent", "mode", "dom") if (v := getattr(a, k))}
@@ -394,16 +456,13 @@ def _ask(arguments: Any, folder: Path, listeners: Sequence[Listener]) -> Traject
         stop_threshold=a.stop_threshold,
     )
     modalities: tuple[Modality, ...] = ("image", "audio", "video")
-    media = [(m, path) for m in modalities for path in getattr(a, m)]
-    return orchestrate(question, media, pool, options, folder, listeners, a.workdir)
+    media: list[tuple[Modality, str | Path]] = [(m, p) for m in modalities for p in getattr(a, m)]
+    return question, media, pool, options
 
 
 def _report(result: Trajectory, arguments: Any) -> int:
     if arguments.json:
-        keys = ("answer", "fallback", "cost_usd", "paid_usd", "calls", "rounds", "latency_s", "run")
-        row = {k: getattr(result, k) for k in keys}
-        row |= {"answer": result.answer or None, "run": str(result.run)}
-        print(json.dumps(row, ensure_ascii=False))
+        print(json.dumps(_row(result), ensure_ascii=False))
     elif result.answer:
         print(result.answer)
     if (changes := result.run / "changes.diff").exists() and not arguments.quiet:
@@ -414,6 +473,12 @@ def _report(result: Trajectory, arguments: Any) -> int:
         said = "a fallback answer, from the evidence" if result.answer else "no answer found"
         print(f"{said}; see {result.run}", file=sys.stderr)
     return 1 if result.fallback else 0
+
+
+def _row(result: Trajectory) -> dict[str, Any]:
+    keys = ("answer", "fallback", "cost_usd", "paid_usd", "calls", "rounds", "latency_s", "run")
+    row = {k: getattr(result, k) for k in keys}
+    return row | {"answer": result.answer or None, "run": str(result.run)}
 
 
 if __name__ == "__main__":

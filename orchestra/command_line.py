@@ -13,7 +13,9 @@ OWNERS = {
     "workdir": "aorchestra",
     "mode": "toolorchestra",
     "dom": "mas-orchestra",
+    "stop_threshold": "orchestra-o1",
 }  # flags of one method alone
+DECIDE_ONCE = {"mas-orchestra", "react"}
 EXIT_CODES = (
     "exit codes: 0 answered, 1 only a fallback answer, 2 usage or configuration, 3 tape miss, "
     "4 endpoint, 130 interrupted"
@@ -175,6 +177,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     for name, method in OWNERS.items():
         if given[name] is not None and method not in methods and not stored:
             p.error(f"--{name.replace('_', '-')}: belongs to --method {method}")
+    if a.rounds and set(methods) <= DECIDE_ONCE:
+        p.error(f"--rounds: {' and '.join(sorted(methods))} decides once; leave it out")
     if a.compare and a.method != p.get_default("method"):
         p.error("--compare: names the methods itself; leave --method out")
     if a.side_by_side and not a.compare:

@@ -174,13 +174,12 @@ def _pool(row: dict[str, Any]) -> Pool:
 
 
 @contextlib.contextmanager
-def removed_if_unused(path: Path) -> Iterator[None]:
+def removed_if_unused(path: Path, tapes: str = "tape.jsonl") -> Iterator[None]:
     """Take a new run folder away again if the run fails before anything is on its tape."""
     try:
         yield
     except BaseException:
-        tape = path / "tape.jsonl"
-        if not tape.exists() or tape.stat().st_size == 0:
+        if not any(tape.stat().st_size for tape in path.glob(tapes)):
             shutil.rmtree(path, ignore_errors=True)
         raise
 

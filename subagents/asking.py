@@ -59,8 +59,11 @@ class Asking:
         """
         purses = self.env.purse.split(len(prompts), later)
         numbers = range(len(self.trace) + 1, len(self.trace) + 1 + len(prompts))
-        with ThreadPoolExecutor(len(prompts), thread_name_prefix="side-by-side") as executor:
-            outcomes = list(executor.map(self._one, numbers, prompts, purses))
+        if len(prompts) == 1:
+            outcomes = [self._one(numbers[0], prompts[0], purses[0])]
+        else:
+            with ThreadPoolExecutor(len(prompts), thread_name_prefix="side-by-side") as executor:
+                outcomes = list(executor.map(self._one, numbers, prompts, purses))
         for (what, _), purse, outcome in zip(prompts, purses, outcomes, strict=True):
             self.env.purse.join(purse)
             self._note(Step(what, {}, "", str(outcome), failed=not isinstance(outcome, str)))

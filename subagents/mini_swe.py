@@ -79,7 +79,9 @@ def _act(reply: str, env: Environment) -> Step:
 
     def execute() -> str:
         _prepare(env.folder)
-        return code.run(blocks[0], "bash", COMMAND_TIMEOUT_S, env.folder)
+        # A file changed twice in one second would else run from its old byte code.
+        command = f"export PYTHONDONTWRITEBYTECODE=1\n{blocks[0]}"
+        return code.run(command, "bash", COMMAND_TIMEOUT_S, env.folder)
 
     return Step(
         "bash", {"command": blocks[0]}, thought, _capped(env.local("bash", arguments, execute))

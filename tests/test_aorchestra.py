@@ -64,8 +64,12 @@ def test_the_model_and_tools_of_the_tuple_do_the_task(endpoint, tmp_path):
 
 @pytest.mark.parametrize(
     ("context", "told", "untold"),
-    [("curated", "KNOWN", "found it"), ("none", "Nothing more", "KNOWN"), ("full", "found it", "KNOWN")],
-)  # fmt: skip
+    [
+        ("curated", "KNOWN", "found it"),
+        ("none", "Nothing more", "KNOWN"),
+        ("full", "found it", "KNOWN"),
+    ],
+)
 def test_context_is_shared_as_the_ablation_asks(context, told, untold, endpoint, tmp_path):
     second = tuple4("second", context="KNOWN")
     decisions = (tuple4("first"), second, complete("42"))

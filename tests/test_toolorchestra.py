@@ -49,7 +49,7 @@ GOOD = {
     "spaces in the slot": call("search", " search-1 "),
     "extra arguments": '<tool_call>{"name": "search", "arguments": {"model": "search-1", "q": 1}}',
     "extra keys": '<tool_call>{"id": 1, "name": "search", "arguments": {"model": "search-1"}}',
-    "parameters for arguments": '<tool_call>{"name": "search", "parameters": {"model": "search-1"}}',
+    "parameters for arguments": call("search", "search-1").replace("arguments", "parameters"),
     "a list in the tag": f"<tool_call>[{STRING}]</tool_call>",
     "text behind the object": SEARCH.replace("}}", "}} and so on"),
 }  # fmt: skip
