@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import Any
 
 import orchestrators
-from orchestra import pool as pools
 from orchestra import comparison, run_folder, trajectory
+from orchestra import pool as pools
 from orchestra.backends import Chat, Message, Reply
 from orchestra.log import Log
 from orchestra.memory import best_supported_answer, compress, summarize
@@ -127,7 +127,7 @@ class Run:
         )
 
     def decide(self, state: State, last_chance: bool = False) -> Decision:
-        """y_t; a mistake is told back. Raises the last ModelMistake, BudgetExceeded, EndpointError."""
+        """y_t; a mistake is told back. Raises the last one, BudgetExceeded or EndpointError."""
         mistake = ""
         for attempt in range(1, ATTEMPTS + 1):
             replies: list[Reply] = []
@@ -243,9 +243,9 @@ def orchestrate(
     """Answer a question, recording everything into the folder `out` (runs/<time> by default).
 
     `pool` None: from OPENAI_BASE_URL and OPENAI_API_KEY. `workdir`: a repository that mini-SWE
-    sub-agents change a copy of; `out`/changes.diff is what they changed. Raises ConfigError before anything is paid,
-    EndpointError when the main agent's endpoint fails, TapeWriteError when the disk is full; the
-    folder then holds all that was paid for.
+    sub-agents change a copy of; `out`/changes.diff is what they changed. Raises ConfigError before
+    anything is paid, EndpointError when the main agent's endpoint fails, TapeWriteError when the
+    disk is full; the folder then holds all that was paid for.
     """
     options = options or Options()
     pool = pool or pools.from_environment(None)
@@ -296,11 +296,15 @@ def compare(
         except EndpointError as error:
             return error
 
-    with run_folder.removed_if_unused(folder, "*/tape.jsonl"):
+    try:
         if not side_by_side:
             return {method: one(method) for method in methods}
         with ThreadPoolExecutor(len(methods)) as executor:
             return dict(zip(methods, executor.map(one, methods), strict=True))
+    except ConfigError:
+        with contextlib.suppress(OSError):  # some run is in it
+            folder.rmdir()
+        raise
 
 
 def replay(
@@ -312,9 +316,9 @@ def replay(
     with run_folder.locked(folder, shared=True):
         again = _run(folder, manifest, "replay", parallel, listeners)
         recorded = trajectory.read(folder / "trajectory.jsonl")
-    if recorded and recorded[-1]["event"] == "end":
-        if difference := trajectory.first_difference(recorded, again.events):
-            raise TapeMiss(f"{folder}: the replay differs from the record: {difference}")
+    complete = recorded and recorded[-1]["event"] == "end"
+    if complete and (difference := trajectory.first_difference(recorded, again.events)):
+        raise TapeMiss(f"{folder}: the replay differs from the record: {difference}")
     return again
 
 
@@ -360,7 +364,7 @@ def _run(
                 stack.enter_context(contextlib.closing(Log(folder / "log.txt"))),
                 *listeners,
             )
-        recorder = stack.enter_context(contextlib.closing(Recorder(file, listeners)))
+        recorder = stack.enter_context(contextlib.closing(Recorder(file, tuple(listeners))))
         recorder.emit("run", (0,), **run_folder.stored_row(folder))
         run = Run(manifest, tape, recorder, folder, threads or manifest.options.parallel)
         try:

@@ -4,7 +4,7 @@
     python benchmarks/latency.py
 
 The limit of a row is the longest chain of calls that need each other; `in a row` is what one call
-after another would take. Each figure is the median of 5 runs after a warm-up, recording on, against
+after another would take. Each figure is the median of 7 runs after a warm-up, recording on, against
 a scripted server in a process of its own. Below: Proposition 1 of arXiv 2606.13707 (Eq. 16-18),
 AOrchestra beside Orchestra-o1 on 8 independent sub-tasks of 3 calls each.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -112,7 +113,7 @@ def median_s(url: str, method: str, question: str) -> float:
     backend = Backend("scripted", "scripted", url, skills={"txt": 1.0}, price=Price(0, 0, 0))
     pool = Pool((backend,), "scripted", {"image": Engine("local"), "audio": Engine("local")})
     walls = []
-    for _ in range(6):
+    for _ in range(8):
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "run"
             run = orchestra_min.orchestrate(question, (), pool, Options(method=method), out)
@@ -150,6 +151,7 @@ def main() -> None:
     assert server.stdin and server.stdout
     url = f"http://127.0.0.1:{server.stdout.readline().strip()}/v1"
     with_echo()
+    print(f"load of this machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     nodes_s = sum(node_s(layer, i) for layer in range(LAYERS) for i in range(K))
     rows = [
         ("MAS, 3 layers x 8", "layers", layers_path_s(), nodes_s + 2 * CALL_S, MAS_MARK),

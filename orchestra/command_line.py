@@ -7,6 +7,12 @@ from pathlib import Path
 from typing import NoReturn
 
 METHODS = ("orchestra-o1", "aorchestra", "toolorchestra", "mas-orchestra", "react")
+CHOICES = {
+    "context": ("curated", "none", "full"),
+    "sub_agent": ("react", "mini-swe"),
+    "mode": ("rl", "prompted"),
+    "dom": ("low", "high"),
+}
 OWNERS = {
     "context": "aorchestra",
     "sub_agent": "aorchestra",
@@ -64,11 +70,11 @@ def parser() -> argparse.ArgumentParser:
     method = p.add_argument_group("of one method")
     method.add_argument(
         "--context",
-        choices=("curated", "none", "full"),
+        choices=CHOICES["context"],
         help="aorchestra: what a sub-agent is told of the results so far (curated)",
     )
     method.add_argument(
-        "--sub-agent", choices=("react", "mini-swe"), help="aorchestra: its executors (react)"
+        "--sub-agent", choices=CHOICES["sub_agent"], help="aorchestra: its executors (react)"
     )
     method.add_argument(
         "--workdir",
@@ -78,11 +84,11 @@ def parser() -> argparse.ArgumentParser:
     )
     method.add_argument(
         "--mode",
-        choices=("rl", "prompted"),
+        choices=CHOICES["mode"],
         help="toolorchestra: its trained tool calls, or numbered workers (rl)",
     )
     method.add_argument(
-        "--dom", choices=("low", "high"), help="mas-orchestra: one agent, or a graph (high)"
+        "--dom", choices=CHOICES["dom"], help="mas-orchestra: one agent, or a graph (high)"
     )
     model = p.add_argument_group("models")
     model.add_argument(

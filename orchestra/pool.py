@@ -14,6 +14,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from orchestra.vocabulary import SKILLS, Backend, ConfigError, Price
+from orchestra.workers import Worker, read_experts, read_workers
 
 OPENAI_URL = "https://api.openai.com/v1"
 KEYS = {
@@ -28,27 +29,6 @@ KEYS = {
     "options",
 }
 ENGINE_KEYS = {"engine", "backend", "transcription_model", "usd_per_minute"}
-WORKER_KEYS = {"id", "name", "type", "model", "base_url", "api_key", "description"}
-EXPERT_SLOTS = {  # ToolOrchestra's tools, each slot with $/M in, $/M out, latency in s
-    "enhance_reasoning": {
-        "reasoner-1": (1.25, 10.0, 31.0),
-        "reasoner-2": (0.25, 2.0, 25.0),
-        "reasoner-3": (0.8, 0.8, 9.0),
-    },
-    "answer": {
-        "answer-1": (1.25, 10.0, 96.0),
-        "answer-2": (0.25, 2.0, 27.0),
-        "answer-3": (0.9, 0.9, 15.0),
-        "answer-4": (0.8, 0.8, 11.0),
-        "answer-math-1": (0.9, 0.9, 13.0),
-        "answer-math-2": (0.2, 0.2, 9.0),
-    },
-    "search": {
-        "search-1": (1.25, 10.0, 22.0),
-        "search-2": (0.25, 2.0, 16.0),
-        "search-3": (0.8, 0.8, 8.0),
-    },
-}
 
 
 @dataclass(frozen=True)
@@ -63,17 +43,6 @@ class Engine:
         ""  # audio only: the transcription endpoint instead of a chat with `input_audio`
     )
     usd_per_minute: float | None = None  # of the transcription endpoint
-
-
-@dataclass(frozen=True)
-class Worker:
-    """An entry of ToolOrchestra's prompted pool: `backend` is one of B, its own endpoint among them."""
-
-    id: int
-    name: str
-    type: Literal["chat", "search"]
-    backend: str
-    description: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,6 +63,10 @@ class Pool:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(b.name for b in self.backends)
+
+    def expert(self, slot: str) -> str:
+        """The backend behind a slot. Unmapped, slot n is the n-th of the pool, or its last."""
+        return self.experts.get(slot) or self.names[min(int(slot[-1]), len(self.names)) - 1]
 
 
 def load(path: Path) -> Pool:
@@ -141,8 +114,8 @@ class _PoolFile:
             raise self.error(
                 "main", f"{main!r} is no backend of this file; one of {', '.join(names)}"
             )
-        experts = self.experts(table.get("expert_model_mapping", {}), names)
-        workers, own = self.workers(table.get("worker"), backends)
+        experts = read_experts(table.get("expert_model_mapping", {}), names, self.error)
+        workers, own = read_workers(table.get("worker"), backends, self.error)
         pool = Pool((*backends, *own), main, {}, workers, experts)
         return replace(
             pool, engines={**default_engines(pool), **self.engines(table.get("engines", {}), names)}
@@ -152,7 +125,13 @@ class _PoolFile:
         if unknown := sorted(set(entry) - KEYS):
             raise self.error(unknown[0], f"unknown key; known: {', '.join(sorted(KEYS))}", i)
         name, url = self.text(entry, "name", i), self.text(entry, "base_url", i)
-        if not _is_endpoint(url):
+        parts = urlsplit(url)
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or parts.username
+            or parts.password
+        ):
             raise self.error(
                 "base_url", "needs http(s)://host/... without a user or password in it", i
             )
@@ -201,72 +180,6 @@ class _PoolFile:
             engines[tool] = Engine(**entry)
         return engines
 
-    def experts(self, table: Any, names: list[str]) -> dict[str, str]:
-        """ToolOrchestra's EXPERT_MODEL_MAPPING: slot = "backend"."""
-        if not isinstance(table, dict):
-            raise self.error("expert_model_mapping", 'needs a table of slot = "backend"')
-        slots = [slot for of_tool in EXPERT_SLOTS.values() for slot in of_tool]
-        for slot, name in table.items():
-            if slot not in slots:
-                raise self.error(slot, f"unknown slot; one of {', '.join(slots)}")
-            if name not in names:
-                raise self.error(slot, f"{name!r} is no backend; one of {', '.join(names)}")
-        return dict(table)
-
-    def workers(
-        self, entries: Any, backends: tuple[Backend, ...]
-    ) -> tuple[tuple[Worker, ...] | None, list[Backend]]:
-        """The [[worker]] entries, and the backends of those with an endpoint of their own."""
-        if entries is None:
-            return None, []
-        if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
-            raise self.error("worker", "needs [[worker]] tables")
-        workers: list[Worker] = []
-        own: list[Backend] = []
-        for i, entry in enumerate(entries):
-            worker, backend = self.worker(entry, i, backends)
-            if worker.id in [w.id for w in workers]:
-                raise self.error("id", f"{worker.id} is there twice", i, "worker")
-            workers.append(worker)
-            own += [backend] if backend else []
-        return tuple(workers), own
-
-    def worker(
-        self, entry: dict[str, Any], i: int, backends: tuple[Backend, ...]
-    ) -> tuple[Worker, Backend | None]:
-        """One entry, and its backend where it has a base_url of its own."""
-
-        def bad(key: str, what: str) -> ConfigError:
-            return self.error(key, what, i, "worker")
-
-        if unknown := sorted(set(entry) - WORKER_KEYS):
-            raise bad(unknown[0], f"unknown key; known: {', '.join(sorted(WORKER_KEYS))}")
-        if type(entry.get("id")) is not int:
-            raise bad("id", f"needs a whole number, not {entry.get('id')!r}")
-        for key in ("name", "type", "model"):
-            if not isinstance(entry.get(key), str) or not entry[key]:
-                raise bad(key, "needs a text in quotes")
-        if entry["type"] not in ("chat", "search"):
-            raise bad("type", f'needs "chat" or "search", not {entry["type"]!r}')
-        for key in ("base_url", "api_key", "description"):
-            if not isinstance(entry.get(key, ""), str):
-                raise bad(key, "needs a text in quotes")
-        names, url = [b.name for b in backends], str(entry.get("base_url", ""))
-        secret = str(entry.get("api_key", ""))
-        if secret and not re.fullmatch(r"\$\w+", secret):
-            raise bad("api_key", 'needs the name of an environment variable, as in "$MY_KEY"')
-        if not url and entry["model"] not in names:
-            known = ", ".join(names)
-            raise bad("model", f"without base_url it needs a backend of this file: {known}")
-        if url and not _is_endpoint(url):
-            raise bad("base_url", "needs http(s)://host/... without a user or password in it")
-        name = f"worker {entry['id']}" if url else entry["model"]
-        skills = {"txt": 1.0, "code": 1.0}
-        own = Backend(name, entry["model"], url.rstrip("/"), secret[1:], skills)
-        description = entry.get("description", "")
-        worker = Worker(entry["id"], entry["name"], entry["type"], name, description)
-        return worker, own if url else None
-
     def text(self, entry: dict[str, Any], key: str, i: int, default: str | None = None) -> str:
         value = entry.get(key, default)
         if not isinstance(value, str) or (not value and default is None):
@@ -305,18 +218,6 @@ class _PoolFile:
             if re.search(rf"(?<![\w-]){re.escape(key)}(?![\w-])[\"']?\s*[=\].]", self.lines[n])
         ]
         return ConfigError(f"{self.path}:{(hits[0] if hits else start) + 1}: {key}: {what}")
-
-
-def _is_endpoint(url: str) -> bool:
-    parts = urlsplit(url)
-    web = parts.scheme in ("http", "https") and bool(parts.hostname)
-    return web and not (parts.username or parts.password)
-
-
-def expert(pool: Pool, slot: str) -> str:
-    """The backend behind a slot. Unmapped, slot n is the n-th of the pool, or its last."""
-    n = int(slot[-1])
-    return pool.experts.get(slot) or pool.names[min(n, len(pool.names)) - 1]
 
 
 def default_engines(pool: Pool) -> dict[str, Engine]:

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestra import lines
-from orchestra.pool import Engine, Pool, Worker
+from orchestra.pool import Engine, Pool
 from orchestra.vocabulary import Backend, ConfigError, Media, Modality, Price, Task
+from orchestra.workers import Worker
 
 VERSION = 1
 MAX_BYTES: dict[Modality, int] = {"image": 100 << 20, "audio": 1 << 30, "video": 4 << 30}
@@ -174,12 +175,13 @@ def _pool(row: dict[str, Any]) -> Pool:
 
 
 @contextlib.contextmanager
-def removed_if_unused(path: Path, tapes: str = "tape.jsonl") -> Iterator[None]:
+def removed_if_unused(path: Path) -> Iterator[None]:
     """Take a new run folder away again if the run fails before anything is on its tape."""
     try:
         yield
     except BaseException:
-        if not any(tape.stat().st_size for tape in path.glob(tapes)):
+        tape = path / "tape.jsonl"
+        if not tape.exists() or tape.stat().st_size == 0:
             shutil.rmtree(path, ignore_errors=True)
         raise
 
@@ -211,7 +213,8 @@ def fork(source: Path, target: Path, from_round: int) -> None:
     """
     manifest = read_manifest(source)
     try:
-        for part in (source / "media", source / "blobs", source / "workdir", *(source / "work").glob("r*-t*")):
+        whole = (source / name for name in ("media", "blobs", "workdir"))
+        for part in (*whole, *(source / "work").glob("r*-t*")):
             if part.is_dir() and _round(part.name, "-") < from_round:
                 shutil.copytree(part, target / part.relative_to(source), symlinks=True)
         with contextlib.closing(lines.Appender(target / "tape.jsonl")) as tape:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from orchestra.backends import Message, Reply
-from orchestra.command_line import METHODS
+from orchestra.command_line import CHOICES, METHODS
 from orchestra.pool import Pool
 from orchestra.run_folder import Options
 from orchestra.vocabulary import ConfigError, Decision, State
@@ -43,7 +43,11 @@ class Orchestrator(Protocol):
 
 
 def make(options: Options, pool: Pool, tools: Mapping[str, Tool]) -> Orchestrator:
-    """The orchestrator of a --method."""
+    """The orchestrator of a --method. Raises ConfigError for an option that it does not know."""
+    for name, known in CHOICES.items():
+        if (value := getattr(options, name)) not in known:
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--{flag} {value}: is none of {', '.join(known)}")
     match options.method:
         case "orchestra-o1":
             from orchestrators.orchestra_o1 import OrchestraO1

@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestra.pool import EXPERT_SLOTS, Pool, expert
+from orchestra.pool import Pool
 from orchestra.prompts import render, say
 from orchestra.vocabulary import Decision, Delegate, ModelMistake, State, SubTask
+from orchestra.workers import EXPERT_SLOTS
 from orchestrators import Ask
 from orchestrators.delegation import object_schema
 from orchestrators.looking import files_found, looks
@@ -111,6 +112,6 @@ class ToolOrchestra:
 
     def expert(self, state: State, name: str, slot: str, fallback: str = "") -> Delegate:
         number = 1 + sum(kind_of(h.id) == name for h in state.history)
-        backend = expert(self.pool, slot)
+        backend = self.pool.expert(slot)
         u = SubTask(f"{name}{number}", slot, gathered(state), backend, (), agent=name)
         return Delegate((u,), drain=name == "answer", fallback=fallback)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestra.parsing import find_action
-from orchestra.pool import Pool, Worker
+from orchestra.pool import Pool
 from orchestra.prompts import render, say
 from orchestra.vocabulary import (
     Complete,
@@ -26,6 +26,7 @@ from orchestra.vocabulary import (
     State,
     SubTask,
 )
+from orchestra.workers import Worker
 from orchestrators import Ask
 from orchestrators.delegation import object_schema
 from orchestrators.looking import files_found, looks

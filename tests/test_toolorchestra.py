@@ -9,9 +9,10 @@ import pytest
 
 import orchestra_min
 from orchestra import trajectory
-from orchestra.pool import EXPERT_SLOTS, expert, load
+from orchestra.pool import load
 from orchestra.run_folder import Options
 from orchestra.vocabulary import ConfigError, ModelMistake
+from orchestra.workers import EXPERT_SLOTS
 from orchestra_min import orchestrate, replay
 from orchestrators.tool_calls import read_call
 from tests.conftest import ROOT, pool_at
@@ -336,7 +337,7 @@ def test_the_mapping_and_the_workers_are_read(tmp_path):
         WORKER.replace("3", "7").replace("small", "x") + 'base_url = "http://h/v1"\napi_key = "$K"'
     )
     pool = pool_file(tmp_path, f'{WORKER}{other}\n[expert_model_mapping]\n"answer-1" = "small"')
-    assert (expert(pool, "answer-1"), expert(pool, "reasoner-1")) == ("small", "big")
+    assert (pool.expert("answer-1"), pool.expert("reasoner-1")) == ("small", "big")
     assert pool.workers is not None and [w.id for w in pool.workers] == [3, 7]
     assert pool["worker 7"].model == "x" and pool["worker 7"].api_key_env == "K"
 
