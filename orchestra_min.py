@@ -299,8 +299,11 @@ def compare(
     try:
         if not side_by_side:
             return {method: one(method) for method in methods}
-        with ThreadPoolExecutor(len(methods)) as executor:
+        executor = ThreadPoolExecutor(len(methods))
+        try:
             return dict(zip(methods, executor.map(one, methods), strict=True))
+        finally:
+            executor.shutdown(wait=False)  # Ctrl-C waits for no run
     except ConfigError:
         with contextlib.suppress(OSError):  # some run is in it
             folder.rmdir()

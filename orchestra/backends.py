@@ -110,7 +110,7 @@ class Chat:
     def __init__(self, tape: Tape, timeout_s: float = TIMEOUT_S) -> None:
         self.tape, self.timeout_s = tape, timeout_s
         # A replay plays the last outcome of a call at once: it neither tries again nor waits.
-        self.options: dict[str, Any] = {"max_retries": 0} if tape.mode == "replay" else {}
+        self.options: openai.RequestOptions = {"max_retries": 0} if tape.mode == "replay" else {}
 
     def __call__(
         self,
@@ -121,8 +121,8 @@ class Chat:
         logprobs: bool = False,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> Reply:
-        """Ask `backend`. `schema` is (name, JSON schema) of the answer wanted; `tools` are functions
-        to call, described in the text where the endpoint takes none, and a call comes back as text.
+        """Ask `backend`. `schema` is (name, JSON schema) of the answer wanted; `tools`: functions
+        to call, in the text where the endpoint takes none. A call comes back as text.
 
         Raises EndpointError, BudgetExceeded, and ConfigError where no model is named and the
         endpoint serves several.
@@ -137,7 +137,8 @@ class Chat:
         extras = {} if plain in self.tape.facts else wanted
         # The bound is of what is wanted, refused or not: a replay knows of a refusal from the start
         # and must come to the same limit.
-        bound = input_token_bound({**body, **wanted})
+        either = {**body, **wanted}, _in_text(body, tools)
+        bound = max(map(input_token_bound, either)) if tools else input_token_bound(either[0])
         if limit := purse.output_tokens(backend, bound):
             field = "max_completion_tokens" if "openai.com" in backend.base_url else "max_tokens"
             body[field] = limit
@@ -168,11 +169,10 @@ class Chat:
 
         Raises EndpointError.
         """
-        endpoint = (
-            self._client(backend)
-            .with_options(**self.options)
-            .audio.transcriptions.with_raw_response
-        )
+        one = self._client(backend)
+        if "max_retries" in self.options:
+            one = one.with_options(max_retries=self.options["max_retries"])
+        endpoint = one.audio.transcriptions.with_raw_response
         try:
             answer = endpoint.create(model=model, file=sound, prompt=hint).http_response
         except openai.APIError as error:
@@ -243,7 +243,7 @@ class Chat:
             return EndpointError(
                 f"{where}: can not be reached ({why}); is it up, is the URL right?"
             )
-        status = getattr(error, "status_code", "?")
+        status: Any = getattr(error, "status_code", "?")
         advice = {
             401: f"check the key in {backend.api_key_env or 'OPENAI_API_KEY'}",
             403: f"the key in {backend.api_key_env or 'OPENAI_API_KEY'} may not do this",
@@ -328,17 +328,17 @@ def _read(backend: Backend, response: httpx2.Response) -> Reply:
         content = "".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
     said_text = str(content or "") + calls
     text = said_text.encode("utf-8", "replace").decode()  # no half characters
-    asked, said, cached = _tokens(data.get("usage"))
+    asked, given, cached = _tokens(data.get("usage"))
     cost_usd = None
-    if asked is not None and said is not None:
-        cost_usd = backend.cost_usd(asked, said, cached)
+    if asked is not None and given is not None:
+        cost_usd = backend.cost_usd(asked, given, cached)
     elif backend.price is not None and backend.price.input == backend.price.output == 0:
         cost_usd = 0.0  # free, however much it was
     return Reply(
         text=scrub(text),  # as a replay will see it
         cost_usd=cost_usd,
         input_tokens=asked,
-        output_tokens=said,
+        output_tokens=given,
         cut=choice.get("finish_reason") == "length",
         played=PLAYED in response.headers,
         logprobs=logprobs,

@@ -7,6 +7,8 @@ sum, and is never shown as 0.
 
 from __future__ import annotations
 
+import math
+
 from orchestra.vocabulary import Backend, BudgetExceeded
 
 LEAST_OUTPUT_TOKENS = 64  # a call that could not even say this much is not started
@@ -69,11 +71,12 @@ class Purse:
         input_usd = backend.cost_usd(input_tokens, 0) or 0.0
         left_usd = self.limit_usd - (self.spent_usd or 0.0) - input_usd
         price = backend.price.output
-        affordable = int(left_usd / price * 1e6) if price else most if left_usd >= 0 else 0
+        tokens = left_usd / price * 1e6 if price else math.copysign(math.inf, left_usd)
+        affordable = int(min(max(tokens, 0), most))
         if affordable < min(most, LEAST_OUTPUT_TOKENS):
             left = f"{max(left_usd + input_usd, 0):.6f} USD left"
             raise BudgetExceeded(f"{left} is too little for a call to {backend.name}")
-        return min(most, affordable)
+        return affordable
 
 
 class Ledger:

@@ -11,6 +11,7 @@ Differences from the paper / the released code
 4. ${id} is inserted once: what an answer itself contains is never expanded again.
 5. An agent that fails, fails alone: those that need it read its error in its place.
 6. Files, which the paper has not, are looked at first; every agent that starts reads the text.
+7. Each agent's model is that of Eq. 5 in the pool; the paper has one for all.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def look(
 
 @agent
 def _look(it: Asking) -> str:
-    media = next(m for m in it.env.task.media if m.name in it.u.instruction)
+    media = it.env.task.media[int(it.u.id.removeprefix("file:")) - 1]
     name, parameter = LOOK_WITH[media.modality]
     query = say("looking", "query", question=it.env.task.question)
     return _observed(it, it.use(name, query=query, **{parameter: media.name}))

@@ -32,7 +32,7 @@ from tools import Environment, Tool, code
 MARKER = "TASK_COMPLETE"  # the first line of a command's output: the rest is the report
 COMMAND_TIMEOUT_S = 60
 OUTPUT_CHARS = 8000
-DIFF = "git add -A && git diff --cached base"
+DIFF = "git add -A -- {paths} && git diff --cached base"
 CHANGES = "changes.diff"
 
 
@@ -110,7 +110,9 @@ def _diff(env: Environment) -> str:
     def make() -> str:
         if not (env.folder / ".git").exists():
             return ""
-        diff = code.run(DIFF, "bash", COMMAND_TIMEOUT_S, env.folder)
+        paths = ". ':!media'" if env.task.media else "."  # the task's own files are shown there
+        command = DIFF.format(paths=paths)
+        diff = code.run(command, "bash", COMMAND_TIMEOUT_S, env.folder)
         diff = "" if diff == say("notes", "code_silent") else diff + "\n"
         (run / CHANGES).write_text(diff, encoding="utf-8")
         return diff

@@ -230,6 +230,14 @@ def test_a_hook_in_the_copy_does_not_run_outside_the_wall(endpoint, tmp_path, re
     assert not trap.exists()
 
 
+def test_the_task_s_own_files_are_not_in_the_diff(endpoint, tmp_path, repository):
+    decisions = (tuple4("mend"), complete("x"))
+    swe = {"sub_agent": "mini-swe", "workdir": repository, "media": [("image", CLOCK)]}
+    run(endpoint, tmp_path, *decisions, work=shells(MEND, DONE), **swe)
+    diff = (tmp_path / "run" / "changes.diff").read_text()
+    assert "a + b" in diff and "clock" not in diff
+
+
 @pytest.mark.parametrize(("name", "told"), [("none", "no such folder"), ("plain", "no git")])
 def test_a_work_folder_that_is_no_repository_is_refused_before_anything(
     name, told, endpoint, tmp_path

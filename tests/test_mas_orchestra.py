@@ -9,7 +9,7 @@ import pytest
 from orchestra import trajectory
 from orchestra.run_folder import Options
 from orchestra.vocabulary import Price
-from orchestra_min import orchestrate, replay
+from orchestra_min import orchestrate, replay, resume
 from subagents.reasoning import answer_of, majority
 from tests.conftest import ROOT, pool_at
 from tests.scripted import Raw, last_text
@@ -104,6 +104,27 @@ def test_files_are_looked_at_first_and_every_start_reads_them(endpoint, tmp_path
     starts = [t for t in told(server) if " part" in t]
     assert result.answer == "42" and all("clock.png: 12:34" in t for t in starts)
     assert replay(tmp_path / "run").answer == "42"
+
+
+def test_each_file_is_looked_at_under_its_own_name(endpoint, tmp_path):
+    other = tmp_path / "xclock.png"
+    other.write_bytes(CLOCK.read_bytes() + b"x")
+    work = lambda text: "12:34" if text.startswith("Look at") else "Answer: 42"  # noqa: E731
+    media = [("image", other), ("image", CLOCK)]
+    _, server = run(endpoint, tmp_path, agent(), work=work, media=media)
+    assert "xclock.png: 12:34\nclock.png: 12:34" in told(server)[-1]
+    pictures = {str(r) for r in server.requests if "image_url" in str(r)}
+    assert len(pictures) == 2
+
+
+def test_an_interrupted_graph_goes_on_and_pays_only_for_what_is_missing(endpoint, tmp_path):
+    _, server = run(endpoint, tmp_path, DIAMOND, DIAMOND)
+    tape = tmp_path / "run" / "tape.jsonl"
+    *kept, _ = tape.read_text().splitlines(keepends=True)
+    tape.write_text("".join(kept))
+    server.requests.clear()
+    assert resume(tmp_path / "run").answer == "done" and len(server.requests) == 1
+    assert replay(tmp_path / "run").answer == "done"
 
 
 def test_a_broken_graph_is_told_back_once(endpoint, tmp_path):
