@@ -27,7 +27,7 @@ from orchestrators.delegation import (
     model_lines,
     object_schema,
     read_action,
-    read_task,
+    read_tasks,
 )
 from tools import Tool
 
@@ -124,8 +124,8 @@ def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
     tasks = [tasks] if isinstance(tasks, dict) else tasks
     if not isinstance(tasks, list) or len(tasks) != 1:
         count = len(tasks) if isinstance(tasks, list) else 0
-        raise ModelMistake(say("mistakes", "one_subtask", count=count))
-    u = as_subtask(read_task(tasks[0]), f"t{state.round}", state)
+        raise ModelMistake(say("aorchestra/messages", "one_subtask", count=count))
+    u = as_subtask(read_tasks(tasks)[0], f"t{state.round}", state)
     return Delegate((replace(u, needs=()),), reasoning)
 
 

@@ -112,10 +112,16 @@ def read_action(reply: str, cut: bool = False) -> tuple[Any, dict[str, Any], str
     return wanted["action"], params, str(wanted.get("reasoning") or "")
 
 
-def read_task(row: Any) -> TaskFields:
-    """The fields of one task. Raises ModelMistake with the places that do not fit."""
+class TaskList(BaseModel):
+    """`params.tasks`: an error in a field says in which of them."""
+
+    tasks: list[TaskFields]
+
+
+def read_tasks(rows: list[Any]) -> list[TaskFields]:
+    """The fields of the tasks. Raises ModelMistake with the places that do not fit."""
     try:
-        return TaskFields.model_validate(row)
+        return TaskList.model_validate({"tasks": rows}).tasks
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5]

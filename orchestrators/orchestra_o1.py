@@ -19,6 +19,7 @@ a threshold is set.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from orchestra.memory import stop_probability
@@ -33,7 +34,7 @@ from orchestrators.delegation import (
     model_lines,
     object_schema,
     read_action,
-    read_task,
+    read_tasks,
 )
 from tools import Tool
 
@@ -72,7 +73,7 @@ def render_state(
 
 
 def _next_step(state: State) -> str:
-    """Where the task stands, from the history alone: small models follow the line they read last."""
+    """Where the task stands, from the history alone: small models follow what they read last."""
     history = state.history
     unseen = [m.name for m in state.task.media if all(m.name not in h.media for h in history)]
     tried = [name for name in unseen if any(name in h.instruction for h in history)]
@@ -157,19 +158,13 @@ def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
     if not tasks and not any(not needs for needs in state.waiting.values()):
         raise ModelMistake(say("mistakes", "no_subtasks"))
     if not isinstance(tasks, list) or len(tasks) > MAX_SUBTASKS:
-        count = len(tasks) if isinstance(tasks, list) else 0
-        raise ModelMistake(
-            say(
-                "mistakes",
-                "too_many_subtasks" if count else "no_subtasks",
-                count=count,
-                limit=MAX_SUBTASKS,
-            )
-        )
+        given = len(tasks) if isinstance(tasks, list) else 0
+        key = "too_many_subtasks" if given else "no_subtasks"
+        raise ModelMistake(say("mistakes", key, count=given, limit=MAX_SUBTASKS))
     taken = {h.id for h in state.history} | set(state.waiting)
-    fields = [read_task(t) for t in tasks]
+    fields = read_tasks(tasks)
     taken |= {f.id for f in fields}
-    free = (id for n in range(1, 10_000) if (id := f"t{n}") not in taken)
+    free = (id for n in count(1) if (id := f"t{n}") not in taken)
     return Delegate(tuple(as_subtask(f, f.id or next(free), state) for f in fields), reasoning)
 
 

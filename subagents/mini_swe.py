@@ -72,7 +72,7 @@ def _act(reply: str, env: Environment) -> Step:
     try:
         blocks = re.findall(r"```(?:bash|sh|shell)[ \t]*\n(.*?)\n?```", reply, flags=re.S)
         if len(blocks) != 1:
-            raise ModelMistake(say("mistakes", "one_command", count=len(blocks)))
+            raise ModelMistake(say("mini_swe/messages", "one_command", count=len(blocks)))
     except ModelMistake as mistake:
         return Step("invalid", {}, thought, str(mistake), failed=True)
     arguments = {"code": blocks[0], "code_type": "bash", "timeout_s": COMMAND_TIMEOUT_S}

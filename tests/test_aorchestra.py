@@ -56,8 +56,10 @@ def test_one_tuple_a_turn_then_complete(endpoint, tmp_path):
 
 def test_the_model_and_tools_of_the_tuple_do_the_task(endpoint, tmp_path):
     asked = tuple4("a", model="large", tools=["ExecuteCodeAction"])
-    _, server = run(endpoint, tmp_path, asked, complete("1"), names=("small", "large"))
-    assert [r["model"] for r in server.requests] == ["small", "large", "small"]
+    work = shells(act("ExecuteCodeAction", code="print(1)"), finish("1"))
+    names = ("small", "large")
+    _, server = run(endpoint, tmp_path, asked, complete("1"), work=work, names=names)
+    assert [r["model"] for r in server.requests] == ["small", "large", "large", "small"]
     system = server.requests[1]["messages"][0]["content"]
     assert "ExecuteCodeAction(" in system and "ImageAnalysisAction(" not in system
 

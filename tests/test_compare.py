@@ -15,7 +15,7 @@ from orchestra.trajectory import LAST
 from orchestra.vocabulary import ConfigError, EndpointError
 from orchestra_min import compare, replay
 from tests.conftest import ROOT, pool_at
-from tests.scripted import Raw, complete, finish
+from tests.scripted import Raw, act, complete, finish, last_text
 from tests.test_mas_xml import agent
 from tests.test_toolorchestra import ANSWER, WORKER, pool_file
 
@@ -32,7 +32,10 @@ def respond(request):
         return ANSWER
     if "You design a system of agents" in text:
         return agent()
-    return complete("42") if "You are the main agent" in text else finish("42")
+    if "You are the main agent" in text:
+        return complete("42")
+    seen = "Observation:" in last_text(request)
+    return finish("42") if seen else act("ExecuteCodeAction", code="print(42)")
 
 
 def command(*arguments, url=""):
@@ -75,7 +78,7 @@ def test_the_command_prints_json(endpoint, tmp_path):
                    "--json", "--out", tmp_path / "all", url=server.url)  # fmt: skip
     rows = json.loads(done.stdout)
     calls = {r["method"]: r["calls"] for r in rows}
-    assert calls == {"react": 1, "mas-orchestra": 2} and {r["answer"] for r in rows} == {"42"}
+    assert calls == {"react": 2, "mas-orchestra": 2} and {r["answer"] for r in rows} == {"42"}
     assert all(r["tokens"] == 110 * r["calls"] and r["critical_path_s"] > 0 for r in rows)
 
 

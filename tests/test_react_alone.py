@@ -42,7 +42,8 @@ def test_files_are_seen_by_its_own_tools(endpoint, tmp_path):
 
 @pytest.mark.parametrize("status", ["blocked", "done"])
 def test_a_blocked_agent_gives_a_fallback(status, endpoint, tmp_path):
-    result, _ = run(endpoint, tmp_path, finish("no idea", status=status))
+    work = act("ExecuteCodeAction", code="print(1)"), finish("no idea", status=status)
+    result, _ = run(endpoint, tmp_path, *work)
     assert (result.answer, result.fallback) == ("no idea", status == "blocked")
 
 
