@@ -104,7 +104,8 @@ def _act(
     must_finish: bool,
 ) -> tuple[Step, dict[str, Any] | None]:
     """One step of Eq. 13, and the parameters of `finish` if that was the action."""
-    action, params, memory = "invalid", {}, ""
+    action, memory = "invalid", ""
+    params: dict[str, Any] = {}
     try:
         wanted = find_action(reply.text, reply.cut)
         memory = as_text(wanted.get("memory"))
@@ -139,7 +140,7 @@ def _act(
 
 def _report(params: Mapping[str, Any], env: Environment, trace: Sequence[Step]) -> Result:
     """z = Omega(zeta), Eq. 14: the status, the result, the summary and the cost."""
-    status = next((s for s in STATUSES if s == params.get("status")), "done")
+    status: Status = next((s for s in STATUSES if s == params.get("status")), "done")
     answer = as_text(params.get("result"))
     return Result(
         status,
