@@ -35,6 +35,7 @@ live: $(VENV)/run  ## your own endpoint: OPENAI_API_KEY, or OPENAI_BASE_URL; mak
 
 bench: $(VENV)/dev  ## the figures in the README
 	$(RUN) benchmarks/overhead.py
+	$(RUN) benchmarks/latency.py
 	$(RUN) benchmarks/startup.py
 	$(RUN) benchmarks/replays.py
 	$(RUN) benchmarks/kills.py

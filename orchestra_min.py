@@ -28,14 +28,15 @@ import os
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orchestrators
+from orchestra import comparison, run_folder, trajectory
 from orchestra import pool as pools
-from orchestra import run_folder, trajectory
 from orchestra.backends import Chat, Message, Reply
 from orchestra.log import Log
 from orchestra.memory import best_supported_answer, compress, summarize
@@ -43,7 +44,15 @@ from orchestra.money import Ledger, Purse, add_usd
 from orchestra.pool import Pool
 from orchestra.replay import Mode, Tape, TapeMiss, TapeWriteError, holds_answers
 from orchestra.run_folder import Manifest, Options
-from orchestra.schedule import Graph, Placed, decision_reserve_usd, place, refine, waiting
+from orchestra.schedule import (
+    Graph,
+    Placed,
+    decision_reserve_usd,
+    place,
+    place_whole,
+    refine,
+    waiting,
+)
 from orchestra.trajectory import Event, Listener, Recorder
 from orchestra.vocabulary import (
     BudgetExceeded,
@@ -76,6 +85,8 @@ class Run:
         self.chat = Chat(tape, self.options.timeout_s)
         self.tools = all_tools()
         self.orchestrator = orchestrators.make(self.options, self.pool, self.tools)
+        once = self.orchestrator.rounds == 1  # the method decides once, whatever is asked for
+        self.rounds = 1 if once else self.options.rounds or self.orchestrator.rounds
         self.sub_agents = SubAgents(
             self.environment, self.tools, recorder, self.options.steps, threads
         )
@@ -88,15 +99,18 @@ class Run:
         """Algorithm 1: the answer, whether it is a fallback, and the rounds it took."""
         t = 0
         try:
-            for t in range(1, self.options.rounds + 1):
+            for t in range(1, self.rounds + 1):
                 y_t = self.decide(self.state(t))  # Eq. 1-3; refines G_t
                 if isinstance(y_t, Complete):
                     return y_t.answer, False, t
-                u_t = self.place()  # Eq. 5-12
-                z_t = self.sub_agents.execute(t, u_t)  # Eq. 13-15
-                self.remember(t, u_t, z_t)  # Eq. 19-21
+                z_t = self.carry_out(t, y_t)  # Eq. 5-21
+                if y_t.drain and z_t[-1].answer:
+                    return z_t[-1].answer, bool(y_t.fallback) or z_t[-1].status == "blocked", t
             y_t = self.decide(self.state(t + 1), last_chance=True)
-            return y_t.answer if isinstance(y_t, Complete) else "", True, t
+            if isinstance(y_t, Complete):
+                return y_t.answer, True, t
+            z_t = self.carry_out(t + 1, y_t)
+            return z_t[-1].answer or best_supported_answer(self.history), True, t
         except (BudgetExceeded, ModelMistake):  # no money, or no usable decision in ATTEMPTS
             return best_supported_answer(self.history), True, t
 
@@ -109,13 +123,13 @@ class Run:
             backends=self.pool.names,
             tools=tuple(self.tools),
             round=t,
-            rounds=self.options.rounds,
+            rounds=self.rounds,
             budget_usd=self.ledger.budget_usd,
             waiting=waiting(self.graph),
         )
 
     def decide(self, state: State, last_chance: bool = False) -> Decision:
-        """y_t; a mistake is told back. Raises the last ModelMistake, BudgetExceeded, EndpointError."""
+        """y_t; a mistake is told back. Raises the last one, BudgetExceeded or EndpointError."""
         mistake = ""
         for attempt in range(1, ATTEMPTS + 1):
             replies: list[Reply] = []
@@ -135,11 +149,17 @@ class Run:
         raise ModelMistake(mistake)
 
     def ask(
-        self, replies: list[Reply], messages: list[Message], schema: Any, logprobs: bool
+        self,
+        replies: list[Reply],
+        messages: list[Message],
+        schema: Any = None,
+        logprobs: bool = False,
+        tools: Any = (),
     ) -> Reply:
         """One call of the main agent, paid from B_t."""
         purse = Purse(self.ledger.budget_usd)
-        replies.append(self.chat(self.pool[self.pool.main], messages, purse, schema, logprobs))
+        main = self.pool[self.pool.main]
+        replies.append(self.chat(main, messages, purse, schema, logprobs, tools))
         self.ledger.book(purse)
         return replies[-1]
 
@@ -152,18 +172,28 @@ class Run:
             (state.round, 0, attempt),
             {"latency_s": time.monotonic() - started},
             state={k: v for k, v in asdict(state).items() if k != "task"},
-            reply=replies[-1].text,
+            reply=replies[-1].text if replies else "",
             cost_usd=add_usd(*(r.cost_usd for r in replies)),
             **outcome,
         )
 
-    def place(self) -> list[Placed]:
+    def carry_out(self, t: int, y_t: Delegate) -> list[Result]:
+        """Z_t of what was delegated: a batch of the ready set, or a whole graph by dataflow."""
+        u_t = self.place(y_t)  # Eq. 5-12
+        run = self.sub_agents.drain if y_t.drain else self.sub_agents.execute
+        z_t = run(t, u_t)  # Eq. 13-15
+        self.remember(t, u_t, z_t)  # Eq. 19-21
+        return z_t
+
+    def place(self, y_t: Delegate) -> list[Placed]:
         """U_t, Eq. 12: the batch of the ready set, with backends, tools and shares of the money."""
         left = self.ledger.budget_usd
         if left is not None:
             left -= decision_reserve_usd(self.pool[self.pool.main], left)
         capabilities = {name: tool.capabilities for name, tool in self.tools.items()}
         backends, k_max = self.pool.backends, self.options.parallel
+        if y_t.drain:
+            return place_whole(y_t.subtasks, self.task, backends, capabilities, left)
         found = self.context if self.orchestrator.shares_context else ""
         return place(self.graph, self.task, backends, capabilities, k_max, left, found)
 
@@ -195,6 +225,7 @@ class Trajectory:
     fallback: bool
     rounds: int
     calls: int
+    tokens: int  # in and out, as far as the endpoints said
     cost_usd: float | None  # the whole run's; None: some price is unknown
     paid_usd: float | None  # of it, paid by this invocation
     latency_s: float
@@ -209,12 +240,14 @@ def orchestrate(
     options: Options | None = None,
     out: str | Path | None = None,
     listeners: Sequence[Listener] = (),
+    workdir: str | Path | None = None,
 ) -> Trajectory:
     """Answer a question, recording everything into the folder `out` (runs/<time> by default).
 
-    `pool` None: from OPENAI_BASE_URL and OPENAI_API_KEY. Raises ConfigError before anything is paid,
-    EndpointError when the main agent's endpoint fails, TapeWriteError when the disk is full; the
-    folder then holds all that was paid for.
+    `pool` None: from OPENAI_BASE_URL and OPENAI_API_KEY. `workdir`: a repository that mini-SWE
+    sub-agents change a copy of; `out`/changes.diff is what they changed. Raises ConfigError before
+    anything is paid, EndpointError when the main agent's endpoint fails, TapeWriteError when the
+    disk is full; the folder then holds all that was paid for.
     """
     options = options or Options()
     pool = pool or pools.from_environment(None)
@@ -222,13 +255,61 @@ def orchestrate(
     if not question.strip():
         raise ConfigError("the question is empty")
     question = question.encode("utf-8", "replace").decode()  # no half characters on the wire
+    if workdir:
+        run_folder.check_repository(Path(workdir))
     files = run_folder.check_media([(modality, Path(path)) for modality, path in media])
     folder = run_folder.create(Path(out) if out else run_folder.default_path())
     with run_folder.removed_if_unused(folder), run_folder.locked(folder):
         task = Task(question, run_folder.import_media(folder, files))
+        if workdir:
+            run_folder.import_repository(folder, Path(workdir))
         manifest = Manifest(task, pool, options)
         run_folder.write_manifest(folder, manifest)
         return _run(folder, manifest, "record", None, listeners)
+
+
+def compare(
+    methods: Sequence[str],
+    question: str,
+    media: Sequence[tuple[Modality, str | Path]] = (),
+    pool: Pool | None = None,
+    options: Options | None = None,
+    out: str | Path | None = None,
+    workdir: str | Path | None = None,
+    side_by_side: bool = False,
+) -> dict[str, Trajectory | EndpointError]:
+    """The question by each method, in turn or side by side, each in its own folder under `out`.
+
+    A method whose endpoint fails, fails alone. Raises as `orchestrate` does otherwise.
+    """
+    options = options or Options()
+    pool = pool or pools.from_environment(None)
+    for method in methods:  # what one of them can not do is said before anything is paid
+        orchestrators.make(replace(options, method=method), pool, all_tools())
+    if workdir:
+        run_folder.check_repository(Path(workdir))
+    folder = run_folder.create(Path(out) if out else run_folder.default_path())
+
+    def one(method: str) -> Trajectory | EndpointError:
+        own = replace(options, method=method)
+        repository = workdir if method == "aorchestra" else None
+        try:
+            return orchestrate(question, media, pool, own, folder / method, workdir=repository)
+        except EndpointError as error:
+            return error
+
+    try:
+        if not side_by_side:
+            return {method: one(method) for method in methods}
+        executor = ThreadPoolExecutor(len(methods))
+        try:
+            return dict(zip(methods, executor.map(one, methods), strict=True))
+        finally:
+            executor.shutdown(wait=False)  # Ctrl-C waits for no run
+    except ConfigError:
+        with contextlib.suppress(OSError):  # some run is in it
+            folder.rmdir()
+        raise
 
 
 def replay(
@@ -288,8 +369,8 @@ def _run(
                 stack.enter_context(contextlib.closing(Log(folder / "log.txt"))),
                 *listeners,
             )
-        recorder = stack.enter_context(contextlib.closing(Recorder(file, listeners)))
-        recorder.emit("run", (0,), **run_folder.manifest_row(manifest))
+        recorder = stack.enter_context(contextlib.closing(Recorder(file, tuple(listeners))))
+        recorder.emit("run", (0,), **run_folder.stored_row(folder))
         run = Run(manifest, tape, recorder, folder, threads or manifest.options.parallel)
         try:
             answer, fallback, rounds = run.answer()
@@ -302,7 +383,7 @@ def _run(
         end = {"answer": answer, "fallback": fallback, "rounds": rounds, "calls": books.calls}
         timing = {"latency_s": latency_s}
         recorder.emit("end", (rounds + 2,), timing, **end, cost_usd=books.cost_usd)
-        money = books.calls, books.cost_usd, books.paid_usd
+        money = books.calls, books.tokens, books.cost_usd, books.paid_usd
         return Trajectory(answer, fallback, rounds, *money, latency_s, folder, recorder.events)
 
 
@@ -324,6 +405,8 @@ def main(arguments: Any) -> int:
     new = not stored or arguments.from_round
     folder = (arguments.out or run_folder.default_path()) if new else stored
     try:
+        if arguments.compare:
+            return _compare(arguments, folder)
         with contextlib.ExitStack() as stack:
             listeners: list[Listener] = []
             if sys.stderr.isatty() and not arguments.quiet:
@@ -348,11 +431,33 @@ def main(arguments: Any) -> int:
 
 
 def _ask(arguments: Any, folder: Path, listeners: Sequence[Listener]) -> Trajectory:
+    return orchestrate(*_asked(arguments), folder, listeners, arguments.workdir)
+
+
+def _compare(arguments: Any, folder: Path) -> int:
+    """One table, or one JSON object a method. The exit code is the worst of the methods'."""
     a = arguments
+    rows: list[comparison.Row] = []
+    for method, result in compare(a.compare, *_asked(a), folder, a.workdir, a.side_by_side).items():
+        if isinstance(result, EndpointError):
+            rows.append({"method": method, "error": str(result)})
+            continue
+        row = {"method": method, **_row(result), "tokens": result.tokens}
+        rows.append({**row, "critical_path_s": comparison.critical_path_s(result.events)})
+    print(json.dumps(rows, ensure_ascii=False) if a.json else comparison.table(rows))
+    if not a.quiet:
+        print(f"a run each in {folder}; --replay plays one again", file=sys.stderr)
+    return max(4 if "error" in row else int(row["fallback"]) for row in rows)
+
+
+def _asked(a: Any) -> tuple[str, list[tuple[Modality, str | Path]], Pool, Options]:
+    """What to ask: the question, its files, the pool and the options of the command line."""
     typed = a.question == "-"
     question = sys.stdin.buffer.read().decode("utf-8", "replace") if typed else a.question
     pool = pools.choose(a.backends, a.model, a.perception)
+    own = {k: v for k in ("context", "sub_agent", "mode", "dom") if (v := getattr(a, k))}
     options = Options(
+        **own,
         method=a.method,
         rounds=a.rounds,
         steps=a.steps,
@@ -362,26 +467,31 @@ def _ask(arguments: Any, folder: Path, listeners: Sequence[Listener]) -> Traject
         stop_threshold=a.stop_threshold,
     )
     modalities: tuple[Modality, ...] = ("image", "audio", "video")
-    media = [(m, path) for m in modalities for path in getattr(a, m)]
-    return orchestrate(question, media, pool, options, folder, listeners)
+    media: list[tuple[Modality, str | Path]] = [(m, p) for m in modalities for p in getattr(a, m)]
+    return question, media, pool, options
 
 
 def _report(result: Trajectory, arguments: Any) -> int:
     text = result.answer
     if arguments.json:
-        keys = ("answer", "fallback", "cost_usd", "paid_usd", "calls", "rounds", "latency_s", "run")
-        row = {k: getattr(result, k) for k in keys}
-        row |= {"answer": result.answer or None, "run": str(result.run)}
-        text = json.dumps(row, ensure_ascii=False)
+        text = json.dumps(_row(result), ensure_ascii=False)
     with contextlib.suppress(BrokenPipeError):  # the reader may have gone away
         if text:
             print(text, flush=True)
+    if (changes := result.run / "changes.diff").exists() and not arguments.quiet:
+        print(f"what was changed: {changes}", file=sys.stderr)
     if result.cost_usd is None and not arguments.quiet:
         print("cost unknown: the pool has no price for a model that was used", file=sys.stderr)
     if result.fallback:
         said = "a fallback answer, from the evidence" if result.answer else "no answer found"
         print(f"{said}; see {result.run}", file=sys.stderr)
     return 1 if result.fallback else 0
+
+
+def _row(result: Trajectory) -> dict[str, Any]:
+    keys = ("answer", "fallback", "cost_usd", "paid_usd", "calls", "rounds", "latency_s", "run")
+    row = {k: getattr(result, k) for k in keys}
+    return row | {"answer": result.answer or None, "run": str(result.run)}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """kill -9 at random moments of one run, each time resumed: what is paid twice?
 
-    python benchmarks/kills.py [KILLS=20]
+python benchmarks/kills.py [KILLS=20]
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def main() -> None:
             if Path(run, "run.json").exists():
                 arguments = ["--resume", run]
         command = [sys.executable, "orchestra_min.py", "--resume", run, "--json"]
-        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, cwd=ROOT, env=env, capture_output=True, text=True, check=True
+        )
         answer = json.loads(done.stdout)
         asked, least = len(server.requests), answer["calls"]
     print(f"{killed} kills: answer {answer['answer']!r}; {asked} calls paid, {least} needed")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Replay under any schedule: one and the same content; and a big tape: look-ups and loading.
 
-    python benchmarks/replays.py [N=1000]
+python benchmarks/replays.py [N=1000]
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def many_replays(folder: Path, n: int) -> None:
         content = json.dumps(trajectory.content(again.events), sort_keys=True)
         contents[hashlib.sha256(content.encode()).hexdigest()] += 1
     wall = time.perf_counter() - started
-    print(f"{n} replays, 1-17 threads: {len(contents)} content(s), {len(opened)} sockets, {wall:.0f} s")
+    print(
+        f"{n} replays, 1-17 threads: {len(contents)} content(s), {len(opened)} sockets, {wall:.0f} s"
+    )
 
 
 def big_tape(folder: Path, n: int = 10_000) -> None:
@@ -81,7 +83,9 @@ def big_tape(folder: Path, n: int = 10_000) -> None:
             with tape.logical_call(f"r1/t{i}/s1"):
                 tape.local("page", {"url": f"http://x/{i}", "pad": "x" * 3000}, lambda: None)
     per_ms = (time.perf_counter() - started) / n * 1e3
-    print(f"{n} exchanges, {size} MiB: load {load_s:.2f} s (mark 2), look-up {per_ms:.3f} ms (mark 0.5)")
+    print(
+        f"{n} exchanges, {size} MiB: load {load_s:.2f} s (mark 2), look-up {per_ms:.3f} ms (mark 0.5)"
+    )
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Callable
 
 
 def reply(body: bytes, k: int) -> str:
@@ -26,15 +27,19 @@ def reply(body: bytes, k: int) -> str:
     return json.dumps({"action": "finish", "params": params, "memory": "m"})
 
 
-async def serve(delay_s: float, k: int) -> None:
+Respond = Callable[[bytes], tuple[float, str]]  # a request's body to seconds and a reply
+
+
+async def serve(respond: Respond) -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).lower()
                 length = int(head.split(b"content-length:")[1].split(b"\r\n")[0])
                 body = await reader.readexactly(length)
+                delay_s, text = respond(body)
                 await asyncio.sleep(delay_s)
-                message = {"role": "assistant", "content": reply(body, k)}
+                message = {"role": "assistant", "content": text}
                 usage = {"prompt_tokens": 900, "completion_tokens": 40}
                 choice = {"index": 0, "finish_reason": "stop", "message": message}
                 data = json.dumps(
@@ -42,7 +47,7 @@ async def serve(delay_s: float, k: int) -> None:
                 ).encode()
                 head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
                 writer.write(head.encode() + data)
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             writer.close()
 
     server = await asyncio.start_server(handle, "127.0.0.1", 0, backlog=1024)
@@ -51,4 +56,5 @@ async def serve(delay_s: float, k: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(float(sys.argv[1]), int(sys.argv[2])))
+    DELAY_S, K = float(sys.argv[1]), int(sys.argv[2])
+    asyncio.run(serve(lambda body: (DELAY_S, reply(body, K))))

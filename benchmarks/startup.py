@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """From the start of the program to its first request, against `import openai` and one call.
 
-    python benchmarks/startup.py        medians of 9, taken in turn; and --help
+python benchmarks/startup.py        medians of 9, taken in turn; and --help
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ import openai
 
 from orchestra.call import current_call
 from orchestra.money import DEFAULT_OUTPUT_TOKENS, Purse
+from orchestra.prompts import say
 from orchestra.replay import PLAYED, Tape
 from orchestra.secrets import scrub
 from orchestra.vocabulary import Backend, ConfigError, EndpointError
@@ -118,8 +119,10 @@ class Chat:
         purse: Purse,
         schema: tuple[str, Mapping[str, Any]] | None = None,
         logprobs: bool = False,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> Reply:
-        """Ask `backend`. `schema` is (name, JSON schema) of the answer wanted.
+        """Ask `backend`. `schema` is (name, JSON schema) of the answer wanted; `tools`: functions
+        to call, in the text where the endpoint takes none. A call comes back as text.
 
         Raises EndpointError, BudgetExceeded, and ConfigError where no model is named and the
         endpoint serves several.
@@ -129,21 +132,23 @@ class Chat:
             "messages": list(messages),
             **backend.options,
         }
-        wanted = _extras(schema, logprobs)
-        extras = {} if self._plain_fact(backend, schema) in self.tape.facts else wanted
+        wanted = _extras(schema, logprobs, tools)
+        plain = self._plain_fact(backend, schema, tools)
+        extras = {} if plain in self.tape.facts else wanted
         # The bound is of what is wanted, refused or not: a replay knows of a refusal from the start
         # and must come to the same limit.
-        bound = input_token_bound({**body, **wanted})
+        either = {**body, **wanted}, _in_text(body, tools)
+        bound = max(map(input_token_bound, either)) if tools else input_token_bound(either[0])
         if limit := purse.output_tokens(backend, bound):
             field = "max_completion_tokens" if "openai.com" in backend.base_url else "max_tokens"
             body[field] = limit
         try:
-            data = self._post(backend, {**body, **extras})
+            data = self._post(backend, {**(body if extras else _in_text(body, tools)), **extras})
         except (openai.BadRequestError, openai.UnprocessableEntityError) as refusal:
             if not extras:
                 raise self._endpoint_error(backend, refusal) from None
-            data = self._post_plain(backend, body)
-            self.tape.learn(self._plain_fact(backend, schema), "yes")
+            data = self._post_plain(backend, _in_text(body, tools))
+            self.tape.learn(plain, "yes")
         except openai.APIError as error:
             raise self._endpoint_error(backend, error) from None
         reply = _read(backend, data)
@@ -152,7 +157,8 @@ class Chat:
             if purse.limit_usd is not None
             else None
         )
-        purse.charge(worst if reply.cost_usd is None else reply.cost_usd, reply.played)
+        tokens = (reply.input_tokens or 0) + (reply.output_tokens or 0)
+        purse.charge(worst if reply.cost_usd is None else reply.cost_usd, reply.played, tokens)
         return reply
 
     def transcribe(
@@ -163,11 +169,10 @@ class Chat:
 
         Raises EndpointError.
         """
-        endpoint = (
-            self._client(backend)
-            .with_options(**self.options)
-            .audio.transcriptions.with_raw_response
-        )
+        one = self._client(backend)
+        if "max_retries" in self.options:
+            one = one.with_options(max_retries=self.options["max_retries"])
+        endpoint = one.audio.transcriptions.with_raw_response
         try:
             answer = endpoint.create(model=model, file=sound, prompt=hint).http_response
         except openai.APIError as error:
@@ -180,8 +185,14 @@ class Chat:
                 f"{backend.name} at {backend.base_url}: no transcription but {said!r}"
             ) from None
 
-    def _plain_fact(self, backend: Backend, schema: tuple[str, Mapping[str, Any]] | None) -> str:
-        return f"{backend.name} refuses {schema[0] if schema else 'logprobs'}"
+    def _plain_fact(
+        self,
+        backend: Backend,
+        schema: tuple[str, Mapping[str, Any]] | None,
+        tools: Sequence[Mapping[str, Any]],
+    ) -> str:
+        kind = "tools" if tools else schema[0] if schema else "logprobs"
+        return f"{backend.name} refuses {kind}"
 
     def _model(self, backend: Backend) -> str:
         """The backend's model; "" stands for the only one its endpoint serves, asked for once."""
@@ -243,14 +254,37 @@ class Chat:
         return EndpointError(f"{where}: refused with status {status} ({said}); {advice}")
 
 
-def _extras(schema: tuple[str, Mapping[str, Any]] | None, logprobs: bool) -> dict[str, Any]:
+def _extras(
+    schema: tuple[str, Mapping[str, Any]] | None,
+    logprobs: bool,
+    tools: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
     """The request fields an endpoint may refuse; learned once a backend and kind of answer."""
     extras: dict[str, Any] = {"logprobs": True, "top_logprobs": 5} if logprobs else {}
     if schema:
         name, content = schema
         described = {"name": name, "schema": content}
         extras["response_format"] = {"type": "json_schema", "json_schema": described}
+    if tools:
+        extras["tools"] = list(tools)
     return extras
+
+
+def _in_text(body: dict[str, Any], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The request of an endpoint that takes no `tools`: they stand in the system prompt instead."""
+    if not tools:
+        return body
+    system, *rest = body["messages"]
+    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    text = say("notes", "tools_in_text", system=system["content"], tools=listed)
+    return {**body, "messages": [{**system, "content": text}, *rest]}
+
+
+def _calls_as_text(calls: Any) -> str:
+    """Tool calls as the text in which models write them: one form for whoever reads the reply."""
+    functions = [c.get("function") for c in calls or () if isinstance(c, dict)]
+    rows = [{k: f.get(k) for k in ("name", "arguments")} for f in functions if isinstance(f, dict)]
+    return "".join(f"<tool_call>{json.dumps(r, ensure_ascii=False)}</tool_call>" for r in rows)
 
 
 def input_token_bound(body: Mapping[str, Any]) -> int:
@@ -284,6 +318,7 @@ def _read(backend: Backend, response: httpx2.Response) -> Reply:
     try:
         choice = data["choices"][0]
         content = choice["message"].get("content")
+        calls = _calls_as_text(choice["message"].get("tool_calls"))
         logprobs = (choice.get("logprobs") or {}).get("content")
     except (KeyError, IndexError, TypeError, AttributeError):
         raise EndpointError(
@@ -291,18 +326,19 @@ def _read(backend: Backend, response: httpx2.Response) -> Reply:
         ) from None
     if isinstance(content, list):
         content = "".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
-    text = str(content or "").encode("utf-8", "replace").decode()  # no half characters
-    asked, said, cached = _tokens(data.get("usage"))
+    said_text = str(content or "") + calls
+    text = said_text.encode("utf-8", "replace").decode()  # no half characters
+    asked, given, cached = _tokens(data.get("usage"))
     cost_usd = None
-    if asked is not None and said is not None:
-        cost_usd = backend.cost_usd(asked, said, cached)
+    if asked is not None and given is not None:
+        cost_usd = backend.cost_usd(asked, given, cached)
     elif backend.price is not None and backend.price.input == backend.price.output == 0:
         cost_usd = 0.0  # free, however much it was
     return Reply(
         text=scrub(text),  # as a replay will see it
         cost_usd=cost_usd,
         input_tokens=asked,
-        output_tokens=said,
+        output_tokens=given,
         cut=choice.get("finish_reason") == "length",
         played=PLAYED in response.headers,
         logprobs=logprobs,

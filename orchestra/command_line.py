@@ -6,7 +6,22 @@ import argparse
 from pathlib import Path
 from typing import NoReturn
 
-METHODS = ("orchestra-o1",)
+METHODS = ("orchestra-o1", "aorchestra", "toolorchestra", "mas-orchestra", "react")
+CHOICES = {
+    "context": ("curated", "none", "full"),
+    "sub_agent": ("react", "mini-swe"),
+    "mode": ("rl", "prompted"),
+    "dom": ("low", "high"),
+}
+OWNERS = {
+    "context": "aorchestra",
+    "sub_agent": "aorchestra",
+    "workdir": "aorchestra",
+    "mode": "toolorchestra",
+    "dom": "mas-orchestra",
+    "stop_threshold": "orchestra-o1",
+}  # flags of one method alone
+DECIDE_ONCE = {"mas-orchestra", "react"}
 EXIT_CODES = (
     "exit codes: 0 answered, 1 only a fallback answer, 2 usage or configuration, 3 tape miss, "
     "4 endpoint, 130 interrupted"
@@ -43,6 +58,38 @@ def parser() -> argparse.ArgumentParser:
     ask.add_argument(
         "--method", choices=METHODS, default="orchestra-o1", help="the orchestrator (%(default)s)"
     )
+    ask.add_argument(
+        "--compare",
+        metavar="METHODS",
+        type=_methods,
+        help="several methods on the question, as in orchestra-o1,react, or all: one table",
+    )
+    ask.add_argument(
+        "--side-by-side", action="store_true", help="with --compare: all at once, not in turn"
+    )
+    method = p.add_argument_group("of one method")
+    method.add_argument(
+        "--context",
+        choices=CHOICES["context"],
+        help="aorchestra: what a sub-agent is told of the results so far (curated)",
+    )
+    method.add_argument(
+        "--sub-agent", choices=CHOICES["sub_agent"], help="aorchestra: its executors (react)"
+    )
+    method.add_argument(
+        "--workdir",
+        metavar="REPO",
+        type=Path,
+        help="aorchestra with mini-swe: a git repository to work in a copy of; changes.diff out",
+    )
+    method.add_argument(
+        "--mode",
+        choices=CHOICES["mode"],
+        help="toolorchestra: its trained tool calls, or numbered workers (rl)",
+    )
+    method.add_argument(
+        "--dom", choices=CHOICES["dom"], help="mas-orchestra: one agent, or a graph (high)"
+    )
     model = p.add_argument_group("models")
     model.add_argument(
         "--model",
@@ -62,8 +109,7 @@ def parser() -> argparse.ArgumentParser:
         "--rounds",
         metavar="N",
         type=_at_least_one,
-        default=10,
-        help="decisions of the main agent (%(default)s)",
+        help="decisions of the main agent (10; toolorchestra 8, or 6 prompted)",
     )
     limits.add_argument(
         "--steps",
@@ -133,11 +179,34 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
             "--question is missing (or --replay RUN, --resume RUN); "
             'try --question "..." --image FILE, or make demo'
         )
+    methods = a.compare or (a.method,)
+    for name, method in OWNERS.items():
+        if given[name] is not None and method not in methods and not stored:
+            p.error(f"--{name.replace('_', '-')}: belongs to --method {method}")
+    if a.rounds and set(methods) <= DECIDE_ONCE:
+        p.error(f"--rounds: {' and '.join(sorted(methods))} decides once; leave it out")
+    if a.compare and a.method != p.get_default("method"):
+        p.error("--compare: names the methods itself; leave --method out")
+    if a.side_by_side and not a.compare:
+        p.error("--side-by-side: needs --compare METHODS")
+    if a.workdir and a.sub_agent != "mini-swe":
+        p.error("--workdir: needs --sub-agent mini-swe")
     if a.from_round and not a.resume:
         p.error("--from-round: needs --resume RUN")
     if a.out and stored and not a.from_round:
         p.error("--out: a replay or a resumed run has its folder; --out goes with --from-round")
     return a
+
+
+def _methods(text: str) -> tuple[str, ...]:
+    names = METHODS if text == "all" else tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in METHODS:
+            known = ", ".join(METHODS)
+            raise argparse.ArgumentTypeError(f"{name!r} is no method; known: {known}, or all")
+    if len(set(names)) < len(names):
+        raise argparse.ArgumentTypeError(f"{text!r} names a method twice")
+    return names
 
 
 def _at_least_one(text: str) -> int:

@@ -28,7 +28,8 @@ def describe(event: Event) -> str:
             said = f"complete: {event['decision']['answer']!r}"
         case "decision":
             y = event["decision"]
-            said = f"delegate {len(y['subtasks'])}: {y['reasoning']}"
+            why = y["reasoning"] or y.get("fallback", "")
+            said = f"delegate {len(y['subtasks'])}: {why}"
         case "subtask":
             u = event["subtask"]
             tools = ", ".join(u["tools"]) or "no tools"

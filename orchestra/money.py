@@ -7,6 +7,8 @@ sum, and is never shown as 0.
 
 from __future__ import annotations
 
+import math
+
 from orchestra.vocabulary import Backend, BudgetExceeded
 
 LEAST_OUTPUT_TOKENS = 64  # a call that could not even say this much is not started
@@ -30,10 +32,25 @@ class Purse:
         self.limit_usd = limit_usd
         self.spent_usd: float | None = 0.0
         self.paid_usd: float | None = 0.0  # of it, what was asked now and not played from a tape
-        self.calls = 0
+        self.calls = self.tokens = 0
 
-    def charge(self, cost_usd: float | None, played: bool = False) -> None:
+    def split(self, parts: int, later: int = 0) -> list[Purse]:
+        """What is left, shared evenly among calls side by side, with `later` shares kept back."""
+        if self.limit_usd is None:
+            return [Purse() for _ in range(parts)]
+        share = max(self.limit_usd - (self.spent_usd or 0.0), 0.0) / (parts + later)
+        return [Purse(share) for _ in range(parts)]
+
+    def join(self, part: Purse) -> None:
+        """Book what a part of `split` spent: by one thread, in the order of the parts."""
+        self.calls += part.calls
+        self.tokens += part.tokens
+        self.spent_usd = add_usd(self.spent_usd, part.spent_usd)
+        self.paid_usd = add_usd(self.paid_usd, part.paid_usd)
+
+    def charge(self, cost_usd: float | None, played: bool = False, tokens: int = 0) -> None:
         self.calls += 1
+        self.tokens += tokens
         self.spent_usd = add_usd(self.spent_usd, cost_usd)
         self.paid_usd = self.paid_usd if played else add_usd(self.paid_usd, cost_usd)
 
@@ -54,11 +71,12 @@ class Purse:
         input_usd = backend.cost_usd(input_tokens, 0) or 0.0
         left_usd = self.limit_usd - (self.spent_usd or 0.0) - input_usd
         price = backend.price.output
-        affordable = int(left_usd / price * 1e6) if price else most if left_usd >= 0 else 0
+        tokens = left_usd / price * 1e6 if price else math.copysign(math.inf, left_usd)
+        affordable = int(min(max(tokens, 0), most))
         if affordable < min(most, LEAST_OUTPUT_TOKENS):
             left = f"{max(left_usd + input_usd, 0):.6f} USD left"
             raise BudgetExceeded(f"{left} is too little for a call to {backend.name}")
-        return min(most, affordable)
+        return affordable
 
 
 class Ledger:
@@ -70,10 +88,11 @@ class Ledger:
         self.budget_usd = budget_usd  # B_t
         self.cost_usd: float | None = 0.0
         self.paid_usd: float | None = 0.0
-        self.calls = 0
+        self.calls = self.tokens = 0
 
     def book(self, purse: Purse) -> None:
         self.calls += purse.calls
+        self.tokens += purse.tokens
         self.cost_usd = add_usd(self.cost_usd, purse.spent_usd)
         self.paid_usd = add_usd(self.paid_usd, purse.paid_usd)
         if self.budget_usd is not None:

@@ -10,12 +10,13 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from orchestra.vocabulary import SKILLS, Backend, ConfigError, Price
+from orchestra.workers import Worker, read_experts, read_workers
 
 OPENAI_URL = "https://api.openai.com/v1"
 KEYS = {
@@ -59,6 +60,8 @@ class Pool:
     backends: tuple[Backend, ...]
     main: str
     engines: Mapping[str, Engine]
+    workers: tuple[Worker, ...] | None = None  # None: every backend is one
+    experts: Mapping[str, str] = field(default_factory=dict)  # slot of EXPERT_SLOTS -> backend
 
     def __getitem__(self, name: str) -> Backend:
         return next(b for b in self.backends if b.name == name)
@@ -66,6 +69,10 @@ class Pool:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(b.name for b in self.backends)
+
+    def expert(self, slot: str) -> str:
+        """The backend behind a slot. Unmapped, slot n is the n-th of the pool, or its last."""
+        return self.experts.get(slot) or self.names[min(int(slot[-1]), len(self.names)) - 1]
 
 
 def load(path: Path) -> Pool:
@@ -90,8 +97,10 @@ class _PoolFile:
         self.path, self.lines = path, re.sub(r"(?m)^\s*?#.*", "", text).split("\n")
 
     def parse(self, table: dict[str, Any]) -> Pool:
-        if unknown := sorted(set(table) - {"main", "backend", "engines"}):
-            raise self.error(unknown[0], "unknown key; known: main, [[backend]], [engines]")
+        known = {"main", "backend", "engines", "worker", "expert_model_mapping"}
+        if unknown := sorted(set(table) - known):
+            tables = "[[backend]], [engines], [[worker]], [expert_model_mapping]"
+            raise self.error(unknown[0], f"unknown key; known: main, {tables}")
         entries = table.get("backend")
         if (
             not isinstance(entries, list)
@@ -111,7 +120,9 @@ class _PoolFile:
             raise self.error(
                 "main", f"{main!r} is no backend of this file; one of {', '.join(names)}"
             )
-        pool = Pool(backends, main, {})
+        experts = read_experts(table.get("expert_model_mapping", {}), names, self.error)
+        workers, own = read_workers(table.get("worker"), backends, self.error)
+        pool = Pool((*backends, *own), main, {}, workers, experts)
         return replace(
             pool, engines={**default_engines(pool), **self.engines(table.get("engines", {}), names)}
         )
@@ -213,11 +224,12 @@ class _PoolFile:
             )
         return list(value)
 
-    def error(self, key: str, what: str, i: int | None = None) -> ConfigError:
-        """The first line that sets `key`, in the i-th [[backend]] where one is meant."""
-        headers = [
-            n for n, line in enumerate(self.lines) if re.match(r"\s*\[\[\s*backend\s*\]\]", line)
-        ]
+    def error(
+        self, key: str, what: str, i: int | None = None, table: str = "backend"
+    ) -> ConfigError:
+        """The first line that sets `key`, in the i-th [[backend]] or [[worker]] if one is meant."""
+        header = re.compile(rf"\s*\[\[\s*{table}\s*\]\]")
+        headers = [n for n, line in enumerate(self.lines) if header.match(line)]
         start = headers[i] if i is not None and i < len(headers) else 0
         end = headers[i + 1] if i is not None and i + 1 < len(headers) else len(self.lines)
         hits = [

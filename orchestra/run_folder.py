@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,6 +25,7 @@ from orchestra import lines
 from orchestra.pool import Engine, Pool
 from orchestra.replay import holds_answers
 from orchestra.vocabulary import Backend, ConfigError, Media, Modality, Price, Task
+from orchestra.workers import Worker
 
 VERSION = 1
 MAX_BYTES: dict[Modality, int] = {"image": 100 << 20, "audio": 1 << 30, "video": 4 << 30}
@@ -37,13 +39,17 @@ class Options:
     """
 
     method: str = "orchestra-o1"
-    rounds: int = 10
+    rounds: int | None = None  # None: as many as the method has
     steps: int = 30
     parallel: int = 8
     budget_usd: float | None = None
     timeout_s: float = 120.0
     stop_threshold: float | None = None  # tau_stop of Eq. 22; None: off
     context_tokens: int = 6000  # L_ctx of Eq. 20
+    context: str = "curated"  # aorchestra: what a sub-agent is told; curated, none or full
+    sub_agent: str = "react"  # aorchestra: react or mini-swe
+    mode: str = "rl"  # toolorchestra: rl or prompted
+    dom: str = "high"  # mas-orchestra: the degree of MAS, low or high
 
 
 @dataclass(frozen=True)
@@ -111,6 +117,12 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
         raise _can_not_write(path, error) from None
 
 
+def stored_row(path: Path) -> dict[str, Any]:
+    """The manifest of a folder as it was written, by whatever version of this program."""
+    row: dict[str, Any] = json.loads((path / "run.json").read_text(encoding="utf-8"))
+    return {k: v for k, v in row.items() if k != "v"}
+
+
 def _can_not_write(path: Path, error: OSError) -> ConfigError:
     why = error.strerror or error
     return ConfigError(
@@ -157,7 +169,10 @@ def _pool(row: dict[str, Any]) -> Pool:
         Backend(**{**b, "price": Price(**b["price"]) if b["price"] else None})
         for b in row["backends"]
     )
-    return Pool(backends, row["main"], {k: Engine(**e) for k, e in row["engines"].items()})
+    engines = {k: Engine(**e) for k, e in row["engines"].items()}
+    rows = row.get("workers")
+    workers = None if rows is None else tuple(Worker(**w) for w in rows)
+    return Pool(backends, row["main"], engines, workers, row.get("experts", {}))
 
 
 @contextlib.contextmanager
@@ -198,7 +213,8 @@ def fork(source: Path, target: Path, from_round: int) -> None:
     """
     manifest = read_manifest(source)
     try:
-        for part in (source / "media", source / "blobs", *(source / "work").glob("r*-t*")):
+        whole = (source / name for name in ("media", "blobs", "workdir"))
+        for part in (*whole, *(source / "work").glob("r*-t*")):
             if part.is_dir() and _round(part.name, "-") < from_round:
                 shutil.copytree(part, target / part.relative_to(source), symlinks=True)
         with contextlib.closing(lines.Appender(target / "tape.jsonl")) as tape:
@@ -311,3 +327,40 @@ def _plain_name(path: Path, taken: set[str]) -> str:
     suffix = re.sub(r"[^\w.]+", "", path.suffix)[:10]
     numbers = ("", *(f"_{n}" for n in range(2, len(taken) + 2)))
     return next(name for n in numbers if (name := f"{stem}{n}{suffix}") not in taken)
+
+
+# ---- a repository to work in ---------------------------------------------------------------------
+
+
+def check_repository(path: Path) -> None:
+    """Raises ConfigError where `path` is no git repository, or there is no git to compare with."""
+    if not path.is_dir():
+        raise ConfigError(f"--workdir {path}: there is no such folder; check the path")
+    if not (path / ".git").exists():
+        raise ConfigError(
+            f"--workdir {path}: is no git repository (it has no .git); name its top folder, or "
+            "make it one with git init"
+        )
+    if not shutil.which("git"):
+        raise ConfigError("--workdir: needs git on this machine; install it")
+
+
+def import_repository(folder: Path, source: Path) -> None:
+    """Copy the files as they are now, without their history: its one commit is tagged `base`."""
+    target = folder / "workdir"
+    fixed = {"user.name": "orchestra-min", "user.email": "none", "commit.gpgsign": "false"}
+    settings = [part for k, v in fixed.items() for part in ("-c", f"{k}={v}")]
+    empty = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    commands = "init -q", "add -A", "commit -q --allow-empty --no-verify -m base", "tag base"
+    try:
+        shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+        for command in commands:
+            call = ["git", "-C", str(target), *settings, *command.split()]
+            env = {**os.environ, **empty}
+            subprocess.run(call, check=True, capture_output=True, text=True, env=env)
+    except (OSError, shutil.Error) as error:
+        why = getattr(error, "strerror", None) or "some file can not be read"
+        raise ConfigError(f"--workdir {source}: can not be copied ({why})") from None
+    except subprocess.CalledProcessError as error:
+        said = " ".join(error.stderr.split())[:200]
+        raise ConfigError(f"--workdir {source}: git can not read the copy ({said})") from None

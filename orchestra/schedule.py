@@ -305,7 +305,22 @@ def place(
         raise BudgetExceeded(
             f"{budget_usd:.6f} USD left is less than any sub-task is expected to cost"
         )
-    shares = allowances([cost[u.id] for u in chosen], budget_usd)
-    return [
-        Placed(u, executors[u.id][1], Purse(share)) for u, share in zip(chosen, shares, strict=True)
-    ]
+    return _with_shares([executors[u.id] for u in chosen], budget_usd)
+
+
+def place_whole(
+    subtasks: Sequence[SubTask],
+    task: Task,
+    pool: Sequence[Backend],
+    capabilities: Capabilities,
+    budget_usd: float | None,
+) -> list[Placed]:
+    """Every node of a graph that drains, with its share of B_t fixed before the first one starts."""
+    return _with_shares([materialize(u, task, pool, capabilities) for u in subtasks], budget_usd)
+
+
+def _with_shares(
+    executors: Sequence[tuple[SubTask, Backend]], budget_usd: float | None
+) -> list[Placed]:
+    shares = allowances([expected_cost_usd(b) for _, b in executors], budget_usd)
+    return [Placed(u, b, Purse(share)) for (u, b), share in zip(executors, shares, strict=True)]

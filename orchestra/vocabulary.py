@@ -121,6 +121,7 @@ class SubTask:
     tools: tuple[str, ...] | None = None
     needs: tuple[str, ...] = ()
     agent: str = "react"
+    roles: tuple[str, ...] = ()  # of a debate
     modalities: tuple[str, ...] = ()
     requirements: Mapping[str, float] = field(default_factory=dict)
     priority: float = 1.0  # U_theta(v | s_t), Eq. 10
@@ -170,10 +171,17 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Delegate:
-    """y_t = delegate(U_t), Eq. 12. No sub-tasks: go on with those of the graph that still wait."""
+    """y_t = delegate(U_t), Eq. 12. No sub-tasks: go on with those of the graph that still wait.
+
+    `drain`: the sub-tasks are the whole system, so they run by dataflow, each as soon as its needs
+    have ended, with ${id} in its instruction replaced by what `id` answered; the answer of the last
+    one is the run's. `fallback`: the mistake for which the orchestrator gave up its own way.
+    """
 
     subtasks: tuple[SubTask, ...]
     reasoning: str = ""
+    drain: bool = False
+    fallback: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from orchestra.backends import Message, Reply
+from orchestra.command_line import CHOICES, METHODS
 from orchestra.pool import Pool
 from orchestra.run_folder import Options
-from orchestra.vocabulary import Decision, State
+from orchestra.vocabulary import ConfigError, Decision, State
 from tools import Tool
 
-Ask = Callable[
-    [list[Message], tuple[str, Mapping[str, Any]], bool], Reply
-]  # (messages, (name, schema), logprobs)
+
+class Ask(Protocol):
+    """One call of the main agent: a schema of the answer, or functions that it may call."""
+
+    def __call__(
+        self,
+        messages: list[Message],
+        schema: tuple[str, Mapping[str, Any]] | None = None,
+        logprobs: bool = False,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> Reply: ...
 
 
 class Orchestrator(Protocol):
-    """pi_theta of Eq. 3."""
+    """pi_theta of Eq. 3. `rounds` is how many decisions the paper's main agent has."""
+
+    rounds: int
 
     shares_context: bool  # whether sub-agents get C_t beside the context written for them
 
@@ -32,8 +43,34 @@ class Orchestrator(Protocol):
 
 
 def make(options: Options, pool: Pool, tools: Mapping[str, Tool]) -> Orchestrator:
-    """The orchestrator of a --method."""
-    from orchestrators.orchestra_o1 import OrchestraO1
+    """The orchestrator of a --method. Raises ConfigError for an option that it does not know."""
+    for name, known in CHOICES.items():
+        if (value := getattr(options, name)) not in known:
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--{flag} {value}: is none of {', '.join(known)}")
+    match options.method:
+        case "orchestra-o1":
+            from orchestrators.orchestra_o1 import OrchestraO1
 
-    methods = {"orchestra-o1": OrchestraO1}
-    return methods[options.method](pool.backends, tools, options.stop_threshold)
+            return OrchestraO1(pool.backends, tools, options.stop_threshold)
+        case "aorchestra":
+            from orchestrators.aorchestra import AOrchestra
+
+            return AOrchestra(pool.backends, tools, options.context, options.sub_agent)
+        case "toolorchestra" if options.mode == "prompted":
+            from orchestrators.toolorchestra_prompted import PromptedToolOrchestra
+
+            return PromptedToolOrchestra(pool, tuple(tools))
+        case "toolorchestra":
+            from orchestrators.toolorchestra import ToolOrchestra
+
+            return ToolOrchestra(pool)
+        case "mas-orchestra":
+            from orchestrators.mas_orchestra import MasOrchestra
+
+            return MasOrchestra(options.dom)
+        case "react":
+            from orchestrators.react import React
+
+            return React(pool.main)
+    raise ConfigError(f"--method {options.method}: is none of {', '.join(METHODS)}")

@@ -20,24 +20,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Annotated, Any
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from typing import Any
 
 from orchestra.memory import stop_probability
-from orchestra.parsing import find_action
 from orchestra.prompts import render, say
-from orchestra.vocabulary import (
-    SKILLS,
-    Backend,
-    Complete,
-    Decision,
-    Delegate,
-    ModelMistake,
-    State,
-    SubTask,
-)
+from orchestra.vocabulary import Backend, Complete, Decision, Delegate, ModelMistake, State
 from orchestrators import Ask
+from orchestrators.delegation import (
+    action_schema,
+    as_subtask,
+    complete,
+    media_lines,
+    model_lines,
+    object_schema,
+    read_action,
+    read_tasks,
+)
 from tools import Tool
 
 MAX_SUBTASKS = 128  # in one decision
@@ -53,20 +51,20 @@ def render_state(
     """s_t as the main agent sees it: a pure function, so the recorded prompt can be rebuilt to the
     byte.
     """
-    notice = say("orchestra_o1/messages", "mistake", mistake=mistake) if mistake else ""
+    notice = say("delegation", "mistake", mistake=mistake) if mistake else ""
     if last_chance:
-        notice += say("orchestra_o1/messages", "last_chance")
+        notice += say("delegation", "last_chance")
     user = render(
         "orchestra_o1/user.md",
         question=state.task.question,
-        media=_media_lines(state),
-        context=state.context or say("orchestra_o1/messages", "nothing_found"),
+        media=media_lines(state),
+        context=state.context or say("delegation", "nothing_found"),
         waiting=_waiting_lines(state.waiting),
         round=state.round,
         rounds=state.rounds,
         budget=""
         if state.budget_usd is None
-        else " " + say("orchestra_o1/messages", "budget", usd=f"{state.budget_usd:.4f}"),
+        else " " + say("delegation", "budget", usd=f"{state.budget_usd:.4f}"),
         notice=notice,
         next_step=_next_step(state),
     )
@@ -74,25 +72,8 @@ def render_state(
     return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
 
-def _media_lines(state: State) -> str:
-    lines = []
-    for m in state.task.media:
-        seen_by = [f"{h.id} in round {h.round}" for h in state.history if m.name in h.media]
-        key = "media_seen" if seen_by else "media_unseen"
-        lines.append(
-            say(
-                "orchestra_o1/messages",
-                key,
-                name=m.name,
-                modality=m.modality,
-                ids=", ".join(seen_by),
-            )
-        )
-    return "\n".join(lines) or say("orchestra_o1/messages", "no_media")
-
-
 def _next_step(state: State) -> str:
-    """Where the task stands, from the history alone: small models follow the line they read last."""
+    """Where the task stands, from the history alone: small models follow what they read last."""
     history = state.history
     unseen = [m.name for m in state.task.media if all(m.name not in h.media for h in history)]
     tried = [name for name in unseen if any(name in h.instruction for h in history)]
@@ -128,58 +109,7 @@ def _waiting_lines(waiting: Mapping[str, Sequence[str]]) -> str:
     return "\n" + say("orchestra_o1/messages", "waiting", waiting=listed) + "\n" if listed else ""
 
 
-def model_lines(backends: Sequence[Backend]) -> str:
-    """B for the prompt: name, what it is good at, its price."""
-    return "\n".join(f"- {b.name}: {_skills(b)}; {_price(b)}" for b in backends)
-
-
-def _skills(b: Backend) -> str:
-    return ", ".join(f"{k} {b.skills[k]:g}" for k in SKILLS if b.skills.get(k))
-
-
-def _price(b: Backend) -> str:
-    return (
-        f"USD {b.price.input:g} in, {b.price.output:g} out per million tokens"
-        if b.price
-        else "price unknown"
-    )
-
-
 # ---- what the model may say ----------------------------------------------------------------------
-
-Text = Annotated[
-    str, BeforeValidator(lambda v: "" if v is None else v if isinstance(v, str) else str(v))
-]
-Names = Annotated[
-    tuple[Text, ...],
-    BeforeValidator(lambda v: () if v is None else (v,) if isinstance(v, str | int) else v),
-]
-Table = Annotated[
-    dict[str, Annotated[float, Field(ge=0, le=1)]], BeforeValidator(lambda v: v or {})
-]
-
-
-class TaskFields(BaseModel):
-    """One entry of `params.tasks`; every key but the instruction may be absent or null."""
-
-    model_config = ConfigDict(extra="ignore")
-    task_instruction: Annotated[str, Field(min_length=1)]
-    context: Text = ""
-    model: Text = ""
-    tools: Names | None = None
-    id: Text = ""
-    needs: Names = ()
-    modalities: Names = ()
-    requirements: Table = {}
-    priority: Annotated[
-        float, Field(gt=0, le=1e6), BeforeValidator(lambda v: 1.0 if v is None else v)
-    ] = 1.0
-
-
-class TaskList(BaseModel):
-    """`params.tasks`: an error in a field says in which of them."""
-
-    tasks: list[TaskFields]
 
 
 def decision_schema(
@@ -196,32 +126,12 @@ def decision_schema(
         "tools": {"type": "array", "items": {"type": "string", "enum": list(tools)}},
     }
     optional = {"id": text, "needs": {"type": "array", "items": text}}
-    tasks = {"type": "array", "items": _object({**task, **optional}, required=list(task))}
-    complete = _action("complete", _object({"answer": text}))
+    tasks = {"type": "array", "items": object_schema({**task, **optional}, required=list(task))}
+    complete = action_schema("complete", object_schema({"answer": text}))
     return (
         complete
         if last_chance
-        else {"anyOf": [_action("delegate_task", _object({"tasks": tasks})), complete]}
-    )
-
-
-def _object(properties: dict[str, Any], required: Sequence[str] | None = None) -> dict[str, Any]:
-    names = list(properties) if required is None else list(required)
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": names,
-        "additionalProperties": False,
-    }
-
-
-def _action(name: str, params: dict[str, Any]) -> dict[str, Any]:
-    return _object(
-        {
-            "action": {"type": "string", "const": name},
-            "reasoning": {"type": "string"},
-            "params": params,
-        }
+        else {"anyOf": [action_schema("delegate_task", object_schema({"tasks": tasks})), complete]}
     )
 
 
@@ -231,37 +141,13 @@ def parse_decision(reply: str, state: State, cut: bool = False) -> Decision:
 
     Raises ModelMistake with the words the model is told.
     """
-    wanted = find_action(reply, cut)
-    reasoning = str(wanted.get("reasoning") or "")
-    params = (
-        wanted["params"]
-        if isinstance(wanted.get("params"), dict)
-        else {k: v for k, v in wanted.items() if k != "action"}
-    )
-    if wanted["action"] == "complete":
-        return _complete(params, reasoning, state)
-    if wanted["action"] in ("delegate_task", "delegate"):
+    action, params, reasoning = read_action(reply, cut)
+    if action == "complete":
+        return complete(params, reasoning, state)
+    if action in ("delegate_task", "delegate"):
         return _delegate(params, reasoning, state)
-    raise ModelMistake(
-        say(
-            "mistakes",
-            "bad_action",
-            action=repr(wanted["action"])[:80],
-            known="delegate_task, complete",
-        )
-    )
-
-
-def _complete(params: dict[str, Any], reasoning: str, state: State) -> Complete:
-    said = params.get("answer")
-    answer = (
-        said.strip() if isinstance(said, str) else "" if said is None else str(said)
-    )  # 0 and False are answers
-    if not answer or said in ([], {}):
-        raise ModelMistake(say("mistakes", "empty_answer"))
-    if state.task.media and not any(h.status in ("done", "partial") for h in state.history):
-        raise ModelMistake(say("mistakes", "no_evidence"))
-    return Complete(answer, reasoning)
+    known = "delegate_task, complete"
+    raise ModelMistake(say("mistakes", "bad_action", action=repr(action)[:80], known=known))
 
 
 def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
@@ -277,40 +163,10 @@ def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
         key = "too_many_subtasks" if given else "no_subtasks"
         raise ModelMistake(say("mistakes", key, count=given, limit=MAX_SUBTASKS))
     taken = {h.id for h in state.history} | set(state.waiting)
-    try:
-        fields = TaskList.model_validate({"tasks": tasks}).tasks
-    except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5]
-        )
-        raise ModelMistake(say("mistakes", "bad_fields", problems=problems)) from None
+    fields = read_tasks(tasks)
     taken |= {f.id for f in fields}
     free = (id for n in count(1) if (id := f"t{n}") not in taken)
-    return Delegate(tuple(_subtask(f, f.id or next(free), state) for f in fields), reasoning)
-
-
-def _subtask(f: TaskFields, id: str, state: State) -> SubTask:
-    backend = None if f.model in ("", "auto", "null", "none") else f.model
-    if backend is not None and backend not in state.backends:
-        raise ModelMistake(
-            say("mistakes", "unknown_model", model=repr(backend), known=", ".join(state.backends))
-        )
-    for name in f.tools or ():
-        if name not in state.tools:
-            raise ModelMistake(
-                say("mistakes", "unknown_tool", tool=repr(name), known=", ".join(state.tools))
-            )
-    return SubTask(
-        id=id,
-        instruction=f.task_instruction,
-        context=f.context,
-        backend=backend,
-        tools=f.tools,
-        needs=f.needs,
-        modalities=f.modalities,
-        requirements=f.requirements,
-        priority=f.priority,
-    )
+    return Delegate(tuple(as_subtask(f, f.id or next(free), state) for f in fields), reasoning)
 
 
 # ---- the decision --------------------------------------------------------------------------------
@@ -319,6 +175,7 @@ def _subtask(f: TaskFields, id: str, state: State) -> SubTask:
 class OrchestraO1:
     """pi_theta(y_t | s_t), Eq. 3. `stop_threshold` is tau_stop of Eq. 22; None: off."""
 
+    rounds = 10
     shares_context = True  # a sub-agent gets C_t beside what the main agent writes for it
 
     def __init__(

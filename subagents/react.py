@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from orchestra.backends import Reply
@@ -46,7 +47,13 @@ OnStep = Callable[[int, Step], None]
 
 
 def run(
-    u: SubTask, env: Environment, tools: Mapping[str, Tool], call: Call, steps: int, on_step: OnStep
+    u: SubTask,
+    env: Environment,
+    tools: Mapping[str, Tool],
+    call: Call,
+    steps: int,
+    on_step: OnStep,
+    prompt: str = "react/system.md",
 ) -> Result:
     """Do u = (I, C, b, T) in at most `steps` steps; `call` names the logical calls, as in ("r1",
     "t2").
@@ -54,9 +61,7 @@ def run(
     Never raises for what a model, an endpoint or a tool did: that is the Result's status and error.
     """
     trace: list[Step] = []
-    system = render(
-        "react/system.md", tools="\n\n".join(tools[name].manual for name in u.tools or ())
-    )
+    system = render(prompt, tools="\n\n".join(tools[name].manual for name in u.tools or ()))
     status: Status = "partial"
     error = say("react/messages", "out_of_steps", steps=steps)
     try:
@@ -86,6 +91,9 @@ def run(
     return Result(status, "", _memory(trace), env.purse.spent_usd, trace=tuple(trace), error=error)
 
 
+run_alone = partial(run, prompt="react/alone.md")  # without a main agent above it
+
+
 def _act(
     reply: Reply,
     trace: Sequence[Step],
@@ -96,7 +104,8 @@ def _act(
     must_finish: bool,
 ) -> tuple[Step, dict[str, Any] | None]:
     """One step of Eq. 13, and the parameters of `finish` if that was the action."""
-    action, params, memory = "invalid", {}, ""
+    action, memory = "invalid", ""
+    params: dict[str, Any] = {}
     try:
         wanted = find_action(reply.text, reply.cut)
         memory = as_text(wanted.get("memory"))
@@ -127,7 +136,7 @@ def _act(
 
 def _report(params: Mapping[str, Any], env: Environment, trace: Sequence[Step]) -> Result:
     """z = Omega(zeta), Eq. 14: the status, the result, the summary and the cost."""
-    status = next((s for s in STATUSES if s == params.get("status")), "done")
+    status: Status = next((s for s in STATUSES if s == params.get("status")), "done")
     answer = as_text(params.get("result"))
     return Result(
         status,

@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Does a graph take its critical path? What runs take, and what their calls must take at 50 ms.
+
+    python benchmarks/latency.py
+
+The limit of a row is the longest chain of calls that need each other; `in a row` is what one call
+after another would take. Each figure is the median of 7 runs after a warm-up, recording on, against
+a scripted server in a process of its own. Below: Proposition 1 of arXiv 2606.13707 (Eq. 16-18),
+AOrchestra beside Orchestra-o1 on 8 independent sub-tasks of 3 calls each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+CALL_S = 0.05
+K = 8
+LAYERS = 3
+MAS_MARK, FAN_OUT_MARK, SPEEDUP_MARK = 1.15, 1.2, 5.0
+
+
+def node_s(layer: int, i: int) -> float:
+    """Unequal: 50 to 120 ms."""
+    return CALL_S + 0.01 * ((7 * i + 3 * layer) % 8)
+
+
+# ---- the server: replies by what stands in the request -------------------------------------------
+
+
+def agent(id: str, name: str, told: str, roles: str = "") -> str:
+    roles = f"<debate_roles>{roles}</debate_roles>" if roles else ""
+    arguments = f"<agent_input>{told}</agent_input>{roles}"
+    named = f"<agent_id>{id}</agent_id><agent_name>{name}</agent_name>"
+    return f"<agent>{named}<required_arguments>{arguments}</required_arguments></agent>"
+
+
+@cache
+def layers() -> str:
+    """3 layers of 8 CoT agents, each fed by two of the layer before, and one that joins them."""
+    agents, edges = [], []
+    for layer in range(LAYERS):
+        for i in range(K):
+            before = [] if layer == 0 else [f"n{layer - 1}_{i}", f"n{layer - 1}_{(i + 1) % K}"]
+            told = f"wait={node_s(layer, i)} " + " ".join(f"${{{id}}}" for id in before)
+            agents.append(agent(f"n{layer}_{i}", "CoTAgent", told))
+            edges += [(id, f"n{layer}_{i}") for id in before]
+    last = [f"n{LAYERS - 1}_{i}" for i in range(K)]
+    agents.append(agent("end", "CoTAgent", f"wait={CALL_S} " + " ".join(f"${{{n}}}" for n in last)))
+    edges += [(id, "end") for id in last]
+    pairs = "".join(f"<from>{a}</from><to>{b}</to>" for a, b in edges)
+    return "".join(agents) + f"<edge>{pairs}</edge>"
+
+
+GRAPHS = {
+    "layers": layers,
+    "sc": lambda: agent("A", "SCAgent", "go"),
+    "debate": lambda: agent("A", "DebateAgent", "go", '["P", "Q", "R"]'),
+}
+
+
+def respond(body: bytes) -> tuple[float, str]:
+    if b"You design a system of agents" in body:
+        question = json.loads(body)["messages"][-1]["content"].split()
+        return CALL_S, next(graph() for name, graph in GRAPHS.items() if name in question)
+    if b"You are the main agent" in body:
+        return CALL_S, main_agent(body)
+    if b"You are a sub-agent" in body:
+        return CALL_S, sub_agent(body)
+    wait = re.search(rb"wait=([\d.]+)", body)
+    return float(wait[1]) if wait else CALL_S, "Answer: done"
+
+
+def main_agent(body: bytes) -> str:
+    """AOrchestra's K tuples one by one, Orchestra-o1's K tasks at once; then the answer."""
+    done = body.count(b"found it (")
+    tasks = [{"task_instruction": f"look at number {n}", "context": "", "model": "auto",
+              "tools": ["EchoAction"]} for n in range(K)]  # fmt: skip
+    if done >= K:
+        return json.dumps({"action": "complete", "reasoning": "", "params": {"answer": "42"}})
+    params = tasks[done] if b"one sub-agent after another" in body else {"tasks": tasks}
+    return json.dumps({"action": "delegate_task", "reasoning": "", "params": params})
+
+
+def sub_agent(body: bytes) -> str:
+    if body.count(b"Observation:") < 2:
+        return json.dumps({"action": "EchoAction", "params": {"text": "hello"}, "memory": "m"})
+    number = re.findall(rb"look at number (\d+)", body)[-1].decode()
+    params = {"result": f"found it ({number})", "status": "done", "summary": ""}
+    return json.dumps({"action": "finish", "params": params, "memory": "m"})
+
+
+# ---- the measurements ----------------------------------------------------------------------------
+
+
+def median_s(url: str, method: str, question: str) -> float:
+    import orchestra_min
+    from orchestra.pool import Engine, Pool
+    from orchestra.run_folder import Options
+    from orchestra.vocabulary import Backend, Price
+
+    backend = Backend("scripted", "scripted", url, skills={"txt": 1.0}, price=Price(0, 0, 0))
+    pool = Pool((backend,), "scripted", {"image": Engine("local"), "audio": Engine("local")})
+    walls = []
+    for _ in range(8):
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "run"
+            run = orchestra_min.orchestrate(question, (), pool, Options(method=method), out)
+        assert run.answer in ("done", "42") and not run.fallback, run
+        walls.append(run.latency_s)
+    return statistics.median(walls[1:])
+
+
+def with_echo() -> None:
+    import orchestra_min
+    from tools import Environment, all_tools, tool
+
+    @tool("EchoAction", "txt")
+    def echo(env: Environment, text: str) -> str:
+        """Say it back.
+
+        text: what
+        """
+        return text
+
+    replaced: Any = orchestra_min
+    replaced.all_tools = lambda: {**all_tools(), "EchoAction": echo}
+
+
+def layers_path_s() -> float:
+    """The longest chain through the layers, the decision and the end included."""
+    ends = [node_s(0, i) for i in range(K)]
+    for layer in range(1, LAYERS):
+        ends = [node_s(layer, i) + max(ends[i], ends[(i + 1) % K]) for i in range(K)]
+    return 2 * CALL_S + max(ends)
+
+
+def main() -> None:
+    server = subprocess.Popen([sys.executable, __file__, "serve"], stdin=-1, stdout=-1, text=True)
+    assert server.stdin and server.stdout
+    url = f"http://127.0.0.1:{server.stdout.readline().strip()}/v1"
+    with_echo()
+    print(f"load of this machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    nodes_s = sum(node_s(layer, i) for layer in range(LAYERS) for i in range(K))
+    rows = [
+        ("MAS, 3 layers x 8", "layers", layers_path_s(), nodes_s + 2 * CALL_S, MAS_MARK),
+        ("SC, 5 samples", "sc", 2 * CALL_S, 6 * CALL_S, FAN_OUT_MARK),
+        ("debate, 3 x 5", "debate", 7 * CALL_S, 17 * CALL_S, FAN_OUT_MARK),
+    ]
+    print(f"{'':<20} {'took':>8} {'limit':>8} {'in a row':>9} {'took/limit':>11} {'mark':>5}")
+    for name, question, limit_s, in_a_row_s, mark in rows:
+        wall_s = median_s(url, "mas-orchestra", question)
+        shown = f"{wall_s:>6.3f} s {limit_s:>6.3f} s {in_a_row_s:>7.3f} s"
+        print(f"{name:<20} {shown} {wall_s / limit_s:>11.3f} {mark:>5}", flush=True)
+    linear_s, parallel_s = (median_s(url, m, "How?") for m in ("aorchestra", "orchestra-o1"))
+    server.stdin.close()
+    calls = K * (1 + 3) + 1, 1 + 3 + 1
+    print(f"\nProposition 1, {K} independent sub-tasks of 3 calls, {CALL_S * 1e3:.0f} ms a call:")
+    for name, n, took_s in (
+        ("aorchestra", calls[0], linear_s),
+        ("orchestra-o1", calls[1], parallel_s),
+    ):
+        shown = f"predicted {n * CALL_S:.3f} s, took {took_s:.3f} s"
+        print(f"{name:<14} {n:>2} calls in a row: {shown}")
+    predicted, measured = calls[0] / calls[1], linear_s / parallel_s
+    print(f"speed-up: predicted {predicted:.2f}, measured {measured:.2f} (mark {SPEEDUP_MARK:g})")
+    print(f"of the sub-tasks alone, Eq. 18: sum / max = {K} at most")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["serve"]:
+        from scripted_server import serve
+
+        asyncio.run(serve(respond))
+    else:
+        main()

@@ -1,0 +1,123 @@
+"""What ToolOrchestra reads of a pool file: [expert_model_mapping] and the [[worker]] entries.
+
+Every error names file, line and key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from orchestra.vocabulary import Backend, ConfigError
+
+WORKER_KEYS = {"id", "name", "type", "model", "base_url", "api_key", "description"}
+EXPERT_SLOTS = {  # ToolOrchestra's tools, each slot with $/M in, $/M out, latency in s
+    "enhance_reasoning": {
+        "reasoner-1": (1.25, 10.0, 31.0),
+        "reasoner-2": (0.25, 2.0, 25.0),
+        "reasoner-3": (0.8, 0.8, 9.0),
+    },
+    "answer": {
+        "answer-1": (1.25, 10.0, 96.0),
+        "answer-2": (0.25, 2.0, 27.0),
+        "answer-3": (0.9, 0.9, 15.0),
+        "answer-4": (0.8, 0.8, 11.0),
+        "answer-math-1": (0.9, 0.9, 13.0),
+        "answer-math-2": (0.2, 0.2, 9.0),
+    },
+    "search": {
+        "search-1": (1.25, 10.0, 22.0),
+        "search-2": (0.25, 2.0, 16.0),
+        "search-3": (0.8, 0.8, 8.0),
+    },
+}
+Error = Callable[..., ConfigError]  # (key, what, index of the entry, its table)
+
+
+@dataclass(frozen=True)
+class Worker:
+    """An entry of ToolOrchestra's prompted pool; its `backend` is in B, an own endpoint too."""
+
+    id: int
+    name: str
+    type: Literal["chat", "search"]
+    backend: str
+    description: str = ""
+
+
+def read_experts(table: Any, names: list[str], error: Error) -> dict[str, str]:
+    """ToolOrchestra's EXPERT_MODEL_MAPPING: slot = "backend"."""
+    if not isinstance(table, dict):
+        raise error("expert_model_mapping", 'needs a table of slot = "backend"')
+    slots = [slot for of_tool in EXPERT_SLOTS.values() for slot in of_tool]
+    for slot, name in table.items():
+        if slot not in slots:
+            raise error(slot, f"unknown slot; one of {', '.join(slots)}")
+        if name not in names:
+            raise error(slot, f"{name!r} is no backend; one of {', '.join(names)}")
+    return dict(table)
+
+
+def read_workers(
+    entries: Any, backends: tuple[Backend, ...], error: Error
+) -> tuple[tuple[Worker, ...] | None, list[Backend]]:
+    """The [[worker]] entries, and the backends of those with an endpoint of their own."""
+    if entries is None:
+        return None, []
+    if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
+        raise error("worker", "needs [[worker]] tables")
+    workers: list[Worker] = []
+    own: list[Backend] = []
+    for i, entry in enumerate(entries):
+        worker, backend = _worker(entry, i, backends, error)
+        if worker.id in [w.id for w in workers]:
+            raise error("id", f"{worker.id} is there twice", i, "worker")
+        workers.append(worker)
+        own += [backend] if backend else []
+    return tuple(workers), own
+
+
+def _worker(
+    entry: dict[str, Any], i: int, backends: tuple[Backend, ...], error: Error
+) -> tuple[Worker, Backend | None]:
+    """One entry, and its backend where it has a base_url of its own."""
+
+    def bad(key: str, what: str) -> ConfigError:
+        return error(key, what, i, "worker")
+
+    if unknown := sorted(set(entry) - WORKER_KEYS):
+        raise bad(unknown[0], f"unknown key; known: {', '.join(sorted(WORKER_KEYS))}")
+    if type(entry.get("id")) is not int:
+        raise bad("id", f"needs a whole number, not {entry.get('id')!r}")
+    for key in ("name", "type", "model"):
+        if not isinstance(entry.get(key), str) or not entry[key]:
+            raise bad(key, "needs a text in quotes")
+    if entry["type"] not in ("chat", "search"):
+        raise bad("type", f'needs "chat" or "search", not {entry["type"]!r}')
+    for key in ("base_url", "api_key", "description"):
+        if not isinstance(entry.get(key, ""), str):
+            raise bad(key, "needs a text in quotes")
+    names, url = [b.name for b in backends], str(entry.get("base_url", ""))
+    secret = str(entry.get("api_key", ""))
+    if secret and not re.fullmatch(r"\$\w+", secret):
+        raise bad("api_key", 'needs the name of an environment variable, as in "$MY_KEY"')
+    if not url and entry["model"] not in names:
+        known = ", ".join(names)
+        raise bad("model", f"without base_url it needs a backend of this file: {known}")
+    if url and not _is_endpoint(url):
+        raise bad("base_url", "needs http(s)://host/... without a user or password in it")
+    name = f"worker {entry['id']}" if url else entry["model"]
+    skills = {"txt": 1.0, "code": 1.0}
+    own = Backend(name, entry["model"], url.rstrip("/"), secret[1:], skills)
+    description = entry.get("description", "")
+    worker = Worker(entry["id"], entry["name"], entry["type"], name, description)
+    return worker, own if url else None
+
+
+def _is_endpoint(url: str) -> bool:
+    parts = urlsplit(url)
+    web = parts.scheme in ("http", "https") and bool(parts.hostname)
+    return web and not (parts.username or parts.password)

@@ -1,0 +1,103 @@
+"""MAS-Orchestra (arXiv 2601.14652): the main agent writes the whole system in one decision, as XML;
+it runs by dataflow.
+
+Differences from the paper / the released code
+1. Independent agents run side by side, each as soon as its last input is there, so the graph takes
+   its critical path; the released code runs agent after agent.
+2. The parser is strict and names the rule, the id or edge, and the line; the mistake is told back
+   once. The released grader gives plain text full marks and regular expressions pass over unclosed
+   tags.
+3. Without a usable graph one CoT agent answers the question, and the answer counts as a fallback.
+4. ${id} is inserted once: what an answer itself contains is never expanded again.
+5. An agent that fails, fails alone: those that need it read its error in its place.
+6. Files, which the paper has not, are looked at first; every agent that starts reads the text.
+7. Each agent's model is that of Eq. 5 in the pool; the paper has one for all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestra.memory import best_supported_answer
+from orchestra.prompts import render, say
+from orchestra.vocabulary import Complete, Decision, Delegate, ModelMistake, State, SubTask, Task
+from orchestrators import Ask
+from orchestrators.looking import files_as_text, files_listed, looks
+from orchestrators.mas_xml import MasAgent, MasGraph, parse
+
+STYLES = {
+    "CoTAgent": "cot",
+    "SCAgent": "sc",
+    "DebateAgent": "debate",
+    "ReflexionAgent": "reflexion",
+    "SearchAgent": "search-loop",
+}  # by agent_name
+Messages = list[dict[str, Any]]
+
+
+# ---- what the model reads ------------------------------------------------------------------------
+
+
+def render_state(state: State, dom: str, mistake: str = "") -> Messages:
+    """The question and the degree of MAS (DoM): no round has another, for nothing is observed."""
+    system = render(f"mas_orchestra/{dom}.md", agents=say("mas_orchestra/messages", "agents"))
+    notice = "\n\n" + say("mas_orchestra/messages", "mistake", mistake=mistake) if mistake else ""
+    files = files_listed(state)
+    user = render("mas_orchestra/user.md", question=state.task.question, files=files, notice=notice)
+    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+
+
+# ---- what the model may say ----------------------------------------------------------------------
+
+
+def parse_decision(reply: str, state: State, dom: str) -> Decision:
+    """y_t: a direct answer, or every agent as a sub-task. Raises ModelMistake, see mas_xml."""
+    graph = parse(reply, dom)
+    if graph.answer:
+        return Complete(graph.answer)
+    return delegate(graph, state.task)
+
+
+def delegate(graph: MasGraph, task: Task) -> Delegate:
+    """The graph as sub-tasks, the sink last, behind the looks at the task's files."""
+    seen = looks(task)
+    return Delegate((*seen, *(_subtask(a, graph, task, seen) for a in graph.agents)), drain=True)
+
+
+def _subtask(a: MasAgent, graph: MasGraph, task: Task, seen: tuple[SubTask, ...]) -> SubTask:
+    needs = graph.needs(a.id)
+    instruction = a.input or task.question
+    if seen and not needs:
+        texts = [(m.name, f"${{{u.id}}}") for m, u in zip(task.media, seen, strict=True)]
+        instruction += "\n\n" + files_as_text(texts)
+        needs = tuple(u.id for u in seen)
+    style = STYLES[a.name]
+    return SubTask(a.id, instruction, tools=(), needs=needs, agent=style, roles=a.roles)
+
+
+# ---- the decision --------------------------------------------------------------------------------
+
+
+class MasOrchestra:
+    """One decision for the whole system. `dom`: "low" (one agent or none) or "high" (a graph)."""
+
+    rounds = 1
+    shares_context = False
+
+    def __init__(self, dom: str) -> None:
+        self.dom = dom
+
+    def decide(
+        self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
+    ) -> Decision:
+        """The graph, asked for at most twice. Raises ModelMistake for the first broken rule."""
+        if last_chance:
+            return Complete(best_supported_answer(state.history))
+        reply = ask(render_state(state, self.dom, mistake))
+        try:
+            return parse_decision(reply.text, state, self.dom)
+        except ModelMistake as error:
+            if not mistake:
+                raise
+            alone = MasGraph((MasAgent("A", "CoTAgent", "", (), 1),))
+            return Delegate(delegate(alone, state.task).subtasks, drain=True, fallback=str(error))

@@ -1,0 +1,296 @@
+"""The XML of MAS-Orchestra (arXiv 2601.14652, App. H): a reply as a checked graph, or the one rule
+it breaks.
+
+Structure is expat's, with nothing mended: an unclosed tag is an error, never a smaller graph. Only
+a `<` or `&` that begins none of the format's own tags is text: models write prose in their inputs.
+Every error is a ModelMistake that names the rule, the id or edge, and the line of the reply.
+
+    >>> parse("<agent><agent_id>A</agent_id><agent_name>CoTAgent</agent_name>"
+    ...       "<required_arguments><agent_input></agent_input></required_arguments></agent>").agents
+    (MasAgent(id='A', name='CoTAgent', input='', roles=(), line=1),)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+from xml.parsers import expat
+
+from orchestra.prompts import say
+from orchestra.vocabulary import ModelMistake
+
+MAX_CHARS = 200_000  # a longer reply is refused unread
+AGENTS = ("CoTAgent", "SCAgent", "DebateAgent", "ReflexionAgent", "SearchAgent")
+SYNONYMS = {"WebSearchAgent": "SearchAgent"}
+CHILDREN = {
+    "reply": {"agent", "edge", "answer"},
+    "agent": {"agent_id", "agent_name", "agent_description", "required_arguments"}
+    | {"agent_output_id", "debate_roles"},
+    "required_arguments": {"agent_input", "debate_roles"},
+    "edge": {"from", "to"},
+}
+TAGS = set.union(*CHILDREN.values()) | {"thinking"}
+NOT_A_TAG = re.compile(
+    rf"<(?!/?(?:{'|'.join(sorted(TAGS))})\s*/?>)|&(?!(?:lt|gt|amp|quot|apos);)|(?<=]])>"
+)
+INSERT = re.compile(r"\$\{([^{}]+)\}")
+ID = re.compile(r"[A-Za-z0-9_]+")
+
+
+@dataclass(frozen=True)
+class MasAgent:
+    """One node: `input` is what it is told, "" for the original question."""
+
+    id: str
+    name: str
+    input: str
+    roles: tuple[str, ...]
+    line: int
+
+
+@dataclass(frozen=True)
+class MasGraph:
+    """A whole system: its agents with the one sink last, and the edges; or a direct answer."""
+
+    agents: tuple[MasAgent, ...] = ()
+    edges: frozenset[tuple[str, str]] = frozenset()
+    answer: str = ""
+
+    def needs(self, id: str) -> tuple[str, ...]:
+        return tuple(a.id for a in self.agents if (a.id, id) in self.edges)
+
+
+def parse(reply: str, dom: str = "high") -> MasGraph:
+    """The graph of a reply. Raises ModelMistake with the words the model is told."""
+    if len(reply) > MAX_CHARS:
+        fail("too_long", chars=len(reply), limit=MAX_CHARS)
+    root = _tree(_without_fence(_without_thinking(reply)))
+    answers = [e for e in root.children if e.tag == "answer"]
+    agents = [_agent(e, dom) for e in root.children if e.tag == "agent"]
+    edges = [pair for e in root.children if e.tag == "edge" for pair in _pairs(e)]
+    if answers:
+        return _direct(answers, agents, dom)
+    if not agents:
+        fail("no_agent", start=repr(reply.strip()[:80]))
+    if dom == "low" and (len(agents) > 1 or edges):
+        fail("low_is_one_agent", count=len(agents))
+    return _checked(agents, edges)
+
+
+def fail(rule: str, **values: object) -> NoReturn:
+    raise ModelMistake(say("mas_orchestra/mistakes", rule, **values))
+
+
+# ---- from text to elements -----------------------------------------------------------------------
+
+
+@dataclass
+class Element:
+    tag: str
+    line: int
+    children: list[Element] = field(default_factory=list)
+    text: str = ""
+
+    def one(self, tag: str) -> Element | None:
+        """The child of that name. A second one is an error."""
+        found = [e for e in self.children if e.tag == tag]
+        if len(found) > 1:
+            fail("field_twice", tag=tag, parent=self.tag, line=found[1].line)
+        return found[0] if found else None
+
+
+def _without_thinking(text: str) -> str:
+    """Blanks for every <thinking> block, so that lines keep their numbers. One pass."""
+    kept, position = [], 0
+    for opened in re.finditer(r"<(think(?:ing)?)>", text):
+        if opened.start() < position:
+            continue
+        end = text.find(f"</{opened[1]}>", opened.end())
+        if end < 0:
+            fail("unclosed", tag=opened[1], line=text.count("\n", 0, opened.start()) + 1)
+        kept.append(text[position : opened.start()])
+        end += len(opened[1]) + 3
+        kept.append("\n" * text.count("\n", opened.start(), end))
+        position = end
+    return "".join([*kept, text[position:]])
+
+
+def _without_fence(text: str) -> str:
+    """Without a ```xml fence around it all."""
+    opened = re.match(r"\s*```(?:xml)?[ \t]*(?=\n|<)", text)
+    closed = text.rstrip().removesuffix("```")
+    if not opened or len(closed) == len(text.rstrip()):
+        return text
+    return "\n" * opened[0].count("\n") + closed[opened.end() :]
+
+
+def _escaped(text: str) -> Iterator[str]:
+    """The text with what only looks like markup escaped, outside of CDATA sections."""
+    position = 0
+    while (start := text.find("<![CDATA[", position)) >= 0:
+        end = text.find("]]>", start)
+        if end < 0:
+            fail("unclosed", tag="![CDATA[", line=text.count("\n", 0, start) + 1)
+        yield NOT_A_TAG.sub(_entity, text[position:start])
+        yield text[start : end + 3]
+        position = end + 3
+    yield NOT_A_TAG.sub(_entity, text[position:])
+
+
+def _entity(found: re.Match[str]) -> str:
+    return {"<": "&lt;", "&": "&amp;", ">": "&gt;"}[found[0]]
+
+
+def _tree(text: str) -> Element:
+    """The elements of a reply under one root, each where the format wants it."""
+    root = Element("reply", 1)
+    path = [root]
+    parser = expat.ParserCreate("utf-8")
+    parser.buffer_text = True
+
+    def start(tag: str, _: object) -> None:
+        line = parser.CurrentLineNumber
+        if len(path) > 1 or tag != "reply":
+            if tag not in CHILDREN.get(path[-1].tag, ()):
+                fail("misplaced", tag=tag, parent=path[-1].tag, line=line)
+            path[-1].children.append(Element(tag, line))
+            path.append(path[-1].children[-1])
+
+    def end(tag: str) -> None:
+        if tag != "reply":
+            path.pop()
+
+    def data(text: str) -> None:
+        if path[-1].tag not in CHILDREN:
+            path[-1].text += text
+        elif text.strip():
+            shown, line = repr(text.strip()[:60]), parser.CurrentLineNumber
+            fail("stray_text", text=shown, parent=path[-1].tag, line=line)
+
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    parser.CharacterDataHandler = data
+    clean = re.sub(r"[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", " ", text)
+    try:
+        parser.Parse(f"<reply>{''.join(_escaped(clean))}</reply>".encode(), True)
+    except expat.ExpatError as error:
+        why = expat.errors.messages[error.code]
+        if len(path) > 1:
+            fail("unclosed", tag=path[-1].tag, line=path[-1].line)
+        fail("not_xml", why=why, line=error.lineno)
+    return root
+
+
+# ---- from elements to a graph --------------------------------------------------------------------
+
+
+def _agent(element: Element, dom: str) -> MasAgent:
+    line = element.line
+    arguments = element.one("required_arguments")
+    text = arguments.one("agent_input") if arguments else None
+    if arguments is None or text is None:
+        missing = "agent_input" if arguments else "required_arguments"
+        fail("field_missing", tag=missing, line=line)
+    named, wanted = element.one("agent_name"), "agent_id" if dom == "high" else "agent_output_id"
+    identity = element.one("agent_id") or element.one(wanted)
+    element.one("agent_description")
+    if named is None or identity is None:
+        fail("field_missing", tag=wanted if named else "agent_name", line=line)
+    name, id = named.text.strip(), identity.text.strip()
+    name = SYNONYMS.get(name, name)
+    if name not in AGENTS:
+        fail("unknown_agent", name=repr(name), known=", ".join(AGENTS), line=line)
+    if dom == "high" and not ID.fullmatch(id):
+        fail("bad_id", id=repr(id), line=identity.line)
+    roles = arguments.one("debate_roles") or element.one("debate_roles")
+    return MasAgent(id or "A", name, text.text.strip(), _roles(id, name, roles, line), line)
+
+
+def _roles(id: str, name: str, element: Element | None, line: int) -> tuple[str, ...]:
+    """The roles of a debate: a JSON list of at least two different texts. No other has any."""
+    if element is None or not element.text.strip():
+        return fail("roles_missing", id=id, line=line) if name == "DebateAgent" else ()
+    if name != "DebateAgent":
+        fail("roles_not_here", id=id, name=name, line=element.line)
+    try:
+        roles = json.loads(element.text)
+    except (ValueError, RecursionError):
+        roles = None
+    texts = isinstance(roles, list) and all(isinstance(r, str) and r.strip() for r in roles)
+    if not texts or len(set(roles)) < max(2, len(roles)):
+        fail("roles_bad", id=id, text=repr(element.text.strip()[:60]), line=element.line)
+    return tuple(r.strip() for r in roles)
+
+
+def _pairs(edge: Element) -> list[tuple[str, str, int]]:
+    """<from>A</from><to>B</to>, any number of times."""
+    ends = [(e.tag, e.text.strip(), e.line) for e in edge.children]
+    tags = [tag for tag, _, _ in ends]
+    if not ends or tags != ["from", "to"] * (len(ends) // 2):
+        fail("edge_unpaired", tags=", ".join(tags) or "-", line=edge.line)
+    return [(a[1], b[1], a[2]) for a, b in zip(ends[::2], ends[1::2], strict=True)]
+
+
+def _direct(answers: Sequence[Element], agents: Sequence[MasAgent], dom: str) -> MasGraph:
+    text, line = answers[0].text.strip(), answers[0].line
+    if dom != "low":
+        fail("answer_in_high", line=line)
+    if agents or len(answers) > 1:
+        fail("answer_and_agents", line=line)
+    if not text:
+        fail("answer_empty", line=line)
+    return MasGraph(answer=text)
+
+
+def _checked(agents: Sequence[MasAgent], rows: Sequence[tuple[str, str, int]]) -> MasGraph:
+    """The graph if it keeps every rule; a start there is in every graph without a cycle."""
+    by_id: dict[str, MasAgent] = {}
+    for a in agents:
+        if a.id in by_id:
+            fail("duplicate_id", id=a.id, line=a.line, first=by_id[a.id].line)
+        by_id[a.id] = a
+    for source, target, line in rows:
+        for id in (source, target):
+            if id not in by_id:
+                known = ", ".join(by_id)
+                fail(
+                    "unknown_id", id=repr(id), edge=f"{source} -> {target}", known=known, line=line
+                )
+    edges = {(source, target) for source, target, _ in rows}
+    if cycle := _cycle(list(by_id), edges):
+        fail("cycle", path=" -> ".join(cycle))
+    for a in agents:
+        if len(agents) > 1 and not any(a.id in edge for edge in edges):
+            fail("isolated", id=a.id, line=a.line)
+    _check_inserts(by_id, edges)
+    sinks = [id for id in by_id if all(source != id for source, _ in edges)]
+    if len(sinks) > 1:
+        fail("many_sinks", ids=", ".join(sinks))
+    ordered = sorted(agents, key=lambda a: a.id == sinks[0])
+    return MasGraph(tuple(ordered), frozenset(edges))
+
+
+def _check_inserts(agents: dict[str, MasAgent], edges: set[tuple[str, str]]) -> None:
+    """An edge exactly where a ${} is, both ways."""
+    inserts = {(id, a.id) for a in agents.values() for id in INSERT.findall(a.input)}
+    for source, target in sorted(inserts - edges):
+        rule = "insert_without_edge" if source in agents else "insert_unknown"
+        fail(rule, source=source, target=target, line=agents[target].line)
+    for source, target in sorted(edges - inserts):
+        fail("edge_without_insert", source=source, target=target, line=agents[target].line)
+
+
+def _cycle(ids: Sequence[str], edges: set[tuple[str, str]]) -> list[str]:
+    """The ids along one cycle, or []: take away what has no way in, go back along what is left."""
+    into: dict[str, set[str]] = {id: set() for id in ids}
+    for source, target in edges:
+        into[target].add(source)
+    left = set(ids)
+    while free := {id for id in left if not into[id] & left}:
+        left -= free
+    path = [id for id in ids if id in left][:1]
+    while path and path[-1] not in path[:-1]:
+        path.append(min(into[path[-1]] & left))
+    return path[: path.index(path[-1]) : -1] + path[-1:] if path else []

@@ -1,0 +1,34 @@
+"""ReAct (arXiv 2210.03629), the single-agent baseline of Orchestra-o1's Figure 6: one agent, all
+tools, one loop.
+
+Differences from the paper / the released code
+1. The loop is this program's ReAct sub-agent (subagents/react.py has its own list), without a main
+   agent above it and with a system prompt that asks for the answer.
+2. The agent is the pool's main model, so that a comparison changes the orchestration alone.
+"""
+
+from __future__ import annotations
+
+from orchestra.memory import best_supported_answer
+from orchestra.vocabulary import Complete, Decision, Delegate, State, SubTask
+from orchestrators import Ask
+
+
+class React:
+    """The question itself is the only sub-task, and its answer the run's."""
+
+    rounds = 1
+    shares_context = False
+
+    def __init__(self, main: str) -> None:
+        self.main = main
+
+    def decide(
+        self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
+    ) -> Decision:
+        """No model is asked: the one agent decides step by step in its loop."""
+        if last_chance:
+            return Complete(best_supported_answer(state.history))
+        question = state.task.question
+        alone = SubTask("answer", question, "", self.main, state.tools, agent="single")
+        return Delegate((alone,), drain=True)

@@ -1,0 +1,82 @@
+"""The tool call in a reply, in every form in which Orchestrator-8B's calls arrive.
+
+    <tool_call>{"name": "search", "arguments": {"model": "search-1"}}</tool_call>
+
+`arguments` may be a JSON string, the closing tag may be missing, thinking and prose may stand
+around it; a good call after broken ones counts. Calls in the endpoint's own `tool_calls` come as
+the same text (orchestra/backends.py).
+
+    >>> read_call('<tool_call>{"name": "search", "arguments": {"model": "search-1"}}',
+    ...           {"search": ("search-1",)})
+    ('search', 'search-1')
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from orchestra.parsing import MAX_CHARS, MAX_TRIES
+from orchestra.prompts import say
+from orchestra.vocabulary import ModelMistake
+
+_decoder = json.JSONDecoder()
+_FENCE = re.compile(r"\s*```(?:json)?")
+
+
+def read_call(reply: str, slots: Mapping[str, Collection[str]]) -> tuple[str, str]:
+    """(tool, slot) of the first usable call; `slots` are those of each tool.
+
+    Raises ModelMistake for what is wrong with the first one, where none is usable.
+    """
+    text = reply[:MAX_CHARS].rsplit("</think>", 1)[-1]
+    mistakes = []
+    for row in _rows(text):
+        try:
+            return _checked(row, slots)
+        except ModelMistake as mistake:
+            mistakes.append(mistake)
+    if mistakes:
+        raise mistakes[0]
+    raise _mistake("no_call", start=repr(text.strip()[:80]))
+
+
+def _rows(text: str) -> Iterator[Any]:
+    """What stands behind each <tool_call>; without a tag, a bare object with a name."""
+    tagged = text.split("<tool_call>", MAX_TRIES)[1:MAX_TRIES]
+    for part in tagged or [text[text.find("{") :] if "{" in text else ""]:
+        start = _FENCE.match(part)
+        row = _decoded(part[start.end() :] if start else part)
+        for call in row if isinstance(row, list) else [row]:
+            if tagged or (isinstance(call, dict) and "name" in call):
+                yield call
+
+
+def _decoded(text: str) -> Any:
+    """The JSON value that `text` begins with, or None."""
+    try:
+        return _decoder.raw_decode(text.lstrip())[0]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _checked(row: Any, slots: Mapping[str, Collection[str]]) -> tuple[str, str]:
+    if not isinstance(row, dict):
+        raise _mistake("broken_call")
+    name, arguments = row.get("name"), row.get("arguments", row.get("parameters"))
+    if not isinstance(name, str) or name.strip() not in slots:
+        raise _mistake("unknown_function", name=repr(name)[:80], known=", ".join(slots))
+    known = slots[name.strip()]
+    if isinstance(arguments, str):
+        arguments = _decoded(arguments)
+    slot = arguments.get("model") if isinstance(arguments, dict) else None
+    if not isinstance(slot, str) or slot.strip() not in known:
+        told = {"name": name.strip(), "slot": repr(slot)[:80], "known": ", ".join(known)}
+        raise _mistake("unknown_slot", **told)
+    return name.strip(), slot.strip()
+
+
+def _mistake(rule: str, **values: str) -> ModelMistake:
+    return ModelMistake(say("toolorchestra/messages", rule, **values))

@@ -1,0 +1,143 @@
+"""ToolOrchestra's prompted mode (arXiv 2511.21689, as ported): any model over numbered workers.
+
+Differences from the paper / the released code
+1. This is the untrained reference point; the paper's setup is orchestrators/toolorchestra.py.
+2. `worker_id` is the id that was shown, never a list index; a bool is none.
+3. The last turn takes nothing but the answer. The first unusable reply of a turn is told back;
+   after the second the strongest worker answers from what was said so far, as a fallback.
+4. Files, which the paper has not, are looked at in the first turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from orchestra.parsing import find_action
+from orchestra.pool import Pool
+from orchestra.prompts import render, say
+from orchestra.vocabulary import (
+    Complete,
+    ConfigError,
+    Decision,
+    Delegate,
+    Evidence,
+    ModelMistake,
+    State,
+    SubTask,
+)
+from orchestra.workers import Worker
+from orchestrators import Ask
+from orchestrators.delegation import object_schema
+from orchestrators.looking import files_found, looks
+
+SEARCH_TOOL = "GoogleSearchAction"
+Messages = list[dict[str, Any]]
+MESSAGES = "toolorchestra/messages"
+
+
+class PromptedToolOrchestra:
+    """A numbered worker a turn, or the final answer; the last turn takes nothing else."""
+
+    rounds = 6
+    shares_context = False
+
+    def __init__(self, pool: Pool, tools: Sequence[str]) -> None:
+        workers = default_workers(pool) if pool.workers is None else pool.workers
+        usable = [w for w in workers if w.type == "chat" or SEARCH_TOOL in tools]
+        self.workers = {w.id: w for w in usable}
+        chats = [w for w in usable if w.type == "chat"]
+        if not chats:
+            raise ConfigError(
+                "--mode prompted: the pool has no usable worker; add a [[worker]] of the type "
+                '"chat" to the --backends file'
+            )
+        self.strongest = max(chats, key=lambda w: pool[w.backend].skills.get("txt", 0.0))
+
+    def render(self, state: State, mistake: str = "", last: bool = False) -> Messages:
+        rows = [
+            say(MESSAGES, "worker", id=w.id, name=w.name, description=w.description or "-")
+            for w in self.workers.values()
+        ]
+        notice = say(MESSAGES, "mistake", mistake=mistake) if mistake else ""
+        notice += say(MESSAGES, "last_turn") if last else ""
+        user = render(
+            "toolorchestra/prompted_user.md", question=state.task.question, notice=notice,
+            said=self.said(state) or "-", round=state.round, rounds=state.rounds,
+        )  # fmt: skip
+        system = render("toolorchestra/prompted_system.md", workers="\n".join(rows))
+        return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+
+    def said(self, state: State) -> str:
+        def row(h: Evidence) -> str:
+            said = h.answer or say(MESSAGES, "failed", id=h.id, error=h.error)
+            return say(MESSAGES, "said", name=h.id, input=h.instruction, text=said)
+
+        rows = [row(h) for h in state.history if not h.id.startswith("file:")]
+        return "\n\n".join([text for text in (files_found(state),) if text] + rows)
+
+    def decide(
+        self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
+    ) -> Decision:
+        """This turn's worker, or the answer. Raises ModelMistake for a first unusable reply."""
+        if state.task.media and not state.history:
+            return Delegate(looks(state.task))
+        if last_chance:
+            return self.fall_back(state, say(MESSAGES, "out_of_turns"))
+        last = state.round >= state.rounds
+        schema = ("turn", turn_schema(() if last else tuple(self.workers)))
+        reply = ask(self.render(state, mistake, last), schema)
+        try:
+            return self.parse(find_action(reply.text, reply.cut), state, last)
+        except ModelMistake as error:
+            if not mistake:
+                raise
+            return self.fall_back(state, str(error))
+
+    def parse(self, row: dict[str, Any], state: State, last: bool) -> Decision:
+        fields = row["params"] if isinstance(row.get("params"), dict) else row
+        if row["action"] == "final_answer":
+            answer = fields.get("answer")
+            text = "" if answer is None else str(answer).strip()
+            if not text:
+                raise ModelMistake(say("mistakes", "empty_answer"))
+            return Complete(text)
+        known = "final_answer" if last else "call_worker, final_answer"
+        if row["action"] != "call_worker" or last:
+            action = repr(row["action"])[:80]
+            raise ModelMistake(say("mistakes", "bad_action", action=action, known=known))
+        id, told = fields.get("worker_id"), fields.get("input")
+        if type(id) is not int or id not in self.workers:
+            ids = ", ".join(map(str, self.workers))
+            raise ModelMistake(say(MESSAGES, "unknown_worker", id=repr(id)[:80], known=ids))
+        if not isinstance(told, str) or not told.strip():
+            raise ModelMistake(say(MESSAGES, "empty_input"))
+        return Delegate((self.call(self.workers[id], told, state),))
+
+    def call(self, w: Worker, text: str, state: State) -> SubTask:
+        style = "worker" if w.type == "chat" else "search-worker"
+        return SubTask(f"{w.name} (turn {state.round})", text, "", w.backend, (), agent=style)
+
+    def fall_back(self, state: State, why: str) -> Delegate:
+        text = say(
+            MESSAGES, "fall_back", question=state.task.question, said=self.said(state) or "-"
+        )
+        return Delegate((self.call(self.strongest, text, state),), drain=True, fallback=why)
+
+
+def default_workers(pool: Pool) -> tuple[Worker, ...]:
+    """Every backend, in the order of the pool, and the search tool."""
+    chats = [Worker(n, name, "chat", name) for n, name in enumerate(pool.names, 1)]
+    return *chats, Worker(
+        len(chats) + 1, "web search", "search", pool.main, say(MESSAGES, "searches")
+    )
+
+
+def turn_schema(workers: Sequence[int]) -> dict[str, Any]:
+    """The JSON schema of a turn; without workers only the answer is left."""
+    text = {"type": "string"}
+    final = object_schema({"action": {"type": "string", "const": "final_answer"}, "answer": text})
+    worker_id = {"type": "integer", "enum": list(workers)}
+    action = {"type": "string", "const": "call_worker"}
+    call = object_schema({"action": action, "worker_id": worker_id, "input": text})
+    return {"anyOf": [call, final]} if workers else final

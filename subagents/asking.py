@@ -1,0 +1,136 @@
+"""How a sub-agent without a loop of its own asks: one prompt, or several side by side.
+
+    @agent
+    def cot(it: Asking) -> str:
+        return it.ask("think", say("reasoning/messages", "think", task=it.u.instruction))
+
+The calls have names of their own (s1, s2, ...) and purses of their own, in the order in which they
+are written here, so that no thread's timing changes a request. Threads are made for each fan-out: a
+full pool of sub-agents can not wait for itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestra.money import Purse
+from orchestra.prompts import say
+from orchestra.vocabulary import (
+    BudgetExceeded,
+    EndpointError,
+    ModelMistake,
+    Result,
+    Step,
+    SubTask,
+)
+from subagents.react import Call, OnStep
+from tools import Environment, Tool, ToolError
+
+SEARCH, CODE = "GoogleSearchAction", "ExecuteCodeAction"
+SUMMARY_CHARS = 600
+OBSERVATION_CHARS = 8000
+
+Failure = EndpointError | BudgetExceeded
+
+
+@dataclass
+class Asking:
+    """One sub-agent at work on `u`: what it may reach, its place in the run, its steps so far."""
+
+    u: SubTask
+    env: Environment
+    tools: Mapping[str, Tool]
+    call: Call
+    on_step: OnStep
+    trace: list[Step] = field(default_factory=list)
+
+    def ask(self, what: str, prompt: str, later: int = 0) -> str:
+        """One call. `later`: how many calls after it must still be paid from the same purse."""
+        return self.ask_all([(what, prompt)], later)[0]
+
+    def ask_all(self, prompts: Sequence[tuple[str, str]], later: int = 0) -> list[str]:
+        """(what it is, prompt) each, side by side; the replies in the order of the prompts.
+
+        One that failed is "". Raises the first failure if all did.
+        """
+        purses = self.env.purse.split(len(prompts), later)
+        numbers = range(len(self.trace) + 1, len(self.trace) + 1 + len(prompts))
+        if len(prompts) == 1:
+            outcomes = [self._one(numbers[0], prompts[0], purses[0])]
+        else:
+            with ThreadPoolExecutor(len(prompts), thread_name_prefix="side-by-side") as executor:
+                outcomes = list(executor.map(self._one, numbers, prompts, purses))
+        for (what, _), purse, outcome in zip(prompts, purses, outcomes, strict=True):
+            self.env.purse.join(purse)
+            self._note(Step(what, {}, "", str(outcome), failed=not isinstance(outcome, str)))
+        failures = [o for o in outcomes if not isinstance(o, str)]
+        if len(failures) == len(outcomes):
+            raise failures[0]
+        return [o if isinstance(o, str) else "" for o in outcomes]
+
+    def _one(self, number: int, prompt: tuple[str, str], purse: Purse) -> str | Failure:
+        messages = [{"role": "user", "content": prompt[1]}]
+        with self.env.tape.logical_call(*self.call, f"s{number}"):
+            try:
+                return self.env.chat(self.env.backend, messages, purse).text
+            except (EndpointError, BudgetExceeded) as failure:
+                return failure
+
+    def use(self, name: str, **params: Any) -> str:
+        """A tool's observation; what went wrong is one too, and so is a tool that is not there."""
+        failed = True
+        with self.env.tape.logical_call(*self.call, f"s{len(self.trace) + 1}", name):
+            try:
+                if name not in self.tools:
+                    raise ToolError(say("notes", "no_such_tool", tool=name))
+                observation, failed = self.tools[name](self.env, params), False
+            except (ToolError, ModelMistake) as failure:
+                observation = str(failure)
+        if (total := len(observation)) > OBSERVATION_CHARS:
+            shown = {"text": observation[:OBSERVATION_CHARS], "shown": OBSERVATION_CHARS}
+            observation = say("notes", "capped", **shown, total=total)
+        self._note(Step(name, params, "", observation, failed))
+        return observation
+
+    def _note(self, step: Step) -> None:
+        self.trace.append(step)
+        self.on_step(len(self.trace), step)
+
+
+Run = Callable[[SubTask, Environment, Mapping[str, Tool], Call, int, OnStep], Result]
+
+
+def agent(body: Callable[[Asking], str]) -> Run:
+    """A sub-agent from a function that returns its answer; what fails is the Result's error."""
+
+    @functools.wraps(body)
+    def run(
+        u: SubTask,
+        env: Environment,
+        tools: Mapping[str, Tool],
+        call: Call,
+        steps: int,
+        on_step: OnStep,
+    ) -> Result:
+        it = Asking(u, env, tools, call, on_step)
+        try:
+            answer, error = body(it).strip(), ""
+        except (EndpointError, BudgetExceeded, ToolError) as failure:
+            answer, error = "", str(failure)
+        spent, trace = env.purse.spent_usd, tuple(it.trace)
+        if not answer:
+            error = error or say("notes", "said_nothing")
+            return Result("failed", "", "", spent, trace=trace, error=error)
+        return Result("done", answer, _summary(it.trace, answer), spent, trace=trace)
+
+    return run
+
+
+def _summary(trace: Sequence[Step], answer: str) -> str:
+    """The end of the last reply that says more than the answer: how it came to it."""
+    said = next((s.observation for s in reversed(trace) if s.observation.strip() != answer), "")
+    return said.strip()[-SUMMARY_CHARS:]
