@@ -1,15 +1,7 @@
-"""ExecuteCodeAction: model-written code in a process of its own, behind the strongest wall this
-machine has.
+"""ExecuteCodeAction: model-written Python and bash behind the wall of tools/wall.py.
 
-    bubblewrap   no network, no process but its own, read-only system, no file of the user, own
-    folder writable
-    unshare      no network, no process but its own; the user's files can be read
-    bare         limits of time, memory, file size and output only
-
-Always: an empty environment, its own folder (kept for later steps of the same sub-agent), the
-process group killed at
-the end. The value of the last expression is shown, as in a REPL. What is not covered stands in
-README, Limits.
+Its folder is kept for later steps of the same sub-agent; the value of the last expression is shown,
+as in a REPL.
 """
 
 from __future__ import annotations
@@ -23,16 +15,17 @@ import sys
 import tempfile
 import time
 from functools import cache
+
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from orchestra.prompts import say
-from tools import Environment, tool
+from tools import Environment, tool, wall
 
 MAX_TIMEOUT_S = 60
 MAX_OUTPUT_BYTES = 200_000
+SHOWN_CHARS = 2000  # of a flood
 RUNNER = Path(__file__).with_name("code_runner.py")
-Wall = Literal["bubblewrap", "unshare", "bare"]
 
 
 @tool("ExecuteCodeAction", "code")
@@ -45,6 +38,10 @@ def execute_code(
     """Run code and see what it prints. It has the Python standard library and no network. A local
     time becomes another with zoneinfo.ZoneInfo: datetime(year, month, day, hour, minute,
     tzinfo=ZoneInfo("Area/City")).astimezone(ZoneInfo("UTC"))
+
+    time becomes another with zoneinfo.ZoneInfo:
+    datetime(year, month, day, hour, minute, tzinfo=ZoneInfo("Area/City")).astimezone(ZoneInfo("UTC"))
+    The task's files are in media/.
 
     code: the program; print() what you want to see
     code_type: python or bash
@@ -76,11 +73,38 @@ def run(code: str, code_type: str, timeout_s: float, folder: Path, wall: Wall | 
         with_group_killed(process)
     text = output.decode("utf-8", "replace").rstrip()
     if ended == "timeout":
+
+    media = env.task.media[0].path.parent if env.task.media else None
+    ran = env.local("code", arguments, lambda: run(code, code_type, timeout_s, env.folder, media))
+    return str(ran["observation"])
+
+
+def run(
+    code: str,
+    code_type: str,
+    timeout_s: float,
+    folder: Path,
+    media: Path | None = None,
+    level: wall.Wall | None = None,
+) -> dict[str, Any]:
+    """The observation of one program, how it ended if not well, and the wall it ran behind."""
+    ran = wall.confined(
+        RUNNER, [code_type], code.encode("utf-8", "replace"), timeout_s, folder, media,
+        MAX_OUTPUT_BYTES, wall=level,
+    )  # fmt: skip
+    text = ran.output.decode("utf-8", "replace").rstrip()
+    return {"observation": _observation(ran, text, timeout_s), "wall": ran.wall}
+
+
+def _observation(ran: wall.Ran, text: str, timeout_s: float) -> str:
+    if ran.ended == "timeout":
         return say("notes", "code_timeout", seconds=f"{timeout_s:g}", output=text or "-")
-    if ended == "flood":
-        return say("notes", "code_flood", limit=MAX_OUTPUT_BYTES, output=text[:2000])
-    if process.returncode:
-        return say("notes", "code_failed", status=process.returncode, output=text or "-")
+    if ran.ended == "flood":
+        return say("notes", "code_flood", limit=MAX_OUTPUT_BYTES, output=text[:SHOWN_CHARS])
+    if ran.ended != "end":
+        return say("notes", f"code_{ran.ended}", output=text[:SHOWN_CHARS] or "-")
+    if ran.status:
+        return say("notes", "code_failed", status=ran.status, output=text or "-")
     return text or say("notes", "code_silent")
 
 
@@ -200,3 +224,4 @@ def strongest_wall() -> Wall:
                 if subprocess.run(command, input=b"", capture_output=True).returncode == 0:
                     return wall
     return "bare"
+

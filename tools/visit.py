@@ -7,17 +7,17 @@ guard and read by trafilatura (HTML) or pypdf (PDF), both behind the wall of the
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from pathlib import Path
 
 from orchestra.prompts import say
-from tools import Environment, ToolError, code, guard, reading, tool
+from tools import Environment, ToolError, guard, reading, tool, wall
 
 JINA_URL = "https://r.jina.ai/"
 JINA_KEY = "JINA_API_KEY"
 READER = Path(__file__).with_name("page_text.py")
 READ_S = 30.0
+MAX_TEXT = 2_000_000
 
 
 @tool("ExtractUrlContentAction", "web")
@@ -59,9 +59,11 @@ def _kind(page: guard.Page) -> str:
 
 def _read(page: guard.Page, kind: str) -> str:
     """The text of a page, read by a process that could do no harm if the page took it over."""
-    command = [sys.executable, "-I", "-c", READER.read_text(encoding="utf-8"), kind]
+
     with tempfile.TemporaryDirectory() as folder:
-        ran = code.confined(command, page.body, READ_S, Path(folder), merge_errors=False)
+        ran = wall.confined(
+            READER, [kind], page.body, READ_S, Path(folder), max_output=MAX_TEXT, errors=False
+        )
     if ran.ended != "end" or ran.status:
         raise ToolError(say("notes", "page_unreadable", url=page.url[:200], kind=kind))
     return ran.output.decode("utf-8", "replace")

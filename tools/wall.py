@@ -1,0 +1,351 @@
+"""A Python program that nobody trusts, in a process of its own behind the strongest wall this
+machine has.
+
+    bubblewrap   no network, no process but its own, read-only system, no file of the user; its own
+                 folder writable, the task's media readable; no new namespaces
+    unshare      the same from the kernel's namespaces by hand, where bubblewrap is not installed
+    bare         the limits below only; the network and what the user may read are open to it
+
+Always: an empty environment; limits on time, memory, processors, processes, files, disk and output;
+nothing of it outlives its call. Started by root, it runs as a user that owns nothing else. Which
+attempts each level stops is tested in tests/attacks and told in SECURITY.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal, get_args
+
+HERE = Path(__file__).parent
+LIMITS = {
+    "RLIMIT_AS": 2 << 30,
+    "RLIMIT_FSIZE": 64 << 20,
+    "RLIMIT_NOFILE": 256,
+    "RLIMIT_CORE": 0,
+    "RLIMIT_NPROC": 128,
+}
+MAX_MEMORY_BYTES = 2 << 30  # of all its processes together
+MAX_PROCESSES = 128
+MAX_DISK_BYTES = 256 << 20  # its folder
+MAX_FILES = 10_000
+TMP_BYTES = 64 << 20
+WATCH_S = 0.1
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # a pool a core would not fit
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
+
+Wall = Literal["bubblewrap", "unshare", "bare"]
+Ended = Literal["end", "timeout", "flood", "memory", "processes", "disk"]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a program went: what it printed, why it ended, its exit status, and behind which wall."""
+
+    output: bytes
+    ended: Ended
+    status: int
+    wall: Wall
+
+
+@dataclass(frozen=True)
+class Box:
+    """Where a program runs. `uid`: the user it becomes, where root starts it."""
+
+    wall: Wall
+    folder: Path
+    media: Path | None = None
+    uid: int | None = None
+
+
+def confined(
+    program: Path,
+    arguments: list[str],
+    given: bytes,
+    timeout_s: float,
+    folder: Path,
+    media: Path | None = None,
+    max_output: int = 200_000,
+    errors: bool = True,
+    wall: Wall | None = None,
+) -> Ran:
+    """Run a Python file with `given` on standard input; `errors`: standard error is output too."""
+    box = make_box(wall or strongest_wall(), folder.resolve(), media)
+    process = subprocess.Popen(
+        command(box, program, arguments, timeout_s),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if errors else subprocess.DEVNULL,
+        cwd=box.folder,
+        env=_environment(box.folder),
+        start_new_session=True,
+        **({"user": box.uid, "group": box.uid, "extra_groups": []} if _switches(box) else {}),  # type: ignore[arg-type]
+    )
+    try:
+        output, ended = _converse(process, box, given, timeout_s, max_output)
+    finally:
+        _end(process, box)
+    if ended == "disk":
+        _empty(box.folder)
+    return Ran(output[:max_output], ended, process.returncode, box.wall)
+
+
+def make_box(wall: Wall, folder: Path, media: Path | None = None) -> Box:
+    """The folder, made and given to the user that will own it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    uid = 1 << 20 | zlib.crc32(str(folder).encode()) & 0xFFFFF if os.geteuid() == 0 else None
+    if wall == "bare" and uid is not None and not _can_become(uid):
+        uid = None
+    if uid is not None:
+        os.chown(folder, uid, uid)
+    if media is not None and media.is_dir():
+        inside = folder / "media"
+        if wall == "bare" and not inside.exists():
+            inside.symlink_to(media.resolve())
+        return Box(wall, folder, media.resolve(), uid)
+    return Box(wall, folder, None, uid)
+
+
+# ---- the three walls -----------------------------------------------------------------------------
+
+
+def command(box: Box, program: Path, arguments: list[str], timeout_s: float) -> list[str]:
+    limits = {**LIMITS, "RLIMIT_CPU": int(timeout_s) + 1}
+    if box.wall == "bare" and box.uid is None:
+        del limits["RLIMIT_NPROC"]  # it would count what else the user runs
+    source = f"LIMITS = {limits!r}\n" + "".join(
+        p.read_text(encoding="utf-8") for p in (HERE / "wall_limits.py", program)
+    )
+    run = [sys.executable, "-I", "-c", source, *arguments]
+    return {"bubblewrap": _bubblewrap, "unshare": _unshare, "bare": lambda _, run: run}[box.wall](
+        box, run
+    )
+
+
+def _bubblewrap(box: Box, run: list[str]) -> list[str]:
+    shown = _system()
+    above = dict.fromkeys(str(a) for p in shown for a in list(p.parents)[-2::-1])
+    mounts = [f for a in above for f in ("--dir", a)] + [f for p in shown for f in _mount(p)]
+    media = ("--ro-bind", str(box.media), "/sandbox/media") if box.media else ()
+    environment = [f for k, v in _environment(Path("/sandbox")).items() for f in ("--setenv", k, v)]
+    no_namespaces = ["--unshare-user", "--disable-userns"]
+    kernel = "--unshare-ipc --unshare-pid --unshare-net --unshare-uts --unshare-cgroup-try".split()
+    outer = [
+        *("bwrap", *kernel, "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+        *("--proc", "/proc", "--dev", "/dev", "--size", str(TMP_BYTES), "--tmpfs", "/dev/shm"),
+        *("--remount-ro", "/dev", "--size", str(TMP_BYTES), "--perms", "1777", "--tmpfs", "/tmp"),
+        *mounts,
+        *("--bind", str(box.folder), "/sandbox", *media),
+        *("--remount-ro", "/", "--clearenv", *environment),
+    ]
+    if box.uid is None:
+        return [*outer, *no_namespaces, "--chdir", "/sandbox", *run]
+    become = ["--chdir", "/", "setpriv", f"--reuid={box.uid}", f"--regid={box.uid}", "--clear-groups"]
+    inner = ["bwrap", *no_namespaces, "--dev-bind", "/", "/", "--chdir", "/sandbox"]
+    rights = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    return [*outer, *rights, *become, *inner, *run]
+
+
+def _unshare(box: Box, run: list[str]) -> list[str]:
+    kernel = "--mount --net --ipc --uts --pid --fork --kill-child".split()
+    user = ["--user", "--map-root-user"] if box.uid is None else []
+    become = (
+        [f"--reuid={box.uid}", f"--regid={box.uid}", "--clear-groups"] if box.uid is not None else []
+    )
+    drop = ["setpriv", *become, "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]
+    script = (HERE / "wall_unshare.sh").read_text(encoding="utf-8")
+    shown = [str(box.folder), str(box.media or ""), *map(str, _system())]
+    return [
+        *("unshare", *user, *kernel, "sh", "-ec", script, "wall", str(len(shown)), *shown),
+        *(*drop, *run),
+    ]
+
+
+def _system() -> list[Path]:
+    """What of the system a program sees: programs, libraries and this Python, no settings."""
+    python = [
+        Path(prefix) / part
+        for prefix in dict.fromkeys((sys.base_prefix, sys.prefix))
+        if not Path(prefix).is_relative_to("/usr")
+        for part in ("bin", "lib", "lib64", "pyvenv.cfg")
+    ]
+    return [p for p in (*map(Path, SYSTEM), *python) if p.exists()]
+
+
+def _mount(path: Path) -> list[str]:
+    if path.is_symlink():
+        return ["--symlink", str(path.readlink()), str(path)]
+    return ["--ro-bind", str(path), str(path)]
+
+
+def _environment(home: Path) -> dict[str, str]:
+    path = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8"}
+    return {**path, **ONE_THREAD}
+
+
+def _switches(box: Box) -> bool:
+    return box.wall == "bare" and box.uid is not None
+
+
+@cache
+def strongest_wall() -> Wall:
+    """The strongest wall that holds here, tried once by starting this Python behind it."""
+    wall = next(w for w in get_args(Wall) if w == "bare" or holds(w))
+    if wall != "bubblewrap":
+        logging.getLogger("orchestra").warning(
+            "model-written code runs behind the wall %r: install bubblewrap for the strongest", wall
+        )
+    return wall
+
+
+@cache
+def holds(wall: Wall) -> bool:
+    """Whether this wall can be built here."""
+    import tempfile
+
+    if not all(map(shutil.which, {"bubblewrap": ["bwrap"], "unshare": ["unshare"]}[wall])):
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        ran = confined(HERE / "code_runner.py", ["python"], b"6 * 7", 10, Path(folder), wall=wall)
+        return ran.output == b"42\n"
+
+
+@cache
+def _can_become(uid: int) -> bool:
+    """Whether another user could start this Python (not if it lies in a closed home)."""
+    try:
+        run = [sys.executable, "-I", "-c", ""]
+        done = subprocess.run(run, user=uid, group=uid, extra_groups=[], cwd="/", check=False)
+        return done.returncode == 0
+    except OSError:
+        return False
+
+
+# ---- watching it ---------------------------------------------------------------------------------
+
+
+def _converse(
+    process: subprocess.Popen[bytes], box: Box, given: bytes, timeout_s: float, max_output: int
+) -> tuple[bytes, Ended]:
+    """Give the input in and take the output out, until the program ends or goes too far."""
+    assert process.stdin and process.stdout
+    deadline = time.monotonic() + timeout_s
+    watch = time.monotonic() + WATCH_S
+    output = bytearray()
+    with selectors.DefaultSelector() as selector:
+        os.set_blocking(process.stdin.fileno(), False)
+        selector.register(process.stdin, selectors.EVENT_WRITE)
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while len(output) <= max_output:
+            for key, _ in selector.select(min(WATCH_S, max(0.0, deadline - time.monotonic()))):
+                if key.fileobj is process.stdin:
+                    given = _give(selector, process, given)
+                elif chunk := os.read(key.fd, 65536):
+                    output += chunk
+                else:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(max(0.1, deadline - time.monotonic()))
+                        return bytes(output), _excess(process.pid, box) or "end"
+                    return bytes(output), "timeout"
+            if time.monotonic() >= deadline:
+                return bytes(output), "timeout"
+            if time.monotonic() >= watch:
+                if excess := _excess(process.pid, box):
+                    return bytes(output), excess
+                watch = time.monotonic() + WATCH_S
+    return bytes(output), "flood"
+
+
+def _give(
+    selector: selectors.BaseSelector, process: subprocess.Popen[bytes], given: bytes
+) -> bytes:
+    assert process.stdin
+    try:
+        given = given[os.write(process.stdin.fileno(), given[:65536]) :]
+    except BrokenPipeError:
+        given = b""
+    if not given:
+        selector.unregister(process.stdin)
+        process.stdin.close()
+    return given
+
+
+def _excess(root: int, box: Box) -> Ended | None:
+    """What limits of a process do not see: all its processes together, and its folder."""
+    family, grown = {root}, True
+    rows = list(_processes())
+    while grown:
+        new = {pid for pid, parent, _ in rows if parent in family} - family
+        family, grown = family | new, bool(new)
+    if len(family) > MAX_PROCESSES:
+        return "processes"
+    if sum(size for pid, _, size in rows if pid in family) > MAX_MEMORY_BYTES:
+        return "memory"
+    files = size = 0
+    for here, folders, names in os.walk(box.folder):
+        files += len(folders) + len(names)
+        for name in names:
+            with contextlib.suppress(OSError):
+                size += os.lstat(f"{here}/{name}").st_blocks * 512
+        if size > MAX_DISK_BYTES or files > MAX_FILES:
+            return "disk"
+    return None
+
+
+def _processes() -> Iterator[tuple[int, int, int]]:
+    """(pid, parent, resident bytes) of every process."""
+    for entry in os.scandir("/proc") if sys.platform == "linux" else ():
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            if entry.name.isdecimal():
+                text = Path(entry.path, "stat").read_bytes()
+                row = text[text.rindex(b")") + 2 :].split()
+                yield int(entry.name), int(row[1]), int(row[21]) * os.sysconf("SC_PAGESIZE")
+
+
+def _end(process: subprocess.Popen[bytes], box: Box) -> None:
+    """Nothing of the program outlives its call: the namespace of its processes ends with the first
+    of them; where there is none, what still runs is looked for.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe:
+            pipe.close()
+    for _ in range(20 if box.wall == "bare" else 0):
+        left = [pid for pid, *_ in _processes() if _belongs(pid, box)]
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not left:
+            return
+        time.sleep(0.01)
+
+
+def _belongs(pid: int, box: Box) -> bool:
+    with contextlib.suppress(OSError):
+        if box.uid is not None:
+            return Path(f"/proc/{pid}").stat().st_uid == box.uid
+        mark = b"HOME=" + os.fsencode(box.folder)
+        return mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return False
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_symlink() or path.is_file():
+            path.unlink()
+        else:
+            shutil.rmtree(path, ignore_errors=True)
