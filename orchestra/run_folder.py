@@ -43,6 +43,9 @@ class Options:
     timeout_s: float = 120.0
     stop_threshold: float | None = None  # tau_stop of Eq. 22; None: off
     context_tokens: int = 6000  # L_ctx of Eq. 20
+    allow_hosts: tuple[str, ...] = ()  # internal hosts that may be fetched from
+    tools: tuple[str, ...] = ()  # the user's own, as FILE.py:FUNCTION
+    mcp: tuple[str, ...] = ()  # commands that start MCP servers
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ def read_manifest(path: Path) -> Manifest:
             Media(m["modality"], m["name"], path / "media" / Path(m["name"]).name, m["sha256"])
             for m in row["task"]["media"]
         )
-        task, options = Task(row["task"]["question"], media), Options(**row["options"])
+        task, options = Task(row["task"]["question"], media), _options(row["options"])
         manifest = Manifest(task, _pool(row["pool"]), options, row["parent"])
     except OSError:
         raise ConfigError(
@@ -149,6 +152,11 @@ def read_manifest(path: Path) -> Manifest:
         if not m.path.is_file():
             raise ConfigError(f"{m.path}: is missing; copy the whole run folder")
     return manifest
+
+
+def _options(row: dict[str, Any]) -> Options:
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+    return Options(**fields)
 
 
 def _pool(row: dict[str, Any]) -> Pool:

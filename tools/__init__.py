@@ -182,5 +182,8 @@ def all_tools() -> dict[str, Tool]:
     from tools.audio import audio_analysis
     from tools.code import execute_code
     from tools.image import image_analysis
+    from tools.search import google_search
+    from tools.visit import extract_url_content
 
-    return {t.name: t for t in (image_analysis, audio_analysis, execute_code)}
+    six = (image_analysis, audio_analysis, google_search, extract_url_content, execute_code)
+    return {t.name: t for t in six}

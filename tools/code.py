@@ -41,6 +41,7 @@ def execute_code(
 
     time becomes another with zoneinfo.ZoneInfo:
     datetime(year, month, day, hour, minute, tzinfo=ZoneInfo("Area/City")).astimezone(ZoneInfo("UTC"))
+
     The task's files are in media/.
 
     code: the program; print() what you want to see

@@ -31,10 +31,14 @@ def html_text(body: bytes) -> str:
     return found or trafilatura.html2txt(body) or ""
 
 
+def plain_text(body: bytes) -> str:
+    return body.decode("utf-8", "replace")
+
+
 def main() -> None:
     body = sys.stdin.buffer.read()
-    kind = {"html": html_text, "pdf": pdf_text, "text": lambda b: b.decode("utf-8", "replace")}
-    text = kind[sys.argv[1]](body)[:MAX_CHARS]
+    read = {"html": html_text, "pdf": pdf_text, "text": plain_text}[sys.argv[1]]
+    text = read(body)[:MAX_CHARS]
     sys.stdout.buffer.write(text.encode("utf-8", "replace"))
 
 

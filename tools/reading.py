@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from orchestra.backends import Purse
+from orchestra.call import current_call
+from orchestra.money import Purse
 from orchestra.prompts import fenced, render, say
-from orchestra.replay import current_call
 from tools import Environment
 
 PART_CHARS = 24_000
@@ -45,9 +45,11 @@ def answer_from(env: Environment, query: str, text: str, source: str) -> str:
 
 def parts(text: str) -> list[str]:
     """The text in pieces of at most PART_CHARS, cut between lines where there are any."""
-    pieces = []
+    pieces: list[str] = []
     while text and len(pieces) < MAX_PARTS:
-        end = len(text) if len(text) <= PART_CHARS else text.rfind("\n", PART_CHARS // 2, PART_CHARS)
+        end = (
+            len(text) if len(text) <= PART_CHARS else text.rfind("\n", PART_CHARS // 2, PART_CHARS)
+        )
         end = end if end > 0 else PART_CHARS
         pieces.append(text[:end])
         text = text[end:]
@@ -68,9 +70,7 @@ def _ask_named(
         return _ask(env, purse, query, source, n, pieces)
 
 
-def _ask(
-    env: Environment, purse: Purse, query: str, source: str, n: int, pieces: list[str]
-) -> str:
+def _ask(env: Environment, purse: Purse, query: str, source: str, n: int, pieces: list[str]) -> str:
     content = render(
         "tools/reading.md", query=query, source=source, part=n + 1, parts=len(pieces),
         text=fenced(pieces[n], PART_CHARS),

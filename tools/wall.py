@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 HERE = Path(__file__).parent
 LIMITS = {
@@ -44,9 +44,19 @@ MAX_FILES = 10_000
 TMP_BYTES = 64 << 20
 WATCH_S = 0.1
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # a pool a core would not fit
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
+SYSTEM = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+)
 
 Wall = Literal["bubblewrap", "unshare", "bare"]
+WALLS: tuple[Wall, ...] = ("bubblewrap", "unshare", "bare")
 Ended = Literal["end", "timeout", "flood", "memory", "processes", "disk"]
 
 
@@ -83,6 +93,7 @@ def confined(
 ) -> Ran:
     """Run a Python file with `given` on standard input; `errors`: standard error is output too."""
     box = make_box(wall or strongest_wall(), folder.resolve(), media)
+    user = box.uid if box.wall == "bare" else None  # the other walls change it behind them
     process = subprocess.Popen(
         command(box, program, arguments, timeout_s),
         stdin=subprocess.PIPE,
@@ -91,7 +102,9 @@ def confined(
         cwd=box.folder,
         env=_environment(box.folder),
         start_new_session=True,
-        **({"user": box.uid, "group": box.uid, "extra_groups": []} if _switches(box) else {}),  # type: ignore[arg-type]
+        user=user,
+        group=user,
+        extra_groups=None if user is None else [],
     )
     try:
         output, ended = _converse(process, box, given, timeout_s, max_output)
@@ -129,9 +142,9 @@ def command(box: Box, program: Path, arguments: list[str], timeout_s: float) -> 
         p.read_text(encoding="utf-8") for p in (HERE / "wall_limits.py", program)
     )
     run = [sys.executable, "-I", "-c", source, *arguments]
-    return {"bubblewrap": _bubblewrap, "unshare": _unshare, "bare": lambda _, run: run}[box.wall](
-        box, run
-    )
+    if box.wall == "bubblewrap":
+        return _bubblewrap(box, run)
+    return _unshare(box, run) if box.wall == "unshare" else run
 
 
 def _bubblewrap(box: Box, run: list[str]) -> list[str]:
@@ -140,29 +153,32 @@ def _bubblewrap(box: Box, run: list[str]) -> list[str]:
     mounts = [f for a in above for f in ("--dir", a)] + [f for p in shown for f in _mount(p)]
     media = ("--ro-bind", str(box.media), "/sandbox/media") if box.media else ()
     environment = [f for k, v in _environment(Path("/sandbox")).items() for f in ("--setenv", k, v)]
+    memory = ("--size", str(TMP_BYTES), "--perms", "1777", "--tmpfs")
     no_namespaces = ["--unshare-user", "--disable-userns"]
-    kernel = "--unshare-ipc --unshare-pid --unshare-net --unshare-uts --unshare-cgroup-try".split()
+    kernel = [f"--unshare-{what}" for what in ("ipc", "pid", "net", "uts", "cgroup-try")]
     outer = [
         *("bwrap", *kernel, "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
-        *("--proc", "/proc", "--dev", "/dev", "--size", str(TMP_BYTES), "--tmpfs", "/dev/shm"),
-        *("--remount-ro", "/dev", "--size", str(TMP_BYTES), "--perms", "1777", "--tmpfs", "/tmp"),
+        *("--proc", "/proc", "--dev", "/dev", *memory, "/dev/shm", "--remount-ro", "/dev"),
+        *(*memory, "/tmp"),
         *mounts,
         *("--bind", str(box.folder), "/sandbox", *media),
         *("--remount-ro", "/", "--clearenv", *environment),
     ]
     if box.uid is None:
         return [*outer, *no_namespaces, "--chdir", "/sandbox", *run]
-    become = ["--chdir", "/", "setpriv", f"--reuid={box.uid}", f"--regid={box.uid}", "--clear-groups"]
+    become = ["setpriv", f"--reuid={box.uid}", f"--regid={box.uid}", "--clear-groups"]
     inner = ["bwrap", *no_namespaces, "--dev-bind", "/", "/", "--chdir", "/sandbox"]
     rights = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-    return [*outer, *rights, *become, *inner, *run]
+    return [*outer, *rights, "--chdir", "/", *become, *inner, *run]
 
 
 def _unshare(box: Box, run: list[str]) -> list[str]:
-    kernel = "--mount --net --ipc --uts --pid --fork --kill-child".split()
+    kernel = ["--mount", "--net", "--ipc", "--uts", "--pid", "--fork", "--kill-child"]
     user = ["--user", "--map-root-user"] if box.uid is None else []
     become = (
-        [f"--reuid={box.uid}", f"--regid={box.uid}", "--clear-groups"] if box.uid is not None else []
+        [f"--reuid={box.uid}", f"--regid={box.uid}", "--clear-groups"]
+        if box.uid is not None
+        else []
     )
     drop = ["setpriv", *become, "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]
     script = (HERE / "wall_unshare.sh").read_text(encoding="utf-8")
@@ -195,14 +211,10 @@ def _environment(home: Path) -> dict[str, str]:
     return {**path, **ONE_THREAD}
 
 
-def _switches(box: Box) -> bool:
-    return box.wall == "bare" and box.uid is not None
-
-
 @cache
 def strongest_wall() -> Wall:
     """The strongest wall that holds here, tried once by starting this Python behind it."""
-    wall = next(w for w in get_args(Wall) if w == "bare" or holds(w))
+    wall = next(w for w in WALLS if w == "bare" or holds(w))
     if wall != "bubblewrap":
         logging.getLogger("orchestra").warning(
             "model-written code runs behind the wall %r: install bubblewrap for the strongest", wall

@@ -6,4 +6,3 @@ for _name, _most in LIMITS.items():  # type: ignore[name-defined] # noqa: F821
     _hard = resource.getrlimit(_number)[1]
     _new = _most if _hard == resource.RLIM_INFINITY else min(_most, _hard)
     resource.setrlimit(_number, (_new, _new))
-
