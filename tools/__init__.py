@@ -183,7 +183,8 @@ def all_tools() -> dict[str, Tool]:
     from tools.code import execute_code
     from tools.image import image_analysis
     from tools.search import google_search
+    from tools.video import video_analysis
     from tools.visit import extract_url_content
 
-    six = (image_analysis, audio_analysis, google_search, extract_url_content, execute_code)
-    return {t.name: t for t in six}
+    look = (image_analysis, audio_analysis, video_analysis)
+    return {t.name: t for t in (*look, google_search, extract_url_content, execute_code)}

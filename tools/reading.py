@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from orchestra.call import current_call
@@ -21,18 +22,15 @@ def answer_from(env: Environment, query: str, text: str, source: str) -> str:
     the purse all the same.
     """
     pieces = parts(text)
-    if env.purse.limit_usd is not None or len(pieces) == 1:  # money is spent in order
-        answers = [_ask(env, env.purse, query, source, n, pieces) for n in range(len(pieces))]
-    else:
-        purses = [Purse() for _ in pieces]
-        with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="reader") as executor:
-            futures = [
-                executor.submit(_ask_named, call_name(), env, purses[n], query, source, n, pieces)
-                for n in range(len(pieces))
-            ]
-        for purse in purses:
-            env.purse.absorb(purse)
-        answers = [future.result() for future in futures]
+
+    def ask(purse: Purse, n: int) -> str:
+        content = render(
+            "tools/reading.md", query=query, source=source, part=n + 1, parts=len(pieces),
+            text=fenced(pieces[n], PART_CHARS),
+        )  # fmt: skip
+        return env.chat(env.backend, [{"role": "user", "content": content}], purse).text
+
+    answers = side_by_side(env, len(pieces), ask)
     if len(answers) == 1:
         return fenced(answers[0])
     cut = say("notes", "part_cut") if sum(map(len, pieces)) < len(text) else ""
@@ -56,23 +54,24 @@ def parts(text: str) -> list[str]:
     return pieces
 
 
-def call_name() -> str:
-    """The logical call that this thread is in: a worker names its own after it."""
+def side_by_side(
+    env: Environment, count: int, ask: Callable[[Purse, int], str], first: int = 0
+) -> list[str]:
+    """`ask(purse, n)` for each n, in threads of their own, each in a logical call of its own; one
+    after another where the purse has a limit: what a call may say depends on those before it.
+    """
     call = current_call()
     assert call is not None, "a tool runs inside a logical call"
-    return call.name
 
+    def one(purse: Purse, n: int) -> str:
+        with env.tape.logical_call(call.name, f"part{first + n + 1}"):
+            return ask(purse, n)
 
-def _ask_named(
-    name: str, env: Environment, purse: Purse, query: str, source: str, n: int, pieces: list[str]
-) -> str:
-    with env.tape.logical_call(name, f"part{n + 1}"):
-        return _ask(env, purse, query, source, n, pieces)
-
-
-def _ask(env: Environment, purse: Purse, query: str, source: str, n: int, pieces: list[str]) -> str:
-    content = render(
-        "tools/reading.md", query=query, source=source, part=n + 1, parts=len(pieces),
-        text=fenced(pieces[n], PART_CHARS),
-    )  # fmt: skip
-    return env.chat(env.backend, [{"role": "user", "content": content}], purse).text
+    if env.purse.limit_usd is not None or count == 1:
+        return [one(env.purse, n) for n in range(count)]
+    purses = [Purse() for _ in range(count)]
+    with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="part") as executor:
+        futures = [executor.submit(one, purse, n) for n, purse in enumerate(purses)]
+    for purse in purses:
+        env.purse.absorb(purse)
+    return [future.result() for future in futures]
