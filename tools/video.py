@@ -97,7 +97,8 @@ def _alike(a: Any, b: Any) -> bool:
     """Whether two frames differ by no more than what the codec does to them."""
     from PIL import ImageChops
 
-    return all(most <= NOISE for _, most in ImageChops.difference(a, b).getextrema())
+    extrema: Any = ImageChops.difference(a, b).getextrema()
+    return all(most <= NOISE for _, most in extrema)
 
 
 def frames(path: Path, count: int, start_s: float, end_s: float | None) -> Iterator[Frame]:

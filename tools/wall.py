@@ -40,7 +40,7 @@ LIMITS = {
 MAX_MEMORY_BYTES = 2 << 30  # of all its processes together
 MAX_PROCESSES = 128
 MAX_DISK_BYTES = 256 << 20  # its folder
-MAX_FILES = 10_000
+MAX_FILES = 5_000
 TMP_BYTES = 64 << 20
 WATCH_S = 0.1
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # a pool a core would not fit
@@ -54,6 +54,8 @@ SYSTEM = (
     "/etc/alternatives",
     "/etc/ld.so.cache",
 )
+
+NO_NAMESPACES = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"'
 
 Wall = Literal["bubblewrap", "unshare", "bare"]
 WALLS: tuple[Wall, ...] = ("bubblewrap", "unshare", "bare")
@@ -168,6 +170,7 @@ def _bubblewrap(box: Box, run: list[str]) -> list[str]:
         return [*outer, *no_namespaces, "--chdir", "/sandbox", *run]
     become = ["setpriv", f"--reuid={box.uid}", f"--regid={box.uid}", "--clear-groups"]
     inner = ["bwrap", *no_namespaces, "--dev-bind", "/", "/", "--chdir", "/sandbox"]
+    inner = inner if _makes_namespaces(box.uid) else ["env", "--chdir=/sandbox"]
     rights = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     return [*outer, *rights, "--chdir", "/", *become, *inner, *run]
 
@@ -175,17 +178,19 @@ def _bubblewrap(box: Box, run: list[str]) -> list[str]:
 def _unshare(box: Box, run: list[str]) -> list[str]:
     kernel = ["--mount", "--net", "--ipc", "--uts", "--pid", "--fork", "--kill-child"]
     user = ["--user", "--map-root-user"] if box.uid is None else []
-    become = (
-        [f"--reuid={box.uid}", f"--regid={box.uid}", "--clear-groups"]
-        if box.uid is not None
-        else []
-    )
-    drop = ["setpriv", *become, "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]
+    become = ["setpriv", f"--reuid={box.uid}", f"--regid={box.uid}", "--clear-groups"]
+    inner = ["unshare", "--user", "--map-root-user", "sh", "-ec", NO_NAMESPACES, "wall"]
+    if box.uid is None:
+        become = []
+    elif not _makes_namespaces(box.uid):
+        inner = []
+    drop = ["setpriv", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]
+    drop = drop if inner or box.uid is None else []  # a user that is not root has no rights to drop
     script = (HERE / "wall_unshare.sh").read_text(encoding="utf-8")
     shown = [str(box.folder), str(box.media or ""), *map(str, _system())]
     return [
         *("unshare", *user, *kernel, "sh", "-ec", script, "wall", str(len(shown)), *shown),
-        *(*drop, *run),
+        *(*become, *inner, *drop, *run),
     ]
 
 
@@ -232,6 +237,13 @@ def holds(wall: Wall) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         ran = confined(HERE / "code_runner.py", ["python"], b"6 * 7", 10, Path(folder), wall=wall)
         return ran.output == b"42\n"
+
+
+@cache
+def _makes_namespaces(uid: int) -> bool:
+    """Whether a user who is not root may make namespaces here, and so must be kept from it."""
+    run = ["setpriv", f"--reuid={uid}", "--clear-groups", "unshare", "--user", "true"]
+    return subprocess.run(run, capture_output=True, check=False).returncode == 0
 
 
 @cache

@@ -3,7 +3,6 @@
 count=$1; folder=$2; media=$3; shift 3
 root=/sys  # covered in this mount namespace alone; nothing that is shown lies under it
 PATH=$PATH:/usr/sbin:/sbin
-read -r _ _ users < /proc/self/uid_map
 mount -t tmpfs -o mode=755 wall "$root"
 mkdir -p "$root/sandbox" "$root/tmp" "$root/proc" "$root/dev/shm" "$root/old"
 mount -t tmpfs -o size=64m,mode=1777 tmp "$root/tmp"
@@ -30,15 +29,6 @@ for device in null zero full random urandom; do
     : > "$root/dev/$device"; mount --bind "/dev/$device" "$root/dev/$device"
 done
 mount -t proc proc "$root/proc"
-if [ "$users" = 1 ]; then
-    echo 0 > "$root/proc/sys/user/max_user_namespaces"  # of this user namespace, not of the machine
-fi
-for part in sys irq bus sysrq-trigger; do
-    if [ -e "$root/proc/$part" ]; then
-        mount --bind "$root/proc/$part" "$root/proc/$part"
-        mount -o remount,bind,ro "$root/proc/$part"
-    fi
-done
 cd "$root"
 pivot_root . old
 umount -l /old
