@@ -12,6 +12,7 @@ redirects and body. A proxy of the environment is not used: it would resolve the
 from __future__ import annotations
 
 import contextlib
+import http.client
 import ipaddress
 import socket
 import ssl
@@ -156,7 +157,7 @@ def _answer(
             finally:
                 watch.cancel()
                 wire.close()
-    except (HTTPError, OSError, ValueError) as error:
+    except (HTTPError, http.client.HTTPException, OSError, ValueError) as error:
         if time.monotonic() >= deadline:
             raise ToolError(say("notes", "web_slow", url=parts.url)) from None
         reason = getattr(error, "strerror", None) or type(error).__name__  # no word of the server's
