@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_SIDE = 2048  # pixels; endpoints make larger ones smaller themselves
 MAX_FRAMES = 8
+QUICK_SIDE = 960  # pixels
 MAX_DECODED_BYTES = 256 << 20  # of one frame in memory; JPEG is made smaller while it is decoded
 AS_IT_IS = ("PNG", "JPEG", "WEBP", "GIF")  # what endpoints take
 LOSSY = ("JPEG", "MPO", "WEBP", "HEIF", "AVIF")
@@ -157,11 +158,15 @@ def read_text(image: Image.Image) -> list[str]:
     with _reading:  # one engine for all sub-agents; it is not made for threads
         result = _ocr()(str(path))
 
+def read_text(image: Image.Image, quick: bool = False) -> list[str]:
+    """The lines of text in a picture, top to bottom, by RapidOCR (requirements-local.txt).
+    `quick`: large letters only, as in a frame of a video.
+    """
     import numpy
 
     pixels = numpy.ascontiguousarray(numpy.asarray(image)[:, :, ::-1])  # (height, width, BGR)
     with _ocr_turn:
-        result = _ocr()(pixels)
+        result = _ocr(quick)(pixels)
     return [str(line) for line in result.txts or ()]
 
 
@@ -169,9 +174,10 @@ _reading = threading.Lock()
 
 
 @cache
-def _ocr() -> Any:
+def _ocr(quick: bool) -> Any:
     try:
         from rapidocr import RapidOCR
     except ImportError:
         raise ToolError(say("notes", "no_engine", what="RapidOCR")) from None
-    return RapidOCR(params={"Global.log_level": "error"})
+    small = {"Det.limit_type": "max", "Det.limit_side_len": QUICK_SIDE} if quick else {}
+    return RapidOCR(params={"Global.log_level": "error", **small})

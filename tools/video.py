@@ -84,7 +84,7 @@ def read_frames(path: Path, *window: Any) -> list[tuple[str, str]]:
     before, text = None, ""
     for t, picture in frames(path, *window):
         if before is None or not _alike(before, picture):
-            text = " / ".join(image.read_text(picture)) or "-"
+            text = " / ".join(image.read_text(picture, quick=True)) or "-"
         before = picture
         if rows and rows[-1][2] == text:
             rows[-1] = (rows[-1][0], t, text)

@@ -105,7 +105,7 @@ def slow_body(h: Any) -> None:
 
 def slow_headers(h: Any) -> None:
     h.wfile.write(b"HTTP/1.1 200 OK\r\n")
-    for n in range(600):
+    for _ in range(600):
         h.wfile.write(b"X")
         time.sleep(0.1)
 
