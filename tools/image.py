@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import threading
 
+import contextlib
 import io
 import threading
 from collections.abc import Iterator
@@ -67,17 +68,12 @@ def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
 
 def pictures(path: Path) -> Iterator[Picture]:
     """The frames of a picture file, upright and small. Raises ToolError: it can not be read."""
-    from PIL import Image
-
-    try:
-        with _opened(path) as file:
-            count = getattr(file, "n_frames", 1)
-            for n in evenly(count, MAX_FRAMES):
-                if count > 1:
-                    file.seek(n)
-                yield Picture(f"{n + 1} of {count}" if count > 1 else "", _small(file, count > 1))
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        raise ToolError(say("notes", "unreadable", name=path.name, reason=str(error))) from None
+    with _opened(path) as file:
+        count = getattr(file, "n_frames", 1)
+        for n in evenly(count, MAX_FRAMES):
+            if count > 1:
+                file.seek(n)
+            yield Picture(f"{n + 1} of {count}" if count > 1 else "", _small(file, count > 1))
 
 
 def data_urls(path: Path) -> Iterator[tuple[str, str]]:
@@ -115,19 +111,21 @@ def evenly(count: int, most: int) -> list[int]:
     return [round(i * (count - 1) / (most - 1)) for i in range(most)]
 
 
-def _opened(path: Path) -> Image.Image:
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """The picture file; whatever shows it to be damaged while it is open is a ToolError."""
     from PIL import Image
 
-    try:
+    with contextlib.suppress(ImportError):  # without it HEIC can not be read
         from pillow_heif import register_heif_opener
 
         register_heif_opener()
-    except ImportError:
-        pass  # HEIC is then a format that can not be read
     try:
-        return Image.open(path)
+        with Image.open(path) as file:
+            yield file
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ToolError(say("notes", "unreadable", name=path.name, reason=str(error))) from None
+        reason = str(error).replace(str(path), path.name)
+        raise ToolError(say("notes", "unreadable", name=path.name, reason=reason)) from None
 
 
 def _small(file: Image.Image, again: bool) -> Image.Image:

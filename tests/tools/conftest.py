@@ -17,7 +17,9 @@ from tests.conftest import pool_at
 from tools import Environment, all_tools
 
 MODEL = os.environ.get("WHISPER_MODEL", "")
-whisper = pytest.mark.skipif(not Path(MODEL or "-").is_dir(), reason="WHISPER_MODEL names no folder")
+whisper = pytest.mark.skipif(
+    not Path(MODEL or "-").is_dir(), reason="WHISPER_MODEL names no folder"
+)
 
 
 class Bench:

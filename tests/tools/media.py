@@ -29,7 +29,9 @@ def drawn(text: str, size: tuple[int, int] = (640, 360), mode: str = "RGB") -> I
     return picture.convert(mode)
 
 
-def film(path: Path, codec: str, sound: str = "", texts: tuple[str, ...] = ("Gate 1", "Gate 2")) -> Path:
+def film(
+    path: Path, codec: str, sound: str = "", texts: tuple[str, ...] = ("Gate 1", "Gate 2")
+) -> Path:
     """Two seconds of each text; with `sound`, a codec, speech beside it."""
     with av.open(str(path), "w") as target:
         video: Any = target.add_stream(codec, rate=5)
