@@ -20,9 +20,6 @@ from orchestra.prompts import DATA_CHARS, fenced, render, say
 from orchestra.vocabulary import Media
 from tools import AudioFile, Environment, ToolError, reading, sound, tool
 
-MAX_ENDPOINT_BYTES = 25 << 20  # what transcription endpoints take in one request
-WAV_BYTES_PER_S = 16000 * 2  # 16 kHz mono, 16 bits
-
 WHISPER = "WHISPER_MODEL"  # a faster-whisper folder or model name
 WHISPER_S = 28.0  # Whisper hears 30 s at a time
 ENDPOINT_S = 120.0  # of 16 kHz mono WAV: 3.8 MB
@@ -55,8 +52,12 @@ def heard(
         rows = _ask_endpoint(env, engine, query, file, start_s, end_s)
     text = "\n".join(f"[{sound.clock(at)}] {said}" for at, said in rows if said)
     if len(text) > DATA_CHARS:
-        return reading.answer_from(env, query, text, say("notes", "transcript_of", name=file.name))
-    return say("notes", "transcript", name=file.name, text=fenced(text or say("notes", "no_words")))
+        return reading.answer_from(
+            env, query, text, say("tools/notes", "transcript_of", name=file.name)
+        )
+    return say(
+        "notes", "transcript", name=file.name, text=fenced(text or say("tools/notes", "no_words"))
+    )
 
 
 def _ask_endpoint(
@@ -97,53 +98,6 @@ def _ask_part(env: Environment, engine: Engine, purse: Purse, query: str, part: 
     return env.chat(backend, [{"role": "user", "content": content}], purse).text
 
 
-def endpoint_audio(path: Path) -> Sound:
-    """WAV and MP3 as they are; the sound of any other file FFmpeg reads as 16 kHz mono WAV."""
-    import av
-
-    try:
-        with av.open(str(path)) as source:
-            seconds = (source.duration or 0) / av.time_base
-            if source.format.name in ("wav", "mp3"):
-                return Sound(path.read_bytes(), source.format.name, seconds)
-            if not source.streams.audio:
-                raise ToolError(say("notes", "unreadable", name=path.name, reason="no sound"))
-            data = _as_wav(source)  # its length is known where a file says none
-            return Sound(data, "wav", len(data) / WAV_BYTES_PER_S)
-    except (av.FFmpegError, ValueError) as error:
-        raise ToolError(say("notes", "unreadable", name=path.name, reason=str(error))) from None
-
-
-def _as_wav(source: Any) -> bytes:
-    import av
-
-    buffer = io.BytesIO()
-    with av.open(buffer, "w", format="wav", container_options={"fflags": "+bitexact"}) as target:
-        stream = target.add_stream("pcm_s16le", rate=16000, layout="mono")
-        resampler = av.AudioResampler(format="s16", layout="mono", rate=16000)
-        for frame in source.decode(audio=0):
-            for piece in resampler.resample(frame):
-                target.mux(stream.encode(piece))
-        for piece in resampler.resample(None):  # what it still holds
-            target.mux(stream.encode(piece))
-        target.mux(stream.encode(None))
-    return buffer.getvalue()
-
-
-def transcribe(path: Path, hint: str) -> str:
-    """What is said in a sound file, by faster-whisper (requirements-local.txt); `hint` helps with
-    rare words.
-    """
-    try:
-        with _loading:  # sub-agents that start together share one model
-            model = _whisper()
-        segments, _ = model.transcribe(
-            str(path), initial_prompt=hint[:400], condition_on_previous_text=False
-        )
-        return " ".join(s.text.strip() for s in segments)
-    except (ValueError, RuntimeError, OSError, IndexError) as error:
-        raise ToolError(say("notes", "unreadable", name=path.name, reason=str(error))) from None
-
 def transcribe(
     path: Path, hint: str, start_s: float = 0.0, end_s: float | None = None
 ) -> list[Row]:
@@ -164,15 +118,12 @@ def transcribe(
 
 
 def _broken(part: sound.Part) -> Row:
-    return part.start_s + len(part.samples) / sound.RATE, say("notes", "breaks_off")
+    return part.start_s + len(part.samples) / sound.RATE, say("tools/notes", "breaks_off")
 
 
 def _whisper() -> Any:
     with _making:
         return _whisper_model(os.environ.get(WHISPER, "tiny.en"))
-
-
-_loading = threading.Lock()
 
 
 @cache

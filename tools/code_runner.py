@@ -16,12 +16,6 @@ def main() -> None:
         os.execvp("bash", ["bash", "-c", code])
     space = {"__name__": "__main__"}
     try:
-        tree = ast.parse(code, "<code>")
-        last = tree.body[-1] if tree.body else None
-        if isinstance(last, ast.Expr):
-            tree.body.pop()
-        exec(compile(tree, "<code>", "exec"), space)
-
         body = ast.parse(code, "<code>").body
         last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
         exec(compile(ast.Module(body, []), "<code>", "exec"), space)

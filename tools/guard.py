@@ -77,29 +77,31 @@ def fetch(
                 own = own if parts[:4] == here[:4] else {}  # a key stays with its host
                 continue
             if not 200 <= answer.status < 300:
-                raise ToolError(say("notes", "web_status", url=parts.url, status=answer.status))
+                raise ToolError(
+                    say("tools/notes", "web_status", url=parts.url, status=answer.status)
+                )
             kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
             return Page(parts.url, kind, _body(answer, parts.url, deadline, max_bytes))
-    raise Refused(say("notes", "web_redirects", url=parts.url, limit=MAX_REDIRECTS))
+    raise Refused(say("tools/notes", "web_redirects", url=parts.url, limit=MAX_REDIRECTS))
 
 
 def checked(url: str) -> Url:
     """The parts of a URL that may be fetched as far as its text can say. Raises Refused."""
     if scrub(url) != url:
-        raise Refused(say("notes", "web_secret"))
+        raise Refused(say("tools/notes", "web_secret"))
     shown = url[:200]
     if len(url) > MAX_URL_CHARS or "\\" in url or any(ord(c) <= 32 for c in url):
-        raise Refused(say("notes", "web_malformed", url=repr(shown)))
+        raise Refused(say("tools/notes", "web_malformed", url=repr(shown)))
     try:
         parts = parse_url(url)
     except LocationParseError:
-        raise Refused(say("notes", "web_malformed", url=repr(shown))) from None
+        raise Refused(say("tools/notes", "web_malformed", url=repr(shown))) from None
     if "://" not in url or parts.scheme not in PORTS:
-        raise Refused(say("notes", "web_scheme", url=shown))
+        raise Refused(say("tools/notes", "web_scheme", url=shown))
     if parts.auth is not None:
-        raise Refused(say("notes", "web_credentials"))
+        raise Refused(say("tools/notes", "web_credentials"))
     if not parts.host:
-        raise Refused(say("notes", "web_malformed", url=repr(shown)))
+        raise Refused(say("tools/notes", "web_malformed", url=repr(shown)))
     return parts
 
 
@@ -109,12 +111,12 @@ def addresses(parts: Url, allow: Collection[str]) -> list[str]:
     try:
         rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise ToolError(say("notes", "web_unknown_host", host=host)) from None
+        raise ToolError(say("tools/notes", "web_unknown_host", host=host)) from None
     found = [str(address[0]) for *_, address in rows]
     if {host, f"{host}:{port}"}.isdisjoint(name.lower() for name in allow):
         for address in found:
             if not is_public(address):
-                raise Refused(say("notes", "web_internal", host=host))
+                raise Refused(say("tools/notes", "web_internal", host=host))
     return found
 
 
@@ -159,9 +161,9 @@ def _answer(
                 wire.close()
     except (HTTPError, http.client.HTTPException, OSError, ValueError) as error:
         if time.monotonic() >= deadline:
-            raise ToolError(say("notes", "web_slow", url=parts.url)) from None
+            raise ToolError(say("tools/notes", "web_slow", url=parts.url)) from None
         reason = getattr(error, "strerror", None) or type(error).__name__  # no word of the server's
-        raise ToolError(say("notes", "web_failed", url=parts.url, reason=reason)) from None
+        raise ToolError(say("tools/notes", "web_failed", url=parts.url, reason=reason)) from None
 
 
 def _connect(found: list[str], port: int, deadline: float) -> socket.socket:
@@ -185,9 +187,9 @@ def _body(answer: urllib3.BaseHTTPResponse, url: str, deadline: float, max_bytes
     for chunk in answer.stream(65536, decode_content=True):
         body += chunk
         if len(body) > max_bytes:
-            raise ToolError(say("notes", "web_too_big", url=url, mib=max_bytes >> 20))
+            raise ToolError(say("tools/notes", "web_too_big", url=url, mib=max_bytes >> 20))
     if time.monotonic() >= deadline:  # hung up: what came is not the whole body
-        raise ToolError(say("notes", "web_slow", url=url))
+        raise ToolError(say("tools/notes", "web_slow", url=url))
     return bytes(body)
 
 

@@ -7,8 +7,6 @@ it is, whatever its name says. Of an animation or a document of several pages, u
 from __future__ import annotations
 
 import base64
-import threading
-
 import contextlib
 import io
 import threading
@@ -136,7 +134,9 @@ def _small(file: Image.Image, again: bool) -> Image.Image:
     depth = 1 if file.mode in ("1", "L", "P") else 2 if file.mode.startswith("I;16") else 4
     if file.width * file.height * depth > MAX_DECODED_BYTES:
         size = f"{file.width} x {file.height} {file.format}"
-        raise ToolError(say("notes", "too_many_pixels", size=size, limit=MAX_DECODED_BYTES >> 20))
+        raise ToolError(
+            say("tools/notes", "too_many_pixels", size=size, limit=MAX_DECODED_BYTES >> 20)
+        )
     image = file.copy() if again else file
     if image.mode.startswith("I"):
         image = image.point(lambda v: v / 256).convert("L")  # 16 bits a pixel
@@ -151,11 +151,6 @@ def _small(file: Image.Image, again: bool) -> Image.Image:
     return image.convert("RGB")
 
 
-def read_text(image: Image.Image) -> list[str]:
-    """The lines of text in a picture, top to bottom, by RapidOCR (requirements-local.txt)."""
-    with _reading:  # one engine for all sub-agents; it is not made for threads
-        result = _ocr()(str(path))
-
 def read_text(image: Image.Image, quick: bool = False) -> list[str]:
     """The lines of text in a picture, top to bottom, by RapidOCR (requirements-local.txt).
     `quick`: large letters only, as in a frame of a video.
@@ -166,9 +161,6 @@ def read_text(image: Image.Image, quick: bool = False) -> list[str]:
     with _ocr_turn:
         result = _ocr(quick)(pixels)
     return [str(line) for line in result.txts or ()]
-
-
-_reading = threading.Lock()
 
 
 @cache

@@ -119,5 +119,5 @@ def _call(server: Server, name: str, arguments: dict[str, Any]) -> str:
     answer = server.ask("call_tool", name, arguments)
     texts = [getattr(part, "text", f"[{part.type}]") for part in answer.content]
     if answer.is_error:
-        raise ToolError(say("notes", "own_failed", tool=name, reason="\n".join(texts)))
+        raise ToolError(say("tools/notes", "own_failed", tool=name, reason="\n".join(texts)))
     return "\n".join(texts)

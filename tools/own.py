@@ -105,7 +105,7 @@ def recorded(env: Environment, name: str, arguments: dict[str, Any], run: Callab
             raise
         except Exception as error:
             reason = fenced(f"{type(error).__name__}: {error}")
-            raise ToolError(say("notes", "own_failed", tool=name, reason=reason)) from None
+            raise ToolError(say("tools/notes", "own_failed", tool=name, reason=reason)) from None
         return value if isinstance(value, str) else repr(value)
 
     return fenced(env.local(f"tool:{name}", arguments, attempt))

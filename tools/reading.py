@@ -33,9 +33,9 @@ def answer_from(env: Environment, query: str, text: str, source: str) -> str:
     answers = side_by_side(env, len(pieces), ask)
     if len(answers) == 1:
         return fenced(answers[0])
-    cut = say("notes", "part_cut") if sum(map(len, pieces)) < len(text) else ""
+    cut = "\n" + say("tools/notes", "part_cut") if sum(map(len, pieces)) < len(text) else ""
     rows = [
-        say("notes", "part", part=n, parts=len(answers), answer=answer)
+        say("tools/notes", "part", part=n, parts=len(answers), answer=answer)
         for n, answer in enumerate(answers, 1)
     ]
     return fenced("\n".join(rows)) + cut

@@ -29,11 +29,11 @@ def google_search(env: Environment, query: str, k: int = 5, gl: str = "", hl: st
     hl: language, as in en
     """
     if not query.strip():
-        raise ToolError(say("notes", "search_empty"))
+        raise ToolError(say("tools/notes", "search_empty"))
     asked = {"q": query, "num": max(1, min(k, MAX_RESULTS)), "gl": gl, "hl": hl}
     rows = env.local("search", asked, lambda: _search({k: v for k, v in asked.items() if v}))
     if not rows:
-        raise ToolError(say("notes", "search_nothing", query=query))
+        raise ToolError(say("tools/notes", "search_nothing", query=query))
     return fenced("\n\n".join(f"{n}. " + "\n".join(row.values()) for n, row in enumerate(rows, 1)))
 
 
@@ -50,10 +50,14 @@ def serper(asked: dict[str, Any]) -> list[Row]:
         found = answer.json()
     except requests.HTTPError as error:
         reason = f"HTTP {error.response.status_code}"
-        raise ToolError(say("notes", "search_failed", engine="Serper", reason=reason)) from None
+        raise ToolError(
+            say("tools/notes", "search_failed", engine="Serper", reason=reason)
+        ) from None
     except (requests.RequestException, ValueError) as error:
         reason = type(error).__name__
-        raise ToolError(say("notes", "search_failed", engine="Serper", reason=reason)) from None
+        raise ToolError(
+            say("tools/notes", "search_failed", engine="Serper", reason=reason)
+        ) from None
     boxes = [_box(found.get(kind)) for kind in ("answerBox", "knowledgeGraph")]
     pages = found.get("organic") or []
     return [row for row in (*boxes, *map(_box, pages[: asked["num"]])) if row]
@@ -84,7 +88,7 @@ def duckduckgo(asked: dict[str, Any]) -> list[Row]:
         from ddgs import DDGS
         from ddgs.exceptions import DDGSException
     except ImportError:
-        raise ToolError(say("notes", "no_search")) from None
+        raise ToolError(say("tools/notes", "no_search")) from None
     region = f"{asked.get('gl', 'us')}-{asked.get('hl', 'en')}".lower()
     try:
         pages = DDGS(timeout=int(TIMEOUT_S)).text(
@@ -92,5 +96,5 @@ def duckduckgo(asked: dict[str, Any]) -> list[Row]:
         )
     except DDGSException as error:
         reason = type(error).__name__
-        raise ToolError(say("notes", "search_failed", engine="ddgs", reason=reason)) from None
+        raise ToolError(say("tools/notes", "search_failed", engine="ddgs", reason=reason)) from None
     return [{"title": p["title"], "link": p["href"], "text": p["body"]} for p in pages]

@@ -103,7 +103,7 @@ def _blocks(path: Path, start_s: float, end_s: float | None) -> Iterator[Samples
 
     with av.open(str(path)) as source:
         if not source.streams.audio:
-            raise ToolError(say("notes", "no_sound", name=path.name))
+            raise ToolError(say("tools/notes", "no_sound", name=path.name))
         stream = source.streams.audio[0]
         resampler = av.AudioResampler(format="s16", layout="mono", rate=RATE)
         if start_s > 0:

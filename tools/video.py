@@ -34,7 +34,7 @@ def video_analysis(
 ) -> str:
     """Watch one video of the task: what frames at even times show, and what is said.
 
-    query: what you want to know about the video
+    query: what your task wants to know about the video, in the words of the task
     video_path: the file name of the video, exactly as the task lists it
     max_frames: how many frames to look at, 16 at most
     start_time: from when, in seconds or as 1:30; the beginning if left out
@@ -44,7 +44,7 @@ def video_analysis(
     file = env.media(video_path, "video")
     start_s, end_s = _seconds(start_time) or 0.0, _seconds(end_time)
     if end_s is not None and end_s <= start_s:
-        raise ToolError(say("notes", "empty_window", start=start_time, end=end_time))
+        raise ToolError(say("tools/notes", "empty_window", start=start_time, end=end_time))
     count = max(1, min(max_frames, MOST_FRAMES))
     key = {"sha256": file.sha256, "frames": count, "start_s": start_s, "end_s": end_s}
     seen = _seen(env, file, query, key)
@@ -54,7 +54,7 @@ def video_analysis(
         said = audio.heard(env, file, query, start_s, end_s)
     except ToolError as failure:  # the pictures stand without the sound
         said = str(failure)
-    return say("notes", "video", seen=seen, said=said)
+    return say("tools/notes", "video", seen=seen, said=said)
 
 
 def _seen(env: Environment, file: Media, query: str, key: dict[str, Any]) -> str:
@@ -63,7 +63,7 @@ def _seen(env: Environment, file: Media, query: str, key: dict[str, Any]) -> str
     if engine.engine == "local":
         rows = env.local("video_text", key, lambda: read_frames(file.path, *window))
         lines = "\n".join(f"[{times}] {text}" for times, text in rows)
-        return say("notes", "video_text", name=file.name, lines=fenced(lines))
+        return say("tools/notes", "video_text", name=file.name, lines=fenced(lines))
     shots = env.local("frames", key, lambda: [[t, _jpeg(f)] for t, f in frames(file.path, *window)])
     times = ", ".join(sound.clock(t) for t, _ in shots)
     text = render("tools/video.md", query=query, times=times, count=len(shots))
@@ -75,7 +75,7 @@ def _seen(env: Environment, file: Media, query: str, key: dict[str, Any]) -> str
         )
     backend = env.pool[engine.backend]
     answer = env.chat(backend, [{"role": "user", "content": content}], env.purse).text
-    return say("notes", "video_seen", name=file.name, times=times, answer=answer)
+    return say("tools/notes", "video_seen", name=file.name, times=times, answer=answer)
 
 
 def read_frames(path: Path, *window: Any) -> list[tuple[str, str]]:
@@ -111,14 +111,14 @@ def frames(path: Path, count: int, start_s: float, end_s: float | None) -> Itera
     try:
         with av.open(str(path)) as source:
             if not source.streams.video:
-                raise ToolError(say("notes", "no_pictures", name=path.name))
+                raise ToolError(say("tools/notes", "no_pictures", name=path.name))
             stream = source.streams.video[0]
             stream.codec_context.thread_count = THREADS
             length_s = _length_s(source, stream)
             end = min(length_s, end_s) if end_s is not None else length_s
             if start_s >= end:
                 length = sound.clock(length_s)
-                raise ToolError(say("notes", "after_the_end", name=path.name, length=length))
+                raise ToolError(say("tools/notes", "after_the_end", name=path.name, length=length))
             last = -1.0
             for n in range(count):
                 t, picture = _frame_at(
@@ -181,7 +181,7 @@ def _seconds(text: str) -> float | None:
         for piece in text.strip().removesuffix("s").split(":"):
             total = total * 60 + float(piece)
     except ValueError:
-        raise ToolError(say("notes", "bad_time", time=text[:40])) from None
+        raise ToolError(say("tools/notes", "bad_time", time=text[:40])) from None
     if not 0 <= total < 1e6:
-        raise ToolError(say("notes", "bad_time", time=text[:40]))
+        raise ToolError(say("tools/notes", "bad_time", time=text[:40]))
     return total

@@ -41,7 +41,7 @@ def page_text(url: str, allow: tuple[str, ...] = ()) -> str:
         page = guard.fetch(url, allow)
         text = _read(page, _kind(page))
     if not text.strip():
-        raise ToolError(say("notes", "page_empty", url=url[:200]))
+        raise ToolError(say("tools/notes", "page_empty", url=url[:200]))
     return text
 
 
@@ -54,7 +54,7 @@ def _kind(page: guard.Page) -> str:
     if page.media_type.startswith("text/") or page.media_type.endswith(("json", "xml")):
         return "text"
     shown = page.media_type if len(page.media_type) < 60 else "-"
-    raise ToolError(say("notes", "page_kind", url=page.url[:200], kind=shown))
+    raise ToolError(say("tools/notes", "page_kind", url=page.url[:200], kind=shown))
 
 
 def _read(page: guard.Page, kind: str) -> str:
@@ -65,5 +65,5 @@ def _read(page: guard.Page, kind: str) -> str:
             READER, [kind], page.body, READ_S, Path(folder), max_output=MAX_TEXT, errors=False
         )
     if ran.ended != "end" or ran.status:
-        raise ToolError(say("notes", "page_unreadable", url=page.url[:200], kind=kind))
+        raise ToolError(say("tools/notes", "page_unreadable", url=page.url[:200], kind=kind))
     return ran.output.decode("utf-8", "replace")

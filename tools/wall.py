@@ -143,7 +143,7 @@ def command(box: Box, program: Path, arguments: list[str], timeout_s: float) -> 
     source = f"LIMITS = {limits!r}\n" + "".join(
         p.read_text(encoding="utf-8") for p in (HERE / "wall_limits.py", program)
     )
-    run = [sys.executable, "-I", "-c", source, *arguments]
+    run = [sys.executable, "-I", "-u", "-c", source, *arguments]
     if box.wall == "bubblewrap":
         return _bubblewrap(box, run)
     return _unshare(box, run) if box.wall == "unshare" else run
