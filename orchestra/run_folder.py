@@ -269,6 +269,10 @@ def _kinds(path: Path) -> set[str]:
     """What a file is by its content: image, audio, video (with or without sound)."""
     from PIL import Image, UnidentifiedImageError
 
+    with contextlib.suppress(ImportError):  # without it HEIC is no picture
+        from pillow_heif import register_heif_opener
+
+        register_heif_opener()
     try:
         with warnings.catch_warnings(), Image.open(path) as picture:
             warnings.simplefilter("ignore")  # about odd tags in the file

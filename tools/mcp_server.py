@@ -83,7 +83,10 @@ def serving(command: str, tape: Tape) -> Iterator[list[Tool]]:
 
 
 def _list(server: Server) -> list[dict[str, Any]]:
-    offered = server.ask("list_tools").tools
+    try:
+        offered = server.ask("list_tools").tools
+    except ToolError as error:
+        raise ConfigError(f"--mcp {server.command}: does not list its tools ({error})") from None
     return [
         {"name": t.name, "description": t.description or t.name, "schema": t.input_schema}
         for t in offered
@@ -98,6 +101,8 @@ def _tool(row: dict[str, Any], server: Server) -> Tool:
     required = row["schema"].get("required", [])
     fields: dict[str, Any] = {}
     for name, about in row["schema"].get("properties", {}).items():
+        if name.startswith("_"):
+            continue  # no parameter of ours can be called so
         about = about if isinstance(about, dict) else {}
         kind = (
             Literal[tuple(about["enum"])]

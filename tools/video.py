@@ -22,7 +22,7 @@ THREADS = 2  # each holds decoded frames
 Frame = tuple[float, Any]  # seconds, picture
 
 
-@tool("VideoAnalysisAction", "vid", "img", "aud")
+@tool("VideoAnalysisAction", "vid")
 def video_analysis(
     env: Environment,
     query: str,

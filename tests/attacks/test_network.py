@@ -175,7 +175,7 @@ def test_a_slow_server_is_left_when_the_time_is_over(trick):
         started = time.monotonic()
         with pytest.raises(ToolError, match="too slow"):
             guard.fetch(server.url + "/", [server.host], timeout_s=1)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 6
 
 
 def test_endless_headers_are_stopped():

@@ -208,9 +208,9 @@ def test_a_program_does_not_take_too_much(name, attempt, level):
         pytest.skip("the bare wall does not stop this")
     program, words = EXCESS[name]
     started = time.monotonic()
-    observation = attempt(program, timeout_s=8 if "fills" in name or "bomb" in name else 2)
+    observation = attempt(program, timeout_s=25 if "fills" in name or "bomb" in name else 2)
     assert "GOT" not in observation and words in observation
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 40
 
 
 DETACHED = "setsid nohup sh -c 'sleep 987{n}' >/dev/null 2>&1 & setsid sleep 987{n} >/dev/null 2>&1 & echo started"
