@@ -184,7 +184,7 @@ def test_jina_is_asked_where_its_key_is_set(bench, endpoint, monkeypatch):
 
 @pytest.mark.parametrize(("trick", "words"), [
     (hostile.page(b"\x89PNG", "image/png"), "no page of text but image/png"),
-    (hostile.page("", "text/html"), "no text to read"),
+    (hostile.page("", "text/plain"), "no text to read"),
     (lambda h: h.send_error(404), "HTTP status 404"),
 ])  # fmt: skip
 def test_a_page_that_can_not_be_read_is_an_observation(trick, words, bench, endpoint, no_keys):
