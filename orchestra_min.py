@@ -27,7 +27,7 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -69,7 +69,8 @@ from orchestra.vocabulary import (
     Task,
 )
 from subagents import SubAgents
-from tools import Environment, all_tools
+from tools import Environment, Tool, all_tools
+from tools.own import own_tools
 
 ATTEMPTS = 3  # a decision that can not be used is told back this often in one round
 
@@ -78,12 +79,18 @@ class Run:
     """Algorithm 1 of arXiv 2606.13707 on one task."""
 
     def __init__(
-        self, manifest: Manifest, tape: Tape, recorder: Recorder, folder: Path, threads: int
+        self,
+        manifest: Manifest,
+        tape: Tape,
+        recorder: Recorder,
+        folder: Path,
+        threads: int,
+        own: Mapping[str, Tool],
     ) -> None:
         self.task, self.pool, self.options = manifest.task, manifest.pool, manifest.options
         self.tape, self.recorder, self.folder = tape, recorder, folder
         self.chat = Chat(tape, self.options.timeout_s)
-        self.tools = all_tools()
+        self.tools = {**all_tools(), **own}
         self.orchestrator = orchestrators.make(self.options, self.pool, self.tools)
         once = self.orchestrator.rounds == 1  # the method decides once, whatever is asked for
         self.rounds = 1 if once else self.options.rounds or self.orchestrator.rounds
@@ -200,8 +207,9 @@ class Run:
     def environment(self, placed: Placed, name: str) -> Environment:
         folder = self.folder / "work" / name
         return Environment(
-            self.task, placed.backend, self.pool, self.chat, self.tape, placed.purse, folder
-        )
+            self.task, placed.backend, self.pool, self.chat, self.tape, placed.purse, folder,
+            self.options.allow_hosts,
+        )  # fmt: skip
 
     def remember(self, t: int, u_t: Sequence[Placed], z_t: Sequence[Result]) -> None:
         """H_{t+1}, C_{t+1} and B_{t+1}, in submission order."""
@@ -371,7 +379,8 @@ def _run(
             )
         recorder = stack.enter_context(contextlib.closing(Recorder(file, tuple(listeners))))
         recorder.emit("run", (0,), **run_folder.stored_row(folder))
-        run = Run(manifest, tape, recorder, folder, threads or manifest.options.parallel)
+        own = stack.enter_context(own_tools(manifest.options.tools, manifest.options.mcp, tape))
+        run = Run(manifest, tape, recorder, folder, threads or manifest.options.parallel, own)
         try:
             answer, fallback, rounds = run.answer()
         except BaseException:

@@ -104,6 +104,28 @@ def parser() -> argparse.ArgumentParser:
         choices=("endpoint", "local"),
         help="who looks and listens (default: the pool file says)",
     )
+    tools = p.add_argument_group("tools")
+    tools.add_argument(
+        "--tools",
+        metavar="FILE:FUNCTION",
+        action="append",
+        default=[],
+        help="a tool of your own: a typed function with a docstring; repeatable",
+    )
+    tools.add_argument(
+        "--mcp",
+        metavar="COMMAND",
+        action="append",
+        default=[],
+        help="the tools of an MCP server that this command starts; repeatable",
+    )
+    tools.add_argument(
+        "--allow-host",
+        metavar="HOST[:PORT]",
+        action="append",
+        default=[],
+        help="an internal host that pages may be fetched from; repeatable",
+    )
     limits = p.add_argument_group("limits")
     limits.add_argument(
         "--rounds",

@@ -54,6 +54,12 @@ class Purse:
         self.spent_usd = add_usd(self.spent_usd, cost_usd)
         self.paid_usd = self.paid_usd if played else add_usd(self.paid_usd, cost_usd)
 
+    def absorb(self, other: Purse) -> None:
+        """Count what another purse spent, that of a thread which worked for this one."""
+        self.calls += other.calls
+        self.spent_usd = add_usd(self.spent_usd, other.spent_usd)
+        self.paid_usd = add_usd(self.paid_usd, other.paid_usd)
+
     def check(self, cost_usd: float | None) -> None:
         """Raises BudgetExceeded where a call of this price would pass the limit."""
         if (

@@ -5,12 +5,14 @@ A missing variable raises KeyError; JSON braces need no escape.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from functools import cache
 from pathlib import Path
 from string import Template
 
 ROOT = Path(__file__).resolve().parent.parent / "prompts"
+DATA_CHARS = 7000  # of text quoted in one observation
 
 
 @cache
@@ -35,3 +37,16 @@ def render(path: str, /, **values: object) -> str:
 def say(file: str, name: str, /, **values: object) -> str:
     """One short text: section `name` of prompts/<file>.md."""
     return _sections(f"{file}.md")[name].substitute(values)
+
+
+def fenced(text: str, limit: int = DATA_CHARS) -> str:
+    """Text of a page, a file or a recording as data: inside marks that it can not close.
+
+    The mark is a hash of the text, longer while the text holds it, so the same text gives the same
+    prompt. What is over the limit is cut inside the marks.
+    """
+    if len(text) > limit:
+        text = say("notes", "capped", text=text[:limit], shown=limit, total=len(text))
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+    mark = next(m for n in range(8, 65) if (m := digest[:n]) not in text)
+    return say("notes", "data", mark=mark, text=text)

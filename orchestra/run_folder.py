@@ -50,6 +50,9 @@ class Options:
     sub_agent: str = "react"  # aorchestra: react or mini-swe
     mode: str = "rl"  # toolorchestra: rl or prompted
     dom: str = "high"  # mas-orchestra: the degree of MAS, low or high
+    allow_hosts: tuple[str, ...] = ()  # internal hosts that may be fetched from
+    tools: tuple[str, ...] = ()  # the user's own, as FILE.py:FUNCTION
+    mcp: tuple[str, ...] = ()  # commands that start MCP servers
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,7 @@ def read_manifest(path: Path) -> Manifest:
             Media(m["modality"], m["name"], path / "media" / Path(m["name"]).name, m["sha256"])
             for m in row["task"]["media"]
         )
-        task, options = Task(row["task"]["question"], media), Options(**row["options"])
+        task, options = Task(row["task"]["question"], media), _options(row["options"])
         manifest = Manifest(task, _pool(row["pool"]), options, row["parent"])
     except OSError:
         raise ConfigError(
@@ -162,6 +165,11 @@ def read_manifest(path: Path) -> Manifest:
         if not m.path.is_file():
             raise ConfigError(f"{m.path}: is missing; copy the whole run folder")
     return manifest
+
+
+def _options(row: dict[str, Any]) -> Options:
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+    return Options(**fields)
 
 
 def _pool(row: dict[str, Any]) -> Pool:
@@ -277,6 +285,10 @@ def _kinds(path: Path) -> set[str]:
     """What a file is by its content: image, audio, video (with or without sound)."""
     from PIL import Image, UnidentifiedImageError
 
+    with contextlib.suppress(ImportError):  # without it HEIC is no picture
+        from pillow_heif import register_heif_opener
+
+        register_heif_opener()
     try:
         # A warning about odd tags is not for the user.
         with warnings.catch_warnings(action="ignore"), Image.open(path) as picture:

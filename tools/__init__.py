@@ -17,6 +17,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from contextvars import Context
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +39,7 @@ ImageFile = Annotated[
     str, "image"
 ]  # parameters that name a file of the task: a schema lists the names
 AudioFile = Annotated[str, "audio"]
+VideoFile = Annotated[str, "video"]
 
 
 class ToolError(Exception):
@@ -60,6 +62,7 @@ class Environment:
     tape: Tape
     purse: Purse
     folder: Path  # made when first written to
+    allow_hosts: tuple[str, ...] = ()  # may be fetched from although they are internal
 
     def media(self, name: str, modality: Modality) -> Media:
         """The media file a model means. Raises ToolError for any other file: nothing else may be
@@ -79,11 +82,14 @@ class Environment:
         raise ToolError(say("notes", "unknown_file", name=name, modality=modality, known=known))
 
     def local(self, kind: str, arguments: dict[str, Any], function: Callable[[], Any]) -> Any:
-        """`function()` on the tape: its JSON value, or its ToolError, is what a replay gets too."""
+        """`function()` on the tape: its JSON value, or its ToolError, is what a replay gets too.
+
+        What it does inside, HTTP included, is part of this one entry of the tape.
+        """
 
         def outcome() -> dict[str, Any]:
             try:
-                return {"value": function()}
+                return {"value": Context().run(function)}
             except ToolError as error:
                 return {"error": str(error)}
 
@@ -176,5 +182,9 @@ def all_tools() -> dict[str, Tool]:
     from tools.audio import audio_analysis
     from tools.code import execute_code
     from tools.image import image_analysis
+    from tools.search import google_search
+    from tools.video import video_analysis
+    from tools.visit import extract_url_content
 
-    return {t.name: t for t in (image_analysis, audio_analysis, execute_code)}
+    look = (image_analysis, audio_analysis, video_analysis)
+    return {t.name: t for t in (*look, google_search, extract_url_content, execute_code)}

@@ -1,25 +1,32 @@
-"""ParseAudioAction: a transcription endpoint or an audio model listens, or faster-whisper does,
-behind one function.
+"""ParseAudioAction: a transcription endpoint or an audio model listens, or faster-whisper does.
+
+Any format that FFmpeg reads. Long recordings are cut where they are quiet and the parts heard side
+by side; the transcript says when.
 """
 
 from __future__ import annotations
 
 import base64
-import io
 import os
 import threading
-from contextvars import Context
 from functools import cache
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from orchestra.money import Purse
 from orchestra.pool import Engine
-from orchestra.prompts import render, say
-from tools import AudioFile, Environment, ToolError, tool
+from orchestra.prompts import DATA_CHARS, fenced, render, say
+from orchestra.vocabulary import Media
+from tools import AudioFile, Environment, ToolError, reading, sound, tool
 
-MAX_ENDPOINT_BYTES = 25 << 20  # what transcription endpoints take in one request
-WAV_BYTES_PER_S = 16000 * 2  # 16 kHz mono, 16 bits
 WHISPER = "WHISPER_MODEL"  # a faster-whisper folder or model name
+WHISPER_S = 28.0  # Whisper hears 30 s at a time
+ENDPOINT_S = 120.0  # of 16 kHz mono WAV: 3.8 MB
+HINT_CHARS = 400
+_making = threading.Lock()
+
+Row = tuple[float, str]  # seconds, what was said from there on
 
 
 @tool("ParseAudioAction", "aud")
@@ -29,111 +36,100 @@ def audio_analysis(env: Environment, query: str, audio_path: AudioFile) -> str:
     query: what your task wants to know about the recording, in the words of the task
     audio_path: the file name of the recording, exactly as the task lists it
     """
-    sound = env.media(audio_path, "audio")
+    return heard(env, env.media(audio_path, "audio"), query)
+
+
+def heard(
+    env: Environment, file: Media, query: str, start_s: float = 0.0, end_s: float | None = None
+) -> str:
+    """The transcript with its times; of a long one what answers the query. Raises ToolError."""
     engine = env.pool.engines["audio"]
     if engine.engine == "local":
-        arguments = {"sha256": sound.sha256, "hint": env.task.question}
-        text = env.local("transcribe", arguments, lambda: transcribe(sound.path, env.task.question))
+        hint = env.task.question
+        key = {"sha256": file.sha256, "hint": hint, "start_s": start_s, "end_s": end_s}
+        rows = env.local("transcribe", key, lambda: transcribe(file.path, hint, start_s, end_s))
     else:
-        sent = endpoint_audio(sound.path)
-        if len(sent.data) > MAX_ENDPOINT_BYTES:
-            raise ToolError(
-                say(
-                    "notes",
-                    "too_big",
-                    name=sound.name,
-                    mib=len(sent.data) >> 20,
-                    limit=MAX_ENDPOINT_BYTES >> 20,
-                )
-            )
-        text = _ask_endpoint(env, engine, query, sent)
-        if not engine.transcription_model:
-            return text  # the audio model has answered the query itself
-    return say("notes", "transcript", name=sound.name, text=text or "-")
-
-
-class Sound(NamedTuple):
-    data: bytes
-    format: str  # wav or mp3
-    seconds: float
-
-
-def _ask_endpoint(env: Environment, engine: Engine, query: str, sent: Sound) -> str:
-    backend = env.pool[engine.backend]
-    if engine.transcription_model:
-        price = None if engine.usd_per_minute is None else engine.usd_per_minute * sent.seconds / 60
-        env.purse.check(price)
-        file = (f"audio.{sent.format}", sent.data)
-        text, played = env.chat.transcribe(
-            backend, engine.transcription_model, file, hint=env.task.question
+        rows = _ask_endpoint(env, engine, query, file, start_s, end_s)
+    text = "\n".join(f"[{sound.clock(at)}] {said}" for at, said in rows if said)
+    if len(text) > DATA_CHARS:
+        return reading.answer_from(
+            env, query, text, say("tools/notes", "transcript_of", name=file.name)
         )
-        env.purse.charge(price, played)
+    return say(
+        "notes", "transcript", name=file.name, text=fenced(text or say("tools/notes", "no_words"))
+    )
+
+
+def _ask_endpoint(
+    env: Environment, engine: Engine, query: str, file: Media, start_s: float, end_s: float | None
+) -> list[Row]:
+    """Each part to the endpoint, a few side by side; no more parts in memory than that."""
+    parts = sound.parts(file.path, ENDPOINT_S, start_s, end_s)
+    rows: list[Row] = []
+    while batch := list(islice(parts, reading.SIDE_BY_SIDE)):
+
+        def ask(purse: Purse, n: int, batch: list[sound.Part] = batch) -> str:
+            return _ask_part(env, engine, purse, query, batch[n])
+
+        said = reading.side_by_side(env, len(batch), ask, first=len(rows))
+        rows += [(part.start_s, text) for part, text in zip(batch, said, strict=True)]
+        if batch[-1].broken:
+            rows.append(_broken(batch[-1]))
+    return rows
+
+
+def _ask_part(env: Environment, engine: Engine, purse: Purse, query: str, part: sound.Part) -> str:
+    if sound.is_silent(part.samples):
+        return ""
+    backend, data = env.pool[engine.backend], sound.as_wav(part.samples)
+    if engine.transcription_model:
+        minutes = len(part.samples) / sound.RATE / 60
+        price = None if engine.usd_per_minute is None else engine.usd_per_minute * minutes
+        purse.check(price)
+        hint, wav = env.task.question, ("audio.wav", data)
+        text, played = env.chat.transcribe(backend, engine.transcription_model, wav, hint=hint)
+        purse.charge(price, played)
         return text
+    encoded = {"data": base64.b64encode(data).decode(), "format": "wav"}
     content: list[dict[str, Any]] = [
         {"type": "text", "text": render("tools/audio.md", query=query)},
-        {
-            "type": "input_audio",
-            "input_audio": {"data": base64.b64encode(sent.data).decode(), "format": sent.format},
-        },
+        {"type": "input_audio", "input_audio": encoded},
     ]
-    return env.chat(backend, [{"role": "user", "content": content}], env.purse).text
+    return env.chat(backend, [{"role": "user", "content": content}], purse).text
 
 
-def endpoint_audio(path: Path) -> Sound:
-    """WAV and MP3 as they are; the sound of any other file FFmpeg reads as 16 kHz mono WAV."""
-    import av
-
-    try:
-        with av.open(str(path)) as source:
-            seconds = (source.duration or 0) / av.time_base
-            if source.format.name in ("wav", "mp3"):
-                return Sound(path.read_bytes(), source.format.name, seconds)
-            if not source.streams.audio:
-                raise ToolError(say("notes", "unreadable", name=path.name, reason="no sound"))
-            data = _as_wav(source)  # its length is known where a file says none
-            return Sound(data, "wav", len(data) / WAV_BYTES_PER_S)
-    except (av.FFmpegError, ValueError) as error:
-        raise ToolError(say("notes", "unreadable", name=path.name, reason=str(error))) from None
-
-
-def _as_wav(source: Any) -> bytes:
-    import av
-
-    buffer = io.BytesIO()
-    with av.open(buffer, "w", format="wav", container_options={"fflags": "+bitexact"}) as target:
-        stream = target.add_stream("pcm_s16le", rate=16000, layout="mono")
-        resampler = av.AudioResampler(format="s16", layout="mono", rate=16000)
-        for frame in source.decode(audio=0):
-            for piece in resampler.resample(frame):
-                target.mux(stream.encode(piece))
-        for piece in resampler.resample(None):  # what it still holds
-            target.mux(stream.encode(piece))
-        target.mux(stream.encode(None))
-    return buffer.getvalue()
-
-
-def transcribe(path: Path, hint: str) -> str:
-    """What is said in a sound file, by faster-whisper (requirements-local.txt); `hint` helps with
-    rare words.
+def transcribe(
+    path: Path, hint: str, start_s: float = 0.0, end_s: float | None = None
+) -> list[Row]:
+    """What is said when in a sound file, by faster-whisper (requirements-local.txt); `hint` helps
+    with rare words.
     """
-    try:
-        with _loading:  # sub-agents that start together share one model
-            model = Context().run(_whisper)  # a download is no call of the run: not for the tape
-        segments, _ = model.transcribe(
-            str(path), initial_prompt=hint[:400], condition_on_previous_text=False
-        )
-        return " ".join(s.text.strip() for s in segments)
-    except (ValueError, RuntimeError, OSError, IndexError) as error:
-        raise ToolError(say("notes", "unreadable", name=path.name, reason=str(error))) from None
+    rows: list[Row] = []
+    for part in sound.parts(path, WHISPER_S, start_s, end_s):
+        if not sound.is_silent(part.samples):
+            samples = part.samples.astype("float32") / 32768.0
+            segments, _ = _whisper().transcribe(
+                samples, initial_prompt=hint[:HINT_CHARS] or None, condition_on_previous_text=False
+            )
+            rows += [(round(part.start_s + s.start, 1), s.text.strip()) for s in segments]
+        if part.broken:
+            rows.append(_broken(part))
+    return rows
 
 
-_loading = threading.Lock()
+def _broken(part: sound.Part) -> Row:
+    return part.start_s + len(part.samples) / sound.RATE, say("tools/notes", "breaks_off")
+
+
+def _whisper() -> Any:
+    with _making:
+        return _whisper_model(os.environ.get(WHISPER, "tiny.en"))
 
 
 @cache
-def _whisper() -> Any:
+def _whisper_model(name: str) -> Any:
     try:
         from faster_whisper import WhisperModel
     except ImportError:
         raise ToolError(say("notes", "no_engine", what="faster-whisper")) from None
-    return WhisperModel(os.environ.get(WHISPER, "tiny.en"), device="cpu", compute_type="int8")
+    return WhisperModel(name, device="cpu", compute_type="int8")

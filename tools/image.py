@@ -1,17 +1,40 @@
-"""ImageAnalysisAction: a vision model looks, or RapidOCR reads, behind one function."""
+"""ImageAnalysisAction: a vision model looks, or RapidOCR reads, behind one function.
+
+A picture is turned upright (EXIF), made small enough for an endpoint, and sent under the type that
+it is, whatever its name says. Of an animation or a document of several pages, up to eight.
+"""
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import io
 import threading
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from orchestra.prompts import render, say
+from orchestra.prompts import fenced, render, say
 from tools import Environment, ImageFile, ToolError, tool
 
-MAX_ENDPOINT_BYTES = 20 << 20  # what endpoints take in one request
+if TYPE_CHECKING:
+    from PIL import Image
+
+MAX_SIDE = 2048  # pixels; endpoints make larger ones smaller themselves
+MAX_FRAMES = 8
+QUICK_SIDE = 960  # pixels
+MAX_DECODED_BYTES = 256 << 20  # of one frame in memory; JPEG is made smaller while it is decoded
+AS_IT_IS = ("PNG", "JPEG", "WEBP", "GIF")  # what endpoints take
+LOSSY = ("JPEG", "MPO", "WEBP", "HEIF", "AVIF")
+_ocr_turn = threading.Lock()
+
+
+class Picture(NamedTuple):
+    """One frame or page. `place` says which, as in "2 of 5"; "" where there is one only."""
+
+    place: str
+    image: Image.Image  # RGB
 
 
 @tool("ImageAnalysisAction", "img")
@@ -21,54 +44,130 @@ def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
     query: what your task wants to know about the picture, in the words of the task
     image_path: the file name of the picture, exactly as the task lists it
     """
-    picture = env.media(image_path, "image")
+    file = env.media(image_path, "image")
     engine = env.pool.engines["image"]
+    key = {"sha256": file.sha256}
     if engine.engine == "local":
-        lines = env.local("ocr", {"sha256": picture.sha256}, lambda: read_text(picture.path))
-        return say("notes", "ocr", name=picture.name, lines="\n".join(lines) or "-")
-    data = picture.path.read_bytes()
-    if len(data) > MAX_ENDPOINT_BYTES:
-        raise ToolError(
-            say(
-                "notes",
-                "too_big",
-                name=picture.name,
-                mib=len(data) >> 20,
-                limit=MAX_ENDPOINT_BYTES >> 20,
-            )
+        pages = env.local(
+            "ocr", key, lambda: [[p.place, read_text(p.image)] for p in pictures(file.path)]
         )
-    url = f"data:{mime_type(picture.path)};base64,{base64.b64encode(data).decode()}"
+        texts = ["\n".join([*([f"({place})"] if place else []), *lines]) for place, lines in pages]
+        return say("notes", "ocr", name=file.name, lines=fenced("\n\n".join(texts).strip() or "-"))
+    sent = env.local("picture", key, lambda: [[p, u] for p, u in data_urls(file.path)])
     content: list[dict[str, Any]] = [
-        {"type": "text", "text": render("tools/image.md", query=query)},
-        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "text", "text": render("tools/image.md", query=query)}
     ]
-    return env.chat(
-        env.pool[engine.backend], [{"role": "user", "content": content}], env.purse
-    ).text
+    for place, url in sent:
+        content += [{"type": "text", "text": place}] if place else []
+        content += [{"type": "image_url", "image_url": {"url": url}}]
+    backend = env.pool[engine.backend]
+    return env.chat(backend, [{"role": "user", "content": content}], env.purse).text
 
 
-def mime_type(path: Path) -> str:
-    """By the content, not by the name."""
+def pictures(path: Path) -> Iterator[Picture]:
+    """The frames of a picture file, upright and small. Raises ToolError: it can not be read."""
+    with _opened(path) as file:
+        count = getattr(file, "n_frames", 1)
+        for n in evenly(count, MAX_FRAMES):
+            if count > 1:
+                file.seek(n)
+            yield Picture(f"{n + 1} of {count}" if count > 1 else "", _small(file, count > 1))
+
+
+def data_urls(path: Path) -> Iterator[tuple[str, str]]:
+    """(place, data URL) of each frame: the file's own bytes where an endpoint takes them."""
     from PIL import Image
 
-    with Image.open(path) as picture:
-        return Image.MIME.get(picture.format or "", "image/png")
+    with _opened(path) as file:
+        source = file.format or ""
+        plain = (
+            source in AS_IT_IS
+            and getattr(file, "n_frames", 1) == 1
+            and max(file.size) <= MAX_SIDE
+            and file.getexif().get(0x0112, 1) == 1  # the orientation
+        )
+    for place, image in pictures(path):  # also shows that the file can be read to its end
+        kind = source if plain else "JPEG" if source in LOSSY else "PNG"
+        data = path.read_bytes() if plain else encoded(image, kind)
+        yield place, f"data:{Image.MIME[kind]};base64,{base64.b64encode(data).decode()}"
 
 
-def read_text(path: Path) -> list[str]:
-    """The lines of text in a picture, top to bottom, by RapidOCR (requirements-local.txt)."""
-    with _reading:  # one engine for all sub-agents; it is not made for threads
-        result = _ocr()(str(path))
+def encoded(image: Image.Image, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, quality=90)
+    return buffer.getvalue()
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """At most `most` of 0..count-1, the first and the last among them.
+
+    >>> evenly(100, 4)
+    [0, 33, 66, 99]
+    """
+    if count <= most:
+        return list(range(count))
+    return [round(i * (count - 1) / (most - 1)) for i in range(most)]
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """The picture file; whatever shows it to be damaged while it is open is a ToolError."""
+    from PIL import Image
+
+    with contextlib.suppress(ImportError):  # without it HEIC can not be read
+        from pillow_heif import register_heif_opener
+
+        register_heif_opener()
+    try:
+        with Image.open(path) as file:
+            yield file
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        reason = str(error).replace(str(path), path.name)
+        raise ToolError(say("notes", "unreadable", name=path.name, reason=reason)) from None
+
+
+def _small(file: Image.Image, again: bool) -> Image.Image:
+    """The current frame: decoded, made small, upright, in RGB. `again`: more frames are to come."""
+    from PIL import Image, ImageOps
+
+    file.draft("RGB", (MAX_SIDE, MAX_SIDE))  # a JPEG is never decoded larger than needed
+    depth = 1 if file.mode in ("1", "L", "P") else 2 if file.mode.startswith("I;16") else 4
+    if file.width * file.height * depth > MAX_DECODED_BYTES:
+        size = f"{file.width} x {file.height} {file.format}"
+        raise ToolError(
+            say("tools/notes", "too_many_pixels", size=size, limit=MAX_DECODED_BYTES >> 20)
+        )
+    image = file.copy() if again else file
+    if image.mode.startswith("I"):
+        image = image.point(lambda v: v / 256).convert("L")  # 16 bits a pixel
+    elif image.mode == "P":
+        image = image.convert("RGBA")
+    image.thumbnail((MAX_SIDE, MAX_SIDE))
+    image = ImageOps.exif_transpose(image)
+    if image.mode in ("RGBA", "LA", "PA"):
+        white = Image.new("RGB", image.size, "white")
+        white.paste(image, mask=image.getchannel("A"))
+        return white
+    return image.convert("RGB")
+
+
+def read_text(image: Image.Image, quick: bool = False) -> list[str]:
+    """The lines of text in a picture, top to bottom, by RapidOCR (requirements-local.txt).
+    `quick`: large letters only, as in a frame of a video.
+    """
+    import numpy
+
+    pixels = numpy.ascontiguousarray(numpy.asarray(image)[:, :, ::-1])  # (height, width, BGR)
+    with _ocr_turn:
+        result = _ocr(quick)(pixels)
     return [str(line) for line in result.txts or ()]
 
 
-_reading = threading.Lock()
-
-
 @cache
-def _ocr() -> Any:
+def _ocr(quick: bool) -> Any:
     try:
         from rapidocr import RapidOCR
     except ImportError:
         raise ToolError(say("notes", "no_engine", what="RapidOCR")) from None
-    return RapidOCR(params={"Global.log_level": "error"})
+    small = {"Det.limit_type": "max", "Det.limit_side_len": QUICK_SIDE} if quick else {}
+    return RapidOCR(params={"Global.log_level": "error", **small})

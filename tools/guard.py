@@ -1,0 +1,202 @@
+"""Every fetch of a URL that a model or a page wrote goes through here.
+
+http(s) only, no credentials and no key of the user in the URL. The host is resolved once, every
+address it has must be public, and the connection goes to the very address that was checked: a name
+that means something else a moment later (rebinding) gains nothing. Each redirect is a new URL and
+is checked anew. Size counts after decompression; time is the total of connection, headers,
+redirects and body. A proxy of the environment is not used: it would resolve the name itself.
+
+    page = fetch("https://example.org/", allow=("intranet.example:8080",))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ipaddress
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from urllib.parse import urljoin
+
+import certifi
+import urllib3
+from urllib3.connection import HTTPConnection
+from urllib3.exceptions import HTTPError, LocationParseError
+from urllib3.util import Url, parse_url
+
+from orchestra.prompts import say
+from orchestra.secrets import scrub
+from tools import ToolError
+
+MAX_BYTES = 20 << 20  # of a body, decompressed
+MAX_REDIRECTS = 5
+MAX_URL_CHARS = 2000
+TIMEOUT_S = 30.0  # for everything together
+CONNECT_S = 10.0
+AGENT = "Mozilla/5.0 (compatible; orchestra-min)"
+PORTS = {"http": 80, "https": 443}
+GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
+TUNNELS = [ipaddress.ip_network(n) for n in ("2001::/32", "2002::/16")]  # Teredo, 6to4: IPv4 inside
+PUBLIC_BUT_INTERNAL = {"168.63.129.16"}  # Azure's host agent lives at an address of the internet
+
+
+class Refused(ToolError):
+    """A URL that is not fetched, and why."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a URL gave: the last URL after redirects, the media type and the body."""
+
+    url: str
+    media_type: str
+    body: bytes
+
+
+def fetch(
+    url: str,
+    allow: Collection[str] = (),
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float = TIMEOUT_S,
+    max_bytes: int = MAX_BYTES,
+) -> Page:
+    """GET a URL. `allow`: hosts (`name` or `name:port`) that may have internal addresses.
+
+    Raises ToolError: refused, not reachable, an error status, too big, too slow.
+    """
+    deadline, own, parts = time.monotonic() + timeout_s, dict(headers or {}), checked(url)
+    for _ in range(MAX_REDIRECTS + 1):
+        with _answer(parts, addresses(parts, allow), own, deadline) as answer:
+            if target := answer.get_redirect_location():
+                here, parts = parts, checked(urljoin(parts.url, target))
+                own = own if parts[:4] == here[:4] else {}  # a key stays with its host
+                continue
+            if not 200 <= answer.status < 300:
+                raise ToolError(
+                    say("tools/notes", "web_status", url=parts.url, status=answer.status)
+                )
+            kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+            return Page(parts.url, kind, _body(answer, parts.url, deadline, max_bytes))
+    raise Refused(say("tools/notes", "web_redirects", url=parts.url, limit=MAX_REDIRECTS))
+
+
+def checked(url: str) -> Url:
+    """The parts of a URL that may be fetched as far as its text can say. Raises Refused."""
+    if scrub(url) != url:
+        raise Refused(say("tools/notes", "web_secret"))
+    shown = url[:200]
+    if len(url) > MAX_URL_CHARS or "\\" in url or any(ord(c) <= 32 for c in url):
+        raise Refused(say("tools/notes", "web_malformed", url=repr(shown)))
+    try:
+        parts = parse_url(url)
+    except LocationParseError:
+        raise Refused(say("tools/notes", "web_malformed", url=repr(shown))) from None
+    if "://" not in url or parts.scheme not in PORTS:
+        raise Refused(say("tools/notes", "web_scheme", url=shown))
+    if parts.auth is not None:
+        raise Refused(say("tools/notes", "web_credentials"))
+    if not parts.host:
+        raise Refused(say("tools/notes", "web_malformed", url=repr(shown)))
+    return parts
+
+
+def addresses(parts: Url, allow: Collection[str]) -> list[str]:
+    """Where a host is, if all of it is public or it is allowed by name. Raises ToolError."""
+    host, port = _place(parts)
+    try:
+        rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise ToolError(say("tools/notes", "web_unknown_host", host=host)) from None
+    found = [str(address[0]) for *_, address in rows]
+    if {host, f"{host}:{port}"}.isdisjoint(name.lower() for name in allow):
+        for address in found:
+            if not is_public(address):
+                raise Refused(say("tools/notes", "web_internal", host=host))
+    return found
+
+
+def is_public(address: str) -> bool:
+    """Whether an address is one of the open internet and hides no other address in it.
+
+    >>> [is_public(a) for a in ("8.8.8.8", "10.0.0.1", "::ffff:8.8.8.8", "169.254.169.254")]
+    [True, False, False, False]
+    """
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address) and (
+        ip not in GLOBAL_UNICAST or any(ip in tunnel for tunnel in TUNNELS)
+    ):
+        return False
+    internal = ip.is_multicast or ip.is_reserved or str(ip) in PUBLIC_BUT_INTERNAL
+    return ip.is_global and not internal
+
+
+@contextlib.contextmanager
+def _answer(
+    parts: Url, found: list[str], headers: Mapping[str, str], deadline: float
+) -> Iterator[urllib3.BaseHTTPResponse]:
+    """The answer of the first address that takes a connection. It hangs up at the deadline."""
+    sent = {"User-Agent": AGENT, "Accept-Encoding": "gzip, deflate", **headers}
+    sent["Host"] = parts.netloc or ""
+    try:
+        wire = _connect(found, _place(parts)[1], deadline)
+        hook = wire.dup()  # outlives what TLS makes of the wire
+        watch = threading.Timer(max(0.0, deadline - time.monotonic()), _hang_up, (hook,))
+        watch.daemon = True
+        watch.start()
+        with hook, contextlib.closing(HTTPConnection(found[0], timeout=CONNECT_S)) as connection:
+            try:
+                connection.sock = wire
+                if parts.scheme == "https":
+                    connection.sock = _tls().wrap_socket(wire, server_hostname=_place(parts)[0])
+                target = parts.request_uri
+                connection.request("GET", target, headers=sent, preload_content=False)
+                yield connection.getresponse()
+            finally:
+                watch.cancel()
+                wire.close()
+    except (HTTPError, http.client.HTTPException, OSError, ValueError) as error:
+        if time.monotonic() >= deadline:
+            raise ToolError(say("tools/notes", "web_slow", url=parts.url)) from None
+        reason = getattr(error, "strerror", None) or type(error).__name__  # no word of the server's
+        raise ToolError(say("tools/notes", "web_failed", url=parts.url, reason=reason)) from None
+
+
+def _connect(found: list[str], port: int, deadline: float) -> socket.socket:
+    for n, address in enumerate(found, 1):
+        left = deadline - time.monotonic()
+        try:
+            return socket.create_connection((address, port), max(0.01, min(CONNECT_S, left)))
+        except OSError:
+            if n == len(found) or left <= 0:
+                raise
+    raise OSError("the host has no address")
+
+
+def _hang_up(hook: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        hook.shutdown(socket.SHUT_RDWR)
+
+
+def _body(answer: urllib3.BaseHTTPResponse, url: str, deadline: float, max_bytes: int) -> bytes:
+    body = bytearray()
+    for chunk in answer.stream(65536, decode_content=True):
+        body += chunk
+        if len(body) > max_bytes:
+            raise ToolError(say("tools/notes", "web_too_big", url=url, mib=max_bytes >> 20))
+    if time.monotonic() >= deadline:  # hung up: what came is not the whole body
+        raise ToolError(say("tools/notes", "web_slow", url=url))
+    return bytes(body)
+
+
+def _place(parts: Url) -> tuple[str, int]:
+    return (parts.host or "").strip("[]"), parts.port or PORTS[parts.scheme or "http"]
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=certifi.where())

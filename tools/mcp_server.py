@@ -1,0 +1,128 @@
+"""The tools of an MCP server, through the official `mcp` package: a program that is started for the
+run, asked for its tools, and ended with the run. A replay never starts it: the list and every
+answer are on the tape. It gets no key: the environment it sees is the few names `mcp` lets through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import threading
+from collections.abc import Iterator, Mapping
+from contextvars import Context
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, create_model
+
+from orchestra.prompts import say
+from orchestra.replay import Tape
+from orchestra.vocabulary import ConfigError
+from tools import Environment, Tool, ToolError
+from tools.own import CAPABILITY, recorded
+
+TIMEOUT_S = 60.0
+TYPES: Mapping[str, Any] = {
+    "string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict,
+}  # fmt: skip
+
+
+class Server:
+    """An MCP server as a program, started with the first question to it."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+        self._starting = threading.Lock()
+        self._running = contextlib.ExitStack()
+        self._client: Any = None
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """One question, from any thread. Raises ToolError and ConfigError."""
+        from mcp import MCPError
+
+        with self._starting:
+            if self._client is None:
+                self._start()
+        try:
+            return self._portal.call(getattr(self._client, method), *arguments)
+        except MCPError as error:
+            raise ToolError(str(error)) from None
+
+    def _start(self) -> None:
+        try:
+            from anyio.from_thread import start_blocking_portal
+            from mcp import Client, MCPError, StdioServerParameters
+        except ImportError:
+            raise ConfigError("--mcp: the mcp package is not installed; pip install mcp") from None
+        program, *arguments = shlex.split(self.command) or [""]
+        self._portal = self._running.enter_context(start_blocking_portal())
+        client = Client(
+            StdioServerParameters(command=program, args=arguments), read_timeout_seconds=TIMEOUT_S
+        )
+        try:
+            self._client = self._running.enter_context(
+                self._portal.wrap_async_context_manager(client)
+            )
+        except (MCPError, OSError, ValueError, ExceptionGroup) as error:
+            why = f"{type(error).__name__}: {error}"[:200]
+            raise ConfigError(f"--mcp {self.command}: does not start as a server ({why})") from None
+
+    def close(self) -> None:
+        self._running.close()
+
+
+@contextlib.contextmanager
+def serving(command: str, tape: Tape) -> Iterator[list[Tool]]:
+    """The tools that the server `command` offers. Raises ConfigError where it does not start."""
+    server = Server(command)
+    with contextlib.closing(server):
+        with tape.logical_call("mcp"):
+            rows = tape.local(
+                "mcp_tools", {"command": command}, lambda: Context().run(_list, server)
+            )
+        yield [_tool(row, server) for row in rows]
+
+
+def _list(server: Server) -> list[dict[str, Any]]:
+    try:
+        offered = server.ask("list_tools").tools
+    except ToolError as error:
+        raise ConfigError(f"--mcp {server.command}: does not list its tools ({error})") from None
+    return [
+        {"name": t.name, "description": t.description or t.name, "schema": t.input_schema}
+        for t in offered
+    ]
+
+
+def _tool(row: dict[str, Any], server: Server) -> Tool:
+    def call(env: Environment, **arguments: Any) -> str:
+        given = {k: v for k, v in arguments.items() if v is not None}
+        return recorded(env, row["name"], given, lambda: _call(server, row["name"], given))
+
+    required = row["schema"].get("required", [])
+    fields: dict[str, Any] = {}
+    for name, about in row["schema"].get("properties", {}).items():
+        if name.startswith("_"):
+            continue  # no parameter of ours can be called so
+        about = about if isinstance(about, dict) else {}
+        kind = (
+            Literal[tuple(about["enum"])]
+            if about.get("enum")
+            else TYPES.get(str(about.get("type")), Any)
+        )
+        meaning = str(about.get("description") or about.get("title") or "")
+        default = ... if name in required else about.get("default")
+        fields[name] = (
+            kind if name in required else kind | None,
+            Field(default, description=meaning),
+        )
+    model = create_model(row["name"], __config__=ConfigDict(extra="ignore"), **fields)
+    description = " ".join(str(row["description"]).split())
+    return Tool(row["name"], frozenset({CAPABILITY}), description, model, call)
+
+
+def _call(server: Server, name: str, arguments: dict[str, Any]) -> str:
+    answer = server.ask("call_tool", name, arguments)
+    texts = [getattr(part, "text", f"[{part.type}]") for part in answer.content]
+    if answer.is_error:
+        raise ToolError(say("tools/notes", "own_failed", tool=name, reason="\n".join(texts)))
+    return "\n".join(texts)

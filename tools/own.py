@@ -1,0 +1,114 @@
+"""Tools of the user beside the six: typed functions with a docstring, and what MCP servers offer.
+
+    def library_hours(day: str) -> str:
+        '''When the town library is open.
+
+        day: a day of the week, as in Monday
+        '''
+
+    --tools my_tools.py:library_hours      --mcp "python my_server.py"
+
+Each is assigned, recorded, replayed and quoted like the others: what it returns is data to a model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from orchestra.prompts import fenced, say
+from orchestra.replay import Tape
+from orchestra.vocabulary import CAPABILITIES, ConfigError
+from tools import Environment, Tool, ToolError, all_tools, tool
+
+CAPABILITY = "txt"  # psi(g) of a tool that does not say
+
+
+@contextlib.contextmanager
+def own_tools(
+    files: Sequence[str], servers: Sequence[str], tape: Tape
+) -> Iterator[dict[str, Tool]]:
+    """The user's tools by name, for one run. Raises ConfigError; MCP servers end with the block."""
+    with contextlib.ExitStack() as stack:
+        given = [(f"--tools {spec}", from_file(spec)) for spec in files]
+        for server in servers:
+            from tools.mcp_server import serving
+
+            offered = stack.enter_context(serving(server, tape))
+            given += [(f"--mcp {server}", t) for t in offered]
+        tools = all_tools() if given else {}
+        for flag, own in given:
+            if own.name in tools:
+                raise ConfigError(
+                    f"{flag}: there is a tool {own.name} already; give it another name"
+                )
+            tools[own.name] = own
+        yield {own.name: own for _, own in given}
+
+
+def from_file(spec: str) -> Tool:
+    """The tool `path/to/module.py:function`. Raises ConfigError."""
+    path, _, name = spec.rpartition(":")
+    flag = f"--tools {spec}"
+    file = Path(path)
+    if not path or not file.is_file():
+        raise ConfigError(f"{flag}: needs FILE.py:FUNCTION, and there is no file {path!r}")
+    found = importlib.util.spec_from_file_location(f"own_tools.{file.stem}", file)
+    if found is None or found.loader is None:
+        raise ConfigError(f"{flag}: {file} is no Python module")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    function = getattr(module, name, None)
+    if isinstance(function, Tool):
+        return function
+    if not inspect.isfunction(function):
+        raise ConfigError(f"{flag}: {file} has no function {name!r}")
+    return from_function(function, flag)
+
+
+def from_function(function: Callable[..., Any], flag: str = "tool") -> Tool:
+    """A Tool of a plain typed function. One whose first parameter is an Environment sees to its
+    tape itself, as the six do. Raises ConfigError where a model could not be told how to use it.
+    """
+    parameters = list(inspect.signature(function).parameters.values())
+    hints = get_type_hints(function, localns={"Environment": Environment})
+    if not inspect.getdoc(function):
+        raise ConfigError(f"{flag}: needs a docstring: it is all that a model learns of the tool")
+    if untyped := [p.name for p in parameters if p.name not in hints]:
+        raise ConfigError(f"{flag}: the parameter {untyped[0]!r} needs a type")
+    if parameters and hints[parameters[0].name] is Environment:
+        return tool(function.__name__, CAPABILITY)(function)
+
+    @functools.wraps(function)
+    def call(env: Environment, **arguments: Any) -> str:
+        return recorded(env, function.__name__, arguments, lambda: function(**arguments))
+
+    first = inspect.Parameter("env", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    call.__signature__ = inspect.Signature([first, *parameters])  # type: ignore[attr-defined]
+    return tool(function.__name__, CAPABILITY)(call)
+
+
+def recorded(env: Environment, name: str, arguments: dict[str, Any], run: Callable[[], Any]) -> str:
+    """What a tool of the user returns, on the tape and as data. Whatever it raises is an
+    observation: it is not our code, so its error is not our bug.
+    """
+
+    def attempt() -> str:
+        try:
+            value = run()
+        except ToolError:
+            raise
+        except Exception as error:
+            reason = fenced(f"{type(error).__name__}: {error}")
+            raise ToolError(say("tools/notes", "own_failed", tool=name, reason=reason)) from None
+        return value if isinstance(value, str) else repr(value)
+
+    return fenced(env.local(f"tool:{name}", arguments, attempt))
+
+
+assert CAPABILITY in CAPABILITIES

@@ -1,0 +1,77 @@
+"""A query answered from a text that may be longer than a prompt: in parts, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from orchestra.call import current_call
+from orchestra.money import Purse
+from orchestra.prompts import fenced, render, say
+from tools import Environment
+
+PART_CHARS = 24_000
+MAX_PARTS = 8
+SIDE_BY_SIDE = 4
+
+
+def answer_from(env: Environment, query: str, text: str, source: str) -> str:
+    """What the sub-agent's backend finds in `text`; where it is long, part by part.
+
+    Raises EndpointError and BudgetExceeded, the first of any part; what the parts cost is paid from
+    the purse all the same.
+    """
+    pieces = parts(text)
+
+    def ask(purse: Purse, n: int) -> str:
+        content = render(
+            "tools/reading.md", query=query, source=source, part=n + 1, parts=len(pieces),
+            text=fenced(pieces[n], PART_CHARS),
+        )  # fmt: skip
+        return env.chat(env.backend, [{"role": "user", "content": content}], purse).text
+
+    answers = side_by_side(env, len(pieces), ask)
+    if len(answers) == 1:
+        return fenced(answers[0])
+    cut = "\n" + say("tools/notes", "part_cut") if sum(map(len, pieces)) < len(text) else ""
+    rows = [
+        say("tools/notes", "part", part=n, parts=len(answers), answer=answer)
+        for n, answer in enumerate(answers, 1)
+    ]
+    return fenced("\n".join(rows)) + cut
+
+
+def parts(text: str) -> list[str]:
+    """The text in pieces of at most PART_CHARS, cut between lines where there are any."""
+    pieces: list[str] = []
+    while text and len(pieces) < MAX_PARTS:
+        end = (
+            len(text) if len(text) <= PART_CHARS else text.rfind("\n", PART_CHARS // 2, PART_CHARS)
+        )
+        end = end if end > 0 else PART_CHARS
+        pieces.append(text[:end])
+        text = text[end:]
+    return pieces
+
+
+def side_by_side(
+    env: Environment, count: int, ask: Callable[[Purse, int], str], first: int = 0
+) -> list[str]:
+    """`ask(purse, n)` for each n, in threads of their own, each in a logical call of its own; one
+    after another where the purse has a limit: what a call may say depends on those before it.
+    """
+    call = current_call()
+    assert call is not None, "a tool runs inside a logical call"
+
+    def one(purse: Purse, n: int) -> str:
+        with env.tape.logical_call(call.name, f"part{first + n + 1}"):
+            return ask(purse, n)
+
+    if env.purse.limit_usd is not None or count == 1:
+        return [one(env.purse, n) for n in range(count)]
+    purses = [Purse() for _ in range(count)]
+    with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="part") as executor:
+        futures = [executor.submit(one, purse, n) for n, purse in enumerate(purses)]
+    for purse in purses:
+        env.purse.absorb(purse)
+    return [future.result() for future in futures]

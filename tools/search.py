@@ -1,0 +1,100 @@
+"""GoogleSearchAction: Serper where SERPER_API_KEY is set, else ddgs where it is installed."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import requests
+
+from orchestra.prompts import fenced, say
+from tools import Environment, ToolError, tool
+
+SERPER_URL = "https://google.serper.dev/search"
+SERPER_KEY = "SERPER_API_KEY"
+TIMEOUT_S = 20.0
+MAX_RESULTS = 20
+
+Row = dict[str, str]  # title, link, text
+
+
+@tool("GoogleSearchAction", "web")
+def google_search(env: Environment, query: str, k: int = 5, gl: str = "", hl: str = "") -> str:
+    """Search the web: titles, links and snippets of the best pages. Open a link with
+    ExtractUrlContentAction.
+
+    query: what to search for, in a few words
+    k: how many results
+    gl: country to search from, as in us
+    hl: language, as in en
+    """
+    if not query.strip():
+        raise ToolError(say("tools/notes", "search_empty"))
+    asked = {"q": query, "num": max(1, min(k, MAX_RESULTS)), "gl": gl, "hl": hl}
+    rows = env.local("search", asked, lambda: _search({k: v for k, v in asked.items() if v}))
+    if not rows:
+        raise ToolError(say("tools/notes", "search_nothing", query=query))
+    return fenced("\n\n".join(f"{n}. " + "\n".join(row.values()) for n, row in enumerate(rows, 1)))
+
+
+def _search(asked: dict[str, Any]) -> list[Row]:
+    return serper(asked) if os.environ.get(SERPER_KEY) else duckduckgo(asked)
+
+
+def serper(asked: dict[str, Any]) -> list[Row]:
+    """The answer box, the knowledge graph and the pages that Serper gives. Raises ToolError."""
+    headers = {"X-API-KEY": os.environ[SERPER_KEY]}
+    try:
+        answer = requests.post(SERPER_URL, json=asked, headers=headers, timeout=TIMEOUT_S)
+        answer.raise_for_status()
+        found = answer.json()
+    except requests.HTTPError as error:
+        reason = f"HTTP {error.response.status_code}"
+        raise ToolError(
+            say("tools/notes", "search_failed", engine="Serper", reason=reason)
+        ) from None
+    except (requests.RequestException, ValueError) as error:
+        reason = type(error).__name__
+        raise ToolError(
+            say("tools/notes", "search_failed", engine="Serper", reason=reason)
+        ) from None
+    boxes = [_box(found.get(kind)) for kind in ("answerBox", "knowledgeGraph")]
+    pages = found.get("organic") or []
+    return [row for row in (*boxes, *map(_box, pages[: asked["num"]])) if row]
+
+
+def _box(entry: Any) -> Row:
+    """One entry of Serper's reply: every field it may have, and none it has not."""
+    if not isinstance(entry, dict):
+        return {}
+    attributes = entry.get("attributes")
+    facts = attributes.items() if isinstance(attributes, dict) else ()
+    texts = [entry.get(k) for k in ("type", "answer", "snippet", "description", "date")]
+    texts += [f"{name}: {value}" for name, value in facts]
+    if isinstance(entry.get("snippetHighlighted"), list) and not entry.get("answer"):
+        texts.insert(0, "; ".join(map(str, entry["snippetHighlighted"])))
+    links = (entry.get(k) for k in ("link", "website", "descriptionLink"))
+    row = {
+        "title": str(entry.get("title") or ""),
+        "link": str(next(filter(None, links), "")),
+        "text": "\n".join(str(t) for t in texts if t),
+    }
+    return {k: v for k, v in row.items() if v}
+
+
+def duckduckgo(asked: dict[str, Any]) -> list[Row]:
+    """The pages that ddgs finds without a key. Raises ToolError."""
+    try:
+        from ddgs import DDGS
+        from ddgs.exceptions import DDGSException
+    except ImportError:
+        raise ToolError(say("tools/notes", "no_search")) from None
+    region = f"{asked.get('gl', 'us')}-{asked.get('hl', 'en')}".lower()
+    try:
+        pages = DDGS(timeout=int(TIMEOUT_S)).text(
+            asked["q"], region=region, max_results=asked["num"]
+        )
+    except DDGSException as error:
+        reason = type(error).__name__
+        raise ToolError(say("tools/notes", "search_failed", engine="ddgs", reason=reason)) from None
+    return [{"title": p["title"], "link": p["href"], "text": p["body"]} for p in pages]

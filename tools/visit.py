@@ -1,0 +1,69 @@
+"""ExtractUrlContentAction: a page of the web as text, and an answer from it.
+
+Jina Reader fetches and renders where JINA_API_KEY is set; else the page is fetched through the
+guard and read by trafilatura (HTML) or pypdf (PDF), both behind the wall of the code tool.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from orchestra.prompts import say
+from tools import Environment, ToolError, guard, reading, tool, wall
+
+JINA_URL = "https://r.jina.ai/"
+JINA_KEY = "JINA_API_KEY"
+READER = Path(__file__).with_name("page_text.py")
+READ_S = 30.0
+MAX_TEXT = 2_000_000
+
+
+@tool("ExtractUrlContentAction", "web")
+def extract_url_content(env: Environment, url: str, browse_query: str) -> str:
+    """Open a web page or a PDF by its URL and find out what it says about a query.
+
+    url: the whole URL, as a search or a page showed it
+    browse_query: what you want to know from the page
+    """
+    text = env.local("visit", {"url": url}, lambda: page_text(url.strip(), env.allow_hosts))
+    return reading.answer_from(env, browse_query, text, "a web page")
+
+
+def page_text(url: str, allow: tuple[str, ...] = ()) -> str:
+    """The readable text of a page. Raises ToolError: refused, failed, or nothing to read."""
+    guard.checked(url)
+    if key := os.environ.get(JINA_KEY):
+        headers = {"Authorization": f"Bearer {key}"}
+        text = guard.fetch(JINA_URL + url, allow, headers).body.decode("utf-8", "replace")
+    else:
+        page = guard.fetch(url, allow)
+        text = _read(page, _kind(page))
+    if not text.strip():
+        raise ToolError(say("tools/notes", "page_empty", url=url[:200]))
+    return text
+
+
+def _kind(page: guard.Page) -> str:
+    """html, pdf or text: by the content where it says so, else by the media type."""
+    if page.body[:1024].lstrip().startswith(b"%PDF-"):
+        return "pdf"
+    if page.media_type in ("text/html", "application/xhtml+xml", ""):
+        return "html"
+    if page.media_type.startswith("text/") or page.media_type.endswith(("json", "xml")):
+        return "text"
+    shown = page.media_type if len(page.media_type) < 60 else "-"
+    raise ToolError(say("tools/notes", "page_kind", url=page.url[:200], kind=shown))
+
+
+def _read(page: guard.Page, kind: str) -> str:
+    """The text of a page, read by a process that could do no harm if the page took it over."""
+
+    with tempfile.TemporaryDirectory() as folder:
+        ran = wall.confined(
+            READER, [kind], page.body, READ_S, Path(folder), max_output=MAX_TEXT, errors=False
+        )
+    if ran.ended != "end" or ran.status:
+        raise ToolError(say("tools/notes", "page_unreadable", url=page.url[:200], kind=kind))
+    return ran.output.decode("utf-8", "replace")
