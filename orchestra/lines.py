@@ -1,4 +1,4 @@
-"""JSONL files that many threads append to: each line in one write, so it is there whole or not at all.
+"""JSONL files that many threads append to: each line in one write, so it is there whole or not.
 
 What a crash or a full disk tore stays a line of its own, and reading leaves it out.
 """

@@ -185,7 +185,7 @@ def _pool(row: dict[str, Any]) -> Pool:
 
 @contextlib.contextmanager
 def removed_if_unused(path: Path) -> Iterator[None]:
-    """Take a new run folder away again if the run fails before anything on its tape was answered."""
+    """Take a new run folder away again if the run fails before anything was answered."""
     try:
         yield
     except BaseException:

@@ -315,7 +315,7 @@ def place_whole(
     capabilities: Capabilities,
     budget_usd: float | None,
 ) -> list[Placed]:
-    """Every node of a graph that drains, with its share of B_t fixed before the first one starts."""
+    """Every node of a graph that drains, its share of B_t fixed before the first one starts."""
     return _with_shares([materialize(u, task, pool, capabilities) for u in subtasks], budget_usd)
 
 

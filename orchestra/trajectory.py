@@ -99,8 +99,9 @@ def first_difference(recorded: list[Event], replayed: list[Event]) -> str:
     ours, theirs = content(recorded), content(replayed)
     for a, b in zip(ours, theirs, strict=False):
         if a != b:
-            fields = [k for k in {**a, **b} if a.get(k) != b.get(k)]
-            return f"event {a['event']} at {a['at']}, {fields[0]}: recorded {a.get(fields[0])!r}, now {b.get(fields[0])!r}"
+            field = next(k for k in {**a, **b} if a.get(k) != b.get(k))
+            said = f"recorded {a.get(field)!r}, now {b.get(field)!r}"
+            return f"event {a['event']} at {a['at']}, {field}: {said}"
     return "" if len(ours) == len(theirs) else f"recorded {len(ours)} events, now {len(theirs)}"
 
 

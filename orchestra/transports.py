@@ -39,7 +39,7 @@ def install() -> None:
 
 
 class _Asking:
-    """What vcrpy's stub takes for a cassette: the tape, and what was asked in case sending fails."""
+    """What vcrpy's stub takes for a cassette: the tape, and what was sent in case that fails."""
 
     write_protected = False
 

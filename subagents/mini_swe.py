@@ -32,6 +32,12 @@ from tools import Environment, Tool, code
 MARKER = "TASK_COMPLETE"  # the first line of a command's output: the rest is the report
 COMMAND_TIMEOUT_S = 60
 OUTPUT_CHARS = 8000
+# A file changed twice in one second would else run from its old byte code; and behind the wall the
+# program is another user than the owner of the copy.
+SETTINGS = (
+    "export PYTHONDONTWRITEBYTECODE=1 GIT_CONFIG_COUNT=1"
+    " GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'"
+)
 DIFF = "git add -A -- {paths} && git diff --cached base"
 CHANGES = "changes.diff"
 
@@ -79,13 +85,16 @@ def _act(reply: str, env: Environment) -> Step:
 
     def execute() -> str:
         _prepare(env.folder)
-        # A file changed twice in one second would else run from its old byte code.
-        command = f"export PYTHONDONTWRITEBYTECODE=1\n{blocks[0]}"
-        return code.run(command, "bash", COMMAND_TIMEOUT_S, env.folder)
+        return _shell(blocks[0], env)
 
     return Step(
         "bash", {"command": blocks[0]}, thought, _capped(env.local("bash", arguments, execute))
     )
+
+
+def _shell(command: str, env: Environment) -> str:
+    ran = code.run(f"{SETTINGS}\n{command}", "bash", COMMAND_TIMEOUT_S, env.folder)
+    return str(ran["observation"])
 
 
 def _prepare(folder: Path) -> None:
@@ -111,8 +120,7 @@ def _diff(env: Environment) -> str:
         if not (env.folder / ".git").exists():
             return ""
         paths = ". ':!media'" if env.task.media else "."  # the task's own files are shown there
-        command = DIFF.format(paths=paths)
-        diff = code.run(command, "bash", COMMAND_TIMEOUT_S, env.folder)
+        diff = _shell(DIFF.format(paths=paths), env)
         diff = "" if diff == say("notes", "code_silent") else diff + "\n"
         (run / CHANGES).write_text(diff, encoding="utf-8")
         return diff

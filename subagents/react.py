@@ -192,18 +192,29 @@ def _user_prompt(
     # A memory is written with the next action, before that action's own observation: it belongs to
     # the step before. What stood in the first reply was written before anything was seen.
     noted = [*(s.memory for s in trace[1:]), ""]
-    done = [
+    steps_done = [
         say(
-            "react/messages", "step", number=n, action=s.action, params=json.dumps(s.params, ensure_ascii=False),
-            observation=s.observation, memory=memory or "-",
+            "react/messages",
+            "step",
+            number=n,
+            action=s.action,
+            params=json.dumps(s.params, ensure_ascii=False),
+            observation=s.observation,
+            memory=memory or "-",
         )
         for n, (s, memory) in enumerate(zip(trace, noted, strict=False), 1)
-    ]  # fmt: skip
+    ]
     return render(
-        "react/user.md", instruction=u.instruction, context=u.context or say("react/messages", "no_context"),
-        question=env.task.question, files=", ".join(files) or "-", steps="\n\n".join(done) or say("react/messages", "no_steps"),
-        step=number, steps_max=steps, warning=_warning(trace, number, steps),
-    )  # fmt: skip
+        "react/user.md",
+        instruction=u.instruction,
+        context=u.context or say("react/messages", "no_context"),
+        question=env.task.question,
+        files=", ".join(files) or "-",
+        steps="\n\n".join(steps_done) or say("react/messages", "no_steps"),
+        step=number,
+        steps_max=steps,
+        warning=_warning(trace, number, steps),
+    )
 
 
 def _warning(trace: Sequence[Step], number: int, steps: int) -> str:

@@ -190,12 +190,12 @@ def test_reflexion_stops_when_the_critic_says_correct(endpoint, tmp_path):
     assert (result.answer, result.calls) == ("7", 3)
 
 
-def test_a_search_without_the_tool_goes_on_with_a_clear_observation(endpoint, tmp_path):
+def test_a_search_without_an_engine_goes_on_with_a_clear_observation(endpoint, tmp_path):
     def work(text):
         return "Query: x" if "one search query" in text and "Search: x" not in text else "Answer: 3"
 
     result, server = run(endpoint, tmp_path, agent(name="SearchAgent"), work=work)
-    assert result.answer == "3" and "GoogleSearchAction is not set up" in told(server)[-1]
+    assert result.answer == "3" and "no search engine configured" in told(server)[-1]
 
 
 def test_one_sample_that_fails_is_left_out(endpoint, tmp_path):

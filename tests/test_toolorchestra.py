@@ -181,9 +181,9 @@ def test_search_uses_the_search_tool(endpoint, tmp_path, with_search):
     assert "Documents:\nDoc 1: found for a\n\nfound for b" in mains(server)[1]
 
 
-def test_search_without_the_tool_says_so(endpoint, tmp_path):
+def test_search_without_an_engine_says_so(endpoint, tmp_path):
     _, server = run(endpoint, tmp_path, SEARCH, ANSWER)
-    assert "search1 failed: [the tool GoogleSearchAction is not set up" in mains(server)[1]
+    assert "search1 failed: There is no search engine configured" in mains(server)[1]
 
 
 def test_one_kind_never_erases_another(endpoint, tmp_path, with_search):

@@ -114,8 +114,10 @@ def make_box(wall: Wall, folder: Path, media: Path | None = None) -> Box:
     uid = 1 << 20 | zlib.crc32(str(folder).encode()) & 0xFFFFF if os.geteuid() == 0 else None
     if wall == "bare" and uid is not None and not _can_become(uid):
         uid = None
-    if uid is not None:
-        os.chown(folder, uid, uid)
+    if uid is not None and folder.stat().st_uid != uid:  # new, with what was copied into it
+        for place, _, files in os.walk(folder):  # follows no link
+            for name in (".", *files):
+                os.chown(Path(place, name), uid, uid, follow_symlinks=False)
     if media is not None and media.is_dir():
         inside = folder / "media"
         if wall == "bare" and not inside.exists():
