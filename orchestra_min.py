@@ -267,7 +267,7 @@ def orchestrate(
         run_folder.check_repository(Path(workdir))
     files = run_folder.check_media([(modality, Path(path)) for modality, path in media])
     folder = run_folder.create(Path(out) if out else run_folder.default_path())
-    with run_folder.removed_if_unused(folder), run_folder.locked(folder):
+    with run_folder.locked(folder), run_folder.removed_if_unused(folder):
         task = Task(question, run_folder.import_media(folder, files))
         if workdir:
             run_folder.import_repository(folder, Path(workdir))
@@ -351,8 +351,9 @@ def resume(
     manifest = run_folder.read_manifest(folder)
     pools.check(manifest.pool, manifest.options.budget_usd)
     if from_round is not None:
-        source, folder = folder, run_folder.create(Path(out) if out else run_folder.default_path())
+        source = folder
         with run_folder.locked(source, shared=True):
+            folder = run_folder.create(Path(out) if out else run_folder.default_path())
             run_folder.fork(source, folder, from_round)
         manifest = run_folder.read_manifest(folder)
     run_folder.check_space(folder)

@@ -79,7 +79,7 @@ def run(
             trace.append(step)
             on_step(number, step)
             if finish:
-                return _report(finish, env, trace)
+                return _report(finish, u, env, trace)
             if must_finish:
                 error = say("react/messages", "would_not_finish", action=step.action)
                 break
@@ -113,7 +113,7 @@ def _act(
         params = wanted["params"] if isinstance(wanted.get("params"), dict) else {}
         if name == "finish":
             unseen = bool(u.tools) and all(s.failed for s in trace)
-            if unseen and params.get("status", "done") == "done" and not must_finish:
+            if unseen and _status(params) == "done" and not must_finish:
                 raise ModelMistake(say("mistakes", "nothing_worked"))
             return Step("finish", params, memory, ""), params or {"result": memory}
         known = ("finish",) if must_finish else (*(u.tools or ()), "finish")
@@ -134,9 +134,20 @@ def _act(
         return Step(action, params, memory, _capped(str(failure)), failed=True), None
 
 
-def _report(params: Mapping[str, Any], env: Environment, trace: Sequence[Step]) -> Result:
+def _status(params: Mapping[str, Any]) -> Status:
+    """ "done" where none is given; "partial" for a word of the model's own."""
+    said = as_text(params.get("status")).lower() or "done"
+    return next((s for s in STATUSES if s == said), "partial")
+
+
+def _report(
+    params: Mapping[str, Any], u: SubTask, env: Environment, trace: Sequence[Step]
+) -> Result:
     """z = Omega(zeta), Eq. 14: the status, the result, the summary and the cost."""
-    status: Status = next((s for s in STATUSES if s == params.get("status")), "done")
+    status = _status(params)
+    shown = any(s.action != "finish" and not s.failed for s in trace)
+    if status == "done" and u.tools and not shown:
+        status = "partial"  # forced to finish, and no tool has shown anything
     answer = as_text(params.get("result"))
     return Result(
         status,

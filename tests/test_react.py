@@ -325,6 +325,30 @@ def test_done_is_refused_before_any_tool_has_shown_anything(sub_agent):
     assert z.answer == "green"
 
 
+@pytest.mark.parametrize(
+    "word, status",
+    [
+        (None, "done"),
+        ("DONE", "done"),
+        ("Blocked", "blocked"),
+        ("failed", "partial"),
+        (1, "partial"),
+    ],
+)
+def test_a_status_of_the_models_own_making_is_no_done(word, status, sub_agent):
+    assert sub_agent(said("a"), finish("x", word)).status == status
+
+
+@pytest.mark.parametrize("word", [None, "DONE"])
+def test_no_spelling_of_done_gets_around_the_refusal(word, sub_agent):
+    z = sub_agent(act("BrokenAction"), finish("invented", word), finish("none", "blocked"))
+    assert (z.status, z.answer) == ("blocked", "none")
+
+
+def test_done_at_the_last_step_without_anything_seen_is_partial(sub_agent):
+    assert sub_agent(act("BrokenAction"), finish("invented"), steps=2).status == "partial"
+
+
 def test_who_has_no_tools_may_answer_at_once(sub_agent):
     z = sub_agent(finish("green"), tools=())
     assert (z.status, z.answer, len(z.trace)) == ("done", "green", 1)
