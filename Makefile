@@ -10,7 +10,7 @@ $(VENV)/run: requirements.txt
 	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@
 
-$(VENV)/dev: $(VENV)/run requirements-dev.txt
+$(VENV)/dev: $(VENV)/run requirements-dev.txt requirements-tools.txt
 	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	touch $@
 

@@ -69,7 +69,7 @@ from orchestra.vocabulary import (
     Task,
 )
 from subagents import SubAgents
-from tools import Environment, Tool, all_tools
+from tools import Environment, Tool, tools_for
 from tools.own import own_tools
 
 ATTEMPTS = 3  # a decision that can not be used is told back this often in one round
@@ -90,7 +90,7 @@ class Run:
         self.task, self.pool, self.options = manifest.task, manifest.pool, manifest.options
         self.tape, self.recorder, self.folder = tape, recorder, folder
         self.chat = Chat(tape, self.options.timeout_s)
-        self.tools = {**all_tools(), **own}
+        self.tools = {**tools_for(self.task), **own}
         self.orchestrator = orchestrators.make(self.options, self.pool, self.tools)
         once = self.orchestrator.rounds == 1  # the method decides once, whatever is asked for
         self.rounds = 1 if once else self.options.rounds or self.orchestrator.rounds

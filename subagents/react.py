@@ -39,6 +39,7 @@ from tools import Environment, Tool, ToolError
 OBSERVATION_CHARS = 8000
 FEW_STEPS = 5  # a warning when no more are left
 LIKE_PATTERNS = 5
+TRIES_BEFORE_FINISH = 3  # steps that failed before the schema offers `finish` all the same
 STATUSES: tuple[Status, ...] = ("done", "partial", "blocked")
 SEARCH, VISIT = "GoogleSearchAction", "ExtractUrlContentAction"
 
@@ -72,7 +73,8 @@ def run(
                 {"role": "user", "content": _user_prompt(u, env, tools, trace, number, steps)},
             ]
             usable = [] if must_finish else [tools[name] for name in u.tools or ()]
-            schema = action_schema(usable, env.task, finish=bool(trace) or not usable)
+            seen = any(not s.failed for s in trace) or len(trace) >= TRIES_BEFORE_FINISH
+            schema = action_schema(usable, env.task, finish=seen or not usable)
             with env.tape.logical_call(*call, f"s{number}"):
                 reply = env.chat(env.backend, messages, env.purse, schema=("action", schema))
             step, finish = _act(reply, trace, u, env, tools, (*call, f"s{number}"), must_finish)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from orchestra.prompts import say
-from orchestra.vocabulary import CAPABILITIES, Backend, Media, Modality, ModelMistake, Task
+from orchestra.vocabulary import CAPABILITIES, SKILL_OF, Backend, Media, Modality, ModelMistake, Task
 
 if TYPE_CHECKING:
     from orchestra.backends import Chat
@@ -188,3 +188,11 @@ def all_tools() -> dict[str, Tool]:
 
     look = (image_analysis, audio_analysis, video_analysis)
     return {t.name: t for t in (*look, google_search, extract_url_content, execute_code)}
+
+
+def tools_for(task: Task) -> dict[str, Tool]:
+    """The tools that a task has something for: one that looks or listens needs a file to open."""
+    kinds = {SKILL_OF[m.modality] for m in task.media}
+    kinds |= {"aud"} if "vid" in kinds else set()
+    senses = set(SKILL_OF.values())
+    return {k: t for k, t in all_tools().items() if not t.capabilities & senses - kinds}

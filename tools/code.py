@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestra.prompts import say
-from tools import Environment, tool, wall
+from tools import Environment, ToolError, tool, wall
 
 MAX_TIMEOUT_S = 60
 MAX_OUTPUT_BYTES = 200_000
@@ -25,10 +25,10 @@ def execute_code(
     code_type: Literal["python", "bash"] = "python",
     timeout_sec: int = 10,
 ) -> str:
-    """Run code and see what it prints. It has the Python standard library and no network. A local
-    time becomes another with zoneinfo.ZoneInfo: datetime(year, month, day, hour, minute,
+    """Run code and see what it prints. It has the Python standard library and no network: write the
+    facts you know into the code. A local time becomes another with zoneinfo.ZoneInfo:
+    datetime(year, month, day, hour, minute,
     tzinfo=ZoneInfo("Area/City")).astimezone(ZoneInfo("UTC"))
-    The task's files are in media/.
 
     code: the program; print() what you want to see
     code_type: python or bash
@@ -38,6 +38,8 @@ def execute_code(
     arguments = {"code": code, "code_type": code_type, "timeout_s": timeout_s}
     media = env.task.media[0].path.parent if env.task.media else None
     ran = env.local("code", arguments, lambda: run(code, code_type, timeout_s, env.folder, media))
+    if not ran["well"]:
+        raise ToolError(ran["observation"])
     return str(ran["observation"])
 
 
@@ -55,7 +57,8 @@ def run(
         MAX_OUTPUT_BYTES, wall=level,
     )  # fmt: skip
     text = ran.output.decode("utf-8", "replace").rstrip()
-    return {"observation": _observation(ran, text, timeout_s), "wall": ran.wall}
+    well = ran.ended == "end" and not ran.status
+    return {"observation": _observation(ran, text, timeout_s), "well": well, "wall": ran.wall}
 
 
 def _observation(ran: wall.Ran, text: str, timeout_s: float) -> str:
