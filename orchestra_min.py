@@ -69,7 +69,7 @@ from orchestra.vocabulary import (
     Task,
 )
 from subagents import SubAgents
-from tools import Environment, Tool, tools_for
+from tools import Environment, Tool, all_tools, tools_for
 from tools.own import own_tools
 
 ATTEMPTS = 3  # a decision that can not be used is told back this often in one round

@@ -26,7 +26,15 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from orchestra.prompts import say
-from orchestra.vocabulary import CAPABILITIES, SKILL_OF, Backend, Media, Modality, ModelMistake, Task
+from orchestra.vocabulary import (
+    CAPABILITIES,
+    SKILL_OF,
+    Backend,
+    Media,
+    Modality,
+    ModelMistake,
+    Task,
+)
 
 if TYPE_CHECKING:
     from orchestra.backends import Chat
