@@ -135,7 +135,7 @@ def with_echo() -> None:
         return text
 
     replaced: Any = orchestra_min
-    replaced.all_tools = lambda: {**all_tools(), "EchoAction": echo}
+    replaced.tools_for = lambda task: {**all_tools(), "EchoAction": echo}
 
 
 def layers_path_s() -> float:

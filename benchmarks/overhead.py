@@ -42,7 +42,7 @@ def ours(url: str, k: int) -> Callable[[], int]:
         """
         return text
 
-    orchestra_min.all_tools = lambda: {**all_tools(), "EchoAction": echo}  # type: ignore[attr-defined]
+    orchestra_min.tools_for = lambda task: {**all_tools(), "EchoAction": echo}  # type: ignore[attr-defined]
     backend = Backend("scripted", "scripted", url, skills={"txt": 1.0}, price=Price(0, 0, 0))
     pool = Pool((backend,), "scripted", {"image": Engine("local"), "audio": Engine("local")})
 

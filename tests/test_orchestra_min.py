@@ -18,7 +18,7 @@ from orchestra_min import orchestrate, replay, resume
 from orchestrators.orchestra_o1 import OrchestraO1
 from tests.conftest import ROOT, pool_at
 from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
-from tools import all_tools
+from tools import tools_for
 
 CLOCK = ROOT / "fixtures" / "media" / "clock.png"
 
@@ -235,7 +235,7 @@ def test_every_call_of_ours_has_a_name(endpoint, tmp_path):
 def test_the_state_of_every_round_renders_to_the_recorded_prompt(endpoint, tmp_path):
     result, server = run(endpoint, tmp_path, busy, media=[("image", CLOCK)])
     task = run_folder.read_manifest(tmp_path / "run").task
-    agent = OrchestraO1(pool_at(server.url).backends, all_tools())
+    agent = OrchestraO1(pool_at(server.url).backends, tools_for(task))
     prompts = [r["messages"] for r in server.requests if is_main(r)]
     decisions = [
         e

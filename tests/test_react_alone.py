@@ -27,7 +27,7 @@ def test_one_agent_answers_with_all_tools(endpoint, tmp_path):
     result, server = run(endpoint, tmp_path, *work, names=("small", "large"))
     assert (result.answer, result.fallback, result.rounds, result.calls) == ("42", False, 1, 2)
     system = server.requests[0]["messages"][0]["content"]
-    assert all(t in system for t in ("ExecuteCodeAction(", "ImageAnalysisAction(", "ParseAudio"))
+    assert all(t in system for t in ("ExecuteCodeAction(", "GoogleSearchAction(", "ExtractUrl"))
     assert {r["model"] for r in server.requests} == {"small"} and "main agent has" not in system
     assert "Observation: 42" in last_text(server.requests[1])
 

@@ -107,8 +107,8 @@ def found(env: Environment, query: str) -> str:
 
 @pytest.fixture
 def with_search(monkeypatch):
-    tools = lambda: {**all_tools(), "GoogleSearchAction": found}  # noqa: E731
-    monkeypatch.setattr(orchestra_min, "all_tools", tools)
+    tools = lambda task: {**all_tools(), "GoogleSearchAction": found}  # noqa: E731
+    monkeypatch.setattr(orchestra_min, "tools_for", tools)
 
 
 def is_main(request):
