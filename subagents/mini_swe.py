@@ -162,8 +162,9 @@ def _changes(env: Environment) -> str:
         return ""
     paths = ". ':!media'" if env.task.media else "."  # the task's own files are shown there
     command = f"{SETTINGS}\n{DIFF.format(paths=paths)}".encode()
-    limits = {"max_output": DIFF_BYTES, "errors": False}
-    ran = wall.confined(code.RUNNER, ["bash"], command, COMMAND_TIMEOUT_S, env.folder, **limits)
+    ran = wall.confined(
+        code.RUNNER, ["bash"], command, COMMAND_TIMEOUT_S, env.folder, None, DIFF_BYTES, False
+    )
     diff, note = ran.output, ""
     if ran.ended == "flood":
         note = say("mini_swe/messages", "diff_cut", limit=DIFF_BYTES)
