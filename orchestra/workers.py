@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
+from orchestra.secrets import url_problem
 from orchestra.vocabulary import Backend, ConfigError
 
 WORKER_KEYS = {"id", "name", "type", "model", "base_url", "api_key", "description"}
@@ -107,17 +107,11 @@ def _worker(
     if not url and entry["model"] not in names:
         known = ", ".join(names)
         raise bad("model", f"without base_url it needs a backend of this file: {known}")
-    if url and not _is_endpoint(url):
-        raise bad("base_url", "needs http(s)://host/... without a user or password in it")
+    if url and (problem := url_problem(url)):
+        raise bad("base_url", problem)
     name = f"worker {entry['id']}" if url else entry["model"]
     skills = {"txt": 1.0, "code": 1.0}
     own = Backend(name, entry["model"], url.rstrip("/"), secret[1:], skills)
     description = entry.get("description", "")
     worker = Worker(entry["id"], entry["name"], entry["type"], name, description)
     return worker, own if url else None
-
-
-def _is_endpoint(url: str) -> bool:
-    parts = urlsplit(url)
-    web = parts.scheme in ("http", "https") and bool(parts.hostname)
-    return web and not (parts.username or parts.password)

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from orchestra.main_agent import Ask
 from orchestra.prompts import render, say
 from orchestra.vocabulary import Backend, Decision, Delegate, Evidence, ModelMistake, State
-from orchestrators import Ask
 from orchestrators.delegation import (
     action_schema,
     as_subtask,

@@ -22,10 +22,10 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
+from orchestra.main_agent import Ask
 from orchestra.memory import stop_probability
 from orchestra.prompts import render, say
 from orchestra.vocabulary import Backend, Complete, Decision, Delegate, ModelMistake, State
-from orchestrators import Ask
 from orchestrators.delegation import (
     action_schema,
     as_subtask,

@@ -21,9 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from orchestra.backends import Reply
 from orchestra.parsing import find_action
 from orchestra.prompts import render, say
+from orchestra.replies import Reply
 from orchestra.vocabulary import (
     BudgetExceeded,
     EndpointError,
