@@ -20,18 +20,21 @@ from orchestra.main_agent import Ask
 from orchestra.prompts import render, say
 from orchestra.vocabulary import Backend, Decision, Delegate, Evidence, ModelMistake, State
 from orchestrators.delegation import (
-    action_schema,
+    Messages,
+    actions_schema,
+    as_messages,
     as_subtask,
-    complete,
     media_lines,
     model_lines,
+    now,
     object_schema,
-    read_action,
+    read_decision,
     read_tasks,
+    task_schema,
 )
 from tools import Tool
 
-Messages = list[dict[str, Any]]
+MESSAGES = "aorchestra/messages"
 
 
 # ---- what the model reads ------------------------------------------------------------------------
@@ -40,33 +43,22 @@ Messages = list[dict[str, Any]]
 def render_state(
     state: State, models: str, tools: str, mistake: str = "", last_chance: bool = False
 ) -> Messages:
-    """s_t as the main agent sees it: a pure function, so the recorded prompt can be rebuilt to the
-    byte.
-    """
-    notice = say("delegation", "mistake", mistake=mistake) if mistake else ""
-    if last_chance:
-        notice += say("delegation", "last_chance")
+    """s_t as the main agent sees it: a pure function, so a recorded prompt can be rebuilt."""
     user = render(
         "aorchestra/user.md",
         question=state.task.question,
         media=media_lines(state),
         history=history_lines(state.history) or say("delegation", "nothing_found"),
-        round=state.round,
-        rounds=state.rounds,
-        budget=""
-        if state.budget_usd is None
-        else " " + say("delegation", "budget", usd=f"{state.budget_usd:.4f}"),
-        notice=notice,
+        now=now(state, say(MESSAGES, "next"), mistake, last_chance),
     )
-    system = render("aorchestra/system.md", models=models, tools=tools)
-    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+    return as_messages(render("aorchestra/system.md", models=models, tools=tools), user)
 
 
 def history_lines(history: Sequence[Evidence]) -> str:
     """The observations o_1 ... o_t whole: what was asked of whom, and what came back."""
     return "\n\n".join(
         say(
-            "aorchestra/messages",
+            MESSAGES,
             "observation",
             round=h.round,
             instruction=h.instruction,
@@ -86,45 +78,24 @@ def history_lines(history: Sequence[Evidence]) -> str:
 def decision_schema(
     backends: Sequence[str], tools: Sequence[str], last_chance: bool = False
 ) -> dict[str, Any]:
-    """The JSON schema of y_t: one alternative an action. A loose schema lets small models mix the
-    two.
-    """
-    text = {"type": "string"}
-    task = {
-        "task_instruction": text,
-        "context": text,
-        "model": {"type": "string", "enum": [*backends, "auto"]},
-        "tools": {"type": "array", "items": {"type": "string", "enum": list(tools)}},
-    }
-    complete = action_schema("complete", object_schema({"answer": text}))
-    return (
-        complete
-        if last_chance
-        else {"anyOf": [action_schema("delegate_task", object_schema(task)), complete]}
-    )
+    """The JSON schema of y_t."""
+    return actions_schema(object_schema(task_schema(backends, tools)), last_chance)
 
 
-def parse_decision(reply: str, state: State, cut: bool = False) -> Decision:
-    """y_t from any reply (wire-formats: fenced, thinking around it, flat params, nulls, extra
-    keys).
-
-    Raises ModelMistake with the words the model is told.
-    """
-    action, params, reasoning = read_action(reply, cut)
-    if action == "complete":
-        return complete(params, reasoning, state)
-    if action in ("delegate_task", "delegate"):
-        return _delegate(params, reasoning, state)
-    known = "delegate_task, complete"
-    raise ModelMistake(say("mistakes", "bad_action", action=repr(action)[:80], known=known))
+def parse_decision(
+    reply: str, state: State, cut: bool = False, last_chance: bool = False
+) -> Decision:
+    """y_t from any reply. Raises ModelMistake with the words the model is told."""
+    return read_decision(reply, state, cut, last_chance, _delegate)
 
 
 def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
-    tasks = params.get("tasks", [params])
-    tasks = [tasks] if isinstance(tasks, dict) else tasks
+    tasks = params.get("tasks")
+    if tasks is None or isinstance(tasks, dict):
+        tasks = [tasks or params]  # flat in params, as in the paper, or one object
     if not isinstance(tasks, list) or len(tasks) != 1:
         count = len(tasks) if isinstance(tasks, list) else 0
-        raise ModelMistake(say("aorchestra/messages", "one_subtask", count=count))
+        raise ModelMistake(say(MESSAGES, "one_subtask", count=count))
     u = as_subtask(read_tasks(tasks)[0], f"t{state.round}", state)
     return Delegate((replace(u, needs=()),), reasoning)
 
@@ -144,7 +115,7 @@ class AOrchestra:
         self.models = model_lines(backends)
         self.manuals = "\n\n".join(t.manual for t in tools.values())
         if sub_agent == "mini-swe":
-            self.manuals = say("aorchestra/messages", "shell")
+            self.manuals = say(MESSAGES, "shell")
         self.context, self.sub_agent = context, sub_agent
 
     def render(self, state: State, mistake: str = "", last_chance: bool = False) -> Messages:
@@ -156,12 +127,10 @@ class AOrchestra:
         """y_t ~ pi_theta(. | s_t). Raises ModelMistake for a reply that is no decision."""
         tools = () if self.sub_agent == "mini-swe" else state.tools
         schema = decision_schema(state.backends, tools, last_chance)
-        reply = ask(self.render(state, mistake, last_chance), ("decision", schema))
-        decision = parse_decision(reply.text, replace(state, tools=tools), reply.cut)
-        if last_chance and isinstance(decision, Delegate):
-            raise ModelMistake(
-                say("mistakes", "bad_action", action="delegate_task", known="complete")
-            )
+        prompt = self.render(state, mistake, last_chance)
+        reply = ask(prompt, ("decision", schema))
+        offered = replace(state, tools=tools)
+        decision = parse_decision(reply.text, offered, reply.cut, last_chance)
         return self.equipped(decision, state) if isinstance(decision, Delegate) else decision
 
     def equipped(self, decision: Delegate, state: State) -> Delegate:

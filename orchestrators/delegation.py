@@ -5,33 +5,91 @@ What their main agents read of files and models; the fields of a task; how a rep
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
 from orchestra.parsing import find_action
 from orchestra.prompts import say
-from orchestra.vocabulary import SKILLS, Backend, Complete, ModelMistake, State, SubTask
+from orchestra.vocabulary import (
+    SKILL_OF,
+    SKILLS,
+    Backend,
+    Complete,
+    Decision,
+    Delegate,
+    Evidence,
+    Media,
+    ModelMistake,
+    State,
+    SubTask,
+)
+from tools import all_tools
+
+Messages = list[dict[str, Any]]
+ReadDelegation = Callable[[dict[str, Any], str, State], Delegate]
 
 # ---- what the model reads ------------------------------------------------------------------------
 
 
 def media_lines(state: State) -> str:
-    lines = []
-    for m in state.task.media:
-        seen_by = [f"{h.id} in round {h.round}" for h in state.history if m.name in h.media]
-        key = "media_seen" if seen_by else "media_unseen"
-        lines.append(
-            say(
-                "delegation",
-                key,
-                name=m.name,
-                modality=m.modality,
-                ids=", ".join(seen_by),
-            )
-        )
-    return "\n".join(lines) or say("delegation", "no_media")
+    """M for the prompt: each file, and which sub-tasks have read it or have failed to."""
+
+    def one(m: Media) -> str:
+        seen, tried = read_by(m, state), tried_by(m, state)
+        key = "media_seen" if seen else "media_tried" if tried else "media_unseen"
+        rows = [say("delegation", "seen_by", id=h.id, round=h.round) for h in seen or tried]
+        return say("delegation", key, name=m.name, modality=m.modality, ids=", ".join(rows))
+
+    return "\n".join(map(one, state.task.media)) or say("delegation", "no_media")
+
+
+def read_by(m: Media, state: State) -> list[Evidence]:
+    return [h for h in state.history if m.name in h.media]
+
+
+def tried_by(m: Media, state: State) -> list[Evidence]:
+    """The sub-tasks meant for a file that none has read: they name it, or they name and read no
+    file and had a tool for its kind.
+    """
+    if read_by(m, state):
+        return []
+    names = [other.name for other in state.task.media]
+    skill, known = SKILL_OF[m.modality], all_tools()
+    opens = {name for name, tool in known.items() if skill in tool.capabilities}
+
+    def vague(h: Evidence) -> bool:
+        return not h.media and not any(name in h.instruction for name in names)
+
+    return [
+        h
+        for h in state.history
+        if m.name in h.instruction or (vague(h) and not opens.isdisjoint(h.tools))
+    ]
+
+
+def now(state: State, next_step: str, mistake: str = "", last_chance: bool = False) -> str:
+    """Where the run stands, what was wrong with the reply before, and what to do next."""
+    told = say("delegation", "mistake", mistake=mistake) if mistake else ""
+    if last_chance:
+        return f"{told}\n{say('delegation', 'last_chance')}".strip()
+    place = say("delegation", "round", round=state.round, rounds=state.rounds)
+    usd = "" if state.budget_usd is None else f"{state.budget_usd:.4f}"
+    money = say("delegation", "budget", usd=usd) if usd else ""
+    return " ".join(part for part in (place, money, told) if part) + "\n" + next_step
+
+
+def as_messages(system: str, user: str) -> Messages:
+    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
 
 def model_lines(backends: Sequence[Backend]) -> str:
@@ -53,33 +111,31 @@ def _price(b: Backend) -> str:
 
 # ---- what the model may say ----------------------------------------------------------------------
 
-Text = Annotated[
-    str, BeforeValidator(lambda v: "" if v is None else v if isinstance(v, str) else str(v))
-]
+Text = Annotated[str, BeforeValidator(lambda v: "" if v is None else str(v))]
+Word = Annotated[Text, AfterValidator(str.strip)]
 Names = Annotated[
-    tuple[Text, ...],
+    tuple[Word, ...],
     BeforeValidator(lambda v: () if v is None else (v,) if isinstance(v, str | int) else v),
 ]
-Table = Annotated[
-    dict[str, Annotated[float, Field(ge=0, le=1)]], BeforeValidator(lambda v: v or {})
-]
+GivenNames = Annotated[Names, AfterValidator(lambda names: tuple(n for n in names if n))]
+Share = Annotated[float, Field(ge=0, le=1)]
+Table = Annotated[dict[str, Share], BeforeValidator(lambda v: v or {})]
+Priority = Annotated[float, Field(gt=0, le=1e6), BeforeValidator(lambda v: 1.0 if v is None else v)]
 
 
 class TaskFields(BaseModel):
     """One entry of `params.tasks`; every key but the instruction may be absent or null."""
 
     model_config = ConfigDict(extra="ignore")
-    task_instruction: Annotated[str, Field(min_length=1)]
+    task_instruction: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
     context: Text = ""
-    model: Text = ""
+    model: Word = ""
     tools: Names | None = None
-    id: Text = ""
-    needs: Names = ()
-    modalities: Names = ()
+    id: Word = ""
+    needs: GivenNames = ()
+    modalities: GivenNames = ()
     requirements: Table = {}
-    priority: Annotated[
-        float, Field(gt=0, le=1e6), BeforeValidator(lambda v: 1.0 if v is None else v)
-    ] = 1.0
+    priority: Priority = 1.0
 
 
 def object_schema(
@@ -94,22 +150,50 @@ def object_schema(
     }
 
 
-def action_schema(name: str, params: dict[str, Any]) -> dict[str, Any]:
-    return object_schema(
-        {
-            "action": {"type": "string", "const": name},
-            "reasoning": {"type": "string"},
-            "params": params,
-        }
+def task_schema(backends: Sequence[str], tools: Sequence[str]) -> dict[str, Any]:
+    """The properties of the 4-tuple (I, C, b, T)."""
+    text = {"type": "string"}
+    return {
+        "task_instruction": text,
+        "context": text,
+        "model": {"type": "string", "enum": [*backends, "auto"]},
+        "tools": {"type": "array", "items": {"type": "string", "enum": list(tools)}},
+    }
+
+
+def actions_schema(delegation: dict[str, Any], last_chance: bool) -> dict[str, Any]:
+    """One alternative an action: a loose schema lets small models mix the two."""
+    complete = _action_schema("complete", object_schema({"answer": {"type": "string"}}))
+    return (
+        complete
+        if last_chance
+        else {"anyOf": [_action_schema("delegate_task", delegation), complete]}
     )
 
 
-def read_action(reply: str, cut: bool = False) -> tuple[Any, dict[str, Any], str]:
-    """The action, its params (or what stands flat beside it) and the reasoning of a reply."""
+def _action_schema(name: str, params: dict[str, Any]) -> dict[str, Any]:
+    action = {"type": "string", "const": name}
+    return object_schema({"action": action, "reasoning": {"type": "string"}, "params": params})
+
+
+def read_decision(
+    reply: str, state: State, cut: bool, last_chance: bool, delegate: ReadDelegation
+) -> Decision:
+    """y_t from any reply (wire-formats: fenced, thinking around it, flat params, nulls, extra
+    keys); `delegate` makes that of a delegation's params.
+
+    Raises ModelMistake with the words the model is told.
+    """
     wanted = find_action(reply, cut)
+    action, reasoning = wanted["action"], str(wanted.get("reasoning") or "")
     flat = {k: v for k, v in wanted.items() if k != "action"}
     params = wanted["params"] if isinstance(wanted.get("params"), dict) else flat
-    return wanted["action"], params, str(wanted.get("reasoning") or "")
+    if action == "complete":
+        return _complete(params, reasoning, state)
+    if action in ("delegate_task", "delegate") and not last_chance:
+        return delegate(params, reasoning, state)
+    known = "complete" if last_chance else "delegate_task, complete"
+    raise ModelMistake(say("mistakes", "bad_action", action=repr(action)[:80], known=known))
 
 
 class TaskList(BaseModel):
@@ -129,12 +213,10 @@ def read_tasks(rows: list[Any]) -> list[TaskFields]:
         raise ModelMistake(say("mistakes", "bad_fields", problems=problems)) from None
 
 
-def complete(params: dict[str, Any], reasoning: str, state: State) -> Complete:
+def _complete(params: dict[str, Any], reasoning: str, state: State) -> Complete:
     said = params.get("answer")
-    answer = (
-        said.strip() if isinstance(said, str) else "" if said is None else str(said)
-    )  # 0 and False are answers
-    if not answer or said in ([], {}):
+    answer = "" if said in (None, [], {}) else str(said).strip()  # 0 and False are answers
+    if not answer:
         raise ModelMistake(say("mistakes", "empty_answer"))
     if state.task.media and not any(h.status in ("done", "partial") for h in state.history):
         raise ModelMistake(say("mistakes", "no_evidence"))

@@ -27,19 +27,25 @@ from orchestra.memory import stop_probability
 from orchestra.prompts import render, say
 from orchestra.vocabulary import Backend, Complete, Decision, Delegate, ModelMistake, State
 from orchestrators.delegation import (
-    action_schema,
+    Messages,
+    actions_schema,
+    as_messages,
     as_subtask,
-    complete,
     media_lines,
     model_lines,
+    now,
     object_schema,
-    read_action,
+    read_by,
+    read_decision,
     read_tasks,
+    task_schema,
+    tried_by,
 )
 from tools import Tool
 
+CODE = "ExecuteCodeAction"
 MAX_SUBTASKS = 128  # in one decision
-Messages = list[dict[str, Any]]
+MESSAGES = "orchestra_o1/messages"
 
 
 # ---- what the model reads ------------------------------------------------------------------------
@@ -48,65 +54,52 @@ Messages = list[dict[str, Any]]
 def render_state(
     state: State, models: str, tools: str, mistake: str = "", last_chance: bool = False
 ) -> Messages:
-    """s_t as the main agent sees it: a pure function, so the recorded prompt can be rebuilt to the
-    byte.
-    """
-    notice = say("delegation", "mistake", mistake=mistake) if mistake else ""
-    if last_chance:
-        notice += say("delegation", "last_chance")
+    """s_t as the main agent sees it: a pure function, so a recorded prompt can be rebuilt."""
     user = render(
         "orchestra_o1/user.md",
         question=state.task.question,
         media=media_lines(state),
         context=state.context or say("delegation", "nothing_found"),
-        waiting=_waiting_lines(state.waiting),
-        round=state.round,
-        rounds=state.rounds,
-        budget=""
-        if state.budget_usd is None
-        else " " + say("delegation", "budget", usd=f"{state.budget_usd:.4f}"),
-        notice=notice,
-        next_step=_next_step(state),
+        waiting="" if last_chance else _waiting_lines(state.waiting),
+        now=now(state, _next_step(state), mistake, last_chance),
     )
-    system = render("orchestra_o1/system.md", models=models, tools=tools)
-    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+    return as_messages(render("orchestra_o1/system.md", models=models, tools=tools), user)
 
 
 def _next_step(state: State) -> str:
-    """Where the task stands, from the history alone: small models follow what they read last."""
+    """Where the task stands, from the history alone: small models follow what they read last. What
+    was found is named by its sub-task, never said again: the context of Eq. 20 quotes it once.
+    """
     history = state.history
-    unseen = [m.name for m in state.task.media if all(m.name not in h.media for h in history)]
-    tried = [name for name in unseen if any(name in h.instruction for h in history)]
+    unread = [m for m in state.task.media if not read_by(m, state)]
+    new = [m.name for m in unread if not tried_by(m, state)]
     newest = [h for h in history if h.round == history[-1].round]
     failed = [h.id for h in newest if h.status in ("failed", "blocked")]
-    ids = ", ".join(h.id for h in newest)
-    answers = " / ".join(h.answer[:300] for h in newest if h.answer)
-    if new := [name for name in unseen if name not in tried]:
-        parts = [say("orchestra_o1/messages", "next_unseen_part", file=name) for name in new]
-        first = "" if history else " " + say("orchestra_o1/messages", "next_unseen_first")
-        return say("orchestra_o1/messages", "next_unseen", parts=", ".join(parts)) + first
-    if tried:
-        return say("orchestra_o1/messages", "next_tried", files=", ".join(tried))
+    ids = ", ".join([h.id for h in newest if h.answer] or [h.id for h in newest])
+    if new:
+        parts = ", ".join(say(MESSAGES, "next_unseen_part", file=name) for name in new)
+        first = "" if history else " " + say(MESSAGES, "next_unseen_first")
+        return say(MESSAGES, "next_unseen", parts=parts, first=first)
+    if unread:
+        return say(MESSAGES, "next_tried", files=", ".join(m.name for m in unread))
     if failed:
-        return say("orchestra_o1/messages", "next_failed", ids=", ".join(failed))
+        return say(MESSAGES, "next_failed", ids=", ".join(failed))
     if state.waiting:
-        return say("orchestra_o1/messages", "next_waiting")
-    if newest and not any(h.media for h in newest):
-        return say("orchestra_o1/messages", "next_found", ids=ids, answers=answers)
-    return say("orchestra_o1/messages", "next_seen" if history else "next_start", answers=answers)
+        return say(MESSAGES, "next_waiting")
+    if not history:
+        return say(MESSAGES, "next_start")
+    if not any(h.media for h in newest):
+        return say(MESSAGES, "next_found", ids=ids)
+    compute = " " + say(MESSAGES, "next_compute", ids=ids) if CODE in state.tools else ""
+    return say(MESSAGES, "next_seen", ids=ids, compute=compute)
 
 
 def _waiting_lines(waiting: Mapping[str, Sequence[str]]) -> str:
     def one(id: str, needs: Sequence[str]) -> str:
-        return say(
-            "orchestra_o1/messages",
-            "waits_for" if needs else "can_run",
-            id=id,
-            needs=", ".join(needs),
-        )
+        return say(MESSAGES, "waits_for" if needs else "can_run", id=id, needs=", ".join(needs))
 
     listed = "; ".join(one(id, needs) for id, needs in waiting.items())
-    return "\n" + say("orchestra_o1/messages", "waiting", waiting=listed) + "\n" if listed else ""
+    return "\n" + say(MESSAGES, "waiting", waiting=listed) + "\n" if listed else ""
 
 
 # ---- what the model may say ----------------------------------------------------------------------
@@ -115,39 +108,19 @@ def _waiting_lines(waiting: Mapping[str, Sequence[str]]) -> str:
 def decision_schema(
     backends: Sequence[str], tools: Sequence[str], last_chance: bool = False
 ) -> dict[str, Any]:
-    """The JSON schema of y_t: one alternative an action. A loose schema lets small models mix the
-    two.
-    """
+    """The JSON schema of y_t."""
     text = {"type": "string"}
-    task = {
-        "task_instruction": text,
-        "context": text,
-        "model": {"type": "string", "enum": [*backends, "auto"]},
-        "tools": {"type": "array", "items": {"type": "string", "enum": list(tools)}},
-    }
+    task = task_schema(backends, tools)
     optional = {"id": text, "needs": {"type": "array", "items": text}}
     tasks = {"type": "array", "items": object_schema({**task, **optional}, required=list(task))}
-    complete = action_schema("complete", object_schema({"answer": text}))
-    return (
-        complete
-        if last_chance
-        else {"anyOf": [action_schema("delegate_task", object_schema({"tasks": tasks})), complete]}
-    )
+    return actions_schema(object_schema({"tasks": tasks}), last_chance)
 
 
-def parse_decision(reply: str, state: State, cut: bool = False) -> Decision:
-    """y_t from any reply (wire-formats: fenced, thinking around it, flat params, nulls, extra
-    keys).
-
-    Raises ModelMistake with the words the model is told.
-    """
-    action, params, reasoning = read_action(reply, cut)
-    if action == "complete":
-        return complete(params, reasoning, state)
-    if action in ("delegate_task", "delegate"):
-        return _delegate(params, reasoning, state)
-    known = "delegate_task, complete"
-    raise ModelMistake(say("mistakes", "bad_action", action=repr(action)[:80], known=known))
+def parse_decision(
+    reply: str, state: State, cut: bool = False, last_chance: bool = False
+) -> Decision:
+    """y_t from any reply. Raises ModelMistake with the words the model is told."""
+    return read_decision(reply, state, cut, last_chance, _delegate)
 
 
 def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
@@ -196,27 +169,18 @@ class OrchestraO1:
     ) -> Decision:
         """y_t ~ pi_theta(. | s_t). Raises ModelMistake for a reply that is no decision."""
         schema = decision_schema(state.backends, state.tools, last_chance)
-        reply = ask(
-            self.render(state, mistake, last_chance),
-            ("decision", schema),
-            self.stop_threshold is not None,
-        )  # Eq. 3
-        decision = parse_decision(reply.text, state, reply.cut)
-        if last_chance and isinstance(decision, Delegate):
-            raise ModelMistake(
-                say("mistakes", "bad_action", action="delegate_task", known="complete")
-            )
+        prompt = self.render(state, mistake, last_chance)
+        reply = ask(prompt, ("decision", schema), self.stop_threshold is not None)  # Eq. 3
+        decision = parse_decision(reply.text, state, reply.cut, last_chance)
         if self.stop_threshold is None or last_chance:
             return decision
-        p = stop_probability(reply.logprobs)
-        if p is None or isinstance(decision, Complete) == (
-            p > self.stop_threshold
-        ):  # Eq. 22: p_stop(s_t) > tau_stop
+        p_stop = stop_probability(reply.logprobs)
+        if p_stop is None:
             return decision
-        if isinstance(decision, Delegate):
-            return self.decide(
-                state, ask, mistake, last_chance=True
-            )  # sure enough: generate the answer
-        raise ModelMistake(
-            say("mistakes", "not_sure_enough", p=f"{p:.2f}", threshold=f"{self.stop_threshold:g}")
-        )
+        stop = p_stop > self.stop_threshold  # Eq. 22
+        if stop == isinstance(decision, Complete):
+            return decision
+        if stop:  # sure enough: generate the answer
+            return self.decide(state, ask, mistake, last_chance=True)
+        told = {"p": f"{p_stop:.2f}", "threshold": f"{self.stop_threshold:g}"}
+        raise ModelMistake(say("mistakes", "not_sure_enough", **told))

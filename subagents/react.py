@@ -3,15 +3,16 @@ until it finishes.
 
 Differences from the paper / the released code
 1. The steps so far are shown as a growing list, each action beside its own observation and the
-memory noted after it. The
-   paper's prompt has one memory and one observation; the released code pairs the memory with the
-   observation before it.
+   memory noted after it. The paper's prompt has one memory and one observation; the released code
+   pairs the memory with the observation before it.
 2. The five-like-patterns rule and the last step are enforced: only `finish` is left. The paper asks
-for it in the prompt.
+   for it in the prompt.
 3. A sub-agent with tools has to use one before it may report as done: small models answer from thin
    air. Tools that were not assigned are refused, not only left out of the list.
 4. An endpoint that fails or a purse that is empty ends this sub-task alone, as a Result with the
-reason.
+   reason.
+5. A sub-agent does not read the whole question, which App. B.3 shows it beside its task: small
+   models answer the question in place of their own task. What it must know is in its context.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def run(
     call: Call,
     steps: int,
     on_step: OnStep,
-    prompt: str = "react/system.md",
+    prompts: tuple[str, str] = ("react/system.md", "react/user.md"),
 ) -> Result:
     """Do u = (I, C, b, T) in at most `steps` steps; `call` names the logical calls, as in ("r1",
     "t2").
@@ -62,7 +63,7 @@ def run(
     Never raises for what a model, an endpoint or a tool did: that is the Result's status and error.
     """
     trace: list[Step] = []
-    system = render(prompt, tools="\n\n".join(tools[name].manual for name in u.tools or ()))
+    system = render(prompts[0], tools="\n\n".join(tools[name].manual for name in u.tools or ()))
     status: Status = "partial"
     error = say("react/messages", "out_of_steps", steps=steps)
     try:
@@ -70,11 +71,14 @@ def run(
             must_finish = number == steps or like_patterns(trace) >= LIKE_PATTERNS
             messages = [
                 {"role": "system", "content": system},
-                {"role": "user", "content": _user_prompt(u, env, tools, trace, number, steps)},
+                {
+                    "role": "user",
+                    "content": render(prompts[1], **_shown(u, env, tools, trace, number, steps)),
+                },
             ]
             usable = [] if must_finish else [tools[name] for name in u.tools or ()]
-            seen = any(not s.failed for s in trace) or len(trace) >= TRIES_BEFORE_FINISH
-            schema = action_schema(usable, env.task, finish=seen or not usable)
+            free = not usable or len(trace) >= TRIES_BEFORE_FINISH or not saw_nothing(u, env, trace)
+            schema = action_schema(usable, env.task, finish=free)
             with env.tape.logical_call(*call, f"s{number}"):
                 reply = env.chat(env.backend, messages, env.purse, schema=("action", schema))
             step, finish = _act(reply, trace, u, env, tools, (*call, f"s{number}"), must_finish)
@@ -82,8 +86,8 @@ def run(
             on_step(number, step)
             if finish:
                 return _report(finish, u, env, trace)
-            if must_finish:
-                error = say("react/messages", "would_not_finish", action=step.action)
+            if must_finish and number < steps:
+                error = say("react/messages", "would_not_finish")
                 break
     except (EndpointError, BudgetExceeded) as failure:
         status = "partial" if _memory(trace) and isinstance(failure, BudgetExceeded) else "failed"
@@ -93,7 +97,15 @@ def run(
     return Result(status, "", _memory(trace), env.purse.spent_usd, trace=tuple(trace), error=error)
 
 
-run_alone = partial(run, prompt="react/alone.md")  # without a main agent above it
+run_alone = partial(run, prompts=("react/alone.md", "react/alone_user.md"))  # no main agent above
+
+
+def saw_nothing(u: SubTask, env: Environment, trace: Sequence[Step]) -> bool:
+    """No tool has worked, and one has to: but the agent without a main agent above it, asked
+    without files, may know the answer.
+    """
+    may_know = not u.tools or (u.agent == "single" and not env.task.media)
+    return not may_know and all(s.failed or s.action == "finish" for s in trace)
 
 
 def _act(
@@ -114,8 +126,8 @@ def _act(
         name = as_text(wanted["action"])
         params = wanted["params"] if isinstance(wanted.get("params"), dict) else {}
         if name == "finish":
-            unseen = bool(u.tools) and all(s.failed for s in trace)
-            if unseen and _status(params) == "done" and not must_finish:
+            done = _status(params) == "done"
+            if done and not must_finish and saw_nothing(u, env, trace):
                 raise ModelMistake(say("mistakes", "nothing_worked"))
             return Step("finish", params, memory, ""), params or {"result": memory}
         known = ("finish",) if must_finish else (*(u.tools or ()), "finish")
@@ -147,8 +159,7 @@ def _report(
 ) -> Result:
     """z = Omega(zeta), Eq. 14: the status, the result, the summary and the cost."""
     status = _status(params)
-    shown = any(s.action != "finish" and not s.failed for s in trace)
-    if status == "done" and u.tools and not shown:
+    if status == "done" and saw_nothing(u, env, trace):
         status = "partial"  # forced to finish, and no tool has shown anything
     answer = as_text(params.get("result"))
     return Result(
@@ -191,14 +202,15 @@ def _alternative(name: str, params: dict[str, Any]) -> dict[str, Any]:
     return _closed({"action": action, "params": params, "memory": {"type": "string"}})
 
 
-def _user_prompt(
+def _shown(
     u: SubTask,
     env: Environment,
     tools: Mapping[str, Tool],
     trace: Sequence[Step],
     number: int,
     steps: int,
-) -> str:
+) -> dict[str, object]:
+    """What a step's prompt is filled with."""
     # Who has no tool that opens a file would only try to open it with code, which can not.
     fields = [f for name in u.tools or () for f in tools[name].parameters.model_fields.values()]
     files = [m.name for m in env.task.media] if any(f.metadata for f in fields) else []
@@ -217,17 +229,15 @@ def _user_prompt(
         )
         for n, (s, memory) in enumerate(zip(trace, noted, strict=False), 1)
     ]
-    return render(
-        "react/user.md",
-        instruction=u.instruction,
-        context=u.context or say("react/messages", "no_context"),
-        question=env.task.question,
-        files=", ".join(files) or "-",
-        steps="\n\n".join(steps_done) or say("react/messages", "no_steps"),
-        step=number,
-        steps_max=steps,
-        warning=_warning(trace, number, steps),
-    )
+    return {
+        "instruction": u.instruction,
+        "context": u.context or say("react/messages", "no_context"),
+        "files": ", ".join(files) or "-",
+        "steps": "\n\n".join(steps_done) or say("react/messages", "no_steps"),
+        "step": number,
+        "steps_max": steps,
+        "warning": _warning(trace, number, steps),
+    }
 
 
 def _warning(trace: Sequence[Step], number: int, steps: int) -> str:

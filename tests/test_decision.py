@@ -155,6 +155,16 @@ def test_a_model_that_is_not_named_is_left_to_eq_5(model):
     assert one(model=model).backend is None
 
 
+@pytest.mark.parametrize("needs", ["", " ", None, [], [""], [None]])
+def test_blank_needs_are_none(needs):
+    assert one(needs=needs).needs == ()
+
+
+def test_spaces_around_ids_and_needs_are_no_part_of_them():
+    decision = parsed(delegate({**LOOK, "id": " a "}, {**LOOK, "id": " ", "needs": ["a "]}))
+    assert [(u.id, u.needs) for u in decision.subtasks] == [("a", ()), ("t1", ("a",))]
+
+
 def test_tools_that_are_left_out_are_left_to_eq_7():
     assert one().tools is None
 
@@ -243,6 +253,10 @@ MISTAKES = {
     ),
     "empty instruction": (
         delegate({"task_instruction": ""}),
+        r"tasks\.0\.task_instruction: .*at least 1",
+    ),
+    "blank instruction": (
+        delegate({"task_instruction": " \n"}),
         r"tasks\.0\.task_instruction: .*at least 1",
     ),
     "null instruction": (

@@ -212,13 +212,14 @@ def test_a_model_that_will_not_finish_is_stopped(sub_agent):
     z = sub_agent(said("a"))
     assert len(sub_agent.requests) == 6
     assert z.status == "partial"
-    assert z.error == say("react/messages", "would_not_finish", action="invalid")
+    assert z.error == say("react/messages", "would_not_finish")
 
 
 def test_the_last_step_leaves_only_finish(sub_agent):
     z = sub_agent(said("a"), said("b"), steps=2)
     assert sub_agent.actions_offered()[1] == ["finish"]
     assert [s.observation for s in z.trace if not s.failed] == ["a"]  # "b" was never run
+    assert z.error == say("react/messages", "out_of_steps", steps=2)
 
 
 def test_what_was_learnt_before_it_was_stopped_is_kept(sub_agent):

@@ -40,6 +40,21 @@ def test_files_are_seen_by_its_own_tools(endpoint, tmp_path):
     assert result.answer == "12:34" and "clock.png" in last_text(server.requests[0])
 
 
+def test_a_plain_question_that_it_knows_is_answered_at_once(endpoint, tmp_path):
+    result, server = run(endpoint, tmp_path, finish("Paris"))
+    assert (result.answer, result.fallback, result.calls) == ("Paris", False, 1)
+    schema = server.requests[0]["response_format"]["json_schema"]["schema"]
+    assert "finish" in [a["properties"]["action"]["const"] for a in schema["anyOf"]]
+    assert "main agent" not in last_text(server.requests[0])
+
+
+def test_a_question_about_files_is_not_answered_before_a_look(endpoint, tmp_path):
+    look = act("ImageAnalysisAction", query="time?", image_path="clock.png")
+    work = finish("from thin air"), look, "12:34", finish("12:34")
+    result, _ = run(endpoint, tmp_path, *work, media=[("image", CLOCK)])
+    assert (result.answer, result.calls) == ("12:34", 4)
+
+
 @pytest.mark.parametrize("status", ["blocked", "done"])
 def test_a_blocked_agent_gives_a_fallback(status, endpoint, tmp_path):
     work = act("ExecuteCodeAction", code="print(1)"), finish("no idea", status=status)
