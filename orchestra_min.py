@@ -23,37 +23,30 @@ if __name__ == "__main__":
     ARGUMENTS = parse()  # --help and usage errors answer before the heavy imports
 
 import contextlib
-import json
 import os
 import shlex
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orchestrators
-from orchestra import comparison, run_folder, trajectory
+from orchestra import comparison, console, pool_file, repository, run_folder, trajectory
+from orchestra import media as media_files
 from orchestra import pool as pools
-from orchestra.backends import Chat, Message, Reply
+from orchestra.backends import Chat
 from orchestra.log import Log
+from orchestra.main_agent import MainAgent
+from orchestra.matching import Placed, decision_reserve_usd, place, place_whole
 from orchestra.memory import best_supported_answer, compress, summarize
-from orchestra.money import Ledger, Purse, add_usd
+from orchestra.money import Ledger
 from orchestra.pool import Pool
 from orchestra.replay import Mode, Tape, TapeMiss, TapeWriteError, holds_answers
 from orchestra.run_folder import Manifest, Options
-from orchestra.schedule import (
-    Graph,
-    Placed,
-    decision_reserve_usd,
-    place,
-    place_whole,
-    refine,
-    waiting,
-)
-from orchestra.trajectory import Event, Listener, Recorder
+from orchestra.schedule import Graph, refine, waiting
+from orchestra.trajectory import Listener, Recorder, Trajectory
 from orchestra.vocabulary import (
     BudgetExceeded,
     Complete,
@@ -72,8 +65,6 @@ from subagents import SubAgents
 from tools import Environment, Tool, all_tools, tools_for
 from tools.own import own_tools
 
-ATTEMPTS = 3  # a decision that can not be used is told back this often in one round
-
 
 class Run:
     """Algorithm 1 of arXiv 2606.13707 on one task."""
@@ -88,37 +79,37 @@ class Run:
         own: Mapping[str, Tool],
     ) -> None:
         self.task, self.pool, self.options = manifest.task, manifest.pool, manifest.options
-        self.tape, self.recorder, self.folder = tape, recorder, folder
-        self.chat = Chat(tape, self.options.timeout_s)
+        self.tape, self.folder, self.chat = tape, folder, Chat(tape, self.options.timeout_s)
         self.tools = {**tools_for(self.task), **own}
-        self.orchestrator = orchestrators.make(self.options, self.pool, self.tools)
-        once = self.orchestrator.rounds == 1  # the method decides once, whatever is asked for
-        self.rounds = 1 if once else self.options.rounds or self.orchestrator.rounds
-        self.sub_agents = SubAgents(
-            self.environment, self.tools, recorder, self.options.steps, threads
-        )
         self.graph = Graph()  # G_t
         self.history: tuple[Evidence, ...] = ()  # H_t
         self.context = ""  # C_t
         self.ledger = Ledger(self.options.budget_usd)  # B_t
+        self.orchestrator = orchestrators.make(self.options, self.pool, self.tools)
+        once = self.orchestrator.rounds == 1  # the method decides once, whatever is asked for
+        self.rounds = 1 if once else self.options.rounds or self.orchestrator.rounds
+        self.main = MainAgent(self.orchestrator, self.pool, self.chat, self.ledger, recorder)
+        self.sub_agents = SubAgents(
+            self.environment, self.tools, recorder, self.options.steps, threads
+        )
 
     def answer(self) -> tuple[str, bool, int]:
         """Algorithm 1: the answer, whether it is a fallback, and the rounds it took."""
         t = 0
         try:
             for t in range(1, self.rounds + 1):
-                y_t = self.decide(self.state(t))  # Eq. 1-3; refines G_t
+                y_t = self.main.decide(self.state(t), self.refine)  # Eq. 1-3
                 if isinstance(y_t, Complete):
                     return y_t.answer, False, t
                 z_t = self.carry_out(t, y_t)  # Eq. 5-21
                 if y_t.drain and z_t[-1].answer:
                     return z_t[-1].answer, bool(y_t.fallback) or z_t[-1].status == "blocked", t
-            y_t = self.decide(self.state(t + 1), last_chance=True)
+            y_t = self.main.decide(self.state(t + 1), self.refine, last_chance=True)
             if isinstance(y_t, Complete):
                 return y_t.answer, True, t
             z_t = self.carry_out(t + 1, y_t)
             return z_t[-1].answer or best_supported_answer(self.history), True, t
-        except (BudgetExceeded, ModelMistake):  # no money, or no usable decision in ATTEMPTS
+        except (BudgetExceeded, ModelMistake):  # no money, or no usable decision
             return best_supported_answer(self.history), True, t
 
     def state(self, t: int) -> State:
@@ -135,54 +126,10 @@ class Run:
             waiting=waiting(self.graph),
         )
 
-    def decide(self, state: State, last_chance: bool = False) -> Decision:
-        """y_t; a mistake is told back. Raises the last one, BudgetExceeded or EndpointError."""
-        mistake = ""
-        for attempt in range(1, ATTEMPTS + 1):
-            replies: list[Reply] = []
-            note = partial(self.note, state, attempt, replies, time.monotonic())
-            try:
-                with self.tape.logical_call(f"r{state.round}", "main", f"a{attempt}"):
-                    ask = partial(self.ask, replies)
-                    decision = self.orchestrator.decide(state, ask, mistake, last_chance)  # Eq. 3
-                if isinstance(decision, Delegate):
-                    self.graph = refine(self.graph, decision)
-            except ModelMistake as error:
-                mistake = str(error)
-                note(mistake=mistake)
-            else:
-                note(decision=trajectory.decision_content(decision))
-                return decision
-        raise ModelMistake(mistake)
-
-    def ask(
-        self,
-        replies: list[Reply],
-        messages: list[Message],
-        schema: Any = None,
-        logprobs: bool = False,
-        tools: Any = (),
-    ) -> Reply:
-        """One call of the main agent, paid from B_t."""
-        purse = Purse(self.ledger.budget_usd)
-        main = self.pool[self.pool.main]
-        replies.append(self.chat(main, messages, purse, schema, logprobs, tools))
-        self.ledger.book(purse)
-        return replies[-1]
-
-    def note(
-        self, state: State, attempt: int, replies: list[Reply], started: float, **outcome: Any
-    ) -> None:
-        """One attempt at y_t in the trajectory: s_t, the reply, the decision or the mistake."""
-        self.recorder.emit(
-            "decision",
-            (state.round, 0, attempt),
-            {"latency_s": time.monotonic() - started},
-            state={k: v for k, v in asdict(state).items() if k != "task"},
-            reply=replies[-1].text if replies else "",
-            cost_usd=add_usd(*(r.cost_usd for r in replies)),
-            **outcome,
-        )
+    def refine(self, y_t: Decision) -> None:
+        """G_{t+1}. Raises ModelMistake for an impossible graph."""
+        if isinstance(y_t, Delegate):
+            self.graph = refine(self.graph, y_t)
 
     def carry_out(self, t: int, y_t: Delegate) -> list[Result]:
         """Z_t of what was delegated: a batch of the ready set, or a whole graph by dataflow."""
@@ -223,24 +170,6 @@ class Run:
 # ---- a run, from its folder and back -------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Trajectory:
-    """What a run came to. `fallback`: the main agent did not complete by itself; the answer is what
-    the evidence supports.
-    """
-
-    answer: str
-    fallback: bool
-    rounds: int
-    calls: int
-    tokens: int  # in and out, as far as the endpoints said
-    cost_usd: float | None  # the whole run's; None: some price is unknown
-    paid_usd: float | None  # of it, paid by this invocation
-    latency_s: float
-    run: Path
-    events: list[Event] = field(repr=False, default_factory=list)
-
-
 def orchestrate(
     question: str,
     media: Sequence[tuple[Modality, str | Path]] = (),
@@ -249,31 +178,33 @@ def orchestrate(
     out: str | Path | None = None,
     listeners: Sequence[Listener] = (),
     workdir: str | Path | None = None,
+    cancelled: threading.Event | None = None,
 ) -> Trajectory:
     """Answer a question, recording everything into the folder `out` (runs/<time> by default).
 
     `pool` None: from OPENAI_BASE_URL and OPENAI_API_KEY. `workdir`: a repository that mini-SWE
-    sub-agents change a copy of; `out`/changes.diff is what they changed. Raises ConfigError before
-    anything is paid, EndpointError when the main agent's endpoint fails, TapeWriteError when the
-    disk is full; the folder then holds all that was paid for.
+    sub-agents change a copy of; `out`/changes.diff is what they changed. `cancelled`, once set by
+    another thread, lets no further call start and ends the run with Cancelled. Raises ConfigError
+    before anything is paid, EndpointError when the main agent's endpoint fails, TapeWriteError when
+    the disk is full; the folder then holds all that was paid for.
     """
     options = options or Options()
-    pool = pool or pools.from_environment(None)
+    pool = pool or pool_file.from_environment(None)
     pools.check(pool, options.budget_usd)
     if not question.strip():
         raise ConfigError("the question is empty")
     question = question.encode("utf-8", "replace").decode()  # no half characters on the wire
     if workdir:
-        run_folder.check_repository(Path(workdir))
-    files = run_folder.check_media([(modality, Path(path)) for modality, path in media])
+        repository.check(Path(workdir))
+    files = media_files.check([(modality, Path(path)) for modality, path in media])
     folder = run_folder.create(Path(out) if out else run_folder.default_path())
     with run_folder.locked(folder), run_folder.removed_if_unused(folder):
-        task = Task(question, run_folder.import_media(folder, files))
+        task = Task(question, media_files.copy_into(folder, files))
         if workdir:
-            run_folder.import_repository(folder, Path(workdir))
+            repository.copy_into(folder, Path(workdir))
         manifest = Manifest(task, pool, options)
         run_folder.write_manifest(folder, manifest)
-        return _run(folder, manifest, "record", None, listeners)
+        return _run(folder, manifest, "record", None, listeners, cancelled)
 
 
 def compare(
@@ -291,29 +222,21 @@ def compare(
     A method whose endpoint fails, fails alone. Raises as `orchestrate` does otherwise.
     """
     options = options or Options()
-    pool = pool or pools.from_environment(None)
+    pool = pool or pool_file.from_environment(None)
     for method in methods:  # what one of them can not do is said before anything is paid
         orchestrators.make(replace(options, method=method), pool, all_tools())
     if workdir:
-        run_folder.check_repository(Path(workdir))
+        repository.check(Path(workdir))
     folder = run_folder.create(Path(out) if out else run_folder.default_path())
 
-    def one(method: str) -> Trajectory | EndpointError:
+    def one(method: str, cancelled: threading.Event) -> Trajectory:
         own = replace(options, method=method)
         repository = workdir if method == "aorchestra" else None
-        try:
-            return orchestrate(question, media, pool, own, folder / method, workdir=repository)
-        except EndpointError as error:
-            return error
+        at = folder / method
+        return orchestrate(question, media, pool, own, at, (), repository, cancelled)
 
     try:
-        if not side_by_side:
-            return {method: one(method) for method in methods}
-        executor = ThreadPoolExecutor(len(methods))
-        try:
-            return dict(zip(methods, executor.map(one, methods), strict=True))
-        finally:
-            executor.shutdown(wait=False)  # Ctrl-C waits for no run
+        return comparison.run(methods, one, side_by_side)
     except ConfigError:
         with contextlib.suppress(OSError):  # some run is in it
             folder.rmdir()
@@ -338,6 +261,7 @@ def replay(
 def resume(
     folder: str | Path,
     parallel: int | None = None,
+    timeout_s: float | None = None,
     from_round: int | None = None,
     out: str | Path | None = None,
     listeners: Sequence[Listener] = (),
@@ -356,6 +280,8 @@ def resume(
             folder = run_folder.create(Path(out) if out else run_folder.default_path())
             run_folder.fork(source, folder, from_round)
         manifest = run_folder.read_manifest(folder)
+    if timeout_s:
+        manifest = replace(manifest, options=replace(manifest.options, timeout_s=timeout_s))
     run_folder.check_space(folder)
     with run_folder.locked(folder):
         return _run(folder, manifest, "resume", parallel, listeners)
@@ -367,10 +293,11 @@ def _run(
     mode: Mode,
     threads: int | None,
     listeners: Sequence[Listener],
+    cancelled: threading.Event | None = None,
 ) -> Trajectory:
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
-        tape = stack.enter_context(contextlib.closing(Tape(folder / "tape.jsonl", mode)))
+        tape = stack.enter_context(contextlib.closing(Tape(folder / "tape.jsonl", mode, cancelled)))
         file = None
         if mode != "replay":
             file = folder / "trajectory.jsonl"
@@ -411,97 +338,31 @@ EXIT_CODES: dict[type[BaseException], int] = {
 def main(arguments: Any) -> int:
     """Run one command. Returns the exit code; see --help."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    stored = arguments.resume or arguments.replay
-    new = not stored or arguments.from_round
-    folder = (arguments.out or run_folder.default_path()) if new else stored
+    a = arguments
+    stored = a.resume or a.replay
+    folder = stored if stored and not a.from_round else a.out or run_folder.default_path()
     try:
-        if arguments.compare:
-            return _compare(arguments, folder)
-        with contextlib.ExitStack() as stack:
-            listeners: list[Listener] = []
-            if sys.stderr.isatty() and not arguments.quiet:
-                from orchestra.progress import Progress  # rich is slow to load
-
-                listeners.append(stack.enter_context(contextlib.closing(Progress())))
-            if arguments.replay:
-                result = replay(folder, arguments.parallel, listeners)
-            elif arguments.resume:
-                forked = {"from_round": arguments.from_round, "out": folder if new else None}
-                result = resume(stored, arguments.parallel, **forked, listeners=listeners)
+        if a.compare:
+            asked = console.asked(a)
+            results = compare(a.compare, *asked, folder, a.workdir, a.side_by_side)
+            return console.report_all(results, folder, a)
+        with console.listeners(a) as shown:
+            if a.replay:
+                result = replay(folder, a.parallel, shown)
+            elif a.from_round:
+                result = resume(stored, a.parallel, a.timeout, a.from_round, folder, shown)
+            elif a.resume:
+                result = resume(stored, a.parallel, a.timeout, listeners=shown)
             else:
-                result = _ask(arguments, folder, listeners)
-        return _report(result, arguments)
+                result = orchestrate(*console.asked(a), folder, shown, a.workdir)
+        return console.report(result, a)
     except tuple(EXIT_CODES) as error:
         said = str(error) or "interrupted"
-        resumable = isinstance(error, EndpointError | KeyboardInterrupt) and not arguments.replay
+        resumable = isinstance(error, EndpointError | KeyboardInterrupt) and not a.replay
         if resumable and holds_answers(folder / "tape.jsonl"):
             said += f"; go on with: python orchestra_min.py --resume {shlex.quote(str(folder))}"
         print(f"orchestra_min.py: {said}", file=sys.stderr)
         return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
-
-
-def _ask(arguments: Any, folder: Path, listeners: Sequence[Listener]) -> Trajectory:
-    return orchestrate(*_asked(arguments), folder, listeners, arguments.workdir)
-
-
-def _compare(arguments: Any, folder: Path) -> int:
-    """One table, or one JSON object a method. The exit code is the worst of the methods'."""
-    a = arguments
-    rows: list[comparison.Row] = []
-    for method, result in compare(a.compare, *_asked(a), folder, a.workdir, a.side_by_side).items():
-        if isinstance(result, EndpointError):
-            rows.append({"method": method, "error": str(result)})
-            continue
-        row = {"method": method, **_row(result), "tokens": result.tokens}
-        rows.append({**row, "critical_path_s": comparison.critical_path_s(result.events)})
-    print(json.dumps(rows, ensure_ascii=False) if a.json else comparison.table(rows))
-    if not a.quiet:
-        print(f"a run each in {folder}; --replay plays one again", file=sys.stderr)
-    return max(4 if "error" in row else int(row["fallback"]) for row in rows)
-
-
-def _asked(a: Any) -> tuple[str, list[tuple[Modality, str | Path]], Pool, Options]:
-    """What to ask: the question, its files, the pool and the options of the command line."""
-    typed = a.question == "-"
-    question = sys.stdin.buffer.read().decode("utf-8", "replace") if typed else a.question
-    pool = pools.choose(a.backends, a.model, a.perception)
-    own = {k: v for k in ("context", "sub_agent", "mode", "dom") if (v := getattr(a, k))}
-    options = Options(
-        **own,
-        method=a.method,
-        rounds=a.rounds,
-        steps=a.steps,
-        parallel=a.parallel or Options.parallel,
-        budget_usd=a.budget,
-        timeout_s=a.timeout,
-        stop_threshold=a.stop_threshold,
-    )
-    modalities: tuple[Modality, ...] = ("image", "audio", "video")
-    media: list[tuple[Modality, str | Path]] = [(m, p) for m in modalities for p in getattr(a, m)]
-    return question, media, pool, options
-
-
-def _report(result: Trajectory, arguments: Any) -> int:
-    text = result.answer
-    if arguments.json:
-        text = json.dumps(_row(result), ensure_ascii=False)
-    with contextlib.suppress(BrokenPipeError):  # the reader may have gone away
-        if text:
-            print(text, flush=True)
-    if (changes := result.run / "changes.diff").exists() and not arguments.quiet:
-        print(f"what was changed: {changes}", file=sys.stderr)
-    if result.cost_usd is None and not arguments.quiet:
-        print("cost unknown: the pool has no price for a model that was used", file=sys.stderr)
-    if result.fallback:
-        said = "a fallback answer, from the evidence" if result.answer else "no answer found"
-        print(f"{said}; see {result.run}", file=sys.stderr)
-    return 1 if result.fallback else 0
-
-
-def _row(result: Trajectory) -> dict[str, Any]:
-    keys = ("answer", "fallback", "cost_usd", "paid_usd", "calls", "rounds", "latency_s", "run")
-    row = {k: getattr(result, k) for k in keys}
-    return row | {"answer": result.answer or None, "run": str(result.run)}
 
 
 if __name__ == "__main__":

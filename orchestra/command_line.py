@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 METHODS = ("orchestra-o1", "aorchestra", "toolorchestra", "mas-orchestra", "react")
 CHOICES = {
@@ -34,190 +34,6 @@ class OneLineParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         line = " ".join(message.removeprefix("argument ").split())
         self.exit(2, f"{self.prog}: {line} (see --help)\n")
-
-
-def parser() -> argparse.ArgumentParser:
-    p = OneLineParser(
-        prog="orchestra_min.py",
-        description="Answer a question over text, images, audio and video.",
-        epilog=EXIT_CODES,
-    )
-    ask = p.add_argument_group("ask")
-    ask.add_argument(
-        "--question", metavar="TEXT", help="the question; - reads it from standard input"
-    )
-    for modality in ("image", "audio", "video"):
-        ask.add_argument(
-            f"--{modality}",
-            metavar="FILE",
-            type=Path,
-            action="append",
-            default=[],
-            help=f"{modality} file; repeatable",
-        )
-    ask.add_argument(
-        "--method", choices=METHODS, default="orchestra-o1", help="the orchestrator (%(default)s)"
-    )
-    ask.add_argument(
-        "--compare",
-        metavar="METHODS",
-        type=_methods,
-        help="several methods on the question, as in orchestra-o1,react, or all: one table",
-    )
-    ask.add_argument(
-        "--side-by-side", action="store_true", help="with --compare: all at once, not in turn"
-    )
-    method = p.add_argument_group("of one method")
-    method.add_argument(
-        "--context",
-        choices=CHOICES["context"],
-        help="aorchestra: what a sub-agent is told of the results so far (curated)",
-    )
-    method.add_argument(
-        "--sub-agent", choices=CHOICES["sub_agent"], help="aorchestra: its executors (react)"
-    )
-    method.add_argument(
-        "--workdir",
-        metavar="REPO",
-        type=Path,
-        help="aorchestra with mini-swe: a git repository to work in a copy of; changes.diff out",
-    )
-    method.add_argument(
-        "--mode",
-        choices=CHOICES["mode"],
-        help="toolorchestra: its trained tool calls, or numbered workers (rl)",
-    )
-    method.add_argument(
-        "--dom", choices=CHOICES["dom"], help="mas-orchestra: one agent, or a graph (high)"
-    )
-    model = p.add_argument_group("models")
-    model.add_argument(
-        "--model",
-        metavar="NAME",
-        help="the main agent's model; needless where the endpoint serves one",
-    )
-    model.add_argument(
-        "--backends", metavar="FILE", type=Path, help="a pool of models (see backends.toml)"
-    )
-    model.add_argument(
-        "--perception",
-        choices=("endpoint", "local"),
-        help="who looks and listens (default: the pool file says)",
-    )
-    tools = p.add_argument_group("tools")
-    tools.add_argument(
-        "--tools",
-        metavar="FILE:FUNCTION",
-        action="append",
-        default=[],
-        help="a tool of your own: a typed function with a docstring; repeatable",
-    )
-    tools.add_argument(
-        "--mcp",
-        metavar="COMMAND",
-        action="append",
-        default=[],
-        help="the tools of an MCP server that this command starts; repeatable",
-    )
-    tools.add_argument(
-        "--allow-host",
-        metavar="HOST[:PORT]",
-        action="append",
-        default=[],
-        help="an internal host that pages may be fetched from; repeatable",
-    )
-    limits = p.add_argument_group("limits")
-    limits.add_argument(
-        "--rounds",
-        metavar="N",
-        type=_at_least_one,
-        help="decisions of the main agent (10; toolorchestra 8, or 6 prompted)",
-    )
-    limits.add_argument(
-        "--steps",
-        metavar="N",
-        type=_at_least_one,
-        default=30,
-        help="steps of a sub-agent (%(default)s)",
-    )
-    limits.add_argument(
-        "--parallel", metavar="N", type=_at_least_one, help="sub-tasks side by side (8)"
-    )
-    limits.add_argument(
-        "--budget", metavar="USD", type=_money, help="no call starts that could pass it"
-    )
-    limits.add_argument(
-        "--timeout",
-        metavar="S",
-        type=_seconds,
-        default=120.0,
-        help="seconds a call may take (%(default)g)",
-    )
-    limits.add_argument(
-        "--stop-threshold",
-        metavar="P",
-        type=_probability,
-        help="certainty that ends a run, Eq. 22 (off)",
-    )
-    run = p.add_argument_group("runs")
-    run.add_argument("--out", metavar="RUN", type=Path, help="folder for this run (runs/<time>)")
-    run.add_argument(
-        "--replay", metavar="RUN", type=Path, help="run again from its tape, without network"
-    )
-    run.add_argument(
-        "--resume", metavar="RUN", type=Path, help="go on with a run; pays only for what is missing"
-    )
-    run.add_argument(
-        "--from-round",
-        metavar="N",
-        type=_at_least_one,
-        help="with --resume: a new run that keeps the rounds before N",
-    )
-    output = p.add_argument_group("output")
-    output.add_argument(
-        "--json", action="store_true", help="one JSON object instead of the answer alone"
-    )
-    output.add_argument("--quiet", action="store_true", help="no progress on standard error")
-    return p
-
-
-def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The arguments; exits with 2 and one line for what does not fit together."""
-    p = parser()
-    a = p.parse_args(argv)
-    given = vars(a)
-    stored = a.replay or a.resume
-    if a.replay and a.resume:
-        p.error("--replay and --resume: give one of them")
-    if stored:
-        own = {"replay", "resume", "from_round", "parallel", "out", "json", "quiet"}
-        for name in sorted(set(given) - own):
-            if given[name] != p.get_default(name):
-                p.error(
-                    f"--{name.replace('_', '-')}: comes from the run folder {stored}; leave it out"
-                )
-    elif a.question is None:
-        p.error(
-            "--question is missing (or --replay RUN, --resume RUN); "
-            'try --question "..." --image FILE, or make demo'
-        )
-    methods = a.compare or (a.method,)
-    for name, method in OWNERS.items():
-        if given[name] is not None and method not in methods and not stored:
-            p.error(f"--{name.replace('_', '-')}: belongs to --method {method}")
-    if a.rounds and set(methods) <= DECIDE_ONCE:
-        p.error(f"--rounds: {' and '.join(sorted(methods))} decides once; leave it out")
-    if a.compare and a.method != p.get_default("method"):
-        p.error("--compare: names the methods itself; leave --method out")
-    if a.side_by_side and not a.compare:
-        p.error("--side-by-side: needs --compare METHODS")
-    if a.workdir and a.sub_agent != "mini-swe":
-        p.error("--workdir: needs --sub-agent mini-swe")
-    if a.from_round and not a.resume:
-        p.error("--from-round: needs --resume RUN")
-    if a.out and stored and not a.from_round:
-        p.error("--out: a replay or a resumed run has its folder; --out goes with --from-round")
-    return a
 
 
 def _methods(text: str) -> tuple[str, ...]:
@@ -258,3 +74,181 @@ def _seconds(text: str) -> float:
 
 def _probability(text: str) -> float:
     return _number(text, 0.0, 1.0, "a probability from 0 to 1")
+
+
+MODALITY = {"metavar": "FILE", "type": Path, "action": "append", "default": []}
+SEVERAL = {"action": "append", "default": []}
+FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # group -> flag -> what argparse is told
+    "ask": {
+        "question": {"metavar": "TEXT", "help": "the question; - reads it from standard input"},
+        "image": {**MODALITY, "help": "image file; repeatable"},
+        "audio": {**MODALITY, "help": "audio file; repeatable"},
+        "video": {**MODALITY, "help": "video file; repeatable"},
+        "method": {
+            "choices": METHODS,
+            "default": "orchestra-o1",
+            "help": "the orchestrator (%(default)s)",
+        },
+        "compare": {
+            "metavar": "METHODS",
+            "type": _methods,
+            "help": "several methods on the question, as in orchestra-o1,react, or all: one table",
+        },
+        "side-by-side": {
+            "action": "store_true",
+            "help": "with --compare: all at once, not in turn",
+        },
+    },
+    "of one method": {
+        "context": {
+            "choices": CHOICES["context"],
+            "help": "aorchestra: what a sub-agent is told of the results so far (curated)",
+        },
+        "sub-agent": {
+            "choices": CHOICES["sub_agent"],
+            "help": "aorchestra: its executors (react)",
+        },
+        "workdir": {
+            "metavar": "REPO",
+            "type": Path,
+            "help": "aorchestra with mini-swe: a git repository to work in a copy of; "
+            "changes.diff out",
+        },
+        "mode": {
+            "choices": CHOICES["mode"],
+            "help": "toolorchestra: its trained tool calls, or numbered workers (rl)",
+        },
+        "dom": {
+            "choices": CHOICES["dom"],
+            "help": "mas-orchestra: one agent, or a graph (high)",
+        },
+        "stop-threshold": {
+            "metavar": "P",
+            "type": _probability,
+            "help": "orchestra-o1: certainty that ends a run, Eq. 22 (off)",
+        },
+    },
+    "models": {
+        "model": {
+            "metavar": "NAME",
+            "help": "the main agent's model; needless where the endpoint serves one",
+        },
+        "backends": {
+            "metavar": "FILE",
+            "type": Path,
+            "help": "a pool of models (see backends.toml)",
+        },
+        "perception": {
+            "choices": ("endpoint", "local"),
+            "help": "who looks and listens (default: the pool file says)",
+        },
+    },
+    "tools": {
+        "tools": {
+            **SEVERAL,
+            "metavar": "FILE:FUNCTION",
+            "help": "a tool of your own: a typed function with a docstring; repeatable",
+        },
+        "mcp": {
+            **SEVERAL,
+            "metavar": "COMMAND",
+            "help": "the tools of an MCP server that this command starts; repeatable",
+        },
+        "allow-host": {
+            **SEVERAL,
+            "metavar": "HOST[:PORT]",
+            "help": "an internal host that pages may be fetched from; repeatable",
+        },
+    },
+    "limits": {
+        "rounds": {
+            "metavar": "N",
+            "type": _at_least_one,
+            "help": "decisions of the main agent (10; toolorchestra 8, or 6 prompted)",
+        },
+        "steps": {
+            "metavar": "N",
+            "type": _at_least_one,
+            "default": 30,
+            "help": "steps of a sub-agent (%(default)s)",
+        },
+        "parallel": {"metavar": "N", "type": _at_least_one, "help": "sub-tasks side by side (8)"},
+        "budget": {"metavar": "USD", "type": _money, "help": "no call starts that could pass it"},
+        "timeout": {"metavar": "S", "type": _seconds, "help": "seconds a call may take (120)"},
+    },
+    "runs": {
+        "out": {"metavar": "RUN", "type": Path, "help": "folder for this run (runs/<time>)"},
+        "replay": {
+            "metavar": "RUN",
+            "type": Path,
+            "help": "run again from its tape, without network",
+        },
+        "resume": {
+            "metavar": "RUN",
+            "type": Path,
+            "help": "go on with a run; pays only for what is missing",
+        },
+        "from-round": {
+            "metavar": "N",
+            "type": _at_least_one,
+            "help": "with --resume: a new run that keeps the rounds before N",
+        },
+    },
+    "output": {
+        "json": {"action": "store_true", "help": "one JSON object instead of the answer alone"},
+        "quiet": {"action": "store_true", "help": "no progress on standard error"},
+    },
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    p = OneLineParser(
+        prog="orchestra_min.py",
+        description="Answer a question over text, images, audio and video.",
+        epilog=EXIT_CODES,
+    )
+    for title, flags in FLAGS.items():
+        group = p.add_argument_group(title)
+        for flag, told in flags.items():
+            group.add_argument(f"--{flag}", **told)
+    return p
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The arguments; exits with 2 and one line for what does not fit together."""
+    p = parser()
+    a = p.parse_args(argv)
+    given = vars(a)
+    stored = a.replay or a.resume
+    if a.replay and a.resume:
+        p.error("--replay and --resume: give one of them")
+    if stored:
+        own = {"replay", "resume", "from_round", "parallel", "out", "json", "quiet"}
+        own |= {"timeout"} if a.resume else set()
+        for name in sorted(set(given) - own):
+            if given[name] != p.get_default(name):
+                p.error(
+                    f"--{name.replace('_', '-')}: comes from the run folder {stored}; leave it out"
+                )
+    elif a.question is None:
+        p.error(
+            "--question is missing (or --replay RUN, --resume RUN); "
+            'try --question "..." --image FILE, or make demo'
+        )
+    methods = a.compare or (a.method,)
+    for name, method in OWNERS.items():
+        if given[name] is not None and method not in methods and not stored:
+            p.error(f"--{name.replace('_', '-')}: belongs to --method {method}")
+    if a.rounds and set(methods) <= DECIDE_ONCE:
+        p.error(f"--rounds: {' and '.join(sorted(methods))} decides once; leave it out")
+    if a.compare and a.method != p.get_default("method"):
+        p.error("--compare: names the methods itself; leave --method out")
+    if a.side_by_side and not a.compare:
+        p.error("--side-by-side: needs --compare METHODS")
+    if a.workdir and a.sub_agent != "mini-swe":
+        p.error("--workdir: needs --sub-agent mini-swe")
+    if a.from_round and not a.resume:
+        p.error("--from-round: needs --resume RUN")
+    if a.out and stored and not a.from_round:
+        p.error("--out: a replay or a resumed run has its folder; --out goes with --from-round")
+    return a

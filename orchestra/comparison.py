@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
+import threading
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from orchestra.log import usd
-from orchestra.trajectory import LAST, Event
+from orchestra.trajectory import LAST, Event, Trajectory
+from orchestra.vocabulary import EndpointError
 
 Row = dict[str, Any]
+Outcome = Trajectory | EndpointError
 ANSWER_COLUMNS = 40
+GRACE_S = 1.0  # for calls in flight
 HEAD = "method", "answer", "rounds", "calls", "tokens", "cost", "latency", "/ critical path"
+
+
+def run(
+    methods: Sequence[str],
+    one: Callable[[str, threading.Event], Trajectory],
+    side_by_side: bool,
+) -> dict[str, Outcome]:
+    """`one(method, cancelled)` for each, in turn or side by side. A method whose endpoint fails,
+    fails alone; anything else ends all, and what is in flight has a moment to reach its tape.
+    """
+    cancelled = threading.Event()
+
+    def alone(method: str) -> Outcome:
+        try:
+            return one(method, cancelled)
+        except EndpointError as error:
+            return error
+
+    if not side_by_side:
+        return {method: alone(method) for method in methods}
+    executor = ThreadPoolExecutor(len(methods), thread_name_prefix="method")
+    futures = {method: executor.submit(alone, method) for method in methods}
+    try:
+        return {method: future.result() for method, future in futures.items()}
+    except BaseException:
+        cancelled.set()
+        wait(futures.values(), GRACE_S)
+        raise
+    finally:
+        executor.shutdown(wait=False)
 
 
 def critical_path_s(events: Sequence[Event]) -> float:

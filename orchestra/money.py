@@ -42,7 +42,7 @@ class Purse:
         return [Purse(share) for _ in range(parts)]
 
     def join(self, part: Purse) -> None:
-        """Book what a part of `split` spent: by one thread, in the order of the parts."""
+        """Count what a purse of another thread spent: by one thread, in the order of the parts."""
         self.calls += part.calls
         self.tokens += part.tokens
         self.spent_usd = add_usd(self.spent_usd, part.spent_usd)
@@ -53,12 +53,6 @@ class Purse:
         self.tokens += tokens
         self.spent_usd = add_usd(self.spent_usd, cost_usd)
         self.paid_usd = self.paid_usd if played else add_usd(self.paid_usd, cost_usd)
-
-    def absorb(self, other: Purse) -> None:
-        """Count what another purse spent, that of a thread which worked for this one."""
-        self.calls += other.calls
-        self.spent_usd = add_usd(self.spent_usd, other.spent_usd)
-        self.paid_usd = add_usd(self.paid_usd, other.paid_usd)
 
     def check(self, cost_usd: float | None) -> None:
         """Raises BudgetExceeded where a call of this price would pass the limit."""

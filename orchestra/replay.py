@@ -40,6 +40,7 @@ from vcr.record_mode import RecordMode
 from vcr.request import Request
 
 from orchestra import lines, secrets, transports
+from orchestra.blobs import Blobs
 from orchestra.call import Call, current_call, entered
 from orchestra.secrets import scrub, scrub_url
 from orchestra.vocabulary import EndOfRun
@@ -51,9 +52,6 @@ FREE_BYTES = 8 << 20  # no call is started with less disk than this: its answer 
 PLAYED = "x-orchestra-played"  # on answers from the tape: nothing was paid for them now
 RETRYABLE = {408, 409, 429, *range(500, 600)}
 KEPT_HEADERS = {"content-type", "content-encoding", "location", "retry-after", "retry-after-ms"}
-BASE64_RUN = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{4096,}={0,2}")
-BLOB = re.compile(r"blob:(raw:)?((?:raw:)*(text|bytes):([0-9a-f]{64}))")
-
 
 Entry = dict[str, Any]
 
@@ -86,11 +84,13 @@ class Tape(Cassette):  # type: ignore[misc]
     Raises TapeMiss, TapeWriteError or Cancelled from any thread; all three end the run.
     """
 
-    def __init__(self, path: Path, mode: Mode) -> None:
+    def __init__(self, path: Path, mode: Mode, cancelled: threading.Event | None = None) -> None:
         super().__init__(str(path), record_mode=VCR_MODE[mode])
-        self.file, self.blobs, self.mode = path, path.parent / "blobs", mode
+        self.file, self.mode = path, mode
+        self._blobs = Blobs(path.parent / "blobs", writable=mode != "replay")
         self.facts: dict[str, str] = {}
-        self.cancelled = threading.Event()
+        self.cancelled = threading.Event()  # by the run itself
+        self._stop = cancelled or self.cancelled  # by the host program
         self._unplayed: dict[tuple[str, str], deque[Entry]] = {}
         self._recorded: dict[str, list[Entry]] = defaultdict(list)  # by call, for a miss's words
         self._failed_write = ""
@@ -140,14 +140,14 @@ class Tape(Cassette):  # type: ignore[misc]
             raise getattr(library, error["type"])(error["message"])
         response = request.entry["response"]
         headers = {PLAYED: ["yes"], **response["headers"]}
-        body = {"string": self._unpack(response["body"])}
+        body = {"string": self._unpacked(response["body"])}
         return {"status": response["status"], "headers": headers, "body": body}
 
     def append(self, request: Request, response: Any) -> None:
         """Keep an answer. Only headers of the allow-list: any other may carry a secret."""
         response = decode_response(response) if response["body"]["string"] else response
         headers = {k: v for k, v in response["headers"].items() if k.lower() in KEPT_HEADERS}
-        body = self._pack(response["body"]["string"])
+        body = self._packed(response["body"]["string"])
         kept = {"status": response["status"], "headers": headers, "body": body}
         self._keep(request, {"response": kept})
 
@@ -161,11 +161,11 @@ class Tape(Cassette):  # type: ignore[misc]
         """`function()`, a call that is no HTTP, by the same key. Its value must be JSON."""
         request = Request("LOCAL", f"local:{kind}", json.dumps(arguments), {})
         if self.can_play_response_for(request):
-            return json.loads(self._unpack(request.entry["result"]))
+            return json.loads(self._unpacked(request.entry["result"]))
         value = json.dumps(function(), ensure_ascii=False).encode("utf-8", "backslashreplace")
-        packed = self._pack(value)
+        packed = self._packed(value)
         self._keep(request, {"result": packed})
-        return json.loads(self._unpack(packed))  # what a replay will see, to the byte
+        return json.loads(self._unpacked(packed))  # what a replay will see, to the byte
 
     def refuse_socket(self, address: object) -> None:
         """Raises TapeMiss in a replay: whatever opens this socket went around the tape."""
@@ -185,7 +185,7 @@ class Tape(Cassette):  # type: ignore[misc]
             body = body.replace(boundary[1].encode(), b"boundary")
             kind = kind.replace(boundary[1], "boundary")
         clean = {"method": request.method, "uri": scrub_url(request.uri), "content_type": kind}
-        clean["body"] = self._pack(body)
+        clean["body"] = self._packed(body)
         text = canonical(clean["method"], clean["uri"], clean["body"])
         return (call.name, hashlib.sha256(text.encode()).hexdigest()), clean
 
@@ -193,7 +193,7 @@ class Tape(Cassette):  # type: ignore[misc]
         """Raise unless a call may now be started whose answer will be kept."""
         if self.mode == "replay":
             raise TapeMiss(self._describe_miss(request.key, request.clean))
-        if self.cancelled.is_set():
+        if self.cancelled.is_set() or self._stop.is_set():
             raise Cancelled(f"{request.key[0]} was not started: the run was interrupted")
         if self._failed_write:
             raise TapeWriteError(self._failed_write)
@@ -202,6 +202,18 @@ class Tape(Cassette):  # type: ignore[misc]
             raise self._fail_write(self.file, f"less than {FREE_BYTES >> 20} MiB left on the disk")
 
     # -- the file
+
+    def _unpacked(self, text: str) -> bytes:
+        try:
+            return self._blobs.unpack(text)
+        except FileNotFoundError as error:
+            raise TapeMiss(f"{error.filename} is missing: copy the whole run folder") from None
+
+    def _packed(self, body: bytes) -> str:
+        try:
+            return self._blobs.pack(body)
+        except OSError as error:
+            raise self._fail_write(self.file.parent / "blobs", error.strerror) from None
 
     def _load(self) -> None:
         for number, entry in enumerate(lines.read(self.file), 1):
@@ -237,45 +249,6 @@ class Tape(Cassette):  # type: ignore[misc]
     def _fail_write(self, path: Path, why: str | None) -> TapeWriteError:
         self._failed_write = f"{path}: {why}; free some space, then --resume {self.file.parent}"
         return TapeWriteError(self._failed_write)
-
-    # -- big bodies: once each, by content
-
-    def _store(self, kind: str, data: bytes) -> str:
-        digest = hashlib.sha256(data).hexdigest()
-        blob = self.blobs / digest
-        if self.mode != "replay" and not blob.exists():
-            try:
-                self.blobs.mkdir(exist_ok=True)
-                part = self.blobs / f"{digest}.{threading.get_ident()}"
-                part.write_bytes(data)
-                part.rename(blob)
-            except OSError as error:
-                raise self._fail_write(blob, error.strerror) from None
-        return f"blob:{kind}:{digest}"
-
-    def _pack(self, body: bytes) -> str:
-        """The body as text, with base64 runs and binary bodies in blobs. Text that looks like a
-        reference to a blob is marked as raw.
-        """
-        try:
-            text = BLOB.sub(r"blob:raw:\1\2", body.decode())
-        except UnicodeDecodeError:
-            return self._store("bytes", body)
-        return scrub(BASE64_RUN.sub(lambda run: self._store("text", run[0].encode()), text))
-
-    def _unpack(self, text: str) -> bytes:
-        whole = BLOB.fullmatch(text)
-        if whole and whole[3] == "bytes" and not whole[1]:
-            return self._blob(whole[4])
-        return BLOB.sub(
-            lambda m: f"blob:{m[2]}" if m[1] else self._blob(m[4]).decode(), text
-        ).encode()
-
-    def _blob(self, digest: str) -> bytes:
-        try:
-            return (self.blobs / digest).read_bytes()
-        except FileNotFoundError:
-            raise TapeMiss(f"{self.blobs / digest} is missing: copy the whole run folder") from None
 
     # -- the words of a miss
 

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import re
 import shutil
-import subprocess
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -24,11 +21,10 @@ from typing import Any
 from orchestra import lines
 from orchestra.pool import Engine, Pool
 from orchestra.replay import holds_answers
-from orchestra.vocabulary import Backend, ConfigError, Media, Modality, Price, Task
+from orchestra.vocabulary import Backend, ConfigError, Media, Price, Task, can_not_write
 from orchestra.workers import Worker
 
 VERSION = 1
-MAX_BYTES: dict[Modality, int] = {"image": 100 << 20, "audio": 1 << 30, "video": 4 << 30}
 FREE_BYTES = 16 << 20
 
 
@@ -117,20 +113,13 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
         part.write_text(json.dumps(row, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         part.rename(path / "run.json")
     except OSError as error:
-        raise _can_not_write(path, error) from None
+        raise can_not_write(path, error) from None
 
 
 def stored_row(path: Path) -> dict[str, Any]:
     """The manifest of a folder as it was written, by whatever version of this program."""
     row: dict[str, Any] = json.loads((path / "run.json").read_text(encoding="utf-8"))
     return {k: v for k, v in row.items() if k != "v"}
-
-
-def _can_not_write(path: Path, error: OSError) -> ConfigError:
-    why = error.strerror or error
-    return ConfigError(
-        f"{path}: can not be written ({why}); free some space, or give another --out"
-    )
 
 
 def _media_row(m: Media) -> dict[str, str]:
@@ -204,7 +193,7 @@ def locked(path: Path, shared: bool = False) -> Iterator[None]:
     try:
         handle = file.open("r" if shared else "a")
     except OSError as error:
-        raise _can_not_write(path, error) from None
+        raise can_not_write(path, error) from None
     with handle:
         try:
             fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -231,7 +220,7 @@ def fork(source: Path, target: Path, from_round: int) -> None:
                     tape.append(entry)
     except OSError as error:
         shutil.rmtree(target, ignore_errors=True)
-        raise _can_not_write(target, error) from None
+        raise can_not_write(target, error) from None
     write_manifest(target, replace(manifest, parent=f"{source.name} from round {from_round}"))
 
 
@@ -239,140 +228,3 @@ def _round(name: str, end: str) -> int:
     """The round in a name such as r2/t1/s3; 0, before all, for what belongs to none."""
     found = re.match(rf"r(\d+){end}", name)
     return int(found[1]) if found else 0
-
-
-# ---- media ---------------------------------------------------------------------------------------
-
-
-def check_media(files: Iterable[tuple[Modality, Path]]) -> list[tuple[Modality, Path]]:
-    """Look at each file before anything is made or paid. Raises ConfigError: missing, empty, huge,
-    mistyped.
-    """
-    checked = []
-    for modality, path in files:
-        try:
-            problem = _problem(modality, path)
-        except OSError as error:
-            problem = f"can not be read ({error.strerror}); give another file"
-        if problem:
-            raise ConfigError(f"--{modality} {path}: {problem}")
-        checked.append((modality, path))
-    return checked
-
-
-def _problem(modality: Modality, path: Path) -> str:
-    """What is wrong with a media file and what to do; "" if nothing is."""
-    if not path.exists():
-        return "there is no such file; check the path"
-    if not path.is_file():
-        return "is not a file; name the file itself"
-    size, most = path.stat().st_size, MAX_BYTES[modality]
-    path.open("rb").close()
-    if size == 0:
-        return "is empty; give another file"
-    if size > most:
-        return f"{size >> 20} MiB is over the limit of {most >> 20} MiB; cut or shrink it"
-    kinds = _kinds(path)
-    if modality in kinds:
-        return ""
-    if not kinds:
-        return f"is no {modality} file; no picture and no sound can be read from it"
-    held = " and ".join(sorted(kinds))
-    return f"is no {modality} file; it holds {held}: use --{max(kinds)}"
-
-
-def _kinds(path: Path) -> set[str]:
-    """What a file is by its content: image, audio, video (with or without sound)."""
-    from PIL import Image, UnidentifiedImageError
-
-    with contextlib.suppress(ImportError):  # without it HEIC is no picture
-        from pillow_heif import register_heif_opener
-
-        register_heif_opener()
-    try:
-        # A warning about odd tags is not for the user.
-        with warnings.catch_warnings(action="ignore"), Image.open(path) as picture:
-            picture.verify()
-        return {"image"}
-    except Image.DecompressionBombError:  # more pixels than memory
-        return set()
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError):
-        return {kind for kind in ("audio", "video") if _decodes(path, kind)}
-
-
-def _decodes(path: Path, kind: str) -> bool:
-    """Whether one frame of sound or picture comes out: FFmpeg takes some files by their name, and
-    draws text as pictures of a terminal.
-    """
-    import av
-
-    try:
-        with av.open(str(path)) as container:
-            streams = [s for s in container.streams if s.type == kind]
-            if container.format.name == "tty":
-                return False
-            return bool(streams) and next(container.decode(streams[0]), None) is not None
-    except (av.FFmpegError, OSError, ValueError):
-        return False
-
-
-def import_media(folder: Path, files: Sequence[tuple[Modality, Path]]) -> tuple[Media, ...]:
-    """Copy the media into the run folder, under names a model can write without a slip."""
-    media: list[Media] = []
-    for modality, path in files:
-        name = _plain_name(path, {m.name for m in media})
-        target = folder / "media" / name
-        try:
-            target.parent.mkdir(exist_ok=True)
-            shutil.copyfile(path, target)
-        except OSError as error:
-            raise _can_not_write(target, error) from None
-        with target.open("rb") as f:
-            media.append(
-                Media(modality, name, target, hashlib.file_digest(f, "sha256").hexdigest())
-            )
-    return tuple(media)
-
-
-def _plain_name(path: Path, taken: set[str]) -> str:
-    stem = re.sub(r"[^\w-]+", "_", path.stem).strip("_-")[:60] or "media"
-    suffix = re.sub(r"[^\w.]+", "", path.suffix)[:10]
-    numbers = ("", *(f"_{n}" for n in range(2, len(taken) + 2)))
-    return next(name for n in numbers if (name := f"{stem}{n}{suffix}") not in taken)
-
-
-# ---- a repository to work in ---------------------------------------------------------------------
-
-
-def check_repository(path: Path) -> None:
-    """Raises ConfigError where `path` is no git repository, or there is no git to compare with."""
-    if not path.is_dir():
-        raise ConfigError(f"--workdir {path}: there is no such folder; check the path")
-    if not (path / ".git").exists():
-        raise ConfigError(
-            f"--workdir {path}: is no git repository (it has no .git); name its top folder, or "
-            "make it one with git init"
-        )
-    if not shutil.which("git"):
-        raise ConfigError("--workdir: needs git on this machine; install it")
-
-
-def import_repository(folder: Path, source: Path) -> None:
-    """Copy the files as they are now, without their history: its one commit is tagged `base`."""
-    target = folder / "workdir"
-    fixed = {"user.name": "orchestra-min", "user.email": "none", "commit.gpgsign": "false"}
-    settings = [part for k, v in fixed.items() for part in ("-c", f"{k}={v}")]
-    empty = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-    commands = "init -q", "add -A", "commit -q --allow-empty --no-verify -m base", "tag base"
-    try:
-        shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns(".git"))
-        for command in commands:
-            call = ["git", "-C", str(target), *settings, *command.split()]
-            env = {**os.environ, **empty}
-            subprocess.run(call, check=True, capture_output=True, text=True, env=env)
-    except (OSError, shutil.Error) as error:
-        why = getattr(error, "strerror", None) or "some file can not be read"
-        raise ConfigError(f"--workdir {source}: can not be copied ({why})") from None
-    except subprocess.CalledProcessError as error:
-        said = " ".join(error.stderr.split())[:200]
-        raise ConfigError(f"--workdir {source}: git can not read the copy ({said})") from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.I)
 QUERY = re.compile(r"([?&][^=&]*(?:key|token|secret|passw|sig)[^=&]*=)[^&#]*", re.I)
@@ -46,3 +46,19 @@ def scrub(text: str) -> str:
 def scrub_url(url: str) -> str:
     """The same for a URL, whose query may carry a key under any value."""
     return QUERY.sub(r"\1<SECRET>", scrub(url))
+
+
+def url_problem(url: str) -> str:
+    """What keeps an address from being an endpoint's, "" if nothing. Never repeats a secret."""
+    wanted = "needs http(s)://host/v1"
+    try:
+        parts = urlsplit(url)
+        if parts.username or parts.password:
+            return "holds a user or password; name the key's environment variable instead"
+        if parts.query or parts.fragment:
+            return f"{wanted} and no ?query; a key stands in an environment variable"
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return ""
+    except ValueError:  # of brackets or a port that are none
+        pass
+    return wanted if "@" in url or "?" in url else f"{wanted}, not {url!r}"

@@ -1,14 +1,11 @@
 """tau = (s_1, y_1, Z_1, ..., s_T, y_T) as JSONL, one event a line, written as it happens.
 
 Every line is `{"v": 1, "event": ..., "at": [...], ..., "timing": {...}}`. What is measured stands
-in `timing` alone; the rest
-is content, the same in every replay. `at` is the place in the run, (round, sub-task, step): lines
-are written in the order of
-time and read in the order of `at`.
+in `timing` alone; the rest is content, the same in every replay. `at` is the place in the run,
+(round, sub-task, step): lines are written in the order of time and read in the order of `at`.
 
     run        at [0]          question, media, method, pool, tools, options
-    decision   at [t, 0, a]    attempt a of round t: the reply, y_t or the mistake it was, tokens,
-    cost
+    decision   at [t, 0, a]    attempt a of round t: s_t, the reply, y_t or its mistake, cost
     step       at [t, j, l]    (rho, a, o) of sub-task j, Eq. 13
     result     at [t, j, inf]  z of sub-task j with its executor (b, T), Eq. 14
     end        at [T+1]        answer, fallback, cost
@@ -20,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +30,24 @@ VERSION = 1
 LAST = 1 << 30  # the step number of a result: after every step
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What a run came to. `fallback`: the main agent did not complete by itself; the answer is what
+    the evidence supports.
+    """
+
+    answer: str
+    fallback: bool
+    rounds: int
+    calls: int
+    tokens: int  # in and out, as far as the endpoints said
+    cost_usd: float | None  # the whole run's; None: some price is unknown
+    paid_usd: float | None  # of it, paid by this invocation
+    latency_s: float
+    run: Path
+    events: list[Event] = field(repr=False, default_factory=list)
 
 
 class Recorder:

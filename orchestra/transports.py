@@ -11,6 +11,8 @@ from __future__ import annotations
 import io
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -56,13 +58,38 @@ class _Asking:
         return getattr(self.tape, name)
 
 
+class _InTime(httpx2.SyncByteStream):
+    """A body that is all there within the time of the request. The client's own limit is between
+    two bytes: an endpoint that drips would hold a run for ever.
+    """
+
+    def __init__(self, stream: Any, limit_s: float) -> None:
+        self.stream, self.limit_s, self.end = stream, limit_s, time.monotonic() + limit_s
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in self.stream:
+            if time.monotonic() > self.end:
+                raise httpx2.ReadTimeout(f"the answer was not all there after {self.limit_s:g} s")
+            yield part
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+def _send_in_time(self: httpx2.HTTPTransport, request: httpx2.Request) -> httpx2.Response:
+    response = _real_httpx2_send(self, request)
+    if limit_s := request.extensions.get("timeout", {}).get("read"):
+        response.stream = _InTime(response.stream, limit_s)
+    return response
+
+
 def _httpx2_send(self: httpx2.HTTPTransport, request: httpx2.Request) -> httpx2.Response:
     call = current_call()
     if call is None:
         return _real_httpx2_send(self, request)
     asking = _Asking(call.tape)
     try:
-        send = vcr_handle_request(asking, _real_httpx2_send, httpx2)
+        send = vcr_handle_request(asking, _send_in_time, httpx2)
         return send(self, request)  # type: ignore[no-any-return]
     except httpx2.TransportError as failure:
         if asking.sent is not None:

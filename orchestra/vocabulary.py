@@ -23,6 +23,12 @@ class ConfigError(Exception):
     """The user's mistake: one line that says what, where and what to do. Nothing was paid."""
 
 
+def can_not_write(path: Path, error: OSError) -> ConfigError:
+    """The user's mistake where a file of the run can not be written."""
+    why = error.strerror or error
+    return ConfigError(f"{path}: can not be written ({why}); free some space, or another --out")
+
+
 class EndpointError(Exception):
     """An endpoint could not be reached, refused, or answered something that is no answer."""
 
@@ -59,8 +65,8 @@ class Backend:
     """b of B with phi(b) = (txt, img, aud, vid, code, kappa, delta).
 
     `model` "": the one model the endpoint serves. `price` None: unknown, shown as unknown.
-    `options` go into
-    every request as they are (temperature and the like). `latency_s` is delta_b, of one call.
+    `options` go into every request as they are (temperature and the like). `latency_s` is delta_b,
+    of one call. `image_tokens`: the most that a picture of 2048 x 2048 counts for, under a budget.
     """
 
     name: str
@@ -72,6 +78,7 @@ class Backend:
     latency_s: float = 0.0
     max_output_tokens: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    image_tokens: int = 6000
 
     def cost_usd(
         self, input_tokens: int, output_tokens: int, cached_tokens: int = 0

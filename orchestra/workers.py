@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from orchestra.secrets import url_problem
 from orchestra.vocabulary import Backend, ConfigError
 
 WORKER_KEYS = {"id", "name", "type", "model", "base_url", "api_key", "description"}
@@ -101,8 +102,6 @@ def _own_name(entry: dict[str, Any]) -> str:
 
 def _problems(entry: dict[str, Any], names: list[str]) -> Iterator[tuple[str, str]]:
     """(key, what is wrong with it), the first one first; those behind it may not hold."""
-    from orchestra.pool import url_problem  # that file reads this one's tables
-
     if unknown := sorted(set(entry) - WORKER_KEYS):
         yield unknown[0], f"unknown key; known: {', '.join(sorted(WORKER_KEYS))}"
     if type(entry.get("id")) is not int:

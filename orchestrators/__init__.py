@@ -2,44 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
 
-from orchestra.backends import Message, Reply
 from orchestra.command_line import CHOICES, METHODS
+from orchestra.main_agent import Orchestrator
 from orchestra.pool import Pool
 from orchestra.run_folder import Options
-from orchestra.vocabulary import ConfigError, Decision, State
+from orchestra.vocabulary import ConfigError
 from tools import Tool
-
-
-class Ask(Protocol):
-    """One call of the main agent: a schema of the answer, or functions that it may call."""
-
-    def __call__(
-        self,
-        messages: list[Message],
-        schema: tuple[str, Mapping[str, Any]] | None = None,
-        logprobs: bool = False,
-        tools: Sequence[Mapping[str, Any]] = (),
-    ) -> Reply: ...
-
-
-class Orchestrator(Protocol):
-    """pi_theta of Eq. 3. `rounds` is how many decisions the paper's main agent has."""
-
-    rounds: int
-
-    shares_context: bool  # whether sub-agents get C_t beside the context written for them
-
-    def decide(
-        self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
-    ) -> Decision:
-        """y_t for s_t, by way of `ask`, one call of the main agent.
-
-        `mistake`: what was wrong with the reply before. `last_chance`: only an answer will do.
-        Raises ModelMistake for a reply that is no decision.
-        """
 
 
 def make(options: Options, pool: Pool, tools: Mapping[str, Tool]) -> Orchestrator:

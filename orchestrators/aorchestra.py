@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from orchestra.main_agent import Ask
 from orchestra.prompts import render, say
 from orchestra.schemas import closed_object
 from orchestra.vocabulary import Backend, Decision, Delegate, Evidence, ModelMistake, State
-from orchestrators import Ask
 from orchestrators.delegation import (
     as_subtask,
     decision_schema_of,

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from orchestra.main_agent import Ask
 from orchestra.memory import best_supported_answer
 from orchestra.prompts import render, say
 from orchestra.vocabulary import Complete, Decision, Delegate, ModelMistake, State, SubTask, Task
-from orchestrators import Ask
 from orchestrators.looking import files_as_text, files_listed, looks
 from orchestrators.mas_xml import MasAgent, MasGraph, parse
 

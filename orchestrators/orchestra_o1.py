@@ -21,11 +21,11 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
+from orchestra.main_agent import Ask
 from orchestra.memory import stop_probability
 from orchestra.prompts import render, say
 from orchestra.schemas import TEXT, closed_object, list_of
 from orchestra.vocabulary import Backend, Complete, Decision, Delegate, ModelMistake, State
-from orchestrators import Ask
 from orchestrators.delegation import (
     as_subtask,
     decision_schema_of,

@@ -9,9 +9,9 @@ Differences from the paper / the released code
 
 from __future__ import annotations
 
+from orchestra.main_agent import Ask
 from orchestra.memory import best_supported_answer
 from orchestra.vocabulary import Complete, Decision, Delegate, State, SubTask
-from orchestrators import Ask
 
 
 class React:

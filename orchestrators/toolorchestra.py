@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from orchestra.main_agent import Ask
 from orchestra.pool import Pool
 from orchestra.prompts import render, say
 from orchestra.schemas import closed_object
 from orchestra.vocabulary import Decision, Delegate, ModelMistake, State, SubTask
 from orchestra.workers import EXPERT_SLOTS
-from orchestrators import Ask
 from orchestrators.looking import files_found, looks
 from orchestrators.tool_calls import read_call
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from orchestra.main_agent import Ask
 from orchestra.parsing import find_action
 from orchestra.pool import Pool
 from orchestra.prompts import render, say
@@ -28,7 +29,6 @@ from orchestra.vocabulary import (
     SubTask,
 )
 from orchestra.workers import Worker
-from orchestrators import Ask
 from orchestrators.looking import files_found, looks
 
 SEARCH_TOOL = "GoogleSearchAction"

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
 
+from orchestra.matching import Placed
 from orchestra.prompts import say
-from orchestra.schedule import Placed
 from orchestra.trajectory import LAST, Recorder, plain
 from orchestra.vocabulary import Result, Step, SubTask
 from subagents import experts, mini_swe, react, reasoning

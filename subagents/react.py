@@ -21,9 +21,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestra.backends import Reply
 from orchestra.parsing import find_action
 from orchestra.prompts import say
+from orchestra.replies import Reply
 from orchestra.vocabulary import BudgetExceeded, ModelMistake, Result, Status, Step, SubTask
 from subagents.executor import STOPPED, Call, OnStep, capped
 from subagents.react_prompt import (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import sys
 import threading
 import time
@@ -15,9 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestra import secrets
-from orchestra.backends import Chat, Reply, client
+from orchestra.backends import Chat
+from orchestra.clients import client
 from orchestra.money import Purse
 from orchestra.replay import Tape
+from orchestra.replies import Reply
 from orchestra.vocabulary import Backend, BudgetExceeded, ConfigError, EndpointError, Price
 from tests.conftest import pool_at
 from tests.scripted import Endpoint, Raw, completion
@@ -109,6 +113,61 @@ def test_a_refused_schema_replays_under_a_budget(endpoint, tmp_path):
     for mode in ("record", "replay"):
         with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
             assert ask(Chat(tape), backend, Purse(0.001)).text == "plain"
+
+
+def test_an_endpoint_that_wants_the_newer_limit_gets_it_learned_once(chat, endpoint):
+    def respond(request: dict[str, Any]) -> Any:
+        if "max_tokens" in request:
+            said = "'max_tokens' is not supported with this model. Use 'max_completion_tokens'."
+            return Raw(400, {"error": {"message": said}})
+        return "{}"
+
+    server = endpoint(respond)
+    backend = backend_at(server, max_output_tokens=99)
+    for _ in range(2):
+        assert ask(chat, backend).text == "{}"
+    assert [r.get("max_completion_tokens") for r in server.requests] == [None, 99, 99]
+    assert all("response_format" in r for r in server.requests)
+
+
+def test_both_refusals_of_one_request_are_learned(chat, endpoint):
+    def respond(request: dict[str, Any]) -> Any:
+        if "max_tokens" in request:
+            return Raw(400, {"error": {"message": "use max_completion_tokens"}})
+        return Raw(422, {"error": {}}) if "response_format" in request else "plain"
+
+    server = endpoint(respond)
+    backend = backend_at(server, max_output_tokens=99)
+    assert [ask(chat, backend).text for _ in range(2)] == ["plain"] * 2
+    assert len(server.requests) == 4
+
+
+def test_an_answer_that_drips_runs_out_of_time(tmp_path):
+    """Each byte comes within the time between two, so only the time of the whole ends it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def drip() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                threading.Thread(target=one, args=(connection,), daemon=True).start()
+
+    def one(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
+            while True:
+                connection.sendall(b" ")
+                time.sleep(0.05)
+
+    threading.Thread(target=drip, daemon=True).start()
+    backend = backend_at(f"http://127.0.0.1:{listener.getsockname()[1]}/v1")
+    with closing(listener), closing(Tape(tmp_path / "tape.jsonl", "record")) as tape:
+        started = time.monotonic()
+        assert "no answer within 0.3 s" in error_of(Chat(tape, timeout_s=0.3), backend)
+        assert time.monotonic() - started < 6  # three tries, and the waits between them
+    with closing(Tape(tmp_path / "tape.jsonl", "replay")) as tape:
+        assert "no answer within 0.3 s" in error_of(Chat(tape, timeout_s=0.3), backend)
 
 
 def test_log_probabilities_are_asked_for_and_read(chat, endpoint):

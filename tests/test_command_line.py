@@ -539,3 +539,30 @@ def test_a_disk_that_fills_up_ends_the_run_in_one_line_and_it_goes_on_later(
     assert len(server.requests) == 3 + missing
     calls = [row["call"] for row in read(path / "run" / "tape.jsonl") if "call" in row]
     assert sorted(calls) == ["r1/main/a1", "r1/t1/s1", "r2/main/a1"]
+
+
+def test_a_tool_of_the_user_s_reaches_the_run(called, server, tmp_path):
+    (tmp_path / "mine.py").write_text('def f(day: str) -> str:\n    """When."""\n    return day\n')
+    flags = ("--tools", "mine.py:f", "--allow-host", "wiki.local:8080", "--out", "run")
+    assert called("--question", "?", *flags, at=server.url).stdout == "42\n"
+    options = json.loads((tmp_path / "run" / "run.json").read_text())["options"]
+    assert (options["tools"], options["allow_hosts"]) == (["mine.py:f"], ["wiki.local:8080"])
+    assert "f(day: string)" in server.requests[0]["messages"][0]["content"]
+
+
+def test_resume_can_wait_longer_than_the_run_did(called, endpoint, tmp_path):
+    server = endpoint(respond, delay_s=0.5)
+    flags = ("--question", "?", "--timeout", 0.1, "--out", "run")
+    failed = called(*flags, at=server.url)
+    assert failed.returncode == 4 and "--timeout waits longer" in failed.stderr
+    server = endpoint(respond, delay_s=0.3)
+    called("--question", "?", "--out", "slow", at=server.url)
+    (tmp_path / "slow" / "tape.jsonl").write_text("")
+    assert called("--resume", "slow", "--timeout", 0.1).returncode == 4
+    assert called("--resume", "slow", "--timeout", 5).stdout == "42\n"
+
+
+def test_a_replay_takes_no_timeout(capsys):
+    with pytest.raises(SystemExit):
+        parse(["--replay", "run", "--timeout", "5"])
+    assert "--timeout: comes from the run folder run" in capsys.readouterr().err

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
+from orchestra import lines
 from orchestra.comparison import critical_path_s, table
 from orchestra.run_folder import Options
 from orchestra.trajectory import LAST
@@ -139,3 +143,43 @@ def test_a_table_cuts_long_answers_and_shows_what_is_unknown():
     shown = table([row, {"method": "aorchestra", "error": "no endpoint"}])
     assert "xxx... (fallback)" in shown and "USD unknown" in shown and "2.00" in shown
     assert "no endpoint" in shown
+
+
+def test_ctrl_c_side_by_side_ends_soon_and_keeps_all(endpoint, tmp_path):
+    """The first answers are on the tapes; each run can be resumed."""
+    slow = threading.Event()
+    seen = []
+
+    def respond_once(request):
+        seen.append(request)
+        if len(seen) > 4:
+            slow.wait(20)
+        return respond(request)
+
+    server = endpoint(respond_once)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
+    env["OPENAI_BASE_URL"] = server.url
+    call = [
+        sys.executable,
+        "orchestra_min.py",
+        "--question",
+        "What?",
+        "--out",
+        str(tmp_path / "all"),
+    ]
+    call += ["--compare", "aorchestra,toolorchestra,mas-orchestra,react", "--side-by-side"]
+    process = subprocess.Popen(call, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True)
+    while len(seen) < 6:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    _, said = process.communicate(timeout=20)
+    slow.set()
+    assert time.monotonic() - started < 2
+    assert process.returncode == 130
+    assert "interrupted" in said
+    runs = list((tmp_path / "all").iterdir())
+    assert len(runs) == 4
+    answers = sum(len([r for r in lines.read(run / "tape.jsonl") if "call" in r]) for run in runs)
+    assert answers >= 4

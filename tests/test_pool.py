@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestra.pool import (
-    OURS,
-    Engine,
-    Pool,
-    check,
-    choose,
-    default_engines,
-    from_environment,
-    load,
-)
+from orchestra.pool import Engine, Pool, check, default_engines
+from orchestra.pool_file import OURS, choose, from_environment, load
 from orchestra.vocabulary import Backend, ConfigError, Price
 from tests.conftest import ROOT
 
@@ -189,6 +181,9 @@ BROKEN = {  # id: (text, line, key, words)
     "address with a word for a port": (ONE.replace("8000", "x"), 3, "base_url", "needs http(s)"),
     "address with port 99999": (ONE.replace("8000", "99999"), 3, "base_url", "needs http(s)"),
     "address with a password": (ONE.replace("127", "me:pw@127"), 3, "base_url", "user or password"),
+    "address with a key in it": (
+        ONE.replace("/v1", "/v1?key=hidden"), 3, "base_url", "no ?query"),
+    "a count of picture tokens": (ONE + "image_tokens = 0\n", 4, "image_tokens", "at least 16"),
     "address with a user": (ONE.replace("127", "me@127"), 3, "base_url", "user or password"),
     "model is a number": (ONE + "model = 4\n", 4, "model", "needs a text in quotes"),
     "the key itself": (ONE + 'api_key_env = "sk-a1-b2"\n', 4, "api_key_env", "not the key itself"),
@@ -429,3 +424,9 @@ def test_a_budget_needs_the_price_of_a_minute_of_transcription(pool_file):
 
 def test_a_budget_with_every_price_is_fine(pool_file):
     assert check(load(pool_file(FULL)), 1.0, {"A_KEY": "k"}) is None
+
+
+def test_a_key_in_the_query_of_an_address_is_not_repeated():
+    with pytest.raises(ConfigError) as error:
+        from_environment(None, {"OPENAI_BASE_URL": "http://127.0.0.1:8000/v1?key=hidden"})
+    assert "hidden" not in str(error.value)

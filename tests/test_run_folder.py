@@ -22,14 +22,13 @@ from PIL import Image
 
 from orchestra import run_folder
 from orchestra.lines import read
+from orchestra.media import check, copy_into
 from orchestra.run_folder import (
     Manifest,
     Options,
-    check_media,
     create,
     default_path,
     fork,
-    import_media,
     locked,
     read_manifest,
     removed_if_unused,
@@ -54,7 +53,7 @@ def refusal(function: Any, *arguments: Any) -> str:
 def run(tmp_path: Path) -> Path:
     """A run folder with a manifest and one picture."""
     folder = create(tmp_path / "run")
-    task = Task("Which city?", import_media(folder, [("image", CLOCK)]))
+    task = Task("Which city?", copy_into(folder, [("image", CLOCK)]))
     pool = pool_at("http://127.0.0.1:9/v1", "small", "big", price=Price(1, 2, 0.5))
     write_manifest(folder, Manifest(task, pool, Options(rounds=3, budget_usd=1.5)))
     return folder
@@ -234,6 +233,8 @@ def test_replays_may_read_a_folder_together(run):
 
 def test_a_folder_is_free_again_after_a_run(run):
     hold(run)
+    with locked(run):
+        assert "in use" in refusal(hold, run)
     hold(run)
 
 
@@ -357,7 +358,7 @@ def film(path: Path) -> None:
 )
 def test_a_file_that_is_not_what_its_flag_says_is_refused(modality, kind, problem, tmp_path):
     path = media_file(kind, tmp_path)
-    assert refusal(check_media, [(modality, path)]) == f"--{modality} {path}: {problem}"
+    assert refusal(check, [(modality, path)]) == f"--{modality} {path}: {problem}"
 
 
 @pytest.mark.parametrize(
@@ -365,22 +366,22 @@ def test_a_file_that_is_not_what_its_flag_says_is_refused(modality, kind, proble
     [("audio", CLOCK, "image"), ("video", CLOCK, "image"), ("image", SPEECH, "audio")],
 )
 def test_a_file_under_the_wrong_flag_is_told_the_right_one(modality, path, use):
-    assert refusal(check_media, [(modality, path)]).endswith(f"it holds {use}: use --{use}")
+    assert refusal(check, [(modality, path)]).endswith(f"it holds {use}: use --{use}")
 
 
 def test_files_under_the_right_flags_pass(tmp_path):
     given = [("image", CLOCK), ("audio", SPEECH), ("video", media_file("film.mp4", tmp_path))]
-    assert check_media(given) == given
+    assert check(given) == given
 
 
 def test_a_file_counts_by_its_content_and_not_by_its_name(tmp_path):
     path = tmp_path / "sound.png"
     path.write_bytes(SPEECH.read_bytes())
-    assert check_media([("audio", path)])
+    assert check([("audio", path)])
 
 
 def test_the_first_bad_file_of_many_is_named(tmp_path):
-    assert "gone.wav" in refusal(check_media, [("image", CLOCK), ("audio", tmp_path / "gone.wav")])
+    assert "gone.wav" in refusal(check, [("image", CLOCK), ("audio", tmp_path / "gone.wav")])
 
 
 @settings(max_examples=60, deadline=None)
@@ -397,11 +398,11 @@ def test_no_damaged_picture_makes_the_check_raise_or_warn(tmp_path_factory, kind
         data[place % len(data)] = value
     path.write_bytes(data[:length])
     with suppress(ConfigError):
-        check_media([("image", path)])
+        check([("image", path)])
 
 
 def test_media_are_copied_into_the_folder_with_their_digest(tmp_path):
-    [picture] = import_media(tmp_path, [("image", CLOCK)])
+    [picture] = copy_into(tmp_path, [("image", CLOCK)])
     assert picture.path.read_bytes() == CLOCK.read_bytes()
     assert picture.sha256 == hashlib.sha256(CLOCK.read_bytes()).hexdigest()
 
@@ -425,7 +426,7 @@ def test_a_name_is_made_one_that_a_model_can_write(name, plain, tmp_path):
     source = tmp_path / "in" / Path(name).name
     source.write_bytes(b"x")
     (tmp_path / "run").mkdir()
-    [media] = import_media(tmp_path / "run", [("image", source)])
+    [media] = copy_into(tmp_path / "run", [("image", source)])
     assert media.name == plain
 
 
@@ -434,6 +435,6 @@ def test_files_of_one_name_keep_apart(tmp_path):
     for source in sources:
         source.parent.mkdir()
         source.write_text(str(source))
-    media = import_media(tmp_path, [("image", s) for s in sources])
+    media = copy_into(tmp_path, [("image", s) for s in sources])
     assert [m.name for m in media] == ["a.png", "a_2.png", "a_3.png"]
     assert [m.path.read_text() for m in media] == [str(s) for s in sources]

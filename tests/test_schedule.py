@@ -11,22 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestra.memory import compress
-from orchestra.schedule import (
+from orchestra.matching import (
     LAMBDA_TOOL,
-    Graph,
     allowances,
-    batch,
     decision_reserve_usd,
     expected_cost_usd,
     match_backend,
     match_tools,
     materialize,
     place,
-    ready,
-    refine,
-    waiting,
 )
+from orchestra.memory import compress
+from orchestra.schedule import Graph, batch, ready, refine, waiting
 from orchestra.vocabulary import (
     Backend,
     BudgetExceeded,
@@ -319,6 +315,10 @@ def test_shares_are_in_proportion_to_the_expected_costs():
 
 def test_subtasks_that_cost_nothing_share_evenly():
     assert allowances([0.0, 0.0], 8.0) == [4.0, 4.0]
+
+
+def test_a_subtask_on_a_free_backend_can_pay_its_tools():
+    assert allowances([0.0, 1.0, 2.0], 8.0) == [2.0, 2.0, 4.0]
 
 
 def test_without_a_budget_no_share_is_limited():

@@ -9,7 +9,7 @@ import pytest
 
 import orchestra_min
 from orchestra import trajectory
-from orchestra.pool import load
+from orchestra.pool_file import load
 from orchestra.run_folder import Options
 from orchestra.vocabulary import ConfigError, ModelMistake
 from orchestra.workers import EXPERT_SLOTS

@@ -73,5 +73,5 @@ def side_by_side(
     with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="part") as executor:
         futures = [executor.submit(one, purse, n) for n, purse in enumerate(purses)]
     for purse in purses:
-        env.purse.absorb(purse)
+        env.purse.join(purse)
     return [future.result() for future in futures]

@@ -1,0 +1,92 @@
+"""What the command line asks for, and how its answer is said: on stdout the answer alone."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestra import comparison, pool_file
+from orchestra.pool import Pool
+from orchestra.run_folder import Options
+from orchestra.trajectory import Listener, Trajectory
+from orchestra.vocabulary import EndpointError, Modality
+
+Arguments = argparse.Namespace
+Asked = tuple[str, list[tuple[Modality, str | Path]], Pool, Options]
+
+
+def asked(a: Arguments) -> Asked:
+    """The question, its files, the pool and the options. Raises ConfigError for a bad pool."""
+    typed = a.question == "-"
+    question = sys.stdin.buffer.read().decode("utf-8", "replace") if typed else a.question
+    pool = pool_file.choose(a.backends, a.model, a.perception)
+    given = {k: v for k in ("context", "sub_agent", "mode", "dom") if (v := getattr(a, k))}
+    options = Options(
+        **given,
+        method=a.method,
+        rounds=a.rounds,
+        steps=a.steps,
+        parallel=a.parallel or Options.parallel,
+        budget_usd=a.budget,
+        timeout_s=a.timeout or Options.timeout_s,
+        stop_threshold=a.stop_threshold,
+        allow_hosts=tuple(a.allow_host),
+        tools=tuple(a.tools),
+        mcp=tuple(a.mcp),
+    )
+    modalities: tuple[Modality, ...] = ("image", "audio", "video")
+    return question, [(m, path) for m in modalities for path in getattr(a, m)], pool, options
+
+
+@contextlib.contextmanager
+def listeners(a: Arguments) -> Iterator[tuple[Listener, ...]]:
+    """The live progress where a person watches, else nobody."""
+    if not sys.stderr.isatty() or a.quiet:
+        yield ()
+        return
+    from orchestra.progress import Progress  # rich is slow to load
+
+    with contextlib.closing(Progress()) as progress:
+        yield (progress,)
+
+
+def report(result: Trajectory, a: Arguments) -> int:
+    """Say the answer, and on stderr what the user should know of it. Returns the exit code."""
+    text = json.dumps(_row(result), ensure_ascii=False) if a.json else result.answer
+    with contextlib.suppress(BrokenPipeError):  # the reader may have gone away
+        if text:
+            print(text, flush=True)
+    if (changes := result.run / "changes.diff").exists() and not a.quiet:
+        print(f"what was changed: {changes}", file=sys.stderr)
+    if result.cost_usd is None and not a.quiet:
+        print("cost unknown: the pool has no price for a model that was used", file=sys.stderr)
+    if result.fallback:
+        said = "a fallback answer, from the evidence" if result.answer else "no answer found"
+        print(f"{said}; see {result.run}", file=sys.stderr)
+    return 1 if result.fallback else 0
+
+
+def report_all(results: Mapping[str, comparison.Outcome], folder: Path, a: Arguments) -> int:
+    """One table, or one JSON object a method. The exit code is the worst of the methods'."""
+    rows: list[comparison.Row] = []
+    for method, result in results.items():
+        if isinstance(result, EndpointError):
+            rows.append({"method": method, "error": str(result)})
+            continue
+        row = {"method": method, **_row(result), "tokens": result.tokens}
+        rows.append({**row, "critical_path_s": comparison.critical_path_s(result.events)})
+    print(json.dumps(rows, ensure_ascii=False) if a.json else comparison.table(rows))
+    if not a.quiet:
+        print(f"a run each in {folder}; --replay plays one again", file=sys.stderr)
+    return max(4 if "error" in row else int(row["fallback"]) for row in rows)
+
+
+def _row(result: Trajectory) -> dict[str, Any]:
+    keys = ("answer", "fallback", "cost_usd", "paid_usd", "calls", "rounds", "latency_s", "run")
+    row = {k: getattr(result, k) for k in keys}
+    return row | {"answer": result.answer or None, "run": str(result.run)}

@@ -1,0 +1,114 @@
+"""The media of a task: looked at before anything is paid, copied into the run folder, and told to
+models by plain names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import shutil
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from orchestra.vocabulary import ConfigError, Media, Modality, can_not_write
+
+MAX_BYTES: dict[Modality, int] = {"image": 100 << 20, "audio": 1 << 30, "video": 4 << 30}
+
+
+def check(files: Iterable[tuple[Modality, Path]]) -> list[tuple[Modality, Path]]:
+    """Look at each file before anything is made or paid. Raises ConfigError: missing, empty, huge,
+    mistyped.
+    """
+    checked = []
+    for modality, path in files:
+        try:
+            problem = _problem(modality, path)
+        except OSError as error:
+            problem = f"can not be read ({error.strerror}); give another file"
+        if problem:
+            raise ConfigError(f"--{modality} {path}: {problem}")
+        checked.append((modality, path))
+    return checked
+
+
+def _problem(modality: Modality, path: Path) -> str:
+    """What is wrong with a media file and what to do; "" if nothing is."""
+    if not path.exists():
+        return "there is no such file; check the path"
+    if not path.is_file():
+        return "is not a file; name the file itself"
+    size, most = path.stat().st_size, MAX_BYTES[modality]
+    path.open("rb").close()
+    if size == 0:
+        return "is empty; give another file"
+    if size > most:
+        return f"{size >> 20} MiB is over the limit of {most >> 20} MiB; cut or shrink it"
+    kinds = _kinds(path)
+    if modality in kinds:
+        return ""
+    if not kinds:
+        return f"is no {modality} file; no picture and no sound can be read from it"
+    held = " and ".join(sorted(kinds))
+    return f"is no {modality} file; it holds {held}: use --{max(kinds)}"
+
+
+def _kinds(path: Path) -> set[str]:
+    """What a file is by its content: image, audio, video (with or without sound)."""
+    from PIL import Image, UnidentifiedImageError
+
+    with contextlib.suppress(ImportError):  # without it HEIC is no picture
+        from pillow_heif import register_heif_opener
+
+        register_heif_opener()
+    try:
+        # A warning about odd tags is not for the user.
+        with warnings.catch_warnings(action="ignore"), Image.open(path) as picture:
+            picture.verify()
+        return {"image"}
+    except Image.DecompressionBombError:  # more pixels than memory
+        return set()
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError):
+        return {kind for kind in ("audio", "video") if _decodes(path, kind)}
+
+
+def _decodes(path: Path, kind: str) -> bool:
+    """Whether one frame of sound or picture comes out: FFmpeg takes some files by their name, and
+    draws text as pictures of a terminal.
+    """
+    import av
+
+    try:
+        with av.open(str(path)) as container:
+            streams = [s for s in container.streams if s.type == kind]
+            if container.format.name == "tty":
+                return False
+            return bool(streams) and next(container.decode(streams[0]), None) is not None
+    except (av.FFmpegError, OSError, ValueError):
+        return False
+
+
+def copy_into(folder: Path, files: Sequence[tuple[Modality, Path]]) -> tuple[Media, ...]:
+    """Copy the media into the run folder, under names a model can write without a slip."""
+    media: list[Media] = []
+    for modality, path in files:
+        name = _plain_name(path, {m.name for m in media})
+        target = folder / "media" / name
+        try:
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, target)
+        except OSError as error:
+            raise can_not_write(target, error) from None
+        with target.open("rb") as f:
+            media.append(
+                Media(modality, name, target, hashlib.file_digest(f, "sha256").hexdigest())
+            )
+    return tuple(media)
+
+
+def _plain_name(path: Path, taken: set[str]) -> str:
+    stem = re.sub(r"[^\w-]+", "_", path.stem).strip("_-")[:60] or "media"
+    suffix = re.sub(r"[^\w.]+", "", path.suffix)[:10]
+    numbers = ("", *(f"_{n}" for n in range(2, len(taken) + 2)))
+    return next(name for n in numbers if (name := f"{stem}{n}{suffix}") not in taken)

@@ -1,0 +1,44 @@
+"""--workdir: the repository that sub-agents work in a copy of, in the run folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from orchestra.vocabulary import ConfigError
+
+
+def check(path: Path) -> None:
+    """Raises ConfigError where `path` is no git repository, or there is no git to compare with."""
+    if not path.is_dir():
+        raise ConfigError(f"--workdir {path}: there is no such folder; check the path")
+    if not (path / ".git").exists():
+        raise ConfigError(
+            f"--workdir {path}: is no git repository (it has no .git); name its top folder, or "
+            "make it one with git init"
+        )
+    if not shutil.which("git"):
+        raise ConfigError("--workdir: needs git on this machine; install it")
+
+
+def copy_into(folder: Path, source: Path) -> None:
+    """Copy the files as they are now, without their history: its one commit is tagged `base`."""
+    target = folder / "workdir"
+    fixed = {"user.name": "orchestra-min", "user.email": "none", "commit.gpgsign": "false"}
+    settings = [part for k, v in fixed.items() for part in ("-c", f"{k}={v}")]
+    empty = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    commands = "init -q", "add -A", "commit -q --allow-empty --no-verify -m base", "tag base"
+    try:
+        shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+        for command in commands:
+            call = ["git", "-C", str(target), *settings, *command.split()]
+            env = {**os.environ, **empty}
+            subprocess.run(call, check=True, capture_output=True, text=True, env=env)
+    except (OSError, shutil.Error) as error:
+        why = getattr(error, "strerror", None) or "some file can not be read"
+        raise ConfigError(f"--workdir {source}: can not be copied ({why})") from None
+    except subprocess.CalledProcessError as error:
+        said = " ".join(error.stderr.split())[:200]
+        raise ConfigError(f"--workdir {source}: git can not read the copy ({said})") from None
