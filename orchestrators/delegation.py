@@ -173,7 +173,7 @@ def actions_schema(delegation: dict[str, Any], last_chance: bool) -> dict[str, A
 
 def _action_schema(name: str, params: dict[str, Any]) -> dict[str, Any]:
     action = {"type": "string", "const": name}
-    return object_schema({"action": action, "reasoning": {"type": "string"}, "params": params})
+    return object_schema({"reasoning": {"type": "string"}, "action": action, "params": params})
 
 
 def read_decision(
