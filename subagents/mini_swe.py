@@ -101,7 +101,8 @@ def _act(reply: str, env: Environment) -> Step:
 
     def execute() -> str:
         _prepare(env.folder)
-        ran = code.run(f"{SETTINGS}\n{command}", "bash", COMMAND_TIMEOUT_S, env.folder)
+        media = env.task.media[0].path.parent if env.task.media else None
+        ran = code.run(f"{SETTINGS}\n{command}", "bash", COMMAND_TIMEOUT_S, env.folder, media)
         return str(ran["observation"])
 
     arguments = {"code": command, "code_type": "bash", "timeout_s": COMMAND_TIMEOUT_S}

@@ -237,9 +237,18 @@ def test_a_hook_in_the_copy_does_not_run_outside_the_wall(endpoint, tmp_path, re
 def test_the_task_s_own_files_are_not_in_the_diff(endpoint, tmp_path, repository):
     decisions = (tuple4("mend"), complete("x"))
     swe = {"sub_agent": "mini-swe", "workdir": repository, "media": [("image", CLOCK)]}
-    run(endpoint, tmp_path, *decisions, work=shells(MEND, DONE), **swe)
+    work = shells(MEND, shell("wc -c media/clock.png"), DONE)
+    _, server = run(endpoint, tmp_path, *decisions, work=work, **swe)
+    assert f"\n{CLOCK.stat().st_size} media/clock.png" in subs(server)[2]
     diff = (tmp_path / "run" / "changes.diff").read_text()
     assert "a + b" in diff and "clock" not in diff
+
+
+def test_tools_for_a_sub_agent_at_a_shell_are_told_back(endpoint, tmp_path):
+    decisions = (tuple4("write", tools=["bash"]), complete("42"))
+    _, server = run(endpoint, tmp_path, *decisions, sub_agent="mini-swe")
+    assert "There is no tool 'bash'" in mains(server)[1] and "must be []" in mains(server)[1]
+    assert '"enum": []' not in json.dumps(server.requests[0])
 
 
 def swe_run(endpoint, tmp_path, repository, *commands):
