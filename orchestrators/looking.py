@@ -16,11 +16,12 @@ def looks(task: Task) -> tuple[SubTask, ...]:
     )
 
 
-def look_first(task: Task) -> Delegate:
-    """All looks at once, however many sub-tasks a round may have. None has an answer, only a
-    summary, so the run goes on.
-    """
-    return Delegate(looks(task), drain=True)
+def look_first(state: State) -> Delegate | None:
+    """The looks, or the rest of them where a round has room for fewer; None when all have ended."""
+    ended = {h.id for h in state.history}
+    if all(u.id in ended for u in looks(state.task)):
+        return None
+    return Delegate(() if ended else looks(state.task))
 
 
 def files_as_text(texts: Sequence[tuple[str, str]]) -> str:

@@ -114,8 +114,8 @@ def as_tree(reply: str) -> Element:
         if path[-1].tag not in CHILDREN:
             path[-1].text += text
         elif text.strip():
-            shown, line = repr(text.strip()[:60]), parser.CurrentLineNumber
-            fail("stray_text", text=shown, parent=path[-1].tag, line=line)
+            line = parser.CurrentLineNumber - text.lstrip().count("\n")  # it is told where it ends
+            fail("stray_text", text=repr(text.strip()[:60]), parent=path[-1].tag, line=line)
 
     parser.StartElementHandler, parser.EndElementHandler = start, end
     parser.CharacterDataHandler = data

@@ -95,10 +95,10 @@ class ToolOrchestra:
         self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
     ) -> Decision:
         """The expert of this turn. Raises ModelMistake for a turn's first reply without a call."""
-        if state.task.media and not state.history:
-            return look_first(state.task)
         if last_chance:
             return self.expert(state, "answer", STRONGEST, say(MESSAGES, "out_of_turns"))
+        if look := look_first(state):
+            return look
         reply = ask(render_state(state, mistake), tools=self.tools)
         try:
             return self.expert(state, *read_call(reply.text, EXPERT_SLOTS))

@@ -80,10 +80,10 @@ class PromptedToolOrchestra:
         self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
     ) -> Decision:
         """This turn's worker, or the answer. Raises ModelMistake for a first unusable reply."""
-        if state.task.media and not state.history:
-            return look_first(state.task)
         if last_chance:
             return self.fall_back(state, say(MESSAGES, "out_of_turns"))
+        if look := look_first(state):
+            return look
         last = state.round >= state.rounds
         schema = ("turn", turn_schema(() if last else tuple(self.workers)))
         reply = ask(self.render(state, mistake, last), schema)

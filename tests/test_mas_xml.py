@@ -166,6 +166,20 @@ def test_lines_are_those_of_the_reply():
 
 
 @pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (f'<?xml version="1.0"?>\n{agent()}', 1),
+        (f"Here it is:\n\n```xml\n{agent()}```", 1),
+        (f"{agent()}\n\nand\nthen", 6),
+        (f"{agent()}{'x' * 20_000}\n{agent('B')}", 4),
+    ],
+)
+def test_text_outside_is_found_in_its_line(text, line):
+    with pytest.raises(ModelMistake, match=f"Line {line}: the text"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
     ("text", "told"),
     [
         ("<answer></answer>", "is empty"),
