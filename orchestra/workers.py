@@ -6,7 +6,7 @@ Every error names file, line and key.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -84,34 +84,44 @@ def _worker(
     entry: dict[str, Any], i: int, backends: tuple[Backend, ...], error: Error
 ) -> tuple[Worker, Backend | None]:
     """One entry, and its backend where it has a base_url of its own."""
-
-    def bad(key: str, what: str) -> ConfigError:
-        return error(key, what, i, "worker")
-
-    if unknown := sorted(set(entry) - WORKER_KEYS):
-        raise bad(unknown[0], f"unknown key; known: {', '.join(sorted(WORKER_KEYS))}")
-    if type(entry.get("id")) is not int:
-        raise bad("id", f"needs a whole number, not {entry.get('id')!r}")
-    for key in ("name", "type", "model"):
-        if not isinstance(entry.get(key), str) or not entry[key]:
-            raise bad(key, "needs a text in quotes")
-    if entry["type"] not in ("chat", "search"):
-        raise bad("type", f'needs "chat" or "search", not {entry["type"]!r}')
-    for key in ("base_url", "api_key", "description"):
-        if not isinstance(entry.get(key, ""), str):
-            raise bad(key, "needs a text in quotes")
-    names, url = [b.name for b in backends], str(entry.get("base_url", ""))
-    secret = str(entry.get("api_key", ""))
-    if secret and not re.fullmatch(r"\$\w+", secret):
-        raise bad("api_key", 'needs the name of an environment variable, as in "$MY_KEY"')
-    if not url and entry["model"] not in names:
-        known = ", ".join(names)
-        raise bad("model", f"without base_url it needs a backend of this file: {known}")
-    if url and (problem := url_problem(url)):
-        raise bad("base_url", problem)
-    name = f"worker {entry['id']}" if url else entry["model"]
+    names = [b.name for b in backends]
+    for key, problem in _problems(entry, names):
+        raise error(key, problem, i, "worker")
+    url, secret = entry.get("base_url", ""), entry.get("api_key", "")
+    name = _own_name(entry) if url else entry["model"]
     skills = {"txt": 1.0, "code": 1.0}
     own = Backend(name, entry["model"], url.rstrip("/"), secret[1:], skills)
     description = entry.get("description", "")
     worker = Worker(entry["id"], entry["name"], entry["type"], name, description)
     return worker, own if url else None
+
+
+def _own_name(entry: dict[str, Any]) -> str:
+    return f"worker {entry['id']}"
+
+
+def _problems(entry: dict[str, Any], names: list[str]) -> Iterator[tuple[str, str]]:
+    """(key, what is wrong with it), the first one first; those behind it may not hold."""
+    if unknown := sorted(set(entry) - WORKER_KEYS):
+        yield unknown[0], f"unknown key; known: {', '.join(sorted(WORKER_KEYS))}"
+    if type(entry.get("id")) is not int:
+        yield "id", f"needs a whole number, not {entry.get('id')!r}"
+    for key in ("name", "type", "model"):
+        if not isinstance(entry.get(key), str) or not entry[key].strip():
+            yield key, "needs a text in quotes"
+    if entry["type"] not in ("chat", "search"):
+        yield "type", f'needs "chat" or "search", not {entry["type"]!r}'
+    for key in ("base_url", "api_key", "description"):
+        if not isinstance(entry.get(key, ""), str):
+            yield key, "needs a text in quotes"
+    url, secret = entry.get("base_url", ""), entry.get("api_key", "")
+    if secret and not re.fullmatch(r"(?a:\$[a-zA-Z_]\w*)", secret):
+        yield "api_key", 'needs the name of an environment variable, as in "$MY_KEY"'
+    if secret and not url:
+        yield "api_key", "belongs to a base_url; a backend of this file has its own api_key_env"
+    if not url and entry["model"] not in names:
+        yield "model", f"without base_url it needs a backend of this file: {', '.join(names)}"
+    if url and (problem := url_problem(url)):
+        yield "base_url", problem
+    if url and _own_name(entry) in names:
+        yield "id", f"a backend has the name {_own_name(entry)!r}; give one of them another"

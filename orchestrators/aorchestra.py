@@ -18,20 +18,16 @@ from typing import Any
 
 from orchestra.main_agent import Ask
 from orchestra.prompts import render, say
+from orchestra.schemas import closed_object
 from orchestra.vocabulary import Backend, Decision, Delegate, Evidence, ModelMistake, State
 from orchestrators.delegation import (
-    Messages,
-    actions_schema,
-    as_messages,
     as_subtask,
-    media_lines,
-    model_lines,
-    now,
-    object_schema,
+    decision_schema_of,
     read_decision,
     read_tasks,
     task_schema,
 )
+from orchestrators.showing import Messages, as_messages, media_lines, model_lines, now
 from tools import Tool
 
 MESSAGES = "aorchestra/messages"
@@ -79,7 +75,8 @@ def decision_schema(
     backends: Sequence[str], tools: Sequence[str], last_chance: bool = False
 ) -> dict[str, Any]:
     """The JSON schema of y_t."""
-    return actions_schema(object_schema(task_schema(backends, tools)), last_chance)
+    task = task_schema(backends, tools)
+    return decision_schema_of(closed_object(task), last_chance)
 
 
 def parse_decision(

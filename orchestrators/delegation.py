@@ -1,6 +1,5 @@
-"""The JSON decision, delegate_task or complete: what Orchestra-o1 and AOrchestra share of it.
-
-What their main agents read of files and models; the fields of a task; how a reply is taken apart.
+"""The JSON decision, delegate_task or complete: what the models of Orchestra-o1 and AOrchestra may
+say, and how a reply is taken apart.
 """
 
 from __future__ import annotations
@@ -20,96 +19,10 @@ from pydantic import (
 
 from orchestra.parsing import find_action
 from orchestra.prompts import say
-from orchestra.vocabulary import (
-    SKILL_OF,
-    SKILLS,
-    Backend,
-    Complete,
-    Decision,
-    Delegate,
-    Evidence,
-    Media,
-    ModelMistake,
-    State,
-    SubTask,
-)
-from tools import all_tools
+from orchestra.schemas import TEXT, closed_object, list_of, one_of
+from orchestra.vocabulary import Complete, Decision, Delegate, ModelMistake, State, SubTask
 
-Messages = list[dict[str, Any]]
 ReadDelegation = Callable[[dict[str, Any], str, State], Delegate]
-
-# ---- what the model reads ------------------------------------------------------------------------
-
-
-def media_lines(state: State) -> str:
-    """M for the prompt: each file, and which sub-tasks have read it or have failed to."""
-
-    def one(m: Media) -> str:
-        seen, tried = read_by(m, state), tried_by(m, state)
-        key = "media_seen" if seen else "media_tried" if tried else "media_unseen"
-        rows = [say("delegation", "seen_by", id=h.id, round=h.round) for h in seen or tried]
-        return say("delegation", key, name=m.name, modality=m.modality, ids=", ".join(rows))
-
-    return "\n".join(map(one, state.task.media)) or say("delegation", "no_media")
-
-
-def read_by(m: Media, state: State) -> list[Evidence]:
-    return [h for h in state.history if m.name in h.media]
-
-
-def tried_by(m: Media, state: State) -> list[Evidence]:
-    """The sub-tasks meant for a file that none has read: they name it, or they name and read no
-    file and had a tool for its kind.
-    """
-    if read_by(m, state):
-        return []
-    names = [other.name for other in state.task.media]
-    skill, known = SKILL_OF[m.modality], all_tools()
-    opens = {name for name, tool in known.items() if skill in tool.capabilities}
-
-    def vague(h: Evidence) -> bool:
-        return not h.media and not any(name in h.instruction for name in names)
-
-    return [
-        h
-        for h in state.history
-        if m.name in h.instruction or (vague(h) and not opens.isdisjoint(h.tools))
-    ]
-
-
-def now(state: State, next_step: str, mistake: str = "", last_chance: bool = False) -> str:
-    """Where the run stands, what was wrong with the reply before, and what to do next."""
-    told = say("delegation", "mistake", mistake=mistake) if mistake else ""
-    if last_chance:
-        return f"{told}\n{say('delegation', 'last_chance')}".strip()
-    place = say("delegation", "round", round=state.round, rounds=state.rounds)
-    usd = "" if state.budget_usd is None else f"{state.budget_usd:.4f}"
-    money = say("delegation", "budget", usd=usd) if usd else ""
-    return " ".join(part for part in (place, money, told) if part) + "\n" + next_step
-
-
-def as_messages(system: str, user: str) -> Messages:
-    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
-
-
-def model_lines(backends: Sequence[Backend]) -> str:
-    """B for the prompt: name, what it is good at, its price."""
-    return "\n".join(f"- {b.name}: {_skills(b)}; {_price(b)}" for b in backends)
-
-
-def _skills(b: Backend) -> str:
-    return ", ".join(f"{k} {b.skills[k]:g}" for k in SKILLS if b.skills.get(k))
-
-
-def _price(b: Backend) -> str:
-    return (
-        f"USD {b.price.input:g} in, {b.price.output:g} out per million tokens"
-        if b.price
-        else "price unknown"
-    )
-
-
-# ---- what the model may say ----------------------------------------------------------------------
 
 Text = Annotated[str, BeforeValidator(lambda v: "" if v is None else str(v))]
 Word = Annotated[Text, AfterValidator(str.strip)]
@@ -138,42 +51,24 @@ class TaskFields(BaseModel):
     priority: Priority = 1.0
 
 
-def object_schema(
-    properties: dict[str, Any], required: Sequence[str] | None = None
-) -> dict[str, Any]:
-    names = list(properties) if required is None else list(required)
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": names,
-        "additionalProperties": False,
-    }
-
-
 def task_schema(backends: Sequence[str], tools: Sequence[str]) -> dict[str, Any]:
     """The properties of the 4-tuple (I, C, b, T)."""
-    text = {"type": "string"}
-    return {
-        "task_instruction": text,
-        "context": text,
-        "model": {"type": "string", "enum": [*backends, "auto"]},
-        "tools": {"type": "array", "items": {"type": "string", "enum": list(tools)}},
-    }
+    model, names = one_of((*backends, "auto")), list_of(one_of(tools))
+    return {"task_instruction": TEXT, "context": TEXT, "model": model, "tools": names}
 
 
-def actions_schema(delegation: dict[str, Any], last_chance: bool) -> dict[str, Any]:
-    """One alternative an action: a loose schema lets small models mix the two."""
-    complete = _action_schema("complete", object_schema({"answer": {"type": "string"}}))
-    return (
-        complete
-        if last_chance
-        else {"anyOf": [_action_schema("delegate_task", delegation), complete]}
-    )
+def decision_schema_of(delegation: dict[str, Any], last_chance: bool) -> dict[str, Any]:
+    """y_t by the schema of a delegation's params. A loose one lets small models mix the actions.
+    The reasoning comes first: who names the action first has decided before he reasons.
+    """
 
+    def reasoned(name: str, params: dict[str, Any]) -> dict[str, Any]:
+        said = {"type": "string", "const": name}
+        return closed_object({"reasoning": TEXT, "action": said, "params": params})
 
-def _action_schema(name: str, params: dict[str, Any]) -> dict[str, Any]:
-    action = {"type": "string", "const": name}
-    return object_schema({"reasoning": {"type": "string"}, "action": action, "params": params})
+    complete = reasoned("complete", closed_object({"answer": TEXT}))
+    delegate = reasoned("delegate_task", delegation)
+    return complete if last_chance else {"anyOf": [delegate, complete]}
 
 
 def read_decision(
@@ -224,24 +119,16 @@ def _complete(params: dict[str, Any], reasoning: str, state: State) -> Complete:
 
 
 def as_subtask(f: TaskFields, id: str, state: State) -> SubTask:
+    """u = (I, C, b, T). Raises ModelMistake for a model or a tool that is not there."""
     backend = None if f.model in ("", "auto", "null", "none") else f.model
     if backend is not None and backend not in state.backends:
-        raise ModelMistake(
-            say("mistakes", "unknown_model", model=repr(backend), known=", ".join(state.backends))
-        )
+        known = ", ".join(state.backends)
+        raise ModelMistake(say("mistakes", "unknown_model", model=repr(backend), known=known))
     for name in f.tools or ():
         if name not in state.tools:
-            raise ModelMistake(
-                say("mistakes", "unknown_tool", tool=repr(name), known=", ".join(state.tools))
-            )
+            known = ", ".join(state.tools)
+            raise ModelMistake(say("mistakes", "unknown_tool", tool=repr(name), known=known))
     return SubTask(
-        id=id,
-        instruction=f.task_instruction,
-        context=f.context,
-        backend=backend,
-        tools=f.tools,
-        needs=f.needs,
-        modalities=f.modalities,
-        requirements=f.requirements,
-        priority=f.priority,
-    )
+        id, f.task_instruction, f.context, backend, f.tools, f.needs,
+        modalities=f.modalities, requirements=f.requirements, priority=f.priority,
+    )  # fmt: skip

@@ -1,9 +1,5 @@
 """The XML of MAS-Orchestra (arXiv 2601.14652, App. H): a reply as a checked graph, or the one rule
-it breaks.
-
-Structure is expat's, with nothing mended: an unclosed tag is an error, never a smaller graph. Only
-a `<` or `&` that begins none of the format's own tags is text: models write prose in their inputs.
-Every error is a ModelMistake that names the rule, the id or edge, and the line of the reply.
+it breaks, as a ModelMistake that names the rule, the id or edge, and the line of the reply.
 
     >>> parse("<agent><agent_id>A</agent_id><agent_name>CoTAgent</agent_name>"
     ...       "<required_arguments><agent_input></agent_input></required_arguments></agent>").agents
@@ -14,28 +10,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NoReturn
-from xml.parsers import expat
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from orchestra.prompts import say
-from orchestra.vocabulary import ModelMistake
+from orchestrators.mas_markup import Element, as_tree, fail
 
 MAX_CHARS = 200_000  # a longer reply is refused unread
 AGENTS = ("CoTAgent", "SCAgent", "DebateAgent", "ReflexionAgent", "SearchAgent")
 SYNONYMS = {"WebSearchAgent": "SearchAgent"}
-CHILDREN = {
-    "reply": {"agent", "edge", "answer"},
-    "agent": {"agent_id", "agent_name", "agent_description", "required_arguments"}
-    | {"agent_output_id", "debate_roles"},
-    "required_arguments": {"agent_input", "debate_roles"},
-    "edge": {"from", "to"},
-}
-TAGS = set.union(*CHILDREN.values()) | {"thinking"}
-NOT_A_TAG = re.compile(
-    rf"<(?!/?(?:{'|'.join(sorted(TAGS))})\s*/?>)|&(?!(?:lt|gt|amp|quot|apos);)|(?<=]])>"
-)
 INSERT = re.compile(r"\$\{([^{}]+)\}")
 ID = re.compile(r"[A-Za-z0-9_]+")
 
@@ -67,7 +49,7 @@ def parse(reply: str, dom: str = "high") -> MasGraph:
     """The graph of a reply. Raises ModelMistake with the words the model is told."""
     if len(reply) > MAX_CHARS:
         fail("too_long", chars=len(reply), limit=MAX_CHARS)
-    root = _tree(_without_fence(_without_thinking(reply)))
+    root = as_tree(reply)
     answers = [e for e in root.children if e.tag == "answer"]
     agents = [_agent(e, dom) for e in root.children if e.tag == "agent"]
     edges = [pair for e in root.children if e.tag == "edge" for pair in _pairs(e)]
@@ -78,112 +60,6 @@ def parse(reply: str, dom: str = "high") -> MasGraph:
     if dom == "low" and (len(agents) > 1 or edges):
         fail("low_is_one_agent", count=len(agents))
     return _checked(agents, edges)
-
-
-def fail(rule: str, **values: object) -> NoReturn:
-    raise ModelMistake(say("mas_orchestra/mistakes", rule, **values))
-
-
-# ---- from text to elements -----------------------------------------------------------------------
-
-
-@dataclass
-class Element:
-    tag: str
-    line: int
-    children: list[Element] = field(default_factory=list)
-    text: str = ""
-
-    def one(self, tag: str) -> Element | None:
-        """The child of that name. A second one is an error."""
-        found = [e for e in self.children if e.tag == tag]
-        if len(found) > 1:
-            fail("field_twice", tag=tag, parent=self.tag, line=found[1].line)
-        return found[0] if found else None
-
-
-def _without_thinking(text: str) -> str:
-    """Blanks for every <thinking> block, so that lines keep their numbers. One pass."""
-    kept, position = [], 0
-    for opened in re.finditer(r"<(think(?:ing)?)>", text):
-        if opened.start() < position:
-            continue
-        end = text.find(f"</{opened[1]}>", opened.end())
-        if end < 0:
-            fail("unclosed", tag=opened[1], line=text.count("\n", 0, opened.start()) + 1)
-        kept.append(text[position : opened.start()])
-        end += len(opened[1]) + 3
-        kept.append("\n" * text.count("\n", opened.start(), end))
-        position = end
-    return "".join([*kept, text[position:]])
-
-
-def _without_fence(text: str) -> str:
-    """Without a ```xml fence around it all."""
-    opened = re.match(r"\s*```(?:xml)?[ \t]*(?=\n|<)", text)
-    closed = text.rstrip().removesuffix("```")
-    if not opened or len(closed) == len(text.rstrip()):
-        return text
-    return "\n" * opened[0].count("\n") + closed[opened.end() :]
-
-
-def _escaped(text: str) -> Iterator[str]:
-    """The text with what only looks like markup escaped, outside of CDATA sections."""
-    position = 0
-    while (start := text.find("<![CDATA[", position)) >= 0:
-        end = text.find("]]>", start)
-        if end < 0:
-            fail("unclosed", tag="![CDATA[", line=text.count("\n", 0, start) + 1)
-        yield NOT_A_TAG.sub(_entity, text[position:start])
-        yield text[start : end + 3]
-        position = end + 3
-    yield NOT_A_TAG.sub(_entity, text[position:])
-
-
-def _entity(found: re.Match[str]) -> str:
-    return {"<": "&lt;", "&": "&amp;", ">": "&gt;"}[found[0]]
-
-
-def _tree(text: str) -> Element:
-    """The elements of a reply under one root, each where the format wants it."""
-    root = Element("reply", 1)
-    path = [root]
-    parser = expat.ParserCreate("utf-8")
-    parser.buffer_text = True
-
-    def start(tag: str, _: object) -> None:
-        line = parser.CurrentLineNumber
-        if len(path) > 1 or tag != "reply":
-            if tag not in CHILDREN.get(path[-1].tag, ()):
-                fail("misplaced", tag=tag, parent=path[-1].tag, line=line)
-            path[-1].children.append(Element(tag, line))
-            path.append(path[-1].children[-1])
-
-    def end(tag: str) -> None:
-        if tag != "reply":
-            path.pop()
-
-    def data(text: str) -> None:
-        if path[-1].tag not in CHILDREN:
-            path[-1].text += text
-        elif text.strip():
-            shown, line = repr(text.strip()[:60]), parser.CurrentLineNumber
-            fail("stray_text", text=shown, parent=path[-1].tag, line=line)
-
-    parser.StartElementHandler, parser.EndElementHandler = start, end
-    parser.CharacterDataHandler = data
-    clean = re.sub(r"[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", " ", text)
-    try:
-        parser.Parse(f"<reply>{''.join(_escaped(clean))}</reply>".encode(), True)
-    except expat.ExpatError as error:
-        why = expat.errors.messages[error.code]
-        if len(path) > 1:
-            fail("unclosed", tag=path[-1].tag, line=path[-1].line)
-        fail("not_xml", why=why, line=error.lineno)
-    return root
-
-
-# ---- from elements to a graph --------------------------------------------------------------------
 
 
 def _agent(element: Element, dom: str) -> MasAgent:

@@ -1,19 +1,18 @@
-"""Orchestra-o1 (arXiv 2606.13707): the main agent decides once a round, delegating sub-tasks side
-by side or completing.
+"""Orchestra-o1 (arXiv 2606.13707): the main agent decides once a round, delegating sub-tasks that
+run side by side, or completes.
 
 Differences from the paper / the released code
 1. A task may carry `id`, `needs`, `modalities`, `requirements` and `priority`: the graph, r(u) and
-U of Eq. 5-10, which the
-   paper leaves latent and the released code does not have.
+   U of Eq. 5-10, which the paper leaves latent and the released code does not have.
 2. `complete` is refused while a task with media has no evidence at all: the main agent has seen
-nothing.
+   nothing.
 3. An unusable decision is told back, with the error named, up to three times a round; the released
-code skips the round.
+   code skips the round.
 4. What is found is shown by file and as the compressed context of Eq. 20, not as the whole history.
 5. A sub-agent gets C_t beside the context that the main agent writes for it (C of Eq. 2 is "passed
    from previous rounds"), so a fact that was found is not lost in the retelling.
 6. Eq. 22 is read from the token log-probabilities of "complete", where the endpoint gives them and
-a threshold is set.
+   a threshold is set.
 """
 
 from __future__ import annotations
@@ -25,20 +24,22 @@ from typing import Any
 from orchestra.main_agent import Ask
 from orchestra.memory import stop_probability
 from orchestra.prompts import render, say
+from orchestra.schemas import TEXT, closed_object, list_of
 from orchestra.vocabulary import Backend, Complete, Decision, Delegate, ModelMistake, State
 from orchestrators.delegation import (
-    Messages,
-    actions_schema,
-    as_messages,
     as_subtask,
-    media_lines,
-    model_lines,
-    now,
-    object_schema,
-    read_by,
+    decision_schema_of,
     read_decision,
     read_tasks,
     task_schema,
+)
+from orchestrators.showing import (
+    Messages,
+    as_messages,
+    media_lines,
+    model_lines,
+    now,
+    read_by,
     tried_by,
 )
 from tools import Tool
@@ -109,11 +110,10 @@ def decision_schema(
     backends: Sequence[str], tools: Sequence[str], last_chance: bool = False
 ) -> dict[str, Any]:
     """The JSON schema of y_t."""
-    text = {"type": "string"}
     task = task_schema(backends, tools)
-    optional = {"id": text, "needs": {"type": "array", "items": text}}
-    tasks = {"type": "array", "items": object_schema({**task, **optional}, required=list(task))}
-    return actions_schema(object_schema({"tasks": tasks}), last_chance)
+    optional = {"id": TEXT, "needs": list_of(TEXT)}
+    tasks = list_of(closed_object({**task, **optional}, required=list(task)))
+    return decision_schema_of(closed_object({"tasks": tasks}), last_chance)
 
 
 def parse_decision(
@@ -127,17 +127,15 @@ def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
     tasks = params.get("tasks")
     if tasks is None:
         tasks = [params] if "task_instruction" in params else []  # one task, flat in params
-    if isinstance(tasks, dict):
-        tasks = [tasks]
-    if not tasks and not any(not needs for needs in state.waiting.values()):
+    tasks = [tasks] if isinstance(tasks, dict) else tasks
+    can_go_on = any(not needs for needs in state.waiting.values())
+    if not isinstance(tasks, list) or not (tasks or can_go_on):
         raise ModelMistake(say("mistakes", "no_subtasks"))
-    if not isinstance(tasks, list) or len(tasks) > MAX_SUBTASKS:
-        given = len(tasks) if isinstance(tasks, list) else 0
-        key = "too_many_subtasks" if given else "no_subtasks"
-        raise ModelMistake(say("mistakes", key, count=given, limit=MAX_SUBTASKS))
-    taken = {h.id for h in state.history} | set(state.waiting)
+    if len(tasks) > MAX_SUBTASKS:
+        told = {"count": len(tasks), "limit": MAX_SUBTASKS}
+        raise ModelMistake(say("mistakes", "too_many_subtasks", **told))
     fields = read_tasks(tasks)
-    taken |= {f.id for f in fields}
+    taken = {h.id for h in state.history} | set(state.waiting) | {f.id for f in fields}
     free = (id for n in count(1) if (id := f"t{n}") not in taken)
     return Delegate(tuple(as_subtask(f, f.id or next(free), state) for f in fields), reasoning)
 

@@ -20,9 +20,9 @@ from typing import Any
 from orchestra.main_agent import Ask
 from orchestra.pool import Pool
 from orchestra.prompts import render, say
+from orchestra.schemas import closed_object
 from orchestra.vocabulary import Decision, Delegate, ModelMistake, State, SubTask
 from orchestra.workers import EXPERT_SLOTS
-from orchestrators.delegation import object_schema
 from orchestrators.looking import files_found, looks
 from orchestrators.tool_calls import read_call
 
@@ -77,7 +77,7 @@ def _tool_schema(name: str, slots: Mapping[str, tuple[float, float, float]]) -> 
     ]
     text = say(MESSAGES, "slots", rows="\n".join(rows))
     model = {"type": "string", "description": text, "enum": list(slots)}
-    parameters = object_schema({"model": model})
+    parameters = closed_object({"model": model})
     function = {"name": name, "description": say(MESSAGES, name), "parameters": parameters}
     return {"type": "function", "function": function}
 

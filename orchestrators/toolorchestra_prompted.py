@@ -17,6 +17,7 @@ from orchestra.main_agent import Ask
 from orchestra.parsing import find_action
 from orchestra.pool import Pool
 from orchestra.prompts import render, say
+from orchestra.schemas import closed_object
 from orchestra.vocabulary import (
     Complete,
     ConfigError,
@@ -28,7 +29,6 @@ from orchestra.vocabulary import (
     SubTask,
 )
 from orchestra.workers import Worker
-from orchestrators.delegation import object_schema
 from orchestrators.looking import files_found, looks
 
 SEARCH_TOOL = "GoogleSearchAction"
@@ -136,8 +136,8 @@ def default_workers(pool: Pool) -> tuple[Worker, ...]:
 def turn_schema(workers: Sequence[int]) -> dict[str, Any]:
     """The JSON schema of a turn; without workers only the answer is left."""
     text = {"type": "string"}
-    final = object_schema({"action": {"type": "string", "const": "final_answer"}, "answer": text})
+    final = closed_object({"action": {"type": "string", "const": "final_answer"}, "answer": text})
     worker_id = {"type": "integer", "enum": list(workers)}
     action = {"type": "string", "const": "call_worker"}
-    call = object_schema({"action": action, "worker_id": worker_id, "input": text})
+    call = closed_object({"action": action, "worker_id": worker_id, "input": text})
     return {"anyOf": [call, final]} if workers else final

@@ -16,12 +16,12 @@ from orchestra.prompts import say
 from orchestra.trajectory import LAST, Recorder, plain
 from orchestra.vocabulary import Result, Step, SubTask
 from subagents import experts, mini_swe, react, reasoning
-from subagents.asking import Run
+from subagents.executor import Run
 from tools import Environment, Tool
 
 STYLES: dict[str, Run] = {
     "react": react.run,
-    "single": react.run_alone,
+    "single": react.run,
     "mini-swe": mini_swe.run,
     "look": experts.look,
     "cot": reasoning.cot,

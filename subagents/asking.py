@@ -27,13 +27,10 @@ from orchestra.vocabulary import (
     Step,
     SubTask,
 )
-from subagents.react import Call, OnStep
+from subagents.executor import STOPPED, Call, OnStep, Run, capped
 from tools import Environment, Tool, ToolError
 
-SEARCH, CODE = "GoogleSearchAction", "ExecuteCodeAction"
 SUMMARY_CHARS = 600
-OBSERVATION_CHARS = 8000
-
 Failure = EndpointError | BudgetExceeded
 
 
@@ -77,7 +74,7 @@ class Asking:
         with self.env.tape.logical_call(*self.call, f"s{number}"):
             try:
                 return self.env.chat(self.env.backend, messages, purse).text
-            except (EndpointError, BudgetExceeded) as failure:
+            except STOPPED as failure:
                 return failure
 
     def use(self, name: str, **params: Any) -> str:
@@ -90,18 +87,13 @@ class Asking:
                 observation, failed = self.tools[name](self.env, params), False
             except (ToolError, ModelMistake) as failure:
                 observation = str(failure)
-        if (total := len(observation)) > OBSERVATION_CHARS:
-            shown = {"text": observation[:OBSERVATION_CHARS], "shown": OBSERVATION_CHARS}
-            observation = say("notes", "capped", **shown, total=total)
+        observation = capped(observation)
         self._note(Step(name, params, "", observation, failed))
         return observation
 
     def _note(self, step: Step) -> None:
         self.trace.append(step)
         self.on_step(len(self.trace), step)
-
-
-Run = Callable[[SubTask, Environment, Mapping[str, Tool], Call, int, OnStep], Result]
 
 
 def agent(body: Callable[[Asking], str]) -> Run:
@@ -119,7 +111,7 @@ def agent(body: Callable[[Asking], str]) -> Run:
         it = Asking(u, env, tools, call, on_step)
         try:
             answer, error = body(it).strip(), ""
-        except (EndpointError, BudgetExceeded, ToolError) as failure:
+        except (*STOPPED, ToolError) as failure:
             answer, error = "", str(failure)
         spent, trace = env.purse.spent_usd, tuple(it.trace)
         if not answer:

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from orchestra.prompts import say
 from orchestra.vocabulary import Modality, Result, SubTask
-from subagents.asking import CODE, SEARCH, Asking, agent
-from subagents.react import Call, OnStep
+from subagents.asking import Asking, agent
+from subagents.executor import CODE, SEARCH, Call, OnStep
 from subagents.reasoning import answer_of
 from tools import Environment, Tool, ToolError
 

@@ -14,7 +14,8 @@ import re
 from collections import Counter
 
 from orchestra.prompts import say
-from subagents.asking import SEARCH, Asking, agent
+from subagents.asking import Asking, agent
+from subagents.executor import SEARCH
 
 SAMPLES = 5
 DEBATE_ROUNDS = 5

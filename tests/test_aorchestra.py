@@ -8,9 +8,11 @@ import subprocess
 import pytest
 
 from orchestra import trajectory
+from orchestra.prompts import say
 from orchestra.run_folder import Options
 from orchestra.vocabulary import ConfigError
 from orchestra_min import orchestrate, replay, resume
+from subagents import mini_swe
 from tests.conftest import ROOT, pool_at
 from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
 
@@ -238,6 +240,49 @@ def test_the_task_s_own_files_are_not_in_the_diff(endpoint, tmp_path, repository
     run(endpoint, tmp_path, *decisions, work=shells(MEND, DONE), **swe)
     diff = (tmp_path / "run" / "changes.diff").read_text()
     assert "a + b" in diff and "clock" not in diff
+
+
+def swe_run(endpoint, tmp_path, repository, *commands):
+    decisions = (tuple4("mend"), complete("x"))
+    swe = {"sub_agent": "mini-swe", "workdir": repository}
+    work = shells(*map(shell, commands), DONE)
+    _, server = run(endpoint, tmp_path, *decisions, work=work, **swe)
+    return tmp_path / "run" / "changes.diff", mains(server)[1]
+
+
+def test_a_diff_with_binary_files_and_any_bytes_can_be_applied(endpoint, tmp_path, repository):
+    (repository / "old.bin").write_bytes(bytes(range(256)) * 9)
+    (repository / "latin.txt").write_bytes(b"caf\xe9\n\n \n")
+    make = (
+        "head -c 5000 /dev/urandom > new.bin; rm old.bin; printf 'th\\351\\n\\n \\n' > latin.txt",
+        "git config color.ui always; git config diff.noprefix true; echo '# end' >> calc.py",
+    )
+    diff, told = swe_run(endpoint, tmp_path, repository, *make)
+    assert told.count("[a binary file, left out here]") == 2 and "literal" not in told
+    subprocess.run(["git", "apply", str(diff)], check=True, cwd=repository)
+    assert (repository / "new.bin").stat().st_size == 5000
+    assert not (repository / "old.bin").exists()
+    assert (repository / "latin.txt").read_bytes() == b"th\xe9\n\n \n"
+
+
+def test_a_diff_over_its_limit_says_so_where_it_is_cut(endpoint, tmp_path, repository):
+    diff, told = swe_run(endpoint, tmp_path, repository, "seq 100000 > numbers.txt")
+    note = say("mini_swe/messages", "diff_cut", limit=mini_swe.DIFF_BYTES)
+    assert diff.read_text().endswith(f"{note}\n") and note in told
+    assert mini_swe.DIFF_BYTES < diff.stat().st_size < mini_swe.DIFF_BYTES + 200
+
+
+def test_a_repository_that_git_can_not_compare_is_told(endpoint, tmp_path, repository):
+    diff, told = swe_run(endpoint, tmp_path, repository, "git tag -d base")
+    assert not diff.exists() and "git failed (end, 128)" in told
+
+
+def test_pipes_that_a_command_made_do_not_end_the_run(endpoint, tmp_path, repository):
+    work = shells(shell("mkfifo pipe; echo made"), DONE, shell("ls"), DONE)
+    decisions = (tuple4("a"), tuple4("b"), complete("ok"))
+    swe = {"sub_agent": "mini-swe", "workdir": repository}
+    result, server = run(endpoint, tmp_path, *decisions, work=work, **swe)
+    assert result.answer == "ok" and "calc.py" in subs(server)[3]
 
 
 @pytest.mark.parametrize(("name", "told"), [("none", "no such folder"), ("plain", "no git")])

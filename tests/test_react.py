@@ -20,6 +20,8 @@ from orchestra.run_folder import Options
 from orchestra.vocabulary import Media, Price, Result, Step, SubTask, Task
 from orchestra_min import orchestrate
 from subagents import react
+from subagents.executor import SEARCH, VISIT
+from subagents.react_prompt import like_patterns
 from tests.conftest import pool_at
 from tests.scripted import (
     Raw,
@@ -233,15 +235,15 @@ def test_what_was_learnt_before_it_was_stopped_is_kept(sub_agent):
         ([], 0),
         (["a", "b"], 1),
         (["a", "b", "b", "b"], 3),
-        ([react.SEARCH, react.VISIT] * 4, 4),
-        ([react.SEARCH] * 2 + [react.VISIT], 2),
-        ([react.SEARCH, react.VISIT, react.VISIT, react.VISIT], 2),
-        ([react.VISIT] * 5, 5),
-        (["a", react.VISIT, react.SEARCH], 1),
+        ([SEARCH, VISIT] * 4, 4),
+        ([SEARCH] * 2 + [VISIT], 2),
+        ([SEARCH, VISIT, VISIT, VISIT], 2),
+        ([VISIT] * 5, 5),
+        (["a", VISIT, SEARCH], 1),
     ],
 )
 def test_a_visit_right_after_a_search_counts_with_it(actions, alike):
-    assert react.like_patterns(steps_of(*actions)) == alike
+    assert like_patterns(steps_of(*actions)) == alike
 
 
 # ---- mistakes are told and counted ---------------------------------------------------------------

@@ -351,7 +351,19 @@ def test_the_mapping_and_the_workers_are_read(tmp_path):
         (WORKER.replace("small", "huge"), ":12: model: without base_url"),
         (WORKER.replace('name = "coder"\n', ""), "name: needs a text"),
         (WORKER + 'base_url = "ftp://x"', "base_url: needs http"),
-        (WORKER + 'api_key = "sk-123"', ":13: api_key: needs the name of an environment variable"),
+        (WORKER + 'base_url = "http://h:99999/v1"', ":13: base_url: needs http"),
+        (WORKER + 'base_url = "http://me:secret@h/v1"', "base_url: holds a user or password"),
+        (WORKER + 'api_key = "$K"', ":13: api_key: belongs to a base_url"),
+        (
+            WORKER.replace("3", "1") + 'base_url = "http://h/v1"\n'
+            '[[backend]]\nname = "worker 1"\nbase_url = "http://h/v1"',
+            ":9: id: a backend has the name 'worker 1'",
+        ),
+        (WORKER.replace("coder", " "), "name: needs a text"),
+        (
+            WORKER + 'base_url = "http://h/v1"\napi_key = "sk-123"',
+            ":14: api_key: needs the name of an environment variable",
+        ),
         (WORKER + "colour = 1", ":13: colour: unknown key"),
         ('[expert_model_mapping]\n"answer-9" = "big"', ":9: answer-9: unknown slot; one of reas"),
         ('[expert_model_mapping]\n"answer-1" = "huge"', ":9: answer-1: 'huge' is no backend"),

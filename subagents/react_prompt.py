@@ -1,0 +1,96 @@
+"""What the ReAct sub-agent reads in a step, and the schema of what it may reply (App. B.3)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestra.prompts import render, say
+from orchestra.schemas import TEXT, action, closed_object, one_of
+from orchestra.vocabulary import Status, Step, SubTask, Task
+from subagents.executor import SEARCH, VISIT
+from tools import Tool
+
+FEW_STEPS = 5  # a warning when no more are left
+LIKE_PATTERNS = 5
+STATUSES: tuple[Status, ...] = ("done", "partial", "blocked")
+Messages = list[dict[str, Any]]
+
+
+def render_step(
+    u: SubTask, task: Task, tools: Mapping[str, Tool], trace: Sequence[Step], steps: int
+) -> Messages:
+    """The messages of the next step of `trace`; one without a main agent has prompts of its own."""
+    system, user = (
+        ("alone.md", "alone_user.md") if u.agent == "single" else ("system.md", "user.md")
+    )
+    manuals = "\n\n".join(tools[name].manual for name in u.tools or ())
+    shown = render(
+        f"react/{user}",
+        instruction=u.instruction,
+        context=u.context or say("react/messages", "no_context"),
+        files=", ".join(_files(u, task, tools)) or "-",
+        steps=_steps_done(trace) or say("react/messages", "no_steps"),
+        step=len(trace) + 1,
+        steps_max=steps,
+        warning=_warning(trace, steps),
+    )
+    return [
+        {"role": "system", "content": render(f"react/{system}", tools=manuals)},
+        {"role": "user", "content": shown},
+    ]
+
+
+def _files(u: SubTask, task: Task, tools: Mapping[str, Tool]) -> list[str]:
+    """Who has no tool that opens a file would only try to open it with code, which can not."""
+    fields = [f for name in u.tools or () for f in tools[name].parameters.model_fields.values()]
+    return [m.name for m in task.media] if any(f.metadata for f in fields) else []
+
+
+def _steps_done(trace: Sequence[Step]) -> str:
+    # A memory is written with the next action, before that action's own observation: it belongs to
+    # the step before. What stood in the first reply was written before anything was seen.
+    noted = [*(s.memory for s in trace[1:]), ""]
+    return "\n\n".join(
+        say(
+            "react/messages",
+            "step",
+            number=n,
+            action=s.action,
+            params=json.dumps(s.params, ensure_ascii=False),
+            observation=s.observation,
+            memory=memory or "-",
+        )
+        for n, (s, memory) in enumerate(zip(trace, noted, strict=False), 1)
+    )
+
+
+def _warning(trace: Sequence[Step], steps: int) -> str:
+    left = steps - len(trace)  # the next step included
+    if left == 1:
+        return say("react/messages", "last_step")
+    if (times := like_patterns(trace)) >= LIKE_PATTERNS:
+        return say("react/messages", "repeated", times=times)
+    return say("react/messages", "few_steps_left", left=left) if left <= FEW_STEPS else ""
+
+
+def like_patterns(trace: Sequence[Step]) -> int:
+    """How many of the last steps are of one kind. A visit right after a search belongs to that
+    search.
+    """
+    patterns: list[str] = []
+    for before, step in zip([None, *trace], trace, strict=False):
+        if not (step.action == VISIT and before and before.action == SEARCH):
+            patterns.append(step.action)
+    return next((n for n, p in enumerate(reversed(patterns)) if p != patterns[-1]), len(patterns))
+
+
+def action_schema(tools: Sequence[Tool], task: Task, finish: bool) -> dict[str, Any]:
+    """The JSON schema of one step: one alternative an action. Without `finish`, a tool has to be
+    used first.
+    """
+    report = closed_object({"result": TEXT, "status": one_of(STATUSES), "summary": TEXT})
+    actions = [action(t.name, params=t.schema(task), memory=TEXT) for t in tools]
+    ending = [action("finish", params=report, memory=TEXT)] if finish else []
+    return {"anyOf": [*actions, *ending]}
