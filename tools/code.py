@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from orchestra.prompts import fenced, say
 from tools import Environment, ToolError, tool, wall
+from tools.wall_commands import Wall
 
 MAX_TIMEOUT_S = 60
 MAX_OUTPUT_BYTES = 200_000
@@ -55,7 +56,7 @@ def run(
     timeout_s: float,
     folder: Path,
     media: Path | None = None,
-    level: wall.Wall | None = None,
+    level: Wall | None = None,
 ) -> dict[str, Any]:
     """The observation of one program, how it ended if not well, and the wall it ran behind."""
     ran = wall.confined(

@@ -15,7 +15,7 @@ LONGEST_ARGUMENT = 100_000  # bytes; Linux takes 131,071
 
 def bash(code: bytes) -> None:
     if len(code) < LONGEST_ARGUMENT and b"\0" not in code:
-        os.execvp("bash", ["bash", "-c", code])
+        os.execvp("bash", [b"bash", b"-c", code])
     with tempfile.TemporaryFile() as script:
         script.write(code)
         script.flush()

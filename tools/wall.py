@@ -54,8 +54,10 @@ def confined(
     """Run a Python file with `given` on standard input; `errors`: standard error is output too."""
     box = make_box(wall or strongest_wall(), folder.resolve(), media)
     user = box.uid if box.wall == "bare" else None  # the other walls change it behind them
+    run = command(box, program, arguments, timeout_s)
     process = subprocess.Popen(
-        command(box, program, arguments, timeout_s),
+        run,
+        executable=shutil.which(run[0]),  # not looked for in the program's own environment
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT if errors else subprocess.DEVNULL,
@@ -129,5 +131,5 @@ def _can_become(uid: int) -> bool:
 
 def _empty(folder: Path) -> None:
     """Take out all that is in it, however deep or closed: these programs mind neither."""
-    for tidy in (["chmod", "-R", "u+rwX", folder], ["find", folder, "-mindepth", "1", "-delete"]):
+    for tidy in (("chmod", "-R", "u+rwX", folder), ("find", folder, "-mindepth", "1", "-delete")):
         subprocess.run(tidy, capture_output=True, check=False)

@@ -109,7 +109,7 @@ def _processes() -> Iterator[tuple[int, int, int]]:
 
 
 def _shared_bytes() -> int:
-    """Memory of the whole machine that belongs to no process: files without a disk, shared parts."""
+    """Memory of the whole machine that no process has of its own: files without a disk."""
     with contextlib.suppress(OSError):
         for row in Path("/proc/meminfo").read_bytes().splitlines():
             if row.startswith(b"Shmem:"):
