@@ -6,15 +6,22 @@ as in a REPL.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestra.prompts import say
+from orchestra.prompts import fenced, say
 from tools import Environment, ToolError, tool, wall
+from tools.wall_commands import Wall
 
 MAX_TIMEOUT_S = 60
 MAX_OUTPUT_BYTES = 200_000
 SHOWN_CHARS = 2000  # of a flood
+WORD = r"[\w.,:+*/%()'-]{0,39}[\w.,+*/%()'-]"
+PLAIN = re.compile(f"{WORD}( {WORD}){{0,2}}")  # can pass for no instruction and for no mark
+UNSEEN = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\U000e0000-\U000e007f]"
+)
 RUNNER = Path(__file__).with_name("code_runner.py")
 
 
@@ -49,25 +56,37 @@ def run(
     timeout_s: float,
     folder: Path,
     media: Path | None = None,
-    level: wall.Wall | None = None,
+    level: Wall | None = None,
 ) -> dict[str, Any]:
     """The observation of one program, how it ended if not well, and the wall it ran behind."""
     ran = wall.confined(
         RUNNER, [code_type], code.encode("utf-8", "replace"), timeout_s, folder, media,
         MAX_OUTPUT_BYTES, wall=level,
     )  # fmt: skip
-    text = ran.output.decode("utf-8", "replace").rstrip()
+    text = ran.output.decode("utf-8", "replace").replace("\r\n", "\n").rstrip()
     well = ran.ended == "end" and not ran.status
     return {"observation": _observation(ran, text, timeout_s), "well": well, "wall": ran.wall}
 
 
 def _observation(ran: wall.Ran, text: str, timeout_s: float) -> str:
     if ran.ended == "timeout":
-        return say("notes", "code_timeout", seconds=f"{timeout_s:g}", output=text or "-")
+        return say("notes", "code_timeout", seconds=f"{timeout_s:g}", output=_quoted(text))
     if ran.ended == "flood":
-        return say("notes", "code_flood", limit=MAX_OUTPUT_BYTES, output=text[:SHOWN_CHARS])
+        shown = _quoted(text[:SHOWN_CHARS])
+        return say("notes", "code_flood", limit=MAX_OUTPUT_BYTES, output=shown)
     if ran.ended != "end":
-        return say("tools/notes", f"code_{ran.ended}", output=text[:SHOWN_CHARS] or "-")
+        return say("tools/notes", f"code_{ran.ended}", output=_quoted(text[:SHOWN_CHARS]))
     if ran.status:
-        return say("notes", "code_failed", status=ran.status, output=text or "-")
-    return text or say("notes", "code_silent")
+        return say("notes", "code_failed", status=ran.status, output=_quoted(text))
+    return _quoted(text) if text else say("notes", "code_silent")
+
+
+def _quoted(text: str) -> str:
+    """What a program printed, as data: it may have read it in a file. What a terminal would obey
+    and what nobody would see is spelled out.
+
+    >>> _quoted("2025-09-23 05:49:00 UTC")
+    '2025-09-23 05:49:00 UTC'
+    """
+    shown = UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text) or "-"
+    return shown if PLAIN.fullmatch(shown) else fenced(shown)

@@ -238,7 +238,7 @@ def test_the_value_of_the_last_expression_is_shown(attempt):
 
 
 def test_bash_runs_too(attempt):
-    assert attempt("echo $((6 * 7)); pwd | wc -l", "bash") == "42\n1"
+    assert attempt("echo $((6 * 7)); pwd | wc -l", "bash").splitlines()[1:3] == ["42", "1"]
 
 
 @pytest.mark.parametrize("package", ["numpy", "pandas", "sympy"])

@@ -57,3 +57,28 @@ def truncated(path: Path, share: float = 0.5) -> Path:
     short = path.with_stem(f"{path.stem}_short")
     short.write_bytes(data[: int(len(data) * share)])
     return short
+
+
+def scenes(path: Path, *lengths_s: float, fps: int = 10, codec: str = "libx264") -> Path:
+    """One scene after another, each of another colour, of these lengths."""
+    colours = ("black", "white", "navy", "yellow", "maroon", "pink")
+    with av.open(str(path), "w") as target:
+        video: Any = target.add_stream(codec, rate=fps)
+        video.width, video.height, video.pix_fmt = 320, 180, "yuv420p"
+        shown = [c for c, s in zip(colours, lengths_s, strict=False) for _ in range(round(s * fps))]
+        for n, colour in enumerate(shown):
+            frame = av.VideoFrame.from_image(Image.new("RGB", (320, 180), colour))
+            frame.pts, frame.time_base = n, Fraction(1, fps)
+            target.mux(video.encode(frame))
+        target.mux(video.encode(None))
+    return path
+
+
+def turned(path: Path) -> Path:
+    """An MP4 whose header says that it is shown a quarter turned, clockwise."""
+    data = bytearray(path.read_bytes())
+    at = data.index(b"tkhd") + 44  # version 0: 4 of the name, 40 to the matrix
+    numbers = 0, 1 << 16, 0, -(1 << 16), 0, 0, 0, 0, 1 << 30
+    data[at : at + 36] = b"".join(n.to_bytes(4, "big", signed=True) for n in numbers)
+    path.write_bytes(data)
+    return path

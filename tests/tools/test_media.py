@@ -9,7 +9,7 @@ from PIL import Image
 
 from tests.tools.conftest import whisper
 from tests.tools.media import drawn, film, speech, truncated
-from tools import ToolError, audio, image, sound, video
+from tools import ToolError, audio, frames, image, sound
 
 
 def sent(endpoint) -> list[dict]:
@@ -256,11 +256,11 @@ def test_a_time_that_does_not_fit_is_an_observation(start, end, words, tmp_path,
 def test_a_truncated_video_is_read_as_far_as_it_goes_or_is_an_observation(suffix, tmp_path):
     short = truncated(film(tmp_path / f"a.{suffix}", FILMS[suffix][0]), 0.6)
     try:
-        assert list(video.frames(short, 4, 0.0, None))
+        assert list(frames.frames(short, 4, 0.0, None))
     except ToolError as failure:
         assert "can not be read" in str(failure)
 
 
 def test_a_video_under_another_name_is_read(tmp_path):
     path = film(tmp_path / "a.mp4", "libx264").rename(tmp_path / "a.avi")
-    assert len(list(video.frames(path, 2, 0.0, None))) == 2
+    assert len(list(frames.frames(path, 2, 0.0, None))) == 2
