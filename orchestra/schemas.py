@@ -1,4 +1,4 @@
-"""JSON schemas of what a model may reply: closed objects, one alternative an action."""
+"""JSON schemas of what a model may reply."""
 
 from __future__ import annotations
 
@@ -25,6 +25,5 @@ def list_of(items: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": items}
 
 
-def action(name: str, **properties: Any) -> dict[str, Any]:
-    """{"action": name, ...}: no action comes with another's parameters."""
-    return closed_object({"action": {"type": "string", "const": name}, **properties})
+def const(value: str) -> dict[str, Any]:
+    return {"type": "string", "const": value}

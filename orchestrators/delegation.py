@@ -19,7 +19,7 @@ from pydantic import (
 
 from orchestra.parsing import find_action
 from orchestra.prompts import say
-from orchestra.schemas import TEXT, closed_object, list_of, one_of
+from orchestra.schemas import TEXT, closed_object, const, list_of, one_of
 from orchestra.vocabulary import Complete, Decision, Delegate, ModelMistake, State, SubTask
 
 ReadDelegation = Callable[[dict[str, Any], str, State], Delegate]
@@ -53,7 +53,8 @@ class TaskFields(BaseModel):
 
 def task_schema(backends: Sequence[str], tools: Sequence[str]) -> dict[str, Any]:
     """The properties of the 4-tuple (I, C, b, T)."""
-    model, names = one_of((*backends, "auto")), list_of(one_of(tools))
+    model = one_of((*backends, "auto"))
+    names = list_of(one_of(tools) if tools else TEXT)  # some endpoints refuse an empty enum
     return {"task_instruction": TEXT, "context": TEXT, "model": model, "tools": names}
 
 
@@ -63,8 +64,7 @@ def decision_schema_of(delegation: dict[str, Any], last_chance: bool) -> dict[st
     """
 
     def reasoned(name: str, params: dict[str, Any]) -> dict[str, Any]:
-        said = {"type": "string", "const": name}
-        return closed_object({"reasoning": TEXT, "action": said, "params": params})
+        return closed_object({"reasoning": TEXT, "action": const(name), "params": params})
 
     complete = reasoned("complete", closed_object({"answer": TEXT}))
     delegate = reasoned("delegate_task", delegation)
@@ -126,8 +126,8 @@ def as_subtask(f: TaskFields, id: str, state: State) -> SubTask:
         raise ModelMistake(say("mistakes", "unknown_model", model=repr(backend), known=known))
     for name in f.tools or ():
         if name not in state.tools:
-            known = ", ".join(state.tools)
-            raise ModelMistake(say("mistakes", "unknown_tool", tool=repr(name), known=known))
+            key, known = "unknown_tool" if state.tools else "no_tools", ", ".join(state.tools)
+            raise ModelMistake(say("mistakes", key, tool=repr(name), known=known))
     return SubTask(
         id, f.task_instruction, f.context, backend, f.tools, f.needs,
         modalities=f.modalities, requirements=f.requirements, priority=f.priority,

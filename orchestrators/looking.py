@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestra.prompts import say
-from orchestra.vocabulary import State, SubTask, Task
+from orchestra.vocabulary import Delegate, State, SubTask, Task
 
 
 def looks(task: Task) -> tuple[SubTask, ...]:
@@ -14,6 +14,13 @@ def looks(task: Task) -> tuple[SubTask, ...]:
         SubTask(f"file:{n}", say("looking", "instruction", file=m.name), tools=(), agent="look")
         for n, m in enumerate(task.media, 1)
     )
+
+
+def look_first(task: Task) -> Delegate:
+    """All looks at once, however many sub-tasks a round may have. None has an answer, only a
+    summary, so the run goes on.
+    """
+    return Delegate(looks(task), drain=True)
 
 
 def files_as_text(texts: Sequence[tuple[str, str]]) -> str:
@@ -29,5 +36,6 @@ def files_listed(state: State) -> str:
 
 def files_found(state: State) -> str:
     """What the looks of the first turn found, in the order of the files."""
-    seen = [h.summary or h.error for h in state.history if h.id.startswith("file:")]
-    return files_as_text([(m.name, text) for m, text in zip(state.task.media, seen, strict=False)])
+    seen = {h.id: h.summary or h.error for h in state.history}
+    media = enumerate(state.task.media, 1)
+    return files_as_text([(m.name, seen[id]) for n, m in media if (id := f"file:{n}") in seen])

@@ -16,14 +16,13 @@ Differences from the paper / the released code
 
 from __future__ import annotations
 
-from typing import Any
-
 from orchestra.main_agent import Ask
 from orchestra.memory import best_supported_answer
 from orchestra.prompts import render, say
 from orchestra.vocabulary import Complete, Decision, Delegate, ModelMistake, State, SubTask, Task
 from orchestrators.looking import files_as_text, files_listed, looks
 from orchestrators.mas_xml import MasAgent, MasGraph, parse
+from orchestrators.showing import Messages, as_messages
 
 STYLES = {
     "CoTAgent": "cot",
@@ -32,7 +31,6 @@ STYLES = {
     "ReflexionAgent": "reflexion",
     "SearchAgent": "search-loop",
 }  # by agent_name
-Messages = list[dict[str, Any]]
 
 
 # ---- what the model reads ------------------------------------------------------------------------
@@ -44,7 +42,7 @@ def render_state(state: State, dom: str, mistake: str = "") -> Messages:
     notice = "\n\n" + say("mas_orchestra/messages", "mistake", mistake=mistake) if mistake else ""
     files = files_listed(state)
     user = render("mas_orchestra/user.md", question=state.task.question, files=files, notice=notice)
-    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+    return as_messages(system, user)
 
 
 # ---- what the model may say ----------------------------------------------------------------------

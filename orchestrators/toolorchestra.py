@@ -23,12 +23,12 @@ from orchestra.prompts import render, say
 from orchestra.schemas import closed_object
 from orchestra.vocabulary import Decision, Delegate, ModelMistake, State, SubTask
 from orchestra.workers import EXPERT_SLOTS
-from orchestrators.looking import files_found, looks
+from orchestrators.looking import files_found, look_first
+from orchestrators.showing import Messages, as_messages
 from orchestrators.tool_calls import read_call
 
 STRONGEST = "answer-1"
 CAP_CHARS = {"search": 16_000, "enhance_reasoning": 16_000, "answer": 2_000}  # of each kind
-Messages = list[dict[str, Any]]
 MESSAGES = "toolorchestra/messages"
 
 
@@ -40,10 +40,7 @@ def render_state(state: State, mistake: str = "") -> Messages:
     notice = "\n\n" + say(MESSAGES, "mistake", mistake=mistake) if mistake else ""
     context = gathered(state) + notice
     user = render("toolorchestra/user.md", problem=state.task.question, context=context)
-    return [
-        {"role": "system", "content": say(MESSAGES, "system")},
-        {"role": "user", "content": user},
-    ]
+    return as_messages(say(MESSAGES, "system"), user)
 
 
 def gathered(state: State) -> str:
@@ -99,7 +96,7 @@ class ToolOrchestra:
     ) -> Decision:
         """The expert of this turn. Raises ModelMistake for a turn's first reply without a call."""
         if state.task.media and not state.history:
-            return Delegate(looks(state.task))
+            return look_first(state.task)
         if last_chance:
             return self.expert(state, "answer", STRONGEST, say(MESSAGES, "out_of_turns"))
         reply = ask(render_state(state, mistake), tools=self.tools)

@@ -17,7 +17,7 @@ from orchestra.main_agent import Ask
 from orchestra.parsing import find_action
 from orchestra.pool import Pool
 from orchestra.prompts import render, say
-from orchestra.schemas import closed_object
+from orchestra.schemas import TEXT, closed_object, const
 from orchestra.vocabulary import (
     Complete,
     ConfigError,
@@ -29,10 +29,10 @@ from orchestra.vocabulary import (
     SubTask,
 )
 from orchestra.workers import Worker
-from orchestrators.looking import files_found, looks
+from orchestrators.looking import files_found, look_first
+from orchestrators.showing import Messages, as_messages
 
 SEARCH_TOOL = "GoogleSearchAction"
-Messages = list[dict[str, Any]]
 MESSAGES = "toolorchestra/messages"
 
 
@@ -66,7 +66,7 @@ class PromptedToolOrchestra:
             said=self.said(state) or "-", round=state.round, rounds=state.rounds,
         )  # fmt: skip
         system = render("toolorchestra/prompted_system.md", workers="\n".join(rows))
-        return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        return as_messages(system, user)
 
     def said(self, state: State) -> str:
         def row(h: Evidence) -> str:
@@ -81,7 +81,7 @@ class PromptedToolOrchestra:
     ) -> Decision:
         """This turn's worker, or the answer. Raises ModelMistake for a first unusable reply."""
         if state.task.media and not state.history:
-            return Delegate(looks(state.task))
+            return look_first(state.task)
         if last_chance:
             return self.fall_back(state, say(MESSAGES, "out_of_turns"))
         last = state.round >= state.rounds
@@ -119,25 +119,21 @@ class PromptedToolOrchestra:
         return SubTask(f"{w.name} (turn {state.round})", text, "", w.backend, (), agent=style)
 
     def fall_back(self, state: State, why: str) -> Delegate:
-        text = say(
-            MESSAGES, "fall_back", question=state.task.question, said=self.said(state) or "-"
-        )
+        said = self.said(state) or "-"
+        text = say(MESSAGES, "fall_back", question=state.task.question, said=said)
         return Delegate((self.call(self.strongest, text, state),), drain=True, fallback=why)
 
 
 def default_workers(pool: Pool) -> tuple[Worker, ...]:
     """Every backend, in the order of the pool, and the search tool."""
     chats = [Worker(n, name, "chat", name) for n, name in enumerate(pool.names, 1)]
-    return *chats, Worker(
-        len(chats) + 1, "web search", "search", pool.main, say(MESSAGES, "searches")
-    )
+    searches = say(MESSAGES, "searches")
+    return *chats, Worker(len(chats) + 1, "web search", "search", pool.main, searches)
 
 
 def turn_schema(workers: Sequence[int]) -> dict[str, Any]:
     """The JSON schema of a turn; without workers only the answer is left."""
-    text = {"type": "string"}
-    final = closed_object({"action": {"type": "string", "const": "final_answer"}, "answer": text})
+    final = closed_object({"action": const("final_answer"), "answer": TEXT})
     worker_id = {"type": "integer", "enum": list(workers)}
-    action = {"type": "string", "const": "call_worker"}
-    call = closed_object({"action": action, "worker_id": worker_id, "input": text})
+    call = closed_object({"action": const("call_worker"), "worker_id": worker_id, "input": TEXT})
     return {"anyOf": [call, final]} if workers else final

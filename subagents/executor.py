@@ -24,3 +24,12 @@ def capped(text: str) -> str:
         return text
     shown = text[:OBSERVATION_CHARS]
     return say("notes", "capped", text=shown, shown=OBSERVATION_CHARS, total=len(text))
+
+
+def cut_in_the_middle(text: str) -> str:
+    """The beginning and the end of a long text, with a note of how much is left out."""
+    if len(text) <= OBSERVATION_CHARS:
+        return text
+    half = OBSERVATION_CHARS // 2
+    left_out = len(text) - 2 * half
+    return say("mini_swe/messages", "cut", head=text[:half], tail=text[-half:], count=left_out)

@@ -12,33 +12,16 @@ Differences from the paper / the released code
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import stat
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from orchestra.prompts import render, say
 from orchestra.vocabulary import Result, Status, Step, SubTask
-from subagents.executor import OBSERVATION_CHARS, STOPPED, Call, OnStep
-from tools import Environment, Tool, ToolError, code, wall
+from subagents.executor import STOPPED, Call, OnStep, cut_in_the_middle
+from subagents.work_folder import COMMAND_TIMEOUT_S, SETTINGS, changes, prepare
+from tools import Environment, Tool, ToolError, code
 
 MARKER = "TASK_COMPLETE"  # the first line of a command's output: the rest is the report
-COMMAND_TIMEOUT_S = 60
-DIFF_BYTES = 200_000
-# A file changed twice in one second would else run from its old byte code; and behind the wall the
-# program is another user than the owner of the copy.
-SETTINGS = (
-    "export PYTHONDONTWRITEBYTECODE=1 GIT_CONFIG_COUNT=1"
-    " GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'"
-)
-DIFF = (
-    "git add -A -- {paths} && git diff --cached --binary --no-color --no-ext-diff --no-textconv"
-    " --src-prefix=a/ --dst-prefix=b/ base"
-)
-BINARY = re.compile(r"(?m)^GIT binary patch\n(?:(?:literal|delta) \d+\n(?:.+\n)*\n?)+")
-CHANGES = "changes.diff"
 
 
 def run(
@@ -54,17 +37,25 @@ def run(
                 reply = env.chat(env.backend, _messages(u, env, trace, steps), env.purse)
                 trace.append(_act(reply.text, env))
             on_step(number, trace[-1])
-            first, _, report = trace[-1].observation.lstrip().partition("\n")
-            if first.strip() == MARKER:
-                status, answer, error = "done", report.strip() or trace[-1].memory, ""
+            if (report := _report(trace[-1])) is not None:
+                status, answer, error = "done", report or trace[-1].memory, ""
                 break
     except STOPPED as failure:
         error = say("mini_swe/messages", "stopped", reason=str(failure))
     if status != "done" and any(not s.failed for s in trace):
         status = "partial"
     with env.tape.logical_call(*call, "diff"):
-        changes = str(env.local("diff", {}, lambda: _changes(env)))
-    return Result(status, answer, changes, env.purse.spent_usd, trace=tuple(trace), error=error)
+        changed = str(env.local("diff", {}, lambda: changes(env)))
+    return Result(status, answer, changed, env.purse.spent_usd, trace=tuple(trace), error=error)
+
+
+def _report(step: Step) -> str | None:
+    """What stands behind the marker. A file that begins with it ends nothing: the command has to
+    name the marker.
+    """
+    first, _, report = step.observation.lstrip().partition("\n")
+    meant = MARKER in step.params.get("command", "")
+    return report.strip() if meant and first.strip() == MARKER else None
 
 
 def _messages(
@@ -100,79 +91,14 @@ def _act(reply: str, env: Environment) -> Step:
     command = blocks[0]
 
     def execute() -> str:
-        _prepare(env.folder)
-        ran = code.run(f"{SETTINGS}\n{command}", "bash", COMMAND_TIMEOUT_S, env.folder)
+        prepare(env.folder)
+        media = env.task.media[0].path.parent if env.task.media else None
+        ran = code.run(f"{SETTINGS}\n{command}", "bash", COMMAND_TIMEOUT_S, env.folder, media)
         return str(ran["observation"])
 
     arguments = {"code": command, "code_type": "bash", "timeout_s": COMMAND_TIMEOUT_S}
     try:
-        observation, failed = _cut(env.local("bash", arguments, execute)), False
+        observation, failed = cut_in_the_middle(env.local("bash", arguments, execute)), False
     except ToolError as failure:
         observation, failed = str(failure), True
     return Step("bash", {"command": command}, thought, observation, failed)
-
-
-def _prepare(folder: Path) -> None:
-    """A copy of the folder of the sub-task before this one, or of the repository; or nothing."""
-    if folder.exists():
-        return
-    place = _place(folder)
-    before = [f for f in folder.parent.glob("r*-t*") if _place(f) < place]
-    origin = max(before, key=_place, default=folder.parent.parent / "workdir")
-    if not origin.is_dir():
-        return
-    try:
-        shutil.copytree(origin, folder, symlinks=True, ignore=_special_files)
-    except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        why = error.strerror or type(error).__name__
-        raise ToolError(say("mini_swe/messages", "not_copied", reason=why)) from None
-
-
-def _place(folder: Path) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", folder.name)))
-
-
-def _special_files(folder: str, names: list[str]) -> list[str]:
-    """Pipes, sockets and devices: what a command may have made and no copy can hold."""
-
-    def kept(mode: int) -> bool:
-        return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
-
-    return [name for name in names if not kept(os.lstat(Path(folder, name)).st_mode)]
-
-
-def _cut(text: str) -> str:
-    """The beginning and the end of a long text, with a note of how much is left out."""
-    if len(text) <= OBSERVATION_CHARS:
-        return text
-    half = OBSERVATION_CHARS // 2
-    left_out = len(text) - 2 * half
-    return say("mini_swe/messages", "cut", head=text[:half], tail=text[-half:], count=left_out)
-
-
-# ---- the changes ---------------------------------------------------------------------------------
-
-
-def _changes(env: Environment) -> str:
-    """Writes the diff of the repository against --workdir into the run's changes.diff. Returns what
-    the main agent is told of it, "" where there is none.
-    """
-    if not (env.folder / ".git").exists():
-        return ""
-    paths = ". ':!media'" if env.task.media else "."  # the task's own files are shown there
-    command = f"{SETTINGS}\n{DIFF.format(paths=paths)}".encode()
-    ran = wall.confined(
-        code.RUNNER, ["bash"], command, COMMAND_TIMEOUT_S, env.folder, None, DIFF_BYTES, False
-    )
-    diff, note = ran.output, ""
-    if ran.ended == "flood":
-        note = say("mini_swe/messages", "diff_cut", limit=DIFF_BYTES)
-        diff += f"\n{note}\n".encode()
-    elif ran.ended != "end" or ran.status:
-        return say("mini_swe/messages", "no_diff", reason=f"{ran.ended}, {ran.status}")
-    (env.folder.parent.parent / CHANGES).write_bytes(diff)
-    left = say("mini_swe/messages", "binary")
-    shown = _cut(BINARY.sub(f"{left}\n", ran.output.decode("utf-8", "replace")).rstrip())
-    told = say("mini_swe/messages", "changed", diff=shown) if shown else ""
-    return f"{told}\n{note}".strip()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestra.prompts import render, say
-from orchestra.schemas import TEXT, action, closed_object, one_of
+from orchestra.schemas import TEXT, closed_object, const, one_of
 from orchestra.vocabulary import Status, Step, SubTask, Task
 from subagents.executor import SEARCH, VISIT
 from tools import Tool
@@ -90,7 +90,10 @@ def action_schema(tools: Sequence[Tool], task: Task, finish: bool) -> dict[str, 
     """The JSON schema of one step: one alternative an action. Without `finish`, a tool has to be
     used first.
     """
+
+    def alternative(name: str, params: dict[str, Any]) -> dict[str, Any]:
+        return closed_object({"action": const(name), "params": params, "memory": TEXT})
+
+    actions = [alternative(t.name, t.schema(task)) for t in tools]
     report = closed_object({"result": TEXT, "status": one_of(STATUSES), "summary": TEXT})
-    actions = [action(t.name, params=t.schema(task), memory=TEXT) for t in tools]
-    ending = [action("finish", params=report, memory=TEXT)] if finish else []
-    return {"anyOf": [*actions, *ending]}
+    return {"anyOf": [*actions, alternative("finish", report)] if finish else actions}

@@ -20,7 +20,7 @@ from orchestra_min import compare, replay, resume
 from tests.conftest import ROOT, pool_at
 from tests.scripted import Raw, act, complete, finish, last_text
 from tests.test_mas_xml import agent
-from tests.test_toolorchestra import ANSWER, WORKER, pool_file
+from tests.test_toolorchestra import ANSWER, BACKENDS, WORKER, pool_file
 
 METHODS = ("orchestra-o1", "aorchestra", "toolorchestra", "mas-orchestra", "react")
 
@@ -123,6 +123,31 @@ def test_flags_that_contradict_are_one_line_before_the_first_call(arguments, tol
     done = command("--question", "?", "--model", "m", *arguments.split(), url=server.url)
     assert done.returncode == 2 and told in done.stderr
     assert len(done.stderr.splitlines()) == 1 and server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("pool", "flags", "told"),
+    [
+        (WORKER.replace('"chat"', '"search"'), "--mode prompted", "no usable worker"),
+        (WORKER + WORKER, "--mode rl", "pool.toml:14: id: 3 is there twice"),
+        ('[expert_model_mapping]\n"answer-9" = "big"', "--mode rl", "answer-9: unknown slot"),
+        ('[expert_model_mapping]\n"answer-1" = "huge"', "--mode rl", "'huge' is no backend"),
+    ],
+)
+def test_a_pool_that_a_method_can_not_use_is_one_line(pool, flags, told, tmp_path):
+    (tmp_path / "pool.toml").write_text(BACKENDS + pool)
+    done = command("--question", "?", "--backends", tmp_path / "pool.toml", "--method",
+                   "toolorchestra", *flags.split(), "--out", tmp_path / "run")  # fmt: skip
+    assert done.returncode == 2 and told in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and not (tmp_path / "run").exists()
+
+
+def test_a_work_folder_that_is_no_repository_is_one_line(tmp_path):
+    flags = ["--method", "aorchestra", "--sub-agent", "mini-swe", "--workdir"]
+    done = command("--question", "?", "--model", "m", *flags, tmp_path, "--out", tmp_path / "run",
+                   url="http://127.0.0.1:9/v1")  # fmt: skip
+    assert done.returncode == 2 and "is no git repository" in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and not (tmp_path / "run").exists()
 
 
 def test_the_critical_path_is_the_longest_chain_of_each_round():

@@ -232,6 +232,19 @@ def test_out_of_turns_the_strongest_slot_answers(endpoint, tmp_path):
     assert len(mains(server)) == 8 and replay(tmp_path / "run").answer == "42"
 
 
+@pytest.mark.parametrize("mode", ["rl", "prompted"])
+def test_all_files_are_looked_at_first_however_few_may_run_at_once(mode, endpoint, tmp_path):
+    other = tmp_path / "other.png"
+    other.write_bytes(CLOCK.read_bytes() + b"x")
+    media = [("image", CLOCK), ("image", other)]
+    looks = iter(["12:34", "56:78"])
+    work = lambda r: next(looks) if "Look at the picture" in last_text(r) else "Answer: 1"  # noqa: E731
+    turn = ANSWER if mode == "rl" else final("1")
+    options = {"work": work, "media": media, "mode": mode, "parallel": 1}
+    _, server = run(endpoint, tmp_path, turn, **options)
+    assert "clock.png: 12:34\nother.png: 56:78" in mains(server)[0] and len(mains(server)) == 1
+
+
 def test_files_are_looked_at_before_the_first_turn(endpoint, tmp_path):
     work = lambda r: "12:34" if "Look at the picture" in last_text(r) else "Answer: 1"  # noqa: E731
     _, server = run(endpoint, tmp_path, ANSWER, work=work, media=[("image", CLOCK)])
