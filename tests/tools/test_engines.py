@@ -10,7 +10,6 @@ import time
 import types
 import wave
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -25,7 +24,7 @@ from orchestra.vocabulary import BudgetExceeded, EndpointError
 from tests.conftest import ROOT
 from tests.scripted import Raw
 from tests.tools.conftest import whisper
-from tests.tools.media import film
+from tests.tools.media import film, toned
 from tools import ToolError, audio, image, sound
 
 CLOCK = ROOT / "fixtures" / "media" / "clock.png"
@@ -53,23 +52,6 @@ def transcribing(bench, endpoint):
         return tools, server
 
     return make
-
-
-def toned(path: Path, codec: str, seconds: float = 1.0) -> Path:
-    """A tone, encoded."""
-    with av.open(str(path), "w") as target:
-        stream = target.add_stream(codec, rate=48000, layout="mono")
-        wave_ = (numpy.sin(numpy.arange(int(48000 * seconds)) / 20) * 9000).astype(numpy.int16)
-        frame = av.AudioFrame.from_ndarray(wave_[None, :], format="s16", layout="mono")
-        frame.rate = 48000
-        size = stream.codec_context.frame_size or 1024
-        resampler = av.AudioResampler(stream.codec_context.format, "mono", 48000, size)
-        at = 0
-        for piece in (*resampler.resample(frame), *resampler.resample(None)):
-            piece.pts, piece.time_base, at = at, Fraction(1, 48000), at + piece.samples
-            target.mux(stream.encode(piece))
-        target.mux(stream.encode(None))
-    return path
 
 
 # ---- pictures
