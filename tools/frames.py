@@ -28,9 +28,9 @@ def frames(path: Path, count: int, start_s: float, end_s: float | None) -> Itera
     shown = False
     try:
         with sound.opened(path) as source:
-            if not source.streams.video:
+            stream = sound.stream_of(source, "video")
+            if stream is None:
                 raise ToolError(say("tools/notes", "no_pictures", name=path.name))
-            stream = source.streams.video[0]
             stream.codec_context.thread_count = THREADS
             length_s = _length_s(source, stream)
             end = min(length_s, end_s) if end_s is not None else length_s

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 RATE = 16_000  # samples a second
 QUIET_S = 0.2  # a part ends in the middle of the quietest moment this long
 SEARCH = 0.3  # looked for in this last share of a part
+SHORTEST_S = 0.1  # endpoints refuse less
 SILENCE = 60  # a part whose samples all stay below it (of 32768) holds nothing to hear
 
 
@@ -74,7 +75,10 @@ def quietest(samples: Samples) -> int:
 
 
 def is_silent(samples: Samples) -> bool:
-    return not len(samples) or max(int(samples.max()), -int(samples.min())) < SILENCE
+    """Whether there is nothing to hear."""
+    if len(samples) < SHORTEST_S * RATE:
+        return True
+    return max(int(samples.max()), -int(samples.min())) < SILENCE
 
 
 def as_wav(samples: Samples) -> bytes:
@@ -112,6 +116,11 @@ def opened(path: Path) -> Iterator[Any]:
         yield source
 
 
+def stream_of(source: Any, kind: str) -> Any:
+    """The first stream of a kind that can be decoded; None where there is none."""
+    return next((s for s in source.streams if s.type == kind and s.codec_context), None)
+
+
 def _blocks(path: Path, start_s: float, end_s: float | None) -> Iterator[Samples]:
     """The samples as they are decoded, about a second at a time; of a damaged file all that came
     before the error.
@@ -120,13 +129,14 @@ def _blocks(path: Path, start_s: float, end_s: float | None) -> Iterator[Samples
     import numpy
 
     with opened(path) as source:
-        if not source.streams.audio:
+        stream = stream_of(source, "audio")
+        if stream is None:
             raise ToolError(say("tools/notes", "no_sound", name=path.name))
         resampler = av.AudioResampler(format="s16", layout="mono", rate=RATE)
         pending: list[Samples] = []
         failure: Exception | None = None
         try:
-            for frame in _frames(source, start_s, end_s):
+            for frame in _frames(source, stream, start_s, end_s):
                 pending += _samples(resampler.resample(frame))
                 if sum(map(len, pending)) >= RATE:
                     yield numpy.concatenate(pending)
@@ -139,14 +149,14 @@ def _blocks(path: Path, start_s: float, end_s: float | None) -> Iterator[Samples
             raise failure
 
 
-def _frames(source: Any, start_s: float, end_s: float | None) -> Iterator[Any]:
+def _frames(source: Any, stream: Any, start_s: float, end_s: float | None) -> Iterator[Any]:
     """What is decoded of the window; its times count from the start of the file, as shown."""
     import av
 
     origin_s = (source.start_time or 0) / av.time_base
     if start_s > 0:
         source.seek(int((start_s + origin_s) * av.time_base))
-    for frame in source.decode(source.streams.audio[0]):
+    for frame in source.decode(stream):
         at = None if frame.time is None else frame.time - origin_s
         if end_s is not None and at is not None and at >= end_s:
             return

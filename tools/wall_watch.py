@@ -35,7 +35,7 @@ def converse(
     """Give the input in and take the output out, until the program ends or goes too far."""
     assert process.stdin and process.stdout
     deadline = time.monotonic() + timeout_s
-    watch, shared = time.monotonic() + WATCH_S, _shared_bytes()
+    watch, least = time.monotonic() + WATCH_S, _shared_bytes()
     output, talks = bytearray(), True
     with selectors.DefaultSelector() as selector:
         os.set_blocking(process.stdin.fileno(), False)
@@ -56,7 +56,9 @@ def converse(
             if time.monotonic() >= deadline:
                 return bytes(output), "timeout"
             if time.monotonic() >= watch:
-                if excess := _excess(process.pid, shared) or _overfull(folder):
+                shared = _shared_bytes()
+                least = min(least, shared)  # what ran before may still be giving its back
+                if excess := _excess(process.pid, shared - least) or _overfull(folder):
                     return bytes(output), excess
                 watch = time.monotonic() + WATCH_S
     return bytes(output), "flood"
@@ -84,7 +86,7 @@ def _give(
 
 
 def _excess(root: int, shared: int) -> Ended | None:
-    """What limits of a process do not see: all its processes together. `shared`: see below."""
+    """What limits of a process do not see: all of its processes, `shared` bytes beside them."""
     family, grown = {root}, True
     rows = list(_processes())
     while grown:
@@ -93,7 +95,7 @@ def _excess(root: int, shared: int) -> Ended | None:
     if len(family) > MAX_PROCESSES:
         return "processes"
     resident = sum(size for pid, _, size in rows if pid in family)
-    if max(resident, _shared_bytes() - shared) > MAX_MEMORY_BYTES:
+    if max(resident, shared) > MAX_MEMORY_BYTES:
         return "memory"
     return "disk" if sum(map(_written_bytes, family)) > MAX_WRITTEN_BYTES else None
 
