@@ -7,10 +7,11 @@ as in a REPL.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestra.prompts import fenced, say
+from orchestra.prompts import DATA_CHARS, fenced, say
 from tools import Environment, ToolError, tool, wall
 from tools.wall_commands import Wall
 
@@ -22,6 +23,7 @@ PLAIN = re.compile(f"{WORD}( {WORD}){{0,2}}")  # can pass for no instruction and
 UNSEEN = re.compile(
     "[\0-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\U000e0000-\U000e007f]"
 )
+Quote = Callable[[str], str]
 RUNNER = Path(__file__).with_name("code_runner.py")
 
 
@@ -57,36 +59,40 @@ def run(
     folder: Path,
     media: Path | None = None,
     level: Wall | None = None,
+    quote: Quote | None = None,
 ) -> dict[str, Any]:
-    """The observation of one program, how it ended if not well, and the wall it ran behind."""
+    """The observation of one program, whether it ended well, and the wall it ran behind. `quote`:
+    how what it printed is shown, as data where nothing else is said.
+    """
     ran = wall.confined(
         RUNNER, [code_type], code.encode("utf-8", "replace"), timeout_s, folder, media,
         MAX_OUTPUT_BYTES, wall=level,
     )  # fmt: skip
     text = ran.output.decode("utf-8", "replace").replace("\r\n", "\n").rstrip()
     well = ran.ended == "end" and not ran.status
-    return {"observation": _observation(ran, text, timeout_s), "well": well, "wall": ran.wall}
+    observed = _observation(ran, text, timeout_s, quote or quoted)
+    return {"observation": observed, "well": well, "wall": ran.wall}
 
 
-def _observation(ran: wall.Ran, text: str, timeout_s: float) -> str:
+def _observation(ran: wall.Ran, text: str, timeout_s: float, quote: Quote) -> str:
     if ran.ended == "timeout":
-        return say("notes", "code_timeout", seconds=f"{timeout_s:g}", output=_quoted(text))
+        return say("notes", "code_timeout", seconds=f"{timeout_s:g}", output=quote(text))
     if ran.ended == "flood":
-        shown = _quoted(text[:SHOWN_CHARS])
+        shown = quote(text[:SHOWN_CHARS])
         return say("notes", "code_flood", limit=MAX_OUTPUT_BYTES, output=shown)
     if ran.ended != "end":
-        return say("tools/notes", f"code_{ran.ended}", output=_quoted(text[:SHOWN_CHARS]))
+        return say("tools/notes", f"code_{ran.ended}", output=quote(text[:SHOWN_CHARS]))
     if ran.status:
-        return say("notes", "code_failed", status=ran.status, output=_quoted(text))
-    return _quoted(text) if text else say("notes", "code_silent")
+        return say("notes", "code_failed", status=ran.status, output=quote(text))
+    return quote(text) if text else say("notes", "code_silent")
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str, limit: int = DATA_CHARS) -> str:
     """What a program printed, as data: it may have read it in a file. What a terminal would obey
     and what nobody would see is spelled out.
 
-    >>> _quoted("2025-09-23 05:49:00 UTC")
+    >>> quoted("2025-09-23 05:49:00 UTC")
     '2025-09-23 05:49:00 UTC'
     """
     shown = UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text) or "-"
-    return shown if PLAIN.fullmatch(shown) else fenced(shown)
+    return shown if PLAIN.fullmatch(shown) else fenced(shown, limit)
