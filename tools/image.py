@@ -68,7 +68,7 @@ def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
         content += [{"type": "text", "text": place}] if place else []
         content += [{"type": "image_url", "image_url": {"url": url}}]
     backend = env.pool[engine.backend]
-    return env.chat(backend, [{"role": "user", "content": content}], env.purse).text
+    return fenced(env.chat(backend, [{"role": "user", "content": content}], env.purse).text)
 
 
 def pictures(path: Path) -> Iterator[Picture]:

@@ -70,7 +70,7 @@ def _seen(env: Environment, file: Media, query: str, key: dict[str, Any]) -> str
         )
     backend = env.pool[engine.backend]
     answer = env.chat(backend, [{"role": "user", "content": content}], env.purse).text
-    return say("tools/notes", "video_seen", name=file.name, times=times, answer=answer)
+    return say("tools/notes", "video_seen", name=file.name, times=times, answer=fenced(answer))
 
 
 def read_frames(path: Path, *window: Any) -> list[tuple[str, str]]:

@@ -28,7 +28,9 @@ def program(level, tmp_path):
     """Run a program behind each wall, in the folder of one sub-agent."""
 
     def run(text: str, kind: str = "python", timeout_s: float = 10) -> str:
-        return code.run(text, kind, timeout_s, tmp_path / "work", level=level)["observation"]
+        return code.run(text, kind, timeout_s, tmp_path / "work", level=level, marked=True)[
+            "observation"
+        ]
 
     return run
 
