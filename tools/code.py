@@ -6,22 +6,16 @@ as in a REPL.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestra.prompts import fenced, say
-from tools import Environment, ToolError, tool, wall
+from orchestra.prompts import say
+from tools import Environment, ToolError, reading, tool, wall
 from tools.wall_commands import Wall
 
 MAX_TIMEOUT_S = 60
 MAX_OUTPUT_BYTES = 200_000
 SHOWN_CHARS = 2000  # of a flood
-WORD = r"[\w.,:+*/%()'-]{0,39}[\w.,+*/%()'-]"
-PLAIN = re.compile(f"{WORD}( {WORD}){{0,2}}")  # can pass for no instruction and for no mark
-UNSEEN = re.compile(
-    "[\0-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\U000e0000-\U000e007f]"
-)
 RUNNER = Path(__file__).with_name("code_runner.py")
 
 
@@ -79,7 +73,7 @@ def run(
 
 def _observation(ran: wall.Ran, text: str, timeout_s: float, marked: bool) -> str:
     text = text if ran.ended in ("end", "timeout") else text[:SHOWN_CHARS]
-    output = _quoted(text) if marked else text
+    output = reading.quoted(text) if marked else text
     if ran.ended == "timeout":
         return say("notes", "code_timeout", seconds=f"{timeout_s:g}", output=output or "-")
     if ran.ended == "flood":
@@ -89,14 +83,3 @@ def _observation(ran: wall.Ran, text: str, timeout_s: float, marked: bool) -> st
     if ran.status:
         return say("notes", "code_failed", status=ran.status, output=output or "-")
     return output or say("notes", "code_silent")
-
-
-def _quoted(text: str) -> str:
-    """What a program printed, as data: it may have read it in a file. What a terminal would obey
-    and what nobody would see is spelled out.
-
-    >>> _quoted("2025-09-23 05:49:00 UTC")
-    '2025-09-23 05:49:00 UTC'
-    """
-    shown = UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-    return shown if not shown or PLAIN.fullmatch(shown) else fenced(shown)
