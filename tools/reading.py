@@ -86,8 +86,8 @@ def side_by_side(
 
 
 def quoted(text: str) -> str:
-    """What a program printed or a model saw, as data: it may come from a file. What a terminal would
-    obey and what nobody would see is spelled out.
+    """What a program printed or a model saw, as data: it may come from a file. What a terminal
+    would obey and what nobody would see is spelled out.
 
     >>> quoted("2025-09-23 05:49:00 UTC")
     '2025-09-23 05:49:00 UTC'
