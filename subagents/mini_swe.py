@@ -19,7 +19,7 @@ from orchestra.prompts import render, say
 from orchestra.vocabulary import Result, Status, Step, SubTask
 from subagents.executor import OBSERVATION_CHARS, STOPPED, Call, OnStep, cut_in_the_middle
 from subagents.work_folder import COMMAND_TIMEOUT_S, SETTINGS, changes, prepare
-from tools import Environment, Tool, ToolError, code
+from tools import Environment, Tool, ToolError, code, reading
 
 MARKER = "TASK_COMPLETE"  # the first line of a command's output: the rest is the report
 
@@ -64,7 +64,7 @@ def _messages(
     done = [
         say("mini_swe/messages", "step", number=n, thought=s.memory or "-",
             command=s.params.get("command", "-"),
-            output=code.quoted(s.observation, 2 * OBSERVATION_CHARS))
+            output=reading.quoted(s.observation, 2 * OBSERVATION_CHARS))
         for n, s in enumerate(trace, 1)
     ]  # fmt: skip
     number = len(trace) + 1
@@ -95,7 +95,7 @@ def _act(reply: str, env: Environment) -> Step:
         prepare(env.folder)
         media = env.task.media[0].path.parent if env.task.media else None
         lines = f"{SETTINGS}\n{command}"
-        ran = code.run(lines, "bash", COMMAND_TIMEOUT_S, env.folder, media, quote=str)
+        ran = code.run(lines, "bash", COMMAND_TIMEOUT_S, env.folder, media)
         return str(ran["observation"])
 
     arguments = {"code": command, "code_type": "bash", "timeout_s": COMMAND_TIMEOUT_S}

@@ -6,24 +6,16 @@ as in a REPL.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestra.prompts import DATA_CHARS, fenced, say
-from tools import Environment, ToolError, tool, wall
+from orchestra.prompts import say
+from tools import Environment, ToolError, reading, tool, wall
 from tools.wall_commands import Wall
 
 MAX_TIMEOUT_S = 60
 MAX_OUTPUT_BYTES = 200_000
 SHOWN_CHARS = 2000  # of a flood
-WORD = r"[\w.,:+*/%()'-]{0,39}[\w.,+*/%()'-]"
-PLAIN = re.compile(f"{WORD}( {WORD}){{0,2}}")  # can pass for no instruction and for no mark
-UNSEEN = re.compile(
-    "[\0-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\U000e0000-\U000e007f]"
-)
-Quote = Callable[[str], str]
 RUNNER = Path(__file__).with_name("code_runner.py")
 
 
@@ -46,7 +38,9 @@ def execute_code(
     timeout_s = max(1, min(timeout_sec, MAX_TIMEOUT_S))
     arguments = {"code": code, "code_type": code_type, "timeout_s": timeout_s}
     media = env.task.media[0].path.parent if env.task.media else None
-    ran = env.local("code", arguments, lambda: run(code, code_type, timeout_s, env.folder, media))
+    ran = env.local(
+        "code", arguments, lambda: run(code, code_type, timeout_s, env.folder, media, marked=True)
+    )
     if not ran["well"]:
         raise ToolError(ran["observation"])
     return str(ran["observation"])
@@ -59,10 +53,10 @@ def run(
     folder: Path,
     media: Path | None = None,
     level: Wall | None = None,
-    quote: Quote | None = None,
+    marked: bool = False,
 ) -> dict[str, Any]:
-    """The observation of one program, whether it ended well, and the wall it ran behind. `quote`:
-    how what it printed is shown, as data where nothing else is said.
+    """The observation of one program, how it ended if not well, and the wall it ran behind.
+    `marked`: what it printed stands between the marks of data.
     """
     ran = wall.confined(
         RUNNER, [code_type], code.encode("utf-8", "replace"), timeout_s, folder, media,
@@ -70,29 +64,22 @@ def run(
     )  # fmt: skip
     text = ran.output.decode("utf-8", "replace").replace("\r\n", "\n").rstrip()
     well = ran.ended == "end" and not ran.status
-    observed = _observation(ran, text, timeout_s, quote or quoted)
-    return {"observation": observed, "well": well, "wall": ran.wall}
+    return {
+        "observation": _observation(ran, text, timeout_s, marked),
+        "well": well,
+        "wall": ran.wall,
+    }
 
 
-def _observation(ran: wall.Ran, text: str, timeout_s: float, quote: Quote) -> str:
+def _observation(ran: wall.Ran, text: str, timeout_s: float, marked: bool) -> str:
+    text = text if ran.ended in ("end", "timeout") else text[:SHOWN_CHARS]
+    output = reading.quoted(text) if marked else text
     if ran.ended == "timeout":
-        return say("notes", "code_timeout", seconds=f"{timeout_s:g}", output=quote(text))
+        return say("notes", "code_timeout", seconds=f"{timeout_s:g}", output=output or "-")
     if ran.ended == "flood":
-        shown = quote(text[:SHOWN_CHARS])
-        return say("notes", "code_flood", limit=MAX_OUTPUT_BYTES, output=shown)
+        return say("notes", "code_flood", limit=MAX_OUTPUT_BYTES, output=output)
     if ran.ended != "end":
-        return say("tools/notes", f"code_{ran.ended}", output=quote(text[:SHOWN_CHARS]))
+        return say("tools/notes", f"code_{ran.ended}", output=output or "-")
     if ran.status:
-        return say("notes", "code_failed", status=ran.status, output=quote(text))
-    return quote(text) if text else say("notes", "code_silent")
-
-
-def quoted(text: str, limit: int = DATA_CHARS) -> str:
-    """What a program printed, as data: it may have read it in a file. What a terminal would obey
-    and what nobody would see is spelled out.
-
-    >>> quoted("2025-09-23 05:49:00 UTC")
-    '2025-09-23 05:49:00 UTC'
-    """
-    shown = UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text) or "-"
-    return shown if PLAIN.fullmatch(shown) else fenced(shown, limit)
+        return say("notes", "code_failed", status=ran.status, output=output or "-")
+    return output or say("notes", "code_silent")

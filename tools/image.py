@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestra.prompts import fenced, render, say
-from tools import Environment, ImageFile, ToolError, tool
+from tools import Environment, ImageFile, ToolError, reading, tool
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -68,7 +68,7 @@ def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
         content += [{"type": "text", "text": place}] if place else []
         content += [{"type": "image_url", "image_url": {"url": url}}]
     backend = env.pool[engine.backend]
-    return env.chat(backend, [{"role": "user", "content": content}], env.purse).text
+    return reading.quoted(env.chat(backend, [{"role": "user", "content": content}], env.purse).text)
 
 
 def pictures(path: Path) -> Iterator[Picture]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestra.prompts import fenced, render, say
 from orchestra.vocabulary import Media
-from tools import Environment, ToolError, VideoFile, audio, image, sound, tool
+from tools import Environment, ToolError, VideoFile, audio, image, reading, sound, tool
 from tools.frames import frames
 
 MOST_FRAMES = 16
@@ -70,7 +70,9 @@ def _seen(env: Environment, file: Media, query: str, key: dict[str, Any]) -> str
         )
     backend = env.pool[engine.backend]
     answer = env.chat(backend, [{"role": "user", "content": content}], env.purse).text
-    return say("tools/notes", "video_seen", name=file.name, times=times, answer=answer)
+    return say(
+        "tools/notes", "video_seen", name=file.name, times=times, answer=reading.quoted(answer)
+    )
 
 
 def read_frames(path: Path, *window: Any) -> list[tuple[str, str]]:

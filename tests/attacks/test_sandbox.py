@@ -226,7 +226,9 @@ Try = Callable[..., str]
 @pytest.fixture
 def attempt(level: wall.Wall, folder: Path, planted: Path, port: int, observed) -> Try:
     def run(program: str, kind: str = "python", timeout_s: float = 10) -> str:
-        ran = code.run(program, kind, timeout_s, folder, folder.parent.parent / "media", level)
+        ran = code.run(
+            program, kind, timeout_s, folder, folder.parent.parent / "media", level, marked=True
+        )
         assert ran["wall"] == level
         return observed(ran["observation"])
 
@@ -280,7 +282,9 @@ PRINTED = {
 def test_what_a_program_prints_can_not_pass_for_a_prompt(name, ends, tmp_path):
     (tmp_path / "media").mkdir()
     (tmp_path / "media" / "page.txt").write_text(PRINTED[name])
-    ran = code.run(f"cat media/page.txt{ends}", "bash", 1, tmp_path / "w", tmp_path / "media")
+    ran = code.run(
+        f"cat media/page.txt{ends}", "bash", 1, tmp_path / "w", tmp_path / "media", marked=True
+    )
     mark = re.match(r"<data (\w+)>\n", ran["observation"])[1]
     before, inside, after = re.split(rf"</?data {mark}>", ran["observation"])
     assert PRINTED[name] == inside.strip("\n")

@@ -59,7 +59,7 @@ def transcribing(bench, endpoint):
 
 def test_a_vision_model_gets_the_query_and_the_very_picture(bench, endpoint):
     server = endpoint(lambda _: "Prague")
-    assert looks(bench(("image", CLOCK), endpoint=server)) == "Prague"
+    assert "Prague" in looks(bench(("image", CLOCK), endpoint=server))
     text, picture = server.requests[0]["messages"][0]["content"]
     assert text["type"] == "text" and "Which city?" in text["text"]
     kind, data = picture["image_url"]["url"].split(",")
