@@ -62,7 +62,7 @@ from orchestra.vocabulary import (
     Task,
 )
 from subagents import SubAgents
-from tools import Environment, Tool, all_tools, tools_for
+from tools import Environment, Tool, all_tools, engines, tools_for
 from tools.own import own_tools
 
 
@@ -200,6 +200,7 @@ def orchestrate(
     folder = run_folder.create(Path(out) if out else run_folder.default_path())
     with run_folder.locked(folder), run_folder.removed_if_unused(folder):
         task = Task(question, media_files.copy_into(folder, files))
+        engines.check(task, pool)
         if workdir:
             repository.copy_into(folder, Path(workdir))
         manifest = Manifest(task, pool, options)

@@ -91,11 +91,11 @@ def twenty_frames(folder: Path) -> Callable[[], Any]:
 
 
 def long_video(folder: Path) -> Callable[[], Any]:
-    from tools import video
+    from tools import frames, video
 
     path = folder / "film.mp4"
     film(path, 7200, 1)
-    return lambda: [video._jpeg(picture) for _, picture in video.frames(path, 16, 0.0, None)]
+    return lambda: [video._jpeg(picture) for _, picture in frames.frames(path, 16, 0.0, None)]
 
 
 def large_picture(folder: Path) -> Callable[[], Any]:

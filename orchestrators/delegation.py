@@ -59,17 +59,16 @@ def task_schema(backends: Sequence[str], tools: Sequence[str]) -> dict[str, Any]
 
 
 def decision_schema_of(delegation: dict[str, Any], last_chance: bool) -> dict[str, Any]:
-    """y_t by the schema of a delegation's params; one alternative an action, since a loose schema
-    lets small models mix the two.
+    """y_t by the schema of a delegation's params. A loose one lets small models mix the actions.
+    The reasoning comes first: who names the action first has decided before he reasons.
     """
 
-    def alternative(name: str, params: dict[str, Any]) -> dict[str, Any]:
+    def reasoned(name: str, params: dict[str, Any]) -> dict[str, Any]:
         return closed_object({"reasoning": TEXT, "action": const(name), "params": params})
 
-    complete = alternative("complete", closed_object({"answer": TEXT}))
-    return (
-        complete if last_chance else {"anyOf": [alternative("delegate_task", delegation), complete]}
-    )
+    complete = reasoned("complete", closed_object({"answer": TEXT}))
+    delegate = reasoned("delegate_task", delegation)
+    return complete if last_chance else {"anyOf": [delegate, complete]}
 
 
 def read_decision(

@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 
 from orchestra.prompts import render, say
 from orchestra.vocabulary import Result, Status, Step, SubTask
-from subagents.executor import STOPPED, Call, OnStep, cut_in_the_middle
+from subagents.executor import OBSERVATION_CHARS, STOPPED, Call, OnStep, cut_in_the_middle
 from subagents.work_folder import COMMAND_TIMEOUT_S, SETTINGS, changes, prepare
-from tools import Environment, Tool, ToolError, code
+from tools import Environment, Tool, ToolError, code, reading
 
 MARKER = "TASK_COMPLETE"  # the first line of a command's output: the rest is the report
 
@@ -62,8 +62,9 @@ def _messages(
     u: SubTask, env: Environment, trace: Sequence[Step], steps: int
 ) -> list[dict[str, str]]:
     done = [
-        say("mini_swe/messages", "step", number=n, thought=s.memory or "-", output=s.observation,
-            command=s.params.get("command", "-"))
+        say("mini_swe/messages", "step", number=n, thought=s.memory or "-",
+            command=s.params.get("command", "-"),
+            output=reading.quoted(s.observation, 2 * OBSERVATION_CHARS))
         for n, s in enumerate(trace, 1)
     ]  # fmt: skip
     number = len(trace) + 1
@@ -93,7 +94,8 @@ def _act(reply: str, env: Environment) -> Step:
     def execute() -> str:
         prepare(env.folder)
         media = env.task.media[0].path.parent if env.task.media else None
-        ran = code.run(f"{SETTINGS}\n{command}", "bash", COMMAND_TIMEOUT_S, env.folder, media)
+        lines = f"{SETTINGS}\n{command}"
+        ran = code.run(lines, "bash", COMMAND_TIMEOUT_S, env.folder, media)
         return str(ran["observation"])
 
     arguments = {"code": command, "code_type": "bash", "timeout_s": COMMAND_TIMEOUT_S}

@@ -19,8 +19,8 @@ from orchestra.pool import Engine
 from orchestra.prompts import DATA_CHARS, fenced, render, say
 from orchestra.vocabulary import Media
 from tools import AudioFile, Environment, ToolError, reading, sound, tool
+from tools.engines import WHISPER
 
-WHISPER = "WHISPER_MODEL"  # a faster-whisper folder or model name
 WHISPER_S = 28.0  # Whisper hears 30 s at a time
 ENDPOINT_S = 120.0  # of 16 kHz mono WAV: 3.8 MB
 HINT_CHARS = 400
@@ -132,4 +132,8 @@ def _whisper_model(name: str) -> Any:
         from faster_whisper import WhisperModel
     except ImportError:
         raise ToolError(say("notes", "no_engine", what="faster-whisper")) from None
-    return WhisperModel(name, device="cpu", compute_type="int8")
+    try:
+        return WhisperModel(name, device="cpu", compute_type="int8")
+    except (OSError, ValueError, RuntimeError) as error:  # not there, no network, or damaged
+        why = str(error).splitlines()[0]
+        raise ToolError(say("notes", "broken_engine", what=f"{WHISPER} {name}", why=why)) from None

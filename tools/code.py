@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestra.prompts import say
-from tools import Environment, ToolError, tool, wall
+from tools import Environment, ToolError, reading, tool, wall
+from tools.wall_commands import Wall
 
 MAX_TIMEOUT_S = 60
 MAX_OUTPUT_BYTES = 200_000
@@ -37,7 +38,9 @@ def execute_code(
     timeout_s = max(1, min(timeout_sec, MAX_TIMEOUT_S))
     arguments = {"code": code, "code_type": code_type, "timeout_s": timeout_s}
     media = env.task.media[0].path.parent if env.task.media else None
-    ran = env.local("code", arguments, lambda: run(code, code_type, timeout_s, env.folder, media))
+    ran = env.local(
+        "code", arguments, lambda: run(code, code_type, timeout_s, env.folder, media, marked=True)
+    )
     if not ran["well"]:
         raise ToolError(ran["observation"])
     return str(ran["observation"])
@@ -49,25 +52,34 @@ def run(
     timeout_s: float,
     folder: Path,
     media: Path | None = None,
-    level: wall.Wall | None = None,
+    level: Wall | None = None,
+    marked: bool = False,
 ) -> dict[str, Any]:
-    """The observation of one program, how it ended if not well, and the wall it ran behind."""
+    """The observation of one program, how it ended if not well, and the wall it ran behind.
+    `marked`: what it printed stands between the marks of data.
+    """
     ran = wall.confined(
         RUNNER, [code_type], code.encode("utf-8", "replace"), timeout_s, folder, media,
         MAX_OUTPUT_BYTES, wall=level,
     )  # fmt: skip
-    text = ran.output.decode("utf-8", "replace").rstrip()
+    text = ran.output.decode("utf-8", "replace").replace("\r\n", "\n").rstrip()
     well = ran.ended == "end" and not ran.status
-    return {"observation": _observation(ran, text, timeout_s), "well": well, "wall": ran.wall}
+    return {
+        "observation": _observation(ran, text, timeout_s, marked),
+        "well": well,
+        "wall": ran.wall,
+    }
 
 
-def _observation(ran: wall.Ran, text: str, timeout_s: float) -> str:
+def _observation(ran: wall.Ran, text: str, timeout_s: float, marked: bool) -> str:
+    text = text if ran.ended in ("end", "timeout") else text[:SHOWN_CHARS]
+    output = reading.quoted(text) if marked else text
     if ran.ended == "timeout":
-        return say("notes", "code_timeout", seconds=f"{timeout_s:g}", output=text or "-")
+        return say("notes", "code_timeout", seconds=f"{timeout_s:g}", output=output or "-")
     if ran.ended == "flood":
-        return say("notes", "code_flood", limit=MAX_OUTPUT_BYTES, output=text[:SHOWN_CHARS])
+        return say("notes", "code_flood", limit=MAX_OUTPUT_BYTES, output=output)
     if ran.ended != "end":
-        return say("tools/notes", f"code_{ran.ended}", output=text[:SHOWN_CHARS] or "-")
+        return say("tools/notes", f"code_{ran.ended}", output=output or "-")
     if ran.status:
-        return say("notes", "code_failed", status=ran.status, output=text or "-")
-    return text or say("notes", "code_silent")
+        return say("notes", "code_failed", status=ran.status, output=output or "-")
+    return output or say("notes", "code_silent")

@@ -7,13 +7,26 @@ project.
 import ast
 import os
 import sys
+import tempfile
 import traceback
+
+LONGEST_ARGUMENT = 100_000  # bytes; Linux takes 131,071
+
+
+def bash(code: bytes) -> None:
+    if len(code) < LONGEST_ARGUMENT and b"\0" not in code:
+        os.execvp("bash", [b"bash", b"-c", code])
+    with tempfile.TemporaryFile() as script:
+        script.write(code)
+        script.flush()
+        os.set_inheritable(script.fileno(), True)
+        os.execvp("bash", ["bash", f"/dev/fd/{script.fileno()}"])
 
 
 def main() -> None:
-    code = sys.stdin.buffer.read().decode()
+    code = sys.stdin.buffer.read()
     if sys.argv[1] == "bash":
-        os.execvp("bash", ["bash", "-c", code])
+        bash(code)
     space = {"__name__": "__main__"}
     try:
         body = ast.parse(code, "<code>").body
@@ -23,7 +36,9 @@ def main() -> None:
             value = eval(compile(ast.Expression(last.value), "<code>", "eval"), space)
             if value is not None:
                 print(repr(value))
-    except Exception:
+    except SystemExit:
+        raise
+    except BaseException:  # the program's own, whatever it is
         kind, value, trace = sys.exc_info()
         while trace and trace.tb_frame.f_code.co_filename != "<code>":
             trace = trace.tb_next

@@ -9,14 +9,16 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
+import struct
 import threading
+import zlib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestra.prompts import fenced, render, say
-from tools import Environment, ImageFile, ToolError, tool
+from tools import Environment, ImageFile, ToolError, reading, tool
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -27,6 +29,11 @@ QUICK_SIDE = 960  # pixels
 MAX_DECODED_BYTES = 256 << 20  # of one frame in memory; JPEG is made smaller while it is decoded
 AS_IT_IS = ("PNG", "JPEG", "WEBP", "GIF")  # what endpoints take
 LOSSY = ("JPEG", "MPO", "WEBP", "HEIF", "AVIF")
+DAMAGED = (  # what Pillow's parsers raise where the bytes make no sense
+    *(OSError, ValueError, SyntaxError, RuntimeError, TypeError, LookupError, EOFError),
+    *(ArithmeticError, MemoryError, struct.error, zlib.error),
+)
+READABLE = (*AS_IT_IS, *LOSSY, "BMP", "DIB", "TIFF", "JPEG2000", "ICO", "PPM", "TGA", "PCX")
 _ocr_turn = threading.Lock()
 
 
@@ -61,7 +68,7 @@ def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
         content += [{"type": "text", "text": place}] if place else []
         content += [{"type": "image_url", "image_url": {"url": url}}]
     backend = env.pool[engine.backend]
-    return env.chat(backend, [{"role": "user", "content": content}], env.purse).text
+    return reading.quoted(env.chat(backend, [{"role": "user", "content": content}], env.purse).text)
 
 
 def pictures(path: Path) -> Iterator[Picture]:
@@ -118,10 +125,12 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         from pillow_heif import register_heif_opener
 
         register_heif_opener()
+    Image.init()
+    formats = [name for name in READABLE if name in Image.OPEN]  # no other parser sees the file
     try:
-        with Image.open(path) as file:
+        with Image.open(path, formats=formats) as file:
             yield file
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except (*DAMAGED, Image.DecompressionBombError) as error:
         reason = str(error).replace(str(path), path.name)
         raise ToolError(say("notes", "unreadable", name=path.name, reason=reason)) from None
 
@@ -132,6 +141,7 @@ def _small(file: Image.Image, again: bool) -> Image.Image:
 
     file.draft("RGB", (MAX_SIDE, MAX_SIDE))  # a JPEG is never decoded larger than needed
     depth = 1 if file.mode in ("1", "L", "P") else 2 if file.mode.startswith("I;16") else 4
+    depth = 8 if again else depth  # an animation holds two canvases
     if file.width * file.height * depth > MAX_DECODED_BYTES:
         size = f"{file.width} x {file.height} {file.format}"
         raise ToolError(
@@ -141,6 +151,7 @@ def _small(file: Image.Image, again: bool) -> Image.Image:
     if image.mode.startswith("I"):
         image = image.point(lambda v: v / 256).convert("L")  # 16 bits a pixel
     elif image.mode == "P":
+        image.thumbnail((2 * MAX_SIDE, 2 * MAX_SIDE))  # it takes four times the memory below
         image = image.convert("RGBA")
     image.thumbnail((MAX_SIDE, MAX_SIDE))
     image = ImageOps.exif_transpose(image)

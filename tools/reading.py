@@ -1,18 +1,26 @@
-"""A query answered from a text that may be longer than a prompt: in parts, side by side."""
+"""A query answered from a text that may be longer than a prompt: in parts, side by side. And how
+what tools found is quoted.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from orchestra.call import current_call
 from orchestra.money import Purse
-from orchestra.prompts import fenced, render, say
+from orchestra.prompts import DATA_CHARS, fenced, render, say
 from tools import Environment
 
 PART_CHARS = 24_000
 MAX_PARTS = 8
 SIDE_BY_SIDE = 4
+WORD = r"[\w.,:+*/%()'-]{0,39}[\w.,+*/%()'-]"
+PLAIN = re.compile(f"{WORD}( {WORD}){{0,2}}")  # can pass for no instruction and for no mark
+UNSEEN = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\U000e0000-\U000e007f]"
+)
 
 
 def answer_from(env: Environment, query: str, text: str, source: str) -> str:
@@ -75,3 +83,14 @@ def side_by_side(
     for purse in purses:
         env.purse.join(purse)
     return [future.result() for future in futures]
+
+
+def quoted(text: str, limit: int = DATA_CHARS) -> str:
+    """What a program printed or a model saw, as data: it may come from a file. What a terminal
+    would obey and what nobody would see is spelled out.
+
+    >>> quoted("2025-09-23 05:49:00 UTC")
+    '2025-09-23 05:49:00 UTC'
+    """
+    shown = UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return shown if not shown or PLAIN.fullmatch(shown) else fenced(shown, limit)

@@ -12,6 +12,9 @@ from tools import Environment, ToolError, tool
 
 SERPER_URL = "https://google.serper.dev/search"
 SERPER_KEY = "SERPER_API_KEY"
+SERPER_AT = (
+    "SERPER_URL"  # another service that speaks Serper's format: a proxy, an intranet's search
+)
 TIMEOUT_S = 20.0
 MAX_RESULTS = 20
 
@@ -44,8 +47,9 @@ def _search(asked: dict[str, Any]) -> list[Row]:
 def serper(asked: dict[str, Any]) -> list[Row]:
     """The answer box, the knowledge graph and the pages that Serper gives. Raises ToolError."""
     headers = {"X-API-KEY": os.environ[SERPER_KEY]}
+    url = os.environ.get(SERPER_AT) or SERPER_URL
     try:
-        answer = requests.post(SERPER_URL, json=asked, headers=headers, timeout=TIMEOUT_S)
+        answer = requests.post(url, json=asked, headers=headers, timeout=TIMEOUT_S)
         answer.raise_for_status()
         found = answer.json()
     except requests.HTTPError as error:

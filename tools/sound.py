@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import wave
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 RATE = 16_000  # samples a second
 QUIET_S = 0.2  # a part ends in the middle of the quietest moment this long
 SEARCH = 0.3  # looked for in this last share of a part
+SHORTEST_S = 0.1  # endpoints refuse less
 SILENCE = 60  # a part whose samples all stay below it (of 32768) holds nothing to hear
 
 
@@ -38,7 +40,6 @@ def parts(
 
     Raises ToolError: no sound in it, or not readable from its start.
     """
-    import av
     import numpy
 
     held, at, read = numpy.zeros(0, numpy.int16), start_s, False
@@ -46,9 +47,9 @@ def parts(
     while True:
         try:
             block = next(blocks, None)
-        except (av.FFmpegError, OSError, ValueError) as error:
+        except read_errors() as error:
             if not read:
-                raise _unreadable(path, error) from None
+                raise unreadable(path, error) from None
             yield Part(at, held, broken=True)
             return
         if block is None:
@@ -74,7 +75,10 @@ def quietest(samples: Samples) -> int:
 
 
 def is_silent(samples: Samples) -> bool:
-    return not len(samples) or max(int(samples.max()), -int(samples.min())) < SILENCE
+    """Whether there is nothing to hear."""
+    if len(samples) < SHORTEST_S * RATE:
+        return True
+    return max(int(samples.max()), -int(samples.min())) < SILENCE
 
 
 def as_wav(samples: Samples) -> bytes:
@@ -96,36 +100,74 @@ def clock(seconds: float) -> str:
     return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
 
 
+def read_errors() -> tuple[type[Exception], ...]:
+    """What reading a damaged file raises."""
+    import av
+
+    return av.FFmpegError, OSError, ValueError
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """A sound or video file, read by FFmpeg. No list of other files or of URLs is followed."""
+    import av
+
+    with path.open("rb") as file, av.open(file, options={"protocol_whitelist": "none"}) as source:
+        yield source
+
+
+def stream_of(source: Any, kind: str) -> Any:
+    """The first stream of a kind that can be decoded; None where there is none."""
+    return next((s for s in source.streams if s.type == kind and s.codec_context), None)
+
+
 def _blocks(path: Path, start_s: float, end_s: float | None) -> Iterator[Samples]:
-    """The samples as they are decoded, about a second at a time."""
+    """The samples as they are decoded, about a second at a time; of a damaged file all that came
+    before the error.
+    """
     import av
     import numpy
 
-    with av.open(str(path)) as source:
-        if not source.streams.audio:
+    with opened(path) as source:
+        stream = stream_of(source, "audio")
+        if stream is None:
             raise ToolError(say("tools/notes", "no_sound", name=path.name))
-        stream = source.streams.audio[0]
         resampler = av.AudioResampler(format="s16", layout="mono", rate=RATE)
-        if start_s > 0:
-            source.seek(int(start_s * av.time_base))
         pending: list[Samples] = []
-        for frame in source.decode(stream):
-            if end_s is not None and frame.time is not None and frame.time >= end_s:
-                break
-            if frame.time is not None and frame.time + frame.samples / frame.sample_rate <= start_s:
-                continue
-            pending += _samples(resampler.resample(frame))
-            if sum(map(len, pending)) >= RATE:
-                yield numpy.concatenate(pending)
-                pending = []
+        failure: Exception | None = None
+        try:
+            for frame in _frames(source, stream, start_s, end_s):
+                pending += _samples(resampler.resample(frame))
+                if sum(map(len, pending)) >= RATE:
+                    yield numpy.concatenate(pending)
+                    pending = []
+        except read_errors() as error:
+            failure = error
         if rest := [*pending, *_samples(resampler.resample(None))]:
             yield numpy.concatenate(rest)
+        if failure:
+            raise failure
+
+
+def _frames(source: Any, stream: Any, start_s: float, end_s: float | None) -> Iterator[Any]:
+    """What is decoded of the window; its times count from the start of the file, as shown."""
+    import av
+
+    origin_s = (source.start_time or 0) / av.time_base
+    if start_s > 0:
+        source.seek(int((start_s + origin_s) * av.time_base))
+    for frame in source.decode(stream):
+        at = None if frame.time is None else frame.time - origin_s
+        if end_s is not None and at is not None and at >= end_s:
+            return
+        if at is None or at + frame.samples / frame.sample_rate > start_s:
+            yield frame
 
 
 def _samples(frames: list[Any]) -> list[Samples]:
     return [frame.to_ndarray().reshape(-1) for frame in frames]
 
 
-def _unreadable(path: Path, error: Exception) -> ToolError:
+def unreadable(path: Path, error: Exception) -> ToolError:
     reason = getattr(error, "strerror", None) or str(error)
     return ToolError(say("notes", "unreadable", name=path.name, reason=reason))

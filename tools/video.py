@@ -1,25 +1,20 @@
-"""VideoAnalysisAction: frames at even times to the image tool's engine, the sound track to the
-audio tool's, both in one observation. The video is read by seeking: memory does not grow with its
-length.
+"""VideoAnalysisAction: frames to the image tool's engine, the sound track to the audio tool's, both
+in one observation.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from orchestra.prompts import fenced, render, say
 from orchestra.vocabulary import Media
-from tools import Environment, ToolError, VideoFile, audio, image, sound, tool
+from tools import Environment, ToolError, VideoFile, audio, image, reading, sound, tool
+from tools.frames import frames
 
 MOST_FRAMES = 16
-FRAME_SIDE = 1280  # pixels
 NOISE = 24  # of 255, a pixel
-THREADS = 2  # each holds decoded frames
-
-Frame = tuple[float, Any]  # seconds, picture
 
 
 @tool("VideoAnalysisAction", "vid")
@@ -75,7 +70,9 @@ def _seen(env: Environment, file: Media, query: str, key: dict[str, Any]) -> str
         )
     backend = env.pool[engine.backend]
     answer = env.chat(backend, [{"role": "user", "content": content}], env.purse).text
-    return say("tools/notes", "video_seen", name=file.name, times=times, answer=answer)
+    return say(
+        "tools/notes", "video_seen", name=file.name, times=times, answer=reading.quoted(answer)
+    )
 
 
 def read_frames(path: Path, *window: Any) -> list[tuple[str, str]]:
@@ -99,69 +96,6 @@ def _alike(a: Any, b: Any) -> bool:
 
     extrema: Any = ImageChops.difference(a, b).getextrema()
     return all(most <= NOISE for _, most in extrema)
-
-
-def frames(path: Path, count: int, start_s: float, end_s: float | None) -> Iterator[Frame]:
-    """`count` frames at even times of the window, each in the middle of its share, upright and
-    small. Raises ToolError where none can be read.
-    """
-    import av
-
-    shown = False
-    try:
-        with av.open(str(path)) as source:
-            if not source.streams.video:
-                raise ToolError(say("tools/notes", "no_pictures", name=path.name))
-            stream = source.streams.video[0]
-            stream.codec_context.thread_count = THREADS
-            length_s = _length_s(source, stream)
-            end = min(length_s, end_s) if end_s is not None else length_s
-            if start_s >= end:
-                length = sound.clock(length_s)
-                raise ToolError(say("tools/notes", "after_the_end", name=path.name, length=length))
-            last = -1.0
-            for n in range(count):
-                t, picture = _frame_at(
-                    source, stream, start_s + (n + 0.5) * (end - start_s) / count
-                )
-                if t > last:
-                    yield t, picture
-                    last, shown = t, True
-    except (av.FFmpegError, OSError, ValueError) as error:
-        if not shown:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise ToolError(say("notes", "unreadable", name=path.name, reason=reason)) from None
-
-
-def _frame_at(source: Any, stream: Any, t: float) -> Frame:
-    """The frame that is shown at `t`."""
-    source.seek(int(t / stream.time_base) + (stream.start_time or 0), stream=stream)
-    origin = float((stream.start_time or 0) * stream.time_base)
-    best = None
-    for frame in source.decode(stream):
-        at = (frame.time or 0.0) - origin
-        if best is not None and at > t:
-            break
-        best = (max(at, 0.0), frame)
-    if best is None:
-        raise ValueError("no frame can be decoded")
-    picture = best[1].to_image()
-    if best[1].rotation:
-        picture = picture.rotate(best[1].rotation, expand=True)
-    picture.thumbnail((FRAME_SIDE, FRAME_SIDE))
-    return best[0], picture
-
-
-def _length_s(source: Any, stream: Any) -> float:
-    """The length of a video, from its packets where its header does not tell."""
-    import av
-
-    if source.duration:
-        return float(source.duration / av.time_base)
-    if stream.duration:
-        return float(stream.duration * stream.time_base)
-    ends = (p.pts * p.time_base for p in source.demux(stream) if p.pts is not None)
-    return float(max(ends, default=0)) + 0.001
 
 
 def _jpeg(picture: Any) -> str:

@@ -22,35 +22,12 @@ import zlib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 from tools import wall_watch
+from tools.wall_commands import WALLS, Box, Wall, command, environment
 
 HERE = Path(__file__).parent
-LIMITS = {
-    "RLIMIT_AS": 2 << 30,
-    "RLIMIT_FSIZE": 64 << 20,
-    "RLIMIT_NOFILE": 256,
-    "RLIMIT_CORE": 0,
-    "RLIMIT_NPROC": 128,
-}
-TMP_BYTES = 64 << 20
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # a pool a core would not fit
-SYSTEM = (
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/etc/alternatives",
-    "/etc/ld.so.cache",
-)
-
-NO_NAMESPACES = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"'
-
-Wall = Literal["bubblewrap", "unshare", "bare"]
-WALLS: tuple[Wall, ...] = ("bubblewrap", "unshare", "bare")
+NEEDS = {"bubblewrap": ("bwrap",), "unshare": ("unshare", "setpriv"), "bare": ()}
 
 
 @dataclass(frozen=True)
@@ -61,16 +38,6 @@ class Ran:
     ended: wall_watch.Ended
     status: int
     wall: Wall
-
-
-@dataclass(frozen=True)
-class Box:
-    """Where a program runs. `uid`: the user it becomes, where root starts it."""
-
-    wall: Wall
-    folder: Path
-    media: Path | None = None
-    uid: int | None = None
 
 
 def confined(
@@ -87,13 +54,15 @@ def confined(
     """Run a Python file with `given` on standard input; `errors`: standard error is output too."""
     box = make_box(wall or strongest_wall(), folder.resolve(), media)
     user = box.uid if box.wall == "bare" else None  # the other walls change it behind them
+    run = command(box, program, arguments, timeout_s)
     process = subprocess.Popen(
-        command(box, program, arguments, timeout_s),
+        run,
+        executable=shutil.which(run[0]),  # not looked for in the program's own environment
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT if errors else subprocess.DEVNULL,
         cwd=box.folder,
-        env=_environment(box.folder),
+        env=environment(box.folder),
         start_new_session=True,
         user=user,
         group=user,
@@ -102,7 +71,7 @@ def confined(
     try:
         output, ended = wall_watch.converse(process, box.folder, given, timeout_s, max_output)
     finally:
-        wall_watch.end(process, box.folder, box.uid, search=box.wall == "bare")
+        wall_watch.end(process, watched=box.wall == "bare")
     if ended == "disk":
         _empty(box.folder)
     return Ran(output[:max_output], ended, process.returncode, box.wall)
@@ -126,89 +95,6 @@ def make_box(wall: Wall, folder: Path, media: Path | None = None) -> Box:
     return Box(wall, folder, None, uid)
 
 
-# ---- the three walls -----------------------------------------------------------------------------
-
-
-def command(box: Box, program: Path, arguments: list[str], timeout_s: float) -> list[str]:
-    limits = {**LIMITS, "RLIMIT_CPU": int(timeout_s) + 1}
-    if box.wall == "bare" and box.uid is None:
-        del limits["RLIMIT_NPROC"]  # it would count what else the user runs
-    source = f"LIMITS = {limits!r}\n" + "".join(
-        p.read_text(encoding="utf-8") for p in (HERE / "wall_limits.py", program)
-    )
-    run = [sys.executable, "-I", "-u", "-c", source, *arguments]
-    if box.wall == "bubblewrap":
-        return _bubblewrap(box, run)
-    return _unshare(box, run) if box.wall == "unshare" else run
-
-
-def _bubblewrap(box: Box, run: list[str]) -> list[str]:
-    shown = _system()
-    above = dict.fromkeys(str(a) for p in shown for a in list(p.parents)[-2::-1])
-    mounts = [f for a in above for f in ("--dir", a)] + [f for p in shown for f in _mount(p)]
-    media = ("--ro-bind", str(box.media), "/sandbox/media") if box.media else ()
-    environment = [f for k, v in _environment(Path("/sandbox")).items() for f in ("--setenv", k, v)]
-    memory = ("--size", str(TMP_BYTES), "--perms", "1777", "--tmpfs")
-    no_namespaces = ["--unshare-user", "--disable-userns"]
-    kernel = [f"--unshare-{what}" for what in ("ipc", "pid", "net", "uts", "cgroup-try")]
-    outer = [
-        *("bwrap", *kernel, "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
-        *("--proc", "/proc", "--dev", "/dev", *memory, "/dev/shm", "--remount-ro", "/dev"),
-        *(*memory, "/tmp"),
-        *mounts,
-        *("--bind", str(box.folder), "/sandbox", *media),
-        *("--remount-ro", "/", "--clearenv", *environment),
-    ]
-    if box.uid is None:
-        return [*outer, *no_namespaces, "--chdir", "/sandbox", *run]
-    become = ["setpriv", f"--reuid={box.uid}", f"--regid={box.uid}", "--clear-groups"]
-    inner = ["bwrap", *no_namespaces, "--dev-bind", "/", "/", "--chdir", "/sandbox"]
-    inner = inner if _makes_namespaces(box.uid) else ["env", "--chdir=/sandbox"]
-    rights = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-    return [*outer, *rights, "--chdir", "/", *become, *inner, *run]
-
-
-def _unshare(box: Box, run: list[str]) -> list[str]:
-    kernel = ["--mount", "--net", "--ipc", "--uts", "--pid", "--fork", "--kill-child"]
-    user = ["--user", "--map-root-user"] if box.uid is None else []
-    become = ["setpriv", f"--reuid={box.uid}", f"--regid={box.uid}", "--clear-groups"]
-    inner = ["unshare", "--user", "--map-root-user", "sh", "-ec", NO_NAMESPACES, "wall"]
-    if box.uid is None:
-        become = []
-    elif not _makes_namespaces(box.uid):
-        inner = []
-    drop = ["setpriv", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]
-    drop = drop if inner or box.uid is None else []  # a user that is not root has no rights to drop
-    script = (HERE / "wall_unshare.sh").read_text(encoding="utf-8")
-    shown = [str(box.folder), str(box.media or ""), *map(str, _system())]
-    return [
-        *("unshare", *user, *kernel, "sh", "-ec", script, "wall", str(len(shown)), *shown),
-        *(*become, *inner, *drop, *run),
-    ]
-
-
-def _system() -> list[Path]:
-    """What of the system a program sees: programs, libraries and this Python, no settings."""
-    python = [
-        Path(prefix) / part
-        for prefix in dict.fromkeys((sys.base_prefix, sys.prefix))
-        if not Path(prefix).is_relative_to("/usr")
-        for part in ("bin", "lib", "lib64", "pyvenv.cfg")
-    ]
-    return [p for p in (*map(Path, SYSTEM), *python) if p.exists()]
-
-
-def _mount(path: Path) -> list[str]:
-    if path.is_symlink():
-        return ["--symlink", str(path.readlink()), str(path)]
-    return ["--ro-bind", str(path), str(path)]
-
-
-def _environment(home: Path) -> dict[str, str]:
-    path = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8"}
-    return {**path, **ONE_THREAD}
-
-
 @cache
 def strongest_wall() -> Wall:
     """The strongest wall that holds here, tried once by starting this Python behind it."""
@@ -225,18 +111,11 @@ def holds(wall: Wall) -> bool:
     """Whether this wall can be built here."""
     import tempfile
 
-    if not all(map(shutil.which, {"bubblewrap": ["bwrap"], "unshare": ["unshare"]}[wall])):
+    if not all(map(shutil.which, NEEDS[wall])):
         return False
     with tempfile.TemporaryDirectory() as folder:
         ran = confined(HERE / "code_runner.py", ["python"], b"6 * 7", 10, Path(folder), wall=wall)
         return ran.output == b"42\n"
-
-
-@cache
-def _makes_namespaces(uid: int) -> bool:
-    """Whether a user who is not root may make namespaces here, and so must be kept from it."""
-    run = ["setpriv", f"--reuid={uid}", "--clear-groups", "unshare", "--user", "true"]
-    return subprocess.run(run, capture_output=True, check=False).returncode == 0
 
 
 @cache
@@ -251,8 +130,6 @@ def _can_become(uid: int) -> bool:
 
 
 def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_symlink() or path.is_file():
-            path.unlink()
-        else:
-            shutil.rmtree(path, ignore_errors=True)
+    """Take out all that is in it, however deep or closed: these programs mind neither."""
+    for tidy in (("chmod", "-R", "u+rwX", folder), ("find", folder, "-mindepth", "1", "-delete")):
+        subprocess.run(tidy, capture_output=True, check=False)

@@ -28,6 +28,9 @@ fi
 for device in null zero full random urandom; do
     : > "$root/dev/$device"; mount --bind "/dev/$device" "$root/dev/$device"
 done
+for link in fd:fd stdin:fd/0 stdout:fd/1 stderr:fd/2; do
+    ln -s "/proc/self/${link#*:}" "$root/dev/${link%:*}"
+done
 mount -t proc proc "$root/proc"
 cd "$root"
 pivot_root . old
@@ -36,4 +39,4 @@ rmdir /old
 mount -o remount,bind,ro /
 cd /sandbox
 export HOME=/sandbox PATH=/usr/local/bin:/usr/bin:/bin
-exec "$@"
+"$@" || exit $?  # no exec: the first process, with which all others end, is not the program's

@@ -20,8 +20,11 @@ from typing import Literal
 MAX_MEMORY_BYTES = 2 << 30  # of all its processes together
 MAX_PROCESSES = 128
 MAX_DISK_BYTES = 256 << 20  # its folder
+MAX_WRITTEN_BYTES = 1 << 30  # all that it ever wrote, deleted files too
 MAX_FILES = 5_000
+MAX_DEPTH = 100  # of folders in one another
 WATCH_S = 0.1
+WATCHER_S = 2.0
 
 Ended = Literal["end", "timeout", "flood", "memory", "processes", "disk"]
 
@@ -32,30 +35,40 @@ def converse(
     """Give the input in and take the output out, until the program ends or goes too far."""
     assert process.stdin and process.stdout
     deadline = time.monotonic() + timeout_s
-    watch = time.monotonic() + WATCH_S
-    output = bytearray()
+    watch, least = time.monotonic() + WATCH_S, _shared_bytes()
+    output, talks = bytearray(), True
     with selectors.DefaultSelector() as selector:
         os.set_blocking(process.stdin.fileno(), False)
         selector.register(process.stdin, selectors.EVENT_WRITE)
         selector.register(process.stdout, selectors.EVENT_READ)
         while len(output) <= max_output:
-            for key, _ in selector.select(min(WATCH_S, max(0.0, deadline - time.monotonic()))):
+            if not talks and _is_over(process):
+                return bytes(output), _overfull(folder) or "end"
+            wait_s = min(WATCH_S, max(0.0, deadline - time.monotonic()))
+            for key, _ in selector.select(wait_s if talks else 0):
                 if key.fileobj is process.stdin:
                     given = _give(selector, process, given)
                 elif chunk := os.read(key.fd, 65536):
                     output += chunk
-                else:
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(max(0.1, deadline - time.monotonic()))
-                        return bytes(output), _excess(process.pid, folder) or "end"
-                    return bytes(output), "timeout"
+                else:  # closed, at its end as a rule
+                    selector.unregister(process.stdout)
+                    talks = False
             if time.monotonic() >= deadline:
                 return bytes(output), "timeout"
             if time.monotonic() >= watch:
-                if excess := _excess(process.pid, folder):
+                shared = _shared_bytes()
+                least = min(least, shared)  # what ran before may still be giving its back
+                if excess := _excess(process.pid, shared - least) or _overfull(folder):
                     return bytes(output), excess
                 watch = time.monotonic() + WATCH_S
     return bytes(output), "flood"
+
+
+def _is_over(process: subprocess.Popen[bytes]) -> bool:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(WATCH_S)
+        return True
+    return False
 
 
 def _give(
@@ -72,8 +85,8 @@ def _give(
     return given
 
 
-def _excess(root: int, folder: Path) -> Ended | None:
-    """What limits of a process do not see: all its processes together, and its folder."""
+def _excess(root: int, shared: int) -> Ended | None:
+    """What limits of a process do not see: all of its processes, `shared` bytes beside them."""
     family, grown = {root}, True
     rows = list(_processes())
     while grown:
@@ -81,17 +94,10 @@ def _excess(root: int, folder: Path) -> Ended | None:
         family, grown = family | new, bool(new)
     if len(family) > MAX_PROCESSES:
         return "processes"
-    if sum(size for pid, _, size in rows if pid in family) > MAX_MEMORY_BYTES:
+    resident = sum(size for pid, _, size in rows if pid in family)
+    if max(resident, shared) > MAX_MEMORY_BYTES:
         return "memory"
-    files = size = 0
-    for here, folders, names in os.walk(folder):
-        files += len(folders) + len(names)
-        for name in names:
-            with contextlib.suppress(OSError):
-                size += os.lstat(f"{here}/{name}").st_blocks * 512
-        if size > MAX_DISK_BYTES or files > MAX_FILES:
-            return "disk"
-    return None
+    return "disk" if sum(map(_written_bytes, family)) > MAX_WRITTEN_BYTES else None
 
 
 def _processes() -> Iterator[tuple[int, int, int]]:
@@ -104,30 +110,58 @@ def _processes() -> Iterator[tuple[int, int, int]]:
                 yield int(entry.name), int(row[1]), int(row[21]) * os.sysconf("SC_PAGESIZE")
 
 
-def end(process: subprocess.Popen[bytes], folder: Path, uid: int | None, search: bool) -> None:
+def _shared_bytes() -> int:
+    """Memory of the whole machine that no process has of its own: files without a disk."""
+    with contextlib.suppress(OSError):
+        for row in Path("/proc/meminfo").read_bytes().splitlines():
+            if row.startswith(b"Shmem:"):
+                return int(row.split()[1]) << 10
+    return 0
+
+
+def _written_bytes(pid: int) -> int:
+    """What a process, and those that it has waited for, sent to disks."""
+    with contextlib.suppress(OSError):
+        for row in Path(f"/proc/{pid}/io").read_bytes().splitlines():
+            if row.startswith(b"write_bytes:"):
+                return int(row.split()[1])
+    return 0
+
+
+def _overfull(folder: Path) -> Ended | None:
+    """Whether a folder holds too much; what can not be looked into does."""
+    files = size = 0
+    waiting = [(str(folder), 0)]
+    while waiting:
+        here, depth = waiting.pop()
+        try:
+            with os.scandir(here) as entries:
+                for entry in entries:
+                    files += 1
+                    with contextlib.suppress(FileNotFoundError):  # gone meanwhile
+                        size += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append((entry.path, depth + 1))
+                    if size > MAX_DISK_BYTES or files > MAX_FILES or depth > MAX_DEPTH:
+                        return "disk"
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # gone meanwhile
+        except OSError:
+            return "disk"
+    return None
+
+
+def end(process: subprocess.Popen[bytes], watched: bool) -> None:
     """Nothing of the program outlives its call: the namespace of its processes ends with the first
-    of them; where there is none (`search`), what still runs is looked for.
+    of them; where there is none, a watcher (tools/wall_bare.py) ends them when told to.
     """
+    with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+        if watched:
+            process.terminate()
+            process.wait(WATCHER_S)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     for pipe in (process.stdin, process.stdout):
         if pipe:
             pipe.close()
-    for _ in range(20 if search else 0):
-        left = [pid for pid, *_ in _processes() if _belongs(pid, folder, uid)]
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        if not left:
-            return
-        time.sleep(0.01)
-
-
-def _belongs(pid: int, folder: Path, uid: int | None) -> bool:
-    with contextlib.suppress(OSError):
-        if uid is not None:
-            return Path(f"/proc/{pid}").stat().st_uid == uid
-        mark = b"HOME=" + os.fsencode(folder)
-        return mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return False

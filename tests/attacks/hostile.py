@@ -120,6 +120,29 @@ def endless_headers(h: Any) -> None:
         h.wfile.write(b"X-Header: " + b"y" * 1000 + b"\r\n")
 
 
+def chunks_without_end(h: Any) -> None:
+    """A body that never grows: every chunk comes with a long extension and holds one byte."""
+    h.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    while True:
+        h.wfile.write(b"1;" + b"x" * 4000 + b"\r\nx\r\n")
+        time.sleep(0.01)
+
+
+def continues_without_end(h: Any) -> None:
+    while True:
+        h.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+def raw(answer: bytes) -> Trick:
+    return lambda h: h.wfile.write(answer)
+
+
+def deflate_bomb(h: Any) -> None:
+    packer = zlib.compressobj(9)
+    data = b"".join(packer.compress(bytes(1 << 20)) for _ in range(300)) + packer.flush()
+    page(data, Content_Encoding="deflate")(h)
+
+
 def gzip_bomb(layers: int = 1) -> Trick:
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     data = b"".join(packer.compress(bytes(1 << 20)) for _ in range(300)) + packer.flush()

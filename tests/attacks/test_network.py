@@ -32,6 +32,15 @@ INTERNAL = {
     "ipv6_multicast": "http://[ff02::1]/", "ipv6_6to4": "http://[2002:7f00:1::]/", "ipv6_teredo": "http://[2001::7f00:1]/",
     "ipv6_nat64": "http://[64:ff9b::7f00:1]/", "ipv6_nat64_local": "http://[64:ff9b:1::a00:1]/",
     "ipv6_with_a_zone": "http://[fe80::1%25lo]/", "another_port": "http://127.0.0.1:22/",
+    "metadata_octal": "http://0251.0376.0251.0376/", "metadata_hexadecimal_parts": "http://0xa9.0xfe.0xa9.0xfe/",
+    "two_parts": "http://10.1/", "leading_zeros": "http://127.000.000.001/", "a_dot_at_the_end": "http://127.0.0.1./",
+    "percent_encoded": "http://%31%32%37.0.0.1/", "a_null_in_the_host": "http://127.0.0.1%00.example.com/",
+    "ipv6_in_full": "http://[0:0:0:0:0:0:0:1]/", "ipv6_translated": "http://[::ffff:0:127.0.0.1]/",
+    "ipv6_zone_of_loopback": "http://[::1%25lo]/", "ipv6_mapped_with_a_zone": "http://[::ffff:127.0.0.1%25lo]/",
+    "ipv6_6to4_of_metadata": "http://[2002:a9fe:a9fe::1]/", "ipv6_discard": "http://[100::1]/",
+    "ipv6_documentation": "http://[2001:db8::1]/", "ipv6_benchmarking": "http://[2001:2::1]/",
+    "capital_letters": "HTTP://LOCALHOST/", "bold_letters": "http://𝐥𝐨𝐜𝐚𝐥𝐡𝐨𝐬𝐭/", "halfwidth_dots": "http://127｡0｡0｡1/",
+    "credentials_that_hide_the_host": "http://example.com:80#@127.0.0.1/", "this_machine_s_name": "http://{here}/",
     "circled_digits": "http://①②⑦.⓪.⓪.①/", "fullwidth_dots": "http://127。0。0。1/",
 }  # fmt: skip
 
@@ -55,7 +64,7 @@ def bomb() -> hostile.Trick:
 @pytest.mark.parametrize("form", INTERNAL)
 def test_an_internal_address_is_refused(form):
     with pytest.raises(ToolError):
-        guard.fetch(INTERNAL[form], timeout_s=5)
+        guard.fetch(INTERNAL[form].replace("{here}", socket.gethostname()), timeout_s=5)
 
 
 @pytest.mark.parametrize("form", MALFORMED)
@@ -64,7 +73,9 @@ def test_a_url_that_is_none_is_refused(form, planted):
         guard.fetch(MALFORMED[form], timeout_s=5)
 
 
-@pytest.mark.parametrize("address", ["10.0.0.5", "::1", "fd00::1", "169.254.169.254"])
+@pytest.mark.parametrize(
+    "address", ["10.0.0.5", "::1", "fd00::1", "169.254.169.254", "::ffff:10.0.0.5", "fe80::1%1"]
+)
 def test_a_name_that_means_an_internal_address_is_refused(address, monkeypatch):
     answer = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 80))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: answer)
@@ -103,11 +114,17 @@ def test_a_redirect_to_an_internal_address_is_refused(status):
 
 
 @pytest.mark.parametrize(
-    "target", ["file:///etc/passwd", "gopher://x/", "//169.254.169.254/x", "http://u:p@e.com/"]
+    "target",
+    [
+        *("file:///etc/passwd", "gopher://x/", "//169.254.169.254/x", "http://u:p@e.com/"),
+        *("http://[::1", "http://127.1/", "data:text/html,x", "http://e.com/" + "a" * 5000),
+    ],
 )
-def test_a_redirect_to_another_scheme_or_with_credentials_is_refused(target):
-    with hostile.serving({"/": hostile.redirect(target)}) as server, pytest.raises(guard.Refused):
-        guard.fetch(server.url + "/", allow=[server.host])
+def test_a_redirect_to_what_may_not_be_fetched_is_not_followed(target):
+    with hostile.serving({"/": hostile.redirect(target)}) as server:
+        with pytest.raises(ToolError):
+            guard.fetch(server.url + "/", allow=[server.host])
+        assert len(server.seen) == 1
 
 
 def test_a_chain_of_redirects_ends():
@@ -149,6 +166,28 @@ def test_a_gzip_bomb_is_stopped_before_it_fills_the_memory(layers):
     assert peak_mib() - before < 100
 
 
+def test_a_deflate_bomb_is_stopped_too():
+    with hostile.serving({"/": hostile.deflate_bomb}) as server:
+        with pytest.raises(ToolError, match="MiB"):
+            guard.fetch(server.url + "/", [server.host])
+
+
+ANSWERS = {
+    "no_answer": b"", "no_http": b"220 mail.example ESMTP\r\n", "a_negative_length": b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nx",
+    "two_lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 99\r\n\r\nx",
+    "a_chunk_of_no_size": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nx", "a_huge_chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\nx",
+    "broken_gzip": b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nxxxx", "a_long_first_line": b"HTTP/1.1 200 " + b"x" * 70_000,
+    "a_status_that_is_none": b"HTTP/1.1 9999 OK\r\n\r\n", "a_redirect_in_no_language": b"HTTP/1.1 302 x\r\nLocation: \xff\xfe\x00://\r\n\r\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_an_answer_that_makes_no_sense_is_an_observation(answer):
+    with hostile.serving({"/": hostile.raw(ANSWERS[answer])}) as server:
+        with contextlib.suppress(ToolError):  # or what there is of a page; no other exception
+            assert len(guard.fetch(server.url + "/", [server.host], timeout_s=5).body) <= 1
+
+
 def test_a_pile_of_encodings_is_refused():
     trick = hostile.page(b"x", Content_Encoding=", ".join(["gzip"] * 50))
     with hostile.serving({"/": trick}) as server, pytest.raises(ToolError):
@@ -169,7 +208,10 @@ def test_an_endless_body_is_stopped():
         guard.fetch(server.url + "/", [server.host], max_bytes=1 << 20)
 
 
-@pytest.mark.parametrize("trick", ["slow_body", "slow_headers", "silent"])
+@pytest.mark.parametrize(
+    "trick",
+    ["slow_body", "slow_headers", "silent", "chunks_without_end", "continues_without_end"],
+)
 def test_a_slow_server_is_left_when_the_time_is_over(trick):
     with hostile.serving({"/": getattr(hostile, trick)}) as server:
         started = time.monotonic()
@@ -208,7 +250,7 @@ def test_a_proxy_of_the_environment_is_not_asked(monkeypatch):
 
 
 def test_a_page_that_nests_without_end_is_an_observation():
-    trick = hostile.page("<div>" * 200_000 + "deep")
+    trick = hostile.page("<div>" * 1_000_000 + "deep")
     with hostile.serving({"/": trick}) as server:
         with contextlib.suppress(ToolError):  # either is fine; a crash or a hang is not
             visit.page_text(server.url + "/", (server.host,))
@@ -218,6 +260,23 @@ def test_a_pdf_that_is_none_is_an_observation():
     with hostile.serving({"/": hostile.page(b"%PDF-1.7 not one", "application/pdf")}) as server:
         with pytest.raises(ToolError, match="can not be read as pdf"):
             visit.page_text(server.url + "/", (server.host,))
+
+
+LOOPS = {
+    "pages_that_hold_themselves": b"1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj 2 0 obj<</Type/Pages/Kids[2 0 R 2 0 R]/Count 9>>endobj",
+    "a_billion_pages": b"1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj 2 0 obj<</Type/Pages/Kids[]/Count 1000000000>>endobj",
+    "a_form_that_draws_itself": b"1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj 2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj 3 0 obj<</Type/Page/Parent 2 0 R/Contents 4 0 R/Resources<</XObject<</F 4 0 R>>>>/MediaBox[0 0 9 9]>>endobj 4 0 obj<</Subtype/Form/Resources<</XObject<</F 4 0 R>>>>/Length 6>>stream\n/F Do \nendstream endobj",
+    "nested_arrays": b"1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj 2 0 obj" + b"[" * 100_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_pdf_that_loops_is_an_observation(name):
+    trick = hostile.page(
+        b"%PDF-1.4\n" + LOOPS[name] + b"\ntrailer<</Root 1 0 R>>", "application/pdf"
+    )
+    with hostile.serving({"/": trick}) as server, pytest.raises(ToolError):
+        visit.page_text(server.url + "/", (server.host,))
 
 
 def test_a_pdf_bomb_is_stopped():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import av
+import numpy
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
@@ -57,3 +58,54 @@ def truncated(path: Path, share: float = 0.5) -> Path:
     short = path.with_stem(f"{path.stem}_short")
     short.write_bytes(data[: int(len(data) * share)])
     return short
+
+
+def toned(
+    path: Path, codec: str, rate: int = 48000, layout: str = "mono", seconds: float = 1.0,
+    offset_s: float = 0.0,
+) -> Path:  # fmt: skip
+    """A tone in all channels; its clock starts at `offset_s`."""
+    with av.open(str(path), "w") as target:
+        stream: Any = target.add_stream(codec, rate=rate, layout=layout)
+        tone = (numpy.sin(numpy.arange(int(rate * seconds)) / 20) * 9000).astype(numpy.int16)
+        data = numpy.repeat(tone, stream.codec_context.layout.nb_channels)[None, :]
+        frame = av.AudioFrame.from_ndarray(data, format="s16", layout=layout)
+        frame.rate, size = rate, stream.codec_context.frame_size or 1024
+        resampler = av.AudioResampler(stream.codec_context.format, layout, rate, size)
+        at = int(offset_s * rate)
+        for piece in (*resampler.resample(frame), *resampler.resample(None)):
+            piece.pts, piece.time_base, at = at, Fraction(1, rate), at + piece.samples
+            target.mux(stream.encode(piece))
+        target.mux(stream.encode(None))
+    return path
+
+
+def scenes(
+    path: Path, *lengths_s: float, fps: int = 10, codec: str = "libx264",
+    at_s: list[float] | None = None,
+) -> Path:  # fmt: skip
+    """One scene after another, each of another colour, of these lengths; `at_s`: when each frame is
+    shown, if not evenly.
+    """
+    colours = ("black", "white", "navy", "yellow", "maroon", "pink")
+    with av.open(str(path), "w") as target:
+        video: Any = target.add_stream(codec, rate=fps)
+        video.width, video.height, video.pix_fmt = 320, 180, "yuv420p"
+        shown = [c for c, s in zip(colours, lengths_s, strict=False) for _ in range(round(s * fps))]
+        for n, colour in enumerate(shown):
+            frame = av.VideoFrame.from_image(Image.new("RGB", (320, 180), colour))
+            frame.time_base = Fraction(1, fps)
+            frame.pts = round(at_s[n] * fps) if at_s else n
+            target.mux(video.encode(frame))
+        target.mux(video.encode(None))
+    return path
+
+
+def turned(path: Path) -> Path:
+    """An MP4 whose header says that it is shown a quarter turned, clockwise."""
+    data = bytearray(path.read_bytes())
+    at = data.index(b"tkhd") + 44  # version 0: 4 of the name, 40 to the matrix
+    numbers = 0, 1 << 16, 0, -(1 << 16), 0, 0, 0, 0, 1 << 30
+    data[at : at + 36] = b"".join(n.to_bytes(4, "big", signed=True) for n in numbers)
+    path.write_bytes(data)
+    return path

@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import base64
 import io
+import random
 
 import numpy
 import pytest
-from PIL import Image
+from PIL import Image, features
 
 from tests.tools.conftest import whisper
-from tests.tools.media import drawn, film, speech, truncated
-from tools import ToolError, audio, image, sound, video
+from tests.tools.media import drawn, film, scenes, speech, toned, truncated, turned
+from tools import ToolError, audio, frames, image, sound
 
 
 def sent(endpoint) -> list[dict]:
@@ -114,6 +115,73 @@ def test_a_picture_that_would_fill_the_memory_is_an_observation(tmp_path, monkey
         list(image.pictures(path))
 
 
+def test_16_bits_a_pixel_keep_their_brightness(tmp_path):
+    Image.new("I;16", (60, 40), 40000).save(tmp_path / "a.png")
+    assert next(image.pictures(tmp_path / "a.png")).image.getpixel((9, 9)) == (156, 156, 156)
+
+
+def test_what_is_transparent_is_shown_on_white(tmp_path):
+    source = Image.new("P", (60, 40), 3)
+    source.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0, 0, 0, 255])
+    source.save(tmp_path / "a.png", transparency=3)
+    assert next(image.pictures(tmp_path / "a.png")).image.getpixel((9, 9)) == (255, 255, 255)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_orientation_is_turned_upright(orientation, tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    shown = Image.new("RGB", (80, 40), "white")
+    shown.paste("black", (0, 0, 40, 20))
+    back = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # of Image.Transpose: what undoes it
+    source = shown.transpose(Image.Transpose(back[orientation])) if orientation > 1 else shown
+    source.save(tmp_path / "a.png", exif=exif)
+    upright = next(image.pictures(tmp_path / "a.png")).image
+    assert upright.size == (80, 40) and upright.tobytes() == shown.tobytes()
+
+
+def test_a_large_animation_is_an_observation(tmp_path, monkeypatch):
+    path = tmp_path / "a.gif"
+    drawn("1").save(path, save_all=True, append_images=[drawn("2")])
+    monkeypatch.setattr(image, "MAX_DECODED_BYTES", 1_000_000)  # two canvases take more
+    with pytest.raises(ToolError, match="too large to be opened"):
+        list(image.pictures(path))
+
+
+@pytest.mark.parametrize("kind", ["EPS", "PDF", "ICNS"])
+def test_only_common_formats_are_parsed(kind, tmp_path):
+    """EPS is a program that Pillow would have Ghostscript run."""
+    drawn("x", (64, 64)).save(tmp_path / "a.png", kind)
+    with pytest.raises(ToolError, match="cannot identify"):
+        list(image.pictures(tmp_path / "a.png"))
+
+
+DAMAGED = ["GIF", "TIFF", "PNG", "WEBP", "JPEG", "BMP", "AVIF", "JPEG2000", "ICO", "TGA", "PPM"]
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_no_damage_to_a_picture_is_more_than_an_observation(kind, tmp_path, recwarn):
+    """Bytes are changed by chance, with a fixed seed."""
+    chance, path, buffer = random.Random(kind), tmp_path / "a.bin", io.BytesIO()
+    if kind == "AVIF" and not features.check("avif"):
+        pytest.skip("Pillow is built without AVIF")
+    more = {"save_all": True, "append_images": [drawn("2", (90, 60))]}
+    drawn("1", (90, 60)).save(buffer, kind, **(more if kind in DAMAGED[:4] else {}))
+    outcomes = set()
+    for _ in range(150):
+        data = bytearray(buffer.getvalue())
+        for _ in range(chance.choice([1, 2, 8])):
+            data[chance.randrange(min(len(data), chance.choice([64, 1000])))] = chance.randrange(
+                256
+            )
+        path.write_bytes(data[: chance.randrange(len(data))] if chance.random() < 0.3 else data)
+        try:
+            outcomes.add(len(list(image.data_urls(path))) > 0)
+        except ToolError:
+            outcomes.add(False)
+    assert outcomes == {True, False}
+
+
 def test_a_large_jpeg_is_decoded_small(tmp_path, monkeypatch):
     path = tmp_path / "a.jpg"
     drawn("x", (8000, 6000)).save(path)
@@ -190,6 +258,68 @@ def test_silence_is_not_sent(tmp_path, bench, endpoint):
     assert "nothing is said" in observation and not model.requests
 
 
+FORMS = {
+    "8k.wav": ("pcm_s16le", 8000, "mono"), "telephone.wav": ("pcm_mulaw", 8000, "mono"), "studio.wav": ("pcm_s24le", 96000, "stereo"),
+    "seven_and_one.flac": ("flac", 48000, "7.1"), "disc.mp3": ("libmp3lame", 44100, "stereo"), "broadcast.ts": ("mp2", 48000, "stereo"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_of_sound_becomes_16_khz_mono(name, tmp_path):
+    (part,) = sound.parts(toned(tmp_path / name, *FORMS[name], seconds=2), 30)
+    assert 2 <= len(part.samples) / sound.RATE < 2.1 and 7000 < part.samples.max() < 10500
+
+
+def test_a_wrong_name_does_not_set_the_kind_of_a_sound(tmp_path):
+    path = toned(tmp_path / "a.flac", "flac", seconds=2).rename(tmp_path / "a.mp3")
+    assert sum(len(p.samples) for p in sound.parts(path, 30)) == 2 * sound.RATE
+
+
+@pytest.mark.parametrize("seconds", [0, 0.001, 0.09])
+def test_a_sound_of_no_length_says_nothing(seconds, tmp_path, bench, endpoint):
+    path = tmp_path / "a.wav"
+    path.write_bytes(sound.as_wav(tone(seconds)))
+    model = endpoint(lambda _: "thanks for watching")
+    tools = bench(("audio", path), endpoint=model)
+    observation = tools.use("ParseAudioAction", query="?", audio_path="a.wav")
+    assert "nothing is said" in observation and not model.requests
+
+
+@pytest.mark.parametrize("name", ["a.ts", "a.mkv", "a.m4a"])
+@pytest.mark.parametrize("offset_s", [0, 5000])
+def test_a_part_of_a_sound_is_found_wherever_its_clock_starts(name, offset_s, tmp_path):
+    """Recordings of broadcasts do not start at 0."""
+    codec = {"a.ts": "mp2", "a.mkv": "libopus", "a.m4a": "aac"}[name]
+    path = toned(tmp_path / name, codec, 48000, "stereo", seconds=9, offset_s=offset_s)
+    samples = sum(len(p.samples) for p in sound.parts(path, 30, 2.0, 5.0))
+    assert 2.9 < samples / sound.RATE < 3.2
+
+
+def test_what_comes_before_the_damage_is_heard(tmp_path):
+    path = toned(tmp_path / "a.flac", "flac", seconds=4.6)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2] + b"\xff" * (len(data) // 2))
+    heard_s = sum(len(p.samples) for p in sound.parts(path, 30)) / sound.RATE
+    assert 1.5 < heard_s < 4.6
+
+
+LISTS = {
+    "hls": "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n{other}\n#EXT-X-ENDLIST\n",
+    "concat": "ffconcat version 1.0\nfile {name}\n",
+    "sdp": "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=audio 5004 RTP/AVP 0\n",
+}
+
+
+@pytest.mark.parametrize("suffix", ["wav", "m3u8", "ffconcat", "sdp"])
+@pytest.mark.parametrize("kind", LISTS)
+def test_a_list_of_other_files_or_urls_is_not_followed(kind, suffix, tmp_path):
+    other = toned(tmp_path / "private.mp3", "libmp3lame", seconds=2)
+    path = tmp_path / f"a.{suffix}"
+    path.write_text(LISTS[kind].format(other=f"file://{other}", name=other.name))
+    with pytest.raises(ToolError):
+        list(sound.parts(path, 30))
+
+
 def test_a_sound_file_without_sound_is_an_observation(tmp_path):
     path = tmp_path / "a.wav"
     path.write_text("no sound at all")
@@ -256,11 +386,79 @@ def test_a_time_that_does_not_fit_is_an_observation(start, end, words, tmp_path,
 def test_a_truncated_video_is_read_as_far_as_it_goes_or_is_an_observation(suffix, tmp_path):
     short = truncated(film(tmp_path / f"a.{suffix}", FILMS[suffix][0]), 0.6)
     try:
-        assert list(video.frames(short, 4, 0.0, None))
+        assert list(frames.frames(short, 4, 0.0, None))
     except ToolError as failure:
         assert "can not be read" in str(failure)
 
 
+@pytest.mark.parametrize(("suffix", "codec"), [("mp4", "libx264"), ("webm", "libvpx"), ("mkv", "mpeg4")])  # fmt: skip
+def test_short_scenes_are_seen_at_their_beginning(suffix, codec, tmp_path):
+    path = scenes(tmp_path / f"a.{suffix}", 7.3, 1.1, 20, 1.3, 10, codec=codec)
+    rows = [
+        (round(t, 1), picture.getpixel((9, 9))) for t, picture in frames.frames(path, 8, 0, None)
+    ]
+    colours = [tuple(v > 64 for v in colour) for _, colour in rows]
+    assert len(rows) <= 8 and 7.3 in dict(rows) and any(28.4 <= t < 29.7 for t, _ in rows)
+    assert (True, True, True) in colours and (True, True, False) in colours
+
+
+def test_the_times_of_scenes_are_told(tmp_path, bench, endpoint):
+    path = scenes(tmp_path / "a.mp4", 7.3, 1.1, 20)
+    model = endpoint(lambda _: "colours")
+    bench(("video", path), endpoint=model).use(
+        "VideoAnalysisAction", query="?", video_path="a.mp4", max_frames=4, analyze_audio=False
+    )
+    texts = [p["text"] for p in model.requests[0]["messages"][-1]["content"] if p["type"] == "text"]
+    assert "0:07" in texts and "0:08" in texts and "0:07, 0:08" in texts[0]
+
+
+def test_a_video_is_turned_as_its_header_says(tmp_path):
+    plain = next(frames.frames(film(tmp_path / "a.mp4", "libx264"), 1, 0, None))[1]
+    again = next(frames.frames(turned(tmp_path / "a.mp4"), 1, 0, None))[1]
+    upright = plain.transpose(Image.Transpose.ROTATE_270)
+    difference = numpy.abs(numpy.asarray(again, int) - numpy.asarray(upright, int))
+    assert again.size == (360, 640) and difference.mean() < 2
+
+
+def test_a_stream_that_starts_between_key_frames_shows_no_grey(tmp_path):
+    path = scenes(tmp_path / "a.ts", 3, 3, 3, codec="mpeg4")
+    shown = [picture.getpixel((9, 9)) for _, picture in frames.frames(path, 6, 0, None)]
+    assert len(shown) >= 3 and not [c for c in shown if min(c) > 100 and max(c) < 160]
+
+
+def test_frames_that_do_not_come_evenly_have_their_own_times(tmp_path):
+    path = tmp_path / "a.mkv"
+    at_s = [0, 0.1, 0.2, 4, 4.1, 9.5]
+    scenes(path, 0.6, at_s=at_s)
+    times = [round(t, 1) for t, _ in frames.frames(path, 16, 0, None)]
+    assert set(times) <= set(at_s) and 4.1 in times and len(times) == len(set(times))
+
+
+def test_a_sound_without_pictures_is_no_video(tmp_path):
+    with pytest.raises(ToolError, match="no moving pictures"):
+        list(frames.frames(toned(tmp_path / "a.mp4", "aac"), 4, 0, None))
+
+
+@pytest.mark.parametrize("suffix", FILMS)
+def test_no_damage_to_a_video_is_more_than_an_observation(suffix, tmp_path):
+    chance, path = random.Random(suffix), tmp_path / "a.bin"
+    whole = film(tmp_path / f"a.{suffix}", *FILMS[suffix]).read_bytes()
+    outcomes = set()
+    for _ in range(30):
+        data = bytearray(whole)
+        for _ in range(chance.choice([1, 3, 30])):
+            data[chance.randrange(min(len(data), chance.choice([64, 1000])))] = chance.randrange(
+                256
+            )
+        path.write_bytes(data[: chance.randrange(len(data))] if chance.random() < 0.3 else data)
+        for read in (lambda: frames.frames(path, 2, 0, None), lambda: sound.parts(path, 2)):
+            try:
+                outcomes.add(len(list(read())) > 0)
+            except ToolError:
+                outcomes.add(False)
+    assert outcomes == {True, False}
+
+
 def test_a_video_under_another_name_is_read(tmp_path):
     path = film(tmp_path / "a.mp4", "libx264").rename(tmp_path / "a.avi")
-    assert len(list(video.frames(path, 2, 0.0, None))) == 2
+    assert len(list(frames.frames(path, 2, 0.0, None))) == 2
