@@ -46,6 +46,12 @@ def describe(event: Event) -> str:
     return f"{place} {said}".strip()
 
 
+def printable(text: str) -> str:
+    """One line that no terminal obeys: pages and programs are quoted in it."""
+    line = " ".join(text.split())
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in line)
+
+
 def figures(event: Event) -> str:
     return f"{usd(event['cost_usd'])}, {seconds(event)}"
 
@@ -74,7 +80,7 @@ class Log:
         self._file = file
 
     def __call__(self, event: Event) -> None:
-        line = scrub(" ".join(describe(event).split()))
+        line = scrub(printable(describe(event)))
         self._queue.put(logging.LogRecord("orchestra", logging.INFO, "", 0, line, None, None))
 
     def close(self) -> None:

@@ -8,13 +8,23 @@ import contextlib
 import hashlib
 import re
 import shutil
+import struct
 import warnings
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from orchestra.vocabulary import ConfigError, Media, Modality, can_not_write
 
 MAX_BYTES: dict[Modality, int] = {"image": 100 << 20, "audio": 1 << 30, "video": 4 << 30}
+PICTURES = (  # what is taken for one: Pillow reads more, some by running other programs
+    *("PNG", "JPEG", "WEBP", "GIF", "MPO", "HEIF", "AVIF", "BMP", "DIB", "TIFF", "JPEG2000"),
+    *("ICO", "PPM", "TGA", "PCX"),
+)
+DAMAGED = (  # what Pillow's parsers raise where the bytes make no sense
+    *(OSError, ValueError, SyntaxError, RuntimeError, TypeError, LookupError, EOFError),
+    *(ArithmeticError, MemoryError, struct.error, zlib.error),
+)
 
 
 def check(files: Iterable[tuple[Modality, Path]]) -> list[tuple[Modality, Path]]:
@@ -56,7 +66,7 @@ def _problem(modality: Modality, path: Path) -> str:
 
 def _kinds(path: Path) -> set[str]:
     """What a file is by its content: image, audio, video (with or without sound)."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     with contextlib.suppress(ImportError):  # without it HEIC is no picture
         from pillow_heif import register_heif_opener
@@ -64,12 +74,15 @@ def _kinds(path: Path) -> set[str]:
         register_heif_opener()
     try:
         # A warning about odd tags is not for the user.
-        with warnings.catch_warnings(action="ignore"), Image.open(path) as picture:
+        with (
+            warnings.catch_warnings(action="ignore"),
+            Image.open(path, formats=PICTURES) as picture,
+        ):
             picture.verify()
         return {"image"}
     except Image.DecompressionBombError:  # more pixels than memory
         return set()
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError):
+    except DAMAGED:
         return {kind for kind in ("audio", "video") if _decodes(path, kind)}
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from orchestra.log import describe, seconds, usd
+from orchestra.log import describe, printable, seconds, usd
 from orchestra.trajectory import Event
 
 
@@ -30,26 +30,26 @@ class Progress:
         key = (event["at"][0], event["at"][1] if len(event["at"]) > 1 else 0)
         match event["event"]:
             case "decision":
-                self._headline = describe(event)
+                self._headline = printable(describe(event))
             case "subtask":
                 u = event["subtask"]
                 self._rows[key] = {
                     "id": u["id"],
-                    "what": u["instruction"],
+                    "what": printable(u["instruction"]),
                     "status": "running",
                     "cost": "",
                 }
                 self._started[key] = time.monotonic()
             case "step":
-                self._rows[key]["status"] = f"step {event['at'][2]}: {event['action']}"
+                self._rows[key]["status"] = printable(f"step {event['at'][2]}: {event['action']}")
             case "result":
                 self._rows[key] |= {
-                    "status": f"{event['status']}: {event['answer'] or event['error']}",
+                    "status": printable(f"{event['status']}: {event['answer'] or event['error']}"),
                     "cost": usd(event["cost_usd"]),
                 }
                 self._rows[key]["time"] = seconds(event)
             case "end":
-                self._headline = describe(event)
+                self._headline = printable(describe(event))
 
     def _table(self) -> Table:
         table = Table(title=self._headline, title_justify="left", box=None, header_style="bold")

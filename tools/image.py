@@ -9,14 +9,13 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
-import struct
 import threading
-import zlib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from orchestra.media import DAMAGED, PICTURES
 from orchestra.prompts import fenced, render, say
 from tools import Environment, ImageFile, ToolError, reading, tool
 
@@ -29,11 +28,6 @@ QUICK_SIDE = 960  # pixels
 MAX_DECODED_BYTES = 256 << 20  # of one frame in memory; JPEG is made smaller while it is decoded
 AS_IT_IS = ("PNG", "JPEG", "WEBP", "GIF")  # what endpoints take
 LOSSY = ("JPEG", "MPO", "WEBP", "HEIF", "AVIF")
-DAMAGED = (  # what Pillow's parsers raise where the bytes make no sense
-    *(OSError, ValueError, SyntaxError, RuntimeError, TypeError, LookupError, EOFError),
-    *(ArithmeticError, MemoryError, struct.error, zlib.error),
-)
-READABLE = (*AS_IT_IS, *LOSSY, "BMP", "DIB", "TIFF", "JPEG2000", "ICO", "PPM", "TGA", "PCX")
 _ocr_turn = threading.Lock()
 
 
@@ -126,7 +120,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
 
         register_heif_opener()
     Image.init()
-    formats = [name for name in READABLE if name in Image.OPEN]  # no other parser sees the file
+    formats = [name for name in PICTURES if name in Image.OPEN]  # no other parser sees the file
     try:
         with Image.open(path, formats=formats) as file:
             yield file

@@ -12,9 +12,7 @@ from tools import Environment, ToolError, tool
 
 SERPER_URL = "https://google.serper.dev/search"
 SERPER_KEY = "SERPER_API_KEY"
-SERPER_AT = (
-    "SERPER_URL"  # another service that speaks Serper's format: a proxy, an intranet's search
-)
+SERPER_AT = "SERPER_URL"  # another service of the same format: a proxy, an intranet
 TIMEOUT_S = 20.0
 MAX_RESULTS = 20
 
