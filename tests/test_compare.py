@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -171,12 +172,13 @@ def test_a_table_cuts_long_answers_and_shows_what_is_unknown():
 
 def test_ctrl_c_side_by_side_ends_soon_and_every_run_goes_on(endpoint, tmp_path):
     """What was answered is on the tapes and not asked again; calls in flight are."""
-    held, seen = threading.Event(), []
+    held, seen, numbers = threading.Event(), [], itertools.count(1)
 
     def respond_held(request):
+        number = next(numbers)
         seen.append(request)
-        if len(seen) > 4:
-            held.wait(20)
+        if number > 4:
+            held.wait(120)  # far longer than the slowest start of the code tool
         return respond(request)
 
     server = endpoint(respond_held)
