@@ -87,12 +87,12 @@ def like_patterns(trace: Sequence[Step]) -> int:
 
 
 def action_schema(tools: Sequence[Tool], task: Task, finish: bool) -> dict[str, Any]:
-    """The JSON schema of one step (rho, a): one alternative an action, after what is noted. Without
-    `finish`, a tool has to be used first.
+    """The JSON schema of one step: one alternative an action. Without `finish`, a tool has to be
+    used first.
     """
 
     def alternative(name: str, params: dict[str, Any]) -> dict[str, Any]:
-        return closed_object({"memory": TEXT, "action": const(name), "params": params})
+        return closed_object({"action": const(name), "params": params, "memory": TEXT})
 
     actions = [alternative(t.name, t.schema(task)) for t in tools]
     report = closed_object({"result": TEXT, "status": one_of(STATUSES), "summary": TEXT})
