@@ -29,12 +29,13 @@ def copy_into(folder: Path, source: Path) -> None:
     fixed = {"user.name": "orchestra-min", "user.email": "none", "commit.gpgsign": "false"}
     settings = [part for k, v in fixed.items() for part in ("-c", f"{k}={v}")]
     empty = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    # Without the GIT_DIR and the like of a hook that started this program: the copy is meant.
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | empty
     commands = "init -q", "add -A", "commit -q --allow-empty --no-verify -m base", "tag base"
     try:
         shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns(".git"))
         for command in commands:
             call = ["git", "-C", str(target), *settings, *command.split()]
-            env = {**os.environ, **empty}
             subprocess.run(call, check=True, capture_output=True, text=True, env=env)
     except (OSError, shutil.Error) as error:
         why = getattr(error, "strerror", None) or "some file can not be read"

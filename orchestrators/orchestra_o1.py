@@ -13,6 +13,8 @@ Differences from the paper / the released code
    from previous rounds"), so a fact that was found is not lost in the retelling.
 6. Eq. 22 is read from the token log-probabilities of "complete", where the endpoint gives them and
    a threshold is set.
+7. The schema puts the reasoning before the action: who names the action first has decided before he
+   reasons. Replies in any order of keys are read.
 """
 
 from __future__ import annotations
