@@ -95,7 +95,9 @@ def _example(text: str, where: str) -> Example:
         if not isinstance(row.get(name), kind):
             raise ConfigError(f"{where}: has no usable {name!r}; make the file again")
     spoken = [m for m in row["messages"] if isinstance(m, dict)]
-    if not spoken or any(not isinstance(m.get(k), str) for m in spoken for k in ("role", "content")):
+    if not spoken or any(
+        not isinstance(m.get(k), str) for m in spoken for k in ("role", "content")
+    ):
         raise ConfigError(f"{where}: 'messages' are no chat messages; make the file again")
     return Example(row["id"], tuple(spoken), row["reference"], row["meta"])
 
@@ -119,7 +121,9 @@ def state_of(row: Mapping[str, Any]) -> State:
 
 def _state(row: Mapping[str, Any], task: Task) -> State:
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
-    history = [{k: tuple(v) if isinstance(v, list) else v for k, v in h.items()} for h in fields["history"]]
+    history = [
+        {k: tuple(v) if isinstance(v, list) else v for k, v in h.items()} for h in fields["history"]
+    ]
     waiting = {id: tuple(needs) for id, needs in fields["waiting"].items()}
     known = {"task": task, "history": tuple(Evidence(**h) for h in history), "waiting": waiting}
     return State(**{**fields, **known})
