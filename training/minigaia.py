@@ -125,7 +125,11 @@ def reference(facts: Sequence[Fact], play: Play, style: Style) -> dict[str, Any]
 
 def _why(facts: Sequence[Fact], play: Play) -> str:
     new = Counter(f.kind for f in facts if f.id not in play.tried)
-    again = [say("training/minigaia", "why_again", id=play.tried[f.id]) for f in facts if f.id in play.tried]
+    again = [
+        say("training/minigaia", "why_again", id=play.tried[f.id])
+        for f in facts
+        if f.id in play.tried
+    ]
     said = [say("training/minigaia", f"why_{kind}", count=n) for kind, n in new.items()]
     return " ".join([*again, *said])
 

@@ -185,7 +185,6 @@ def compute(operation: str, values: Sequence[str]) -> tuple[str, str]:
         return f"{values[0]} + {values[1]} minutes", f"{at // 60 % 24:02}:{at % 60:02}"
     numbers = [int(v) for v in values]
     if operation == "difference":
-        numbers.sort(reverse=True)
         return f"{numbers[0]} - {numbers[1]}", str(numbers[0] - numbers[1])
     if operation == "product":
         return f"{numbers[0]} * {numbers[1]}", str(numbers[0] * numbers[1])
@@ -204,9 +203,14 @@ def draw(template: Template, rng: random.Random, split: Split) -> MiniTask:
     at: dict[str, tuple[str, str]] = {}
     for node in template.nodes:
         if node.kind == "read":
-            at[node.key] = _place(names, page=node.key != "x" and rng.random() < 0.2)
+            page = node.key != "x" and "page" not in dict(at.values()) and rng.random() < 0.25
+            at[node.key] = _place(names, page)
         if node.kind != "compute":
             words[node.key] = names.draw(node.value)
+        elif node.value == "difference":  # of the first need, which is the larger, and the second
+            larger, smaller = node.needs
+            pair = sorted((words[larger], words[smaller]), key=int)
+            words |= zip((smaller, larger), pair, strict=True)
     words |= {f"at_{key}": where for key, (_, where) in at.items()}
     text = f"training/tasks_{'seen' if template.seen else 'unseen'}"
     facts: list[Fact] = []
@@ -223,7 +227,7 @@ def _place(names: Names, page: bool) -> tuple[str, str]:
     if page:
         return "page", f"https://{names.draw('town').lower()}.example/{stem}"
     modality = names.rng.choice(list(ENDING))
-    return modality, f"{stem}_{names.rng.randint(1, 99)}.{ENDING[modality]}"
+    return modality, f"{stem}_{names.rng.randint(1, 9)}.{ENDING[modality]}"
 
 
 def _fact(
