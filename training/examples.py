@@ -1,0 +1,129 @@
+"""Decision examples (s_t, y*_t), end of section 3.3.1: recorded runs -> one example a round.
+
+    python -m training.examples runs/a runs/b --out examples.jsonl
+
+A run is used where it ended by itself: with `complete`, not with a fallback answer. What was right
+no run knows: `--answers FILE` leaves out the runs whose answer differs from the file's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestra import lines, run_folder, trajectory
+from orchestra.parsing import find_action
+from orchestra.replay import Tape
+from orchestra.run_folder import Manifest
+from orchestra.trajectory import Event
+from orchestra.vocabulary import ConfigError, Evidence, Media, State, Task
+from orchestrators.orchestra_o1 import Messages, OrchestraO1
+from tools import tools_for
+from tools.own import own_tools
+
+SCHEMA = 1
+FIELDS = {"id": str, "messages": list, "reference": dict, "meta": dict}
+
+
+@dataclass(frozen=True)
+class Example:
+    """One decision to learn. `messages` is s_t as the main agent saw it, `reference` is y*_t as the
+    JSON object that it should emit. `meta` holds what rewards need: `state` (s_t itself, see
+    `state_of`), `answer` (the right one, or "" where it is not known), and what a report groups by:
+    level, template, split, evidence.
+    """
+
+    id: str
+    messages: tuple[dict[str, str], ...]
+    reference: dict[str, Any]
+    meta: dict[str, Any]
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def write(path: Path, examples: Sequence[Example]) -> None:
+    """The examples as JSONL, one a line, there whole or not at all. Raises ConfigError."""
+    part = path.with_name(path.name + ".part")
+    rows = [lines.dumps({"schema": SCHEMA, **asdict(e)}) + "\n" for e in examples]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text("".join(rows), encoding="utf-8")
+        part.rename(path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: can not be written ({error.strerror}); give another --out"
+        ) from None
+
+
+def read(path: Path) -> list[Example]:
+    """The examples of a file. Raises ConfigError, which names the line, for any that is not one."""
+    try:
+        rows = path.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: can not be read ({error.strerror}); check the path, or make the file with "
+            "python -m training.minigaia"
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is no text file; give a JSONL file of examples") from None
+    found = [_example(row, f"{path}, line {n}") for n, row in enumerate(rows, 1) if row.strip()]
+    if not found:
+        raise ConfigError(f"{path}: holds no example; make it again")
+    return found
+
+
+def _example(text: str, where: str) -> Example:
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError):
+        row = None
+    if not isinstance(row, dict):
+        raise ConfigError(f"{where}: is no JSON object; make the file again")
+    if row.get("schema") != SCHEMA:
+        raise ConfigError(
+            f"{where}: has the schema {row.get('schema')!r}, and this program reads {SCHEMA}; make "
+            "the file again with this program"
+        )
+    for name, kind in FIELDS.items():
+        if not isinstance(row.get(name), kind):
+            raise ConfigError(f"{where}: has no usable {name!r}; make the file again")
+    spoken = [m for m in row["messages"] if isinstance(m, dict)]
+    if not spoken or any(
+        not isinstance(m.get(k), str) for m in spoken for k in ("role", "content")
+    ):
+        raise ConfigError(f"{where}: 'messages' are no chat messages; make the file again")
+    return Example(row["id"], tuple(spoken), row["reference"], row["meta"])
+
+
+# ---- s_t as JSON and back ------------------------------------------------------------------------
+
+
+def state_row(state: State) -> dict[str, Any]:
+    """s_t as JSON, without the paths of files."""
+    media = [{"modality": m.modality, "name": m.name} for m in state.task.media]
+    task = {"question": state.task.question, "media": media}
+    rest = {k: v for k, v in asdict(state).items() if k != "task"}
+    return {"task": task, **rest}
+
+
+def state_of(row: Mapping[str, Any]) -> State:
+    """s_t of a row that `state_row` made, whether it went through JSON or not."""
+    media = tuple(Media(m["modality"], m["name"], Path(), "") for m in row["task"]["media"])
+    return _state(row, Task(row["task"]["question"], media))
+
+
+def _state(row: Mapping[str, Any], task: Task) -> State:
+    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+    history = [
+        {k: tuple(v) if isinstance(v, list) else v for k, v in h.items()} for h in fields["history"]
+    ]
+    waiting = {id: tuple(needs) for id, needs in fields["waiting"].items()}
+    known = {"task": task, "history": tuple(Evidence(**h) for h in history), "waiting": waiting}
+    return State(**{**fields, **known})
