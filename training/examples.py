@@ -1,31 +1,19 @@
-"""Decision examples (s_t, y*_t), end of section 3.3.1: recorded runs -> one example a round.
+"""Decision examples (s_t, y*_t), end of section 3.3.1, as JSONL with a schema version.
 
-    python -m training.examples runs/a runs/b --out examples.jsonl
-
-A run is used where it ended by itself: with `complete`, not with a fallback answer. What was right
-no run knows: `--answers FILE` leaves out the runs whose answer differs from the file's.
+python -m training.examples runs/a runs/b --out examples.jsonl      makes them of recorded runs
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestra import lines, run_folder, trajectory
-from orchestra.parsing import find_action
-from orchestra.replay import Tape
-from orchestra.run_folder import Manifest
-from orchestra.trajectory import Event
+from orchestra import lines
 from orchestra.vocabulary import ConfigError, Evidence, Media, State, Task
-from orchestrators.orchestra_o1 import Messages, OrchestraO1
-from tools import tools_for
-from tools.own import own_tools
 
 SCHEMA = 1
 FIELDS = {"id": str, "messages": list, "reference": dict, "meta": dict}
@@ -116,10 +104,11 @@ def state_row(state: State) -> dict[str, Any]:
 def state_of(row: Mapping[str, Any]) -> State:
     """s_t of a row that `state_row` made, whether it went through JSON or not."""
     media = tuple(Media(m["modality"], m["name"], Path(), "") for m in row["task"]["media"])
-    return _state(row, Task(row["task"]["question"], media))
+    return state_with(row, Task(row["task"]["question"], media))
 
 
-def _state(row: Mapping[str, Any], task: Task) -> State:
+def state_with(row: Mapping[str, Any], task: Task) -> State:
+    """s_t of a row of a trajectory, which does not hold the task."""
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
     history = [
         {k: tuple(v) if isinstance(v, list) else v for k, v in h.items()} for h in fields["history"]
@@ -127,3 +116,9 @@ def _state(row: Mapping[str, Any], task: Task) -> State:
     waiting = {id: tuple(needs) for id, needs in fields["waiting"].items()}
     known = {"task": task, "history": tuple(Evidence(**h) for h in history), "waiting": waiting}
     return State(**{**fields, **known})
+
+
+if __name__ == "__main__":
+    from training.recorded import main  # which reads this module
+
+    sys.exit(main())

@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from training.alignment import Match, Reading, compare, read_decision, state_at
+from training.alignment import Match, compare
 from training.examples import Example
+from training.reading import Reading, read_decision, state_at
 
 WEIGHTS = {"format": 0.1, "action": 0.1, "tool": 0.2, "decision": 0.6}  # alpha of Eq. 29
 
