@@ -70,9 +70,11 @@ def _going_on(decision: Delegate, state: State) -> Match:
 
 @lru_cache(maxsize=4096)
 def _pattern(evidence: str) -> re.Pattern[str]:
-    """Finds a piece of evidence as a word of its own, in a text of lower case."""
-    any_of = "|".join(re.escape(e) for e in evidence.lower().split("|") if e)
-    return re.compile(rf"(?a:(?<![\w])(?<!\d[.:,])(?:{any_of})(?![\w]|[.:,]\d))")
+    """Finds a piece of evidence, in a text of lower case: words and numbers as wholes only."""
+    words = [re.escape(e) for e in evidence.lower().split("|") if re.search(r"\w", e)]
+    signs = [re.escape(e) for e in evidence.lower().split("|") if e and not re.search(r"\w", e)]
+    whole = [rf"(?a:(?<!\w)(?<!\d[.:,])(?:{'|'.join(words)})(?!\w|[.:,]\d))"] if words else []
+    return re.compile("|".join([*whole, *signs]))
 
 
 def _found(evidence: frozenset[str], text: str) -> set[str]:
@@ -94,9 +96,9 @@ class _Pairs:
         self.files = frozenset(m.name.lower() for m in state.task.media)
         given = example.meta.get("evidence") or [evidence_of(u, state) for u in right]
         self.evidence = [frozenset(str(e).lower() for e in row) for row in given]
-        if len(self.evidence) != len(right):
-            raise ConfigError(f"example {example.id}: has evidence for {len(given)} sub-tasks, and "
-                              f"its reference has {len(right)}; make the file again")  # fmt: skip
+        if len(given) != len(right):
+            counts = f"evidence for {len(given)} sub-tasks, and {len(right)} in its reference"
+            raise ConfigError(f"example {example.id}: has {counts}; make the file again")
         texts = [state.task.question, *(f"{h.answer} {h.summary}" for h in state.history)]
         self.known = self.files.union(*map(numbers, texts), *self.evidence)
         self.room = len(state.context)

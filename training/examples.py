@@ -109,13 +109,13 @@ def state_of(row: Mapping[str, Any]) -> State:
 
 def state_with(row: Mapping[str, Any], task: Task) -> State:
     """s_t of a row of a trajectory, which does not hold the task."""
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
-    history = [
-        {k: tuple(v) if isinstance(v, list) else v for k, v in h.items()} for h in fields["history"]
-    ]
-    waiting = {id: tuple(needs) for id, needs in fields["waiting"].items()}
-    known = {"task": task, "history": tuple(Evidence(**h) for h in history), "waiting": waiting}
-    return State(**{**fields, **known})
+
+    def tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+
+    history = tuple(Evidence(**tuples(h)) for h in row["history"])
+    waiting = {id: tuple(needs) for id, needs in row["waiting"].items()}
+    return State(**{**tuples(row), "task": task, "history": history, "waiting": waiting})
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python -m training.examples runs/a runs/b --out examples.jsonl [--answers FILE] [--all]
 
 A run is used where it ended by completing, not with a fallback answer. What would have been right no
-run knows: `--answers FILE`, a JSON array of {"question", "answer"} as OmniGAIA has it, leaves out the
-runs that answered something else.
+run knows: `--answers FILE`, a JSON array of {"question", "answer"} as OmniGAIA has it,
+leaves out the runs that answered something else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from orchestra import lines, run_folder, trajectory
 from orchestra.parsing import find_action
@@ -101,8 +100,8 @@ def _decision(
     tries = [main.render(state, mistake, last_chance) for last_chance in (False, True)]
     if asked not in tries:
         raise ConfigError(
-            f"{folder}: what its main agent read in round {round} is not what this program's prompts "
-            "say; use the version that recorded it, or record it again"
+            f"{folder}: what its main agent read in round {round} is not what the prompts of "
+            "this program say; use the version that recorded it, or record it again"
         )
     decision = find_action(event["reply"])
     params = decision.get("params")
