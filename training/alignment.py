@@ -31,14 +31,16 @@ BEYOND = 1 / 3  # going on where the reference completes: 1 of the judge's 3, no
 class Match:
     """`tool` and `decision` in [0, 1]. `exact`: the reference's decision in all that matters: its
     action and answer, or its sub-tasks one for one, each with the same evidence, tools and needs.
+    `right`: exact, or the right answer sooner than the reference.
     """
 
     tool: float
     decision: float
     exact: bool
+    right: bool
 
 
-NOTHING = Match(0.0, 0.0, False)
+NOTHING = Match(0.0, 0.0, False, False)
 
 
 def compare(example: Example, state: State, decision: Decision) -> Match:
@@ -47,8 +49,10 @@ def compare(example: Example, state: State, decision: Decision) -> Match:
     if isinstance(decision, Complete):
         right = same_answer(decision.answer, right_answer(example, reference))
         if isinstance(reference, Complete):  # it was time to complete
-            return Match(1.0, float(right), right)
-        return Match(1.0, 1.0, False) if right else NOTHING  # sooner than the reference, or wrong
+            return Match(1.0, float(right), right, right)
+        return (
+            Match(1.0, 1.0, False, True) if right else NOTHING
+        )  # sooner than the reference, or wrong
     if isinstance(reference, Complete):
         return _going_on(decision, state)
     return _Pairs(example, state, reference.subtasks, decision.subtasks).match()
@@ -65,7 +69,7 @@ def _going_on(decision: Delegate, state: State) -> Match:
     about = terms(state.task.question).union(*(terms(m.name) for m in state.task.media))
     asked = [bool(about & terms(u.instruction)) for u in decision.subtasks]
     worth = BEYOND * sum(asked) / max(1, len(asked)) ** 2
-    return Match(worth, worth, False)
+    return Match(worth, worth, False, False)
 
 
 @lru_cache(maxsize=4096)
@@ -142,12 +146,13 @@ class _Pairs:
     def match(self) -> Match:
         most = max(len(self.right), len(self.said))
         if not self.right:  # what waits is to go on
-            return Match(1 / (1 + most), 1 / (1 + most), not most)
+            return Match(1 / (1 + most), 1 / (1 + most), not most, not most)
         tool = sum(self._tools(i, j) for i, j in self.pairs.items()) / most
         done = sum(self.near[p] * (1 + self._able(*p)) / 2 for p in self.pairs.items()) / most
         needs, side_by_side = self._needs(), self._side_by_side()
         decision = done * (0.6 + 0.2 * needs + 0.2 * side_by_side)
-        return Match(tool, decision, min(tool, done, needs, side_by_side) == 1.0)
+        exact = min(tool, done, needs, side_by_side) == 1.0
+        return Match(tool, decision, exact, exact)
 
     def _needs(self) -> float:
         """Jaccard overlap of the needs inside of the decision, named by the reference."""

@@ -100,8 +100,9 @@ class Play:
         """What the sub-agents report; the unlucky one does not succeed the first time."""
         for fact in facts:
             id, asked = f"t{len(self.history) + 1}", self.instruction(fact)
-            done = Evidence(round, id, asked, BACKENDS[0].name, (fact.tool,), "done", fact.report, "",
-                            media=(fact.file,) if fact.file else ())  # fmt: skip
+            executor = BACKENDS[0].name, (fact.tool,)
+            seen = (fact.file,) if fact.file else ()
+            done = Evidence(round, id, asked, *executor, "done", fact.report, "", media=seen)
             if fact.id == self.unlucky and fact.id not in self.tried:
                 self.tried[fact.id] = id
                 error = say("training/minigaia", TROUBLE[self.status])
@@ -144,7 +145,7 @@ def _why(facts: Sequence[Fact], play: Play) -> str:
 
 
 def prompt(state: State, style: Style) -> tuple[dict[str, str], ...]:
-    """s_t in the words of the real main agent, or in the short ones of prompts/training/brief.md."""
+    """s_t in the words of the real main agent, or in the few of prompts/training/brief.md."""
     if style == "full":
         manuals = "\n\n".join(t.manual for t in tools_for(state.task).values())
         return tuple(render_state(state, model_lines(BACKENDS), manuals))
@@ -190,8 +191,11 @@ def examples(split: Split, seed: int, style: Style) -> Iterator[Example]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write train.jsonl, valid.jsonl and held_out.jsonl. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m training.minigaia", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m training.minigaia",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--n", type=int, default=2000, help="decisions, in all three files")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--prompt", choices=("brief", "full"), default="brief")

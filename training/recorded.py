@@ -2,9 +2,9 @@
 
     python -m training.examples runs/a runs/b --out examples.jsonl [--answers FILE] [--all]
 
-A run is used where it ended by completing, not with a fallback answer. What would have been right no
-run knows: `--answers FILE`, a JSON array of {"question", "answer"} as OmniGAIA has it,
-leaves out the runs that answered something else.
+A run is used where it ended by completing, not with a fallback answer. What would have been right
+no run knows: `--answers FILE`, a JSON array of {"question", "answer"} as OmniGAIA has it, leaves
+out the runs that answered something else.
 """
 
 from __future__ import annotations

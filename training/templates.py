@@ -1,8 +1,9 @@
 """The tasks of MiniGAIA: who needs what, where it is found, and what comes out.
 
 A template is a graph. `b: search year a` is a node b, a year, that a web search finds once a is
-known; `read` is a fact in a file or on a page; `compute` follows from others. The last node is the answer, and a
-node that nothing needs distracts. The words of a template are in prompts/training/tasks_*.md.
+known; `read` is a fact in a file or on a page; `compute` follows from others. The last node is
+the answer, and a node that nothing needs distracts. The words of a template are in
+prompts/training/tasks_*.md.
 """
 
 from __future__ import annotations
