@@ -87,7 +87,7 @@ def _found(evidence: frozenset[str], text: str) -> set[str]:
 
 def numbers(text: str) -> frozenset[str]:
     """The numbers in a text, times and decimals whole, but not those inside of names."""
-    return frozenset(re.findall(r"(?a:(?<![\w.:,/-])\d+(?:[.:,]\d+)*(?!\w))", text))
+    return frozenset(re.findall(r"(?a:(?<![\w.:,/-])\d+(?:[.:,]\d+)*(?!\w|[.:,]\d))", text))
 
 
 class _Pairs:
@@ -105,6 +105,10 @@ class _Pairs:
             raise ConfigError(f"example {example.id}: has {counts}; make the file again")
         texts = [state.task.question, *(f"{h.answer} {h.summary}" for h in state.history)]
         self.known = self.files.union(*map(numbers, texts), *self.evidence)
+        self.apt = [
+            wanted | _found(self.known, u.instruction.lower())
+            for wanted, u in zip(self.evidence, right, strict=True)
+        ]
         self.room = len(state.context)
         self.near = {(i, j): self._near(i, j) for i in range(len(right)) for j in range(len(said))}
         self.pairs = self._assign()
@@ -117,7 +121,7 @@ class _Pairs:
         instruction, context = u.instruction.lower(), u.context.lower()
         named = _found(self.known, instruction)
         told = (named | (_found(wanted, context) - self.files)) & wanted
-        to_the_point = len(named & wanted) / len(named) if named else 1.0
+        to_the_point = len(named & self.apt[i]) / len(named) if named else 1.0
         length = len(instruction) + len(context)
         room = max(CHARS, TIMES * (len(r.instruction) + len(r.context))) + self.room
         return len(told) / max(1, len(wanted)) * to_the_point * min(1.0, room / max(1, length))
@@ -180,6 +184,5 @@ class _Pairs:
 def evidence_of(u: SubTask, state: State) -> list[str]:
     """What a recorded sub-task was told: the files and numbers of its instruction, or its words."""
     text = u.instruction.lower()
-    files = _found(frozenset(m.name.lower() for m in state.task.media), text)
-    named = files | numbers(text)
-    return sorted(named or terms(text) or {text})
+    named = frozenset(m.name.lower() for m in state.task.media) | numbers(text)
+    return sorted(_found(named, text) or _found(terms(text), text) or {text})

@@ -82,12 +82,13 @@ def _example(text: str, where: str) -> Example:
     for name, kind in FIELDS.items():
         if not isinstance(row.get(name), kind):
             raise ConfigError(f"{where}: has no usable {name!r}; make the file again")
-    spoken = [m for m in row["messages"] if isinstance(m, dict)]
-    if not spoken or any(
-        not isinstance(m.get(k), str) for m in spoken for k in ("role", "content")
-    ):
+    if not row["messages"] or not all(map(_is_message, row["messages"])):
         raise ConfigError(f"{where}: 'messages' are no chat messages; make the file again")
-    return Example(row["id"], tuple(spoken), row["reference"], row["meta"])
+    return Example(row["id"], tuple(row["messages"]), row["reference"], row["meta"])
+
+
+def _is_message(m: Any) -> bool:
+    return isinstance(m, dict) and all(isinstance(m.get(k), str) for k in ("role", "content"))
 
 
 # ---- s_t as JSON and back ------------------------------------------------------------------------
