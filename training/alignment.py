@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from orchestra.memory import terms
-from orchestra.vocabulary import Complete, ConfigError, Decision, Delegate, State, SubTask
+from orchestra.vocabulary import (
+    Complete,
+    ConfigError,
+    Decision,
+    Delegate,
+    ModelMistake,
+    State,
+    SubTask,
+)
 from orchestrators.orchestra_o1 import parse_decision
 from training.examples import Example
 from training.reading import same_answer
@@ -44,18 +52,26 @@ NOTHING = Match(0.0, 0.0, False, False)
 
 
 def compare(example: Example, state: State, decision: Decision) -> Match:
-    """How near `decision` comes to the reference of `example` in the state s_t."""
-    reference = parse_decision(json.dumps(example.reference), state)
+    """How near `decision` comes to the reference of `example` in the state s_t. Raises ConfigError
+    where that is no decision.
+    """
+    reference = _reference(example, state)
     if isinstance(decision, Complete):
         right = same_answer(decision.answer, right_answer(example, reference))
         if isinstance(reference, Complete):  # it was time to complete
             return Match(1.0, float(right), right, right)
-        return (
-            Match(1.0, 1.0, False, True) if right else NOTHING
-        )  # sooner than the reference, or wrong
+        return Match(1.0, 1.0, False, True) if right else NOTHING  # sooner, or wrong
     if isinstance(reference, Complete):
         return _going_on(decision, state)
     return _Pairs(example, state, reference.subtasks, decision.subtasks).match()
+
+
+def _reference(example: Example, state: State) -> Decision:
+    try:
+        return parse_decision(json.dumps(example.reference), state)
+    except ModelMistake as mistake:
+        where = f"example {example.id}: its reference is no decision"
+        raise ConfigError(f"{where} ({mistake}); make the file again") from None
 
 
 def right_answer(example: Example, reference: Decision) -> str:
@@ -109,6 +125,7 @@ class _Pairs:
             wanted | _found(self.known, u.instruction.lower())
             for wanted, u in zip(self.evidence, right, strict=True)
         ]
+        self.named = [_found(self.known, u.instruction.lower()) for u in said]
         self.room = len(state.context)
         self.near = {(i, j): self._near(i, j) for i in range(len(right)) for j in range(len(said))}
         self.pairs = self._assign()
@@ -117,12 +134,10 @@ class _Pairs:
         """How well j is told what i needs: the share that it is told, of it the share that is to
         the point, and less for what is far too long.
         """
-        u, r, wanted = self.said[j], self.right[i], self.evidence[i]
-        instruction, context = u.instruction.lower(), u.context.lower()
-        named = _found(self.known, instruction)
-        told = (named | (_found(wanted, context) - self.files)) & wanted
+        u, r, wanted, named = self.said[j], self.right[i], self.evidence[i], self.named[j]
+        told = (named | (_found(wanted, u.context.lower()) - self.files)) & wanted
         to_the_point = len(named & self.apt[i]) / len(named) if named else 1.0
-        length = len(instruction) + len(context)
+        length = len(u.instruction) + len(u.context)
         room = max(CHARS, TIMES * (len(r.instruction) + len(r.context))) + self.room
         return len(told) / max(1, len(wanted)) * to_the_point * min(1.0, room / max(1, length))
 
@@ -142,17 +157,17 @@ class _Pairs:
             return 0.5 if given is None and wanted else float(not given)
         return 2 * len(wanted & set(given)) / (len(wanted) + len(set(given)))
 
-    def _able(self, i: int, j: int) -> float:
-        """The share of the tools that it takes, or 1 where Eq. 7 is left to choose."""
-        wanted, given = set(self.right[i].tools or ()), self.said[j].tools
-        return 1.0 if given is None or not wanted else len(wanted & set(given)) / len(wanted)
+    def _done(self, i: int, j: int) -> float:
+        """How far j does the work of i: half of it hangs on the tools, if Eq. 7 is not to choose."""
+        able = 1.0 if self.said[j].tools is None else self._tools(i, j)
+        return self.near[i, j] * (1 + able) / 2
 
     def match(self) -> Match:
         most = max(len(self.right), len(self.said))
         if not self.right:  # what waits is to go on
             return Match(1 / (1 + most), 1 / (1 + most), not most, not most)
         tool = sum(self._tools(i, j) for i, j in self.pairs.items()) / most
-        done = sum(self.near[p] * (1 + self._able(*p)) / 2 for p in self.pairs.items()) / most
+        done = sum(self._done(i, j) for i, j in self.pairs.items()) / most
         needs, side_by_side = self._needs(), self._side_by_side()
         decision = done * (0.6 + 0.2 * needs + 0.2 * side_by_side)
         exact = min(tool, done, needs, side_by_side) == 1.0
@@ -160,12 +175,10 @@ class _Pairs:
 
     def _needs(self) -> float:
         """Jaccard overlap of the needs inside of the decision, named by the reference."""
-        name = {self.said[j].id: str(i) for i, j in self.pairs.items()}
-        own = {u.id for u in self.said}
-        said = {
-            (name.get(n, n), name.get(u.id, u.id)) for u in self.said for n in u.needs if n in own
-        }
-        at = {u.id: str(i) for i, u in enumerate(self.right)}
+        name: dict[str, int | str] = {u.id: u.id for u in self.said}
+        name |= {self.said[j].id: i for i, j in self.pairs.items()}
+        said = {(name[n], name[u.id]) for u in self.said for n in u.needs if n in name}
+        at: dict[str, int | str] = {u.id: i for i, u in enumerate(self.right)}
         right = {(at[n], at[u.id]) for u in self.right for n in u.needs if n in at}
         return len(said & right) / len(said | right) if said | right else 1.0
 

@@ -17,7 +17,7 @@ from orchestra.vocabulary import ConfigError, Evidence, Media, State, Task
 from orchestrators import mas_orchestra
 from training.examples import Example, state_row
 from training.minigaia import examples
-from training.reading import same_answer
+from training.reading import same_answer, state_at
 from training.rewards import REWARDS, WEIGHTS, make
 
 OFFLINE = [name for name in REWARDS if name != "judge"]
@@ -282,6 +282,20 @@ def test_no_repetition_of_the_reference_raises_the_rubric(e, times):
     assert total(e, delegate(*tasks)) <= total(e, e.reference)
 
 
+LAZY = {
+    "the question with every tool": lambda s: [task(s.task.question, *s.tools)],
+    "every file in one": lambda s: [task(" ".join(m.name for m in s.task.media), *s.tools)],
+    "all that is known for each file": lambda s: [task(f"{s.task.question} {s.context} {m.name}", *s.tools) for m in s.task.media],
+    "each file, whatever was found": lambda s: [task(f"Read {m.name}", "ImageAnalysisAction") for m in s.task.media if "ImageAnalysisAction" in s.tools],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", LAZY.values(), ids=list(LAZY))
+def test_a_policy_that_does_not_look_where_the_task_stands_earns_little(policy):
+    totals = [total(e, delegate(*policy(state_at(e)))) for e in MANY]
+    assert sum(totals) / len(totals) < 0.5
+
+
 def test_naming_every_file_in_every_sub_task_is_worth_less_than_naming_its_own():
     both = delegate(
         {**SEE, "task_instruction": "Read a.png and b.wav"},
@@ -406,6 +420,8 @@ def test_an_unknown_reward_names_the_known_ones():
 def test_an_example_without_a_state_is_named():
     with pytest.raises(ConfigError, match="example e: "):
         make("rubric")(replace(START, meta={}), ["x"])
+    with pytest.raises(ConfigError, match="reference is no decision"):
+        make("rubric")(replace(END, reference={"action": "sing"}), [json.dumps(complete("42"))])
     with pytest.raises(ConfigError, match="evidence for 1"):
         make("rubric")(
             replace(START, meta={**START.meta, "evidence": [["a"]]}), [json.dumps(START.reference)]
