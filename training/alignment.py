@@ -158,7 +158,7 @@ class _Pairs:
         return 2 * len(wanted & set(given)) / (len(wanted) + len(set(given)))
 
     def _done(self, i: int, j: int) -> float:
-        """How far j does the work of i: half of it hangs on the tools, if Eq. 7 is not to choose."""
+        """How far j does the work of i: half hangs on the tools, unless Eq. 7 is to choose them."""
         able = 1.0 if self.said[j].tools is None else self._tools(i, j)
         return self.near[i, j] * (1 + able) / 2
 

@@ -174,9 +174,26 @@ def test_right_answers_are_worth_most_wrong_ones_little_and_going_on_between():
 def test_needs_that_are_missing_or_too_many_cost():
     e = example(delegate(*PLAN), FOUND)
     alone = [PLAN[0], {**PLAN[1], "needs": []}]
-    assert 0.5 < total(e, delegate(*alone)) < 1
     chained = [{**SEE, "id": "s"}, {**HEAR, "needs": ["s"]}]
-    assert 0.5 < total(START, delegate(*chained)) < 1
+    no_need_and_half_of_what_runs_now = 0.4 + 0.6 * (0.6 + 0.2 * 0 + 0.2 / 2)
+    assert total(e, delegate(*alone)) == pytest.approx(no_need_and_half_of_what_runs_now)
+    assert total(START, delegate(*chained)) == pytest.approx(no_need_and_half_of_what_runs_now)
+
+
+def test_a_need_of_the_wrong_sub_task_costs_though_as_much_runs_now():
+    first, last = (
+        [{**SEE, "id": "s"}, {**HEAR, "id": "h"}],
+        task("Add 40 and 2", TOOLS[3], needs=["s"]),
+    )
+    e = example(delegate(*first, last))
+    assert total(e, delegate(*first, {**last, "needs": ["h"]})) == pytest.approx(0.4 + 0.6 * 0.8)
+
+
+def test_a_file_is_named_in_the_instruction_and_a_number_may_stand_in_the_context():
+    hidden = {**SEE, "task_instruction": "Read it", "context": "a.png"}
+    assert total(START, delegate(hidden, HEAR)) < 0.75
+    e = example(delegate(task("Add 40 and 2", TOOLS[3])), FOUND)
+    assert total(e, delegate(task("Add the two", TOOLS[3], context="40 and 2"))) == 1.0
 
 
 def test_a_wrong_tool_costs_more_than_its_own_part():
@@ -302,6 +319,11 @@ def test_naming_every_file_in_every_sub_task_is_worth_less_than_naming_its_own()
         {**HEAR, "task_instruction": "Hear a.png and b.wav"},
     )
     assert total(START, both) < 0.75
+
+
+def test_an_instruction_that_rambles_is_worth_less():
+    rambling = {**SEE, "task_instruction": "Read a.png" + " and be very careful" * 60}
+    assert total(START, delegate(rambling, HEAR)) < 0.85
 
 
 def test_listing_every_number_is_worth_less_than_the_right_ones():
