@@ -11,121 +11,26 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 
 from orchestra.memory import terms
-from orchestra.parsing import MAX_CHARS
-from orchestra.prompts import say
-from orchestra.schedule import Graph, refine
 from orchestra.vocabulary import (
     Complete,
     ConfigError,
     Decision,
     Delegate,
     ModelMistake,
-    Result,
     State,
     SubTask,
 )
 from orchestrators.orchestra_o1 import parse_decision
-from training.examples import Example, state_of
+from training.examples import Example
+from training.reading import same_answer
 
 CHARS, TIMES = 400, 4  # an instruction may be this long, or this often as long as the reference's
 BEYOND = 1 / 3  # going on where the reference completes: 1 of the judge's 3, not wrong but for less
-Parse = Callable[[str, State], Decision]
-
-# ---- a completion, read as the program reads it --------------------------------------------------
-
-_THINKING = re.compile(r"\s*<think(?:ing)?>.*?</think(?:ing)?>", re.S)
-_FENCE = re.compile(r"```(?:json)?\s*\n(.*)```", re.S)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """`format`: one JSON object with an action and its params, and nothing else but thinking before
-    it and a fence around it. `decision` None: the program could not carry it out.
-    """
-
-    format: bool
-    decision: Decision | None
-
-
-def state_at(example: Example) -> State:
-    """s_t of an example. Raises ConfigError where it has none."""
-    try:
-        return state_of(example.meta["state"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"example {example.id}: its meta has no usable state ({type(error).__name__}: {error});"
-            " make the file again"
-        ) from None
-
-
-def read_decision(text: str, state: State, parse: Parse = parse_decision) -> Reading:
-    """No text makes this raise."""
-    try:
-        decision = parse(text, state)
-        if isinstance(decision, Delegate):
-            _check(decision, state)
-    except ModelMistake:
-        return Reading(_is_plain(text), None)
-    return Reading(_is_plain(text), decision)
-
-
-def _check(decision: Delegate, state: State) -> None:
-    """Raises ModelMistake for sub-tasks that the graph G_t does not take, or that come too late."""
-    if state.round > state.rounds:
-        raise ModelMistake(say("delegation", "last_chance"))
-    nodes = {h.id: SubTask(h.id, h.instruction) for h in state.history}
-    nodes |= {id: SubTask(id, "", needs=needs) for id, needs in state.waiting.items()}
-    ended = {h.id: Result(h.status, h.answer, h.summary) for h in state.history}
-    refine(Graph(nodes, {k: z for k, z in ended.items() if k not in state.waiting}), decision)
-
-
-def _is_plain(text: str) -> bool:
-    body = text[:MAX_CHARS]
-    if thought := _THINKING.match(body):
-        body = body[thought.end() :]
-    body = body.strip()
-    if fenced := _FENCE.fullmatch(body):
-        body = fenced[1]
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return False
-    fields = value if isinstance(value, dict) else {}
-    return isinstance(fields.get("action"), str) and isinstance(fields.get("params"), dict)
-
-
-# ---- answers -------------------------------------------------------------------------------------
-
-
-def same_answer(said: str, right: str) -> bool:
-    """Whether two short answers are one: letter case, spaces, articles, quotes, leading zeros and
-    the spelling of a number aside. Several answers in one are none.
-    """
-    a, b = _plain(said), _plain(right)
-    return bool(b) and (a == b or (_number(a) is not None and _number(a) == _number(b)))
-
-
-def _plain(answer: str) -> str:
-    text = " ".join(unicodedata.normalize("NFKC", answer[:1000]).casefold().split())
-    text = re.sub(r"^(?:the|an|a) ", "", text.strip(" \"'`.,;!"))
-    return re.sub(r"(?<![\d.,])0+(?=\d)", "", text)
-
-
-def _number(text: str) -> Decimal | None:
-    if not re.fullmatch(r"[-+]?[$€£]?(?:\d{1,3}(?:,\d{3})+|\d{1,30})(?:\.\d{1,30})?%?", text, re.A):
-        return None
-    try:
-        return Decimal(re.sub(r"[$€£,%]", "", text))
-    except InvalidOperation:
-        return None
-
 
 # ---- sub-tasks -----------------------------------------------------------------------------------
 
@@ -134,27 +39,39 @@ def _number(text: str) -> Decimal | None:
 class Match:
     """`tool` and `decision` in [0, 1]. `exact`: the reference's decision in all that matters: its
     action and answer, or its sub-tasks one for one, each with the same evidence, tools and needs.
+    `right`: exact, or the right answer sooner than the reference.
     """
 
     tool: float
     decision: float
     exact: bool
+    right: bool
 
 
-NOTHING = Match(0.0, 0.0, False)
+NOTHING = Match(0.0, 0.0, False, False)
 
 
 def compare(example: Example, state: State, decision: Decision) -> Match:
-    """How near `decision` comes to the reference of `example` in the state s_t."""
-    reference = parse_decision(json.dumps(example.reference), state)
+    """How near `decision` comes to the reference of `example` in the state s_t. Raises ConfigError
+    where that is no decision.
+    """
+    reference = _reference(example, state)
     if isinstance(decision, Complete):
         right = same_answer(decision.answer, right_answer(example, reference))
         if isinstance(reference, Complete):  # it was time to complete
-            return Match(1.0, float(right), right)
-        return Match(1.0, 1.0, False) if right else NOTHING  # sooner than the reference, or wrong
+            return Match(1.0, float(right), right, right)
+        return Match(1.0, 1.0, False, True) if right else NOTHING  # sooner, or wrong
     if isinstance(reference, Complete):
         return _going_on(decision, state)
     return _Pairs(example, state, reference.subtasks, decision.subtasks).match()
+
+
+def _reference(example: Example, state: State) -> Decision:
+    try:
+        return parse_decision(json.dumps(example.reference), state)
+    except ModelMistake as mistake:
+        where = f"example {example.id}: its reference is no decision"
+        raise ConfigError(f"{where} ({mistake}); make the file again") from None
 
 
 def right_answer(example: Example, reference: Decision) -> str:
@@ -168,14 +85,16 @@ def _going_on(decision: Delegate, state: State) -> Match:
     about = terms(state.task.question).union(*(terms(m.name) for m in state.task.media))
     asked = [bool(about & terms(u.instruction)) for u in decision.subtasks]
     worth = BEYOND * sum(asked) / max(1, len(asked)) ** 2
-    return Match(worth, worth, False)
+    return Match(worth, worth, False, False)
 
 
 @lru_cache(maxsize=4096)
 def _pattern(evidence: str) -> re.Pattern[str]:
-    """Finds a piece of evidence as a word of its own, in a text of lower case."""
-    any_of = "|".join(re.escape(e) for e in evidence.lower().split("|") if e)
-    return re.compile(rf"(?a:(?<![\w])(?<!\d[.:,])(?:{any_of})(?![\w]|[.:,]\d))")
+    """Finds a piece of evidence, in a text of lower case: words and numbers as wholes only."""
+    words = [re.escape(e) for e in evidence.lower().split("|") if re.search(r"\w", e)]
+    signs = [re.escape(e) for e in evidence.lower().split("|") if e and not re.search(r"\w", e)]
+    whole = [rf"(?a:(?<!\w)(?<!\d[.:,])(?:{'|'.join(words)})(?!\w|[.:,]\d))"] if words else []
+    return re.compile("|".join([*whole, *signs]))
 
 
 def _found(evidence: frozenset[str], text: str) -> set[str]:
@@ -184,7 +103,7 @@ def _found(evidence: frozenset[str], text: str) -> set[str]:
 
 def numbers(text: str) -> frozenset[str]:
     """The numbers in a text, times and decimals whole, but not those inside of names."""
-    return frozenset(re.findall(r"(?a:(?<![\w.:,/-])\d+(?:[.:,]\d+)*(?!\w))", text))
+    return frozenset(re.findall(r"(?a:(?<![\w.:,/-])\d+(?:[.:,]\d+)*(?!\w|[.:,]\d))", text))
 
 
 class _Pairs:
@@ -197,11 +116,16 @@ class _Pairs:
         self.files = frozenset(m.name.lower() for m in state.task.media)
         given = example.meta.get("evidence") or [evidence_of(u, state) for u in right]
         self.evidence = [frozenset(str(e).lower() for e in row) for row in given]
-        if len(self.evidence) != len(right):
-            raise ConfigError(f"example {example.id}: has evidence for {len(given)} sub-tasks, and "
-                              f"its reference has {len(right)}; make the file again")  # fmt: skip
+        if len(given) != len(right):
+            counts = f"evidence for {len(given)} sub-tasks, and {len(right)} in its reference"
+            raise ConfigError(f"example {example.id}: has {counts}; make the file again")
         texts = [state.task.question, *(f"{h.answer} {h.summary}" for h in state.history)]
         self.known = self.files.union(*map(numbers, texts), *self.evidence)
+        self.apt = [
+            wanted | _found(self.known, u.instruction.lower())
+            for wanted, u in zip(self.evidence, right, strict=True)
+        ]
+        self.named = [_found(self.known, u.instruction.lower()) for u in said]
         self.room = len(state.context)
         self.near = {(i, j): self._near(i, j) for i in range(len(right)) for j in range(len(said))}
         self.pairs = self._assign()
@@ -210,12 +134,10 @@ class _Pairs:
         """How well j is told what i needs: the share that it is told, of it the share that is to
         the point, and less for what is far too long.
         """
-        u, r, wanted = self.said[j], self.right[i], self.evidence[i]
-        instruction, context = u.instruction.lower(), u.context.lower()
-        named = _found(self.known, instruction)
-        told = (named | (_found(wanted, context) - self.files)) & wanted
-        to_the_point = len(named & wanted) / len(named) if named else 1.0
-        length = len(instruction) + len(context)
+        u, r, wanted, named = self.said[j], self.right[i], self.evidence[i], self.named[j]
+        told = (named | (_found(wanted, u.context.lower()) - self.files)) & wanted
+        to_the_point = len(named & self.apt[i]) / len(named) if named else 1.0
+        length = len(u.instruction) + len(u.context)
         room = max(CHARS, TIMES * (len(r.instruction) + len(r.context))) + self.room
         return len(told) / max(1, len(wanted)) * to_the_point * min(1.0, room / max(1, length))
 
@@ -235,29 +157,28 @@ class _Pairs:
             return 0.5 if given is None and wanted else float(not given)
         return 2 * len(wanted & set(given)) / (len(wanted) + len(set(given)))
 
-    def _able(self, i: int, j: int) -> float:
-        """The share of the tools that it takes, or 1 where Eq. 7 is left to choose."""
-        wanted, given = set(self.right[i].tools or ()), self.said[j].tools
-        return 1.0 if given is None or not wanted else len(wanted & set(given)) / len(wanted)
+    def _done(self, i: int, j: int) -> float:
+        """How far j does the work of i: half hangs on the tools, unless Eq. 7 is to choose them."""
+        able = 1.0 if self.said[j].tools is None else self._tools(i, j)
+        return self.near[i, j] * (1 + able) / 2
 
     def match(self) -> Match:
         most = max(len(self.right), len(self.said))
         if not self.right:  # what waits is to go on
-            return Match(1 / (1 + most), 1 / (1 + most), not most)
+            return Match(1 / (1 + most), 1 / (1 + most), not most, not most)
         tool = sum(self._tools(i, j) for i, j in self.pairs.items()) / most
-        done = sum(self.near[p] * (1 + self._able(*p)) / 2 for p in self.pairs.items()) / most
+        done = sum(self._done(i, j) for i, j in self.pairs.items()) / most
         needs, side_by_side = self._needs(), self._side_by_side()
         decision = done * (0.6 + 0.2 * needs + 0.2 * side_by_side)
-        return Match(tool, decision, min(tool, done, needs, side_by_side) == 1.0)
+        exact = min(tool, done, needs, side_by_side) == 1.0
+        return Match(tool, decision, exact, exact)
 
     def _needs(self) -> float:
         """Jaccard overlap of the needs inside of the decision, named by the reference."""
-        name = {self.said[j].id: str(i) for i, j in self.pairs.items()}
-        own = {u.id for u in self.said}
-        said = {
-            (name.get(n, n), name.get(u.id, u.id)) for u in self.said for n in u.needs if n in own
-        }
-        at = {u.id: str(i) for i, u in enumerate(self.right)}
+        name: dict[str, int | str] = {u.id: u.id for u in self.said}
+        name |= {self.said[j].id: i for i, j in self.pairs.items()}
+        said = {(name[n], name[u.id]) for u in self.said for n in u.needs if n in name}
+        at: dict[str, int | str] = {u.id: i for i, u in enumerate(self.right)}
         right = {(at[n], at[u.id]) for u in self.right for n in u.needs if n in at}
         return len(said & right) / len(said | right) if said | right else 1.0
 
@@ -276,6 +197,5 @@ class _Pairs:
 def evidence_of(u: SubTask, state: State) -> list[str]:
     """What a recorded sub-task was told: the files and numbers of its instruction, or its words."""
     text = u.instruction.lower()
-    files = _found(frozenset(m.name.lower() for m in state.task.media), text)
-    named = files | numbers(text)
-    return sorted(named or terms(text) or {text})
+    named = frozenset(m.name.lower() for m in state.task.media) | numbers(text)
+    return sorted(_found(named, text) or _found(terms(text), text) or {text})

@@ -1,31 +1,19 @@
-"""Decision examples (s_t, y*_t), end of section 3.3.1: recorded runs -> one example a round.
+"""Decision examples (s_t, y*_t), end of section 3.3.1, as JSONL with a schema version.
 
-    python -m training.examples runs/a runs/b --out examples.jsonl
-
-A run is used where it ended by itself: with `complete`, not with a fallback answer. What was right
-no run knows: `--answers FILE` leaves out the runs whose answer differs from the file's.
+python -m training.examples runs/a runs/b --out examples.jsonl      makes them of recorded runs
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestra import lines, run_folder, trajectory
-from orchestra.parsing import find_action
-from orchestra.replay import Tape
-from orchestra.run_folder import Manifest
-from orchestra.trajectory import Event
+from orchestra import lines
 from orchestra.vocabulary import ConfigError, Evidence, Media, State, Task
-from orchestrators.orchestra_o1 import Messages, OrchestraO1
-from tools import tools_for
-from tools.own import own_tools
 
 SCHEMA = 1
 FIELDS = {"id": str, "messages": list, "reference": dict, "meta": dict}
@@ -94,12 +82,13 @@ def _example(text: str, where: str) -> Example:
     for name, kind in FIELDS.items():
         if not isinstance(row.get(name), kind):
             raise ConfigError(f"{where}: has no usable {name!r}; make the file again")
-    spoken = [m for m in row["messages"] if isinstance(m, dict)]
-    if not spoken or any(
-        not isinstance(m.get(k), str) for m in spoken for k in ("role", "content")
-    ):
+    if not row["messages"] or not all(map(_is_message, row["messages"])):
         raise ConfigError(f"{where}: 'messages' are no chat messages; make the file again")
-    return Example(row["id"], tuple(spoken), row["reference"], row["meta"])
+    return Example(row["id"], tuple(row["messages"]), row["reference"], row["meta"])
+
+
+def _is_message(m: Any) -> bool:
+    return isinstance(m, dict) and all(isinstance(m.get(k), str) for k in ("role", "content"))
 
 
 # ---- s_t as JSON and back ------------------------------------------------------------------------
@@ -116,14 +105,21 @@ def state_row(state: State) -> dict[str, Any]:
 def state_of(row: Mapping[str, Any]) -> State:
     """s_t of a row that `state_row` made, whether it went through JSON or not."""
     media = tuple(Media(m["modality"], m["name"], Path(), "") for m in row["task"]["media"])
-    return _state(row, Task(row["task"]["question"], media))
+    return state_with(row, Task(row["task"]["question"], media))
 
 
-def _state(row: Mapping[str, Any], task: Task) -> State:
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
-    history = [
-        {k: tuple(v) if isinstance(v, list) else v for k, v in h.items()} for h in fields["history"]
-    ]
-    waiting = {id: tuple(needs) for id, needs in fields["waiting"].items()}
-    known = {"task": task, "history": tuple(Evidence(**h) for h in history), "waiting": waiting}
-    return State(**{**fields, **known})
+def state_with(row: Mapping[str, Any], task: Task) -> State:
+    """s_t of a row of a trajectory, which does not hold the task."""
+
+    def tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+
+    history = tuple(Evidence(**tuples(h)) for h in row["history"])
+    waiting = {id: tuple(needs) for id, needs in row["waiting"].items()}
+    return State(**{**tuples(row), "task": task, "history": history, "waiting": waiting})
+
+
+if __name__ == "__main__":
+    from training.recorded import main  # which reads this module
+
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""MiniGAIA: omnimodal tasks whose graph and answer are known, and the decisions of an expert on them.
+"""MiniGAIA: omnimodal tasks whose graph and answer are known, and an expert's decisions on them.
 
     python -m training.minigaia --n 2000 --seed 0 --out data/minigaia
 
@@ -17,7 +17,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -40,10 +40,18 @@ TROUBLE: dict[Status, str] = {
     "blocked": "trouble_tool",
     "partial": "trouble_part",
 }
-BACKENDS = (
-    Backend("small", "small", "", skills={"txt": 0.5, "img": 0.5, "aud": 0.5, "vid": 0.4, "code": 0.5}, price=Price(0.1, 0.4, 0.1)),
-    Backend("large", "large", "", skills={"txt": 0.9, "img": 0.9, "aud": 0.8, "vid": 0.8, "code": 0.9}, price=Price(2.0, 8.0, 2.0)),
-)  # fmt: skip
+BACKENDS = (  # of the full prompt; no one is asked
+    Backend(
+        "small", "", "", skills={"txt": 0.5, "img": 0.5, "aud": 0.5}, price=Price(0.1, 0.4, 0.1)
+    ),
+    Backend(
+        "large",
+        "",
+        "",
+        skills={"txt": 0.9, "img": 0.9, "aud": 0.9, "vid": 0.8},
+        price=Price(2, 8, 2),
+    ),
+)
 
 
 # ---- the expert ----------------------------------------------------------------------------------
@@ -75,12 +83,13 @@ class Play:
     def state(self, round: int) -> State:
         task = self.mini.task
         context = compress(task.question, self.history) if self.history else ""
-        backends = tuple(b.name for b in BACKENDS)
-        return State(task, context, tuple(self.history), backends, tuple(tools_for(task)), round, ROUNDS)  # fmt: skip
+        may_name = tuple(b.name for b in BACKENDS), tuple(tools_for(task))
+        return State(task, context, tuple(self.history), *may_name, round, ROUNDS)
 
     def can_run(self) -> list[Fact]:
         """The ready set of the task's graph: what is not found and needs nothing that is not."""
-        return [f for f in self.mini.facts if f.id not in self.found and self.found.keys() >= set(f.needs)]  # fmt: skip
+        open_ = [f for f in self.mini.facts if f.id not in self.found]
+        return [f for f in open_ if self.found.keys() >= set(f.needs)]
 
     def instruction(self, fact: Fact) -> str:
         if fact.id in self.tried:
@@ -91,15 +100,16 @@ class Play:
         """What the sub-agents report; the unlucky one does not succeed the first time."""
         for fact in facts:
             id, asked = f"t{len(self.history) + 1}", self.instruction(fact)
-            common: Any = (round, id, asked, BACKENDS[0].name, (fact.tool,))
+            executor = BACKENDS[0].name, (fact.tool,)
+            seen = (fact.file,) if fact.file else ()
+            done = Evidence(round, id, asked, *executor, "done", fact.report, "", media=seen)
             if fact.id == self.unlucky and fact.id not in self.tried:
                 self.tried[fact.id] = id
                 error = say("training/minigaia", TROUBLE[self.status])
-                self.history.append(Evidence(*common, self.status, "", "", error))
+                done = replace(done, status=self.status, answer="", error=error, media=())
             else:
                 self.found[fact.id] = id
-                media = (fact.file,) if fact.file else ()
-                self.history.append(Evidence(*common, "done", fact.report, "", media=media))
+            self.history.append(done)
 
 
 def decisions(mini: MiniTask, rng: random.Random) -> Iterator[tuple[State, list[Fact], Play]]:
@@ -125,11 +135,8 @@ def reference(facts: Sequence[Fact], play: Play, style: Style) -> dict[str, Any]
 
 def _why(facts: Sequence[Fact], play: Play) -> str:
     new = Counter(f.kind for f in facts if f.id not in play.tried)
-    again = [
-        say("training/minigaia", "why_again", id=play.tried[f.id])
-        for f in facts
-        if f.id in play.tried
-    ]
+    tried = [play.tried[f.id] for f in facts if f.id in play.tried]
+    again = [say("training/minigaia", "why_again", id=id) for id in tried]
     said = [say("training/minigaia", f"why_{kind}", count=n) for kind, n in new.items()]
     return " ".join([*again, *said])
 
@@ -138,12 +145,13 @@ def _why(facts: Sequence[Fact], play: Play) -> str:
 
 
 def prompt(state: State, style: Style) -> tuple[dict[str, str], ...]:
-    """s_t in the words of the real main agent, or in the short ones of prompts/training/brief.md."""
+    """s_t in the words of the real main agent, or in the few of prompts/training/brief.md."""
     if style == "full":
         manuals = "\n\n".join(t.manual for t in tools_for(state.task).values())
         return tuple(render_state(state, model_lines(BACKENDS), manuals))
     found = [
-        say("training/brief", "found", id=h.id, status=h.status, instruction=h.instruction, outcome=h.answer or h.error)
+        say("training/brief", "found", id=h.id, status=h.status, instruction=h.instruction,
+            outcome=h.answer or h.error)
         for h in state.history
     ]  # fmt: skip
     user = say(
@@ -183,8 +191,11 @@ def examples(split: Split, seed: int, style: Style) -> Iterator[Example]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write train.jsonl, valid.jsonl and held_out.jsonl. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m training.minigaia", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m training.minigaia",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--n", type=int, default=2000, help="decisions, in all three files")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--prompt", choices=("brief", "full"), default="brief")
@@ -208,7 +219,8 @@ def _summary(split: Split, rows: Sequence[Example]) -> str:
     listed = ", ".join(f"{kind} {n}" for kind, n in kinds.most_common())
     longest = max(tokens("".join(m["content"] for m in e.messages)) for e in rows)
     answer = max(tokens(json.dumps(e.reference)) for e in rows)
-    return f"{split}: {len(rows)} decisions ({listed}); the longest prompt about {longest} tokens, decision {answer}"
+    sizes = f"the longest prompt about {longest} tokens, decision {answer}"
+    return f"{split}: {len(rows)} decisions ({listed}); {sizes}"
 
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
 """The tasks of MiniGAIA: who needs what, where it is found, and what comes out.
 
-A template is a graph. `b: search year a` is a node b that a web search finds once a is known; `read`
-is a fact in a file or on a page; `compute` follows from others. The last node is the answer, and a
-node that nothing needs distracts. The words of a template are in prompts/training/tasks_*.md.
+A template is a graph. `b: search year a` is a node b, a year, that a web search finds once a is
+known; `read` is a fact in a file or on a page; `compute` follows from others. The last node is
+the answer, and a node that nothing needs distracts. The words of a template are in
+prompts/training/tasks_*.md.
 """
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -32,29 +34,9 @@ ENDING: Mapping[Modality, str] = {"image": "png", "audio": "wav", "video": "mp4"
 
 # ---- names: cut by SHARE, so no split knows one of another's -------------------------------------
 
-THINGS = (
-    "kettle lantern violin saddle compass anchor ladder basket mirror hammer blanket candle bottle "
-    "drum wagon helmet pillow carpet spade teapot telescope umbrella flute barometer bucket scarf "
-    "chessboard sundial accordion hourglass goblet rake"
-).split()
-FIRST = (
-    "Mira Tomas Elin Jorge Anika Pavel Sora Ines Ruben Talia Oskar Lena Dario Yuna Felix Noor Viktor "
-    "Amara Henrik Zofia"
-).split()
-LAST = (
-    "Kolven Brandt Osei Marek Lindqvist Tanaka Ferro Dubois Novak Hale Castell Winter Abara Quist "
-    "Roth Sandoval Petrov Imada Okoro Velasco"
-).split()
-TOWNS = (
-    "Kelmora Brenfeld Ostrel Tilmoor Vandera Quillon Marrick Sunhaven Dorwick Elstow Pinemere "
-    "Caldrin Hexley Norvale Ambrith Wexcombe Larkfell Zennor Ulverton Istrel Barrowby Calpena "
-    "Drevna Eskmouth Farholm Gantry Holmund Ivelle Jorvik Kestwick Lomeda Myrstad Nantlow Oxmere "
-    "Perrault Ravensey Skelby Tornhill Umbria Vestmar"
-).split()
-STEMS = (
-    "photo memo note poster clip sign letter report scan diary label bulletin card page talk visit "
-    "sheet record frame message paper board view tape leaf post track shot entry slip"
-).split()
+NAMES: Mapping[str, list[str]] = json.loads(
+    Path(__file__).with_name("names.json").read_text(encoding="utf-8")
+)
 
 
 @dataclass(frozen=True)
@@ -73,31 +55,40 @@ class Template:
     nodes: tuple[Node, ...]
 
 
-def _template(name: str, level: int, *nodes: str, seen: bool = True) -> Template:
-    rows = [node.replace(":", "").split() for node in nodes]
-    return Template(name, level, seen, tuple(Node(k, w, v, tuple(n)) for k, w, v, *n in rows))  # type: ignore[arg-type]
+def _templates(table: str, seen: bool) -> Iterator[Template]:
+    for row in table.strip().splitlines():
+        name, level, *nodes = (cell.strip() for cell in row.split("|"))
+        yield Template(name, int(level), seen, tuple(map(_node, nodes)))
 
 
-TEMPLATES = (
-    _template("price", 1, "a: read number"),
-    _template("owner", 1, "x: read number", "a: read person"),
-    _template("opening", 1, "a: read year"),
-    _template("basket", 2, "a: read number", "b: read number", "c: compute sum a b"),
-    _template("taller", 2, "a: read number", "b: read number", "c: compute difference a b"),
-    _template("stock", 2, "a: read small", "b: read small", "c: compute product a b"),
-    _template("train", 2, "a: read time", "b: read number", "c: compute later a b"),
-    _template("younger", 2, "a: read year", "b: read year", "c: compute difference a b"),
-    _template("founder", 3, "a: read person", "b: read year", "c: search year a", "d: compute difference b c"),
-    _template("route", 3, "a: read town", "b: read number", "c: search number a", "d: compute sum b c"),
-    _template("trio", 3, "a: read number", "b: read number", "c: read number", "d: compute sum a b c"),
-    _template("fee", 3, "a: read town", "b: read small", "c: search small a", "d: compute product b c"),
-    _template("weight", 1, "a: read number", seen=False),
-    _template("winner", 1, "x: read number", "a: read person", seen=False),
-    _template("films", 2, "a: read number", "b: read number", "c: compute sum a b", seen=False),
-    _template("savings", 2, "a: read number", "b: read number", "c: compute difference a b", seen=False),
-    _template("author", 3, "a: read person", "b: read year", "c: search year a", "d: compute difference b c", seen=False),
-    _template("tank", 3, "a: read small", "b: read small", "c: read number", "d: compute product_sum a b c", seen=False),
-)  # fmt: skip
+def _node(text: str) -> Node:
+    key, kind, value, *needs = text.replace(":", "").split()
+    return Node(key, kind, value, tuple(needs))  # type: ignore[arg-type]
+
+
+SEEN = """
+price      | 1 | a: read number
+owner      | 1 | x: read number | a: read person
+opening    | 1 | a: read year
+basket     | 2 | a: read number | b: read number | c: compute sum a b
+taller     | 2 | a: read number | b: read number | c: compute difference a b
+stock      | 2 | a: read small  | b: read small  | c: compute product a b
+train      | 2 | a: read time   | b: read number | c: compute later a b
+younger    | 2 | a: read year   | b: read year   | c: compute difference a b
+founder    | 3 | a: read person | b: read year   | c: search year a   | d: compute difference b c
+route      | 3 | a: read town   | b: read number | c: search number a | d: compute sum b c
+trio       | 3 | a: read number | b: read number | c: read number     | d: compute sum a b c
+fee        | 3 | a: read town   | b: read small  | c: search small a  | d: compute product b c
+"""
+UNSEEN = """
+weight     | 1 | a: read number
+winner     | 1 | x: read number | a: read person
+films      | 2 | a: read number | b: read number | c: compute sum a b
+savings    | 2 | a: read number | b: read number | c: compute difference a b
+author     | 3 | a: read person | b: read year   | c: search year a   | d: compute difference b c
+tank       | 3 | a: read small  | b: read small  | c: read number     | d: compute product_sum a b c
+"""
+TEMPLATES = (*_templates(SEEN, seen=True), *_templates(UNSEEN, seen=False))
 
 # ---- one task of a template ----------------------------------------------------------------------
 
@@ -160,12 +151,10 @@ class Names:
             case "time":
                 return f"{rng.randint(5, 16):02}:{rng.randint(0, 59):02}"
             case "person":
-                return f"{self._one(FIRST)} {self._one(LAST)}"
-        return self._one({"town": TOWNS, "thing": THINGS, "stem": STEMS}[kind])
-
-    def _one(self, names: Sequence[str]) -> str:
+                return f"{self._any('first')} {self._any('last')}"
+        names = NAMES[kind]
         low, high = SHARE[self.split]
-        return self.rng.choice(names[round(low * len(names)) : round(high * len(names))])
+        return rng.choice(names[round(low * len(names)) : round(high * len(names))])
 
 
 OPERATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {  # what stands between; what may say so
