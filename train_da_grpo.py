@@ -29,7 +29,6 @@ if __name__ == "__main__":
     ARGUMENTS = parse()  # --help and usage errors answer before the heavy imports
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -45,7 +44,7 @@ from training import checkpoint, ranks
 from training.examples import Example
 from training.metrics import Metrics, Row, draw, outcomes
 from training.options import settle
-from training.policy import Ids, Policy, merged
+from training.policy import Ids, Policy, merged, text_of
 from training.preparation import make_reward, make_rollouts, prepared
 from training.rewards import Scores
 from training.rollouts import Group, Rollouts
@@ -181,11 +180,6 @@ MEANS = ("kl", "clipped", "entropy", "mismatch", "capped")  # over the tokens of
 
 
 # ---- parts of a step -----------------------------------------------------------------------------
-
-
-def text_of(example: Example) -> str:
-    """y*_t as the model should say it."""
-    return json.dumps(example.reference, ensure_ascii=False)
 
 
 def compare(

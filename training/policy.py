@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from da_grpo import padded, token_entropy, token_logprobs
 from training import ranks
+from training.examples import Example
 
 Messages = Sequence[Mapping[str, str]]
 Ids = list[int]
@@ -52,7 +54,9 @@ class Policy:
         checkpointing: bool = False,
     ) -> None:
         from transformers import AutoModelForCausalLM
+        from transformers.utils.logging import disable_progress_bar
 
+        disable_progress_bar()
         self.tokenizer, self.eos = load_tokenizer(folder)
         self.pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
         self.dtype, self.device, self.lora_rank = getattr(torch, dtype), device, lora_rank
@@ -161,6 +165,11 @@ def load_tokenizer(folder: Path) -> tuple[Any, tuple[int, ...]]:
     return tokenizer, tuple(
         dict.fromkeys(id for id in [tokenizer.eos_token_id, *more] if id is not None)
     )
+
+
+def text_of(example: Example) -> str:
+    """y*_t as the model should say it."""
+    return json.dumps(example.reference, ensure_ascii=False)
 
 
 def encode(tokenizer: Any, messages: Messages) -> Ids:

@@ -1,19 +1,19 @@
 from __future__ import annotations
 
-from itertools import islice
+from pathlib import Path
 
 import pytest
 
-from training.examples import Example
-from training.minigaia import examples
-
 
 @pytest.fixture(scope="session")
-def some() -> dict[str, Example]:
-    """One MiniGAIA decision of each kind, by kind, with two sub-tasks in `read`."""
-    found = {}
-    for e in islice(examples("train", 0, "brief"), 400):
-        tasks = e.reference["params"].get("tasks", [])
-        if e.meta["kind"] != "read" or len(tasks) == 2:
-            found.setdefault(e.meta["kind"], e)
-    return found
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model folder and a file of eight examples."""
+    pytest.importorskip("torch", reason="torch is not installed: requirements-train.txt")
+    from training.examples import write
+    from training.tiny import examples, make_model
+
+    home = tmp_path_factory.mktemp("tiny")
+    data = examples(8)
+    write(home / "train.jsonl", data)
+    make_model(data, home / "model", words=384, width=16)
+    return home / "model", home / "train.jsonl"
