@@ -255,7 +255,6 @@ def finish(o: argparse.Namespace, policy: Policy) -> None:
         if o.lora_rank:
             merged(o.model, o.out / "adapter", o.out / "model", o.dtype)
         draw(o.out)
-    ranks.stop()
 
 
 def main(o: argparse.Namespace) -> int:
@@ -270,4 +269,6 @@ def main(o: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(ARGUMENTS))
+    status = main(ARGUMENTS)
+    ranks.stop()
+    sys.exit(status)

@@ -97,7 +97,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     try:
         check(o, world=int(os.environ.get("WORLD_SIZE", "1")))
     except ConfigError as error:
-        p.exit(2, f"{p.prog}: {error}\n")
+        p.exit(2, f"{p.prog}: {error}\n" if os.environ.get("RANK", "0") == "0" else None)
     return o
 
 

@@ -22,12 +22,13 @@ def start() -> torch.device:
     device = torch.device("cuda", local) if gpu else torch.device("cpu")
     if gpu:
         torch.cuda.set_device(device)
-    if "WORLD_SIZE" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
         dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo")
     return device
 
 
 def stop() -> None:
+    """Leave the other ranks, as the last thing: nobody can come back."""
     if dist.is_initialized():
         dist.destroy_process_group()
 

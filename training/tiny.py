@@ -30,9 +30,9 @@ CHAT = (
 )
 RISE = 0.1  # of the reward, from the first steps of GRPO to the last
 WINDOW = 5  # steps
-SFT = ["--steps", "70", "--batch", "8", "--lr", "1e-2", "--lr-floor", "1"]
-GRPO = ["--steps", "50", "--batch", "8", "--micro-batch", "64", "--lr", "2e-3", "--beta", "0.001", "--clip-high", "0.28"]
-BOTH = ["--full", "--dtype", "float32", "--max-tokens", "64", "--save-every", "1000"]
+SFT = "--steps 70 --batch 8 --lr 1e-2 --lr-floor 1"
+GRPO = "--steps 50 --batch 8 --micro-batch 64 --lr 2e-3 --beta 0.001 --clip-high 0.28"
+BOTH = "--full --dtype float32 --max-tokens 64 --save-every 1000"
 
 
 def examples(n: int) -> list[Example]:
@@ -76,11 +76,13 @@ def make_model(data: Sequence[Example], out: Path, words: int = 512, width: int 
     tokenizer.save_pretrained(out)
 
 
-def trained(stage: str, model: Path, data: Path, out: Path, flags: Sequence[str]) -> list[float]:
+def trained(stage: str, model: Path, data: Path, out: Path, flags: str) -> list[float]:
     """Run train_da_grpo.py. Returns what it was trained for, step by step: the loss, or the reward."""
     script = Path(__file__).resolve().parent.parent / "train_da_grpo.py"
     paths = ["--model", str(model), "--data", str(data), "--out", str(out)]
-    subprocess.run([sys.executable, script, "--stage", stage, *paths, *flags, *BOTH], check=True)
+    subprocess.run(
+        [sys.executable, script, "--stage", stage, *paths, *f"{flags} {BOTH}".split()], check=True
+    )
     rows = read_metrics(out / "metrics.jsonl")
     return [row["loss" if stage == "sft" else "reward"] for row in rows]
 

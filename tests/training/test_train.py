@@ -28,7 +28,20 @@ from training.rollouts import LocalRollouts  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 Tiny = tuple[Path, Path]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-COMMON = ["--batch", "2", "--group", "4", "--max-tokens", "8", "--dtype", "float32", "--lr", "1e-2", "--save-every", "2"]
+COMMON = [
+    "--batch",
+    "2",
+    "--group",
+    "4",
+    "--max-tokens",
+    "8",
+    "--dtype",
+    "float32",
+    "--lr",
+    "1e-2",
+    "--save-every",
+    "2",
+]
 
 
 @pytest.fixture(autouse=True)
