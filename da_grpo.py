@@ -70,8 +70,7 @@ def token_logprobs(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> Ten
 
 def token_entropy(logits: Tensor) -> Tensor:
     """Entropy in nats at each position of logits (N, T, V): (N, T)."""
-    entropy: Tensor = torch.special.entr(logits.float().softmax(-1)).sum(-1)
-    return entropy
+    return torch.special.entr(logits.float().softmax(-1)).sum(-1)  # type: ignore[no-any-return]
 
 
 # ---- Eq. 30 --------------------------------------------------------------------------------------

@@ -89,8 +89,8 @@ def _grpo(p: Any) -> None:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The flags, checked as far as that needs no model, with `steps` and `clip_high` filled in. Ends
-    the program with one line for a mistake.
+    """The flags, checked as far as that needs no model, with `steps` and `clip_high` filled in. A
+    mistake ends the program with one line.
     """
     p = parser()
     o = p.parse_args(arguments)

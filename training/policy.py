@@ -56,7 +56,7 @@ class Policy:
         from transformers import AutoModelForCausalLM
         from transformers.utils.logging import disable_progress_bar
 
-        disable_progress_bar()
+        disable_progress_bar()  # type: ignore[no-untyped-call]
         self.tokenizer, self.eos = load_tokenizer(folder)
         self.pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
         self.dtype, self.device, self.lora_rank = getattr(torch, dtype), device, lora_rank

@@ -36,15 +36,15 @@ BOTH = "--full --dtype float32 --max-tokens 64 --save-every 1000"
 
 
 def examples(n: int) -> list[Example]:
-    """The first decisions of one template, without the system prompt: short, and all of one kind."""
+    """First decisions of one template, without the system prompt: short, and all of one kind."""
     drawn = minigaia.examples("train", 0, "brief")
     chosen = (e for e in drawn if e.meta["template"] == TEMPLATE and e.meta["kind"] == "read")
     return [replace(e, messages=e.messages[-1:]) for e in islice(chosen, n)]
 
 
 def make_model(data: Sequence[Example], out: Path, words: int = 512, width: int = 64) -> None:
-    """A Llama of two layers of `width` and a byte-level tokenizer of at most `words` tokens, learned
-    from the data.
+    """A Llama of two layers, and a byte-level tokenizer of at most `words` tokens learned from the
+    data.
     """
     import torch
     from tokenizers import ByteLevelBPETokenizer
@@ -55,7 +55,7 @@ def make_model(data: Sequence[Example], out: Path, words: int = 512, width: int 
     learned.train_from_iterator(
         texts, vocab_size=words, special_tokens=[END, START], show_progress=False
     )
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=learned._tokenizer, eos_token=END, pad_token=END, chat_template=CHAT
     )
     config = LlamaConfig(
@@ -77,7 +77,7 @@ def make_model(data: Sequence[Example], out: Path, words: int = 512, width: int 
 
 
 def trained(stage: str, model: Path, data: Path, out: Path, flags: str) -> list[float]:
-    """Run train_da_grpo.py. Returns what it was trained for, step by step: the loss, or the reward."""
+    """Run train_da_grpo.py. Returns the loss of each step, or its reward."""
     script = Path(__file__).resolve().parent.parent / "train_da_grpo.py"
     paths = ["--model", str(model), "--data", str(data), "--out", str(out)]
     subprocess.run(
