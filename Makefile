@@ -45,3 +45,14 @@ record: $(VENV)/local  ## record the demo again; see fixtures/README.md
 
 clean:
 	rm -rf $(VENV) runs
+
+.PHONY: train-tiny test-vllm
+$(VENV)/train: $(VENV)/dev requirements-train.txt
+	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-train.txt
+	touch $@
+
+train-tiny: $(VENV)/train  ## a tiny model learns one template; fails where its reward does not rise (CPU, no server)
+	OMP_NUM_THREADS=1 $(RUN) -m training.tiny --out runs/tiny
+
+test-vllm: $(VENV)/train  ## a real vLLM server drives two steps: make test-vllm VLLM_PYTHON=... TRAIN_MODEL=...
+	VLLM_PYTHON=$(VLLM_PYTHON) TRAIN_MODEL=$(TRAIN_MODEL) $(RUN) -m pytest -rs tests/training/test_vllm.py

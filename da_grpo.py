@@ -1,0 +1,150 @@
+"""DA-GRPO (arXiv 2606.13707, section 3.3.2): advantage and loss as pure functions of tensors.
+
+Shapes: P prompts, G completions of each, N = P * G sequences, T tokens of the longest completion,
+V words of the vocabulary. Eq. 29, the rubric reward, is `training.rewards.weighted`.
+
+Differences from the paper / the released code
+1. The paper gives no epsilon for Eq. 30 and 31: 1e-4 and 0.2, as TRL and verl have them.
+2. Eq. 31's expectation is over sequences (`grpo`); the released flags average over tokens (`dapo`).
+3. A ratio beyond e^20 is cut, so no input makes NaN.
+4. Rollouts from another engine are corrected by a truncated importance weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+AGGREGATIONS = ("dapo", "grpo", "dr_grpo")
+MAX_LOG_RATIO = 20.0
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What Eq. 31 leaves open. `importance_cap` bounds the sampler correction, from above."""
+
+    clip_low: float = 0.2
+    clip_high: float = 0.2  # 0.28: clip-higher of DAPO
+    beta: float = 0.01
+    aggregation: str = "dapo"
+    max_tokens: int = 4096  # of a completion: the constant of dr_grpo
+    importance_cap: float = 2.0
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What a loss is divided by: over every micro-batch and rank of one optimizer step."""
+
+    sequences: float
+    tokens: float
+
+
+# ---- sequences -----------------------------------------------------------------------------------
+
+
+def until_eos(ids: Sequence[int], eos: Sequence[int]) -> list[int]:
+    """`ids` up to its first end token, which stays: stopping is learned like any other token."""
+    ends = [n for n, id in enumerate(ids) if id in eos]
+    return list(ids[: ends[0] + 1] if ends else ids)
+
+
+def padded(completions: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
+    """ids (N, T) and mask (N, T). The mask goes by length, not by value: where the pad token is the
+    end token too, a sampled end still counts and a padded one does not.
+    """
+    width = max(1, *(len(c) for c in completions))
+    ids = torch.tensor([[*c, *[pad] * (width - len(c))] for c in completions])
+    lengths = torch.tensor([len(c) for c in completions])
+    return ids, (torch.arange(width)[None] < lengths[:, None]).float()
+
+
+def token_logprobs(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> Tensor:
+    """log pi(id) of logits (N, T, V) at ids (N, T): (N, T), in float32 at least."""
+    scaled = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
+    chosen = scaled.gather(-1, ids[..., None]).squeeze(-1)
+    return chosen - scaled.logsumexp(-1)
+
+
+def token_entropy(logits: Tensor) -> Tensor:
+    """Entropy in nats at each position of logits (N, T, V): (N, T)."""
+    return torch.special.entr(logits.float().softmax(-1)).sum(-1)  # type: ignore[no-any-return]
+
+
+# ---- Eq. 30 --------------------------------------------------------------------------------------
+
+
+def group_advantages(
+    rewards: Tensor, epsilon: float = 1e-4, min_std: float = 1e-6
+) -> tuple[Tensor, Tensor]:
+    """A_hat (P, G) of rewards (P, G), and which groups (P,) teach anything.
+
+    A reward of NaN is a dropped sample: advantage 0, and no part of the mean. A group that deviates
+    by less than `min_std` has advantages of exactly 0, and is to be skipped and counted.
+    """
+    there = ~rewards.isnan()
+    count = there.sum(1, keepdim=True)
+    centred = torch.where(there, rewards - rewards.nanmean(1, keepdim=True), 0.0)
+    std = (centred.square().sum(1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
+    informative = std > min_std
+    advantages = centred / (std + epsilon)  # Eq. 30
+    return torch.where(informative, advantages, 0.0), informative.squeeze(1)
+
+
+# ---- Eq. 31 --------------------------------------------------------------------------------------
+
+
+def log_ratio(a: Tensor, b: Tensor) -> Tensor:
+    """a - b, finite: 0 where both are -inf or one is NaN, else within +-20."""
+    return torch.nan_to_num(a - b, nan=0.0).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+
+
+def k3(logps: Tensor, ref_logps: Tensor) -> Tensor:
+    """Schulman's estimate of D_KL(pi_theta || pi_ref), never negative: (N, T)."""
+    r = log_ratio(ref_logps, logps)
+    return r.exp() - r - 1.0
+
+
+def importance(old_logps: Tensor, sampler_logps: Tensor, cap: float) -> Tensor:
+    """min(pi_old / pi_sampler, cap), (N, T): corrects for the sampler's own numerics."""
+    return log_ratio(old_logps, sampler_logps).exp().clamp(max=cap)
+
+
+def aggregate(values: Tensor, mask: Tensor, objective: Objective, totals: Totals) -> Tensor:
+    """One number of values (N, T): this micro-batch's share of the mean over the whole batch."""
+    summed = torch.where(mask > 0, values, 0.0).sum(1)
+    if objective.aggregation == "grpo":
+        return (summed / mask.sum(1).clamp(min=1)).sum() / max(totals.sequences, 1)
+    if objective.aggregation == "dapo":
+        return summed.sum() / max(totals.tokens, 1)
+    return summed.sum() / (max(totals.sequences, 1) * objective.max_tokens)
+
+
+def da_grpo_loss(
+    logps: Tensor,
+    old_logps: Tensor,
+    ref_logps: Tensor | None,
+    advantages: Tensor,
+    mask: Tensor,
+    objective: Objective,
+    totals: Totals,
+    weights: Tensor | None = None,
+) -> tuple[Tensor, dict[str, float]]:
+    """L of Eq. 31, a scalar, and its sums over tokens: "kl", "clipped".
+
+    logps (with gradient), old_logps, ref_logps (None where beta is 0), mask and weights (of
+    `importance`) are (N, T); advantages (N,).
+    """
+    a_hat = advantages[:, None]
+    rho = log_ratio(logps, old_logps.detach()).exp()
+    cut = rho.clamp(1 - objective.clip_low, 1 + objective.clip_high)
+    gain = torch.minimum(rho * a_hat, cut * a_hat)  # Eq. 31: the clipped objective
+    gain = gain if weights is None else gain * weights
+    kl = k3(logps, ref_logps) if ref_logps is not None else torch.zeros_like(rho)
+    loss = aggregate(objective.beta * kl - gain, mask, objective, totals)  # Eq. 31
+    too_high, too_low = rho > 1 + objective.clip_high, rho < 1 - objective.clip_low
+    clipped = (too_high & (a_hat > 0)) | (too_low & (a_hat < 0))
+    kept = {"kl": kl.detach(), "clipped": clipped.float()}
+    return loss, {k: float(torch.where(mask > 0, v, 0.0).sum()) for k, v in kept.items()}

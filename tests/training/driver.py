@@ -1,0 +1,35 @@
+"""train_da_grpo.py with a reward that even a random model earns some of: for tests in a process of
+their own. Several runs are parted by `--`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import groupby
+
+from training.examples import Example
+from training.rewards import REWARDS, Scores
+
+
+def variety() -> object:
+    """The share of letters that a completion has."""
+
+    def reward(example: Example, completions: list[str]) -> list[Scores | None]:
+        shares = [len(set(text) & set("etaoinshrdlu")) / 12 for text in completions]
+        return [Scores(share, {"variety": share}, share > 0, False) for share in shares]
+
+    return reward
+
+
+REWARDS["variety"] = variety  # type: ignore[assignment]
+
+if __name__ == "__main__":
+    import train_da_grpo
+    from training.options import parse
+
+    runs = [list(part) for dashes, part in groupby(sys.argv[1:], "--".__eq__) if not dashes]
+    codes = [train_da_grpo.main(parse(flags)) for flags in runs]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(max(codes))

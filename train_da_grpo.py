@@ -1,0 +1,274 @@
+#!/usr/bin/env python3
+"""DA-GRPO (arXiv 2606.13707, section 3.3): a better main agent out of decision examples.
+
+    python train_da_grpo.py --stage sft  --model MODEL          --data train.jsonl --out runs/sft
+    python train_da_grpo.py --stage grpo --model runs/sft/model --data train.jsonl --out runs/grpo
+
+A step of `grpo`, in `Trainer.grpo_step`:
+
+1. sample a group of G decisions for each state of the batch     local, or a vLLM server
+2. score each                                                    Eq. 29, training/rewards.py
+3. compare it with its group; leave out groups of equals         Eq. 30, da_grpo.py
+4. step on the clipped objective with its KL                     Eq. 31, da_grpo.py
+
+and `train` hands the new weights to the sampler, notes the metrics, and keeps checkpoints.
+
+Differences from the paper / the released code
+1. The released code is flags for another program; here the loop is visible, SFT included.
+2. A group that teaches nothing is left out of the loss and of what it is divided by, and counted.
+3. LoRA by default: pi_ref is the model with its adapter off. --full is the paper's way.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from training.options import parse
+
+if __name__ == "__main__":
+    ARGUMENTS = parse()  # --help and usage errors answer before the heavy imports
+
+import argparse
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from da_grpo import Objective, Totals, aggregate, da_grpo_loss, group_advantages, importance
+from orchestra.vocabulary import ConfigError, EndpointError
+from training import checkpoint, ranks
+from training.examples import Example
+from training.metrics import Metrics, Row, draw, outcomes
+from training.options import settle
+from training.policy import Ids, Policy, merged, text_of
+from training.preparation import make_reward, make_rollouts, prepared
+from training.rewards import Scores
+from training.rollouts import Group, Rollouts
+from training.schedule import batch_of, learning_rate, seeds
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A completion to learn from. `sampler`: its log-probabilities where it was sampled."""
+
+    prompt: Ids
+    ids: Ids
+    sampler: Sequence[float] = ()
+    advantage: float = 0.0
+
+
+class Trainer:
+    """The policy, its optimizer, and one step of either stage."""
+
+    def __init__(self, o: argparse.Namespace, policy: Policy) -> None:
+        self.o, self.policy = o, policy
+        self.optimizer = torch.optim.AdamW(policy.parameters(), lr=o.lr, weight_decay=0.0)
+        self.reward = make_reward(o)
+        self.objective = Objective(
+            o.clip, o.clip_high, o.beta, o.aggregation, o.max_tokens, o.importance_cap
+        )
+
+    # ---- SFT -------------------------------------------------------------------------------------
+
+    def sft_step(self, step: int, examples: Sequence[Example]) -> Row:
+        """Cross-entropy of y*_t given s_t, over the tokens of the batch."""
+        policy, share = self.policy, ranks.mine(examples)
+        rows = [Sample(policy.encode(e.messages), policy.target(text_of(e))) for e in share]
+        tokens = ranks.summed({"tokens": sum(len(r.ids) for r in rows)})["tokens"]
+        loss_sum = 0.0
+        for part in chunks(rows, self.o.micro_batch):
+            scored = policy.score(*ids_of(part, policy), 1.0)
+            mask = scored.mask * bool(part)
+            loss = aggregate(-scored.logps, mask, Objective(), Totals(len(examples), tokens))
+            torch.autograd.backward(loss * ranks.world())  # FSDP2 takes the mean over ranks
+            loss_sum += loss.item()
+        loss_sum = ranks.summed({"loss": loss_sum})["loss"]
+        return {"loss": loss_sum, "tokens": tokens, "grad_norm": self.descend(step)}
+
+    # ---- DA-GRPO ---------------------------------------------------------------------------------
+
+    def grpo_step(self, step: int, examples: Sequence[Example], rollouts: Rollouts) -> Row:
+        """Sample, score, compare, step."""
+        o, share = self.o, ranks.mine(examples)
+        prompts = [self.policy.encode(e.messages) for e in share]
+        dice = ranks.mine(seeds(o.seed, "train", step, len(examples)))
+        groups = rollouts.sample(prompts, dice, o.group, o.temperature)
+        scores = [self.reward(e, g.texts) for e, g in zip(share, groups, strict=True)]  # Eq. 29
+        samples, informative = compare(groups, scores, o.min_std)  # Eq. 30
+        row = outcomes(scores, [g.ids for g in groups], self.policy.eos)
+        flat = ranks.summed({"flat": informative.count(False)})["flat"]
+        return {**row, "zero_variance": flat / len(examples), **self.improve(step, samples)}
+
+    def improve(self, step: int, samples: list[Sample]) -> Row:
+        """--iterations optimizer steps on what teaches. The metrics are means over its tokens, in
+        the last of them.
+        """
+        counted = {"sequences": len(samples), "tokens": sum(len(s.ids) for s in samples)}
+        totals = Totals(**ranks.summed(counted))
+        if not totals.tokens:  # every group was of equals: there is nothing to step on
+            return dict.fromkeys(("loss", *MEANS, "grad_norm"), 0.0)
+        parts = list(chunks(samples, self.o.micro_batch))
+        before = [self.before(part) for part in parts]
+        for _ in range(self.o.iterations):
+            sums = [self.learn(part, *b, totals) for part, b in zip(parts, before, strict=True)]
+            grad_norm = self.descend(step)
+        row = ranks.summed({key: sum(s[key] for s in sums) for key in ("loss", *MEANS)})
+        means = {key: row[key] / totals.tokens for key in MEANS}
+        return {"loss": row["loss"], **means, "grad_norm": grad_norm}
+
+    @torch.no_grad()
+    def before(self, part: Sequence[Sample]) -> tuple[Tensor | None, Tensor | None]:
+        """log pi_old and log pi_ref (N, T) of a micro-batch. None: pi_old is pi_theta as it stands;
+        there is no KL.
+        """
+        asked = (*ids_of(part, self.policy), self.o.temperature)
+        old = self.policy.score(*asked).logps if self.o.iterations > 1 else None
+        return old, self.policy.reference(*asked) if self.o.beta else None
+
+    def learn(
+        self, part: Sequence[Sample], old: Tensor | None, ref: Tensor | None, totals: Totals
+    ) -> Row:
+        """Add the gradient of one micro-batch of N sequences. Returns sums over its tokens."""
+        policy, cap = self.policy, self.objective.importance_cap
+        scored = policy.score(*ids_of(part, policy), self.o.temperature)
+        mask = scored.mask * bool(part)  # (N, T)
+        old = scored.logps.detach() if old is None else old
+        sampler = torch.full_like(old, math.nan)  # (N, T); NaN: not known, a weight of 1
+        for row, sample in enumerate(part):
+            sampler[row, : len(sample.sampler)] = torch.tensor(sample.sampler).to(old)
+        weights = importance(old, sampler, cap)
+        advantages = torch.tensor([s.advantage for s in part] or [0.0]).to(old)  # (N,)
+        loss, sums = da_grpo_loss(  # Eq. 31
+            scored.logps, old, ref, advantages, mask, self.objective, totals, weights
+        )
+        torch.autograd.backward(loss * ranks.world())  # FSDP2 takes the mean over ranks
+        drift = (old - sampler).abs().nan_to_num(0.0)
+        noted = {"entropy": scored.entropy, "mismatch": drift, "capped": (weights >= cap).float()}
+        sums |= {key: float((value * mask).sum()) for key, value in noted.items()}
+        return {"loss": loss.item(), **sums}
+
+    def descend(self, step: int) -> float:
+        """One optimizer step. Returns the norm of the gradient before it was clipped."""
+        o = self.o
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(step, o.steps, o.lr, o.warmup, o.lr_floor)
+        norm: Any = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), o.max_grad_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return float(norm.full_tensor() if ranks.world() > 1 else norm)
+
+    # ---- held-out examples -----------------------------------------------------------------------
+
+    def evaluate(self, examples: Sequence[Example], rollouts: Rollouts) -> Row:
+        """The reward of the likeliest decision in each state."""
+        share = ranks.mine(examples)
+        prompts = [self.policy.encode(e.messages) for e in share]
+        dice = ranks.mine(seeds(self.o.seed, "eval", 0, len(examples)))
+        groups = rollouts.sample(prompts, dice, 1, 0.0)
+        scores = [self.reward(e, g.texts) for e, g in zip(share, groups, strict=True)]
+        row = outcomes(scores, [g.ids for g in groups], self.policy.eos)
+        return {f"eval/{name}": value for name, value in row.items()}
+
+
+MEANS = ("kl", "clipped", "entropy", "mismatch", "capped")  # over the tokens of a step
+
+
+# ---- parts of a step -----------------------------------------------------------------------------
+
+
+def compare(
+    groups: Sequence[Group], scores: Sequence[Sequence[Scores | None]], min_std: float
+) -> tuple[list[Sample], list[bool]]:
+    """The samples of the groups that teach, with their advantages, and which groups those are."""
+    table = [[math.nan if s is None else s.total for s in group] for group in scores]
+    advantages, informative = group_advantages(torch.tensor(table), min_std=min_std)  # (P, G), (P,)
+    kept = [
+        Sample(group.prompt, group.ids[j], group.logps[j], float(advantages[i, j]))
+        for i, group in enumerate(groups)
+        for j, score in enumerate(scores[i])
+        if informative[i] and score is not None
+    ]
+    return kept, informative.tolist()
+
+
+def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Micro-batches, equally many on every rank: a sharded model runs on all ranks or on none. Who
+    has fewer gets empty ones.
+    """
+    count = ranks.most(math.ceil(len(items) / size))
+    return (items[k * size : (k + 1) * size] for k in range(count))
+
+
+def ids_of(part: Sequence[Sample], policy: Policy) -> tuple[list[Ids], list[Ids]]:
+    """Prompts and completions of a micro-batch; of an empty one, a stand-in that is masked out."""
+    filled = part or [Sample([policy.pad], [policy.pad])]
+    return [s.prompt for s in filled], [s.ids for s in filled]
+
+
+# ---- the run -------------------------------------------------------------------------------------
+
+
+def train(o: argparse.Namespace) -> None:
+    """The loop. Raises ConfigError before it starts, EndpointError where the server fails."""
+    device = ranks.start()
+    torch.manual_seed(o.seed)
+    torch.use_deterministic_algorithms(device.type == "cpu")
+    examples, held_out, server = prepared(o)
+    if ranks.rank() == 0:
+        settle(o)
+    policy = Policy(o.model, o.lora_rank, o.dtype, device, o.beta > 0, o.checkpointing)
+    trainer = Trainer(o, policy)
+    start, version = checkpoint.load(o.out, policy.model, trainer.optimizer) if o.resume else (0, 0)
+    rollouts = make_rollouts(o, policy, server, version)
+    metrics = Metrics(o.out, start)
+    for step in range(start, o.steps):
+        began = time.monotonic()
+        batch = batch_of(examples, o.batch, step, o.seed)
+        if o.stage == "sft":
+            row = trainer.sft_step(step, batch)
+        else:
+            row = trainer.grpo_step(step, batch, rollouts)
+        version += 1
+        last = step + 1 == o.steps
+        if o.stage == "grpo":
+            rollouts.update(version)
+        if held_out and ((step + 1) % o.eval_every == 0 or last):
+            row |= trainer.evaluate(held_out, rollouts)
+        seconds = round(time.monotonic() - began, 2)
+        metrics.add({"step": step, "version": version, **row, "seconds": seconds}, o.steps)
+        if (step + 1) % o.save_every == 0 or last:
+            checkpoint.save(o.out, policy.model, trainer.optimizer, step + 1, version)
+    rollouts.close()
+    finish(o, policy)
+
+
+def finish(o: argparse.Namespace, policy: Policy) -> None:
+    """OUT/adapter, OUT/model (to serve, and for the next stage) and OUT/metrics.png."""
+    policy.save(o.out / ("adapter" if o.lora_rank else "model"))
+    if ranks.rank() == 0:
+        if o.lora_rank:
+            merged(o.model, o.out / "adapter", o.out / "model", o.dtype)
+        draw(o.out)
+
+
+def main(o: argparse.Namespace) -> int:
+    """Returns the exit code; a user's mistake is one line on standard error."""
+    try:
+        train(o)
+    except (ConfigError, EndpointError) as error:
+        if ranks.rank() == 0:
+            print(f"train_da_grpo.py: {error}", file=sys.stderr)
+        return 4 if isinstance(error, EndpointError) else 2
+    return 0
+
+
+if __name__ == "__main__":
+    status = main(ARGUMENTS)
+    ranks.stop()
+    sys.exit(status)

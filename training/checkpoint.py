@@ -1,0 +1,88 @@
+"""All that a run needs to go on as if nothing had happened, there whole or not at all.
+
+A checkpoint is written to a folder of another name, flushed to the disk, and renamed: a run that is
+killed at any moment leaves the last whole one. It holds the trained weights, the optimizer, the
+random numbers of every rank, the version of the adapter, and the next step, from which the place in
+the data and the learning rate follow (schedule.py).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_state_dict,
+)
+
+from orchestra.vocabulary import ConfigError
+from training import ranks
+
+KEPT = 2
+
+
+def save(out: Path, model: Any, optimizer: Any, step: int, version: int) -> None:
+    """`step` is the next one to do. Every rank calls it."""
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
+    weights, moments = get_state_dict(model, optimizer, options=options)
+    randoms = ranks.gathered((torch.get_rng_state(), random.getstate()))
+    if ranks.rank() == 0:
+        state = {"weights": weights, "optimizer": moments, "randoms": randoms}
+        _write(out / "checkpoints", f"step-{step:06}", {**state, "step": step, "version": version})
+    ranks.gathered(0)
+
+
+def load(out: Path, model: Any, optimizer: Any) -> tuple[int, int]:
+    """Put everything back as the last whole checkpoint has it, if there is one. Returns the next
+    step and the adapter's version. Raises ConfigError.
+    """
+    folder = max((out / "checkpoints").glob("step-*"), default=None)
+    if folder is None:
+        return 0, 0
+    state = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
+    if len(state["randoms"]) != ranks.world():
+        raise ConfigError(
+            f"{folder}: was made by {len(state['randoms'])} processes, and here are "
+            f"{ranks.world()}; start as many"
+        )
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
+    set_state_dict(
+        model,
+        optimizer,
+        model_state_dict=state["weights"],
+        optim_state_dict=state["optimizer"],
+        options=options,
+    )
+    tensor, python = state["randoms"][ranks.rank()]
+    torch.set_rng_state(tensor)
+    random.setstate(python)
+    return state["step"], state["version"]
+
+
+def _write(home: Path, name: str, state: dict[str, Any]) -> None:
+    part = home / f".{name}.part"
+    shutil.rmtree(part, ignore_errors=True)  # of a run that was killed here
+    part.mkdir(parents=True)
+    with (part / "state.pt").open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    _flush(part)
+    shutil.rmtree(home / name, ignore_errors=True)
+    part.rename(home / name)
+    _flush(home)
+    for old in sorted(home.glob("step-*"))[:-KEPT]:
+        shutil.rmtree(old)
+
+
+def _flush(folder: Path) -> None:
+    """A rename is on the disk when its folder is."""
+    handle = os.open(folder, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)

@@ -1,0 +1,136 @@
+"""The rubric judge of App. B.4: a language model at any OpenAI-compatible endpoint gives the four
+scores of Eq. 29.
+
+    reward = make("judge", base_url="http://127.0.0.1:8000/v1", model="m", cache="judge.jsonl")
+
+Every call is kept in the tape `cache`: what was judged once is not paid for again. Scores that are
+missing or odd are asked for again, up to `tries` times; then the sample is dropped, so that no
+fault of the judge looks like a bad decision. An endpoint that fails raises EndpointError.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from orchestra.backends import TIMEOUT_S, Chat, Message
+from orchestra.money import Purse
+from orchestra.prompts import fenced, render, say
+from orchestra.replay import Tape
+from orchestra.trajectory import decision_content
+from orchestra.vocabulary import Backend, ConfigError, ModelMistake
+from training.examples import Example
+from training.reading import Reading, state_at
+from training.rewards import Scores, look, scores, weighted
+
+LINES = {  # the judge's line -> the part of Eq. 29 and its largest score
+    "FORMAT_CORRECT": ("format", 1),
+    "ACTION_VALID": ("action", 1),
+    "TOOL_REASONABLE": ("tool", 3),
+    "DECISION_QUALITY": ("decision", 3),
+}
+
+
+def read_scores(reply: str) -> dict[str, float]:
+    """The four parts, each in [0, 1]. Raises ModelMistake: a line is missing, twice or odd."""
+    text = re.split(r"</think(?:ing)?>", reply)[-1]
+    return {part: _score(text, name, most) / most for name, (part, most) in LINES.items()}
+
+
+def _score(text: str, name: str, most: int) -> int:
+    found = set(re.findall(rf"{name}[*_` \t]*:[*_` \t]*([^\s*_`]*)", text))
+    if not found:
+        raise ModelMistake(say("training/judge_notes", "missing", name=name))
+    if len(found) > 1:
+        raise ModelMistake(say("training/judge_notes", "two", name=name))
+    score = found.pop()
+    if score not in map(str, range(most + 1)):
+        odd = {"score": repr(score)[:20], "name": name, "most": most}
+        raise ModelMistake(say("training/judge_notes", "odd", **odd))
+    return int(score)
+
+
+class Judge:
+    """Scores a group side by side, the same text once. `purse` counts what was spent."""
+
+    def __init__(
+        self, backend: Backend, tape: Tape, tries: int, parallel: int, timeout_s: float
+    ) -> None:
+        self.backend, self.tries, self.parallel = backend, tries, parallel
+        self.tape, self.chat = tape, Chat(tape, timeout_s)
+        self.purse = Purse()
+        self._known: dict[str, dict[str, float] | None] = {}
+
+    def __call__(self, example: Example, completions: list[str]) -> list[Scores | None]:
+        seen = look(example, completions)
+        asked = [judge_prompt(example, t, r) for t, (r, _) in zip(completions, seen, strict=True)]
+        new = [text for text in dict.fromkeys(asked) if text not in self._known]
+        with ThreadPoolExecutor(self.parallel) as executor:
+            for text, (parts, purse) in zip(new, executor.map(self._ask, new), strict=True):
+                self._known[text] = parts
+                self.purse.join(purse)
+        judged = [(self._known[text], match) for text, (_, match) in zip(asked, seen, strict=True)]
+        return [scores(weighted(parts), parts, m) if parts else None for parts, m in judged]
+
+    def _ask(self, text: str) -> tuple[dict[str, float] | None, Purse]:
+        """The four parts, or None where no reply held them."""
+        purse = Purse()
+        messages: list[Message] = [{"role": "user", "content": text}]
+        for _ in range(self.tries):
+            with self.tape.logical_call("judge"):
+                reply = self.chat(self.backend, messages, purse)
+            try:
+                return read_scores(reply.text), purse
+            except ModelMistake as mistake:
+                again = say("training/judge_notes", "again", problem=mistake)
+                said = {"role": "assistant", "content": reply.text}
+                messages = [*messages, said, {"role": "user", "content": again}]
+        return None, purse
+
+
+def judge_prompt(example: Example, reply: str, reading: Reading) -> str:
+    """What the judge reads. Whatever others wrote stands inside marks that it can not close."""
+    state = state_at(example)
+    answer = str(example.meta.get("answer") or say("training/judge_notes", "unknown"))
+    parsed = say("training/judge_notes", "unusable")
+    if reading.decision:
+        parsed = json.dumps(decision_content(reading.decision), ensure_ascii=False)
+    return render(
+        "training/judge.md",
+        question=fenced(state.task.question),
+        answer=fenced(answer),
+        history=fenced(state.context or say("training/judge_notes", "nothing")),
+        reference=fenced(json.dumps(example.reference, ensure_ascii=False)),
+        reply=fenced(reply),
+        parsed=fenced(parsed),
+    )
+
+
+def made(
+    base_url: str,
+    cache: str | Path,
+    model: str = "",
+    api_key_env: str = "",
+    tries: int = 3,
+    parallel: int = 8,
+    timeout_s: float = TIMEOUT_S,
+    options: Mapping[str, Any] | None = None,
+) -> Judge:
+    """The reward `judge`. `model` "": the only one that the endpoint serves. `options` go into
+    every request. Raises ConfigError for a cache that can not be written.
+    """
+    path = Path(cache)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tape = Tape(path, "resume")
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: the judge's cache can not be written ({error.strerror})"
+        ) from None
+    settings = {"temperature": 0, **(options or {})}
+    backend = Backend("judge", model, base_url, api_key_env, options=settings)
+    return Judge(backend, tape, tries, parallel, timeout_s)

@@ -1,0 +1,166 @@
+"""The flags of train_da_grpo.py, and every check that needs no model: nothing heavy is imported."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestra.command_line import OneLineParser
+from orchestra.vocabulary import ConfigError
+from training.examples import read
+from training.rewards import REWARDS
+
+AGGREGATIONS = ("dapo", "grpo", "dr_grpo")
+FREE = {"resume", "vllm_url", "save_every", "out"}  # may differ at a resume
+COUNTS = ("batch", "micro_batch", "group", "max_tokens", "iterations", "save_every", "eval_every")
+EXIT_CODES = "exit codes: 0 trained, 2 usage or configuration, 4 the vLLM server failed"
+
+
+def parser() -> argparse.ArgumentParser:
+    p = OneLineParser(
+        prog="train_da_grpo.py",
+        description="Train the main agent on decision examples. Defaults are the paper's.",
+        epilog=EXIT_CODES,
+    )
+    p.add_argument("--stage", choices=("sft", "grpo"), required=True)
+    p.add_argument("--model", type=Path, required=True, metavar="DIR", help="a Hugging Face folder")
+    p.add_argument("--data", type=Path, required=True, metavar="FILE", help="examples, JSONL")
+    p.add_argument("--out", type=Path, required=True, metavar="DIR", help="for all that is written")
+    p.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
+    length = p.add_argument_group("length")
+    length.add_argument("--steps", type=int, help="optimizer steps; else --epochs over the data")
+    length.add_argument("--epochs", type=float, default=5.0, help="(%(default)g)")
+    length.add_argument("--batch", type=int, default=24, help="examples a step (%(default)s)")
+    length.add_argument("--micro-batch", type=int, default=8, metavar="N",
+                        help="sequences in one forward pass (%(default)s)")  # fmt: skip
+    length.add_argument("--max-prompt", type=int, default=24_576, metavar="TOKENS")
+    length.add_argument(
+        "--max-tokens", type=int, default=4096, help="of a completion (%(default)s)"
+    )
+    _weights(p.add_argument_group("weights"))
+    _grpo(p.add_argument_group("grpo"))
+    notes = p.add_argument_group("notes")
+    notes.add_argument("--seed", type=int, default=0)
+    notes.add_argument("--save-every", type=int, default=10, metavar="STEPS", help="(%(default)s)")
+    notes.add_argument("--eval-data", type=Path, metavar="FILE", help="held-out examples")
+    notes.add_argument("--eval-every", type=int, default=10, metavar="STEPS", help="(%(default)s)")
+    notes.add_argument("--eval-limit", type=int, default=64, metavar="N", help="(%(default)s)")
+    return p
+
+
+def _weights(p: Any) -> None:
+    kind = p.add_mutually_exclusive_group()
+    kind.add_argument("--lora-rank", type=int, default=16, metavar="R", help="(%(default)s)")
+    kind.add_argument("--full", action="store_true", help="train all weights, without an adapter")
+    p.add_argument("--dtype", choices=("bfloat16", "float32", "float64"), default="bfloat16")
+    p.add_argument("--lr", type=float, default=5e-6, help="at its height (%(default)g)")
+    p.add_argument("--warmup", type=float, default=0.05, help="share of the steps (%(default)g)")
+    p.add_argument("--lr-floor", type=float, default=0.1, help="share of --lr (%(default)g)")
+    p.add_argument("--max-grad-norm", type=float, default=1.0, help="(%(default)g)")
+    p.add_argument(
+        "--checkpointing", action="store_true", help="recompute activations: less memory"
+    )
+
+
+def _grpo(p: Any) -> None:
+    p.add_argument("--reward", choices=sorted(REWARDS), default="rubric", help="(%(default)s)")
+    p.add_argument("--reward-setting", action="append", default=[], metavar="K=V",
+                   help="an argument of the reward, as JSON or text; repeatable")  # fmt: skip
+    p.add_argument("--rollouts", choices=("vllm", "local"), default="local", help="(%(default)s)")
+    p.add_argument("--vllm-url", metavar="URL", help="as in http://127.0.0.1:8000")
+    p.add_argument("--group", type=int, default=8, metavar="G", help="completions (%(default)s)")
+    p.add_argument("--temperature", type=float, default=1.0, help="(%(default)g)")
+    p.add_argument(
+        "--iterations", type=int, default=1, help="optimizer steps a batch (%(default)s)"
+    )
+    p.add_argument("--aggregation", choices=AGGREGATIONS, default="dapo", help="(%(default)s)")
+    p.add_argument("--beta", type=float, default=0.01, help="of the KL (%(default)g)")
+    p.add_argument("--clip", type=float, default=0.2, help="epsilon of Eq. 31 (%(default)g)")
+    p.add_argument("--clip-high", type=float, metavar="X", help="clip-higher, as 0.28 (as --clip)")
+    p.add_argument("--importance-cap", type=float, default=2.0, help="(%(default)g)")
+    p.add_argument(
+        "--min-std", type=float, default=1e-6, help="of a group that teaches (%(default)g)"
+    )
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The flags, checked as far as that needs no model, with `steps` and `clip_high` filled in. A
+    mistake ends the program with one line.
+    """
+    p = parser()
+    o = p.parse_args(arguments)
+    try:
+        check(o, world=int(os.environ.get("WORLD_SIZE", "1")))
+    except ConfigError as error:
+        p.exit(2, f"{p.prog}: {error}\n" if os.environ.get("RANK", "0") == "0" else None)
+    return o
+
+
+def check(o: argparse.Namespace, world: int = 1) -> None:
+    """Raises ConfigError."""
+    if not (o.model / "config.json").is_file():
+        raise ConfigError(f"--model {o.model}: no config.json there; give a Hugging Face folder")
+    for name in COUNTS:
+        if getattr(o, name) < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} {getattr(o, name)}: give 1 or more")
+    if o.batch % world:
+        raise ConfigError(f"--batch {o.batch}: give a multiple of the {world} processes")
+    if o.stage == "grpo" and (o.rollouts == "vllm") != bool(o.vllm_url):
+        raise ConfigError("--rollouts vllm and --vllm-url go together; give both or neither")
+    n = len(read(o.data))
+    o.lora_rank = 0 if o.full else o.lora_rank
+    o.steps = o.steps or max(1, round(o.epochs * n / o.batch))
+    o.clip_high = o.clip if o.clip_high is None else o.clip_high
+
+
+def reward_settings(pairs: list[str]) -> dict[str, Any]:
+    """KEY=VALUE pairs as arguments. Raises ConfigError."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign:
+            raise ConfigError(f"--reward-setting {pair}: write KEY=VALUE")
+        try:
+            found[key] = json.loads(value)
+        except ValueError:
+            found[key] = value
+    return found
+
+
+def settle(o: argparse.Namespace) -> None:
+    """Make --out ready and note the options there. Raises ConfigError where that would lose a run,
+    or where a resume asks for another one.
+    """
+    path, now = o.out / "options.json", _noted(o)
+    try:
+        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    except ValueError:
+        raise ConfigError(f"{path}: is damaged; take another --out") from None
+    if o.resume and before is None:
+        raise ConfigError(f"--resume: {o.out} holds no run; check --out, or leave --resume out")
+    if before is not None and not o.resume:
+        raise ConfigError(f"--out {o.out}: holds a run; add --resume, or take another folder")
+    if before is not None and before != now:
+        other = ", ".join(sorted(k for k in now if before.get(k) != now[k]))
+        raise ConfigError(
+            f"--resume: {o.out} was started with other values of {other}; give the same"
+        )
+    try:
+        o.out.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"--out {o.out}: can not be written ({error.strerror}); take another"
+        ) from None
+
+
+def _noted(o: argparse.Namespace) -> dict[str, Any]:
+    """What a run's metrics follow from."""
+    kept = {name: value for name, value in vars(o).items() if name not in FREE}
+    plain = {n: str(v) if isinstance(v, Path) else v for n, v in kept.items()}
+    return {**plain, "data_sha256": hashlib.sha256(o.data.read_bytes()).hexdigest()}

@@ -1,0 +1,112 @@
+"""A completion read as the program would read it, and answers compared."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+
+from orchestra.parsing import MAX_CHARS
+from orchestra.prompts import say
+from orchestra.schedule import Graph, refine
+from orchestra.vocabulary import (
+    ConfigError,
+    Decision,
+    Delegate,
+    ModelMistake,
+    Result,
+    State,
+    SubTask,
+)
+from orchestrators.orchestra_o1 import parse_decision
+from training.examples import Example, state_of
+
+Parse = Callable[[str, State], Decision]
+
+# ---- a completion, read as the program reads it --------------------------------------------------
+
+_THINKING = re.compile(r"\s*<think(?:ing)?>.*?</think(?:ing)?>", re.S)
+_FENCE = re.compile(r"```(?:json)?\s*\n(.*)```", re.S)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """`format`: one JSON object with an action and its params, and nothing else but thinking before
+    it and a fence around it. `decision` None: the program could not carry it out.
+    """
+
+    format: bool
+    decision: Decision | None
+
+
+def state_at(example: Example) -> State:
+    """s_t of an example. Raises ConfigError where it has none."""
+    try:
+        return state_of(example.meta["state"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"example {example.id}: its meta has no usable state ({type(error).__name__}: {error});"
+            " make the file again"
+        ) from None
+
+
+def read_decision(text: str, state: State, parse: Parse = parse_decision) -> Reading:
+    """No text makes this raise."""
+    try:
+        decision = parse(text, state)
+        if isinstance(decision, Delegate):
+            _check(decision, state)
+    except ModelMistake:
+        return Reading(_is_plain(text), None)
+    return Reading(_is_plain(text), decision)
+
+
+def _check(decision: Delegate, state: State) -> None:
+    """Raises ModelMistake for sub-tasks that the graph G_t does not take, or that come too late."""
+    if state.round > state.rounds:
+        raise ModelMistake(say("delegation", "last_chance"))
+    nodes = {h.id: SubTask(h.id, h.instruction) for h in state.history}
+    nodes |= {id: SubTask(id, "", needs=needs) for id, needs in state.waiting.items()}
+    ended = {h.id: Result(h.status, h.answer, h.summary) for h in state.history}
+    refine(Graph(nodes, {k: z for k, z in ended.items() if k not in state.waiting}), decision)
+
+
+def _is_plain(text: str) -> bool:
+    body = text[:MAX_CHARS]
+    if thought := _THINKING.match(body):
+        body = body[thought.end() :]
+    body = body.strip()
+    if fenced := _FENCE.fullmatch(body):
+        body = fenced[1]
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    fields = value if isinstance(value, dict) else {}
+    return isinstance(fields.get("action"), str) and isinstance(fields.get("params"), dict)
+
+
+# ---- answers -------------------------------------------------------------------------------------
+
+
+def same_answer(said: str, right: str) -> bool:
+    """Whether two short answers are one: letter case, spaces, articles, quotes, leading zeros and
+    the spelling of a number aside. Several answers in one are none.
+    """
+    a, b = _plain(said), _plain(right)
+    return bool(b) and (a == b or (_number(a) is not None and _number(a) == _number(b)))
+
+
+def _plain(answer: str) -> str:
+    text = " ".join(unicodedata.normalize("NFKC", answer[:1000]).casefold().split())
+    text = re.sub(r"^(?:the|an|a) ", "", text.strip(" \"'`.,;!"))
+    return re.sub(r"(?<![\d.,])0+(?=\d)", "", text)
+
+
+def _number(text: str) -> Decimal | None:
+    if not re.fullmatch(r"[-+]?[$€£]?(?:\d{1,3}(?:,\d{3})+|\d{1,30})(?:\.\d{1,30})?%?", text, re.A):
+        return None
+    return Decimal(re.sub(r"[$€£,%]", "", text))
