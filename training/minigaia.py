@@ -25,8 +25,8 @@ from typing import Any, Literal
 from orchestra.memory import compress, tokens
 from orchestra.prompts import say
 from orchestra.vocabulary import Backend, ConfigError, Evidence, Price, State, Status
-from orchestrators.delegation import model_lines
 from orchestrators.orchestra_o1 import render_state
+from orchestrators.showing import model_lines
 from tools import tools_for
 from training.examples import Example, state_row, write
 from training.templates import TEMPLATES, Fact, MiniTask, Split, draw

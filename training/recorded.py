@@ -22,7 +22,8 @@ from orchestra.replay import Tape
 from orchestra.run_folder import Manifest
 from orchestra.trajectory import Event
 from orchestra.vocabulary import ConfigError, Delegate
-from orchestrators.orchestra_o1 import Messages, OrchestraO1, parse_decision
+from orchestrators.orchestra_o1 import OrchestraO1, parse_decision
+from orchestrators.showing import Messages
 from tools import tools_for
 from tools.own import own_tools
 from training.alignment import evidence_of
