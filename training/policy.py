@@ -68,12 +68,15 @@ class Policy:
             model.gradient_checkpointing_enable({"use_reentrant": False})
             model.enable_input_require_grads()
         self.model: Any = with_adapter(model, lora_rank) if lora_rank else model
-        self.model.to(device).train()
+        self.model.train()
         self.frozen: Any = None
         if reference and not lora_rank:
             self.frozen = copy.deepcopy(self.model).requires_grad_(False).eval()
-        for sharded in (self.model, self.frozen) if ranks.world() > 1 else ():
-            shard(sharded, self.dtype)
+        for whole in (self.model, *([self.frozen] if self.frozen else [])):
+            if ranks.world() > 1:
+                shard(whole, self.dtype)  # layer by layer to the device: it never holds all of them
+            else:
+                whole.to(device)
 
     # ---- text ------------------------------------------------------------------------------------
 
@@ -200,8 +203,6 @@ def merged(base: Path, adapter: Path, out: Path, dtype: str) -> None:
 
 def shard(model: Any, dtype: torch.dtype) -> None:
     """FSDP2: a layer's weights are together only while it runs."""
-    if model is None:
-        return
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=wide)
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -84,7 +84,10 @@ class LocalRollouts:
         most = ranks.most(len(prompts))
         spare = [([self.policy.eos[0]], 0)] * (most - len(prompts))  # ranks go in step
         asked = [*zip(prompts, seeds, strict=True), *spare]
-        return [self._group(p, s, n, temperature) for p, s in asked][: len(prompts)]
+        self.policy.model.eval()  # a model that recomputes activations has no cache
+        groups = [self._group(p, s, n, temperature) for p, s in asked]
+        self.policy.model.train()
+        return groups[: len(prompts)]
 
     @torch.no_grad()
     def _group(self, prompt: Ids, seed: int, n: int, temperature: float) -> Group:
