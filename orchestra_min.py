@@ -359,9 +359,10 @@ def main(arguments: Any) -> int:
         return console.report(result, a)
     except tuple(EXIT_CODES) as error:
         said = str(error) or "interrupted"
-        resumable = isinstance(error, EndpointError | KeyboardInterrupt) and not a.replay
-        if resumable and holds_answers(folder / "tape.jsonl"):
-            said += f"; go on with: python orchestra_min.py --resume {shlex.quote(str(folder))}"
+        if isinstance(error, EndpointError | KeyboardInterrupt) and not a.replay:
+            begun = sorted(folder.glob("*/tape.jsonl")) if a.compare else [folder / "tape.jsonl"]
+            runs = " or ".join(shlex.quote(str(t.parent)) for t in begun if holds_answers(t))
+            said += f"; go on with: python orchestra_min.py --resume {runs}" if runs else ""
         print(f"orchestra_min.py: {said}", file=sys.stderr)
         return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
 

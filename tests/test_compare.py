@@ -194,7 +194,7 @@ def test_ctrl_c_side_by_side_ends_soon_and_every_run_goes_on(endpoint, tmp_path)
     started = time.monotonic()
     _, said = process.communicate(timeout=20)
     assert time.monotonic() - started < 2
-    assert process.returncode == 130 and "interrupted" in said and "Traceback" not in said
+    assert process.returncode == 130 and "interrupted; go on with" in said
     held.set()
     answers = {m: resume(tmp_path / "all" / m).answer for m in methods}
     assert answers == dict.fromkeys(methods, "42")

@@ -1,12 +1,30 @@
-"""The recorded case study replays, from the repository as it is."""
+"""The recorded runs replay, from the repository as it is."""
 
 from __future__ import annotations
+
+import tomllib
+
+import pytest
 
 from orchestra_min import replay
 from tests.conftest import ROOT
 
+FIXTURES = ROOT / "fixtures"
+RUNS = tomllib.loads((FIXTURES / "runs.toml").read_text())
+
 
 def test_the_demo_replays_to_the_recorded_answer():
-    again = replay(ROOT / "fixtures" / "runs" / "equinox", parallel=3)
+    again = replay(FIXTURES / "runs" / "equinox", parallel=3)
     assert "05:49" in again.answer
     assert (again.fallback, again.paid_usd) == (False, 0.0)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_recorded_run_replays_to_the_byte(name):
+    """`replay` raises where any event differs from the record."""
+    again = replay(FIXTURES / "runs" / name, parallel=2)
+    assert again.calls > 0 and again.paid_usd == 0.0
+
+
+def test_every_recorded_run_is_one_of_the_list():
+    assert {folder.name for folder in (FIXTURES / "runs").iterdir()} == set(RUNS)
