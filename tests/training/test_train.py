@@ -98,7 +98,22 @@ def test_sft_lowers_the_loss_and_leaves_a_model_to_go_on_from(tiny: Tiny, tmp_pa
 
 def test_a_grpo_run_tells_all_that_the_picture_shows(tiny: Tiny, tmp_path: Path) -> None:
     held_out = ["--eval-data", str(tiny[1]), "--eval-every", "2", "--eval-limit", "2"]
-    assert run(*flags(tiny, tmp_path, "grpo", "--steps", "2", "--iterations", "2", "--checkpointing", *held_out)) == 0
+    assert (
+        run(
+            *flags(
+                tiny,
+                tmp_path,
+                "grpo",
+                "--steps",
+                "2",
+                "--iterations",
+                "2",
+                "--checkpointing",
+                *held_out,
+            )
+        )
+        == 0
+    )
     rows = metrics(tmp_path)
     wanted = {
         "reward",
