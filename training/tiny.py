@@ -30,8 +30,8 @@ CHAT = (
 )
 RISE = 0.1  # of the reward, from the first steps of GRPO to the last
 WINDOW = 5  # steps
-SFT = "--steps 70 --batch 8 --lr 1e-2 --lr-floor 1"
-GRPO = "--steps 50 --batch 8 --micro-batch 64 --lr 2e-3 --beta 0.001 --clip-high 0.28"
+SFT = "--steps 60 --batch 4 --lr 1e-2 --lr-floor 1"
+GRPO = "--steps 80 --batch 4 --micro-batch 32 --lr 2e-3 --beta 0.001 --clip-high 0.28"
 BOTH = "--full --dtype float32 --max-tokens 64 --save-every 1000"
 
 
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     out: Path = parser.parse_args(arguments).out
     shutil.rmtree(out, ignore_errors=True)
-    data = examples(8)
+    data = examples(4)
     write(out / "train.jsonl", data)
     make_model(data, out / "model")
     trained("sft", out / "model", out / "train.jsonl", out / "sft", SFT)
