@@ -39,7 +39,7 @@ Priority = Annotated[float, Field(gt=0, le=1e6), BeforeValidator(lambda v: 1.0 i
 class TaskFields(BaseModel):
     """One entry of `params.tasks`; every key but the instruction may be absent or null."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", defer_build=True)  # at the first reply, not before
     task_instruction: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
     context: Text = ""
     model: Word = ""

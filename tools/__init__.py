@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -187,20 +188,26 @@ def tool(name: str, *capabilities: str) -> Callable[[Callable[..., str]], Tool]:
 
 def all_tools() -> dict[str, Tool]:
     """T, by wire name, in the order the models see them."""
-    from tools.audio import audio_analysis
-    from tools.code import execute_code
-    from tools.image import image_analysis
-    from tools.search import google_search
-    from tools.video import video_analysis
-    from tools.visit import extract_url_content
-
-    look = (image_analysis, audio_analysis, video_analysis)
-    return {t.name: t for t in (*look, google_search, extract_url_content, execute_code)}
+    return _load(FILES)
 
 
 def tools_for(task: Task) -> dict[str, Tool]:
     """The tools that a task has something for: one that looks or listens needs a file to open."""
-    kinds = {SKILL_OF[m.modality] for m in task.media}
-    kinds |= {"aud"} if "vid" in kinds else set()
-    senses = set(SKILL_OF.values())
-    return {k: t for k, t in all_tools().items() if not t.capabilities & senses - kinds}
+    kinds = {m.modality for m in task.media}
+    kinds |= {"audio"} if "video" in kinds else set()
+    return _load([name for name in FILES if name in kinds or name not in SKILL_OF])
+
+
+FILES = {  # a tool's file is loaded when a task needs it
+    "image": "image_analysis",
+    "audio": "audio_analysis",
+    "video": "video_analysis",
+    "search": "google_search",
+    "visit": "extract_url_content",
+    "code": "execute_code",
+}
+
+
+def _load(files: Iterable[str]) -> dict[str, Tool]:
+    found: list[Tool] = [getattr(import_module(f"tools.{f}"), FILES[f]) for f in files]
+    return {tool.name: tool for tool in found}
