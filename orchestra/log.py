@@ -49,6 +49,8 @@ def describe(event: Event) -> str:
 def printable(text: str) -> str:
     """One line that no terminal obeys: pages and programs are quoted in it."""
     line = " ".join(text.split())
+    if line.isprintable():
+        return line
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in line)
 
 
