@@ -27,7 +27,8 @@ def video_analysis(
     end_time: str = "",
     analyze_audio: bool = True,
 ) -> str:
-    """Watch one video of the task: what frames at even times show, and what is said.
+    """Watch one video of the task: what frames at even times and at changes of scene show, and what
+    is said.
 
     query: what your task wants to know about the video, in the words of the task
     video_path: the file name of the video, exactly as the task lists it
