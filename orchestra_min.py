@@ -46,6 +46,7 @@ from orchestra.pool import Pool
 from orchestra.replay import Mode, Tape, TapeMiss, TapeWriteError, holds_answers
 from orchestra.run_folder import Manifest, Options
 from orchestra.schedule import Graph, refine, waiting
+from orchestra.secrets import scrub
 from orchestra.trajectory import Listener, Recorder, Trajectory
 from orchestra.vocabulary import (
     BudgetExceeded,
@@ -85,6 +86,7 @@ class Run:
         self.history: tuple[Evidence, ...] = ()  # H_t
         self.context = ""  # C_t
         self.ledger = Ledger(self.options.budget_usd)  # B_t
+        self.why = ""  # what ended the run before its time
         self.orchestrator = orchestrators.make(self.options, self.pool, self.tools)
         once = self.orchestrator.rounds == 1  # the method decides once, whatever is asked for
         self.rounds = 1 if once else self.options.rounds or self.orchestrator.rounds
@@ -109,7 +111,10 @@ class Run:
                 return y_t.answer, True, t
             z_t = self.carry_out(t + 1, y_t)
             return z_t[-1].answer or best_supported_answer(self.history), True, t
-        except (BudgetExceeded, ModelMistake):  # no money, or no usable decision
+        except ModelMistake:  # no usable decision
+            return best_supported_answer(self.history), True, t
+        except BudgetExceeded as error:
+            self.why = f"the money ended: {error}"
             return best_supported_answer(self.history), True, t
 
     def state(self, t: int) -> State:
@@ -193,7 +198,8 @@ def orchestrate(
     pools.check(pool, options.budget_usd)
     if not question.strip():
         raise ConfigError("the question is empty")
-    question = question.encode("utf-8", "replace").decode()  # no half characters on the wire
+    # No half characters on the wire, and no secret of the environment in any file.
+    question = scrub(question.encode("utf-8", "replace").decode())
     if workdir:
         repository.check(Path(workdir))
     files = media_files.check([(modality, Path(path)) for modality, path in media])
@@ -322,7 +328,8 @@ def _run(
         timing = {"latency_s": latency_s}
         recorder.emit("end", (rounds + 2,), timing, **end, cost_usd=books.cost_usd)
         money = books.calls, books.tokens, books.cost_usd, books.paid_usd
-        return Trajectory(answer, fallback, rounds, *money, latency_s, folder, recorder.events)
+        at = latency_s, folder, run.why, recorder.events
+        return Trajectory(answer, fallback, rounds, *money, *at)
 
 
 # ---- the command line ----------------------------------------------------------------------------

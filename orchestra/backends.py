@@ -13,11 +13,11 @@ import httpx2
 import openai
 
 from orchestra.call import current_call
-from orchestra.clients import client
+from orchestra.clients import RETRIES, client
 from orchestra.money import DEFAULT_OUTPUT_TOKENS, Purse
 from orchestra.prompts import say
 from orchestra.replay import PLAYED, Tape
-from orchestra.replies import Reply, read
+from orchestra.replies import Reply, billed, parsed, read
 from orchestra.secrets import scrub
 from orchestra.vocabulary import Backend, ConfigError, EndpointError
 
@@ -26,6 +26,10 @@ NO_KEY = "none"
 
 Message = dict[str, Any]
 Schema = tuple[str, Mapping[str, Any]]  # its name and the JSON schema
+
+
+class TimedOut(EndpointError):
+    """No answer in time. Its text names no number: another --timeout replays it as well."""
 
 
 class Chat:
@@ -61,13 +65,18 @@ class Chat:
         bound = max(input_token_bound(one, backend.image_tokens) for one in either)
         limit = purse.output_tokens(backend, bound)
         refuses = f"{backend.name} refuses {_kind(schema, tools)}"
-        reply = read(backend, self._negotiated(backend, body, wanted, tools, limit, refuses))
-        cost_usd = reply.cost_usd
-        if cost_usd is None and purse.limit_usd is not None:  # not said, so the most it can be
-            cost_usd = backend.cost_usd(bound, limit or DEFAULT_OUTPUT_TOKENS)
-        tokens = (reply.input_tokens or 0) + (reply.output_tokens or 0)
-        purse.charge(cost_usd, reply.played, tokens)
-        return reply
+        most = backend.cost_usd(bound, limit or DEFAULT_OUTPUT_TOKENS)
+        unsaid = most if most == 0 or purse.limit_usd is not None else None  # without a count
+        try:
+            answer = self._negotiated(backend, body, wanted, tools, limit, refuses)
+        except TimedOut:  # it may have been worked on, and be on the bill, at each try
+            purse.charge(None if unsaid is None else unsaid * (1 + RETRIES))
+            raise
+        data = parsed(backend, answer)
+        bill = billed(backend, data, played=PLAYED in answer.headers)
+        cost_usd = unsaid if bill.cost_usd is None else bill.cost_usd
+        purse.charge(cost_usd, bill.played, bill.tokens)
+        return read(backend, data, bill)
 
     def _negotiated(
         self,
@@ -83,11 +92,12 @@ class Chat:
         """
         renamed = f"{backend.name} wants max_completion_tokens"
         found: list[str] = []
+        plain = bool(wanted) and self.tape.refuses(refuses, next(iter(wanted)))
+        newer = "openai.com" in backend.base_url or self.tape.refuses(renamed, "max_tokens")
         while True:
-            known = {*self.tape.facts, *found}
-            extras = {} if refuses in known else wanted
+            plain, newer = plain or refuses in found, newer or renamed in found
+            extras = {} if plain else wanted
             request = {**(body if extras else _in_text(body, tools)), **extras}
-            newer = renamed in known or "openai.com" in backend.base_url
             if limit:
                 request["max_completion_tokens" if newer else "max_tokens"] = limit
             try:
@@ -166,8 +176,7 @@ class Chat:
         """One line: which endpoint, what it did, what to do."""
         where = f"{backend.name} at {backend.base_url}"
         if isinstance(error, openai.APITimeoutError):
-            waited = f"no answer within {self.timeout_s:g} s"
-            return EndpointError(f"{where}: {waited}; is it up? (--timeout waits longer)")
+            return TimedOut(f"{where}: no answer in time; is it up? (--timeout waits longer)")
         if isinstance(error, openai.APIConnectionError):
             why = scrub(" ".join(str(error.__cause__ or error).split()))
             return EndpointError(
@@ -178,7 +187,7 @@ class Chat:
             401: f"check the key in {backend.api_key_env or 'OPENAI_API_KEY'}",
             403: f"the key in {backend.api_key_env or 'OPENAI_API_KEY'} may not do this",
             404: f"check base_url (most end in /v1) and the model name {backend.model!r}",
-            429: "rate or quota limit; wait, then --resume",
+            429: "rate or quota limit; wait, then try again",
         }.get(status, "see its log")
         said = scrub(" ".join(str(error.message).split()))[:300]
         return EndpointError(f"{where}: refused with status {status} ({said}); {advice}")

@@ -174,7 +174,11 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # group -> flag -> what argpars
         },
         "parallel": {"metavar": "N", "type": _at_least_one, "help": "sub-tasks side by side (8)"},
         "budget": {"metavar": "USD", "type": _money, "help": "no call starts that could pass it"},
-        "timeout": {"metavar": "S", "type": _seconds, "help": "seconds a call may take (120)"},
+        "timeout": {
+            "metavar": "S",
+            "type": _seconds,
+            "help": "seconds a try of a call may take (120)",
+        },
     },
     "runs": {
         "out": {"metavar": "RUN", "type": Path, "help": "folder for this run (runs/<time>)"},

@@ -58,15 +58,15 @@ def listeners(a: Arguments) -> Iterator[tuple[Listener, ...]]:
 def report(result: Trajectory, a: Arguments) -> int:
     """Say the answer, and on stderr what the user should know of it. Returns the exit code."""
     text = json.dumps(_row(result), ensure_ascii=False) if a.json else result.answer
-    with contextlib.suppress(BrokenPipeError):  # the reader may have gone away
-        if text:
-            print(text, flush=True)
+    if text:
+        _say(text)
     if (changes := result.run / "changes.diff").exists() and not a.quiet:
         print(f"what was changed: {changes}", file=sys.stderr)
     if result.cost_usd is None and not a.quiet:
         print("cost unknown: the pool has no price for a model that was used", file=sys.stderr)
     if result.fallback:
         said = "a fallback answer, from the evidence" if result.answer else "no answer found"
+        said += f" ({result.why})" if result.why else ""
         print(f"{said}; see {result.run}", file=sys.stderr)
     return 1 if result.fallback else 0
 
@@ -80,10 +80,17 @@ def report_all(results: Mapping[str, comparison.Outcome], folder: Path, a: Argum
             continue
         row = {"method": method, **_row(result), "tokens": result.tokens}
         rows.append({**row, "critical_path_s": comparison.critical_path_s(result.events)})
-    print(json.dumps(rows, ensure_ascii=False) if a.json else comparison.table(rows))
+    _say(json.dumps(rows, ensure_ascii=False) if a.json else comparison.table(rows))
     if not a.quiet:
         print(f"a run each in {folder}; --replay plays one again", file=sys.stderr)
     return max(4 if "error" in row else int(row["fallback"]) for row in rows)
+
+
+def _say(text: str) -> None:
+    """On stdout, in characters that it has; the reader may have gone away, or its disk be full."""
+    encoding = sys.stdout.encoding or "utf-8"
+    with contextlib.suppress(OSError):
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
 def _row(result: Trajectory) -> dict[str, Any]:

@@ -97,6 +97,8 @@ class Tape(Cassette):  # type: ignore[misc]
         if mode != "record":
             self._load()
         self._lines = None if mode == "replay" else lines.Appender(path)
+        if mode == "resume":
+            self._write({"v": VERSION, "resumed": True})
         transports.install()
         secrets.look_up()
 
@@ -107,6 +109,17 @@ class Tape(Cassette):  # type: ignore[misc]
     def logical_call(self, *parts: object) -> AbstractContextManager[None]:
         """Name the calls made inside, as in logical_call("r2", "t5", "s1")."""
         return entered(Call(self, "/".join(map(str, parts))))
+
+    def refuses(self, fact: str, field: str) -> bool:
+        """Whether an endpoint is known to refuse `field` of a request. A call that is on the tape
+        is asked as it was, whatever was found out after it.
+        """
+        call = current_call()
+        recorded = self._recorded.get(call.name, ()) if call else ()
+        asked = [e["request"]["body"] for e in recorded if "response" in e or "error" in e]
+        if asked:
+            return not any(_has(body, field) for body in asked)
+        return fact in self.facts
 
     def learn(self, fact: str, value: str) -> None:
         """Keep what was found out about an endpoint. A replay knows it from the start, so it does
@@ -159,7 +172,7 @@ class Tape(Cassette):  # type: ignore[misc]
 
     def local(self, kind: str, arguments: dict[str, Any], function: Callable[[], Any]) -> Any:
         """`function()`, a call that is no HTTP, by the same key. Its value must be JSON."""
-        request = Request("LOCAL", f"local:{kind}", json.dumps(arguments), {})
+        request = Request("LOCAL", f"local:{kind}", json.dumps(arguments, default=str), {})
         if self.can_play_response_for(request):
             return json.loads(self._unpacked(request.entry["result"]))
         value = json.dumps(function(), ensure_ascii=False).encode("utf-8", "backslashreplace")
@@ -224,6 +237,10 @@ class Tape(Cassette):  # type: ignore[misc]
                 raise TapeMiss(f"{broken}; restore the file from a copy") from None
 
     def _index(self, entry: Entry) -> None:
+        if "resumed" in entry:  # what was no answer was asked again from here on
+            for key, answers in self._unplayed.items():
+                self._unplayed[key] = deque(filter(_answered, answers))
+            return
         if "fact" in entry:
             self.facts[entry["fact"]] = entry["value"]
             return
@@ -232,8 +249,7 @@ class Tape(Cassette):  # type: ignore[misc]
             answers.pop()  # the outcome of the client's next try stands for both
         if self.mode == "replay" or _answered(entry):
             answers.append(entry)
-        if self.mode == "replay":
-            self._recorded[entry["call"]].append(entry)
+        self._recorded[entry["call"]].append(entry)
 
     def _keep(self, request: Request, outcome: Entry) -> None:
         call, key = request.key
@@ -290,7 +306,14 @@ def _answered(entry: Entry) -> bool:
         return True
     try:
         return bool(json.loads(entry["response"]["body"])["choices"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def _has(body: str, field: str) -> bool:
+    try:
+        return field in json.loads(body)
+    except (ValueError, TypeError, RecursionError):
         return False
 
 

@@ -8,36 +8,64 @@ from typing import Any
 
 import httpx2
 
-from orchestra.replay import PLAYED
 from orchestra.secrets import scrub
 from orchestra.vocabulary import Backend, EndpointError
 
 
 @dataclass(frozen=True)
-class Reply:
-    """What a chat call gave. Tokens None: the endpoint did not say. `cut`: it hit its length limit.
-    `played`: from the tape.
-    """
+class Bill:
+    """What an answer cost. None: nobody says. `played`: it came from the tape."""
 
-    text: str
     cost_usd: float | None
     input_tokens: int | None
     output_tokens: int | None
-    cut: bool = False
     played: bool = False
+
+    @property
+    def tokens(self) -> int:
+        return (self.input_tokens or 0) + (self.output_tokens or 0)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a chat call gave. `cut`: it hit its length limit."""
+
+    text: str
+    bill: Bill
+    cut: bool = False
     logprobs: list[dict[str, Any]] | None = None
 
+    @property
+    def cost_usd(self) -> float | None:
+        return self.bill.cost_usd
 
-def read(backend: Backend, response: httpx2.Response) -> Reply:
-    """A Reply, or EndpointError where the body is HTML, cut off, or without a choice."""
+
+def parsed(backend: Backend, response: httpx2.Response) -> Any:
+    """The JSON of an answer. Raises EndpointError where it is HTML or cut off."""
     where = f"{backend.name} at {backend.base_url}"
     try:
-        data = response.json()
-    except ValueError:
+        return response.json()
+    except (ValueError, RecursionError):
         kind = response.headers.get("content-type", "no content type")
         start = scrub(" ".join(response.text[:200].split()))
         answered = f"answered {kind} that is not JSON ({start!r})"
         raise EndpointError(f"{where}: {answered}; check base_url (most end in /v1)") from None
+
+
+def billed(backend: Backend, data: Any, played: bool) -> Bill:
+    """What an answer cost by its own count, whether it can be read or not."""
+    asked, given, cached = _tokens(data.get("usage") if isinstance(data, dict) else None)
+    cost_usd = None
+    if asked is not None and given is not None:
+        cost_usd = backend.cost_usd(asked, given, cached)
+    elif backend.price is not None and backend.price.input == backend.price.output == 0:
+        cost_usd = 0.0  # free, however much it was
+    return Bill(cost_usd, asked, given, played)
+
+
+def read(backend: Backend, data: Any, bill: Bill) -> Reply:
+    """A Reply. Raises EndpointError for an answer without a choice."""
+    where = f"{backend.name} at {backend.base_url}"
     try:
         choice = data["choices"][0]
         content = choice["message"].get("content")
@@ -51,21 +79,8 @@ def read(backend: Backend, response: httpx2.Response) -> Reply:
         content = "".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
     said_text = str(content or "") + calls
     text = said_text.encode("utf-8", "replace").decode()  # no half characters
-    asked, given, cached = _tokens(data.get("usage"))
-    cost_usd = None
-    if asked is not None and given is not None:
-        cost_usd = backend.cost_usd(asked, given, cached)
-    elif backend.price is not None and backend.price.input == backend.price.output == 0:
-        cost_usd = 0.0  # free, however much it was
-    return Reply(
-        text=scrub(text),  # as a replay will see it
-        cost_usd=cost_usd,
-        input_tokens=asked,
-        output_tokens=given,
-        cut=choice.get("finish_reason") == "length",
-        played=PLAYED in response.headers,
-        logprobs=logprobs,
-    )
+    cut = choice.get("finish_reason") == "length"
+    return Reply(scrub(text), bill, cut, logprobs)  # scrubbed: as a replay will see it
 
 
 def _tokens(usage: Any) -> tuple[int | None, int | None, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 from pathlib import Path
 
@@ -43,3 +44,12 @@ def copy_into(folder: Path, source: Path) -> None:
     except subprocess.CalledProcessError as error:
         said = " ".join(error.stderr.split())[:200]
         raise ConfigError(f"--workdir {source}: git can not read the copy ({said})") from None
+
+
+def special_files(folder: str, names: list[str]) -> list[str]:
+    """Pipes, sockets and devices: what a command may have made and no copy can hold."""
+
+    def kept(mode: int) -> bool:
+        return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
+
+    return [name for name in names if not kept(os.lstat(Path(folder, name)).st_mode)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import re
 import shutil
@@ -21,6 +22,7 @@ from typing import Any
 from orchestra import lines
 from orchestra.pool import Engine, Pool
 from orchestra.replay import holds_answers
+from orchestra.repository import special_files
 from orchestra.vocabulary import Backend, ConfigError, Media, Price, Task, can_not_write
 from orchestra.workers import Worker
 
@@ -49,6 +51,15 @@ class Options:
     allow_hosts: tuple[str, ...] = ()  # internal hosts that may be fetched from
     tools: tuple[str, ...] = ()  # the user's own, as FILE.py:FUNCTION
     mcp: tuple[str, ...] = ()  # commands that start MCP servers
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for a number that no run can have."""
+        for name in ("rounds", "steps", "parallel", "timeout_s", "context_tokens"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"{name}: needs a number above 0, not {value!r}")
+        if self.budget_usd is not None and not 0 <= self.budget_usd < math.inf:
+            raise ConfigError(f"budget_usd: needs an amount of USD, not {self.budget_usd!r}")
 
 
 @dataclass(frozen=True)
@@ -213,7 +224,9 @@ def fork(source: Path, target: Path, from_round: int) -> None:
         whole = (source / name for name in ("media", "blobs", "workdir"))
         for part in (*whole, *(source / "work").glob("r*-t*")):
             if part.is_dir() and _round(part.name, "-") < from_round:
-                shutil.copytree(part, target / part.relative_to(source), symlinks=True)
+                shutil.copytree(
+                    part, target / part.relative_to(source), symlinks=True, ignore=special_files
+                )
         with contextlib.closing(lines.Appender(target / "tape.jsonl")) as tape:
             for entry in lines.read(source / "tape.jsonl"):
                 if _round(str(entry.get("call")), "/") < from_round:

@@ -14,10 +14,11 @@ from urllib.parse import quote, urlsplit
 NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.I)
 QUERY = re.compile(r"([?&][^=&]*(?:key|token|secret|passw|sig)[^=&]*=)[^&#]*", re.I)
 SHAPED = re.compile(  # with a digit in it: words are none
-    r"\b(?:(?:sk|pk|rk|hf|gsk|xai|jina|ghp)[-_]|AIza)(?=[\w-]*\d)[\w-]{16,}"
+    r"(?:\b|(?<=\\[nrt]))(?:(?:sk|pk|rk|hf|gsk|xai|jina|ghp)[-_]|AIza)(?=[\w-]*\d)[\w-]{16,}"
     r"|(?<=Bearer )(?=[\w.~+/=-]*\d)[\w.~+/=-]{16,}"
 )
 LEAST_CHARS = 8  # a shorter value would be found in ordinary words
+WORD = re.compile(r"[a-z_]{,19}|[A-Z_]{,19}")  # a dummy such as "anything"; no key of any maker
 
 
 _known: list[tuple[str, str]] = []
@@ -27,7 +28,7 @@ def look_up() -> None:
     """Read the environment's secrets; each run does so at its start."""
     found = set()
     for name, value in os.environ.items():
-        if NAME.search(name) and len(value) >= LEAST_CHARS:
+        if NAME.search(name) and len(value) >= LEAST_CHARS and not WORD.fullmatch(value):
             for spelling in (value, json.dumps(value)[1:-1], quote(value, safe="")):
                 found.add((spelling, f"<{name}>"))
     _known[:] = sorted(found, key=lambda s: (-len(s[0]), s))  # the longest first
@@ -41,6 +42,13 @@ def scrub(text: str) -> str:
     for secret, placeholder in _known:
         text = text.replace(secret, placeholder)
     return SHAPED.sub("<SECRET>", text)
+
+
+def scrub_bytes(data: bytes) -> bytes:
+    """The same for what is no text, as a form with a file in it: the environment's secrets."""
+    for secret, placeholder in _known:
+        data = data.replace(secret.encode(), placeholder.encode())
+    return data
 
 
 def scrub_url(url: str) -> str:

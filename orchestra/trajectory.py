@@ -47,6 +47,7 @@ class Trajectory:
     paid_usd: float | None  # of it, paid by this invocation
     latency_s: float
     run: Path
+    why: str = ""  # it ended before its time
     events: list[Event] = field(repr=False, default_factory=list)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import stat
 from pathlib import Path
 
 from orchestra.prompts import say
+from orchestra.repository import special_files
 from subagents.executor import cut_in_the_middle
 from tools import Environment, ToolError, code, wall
 
@@ -37,25 +36,18 @@ def prepare(folder: Path) -> None:
     origin = max(before, key=_place, default=folder.parent.parent / "workdir")
     if not origin.is_dir():
         return
+    part = folder.with_name(f".{folder.name}.part")  # a kill leaves no half copy that looks whole
     try:
-        shutil.copytree(origin, folder, symlinks=True, ignore=_special_files)
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.copytree(origin, part, symlinks=True, ignore=special_files)
+        part.rename(folder)
     except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
         why = error.strerror or type(error).__name__
         raise ToolError(say("mini_swe/messages", "not_copied", reason=why)) from None
 
 
 def _place(folder: Path) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", folder.name)))
-
-
-def _special_files(folder: str, names: list[str]) -> list[str]:
-    """Pipes, sockets and devices: what a command may have made and no copy can hold."""
-
-    def kept(mode: int) -> bool:
-        return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
-
-    return [name for name in names if not kept(os.lstat(Path(folder, name)).st_mode)]
 
 
 def changes(env: Environment) -> str:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MAX_SIDE = 2048  # pixels; endpoints make larger ones smaller themselves
 MAX_FRAMES = 8
 QUICK_SIDE = 960  # pixels
+MAX_RATIO = 12  # of the sides of a picture that is read
 MAX_DECODED_BYTES = 256 << 20  # of one frame in memory; JPEG is made smaller while it is decoded
 AS_IT_IS = ("PNG", "JPEG", "WEBP", "GIF")  # what endpoints take
 LOSSY = ("JPEG", "MPO", "WEBP", "HEIF", "AVIF")
@@ -161,7 +162,12 @@ def read_text(image: Image.Image, quick: bool = False) -> list[str]:
     `quick`: large letters only, as in a frame of a video.
     """
     import numpy
+    from PIL import ImageOps
 
+    least = max(image.size) // MAX_RATIO  # the engine enlarges the short side, whatever the other
+    if min(image.size) < least:
+        size = max(image.width, least), max(image.height, least)
+        image = ImageOps.pad(image, size, color="white")
     pixels = numpy.ascontiguousarray(numpy.asarray(image)[:, :, ::-1])  # (height, width, BGR)
     with _ocr_turn:
         result = _ocr(quick)(pixels)

@@ -37,11 +37,11 @@ class Server:
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """One question, from any thread. Raises ToolError and ConfigError."""
-        from mcp import MCPError
-
         with self._starting:
             if self._client is None:
                 self._start()
+        from mcp import MCPError
+
         try:
             return self._portal.call(getattr(self._client, method), *arguments)
         except MCPError as error:
@@ -94,7 +94,7 @@ def _list(server: Server) -> list[dict[str, Any]]:
 
 
 def _tool(row: dict[str, Any], server: Server) -> Tool:
-    def call(env: Environment, **arguments: Any) -> str:
+    def call(env: Environment, /, **arguments: Any) -> str:
         given = {k: v for k, v in arguments.items() if v is not None}
         return recorded(env, row["name"], given, lambda: _call(server, row["name"], given))
 

@@ -62,7 +62,11 @@ def from_file(spec: str) -> Tool:
     if found is None or found.loader is None:
         raise ConfigError(f"{flag}: {file} is no Python module")
     module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    try:
+        found.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # the user's own code: whatever it raises
+        said = " ".join(str(error).split())[:200]
+        raise ConfigError(f"{flag}: can not be loaded ({type(error).__name__}: {said})") from None
     function = getattr(module, name, None)
     if isinstance(function, Tool):
         return function

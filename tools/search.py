@@ -47,9 +47,13 @@ def serper(asked: dict[str, Any]) -> list[Row]:
     headers = {"X-API-KEY": os.environ[SERPER_KEY]}
     url = os.environ.get(SERPER_AT) or SERPER_URL
     try:
-        answer = requests.post(url, json=asked, headers=headers, timeout=TIMEOUT_S)
+        answer = requests.post(
+            url, json=asked, headers=headers, timeout=TIMEOUT_S, allow_redirects=False
+        )
         answer.raise_for_status()
         found = answer.json()
+        if not isinstance(found, dict):
+            raise ValueError("no JSON object")
     except requests.HTTPError as error:
         reason = f"HTTP {error.response.status_code}"
         raise ToolError(
@@ -61,8 +65,9 @@ def serper(asked: dict[str, Any]) -> list[Row]:
             say("tools/notes", "search_failed", engine="Serper", reason=reason)
         ) from None
     boxes = [_box(found.get(kind)) for kind in ("answerBox", "knowledgeGraph")]
-    pages = found.get("organic") or []
-    return [row for row in (*boxes, *map(_box, pages[: asked["num"]])) if row]
+    pages = found.get("organic")
+    listed = pages[: asked["num"]] if isinstance(pages, list) else []
+    return [row for row in (*boxes, *map(_box, listed)) if row]
 
 
 def _box(entry: Any) -> Row:

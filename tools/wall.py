@@ -80,7 +80,7 @@ def confined(
 def make_box(wall: Wall, folder: Path, media: Path | None = None) -> Box:
     """The folder, made and given to the user that will own it."""
     folder.mkdir(parents=True, exist_ok=True)
-    uid = 1 << 20 | zlib.crc32(str(folder).encode()) & 0xFFFFF if os.geteuid() == 0 else None
+    uid = 1 << 20 | zlib.crc32(os.fsencode(folder)) & 0xFFFFF if os.geteuid() == 0 else None
     if wall == "bare" and uid is not None and not _can_become(uid):
         uid = None
     if uid is not None and folder.stat().st_uid != uid:  # new, with what was copied into it

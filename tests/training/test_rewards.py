@@ -209,7 +209,9 @@ def test_going_on_with_what_waits_is_an_empty_list():
     assert total(e, delegate(SEE)) < 0.7
 
 
-TEXT = st.text(min_size=1, max_size=40) | st.text("ab 12.:,-|+/x", min_size=1, max_size=40)
+TEXT = st.text(min_size=1, max_size=40).filter(str.strip) | st.text(
+    "ab 12.:,-|+/x", min_size=1, max_size=40
+).filter(str.strip)
 
 
 @given(st.lists(TEXT, min_size=1, max_size=3))
