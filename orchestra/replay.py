@@ -116,9 +116,9 @@ class Tape(Cassette):  # type: ignore[misc]
         """
         call = current_call()
         recorded = self._recorded.get(call.name, ()) if call else ()
-        asked = [e["request"]["body"] for e in recorded if "response" in e or "error" in e]
+        asked = [e for e in recorded if _answered(e)] or recorded
         if asked:
-            return not any(_has(body, field) for body in asked)
+            return not any(_has(e["request"]["body"], field) for e in asked)
         return fact in self.facts
 
     def learn(self, fact: str, value: str) -> None:

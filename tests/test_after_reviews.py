@@ -1,0 +1,230 @@
+"""What outside readers found: money that was billed and not booked, replays of resumed runs, odd users' tools."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+import orchestra_min
+from orchestra import secrets
+from orchestra.backends import Chat
+from orchestra.money import Purse
+from orchestra.replay import Tape
+from orchestra.run_folder import Options
+from orchestra.vocabulary import ConfigError, EndpointError, Price
+from tests.conftest import pool_at
+from tests.scripted import Raw, complete, completion, delegate, finish, is_main, last_text
+from tools.own import from_file
+
+PAID = Price(1.0, 1.0, 1.0)
+
+
+def answering(*answers: Any) -> Any:
+    left = list(answers)
+    return lambda request: left.pop(0) if len(left) > 1 else left[0]
+
+
+def ask(tape: Tape, url: str, purse: Purse | None = None, call: str = "a", **how: Any) -> str:
+    with tape.logical_call(call):
+        chat = Chat(tape, timeout_s=how.pop("timeout_s", 5.0))
+        backend = pool_at(url, price=PAID)["small"]
+        return chat(backend, [{"role": "user", "content": "x"}], purse or Purse(), **how).text
+
+
+# ---- replays of what was resumed -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("refusal", [Raw(402, {"error": {}}), {**completion(""), "choices": []}])
+def test_a_resumed_run_replays(refusal, endpoint, tmp_path):
+    """The refusal and the answer after it stand under one key."""
+    server = endpoint(answering(refusal, "fine"))
+    for mode in ("record", "resume", "replay", "resume", "replay"):
+        with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
+            if mode == "record":
+                with pytest.raises(EndpointError):
+                    ask(tape, server.url)
+            else:
+                assert ask(tape, server.url) == "fine"
+    assert len(server.requests) == 2
+
+
+def test_a_refusal_that_came_late_changes_no_call_before_it(endpoint, tmp_path):
+    """An endpoint takes a schema, and later refuses it: each call replays, and resumes, as it was."""
+    taken = []
+
+    def respond(request: dict[str, Any]) -> Any:
+        if "response_format" not in request:
+            return "plain"
+        taken.append(request)
+        return "{}" if len(taken) == 1 else Raw(400, {"error": {}})
+
+    server = endpoint(respond)
+    schema = ("action", {"type": "object"})
+    for mode in ("record", "resume", "replay"):
+        with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
+            said = [ask(tape, server.url, call=c, schema=schema) for c in ("a", "b", "c")]
+            assert said == ["{}", "plain", "plain"]
+    assert len(server.requests) == 4
+
+
+def test_a_run_resumed_with_more_time_replays(endpoint, tmp_path):
+    """What the main agent reads of a sub-agent's timeout names no number of seconds."""
+
+    def respond(request: dict[str, Any]) -> Any:
+        if is_main(request):
+            told = "reason:" in last_text(request)
+            return complete("42") if told else delegate("look")
+        time.sleep(0.5)
+        return finish("seen")
+
+    out, pool = tmp_path / "run", pool_at(endpoint(respond).url)
+    assert orchestra_min.orchestrate("?", (), pool, Options(timeout_s=0.2), out).answer == "42"
+    assert orchestra_min.resume(out, timeout_s=0.3).answer == "42"
+    assert orchestra_min.replay(out).answer == "42"
+
+
+# ---- money ---------------------------------------------------------------------------------------
+
+
+def test_an_answer_without_a_choice_is_booked_by_its_own_count(endpoint, tmp_path):
+    server = endpoint(answering({**completion(""), "choices": []}))
+    purse = Purse(1.0)
+    with closing(Tape(tmp_path / "tape.jsonl", "record")) as tape, pytest.raises(EndpointError):
+        ask(tape, server.url, purse)
+    assert purse.spent_usd == pytest.approx(110e-6) and purse.calls == 1
+
+
+def test_a_call_that_timed_out_is_booked_at_the_most_it_can_cost(endpoint, tmp_path):
+    server = endpoint(answering("late"), delay_s=0.4)
+    purse = Purse(1.0)
+    with closing(Tape(tmp_path / "tape.jsonl", "record")) as tape, pytest.raises(EndpointError):
+        ask(tape, server.url, purse, timeout_s=0.1)
+    assert purse.spent_usd is not None and purse.spent_usd > 3 * 4096e-6
+
+
+# ---- secrets -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", ["\n", "\t", " ", '"', "\\n"])
+def test_a_key_shaped_word_is_found_behind_any_space(before):
+    assert "sk-abcdefghij0123456789" not in secrets.scrub(
+        json.dumps(f"see{before}sk-abcdefghij0123456789")
+    )
+
+
+def test_a_secret_in_the_question_reaches_no_file(endpoint, tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_TOKEN", "top-secret-value-1")
+    secrets.look_up()
+    server = endpoint(answering(complete("42")))
+    orchestra_min.orchestrate(
+        "Is top-secret-value-1 safe?", pool=pool_at(server.url), out=tmp_path / "run"
+    )
+    written = [p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()]
+    assert written and not any(b"top-secret-value-1" in data for data in written)
+    monkeypatch.undo()
+    secrets.look_up()
+    assert orchestra_min.replay(tmp_path / "run").answer == "42"
+
+
+def test_a_dummy_key_that_is_a_word_is_no_secret(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "anything")
+    secrets.look_up()
+    try:
+        assert secrets.scrub("You can do anything here") == "You can do anything here"
+    finally:
+        monkeypatch.undo()
+        secrets.look_up()
+
+
+def test_a_search_key_follows_no_redirect(endpoint, monkeypatch, tmp_path):
+    from tools import ToolError, search
+
+    elsewhere = endpoint(answering({"organic": []}))
+    server = endpoint(answering(Raw(302, b"", location=elsewhere.url)))
+    monkeypatch.setenv("SERPER_API_KEY", "serper-key-1234567890")
+    monkeypatch.setattr(search, "SERPER_URL", server.url)
+    with pytest.raises(ToolError):
+        search.serper({"q": "x", "num": 3})
+    assert elsewhere.requests == []
+
+
+@pytest.mark.parametrize("answer", [b"[]", b"null", b'{"organic": {"a": 1}}', b'{"organic": [3]}'])
+def test_an_odd_answer_of_the_search_is_no_traceback(answer, endpoint, monkeypatch):
+    from tools import ToolError, search
+
+    server = endpoint(answering(Raw(200, answer)))
+    monkeypatch.setenv("SERPER_API_KEY", "serper-key-1234567890")
+    monkeypatch.setattr(search, "SERPER_URL", server.url)
+    try:
+        assert search.serper({"q": "x", "num": 3}) == []
+    except (ToolError, requests.RequestException) as failure:
+        assert isinstance(failure, ToolError)
+
+
+# ---- users' mistakes -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["def f(:\n", "import not_there_at_all\n", "raise SystemExit(3)\n", "1 / 0\n"]
+)
+def test_a_tool_file_that_can_not_be_loaded_is_one_line(text, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="can not be loaded") as error:
+        from_file(f"{file}:f")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"parallel": 0},
+        {"rounds": -1},
+        {"steps": 0},
+        {"budget_usd": float("nan")},
+        {"timeout_s": 0.0},
+    ],
+)
+def test_a_number_that_no_run_can_have_is_said(bad):
+    with pytest.raises(ConfigError, match=next(iter(bad))):
+        Options(**bad)
+
+
+def test_a_picture_of_odd_sides_is_read_in_little_memory(monkeypatch):
+    pytest.importorskip("numpy")
+    from PIL import Image
+
+    from tools import image
+
+    seen: list[tuple[int, ...]] = []
+
+    class Engine:
+        txts = ()
+
+        def __call__(self, pixels: Any) -> Engine:
+            seen.append(pixels.shape)
+            return self
+
+    monkeypatch.setattr(image, "_ocr", lambda quick: Engine())
+    image.read_text(Image.new("RGB", (2000, 1)))
+    assert seen == [(166, 2000, 3)]
+
+
+def test_a_work_folder_is_whole_or_not_there(tmp_path):
+    """A kill while it is copied leaves a part of another name, and the next try begins anew."""
+    from subagents.work_folder import prepare
+
+    (tmp_path / "workdir").mkdir()
+    (tmp_path / "workdir" / "a.txt").write_text("a")
+    folder = tmp_path / "work" / "r1-t1"
+    part = Path(folder.parent, ".r1-t1.part")
+    part.mkdir(parents=True)
+    (part / "half.txt").write_text("h")
+    prepare(folder)
+    assert sorted(p.name for p in folder.iterdir()) == ["a.txt"] and not part.exists()
