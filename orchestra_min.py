@@ -256,6 +256,8 @@ def replay(
     """The same run again from its tape, without network. Raises TapeMiss where anything differs."""
     folder = Path(folder)
     manifest = run_folder.read_manifest(folder)
+    if not (folder / "tape.jsonl").exists():
+        raise ConfigError(f"{folder}/tape.jsonl: is missing; copy the whole run folder")
     with run_folder.locked(folder, shared=True):
         again = _run(folder, manifest, "replay", parallel, listeners)
         recorded = trajectory.read(folder / "trajectory.jsonl")
@@ -366,6 +368,8 @@ def main(arguments: Any) -> int:
         return console.report(result, a)
     except tuple(EXIT_CODES) as error:
         said = str(error) or "interrupted"
+        if isinstance(error, EndpointError) and a.replay:
+            said = f"the tape ends in a failure that was recorded: {said}"
         if isinstance(error, EndpointError | KeyboardInterrupt) and not a.replay:
             begun = sorted(folder.glob("*/tape.jsonl")) if a.compare else [folder / "tape.jsonl"]
             runs = " or ".join(shlex.quote(str(t.parent)) for t in begun if holds_answers(t))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from orchestra.prompts import render, say
 from orchestra.vocabulary import Result, Status, Step, SubTask
@@ -91,16 +92,16 @@ def _act(reply: str, env: Environment) -> Step:
         return Step("invalid", {}, thought, told, failed=True)
     command = blocks[0]
 
-    def execute() -> str:
+    def execute() -> dict[str, Any]:
         prepare(env.folder)
         media = env.task.media[0].path.parent if env.task.media else None
         lines = f"{SETTINGS}\n{command}"
-        ran = code.run(lines, "bash", COMMAND_TIMEOUT_S, env.folder, media)
-        return str(ran["observation"])
+        return code.run(lines, "bash", COMMAND_TIMEOUT_S, env.folder, media)
 
     arguments = {"code": command, "code_type": "bash", "timeout_s": COMMAND_TIMEOUT_S}
     try:
-        observation, failed = cut_in_the_middle(env.local("bash", arguments, execute)), False
+        ran = env.local("bash", arguments, execute)
+        observation, failed = cut_in_the_middle(ran["observation"]), False
     except ToolError as failure:
         observation, failed = str(failure), True
     return Step("bash", {"command": command}, thought, observation, failed)

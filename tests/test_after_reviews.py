@@ -228,3 +228,11 @@ def test_a_work_folder_is_whole_or_not_there(tmp_path):
     (part / "half.txt").write_text("h")
     prepare(folder)
     assert sorted(p.name for p in folder.iterdir()) == ["a.txt"] and not part.exists()
+
+
+def test_a_replay_without_its_tape_says_so(endpoint, tmp_path):
+    server = endpoint(answering(complete("42")))
+    orchestra_min.orchestrate("?", pool=pool_at(server.url), out=tmp_path / "run")
+    (tmp_path / "run" / "tape.jsonl").unlink()
+    with pytest.raises(ConfigError, match="tape.jsonl: is missing"):
+        orchestra_min.replay(tmp_path / "run")
