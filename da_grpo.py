@@ -45,12 +45,6 @@ class Totals:
 # ---- sequences -----------------------------------------------------------------------------------
 
 
-def until_eos(ids: Sequence[int], eos: Sequence[int]) -> list[int]:
-    """`ids` up to its first end token, which stays: stopping is learned like any other token."""
-    ends = [n for n, id in enumerate(ids) if id in eos]
-    return list(ids[: ends[0] + 1] if ends else ids)
-
-
 def padded(completions: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
     """ids (N, T) and mask (N, T). The mask goes by length, not by value: where the pad token is the
     end token too, a sampled end still counts and a padded one does not.

@@ -116,11 +116,6 @@ def test_the_end_token_gets_gradient_even_where_it_is_the_pad_token_too() -> Non
     assert logits.grad[0, 1, eos] > 0 and (logits.grad[0, 2] == 0).all()
 
 
-def test_a_completion_is_cut_after_its_first_end() -> None:
-    assert da_grpo.until_eos([4, 2, 2, 3], eos=(2,)) == [4, 2]
-    assert da_grpo.until_eos([4, 3], eos=(2,)) == [4, 3]
-
-
 @pytest.mark.parametrize("how", da_grpo.AGGREGATIONS)
 def test_micro_batches_add_up_to_the_batch(how: str) -> None:
     values, mask = torch.randn(6, 4), (torch.rand(6, 4) > 0.4).float()
