@@ -92,10 +92,12 @@ class Chat:
         """
         renamed = f"{backend.name} wants max_completion_tokens"
         found: list[str] = []
-        plain = bool(wanted) and self.tape.refuses(refuses, next(iter(wanted)))
-        newer = "openai.com" in backend.base_url or self.tape.refuses(renamed, "max_tokens")
+        model = str(body["model"])
+        plain = bool(wanted) and self.tape.refuses(refuses, next(iter(wanted)), model)
+        newer = limit is not None and (
+            "openai.com" in backend.base_url or self.tape.refuses(renamed, "max_tokens", model)
+        )
         while True:
-            plain, newer = plain or refuses in found, newer or renamed in found
             extras = {} if plain else wanted
             request = {**(body if extras else _in_text(body, tools)), **extras}
             if limit:
@@ -104,8 +106,10 @@ class Chat:
                 answer = self._post(backend, request)
             except (openai.BadRequestError, openai.UnprocessableEntityError) as refusal:
                 if limit and not newer and "max_completion_tokens" in refusal.message:
+                    newer = True
                     found.append(renamed)
                 elif extras:
+                    plain = True
                     found.append(refuses)
                 else:
                     raise self._endpoint_error(backend, refusal) from None

@@ -110,15 +110,17 @@ class Tape(Cassette):  # type: ignore[misc]
         """Name the calls made inside, as in logical_call("r2", "t5", "s1")."""
         return entered(Call(self, "/".join(map(str, parts))))
 
-    def refuses(self, fact: str, field: str) -> bool:
+    def refuses(self, fact: str, field: str, model: str) -> bool:
         """Whether an endpoint is known to refuse `field` of a request. A call that is on the tape
-        is asked as it was, whatever was found out after it.
+        is asked as it was, whatever was found out after it. A tool may ask another model in it.
         """
         call = current_call()
         recorded = self._recorded.get(call.name, ()) if call else ()
-        asked = [e for e in recorded if _answered(e)] or recorded
+        bodies = [(e, _object(e["request"]["body"])) for e in recorded]
+        asked = [(e, body) for e, body in bodies if body.get("model") == model]
         if asked:
-            return not any(_has(e["request"]["body"], field) for e in asked)
+            answered = [body for e, body in asked if _answered(e)]
+            return all(field not in body for body in answered or [body for _, body in asked])
         return fact in self.facts
 
     def learn(self, fact: str, value: str) -> None:
@@ -310,11 +312,13 @@ def _answered(entry: Entry) -> bool:
         return False
 
 
-def _has(body: str, field: str) -> bool:
+def _object(body: str) -> Entry:
+    """The fields of a request; none where it is no JSON object."""
     try:
-        return field in json.loads(body)
-    except (ValueError, TypeError, RecursionError):
-        return False
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def _tried_again(entry: Entry) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestra.prompts import say
 from orchestra.vocabulary import SKILL_OF, SKILLS, Backend, Evidence, Media, State
-from tools import all_tools
+from tools import tools_for
 
 Messages = list[dict[str, Any]]
 
@@ -38,7 +38,7 @@ def tried_by(m: Media, state: State) -> list[Evidence]:
         return []
     names = [other.name for other in state.task.media]
     skill = SKILL_OF[m.modality]
-    opens = {name for name, tool in all_tools().items() if skill in tool.capabilities}
+    opens = {name for name, tool in tools_for(state.task).items() if skill in tool.capabilities}
 
     def vague(h: Evidence) -> bool:
         return not h.media and not any(name in h.instruction for name in names)

@@ -73,6 +73,26 @@ def test_a_refusal_that_came_late_changes_no_call_before_it(endpoint, tmp_path):
     assert len(server.requests) == 4
 
 
+def test_two_models_in_one_call_are_each_asked_as_they_were(endpoint, tmp_path):
+    """A tool asks a model of its own in the step of a sub-agent; only that one wants the newer limit."""
+
+    def respond(request: dict[str, Any]) -> Any:
+        if request["model"] == "newer" and "max_tokens" in request:
+            return Raw(400, {"error": {"message": "use max_completion_tokens"}})
+        return request["model"]
+
+    server = endpoint(respond)
+    pool = pool_at(server.url, "older", "newer", max_output_tokens=99)
+    for mode in ("record", "replay"):
+        with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
+            chat, messages = Chat(tape), [{"role": "user", "content": "x"}]
+            for call in ("a", "b"):
+                with tape.logical_call(call):
+                    said = [chat(pool[name], messages, Purse()).text for name in pool.names]
+                assert said == ["older", "newer"]
+    assert len(server.requests) == 5
+
+
 def test_a_run_resumed_with_more_time_replays(endpoint, tmp_path):
     """What the main agent reads of a sub-agent's timeout names no number of seconds."""
 

@@ -41,5 +41,7 @@ def test_a_folder_without_a_model_is_said(local, tmp_path, monkeypatch):
 
 
 def test_a_text_needs_no_engine(local, monkeypatch):
-    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+    asked: list[str] = []
+    monkeypatch.setattr(engines, "find_spec", asked.append)
     engines.check(orchestra_min.Task("?"), local)
+    assert asked == []
