@@ -31,9 +31,10 @@ if __name__ == "__main__":
 import argparse
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,8 +50,6 @@ from training.preparation import make_reward, make_rollouts, prepared
 from training.rewards import Scores
 from training.rollouts import Group, Rollouts
 from training.schedule import batch_of, learning_rate, seeds
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class Trainer:
         tokens = ranks.summed({"tokens": sum(len(r.ids) for r in rows)})["tokens"]
         loss_sum = 0.0
         for part in chunks(rows, self.o.micro_batch):
-            scored = policy.score(*ids_of(part, policy), 1.0)
+            scored = policy.score(*asked_of(part, policy), 1.0)
             mask = scored.mask * bool(part)
             loss = aggregate(-scored.logps, mask, Objective(), Totals(len(examples), tokens))
             torch.autograd.backward(loss * ranks.world())  # FSDP2 takes the mean over ranks
@@ -113,7 +112,7 @@ class Trainer:
         totals = Totals(**ranks.summed(counted))
         if not totals.tokens:  # every group was of equals: there is nothing to step on
             return dict.fromkeys(("loss", *MEANS, "grad_norm"), 0.0)
-        parts = list(chunks(samples, self.o.micro_batch))
+        parts = chunks(samples, self.o.micro_batch)
         before = [self.before(part) for part in parts]
         for _ in range(self.o.iterations):
             sums = [self.learn(part, *b, totals) for part, b in zip(parts, before, strict=True)]
@@ -127,7 +126,7 @@ class Trainer:
         """log pi_old and log pi_ref (N, T) of a micro-batch. None: pi_old is pi_theta as it stands;
         there is no KL.
         """
-        asked = (*ids_of(part, self.policy), self.o.temperature)
+        asked = (*asked_of(part, self.policy), self.o.temperature)
         old = self.policy.score(*asked).logps if self.o.iterations > 1 else None
         return old, self.policy.reference(*asked) if self.o.beta else None
 
@@ -136,7 +135,7 @@ class Trainer:
     ) -> Row:
         """Add the gradient of one micro-batch of N sequences. Returns sums over its tokens."""
         policy, cap = self.policy, self.objective.importance_cap
-        scored = policy.score(*ids_of(part, policy), self.o.temperature)
+        scored = policy.score(*asked_of(part, policy), self.o.temperature)
         mask = scored.mask * bool(part)  # (N, T)
         old = scored.logps.detach() if old is None else old
         sampler = torch.full_like(old, math.nan)  # (N, T); NaN: not known, a weight of 1
@@ -197,18 +196,19 @@ def compare(
     return kept, informative.tolist()
 
 
-def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Micro-batches, equally many on every rank: a sharded model runs on all ranks or on none. Who
-    has fewer gets empty ones.
+def chunks(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
+    """Micro-batches: completions of one prompt, at most `size` of them. Equally many on every rank,
+    since a sharded model runs on all ranks or on none: who has fewer gets empty ones.
     """
-    count = ranks.most(math.ceil(len(items) / size))
-    return (items[k * size : (k + 1) * size] for k in range(count))
+    groups = [list(group) for _, group in groupby(samples, key=lambda s: s.prompt)]
+    parts = [group[k : k + size] for group in groups for k in range(0, len(group), size)]
+    return parts + [[]] * (ranks.most(len(parts)) - len(parts))
 
 
-def ids_of(part: Sequence[Sample], policy: Policy) -> tuple[list[Ids], list[Ids]]:
-    """Prompts and completions of a micro-batch; of an empty one, a stand-in that is masked out."""
+def asked_of(part: Sequence[Sample], policy: Policy) -> tuple[Ids, list[Ids]]:
+    """Prompt and completions of a micro-batch; of an empty one, a stand-in that is masked out."""
     filled = part or [Sample([policy.pad], [policy.pad])]
-    return [s.prompt for s in filled], [s.ids for s in filled]
+    return filled[0].prompt, [s.ids for s in filled]
 
 
 # ---- the run -------------------------------------------------------------------------------------

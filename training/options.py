@@ -17,7 +17,10 @@ from training.rewards import REWARDS
 
 AGGREGATIONS = ("dapo", "grpo", "dr_grpo")
 FREE = {"resume", "vllm_url", "save_every", "out"}  # may differ at a resume
-COUNTS = ("batch", "micro_batch", "group", "max_tokens", "iterations", "save_every", "eval_every")
+COUNTS = (
+    "batch", "micro_batch", "sample_batch", "group", "max_tokens", "iterations", "save_every",
+    "eval_every",
+)  # fmt: skip
 EXIT_CODES = "exit codes: 0 trained, 2 usage or configuration, 4 the vLLM server failed"
 
 
@@ -73,6 +76,8 @@ def _grpo(p: Any) -> None:
                    help="an argument of the reward, as JSON or text; repeatable")  # fmt: skip
     p.add_argument("--rollouts", choices=("vllm", "local"), default="local", help="(%(default)s)")
     p.add_argument("--vllm-url", metavar="URL", help="as in http://127.0.0.1:8000")
+    p.add_argument("--sample-batch", type=int, default=64, metavar="N",
+                   help="completions that grow side by side in local rollouts (%(default)s)")  # fmt: skip
     p.add_argument("--group", type=int, default=8, metavar="G", help="completions (%(default)s)")
     p.add_argument("--temperature", type=float, default=1.0, help="(%(default)g)")
     p.add_argument(

@@ -104,44 +104,43 @@ class Policy:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=mixed):
             yield
 
-    def score(
-        self, prompts: Sequence[Ids], completions: Sequence[Ids], temperature: float
-    ) -> Scored:
-        """log pi_theta of each completion after its prompt. Prompts are padded on the left and
-        completions on the right, so that the completions lie under one another.
+    def score(self, prompt: Ids, completions: Sequence[Ids], temperature: float) -> Scored:
+        """log pi_theta of N completions of one prompt. Packed: the prompt is read once, each
+        completion after it, and none sees another.
         """
-        return self._score(self.model, prompts, completions, temperature)
+        return self._score(self.model, prompt, completions, temperature)
 
     @torch.no_grad()
-    def reference(
-        self, prompts: Sequence[Ids], completions: Sequence[Ids], temperature: float
-    ) -> Tensor:
+    def reference(self, prompt: Ids, completions: Sequence[Ids], temperature: float) -> Tensor:
         """log pi_ref (N, T)."""
         if self.frozen is not None:
-            return self._score(self.frozen, prompts, completions, temperature).logps
+            return self._score(self.frozen, prompt, completions, temperature).logps
         with self.model.disable_adapter():
-            return self._score(self.model, prompts, completions, temperature).logps
+            return self._score(self.model, prompt, completions, temperature).logps
 
     def _score(
-        self, model: Any, prompts: Sequence[Ids], completions: Sequence[Ids], temperature: float
+        self, model: Any, prompt: Ids, completions: Sequence[Ids], temperature: float
     ) -> Scored:
         ids, mask = (t.to(self.device) for t in padded(completions, self.pad))  # (N, T)
-        width = max(len(p) for p in prompts)
-        left = torch.tensor(
-            [[self.pad] * (width - len(p)) + p for p in prompts], device=self.device
-        )
-        blank = torch.tensor([width - len(p) for p in prompts], device=self.device)[:, None]
-        place = torch.arange(width + ids.shape[1], device=self.device)[None]
+        there = mask.bool()
+        place, sees, before = packed(len(prompt), there)
+        line = torch.cat([torch.tensor(prompt, device=self.device), ids[there]])  # (L,)
         with self.computing():
             logits = model(
-                input_ids=torch.cat([left, ids], dim=1),
-                attention_mask=(place >= blank).long(),  # nothing looks at the right padding
-                position_ids=(place - blank).clamp(min=0),
-                logits_to_keep=ids.shape[1] + 1,
-            ).logits[:, :-1]  # (N, T, V)
+                input_ids=line[None],
+                attention_mask=sees[None, None] if len(completions) > 1 else None,  # None: causal
+                position_ids=place[None],
+                logits_to_keep=before,
+            ).logits  # (1, K, V)
+        logps = token_logprobs(logits, ids[there][None], temperature)  # (1, K)
         with torch.no_grad():
             entropy = token_entropy(logits)
-        return Scored(token_logprobs(logits, ids, temperature), entropy, mask)
+        rows = torch.zeros_like(mask, dtype=logps.dtype)
+        return Scored(
+            rows.masked_scatter(there, logps),
+            rows.masked_scatter(there, entropy.to(logps)),
+            mask,
+        )
 
     # ---- weights ---------------------------------------------------------------------------------
 
@@ -154,6 +153,21 @@ class Policy:
             self.model.save_pretrained(folder, state_dict=narrow)
             if not self.lora_rank:
                 self.tokenizer.save_pretrained(folder)
+
+
+def packed(prompt: int, there: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """N completions behind one prompt, as one line of L tokens; there (N, T) is where their K
+    tokens are. Returns the place of each token in its own text (L,), which tokens each may look at
+    (L, L), and for each token of a completion the one before it in its text (K,).
+    """
+    device = there.device
+    owner, offset = there.nonzero(as_tuple=True)  # (K,) each
+    at = prompt + torch.arange(len(owner), device=device)
+    before = torch.where(offset == 0, prompt - 1, at - 1)
+    place = torch.cat([torch.arange(prompt, device=device), prompt + offset])
+    whose = torch.cat([torch.full((prompt,), -1, device=device), owner])  # -1: of all
+    sees = ((whose == -1) | (whose == whose[:, None])).tril()
+    return place, sees, before
 
 
 def load_tokenizer(folder: Path) -> tuple[Any, tuple[int, ...]]:

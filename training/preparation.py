@@ -86,7 +86,7 @@ def make_rollouts(
 ) -> Rollouts:
     """Where completions come from, with the policy as it is."""
     if server is None:
-        return LocalRollouts(policy, o.max_tokens)
+        return LocalRollouts(policy, o.max_tokens, o.sample_batch)
     from training.vllm_rollouts import VllmRollouts
 
     rollouts = VllmRollouts(server, policy, o.out / "weights", o.max_tokens)

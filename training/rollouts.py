@@ -1,14 +1,16 @@
 """Groups of completions from the policy itself, in this process: `--rollouts local`.
 
-The prompt is read once, its cache repeated for the group (`batch_repeat_interleave`), and a row
-leaves the batch when it ends. Each prompt has a seed of its own, so what is sampled depends neither
-on the other prompts of the batch nor on how many processes share them.
+Groups grow side by side, as many as `at_once` allows. A prompt is read once, its cache repeated for
+the group (`batch_repeat_interleave`), and a row leaves the batch when it ends. Each prompt has a
+seed of its own, so what is sampled depends neither on the other prompts of the batch nor on how
+many processes share them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -45,13 +47,25 @@ class Rollouts(Protocol):
         """Nothing more will be sampled."""
 
 
-@dataclass
 class _Growing:
-    """One prompt's completions while they grow: row r of the batch is completion `live[r]`."""
+    """P groups of n completions while they grow. Row r of the batch is completion `live[r]`, which
+    belongs to prompt `live[r] // n`.
+    """
 
-    ids: list[Ids]
-    logps: list[list[float]]
-    live: list[int] = field(default_factory=list)
+    def __init__(self, prompts: Sequence[Ids], seeds: Sequence[int], n: int, device: Any) -> None:
+        count = len(prompts) * n
+        self.prompts, self.n = prompts, n
+        self.dice = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+        self.ids: list[Ids] = [[] for _ in range(count)]
+        self.logps: list[list[float]] = [[] for _ in range(count)]
+        self.live = list(range(count))
+
+    def draw(self, logits: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        """One token of each row, with the dice of its prompt."""
+        counts = Counter(j // self.n for j in self.live)  # in the order of the rows
+        parts = zip(counts, torch.split(logits, list(counts.values())), strict=True)
+        drawn = [draw(part, temperature, self.dice[p]) for p, part in parts]
+        return torch.cat([d[0] for d in drawn]), torch.cat([d[1] for d in drawn])
 
     def take(self, chosen: Tensor, logps: Tensor, eos: Sequence[int], limit: int) -> list[int]:
         """One more token for each row. Returns the rows that go on."""
@@ -65,12 +79,22 @@ class _Growing:
         self.live = [self.live[row] for row in going]
         return going
 
+    def groups(self, policy: Policy) -> list[Group]:
+        texts = [policy.decode(c) for c in self.ids]
+        cuts = [slice(k * self.n, (k + 1) * self.n) for k in range(len(self.prompts))]
+        return [
+            Group(prompt, self.ids[cut], self.logps[cut], texts[cut])
+            for prompt, cut in zip(self.prompts, cuts, strict=True)
+        ]
+
 
 class LocalRollouts:
-    """The policy's own weights, always the newest."""
+    """The policy's own weights, always the newest. `at_once`: completions that grow side by side;
+    never less than a group.
+    """
 
-    def __init__(self, policy: Policy, max_tokens: int) -> None:
-        self.policy, self.max_tokens = policy, max_tokens
+    def __init__(self, policy: Policy, max_tokens: int, at_once: int = 64) -> None:
+        self.policy, self.max_tokens, self.at_once = policy, max_tokens, at_once
 
     def update(self, version: int) -> None:
         """Nothing to do: it is the policy."""
@@ -84,45 +108,64 @@ class LocalRollouts:
         most = ranks.most(len(prompts))
         spare = [([self.policy.eos[0]], 0)] * (most - len(prompts))  # ranks go in step
         asked = [*zip(prompts, seeds, strict=True), *spare]
+        size = max(1, self.at_once // n)
         self.policy.model.eval()  # a model that recomputes activations has no cache
-        groups = [self._group(p, s, n, temperature) for p, s in asked]
+        groups = [
+            group
+            for k in range(0, most, size)
+            for group in self._groups(asked[k : k + size], n, temperature)
+        ]
         self.policy.model.train()
         return groups[: len(prompts)]
 
     @torch.no_grad()
-    def _group(self, prompt: Ids, seed: int, n: int, temperature: float) -> Group:
+    def _groups(self, asked: Sequence[tuple[Ids, int]], n: int, temperature: float) -> list[Group]:
         from transformers import DynamicCache
 
-        policy = self.policy
-        dice = torch.Generator(policy.device).manual_seed(seed)
-        growing = _Growing([[] for _ in range(n)], [[] for _ in range(n)], list(range(n)))
+        policy, device = self.policy, self.policy.device
+        growing = _Growing([p for p, _ in asked], [s for _, s in asked], n, device)
         cache = DynamicCache(config=policy.model.config)
+        ids, sees = left_padded(growing.prompts, policy.pad, device)  # (P, width)
         with policy.computing():
-            logits = self._step(torch.tensor([prompt], device=policy.device), cache)
+            logits = self._step(ids, sees, cache).repeat_interleave(n, 0)  # (P * G, V)
             cache.batch_repeat_interleave(n)
-            logits = logits.expand(n, -1)  # (G, V)
+            sees = sees.repeat_interleave(n, 0)
             while True:
-                chosen, logps = draw(logits, temperature, dice)  # (rows,), (rows,)
+                chosen, logps = growing.draw(logits, temperature)  # (rows,), (rows,)
                 going = growing.take(chosen, logps, policy.eos, self.max_tokens)
                 if not going:
                     break
                 ranks.most(1)
+                rows = torch.tensor(going, device=device)
                 if len(going) < len(chosen):
-                    cache.batch_select_indices(torch.tensor(going, device=policy.device))
-                logits = self._step(chosen[going][:, None], cache)
-            while ranks.most(
-                0
-            ):  # other ranks are not done, and a sharded model runs on all or none
-                self._step(torch.tensor([[policy.pad]], device=policy.device), DynamicCache())
-        return Group(prompt, growing.ids, growing.logps, [policy.decode(c) for c in growing.ids])
+                    cache.batch_select_indices(rows)
+                sees = torch.nn.functional.pad(sees[rows], (0, 1), value=1)
+                logits = self._step(chosen[rows][:, None], sees, cache)
+            while ranks.most(0):  # other ranks go on, and a sharded model runs on all or none
+                self._step(*left_padded([[policy.pad]], policy.pad, device), DynamicCache())
+        return growing.groups(policy)
 
-    def _step(self, ids: Tensor, cache: Any) -> Tensor:
+    def _step(self, ids: Tensor, sees: Tensor, cache: Any) -> Tensor:
         """Logits (rows, V) after ids (rows, tokens); the cache grows."""
+        place = (sees.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         out = self.policy.model(
-            input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1
+            input_ids=ids,
+            attention_mask=sees,
+            position_ids=place,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
         )
         last: Tensor = out.logits[:, -1].float()
         return last
+
+
+def left_padded(prompts: Sequence[Ids], pad: int, device: Any) -> tuple[Tensor, Tensor]:
+    """ids (P, width) that end together, and where they are (P, width)."""
+    width = max(len(p) for p in prompts)
+    ids = [[pad] * (width - len(p)) + p for p in prompts]
+    there = [[0] * (width - len(p)) + [1] * len(p) for p in prompts]
+    return torch.tensor(ids, device=device), torch.tensor(there, device=device)
 
 
 def draw(logits: Tensor, temperature: float, dice: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -88,7 +88,7 @@ def test_sft_lowers_the_loss_and_leaves_a_model_to_go_on_from(tiny: Tiny, tmp_pa
     ids = whole.encode([{"role": "user", "content": "Question"}])
     with torch.no_grad():
         moved = (
-            (whole.score([ids], [[5, 6]], 1.0).logps - base.score([ids], [[5, 6]], 1.0).logps)
+            (whole.score(ids, [[5, 6]], 1.0).logps - base.score(ids, [[5, 6]], 1.0).logps)
             .abs()
             .max()
         )
@@ -151,40 +151,62 @@ def policy(tiny: Tiny) -> Policy:
     return Policy(tiny[0], 4, "float64", torch.device("cpu"))
 
 
-PROMPTS, COMPLETIONS = [[7, 8, 9], [5], [6, 7, 8, 9, 10]], [[11, 12], [13, 14, 15], [16]]
+PROMPT, COMPLETIONS = [7, 8, 9], [[11, 12], [13, 14, 15], [16]]
 
 
-def test_scores_of_a_padded_batch_are_those_of_each_sequence_alone(policy: Policy) -> None:
-    scored = policy.score(PROMPTS, COMPLETIONS, 1.0)
-    for n, (prompt, completion) in enumerate(zip(PROMPTS, COMPLETIONS, strict=True)):
-        logits = (
-            policy.model(input_ids=torch.tensor([prompt + completion])).logits[0].log_softmax(-1)
-        )
-        alone = [logits[len(prompt) - 1 + k, id] for k, id in enumerate(completion)]
+def test_scores_of_a_packed_group_are_those_of_each_sequence_alone(policy: Policy) -> None:
+    scored = policy.score(PROMPT, COMPLETIONS, 0.8)
+    for n, completion in enumerate(COMPLETIONS):
+        logits = policy.model(input_ids=torch.tensor([PROMPT + completion])).logits[0]
+        whole = (logits / 0.8).log_softmax(-1)
+        alone = [whole[len(PROMPT) - 1 + k, id] for k, id in enumerate(completion)]
         torch.testing.assert_close(scored.logps[n, : len(completion)], torch.stack(alone))
+        (one,) = policy.score(PROMPT, [completion], 0.8).logps
+        torch.testing.assert_close(scored.logps[n, : len(completion)], one)
+        entropy = -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1)[len(PROMPT) - 1 : -1]
+        torch.testing.assert_close(scored.entropy[n, : len(completion)], entropy)
         assert scored.mask[n].sum() == len(completion)
+
+
+def test_the_gradient_of_a_packed_group_is_the_sum_of_those_of_its_sequences(
+    policy: Policy,
+) -> None:
+    def gradient(*groups: list[list[int]]) -> list[Any]:
+        policy.model.zero_grad()
+        for group in groups:
+            scored = policy.score(PROMPT, group, 1.0)
+            torch.autograd.backward((scored.logps * scored.mask).sum())
+        return [p.grad.clone() for p in policy.parameters() if p.grad is not None]
+
+    packed = gradient(COMPLETIONS)
+    assert len(packed) == len(policy.parameters()) and any(g.abs().max() > 0 for g in packed)
+    torch.testing.assert_close(packed, gradient(*([c] for c in COMPLETIONS)))
+    policy.model.zero_grad()
 
 
 def test_the_reference_is_the_model_with_its_adapter_off(policy: Policy, tiny: Tiny) -> None:
     base = Policy(tiny[0], 0, "float64", torch.device("cpu"), False)
-    expected = base.score(PROMPTS, COMPLETIONS, 1.0).logps.detach()
+    expected = base.score(PROMPT, COMPLETIONS, 1.0).logps.detach()
     with torch.no_grad():
         for p in policy.parameters():
             p.add_(0.1)
-    torch.testing.assert_close(policy.reference(PROMPTS, COMPLETIONS, 1.0), expected)
-    assert (policy.score(PROMPTS, COMPLETIONS, 1.0).logps - expected).abs().max() > 1e-3
+    torch.testing.assert_close(policy.reference(PROMPT, COMPLETIONS, 1.0), expected)
+    assert (policy.score(PROMPT, COMPLETIONS, 1.0).logps - expected).abs().max() > 1e-3
 
 
 def test_local_rollouts_know_the_probability_of_what_they_drew(policy: Policy) -> None:
     (group,) = LocalRollouts(policy, 12).sample([[7, 8, 9]], [3], 5, 0.8)
-    scored = policy.score([group.prompt] * 5, group.ids, 0.8)
+    scored = policy.score(group.prompt, group.ids, 0.8)
     for row, logps in zip(scored.logps, group.logps, strict=True):
         torch.testing.assert_close(
             row[: len(logps)], torch.tensor(logps).to(row), atol=1e-5, rtol=0
         )
     assert len({tuple(ids) for ids in group.ids}) > 1
-    again = LocalRollouts(policy, 12).sample([[5], [7, 8, 9]], [1, 3], 5, 0.8)[1]
-    assert again.ids == group.ids  # whatever else is in the batch
+    for at_once in (1, 10, 64):  # whatever else is in the batch
+        beside = [[5], [7, 8, 9], [6, 7, 8, 9, 10, 11, 12]]
+        again = LocalRollouts(policy, 12, at_once).sample(beside, [1, 3, 4], 5, 0.8)
+        assert again[1].ids == group.ids and again[1].prompt == group.prompt
+        torch.testing.assert_close(again[1].logps, group.logps, atol=1e-6, rtol=0)
 
 
 def test_a_row_ends_with_its_end_token_and_never_goes_on(policy: Policy) -> None:
