@@ -6,9 +6,11 @@ Differences from the paper / the released code
    memory noted after it. The paper's prompt has one memory and one observation; the released code
    pairs the memory with the observation before it.
 2. The five-like-patterns rule and the last step are enforced: only `finish` is left. The paper asks
-   for it in the prompt.
-3. A sub-agent with tools has to use one before it may report as done: small models answer from thin
-   air. Tools that were not assigned are refused, not only left out of the list.
+   for it in the prompt. A tool that was called in the very same way again rests until another call
+   shows something new.
+3. A sub-agent with tools has to use one before it may report as done, and one without a main agent
+   has to open each file of the task: small models answer from thin air. Tools that were not
+   assigned are refused, not only left out of the list.
 4. An endpoint that fails or a purse that is empty ends this sub-task alone, as a Result with the
    reason.
 5. A sub-agent does not read the whole question, which App. B.3 shows it beside its task: small
@@ -27,9 +29,11 @@ from orchestra.replies import Reply
 from orchestra.vocabulary import BudgetExceeded, ModelMistake, Result, Status, Step, SubTask
 from subagents.executor import STOPPED, Call, OnStep, capped
 from subagents.react_prompt import (
+    FEW_STEPS,
     LIKE_PATTERNS,
     STATUSES,
     action_schema,
+    exhausted,
     like_patterns,
     render_step,
 )
@@ -50,15 +54,16 @@ def run(
     error = say("react/messages", "out_of_steps", steps=steps)
     try:
         for number in range(1, steps + 1):
-            must_finish = number == steps or like_patterns(trace) >= LIKE_PATTERNS
-            usable = [] if must_finish else [tools[name] for name in u.tools or ()]
-            tried = len(trace) >= TRIES_BEFORE_FINISH
-            may_finish = not usable or tried or not _saw_nothing(u, env, trace)
-            schema = action_schema(usable, env.task, may_finish)
+            fresh = [name for name in u.tools or () if name not in exhausted(trace)]
+            looped = like_patterns(trace) >= LIKE_PATTERNS or bool(u.tools and not fresh)
+            must_finish = number == steps or looped
+            allowed = [] if must_finish else fresh
+            may_finish = not allowed or not _has_to_look(u, env, trace, steps)
+            schema = action_schema([tools[name] for name in allowed], env.task, may_finish)
             messages = render_step(u, env.task, tools, trace, steps)
             with env.tape.logical_call(*call, f"s{number}"):
                 reply = env.chat(env.backend, messages, env.purse, schema=("action", schema))
-            step, report = _act(reply, trace, u, env, tools, (*call, f"s{number}"), must_finish)
+            step, report = _act(reply, trace, u, env, tools, (*call, f"s{number}"), allowed)
             trace.append(step)
             on_step(number, step)
             if report:
@@ -81,7 +86,7 @@ def _act(
     env: Environment,
     tools: Mapping[str, Tool],
     call: Call,
-    must_finish: bool,
+    allowed: Sequence[str],
 ) -> tuple[Step, dict[str, Any] | None]:
     """One step of Eq. 13, and the parameters of `finish` if that was the action."""
     action, memory = "invalid", ""
@@ -90,13 +95,13 @@ def _act(
         wanted = find_action(reply.text, reply.cut)
         memory, name = as_text(wanted.get("memory")), as_text(wanted["action"])
         params = wanted["params"] if isinstance(wanted.get("params"), dict) else {}
-        known = ("finish",) if must_finish else (*(u.tools or ()), "finish")
+        known = (*allowed, "finish")
         if name not in known:
             key = "unassigned_tool" if name in tools else "bad_action"
             told = {"action": name, "tool": name, "known": ", ".join(known)}
             raise ModelMistake(say("mistakes", key, **told))
         if name == "finish":
-            if _status(params) == "done" and not must_finish and _saw_nothing(u, env, trace):
+            if _status(params) == "done" and allowed and _saw_nothing(u, env, trace):
                 raise ModelMistake(say("mistakes", "nothing_worked"))
             return Step("finish", params, memory, ""), params or {"result": memory}
         action = name
@@ -104,6 +109,18 @@ def _act(
             return Step(action, params, memory, capped(tools[name](env, params))), None
     except (ModelMistake, ToolError) as failure:
         return Step(action, params, memory, capped(str(failure)), failed=True), None
+
+
+def _has_to_look(u: SubTask, env: Environment, trace: Sequence[Step], steps: int) -> bool:
+    """It is too early to finish: no tool has worked, in the first steps; or, for the agent without
+    a main agent, there is a file that none was tried on, and steps are left for it.
+    """
+    if u.agent == "single" and steps - len(trace) > FEW_STEPS:
+        used = [s for s in trace if s.action in (u.tools or ())]
+        named = {str(value) for s in used for value in s.params.values()}
+        if not named.issuperset(m.name for m in env.task.media):
+            return True
+    return len(trace) < TRIES_BEFORE_FINISH and _saw_nothing(u, env, trace)
 
 
 def _saw_nothing(u: SubTask, env: Environment, trace: Sequence[Step]) -> bool:

@@ -72,7 +72,23 @@ def _warning(trace: Sequence[Step], steps: int) -> str:
         return say("react/messages", "last_step")
     if (times := like_patterns(trace)) >= LIKE_PATTERNS:
         return say("react/messages", "repeated", times=times)
-    return say("react/messages", "few_steps_left", left=left) if left <= FEW_STEPS else ""
+    few = say("react/messages", "few_steps_left", left=left) if left <= FEW_STEPS else ""
+    resting = ", ".join(sorted(exhausted(trace)))
+    return (say("react/messages", "same_call", tools=resting) if resting else "") + few
+
+
+def exhausted(trace: Sequence[Step]) -> set[str]:
+    """The tools that were called in the very same way as before, since a call last showed something
+    new.
+    """
+    calls = [(s.action, s.params) for s in trace]
+    found: set[str] = set()
+    for n in reversed(range(len(calls))):
+        if calls[n] in calls[:n]:
+            found.add(trace[n].action)
+        elif not trace[n].failed:
+            break
+    return found - {"invalid", "finish"}
 
 
 def like_patterns(trace: Sequence[Step]) -> int:

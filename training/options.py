@@ -77,7 +77,7 @@ def _grpo(p: Any) -> None:
     p.add_argument("--rollouts", choices=("vllm", "local"), default="local", help="(%(default)s)")
     p.add_argument("--vllm-url", metavar="URL", help="as in http://127.0.0.1:8000")
     p.add_argument("--sample-batch", type=int, default=64, metavar="N",
-                   help="completions that grow side by side in local rollouts (%(default)s)")  # fmt: skip
+                   help="completions at once, of local rollouts (%(default)s)")  # fmt: skip
     p.add_argument("--group", type=int, default=8, metavar="G", help="completions (%(default)s)")
     p.add_argument("--temperature", type=float, default=1.0, help="(%(default)g)")
     p.add_argument(

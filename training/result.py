@@ -1,0 +1,162 @@
+"""The result: what DA-GRPO makes of a small model, in the shape of the paper's Table 2.
+
+    python -m training.result --model SmolLM2-135M-Instruct --out fixtures/results/minigaia
+
+Four arms on MiniGAIA decisions: the model as it is; imitation, stopped early (SFT); and from there
+GRPO with the plain outcome as reward (vanilla) or with the rubric of Eq. 29 (DA-GRPO), both with
+the same steps, data and seeds. Each is measured by its likeliest decisions on held-out states,
+whose templates and names nobody trained on. What is done already in --work is kept: a run that was
+stopped goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from training import minigaia
+from training.examples import Example, read
+from training.metrics import Row, outcomes
+from training.schedule import seeds
+
+SCRIPT = Path(__file__).resolve().parent.parent / "train_da_grpo.py"
+COMMON = "--batch 4 --lora-rank 8 --max-tokens 144"
+SFT = f"{COMMON} --lr 1e-3"
+GRPO = f"{COMMON} --lr 5e-4 --group 8 --micro-batch 8 --save-every 2"
+REWARD = {"vanilla GRPO": "outcome", "DA-GRPO": "rubric"}
+ARMS = ("untrained", "SFT", *REWARD)
+COLUMNS = {
+    "reward": "reward (Eq. 29)",
+    "reward/format": "format",
+    "reward/action": "action",
+    "reward/tool": "tool",
+    "reward/decision": "decision",
+    "exact": "exact",
+    "invalid": "invalid",
+}
+
+
+# ---- the runs ------------------------------------------------------------------------------------
+
+
+def train(a: argparse.Namespace, stage: str, model: Path, name: str, flags: str) -> Path:
+    """A run of train_da_grpo.py, or what is left of it. Returns the folder of its model."""
+    out: Path = a.work / name
+    if not (out / "metrics.png").exists():  # the last thing that a run writes
+        paths = ["--model", model, "--data", a.work / "data/train.jsonl", "--out", out]
+        rest = [*flags.split(), *(["--resume"] if out.exists() else [])]
+        threads = str(max(1, (os.cpu_count() or 1) // a.workers))
+        environment = {**os.environ, "OMP_NUM_THREADS": threads}
+        command = [sys.executable, SCRIPT, "--stage", stage, *paths, *rest]
+        subprocess.run(command, check=True, env=environment)
+    return out / "model"
+
+
+def models(a: argparse.Namespace) -> dict[tuple[str, int], Path]:
+    """(arm, seed) -> its model. SFT comes first in the queue, so what waits for it does not block."""
+
+    def sft(seed: int) -> Path:
+        return train(a, "sft", a.model, f"sft-{seed}", f"{SFT} --steps {a.sft_steps} --seed {seed}")
+
+    def grpo(reward: str, seed: int, start: Future[Path]) -> Path:
+        flags = f"{GRPO} --steps {a.grpo_steps} --seed {seed} --reward {reward}"
+        return train(a, "grpo", start.result(), f"{reward}-{seed}", flags)
+
+    with ThreadPoolExecutor(a.workers) as pool:
+        made = {("SFT", seed): pool.submit(sft, seed) for seed in range(a.seeds)}
+        made |= {
+            (arm, seed): pool.submit(grpo, reward, seed, made["SFT", seed])
+            for seed in range(a.seeds)
+            for arm, reward in REWARD.items()
+        }
+        return {("untrained", 0): a.model} | {key: run.result() for key, run in made.items()}
+
+
+def measure(model: Path, examples: Sequence[Example]) -> Row:
+    """The rubric's scores of the likeliest decision in each state, as means."""
+    import torch
+
+    from training.policy import Policy
+    from training.rewards import make
+    from training.rollouts import LocalRollouts
+
+    policy = Policy(model, 0, "bfloat16", torch.device("cpu"), reference=False)
+    policy.model.to(torch.bfloat16)
+    prompts = [policy.encode(e.messages) for e in examples]
+    dice = seeds(0, "eval", 0, len(examples))
+    groups = LocalRollouts(policy, 144, at_once=32).sample(prompts, dice, 1, 0.0)
+    rubric = make("rubric")
+    scores = [rubric(e, g.texts) for e, g in zip(examples, groups, strict=True)]
+    row = outcomes(scores, [g.ids for g in groups], policy.eos)
+    return {**row, "invalid": 1 - row["valid"]}
+
+
+# ---- the report ----------------------------------------------------------------------------------
+
+
+def table(rows: Sequence[dict[str, str | float]]) -> str:
+    """Mean and standard deviation over the seeds, in percent, as Markdown."""
+    lines = ["| | " + " | ".join(COLUMNS.values()) + " |", "| --- |" + " ---: |" * len(COLUMNS)]
+    for arm in ARMS:
+        of_arm = [row for row in rows if row["arm"] == arm]
+        cells = [_spread([100 * float(row[column]) for row in of_arm]) for column in COLUMNS]
+        lines.append(f"| {arm} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _spread(values: Sequence[float]) -> str:
+    several = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{several}"
+
+
+def publish(a: argparse.Namespace, rows: Sequence[dict[str, str | float]]) -> None:
+    """The table, the figures of each arm and seed, every run's metrics, and seed 0's adapters."""
+    a.out.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (a.out / "results.jsonl").write_text(text, encoding="utf-8")
+    (a.out / "table.md").write_text(table(rows), encoding="utf-8")
+    for run in sorted(a.work.glob("*-*/metrics.jsonl")):
+        shutil.copy(run, a.out / f"{run.parent.name}.jsonl")
+    for name in ("sft", *REWARD.values()):
+        shutil.copytree(a.work / f"{name}-0/adapter", a.out / f"{name}-0", dirs_exist_ok=True)
+        shutil.copy(a.work / f"{name}-0/metrics.png", a.out / f"{name}-0.png")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m training.result",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="what is published")
+    parser.add_argument("--work", type=Path, default=Path("runs/minigaia"), metavar="DIR")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2, help="runs side by side (%(default)s)")
+    parser.add_argument("--sft-steps", type=int, default=32)
+    parser.add_argument("--grpo-steps", type=int, default=10)
+    parser.add_argument("--held-out", type=int, default=64, metavar="N", help="states to measure")
+    a = parser.parse_args(arguments)
+    if not (a.work / "data/held_out.jsonl").exists():
+        minigaia.main(["--n", "2000", "--out", str(a.work / "data")])
+    examples = read(a.work / "data/held_out.jsonl")[: a.held_out]
+    rows: list[dict[str, str | float]] = []
+    for (arm, seed), model in models(a).items():
+        rows.append({"arm": arm, "seed": seed, **measure(model, examples)})
+        figures = ", ".join(f"{c} {rows[-1][c]:.3f}" for c in COLUMNS)
+        print(f"{arm}, seed {seed}: {figures}", flush=True)
+    publish(a, rows)
+    print(table(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
