@@ -5,16 +5,19 @@ in one observation.
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from orchestra.prompts import fenced, render, say
 from orchestra.vocabulary import Media
 from tools import Environment, ToolError, VideoFile, audio, image, reading, sound, tool
-from tools.frames import frames
+from tools.frames import Frame, frames
 
 MOST_FRAMES = 16
 NOISE = 24  # of 255, a pixel
+READERS = 2  # frames read side by side; each takes up to 150 MiB
 
 
 @tool("VideoAnalysisAction", "vid")
@@ -79,16 +82,28 @@ def _seen(env: Environment, file: Media, query: str, key: dict[str, Any]) -> str
 def read_frames(path: Path, *window: Any) -> list[tuple[str, str]]:
     """(times, text) of what is written in the frames; like texts one after another are one."""
     rows: list[tuple[float, float, str]] = []
-    before, text = None, ""
-    for t, picture in frames(path, *window):
-        if before is None or not _alike(before, picture):
-            text = " / ".join(image.read_text(picture, quick=True)) or "-"
-        before = picture
+    for t, lines in _read_side_by_side(frames(path, *window)):
+        text = " / ".join(lines) or "-"
         if rows and rows[-1][2] == text:
             rows[-1] = (rows[-1][0], t, text)
         else:
             rows.append((t, t, text))
     return [(_span(first, last), text) for first, last, text in rows]
+
+
+def _read_side_by_side(shots: Iterable[Frame]) -> list[tuple[float, list[str]]]:
+    """The lines of text in each frame; a frame like the one before it is not read again."""
+    reads: list[tuple[float, Future[list[str]]]] = []
+    with ThreadPoolExecutor(READERS, thread_name_prefix="frame") as readers:
+        before = None
+        for t, picture in shots:
+            if len(reads) >= READERS:
+                reads[-READERS][1].result()  # no more pictures in memory than are being read
+            again = before is not None and _alike(before, picture)
+            lines = reads[-1][1] if again else readers.submit(image.read_text, picture, quick=True)
+            reads.append((t, lines))
+            before = picture
+        return [(t, lines.result()) for t, lines in reads]
 
 
 def _alike(a: Any, b: Any) -> bool:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import io
 import random
+import threading
 
 import numpy
 import pytest
@@ -10,7 +11,7 @@ from PIL import Image, features
 
 from tests.tools.conftest import whisper
 from tests.tools.media import drawn, film, scenes, speech, toned, truncated, turned
-from tools import ToolError, audio, frames, image, sound
+from tools import ToolError, audio, frames, image, sound, video
 
 
 def sent(endpoint) -> list[dict]:
@@ -339,6 +340,25 @@ def test_what_a_video_shows_is_read_with_its_times(suffix, tmp_path, bench):
     observation = bench(("video", path)).use("VideoAnalysisAction", query="?", video_path=path.name)
     assert "[0:00-0:01] Gate 1\n[0:02-0:03] Gate 2" in observation
     assert "has no sound" in observation
+
+
+def test_two_frames_are_read_side_by_side_and_no_third_waits_in_memory(monkeypatch):
+    pair, decoded, read = threading.Barrier(2, timeout=5), [], []
+
+    def shots():
+        for n in range(6):
+            decoded.append(n)
+            assert len(decoded) - len(read) <= 3  # one more is decoded meanwhile
+            yield float(n), Image.new("RGB", (8, 8), (n * 40, 0, 0))
+
+    def read_text(picture, quick):
+        pair.wait()
+        read.append(picture)
+        return [str(picture.getpixel((0, 0))[0])]
+
+    monkeypatch.setattr(video, "frames", lambda *_: shots())
+    monkeypatch.setattr(image, "read_text", read_text)
+    assert [text for _, text in video.read_frames(None)] == ["0", "40", "80", "120", "160", "200"]
 
 
 @whisper
