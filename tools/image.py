@@ -31,7 +31,7 @@ QUICK = {  # RapidOCR for frames, read side by side: a second thread in one cost
     "EngineConfig.onnxruntime.intra_op_num_threads": 1,
     "EngineConfig.onnxruntime.enable_cpu_mem_arena": True,  # keeps its memory from frame to frame
 }
-MAX_RATIO = 12  # of the sides of a picture that is read
+MAX_RATIO = 4  # of the sides of a picture that is read; a longer one is padded
 MAX_DECODED_BYTES = 256 << 20  # of one frame in memory; JPEG is made smaller while it is decoded
 AS_IT_IS = ("PNG", "JPEG", "WEBP", "GIF")  # what endpoints take
 LOSSY = ("JPEG", "MPO", "WEBP", "HEIF", "AVIF")

@@ -4,6 +4,7 @@ import base64
 import io
 import random
 import threading
+import types
 
 import numpy
 import pytest
@@ -12,6 +13,8 @@ from PIL import Image, features
 from tests.tools.conftest import whisper
 from tests.tools.media import drawn, film, scenes, speech, toned, truncated, turned
 from tools import ToolError, audio, frames, image, sound, video
+
+NONE = types.SimpleNamespace(txts=None)  # what RapidOCR gives where nothing is written
 
 
 def sent(endpoint) -> list[dict]:
@@ -96,6 +99,13 @@ def test_every_kind_of_pixel_becomes_rgb(mode, tmp_path):
     source = Image.new("I;16", (60, 40), 40000) if mode == "I;16" else drawn("x", (60, 40), mode)
     source.save(path)
     assert [p.image.mode for p in image.pictures(path)] == ["RGB"]
+
+
+def test_a_picture_that_is_all_edge_is_read_as_a_small_one(monkeypatch):
+    sizes = []
+    monkeypatch.setattr(image, "_ocr", lambda _: lambda pixels: sizes.append(pixels.shape) or NONE)
+    image.read_text(Image.new("RGB", (1, 2048)))
+    assert sizes == [(2048, 512, 3)]  # the engine enlarges the short side to 736
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "gif", "tiff"])
