@@ -43,7 +43,7 @@ def video_analysis(
     file = env.media(video_path, "video")
     start_s, end_s = _seconds(start_time) or 0.0, _seconds(end_time)
     if end_s is not None and end_s <= start_s:
-        raise ToolError(say("tools/notes", "empty_window", start=start_time, end=end_time))
+        raise ToolError(say("tools/notes", "empty_window", start=start_time or "0", end=end_time))
     count = max(1, min(max_frames, MOST_FRAMES))
     key = {"sha256": file.sha256, "frames": count, "start_s": start_s, "end_s": end_s}
     seen = _seen(env, file, query, key)
@@ -119,7 +119,8 @@ def _jpeg(picture: Any) -> str:
 
 
 def _span(first: float, last: float) -> str:
-    return sound.clock(first) if first == last else f"{sound.clock(first)}-{sound.clock(last)}"
+    times = dict.fromkeys((sound.clock(first), sound.clock(last)))
+    return "-".join(times)
 
 
 def _seconds(text: str) -> float | None:
