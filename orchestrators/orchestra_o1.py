@@ -35,15 +35,7 @@ from orchestrators.delegation import (
     read_tasks,
     task_schema,
 )
-from orchestrators.showing import (
-    Messages,
-    as_messages,
-    media_lines,
-    model_lines,
-    now,
-    read_by,
-    tried_by,
-)
+from orchestrators.showing import Messages, as_messages, media_lines, model_lines, now, unread
 from tools import Tool
 
 CODE = "ExecuteCodeAction"
@@ -74,8 +66,7 @@ def _next_step(state: State) -> str:
     was found is named by its sub-task, never said again: the context of Eq. 20 quotes it once.
     """
     history = state.history
-    unread = [m for m in state.task.media if not read_by(m, state)]
-    new = [m.name for m in unread if not tried_by(m, state)]
+    new, tried = unread(state)
     newest = [h for h in history if h.round == history[-1].round]
     failed = [h.id for h in newest if h.status in ("failed", "blocked")]
     ids = ", ".join([h.id for h in newest if h.answer] or [h.id for h in newest])
@@ -83,8 +74,8 @@ def _next_step(state: State) -> str:
         parts = ", ".join(say(MESSAGES, "next_unseen_part", file=name) for name in new)
         first = "" if history else " " + say(MESSAGES, "next_unseen_first")
         return say(MESSAGES, "next_unseen", parts=parts, first=first)
-    if unread:
-        return say(MESSAGES, "next_tried", files=", ".join(m.name for m in unread))
+    if tried:
+        return say(MESSAGES, "next_tried", files=", ".join(tried))
     if failed:
         return say(MESSAGES, "next_failed", ids=", ".join(failed))
     if state.waiting:

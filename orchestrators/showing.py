@@ -49,6 +49,13 @@ def tried_by(m: Media, state: State) -> list[Evidence]:
     return [h for h in state.history if meant(h)]
 
 
+def unread(state: State) -> tuple[list[str], list[str]]:
+    """The names of the files that no sub-task has read: those none has tried, and the others."""
+    left = [m for m in state.task.media if not read_by(m, state)]
+    new = [m.name for m in left if not tried_by(m, state)]
+    return new, [m.name for m in left if m.name not in new]
+
+
 def now(state: State, next_step: str, mistake: str = "", last_chance: bool = False) -> str:
     """Where the run stands, what was wrong with the reply before, and what to do next."""
     told = say("delegation", "mistake", mistake=mistake) if mistake else ""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import ipaddress
+import re
 import socket
 import ssl
 import threading
@@ -39,6 +40,7 @@ MAX_URL_CHARS = 2000
 TIMEOUT_S = 30.0  # for everything together
 CONNECT_S = 10.0
 AGENT = "Mozilla/5.0 (compatible; orchestra-min)"
+CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE | re.ASCII)
 PORTS = {"http": 80, "https": 443}
 GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 TUNNELS = [ipaddress.ip_network(n) for n in ("2001::/32", "2002::/16")]  # Teredo, 6to4: IPv4 inside
@@ -51,11 +53,14 @@ class Refused(ToolError):
 
 @dataclass(frozen=True)
 class Page:
-    """What a URL gave: the last URL after redirects, the media type and the body."""
+    """What a URL gave: the last URL after redirects, the media type, the body, and in which charset
+    it says to be, if it does.
+    """
 
     url: str
     media_type: str
     body: bytes
+    charset: str = ""
 
 
 def fetch(
@@ -80,8 +85,10 @@ def fetch(
                 raise ToolError(
                     say("tools/notes", "web_status", url=parts.url, status=answer.status)
                 )
-            kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-            return Page(parts.url, kind, _body(answer, parts.url, deadline, max_bytes))
+            header = answer.headers.get("content-type", "")
+            kind, charset = header.partition(";")[0].strip().lower(), CHARSET.search(header)
+            body = _body(answer, parts.url, deadline, max_bytes)
+            return Page(parts.url, kind, body, charset[1] if charset else "")
     raise Refused(say("tools/notes", "web_redirects", url=parts.url, limit=MAX_REDIRECTS))
 
 

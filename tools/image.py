@@ -24,12 +24,18 @@ if TYPE_CHECKING:
 
 MAX_SIDE = 2048  # pixels; endpoints make larger ones smaller themselves
 MAX_FRAMES = 8
-QUICK_SIDE = 960  # pixels
-MAX_RATIO = 12  # of the sides of a picture that is read
+QUICK = {  # RapidOCR for frames, read side by side: a second thread in one costs more than it helps
+    "Det.limit_type": "max",
+    "Det.limit_side_len": 960,  # pixels
+    "Rec.rec_batch_num": 1,  # lines at a time: six as wide as the widest take more time and memory
+    "EngineConfig.onnxruntime.intra_op_num_threads": 1,
+    "EngineConfig.onnxruntime.enable_cpu_mem_arena": True,  # keeps its memory from frame to frame
+}
+MAX_RATIO = 4  # of the sides of a picture that is read; a longer one is padded
 MAX_DECODED_BYTES = 256 << 20  # of one frame in memory; JPEG is made smaller while it is decoded
 AS_IT_IS = ("PNG", "JPEG", "WEBP", "GIF")  # what endpoints take
 LOSSY = ("JPEG", "MPO", "WEBP", "HEIF", "AVIF")
-_ocr_turn = threading.Lock()
+_ocr_turn, _making = threading.Lock(), threading.Lock()
 
 
 class Picture(NamedTuple):
@@ -159,7 +165,7 @@ def _small(file: Image.Image, again: bool) -> Image.Image:
 
 def read_text(image: Image.Image, quick: bool = False) -> list[str]:
     """The lines of text in a picture, top to bottom, by RapidOCR (requirements-local.txt).
-    `quick`: large letters only, as in a frame of a video.
+    `quick`: large letters only, as in a frame of a video; may be called side by side.
     """
     import numpy
     from PIL import ImageOps
@@ -169,9 +175,14 @@ def read_text(image: Image.Image, quick: bool = False) -> list[str]:
         size = max(image.width, least), max(image.height, least)
         image = ImageOps.pad(image, size, color="white")
     pixels = numpy.ascontiguousarray(numpy.asarray(image)[:, :, ::-1])  # (height, width, BGR)
-    with _ocr_turn:
-        result = _ocr(quick)(pixels)
+    with contextlib.nullcontext() if quick else _ocr_turn:
+        result = _engine(quick)(pixels)
     return [str(line) for line in result.txts or ()]
+
+
+def _engine(quick: bool) -> Any:
+    with _making:
+        return _ocr(quick)
 
 
 @cache
@@ -180,5 +191,4 @@ def _ocr(quick: bool) -> Any:
         from rapidocr import RapidOCR
     except ImportError:
         raise ToolError(say("notes", "no_engine", what="RapidOCR")) from None
-    small = {"Det.limit_type": "max", "Det.limit_side_len": QUICK_SIDE} if quick else {}
-    return RapidOCR(params={"Global.log_level": "error", **small})
+    return RapidOCR(params={"Global.log_level": "error", **(QUICK if quick else {})})

@@ -1,25 +1,32 @@
 """Runs behind the wall of tools/code.py: the readable text of a page, which nobody trusts.
 
-Started as `python -I -c <this file> html|pdf|text`; the page comes on standard input.
+Started as `python -I -c <this file> html|pdf|text CHARSET`; the page comes on standard input. The
+exit status says what else there is to know of it.
 """
 
+import codecs
 import io
 import sys
+from html.parser import HTMLParser
 
 MAX_CHARS = 400_000
 MAX_PAGES = 300
+CUT, LOCKED = 3, 4  # only its beginning was read; it opens with a password only
 
 
-def pdf_text(body: bytes) -> str:
+def pdf_text(body: bytes) -> tuple[str, bool]:
+    """(text, whether it is all of it)"""
     import pypdf
 
     reader = pypdf.PdfReader(io.BytesIO(body))
+    if reader.is_encrypted and not reader.decrypt(""):
+        sys.exit(LOCKED)
     texts: list[str] = []
     for page in reader.pages[:MAX_PAGES]:
         texts.append(page.extract_text())
         if sum(map(len, texts)) > MAX_CHARS:
             break
-    return "\n\n".join(texts)
+    return "\n\n".join(texts), len(texts) == len(reader.pages)
 
 
 def html_text(body: bytes) -> str:
@@ -28,18 +35,41 @@ def html_text(body: bytes) -> str:
     found = trafilatura.extract(
         body, include_tables=True, include_links=True, with_metadata=False, favor_recall=True
     )
-    return found or trafilatura.html2txt(body) or ""
+    return found or trafilatura.html2txt(body) or words_of(plain_text(body))
+
+
+def words_of(page: str) -> str:
+    """The words between the tags, of a page that is nested too deep or too long for lxml."""
+
+    found: list[str] = []
+
+    class Words(HTMLParser):
+        def handle_data(self, data: str) -> None:
+            if self.cdata_elem is None:  # no script, no style
+                found.append(data)
+
+    reader = Words()
+    reader.feed(page)
+    reader.close()
+    return " ".join(" ".join(found).split())
 
 
 def plain_text(body: bytes) -> str:
-    return body.decode("utf-8", "replace")
+    charset = "utf-16" if body[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else sys.argv[2]
+    try:
+        return body.decode(charset or "utf-8", "replace").removeprefix("\ufeff")
+    except LookupError:  # no charset that there is
+        return body.decode("utf-8", "replace")
 
 
 def main() -> None:
-    body = sys.stdin.buffer.read()
-    read = {"html": html_text, "pdf": pdf_text, "text": plain_text}[sys.argv[1]]
-    text = read(body)[:MAX_CHARS]
-    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+    body, whole = sys.stdin.buffer.read(), True
+    if sys.argv[1] == "pdf":
+        text, whole = pdf_text(body)
+    else:
+        text = (html_text if sys.argv[1] == "html" else plain_text)(body)
+    sys.stdout.buffer.write(text[:MAX_CHARS].encode("utf-8", "replace"))
+    sys.exit(0 if whole and len(text) <= MAX_CHARS else CUT)
 
 
 main()

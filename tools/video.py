@@ -5,16 +5,19 @@ in one observation.
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from orchestra.prompts import fenced, render, say
 from orchestra.vocabulary import Media
 from tools import Environment, ToolError, VideoFile, audio, image, reading, sound, tool
-from tools.frames import frames
+from tools.frames import Frame, frames
 
 MOST_FRAMES = 16
 NOISE = 24  # of 255, a pixel
+READERS = 2  # frames read side by side; each takes up to 150 MiB
 
 
 @tool("VideoAnalysisAction", "vid")
@@ -40,7 +43,7 @@ def video_analysis(
     file = env.media(video_path, "video")
     start_s, end_s = _seconds(start_time) or 0.0, _seconds(end_time)
     if end_s is not None and end_s <= start_s:
-        raise ToolError(say("tools/notes", "empty_window", start=start_time, end=end_time))
+        raise ToolError(say("tools/notes", "empty_window", start=start_time or "0", end=end_time))
     count = max(1, min(max_frames, MOST_FRAMES))
     key = {"sha256": file.sha256, "frames": count, "start_s": start_s, "end_s": end_s}
     seen = _seen(env, file, query, key)
@@ -79,16 +82,28 @@ def _seen(env: Environment, file: Media, query: str, key: dict[str, Any]) -> str
 def read_frames(path: Path, *window: Any) -> list[tuple[str, str]]:
     """(times, text) of what is written in the frames; like texts one after another are one."""
     rows: list[tuple[float, float, str]] = []
-    before, text = None, ""
-    for t, picture in frames(path, *window):
-        if before is None or not _alike(before, picture):
-            text = " / ".join(image.read_text(picture, quick=True)) or "-"
-        before = picture
+    for t, lines in _read_side_by_side(frames(path, *window)):
+        text = " / ".join(lines) or "-"
         if rows and rows[-1][2] == text:
             rows[-1] = (rows[-1][0], t, text)
         else:
             rows.append((t, t, text))
     return [(_span(first, last), text) for first, last, text in rows]
+
+
+def _read_side_by_side(shots: Iterable[Frame]) -> list[tuple[float, list[str]]]:
+    """The lines of text in each frame; a frame like the one before it is not read again."""
+    reads: list[tuple[float, Future[list[str]]]] = []
+    with ThreadPoolExecutor(READERS, thread_name_prefix="frame") as readers:
+        before = None
+        for t, picture in shots:
+            if len(reads) >= READERS:
+                reads[-READERS][1].result()  # no more pictures in memory than are being read
+            again = before is not None and _alike(before, picture)
+            lines = reads[-1][1] if again else readers.submit(image.read_text, picture, quick=True)
+            reads.append((t, lines))
+            before = picture
+        return [(t, lines.result()) for t, lines in reads]
 
 
 def _alike(a: Any, b: Any) -> bool:
@@ -104,7 +119,8 @@ def _jpeg(picture: Any) -> str:
 
 
 def _span(first: float, last: float) -> str:
-    return sound.clock(first) if first == last else f"{sound.clock(first)}-{sound.clock(last)}"
+    times = dict.fromkeys((sound.clock(first), sound.clock(last)))
+    return "-".join(times)
 
 
 def _seconds(text: str) -> float | None:

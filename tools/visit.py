@@ -18,6 +18,7 @@ JINA_KEY = "JINA_API_KEY"
 READER = Path(__file__).with_name("page_text.py")
 READ_S = 30.0
 MAX_TEXT = 2_000_000
+CUT, LOCKED = 3, 4  # exit statuses of the reader
 
 
 @tool("ExtractUrlContentAction", "web")
@@ -62,8 +63,19 @@ def _read(page: guard.Page, kind: str) -> str:
 
     with tempfile.TemporaryDirectory() as folder:
         ran = wall.confined(
-            READER, [kind], page.body, READ_S, Path(folder), max_output=MAX_TEXT, errors=False
+            READER,
+            [kind, page.charset],
+            page.body,
+            READ_S,
+            Path(folder),
+            max_output=MAX_TEXT,
+            errors=False,
         )
-    if ran.ended != "end" or ran.status:
+    if ran.ended == "end" and ran.status == LOCKED:
+        raise ToolError(say("tools/notes", "page_locked", url=page.url[:200]))
+    if ran.ended != "end" or ran.status not in (0, CUT):
         raise ToolError(say("tools/notes", "page_unreadable", url=page.url[:200], kind=kind))
-    return ran.output.decode("utf-8", "replace")
+    text = ran.output.decode("utf-8", "replace")
+    if ran.status != CUT or not text.strip():
+        return text
+    return f"{text}\n{say('tools/notes', 'part_cut')}"

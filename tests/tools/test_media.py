@@ -3,6 +3,8 @@ from __future__ import annotations
 import base64
 import io
 import random
+import threading
+import types
 
 import numpy
 import pytest
@@ -10,7 +12,9 @@ from PIL import Image, features
 
 from tests.tools.conftest import whisper
 from tests.tools.media import drawn, film, scenes, speech, toned, truncated, turned
-from tools import ToolError, audio, frames, image, sound
+from tools import ToolError, audio, frames, image, sound, video
+
+NONE = types.SimpleNamespace(txts=None)  # what RapidOCR gives where nothing is written
 
 
 def sent(endpoint) -> list[dict]:
@@ -95,6 +99,13 @@ def test_every_kind_of_pixel_becomes_rgb(mode, tmp_path):
     source = Image.new("I;16", (60, 40), 40000) if mode == "I;16" else drawn("x", (60, 40), mode)
     source.save(path)
     assert [p.image.mode for p in image.pictures(path)] == ["RGB"]
+
+
+def test_a_picture_that_is_all_edge_is_read_as_a_small_one(monkeypatch):
+    sizes = []
+    monkeypatch.setattr(image, "_ocr", lambda _: lambda pixels: sizes.append(pixels.shape) or NONE)
+    image.read_text(Image.new("RGB", (1, 2048)))
+    assert sizes == [(2048, 512, 3)]  # the engine enlarges the short side to 736
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "gif", "tiff"])
@@ -339,6 +350,25 @@ def test_what_a_video_shows_is_read_with_its_times(suffix, tmp_path, bench):
     observation = bench(("video", path)).use("VideoAnalysisAction", query="?", video_path=path.name)
     assert "[0:00-0:01] Gate 1\n[0:02-0:03] Gate 2" in observation
     assert "has no sound" in observation
+
+
+def test_two_frames_are_read_side_by_side_and_no_third_waits_in_memory(monkeypatch):
+    pair, decoded, read = threading.Barrier(2, timeout=5), [], []
+
+    def shots():
+        for n in range(6):
+            decoded.append(n)
+            assert len(decoded) - len(read) <= 3  # one more is decoded meanwhile
+            yield float(n), Image.new("RGB", (8, 8), (n * 40, 0, 0))
+
+    def read_text(picture, quick):
+        pair.wait()
+        read.append(picture)
+        return [str(picture.getpixel((0, 0))[0])]
+
+    monkeypatch.setattr(video, "frames", lambda *_: shots())
+    monkeypatch.setattr(image, "read_text", read_text)
+    assert [text for _, text in video.read_frames(None)] == ["0", "40", "80", "120", "160", "200"]
 
 
 @whisper

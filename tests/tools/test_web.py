@@ -114,25 +114,60 @@ def test_a_page_is_read_and_the_query_answered_from_it(bench, endpoint, no_keys)
     assert tools.use("ExtractUrlContentAction", "replay", **asked) == observation
 
 
-def test_a_pdf_is_read(bench, endpoint, no_keys):
+def pdf(text, pages=1, password=""):
     pypdf = pytest.importorskip("pypdf")
-    writer = pypdf.PdfWriter()
-    page = writer.add_blank_page(300, 300)
-    stream = pypdf.generic.DecodedStreamObject()
-    stream.set_data(b"BT /F1 12 Tf 20 200 Td (Salt costs four crowns) Tj ET")
-    page[pypdf.generic.NameObject("/Contents")] = writer._add_object(stream)
+    name, make = pypdf.generic.NameObject, pypdf.generic.DictionaryObject
+    writer, stream, buffer = pypdf.PdfWriter(), pypdf.generic.DecodedStreamObject(), io.BytesIO()
+    stream.set_data(f"BT /F1 12 Tf 20 200 Td ({text}) Tj ET".encode())
     font = {"/Type": "/Font", "/Subtype": "/Type1", "/BaseFont": "/Helvetica"}
-    named = pypdf.generic.DictionaryObject(
-        {pypdf.generic.NameObject(k): pypdf.generic.NameObject(v) for k, v in font.items()}
-    )
-    fonts = pypdf.generic.DictionaryObject({pypdf.generic.NameObject("/F1"): named})
-    page[pypdf.generic.NameObject("/Resources")] = pypdf.generic.DictionaryObject(
-        {pypdf.generic.NameObject("/Font"): fonts}
-    )
-    buffer = io.BytesIO()
+    fonts = make({name("/F1"): make({name(k): name(v) for k, v in font.items()})})
+    for _ in range(pages):
+        page = writer.add_blank_page(300, 300)
+        page[name("/Contents")] = writer._add_object(stream)
+        page[name("/Resources")] = make({name("/Font"): fonts})
+    if password:
+        writer.encrypt(password)
     writer.write(buffer)
-    trick = hostile.page(buffer.getvalue(), "application/pdf")
-    assert "four crowns" in open_page(bench, trick, endpoint)[0]
+    return hostile.page(buffer.getvalue(), "application/pdf")
+
+
+def test_a_pdf_is_read(bench, endpoint, no_keys):
+    assert "four crowns" in open_page(bench, pdf("Salt costs four crowns"), endpoint)[0]
+
+
+CHARSETS = [
+    ("cp1251", "text/plain; charset=windows-1251"), ("shift_jis", 'text/plain;charset="Shift_JIS"'),
+    ("utf-16", "text/plain"), ("utf-8", "text/plain; charset=none-such"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("charset", "kind"), CHARSETS)
+def test_a_text_is_read_in_its_charset(charset, kind, no_keys):
+    words = "パン" if charset == "shift_jis" else "Хлеб"
+    with hostile.serving({"/": hostile.page(words.encode(charset), kind)}) as server:
+        assert visit.page_text(server.url + "/", (server.host,)) == words
+
+
+@pytest.mark.parametrize(
+    "page", ["<div>" * 100_000 + "Salt is dear", "<p>" + "Salt is dear " * 800_000]
+)
+def test_a_page_too_deep_or_too_long_for_the_parser_is_read_too(page, no_keys):
+    pytest.importorskip("trafilatura")
+    with hostile.serving({"/": hostile.page(page)}) as server:
+        assert visit.page_text(server.url + "/", (server.host,)).startswith("Salt is dear")
+
+
+@pytest.mark.parametrize(
+    ("pages", "password", "told"),
+    [(301, "", "only its first parts were read"), (1, "x", "opens with a password")],
+)
+def test_what_of_a_pdf_is_not_read_is_told(pages, password, told, no_keys):
+    with hostile.serving({"/": pdf("Salt", pages, password)}) as server:
+        try:
+            text = visit.page_text(server.url + "/", (server.host,))
+        except ToolError as failure:
+            text = str(failure)
+        assert told in text
 
 
 def test_a_long_page_is_read_in_parts_side_by_side(bench, endpoint, no_keys, monkeypatch):
