@@ -546,7 +546,8 @@ def test_a_tool_of_the_user_s_reaches_the_run(called, server, tmp_path):
     flags = ("--tools", "mine.py:f", "--allow-host", "wiki.local:8080", "--out", "run")
     assert called("--question", "?", *flags, at=server.url).stdout == "42\n"
     options = json.loads((tmp_path / "run" / "run.json").read_text())["options"]
-    assert (options["tools"], options["allow_hosts"]) == (["mine.py:f"], ["wiki.local:8080"])
+    mine = f"{tmp_path}/mine.py:f"  # wherever a replay starts
+    assert (options["tools"], options["allow_hosts"]) == ([mine], ["wiki.local:8080"])
     assert "f(day: string)" in server.requests[0]["messages"][0]["content"]
 
 
