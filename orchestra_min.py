@@ -297,6 +297,7 @@ def resume(
     if from_round is not None:
         source = folder
         with run_folder.locked(source, shared=True):
+            run_folder.check_round(source, from_round)
             folder = run_folder.create(Path(out) if out else run_folder.default_path())
             run_folder.fork(source, folder, from_round)
         manifest = replace(manifest, task=run_folder.read_manifest(folder).task)

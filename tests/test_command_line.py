@@ -182,6 +182,13 @@ def test_a_fork_asks_again_from_its_round_and_leaves_its_parent_alone(program, s
     assert (tmp_path / "run" / "tape.jsonl").read_bytes() == before
 
 
+def test_a_fork_from_a_round_that_was_not_reached_is_refused_and_leaves_nothing(finished, called):
+    folder, _ = finished
+    line = line_of(called("--resume", folder, "--from-round", 3, "--out", "new"))
+    assert line.startswith(f"--from-round 3: the last round on the tape of {folder} is 2;")
+    assert not Path("new").exists()
+
+
 # ---- exit codes ----------------------------------------------------------------------------------
 
 
