@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
@@ -12,13 +14,13 @@ import pytest
 import requests
 
 import orchestra_min
-from orchestra import secrets
+from orchestra import repository, secrets
 from orchestra.backends import Chat
 from orchestra.money import Purse
 from orchestra.replay import Tape
 from orchestra.run_folder import Options
 from orchestra.vocabulary import ConfigError, EndpointError, Price
-from tests.conftest import pool_at
+from tests.conftest import ROOT, pool_at
 from tests.scripted import Raw, complete, completion, delegate, finish, is_main, last_text
 from tools.own import from_file
 
@@ -248,6 +250,32 @@ def test_a_work_folder_is_whole_or_not_there(tmp_path):
     (part / "half.txt").write_text("h")
     prepare(folder)
     assert sorted(p.name for p in folder.iterdir()) == ["a.txt"] and not part.exists()
+
+
+def test_a_pipe_in_a_repository_is_left_out_of_its_copy(tmp_path):
+    source = tmp_path / "source"
+    for folder in (source / ".git", tmp_path / "run"):
+        folder.mkdir(parents=True)
+    (source / "a.txt").write_text("a")
+    os.mkfifo(source / "pipe")
+    repository.copy_into(tmp_path / "run", source)
+    copied = {p.name for p in (tmp_path / "run" / "workdir").iterdir()}
+    assert copied == {"a.txt", ".git"}
+
+
+@pytest.mark.parametrize("question", ['Who said "hi"?', "It's $5 or `ls`, 100%?"])
+def test_make_live_asks_any_question_as_it_is(question, tmp_path):
+    (tmp_path / "run").touch()  # as if set up
+    asked = ["live", f"VENV={tmp_path}", "RUN=echo", f"QUESTION={question}"]
+    done = subprocess.run(["make", "-s", *asked], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == f"orchestra_min.py --question {question}\n", done.stderr
+
+
+def test_the_last_line_of_the_log_names_no_round_that_was_not(endpoint, tmp_path):
+    server = endpoint(answering(complete("42")))
+    orchestra_min.orchestrate("?", pool=pool_at(server.url), out=tmp_path / "run")
+    last = (tmp_path / "run" / "log.txt").read_text().splitlines()[-1]
+    assert last.partition(",")[2].split(" ", 1)[1].startswith("answer: '42'")
 
 
 def test_a_replay_without_its_tape_says_so(endpoint, tmp_path):
