@@ -229,7 +229,8 @@ def compare(
 ) -> dict[str, Trajectory | EndpointError]:
     """The question by each method, in turn or side by side, each in its own folder under `out`.
 
-    A method whose endpoint fails, fails alone. Raises as `orchestrate` does otherwise.
+    A method whose endpoint fails, fails alone. Raises as `orchestrate` does otherwise, and for
+    Ctrl-C comparison.Interrupted, which holds what was finished.
     """
     options = options or Options()
     pool = pool or pool_file.from_environment(None)
@@ -378,6 +379,8 @@ def main(arguments: Any) -> int:
                 result = orchestrate(*console.asked(a), folder, shown, a.workdir)
         return console.report(result, a)
     except tuple(EXIT_CODES) as error:
+        if isinstance(error, comparison.Interrupted) and error.finished:
+            console.report_all(error.finished, folder, a)
         print(f"orchestra_min.py: {console.failure(error, folder, a)}", file=sys.stderr)
         return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
 

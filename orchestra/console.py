@@ -102,8 +102,12 @@ def failure(error: BaseException, folder: Path, a: Arguments) -> str:
         return f"the tape ends in a failure that was recorded: {said}"
     if a.replay or not isinstance(error, EndpointError | KeyboardInterrupt):
         return said
-    begun = sorted(folder.glob("*/tape.jsonl")) if a.compare else [folder / "tape.jsonl"]
-    runs = " or ".join(shlex.quote(str(t.parent)) for t in begun if holds_answers(t))
+    finished = error.finished if isinstance(error, comparison.Interrupted) else ()
+    left = {m: folder / m for m in a.compare or () if m not in finished} or {"": folder}
+    begun = {m: path for m, path in left.items() if holds_answers(path / "tape.jsonl")}
+    if a.compare and (idle := ", ".join(m for m in left if m not in begun)):
+        said += f"; not run: {idle}"
+    runs = " or ".join(shlex.quote(str(path)) for path in begun.values())
     again = f"; go on with: python orchestra_min.py --resume {runs}{_named_flags(a)}"
     return said + again if runs else said
 
