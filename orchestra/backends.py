@@ -18,11 +18,12 @@ from orchestra.money import DEFAULT_OUTPUT_TOKENS, Purse
 from orchestra.prompts import say
 from orchestra.replay import PLAYED, Tape
 from orchestra.replies import Reply, billed, parsed, read
-from orchestra.secrets import scrub
+from orchestra.secrets import scrub, scrub_url
 from orchestra.vocabulary import Backend, ConfigError, EndpointError
 
 TIMEOUT_S = 120.0
 NO_KEY = "none"
+PATH = "/chat/completions"
 
 Message = dict[str, Any]
 Schema = tuple[str, Mapping[str, Any]]  # its name and the JSON schema
@@ -92,10 +93,10 @@ class Chat:
         """
         renamed = f"{backend.name} wants max_completion_tokens"
         found: list[str] = []
-        model = str(body["model"])
-        plain = bool(wanted) and self.tape.refuses(refuses, next(iter(wanted)), model)
+        where = str(body["model"]), scrub_url(f"{backend.base_url}{PATH}")
+        plain = bool(wanted) and self.tape.refuses(refuses, next(iter(wanted)), *where)
         newer = limit is not None and (
-            "openai.com" in backend.base_url or self.tape.refuses(renamed, "max_tokens", model)
+            "openai.com" in backend.base_url or self.tape.refuses(renamed, "max_tokens", *where)
         )
         while True:
             extras = {} if plain else wanted
@@ -173,7 +174,7 @@ class Chat:
     def _post(self, backend: Backend, body: Mapping[str, Any]) -> httpx2.Response:
         assert current_call() is not None, "every call of ours has a name"
         return self._client(backend).post(
-            "/chat/completions", body=body, cast_to=httpx2.Response, options=self.options
+            PATH, body=body, cast_to=httpx2.Response, options=self.options
         )
 
     def _endpoint_error(self, backend: Backend, error: openai.APIError) -> EndpointError:

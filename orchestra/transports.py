@@ -91,7 +91,7 @@ def _httpx2_send(self: httpx2.HTTPTransport, request: httpx2.Request) -> httpx2.
     try:
         send = vcr_handle_request(asking, _send_in_time, httpx2)
         return send(self, request)  # type: ignore[no-any-return]
-    except httpx2.TransportError as failure:
+    except (httpx2.TransportError, httpx2.DecodingError) as failure:
         if asking.sent is not None:
             call.tape.append_failure(asking.sent, failure)
         raise

@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import requests
 import orchestra_min
 from orchestra import repository, secrets
 from orchestra.backends import Chat
+from orchestra.lines import read
 from orchestra.money import Purse
 from orchestra.replay import Tape
 from orchestra.run_folder import Options
@@ -35,7 +37,8 @@ def answering(*answers: Any) -> Any:
 def ask(tape: Tape, url: str, purse: Purse | None = None, call: str = "a", **how: Any) -> str:
     with tape.logical_call(call):
         chat = Chat(tape, timeout_s=how.pop("timeout_s", 5.0))
-        backend = pool_at(url, price=PAID)["small"]
+        name = how.pop("name", "small")
+        backend = replace(pool_at(url, price=PAID)["small"], name=name)
         return chat(backend, [{"role": "user", "content": "x"}], purse or Purse(), **how).text
 
 
@@ -93,6 +96,48 @@ def test_two_models_in_one_call_are_each_asked_as_they_were(endpoint, tmp_path):
                     said = [chat(pool[name], messages, Purse()).text for name in pool.names]
                 assert said == ["older", "newer"]
     assert len(server.requests) == 5
+
+
+def test_one_model_at_two_addresses_in_one_call_is_asked_at_each_as_it_was(endpoint, tmp_path):
+    def refusing(request: dict[str, Any]) -> Any:
+        return Raw(400, {"error": {}}) if "response_format" in request else "plain"
+
+    servers = [endpoint(lambda request: "{}"), endpoint(refusing)]
+    how = {"schema": ("action", {"type": "object"})}
+    for mode in ("record", "replay"):
+        with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
+            for call in ("a", "b"):
+                said = [ask(tape, s.url, None, call, name=s.url, **how) for s in servers]
+                assert said == ["{}", "plain"]
+    assert [len(s.requests) for s in servers] == [2, 3]
+
+
+@pytest.mark.parametrize("library", ["openai", "requests"])
+def test_an_answer_that_can_not_be_decoded_is_on_the_tape_as_that(library, endpoint, tmp_path):
+    broken = Raw(200, b"this is no gzip", content_encoding="gzip")
+    server = endpoint(lambda request: Raw(200, broken.body, **broken.headers))
+    for mode in ("record", "replay"):
+        with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
+            if library == "openai":
+                with pytest.raises(EndpointError, match="can not be reached"):
+                    ask(tape, server.url)
+            else:
+                with (
+                    tape.logical_call("a"),
+                    pytest.raises(requests.exceptions.ContentDecodingError),
+                ):
+                    requests.post(server.url, json={}, timeout=5)
+    assert [e["error"]["type"] for e in read(tmp_path / "tape.jsonl")][-1].endswith("DecodingError")
+
+
+def test_a_damaged_line_in_a_tape_is_told_once_with_its_place(tmp_path, caplog):
+    file = tmp_path / "tape.jsonl"
+    fact = '{"v": 1, "fact": "a", "value": "b"}'
+    file.write_text("\n".join([fact, "{dama", fact, '{"cut', '{"v": 1, "resumed": true}', '{"c']))
+    for mode in ("replay", "resume"):
+        Tape(file, mode).close()
+    [said] = caplog.messages
+    assert said.startswith(f"{file}:2: a damaged line is left out")
 
 
 def test_a_run_resumed_with_more_time_replays(endpoint, tmp_path):
