@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import httpx2
 import openai
@@ -25,6 +25,7 @@ TIMEOUT_S = 120.0
 NO_KEY = "none"
 PATH = "/chat/completions"
 
+T = TypeVar("T")
 Message = dict[str, Any]
 Schema = tuple[str, Mapping[str, Any]]  # its name and the JSON schema
 
@@ -68,10 +69,18 @@ class Chat:
         refuses = f"{backend.name} refuses {_kind(schema, tools)}"
         most = backend.cost_usd(bound, limit or DEFAULT_OUTPUT_TOKENS)
         unsaid = most if most == 0 or purse.limit_usd is not None else None  # without a count
+        played = self.tape.mode == "replay"
+
+        def again() -> bool:  # a try that timed out may be on the bill: book it before the next
+            if purse.limit_usd is not None:
+                purse.charge(most, played)
+            return purse.affords(most)
+
         try:
-            answer = self._negotiated(backend, body, wanted, tools, limit, refuses)
-        except TimedOut:  # it may have been worked on, and be on the bill, at each try
-            purse.charge(None if unsaid is None else unsaid * (1 + RETRIES))
+            answer = self._negotiated(backend, body, wanted, tools, limit, refuses, again)
+        except TimedOut:
+            if purse.limit_usd is None:
+                purse.charge(unsaid, played)
             raise
         data = parsed(backend, answer)
         bill = billed(backend, data, played=PLAYED in answer.headers)
@@ -87,6 +96,7 @@ class Chat:
         tools: Sequence[Mapping[str, Any]],
         limit: int | None,
         refuses: str,
+        again: Callable[[], bool],
     ) -> httpx2.Response:
         """The answer to the request; where the endpoint refuses a field, to one without it. What it
         refuses is learned once that answer is in.
@@ -104,7 +114,7 @@ class Chat:
             if limit:
                 request["max_completion_tokens" if newer else "max_tokens"] = limit
             try:
-                answer = self._post(backend, request)
+                answer = self._post(backend, request, again)
             except (openai.BadRequestError, openai.UnprocessableEntityError) as refusal:
                 if limit and not newer and "max_completion_tokens" in refusal.message:
                     newer = True
@@ -134,7 +144,9 @@ class Chat:
             one = one.with_options(max_retries=self.options["max_retries"])
         endpoint = one.audio.transcriptions.with_raw_response
         try:
-            answer = endpoint.create(model=model, file=sound, prompt=hint).http_response
+            answer = _in_tries(
+                lambda: endpoint.create(model=model, file=sound, prompt=hint).http_response
+            )
         except openai.APIError as error:
             raise self._endpoint_error(backend, error) from None
         try:
@@ -150,9 +162,8 @@ class Chat:
         fact = f"{backend.name} serves"
         if not backend.model and fact not in self.tape.facts:
             try:
-                answer = self._client(backend).get(
-                    "/models", cast_to=httpx2.Response, options=self.options
-                )
+                one, kind = self._client(backend), httpx2.Response
+                answer = _in_tries(lambda: one.get("/models", cast_to=kind, options=self.options))
                 served = [str(m["id"]) for m in answer.json()["data"]]
             except openai.APIError as error:
                 raise self._endpoint_error(backend, error) from None
@@ -171,10 +182,13 @@ class Chat:
             raise ConfigError(f"{backend.api_key_env}: {odd}; set it again")
         return client(backend.base_url, key or NO_KEY, self.timeout_s)
 
-    def _post(self, backend: Backend, body: Mapping[str, Any]) -> httpx2.Response:
+    def _post(
+        self, backend: Backend, body: Mapping[str, Any], again: Callable[[], bool]
+    ) -> httpx2.Response:
         assert current_call() is not None, "every call of ours has a name"
-        return self._client(backend).post(
-            PATH, body=body, cast_to=httpx2.Response, options=self.options
+        one, kind = self._client(backend), httpx2.Response
+        return _in_tries(
+            lambda: one.post(PATH, body=body, cast_to=kind, options=self.options), again
         )
 
     def _endpoint_error(self, backend: Backend, error: openai.APIError) -> EndpointError:
@@ -196,6 +210,18 @@ class Chat:
         }.get(status, "see its log")
         said = scrub(" ".join(str(error.message).split()))[:300]
         return EndpointError(f"{where}: refused with status {status} ({said}); {advice}")
+
+
+def _in_tries(ask: Callable[[], T], again: Callable[[], bool] = lambda: True) -> T:
+    """What `ask` returns; after a time-out it is tried RETRIES times more, while `again()`."""
+    left = RETRIES
+    while True:
+        try:
+            return ask()
+        except openai.APITimeoutError:
+            if not again() or not left:
+                raise
+            left -= 1
 
 
 def _kind(schema: Schema | None, tools: Sequence[Mapping[str, Any]]) -> str:

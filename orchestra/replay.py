@@ -327,5 +327,9 @@ def _object(body: str) -> Entry:
 
 
 def _tried_again(entry: Entry) -> bool:
-    """Whether the client itself tries again, under the same key, after this outcome."""
-    return "error" in entry or entry.get("response", {}).get("status", {}).get("code") in RETRYABLE
+    """Whether the client itself tries again, under the same key, after this outcome. After a
+    time-out of httpx2 it is Chat that does, in a replay too.
+    """
+    if error := entry.get("error"):
+        return error["library"] != "httpx2" or not error["type"].endswith("Timeout")
+    return entry.get("response", {}).get("status", {}).get("code") in RETRYABLE

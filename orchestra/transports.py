@@ -38,7 +38,7 @@ def install() -> None:
     with _installing:
         if not _installed:
             httpx2.HTTPTransport.handle_request = _httpx2_send  # type: ignore[method-assign]
-            httpcore2.SyncBackend.connect_tcp = _connect  # type: ignore[method-assign]
+            httpcore2.SyncBackend.connect_tcp = _connect  # type: ignore
             requests.adapters.HTTPAdapter.send = _requests_send  # type: ignore
             sys.addaudithook(_guard)
             _installed = True

@@ -147,12 +147,12 @@ def test_a_run_resumed_with_more_time_replays(endpoint, tmp_path):
         if is_main(request):
             told = "reason:" in last_text(request)
             return complete("42") if told else delegate("look")
-        time.sleep(0.5)
+        time.sleep(1.2)
         return finish("seen")
 
     out, pool = tmp_path / "run", pool_at(endpoint(respond).url)
-    assert orchestra_min.orchestrate("?", (), pool, Options(timeout_s=0.2), out).answer == "42"
-    assert orchestra_min.resume(out, timeout_s=0.3).answer == "42"
+    assert orchestra_min.orchestrate("?", (), pool, Options(timeout_s=0.5), out).answer == "42"
+    assert orchestra_min.resume(out, timeout_s=0.6).answer == "42"
     assert orchestra_min.replay(out).answer == "42"
 
 
@@ -173,6 +173,37 @@ def test_a_call_that_timed_out_is_booked_at_the_most_it_can_cost(endpoint, tmp_p
     with closing(Tape(tmp_path / "tape.jsonl", "record")) as tape, pytest.raises(EndpointError):
         ask(tape, server.url, purse, timeout_s=0.1)
     assert purse.spent_usd is not None and purse.spent_usd > 3 * 4096e-6
+
+
+@pytest.mark.parametrize("limit_usd, tries", [(1.0, 3), (0.010, 2), (0.005, 1)])
+def test_a_try_after_a_time_out_is_made_only_where_its_price_is_left(
+    limit_usd, tries, endpoint, tmp_path
+):
+    """At these prices a try is 4096 tokens and those of its prompt: some 0.0042 USD."""
+    server = endpoint(answering("late"), delay_s=0.4)
+    spent = []
+    for mode in ("record", "replay"):
+        purse = Purse(limit_usd)
+        with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape, pytest.raises(EndpointError):
+            ask(tape, server.url, purse, timeout_s=0.1)
+        spent.append(purse.spent_usd)
+    assert spent[0] == spent[1] and tries * 4096e-6 < spent[0] <= limit_usd
+    assert len(list(read(tmp_path / "tape.jsonl"))) == tries and purse.paid_usd == 0.0
+
+
+def test_an_answer_after_a_time_out_costs_them_both(endpoint, tmp_path):
+    times = iter([0.4, 0.0])
+
+    def late_once(request: dict[str, Any]) -> Any:
+        time.sleep(next(times))
+        return "fine"
+
+    server = endpoint(late_once)
+    for mode in ("record", "replay"):
+        purse = Purse(1.0)
+        with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
+            assert ask(tape, server.url, purse, timeout_s=0.2) == "fine"
+        assert purse.spent_usd is not None and purse.spent_usd > 4096e-6 + 110e-6
 
 
 # ---- secrets -------------------------------------------------------------------------------------
