@@ -360,7 +360,8 @@ EXIT_CODES: dict[type[BaseException], int] = {
 
 def main(arguments: Any) -> int:
     """Run one command. Returns the exit code; see --help."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for stop in (signal.SIGINT, signal.SIGTERM):  # both end what the run started, MCP servers too
+        signal.signal(stop, signal.default_int_handler)
     a = arguments
     stored = a.resume or a.replay
     folder = stored if stored and not a.from_round else a.out or run_folder.default_path()

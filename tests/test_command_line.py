@@ -435,7 +435,8 @@ def start(folder: Path, at: str, *flags: str) -> subprocess.Popen[str]:
     )
 
 
-def test_ctrl_c_ends_in_seconds_and_the_line_it_prints_goes_on(endpoint, tmp_path):
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_in_seconds_and_the_line_it_prints_goes_on(stop, endpoint, tmp_path):
     hangs = [True]
 
     def respond_late(request: dict[str, Any]) -> Any:
@@ -448,7 +449,7 @@ def test_ctrl_c_ends_in_seconds_and_the_line_it_prints_goes_on(endpoint, tmp_pat
     while len(server.requests) < 2:
         time.sleep(0.01)
     started = time.monotonic()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(stop)
     _, said = process.communicate(timeout=20)
     assert time.monotonic() - started < 2
     line = line_of(Done(process.args, process.returncode, "", said), 130)
