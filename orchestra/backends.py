@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import httpx2
@@ -70,12 +71,7 @@ class Chat:
         most = backend.cost_usd(bound, limit or DEFAULT_OUTPUT_TOKENS)
         unsaid = most if most == 0 or purse.limit_usd is not None else None  # without a count
         played = self.tape.mode == "replay"
-
-        def again() -> bool:  # a try that timed out may be on the bill: book it before the next
-            if purse.limit_usd is not None:
-                purse.charge(most, played)
-            return purse.affords(most)
-
+        again = partial(purse.charge_in_vain, most, played)
         try:
             answer = self._negotiated(backend, body, wanted, tools, limit, refuses, again)
         except TimedOut:
