@@ -99,7 +99,8 @@ class Chat:
         """
         renamed = f"{backend.name} wants max_completion_tokens"
         found: list[str] = []
-        where = str(body["model"]), scrub_url(f"{backend.base_url}{PATH}")
+        uri = str(httpx2.URL(f"{backend.base_url}{PATH}"))  # as the client writes it
+        where = str(body["model"]), scrub_url(uri)
         plain = bool(wanted) and self.tape.refuses(refuses, next(iter(wanted)), *where)
         newer = limit is not None and (
             "openai.com" in backend.base_url or self.tape.refuses(renamed, "max_tokens", *where)

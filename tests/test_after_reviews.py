@@ -59,7 +59,8 @@ def test_a_resumed_run_replays(refusal, endpoint, tmp_path):
     assert len(server.requests) == 2
 
 
-def test_a_refusal_that_came_late_changes_no_call_before_it(endpoint, tmp_path):
+@pytest.mark.parametrize("host", ["127.0.0.1", "LOCALHOST"])
+def test_a_refusal_that_came_late_changes_no_call_before_it(host, endpoint, tmp_path):
     """An endpoint takes a schema, and later refuses it: each call replays, and resumes, as it was."""
     taken = []
 
@@ -70,10 +71,11 @@ def test_a_refusal_that_came_late_changes_no_call_before_it(endpoint, tmp_path):
         return "{}" if len(taken) == 1 else Raw(400, {"error": {}})
 
     server = endpoint(respond)
+    url = server.url.replace("127.0.0.1", host)
     schema = ("action", {"type": "object"})
     for mode in ("record", "resume", "replay"):
         with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
-            said = [ask(tape, server.url, call=c, schema=schema) for c in ("a", "b", "c")]
+            said = [ask(tape, url, call=c, schema=schema) for c in ("a", "b", "c")]
             assert said == ["{}", "plain", "plain"]
     assert len(server.requests) == 4
 
