@@ -37,8 +37,9 @@ lint-train: $(VENV)/train  ## types of the training code need torch
 	$(RUN) -m mypy da_grpo.py train_da_grpo.py training
 
 QUESTION ?= What time is it in UTC when it is 7:49 AM on September 23 in Prague?
+live: export ASKED = $(value QUESTION)
 live: $(VENV)/run  ## your own endpoint: OPENAI_API_KEY, or OPENAI_BASE_URL; make live QUESTION="..." ARGS="--image ..."
-	$(RUN) orchestra_min.py --question "$(QUESTION)" $(ARGS)
+	$(RUN) orchestra_min.py --question "$$ASKED" $(ARGS)
 
 bench: $(VENV)/dev  ## the figures in the README
 	$(RUN) benchmarks/overhead.py

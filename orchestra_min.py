@@ -24,7 +24,6 @@ if __name__ == "__main__":
 
 import contextlib
 import os
-import shlex
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -33,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import orchestrators
-from orchestra import comparison, console, pool_file, repository, run_folder, trajectory
+from orchestra import comparison, console, pool_file, repository, run_folder, trajectory, trust
 from orchestra import media as media_files
 from orchestra import pool as pools
 from orchestra.backends import Chat
@@ -43,11 +42,12 @@ from orchestra.matching import Placed, decision_reserve_usd, place, place_whole
 from orchestra.memory import best_supported_answer, compress, summarize
 from orchestra.money import Ledger
 from orchestra.pool import Pool
-from orchestra.replay import Mode, Tape, TapeMiss, TapeWriteError, holds_answers
+from orchestra.replay import Mode, Tape, TapeMiss, TapeWriteError
 from orchestra.run_folder import Manifest, Options
 from orchestra.schedule import Graph, refine, waiting
 from orchestra.secrets import scrub
 from orchestra.trajectory import Listener, Recorder, Trajectory
+from orchestra.trust import Named
 from orchestra.vocabulary import (
     BudgetExceeded,
     Complete,
@@ -174,6 +174,8 @@ class Run:
 
 # ---- a run, from its folder and back -------------------------------------------------------------
 
+NOTHING = Named()
+
 
 def orchestrate(
     question: str,
@@ -194,6 +196,7 @@ def orchestrate(
     the disk is full; the folder then holds all that was paid for.
     """
     options = options or Options()
+    options = replace(options, tools=tuple(str(Path(t).absolute()) for t in options.tools))
     pool = pool or pool_file.from_environment(None)
     pools.check(pool, options.budget_usd)
     if not question.strip():
@@ -226,7 +229,8 @@ def compare(
 ) -> dict[str, Trajectory | EndpointError]:
     """The question by each method, in turn or side by side, each in its own folder under `out`.
 
-    A method whose endpoint fails, fails alone. Raises as `orchestrate` does otherwise.
+    A method whose endpoint fails, fails alone. Raises as `orchestrate` does otherwise, and for
+    Ctrl-C comparison.Interrupted, which holds what was finished.
     """
     options = options or Options()
     pool = pool or pool_file.from_environment(None)
@@ -251,11 +255,17 @@ def compare(
 
 
 def replay(
-    folder: str | Path, parallel: int | None = None, listeners: Sequence[Listener] = ()
+    folder: str | Path,
+    parallel: int | None = None,
+    listeners: Sequence[Listener] = (),
+    named: Named = NOTHING,
 ) -> Trajectory:
-    """The same run again from its tape, without network. Raises TapeMiss where anything differs."""
+    """The same run again from its tape, without network; `named`: the user's own tools of the run.
+
+    Raises TapeMiss where anything differs, ConfigError where a tool of the run is not named.
+    """
     folder = Path(folder)
-    manifest = run_folder.read_manifest(folder)
+    manifest = trust.checked(run_folder.read_manifest(folder), named, resumed=False)
     if not (folder / "tape.jsonl").exists():
         raise ConfigError(f"{folder}/tape.jsonl: is missing; copy the whole run folder")
     with run_folder.locked(folder, shared=True):
@@ -274,21 +284,24 @@ def resume(
     from_round: int | None = None,
     out: str | Path | None = None,
     listeners: Sequence[Listener] = (),
+    named: Named = NOTHING,
 ) -> Trajectory:
     """Go on with a run, paying only for what its tape does not hold.
 
-    With `from_round`: in the new folder `out`, which keeps the rounds before it. Raises as
-    `orchestrate` does.
+    With `from_round`: in the new folder `out`, which keeps the rounds before it. `named`: the
+    user's own tools, servers, hosts and keys in the run. Raises as `orchestrate` does, and
+    ConfigError where one of them is not named.
     """
     folder = Path(folder)
-    manifest = run_folder.read_manifest(folder)
+    manifest = trust.checked(run_folder.read_manifest(folder), named, resumed=True)
     pools.check(manifest.pool, manifest.options.budget_usd)
     if from_round is not None:
         source = folder
         with run_folder.locked(source, shared=True):
+            run_folder.check_round(source, from_round)
             folder = run_folder.create(Path(out) if out else run_folder.default_path())
             run_folder.fork(source, folder, from_round)
-        manifest = run_folder.read_manifest(folder)
+        manifest = replace(manifest, task=run_folder.read_manifest(folder).task)
     if timeout_s:
         manifest = replace(manifest, options=replace(manifest.options, timeout_s=timeout_s))
     run_folder.check_space(folder)
@@ -347,7 +360,8 @@ EXIT_CODES: dict[type[BaseException], int] = {
 
 def main(arguments: Any) -> int:
     """Run one command. Returns the exit code; see --help."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for stop in (signal.SIGINT, signal.SIGTERM):  # both end what the run started, MCP servers too
+        signal.signal(stop, signal.default_int_handler)
     a = arguments
     stored = a.resume or a.replay
     folder = stored if stored and not a.from_round else a.out or run_folder.default_path()
@@ -358,23 +372,17 @@ def main(arguments: Any) -> int:
             return console.report_all(results, folder, a)
         with console.listeners(a) as shown:
             if a.replay:
-                result = replay(folder, a.parallel, shown)
-            elif a.from_round:
-                result = resume(stored, a.parallel, a.timeout, a.from_round, folder, shown)
+                result = replay(folder, a.parallel, shown, console.named(a))
             elif a.resume:
-                result = resume(stored, a.parallel, a.timeout, listeners=shown)
+                how = a.parallel, a.timeout, a.from_round, folder, shown, console.named(a)
+                result = resume(stored, *how)
             else:
                 result = orchestrate(*console.asked(a), folder, shown, a.workdir)
         return console.report(result, a)
     except tuple(EXIT_CODES) as error:
-        said = str(error) or "interrupted"
-        if isinstance(error, EndpointError) and a.replay:
-            said = f"the tape ends in a failure that was recorded: {said}"
-        if isinstance(error, EndpointError | KeyboardInterrupt) and not a.replay:
-            begun = sorted(folder.glob("*/tape.jsonl")) if a.compare else [folder / "tape.jsonl"]
-            runs = " or ".join(shlex.quote(str(t.parent)) for t in begun if holds_answers(t))
-            said += f"; go on with: python orchestra_min.py --resume {runs}" if runs else ""
-        print(f"orchestra_min.py: {said}", file=sys.stderr)
+        if isinstance(error, comparison.Interrupted) and error.finished:
+            console.report_all(error.finished, folder, a)
+        print(f"orchestra_min.py: {console.failure(error, folder, a)}", file=sys.stderr)
         return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
 
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import httpx2
 import openai
@@ -18,12 +19,14 @@ from orchestra.money import DEFAULT_OUTPUT_TOKENS, Purse
 from orchestra.prompts import say
 from orchestra.replay import PLAYED, Tape
 from orchestra.replies import Reply, billed, parsed, read
-from orchestra.secrets import scrub
+from orchestra.secrets import scrub, scrub_url
 from orchestra.vocabulary import Backend, ConfigError, EndpointError
 
 TIMEOUT_S = 120.0
 NO_KEY = "none"
+PATH = "/chat/completions"
 
+T = TypeVar("T")
 Message = dict[str, Any]
 Schema = tuple[str, Mapping[str, Any]]  # its name and the JSON schema
 
@@ -67,10 +70,13 @@ class Chat:
         refuses = f"{backend.name} refuses {_kind(schema, tools)}"
         most = backend.cost_usd(bound, limit or DEFAULT_OUTPUT_TOKENS)
         unsaid = most if most == 0 or purse.limit_usd is not None else None  # without a count
+        played = self.tape.mode == "replay"
+        again = partial(purse.charge_in_vain, most, played)
         try:
-            answer = self._negotiated(backend, body, wanted, tools, limit, refuses)
-        except TimedOut:  # it may have been worked on, and be on the bill, at each try
-            purse.charge(None if unsaid is None else unsaid * (1 + RETRIES))
+            answer = self._negotiated(backend, body, wanted, tools, limit, refuses, again)
+        except TimedOut:
+            if purse.limit_usd is None:
+                purse.charge(unsaid, played)
             raise
         data = parsed(backend, answer)
         bill = billed(backend, data, played=PLAYED in answer.headers)
@@ -86,16 +92,18 @@ class Chat:
         tools: Sequence[Mapping[str, Any]],
         limit: int | None,
         refuses: str,
+        again: Callable[[], bool],
     ) -> httpx2.Response:
         """The answer to the request; where the endpoint refuses a field, to one without it. What it
         refuses is learned once that answer is in.
         """
         renamed = f"{backend.name} wants max_completion_tokens"
         found: list[str] = []
-        model = str(body["model"])
-        plain = bool(wanted) and self.tape.refuses(refuses, next(iter(wanted)), model)
+        uri = str(httpx2.URL(f"{backend.base_url}{PATH}"))  # as the client writes it
+        where = str(body["model"]), scrub_url(uri)
+        plain = bool(wanted) and self.tape.refuses(refuses, next(iter(wanted)), *where)
         newer = limit is not None and (
-            "openai.com" in backend.base_url or self.tape.refuses(renamed, "max_tokens", model)
+            "openai.com" in backend.base_url or self.tape.refuses(renamed, "max_tokens", *where)
         )
         while True:
             extras = {} if plain else wanted
@@ -103,7 +111,7 @@ class Chat:
             if limit:
                 request["max_completion_tokens" if newer else "max_tokens"] = limit
             try:
-                answer = self._post(backend, request)
+                answer = self._post(backend, request, again)
             except (openai.BadRequestError, openai.UnprocessableEntityError) as refusal:
                 if limit and not newer and "max_completion_tokens" in refusal.message:
                     newer = True
@@ -133,7 +141,9 @@ class Chat:
             one = one.with_options(max_retries=self.options["max_retries"])
         endpoint = one.audio.transcriptions.with_raw_response
         try:
-            answer = endpoint.create(model=model, file=sound, prompt=hint).http_response
+            answer = _in_tries(
+                lambda: endpoint.create(model=model, file=sound, prompt=hint).http_response
+            )
         except openai.APIError as error:
             raise self._endpoint_error(backend, error) from None
         try:
@@ -149,9 +159,8 @@ class Chat:
         fact = f"{backend.name} serves"
         if not backend.model and fact not in self.tape.facts:
             try:
-                answer = self._client(backend).get(
-                    "/models", cast_to=httpx2.Response, options=self.options
-                )
+                one, kind = self._client(backend), httpx2.Response
+                answer = _in_tries(lambda: one.get("/models", cast_to=kind, options=self.options))
                 served = [str(m["id"]) for m in answer.json()["data"]]
             except openai.APIError as error:
                 raise self._endpoint_error(backend, error) from None
@@ -170,10 +179,13 @@ class Chat:
             raise ConfigError(f"{backend.api_key_env}: {odd}; set it again")
         return client(backend.base_url, key or NO_KEY, self.timeout_s)
 
-    def _post(self, backend: Backend, body: Mapping[str, Any]) -> httpx2.Response:
+    def _post(
+        self, backend: Backend, body: Mapping[str, Any], again: Callable[[], bool]
+    ) -> httpx2.Response:
         assert current_call() is not None, "every call of ours has a name"
-        return self._client(backend).post(
-            "/chat/completions", body=body, cast_to=httpx2.Response, options=self.options
+        one, kind = self._client(backend), httpx2.Response
+        return _in_tries(
+            lambda: one.post(PATH, body=body, cast_to=kind, options=self.options), again
         )
 
     def _endpoint_error(self, backend: Backend, error: openai.APIError) -> EndpointError:
@@ -195,6 +207,18 @@ class Chat:
         }.get(status, "see its log")
         said = scrub(" ".join(str(error.message).split()))[:300]
         return EndpointError(f"{where}: refused with status {status} ({said}); {advice}")
+
+
+def _in_tries(ask: Callable[[], T], again: Callable[[], bool] = lambda: True) -> T:
+    """What `ask` returns; after a time-out it is tried RETRIES times more, while `again()`."""
+    left = RETRIES
+    while True:
+        try:
+            return ask()
+        except openai.APITimeoutError:
+            if not again() or not left:
+                raise
+            left -= 1
 
 
 def _kind(schema: Schema | None, tools: Sequence[Mapping[str, Any]]) -> str:

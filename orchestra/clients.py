@@ -9,6 +9,7 @@ import ssl
 import threading
 from collections import deque
 from functools import cache, cached_property
+from typing import Any
 from urllib.request import getproxies
 
 import httpx2
@@ -47,6 +48,18 @@ class OneEachTransport(httpx2.BaseTransport):
                 idle.pop().close()
 
 
+class TimeoutsToCaller(openai.DefaultHttpxClient):
+    """The openai client tries a time-out again by itself, unless it is an error of its own: whether
+    there is money for one more is the caller's to know.
+    """
+
+    def send(self, request: httpx2.Request, **how: Any) -> httpx2.Response:
+        try:
+            return super().send(request, **how)
+        except httpx2.TimeoutException as failure:
+            raise openai.APITimeoutError(request=request) from failure
+
+
 _making = threading.Lock()
 
 
@@ -60,7 +73,7 @@ def client(base_url: str, api_key: str, timeout_s: float) -> openai.OpenAI:
 def _client(base_url: str, api_key: str, timeout_s: float) -> openai.OpenAI:
     timeout = httpx2.Timeout(timeout_s, connect=10.0)
     transport = None if getproxies() else OneEachTransport()  # httpx2 finds proxies on its own
-    http = openai.DefaultHttpxClient(timeout=timeout, transport=transport)
+    http = TimeoutsToCaller(timeout=timeout, transport=transport)
     atexit.register(http.close)
     return openai.OpenAI(
         base_url=base_url, api_key=api_key, http_client=http, max_retries=RETRIES, timeout=timeout

@@ -136,7 +136,7 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # group -> flag -> what argpars
         "backends": {
             "metavar": "FILE",
             "type": Path,
-            "help": "a pool of models (see backends.toml)",
+            "help": "a pool of models (see backends.toml); with --resume: where keys may go",
         },
         "perception": {
             "choices": ("endpoint", "local"),
@@ -147,7 +147,8 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # group -> flag -> what argpars
         "tools": {
             **SEVERAL,
             "metavar": "FILE:FUNCTION",
-            "help": "a tool of your own: a typed function with a docstring; repeatable",
+            "help": "a tool of your own: a typed function with a docstring; repeatable; "
+            "named again for a replay or a resume, as are the next two for a resume",
         },
         "mcp": {
             **SEVERAL,
@@ -227,8 +228,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     if a.replay and a.resume:
         p.error("--replay and --resume: give one of them")
     if stored:
-        own = {"replay", "resume", "from_round", "parallel", "out", "json", "quiet"}
-        own |= {"timeout"} if a.resume else set()
+        own = {"replay", "resume", "from_round", "parallel", "out", "json", "quiet", "tools"}
+        own |= {"timeout", "mcp", "allow_host", "backends"} if a.resume else set()
         for name in sorted(set(given) - own):
             if given[name] != p.get_default(name):
                 p.error(

@@ -19,6 +19,14 @@ GRACE_S = 1.0  # for calls in flight
 HEAD = "method", "answer", "rounds", "calls", "tokens", "cost", "latency", "/ critical path"
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C among several methods; `finished`: the outcomes of those that were done."""
+
+    def __init__(self, finished: Mapping[str, Outcome]) -> None:
+        super().__init__("interrupted")
+        self.finished = finished
+
+
 def run(
     methods: Sequence[str],
     one: Callable[[str, threading.Event], Trajectory],
@@ -26,24 +34,39 @@ def run(
 ) -> dict[str, Outcome]:
     """`one(method, cancelled)` for each, in turn or side by side. A method whose endpoint fails,
     fails alone; anything else ends all, and what is in flight has a moment to reach its tape.
+    Raises Interrupted for Ctrl-C.
     """
     cancelled = threading.Event()
+    outcomes: dict[str, Outcome] = {}
 
-    def alone(method: str) -> Outcome:
+    def alone(method: str) -> None:
         try:
-            return one(method, cancelled)
+            outcomes[method] = one(method, cancelled)
         except EndpointError as error:
-            return error
+            outcomes[method] = error
 
-    if not side_by_side:
-        return {method: alone(method) for method in methods}
-    executor = ThreadPoolExecutor(len(methods), thread_name_prefix="method")
-    futures = {method: executor.submit(alone, method) for method in methods}
     try:
-        return {method: future.result() for method, future in futures.items()}
+        if side_by_side:
+            _together(methods, alone, cancelled)
+        else:
+            for method in methods:
+                alone(method)
+    except KeyboardInterrupt:
+        raise Interrupted({m: outcomes[m] for m in methods if m in outcomes}) from None
+    return {m: outcomes[m] for m in methods}
+
+
+def _together(
+    methods: Sequence[str], alone: Callable[[str], None], cancelled: threading.Event
+) -> None:
+    executor = ThreadPoolExecutor(len(methods), thread_name_prefix="method")
+    futures = [executor.submit(alone, method) for method in methods]
+    try:
+        for future in futures:
+            future.result()
     except BaseException:
         cancelled.set()
-        wait(futures.values(), GRACE_S)
+        wait(futures, GRACE_S)
         raise
     finally:
         executor.shutdown(wait=False)

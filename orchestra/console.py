@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any
 
 from orchestra import comparison, pool_file
 from orchestra.pool import Pool
+from orchestra.replay import holds_answers
 from orchestra.run_folder import Options
 from orchestra.trajectory import Listener, Trajectory
+from orchestra.trust import Named
 from orchestra.vocabulary import EndpointError, Modality
 
 Arguments = argparse.Namespace
@@ -55,6 +58,12 @@ def listeners(a: Arguments) -> Iterator[tuple[Listener, ...]]:
         yield (progress,)
 
 
+def named(a: Arguments) -> Named:
+    """What the user names beside a run folder. Raises ConfigError for a bad pool file."""
+    pool = pool_file.load(a.backends) if a.backends else None
+    return Named(tuple(a.tools), tuple(a.mcp), tuple(a.allow_host), pool)
+
+
 def report(result: Trajectory, a: Arguments) -> int:
     """Say the answer, and on stderr what the user should know of it. Returns the exit code."""
     text = json.dumps(_row(result), ensure_ascii=False) if a.json else result.answer
@@ -84,6 +93,30 @@ def report_all(results: Mapping[str, comparison.Outcome], folder: Path, a: Argum
     if not a.quiet:
         print(f"a run each in {folder}; --replay plays one again", file=sys.stderr)
     return max(4 if "error" in row else int(row["fallback"]) for row in rows)
+
+
+def failure(error: BaseException, folder: Path, a: Arguments) -> str:
+    """What ended the command, and the command that goes on with what it began."""
+    said = str(error) or "interrupted"
+    if isinstance(error, EndpointError) and a.replay:
+        return f"the tape ends in a failure that was recorded: {said}"
+    if a.replay or not isinstance(error, EndpointError | KeyboardInterrupt):
+        return said
+    finished = error.finished if isinstance(error, comparison.Interrupted) else ()
+    left = {m: folder / m for m in a.compare or () if m not in finished} or {"": folder}
+    begun = {m: path for m, path in left.items() if holds_answers(path / "tape.jsonl")}
+    if a.compare and (idle := ", ".join(m for m in left if m not in begun)):
+        said += f"; not run: {idle}"
+    runs = " or ".join(shlex.quote(str(path)) for path in begun.values())
+    again = f"; go on with: python orchestra_min.py --resume {runs}{_named_flags(a)}"
+    return said + again if runs else said
+
+
+def _named_flags(a: Arguments) -> str:
+    """What a resume must be told again: see orchestra/trust.py."""
+    lists = {"tools": a.tools, "mcp": a.mcp, "allow-host": a.allow_host}
+    lists["backends"] = [str(a.backends)] if a.backends else []
+    return "".join(f" --{k} {shlex.quote(one)}" for k, given in lists.items() for one in given)
 
 
 def _say(text: str) -> None:

@@ -1,6 +1,6 @@
 """JSONL files that many threads append to: each line in one write, so it is there whole or not.
 
-What a crash or a full disk tore stays a line of its own, and reading leaves it out.
+What a crash or a full disk tore stays a line of its own, which reading leaves out.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 import errno
 import io
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +52,31 @@ class Appender:
 
 
 def read(path: Path) -> Iterator[Row]:
-    """The whole lines of a file, in order; none if there is no file."""
-    if path.exists():
-        with jsonlines.Reader(path.read_bytes().split(b"\n"), loads=json.loads) as reader:
-            yield from reader.iter(type=dict, skip_empty=True, skip_invalid=True)
+    """The whole lines of a file, in order; none if there is no file. A damaged line is told, but
+    for one that was cut by a kill: the last of all, or of what was written before a resume.
+    """
+    if not path.exists():
+        return
+    damaged = 0
+    with jsonlines.Reader(path.read_bytes().split(b"\n"), loads=json.loads) as reader:
+        while True:
+            try:
+                row = reader.read(type=dict, skip_empty=True)
+            except EOFError:
+                return
+            except jsonlines.InvalidLineError as error:
+                if damaged:
+                    _tell(path, damaged)
+                damaged = error.lineno
+                continue
+            if damaged and "resumed" not in row and row.get("event") != "run":
+                _tell(path, damaged)
+            damaged = 0
+            yield row
+
+
+@cache
+def _tell(path: Path, line: int) -> None:
+    """Once, however often the file is read."""
+    said = "%s:%d: a damaged line is left out; restore the file if you have a copy"
+    logging.getLogger("orchestra").warning(said, path, line)

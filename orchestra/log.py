@@ -17,7 +17,8 @@ LOG_BYTES = 10 << 20
 
 def describe(event: Event) -> str:
     """One event as one line."""
-    names = zip("rts", event["at"], strict=False)
+    at = () if event["event"] == "end" else event["at"]  # it comes after every round
+    names = zip("rts", at, strict=False)
     place = "/".join(f"{name}{n}" for name, n in names if n not in (0, LAST))
     match event["event"]:
         case "run":

@@ -14,7 +14,7 @@ from orchestra.money import Ledger, Purse, add_usd
 from orchestra.pool import Pool
 from orchestra.replies import Reply
 from orchestra.trajectory import Recorder
-from orchestra.vocabulary import Decision, ModelMistake, State
+from orchestra.vocabulary import BudgetExceeded, Decision, EndpointError, ModelMistake, State
 
 ATTEMPTS = 3  # a decision that can not be used is told back this often in one round
 
@@ -75,6 +75,10 @@ class MainAgent:
             except ModelMistake as error:
                 mistake = str(error)
                 note(mistake=mistake)
+            except (BudgetExceeded, EndpointError) as error:
+                if replies:  # Eq. 22: one was paid for, and the second ask failed
+                    note(mistake=str(error))
+                raise
             else:
                 note(decision=trajectory.decision_content(decision))
                 return decision

@@ -54,12 +54,21 @@ class Purse:
         self.spent_usd = add_usd(self.spent_usd, cost_usd)
         self.paid_usd = self.paid_usd if played else add_usd(self.paid_usd, cost_usd)
 
+    def charge_in_vain(self, most_usd: float | None, played: bool) -> bool:
+        """Under a limit, book a try that timed out: it may be on the bill. Whether the rest is
+        enough for one more.
+        """
+        if self.limit_usd is not None:
+            self.charge(most_usd, played)
+        return self.affords(most_usd)
+
+    def affords(self, cost_usd: float | None) -> bool:
+        spent_usd = (self.spent_usd or 0.0) + (cost_usd or 0.0)
+        return self.limit_usd is None or spent_usd <= self.limit_usd
+
     def check(self, cost_usd: float | None) -> None:
         """Raises BudgetExceeded where a call of this price would pass the limit."""
-        if (
-            self.limit_usd is not None
-            and (self.spent_usd or 0.0) + (cost_usd or 0.0) > self.limit_usd
-        ):
+        if not self.affords(cost_usd):
             price = f"a call of {cost_usd or 0.0:.6f} USD"
             raise BudgetExceeded(f"{price} would pass the limit of {self.limit_usd:.6f} USD")
 

@@ -35,7 +35,6 @@ from typing import Any, Literal
 import httpx2
 import requests
 from vcr.cassette import Cassette
-from vcr.filters import decode_response
 from vcr.record_mode import RecordMode
 from vcr.request import Request
 
@@ -51,7 +50,7 @@ VCR_MODE = {"record": RecordMode.ONCE, "resume": RecordMode.NEW_EPISODES, "repla
 FREE_BYTES = 8 << 20  # no call is started with less disk than this: its answer could not be kept
 PLAYED = "x-orchestra-played"  # on answers from the tape: nothing was paid for them now
 RETRYABLE = {408, 409, 429, *range(500, 600)}
-KEPT_HEADERS = {"content-type", "content-encoding", "location", "retry-after", "retry-after-ms"}
+KEPT_HEADERS = {"content-type", "location", "retry-after", "retry-after-ms"}
 
 Entry = dict[str, Any]
 
@@ -110,13 +109,15 @@ class Tape(Cassette):  # type: ignore[misc]
         """Name the calls made inside, as in logical_call("r2", "t5", "s1")."""
         return entered(Call(self, "/".join(map(str, parts))))
 
-    def refuses(self, fact: str, field: str, model: str) -> bool:
+    def refuses(self, fact: str, field: str, model: str, uri: str) -> bool:
         """Whether an endpoint is known to refuse `field` of a request. A call that is on the tape
-        is asked as it was, whatever was found out after it. A tool may ask another model in it.
+        is asked as it was, whatever was found out after it. A tool may ask another model in it, or
+        one of the same name elsewhere.
         """
         call = current_call()
         recorded = self._recorded.get(call.name, ()) if call else ()
-        bodies = [(e, _object(e["request"]["body"])) for e in recorded]
+        there = [e for e in recorded if e["request"]["uri"] == uri]
+        bodies = [(e, _object(e["request"]["body"])) for e in there]
         asked = [(e, body) for e, body in bodies if body.get("model") == model]
         if asked:
             answered = [body for e, body in asked if _answered(e)]
@@ -159,10 +160,14 @@ class Tape(Cassette):  # type: ignore[misc]
         return {"status": response["status"], "headers": headers, "body": body}
 
     def append(self, request: Request, response: Any) -> None:
-        """Keep an answer. Only headers of the allow-list: any other may carry a secret."""
-        response = decode_response(response) if response["body"]["string"] else response
+        """Keep an answer, decoded. Only headers of the allow-list: any other may carry a secret.
+
+        Raises httpx2.DecodingError for a body that is not what its content-encoding says.
+        """
+        sent = [(k, v) for k, values in response["headers"].items() for v in values]
+        answer = httpx2.Response(200, headers=sent, content=response["body"]["string"])
         headers = {k: v for k, v in response["headers"].items() if k.lower() in KEPT_HEADERS}
-        body = self._packed(response["body"]["string"])
+        body = self._packed(answer.content)
         kept = {"status": response["status"], "headers": headers, "body": body}
         self._keep(request, {"response": kept})
 
@@ -322,5 +327,9 @@ def _object(body: str) -> Entry:
 
 
 def _tried_again(entry: Entry) -> bool:
-    """Whether the client itself tries again, under the same key, after this outcome."""
-    return "error" in entry or entry.get("response", {}).get("status", {}).get("code") in RETRYABLE
+    """Whether the client itself tries again, under the same key, after this outcome. After a
+    time-out of httpx2 it is Chat that does, in a replay too.
+    """
+    if error := entry.get("error"):
+        return error["library"] != "httpx2" or not error["type"].endswith("Timeout")
+    return entry.get("response", {}).get("status", {}).get("code") in RETRYABLE

@@ -34,7 +34,7 @@ def copy_into(folder: Path, source: Path) -> None:
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | empty
     commands = "init -q", "add -A", "commit -q --allow-empty --no-verify -m base", "tag base"
     try:
-        shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+        shutil.copytree(source, target, symlinks=True, ignore=_left_out)
         for command in commands:
             call = ["git", "-C", str(target), *settings, *command.split()]
             subprocess.run(call, check=True, capture_output=True, text=True, env=env)
@@ -44,6 +44,10 @@ def copy_into(folder: Path, source: Path) -> None:
     except subprocess.CalledProcessError as error:
         said = " ".join(error.stderr.split())[:200]
         raise ConfigError(f"--workdir {source}: git can not read the copy ({said})") from None
+
+
+def _left_out(folder: str, names: list[str]) -> list[str]:
+    return [*special_files(folder, names), *(name for name in names if name == ".git")]
 
 
 def special_files(folder: str, names: list[str]) -> list[str]:

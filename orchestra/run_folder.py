@@ -215,6 +215,17 @@ def locked(path: Path, shared: bool = False) -> Iterator[None]:
         yield
 
 
+def check_round(path: Path, from_round: int) -> None:
+    """Raises ConfigError where the run did not come to `from_round`."""
+    calls = (str(entry.get("call")) for entry in lines.read(path / "tape.jsonl"))
+    last = max((_round(call, "/") for call in calls), default=0)
+    if from_round > max(last, 1):
+        raise ConfigError(
+            f"--from-round {from_round}: the last round on the tape of {path} is {last}; give one "
+            "up to that, or --resume it without"
+        )
+
+
 def fork(source: Path, target: Path, from_round: int) -> None:
     """A new run folder that holds the rounds before `from_round` of `source`; later rounds are
     asked anew. Raises ConfigError, and takes `target` away, where it can not be written.

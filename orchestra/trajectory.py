@@ -8,7 +8,7 @@ in `timing` alone; the rest is content, the same in every replay. `at` is the pl
     decision   at [t, 0, a]    attempt a of round t: s_t, the reply, y_t or its mistake, cost
     step       at [t, j, l]    (rho, a, o) of sub-task j, Eq. 13
     result     at [t, j, inf]  z of sub-task j with its executor (b, T), Eq. 14
-    end        at [T+1]        answer, fallback, cost
+    end        at [T+2]        answer, fallback, cost; round T+1 is that of a last chance
 
 A resumed run appends a new `run` line; what counts are the lines from the last one on.
 """

@@ -9,12 +9,14 @@ process while it connects), so that one is here.
 from __future__ import annotations
 
 import io
+import ssl
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
+import httpcore2
 import httpx2
 import requests
 import urllib3
@@ -24,6 +26,7 @@ from vcr.stubs.httpx_stubs import vcr_handle_request
 from orchestra.call import Cassette, current_call
 
 _real_httpx2_send = httpx2.HTTPTransport.handle_request
+_real_connect = httpcore2.SyncBackend.connect_tcp
 _real_requests_send = requests.adapters.HTTPAdapter.send
 _installing = threading.Lock()
 _installed = False
@@ -35,6 +38,7 @@ def install() -> None:
     with _installing:
         if not _installed:
             httpx2.HTTPTransport.handle_request = _httpx2_send  # type: ignore[method-assign]
+            httpcore2.SyncBackend.connect_tcp = _connect  # type: ignore
             requests.adapters.HTTPAdapter.send = _requests_send  # type: ignore
             sys.addaudithook(_guard)
             _installed = True
@@ -58,29 +62,50 @@ class _Asking:
         return getattr(self.tape, name)
 
 
-class _InTime(httpx2.SyncByteStream):
-    """A body that is all there within the time of the request. The client's own limit is between
-    two bytes: an endpoint that drips would hold a run for ever.
+_end: ContextVar[float | None] = ContextVar("end_of_request", default=None)
+
+
+class _InTime(httpcore2.NetworkStream):
+    """A connection that a request of ours waits for until its end, and no longer. The client's own
+    limit is between two bytes: an endpoint that drips would hold a run for ever.
     """
 
-    def __init__(self, stream: Any, limit_s: float) -> None:
-        self.stream, self.limit_s, self.end = stream, limit_s, time.monotonic() + limit_s
+    def __init__(self, stream: httpcore2.NetworkStream) -> None:
+        self.stream = stream
 
-    def __iter__(self) -> Iterator[bytes]:
-        for part in self.stream:
-            if time.monotonic() > self.end:
-                raise httpx2.ReadTimeout(f"the answer was not all there after {self.limit_s:g} s")
-            yield part
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self.stream.read(max_bytes, _left_s(timeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self.stream.write(buffer, _left_s(timeout))
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore2.NetworkStream:  # fmt: skip
+        return _InTime(self.stream.start_tls(ssl_context, server_hostname, _left_s(timeout)))
 
     def close(self) -> None:
         self.stream.close()
 
+    def get_extra_info(self, info: str) -> Any:
+        return self.stream.get_extra_info(info)
 
-def _send_in_time(self: httpx2.HTTPTransport, request: httpx2.Request) -> httpx2.Response:
-    response = _real_httpx2_send(self, request)
-    if limit_s := request.extensions.get("timeout", {}).get("read"):
-        response.stream = _InTime(response.stream, limit_s)
-    return response
+
+def _left_s(timeout: float | None) -> float | None:
+    """The time that may pass now. Raises ReadTimeout at the end of the request."""
+    if (end := _end.get()) is None:
+        return timeout
+    left_s = end - time.monotonic()
+    if left_s <= 0:
+        raise httpcore2.ReadTimeout("the answer was not all there in time")
+    return left_s if timeout is None else min(timeout, left_s)
+
+
+def _connect(
+    self: httpcore2.SyncBackend, host: str, port: int, timeout: float | None = None, **how: Any
+) -> httpcore2.NetworkStream:
+    return _InTime(_real_connect(self, host, port, _left_s(timeout), **how))
 
 
 def _httpx2_send(self: httpx2.HTTPTransport, request: httpx2.Request) -> httpx2.Response:
@@ -88,13 +113,17 @@ def _httpx2_send(self: httpx2.HTTPTransport, request: httpx2.Request) -> httpx2.
     if call is None:
         return _real_httpx2_send(self, request)
     asking = _Asking(call.tape)
+    limit_s = request.extensions.get("timeout", {}).get("read")
+    entered = _end.set(time.monotonic() + limit_s if limit_s else None)
     try:
-        send = vcr_handle_request(asking, _send_in_time, httpx2)
+        send = vcr_handle_request(asking, _real_httpx2_send, httpx2)
         return send(self, request)  # type: ignore[no-any-return]
-    except httpx2.TransportError as failure:
+    except (httpx2.TransportError, httpx2.DecodingError) as failure:
         if asking.sent is not None:
             call.tape.append_failure(asking.sent, failure)
         raise
+    finally:
+        _end.reset(entered)
 
 
 def _requests_send(self: Any, request: requests.PreparedRequest, **how: Any) -> requests.Response:

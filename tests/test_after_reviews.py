@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +15,14 @@ import pytest
 import requests
 
 import orchestra_min
-from orchestra import secrets
+from orchestra import repository, secrets
 from orchestra.backends import Chat
+from orchestra.lines import read
 from orchestra.money import Purse
 from orchestra.replay import Tape
 from orchestra.run_folder import Options
 from orchestra.vocabulary import ConfigError, EndpointError, Price
-from tests.conftest import pool_at
+from tests.conftest import ROOT, pool_at
 from tests.scripted import Raw, complete, completion, delegate, finish, is_main, last_text
 from tools.own import from_file
 
@@ -33,7 +37,8 @@ def answering(*answers: Any) -> Any:
 def ask(tape: Tape, url: str, purse: Purse | None = None, call: str = "a", **how: Any) -> str:
     with tape.logical_call(call):
         chat = Chat(tape, timeout_s=how.pop("timeout_s", 5.0))
-        backend = pool_at(url, price=PAID)["small"]
+        name = how.pop("name", "small")
+        backend = replace(pool_at(url, price=PAID)["small"], name=name)
         return chat(backend, [{"role": "user", "content": "x"}], purse or Purse(), **how).text
 
 
@@ -54,7 +59,8 @@ def test_a_resumed_run_replays(refusal, endpoint, tmp_path):
     assert len(server.requests) == 2
 
 
-def test_a_refusal_that_came_late_changes_no_call_before_it(endpoint, tmp_path):
+@pytest.mark.parametrize("host", ["127.0.0.1", "LOCALHOST"])
+def test_a_refusal_that_came_late_changes_no_call_before_it(host, endpoint, tmp_path):
     """An endpoint takes a schema, and later refuses it: each call replays, and resumes, as it was."""
     taken = []
 
@@ -65,10 +71,11 @@ def test_a_refusal_that_came_late_changes_no_call_before_it(endpoint, tmp_path):
         return "{}" if len(taken) == 1 else Raw(400, {"error": {}})
 
     server = endpoint(respond)
+    url = server.url.replace("127.0.0.1", host)
     schema = ("action", {"type": "object"})
     for mode in ("record", "resume", "replay"):
         with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
-            said = [ask(tape, server.url, call=c, schema=schema) for c in ("a", "b", "c")]
+            said = [ask(tape, url, call=c, schema=schema) for c in ("a", "b", "c")]
             assert said == ["{}", "plain", "plain"]
     assert len(server.requests) == 4
 
@@ -93,6 +100,48 @@ def test_two_models_in_one_call_are_each_asked_as_they_were(endpoint, tmp_path):
     assert len(server.requests) == 5
 
 
+def test_one_model_at_two_addresses_in_one_call_is_asked_at_each_as_it_was(endpoint, tmp_path):
+    def refusing(request: dict[str, Any]) -> Any:
+        return Raw(400, {"error": {}}) if "response_format" in request else "plain"
+
+    servers = [endpoint(lambda request: "{}"), endpoint(refusing)]
+    how = {"schema": ("action", {"type": "object"})}
+    for mode in ("record", "replay"):
+        with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
+            for call in ("a", "b"):
+                said = [ask(tape, s.url, None, call, name=s.url, **how) for s in servers]
+                assert said == ["{}", "plain"]
+    assert [len(s.requests) for s in servers] == [2, 3]
+
+
+@pytest.mark.parametrize("library", ["openai", "requests"])
+def test_an_answer_that_can_not_be_decoded_is_on_the_tape_as_that(library, endpoint, tmp_path):
+    broken = Raw(200, b"this is no gzip", content_encoding="gzip")
+    server = endpoint(lambda request: Raw(200, broken.body, **broken.headers))
+    for mode in ("record", "replay"):
+        with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
+            if library == "openai":
+                with pytest.raises(EndpointError, match="can not be reached"):
+                    ask(tape, server.url)
+            else:
+                with (
+                    tape.logical_call("a"),
+                    pytest.raises(requests.exceptions.ContentDecodingError),
+                ):
+                    requests.post(server.url, json={}, timeout=5)
+    assert [e["error"]["type"] for e in read(tmp_path / "tape.jsonl")][-1].endswith("DecodingError")
+
+
+def test_a_damaged_line_in_a_tape_is_told_once_with_its_place(tmp_path, caplog):
+    file = tmp_path / "tape.jsonl"
+    fact = '{"v": 1, "fact": "a", "value": "b"}'
+    file.write_text("\n".join([fact, "{dama", fact, '{"cut', '{"v": 1, "resumed": true}', '{"c']))
+    for mode in ("replay", "resume"):
+        Tape(file, mode).close()
+    [said] = caplog.messages
+    assert said.startswith(f"{file}:2: a damaged line is left out")
+
+
 def test_a_run_resumed_with_more_time_replays(endpoint, tmp_path):
     """What the main agent reads of a sub-agent's timeout names no number of seconds."""
 
@@ -100,12 +149,12 @@ def test_a_run_resumed_with_more_time_replays(endpoint, tmp_path):
         if is_main(request):
             told = "reason:" in last_text(request)
             return complete("42") if told else delegate("look")
-        time.sleep(0.5)
+        time.sleep(1.2)
         return finish("seen")
 
     out, pool = tmp_path / "run", pool_at(endpoint(respond).url)
-    assert orchestra_min.orchestrate("?", (), pool, Options(timeout_s=0.2), out).answer == "42"
-    assert orchestra_min.resume(out, timeout_s=0.3).answer == "42"
+    assert orchestra_min.orchestrate("?", (), pool, Options(timeout_s=0.5), out).answer == "42"
+    assert orchestra_min.resume(out, timeout_s=0.6).answer == "42"
     assert orchestra_min.replay(out).answer == "42"
 
 
@@ -126,6 +175,37 @@ def test_a_call_that_timed_out_is_booked_at_the_most_it_can_cost(endpoint, tmp_p
     with closing(Tape(tmp_path / "tape.jsonl", "record")) as tape, pytest.raises(EndpointError):
         ask(tape, server.url, purse, timeout_s=0.1)
     assert purse.spent_usd is not None and purse.spent_usd > 3 * 4096e-6
+
+
+@pytest.mark.parametrize("limit_usd, tries", [(1.0, 3), (0.010, 2), (0.005, 1)])
+def test_a_try_after_a_time_out_is_made_only_where_its_price_is_left(
+    limit_usd, tries, endpoint, tmp_path
+):
+    """At these prices a try is 4096 tokens and those of its prompt: some 0.0042 USD."""
+    server = endpoint(answering("late"), delay_s=0.4)
+    spent = []
+    for mode in ("record", "replay"):
+        purse = Purse(limit_usd)
+        with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape, pytest.raises(EndpointError):
+            ask(tape, server.url, purse, timeout_s=0.1)
+        spent.append(purse.spent_usd)
+    assert spent[0] == spent[1] and tries * 4096e-6 < spent[0] <= limit_usd
+    assert len(list(read(tmp_path / "tape.jsonl"))) == tries and purse.paid_usd == 0.0
+
+
+def test_an_answer_after_a_time_out_costs_them_both(endpoint, tmp_path):
+    times = iter([0.4, 0.0])
+
+    def late_once(request: dict[str, Any]) -> Any:
+        time.sleep(next(times))
+        return "fine"
+
+    server = endpoint(late_once)
+    for mode in ("record", "replay"):
+        purse = Purse(1.0)
+        with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
+            assert ask(tape, server.url, purse, timeout_s=0.2) == "fine"
+        assert purse.spent_usd is not None and purse.spent_usd > 4096e-6 + 110e-6
 
 
 # ---- secrets -------------------------------------------------------------------------------------
@@ -248,6 +328,32 @@ def test_a_work_folder_is_whole_or_not_there(tmp_path):
     (part / "half.txt").write_text("h")
     prepare(folder)
     assert sorted(p.name for p in folder.iterdir()) == ["a.txt"] and not part.exists()
+
+
+def test_a_pipe_in_a_repository_is_left_out_of_its_copy(tmp_path):
+    source = tmp_path / "source"
+    for folder in (source / ".git", tmp_path / "run"):
+        folder.mkdir(parents=True)
+    (source / "a.txt").write_text("a")
+    os.mkfifo(source / "pipe")
+    repository.copy_into(tmp_path / "run", source)
+    copied = {p.name for p in (tmp_path / "run" / "workdir").iterdir()}
+    assert copied == {"a.txt", ".git"}
+
+
+@pytest.mark.parametrize("question", ['Who said "hi"?', "It's $5 or `ls`, 100%?"])
+def test_make_live_asks_any_question_as_it_is(question, tmp_path):
+    (tmp_path / "run").touch()  # as if set up
+    asked = ["live", f"VENV={tmp_path}", "RUN=echo", f"QUESTION={question}"]
+    done = subprocess.run(["make", "-s", *asked], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == f"orchestra_min.py --question {question}\n", done.stderr
+
+
+def test_the_last_line_of_the_log_names_no_round_that_was_not(endpoint, tmp_path):
+    server = endpoint(answering(complete("42")))
+    orchestra_min.orchestrate("?", pool=pool_at(server.url), out=tmp_path / "run")
+    last = (tmp_path / "run" / "log.txt").read_text().splitlines()[-1]
+    assert last.partition(",")[2].split(" ", 1)[1].startswith("answer: '42'")
 
 
 def test_a_replay_without_its_tape_says_so(endpoint, tmp_path):

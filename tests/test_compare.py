@@ -170,6 +170,27 @@ def test_a_table_cuts_long_answers_and_shows_what_is_unknown():
     assert "no endpoint" in shown
 
 
+def test_ctrl_c_keeps_the_rows_that_are_there_and_says_what_was_not_run(endpoint, tmp_path):
+    def respond_twice(request):
+        if "You design a system of agents" in str(request):
+            time.sleep(60)
+        return respond(request)
+
+    server = endpoint(respond_twice)
+    call = [sys.executable, "orchestra_min.py", "--question", "What?", "--model", "m", "--compare"]
+    call += ["orchestra-o1,mas-orchestra,react", "--out", str(tmp_path / "all")]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
+    env["OPENAI_BASE_URL"] = server.url
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(call, cwd=ROOT, env=env, text=True, **pipes)
+    while len(server.requests) < 2:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    table, said = process.communicate(timeout=20)
+    assert process.returncode == 130 and said.endswith("not run: mas-orchestra, react\n")
+    assert [row.split()[:2] for row in table.splitlines()[1:]] == [["orchestra-o1", "42"]]
+
+
 def test_ctrl_c_side_by_side_ends_soon_and_every_run_goes_on(endpoint, tmp_path):
     """What was answered is on the tapes and not asked again; calls in flight are."""
     held, seen, numbers = threading.Event(), [], itertools.count(1)

@@ -17,7 +17,7 @@ from orchestra.vocabulary import EndpointError, Evidence, Price, State
 from orchestra_min import orchestrate, replay, resume
 from orchestrators.orchestra_o1 import OrchestraO1
 from tests.conftest import ROOT, pool_at
-from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
+from tests.scripted import Raw, act, complete, completion, delegate, finish, is_main, last_text
 from tools import tools_for
 
 CLOCK = ROOT / "fixtures" / "media" / "clock.png"
@@ -308,6 +308,19 @@ def test_stop_threshold_refuses_an_unsure_answer(endpoint, tmp_path):
     result, server = run(endpoint, tmp_path, scripted(sure(0.4), sure(0.9)), stop_threshold=0.7)
     assert result.answer == "at 0.9"
     assert server.requests[0]["logprobs"] is True and "certainty of 0.40" in main_prompts(server)[1]
+
+
+def test_a_reply_is_on_record_though_the_ask_after_it_failed(endpoint, tmp_path):
+    """Eq. 22: the model is sure enough to stop, and is asked again for the answer alone."""
+    other = [{"token": "complete", "logprob": -0.1}]
+    tokens = [("{", []), ('"action": "', []), ("delegate_task", other), ('", "params"', [])]
+    content = [{"token": t, "logprob": -3.0, "top_logprobs": top} for t, top in tokens]
+    answer = completion(delegate("look"))
+    answer["choices"][0]["logprobs"] = {"content": content}
+    with pytest.raises(EndpointError):
+        run(endpoint, tmp_path, scripted(answer, Raw(401, {})), stop_threshold=0.7)
+    [decision] = [e for e in trajectory.read(tmp_path / "run/trajectory.jsonl") if "reply" in e]
+    assert "delegate_task" in decision["reply"] and "status 401" in decision["mistake"]
 
 
 def test_a_question_in_odd_text_is_asked(endpoint, tmp_path):

@@ -26,6 +26,7 @@ from orchestra.media import check, copy_into
 from orchestra.run_folder import (
     Manifest,
     Options,
+    check_round,
     create,
     default_path,
     fork,
@@ -277,6 +278,18 @@ def test_a_fork_has_the_work_folders_of_the_rounds_before(run, tmp_path):
         (run / "work" / name).mkdir(parents=True)
     fork(run, create(tmp_path / "new"), 2)
     assert [p.name for p in (tmp_path / "new" / "work").iterdir()] == ["r1-t1"]
+
+
+def test_a_round_that_the_run_did_not_come_to_is_refused(run):
+    tape(run, "r1/main/a1", "r10/main/a1", "r2/main/a1")
+    check_round(run, 10)
+    said = f"--from-round 11: the last round on the tape of {run} is 10; give one"
+    assert refusal(check_round, run, 11).startswith(said)
+
+
+def test_a_run_that_was_stopped_before_its_first_call_has_its_first_round(run):
+    check_round(run, 1)
+    assert "is 0;" in refusal(check_round, run, 2)
 
 
 @pytest.mark.parametrize("torn", ['{"v": 1, "call": "r1/t', "", "[]", '{"v": 1, "call": "\xff'])

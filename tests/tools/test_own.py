@@ -7,6 +7,7 @@ import pytest
 
 import orchestra_min
 from orchestra.run_folder import Options
+from orchestra.trust import Named
 from orchestra.vocabulary import ConfigError
 from tests.conftest import pool_at
 from tests.scripted import act, complete, delegate, finish, is_main, last_text
@@ -100,7 +101,8 @@ def test_a_function_of_the_user_is_a_tool(file, endpoint, tmp_path):
         "library_hours(day: string, late: boolean = False)"
         in model.requests[1]["messages"][0]["content"]
     )
-    assert orchestra_min.replay(tmp_path / "run").answer == result.answer
+    mine = Named(tools=(f"{file}:library_hours",))
+    assert orchestra_min.replay(tmp_path / "run", named=mine).answer == result.answer
 
 
 def test_an_error_of_a_user_s_function_is_an_observation(file, endpoint, tmp_path):

@@ -1,0 +1,125 @@
+"""A stranger's run folder loads, starts, reaches and sends nothing that the user does not name."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+import orchestra_min
+from orchestra.command_line import parse
+from orchestra.pool import Pool
+from orchestra.run_folder import Options, read_manifest, write_manifest
+from orchestra.trust import Named
+from orchestra.vocabulary import ConfigError
+from tests.conftest import pool_at
+from tests.scripted import Raw, complete, delegate, finish
+
+MINE = '''
+from pathlib import Path
+Path(__file__).with_name("loaded").touch()
+def f(day: str) -> str:
+    """When."""
+    return day
+'''
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capfd):
+    """Run a command in `tmp_path`: its exit code, and what it said."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MY_MODEL_KEY", "a-secret-of-this-test")
+
+    def run_command(*arguments):
+        code = orchestra_min.main(parse([str(a) for a in arguments]))
+        return code, *capfd.readouterr()
+
+    return run_command
+
+
+@pytest.fixture
+def run(endpoint, tmp_path):
+    """A run with a tool of the user's; its file tells when it is loaded."""
+    (tmp_path / "mine.py").write_text(MINE)
+    server = endpoint(lambda request: complete("42"))
+    options = Options(tools=(f"{tmp_path}/mine.py:f",))
+    orchestra_min.orchestrate("?", (), pool_at(server.url), options, tmp_path / "run")
+    (tmp_path / "loaded").unlink()
+    return tmp_path / "run"
+
+
+def with_options(run, **changed):
+    manifest = read_manifest(run)
+    write_manifest(run, replace(manifest, options=replace(manifest.options, **changed)))
+
+
+@pytest.mark.parametrize("flag", ["--replay", "--resume"])
+def test_a_tool_that_only_the_folder_names_is_not_loaded(flag, run, call):
+    code, _, line = call(flag, run)
+    assert code == 2 and line.endswith(f"if you trust it, add --tools {run.parent}/mine.py:f\n")
+    assert not (run.parent / "loaded").exists()
+
+
+@pytest.mark.parametrize("flag", ["--replay", "--resume"])
+def test_a_tool_is_loaded_from_where_the_user_says_it_is_now(flag, run, call):
+    elsewhere = run.parent / "elsewhere"
+    elsewhere.mkdir()
+    (run.parent / "mine.py").rename(elsewhere / "mine.py")
+    assert call(flag, run, "--tools", "elsewhere/mine.py:f")[1] == "42\n"
+    assert (elsewhere / "loaded").exists()
+
+
+def test_a_replay_starts_no_server_and_needs_none_named(run):
+    """All that servers said is on the tape; without their list the replay ends there."""
+    with_options(run, mcp=("touch started",), allow_hosts=("wiki:80",))
+    with pytest.raises(orchestra_min.TapeMiss, match="mcp"):
+        orchestra_min.replay(run, named=Named(tools=(f"{run.parent}/mine.py:f",)))
+
+
+def test_what_the_line_asks_for_is_enough(run, call):
+    with_options(run, mcp=("no 'server'",), allow_hosts=("wiki:80",))
+    asked = call("--resume", run)[2].partition("if you trust it, add ")[2]
+    line = call("--resume", run, *shlex.split(asked))[2]
+    assert line.startswith("orchestra_min.py: --mcp")  # it does not start, but was let to
+
+
+def test_a_tool_that_the_run_does_not_have_is_said(run, call):
+    both = "--tools", f"{run.parent}/mine.py:f", "--tools", "other.py:g"
+    code, _, line = call("--replay", run, *both)
+    assert code == 2 and "--tools other.py:g: the run was started without; leave it out" in line
+
+
+COST = "cost unknown: the pool has no price for a model that was used\n"
+
+
+def keyed(url: str) -> Pool:
+    return pool_at(url, api_key_env="MY_MODEL_KEY")
+
+
+def test_a_key_goes_to_no_address_that_only_the_folder_names(endpoint, tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_MODEL_KEY", "a-secret-of-this-test")
+    server, theirs = (endpoint(lambda request: complete("42")) for _ in range(2))
+    orchestra_min.orchestrate("?", (), keyed(server.url), out=tmp_path / "run")
+    (tmp_path / "run" / "tape.jsonl").unlink()
+    manifest = replace(read_manifest(tmp_path / "run"), pool=keyed(theirs.url))
+    write_manifest(tmp_path / "run", manifest)
+    for own in (None, keyed(server.url)):
+        with pytest.raises(ConfigError, match=f"MY_MODEL_KEY would go to {theirs.url}"):
+            orchestra_min.resume(tmp_path / "run", named=Named(pool=own))
+    assert theirs.requests == []
+    assert (
+        orchestra_min.resume(tmp_path / "run", named=Named(pool=keyed(theirs.url))).answer == "42"
+    )
+
+
+def test_the_line_that_resumes_names_it_all_again(endpoint, call, tmp_path):
+    answers = iter([delegate("look"), finish("seen"), Raw(401, {}), complete("42")])
+    server = endpoint(lambda request: next(answers))
+    (tmp_path / "mine.py").write_text(MINE)
+    pool = f'[[backend]]\nname = "a"\nbase_url = "{server.url}"\napi_key_env = "MY_MODEL_KEY"\n'
+    (tmp_path / "my pool.toml").write_text(pool)
+    flags = "--backends", "my pool.toml", "--tools", "mine.py:f", "--allow-host", "wiki:80"
+    line = call("--question", "?", "--out", "run", *flags)[2]
+    again = line.partition("go on with: python orchestra_min.py ")[2]
+    assert call(*shlex.split(again)) == (0, "42\n", COST)
