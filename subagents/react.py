@@ -7,7 +7,7 @@ Differences from the paper / the released code
    pairs the memory with the observation before it.
 2. The five-like-patterns rule and the last step are enforced: only `finish` is left. The paper asks
    for it in the prompt. A tool that was called in the very same way again rests until another call
-   shows something new.
+   shows something new; after the third time, for good.
 3. A sub-agent with tools has to use one before it may report as done, and one without a main agent
    has to open each file of the task: small models answer from thin air. Tools that were not
    assigned are refused, not only left out of the list.

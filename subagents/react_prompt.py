@@ -14,6 +14,7 @@ from tools import Tool
 
 FEW_STEPS = 5  # a warning when no more are left
 LIKE_PATTERNS = 5
+SAME_CALLS = 3
 STATUSES: tuple[Status, ...] = ("done", "partial", "blocked")
 Messages = list[dict[str, Any]]
 
@@ -78,11 +79,11 @@ def _warning(trace: Sequence[Step], steps: int) -> str:
 
 
 def exhausted(trace: Sequence[Step]) -> set[str]:
-    """The tools that were called in the very same way as before, since a call last showed something
-    new.
+    """The tools that were called in the very same way again, since a call last showed something
+    new; and for good, those that were so three times.
     """
     calls = [(s.action, s.params) for s in trace]
-    found: set[str] = set()
+    found = {s.action for s in trace if calls.count((s.action, s.params)) >= SAME_CALLS}
     for n in reversed(range(len(calls))):
         if calls[n] in calls[:n]:
             found.add(trace[n].action)
