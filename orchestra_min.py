@@ -214,6 +214,7 @@ def orchestrate(
             repository.copy_into(folder, Path(workdir))
         manifest = Manifest(task, pool, options)
         run_folder.write_manifest(folder, manifest)
+        trust.claim(folder)
         return _run(folder, manifest, "record", None, listeners, cancelled)
 
 
@@ -262,10 +263,10 @@ def replay(
 ) -> Trajectory:
     """The same run again from its tape, without network; `named`: the user's own tools of the run.
 
-    Raises TapeMiss where anything differs, ConfigError where a tool of the run is not named.
+    Raises TapeMiss where anything differs, ConfigError where a stranger's tool is not named.
     """
     folder = Path(folder)
-    manifest = trust.checked(run_folder.read_manifest(folder), named, resumed=False)
+    manifest = trust.checked(folder, run_folder.read_manifest(folder), named, resumed=False)
     if not (folder / "tape.jsonl").exists():
         raise ConfigError(f"{folder}/tape.jsonl: is missing; copy the whole run folder")
     with run_folder.locked(folder, shared=True):
@@ -290,10 +291,10 @@ def resume(
 
     With `from_round`: in the new folder `out`, which keeps the rounds before it. `named`: the
     user's own tools, servers, hosts and keys in the run. Raises as `orchestrate` does, and
-    ConfigError where one of them is not named.
+    ConfigError where one of them in a stranger's run is not named.
     """
     folder = Path(folder)
-    manifest = trust.checked(run_folder.read_manifest(folder), named, resumed=True)
+    manifest = trust.checked(folder, run_folder.read_manifest(folder), named, resumed=True)
     pools.check(manifest.pool, manifest.options.budget_usd)
     if from_round is not None:
         source = folder
@@ -301,6 +302,7 @@ def resume(
             run_folder.check_round(source, from_round)
             folder = run_folder.create(Path(out) if out else run_folder.default_path())
             run_folder.fork(source, folder, from_round)
+            trust.claim(folder)
         manifest = replace(manifest, task=run_folder.read_manifest(folder).task)
     if timeout_s:
         manifest = replace(manifest, options=replace(manifest.options, timeout_s=timeout_s))

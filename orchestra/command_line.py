@@ -136,7 +136,7 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # group -> flag -> what argpars
         "backends": {
             "metavar": "FILE",
             "type": Path,
-            "help": "a pool of models (see backends.toml); with --resume: where keys may go",
+            "help": "a pool of models (see backends.toml)",
         },
         "perception": {
             "choices": ("endpoint", "local"),
@@ -147,8 +147,7 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # group -> flag -> what argpars
         "tools": {
             **SEVERAL,
             "metavar": "FILE:FUNCTION",
-            "help": "a tool of your own: a typed function with a docstring; repeatable; "
-            "named again for a replay or a resume, as are the next two for a resume",
+            "help": "a tool of your own: a typed function with a docstring; repeatable",
         },
         "mcp": {
             **SEVERAL,

@@ -1,15 +1,21 @@
 """A run folder may be a stranger's: what it names of its user's is used only where the user of this
-program names it again.
+program began that run, or names it again.
 
     tools         files of Python that a replay or a resume loads
     mcp           commands that a resume starts
     allow_hosts   internal hosts that a resume fetches from
     keys          a resume sends them to the addresses of the user's own pool alone
+
+Whose a folder is, its `owner` file tells: the HMAC of run.json with a key that is kept once for
+each user, in $XDG_STATE_HOME. Without that key every folder is a stranger's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hmac
+import os
+import secrets
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,22 +37,23 @@ class Named:
     pool: Pool | None = None  # None: that of the environment
 
 
-def checked(manifest: Manifest, named: Named, resumed: bool) -> Manifest:
-    """The manifest with its tools from the user's own files. Raises ConfigError for what the folder
-    alone, or the user alone, names.
+def checked(folder: Path, manifest: Manifest, named: Named, resumed: bool) -> Manifest:
+    """The manifest with its tools from where the user says they are. Raises ConfigError for what a
+    stranger's folder alone, or the user alone, names.
     """
-    options = manifest.options
+    options, trusted = manifest.options, own(folder)
     files = {Path(spec).name: spec for spec in named.tools}
     tools = tuple(files.get(Path(spec).name, spec) for spec in options.tools)
     sides = [("--tools", tools, named.tools)]
     if resumed:
         sides.append(("--mcp", options.mcp, named.mcp))
         sides.append(("--allow-host", options.allow_hosts, named.allow_hosts))
-        _check_keys(manifest.pool, named.pool)
+        if not trusted:
+            _check_keys(manifest.pool, named.pool)
     theirs = {f"{flag} {shlex.quote(one)}" for flag, stored, _ in sides for one in stored}
     ours = {f"{flag} {shlex.quote(one)}" for flag, _, given in sides for one in given}
-    if lacking := " ".join(sorted(theirs - ours)):
-        said = "the run uses what its user gave it; look at it, and if you trust it, add"
+    if not trusted and (lacking := " ".join(sorted(theirs - ours))):
+        said = "the run is not yours and uses what its user gave it; if you trust it, add"
         raise ConfigError(f"{said} {printable(lacking)}")
     if unknown := " ".join(sorted(ours - theirs)):
         raise ConfigError(f"{unknown}: the run was started without; leave it out")
@@ -65,3 +72,40 @@ def _check_keys(theirs: Pool, ours: Pool | None) -> None:
             where = printable(f"backend {b.name}: {b.api_key_env} would go to {b.base_url}")
             advice = "give the --backends FILE or the OPENAI_BASE_URL of the run if you trust it"
             raise ConfigError(f"{where}, which your pool does not name; {advice}")
+
+
+# ---- whose a folder is ---------------------------------------------------------------------------
+
+
+def claim(folder: Path) -> None:
+    """Mark a new run folder as this user's; where no key can be kept, it stays without a mark."""
+    with contextlib.suppress(OSError, RuntimeError):
+        (folder / "owner").write_text(_mark(folder, _key(make=True)) + "\n", encoding="ascii")
+
+
+def own(folder: Path) -> bool:
+    """This user began the run, and its run.json is as it was written."""
+    try:
+        mark = (folder / "owner").read_text(encoding="ascii").strip()
+        return hmac.compare_digest(mark, _mark(folder, _key()))
+    except (OSError, RuntimeError, ValueError, TypeError):
+        return False
+
+
+def _mark(folder: Path, key: bytes) -> str:
+    return hmac.new(key, (folder / "run.json").read_bytes(), "sha256").hexdigest()
+
+
+def _key(make: bool = False) -> bytes:
+    """The user's key. Raises OSError where there is none, RuntimeError where there is no home."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    file = Path(state, "orchestra-min", "key")
+    if make and not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_name(f"key.{os.getpid()}.{secrets.token_hex(4)}")
+        with open(part, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as new:
+            new.write(secrets.token_bytes(32))
+        with contextlib.suppress(FileExistsError):  # another run was first
+            os.link(part, file)
+        part.unlink()
+    return file.read_bytes()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
 import orchestra_min
+from orchestra import trust
 from orchestra.command_line import parse
 from orchestra.pool import Pool
 from orchestra.run_folder import Options, read_manifest, write_manifest
@@ -39,14 +41,54 @@ def call(tmp_path, monkeypatch, capfd):
 
 
 @pytest.fixture
-def run(endpoint, tmp_path):
+def run(endpoint, tmp_path, monkeypatch):
     """A run with a tool of the user's; its file tells when it is loaded."""
     (tmp_path / "mine.py").write_text(MINE)
     server = endpoint(lambda request: complete("42"))
     options = Options(tools=(f"{tmp_path}/mine.py:f",))
     orchestra_min.orchestrate("?", (), pool_at(server.url), options, tmp_path / "run")
     (tmp_path / "loaded").unlink()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
     return tmp_path / "run"
+
+
+@pytest.mark.parametrize("flag", ["--replay", "--resume"])
+def test_a_run_of_ones_own_needs_nothing_named_again(
+    flag, run, call, monkeypatch, tmp_path_factory
+):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
+    assert call(flag, run)[1] == "42\n"
+    assert (run.parent / "loaded").exists()
+
+
+def test_a_run_json_that_was_changed_is_not_ones_own(run, call, monkeypatch, tmp_path_factory):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
+    with_options(run, mcp=("touch started",))
+    code, _, line = call("--resume", run)
+    assert code == 2 and "--mcp 'touch started'" in line
+    assert not (run.parent / "started").exists()
+
+
+def test_the_key_is_the_users_alone_and_one_for_all_that_start_together(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with ThreadPoolExecutor(8) as pool:
+        keys = list(pool.map(lambda _: trust._key(make=True), range(32)))
+    assert len(set(keys)) == 1 and len(keys[0]) == 32
+    assert [p.name for p in (tmp_path / "orchestra-min").iterdir()] == ["key"]
+    assert (tmp_path / "orchestra-min" / "key").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("state", ["a file", "owner is damaged"])
+def test_without_a_key_or_a_mark_a_folder_is_a_strangers(state, endpoint, tmp_path, monkeypatch):
+    if state == "a file":
+        (tmp_path / "state").touch()
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    server = endpoint(lambda request: complete("42"))
+    orchestra_min.orchestrate("?", (), pool_at(server.url), out=tmp_path / "run")
+    if state != "a file":
+        assert trust.own(tmp_path / "run")
+        (tmp_path / "run" / "owner").write_bytes("ä".encode())
+    assert not trust.own(tmp_path / "run")
 
 
 def with_options(run, **changed):
