@@ -204,7 +204,7 @@ def orchestrate(
     # No half characters on the wire, and no secret of the environment in any file.
     question = scrub(question.encode("utf-8", "replace").decode())
     if workdir:
-        repository.check(Path(workdir))
+        repository.check(Path(workdir), bool(media))
     files = media_files.check([(modality, Path(path)) for modality, path in media])
     folder = run_folder.create(Path(out) if out else run_folder.default_path())
     with run_folder.locked(folder), run_folder.removed_if_unused(folder):
@@ -238,7 +238,7 @@ def compare(
     for method in methods:  # what one of them can not do is said before anything is paid
         orchestrators.make(replace(options, method=method), pool, all_tools())
     if workdir:
-        repository.check(Path(workdir))
+        repository.check(Path(workdir), bool(media))
     folder = run_folder.create(Path(out) if out else run_folder.default_path())
 
     def one(method: str, cancelled: threading.Event) -> Trajectory:

@@ -11,14 +11,21 @@ from pathlib import Path
 from orchestra.vocabulary import ConfigError
 
 
-def check(path: Path) -> None:
-    """Raises ConfigError where `path` is no git repository, or there is no git to compare with."""
+def check(path: Path, with_media: bool = False) -> None:
+    """Raises ConfigError where `path` is no git repository, there is no git to compare with, or the
+    task's files would hide a folder of it.
+    """
     if not path.is_dir():
         raise ConfigError(f"--workdir {path}: there is no such folder; check the path")
     if not (path / ".git").exists():
         raise ConfigError(
             f"--workdir {path}: is no git repository (it has no .git); name its top folder, or "
             "make it one with git init"
+        )
+    if with_media and os.path.lexists(path / "media"):
+        raise ConfigError(
+            f"--workdir {path}: has a media of its own, where sub-agents see the task's files; "
+            "rename it, or ask without files"
         )
     if not shutil.which("git"):
         raise ConfigError("--workdir: needs git on this machine; install it")

@@ -309,3 +309,12 @@ def test_a_work_folder_that_is_no_repository_is_refused_before_anything(
     with pytest.raises(ConfigError, match=told):
         run(endpoint, tmp_path, sub_agent="mini-swe", workdir=tmp_path / name)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_repository_whose_own_folder_the_files_would_hide_is_refused(
+    endpoint, tmp_path, repository
+):
+    (repository / "media").mkdir()
+    with pytest.raises(ConfigError, match="media of its own"):
+        run(endpoint, tmp_path, workdir=repository, media=[("image", CLOCK)])
+    assert not (tmp_path / "run").exists()

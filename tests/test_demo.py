@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 
 import pytest
 
 from orchestra_min import replay
 from tests.conftest import ROOT
+from tools import all_tools
 
 FIXTURES = ROOT / "fixtures"
 RUNS = tomllib.loads((FIXTURES / "runs.toml").read_text())
@@ -24,6 +26,13 @@ def test_a_recorded_run_replays_to_the_byte(name):
     """`replay` raises where any event differs from the record."""
     again = replay(FIXTURES / "runs" / name, parallel=2)
     assert again.calls > 0 and again.paid_usd == 0.0
+
+
+def test_all_six_tools_worked_in_the_recorded_lecture():
+    lines = (FIXTURES / "runs" / "lecture" / "trajectory.jsonl").read_text().splitlines()
+    steps = [row for row in map(json.loads, lines) if row["event"] == "step"]
+    worked = {row["action"] for row in steps if not row["failed"]}
+    assert worked == {*all_tools(), "finish"} and len(worked) == 7
 
 
 def test_every_recorded_run_is_one_of_the_list():
