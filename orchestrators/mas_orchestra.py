@@ -48,9 +48,16 @@ def render_state(state: State, dom: str, mistake: str = "") -> Messages:
 # ---- what the model may say ----------------------------------------------------------------------
 
 
-def parse_decision(reply: str, state: State, dom: str) -> Decision:
-    """y_t: a direct answer, or every agent as a sub-task. Raises ModelMistake, see mas_xml."""
-    graph = parse(reply, dom)
+def parse_decision(reply: str, state: State, dom: str, cut: bool = False) -> Decision:
+    """y_t: a direct answer, or every agent as a sub-task. Raises ModelMistake, see mas_xml; or that
+    the reply was `cut` off at its length limit.
+    """
+    try:
+        graph = parse(reply, dom)
+    except ModelMistake:
+        if not cut:
+            raise
+        raise ModelMistake(say("mistakes", "cut")) from None
     if graph.answer:
         return Complete(graph.answer)
     return delegate(graph, state.task)
@@ -93,7 +100,7 @@ class MasOrchestra:
             return Complete(best_supported_answer(state.history))
         reply = ask(render_state(state, self.dom, mistake))
         try:
-            return parse_decision(reply.text, state, self.dom)
+            return parse_decision(reply.text, state, self.dom, reply.cut)
         except ModelMistake as error:
             if not mistake:
                 raise

@@ -26,10 +26,13 @@ _decoder = json.JSONDecoder()
 _FENCE = re.compile(r"\s*```(?:json)?")
 
 
-def read_call(reply: str, slots: Mapping[str, Collection[str]]) -> tuple[str, str]:
+def read_call(
+    reply: str, slots: Mapping[str, Collection[str]], cut: bool = False
+) -> tuple[str, str]:
     """(tool, slot) of the first usable call; `slots` are those of each tool.
 
-    Raises ModelMistake for what is wrong with the first one, where none is usable.
+    Raises ModelMistake for what is wrong with the first one, where none is usable; or that the reply
+    was `cut` off at its length limit.
     """
     text = reply[:MAX_CHARS].rsplit("</think>", 1)[-1]
     mistakes = []
@@ -38,6 +41,8 @@ def read_call(reply: str, slots: Mapping[str, Collection[str]]) -> tuple[str, st
             return _checked(row, slots)
         except ModelMistake as mistake:
             mistakes.append(mistake)
+    if cut:
+        raise ModelMistake(say("mistakes", "cut"))
     if mistakes:
         raise mistakes[0]
     raise _mistake("no_call", start=repr(text.strip()[:80]))

@@ -101,7 +101,7 @@ class ToolOrchestra:
             return look
         reply = ask(render_state(state, mistake), tools=self.tools)
         try:
-            return self.expert(state, *read_call(reply.text, EXPERT_SLOTS))
+            return self.expert(state, *read_call(reply.text, EXPERT_SLOTS, reply.cut))
         except ModelMistake as error:
             if not mistake:
                 raise

@@ -33,6 +33,12 @@ def completion(text: str, **extra: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def cut_off(text: str) -> dict[str, Any]:
+    """A completion that hit its length limit."""
+    (choice,) = completion(text)["choices"]
+    return completion("", choices=[{**choice, "finish_reason": "length"}])
+
+
 class Endpoint:
     """`respond(request)` answers each POST; every request is kept in `requests`, in order of arrival."""
 

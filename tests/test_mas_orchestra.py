@@ -12,7 +12,7 @@ from orchestra.vocabulary import Price
 from orchestra_min import orchestrate, replay, resume
 from subagents.reasoning import answer_of, majority
 from tests.conftest import ROOT, pool_at
-from tests.scripted import Raw, last_text
+from tests.scripted import Raw, cut_off, last_text
 from tests.test_mas_xml import agent, edge, low
 
 CLOCK = ROOT / "fixtures" / "media" / "clock.png"
@@ -53,6 +53,12 @@ def test_a_graph_runs_and_its_sink_answers(endpoint, tmp_path):
     result, server = run(endpoint, tmp_path, DIAMOND, work=work)
     assert (result.answer, result.fallback, result.rounds, result.calls) == ("joined", False, 1, 4)
     assert told(server)[-1].startswith("join FIRST and SECOND")
+
+
+def test_a_graph_cut_off_at_the_length_limit_is_told_as_cut(endpoint, tmp_path):
+    result, server = run(endpoint, tmp_path, cut_off(DIAMOND[:-40]), DIAMOND)
+    assert "cut off at its length limit" in last_text(server.requests[1])
+    assert not result.fallback and replay(tmp_path / "run").answer == result.answer
 
 
 def test_what_an_answer_contains_is_not_expanded_again(endpoint, tmp_path):

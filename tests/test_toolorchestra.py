@@ -16,7 +16,7 @@ from orchestra.workers import EXPERT_SLOTS
 from orchestra_min import orchestrate, replay
 from orchestrators.tool_calls import read_call
 from tests.conftest import ROOT, pool_at
-from tests.scripted import Raw, completion, last_text
+from tests.scripted import Raw, completion, cut_off, last_text
 from tools import Environment, all_tools, tool
 
 CLOCK = ROOT / "fixtures" / "media" / "clock.png"
@@ -85,6 +85,12 @@ def test_a_reply_without_a_usable_call_is_told_why(reply, told):
     assert told in str(mistake.value)
 
 
+def test_a_call_cut_off_at_the_length_limit_is_told_as_cut():
+    with pytest.raises(ModelMistake, match="cut off at its length limit"):
+        read_call(SEARCH[:40], EXPERT_SLOTS, cut=True)
+    assert read_call(SEARCH + " and so", EXPERT_SLOTS, cut=True) == ("search", "search-1")
+
+
 @pytest.mark.parametrize("piece", ["<tool_call>", "{", "[", '{"a":', "</think>", "x"])
 def test_much_garbage_is_refused_within_a_second(piece):
     started = time.perf_counter()
@@ -132,6 +138,11 @@ def test_an_answer_ends_the_run(endpoint, tmp_path):
     result, server = run(endpoint, tmp_path, ANSWER)
     assert (result.answer, result.fallback, result.rounds, result.calls) == ("42", False, 1, 2)
     assert mains(server)[0] == "Problem: What is it?\n\n\n\nChoose an appropriate tool."
+
+
+def test_a_turn_cut_off_at_the_length_limit_is_told_as_cut(endpoint, tmp_path):
+    result, server = run(endpoint, tmp_path, cut_off(ANSWER[:30]), ANSWER)
+    assert "cut off at its length limit" in mains(server)[1] and not result.fallback
 
 
 def test_the_three_tools_are_declared_with_slots_prices_and_latencies(endpoint, tmp_path):
