@@ -301,7 +301,7 @@ def resume(
         with run_folder.locked(source, shared=True):
             run_folder.check_round(source, from_round)
             folder = run_folder.create(Path(out) if out else run_folder.default_path())
-            run_folder.fork(source, folder, from_round)
+            run_folder.fork(source, folder, from_round, manifest)
             trust.claim(folder)
         manifest = replace(manifest, task=run_folder.read_manifest(folder).task)
     if timeout_s:

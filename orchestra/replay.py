@@ -242,11 +242,21 @@ class Tape(Cassette):  # type: ignore[misc]
             except (KeyError, TypeError, AttributeError):
                 broken = f"{self.file}: entry {number} is not one of a tape"
                 raise TapeMiss(f"{broken}; restore the file from a copy") from None
+        if self.mode == "resume":
+            self._forget_what_was_no_answer()
+
+    def _forget_what_was_no_answer(self) -> None:
+        """It is asked again; but a time-out before an answer was booked, and is met again."""
+        for answers in self._unplayed.values():
+            while answers and not _answered(answers[-1]):
+                answers.pop()
+            kept = [e for e in answers if _answered(e) or _timed_out(e)]
+            answers.clear()
+            answers.extend(kept)
 
     def _index(self, entry: Entry) -> None:
         if "resumed" in entry:  # what was no answer was asked again from here on
-            for key, answers in self._unplayed.items():
-                self._unplayed[key] = deque(filter(_answered, answers))
+            self._forget_what_was_no_answer()
             return
         if "fact" in entry:
             self.facts[entry["fact"]] = entry["value"]
@@ -254,8 +264,7 @@ class Tape(Cassette):  # type: ignore[misc]
         answers = self._unplayed.setdefault((entry["call"], entry["key"]), deque())
         if answers and _tried_again(answers[-1]):
             answers.pop()  # the outcome of the client's next try stands for both
-        if self.mode == "replay" or _answered(entry):
-            answers.append(entry)
+        answers.append(entry)
         self._recorded[entry["call"]].append(entry)
 
     def _keep(self, request: Request, outcome: Entry) -> None:
@@ -315,6 +324,10 @@ def _answered(entry: Entry) -> bool:
         return bool(json.loads(entry["response"]["body"])["choices"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return False
+
+
+def _timed_out(entry: Entry) -> bool:
+    return str(entry.get("error", {}).get("type", "")).endswith("Timeout")
 
 
 def _object(body: str) -> Entry:

@@ -226,11 +226,10 @@ def check_round(path: Path, from_round: int) -> None:
         )
 
 
-def fork(source: Path, target: Path, from_round: int) -> None:
+def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> None:
     """A new run folder that holds the rounds before `from_round` of `source`; later rounds are
     asked anew. Raises ConfigError, and takes `target` away, where it can not be written.
     """
-    manifest = read_manifest(source)
     try:
         whole = (source / name for name in ("media", "blobs", "workdir"))
         for part in (*whole, *(source / "work").glob("r*-t*")):

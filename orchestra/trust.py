@@ -26,6 +26,10 @@ from orchestra.pool_file import from_environment
 from orchestra.run_folder import Manifest
 from orchestra.vocabulary import ConfigError
 
+SENT = "OPENAI_CUSTOM_HEADERS", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"  # by the openai client
+
+KEY_BYTES = 32
+
 
 @dataclass(frozen=True)
 class Named:
@@ -42,6 +46,10 @@ def checked(folder: Path, manifest: Manifest, named: Named, resumed: bool) -> Ma
     stranger's folder alone, or the user alone, names.
     """
     options, trusted = manifest.options, own(folder)
+    if not trusted:
+        _check_links(folder)
+    elif resumed and named.pool not in (None, manifest.pool):
+        raise ConfigError("--backends: the run has the pool that it was started with; leave it out")
     files = {Path(spec).name: spec for spec in named.tools}
     tools = tuple(files.get(Path(spec).name, spec) for spec in options.tools)
     sides = [("--tools", tools, named.tools)]
@@ -60,16 +68,29 @@ def checked(folder: Path, manifest: Manifest, named: Named, resumed: bool) -> Ma
     return replace(manifest, options=replace(options, tools=tools))
 
 
+def _check_links(folder: Path) -> None:
+    """Raises ConfigError where the folder would have a file outside of it read, sent or written."""
+    inside = folder.resolve()
+    for parent, folders, files in os.walk(folder):
+        for path in (Path(parent, name) for name in (*folders, *files)):
+            with contextlib.suppress(OSError, RuntimeError):  # a loop leads nowhere
+                if not path.is_symlink() or path.resolve().is_relative_to(inside):
+                    continue
+            raise ConfigError(f"{path}: the run is not yours and this leads out of it; take it out")
+
+
 def _check_keys(theirs: Pool, ours: Pool | None) -> None:
     """Raises ConfigError where a key would go to an address that the user did not name for it."""
-    keyed = [b for b in theirs.backends if b.api_key_env]
+    more = any(os.environ.get(name) for name in SENT)
+    keyed = [b for b in theirs.backends if b.api_key_env or more]
     if keyed and ours is None:
         with contextlib.suppress(ConfigError):  # no endpoint: no address is named
             ours = from_environment(None)
     known = {(b.base_url, b.api_key_env) for b in ours.backends} if ours else set()
     for b in keyed:
         if (b.base_url, b.api_key_env) not in known:
-            where = printable(f"backend {b.name}: {b.api_key_env} would go to {b.base_url}")
+            what = b.api_key_env or "/".join(SENT)
+            where = printable(f"backend {b.name}: {what} would go to {b.base_url}")
             advice = "give the --backends FILE or the OPENAI_BASE_URL of the run if you trust it"
             raise ConfigError(f"{where}, which your pool does not name; {advice}")
 
@@ -79,7 +100,7 @@ def _check_keys(theirs: Pool, ours: Pool | None) -> None:
 
 def claim(folder: Path) -> None:
     """Mark a new run folder as this user's; where no key can be kept, it stays without a mark."""
-    with contextlib.suppress(OSError, RuntimeError):
+    with contextlib.suppress(OSError, RuntimeError, ValueError):
         (folder / "owner").write_text(_mark(folder, _key(make=True)) + "\n", encoding="ascii")
 
 
@@ -97,15 +118,31 @@ def _mark(folder: Path, key: bytes) -> str:
 
 
 def _key(make: bool = False) -> bytes:
-    """The user's key. Raises OSError where there is none, RuntimeError where there is no home."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    file = Path(state, "orchestra-min", "key")
+    """The user's key. Raises OSError or ValueError where there is none, RuntimeError where there is
+    no home.
+    """
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not state.is_absolute():
+        state = Path.home() / ".local" / "state"
+    file = state / "orchestra-min" / "key"
     if make and not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_name(f"key.{os.getpid()}.{secrets.token_hex(4)}")
+        _make_key(file)
+    key = file.read_bytes()
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"{file}: is damaged")
+    return key
+
+
+def _make_key(file: Path) -> None:
+    """All of it or nothing; of runs that start together, one is first."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_name(f"key.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
         with open(part, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as new:
-            new.write(secrets.token_bytes(32))
-        with contextlib.suppress(FileExistsError):  # another run was first
+            new.write(secrets.token_bytes(KEY_BYTES))
+            new.flush()
+            os.fsync(new.fileno())
+        with contextlib.suppress(FileExistsError):
             os.link(part, file)
-        part.unlink()
-    return file.read_bytes()
+    finally:
+        part.unlink(missing_ok=True)

@@ -6,11 +6,11 @@ Differences from the paper / the released code
    memory noted after it. The paper's prompt has one memory and one observation; the released code
    pairs the memory with the observation before it.
 2. The five-like-patterns rule and the last step are enforced: only `finish` is left. The paper asks
-   for it in the prompt. A tool that was called in the very same way again rests until another call
-   shows something new; after the third time, for good.
-3. A sub-agent with tools has to use one before it may report as done, and one without a main agent
-   has to open each file of the task: small models answer from thin air. Tools that were not
-   assigned are refused, not only left out of the list.
+   for it in the prompt.
+3. A sub-agent with tools has to use one before it may report as done: small models answer from thin
+   air. Tools that were not assigned are refused, not only left out of the list. One without a main
+   agent, with all tools, has to open each file of the task; and a tool that it called again in the
+   very same way rests until another call shows something new, after the third time for good.
 4. An endpoint that fails or a purse that is empty ends this sub-task alone, as a Result with the
    reason.
 5. A sub-agent does not read the whole question, which App. B.3 shows it beside its task: small
@@ -36,6 +36,7 @@ from subagents.react_prompt import (
     exhausted,
     like_patterns,
     render_step,
+    unopened,
 )
 from tools import Environment, Tool, ToolError
 
@@ -54,16 +55,19 @@ def run(
     error = say("react/messages", "out_of_steps", steps=steps)
     try:
         for number in range(1, steps + 1):
-            fresh = [name for name in u.tools or () if name not in exhausted(trace)]
+            fresh = [name for name in u.tools or () if name not in exhausted(u, trace)]
             looped = like_patterns(trace) >= LIKE_PATTERNS or bool(u.tools and not fresh)
             must_finish = number == steps or looped
-            allowed = [] if must_finish else fresh
-            may_finish = not allowed or not _has_to_look(u, env, trace, steps)
-            schema = action_schema([tools[name] for name in allowed], env.task, may_finish)
+            usable = [] if must_finish else [tools[name] for name in fresh]
+            alone = u.agent == "single" and steps - len(trace) > FEW_STEPS
+            unread = unopened(env.task, usable, trace) if alone else []
+            early = len(trace) < TRIES_BEFORE_FINISH and _saw_nothing(u, env, trace)
+            schema = action_schema(usable, env.task, not usable or not (unread or early))
             messages = render_step(u, env.task, tools, trace, steps)
             with env.tape.logical_call(*call, f"s{number}"):
                 reply = env.chat(env.backend, messages, env.purse, schema=("action", schema))
-            step, report = _act(reply, trace, u, env, tools, (*call, f"s{number}"), allowed)
+            allowed = {t.name: t for t in usable}, unread
+            step, report = _act(reply, trace, u, env, tools, (*call, f"s{number}"), *allowed)
             trace.append(step)
             on_step(number, step)
             if report:
@@ -86,7 +90,8 @@ def _act(
     env: Environment,
     tools: Mapping[str, Tool],
     call: Call,
-    allowed: Sequence[str],
+    usable: Mapping[str, Tool],
+    unread: Sequence[str],
 ) -> tuple[Step, dict[str, Any] | None]:
     """One step of Eq. 13, and the parameters of `finish` if that was the action."""
     action, memory = "invalid", ""
@@ -95,13 +100,16 @@ def _act(
         wanted = find_action(reply.text, reply.cut)
         memory, name = as_text(wanted.get("memory")), as_text(wanted["action"])
         params = wanted["params"] if isinstance(wanted.get("params"), dict) else {}
-        known = (*allowed, "finish")
+        known = (*usable, "finish")
         if name not in known:
             key = "unassigned_tool" if name in tools else "bad_action"
             told = {"action": name, "tool": name, "known": ", ".join(known)}
             raise ModelMistake(say("mistakes", key, **told))
         if name == "finish":
-            if _status(params) == "done" and allowed and _saw_nothing(u, env, trace):
+            done = _status(params) == "done"
+            if done and unread:
+                raise ModelMistake(say("mistakes", "unread", files=", ".join(unread)))
+            if done and usable and _saw_nothing(u, env, trace):
                 raise ModelMistake(say("mistakes", "nothing_worked"))
             return Step("finish", params, memory, ""), params or {"result": memory}
         action = name
@@ -109,18 +117,6 @@ def _act(
             return Step(action, params, memory, capped(tools[name](env, params))), None
     except (ModelMistake, ToolError) as failure:
         return Step(action, params, memory, capped(str(failure)), failed=True), None
-
-
-def _has_to_look(u: SubTask, env: Environment, trace: Sequence[Step], steps: int) -> bool:
-    """It is too early to finish: no tool has worked, in the first steps; or, for the agent without
-    a main agent, there is a file that none was tried on, and steps are left for it.
-    """
-    if u.agent == "single" and steps - len(trace) > FEW_STEPS:
-        used = [s for s in trace if s.action in (u.tools or ())]
-        named = {str(value) for s in used for value in s.params.values()}
-        if not named.issuperset(m.name for m in env.task.media):
-            return True
-    return len(trace) < TRIES_BEFORE_FINISH and _saw_nothing(u, env, trace)
 
 
 def _saw_nothing(u: SubTask, env: Environment, trace: Sequence[Step]) -> bool:

@@ -35,7 +35,7 @@ def render_step(
         steps=_steps_done(trace) or say("react/messages", "no_steps"),
         step=len(trace) + 1,
         steps_max=steps,
-        warning=_warning(trace, steps),
+        warning=_warning(u, trace, steps),
     )
     return [
         {"role": "system", "content": render(f"react/{system}", tools=manuals)},
@@ -67,29 +67,40 @@ def _steps_done(trace: Sequence[Step]) -> str:
     )
 
 
-def _warning(trace: Sequence[Step], steps: int) -> str:
+def _warning(u: SubTask, trace: Sequence[Step], steps: int) -> str:
     left = steps - len(trace)  # the next step included
     if left == 1:
         return say("react/messages", "last_step")
     if (times := like_patterns(trace)) >= LIKE_PATTERNS:
         return say("react/messages", "repeated", times=times)
     few = say("react/messages", "few_steps_left", left=left) if left <= FEW_STEPS else ""
-    resting = ", ".join(sorted(exhausted(trace)))
+    resting = ", ".join(sorted(exhausted(u, trace)))
     return (say("react/messages", "same_call", tools=resting) if resting else "") + few
 
 
-def exhausted(trace: Sequence[Step]) -> set[str]:
-    """The tools that were called in the very same way again, since a call last showed something
-    new; and for good, those that were so three times.
+def exhausted(u: SubTask, trace: Sequence[Step]) -> set[str]:
+    """Of the agent without a main agent, which has all tools: those that were called in the very
+    same way again and said the very same, since a call last showed something new; and for good,
+    those that were so three times.
     """
-    calls = [(s.action, s.params) for s in trace]
-    found = {s.action for s in trace if calls.count((s.action, s.params)) >= SAME_CALLS}
+    if u.agent != "single":
+        return set()
+    calls = [(s.action, s.params, s.observation) for s in trace]
+    found = {call[0] for call in calls if calls.count(call) >= SAME_CALLS}
     for n in reversed(range(len(calls))):
         if calls[n] in calls[:n]:
             found.add(trace[n].action)
         elif not trace[n].failed:
             break
     return found - {"invalid", "finish"}
+
+
+def unopened(task: Task, tools: Sequence[Tool], trace: Sequence[Step]) -> list[str]:
+    """The files of the task that one of `tools` can open, and that no tool was tried on."""
+    schemas = [json.dumps(t.schema(task)) for t in tools]
+    tried = {str(value) for s in trace for value in s.params.values()}
+    names = [m.name for m in task.media if m.name not in tried]
+    return [name for name in names if any(json.dumps(name) in schema for schema in schemas)]
 
 
 def like_patterns(trace: Sequence[Step]) -> int:

@@ -253,19 +253,19 @@ def test_a_folder_that_can_not_be_written_is_said(tmp_path):
 
 def test_a_fork_keeps_the_calls_of_the_rounds_before(run, tmp_path):
     rows = tape(run, "r1/main/a1", "r1/t1/s1", "r2/main/a1", "r10/main/a1")
-    fork(run, create(tmp_path / "new"), 2)
+    fork(run, create(tmp_path / "new"), 2, read_manifest(run))
     assert list(read(tmp_path / "new" / "tape.jsonl")) == rows[:2]
 
 
 def test_a_fork_keeps_what_was_learnt_about_the_endpoints(run, tmp_path):
     (run / "tape.jsonl").write_text('{"v": 1, "fact": "small serves", "value": "m"}\n')
-    fork(run, create(tmp_path / "new"), 1)
+    fork(run, create(tmp_path / "new"), 1, read_manifest(run))
     assert next(read(tmp_path / "new" / "tape.jsonl"))["value"] == "m"
 
 
 def test_a_fork_is_of_the_same_question_and_names_its_parent(run, tmp_path):
     tape(run)
-    fork(run, create(tmp_path / "new"), 2)
+    fork(run, create(tmp_path / "new"), 2, read_manifest(run))
     forked = read_manifest(tmp_path / "new")
     assert forked.parent == "run from round 2"
     assert forked.task == read_manifest(run).task
@@ -276,7 +276,7 @@ def test_a_fork_has_the_work_folders_of_the_rounds_before(run, tmp_path):
     tape(run)
     for name in ("r1-t1", "r2-t1", "r10-t1"):
         (run / "work" / name).mkdir(parents=True)
-    fork(run, create(tmp_path / "new"), 2)
+    fork(run, create(tmp_path / "new"), 2, read_manifest(run))
     assert [p.name for p in (tmp_path / "new" / "work").iterdir()] == ["r1-t1"]
 
 
@@ -297,12 +297,12 @@ def test_a_line_that_a_crash_tore_is_left_out_of_a_fork(torn, run, tmp_path):
     rows = tape(run, "r1/main/a1", "r1/t1/s1")
     first, second = (run / "tape.jsonl").read_bytes().splitlines(keepends=True)
     (run / "tape.jsonl").write_bytes(first + torn.encode("latin-1") + b"\n" + second)
-    fork(run, create(tmp_path / "new"), 9)
+    fork(run, create(tmp_path / "new"), 9, read_manifest(run))
     assert list(read(tmp_path / "new" / "tape.jsonl")) == rows
 
 
 def test_a_run_that_was_stopped_before_its_first_call_can_be_forked(run, tmp_path):
-    fork(run, create(tmp_path / "new"), 1)
+    fork(run, create(tmp_path / "new"), 1, read_manifest(run))
     assert (tmp_path / "new" / "tape.jsonl").read_text() == ""
 
 

@@ -58,7 +58,7 @@ def plain_text(body: bytes) -> str:
     charset = "utf-16" if body[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else sys.argv[2]
     try:
         return body.decode(charset or "utf-8", "replace").removeprefix("\ufeff")
-    except LookupError:  # no charset that there is
+    except (LookupError, UnicodeError):  # no charset that there is, or none for this
         return body.decode("utf-8", "replace")
 
 

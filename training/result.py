@@ -61,7 +61,7 @@ def train(a: argparse.Namespace, stage: str, model: Path, name: str, flags: str)
 
 
 def models(a: argparse.Namespace) -> dict[tuple[str, int], Path]:
-    """(arm, seed) -> its model. SFT comes first in the queue, so what waits for it does not block."""
+    """(arm, seed) -> its model. SFT stands first in the queue: what waits for it does not block."""
 
     def sft(seed: int) -> Path:
         return train(a, "sft", a.model, f"sft-{seed}", f"{SFT} --steps {a.sft_steps} --seed {seed}")
@@ -125,9 +125,15 @@ def publish(a: argparse.Namespace, rows: Sequence[dict[str, str | float]]) -> No
     (a.out / "table.md").write_text(table(rows), encoding="utf-8")
     for run in sorted(a.work.glob("*-*/metrics.jsonl")):
         shutil.copy(run, a.out / f"{run.parent.name}.jsonl")
-    for name in ("sft", *REWARD.values()):
-        shutil.copytree(a.work / f"{name}-0/adapter", a.out / f"{name}-0", dirs_exist_ok=True)
-        shutil.copy(a.work / f"{name}-0/metrics.png", a.out / f"{name}-0.png")
+    for name, base in {"sft": a.model.name, **dict.fromkeys(REWARD.values(), "sft-0")}.items():
+        run, target = a.work / f"{name}-0", a.out / f"{name}-0"
+        target.mkdir(exist_ok=True)
+        shutil.copy(run / "adapter/adapter_model.safetensors", target)
+        config = json.loads((run / "adapter/adapter_config.json").read_text(encoding="utf-8"))
+        config["base_model_name_or_path"] = base  # not a path of the machine it was made on
+        text = json.dumps(config, indent=1, sort_keys=True) + "\n"
+        (target / "adapter_config.json").write_text(text, encoding="utf-8")
+        shutil.copy(run / "metrics.png", a.out / f"{name}-0.png")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
