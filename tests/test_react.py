@@ -75,7 +75,8 @@ class SubAgent:
         queue = itertools.chain(replies, itertools.repeat(replies[-1]))
         server = self.endpoint(lambda request: next(queue))
         purse = Purse(fields.pop("limit_usd", None))
-        u = SubTask("t1", "Find it", "It is green", tools=tuple(t.name for t in tools))
+        names, agent = tuple(t.name for t in tools), fields.pop("agent", "")
+        u = SubTask("t1", "Find it", "It is green", tools=names, agent=agent)
         with closing(Tape(self.folder / "tape.jsonl", "record")) as tape:
             pool = pool_at(server.url, **fields)
             env = Environment(
@@ -215,6 +216,44 @@ def test_a_model_that_will_not_finish_is_stopped(sub_agent):
     assert len(sub_agent.requests) == 6
     assert z.status == "partial"
     assert z.error == say("react/messages", "would_not_finish")
+
+
+ALONE = {"agent": "single", "tools": (echo, broken, see)}
+LOOK = act("SeeAction", picture="clock.png")
+
+
+def test_alone_a_tool_that_said_the_very_same_again_rests_until_there_is_news(sub_agent):
+    sub_agent(said("a"), said("a"), said("b"), LOOK, said("b"), finish("x"), **ALONE)
+    offered = ["EchoAction" in names for names in sub_agent.actions_offered()]
+    assert offered == [True, True, False, False, True, True]  # LOOK was the news
+    assert "EchoAction: called again in the very same way" in sub_agent.prompts[2]
+
+
+def test_alone_a_tool_that_said_the_very_same_three_times_is_out(sub_agent):
+    again = said("a"), said("a"), LOOK, said("a"), act("BrokenAction", text="1"), finish("x")
+    sub_agent(*again, **ALONE)
+    offered = ["EchoAction" in names for names in sub_agent.actions_offered()]
+    assert offered == [True, True, False, True, False, False]
+
+
+def test_alone_the_same_call_that_says_something_else_does_not_rest(sub_agent, monkeypatch):
+    said_in_turn = iter(["busy", "here", "more"])
+    monkeypatch.setattr(react, "capped", lambda text: next(said_in_turn))
+    sub_agent(said("a"), said("a"), LOOK, finish("x"), **ALONE)
+    assert all("EchoAction" in names for names in sub_agent.actions_offered())
+
+
+def test_alone_it_opens_each_file_before_it_is_done(sub_agent):
+    """Told in words too: an endpoint may take no schema."""
+    z = sub_agent(said("a"), finish("from thin air"), LOOK, finish("seen"), **ALONE)
+    assert ["finish" in names for names in sub_agent.actions_offered()] == [False] * 3 + [True]
+    assert say("mistakes", "unread", files="clock.png") in sub_agent.prompts[2]
+    assert z.answer == "seen"
+
+
+def test_alone_a_file_that_no_tool_left_can_open_does_not_hold_it(sub_agent):
+    z = sub_agent(said("a"), finish("x"), agent="single", tools=(echo, broken))
+    assert (z.answer, len(sub_agent.requests)) == ("x", 2)
 
 
 def test_the_last_step_leaves_only_finish(sub_agent):

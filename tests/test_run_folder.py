@@ -309,7 +309,7 @@ def test_a_run_that_was_stopped_before_its_first_call_can_be_forked(run, tmp_pat
 def test_a_fork_that_can_not_be_written_is_said_and_taken_away(run, tmp_path):
     target = create(tmp_path / "new")
     (target / "media").write_text("in the way")
-    assert f"{target}: can not be written (" in refusal(fork, run, target, 2)
+    assert f"{target}: can not be written (" in refusal(fork, run, target, 2, read_manifest(run))
     assert not target.exists()
 
 

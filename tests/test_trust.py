@@ -78,14 +78,17 @@ def test_the_key_is_the_users_alone_and_one_for_all_that_start_together(tmp_path
     assert (tmp_path / "orchestra-min" / "key").stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("state", ["a file", "owner is damaged"])
+@pytest.mark.parametrize("state", ["a file", "owner is damaged", "key is cut"])
 def test_without_a_key_or_a_mark_a_folder_is_a_strangers(state, endpoint, tmp_path, monkeypatch):
     if state == "a file":
         (tmp_path / "state").touch()
+    if state != "owner is damaged":
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     server = endpoint(lambda request: complete("42"))
     orchestra_min.orchestrate("?", (), pool_at(server.url), out=tmp_path / "run")
-    if state != "a file":
+    if state == "key is cut":
+        (tmp_path / "state/orchestra-min/key").write_bytes(b"")
+    elif state != "a file":
         assert trust.own(tmp_path / "run")
         (tmp_path / "run" / "owner").write_bytes("ä".encode())
     assert not trust.own(tmp_path / "run")
@@ -130,6 +133,32 @@ def test_a_tool_that_the_run_does_not_have_is_said(run, call):
     both = "--tools", f"{run.parent}/mine.py:f", "--tools", "other.py:g"
     code, _, line = call("--replay", run, *both)
     assert code == 2 and "--tools other.py:g: the run was started without; leave it out" in line
+
+
+def test_what_leads_out_of_a_strangers_folder_is_refused(run, call):
+    (run.parent / "bashrc").write_text("mine\n")
+    (run / "trajectory.jsonl").unlink()
+    (run / "trajectory.jsonl").symlink_to(run.parent / "bashrc")
+    code, _, line = call("--resume", run, "--tools", f"{run.parent}/mine.py:f")
+    assert code == 2 and "trajectory.jsonl: the run is not yours and this leads out of it" in line
+    assert (run.parent / "bashrc").read_text() == "mine\n"
+
+
+def test_a_fork_keeps_the_tools_that_the_user_named(run, call):
+    evil = run.parent / "evil"
+    evil.mkdir()
+    (evil / "mine.py").write_text(MINE)
+    with_options(run, tools=(f"{evil}/mine.py:f",))
+    flags = "--from-round", "1", "--out", "fork", "--tools", f"{run.parent}/mine.py:f"
+    assert call("--resume", run, *flags)[1] == "42\n"
+    assert call("--replay", "fork")[1] == "42\n"
+    assert not (evil / "loaded").exists()
+
+
+def test_headers_of_the_environment_go_to_no_strangers_endpoint(run, call, monkeypatch):
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Gateway: a-secret-of-this-test")
+    line = call("--resume", run, "--tools", f"{run.parent}/mine.py:f")[2]
+    assert "OPENAI_CUSTOM_HEADERS" in line and "would go to" in line
 
 
 COST = "cost unknown: the pool has no price for a model that was used\n"
