@@ -112,7 +112,7 @@ class Trainer:
         totals = Totals(**ranks.summed(counted))
         if not totals.tokens:  # every group was of equals: there is nothing to step on
             return dict.fromkeys(("loss", *MEANS, "grad_norm"), 0.0)
-        parts = chunks(samples, self.o.micro_batch)
+        parts = chunks(samples, self.o.micro_batch if self.policy.packs else 1)
         before = [self.before(part) for part in parts]
         for _ in range(self.o.iterations):
             sums = [self.learn(part, *b, totals) for part, b in zip(parts, before, strict=True)]

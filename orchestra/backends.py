@@ -71,7 +71,7 @@ class Chat:
         most = backend.cost_usd(bound, limit or DEFAULT_OUTPUT_TOKENS)
         unsaid = most if most == 0 or purse.limit_usd is not None else None  # without a count
         played = self.tape.mode == "replay"
-        again = partial(purse.charge_in_vain, most, played)
+        again = partial(purse.charge_in_vain, most, played=played)
         try:
             answer = self._negotiated(backend, body, wanted, tools, limit, refuses, again)
         except TimedOut:
@@ -92,7 +92,7 @@ class Chat:
         tools: Sequence[Mapping[str, Any]],
         limit: int | None,
         refuses: str,
-        again: Callable[[], bool],
+        again: Callable[..., bool],
     ) -> httpx2.Response:
         """The answer to the request; where the endpoint refuses a field, to one without it. What it
         refuses is learned once that answer is in.
@@ -180,7 +180,7 @@ class Chat:
         return client(backend.base_url, key or NO_KEY, self.timeout_s)
 
     def _post(
-        self, backend: Backend, body: Mapping[str, Any], again: Callable[[], bool]
+        self, backend: Backend, body: Mapping[str, Any], again: Callable[..., bool]
     ) -> httpx2.Response:
         assert current_call() is not None, "every call of ours has a name"
         one, kind = self._client(backend), httpx2.Response
@@ -209,14 +209,15 @@ class Chat:
         return EndpointError(f"{where}: refused with status {status} ({said}); {advice}")
 
 
-def _in_tries(ask: Callable[[], T], again: Callable[[], bool] = lambda: True) -> T:
-    """What `ask` returns; after a time-out it is tried RETRIES times more, while `again()`."""
+def _in_tries(ask: Callable[[], T], again: Callable[..., bool] = lambda sent: True) -> T:
+    """What `ask` returns; after a time-out it is tried RETRIES times more, while `again(sent=)`."""
     left = RETRIES
     while True:
         try:
             return ask()
-        except openai.APITimeoutError:
-            if not again() or not left:
+        except openai.APITimeoutError as failure:
+            never = httpx2.ConnectTimeout, httpx2.PoolTimeout  # nothing was asked
+            if not again(sent=not isinstance(failure.__cause__, never)) or not left:
                 raise
             left -= 1
 

@@ -54,11 +54,11 @@ class Purse:
         self.spent_usd = add_usd(self.spent_usd, cost_usd)
         self.paid_usd = self.paid_usd if played else add_usd(self.paid_usd, cost_usd)
 
-    def charge_in_vain(self, most_usd: float | None, played: bool) -> bool:
-        """Under a limit, book a try that timed out: it may be on the bill. Whether the rest is
-        enough for one more.
+    def charge_in_vain(self, most_usd: float | None, sent: bool, played: bool) -> bool:
+        """Under a limit, book a try that was sent and timed out: it may be on the bill. Whether the
+        rest is enough for one more.
         """
-        if self.limit_usd is not None:
+        if sent and self.limit_usd is not None:
             self.charge(most_usd, played)
         return self.affords(most_usd)
 

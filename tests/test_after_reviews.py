@@ -201,7 +201,7 @@ def test_an_answer_after_a_time_out_costs_them_both(endpoint, tmp_path):
         return "fine"
 
     server = endpoint(late_once)
-    for mode in ("record", "replay"):
+    for mode in ("record", "resume", "replay"):
         purse = Purse(1.0)
         with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
             assert ask(tape, server.url, purse, timeout_s=0.2) == "fine"
@@ -313,7 +313,7 @@ def test_a_picture_of_odd_sides_is_read_in_little_memory(monkeypatch):
 
     monkeypatch.setattr(image, "_ocr", lambda quick: Engine())
     image.read_text(Image.new("RGB", (2000, 1)))
-    assert seen == [(166, 2000, 3)]
+    assert seen == [(500, 2000, 3)]
 
 
 def test_a_work_folder_is_whole_or_not_there(tmp_path):

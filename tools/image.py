@@ -36,6 +36,7 @@ MAX_DECODED_BYTES = 256 << 20  # of one frame in memory; JPEG is made smaller wh
 AS_IT_IS = ("PNG", "JPEG", "WEBP", "GIF")  # what endpoints take
 LOSSY = ("JPEG", "MPO", "WEBP", "HEIF", "AVIF")
 _ocr_turn, _making = threading.Lock(), threading.Lock()
+_frame_turn = threading.BoundedSemaphore(2)  # each takes up to 150 MiB
 
 
 class Picture(NamedTuple):
@@ -175,7 +176,7 @@ def read_text(image: Image.Image, quick: bool = False) -> list[str]:
         size = max(image.width, least), max(image.height, least)
         image = ImageOps.pad(image, size, color="white")
     pixels = numpy.ascontiguousarray(numpy.asarray(image)[:, :, ::-1])  # (height, width, BGR)
-    with contextlib.nullcontext() if quick else _ocr_turn:
+    with _frame_turn if quick else _ocr_turn:
         result = _engine(quick)(pixels)
     return [str(line) for line in result.txts or ()]
 

@@ -17,7 +17,7 @@ from tools.frames import Frame, frames
 
 MOST_FRAMES = 16
 NOISE = 24  # of 255, a pixel
-READERS = 2  # frames read side by side; each takes up to 150 MiB
+READERS = 2  # frames of one video read side by side
 
 
 @tool("VideoAnalysisAction", "vid")

@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     length.add_argument("--epochs", type=float, default=5.0, help="(%(default)g)")
     length.add_argument("--batch", type=int, default=24, help="examples a step (%(default)s)")
     length.add_argument("--micro-batch", type=int, default=8, metavar="N",
-                        help="sequences in one forward pass (%(default)s)")  # fmt: skip
+                        help="completions of a prompt, one forward pass (%(default)s)")  # fmt: skip
     length.add_argument("--max-prompt", type=int, default=24_576, metavar="TOKENS")
     length.add_argument(
         "--max-tokens", type=int, default=4096, help="of a completion (%(default)s)"

@@ -67,6 +67,7 @@ class Policy:
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
             model.enable_input_require_grads()
+        self.packs = can_pack(model.config)
         self.model: Any = with_adapter(model, lora_rank) if lora_rank else model
         self.model.train()
         self.frozen: Any = None
@@ -105,8 +106,8 @@ class Policy:
             yield
 
     def score(self, prompt: Ids, completions: Sequence[Ids], temperature: float) -> Scored:
-        """log pi_theta of N completions of one prompt. Packed: the prompt is read once, each
-        completion after it, and none sees another.
+        """log pi_theta of N completions of one prompt; of a model that does not pack, of one.
+        Packed: the prompt is read once, each completion after it, and none sees another.
         """
         return self._score(self.model, prompt, completions, temperature)
 
@@ -153,6 +154,13 @@ class Policy:
             self.model.save_pretrained(folder, state_dict=narrow)
             if not self.lora_rank:
                 self.tokenizer.save_pretrained(folder)
+
+
+def can_pack(config: Any) -> bool:
+    """Whether the model keeps to a mask of ours: attention to all that it shows, in every layer."""
+    layers = set(getattr(config, "layer_types", None) or ["full_attention"])
+    window = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+    return layers == {"full_attention"} and not window and config._attn_implementation == "sdpa"
 
 
 def packed(prompt: int, there: Tensor) -> tuple[Tensor, Tensor, Tensor]:

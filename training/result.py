@@ -48,15 +48,16 @@ COLUMNS = {
 
 
 def train(a: argparse.Namespace, stage: str, model: Path, name: str, flags: str) -> Path:
-    """A run of train_da_grpo.py, or what is left of it. Returns the folder of its model."""
+    """A run of train_da_grpo.py, or what is left of it: one with other flags is refused there.
+    Returns the folder of its model.
+    """
     out: Path = a.work / name
-    if not (out / "metrics.png").exists():  # the last thing that a run writes
-        paths = ["--model", model, "--data", a.work / "data/train.jsonl", "--out", out]
-        rest = [*flags.split(), *(["--resume"] if out.exists() else [])]
-        threads = str(max(1, (os.cpu_count() or 1) // a.workers))
-        environment = {**os.environ, "OMP_NUM_THREADS": threads}
-        command = [sys.executable, SCRIPT, "--stage", stage, *paths, *rest]
-        subprocess.run(command, check=True, env=environment)
+    paths = ["--model", model, "--data", a.work / "data/train.jsonl", "--out", out]
+    rest = [*flags.split(), *(["--resume"] if (out / "options.json").exists() else [])]
+    threads = str(max(1, (os.cpu_count() or 1) // a.workers))
+    environment = {**os.environ, "OMP_NUM_THREADS": threads}
+    command = [sys.executable, SCRIPT, "--stage", stage, *paths, *rest]
+    subprocess.run(command, check=True, env=environment)
     return out / "model"
 
 
@@ -123,8 +124,8 @@ def publish(a: argparse.Namespace, rows: Sequence[dict[str, str | float]]) -> No
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (a.out / "results.jsonl").write_text(text, encoding="utf-8")
     (a.out / "table.md").write_text(table(rows), encoding="utf-8")
-    for run in sorted(a.work.glob("*-*/metrics.jsonl")):
-        shutil.copy(run, a.out / f"{run.parent.name}.jsonl")
+    for name in (f"{kind}-{n}" for kind in ("sft", *REWARD.values()) for n in range(a.seeds)):
+        shutil.copy(a.work / name / "metrics.jsonl", a.out / f"{name}.jsonl")
     for name, base in {"sft": a.model.name, **dict.fromkeys(REWARD.values(), "sft-0")}.items():
         run, target = a.work / f"{name}-0", a.out / f"{name}-0"
         target.mkdir(exist_ok=True)
@@ -137,6 +138,7 @@ def publish(a: argparse.Namespace, rows: Sequence[dict[str, str | float]]) -> No
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code, that of train_da_grpo.py where it fails."""
     parser = argparse.ArgumentParser(
         prog="python -m training.result",
         description=__doc__,
@@ -155,7 +157,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         minigaia.main(["--n", "2000", "--out", str(a.work / "data")])
     examples = read(a.work / "data/held_out.jsonl")[: a.held_out]
     rows: list[dict[str, str | float]] = []
-    for (arm, seed), model in models(a).items():
+    try:
+        trained = models(a)
+    except subprocess.CalledProcessError as error:  # it has said why
+        return error.returncode
+    for (arm, seed), model in trained.items():
         rows.append({"arm": arm, "seed": seed, **measure(model, examples)})
         figures = ", ".join(f"{c} {rows[-1][c]:.3f}" for c in COLUMNS)
         print(f"{arm}, seed {seed}: {figures}", flush=True)
