@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextvars import Context
@@ -51,13 +52,16 @@ class Server:
         try:
             from anyio.from_thread import start_blocking_portal
             from mcp import Client, MCPError, StdioServerParameters
+            from mcp.client.stdio import stdio_client
         except ImportError:
             raise ConfigError("--mcp: the mcp package is not installed; pip install mcp") from None
         program, *arguments = shlex.split(self.command) or [""]
         self._portal = self._running.enter_context(start_blocking_portal())
-        client = Client(
-            StdioServerParameters(command=program, args=arguments), read_timeout_seconds=TIMEOUT_S
-        )
+        said_by_server = (
+            sys.__stderr__ or sys.stderr
+        )  # the process's own, whatever stands in for it
+        asked = StdioServerParameters(command=program, args=arguments)
+        client = Client(stdio_client(asked, errlog=said_by_server), read_timeout_seconds=TIMEOUT_S)
         try:
             self._client = self._running.enter_context(
                 self._portal.wrap_async_context_manager(client)

@@ -98,9 +98,9 @@ def test_bash_has_process_substitution(program):
 
 def test_a_program_that_takes_too_long_is_stopped_and_what_it_printed_is_seen(program):
     started = time.monotonic()
-    seen = program("print('so far')\nimport time\ntime.sleep(60)", timeout_s=0.7)
-    assert seen == "so far\n[stopped: the program took longer than 0.7 s]"
-    assert time.monotonic() - started < 5
+    seen = program("print('so far')\nimport time\ntime.sleep(60)", timeout_s=2)
+    assert seen == "so far\n[stopped: the program took longer than 2 s]"
+    assert time.monotonic() - started < 8
 
 
 def test_a_program_that_stops_itself_is_ended(program):

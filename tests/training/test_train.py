@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from tests.conftest import ROOT  # noqa: E402
 from tests.training import driver  # noqa: E402, F401  (its reward)
 from training import checkpoint, options, schedule  # noqa: E402
 from training.metrics import read as read_metrics  # noqa: E402
-from training.policy import Policy  # noqa: E402
+from training.policy import Policy, can_pack  # noqa: E402
 from training.rollouts import LocalRollouts  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
@@ -182,6 +183,22 @@ def test_the_gradient_of_a_packed_group_is_the_sum_of_those_of_its_sequences(
     assert len(packed) == len(policy.parameters()) and any(g.abs().max() > 0 for g in packed)
     torch.testing.assert_close(packed, gradient(*([c] for c in COMPLETIONS)))
     policy.model.zero_grad()
+
+
+@pytest.mark.parametrize(
+    ("changed", "packs"),
+    [
+        ({}, True),
+        ({"sliding_window": 16}, False),
+        ({"sliding_window": 16, "use_sliding_window": False}, True),
+        ({"layer_types": ["full_attention", "linear_attention"]}, False),
+        ({"_attn_implementation": "eager"}, False),
+    ],
+)
+def test_a_model_with_its_own_idea_of_attention_is_not_packed(
+    changed: dict[str, Any], packs: bool
+) -> None:
+    assert can_pack(SimpleNamespace(**{"_attn_implementation": "sdpa", **changed})) is packs
 
 
 def test_the_reference_is_the_model_with_its_adapter_off(policy: Policy, tiny: Tiny) -> None:
