@@ -119,14 +119,16 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def publish(a: argparse.Namespace, rows: Sequence[dict[str, str | float]]) -> None:
-    """The table, the figures of each arm and seed, every run's metrics, and seed 0's adapters."""
+    """The table, the figures of each arm and seed, every run's metrics, and the adapters of seed 0:
+    DA-GRPO's, and SFT's that it stands on.
+    """
     a.out.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (a.out / "results.jsonl").write_text(text, encoding="utf-8")
     (a.out / "table.md").write_text(table(rows), encoding="utf-8")
     for name in (f"{kind}-{n}" for kind in ("sft", *REWARD.values()) for n in range(a.seeds)):
         shutil.copy(a.work / name / "metrics.jsonl", a.out / f"{name}.jsonl")
-    for name, base in {"sft": a.model.name, **dict.fromkeys(REWARD.values(), "sft-0")}.items():
+    for name, base in (("sft", a.model.name), (REWARD["DA-GRPO"], "sft-0")):
         run, target = a.work / f"{name}-0", a.out / f"{name}-0"
         target.mkdir(exist_ok=True)
         shutil.copy(run / "adapter/adapter_model.safetensors", target)
