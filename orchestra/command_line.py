@@ -136,7 +136,7 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # group -> flag -> what argpars
         "backends": {
             "metavar": "FILE",
             "type": Path,
-            "help": "a pool of models (see backends.toml)",
+            "help": "a pool of models (see backends.toml); a run that is resumed keeps its own",
         },
         "perception": {
             "choices": ("endpoint", "local"),

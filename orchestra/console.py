@@ -108,15 +108,8 @@ def failure(error: BaseException, folder: Path, a: Arguments) -> str:
     if a.compare and (idle := ", ".join(m for m in left if m not in begun)):
         said += f"; not run: {idle}"
     runs = " or ".join(shlex.quote(str(path)) for path in begun.values())
-    again = f"; go on with: python orchestra_min.py --resume {runs}{_named_flags(a)}"
+    again = f"; go on with: python orchestra_min.py --resume {runs}"
     return said + again if runs else said
-
-
-def _named_flags(a: Arguments) -> str:
-    """What a resume must be told again: see orchestra/trust.py."""
-    lists = {"tools": a.tools, "mcp": a.mcp, "allow-host": a.allow_host}
-    lists["backends"] = [str(a.backends)] if a.backends else []
-    return "".join(f" --{k} {shlex.quote(one)}" for k, given in lists.items() for one in given)
 
 
 def _say(text: str) -> None:

@@ -48,8 +48,6 @@ def checked(folder: Path, manifest: Manifest, named: Named, resumed: bool) -> Ma
     options, trusted = manifest.options, own(folder)
     if not trusted:
         _check_links(folder)
-    elif resumed and named.pool not in (None, manifest.pool):
-        raise ConfigError("--backends: the run has the pool that it was started with; leave it out")
     files = {Path(spec).name: spec for spec in named.tools}
     tools = tuple(files.get(Path(spec).name, spec) for spec in options.tools)
     sides = [("--tools", tools, named.tools)]

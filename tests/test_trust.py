@@ -184,7 +184,7 @@ def test_a_key_goes_to_no_address_that_only_the_folder_names(endpoint, tmp_path,
     )
 
 
-def test_the_line_that_resumes_names_it_all_again(endpoint, call, tmp_path):
+def test_the_line_that_resumes_is_enough(endpoint, call, tmp_path):
     answers = iter([delegate("look"), finish("seen"), Raw(401, {}), complete("42")])
     server = endpoint(lambda request: next(answers))
     (tmp_path / "mine.py").write_text(MINE)
