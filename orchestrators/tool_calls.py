@@ -31,8 +31,8 @@ def read_call(
 ) -> tuple[str, str]:
     """(tool, slot) of the first usable call; `slots` are those of each tool.
 
-    Raises ModelMistake for what is wrong with the first one, where none is usable; or that the reply
-    was `cut` off at its length limit.
+    Raises ModelMistake for what is wrong with the first one, where none is usable; or that the
+    reply was `cut` off at its length limit.
     """
     text = reply[:MAX_CHARS].rsplit("</think>", 1)[-1]
     mistakes = []
