@@ -193,13 +193,16 @@ def test_ctrl_c_keeps_the_rows_that_are_there_and_says_what_was_not_run(endpoint
 
 def test_ctrl_c_side_by_side_ends_soon_and_every_run_goes_on(endpoint, tmp_path):
     """What was answered is on the tapes and not asked again; calls in flight are."""
-    held, seen, numbers = threading.Event(), [], itertools.count(1)
+    held, first = threading.Event(), threading.Barrier(4)
+    seen, numbers = [], itertools.count(1)
 
     def respond_held(request):
         number = next(numbers)
         seen.append(request)
         if number > 4:
             held.wait(120)  # far longer than the slowest start of the code tool
+        else:
+            first.wait(60)  # of each method: none gets ahead of the others
         return respond(request)
 
     server = endpoint(respond_held)
