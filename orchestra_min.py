@@ -303,7 +303,7 @@ def resume(
             folder = run_folder.create(Path(out) if out else run_folder.default_path())
             run_folder.fork(source, folder, from_round, manifest)
             trust.claim(folder)
-        manifest = replace(manifest, task=run_folder.read_manifest(folder).task)
+        manifest = run_folder.read_manifest(folder)
     if timeout_s:
         manifest = replace(manifest, options=replace(manifest.options, timeout_s=timeout_s))
     run_folder.check_space(folder)

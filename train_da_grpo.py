@@ -47,7 +47,7 @@ from training.metrics import Metrics, Row, draw, outcomes
 from training.options import settle
 from training.policy import Ids, Policy, merged, text_of
 from training.preparation import make_reward, make_rollouts, prepared
-from training.rewards import Scores
+from training.rewards import Reward, Scores
 from training.rollouts import Group, Rollouts
 from training.schedule import batch_of, learning_rate, seeds
 
@@ -165,17 +165,24 @@ class Trainer:
     # ---- held-out examples -----------------------------------------------------------------------
 
     def evaluate(self, examples: Sequence[Example], rollouts: Rollouts) -> Row:
-        """The reward of the likeliest decision in each state."""
-        share = ranks.mine(examples)
-        prompts = [self.policy.encode(e.messages) for e in share]
-        dice = ranks.mine(seeds(self.o.seed, "eval", 0, len(examples)))
-        groups = rollouts.sample(prompts, dice, 1, 0.0)
-        scores = [self.reward(e, g.texts) for e, g in zip(share, groups, strict=True)]
-        row = outcomes(scores, [g.ids for g in groups], self.policy.eos)
+        """What `likeliest` gives, by its names in the metrics."""
+        row = likeliest(self.policy, self.reward, examples, rollouts, self.o.seed)
         return {f"eval/{name}": value for name, value in row.items()}
 
 
 MEANS = ("kl", "clipped", "entropy", "mismatch", "capped")  # over the tokens of a step
+
+
+def likeliest(
+    policy: Policy, reward: Reward, examples: Sequence[Example], rollouts: Rollouts, seed: int = 0
+) -> Row:
+    """The reward of the likeliest decision in each state, and its dimensions, as means."""
+    share = ranks.mine(examples)
+    prompts = [policy.encode(e.messages) for e in share]
+    dice = ranks.mine(seeds(seed, "eval", 0, len(examples)))
+    groups = rollouts.sample(prompts, dice, 1, 0.0)
+    scores = [reward(e, g.texts) for e, g in zip(share, groups, strict=True)]
+    return outcomes(scores, [g.ids for g in groups], policy.eos)
 
 
 # ---- parts of a step -----------------------------------------------------------------------------

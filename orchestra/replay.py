@@ -327,7 +327,9 @@ def _answered(entry: Entry) -> bool:
 
 
 def _timed_out(entry: Entry) -> bool:
-    return str(entry.get("error", {}).get("type", "")).endswith("Timeout")
+    """Whether it is a time-out of httpx2, after which it is Chat that tries again."""
+    error = entry.get("error")
+    return error is not None and error["library"] == "httpx2" and error["type"].endswith("Timeout")
 
 
 def _object(body: str) -> Entry:
@@ -340,9 +342,7 @@ def _object(body: str) -> Entry:
 
 
 def _tried_again(entry: Entry) -> bool:
-    """Whether the client itself tries again, under the same key, after this outcome. After a
-    time-out of httpx2 it is Chat that does, in a replay too.
-    """
-    if error := entry.get("error"):
-        return error["library"] != "httpx2" or not error["type"].endswith("Timeout")
+    """Whether the client itself tries again, under the same key, after this outcome."""
+    if "error" in entry:
+        return not _timed_out(entry)
     return entry.get("response", {}).get("status", {}).get("code") in RETRYABLE

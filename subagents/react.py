@@ -55,7 +55,8 @@ def run(
     error = say("react/messages", "out_of_steps", steps=steps)
     try:
         for number in range(1, steps + 1):
-            fresh = [name for name in u.tools or () if name not in exhausted(u, trace)]
+            resting = exhausted(u, trace)
+            fresh = [name for name in u.tools or () if name not in resting]
             looped = like_patterns(trace) >= LIKE_PATTERNS or bool(u.tools and not fresh)
             must_finish = number == steps or looped
             usable = [] if must_finish else [tools[name] for name in fresh]
@@ -63,11 +64,11 @@ def run(
             unread = unopened(env.task, usable, trace) if alone else []
             early = len(trace) < TRIES_BEFORE_FINISH and _saw_nothing(u, env, trace)
             schema = action_schema(usable, env.task, not usable or not (unread or early))
-            messages = render_step(u, env.task, tools, trace, steps)
+            messages = render_step(u, env.task, tools, trace, steps, resting)
             with env.tape.logical_call(*call, f"s{number}"):
                 reply = env.chat(env.backend, messages, env.purse, schema=("action", schema))
-            allowed = {t.name: t for t in usable}, unread
-            step, report = _act(reply, trace, u, env, tools, (*call, f"s{number}"), *allowed)
+            at = (*call, f"s{number}")
+            step, report = _act(reply, trace, u, env, tools, at, usable, unread)
             trace.append(step)
             on_step(number, step)
             if report:
@@ -90,7 +91,7 @@ def _act(
     env: Environment,
     tools: Mapping[str, Tool],
     call: Call,
-    usable: Mapping[str, Tool],
+    usable: Sequence[Tool],
     unread: Sequence[str],
 ) -> tuple[Step, dict[str, Any] | None]:
     """One step of Eq. 13, and the parameters of `finish` if that was the action."""
@@ -100,7 +101,7 @@ def _act(
         wanted = find_action(reply.text, reply.cut)
         memory, name = as_text(wanted.get("memory")), as_text(wanted["action"])
         params = wanted["params"] if isinstance(wanted.get("params"), dict) else {}
-        known = (*usable, "finish")
+        known = (*(t.name for t in usable), "finish")
         if name not in known:
             key = "unassigned_tool" if name in tools else "bad_action"
             told = {"action": name, "tool": name, "known": ", ".join(known)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from orchestra.prompts import render, say
@@ -20,7 +20,12 @@ Messages = list[dict[str, Any]]
 
 
 def render_step(
-    u: SubTask, task: Task, tools: Mapping[str, Tool], trace: Sequence[Step], steps: int
+    u: SubTask,
+    task: Task,
+    tools: Mapping[str, Tool],
+    trace: Sequence[Step],
+    steps: int,
+    resting: Collection[str],
 ) -> Messages:
     """The messages of the next step of `trace`; one without a main agent has prompts of its own."""
     system, user = (
@@ -35,7 +40,7 @@ def render_step(
         steps=_steps_done(trace) or say("react/messages", "no_steps"),
         step=len(trace) + 1,
         steps_max=steps,
-        warning=_warning(u, trace, steps),
+        warning=_warning(trace, steps, resting),
     )
     return [
         {"role": "system", "content": render(f"react/{system}", tools=manuals)},
@@ -67,15 +72,15 @@ def _steps_done(trace: Sequence[Step]) -> str:
     )
 
 
-def _warning(u: SubTask, trace: Sequence[Step], steps: int) -> str:
+def _warning(trace: Sequence[Step], steps: int, resting: Collection[str]) -> str:
     left = steps - len(trace)  # the next step included
     if left == 1:
         return say("react/messages", "last_step")
     if (times := like_patterns(trace)) >= LIKE_PATTERNS:
         return say("react/messages", "repeated", times=times)
     few = say("react/messages", "few_steps_left", left=left) if left <= FEW_STEPS else ""
-    resting = ", ".join(sorted(exhausted(u, trace)))
-    return (say("react/messages", "same_call", tools=resting) if resting else "") + few
+    names = ", ".join(sorted(resting))
+    return (say("react/messages", "same_call", tools=names) if names else "") + few
 
 
 def exhausted(u: SubTask, trace: Sequence[Step]) -> set[str]:

@@ -31,12 +31,13 @@ QUICK = {  # RapidOCR for frames, read side by side: a second thread in one cost
     "EngineConfig.onnxruntime.intra_op_num_threads": 1,
     "EngineConfig.onnxruntime.enable_cpu_mem_arena": True,  # keeps its memory from frame to frame
 }
+FRAMES_AT_ONCE = 2  # of all videos that are being read; each takes up to 150 MiB
 MAX_RATIO = 4  # of the sides of a picture that is read; a longer one is padded
 MAX_DECODED_BYTES = 256 << 20  # of one frame in memory; JPEG is made smaller while it is decoded
 AS_IT_IS = ("PNG", "JPEG", "WEBP", "GIF")  # what endpoints take
 LOSSY = ("JPEG", "MPO", "WEBP", "HEIF", "AVIF")
 _ocr_turn, _making = threading.Lock(), threading.Lock()
-_frame_turn = threading.BoundedSemaphore(2)  # each takes up to 150 MiB
+_frame_turn = threading.BoundedSemaphore(FRAMES_AT_ONCE)
 
 
 class Picture(NamedTuple):

@@ -57,11 +57,9 @@ class Server:
             raise ConfigError("--mcp: the mcp package is not installed; pip install mcp") from None
         program, *arguments = shlex.split(self.command) or [""]
         self._portal = self._running.enter_context(start_blocking_portal())
-        said_by_server = (
-            sys.__stderr__ or sys.stderr
-        )  # the process's own, whatever stands in for it
-        asked = StdioServerParameters(command=program, args=arguments)
-        client = Client(stdio_client(asked, errlog=said_by_server), read_timeout_seconds=TIMEOUT_S)
+        parameters = StdioServerParameters(command=program, args=arguments)
+        stderr = sys.__stderr__ or sys.stderr  # the process's own, whatever stands in for it
+        client = Client(stdio_client(parameters, errlog=stderr), read_timeout_seconds=TIMEOUT_S)
         try:
             self._client = self._running.enter_context(
                 self._portal.wrap_async_context_manager(client)

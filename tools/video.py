@@ -17,7 +17,6 @@ from tools.frames import Frame, frames
 
 MOST_FRAMES = 16
 NOISE = 24  # of 255, a pixel
-READERS = 2  # frames of one video read side by side
 
 
 @tool("VideoAnalysisAction", "vid")
@@ -94,11 +93,13 @@ def read_frames(path: Path, *window: Any) -> list[tuple[str, str]]:
 def _read_side_by_side(shots: Iterable[Frame]) -> list[tuple[float, list[str]]]:
     """The lines of text in each frame; a frame like the one before it is not read again."""
     reads: list[tuple[float, Future[list[str]]]] = []
-    with ThreadPoolExecutor(READERS, thread_name_prefix="frame") as readers:
+    with ThreadPoolExecutor(image.FRAMES_AT_ONCE, thread_name_prefix="frame") as readers:
         before = None
         for t, picture in shots:
-            if len(reads) >= READERS:
-                reads[-READERS][1].result()  # no more pictures in memory than are being read
+            if len(reads) >= image.FRAMES_AT_ONCE:
+                reads[-image.FRAMES_AT_ONCE][
+                    1
+                ].result()  # no more pictures in memory than are being read
             again = before is not None and _alike(before, picture)
             lines = reads[-1][1] if again else readers.submit(image.read_text, picture, quick=True)
             reads.append((t, lines))

@@ -24,11 +24,11 @@ from pathlib import Path
 
 from training import minigaia
 from training.examples import Example, read
-from training.metrics import Row, outcomes
-from training.schedule import seeds
+from training.metrics import Row
 
 SCRIPT = Path(__file__).resolve().parent.parent / "train_da_grpo.py"
-COMMON = "--batch 4 --lora-rank 8 --max-tokens 144"
+MAX_TOKENS = 144  # of a decision
+COMMON = f"--batch 4 --lora-rank 8 --max-tokens {MAX_TOKENS}"
 SFT = f"{COMMON} --lr 1e-3"
 GRPO = f"{COMMON} --lr 5e-4 --group 8 --micro-batch 8 --save-every 2"
 REWARD = {"vanilla GRPO": "outcome", "DA-GRPO": "rubric"}
@@ -85,18 +85,15 @@ def measure(model: Path, examples: Sequence[Example]) -> Row:
     """The rubric's scores of the likeliest decision in each state, as means."""
     import torch
 
+    from train_da_grpo import likeliest
     from training.policy import Policy
     from training.rewards import make
     from training.rollouts import LocalRollouts
 
     policy = Policy(model, 0, "bfloat16", torch.device("cpu"), reference=False)
     policy.model.to(torch.bfloat16)
-    prompts = [policy.encode(e.messages) for e in examples]
-    dice = seeds(0, "eval", 0, len(examples))
-    groups = LocalRollouts(policy, 144, at_once=32).sample(prompts, dice, 1, 0.0)
-    rubric = make("rubric")
-    scores = [rubric(e, g.texts) for e, g in zip(examples, groups, strict=True)]
-    row = outcomes(scores, [g.ids for g in groups], policy.eos)
+    rollouts = LocalRollouts(policy, MAX_TOKENS, at_once=32)
+    row = likeliest(policy, make("rubric"), examples, rollouts)
     return {**row, "invalid": 1 - row["valid"]}
 
 
