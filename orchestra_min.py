@@ -196,7 +196,7 @@ def orchestrate(
     the disk is full; the folder then holds all that was paid for.
     """
     options = options or Options()
-    options = replace(options, tools=tuple(str(Path(t).absolute()) for t in options.tools))
+    options = replace(options, tools=trust.absolute(options.tools))
     pool = pool or pool_file.from_environment(None)
     pools.check(pool, options.budget_usd)
     if not question.strip():

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -14,25 +15,22 @@ import httpx2
 import openai
 
 from orchestra.call import current_call
-from orchestra.clients import RETRIES, client
+from orchestra.clients import RETRIES, TRIED_BY_CALLER, client
 from orchestra.money import DEFAULT_OUTPUT_TOKENS, Purse
 from orchestra.prompts import say
 from orchestra.replay import PLAYED, Tape
-from orchestra.replies import Reply, billed, parsed, read
+from orchestra.replies import NoAnswer, Reply, billed, parsed, read
 from orchestra.secrets import scrub, scrub_url
 from orchestra.vocabulary import Backend, ConfigError, EndpointError
 
 TIMEOUT_S = 120.0
+PAUSE_S = 0.2  # before the next try
 NO_KEY = "none"
 PATH = "/chat/completions"
 
 T = TypeVar("T")
 Message = dict[str, Any]
 Schema = tuple[str, Mapping[str, Any]]  # its name and the JSON schema
-
-
-class TimedOut(EndpointError):
-    """No answer in time. Its text names no number: another --timeout replays it as well."""
 
 
 class Chat:
@@ -70,15 +68,13 @@ class Chat:
         refuses = f"{backend.name} refuses {_kind(schema, tools)}"
         most = backend.cost_usd(bound, limit or DEFAULT_OUTPUT_TOKENS)
         unsaid = most if most == 0 or purse.limit_usd is not None else None  # without a count
-        played = self.tape.mode == "replay"
-        again = partial(purse.charge_in_vain, most, played=played)
+        again = partial(purse.affords_again, most)
         try:
             answer = self._negotiated(backend, body, wanted, tools, limit, refuses, again)
-        except TimedOut:
-            if purse.limit_usd is None:
-                purse.charge(unsaid, played)
+            data = parsed(backend, answer)
+        except NoAnswer as failure:
+            purse.charge(unsaid, failure.played)
             raise
-        data = parsed(backend, answer)
         bill = billed(backend, data, played=PLAYED in answer.headers)
         cost_usd = unsaid if bill.cost_usd is None else bill.cost_usd
         purse.charge(cost_usd, bill.played, bill.tokens)
@@ -191,13 +187,14 @@ class Chat:
     def _endpoint_error(self, backend: Backend, error: openai.APIError) -> EndpointError:
         """One line: which endpoint, what it did, what to do."""
         where = f"{backend.name} at {backend.base_url}"
-        if isinstance(error, openai.APITimeoutError):
-            return TimedOut(f"{where}: no answer in time; is it up? (--timeout waits longer)")
         if isinstance(error, openai.APIConnectionError):
             why = scrub(" ".join(str(error.__cause__ or error).split()))
-            return EndpointError(
-                f"{where}: can not be reached ({why}); is it up, is the URL right?"
-            )
+            said = f"{where}: can not be reached ({why}); is it up, is the URL right?"
+            if isinstance(error, openai.APITimeoutError):
+                said = f"{where}: no answer in time; is it up? (--timeout waits longer)"
+            elif _sent(error):
+                said = f"{where}: broke off its answer ({why}); see its log"
+            return NoAnswer(said, _played(error)) if _sent(error) else EndpointError(said)
         status: Any = getattr(error, "status_code", "?")
         advice = {
             401: f"check the key in {backend.api_key_env or 'OPENAI_API_KEY'}",
@@ -209,17 +206,32 @@ class Chat:
         return EndpointError(f"{where}: refused with status {status} ({said}); {advice}")
 
 
-def _in_tries(ask: Callable[[], T], again: Callable[..., bool] = lambda sent: True) -> T:
-    """What `ask` returns; after a time-out it is tried RETRIES times more, while `again(sent=)`."""
+def _in_tries(ask: Callable[[], T], again: Callable[..., bool] = lambda played: True) -> T:
+    """What `ask` returns; after a time-out or a broken answer it is tried RETRIES times more, as
+    long as `again(played=)`, which is asked about a try that was sent.
+    """
     left = RETRIES
     while True:
         try:
             return ask()
-        except openai.APITimeoutError as failure:
-            never = httpx2.ConnectTimeout, httpx2.PoolTimeout  # nothing was asked
-            if not again(sent=not isinstance(failure.__cause__, never)) or not left:
+        except openai.APIConnectionError as failure:
+            ours = isinstance(failure.__cause__, TRIED_BY_CALLER)
+            if not (ours and left) or (_sent(failure) and not again(played=_played(failure))):
                 raise
             left -= 1
+            if not _played(failure):
+                time.sleep(PAUSE_S)
+
+
+def _sent(failure: openai.APIConnectionError) -> bool:
+    """Whether anything may have reached the endpoint, and so be on the bill."""
+    never = httpx2.ConnectTimeout, httpx2.PoolTimeout
+    why = failure.__cause__
+    return isinstance(why, TRIED_BY_CALLER) and not isinstance(why, never)
+
+
+def _played(failure: openai.APIConnectionError) -> bool:
+    return PLAYED in getattr(failure.__cause__, "__notes__", ())
 
 
 def _kind(schema: Schema | None, tools: Sequence[Mapping[str, Any]]) -> str:

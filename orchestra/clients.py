@@ -1,4 +1,4 @@
-"""One openai client an endpoint, with its retries (408, 409, 429, 5xx, broken connections,
+"""One openai client an endpoint, with its retries (408, 409, 429, 5xx, refused connections,
 Retry-After) and a connection each for requests that run side by side.
 """
 
@@ -16,6 +16,14 @@ import httpx2
 import openai
 
 RETRIES = 2
+TRIED_BY_CALLER = (
+    httpx2.TimeoutException,
+    httpx2.ReadError,
+    httpx2.WriteError,
+    httpx2.CloseError,
+    httpx2.RemoteProtocolError,
+    httpx2.DecodingError,
+)
 
 
 class OneEachTransport(httpx2.BaseTransport):
@@ -48,16 +56,18 @@ class OneEachTransport(httpx2.BaseTransport):
                 idle.pop().close()
 
 
-class TimeoutsToCaller(openai.DefaultHttpxClient):
-    """The openai client tries a time-out again by itself, unless it is an error of its own: whether
-    there is money for one more is the caller's to know.
+class FailuresToCaller(openai.DefaultHttpxClient):
+    """The openai client tries a time-out or a broken answer again by itself, unless it is an error
+    of its own: whether there is money for one more is the caller's to know.
     """
 
     def send(self, request: httpx2.Request, **how: Any) -> httpx2.Response:
         try:
             return super().send(request, **how)
-        except httpx2.TimeoutException as failure:
-            raise openai.APITimeoutError(request=request) from failure
+        except TRIED_BY_CALLER as failure:
+            late = isinstance(failure, httpx2.TimeoutException)
+            kind = openai.APITimeoutError if late else openai.APIConnectionError
+            raise kind(request=request) from failure
 
 
 _making = threading.Lock()
@@ -73,7 +83,7 @@ def client(base_url: str, api_key: str, timeout_s: float) -> openai.OpenAI:
 def _client(base_url: str, api_key: str, timeout_s: float) -> openai.OpenAI:
     timeout = httpx2.Timeout(timeout_s, connect=10.0)
     transport = None if getproxies() else OneEachTransport()  # httpx2 finds proxies on its own
-    http = TimeoutsToCaller(timeout=timeout, transport=transport)
+    http = FailuresToCaller(timeout=timeout, transport=transport)
     atexit.register(http.close)
     return openai.OpenAI(
         base_url=base_url, api_key=api_key, http_client=http, max_retries=RETRIES, timeout=timeout

@@ -72,7 +72,10 @@ def report(result: Trajectory, a: Arguments) -> int:
     if (changes := result.run / "changes.diff").exists() and not a.quiet:
         print(f"what was changed: {changes}", file=sys.stderr)
     if result.cost_usd is None and not a.quiet:
-        print("cost unknown: the pool has no price for a model that was used", file=sys.stderr)
+        print(
+            "cost unknown: a model used has no price, or a call got no answer",
+            file=sys.stderr,
+        )
     if result.fallback:
         said = "a fallback answer, from the evidence" if result.answer else "no answer found"
         said += f" ({result.why})" if result.why else ""

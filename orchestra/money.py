@@ -54,13 +54,16 @@ class Purse:
         self.spent_usd = add_usd(self.spent_usd, cost_usd)
         self.paid_usd = self.paid_usd if played else add_usd(self.paid_usd, cost_usd)
 
-    def charge_in_vain(self, most_usd: float | None, sent: bool, played: bool) -> bool:
-        """Under a limit, book a try that was sent and timed out: it may be on the bill. Whether the
-        rest is enough for one more.
+    def affords_again(self, most_usd: float | None, played: bool) -> bool:
+        """Whether there is money for a try after one that was sent in vain. Under a limit that one
+        is booked: it may be on the bill.
         """
-        if sent and self.limit_usd is not None:
+        if self.limit_usd is None:
+            return True
+        again = self.affords(2 * (most_usd or 0.0))
+        if again:
             self.charge(most_usd, played)
-        return self.affords(most_usd)
+        return again
 
     def affords(self, cost_usd: float | None) -> bool:
         spent_usd = (self.spent_usd or 0.0) + (cost_usd or 0.0)

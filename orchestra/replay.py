@@ -41,6 +41,7 @@ from vcr.request import Request
 from orchestra import lines, secrets, transports
 from orchestra.blobs import Blobs
 from orchestra.call import Call, current_call, entered
+from orchestra.clients import TRIED_BY_CALLER
 from orchestra.secrets import scrub, scrub_url
 from orchestra.vocabulary import EndOfRun
 
@@ -48,7 +49,7 @@ VERSION = 1
 Mode = Literal["record", "resume", "replay"]
 VCR_MODE = {"record": RecordMode.ONCE, "resume": RecordMode.NEW_EPISODES, "replay": RecordMode.NONE}
 FREE_BYTES = 8 << 20  # no call is started with less disk than this: its answer could not be kept
-PLAYED = "x-orchestra-played"  # on answers from the tape: nothing was paid for them now
+PLAYED = "x-orchestra-played"  # on what is from the tape: nothing was paid for it now
 RETRYABLE = {408, 409, 429, *range(500, 600)}
 KEPT_HEADERS = {"content-type", "location", "retry-after", "retry-after-ms"}
 
@@ -153,7 +154,9 @@ class Tape(Cassette):  # type: ignore[misc]
         """The recorded response, or the recorded failure raised again."""
         if error := request.entry.get("error"):
             library = {"httpx2": httpx2, "requests": requests.exceptions}[error["library"]]
-            raise getattr(library, error["type"])(error["message"])
+            failure = getattr(library, error["type"])(error["message"])
+            failure.add_note(PLAYED)
+            raise failure
         response = request.entry["response"]
         headers = {PLAYED: ["yes"], **response["headers"]}
         body = {"string": self._unpacked(response["body"])}
@@ -246,11 +249,11 @@ class Tape(Cassette):  # type: ignore[misc]
             self._forget_what_was_no_answer()
 
     def _forget_what_was_no_answer(self) -> None:
-        """It is asked again; but a time-out before an answer was booked, and is met again."""
+        """It is asked again; but a try in vain before an answer was booked, and is met again."""
         for answers in self._unplayed.values():
             while answers and not _answered(answers[-1]):
                 answers.pop()
-            kept = [e for e in answers if _answered(e) or _timed_out(e)]
+            kept = [e for e in answers if _answered(e) or _in_vain(e)]
             answers.clear()
             answers.extend(kept)
 
@@ -326,10 +329,12 @@ def _answered(entry: Entry) -> bool:
         return False
 
 
-def _timed_out(entry: Entry) -> bool:
-    """Whether it is a time-out of httpx2, after which it is Chat that tries again."""
+def _in_vain(entry: Entry) -> bool:
+    """Whether it is a failure after which it is Chat that tries again, and not the client."""
     error = entry.get("error")
-    return error is not None and error["library"] == "httpx2" and error["type"].endswith("Timeout")
+    if error is None or error["library"] != "httpx2":
+        return False
+    return issubclass(getattr(httpx2, error["type"]), TRIED_BY_CALLER)
 
 
 def _object(body: str) -> Entry:
@@ -344,5 +349,5 @@ def _object(body: str) -> Entry:
 def _tried_again(entry: Entry) -> bool:
     """Whether the client itself tries again, under the same key, after this outcome."""
     if "error" in entry:
-        return not _timed_out(entry)
+        return not _in_vain(entry)
     return entry.get("response", {}).get("status", {}).get("code") in RETRYABLE

@@ -8,8 +8,19 @@ from typing import Any
 
 import httpx2
 
+from orchestra.replay import PLAYED
 from orchestra.secrets import scrub
 from orchestra.vocabulary import Backend, EndpointError
+
+
+class NoAnswer(EndpointError):
+    """Asked, and nothing that can be read came back: it may be on the bill. Its text names no
+    number of seconds: another --timeout replays it as well. `played`: so it was on the tape.
+    """
+
+    def __init__(self, text: str, played: bool) -> None:
+        super().__init__(text)
+        self.played = played
 
 
 @dataclass(frozen=True)
@@ -41,7 +52,7 @@ class Reply:
 
 
 def parsed(backend: Backend, response: httpx2.Response) -> Any:
-    """The JSON of an answer. Raises EndpointError where it is HTML or cut off."""
+    """The JSON of an answer. Raises NoAnswer where it is HTML or cut off."""
     where = f"{backend.name} at {backend.base_url}"
     try:
         return response.json()
@@ -49,7 +60,8 @@ def parsed(backend: Backend, response: httpx2.Response) -> Any:
         kind = response.headers.get("content-type", "no content type")
         start = scrub(" ".join(response.text[:200].split()))
         answered = f"answered {kind} that is not JSON ({start!r})"
-        raise EndpointError(f"{where}: {answered}; check base_url (most end in /v1)") from None
+        advice = f"{where}: {answered}; check base_url (most end in /v1)"
+        raise NoAnswer(advice, played=PLAYED in response.headers) from None
 
 
 def billed(backend: Backend, data: Any, played: bool) -> Bill:

@@ -17,6 +17,7 @@ import hmac
 import os
 import secrets
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,14 +49,18 @@ def checked(folder: Path, manifest: Manifest, named: Named, resumed: bool) -> Ma
     options, trusted = manifest.options, own(folder)
     if not trusted:
         _check_links(folder)
-    files = {Path(spec).name: spec for spec in named.tools}
+    given_tools = absolute(named.tools)
+    files = {Path(spec).name: spec for spec in given_tools}
     tools = tuple(files.get(Path(spec).name, spec) for spec in options.tools)
-    sides = [("--tools", tools, named.tools)]
+    sides = [("--tools", tools, given_tools)]
     if resumed:
         sides.append(("--mcp", options.mcp, named.mcp))
         sides.append(("--allow-host", options.allow_hosts, named.allow_hosts))
         if not trusted:
             _check_keys(manifest.pool, named.pool)
+        elif named.pool and named.pool.backends != manifest.pool.backends:
+            kept = f"differs from the pool in {folder}/run.json, which the run keeps"
+            raise ConfigError(f"--backends: {kept}; leave it out")
     theirs = {f"{flag} {shlex.quote(one)}" for flag, stored, _ in sides for one in stored}
     ours = {f"{flag} {shlex.quote(one)}" for flag, _, given in sides for one in given}
     if not trusted and (lacking := " ".join(sorted(theirs - ours))):
@@ -64,6 +69,11 @@ def checked(folder: Path, manifest: Manifest, named: Named, resumed: bool) -> Ma
     if unknown := " ".join(sorted(ours - theirs)):
         raise ConfigError(f"{unknown}: the run was started without; leave it out")
     return replace(manifest, options=replace(options, tools=tools))
+
+
+def absolute(tools: Sequence[str]) -> tuple[str, ...]:
+    """Tools, FILE.py:FUNCTION, as they are named from any folder."""
+    return tuple(str(Path(spec).absolute()) for spec in tools)
 
 
 def _check_links(folder: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -121,7 +122,7 @@ def test_an_answer_that_can_not_be_decoded_is_on_the_tape_as_that(library, endpo
     for mode in ("record", "replay"):
         with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
             if library == "openai":
-                with pytest.raises(EndpointError, match="can not be reached"):
+                with pytest.raises(EndpointError, match="broke off its answer"):
                     ask(tape, server.url)
             else:
                 with (
@@ -193,19 +194,35 @@ def test_a_try_after_a_time_out_is_made_only_where_its_price_is_left(
     assert len(list(read(tmp_path / "tape.jsonl"))) == tries and purse.paid_usd == 0.0
 
 
-def test_an_answer_after_a_time_out_costs_them_both(endpoint, tmp_path):
-    times = iter([0.4, 0.0])
-
-    def late_once(request: dict[str, Any]) -> Any:
-        time.sleep(next(times))
-        return "fine"
-
-    server = endpoint(late_once)
+@pytest.mark.parametrize("trouble", ["late", "undecodable", "broken off"])
+def test_an_answer_after_a_try_in_vain_costs_them_both(trouble, endpoint, tmp_path):
+    first: dict[str, Callable[[], Any]] = {
+        "late": lambda: time.sleep(0.4),
+        "undecodable": lambda: Raw(200, b"this is no gzip", content_encoding="gzip"),
+        "broken off": lambda: Raw(200, b"{}", content_length="999"),
+    }
+    tries = iter([first[trouble], lambda: "fine"])
+    server = endpoint(lambda request: next(tries)())
+    spent = []
     for mode in ("record", "resume", "replay"):
         purse = Purse(1.0)
         with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
             assert ask(tape, server.url, purse, timeout_s=0.2) == "fine"
-        assert purse.spent_usd is not None and purse.spent_usd > 4096e-6 + 110e-6
+        spent.append(purse.spent_usd)
+        assert purse.calls == 2 and (purse.paid_usd == 0.0) == (mode != "record")
+    assert len(set(spent)) == 1 and spent[0] > 4096e-6 + 110e-6
+
+
+@pytest.mark.parametrize("limit_usd, booked", [(1.0, 4096e-6), (None, None)])
+def test_an_answer_that_is_no_json_may_be_on_the_bill(limit_usd, booked, endpoint, tmp_path):
+    server = endpoint(lambda request: Raw(200, b'{"choices": [{"mess'))
+    purse = Purse(limit_usd)
+    with closing(Tape(tmp_path / "tape.jsonl", "record")) as tape, pytest.raises(EndpointError):
+        ask(tape, server.url, purse)
+    if booked is None:
+        assert purse.spent_usd is None
+    else:
+        assert purse.spent_usd is not None and purse.spent_usd > booked
 
 
 # ---- secrets -------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ def test_the_answer_stands_alone_on_standard_output(plain):
 
 
 def test_an_unknown_price_is_said_once_on_standard_error(plain):
-    said = "cost unknown: the pool has no price for a model that was used\n"
+    said = "cost unknown: a model used has no price, or a call got no answer\n"
     assert plain.done.stderr == said
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -132,7 +133,7 @@ def test_what_the_line_asks_for_is_enough(run, call):
 def test_a_tool_that_the_run_does_not_have_is_said(run, call):
     both = "--tools", f"{run.parent}/mine.py:f", "--tools", "other.py:g"
     code, _, line = call("--replay", run, *both)
-    assert code == 2 and "--tools other.py:g: the run was started without; leave it out" in line
+    assert code == 2 and "/other.py:g: the run was started without; leave it out" in line
 
 
 def test_what_leads_out_of_a_strangers_folder_is_refused(run, call):
@@ -149,10 +150,22 @@ def test_a_fork_keeps_the_tools_that_the_user_named(run, call):
     evil.mkdir()
     (evil / "mine.py").write_text(MINE)
     with_options(run, tools=(f"{evil}/mine.py:f",))
-    flags = "--from-round", "1", "--out", "fork", "--tools", f"{run.parent}/mine.py:f"
+    flags = "--from-round", "1", "--out", "fork", "--tools", "mine.py:f"
     assert call("--resume", run, *flags)[1] == "42\n"
-    assert call("--replay", "fork")[1] == "42\n"
+    os.chdir(evil)
+    assert call("--replay", "../fork")[1] == "42\n"
     assert not (evil / "loaded").exists()
+
+
+def test_a_run_keeps_its_pool_and_says_so(endpoint, call, tmp_path):
+    server = endpoint(lambda request: complete("42"))
+    for name in ("its", "another"):
+        pool = f'[[backend]]\nname = "{name}"\nbase_url = "{server.url}"\nmodel = "m"\n'
+        (tmp_path / f"{name}.toml").write_text(pool)
+    call("--question", "?", "--out", "run", "--backends", "its.toml")
+    assert call("--resume", "run", "--backends", "its.toml")[:2] == (0, "42\n")
+    code, _, line = call("--resume", "run", "--backends", "another.toml")
+    assert code == 2 and "--backends: differs from the pool in run/run.json, which the" in line
 
 
 def test_headers_of_the_environment_go_to_no_strangers_endpoint(run, call, monkeypatch):
@@ -161,7 +174,7 @@ def test_headers_of_the_environment_go_to_no_strangers_endpoint(run, call, monke
     assert "OPENAI_CUSTOM_HEADERS" in line and "would go to" in line
 
 
-COST = "cost unknown: the pool has no price for a model that was used\n"
+COST = "cost unknown: a model used has no price, or a call got no answer\n"
 
 
 def keyed(url: str) -> Pool:
