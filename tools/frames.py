@@ -1,10 +1,11 @@
 """Frames of a video, each with its time: at even times, and where the scene changes. They are read
-by seeking: memory does not grow with the length of the video.
+by seeking where that is possible: neither memory nor time grow with the length of the video.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tools import ToolError, sound
 
 FRAME_SIDE = 1280  # pixels
 THREADS = 2  # each holds decoded frames
+MOST_SKIPPED = 1000  # frames that are decoded to come to a key frame
 PROBES = 4  # key frames that are looked at for each frame that is wanted
 PROBE_SIDE = 48  # pixels
 NEW_SCENE = 20  # of 255: the mean difference of two small grey pictures
@@ -25,27 +27,43 @@ def frames(path: Path, count: int, start_s: float, end_s: float | None) -> Itera
     """At most `count` frames of the window, upright and small, in their order. Raises ToolError
     where none can be read.
     """
-    shown = False
-    try:
-        with sound.opened(path) as source:
-            stream = sound.stream_of(source, "video")
-            if stream is None:
-                raise ToolError(say("tools/notes", "no_pictures", name=path.name))
-            stream.codec_context.thread_count = THREADS
-            length_s = _length_s(source, stream)
-            end = min(length_s, end_s) if end_s is not None else length_s
-            if start_s >= end:
-                length = sound.clock(length_s)
-                raise ToolError(say("tools/notes", "after_the_end", name=path.name, length=length))
-            last = -1.0
-            for wanted in times(source, stream, start_s, end, count):
-                t, picture = _frame_at(source, stream, wanted)
+    last = -1.0
+    for seeking in (True, False):
+        try:
+            for t, frame in _window(path, count, start_s, end_s, seeking):
                 if t > last:
-                    yield t, picture
-                    last, shown = t, True
-    except sound.read_errors() as error:
-        if not shown:
-            raise sound.unreadable(path, error) from None
+                    yield t, _upright(frame)
+                    last = t
+            return
+        except sound.read_errors() as error:
+            if last < 0 and not seeking:
+                raise sound.unreadable(path, error) from None
+            if last >= 0:  # of a damaged file, what came before the damage
+                return
+
+
+def _window(
+    path: Path, count: int, start_s: float, end_s: float | None, seeking: bool
+) -> Iterator[tuple[float, Any]]:
+    """(time, frame) of the window: by seeking, or where a format has no times to seek to, or no key
+    frame is found there, by decoding all.
+    """
+    with sound.opened(path) as source:
+        stream = sound.stream_of(source, "video")
+        if stream is None:
+            raise ToolError(say("tools/notes", "no_pictures", name=path.name))
+        stream.codec_context.thread_count = THREADS
+        bare = _has_no_times(source)
+        length_s = _counted_s(path) if bare else _length_s(path, source, stream)
+        end = min(length_s, end_s) if end_s is not None else length_s
+        if start_s >= end:
+            length = sound.clock(length_s)
+            raise ToolError(say("tools/notes", "after_the_end", name=path.name, length=length))
+        if seeking and not bare:
+            for wanted in times(source, stream, start_s, end, count):
+                yield _frame_at(source, stream, wanted)
+        else:
+            yield from _in_one_pass(source, stream, even(start_s, end, count), bare)
 
 
 def times(source: Any, stream: Any, start_s: float, end_s: float, count: int) -> list[float]:
@@ -91,7 +109,7 @@ def _key_frame(source: Any, stream: Any, t: float) -> tuple[float, Any]:
     return t, None
 
 
-def _frame_at(source: Any, stream: Any, t: float) -> Frame:
+def _frame_at(source: Any, stream: Any, t: float) -> tuple[float, Any]:
     """The frame that is shown at `t`."""
     best = None
     for at, frame in _decoded(source, stream, t):
@@ -100,24 +118,60 @@ def _frame_at(source: Any, stream: Any, t: float) -> Frame:
         best = at, frame
     if best is None:
         raise ValueError("no frame can be decoded")
-    picture = best[1].to_image()
-    if best[1].rotation:
-        picture = picture.rotate(best[1].rotation, expand=True)
-    picture.thumbnail((FRAME_SIDE, FRAME_SIDE))
-    return best[0], picture
+    return best
+
+
+def _in_one_pass(
+    source: Any, stream: Any, wanted: list[float], bare: bool
+) -> Iterator[tuple[float, Any]]:
+    """The frames that are shown at the times `wanted`; `bare`: by their count."""
+    left, best = deque(wanted), None
+    for n, frame in enumerate(source.decode(stream)):
+        at = n / float(stream.guessed_rate) if bare else _shown_at(stream, frame)
+        while left and best is not None and at > left[0]:
+            left.popleft()
+            yield best
+        if not left:
+            return
+        best = at, frame
+    if best is None:
+        raise ValueError("no frame can be decoded")
+    yield best
 
 
 def _decoded(source: Any, stream: Any, t: float) -> Iterator[tuple[float, Any]]:
     """(time, frame) from the last key frame before `t` on."""
-    start, whole = stream.start_time or 0, False
-    source.seek(int(t / stream.time_base) + start, stream=stream)
-    for frame in source.decode(stream):
+    whole = False
+    source.seek(int(t / stream.time_base) + (stream.start_time or 0), stream=stream)
+    for n, frame in enumerate(source.decode(stream)):
         whole = whole or frame.key_frame  # some formats seek to where they can not decode yet
         if whole:
-            yield max((frame.time or 0.0) - float(start * stream.time_base), 0.0), frame
+            yield _shown_at(stream, frame), frame
+        elif n >= MOST_SKIPPED:
+            return
 
 
-def _length_s(source: Any, stream: Any) -> float:
+def _shown_at(stream: Any, frame: Any) -> float:
+    start_s = float((stream.start_time or 0) * stream.time_base)
+    return max((frame.time or 0.0) - start_s, 0.0)
+
+
+def _upright(frame: Any) -> Any:
+    picture = frame.to_image()
+    if frame.rotation:
+        picture = picture.rotate(frame.rotation, expand=True)
+    picture.thumbnail((FRAME_SIDE, FRAME_SIDE))
+    return picture
+
+
+def _has_no_times(source: Any) -> bool:
+    """Whether it is the bare stream of a codec, without a container: its duration is a guess."""
+    from av.format import Flags
+
+    return bool(source.format.flags & Flags.no_timestamps.value)
+
+
+def _length_s(path: Path, source: Any, stream: Any) -> float:
     """The length of a video, from its packets where its header does not tell."""
     import av
 
@@ -125,5 +179,16 @@ def _length_s(source: Any, stream: Any) -> float:
         return float(source.duration / av.time_base)
     if stream.duration:
         return float(stream.duration * stream.time_base)
-    ends = (p.pts * p.time_base for p in source.demux(stream) if p.pts is not None)
-    return float(max(ends, default=0)) + 0.001
+    return _counted_s(path)
+
+
+def _counted_s(path: Path) -> float:
+    """The length by the packets: to the end of the last one, or of as many as there are."""
+    end = total = 0.0
+    with sound.opened(path) as source:
+        for packet in source.demux(sound.stream_of(source, "video")):
+            length = float((packet.duration or 0) * packet.time_base)
+            total += length
+            if packet.pts is not None:
+                end = max(end, float(packet.pts * packet.time_base) + length)
+    return max(end, total, 0.001)

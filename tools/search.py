@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
+from collections.abc import Mapping
 from typing import Any
 
 import requests
+from urllib3.exceptions import HTTPError
 
 from orchestra.prompts import fenced, say
 from tools import Environment, ToolError, tool
@@ -14,6 +18,7 @@ SERPER_URL = "https://google.serper.dev/search"
 SERPER_KEY = "SERPER_API_KEY"
 SERPER_AT = "SERPER_URL"  # another service of the same format: a proxy, an intranet
 TIMEOUT_S = 20.0
+MAX_BYTES = 8 << 20
 MAX_RESULTS = 20
 
 Row = dict[str, str]  # title, link, text
@@ -47,11 +52,7 @@ def serper(asked: dict[str, Any]) -> list[Row]:
     headers = {"X-API-KEY": os.environ[SERPER_KEY]}
     url = os.environ.get(SERPER_AT) or SERPER_URL
     try:
-        answer = requests.post(
-            url, json=asked, headers=headers, timeout=TIMEOUT_S, allow_redirects=False
-        )
-        answer.raise_for_status()
-        found = answer.json()
+        found = json.loads(_posted(url, asked, headers))
         if not isinstance(found, dict):
             raise ValueError("no JSON object")
     except requests.HTTPError as error:
@@ -59,7 +60,7 @@ def serper(asked: dict[str, Any]) -> list[Row]:
         raise ToolError(
             say("tools/notes", "search_failed", engine="Serper", reason=reason)
         ) from None
-    except (requests.RequestException, ValueError) as error:
+    except (requests.RequestException, HTTPError, ValueError, RecursionError) as error:
         reason = type(error).__name__
         raise ToolError(
             say("tools/notes", "search_failed", engine="Serper", reason=reason)
@@ -68,6 +69,21 @@ def serper(asked: dict[str, Any]) -> list[Row]:
     pages = found.get("organic")
     listed = pages[: asked["num"]] if isinstance(pages, list) else []
     return [row for row in (*boxes, *map(_box, listed)) if row]
+
+
+def _posted(url: str, asked: dict[str, Any], headers: Mapping[str, str]) -> bytes:
+    """The answer, decoded. Raises requests.Timeout, and ValueError for one of over MAX_BYTES."""
+    deadline, body = time.monotonic() + TIMEOUT_S, bytearray()
+    how: dict[str, Any] = {"timeout": TIMEOUT_S, "allow_redirects": False, "stream": True}
+    with requests.post(url, json=asked, headers=headers, **how) as answer:
+        answer.raise_for_status()
+        while chunk := answer.raw.read1(65536, decode_content=True):
+            body += chunk
+            if time.monotonic() >= deadline:
+                raise requests.Timeout("the answer was not all there in time")
+            if len(body) > MAX_BYTES:
+                raise ValueError("the answer is too big")
+    return bytes(body)
 
 
 def _box(entry: Any) -> Row:

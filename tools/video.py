@@ -5,6 +5,7 @@ in one observation.
 from __future__ import annotations
 
 import base64
+import functools
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -129,11 +130,10 @@ def _seconds(text: str) -> float | None:
     if not text.strip():
         return None
     try:
-        total = 0.0
-        for piece in text.strip().removesuffix("s").split(":"):
-            total = total * 60 + float(piece)
+        pieces = [float(piece) for piece in text.strip().removesuffix("s").split(":")]
     except ValueError:
-        raise ToolError(say("tools/notes", "bad_time", time=text[:40])) from None
-    if not 0 <= total < 1e6:
+        pieces = [-1.0]
+    total = functools.reduce(lambda whole, piece: whole * 60 + piece, pieces)
+    if not (min(pieces) >= 0 and total < 1e6):
         raise ToolError(say("tools/notes", "bad_time", time=text[:40]))
     return total

@@ -82,14 +82,15 @@ def toned(
 
 def scenes(
     path: Path, *lengths_s: float, fps: int = 10, codec: str = "libx264",
-    at_s: list[float] | None = None,
+    at_s: list[float] | None = None, one_key: bool = False,
 ) -> Path:  # fmt: skip
     """One scene after another, each of another colour, of these lengths; `at_s`: when each frame is
-    shown, if not evenly.
+    shown, if not evenly; `one_key`: no frame but the first is a key frame.
     """
     colours = ("black", "white", "navy", "yellow", "maroon", "pink")
     with av.open(str(path), "w") as target:
-        video: Any = target.add_stream(codec, rate=fps)
+        options = {"g": "1000", "sc_threshold": "0"} if one_key else {}
+        video: Any = target.add_stream(codec, rate=fps, options=options)
         video.width, video.height, video.pix_fmt = 320, 180, "yuv420p"
         shown = [c for c, s in zip(colours, lengths_s, strict=False) for _ in range(round(s * fps))]
         for n, colour in enumerate(shown):

@@ -403,7 +403,13 @@ def test_the_model_is_told_when_each_frame_is(tmp_path, bench, endpoint):
 
 @pytest.mark.parametrize(
     ("start", "end", "words"),
-    [("9", "", "behind its end"), ("3", "2", "empty"), ("soon", "", "no time")],
+    [
+        ("9", "", "behind its end"),
+        ("3", "2", "empty"),
+        ("soon", "", "no time"),
+        ("1:-30", "", "no time"),
+        ("nan", "", "no time"),
+    ],
 )
 def test_a_time_that_does_not_fit_is_an_observation(start, end, words, tmp_path, bench):
     path = film(tmp_path / "a.mp4", "libx264")
@@ -462,6 +468,21 @@ def test_frames_that_do_not_come_evenly_have_their_own_times(tmp_path):
     scenes(path, 0.6, at_s=at_s)
     times = [round(t, 1) for t, _ in frames.frames(path, 16, 0, None)]
     assert set(times) <= set(at_s) and 4.1 in times and len(times) == len(set(times))
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [("a.ts", "libx264"), ("a.h264", "libx264"), ("a.hevc", "libx265"), ("a.m1v", "mpeg1video")],
+)
+def test_what_can_not_be_sought_is_read_in_one_pass(name, codec, tmp_path):
+    """A stream without a container, and one with no key frame but its first."""
+    path = scenes(tmp_path / name, 3, 3, 3, fps=25, codec=codec, one_key=name == "a.ts")
+    shown = list(frames.frames(path, 3, 0, None))
+    assert [t for t, _ in shown] == pytest.approx([1.5, 4.5, 7.5], abs=0.1)
+    lights = [sum(picture.getpixel((9, 9))) for _, picture in shown]
+    assert lights[0] < lights[2] < lights[1]  # black, white, navy
+    window = [t for t, _ in frames.frames(path, 2, 3.0, 6.0)]
+    assert window == pytest.approx([3.75, 5.25], abs=0.1)
 
 
 def test_a_sound_without_pictures_is_no_video(tmp_path):

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import socket
+import threading
+import time
 
 import pytest
 
@@ -68,6 +72,29 @@ def test_a_search_is_replayed_without_a_key_and_without_network(serper, bench, m
 def test_a_search_that_fails_is_an_observation(answer, serper, bench, endpoint, monkeypatch):
     monkeypatch.setattr(search, "SERPER_URL", endpoint(lambda _: answer).url)
     with pytest.raises(ToolError, match="Serper did not answer"):
+        bench().use("GoogleSearchAction", query="everest")
+
+
+def test_a_search_that_drips_ends_in_time(bench, no_keys, monkeypatch):
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def drip() -> None:
+        connection, _ = listener.accept()
+        with contextlib.suppress(OSError), connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n{")
+            while True:
+                connection.sendall(b" ")
+                time.sleep(0.05)
+
+    threading.Thread(target=drip, daemon=True).start()
+    monkeypatch.setenv("SERPER_API_KEY", "serper-key-1234567890")
+    monkeypatch.setenv("SERPER_URL", f"http://127.0.0.1:{listener.getsockname()[1]}/search")
+    monkeypatch.setattr(search, "TIMEOUT_S", 0.4)
+    with (
+        contextlib.closing(listener),
+        pytest.raises(ToolError, match="did not answer the search: Timeout"),
+    ):
         bench().use("GoogleSearchAction", query="everest")
 
 
