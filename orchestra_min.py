@@ -32,7 +32,16 @@ from pathlib import Path
 from typing import Any
 
 import orchestrators
-from orchestra import comparison, console, pool_file, repository, run_folder, trajectory, trust
+from orchestra import (
+    comparison,
+    console,
+    pool_file,
+    repository,
+    run_folder,
+    secrets,
+    trajectory,
+    trust,
+)
 from orchestra import media as media_files
 from orchestra import pool as pools
 from orchestra.backends import Chat
@@ -45,7 +54,6 @@ from orchestra.pool import Pool
 from orchestra.replay import Mode, Tape, TapeMiss, TapeWriteError
 from orchestra.run_folder import Manifest, Options
 from orchestra.schedule import Graph, refine, waiting
-from orchestra.secrets import scrub
 from orchestra.trajectory import Listener, Recorder, Trajectory
 from orchestra.trust import Named
 from orchestra.vocabulary import (
@@ -202,12 +210,17 @@ def orchestrate(
     if not question.strip():
         raise ConfigError("the question is empty")
     # No half characters on the wire, and no secret of the environment in any file.
-    question = scrub(question.encode("utf-8", "replace").decode())
+    secrets.look_up()
+    question = secrets.scrub(question.encode("utf-8", "replace").decode())
+    if any("<SECRET>" in secrets.scrub(command) for command in options.mcp):
+        raise ConfigError('--mcp: holds a key; name an environment variable in it, as "$MY_KEY"')
     if workdir:
         repository.check(Path(workdir), bool(media))
     files = media_files.check([(modality, Path(path)) for modality, path in media])
-    folder = run_folder.create(Path(out) if out else run_folder.default_path())
-    with run_folder.locked(folder), run_folder.removed_if_unused(folder):
+    folder = Path(out) if out else run_folder.default_path()
+    was_there = folder.exists()
+    run_folder.create(folder)
+    with run_folder.locked(folder), run_folder.removed_if_unused(folder, was_there):
         task = Task(question, media_files.copy_into(folder, files))
         engines.check(task, pool)
         if workdir:

@@ -15,10 +15,10 @@ import httpx2
 import openai
 
 from orchestra.call import current_call
-from orchestra.clients import RETRIES, TRIED_BY_CALLER, client
+from orchestra.clients import PLAYED, RETRIES, TRIED_BY_CALLER, client, played
 from orchestra.money import DEFAULT_OUTPUT_TOKENS, Purse
 from orchestra.prompts import say
-from orchestra.replay import PLAYED, Tape
+from orchestra.replay import Tape
 from orchestra.replies import NoAnswer, Reply, billed, parsed, read
 from orchestra.secrets import scrub, scrub_url
 from orchestra.vocabulary import Backend, ConfigError, EndpointError
@@ -27,9 +27,11 @@ TIMEOUT_S = 120.0
 PAUSE_S = 0.2  # before the next try
 NO_KEY = "none"
 PATH = "/chat/completions"
+REFUSALS = {400, 404, 405, 422, 500, 501}  # what endpoints answer to a field that they do not take
 
 T = TypeVar("T")
 Message = dict[str, Any]
+Fields = dict[str, Any]  # of a request
 Schema = tuple[str, Mapping[str, Any]]  # its name and the JSON schema
 
 
@@ -40,8 +42,6 @@ class Chat:
 
     def __init__(self, tape: Tape, timeout_s: float = TIMEOUT_S) -> None:
         self.tape, self.timeout_s = tape, timeout_s
-        # A replay plays the last outcome of a call at once: it neither tries again nor waits.
-        self.options: Any = {"max_retries": 0} if tape.mode == "replay" else {}
 
     def __call__(
         self,
@@ -62,15 +62,15 @@ class Chat:
         wanted = _extras(schema, logprobs, tools)
         # The bound is of what is wanted, refused or not: a replay knows of a refusal from the start
         # and must come to the same limit.
-        either = ({**body, **wanted}, _in_text(body, tools)) if tools else ({**body, **wanted},)
+        whole = _request(body, wanted, tools)
+        either = (whole, _in_text(body, tools)) if tools else (whole,)
         bound = max(input_token_bound(one, backend.image_tokens) for one in either)
         limit = purse.output_tokens(backend, bound)
-        refuses = f"{backend.name} refuses {_kind(schema, tools)}"
         most = backend.cost_usd(bound, limit or DEFAULT_OUTPUT_TOKENS)
         unsaid = most if most == 0 or purse.limit_usd is not None else None  # without a count
         again = partial(purse.affords_again, most)
         try:
-            answer = self._negotiated(backend, body, wanted, tools, limit, refuses, again)
+            answer = self._negotiated(backend, body, wanted, tools, limit, again)
             data = parsed(backend, answer)
         except NoAnswer as failure:
             purse.charge(unsaid, failure.played)
@@ -84,10 +84,9 @@ class Chat:
         self,
         backend: Backend,
         body: Mapping[str, Any],
-        wanted: Mapping[str, Any],
+        wanted: Mapping[str, Fields],
         tools: Sequence[Mapping[str, Any]],
         limit: int | None,
-        refuses: str,
         again: Callable[..., bool],
     ) -> httpx2.Response:
         """The answer to the request; where the endpoint refuses a field, to one without it. What it
@@ -97,24 +96,29 @@ class Chat:
         found: list[str] = []
         uri = str(httpx2.URL(f"{backend.base_url}{PATH}"))  # as the client writes it
         where = str(body["model"]), scrub_url(uri)
-        plain = bool(wanted) and self.tape.refuses(refuses, next(iter(wanted)), *where)
+        taken = {
+            kind: fields
+            for kind, fields in wanted.items()
+            if not self.tape.refuses(f"{backend.name} refuses {kind}", next(iter(fields)), *where)
+        }
         newer = limit is not None and (
             "openai.com" in backend.base_url or self.tape.refuses(renamed, "max_tokens", *where)
         )
         while True:
-            extras = {} if plain else wanted
-            request = {**(body if extras else _in_text(body, tools)), **extras}
+            request = _request(body, taken, tools)
             if limit:
                 request["max_completion_tokens" if newer else "max_tokens"] = limit
             try:
                 answer = self._post(backend, request, again)
-            except (openai.BadRequestError, openai.UnprocessableEntityError) as refusal:
-                if limit and not newer and "max_completion_tokens" in refusal.message:
+            except openai.APIStatusError as refusal:
+                known = refusal.status_code in REFUSALS
+                if known and limit and not newer and "max_completion_tokens" in refusal.message:
                     newer = True
                     found.append(renamed)
-                elif extras:
-                    plain = True
-                    found.append(refuses)
+                elif known and taken:
+                    refused, *_ = taken
+                    del taken[refused]
+                    found.append(f"{backend.name} refuses {refused}")
                 else:
                     raise self._endpoint_error(backend, refusal) from None
             except openai.APIError as error:
@@ -132,10 +136,7 @@ class Chat:
 
         Raises EndpointError.
         """
-        one = self._client(backend)
-        if "max_retries" in self.options:
-            one = one.with_options(max_retries=self.options["max_retries"])
-        endpoint = one.audio.transcriptions.with_raw_response
+        endpoint = self._client(backend).audio.transcriptions.with_raw_response
         try:
             answer = _in_tries(
                 lambda: endpoint.create(model=model, file=sound, prompt=hint).http_response
@@ -156,7 +157,7 @@ class Chat:
         if not backend.model and fact not in self.tape.facts:
             try:
                 one, kind = self._client(backend), httpx2.Response
-                answer = _in_tries(lambda: one.get("/models", cast_to=kind, options=self.options))
+                answer = _in_tries(lambda: one.get("/models", cast_to=kind))
                 served = [str(m["id"]) for m in answer.json()["data"]]
             except openai.APIError as error:
                 raise self._endpoint_error(backend, error) from None
@@ -180,9 +181,7 @@ class Chat:
     ) -> httpx2.Response:
         assert current_call() is not None, "every call of ours has a name"
         one, kind = self._client(backend), httpx2.Response
-        return _in_tries(
-            lambda: one.post(PATH, body=body, cast_to=kind, options=self.options), again
-        )
+        return _in_tries(lambda: one.post(PATH, body=body, cast_to=kind), again)
 
     def _endpoint_error(self, backend: Backend, error: openai.APIError) -> EndpointError:
         """One line: which endpoint, what it did, what to do."""
@@ -194,7 +193,7 @@ class Chat:
                 said = f"{where}: no answer in time; is it up? (--timeout waits longer)"
             elif _sent(error):
                 said = f"{where}: broke off its answer ({why}); see its log"
-            return NoAnswer(said, _played(error)) if _sent(error) else EndpointError(said)
+            return NoAnswer(said, played(error.__cause__)) if _sent(error) else EndpointError(said)
         status: Any = getattr(error, "status_code", "?")
         advice = {
             401: f"check the key in {backend.api_key_env or 'OPENAI_API_KEY'}",
@@ -216,10 +215,12 @@ def _in_tries(ask: Callable[[], T], again: Callable[..., bool] = lambda played: 
             return ask()
         except openai.APIConnectionError as failure:
             ours = isinstance(failure.__cause__, TRIED_BY_CALLER)
-            if not (ours and left) or (_sent(failure) and not again(played=_played(failure))):
+            if not (ours and left) or (
+                _sent(failure) and not again(played=played(failure.__cause__))
+            ):
                 raise
             left -= 1
-            if not _played(failure):
+            if not played(failure.__cause__):
                 time.sleep(PAUSE_S)
 
 
@@ -230,26 +231,31 @@ def _sent(failure: openai.APIConnectionError) -> bool:
     return isinstance(why, TRIED_BY_CALLER) and not isinstance(why, never)
 
 
-def _played(failure: openai.APIConnectionError) -> bool:
-    return PLAYED in getattr(failure.__cause__, "__notes__", ())
-
-
-def _kind(schema: Schema | None, tools: Sequence[Mapping[str, Any]]) -> str:
-    return "tools" if tools else schema[0] if schema else "logprobs"
-
-
 def _extras(
     schema: Schema | None, logprobs: bool, tools: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """The request fields an endpoint may refuse; learned once a backend and kind of answer."""
-    extras: dict[str, Any] = {"logprobs": True, "top_logprobs": 5} if logprobs else {}
+) -> dict[str, Fields]:
+    """The request fields an endpoint may refuse, by kind, in the order in which they are given up;
+    learned once a backend and kind.
+    """
+    extras: dict[str, Fields] = {}
+    if logprobs:
+        extras["logprobs"] = {"logprobs": True, "top_logprobs": 5}
     if schema:
         name, content = schema
         described = {"name": name, "schema": content}
-        extras["response_format"] = {"type": "json_schema", "json_schema": described}
+        extras[name] = {"response_format": {"type": "json_schema", "json_schema": described}}
     if tools:
-        extras["tools"] = list(tools)
+        extras["tools"] = {"tools": list(tools)}
     return extras
+
+
+def _request(
+    body: Mapping[str, Any], taken: Mapping[str, Fields], tools: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    request = dict(body) if "tools" in taken else _in_text(body, tools)
+    for fields in taken.values():
+        request |= fields
+    return request
 
 
 def _in_text(body: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

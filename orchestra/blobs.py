@@ -9,7 +9,7 @@ import re
 import threading
 from pathlib import Path
 
-from orchestra.secrets import scrub, scrub_bytes
+from orchestra.secrets import scrub_bytes, scrub_json
 
 BASE64_RUN = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{4096,}={0,2}")
 BLOB = re.compile(r"blob:(raw:)?((?:raw:)*(text|bytes):([0-9a-f]{64}))")
@@ -29,7 +29,7 @@ class Blobs:
             text = BLOB.sub(r"blob:raw:\1\2", body.decode())
         except UnicodeDecodeError:
             return self._store("bytes", scrub_bytes(body))
-        return scrub(BASE64_RUN.sub(lambda run: self._store("text", run[0].encode()), text))
+        return scrub_json(BASE64_RUN.sub(lambda run: self._store("text", run[0].encode()), text))
 
     def unpack(self, text: str) -> bytes:
         """Raises FileNotFoundError."""

@@ -6,6 +6,7 @@ It lives in a ContextVar, which pool threads start without: so it is entered ins
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -28,6 +29,12 @@ class Cassette(Protocol):
 class Call:
     tape: Cassette
     name: str
+
+
+def round_of(name: str) -> int:
+    """The round of a call or of a work folder, r2/t1/s3 or r2-t1; 0, before all, for any other."""
+    found = re.match(r"r(\d+)[/-]", name)
+    return int(found[1]) if found else 0
 
 
 _current: ContextVar[Call | None] = ContextVar("logical_call", default=None)

@@ -16,6 +16,7 @@ import httpx2
 import openai
 
 RETRIES = 2
+PLAYED = "x-orchestra-played"  # on what is from the tape: nothing was paid for it now
 TRIED_BY_CALLER = (
     httpx2.TimeoutException,
     httpx2.ReadError,
@@ -24,6 +25,11 @@ TRIED_BY_CALLER = (
     httpx2.RemoteProtocolError,
     httpx2.DecodingError,
 )
+
+
+def played(failure: BaseException | None) -> bool:
+    """Whether a failure comes from the tape."""
+    return PLAYED in getattr(failure, "__notes__", ())
 
 
 class OneEachTransport(httpx2.BaseTransport):
@@ -58,13 +64,16 @@ class OneEachTransport(httpx2.BaseTransport):
 
 class FailuresToCaller(openai.DefaultHttpxClient):
     """The openai client tries a time-out or a broken answer again by itself, unless it is an error
-    of its own: whether there is money for one more is the caller's to know.
+    of its own: whether there is money for one more is the caller's to know. What a tape plays is
+    the outcome of all tries.
     """
 
     def send(self, request: httpx2.Request, **how: Any) -> httpx2.Response:
         try:
             return super().send(request, **how)
-        except TRIED_BY_CALLER as failure:
+        except (httpx2.TransportError, httpx2.DecodingError) as failure:
+            if not isinstance(failure, TRIED_BY_CALLER) and not played(failure):
+                raise
             late = isinstance(failure, httpx2.TimeoutException)
             kind = openai.APITimeoutError if late else openai.APIConnectionError
             raise kind(request=request) from failure

@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestra import comparison, pool_file
 from orchestra.pool import Pool
-from orchestra.replay import holds_answers
+from orchestra.replay import holds_paid
 from orchestra.run_folder import Options
 from orchestra.trajectory import Listener, Trajectory
 from orchestra.trust import Named
@@ -107,7 +107,7 @@ def failure(error: BaseException, folder: Path, a: Arguments) -> str:
         return said
     finished = error.finished if isinstance(error, comparison.Interrupted) else ()
     left = {m: folder / m for m in a.compare or () if m not in finished} or {"": folder}
-    begun = {m: path for m, path in left.items() if holds_answers(path / "tape.jsonl")}
+    begun = {m: path for m, path in left.items() if holds_paid(path / "tape.jsonl")}
     if a.compare and (idle := ", ".join(m for m in left if m not in begun)):
         said += f"; not run: {idle}"
     runs = " or ".join(shlex.quote(str(path)) for path in begun.values())

@@ -32,7 +32,8 @@ def find_action(reply: str, cut: bool = False) -> dict[str, Any]:
     Raises ModelMistake, which says how the reply began (or that it was cut off).
     """
     text = _without_thinking(reply[:MAX_CHARS], cut)
-    found = [o for o in _objects(text) if "action" in o] or ([] if cut else _repaired(text))
+    objects = [_as_action(o) for o in _objects(text)]
+    found = [o for o in objects if "action" in o] or ([] if cut else _repaired(text))
     with suppress(IndexError, RecursionError):  # none, or nested deeper than any decision
         action: dict[str, Any] = _whole_characters(found[-1])
         return action
@@ -41,6 +42,16 @@ def find_action(reply: str, cut: bool = False) -> dict[str, Any]:
         if cut
         else say("mistakes", "not_json", start=repr(text.strip()[:80]))
     )
+
+
+def _as_action(value: dict[str, Any]) -> dict[str, Any]:
+    """A tool call, {"name", "arguments"}, is an action of that name."""
+    if "action" in value or not isinstance(value.get("name"), str) or "arguments" not in value:
+        return value
+    params = value["arguments"]
+    with suppress(ValueError, RecursionError):
+        params = json.loads(params) if isinstance(params, str) else params
+    return {"action": value["name"], "params": params}
 
 
 def _without_thinking(text: str, cut: bool) -> str:
@@ -94,7 +105,8 @@ def _repaired(text: str) -> list[dict[str, Any]]:
     except (ValueError, RecursionError, _ReadTooOften):
         return []
     values = value if isinstance(value, list) else [value]
-    return [v for v in values if isinstance(v, dict) and "action" in v]
+    objects = [_as_action(v) for v in values if isinstance(v, dict)]
+    return [o for o in objects if "action" in o]
 
 
 class _ReadTooOften(Exception):

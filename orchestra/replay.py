@@ -27,7 +27,7 @@ import re
 import textwrap
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
@@ -40,8 +40,8 @@ from vcr.request import Request
 
 from orchestra import lines, secrets, transports
 from orchestra.blobs import Blobs
-from orchestra.call import Call, current_call, entered
-from orchestra.clients import TRIED_BY_CALLER
+from orchestra.call import Call, current_call, entered, round_of
+from orchestra.clients import PLAYED, TRIED_BY_CALLER
 from orchestra.secrets import scrub, scrub_url
 from orchestra.vocabulary import EndOfRun
 
@@ -49,9 +49,8 @@ VERSION = 1
 Mode = Literal["record", "resume", "replay"]
 VCR_MODE = {"record": RecordMode.ONCE, "resume": RecordMode.NEW_EPISODES, "replay": RecordMode.NONE}
 FREE_BYTES = 8 << 20  # no call is started with less disk than this: its answer could not be kept
-PLAYED = "x-orchestra-played"  # on what is from the tape: nothing was paid for it now
 RETRYABLE = {408, 409, 429, *range(500, 600)}
-KEPT_HEADERS = {"content-type", "location", "retry-after", "retry-after-ms"}
+KEPT_HEADERS = {"content-type", "location", "retry-after", "retry-after-ms", "x-should-retry"}
 
 Entry = dict[str, Any]
 
@@ -92,6 +91,7 @@ class Tape(Cassette):  # type: ignore[misc]
         self.cancelled = threading.Event()  # by the run itself
         self._stop = cancelled or self.cancelled  # by the host program
         self._unplayed: dict[tuple[str, str], deque[Entry]] = {}
+        self._entries: list[Entry] = []  # of calls, as they were kept
         self._recorded: dict[str, list[Entry]] = defaultdict(list)  # by call, for a miss's words
         self._failed_write = ""
         if mode != "record":
@@ -158,7 +158,7 @@ class Tape(Cassette):  # type: ignore[misc]
             failure.add_note(PLAYED)
             raise failure
         response = request.entry["response"]
-        headers = {PLAYED: ["yes"], **response["headers"]}
+        headers = {**response["headers"], PLAYED: ["yes"], "x-should-retry": ["false"]}
         body = {"string": self._unpacked(response["body"])}
         return {"status": response["status"], "headers": headers, "body": body}
 
@@ -169,7 +169,11 @@ class Tape(Cassette):  # type: ignore[misc]
         """
         sent = [(k, v) for k, values in response["headers"].items() for v in values]
         answer = httpx2.Response(200, headers=sent, content=response["body"]["string"])
-        headers = {k: v for k, v in response["headers"].items() if k.lower() in KEPT_HEADERS}
+        headers = {
+            k: [scrub_url(one) for one in v]
+            for k, v in response["headers"].items()
+            if k.lower() in KEPT_HEADERS
+        }
         body = self._packed(answer.content)
         kept = {"status": response["status"], "headers": headers, "body": body}
         self._keep(request, {"response": kept})
@@ -249,11 +253,14 @@ class Tape(Cassette):  # type: ignore[misc]
             self._forget_what_was_no_answer()
 
     def _forget_what_was_no_answer(self) -> None:
-        """It is asked again; but a try in vain before an answer was booked, and is met again."""
+        """It is asked again, unless later calls went on from it: else they were to be paid anew.
+        What is not asked again, and a try in vain before an answer, which was booked, is met again.
+        """
+        stays = _built_on(self._entries)
         for answers in self._unplayed.values():
-            while answers and not _answered(answers[-1]):
+            while answers and not _answered(answers[-1]) and id(answers[-1]) not in stays:
                 answers.pop()
-            kept = [e for e in answers if _answered(e) or _in_vain(e)]
+            kept = [e for e in answers if _answered(e) or _in_vain(e) or e is answers[-1]]
             answers.clear()
             answers.extend(kept)
 
@@ -268,6 +275,7 @@ class Tape(Cassette):  # type: ignore[misc]
         if answers and _tried_again(answers[-1]):
             answers.pop()  # the outcome of the client's next try stands for both
         answers.append(entry)
+        self._entries.append(entry)
         self._recorded[entry["call"]].append(entry)
 
     def _keep(self, request: Request, outcome: Entry) -> None:
@@ -309,17 +317,33 @@ def _readable_lines(request: Entry) -> list[str]:
     return [w for row in rows for w in textwrap.wrap(row, 100, subsequent_indent="  ") or [""]]
 
 
-def holds_answers(path: Path) -> bool:
-    """Whether anything on this tape is worth keeping: something was answered, so maybe paid for."""
-    asked = (entry for entry in lines.read(path) if "call" in entry)
-    return any(_answered(e) and e["request"]["method"] != "GET" for e in asked)
+def holds_paid(path: Path) -> bool:
+    """Whether anything on this tape may have been paid for, and is worth keeping."""
+    asked = (e for e in lines.read(path) if "call" in e and e["request"]["method"] != "GET")
+    return any(_answered(e) or _in_vain(e) or _successful(e) for e in asked)
+
+
+def _built_on(entries: Sequence[Entry]) -> set[int]:
+    """The ids of the failures from which the run went on: a later round, or a later step of the
+    same task, was answered.
+    """
+    stays, last_round, later = set(), 0, defaultdict[str, set[str]](set)
+    for entry in reversed(entries):
+        call = entry["call"]
+        task = "/".join(call.split("/")[:2])
+        if _answered(entry):
+            last_round = max(last_round, round_of(call))
+            later[task].add(call)
+        elif last_round > round_of(call) or later[task] - {call}:
+            stays.add(id(entry))
+    return stays
 
 
 def _answered(entry: Entry) -> bool:
     """Whether an entry is an answer. A completion without a choice is none, whatever its status."""
     if "result" in entry:
         return True
-    if "error" in entry or not 200 <= entry["response"]["status"]["code"] < 300:
+    if not _successful(entry):
         return False
     if not entry["request"]["uri"].endswith("/chat/completions"):
         return True
@@ -327,6 +351,10 @@ def _answered(entry: Entry) -> bool:
         return bool(json.loads(entry["response"]["body"])["choices"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return False
+
+
+def _successful(entry: Entry) -> bool:
+    return "response" in entry and 200 <= entry["response"]["status"]["code"] < 300
 
 
 def _in_vain(entry: Entry) -> bool:
@@ -350,4 +378,6 @@ def _tried_again(entry: Entry) -> bool:
     """Whether the client itself tries again, under the same key, after this outcome."""
     if "error" in entry:
         return not _in_vain(entry)
-    return entry.get("response", {}).get("status", {}).get("code") in RETRYABLE
+    response = entry.get("response", {"headers": {}, "status": {}})
+    said = {k.lower(): v for k, v in response["headers"].items()}.get("x-should-retry")
+    return said == ["true"] if said else response["status"].get("code") in RETRYABLE

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 
-from orchestra.replay import PLAYED
+from orchestra.clients import PLAYED
 from orchestra.secrets import scrub
 from orchestra.vocabulary import Backend, EndpointError
 
@@ -80,18 +80,21 @@ def read(backend: Backend, data: Any, bill: Bill) -> Reply:
     where = f"{backend.name} at {backend.base_url}"
     try:
         choice = data["choices"][0]
-        content = choice["message"].get("content")
-        calls = _calls_as_text(choice["message"].get("tool_calls"))
+        message = choice["message"]
+        content = message.get("content")
+        calls = _calls_as_text(message.get("tool_calls"))
         logprobs = (choice.get("logprobs") or {}).get("content")
     except (KeyError, IndexError, TypeError, AttributeError):
         raise EndpointError(
             f"{where}: answered without a choice ({scrub(json.dumps(data))[:200]}); see its log"
         ) from None
     if isinstance(content, list):
-        content = "".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
-    said_text = str(content or "") + calls
-    text = said_text.encode("utf-8", "replace").decode()  # no half characters
+        content = "".join(str(p.get("text") or "") for p in content if isinstance(p, dict))
     cut = choice.get("finish_reason") == "length"
+    said = str(content or "") + calls
+    if not said and not cut:  # some servers file all of it under the thoughts
+        said = str(message.get("reasoning_content") or message.get("reasoning") or "")
+    text = said.encode("utf-8", "replace").decode()  # no half characters
     return Reply(scrub(text), bill, cut, logprobs)  # scrubbed: as a replay will see it
 
 

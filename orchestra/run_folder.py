@@ -11,7 +11,6 @@ import fcntl
 import json
 import math
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -19,9 +18,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from orchestra import lines
+from orchestra import lines, secrets
+from orchestra.call import round_of
 from orchestra.pool import Engine, Pool
-from orchestra.replay import holds_answers
+from orchestra.replay import holds_paid
 from orchestra.repository import special_files
 from orchestra.vocabulary import Backend, ConfigError, Media, Price, Task, can_not_write
 from orchestra.workers import Worker
@@ -121,7 +121,8 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     part = path / "run.json.part"
     row = {"v": VERSION, **manifest_row(manifest)}
     try:
-        part.write_text(json.dumps(row, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        text = secrets.scrub_json(json.dumps(row, ensure_ascii=False, indent=1))
+        part.write_text(text + "\n", encoding="utf-8")
         part.rename(path / "run.json")
     except OSError as error:
         raise can_not_write(path, error) from None
@@ -169,6 +170,7 @@ def read_manifest(path: Path) -> Manifest:
 
 def _options(row: dict[str, Any]) -> Options:
     fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+    fields["mcp"] = tuple(map(secrets.restore, fields.get("mcp", ())))
     return Options(**fields)
 
 
@@ -184,13 +186,17 @@ def _pool(row: dict[str, Any]) -> Pool:
 
 
 @contextlib.contextmanager
-def removed_if_unused(path: Path) -> Iterator[None]:
-    """Take a new run folder away again if the run fails before anything was answered."""
+def removed_if_unused(path: Path, was_there: bool) -> Iterator[None]:
+    """Empty a new run folder, and take it away unless it was there before, if the run fails before
+    anything may have been paid for.
+    """
     try:
         yield
     except BaseException:
-        if not holds_answers(path / "tape.jsonl"):
+        if not holds_paid(path / "tape.jsonl"):
             shutil.rmtree(path, ignore_errors=True)
+            if was_there:
+                path.mkdir()
         raise
 
 
@@ -218,7 +224,7 @@ def locked(path: Path, shared: bool = False) -> Iterator[None]:
 def check_round(path: Path, from_round: int) -> None:
     """Raises ConfigError where the run did not come to `from_round`."""
     calls = (str(entry.get("call")) for entry in lines.read(path / "tape.jsonl"))
-    last = max((_round(call, "/") for call in calls), default=0)
+    last = max(map(round_of, calls), default=0)
     if from_round > max(last, 1):
         raise ConfigError(
             f"--from-round {from_round}: the last round on the tape of {path} is {last}; give one "
@@ -233,21 +239,15 @@ def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> Non
     try:
         whole = (source / name for name in ("media", "blobs", "workdir"))
         for part in (*whole, *(source / "work").glob("r*-t*")):
-            if part.is_dir() and _round(part.name, "-") < from_round:
+            if part.is_dir() and round_of(part.name) < from_round:
                 shutil.copytree(
                     part, target / part.relative_to(source), symlinks=True, ignore=special_files
                 )
         with contextlib.closing(lines.Appender(target / "tape.jsonl")) as tape:
             for entry in lines.read(source / "tape.jsonl"):
-                if _round(str(entry.get("call")), "/") < from_round:
+                if round_of(str(entry.get("call"))) < from_round:
                     tape.append(entry)
     except OSError as error:
         shutil.rmtree(target, ignore_errors=True)
         raise can_not_write(target, error) from None
     write_manifest(target, replace(manifest, parent=f"{source.name} from round {from_round}"))
-
-
-def _round(name: str, end: str) -> int:
-    """The round in a name such as r2/t1/s3; 0, before all, for what belongs to none."""
-    found = re.match(rf"r(\d+){end}", name)
-    return int(found[1]) if found else 0

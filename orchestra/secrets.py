@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.I)
@@ -48,6 +49,40 @@ def scrub(text: str) -> str:
     return text
 
 
+def scrub_json(text: str) -> str:
+    """The same for JSON, which stays JSON: a secret of digits may be a part of a number."""
+    clean = scrub(text)
+    if clean == text:
+        return text
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):  # it was none
+        return clean
+    try:
+        json.loads(clean)
+    except ValueError:
+        return json.dumps(_with_clean_strings(value), ensure_ascii=False)
+    return clean
+
+
+def _with_clean_strings(value: Any) -> Any:
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, list):
+        return [_with_clean_strings(v) for v in value]
+    if isinstance(value, dict):
+        return {scrub(k): _with_clean_strings(v) for k, v in value.items()}
+    return value
+
+
+def restore(text: str) -> str:
+    """`text` with the environment's secrets again where `scrub` took them out, if they are set."""
+    for name, value in os.environ.items():
+        if NAME.search(name):
+            text = text.replace(f"<{name}>", value)
+    return text
+
+
 def scrub_bytes(data: bytes) -> bytes:
     """The same for what is no text, as a form with a file in it: the environment's secrets."""
     for secret, placeholder in _known:
@@ -63,6 +98,10 @@ def scrub_url(url: str) -> str:
 def url_problem(url: str) -> str:
     """What keeps an address from being an endpoint's, "" if nothing. Never repeats a secret."""
     wanted = "needs http(s)://host/v1"
+    if scrub(url) != url:
+        return "holds a key; it stands in an environment variable, which api_key_env names"
+    if not url.isprintable() or " " in url:
+        return f"{wanted} without spaces, not {url!r}"
     try:
         parts = urlsplit(url)
         if parts.username or parts.password:
@@ -70,7 +109,8 @@ def url_problem(url: str) -> str:
         if parts.query or parts.fragment:
             return f"{wanted} and no ?query; a key stands in an environment variable"
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            parts.hostname.encode("idna")
             return ""
-    except ValueError:  # of brackets or a port that are none
+    except ValueError:  # of brackets, a port or a host that are none
         pass
     return wanted if "@" in url or "?" in url else f"{wanted}, not {url!r}"

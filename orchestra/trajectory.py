@@ -23,7 +23,7 @@ from typing import Any
 
 from orchestra import lines
 from orchestra.replay import TapeWriteError
-from orchestra.secrets import scrub
+from orchestra.secrets import scrub_json
 from orchestra.vocabulary import Complete, Decision, Delegate
 
 VERSION = 1
@@ -85,7 +85,7 @@ class Recorder:
 
 
 def _dumps(value: Any) -> str:
-    return scrub(lines.dumps(value))
+    return scrub_json(lines.dumps(value))
 
 
 def read(path: Path) -> list[Event]:

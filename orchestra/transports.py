@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import httpcore2
@@ -62,7 +63,16 @@ class _Asking:
         return getattr(self.tape, name)
 
 
-_end: ContextVar[float | None] = ContextVar("end_of_request", default=None)
+MAX_BYTES = 64 << 20  # of an answer
+
+
+@dataclass
+class _Limits:
+    end: float  # of time.monotonic()
+    bytes_left: int = MAX_BYTES
+
+
+_limits: ContextVar[_Limits | None] = ContextVar("limits_of_request", default=None)
 
 
 class _InTime(httpcore2.NetworkStream):
@@ -74,7 +84,12 @@ class _InTime(httpcore2.NetworkStream):
         self.stream = stream
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self.stream.read(max_bytes, _left_s(timeout))
+        data = self.stream.read(max_bytes, _left_s(timeout))
+        if limits := _limits.get():
+            limits.bytes_left -= len(data)
+            if limits.bytes_left < 0:
+                raise httpcore2.ReadError(f"the answer is over {MAX_BYTES >> 20} MiB")
+        return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         self.stream.write(buffer, _left_s(timeout))
@@ -94,9 +109,9 @@ class _InTime(httpcore2.NetworkStream):
 
 def _left_s(timeout: float | None) -> float | None:
     """The time that may pass now. Raises ReadTimeout at the end of the request."""
-    if (end := _end.get()) is None:
+    if (limits := _limits.get()) is None:
         return timeout
-    left_s = end - time.monotonic()
+    left_s = limits.end - time.monotonic()
     if left_s <= 0:
         raise httpcore2.ReadTimeout("the answer was not all there in time")
     return left_s if timeout is None else min(timeout, left_s)
@@ -114,7 +129,7 @@ def _httpx2_send(self: httpx2.HTTPTransport, request: httpx2.Request) -> httpx2.
         return _real_httpx2_send(self, request)
     asking = _Asking(call.tape)
     limit_s = request.extensions.get("timeout", {}).get("read")
-    entered = _end.set(time.monotonic() + limit_s if limit_s else None)
+    entered = _limits.set(_Limits(time.monotonic() + limit_s) if limit_s else None)
     try:
         send = vcr_handle_request(asking, _real_httpx2_send, httpx2)
         return send(self, request)  # type: ignore[no-any-return]
@@ -123,7 +138,7 @@ def _httpx2_send(self: httpx2.HTTPTransport, request: httpx2.Request) -> httpx2.
             call.tape.append_failure(asking.sent, failure)
         raise
     finally:
-        _end.reset(entered)
+        _limits.reset(entered)
 
 
 def _requests_send(self: Any, request: requests.PreparedRequest, **how: Any) -> requests.Response:

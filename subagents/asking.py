@@ -21,6 +21,7 @@ from orchestra.money import Purse
 from orchestra.prompts import say
 from orchestra.vocabulary import (
     BudgetExceeded,
+    ConfigError,
     EndpointError,
     ModelMistake,
     Result,
@@ -31,7 +32,7 @@ from subagents.executor import STOPPED, Call, OnStep, Run, capped
 from tools import Environment, Tool, ToolError
 
 SUMMARY_CHARS = 600
-Failure = EndpointError | BudgetExceeded
+Failure = EndpointError | BudgetExceeded | ConfigError
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from orchestra.prompts import say
-from orchestra.vocabulary import BudgetExceeded, EndpointError, Result, Step, SubTask
+from orchestra.vocabulary import BudgetExceeded, ConfigError, EndpointError, Result, Step, SubTask
 from tools import Environment, Tool
 
 Call = tuple[str, ...]  # the name of a logical call, as in ("r1", "t2")
@@ -15,7 +15,11 @@ Run = Callable[[SubTask, Environment, Mapping[str, Tool], Call, int, OnStep], Re
 SEARCH, VISIT = "GoogleSearchAction", "ExtractUrlContentAction"
 CODE = "ExecuteCodeAction"
 OBSERVATION_CHARS = 8000
-STOPPED = (EndpointError, BudgetExceeded)  # end one sub-task, with the reason in its Result
+STOPPED = (
+    EndpointError,
+    BudgetExceeded,
+    ConfigError,
+)  # end one sub-task, with the reason in its Result
 
 
 def capped(text: str) -> str:

@@ -16,13 +16,13 @@ import pytest
 import requests
 
 import orchestra_min
-from orchestra import repository, secrets
+from orchestra import repository, secrets, transports
 from orchestra.backends import Chat
 from orchestra.lines import read
 from orchestra.money import Purse
 from orchestra.replay import Tape
-from orchestra.run_folder import Options
-from orchestra.vocabulary import ConfigError, EndpointError, Price
+from orchestra.run_folder import Manifest, Options, read_manifest, write_manifest
+from orchestra.vocabulary import ConfigError, EndpointError, Price, Task
 from tests.conftest import ROOT, pool_at
 from tests.scripted import Raw, complete, completion, delegate, finish, is_main, last_text
 from tools.own import from_file
@@ -379,3 +379,144 @@ def test_a_replay_without_its_tape_says_so(endpoint, tmp_path):
     (tmp_path / "run" / "tape.jsonl").unlink()
     with pytest.raises(ConfigError, match="tape.jsonl: is missing"):
         orchestra_min.replay(tmp_path / "run")
+
+
+# ---- what a resume and a replay go on from -------------------------------------------------------
+
+
+def test_a_resume_keeps_the_failure_that_later_rounds_were_built_on(endpoint, tmp_path):
+    dead = {"main": True, "small": True}
+
+    def respond(request: dict[str, Any]) -> Any:
+        if not is_main(request):
+            return Raw(400, {"error": {"message": "busy"}}) if dead["small"] else finish("seen")
+        if "t2" in last_text(request):
+            return Raw(401, {}) if dead["main"] else complete("42")
+        return delegate("look again") if "reason:" in last_text(request) else delegate("look")
+
+    server, out = endpoint(respond), tmp_path / "run"
+    with pytest.raises(EndpointError):
+        orchestra_min.orchestrate("?", (), pool_at(server.url), Options(rounds=3), out)
+    dead.update(main=False, small=False)
+    asked = len(server.requests)
+    assert orchestra_min.resume(out).answer == "42"
+    assert len(server.requests) - asked == 2  # the last sub-task, which none had gone on from
+    assert orchestra_min.replay(out).answer == "42"
+
+
+def test_an_endpoint_that_wants_a_refusal_tried_again_replays(endpoint, tmp_path):
+    server = endpoint(answering(Raw(400, {"error": {}}, x_should_retry="true"), "fine"))
+    for mode in ("record", "replay", "resume", "replay"):
+        with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
+            assert ask(tape, server.url) == "fine"
+    assert len(server.requests) == 2
+
+
+def test_a_call_that_may_be_on_the_bill_is_kept(endpoint, tmp_path):
+    server = endpoint(answering("late"), delay_s=0.4)
+    with pytest.raises(EndpointError):
+        orchestra_min.orchestrate(
+            "?", (), pool_at(server.url), Options(timeout_s=0.1), tmp_path / "run"
+        )
+    assert len(list(read(tmp_path / "run" / "tape.jsonl"))) == 3
+
+
+def test_a_folder_of_the_users_stays_when_a_run_in_it_comes_to_nothing(endpoint, tmp_path):
+    (tmp_path / "mine").mkdir()
+    for name in ("mine", "new"):
+        with pytest.raises(EndpointError):
+            url = endpoint(lambda request: Raw(401, {})).url
+            orchestra_min.orchestrate("?", (), pool_at(url), Options(), tmp_path / name)
+    assert list((tmp_path / "mine").iterdir()) == [] and not (tmp_path / "new").exists()
+
+
+# ---- secrets, and what is no text ----------------------------------------------------------------
+
+
+def test_a_secret_of_digits_leaves_json_whole(endpoint, tmp_path, monkeypatch):
+    monkeypatch.setenv("DB_PASSWORD", "20250923")
+    said = {**completion("it is 20250923"), "created": 2025092312}
+    server = endpoint(lambda request: said)
+    for mode in ("record", "replay"):
+        with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
+            assert ask(tape, server.url) == "it is <DB_PASSWORD>"
+
+
+def test_no_run_json_holds_a_secret_and_a_resume_has_it_again(endpoint, tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_TOKEN", "a1b2c3d4e5f6")
+    secrets.look_up()
+    manifest = Manifest(
+        Task("?", ()), pool_at("http://127.0.0.1:9/v1"), Options(mcp=("serve a1b2c3d4e5f6",))
+    )
+    write_manifest(tmp_path, manifest)
+    assert "a1b2c3d4e5f6" not in (tmp_path / "run.json").read_text()
+    assert read_manifest(tmp_path).options.mcp == ("serve a1b2c3d4e5f6",)
+    monkeypatch.delenv("MY_TOKEN")
+    assert read_manifest(tmp_path).options.mcp == ("serve <MY_TOKEN>",)
+
+
+def test_a_redirect_leaves_no_key_on_the_tape(endpoint, tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_TOKEN", "a1b2c3d4e5f6")
+    to = "http://127.0.0.1:9/v1?api_key=other-key-1234&x=a1b2c3d4e5f6"
+    server = endpoint(lambda request: Raw(307, b"", location=to))
+    with closing(Tape(tmp_path / "tape.jsonl", "record")) as tape, pytest.raises(EndpointError):
+        ask(tape, server.url)
+    text = (tmp_path / "tape.jsonl").read_text()
+    assert "other-key-1234" not in text and "a1b2c3d4e5f6" not in text and "<SECRET>" in text
+
+
+@pytest.mark.parametrize(
+    "url", ["http://a..b/v1", "http://a/v1\n", " http://a/v1", f"http://{'a' * 64}.b/v1"]
+)
+def test_an_address_that_no_client_takes_is_none(url):
+    assert secrets.url_problem(url).startswith("needs http(s)://host/v1")
+
+
+def test_an_address_with_a_key_in_it_is_none(monkeypatch):
+    monkeypatch.setenv("MY_TOKEN", "a1b2c3d4e5f6")
+    secrets.look_up()
+    assert secrets.url_problem("http://a/a1b2c3d4e5f6/v1").startswith("holds a key")
+
+
+def test_an_answer_without_end_is_broken_off(endpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(transports._Limits.__init__, "__defaults__", (1 << 16,))
+    server = endpoint(answering("x" * (1 << 17)))
+    with closing(Tape(tmp_path / "tape.jsonl", "record")) as tape:
+        with pytest.raises(EndpointError, match="broke off its answer"):
+            ask(tape, server.url)
+
+
+# ---- what else endpoints say ---------------------------------------------------------------------
+
+
+def test_what_is_refused_is_given_up_one_by_one(endpoint, tmp_path):
+    """An endpoint without log-probabilities keeps the schema."""
+
+    def respond(request: dict[str, Any]) -> Any:
+        return Raw(404, {"error": {}}) if "logprobs" in request else "{}"
+
+    server = endpoint(respond)
+    how = {"schema": ("action", {"type": "object"}), "logprobs": True}
+    for mode in ("record", "replay"):
+        with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
+            for call in ("a", "b"):
+                assert ask(tape, server.url, None, call, **how) == "{}"
+    assert ["response_format" in r for r in server.requests] == [True, True, True]
+    assert ["logprobs" in r for r in server.requests] == [True, False, False]
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_an_answer_filed_under_the_thoughts_is_found(field, endpoint, tmp_path):
+    said = completion("")
+    said["choices"][0]["message"] = {"role": "assistant", "content": None, field: "42"}
+    with closing(Tape(tmp_path / "tape.jsonl", "record")) as tape:
+        assert ask(tape, endpoint(lambda request: said).url) == "42"
+
+
+@pytest.mark.parametrize("arguments", [{"answer": "42"}, '{"answer": "42"}'])
+def test_a_decision_as_a_tool_call_is_one(arguments, endpoint, tmp_path):
+    said = completion("")
+    call = {"type": "function", "function": {"name": "complete", "arguments": arguments}}
+    said["choices"][0]["message"] = {"role": "assistant", "content": None, "tool_calls": [call]}
+    pool = pool_at(endpoint(lambda request: said).url)
+    assert orchestra_min.orchestrate("?", (), pool, Options(), tmp_path / "run").answer == "42"

@@ -129,14 +129,14 @@ def test_on_a_full_disk_nothing_is_made(tmp_path, monkeypatch):
 @pytest.mark.parametrize("row", [None, {"fact": "small serves", "value": "m"}, posted(401)])
 def test_a_run_that_fails_before_its_first_answer_leaves_no_folder(row, run):
     (run / "tape.jsonl").write_text(json.dumps(row) + "\n" if row else "")
-    with pytest.raises(KeyboardInterrupt), removed_if_unused(run):
+    with pytest.raises(KeyboardInterrupt), removed_if_unused(run, was_there=False):
         raise KeyboardInterrupt
     assert not run.exists()
 
 
 def test_a_run_that_has_an_answer_leaves_its_folder(run):
     tape(run, "r1/main/a1")
-    with pytest.raises(KeyboardInterrupt), removed_if_unused(run):
+    with pytest.raises(KeyboardInterrupt), removed_if_unused(run, was_there=False):
         raise KeyboardInterrupt
     assert (run / "run.json").exists()
 
