@@ -16,10 +16,10 @@ from __future__ import annotations
 import signal
 import sys
 
-from orchestra.command_line import parse
-
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing to keep yet: end at once
+    from orchestra.command_line import parse
+
     ARGUMENTS = parse()  # --help and usage errors answer before the heavy imports
 
 import contextlib
@@ -377,6 +377,7 @@ def main(arguments: Any) -> int:
     """Run one command. Returns the exit code; see --help."""
     for stop in (signal.SIGINT, signal.SIGTERM):  # both end what the run started, MCP servers too
         signal.signal(stop, signal.default_int_handler)
+    console.open_streams()
     a = arguments
     stored = a.resume or a.replay
     folder = stored if stored and not a.from_round else a.out or run_folder.default_path()

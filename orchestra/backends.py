@@ -167,7 +167,10 @@ class Chat:
                 listed = ", ".join(served[:10]) or "no list of models"
                 raise ConfigError(f"{backend.base_url} serves {listed}: name one with --model")
             self.tape.learn(fact, served[0])
-        return backend.model or self.tape.facts[fact]
+        return self._named(backend)
+
+    def _named(self, backend: Backend) -> str:
+        return backend.model or self.tape.facts.get(f"{backend.name} serves", "")
 
     def _client(self, backend: Backend) -> openai.OpenAI:
         key = os.environ.get(backend.api_key_env, "") if backend.api_key_env else ""
@@ -198,7 +201,7 @@ class Chat:
         advice = {
             401: f"check the key in {backend.api_key_env or 'OPENAI_API_KEY'}",
             403: f"the key in {backend.api_key_env or 'OPENAI_API_KEY'} may not do this",
-            404: f"check base_url (most end in /v1) and the model name {backend.model!r}",
+            404: f"check base_url (most end in /v1) and the model name {self._named(backend)!r}",
             429: "rate or quota limit; wait, then try again",
         }.get(status, "see its log")
         said = scrub(" ".join(str(error.message).split()))[:300]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,6 +35,13 @@ class OneLineParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         line = " ".join(message.removeprefix("argument ").split())
         self.exit(2, f"{self.prog}: {line} (see --help)\n")
+
+
+def _host(text: str) -> str:
+    found = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+|[0-9a-fA-F:]+?)(?::(\d{1,5}))?", text)
+    if not found or int(found[2] or 1) not in range(1, 1 << 16):
+        raise argparse.ArgumentTypeError(f"needs HOST or HOST:PORT, not {text!r}")
+    return text
 
 
 def _methods(text: str) -> tuple[str, ...]:
@@ -157,6 +165,7 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # group -> flag -> what argpars
         "allow-host": {
             **SEVERAL,
             "metavar": "HOST[:PORT]",
+            "type": _host,
             "help": "an internal host that pages may be fetched from; repeatable",
         },
     },

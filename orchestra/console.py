@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -58,6 +59,13 @@ def listeners(a: Arguments) -> Iterator[tuple[Listener, ...]]:
         yield (progress,)
 
 
+def open_streams() -> None:
+    """Where the shell closed one, nothing: else the next file that is opened takes its place."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("r+"))  # noqa: SIM115
+
+
 def named(a: Arguments) -> Named:
     """What the user names beside a run folder. Raises ConfigError for a bad pool file."""
     pool = pool_file.load(a.backends) if a.backends else None
@@ -67,8 +75,7 @@ def named(a: Arguments) -> Named:
 def report(result: Trajectory, a: Arguments) -> int:
     """Say the answer, and on stderr what the user should know of it. Returns the exit code."""
     text = json.dumps(_row(result), ensure_ascii=False) if a.json else result.answer
-    if text:
-        _say(text)
+    came_out = _say(text) if text else True
     if (changes := result.run / "changes.diff").exists() and not a.quiet:
         print(f"what was changed: {changes}", file=sys.stderr)
     if result.cost_usd is None and not a.quiet:
@@ -80,7 +87,7 @@ def report(result: Trajectory, a: Arguments) -> int:
         said = "a fallback answer, from the evidence" if result.answer else "no answer found"
         said += f" ({result.why})" if result.why else ""
         print(f"{said}; see {result.run}", file=sys.stderr)
-    return 1 if result.fallback else 0
+    return 1 if result.fallback or not came_out else 0
 
 
 def report_all(results: Mapping[str, comparison.Outcome], folder: Path, a: Arguments) -> int:
@@ -92,10 +99,11 @@ def report_all(results: Mapping[str, comparison.Outcome], folder: Path, a: Argum
             continue
         row = {"method": method, **_row(result), "tokens": result.tokens}
         rows.append({**row, "critical_path_s": comparison.critical_path_s(result.events)})
-    _say(json.dumps(rows, ensure_ascii=False) if a.json else comparison.table(rows))
+    came_out = _say(json.dumps(rows, ensure_ascii=False) if a.json else comparison.table(rows))
     if not a.quiet:
         print(f"a run each in {folder}; --replay plays one again", file=sys.stderr)
-    return max(4 if "error" in row else int(row["fallback"]) for row in rows)
+    worst = max(4 if "error" in row else int(row["fallback"]) for row in rows)
+    return worst or int(not came_out)
 
 
 def failure(error: BaseException, folder: Path, a: Arguments) -> str:
@@ -112,14 +120,21 @@ def failure(error: BaseException, folder: Path, a: Arguments) -> str:
         said += f"; not run: {idle}"
     runs = " or ".join(shlex.quote(str(path)) for path in begun.values())
     again = f"; go on with: python orchestra_min.py --resume {runs}"
-    return said + again if runs else said
+    kept = again if runs else "" if finished else "; nothing was answered, so nothing is kept"
+    return said + kept
 
 
-def _say(text: str) -> None:
-    """On stdout, in characters that it has; the reader may have gone away, or its disk be full."""
+def _say(text: str) -> bool:
+    """On stdout, in characters that it has. Whether it came out: the disk may be full."""
     encoding = sys.stdout.encoding or "utf-8"
-    with contextlib.suppress(OSError):
+    try:
         print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    except BrokenPipeError:  # it has read enough
+        return True
+    except OSError as error:
+        print(f"orchestra_min.py: stdout: {error.strerror}", file=sys.stderr)
+        return False
+    return True
 
 
 def _row(result: Trajectory) -> dict[str, Any]:

@@ -113,11 +113,13 @@ def copy_into(folder: Path, files: Sequence[tuple[Modality, Path]]) -> tuple[Med
             shutil.copyfile(path, target)
         except OSError as error:
             raise can_not_write(target, error) from None
-        with target.open("rb") as f:
-            media.append(
-                Media(modality, name, target, hashlib.file_digest(f, "sha256").hexdigest())
-            )
+        media.append(Media(modality, name, target, sha256_of(target)))
     return tuple(media)
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _plain_name(path: Path, taken: set[str]) -> str:

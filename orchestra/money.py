@@ -86,8 +86,8 @@ class Purse:
         tokens = left_usd / price * 1e6 if price else math.copysign(math.inf, left_usd)
         affordable = int(min(max(tokens, 0), most))
         if affordable < min(most, LEAST_OUTPUT_TOKENS):
-            left = f"{max(left_usd + input_usd, 0):.6f} USD left"
-            raise BudgetExceeded(f"{left} is too little for a call to {backend.name}")
+            share = f"its share, {max(left_usd + input_usd, 0):.6f} USD,"
+            raise BudgetExceeded(f"{share} is too little for a call to {backend.name}")
         return affordable
 
 

@@ -209,7 +209,7 @@ def from_environment(model: str | None, environment: Mapping[str, str] = os.envi
     """One endpoint by OPENAI_BASE_URL / OPENAI_API_KEY and --model; with a key alone, the pool file
     of this repository.
     """
-    url, key = environment.get("OPENAI_BASE_URL"), environment.get("OPENAI_API_KEY")
+    url, key = (environment.get(name, "").strip() for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY"))
     if not url and not key:
         raise ConfigError(
             "no endpoint: set OPENAI_API_KEY, or OPENAI_BASE_URL for a local server, or give "

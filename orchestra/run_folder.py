@@ -20,6 +20,7 @@ from typing import Any
 
 from orchestra import lines, secrets
 from orchestra.call import round_of
+from orchestra.media import sha256_of
 from orchestra.pool import Engine, Pool
 from orchestra.replay import holds_paid
 from orchestra.repository import special_files
@@ -165,6 +166,8 @@ def read_manifest(path: Path) -> Manifest:
     for m in media:
         if not m.path.is_file():
             raise ConfigError(f"{m.path}: is missing; copy the whole run folder")
+        if sha256_of(m.path) != m.sha256:
+            raise ConfigError(f"{m.path}: is not the file of the run; restore it from a copy")
     return manifest
 
 

@@ -7,6 +7,7 @@ h = (I, b, T, sigma, eta, omega)   Evidence   s_t = (q, M, C_t, H_t, B, T, B_t) 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,9 @@ class ConfigError(Exception):
 def can_not_write(path: Path, error: OSError) -> ConfigError:
     """The user's mistake where a file of the run can not be written."""
     why = error.strerror or error
-    return ConfigError(f"{path}: can not be written ({why}); free some space, or another --out")
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    advice = "free some space" if full else "make it writable"
+    return ConfigError(f"{path}: can not be written ({why}); {advice}, or give another folder")
 
 
 class EndpointError(Exception):

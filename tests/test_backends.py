@@ -376,7 +376,7 @@ def test_what_is_played_from_a_tape_is_spent_but_not_paid(endpoint, tmp_path):
 
 def test_a_call_that_could_pass_the_budget_is_not_started(chat, endpoint):
     server = endpoint(in_turn("x"))
-    with pytest.raises(BudgetExceeded, match="left is too little for a call to small"):
+    with pytest.raises(BudgetExceeded, match="is too little for a call to small"):
         ask(chat, backend_at(server, price=Price(100, 100, 100)), Purse(0.001))
     assert server.requests == []
 

@@ -414,7 +414,7 @@ def test_a_purse_that_is_empty_ends_it_with_the_reason(sub_agent):
     prices = {"price": Price(0, 1000, 0), "limit_usd": 0.02}  # each call says 10 tokens, USD 0.01
     z = sub_agent(act("EchoAction", "it is green", text="a"), **prices, max_output_tokens=20)
     assert (z.status, z.summary) == ("partial", "it is green")
-    assert "left is too little for a call to small" in z.error
+    assert "is too little for a call to small" in z.error
     assert z.cost_usd is not None and z.cost_usd <= 0.02
 
 
