@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import cache
 from logging.handlers import QueueListener
 from pathlib import Path
 from queue import SimpleQueue
@@ -53,6 +54,12 @@ def printable(text: str) -> str:
     if line.isprintable():
         return line
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in line)
+
+
+@cache
+def warn_once(said: str) -> None:
+    """Tell the user, once a process."""
+    logging.getLogger("orchestra").warning(said)
 
 
 def figures(event: Event) -> str:

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
+from orchestra.log import warn_once
 from orchestra.main_agent import Ask
 from orchestra.memory import stop_probability
 from orchestra.prompts import render, say
@@ -167,6 +168,7 @@ class OrchestraO1:
             return decision
         p_stop = stop_probability(reply.logprobs)
         if p_stop is None:
+            warn_once("--stop-threshold has no effect: no log-probabilities came with a decision")
             return decision
         stop = p_stop > self.stop_threshold  # Eq. 22
         if stop == isinstance(decision, Complete):

@@ -300,6 +300,34 @@ def test_flags_that_do_not_fit_are_said_in_one_line(flags, line, program):
     assert line_of(program(*flags.split())) == f"{line} (see --help)"
 
 
+@pytest.mark.parametrize("host", ["http://wiki/", "", "a b", "wiki:99999", "wiki:abc", "*"])
+def test_an_internal_host_is_a_host(host, program):
+    said = f"--allow-host: needs HOST or HOST:PORT, not {host!r} (see --help)"
+    assert line_of(program("--question", "?", "--allow-host", host)) == said
+
+
+def test_an_answer_that_could_not_be_written_is_no_success(finished, capfd):
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [sys.executable, PROGRAM, "--replay", finished[0]],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=CLEAN,
+        )
+    assert done.returncode == 1
+    assert done.stderr.endswith("orchestra_min.py: stdout: No space left on device\n")
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_stream_that_the_shell_closed_harms_nothing(stream, finished):
+    closed = {"stdout": ">&-", "stderr": "2>&-"}[stream]
+    line = f'"$1" "$2" --replay "$3" {closed}'
+    call = ["sh", "-c", line, "sh", sys.executable, PROGRAM, finished[0]]
+    done = subprocess.run(call, capture_output=True, text=True, env=CLEAN)
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+
+
 def test_a_method_that_is_not_there_is_told_with_those_that_are(program):
     line = line_of(program("--question", "?", "--method", "magic"))
     assert line.startswith("--method: invalid choice: 'magic' (choose from ")

@@ -134,6 +134,12 @@ def test_a_run_that_fails_before_its_first_answer_leaves_no_folder(row, run):
     assert not run.exists()
 
 
+def test_a_medium_that_was_changed_is_said(run, tmp_path):
+    (file,) = (run / "media").iterdir()
+    file.write_bytes(b"another")
+    assert "is not the file of the run; restore it from a copy" in refusal(read_manifest, run)
+
+
 def test_a_run_that_has_an_answer_leaves_its_folder(run):
     tape(run, "r1/main/a1")
     with pytest.raises(KeyboardInterrupt), removed_if_unused(run, was_there=False):
