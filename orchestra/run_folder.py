@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from orchestra import lines
+from orchestra import changes, lines
 from orchestra.pool import Engine, Pool
 from orchestra.replay import holds_answers
 from orchestra.repository import special_files
@@ -232,11 +232,13 @@ def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> Non
     """
     try:
         whole = (source / name for name in ("media", "blobs", "workdir"))
-        for part in (*whole, *(source / "work").glob("r*-t*")):
+        for part in (*whole, *changes.work_folders(source)):
             if part.is_dir() and _round(part.name, "-") < from_round:
                 shutil.copytree(
                     part, target / part.relative_to(source), symlinks=True, ignore=special_files
                 )
+        if (target / "workdir").is_dir() and (held := changes.work_folders(target)):
+            changes.write(target, held[-1])
         with contextlib.closing(lines.Appender(target / "tape.jsonl")) as tape:
             for entry in lines.read(source / "tape.jsonl"):
                 if _round(str(entry.get("call")), "/") < from_round:
