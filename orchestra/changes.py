@@ -66,13 +66,18 @@ def write(run: Path, folder: Path) -> tuple[bytes, str]:
         diff = part.read_bytes()
         part.rename(run / FILE)
     except (OSError, subprocess.SubprocessError) as error:
-        why = said(error) if isinstance(error, subprocess.SubprocessError) else str(error)
-        diff, note = b"", say("mini_swe/messages", "no_diff", reason=why)
         for stale in (part, run / FILE):
             stale.unlink(missing_ok=True)
+        why = said(error) if isinstance(error, subprocess.SubprocessError) else str(error)
+        _tell(run, f"{folder} could not be compared ({why}), so there is none")
+        return b"", say("mini_swe/messages", "no_diff")
     if note:
-        logging.getLogger("orchestra").warning("%s: %s", run / FILE, note)
+        _tell(run, note)
     return diff, note
+
+
+def _tell(run: Path, what: str) -> None:
+    logging.getLogger("orchestra").warning("%s: %s", run / FILE, what)
 
 
 def _write(part: Path, run: Path, folder: Path, own: Path) -> str:

@@ -87,4 +87,4 @@ def changes(env: Environment) -> str:
     text = BINARY.sub(left_out, diff.decode("utf-8", "replace").removeprefix(note))
     shown = cut_in_the_middle(text.strip())
     told = say("mini_swe/messages", "changed", diff=shown) if shown else ""
-    return f"{told}\n{note}".strip()
+    return f"{told}\n{cut_in_the_middle(note)}".strip()
