@@ -1,4 +1,8 @@
-"""--workdir: the repository that sub-agents work in a copy of, in the run folder."""
+"""--workdir: the repository that sub-agents work in a copy of, in the run folder.
+
+Copied is what git lists: tracked files and new ones that are not ignored, as they are now; of a
+submodule the same. What git ignores (a .env, a build) stays where it is, and so do run folders.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import stat
 import subprocess
 from pathlib import Path
 
+from orchestra.git import git
 from orchestra.vocabulary import ConfigError
 
 
@@ -34,27 +39,46 @@ def check(path: Path, with_media: bool = False) -> None:
 def copy_into(folder: Path, source: Path) -> None:
     """Copy the files as they are now, without their history: its one commit is tagged `base`."""
     target = folder / "workdir"
-    fixed = {"user.name": "orchestra-min", "user.email": "none", "commit.gpgsign": "false"}
-    settings = [part for k, v in fixed.items() for part in ("-c", f"{k}={v}")]
-    empty = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-    # Without the GIT_DIR and the like of a hook that started this program: the copy is meant.
-    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | empty
-    commands = "init -q", "add -A", "commit -q --allow-empty --no-verify -m base", "tag base"
+    commands = "init -q", "add -A -f", "commit -q --allow-empty --no-verify -m base", "tag base"
     try:
-        shutil.copytree(source, target, symlinks=True, ignore=_left_out)
-        for command in commands:
-            call = ["git", "-C", str(target), *settings, *command.split()]
-            subprocess.run(call, check=True, capture_output=True, text=True, env=env)
+        kept = _kept(source, folder)
+
+        def left_out(at: str, names: list[str]) -> list[str]:
+            place = Path(at).relative_to(source)
+            return [*special_files(at, names), *(n for n in names if place / n not in kept)]
+
+        shutil.copytree(source, target, symlinks=True, ignore=left_out)
+        for command in (*commands, "repack -adq"):
+            git(target, *command.split())
     except (OSError, shutil.Error) as error:
         why = getattr(error, "strerror", None) or "some file can not be read"
         raise ConfigError(f"--workdir {source}: can not be copied ({why})") from None
     except subprocess.CalledProcessError as error:
-        said = " ".join(error.stderr.split())[:200]
-        raise ConfigError(f"--workdir {source}: git can not read the copy ({said})") from None
+        said = " ".join(error.stderr.decode("utf-8", "replace").split())[:200]
+        raise ConfigError(f"--workdir {source}: git can not read it ({said})") from None
 
 
-def _left_out(folder: str, names: list[str]) -> list[str]:
-    return [*special_files(folder, names), *(name for name in names if name == ".git")]
+def _kept(source: Path, folder: Path) -> set[Path]:
+    """What is copied, with the folders it is in: not the run folder, nor others like it."""
+    new = _listed(source, "-o", "--exclude-standard")
+    own = Path(os.path.relpath(folder.resolve(), source.resolve()))
+    beside = {own.parent} - {Path()}
+    locked = {path.parent for path in new if path.name == "lock"}
+    runs = {own, *(p for p in locked if p / "run.json" in new or p.parent in beside)}
+    files = [p for p in _listed(source, "-co", "--exclude-standard") if runs.isdisjoint(p.parents)]
+    return {part for path in files for part in (path, *path.parents)}
+
+
+def _listed(folder: Path, *which: str) -> set[Path]:
+    """What git lists, as paths in `folder`; for a repository inside it, what git lists there."""
+    found: set[Path] = set()
+    for name in git(folder, "ls-files", "-z", *which, theirs=True).split(b"\0")[:-1]:
+        path = Path(os.fsdecode(name))
+        if not (folder / path).is_symlink() and os.path.lexists(folder / path / ".git"):
+            found |= {path / inner for inner in _listed(folder / path, *which)}
+        else:
+            found.add(path)
+    return found
 
 
 def special_files(folder: str, names: list[str]) -> list[str]:

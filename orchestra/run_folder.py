@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from orchestra import lines, secrets
+from orchestra import changes, lines, secrets
 from orchestra.call import round_of
 from orchestra.media import sha256_of
 from orchestra.pool import Engine, Pool
@@ -241,11 +241,13 @@ def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> Non
     """
     try:
         whole = (source / name for name in ("media", "blobs", "workdir"))
-        for part in (*whole, *(source / "work").glob("r*-t*")):
+        for part in (*whole, *changes.work_folders(source)):
             if part.is_dir() and round_of(part.name) < from_round:
                 shutil.copytree(
                     part, target / part.relative_to(source), symlinks=True, ignore=special_files
                 )
+        if (target / "workdir").is_dir() and (held := changes.work_folders(target)):
+            changes.write(target, held[-1])
         with contextlib.closing(lines.Appender(target / "tape.jsonl")) as tape:
             for entry in lines.read(source / "tape.jsonl"):
                 if round_of(str(entry.get("call"))) < from_round:

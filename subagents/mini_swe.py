@@ -5,21 +5,22 @@ Differences from the paper / the released code
 1. Every command runs behind this program's wall, in a fresh shell: no network, no file of the user.
 2. With --workdir each sub-task goes on from a copy of the folder as the sub-task before it left it;
    the repository comes without its history, so that no later commit can be looked up.
-3. The unified diff, binary files included, is made behind the wall too: git obeys the configuration
-   of the folder it is in. One larger than DIFF_BYTES is cut, and says so where it ends.
+3. The unified diff, binary files included, compares files (orchestra/changes.py): what a command
+   does to the folder's own .git changes nothing in it.
 4. Long output is cut in the middle, with the number of characters left out.
+5. The marker ends a task only where its command ends well.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestra.prompts import render, say
 from orchestra.vocabulary import Result, Status, Step, SubTask
+from subagents import bash_block
 from subagents.executor import OBSERVATION_CHARS, STOPPED, Call, OnStep, cut_in_the_middle
-from subagents.work_folder import COMMAND_TIMEOUT_S, SETTINGS, changes, prepare
+from subagents.work_folder import COMMAND_TIMEOUT_S, SETTINGS, begin, changes, prepare
 from tools import Environment, Tool, ToolError, code, reading
 
 MARKER = "TASK_COMPLETE"  # the first line of a command's output: the rest is the report
@@ -36,7 +37,7 @@ def run(
         for number in range(1, steps + 1):
             with env.tape.logical_call(*call, f"s{number}"):
                 reply = env.chat(env.backend, _messages(u, env, trace, steps), env.purse)
-                trace.append(_act(reply.text, env))
+                trace.append(_act(bash_block.read(reply.text, reply.cut), env, trace))
             on_step(number, trace[-1])
             if (report := _report(trace[-1])) is not None:
                 status, answer, error = "done", report or trace[-1].memory, ""
@@ -52,10 +53,10 @@ def run(
 
 def _report(step: Step) -> str | None:
     """What stands behind the marker. A file that begins with it ends nothing: the command has to
-    name the marker.
+    name the marker, and to end well.
     """
     first, _, report = step.observation.lstrip().partition("\n")
-    meant = MARKER in step.params.get("command", "")
+    meant = not step.failed and MARKER in step.params.get("command", "")
     return report.strip() if meant and first.strip() == MARKER else None
 
 
@@ -83,25 +84,28 @@ def _messages(
 # ---- one command ---------------------------------------------------------------------------------
 
 
-def _act(reply: str, env: Environment) -> Step:
+def _act(block: bash_block.Block, env: Environment, trace: Sequence[Step]) -> Step:
     """The one command of a reply, run; or what is wrong with it."""
-    thought = reply.split("```")[0].strip()
-    blocks = re.findall(r"```(?:bash|sh|shell)[ \t]*\n(.*?)\n?```", reply, flags=re.S)
-    if len(blocks) != 1:
-        told = say("mini_swe/messages", "one_command", count=len(blocks))
-        return Step("invalid", {}, thought, told, failed=True)
-    command = blocks[0]
+    if block.mistake:
+        return Step("invalid", {}, block.thought, block.mistake, failed=True)
 
-    def execute() -> dict[str, Any]:
+    def run(command: str) -> dict[str, Any]:
         prepare(env.folder)
         media = env.task.media[0].path.parent if env.task.media else None
         lines = f"{SETTINGS}\n{command}"
         return code.run(lines, "bash", COMMAND_TIMEOUT_S, env.folder, media)
 
-    arguments = {"code": command, "code_type": "bash", "timeout_s": COMMAND_TIMEOUT_S}
+    def execute() -> dict[str, Any]:
+        begin(env.folder, len(trace) + 1, [s.params["command"] for s in trace if s.params], run)
+        return run(block.command)
+
+    arguments = {"code": block.command, "code_type": "bash", "timeout_s": COMMAND_TIMEOUT_S}
+    params = {"command": block.command}
     try:
         ran = env.local("bash", arguments, execute)
-        observation, failed = cut_in_the_middle(ran["observation"]), False
     except ToolError as failure:
-        observation, failed = str(failure), True
-    return Step("bash", {"command": command}, thought, observation, failed)
+        return Step("bash", params, block.thought, str(failure), failed=True)
+    silent = ran["observation"] == say("notes", "code_silent")
+    output = say("mini_swe/messages", "silent") if silent else ran["observation"]
+    observation = cut_in_the_middle(output)
+    return Step("bash", params, block.thought, observation, not ran["well"])

@@ -349,8 +349,8 @@ def test_a_work_folder_is_whole_or_not_there(tmp_path):
 
 def test_a_pipe_in_a_repository_is_left_out_of_its_copy(tmp_path):
     source = tmp_path / "source"
-    for folder in (source / ".git", tmp_path / "run"):
-        folder.mkdir(parents=True)
+    (tmp_path / "run").mkdir()
+    subprocess.run(["git", "init", "-q", str(source)], check=True)
     (source / "a.txt").write_text("a")
     os.mkfifo(source / "pipe")
     repository.copy_into(tmp_path / "run", source)

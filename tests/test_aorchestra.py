@@ -8,11 +8,9 @@ import subprocess
 import pytest
 
 from orchestra import trajectory
-from orchestra.prompts import say
 from orchestra.run_folder import Options
 from orchestra.vocabulary import ConfigError
 from orchestra_min import orchestrate, replay, resume
-from subagents.work_folder import DIFF_BYTES
 from tests.conftest import ROOT, pool_at
 from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
 
@@ -279,18 +277,6 @@ def test_a_diff_with_binary_files_and_any_bytes_can_be_applied(endpoint, tmp_pat
     assert (repository / "new.bin").stat().st_size == 5000
     assert not (repository / "old.bin").exists()
     assert (repository / "latin.txt").read_bytes() == b"th\xe9\n\n \n"
-
-
-def test_a_diff_over_its_limit_says_so_where_it_is_cut(endpoint, tmp_path, repository):
-    diff, told = swe_run(endpoint, tmp_path, repository, "seq 100000 > numbers.txt")
-    note = say("mini_swe/messages", "diff_cut", limit=DIFF_BYTES)
-    assert diff.read_text().endswith(f"{note}\n") and note in told
-    assert DIFF_BYTES < diff.stat().st_size < DIFF_BYTES + 200
-
-
-def test_a_repository_that_git_can_not_compare_is_told(endpoint, tmp_path, repository):
-    diff, told = swe_run(endpoint, tmp_path, repository, "git tag -d base")
-    assert not diff.exists() and "git failed (end, 128)" in told
 
 
 def test_pipes_that_a_command_made_do_not_end_the_run(endpoint, tmp_path, repository):
