@@ -150,7 +150,7 @@ class Run:
         if left is not None:
             left -= decision_reserve_usd(self.pool[self.pool.main], left)
         capabilities = {name: tool.capabilities for name, tool in self.tools.items()}
-        backends, k_max = self.pool.backends, self.options.parallel
+        backends, k_max = self.pool.candidates(y_t.subtasks), self.options.parallel
         if y_t.drain:
             return place_whole(y_t.subtasks, self.task, backends, capabilities, left)
         found = self.context if self.orchestrator.shares_context else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -11,8 +12,8 @@ import orchestra_min
 from orchestra import trajectory
 from orchestra.pool_file import load
 from orchestra.run_folder import Options
-from orchestra.vocabulary import ConfigError, ModelMistake
-from orchestra.workers import EXPERT_SLOTS
+from orchestra.vocabulary import Backend, ConfigError, ModelMistake, Price
+from orchestra.workers import EXPERT_SLOTS, Worker
 from orchestra_min import orchestrate, replay
 from orchestrators.tool_calls import read_call
 from tests.conftest import ROOT, pool_at
@@ -243,6 +244,15 @@ def test_out_of_turns_the_strongest_slot_answers(endpoint, tmp_path):
     assert len(mains(server)) == 8 and replay(tmp_path / "run").answer == "42"
 
 
+def test_the_fallback_passes_over_a_slot_that_has_failed(endpoint, tmp_path):
+    def work(request):
+        refuse = Raw(400, {"error": {"message": "no"}})
+        return refuse if request["model"] == "one" else "Answer: 7"
+
+    result, _ = run(endpoint, tmp_path, *["hm"] * 4, work=work, names=("one", "two"))
+    assert (result.answer, result.fallback, result.rounds) == ("7", True, 2)
+
+
 @pytest.mark.parametrize("mode", ["rl", "prompted"])
 def test_all_files_are_looked_at_first_however_few_may_run_at_once(mode, endpoint, tmp_path):
     other = tmp_path / "other.png"
@@ -310,6 +320,7 @@ def test_a_worker_answers_and_the_orchestrator_concludes(endpoint, tmp_path):
         (worker(1.0), "no worker 1.0"),
         (worker(1, ""), '"input" is empty'),
         (final(""), '"answer" is empty'),
+        (final([]), '"answer" is empty'),
         (json.dumps({"action": "think"}), "'think' does not exist"),
         ("no json", "holds no JSON object"),
     ],
@@ -323,6 +334,14 @@ def test_the_second_unusable_turn_falls_back_to_the_strongest_worker(endpoint, t
     result, server = prompted(endpoint, tmp_path, worker(1, "look"), "x", "y")
     assert (result.answer, result.fallback) == ("Answer: 42", True)
     assert "look" in last_text(server.requests[-1])
+
+
+def test_a_worker_named_like_a_file_is_heard(endpoint, tmp_path):
+    workers = (Worker(1, "file: reader", "chat", "small"),)
+    pool = lambda url: replace(pool_at(url), workers=workers)  # noqa: E731
+    turns = (worker(1), final("1"))
+    _, server = prompted(endpoint, tmp_path, *turns, pool=pool, work=lambda _: "it holds 77")
+    assert "it holds 77" in mains(server)[1]
 
 
 def test_the_sixth_turn_takes_the_answer_alone(endpoint, tmp_path):
@@ -366,9 +385,50 @@ def test_the_mapping_and_the_workers_are_read(tmp_path):
     assert pool["worker 7"].model == "x" and pool["worker 7"].api_key_env == "K"
 
 
+OWN = WORKER.replace("small", "x") + 'base_url = "http://h/v1"\n'
+
+
+def test_an_endpoint_of_a_worker_is_no_backend_of_other_methods(tmp_path):
+    pool = pool_file(tmp_path, OWN)
+    assert pool.names == ("big", "small") and pool.expert("answer-3") == "small"
+    assert pool["worker 3"].model == "x" and pool.candidates([]) == pool.backends
+
+
+def test_a_worker_of_its_own_endpoint_works_and_its_run_replays(endpoint, tmp_path):
+    theirs = endpoint(lambda request: "three")
+    beside = (Backend("worker 1", "x", theirs.url, price=Price(0, 0, 0)),)
+    workers = (Worker(1, "coder", "chat", "worker 1"), Worker(2, "other", "chat", "small"))
+    pool = lambda url: replace(pool_at(url), workers=workers, beside=beside)  # noqa: E731
+    result, server = prompted(endpoint, tmp_path, worker(1, "add"), final("3"), pool=pool)
+    assert [last_text(r) for r in theirs.requests] == ["add"] and len(server.requests) == 2
+    assert replay(tmp_path / "run").answer == result.answer == "3"
+
+
+def test_a_budget_asks_for_the_price_of_a_worker_where_workers_are(endpoint, tmp_path):
+    def with_worker(url, price=None):
+        beside = (Backend("worker 1", "x", url, price=price),)
+        return replace(pool_at(url), workers=(Worker(1, "w", "chat", "worker 1"),), beside=beside)
+
+    run(endpoint, tmp_path, ANSWER, pool=with_worker, budget_usd=1.0)
+    asked = tmp_path / "other"
+    with pytest.raises(ConfigError, match="--budget needs prices, and backend worker 1 has none"):
+        prompted(endpoint, asked, pool=with_worker, budget_usd=1.0)
+    priced = lambda url: with_worker(url, Price(1, 1, 1))  # noqa: E731
+    assert prompted(endpoint, asked, final("1"), pool=priced, budget_usd=1.0)[0].answer == "1"
+
+
+def test_a_worker_has_a_price(tmp_path):
+    pool = pool_file(tmp_path, OWN + "price_usd_per_mtok = { input = 1, output = 2 }")
+    assert pool["worker 3"].price == Price(1.0, 2.0, 1.0)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        (OWN + "price_usd_per_mtok = { input = 1 }", ":14: price_usd_per_mtok: needs both"),
+        (OWN + "price_usd_per_mtok = { input = -1, output = 1 }", ":14: input: needs a number"),
+        (WORKER + "price_usd_per_mtok = {}", ":13: price_usd_per_mtok: belongs to a base_url"),
+        ("\n\n# a comment\n\n" + WORKER.replace("3", "true"), ":13: id: needs a whole number"),
         (WORKER + WORKER, ":14: id: 3 is there twice"),
         (WORKER.replace("3", "true"), ":9: id: needs a whole number, not True"),
         (WORKER.replace('"chat"', '"robot"'), 'type: needs "chat" or "search"'),
