@@ -86,8 +86,8 @@ def read_workers(
         workers.append(Worker(entry["id"], entry["name"], entry["type"], name, description))
         if "base_url" in entry:
             url, secret = entry["base_url"].rstrip("/"), entry.get("api_key", "")
-            asked = {"skills": {"txt": 1.0, "code": 1.0}, "price": price(entry, i, "worker")}
-            own.append(Backend(name, entry["model"], url, secret[1:], **asked))
+            skills, usd = {"txt": 1.0, "code": 1.0}, price(entry, i, "worker")
+            own.append(Backend(name, entry["model"], url, secret[1:], skills, usd))
     return tuple(workers), tuple(own)
 
 

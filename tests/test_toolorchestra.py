@@ -187,6 +187,16 @@ def test_reasoning_and_its_code_s_output_come_back(endpoint, tmp_path):
     assert "Output of the program:\n42" in last_text(server.requests[-1])
 
 
+def test_thinking_is_neither_reasoning_nor_an_answer(endpoint, tmp_path):
+    said = "<think>hm\n```python\nprint(1)\n```</think>\nso 7"
+    work = lambda r: said if "Do not answer" in last_text(r) else "Answer: 42"  # noqa: E731
+    reason = call("enhance_reasoning", "reasoner-1")
+    _, server = run(endpoint, tmp_path, reason, ANSWER, work=work)
+    assert "1. so 7\n" in mains(server)[1]
+    result, _ = prompted(endpoint, tmp_path / "2", "x", "y", work=lambda _: said)
+    assert (result.answer, result.fallback) == ("so 7", True)
+
+
 def test_search_uses_the_search_tool(endpoint, tmp_path, with_search):
     work = lambda r: "Query: a\nQuery: b" if "search queries" in last_text(r) else "Answer: 1"  # noqa: E731
     _, server = run(endpoint, tmp_path, SEARCH, ANSWER, work=work)
