@@ -163,6 +163,15 @@ def test_a_low_degree_may_answer_directly(endpoint, tmp_path):
     assert "You decide who answers" in server.requests[0]["messages"][0]["content"]
 
 
+def test_a_direct_answer_about_files_that_nobody_has_seen_is_told_back(endpoint, tmp_path):
+    work = lambda text: "12:34" if text.startswith("Look at") else "Answer: 43"  # noqa: E731
+    turns = ("<answer>42</answer>", low())
+    options = {"work": work, "media": [("image", CLOCK)], "dom": "low"}
+    result, server = run(endpoint, tmp_path, *turns, **options)
+    assert (result.answer, result.fallback) == ("43", False)
+    assert "Nobody has looked at the files" in last_text(server.requests[1])
+
+
 @pytest.mark.parametrize(
     ("name", "calls"),
     [("CoTAgent", 1), ("SCAgent", 5), ("DebateAgent", 11), ("ReflexionAgent", 11)],
