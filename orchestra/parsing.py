@@ -85,16 +85,19 @@ def _objects(text: str) -> list[dict[str, Any]]:
 
 def _repaired(text: str) -> list[dict[str, Any]]:
     start = text.find("{")
-    if start < 0:
-        return []
+    value = repaired(text[start:]) if start >= 0 else None
+    values = value if isinstance(value, list) else [value]
+    return [v for v in values if isinstance(v, dict) and "action" in v]
+
+
+def repaired(text: str) -> Any:
+    """What json-repair makes of broken JSON; None where it gets lost."""
     import json_repair  # seldom needed, and a hundredth of a second to load
 
     try:
-        value = json_repair.loads(_Metered(text[start : start + REPAIR_CHARS]))
+        return json_repair.loads(_Metered(text[:REPAIR_CHARS]))
     except (ValueError, RecursionError, _ReadTooOften):
-        return []
-    values = value if isinstance(value, list) else [value]
-    return [v for v in values if isinstance(v, dict) and "action" in v]
+        return None
 
 
 class _ReadTooOften(Exception):

@@ -53,6 +53,15 @@ GOOD = {
     "extra keys": '<tool_call>{"id": 1, "name": "search", "arguments": {"model": "search-1"}}',
     "parameters for arguments": call("search", "search-1").replace("arguments", "parameters"),
     "a list in the tag": f"<tool_call>[{STRING}]</tool_call>",
+    "arguments as a JSON string twice": SEARCH.replace(
+        '{"model": "search-1"}', json.dumps(json.dumps('{"model": "search-1"}'))),
+    "arguments as a string in single quotes": SEARCH.replace(
+        '{"model": "search-1"}', json.dumps("{'model': 'search-1'}")),
+    "single quotes": SEARCH.replace('"', "'"),
+    "a brace too few": SEARCH.replace("}}", "}"),
+    "a comma too many": SEARCH.replace("}}", "},}"),
+    "a mended one before a good one": SEARCH.replace('"', "'").replace("h-1", "h-2") + SEARCH,
+    "thinking of another name": f"<thinking>{ANSWER}</thinking>{SEARCH}",
     "text behind the object": SEARCH.replace("}}", "}} and so on"),
 }  # fmt: skip
 
@@ -60,14 +69,22 @@ BAD = {
     "nothing": ("", "holds no tool call"),
     "prose": ("The answer is 42.", "It began: 'The answer"),
     "a call in the thinking alone": (f"<think>{SEARCH}</think>", "holds no tool call"),
-    "broken JSON": ("<tool_call>{'name': 1", "is no JSON object"),
+    "no JSON in the tag": ("<tool_call>search, please", "is no JSON object"),
+    "a name that is a number": ("<tool_call>{'name': 1", "no tool 1"),
     "a number": ("<tool_call>42</tool_call>", "is no JSON object"),
     "an unknown tool": (call("browse", "search-1"), "no tool 'browse'"),
     "no name": ('<tool_call>{"arguments": {}}</tool_call>', "no tool None"),
     "a name that is a list": ('<tool_call>{"name": ["search"]}</tool_call>', "no tool ['search']"),
     "no arguments": ('<tool_call>{"name": "search"}</tool_call>', "has no model None"),
     "arguments null": ('<tool_call>{"name": "search", "arguments": null}', "has no model None"),
-    "arguments that are no JSON": ('<tool_call>{"name": "search", "arguments": "s"}', "None"),
+    "arguments that are no JSON": (
+        '<tool_call>{"name": "search", "arguments": "s"}',
+        "search are no JSON obj",
+    ),
+    "arguments that are a list": (
+        '<tool_call>{"name": "search", "arguments": ["search-1"]}',
+        "but ['search-1']. Give",
+    ),
     "a slot of another tool": (call("search", "answer-1"), "one of: search-1, search-2"),
     "a slot that is true": (call("search", True), "no model True"),
     "an empty slot": (call("search", ""), "no model ''"),
@@ -92,7 +109,9 @@ def test_a_call_cut_off_at_the_length_limit_is_told_as_cut():
     assert read_call(SEARCH + " and so", EXPERT_SLOTS, cut=True) == ("search", "search-1")
 
 
-@pytest.mark.parametrize("piece", ["<tool_call>", "{", "[", '{"a":', "</think>", "x"])
+@pytest.mark.parametrize(
+    "piece", ["<tool_call>", "<tool_call>" + "{'a': [" * 125, "{", "[", '{"a":', "</think>", "x"]
+)
 def test_much_garbage_is_refused_within_a_second(piece):
     started = time.perf_counter()
     with pytest.raises(ModelMistake):
