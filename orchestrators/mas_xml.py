@@ -17,7 +17,7 @@ from orchestra.schedule import cycle
 from orchestrators.mas_markup import Element, as_tree, fail
 
 MAX_CHARS = 200_000  # a longer reply is refused unread
-MAX_AGENTS = 200
+MAX_AGENTS = 256
 MAX_ROLES = 16
 AGENTS = ("CoTAgent", "SCAgent", "DebateAgent", "ReflexionAgent", "SearchAgent")
 SYNONYMS = {"WebSearchAgent": "SearchAgent"}
