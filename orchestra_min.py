@@ -158,7 +158,7 @@ class Run:
         if left is not None:
             left -= decision_reserve_usd(self.pool[self.pool.main], left)
         capabilities = {name: tool.capabilities for name, tool in self.tools.items()}
-        backends, k_max = self.pool.backends, self.options.parallel
+        backends, k_max = self.pool.candidates(y_t.subtasks), self.options.parallel
         if y_t.drain:
             return place_whole(y_t.subtasks, self.task, backends, capabilities, left)
         found = self.context if self.orchestrator.shares_context else ""
@@ -243,11 +243,13 @@ def compare(
 ) -> dict[str, Trajectory | EndpointError]:
     """The question by each method, in turn or side by side, each in its own folder under `out`.
 
-    A method whose endpoint fails, fails alone. Raises as `orchestrate` does otherwise, and for
-    Ctrl-C comparison.Interrupted, which holds what was finished.
+    Each has the whole budget: with a share of it, none would be measured at what it can do. One
+    whose endpoint fails, fails alone. Raises as `orchestrate` does otherwise; what was finished is
+    in comparison.Interrupted (Ctrl-C) and comparison.Misconfigured (a ConfigError).
     """
     options = options or Options()
     pool = pool or pool_file.from_environment(None)
+    pools.check(pool, options.budget_usd)
     for method in methods:  # what one of them can not do is said before anything is paid
         orchestrators.make(replace(options, method=method), pool, all_tools())
     if workdir:
@@ -396,7 +398,8 @@ def main(arguments: Any) -> int:
                 result = orchestrate(*console.asked(a), folder, shown, a.workdir)
         return console.report(result, a)
     except tuple(EXIT_CODES) as error:
-        if isinstance(error, comparison.Interrupted) and error.finished:
+        partly = comparison.Interrupted | comparison.Misconfigured
+        if isinstance(error, partly) and error.finished:
             console.report_all(error.finished, folder, a)
         print(f"orchestra_min.py: {console.failure(error, folder, a)}", file=sys.stderr)
         return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))

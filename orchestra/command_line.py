@@ -100,7 +100,8 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # group -> flag -> what argpars
         "compare": {
             "metavar": "METHODS",
             "type": _methods,
-            "help": "several methods on the question, as in orchestra-o1,react, or all: one table",
+            "help": "several methods on the question, as in orchestra-o1,react, or all: one table; "
+            "each has the whole --budget",
         },
         "side-by-side": {
             "action": "store_true",
@@ -182,7 +183,12 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # group -> flag -> what argpars
             "help": "steps of a sub-agent (%(default)s)",
         },
         "parallel": {"metavar": "N", "type": _at_least_one, "help": "sub-tasks side by side (8)"},
-        "budget": {"metavar": "USD", "type": _money, "help": "no call starts that could pass it"},
+        "budget": {
+            "metavar": "USD",
+            "type": _money,
+            "help": "no call starts that could pass it; with --compare it is each method's, not "
+            "that of all",
+        },
         "timeout": {
             "metavar": "S",
             "type": _seconds,

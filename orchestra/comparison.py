@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestra.log import usd
 from orchestra.trajectory import LAST, Event, Trajectory
-from orchestra.vocabulary import EndpointError
+from orchestra.vocabulary import ConfigError, EndpointError
 
 Row = dict[str, Any]
 Outcome = Trajectory | EndpointError
@@ -27,6 +27,14 @@ class Interrupted(KeyboardInterrupt):
         self.finished = finished
 
 
+class Misconfigured(ConfigError):
+    """The user's mistake that one method met; `finished`: the outcomes of those that were done."""
+
+    def __init__(self, error: ConfigError, finished: Mapping[str, Outcome]) -> None:
+        super().__init__(str(error))
+        self.finished = finished
+
+
 def run(
     methods: Sequence[str],
     one: Callable[[str, threading.Event], Trajectory],
@@ -34,7 +42,7 @@ def run(
 ) -> dict[str, Outcome]:
     """`one(method, cancelled)` for each, in turn or side by side. A method whose endpoint fails,
     fails alone; anything else ends all, and what is in flight has a moment to reach its tape.
-    Raises Interrupted for Ctrl-C.
+    Raises Interrupted for Ctrl-C, and Misconfigured for a ConfigError.
     """
     cancelled = threading.Event()
     outcomes: dict[str, Outcome] = {}
@@ -53,6 +61,9 @@ def run(
                 alone(method)
     except KeyboardInterrupt:
         raise Interrupted({m: outcomes[m] for m in methods if m in outcomes}) from None
+    except ConfigError as error:
+        finished = {m: outcomes[m] for m in methods if m in outcomes}
+        raise Misconfigured(error, finished) from None
     return {m: outcomes[m] for m in methods}
 
 

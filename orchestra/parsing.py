@@ -96,17 +96,20 @@ def _objects(text: str) -> list[dict[str, Any]]:
 
 def _repaired(text: str) -> list[dict[str, Any]]:
     start = text.find("{")
-    if start < 0:
-        return []
-    import json_repair  # seldom needed, and a hundredth of a second to load
-
-    try:
-        value = json_repair.loads(_Metered(text[start : start + REPAIR_CHARS]))
-    except (ValueError, RecursionError, _ReadTooOften):
-        return []
+    value = repaired(text[start:]) if start >= 0 else None
     values = value if isinstance(value, list) else [value]
     objects = [_as_action(v) for v in values if isinstance(v, dict)]
     return [o for o in objects if "action" in o]
+
+
+def repaired(text: str) -> Any:
+    """What json-repair makes of broken JSON; None where it gets lost."""
+    import json_repair  # seldom needed, and a hundredth of a second to load
+
+    try:
+        return json_repair.loads(_Metered(text[:REPAIR_CHARS]))
+    except (ValueError, RecursionError, _ReadTooOften):
+        return None
 
 
 class _ReadTooOften(Exception):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from orchestra.vocabulary import Backend, ConfigError
+from orchestra.vocabulary import Backend, ConfigError, SubTask
 from orchestra.workers import Worker
 
 
@@ -36,9 +36,20 @@ class Pool:
     engines: Mapping[str, Engine]
     workers: tuple[Worker, ...] | None = None  # None: every backend is one
     experts: Mapping[str, str] = field(default_factory=dict)  # slot of EXPERT_SLOTS -> backend
+    beside: tuple[Backend, ...] = ()  # not in B: endpoints of single workers, reached by name alone
 
     def __getitem__(self, name: str) -> Backend:
-        return next(b for b in self.backends if b.name == name)
+        return next(b for b in self.reached if b.name == name)
+
+    @property
+    def reached(self) -> tuple[Backend, ...]:
+        """All that a run may call."""
+        return (*self.backends, *self.beside)
+
+    def candidates(self, subtasks: Sequence[SubTask]) -> tuple[Backend, ...]:
+        """B, and what these sub-tasks name beside it."""
+        named = {u.backend for u in subtasks}
+        return (*self.backends, *(b for b in self.beside if b.name in named))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -65,19 +76,12 @@ def check(
     pool: Pool, budget_usd: float | None, environment: Mapping[str, str] = os.environ
 ) -> None:
     """What a run needs of a pool before its first call: every key at hand, and with a budget every
-    price.
+    price of B (a worker's, beside it, is asked for where workers are: check_prices).
     """
-    for b in pool.backends:
-        if b.api_key_env and not environment.get(b.api_key_env):
-            raise ConfigError(
-                f"backend {b.name}: the environment variable {b.api_key_env} is not set; "
-                "set it to your key"
-            )
-        if budget_usd is not None and b.price is None:
-            raise ConfigError(
-                f"--budget needs prices, and backend {b.name} has none: "
-                "set price_usd_per_mtok in a --backends file"
-            )
+    for b in pool.reached:
+        if b.api_key_env:
+            _check_key(b, environment.get(b.api_key_env, ""))
+    check_prices(pool.backends, budget_usd)
     audio = pool.engines.get("audio")
     if (
         budget_usd is not None
@@ -86,3 +90,22 @@ def check(
         and audio.usd_per_minute is None
     ):
         raise ConfigError("--budget needs prices, and [engines] audio has none: set usd_per_minute")
+
+
+def _check_key(b: Backend, key: str) -> None:
+    where = f"backend {b.name}: the environment variable {b.api_key_env}"
+    if not key:
+        raise ConfigError(f"{where} is not set; set it to your key")
+    if not (key.isascii() and key.isprintable()):  # no header takes it
+        odd = "holds a line break or a character that is not ASCII, as no key does"
+        raise ConfigError(f"{where} {odd}; set it again")
+
+
+def check_prices(backends: Sequence[Backend], budget_usd: float | None) -> None:
+    """Raises ConfigError where a budget could not be kept."""
+    for b in backends:
+        if budget_usd is not None and b.price is None:
+            raise ConfigError(
+                f"--budget needs prices, and backend {b.name} has none: "
+                "set price_usd_per_mtok in a --backends file"
+            )

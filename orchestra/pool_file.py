@@ -58,7 +58,7 @@ class _PoolFile:
     """The checks, with the text at hand so that an error can name its line."""
 
     def __init__(self, path: Path, text: str) -> None:
-        self.path, self.lines = path, re.sub(r"(?m)^\s*?#.*", "", text).split("\n")
+        self.path, self.lines = path, re.sub(r"(?m)^[ \t]*#.*", "", text).split("\n")
 
     def parse(self, table: dict[str, Any]) -> Pool:
         known = {"main", "backend", "engines", "worker", "expert_model_mapping"}
@@ -85,8 +85,8 @@ class _PoolFile:
                 "main", f"{main!r} is no backend of this file; one of {', '.join(names)}"
             )
         experts = read_experts(table.get("expert_model_mapping", {}), names, self.error)
-        workers, own = read_workers(table.get("worker"), backends, self.error)
-        pool = Pool((*backends, *own), main, {}, workers, experts)
+        workers, own = read_workers(table.get("worker"), backends, self.price, self.error)
+        pool = Pool(backends, main, {}, workers, experts, own)
         return replace(
             pool, engines={**default_engines(pool), **self.engines(table.get("engines", {}), names)}
         )
@@ -106,12 +106,6 @@ class _PoolFile:
             k: self.number(entry["skills"], k, i, 1.0)
             for k in self.table(entry, "skills", SKILLS, i)
         }
-        prices = {
-            k: self.number(entry["price_usd_per_mtok"], k, i)
-            for k in self.table(entry, "price_usd_per_mtok", ("input", "output", "cached"), i)
-        }
-        if prices and not {"input", "output"} <= set(prices):
-            raise self.error("price_usd_per_mtok", "needs both input and output", i)
         for count in ("max_output_tokens", "image_tokens"):
             if count in entry and (type(entry[count]) is not int or entry[count] < 16):
                 raise self.error(count, "needs a whole number of at least 16", i)
@@ -123,14 +117,23 @@ class _PoolFile:
             base_url=url.rstrip("/"),
             api_key_env=key,
             skills=skills or {"txt": 1.0, "code": 1.0},
-            price=Price(prices["input"], prices["output"], prices.get("cached", prices["input"]))
-            if prices
-            else None,
+            price=self.price(entry, i, "backend"),
             latency_s=self.number(entry, "latency_s", i) if "latency_s" in entry else 0.0,
             max_output_tokens=entry.get("max_output_tokens"),
             options=self.options(entry, i),
             image_tokens=entry.get("image_tokens", Backend.image_tokens),
         )
+
+    def price(self, entry: dict[str, Any], i: int, of: str) -> Price | None:
+        key, kinds = "price_usd_per_mtok", ("input", "output", "cached")
+        usd = {
+            k: self.number(entry[key], k, i, of=of) for k in self.table(entry, key, kinds, i, of)
+        }
+        if not usd:
+            return None
+        if not {"input", "output"} <= set(usd):
+            raise self.error(key, "needs both input and output", i, of)
+        return Price(usd["input"], usd["output"], usd.get("cached", usd["input"]))
 
     def options(self, entry: dict[str, Any], i: int) -> dict[str, Any]:
         options = {k: entry["options"][k] for k in self.table(entry, "options", None, i)}
@@ -170,23 +173,32 @@ class _PoolFile:
         return value
 
     def number(
-        self, entry: Mapping[str, Any], key: str, i: int | None, most: float = float("inf")
+        self,
+        entry: Mapping[str, Any],
+        key: str,
+        i: int | None,
+        most: float = float("inf"),
+        of: str = "backend",
     ) -> float:
         value = entry[key]
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not math.isfinite(value) or not 0 <= value <= most:
             span = "of at least 0" if math.isinf(most) else f"from 0 to {most:g}"
-            raise self.error(key, f"needs a number {span}, not {value!r}", i)
+            raise self.error(key, f"needs a number {span}, not {value!r}", i, of)
         return float(value)
 
     def table(
-        self, entry: dict[str, Any], key: str, known: tuple[str, ...] | None, i: int
+        self,
+        entry: dict[str, Any],
+        key: str,
+        known: tuple[str, ...] | None,
+        i: int,
+        of: str = "backend",
     ) -> list[str]:
         value = entry.get(key, {})
         if not isinstance(value, dict) or (known and set(value) - set(known)):
-            raise self.error(
-                key, f"needs a table with {', '.join(known) if known else 'request fields'}", i
-            )
+            fields = ", ".join(known) if known else "request fields"
+            raise self.error(key, f"needs a table with {fields}", i, of)
         return list(value)
 
     def error(

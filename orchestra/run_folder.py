@@ -178,14 +178,15 @@ def _options(row: dict[str, Any]) -> Options:
 
 
 def _pool(row: dict[str, Any]) -> Pool:
-    backends = tuple(
-        Backend(**{**b, "price": Price(**b["price"]) if b["price"] else None})
-        for b in row["backends"]
-    )
+    def backends(rows: list[dict[str, Any]]) -> tuple[Backend, ...]:
+        prices = (Price(**b["price"]) if b["price"] else None for b in rows)
+        return tuple(Backend(**{**b, "price": p}) for b, p in zip(rows, prices, strict=True))
+
     engines = {k: Engine(**e) for k, e in row["engines"].items()}
     rows = row.get("workers")
     workers = None if rows is None else tuple(Worker(**w) for w in rows)
-    return Pool(backends, row["main"], engines, workers, row.get("experts", {}))
+    b, beside = backends(row["backends"]), backends(row.get("beside", []))
+    return Pool(b, row["main"], engines, workers, row.get("experts", {}), beside)
 
 
 @contextlib.contextmanager

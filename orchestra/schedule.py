@@ -49,17 +49,19 @@ def refine(graph: Graph, decision: Delegate) -> Graph:
                     say("mistakes", "unknown_need", id=u.id, need=need, known=", ".join(nodes))
                 )
     refined = Graph(nodes, {id: z for id, z in graph.results.items() if id not in ids})
-    if cycle := _cycle(nodes):
-        raise ModelMistake(say("mistakes", "cycle", path=" -> ".join(cycle)))
+    if path := cycle({id: u.needs for id, u in nodes.items()}):
+        raise ModelMistake(say("mistakes", "cycle", path=" -> ".join(path)))
     if not ready(refined):
         raise ModelMistake(say("mistakes", "nothing_ready", waiting=_lines(waiting(refined))))
     return refined
 
 
-def _cycle(nodes: Mapping[str, SubTask]) -> list[str]:
-    """The ids along one cycle, or []: walk the needs depth first, without recursion."""
+def cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:
+    """The ids along one cycle, each before what it needs, or []: walk the needs depth first,
+    without recursion.
+    """
     finished: set[str] = set()
-    for start in nodes:
+    for start in needs:
         path: list[str] = []
         walk: list[tuple[str, bool]] = [(start, False)]
         while walk:
@@ -70,7 +72,7 @@ def _cycle(nodes: Mapping[str, SubTask]) -> list[str]:
                 return [*path[path.index(id) :], id]
             elif id not in finished:
                 path.append(id)
-                walk += [(id, True), *((need, False) for need in nodes[id].needs)]
+                walk += [(id, True), *((need, False) for need in needs[id])]
     return []
 
 

@@ -58,7 +58,7 @@ def checked(folder: Path, manifest: Manifest, named: Named, resumed: bool) -> Ma
         sides.append(("--allow-host", options.allow_hosts, named.allow_hosts))
         if not trusted:
             _check_keys(manifest.pool, named.pool)
-        elif named.pool and named.pool.backends != manifest.pool.backends:
+        elif named.pool and named.pool.reached != manifest.pool.reached:
             kept = f"differs from the pool in {folder}/run.json, which the run keeps"
             raise ConfigError(f"--backends: {kept}; leave it out")
     theirs = {f"{flag} {shlex.quote(one)}" for flag, stored, _ in sides for one in stored}
@@ -90,11 +90,11 @@ def _check_links(folder: Path) -> None:
 def _check_keys(theirs: Pool, ours: Pool | None) -> None:
     """Raises ConfigError where a key would go to an address that the user did not name for it."""
     more = any(os.environ.get(name) for name in SENT)
-    keyed = [b for b in theirs.backends if b.api_key_env or more]
+    keyed = [b for b in theirs.reached if b.api_key_env or more]
     if keyed and ours is None:
         with contextlib.suppress(ConfigError):  # no endpoint: no address is named
             ours = from_environment(None)
-    known = {(b.base_url, b.api_key_env) for b in ours.backends} if ours else set()
+    known = {(b.base_url, b.api_key_env) for b in ours.reached} if ours else set()
     for b in keyed:
         if (b.base_url, b.api_key_env) not in known:
             what = b.api_key_env or "/".join(SENT)

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from orchestra.secrets import url_problem
-from orchestra.vocabulary import Backend, ConfigError
+from orchestra.vocabulary import Backend, ConfigError, Price
 
-WORKER_KEYS = {"id", "name", "type", "model", "base_url", "api_key", "description"}
+WORKER_KEYS = {
+    "id", "name", "type", "model", "base_url", "api_key", "description", "price_usd_per_mtok",
+}  # fmt: skip
 EXPERT_SLOTS = {  # ToolOrchestra's tools, each slot with $/M in, $/M out, latency in s
     "enhance_reasoning": {
         "reasoner-1": (1.25, 10.0, 31.0),
@@ -35,11 +37,14 @@ EXPERT_SLOTS = {  # ToolOrchestra's tools, each slot with $/M in, $/M out, laten
     },
 }
 Error = Callable[..., ConfigError]  # (key, what, index of the entry, its table)
+ReadPrice = Callable[[dict[str, Any], int, str], Price | None]  # (entry, its index, its table)
 
 
 @dataclass(frozen=True)
 class Worker:
-    """An entry of ToolOrchestra's prompted pool; its `backend` is in B, an own endpoint too."""
+    """An entry of ToolOrchestra's prompted pool; its `backend` is in B, or, with an endpoint of its
+    own, beside it.
+    """
 
     id: int
     name: str
@@ -62,38 +67,28 @@ def read_experts(table: Any, names: list[str], error: Error) -> dict[str, str]:
 
 
 def read_workers(
-    entries: Any, backends: tuple[Backend, ...], error: Error
-) -> tuple[tuple[Worker, ...] | None, list[Backend]]:
+    entries: Any, backends: tuple[Backend, ...], price: ReadPrice, error: Error
+) -> tuple[tuple[Worker, ...] | None, tuple[Backend, ...]]:
     """The [[worker]] entries, and the backends of those with an endpoint of their own."""
     if entries is None:
-        return None, []
+        return None, ()
     if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
         raise error("worker", "needs [[worker]] tables")
     workers: list[Worker] = []
     own: list[Backend] = []
     for i, entry in enumerate(entries):
-        worker, backend = _worker(entry, i, backends, error)
-        if worker.id in [w.id for w in workers]:
-            raise error("id", f"{worker.id} is there twice", i, "worker")
-        workers.append(worker)
-        own += [backend] if backend else []
-    return tuple(workers), own
-
-
-def _worker(
-    entry: dict[str, Any], i: int, backends: tuple[Backend, ...], error: Error
-) -> tuple[Worker, Backend | None]:
-    """One entry, and its backend where it has a base_url of its own."""
-    names = [b.name for b in backends]
-    for key, problem in _problems(entry, names):
-        raise error(key, problem, i, "worker")
-    url, secret = entry.get("base_url", ""), entry.get("api_key", "")
-    name = _own_name(entry) if url else entry["model"]
-    skills = {"txt": 1.0, "code": 1.0}
-    own = Backend(name, entry["model"], url.rstrip("/"), secret[1:], skills)
-    description = entry.get("description", "")
-    worker = Worker(entry["id"], entry["name"], entry["type"], name, description)
-    return worker, own if url else None
+        for key, problem in _problems(entry, [b.name for b in backends]):
+            raise error(key, problem, i, "worker")
+        if entry["id"] in [w.id for w in workers]:
+            raise error("id", f"{entry['id']} is there twice", i, "worker")
+        name = _own_name(entry) if "base_url" in entry else entry["model"]
+        description = entry.get("description", "")
+        workers.append(Worker(entry["id"], entry["name"], entry["type"], name, description))
+        if "base_url" in entry:
+            url, secret = entry["base_url"].rstrip("/"), entry.get("api_key", "")
+            skills, usd = {"txt": 1.0, "code": 1.0}, price(entry, i, "worker")
+            own.append(Backend(name, entry["model"], url, secret[1:], skills, usd))
+    return tuple(workers), tuple(own)
 
 
 def _own_name(entry: dict[str, Any]) -> str:
@@ -114,14 +109,16 @@ def _problems(entry: dict[str, Any], names: list[str]) -> Iterator[tuple[str, st
     for key in ("base_url", "api_key", "description"):
         if not isinstance(entry.get(key, ""), str):
             yield key, "needs a text in quotes"
-    url, secret = entry.get("base_url", ""), entry.get("api_key", "")
+    url, secret = "base_url" in entry, entry.get("api_key", "")
     if secret and not re.fullmatch(r"(?a:\$[a-zA-Z_]\w*)", secret):
         yield "api_key", 'needs the name of an environment variable, as in "$MY_KEY"'
     if secret and not url:
         yield "api_key", "belongs to a base_url; a backend of this file has its own api_key_env"
     if not url and entry["model"] not in names:
         yield "model", f"without base_url it needs a backend of this file: {', '.join(names)}"
-    if url and (problem := url_problem(url)):
+    if "price_usd_per_mtok" in entry and not url:
+        yield "price_usd_per_mtok", "belongs to a base_url; a backend of this file has its own"
+    if url and (problem := url_problem(entry["base_url"])):
         yield "base_url", problem
     if url and _own_name(entry) in names:
         yield "id", f"a backend has the name {_own_name(entry)!r}; give one of them another"

@@ -30,7 +30,7 @@ def make(options: Options, pool: Pool, tools: Mapping[str, Tool]) -> Orchestrato
         case "toolorchestra" if options.mode == "prompted":
             from orchestrators.toolorchestra_prompted import PromptedToolOrchestra
 
-            return PromptedToolOrchestra(pool, tuple(tools))
+            return PromptedToolOrchestra(pool, tuple(tools), options.budget_usd)
         case "toolorchestra":
             from orchestrators.toolorchestra import ToolOrchestra
 

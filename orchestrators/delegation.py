@@ -108,11 +108,17 @@ def read_tasks(rows: list[Any]) -> list[TaskFields]:
         raise ModelMistake(say("mistakes", "bad_fields", problems=problems)) from None
 
 
-def _complete(params: dict[str, Any], reasoning: str, state: State) -> Complete:
+def answer_in(params: dict[str, Any]) -> str:
+    """The answer among the params of an action. Raises ModelMistake where it is empty."""
     said = params.get("answer")
     answer = "" if said in (None, [], {}) else str(said).strip()  # 0 and False are answers
     if not answer:
         raise ModelMistake(say("mistakes", "empty_answer"))
+    return answer
+
+
+def _complete(params: dict[str, Any], reasoning: str, state: State) -> Complete:
+    answer = answer_in(params)
     if state.task.media and not any(h.status in ("done", "partial") for h in state.history):
         raise ModelMistake(say("mistakes", "no_evidence"))
     return Complete(answer, reasoning)

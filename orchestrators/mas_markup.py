@@ -2,7 +2,8 @@
 
 The structure is expat's, with nothing mended: an unclosed tag is an error, never a smaller graph.
 Only a `<` or `&` that begins none of the format's own tags is text: models write prose in their
-inputs. Every error is a ModelMistake that names the rule and the line of the reply.
+inputs. Thinking goes where it stands beside the elements; within one it is text. Every error is a
+ModelMistake that names the rule and the line of the reply.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ CHILDREN = {
     "required_arguments": {"agent_input", "debate_roles"},
     "edge": {"from", "to"},
 }
-TAGS = set.union(*CHILDREN.values()) | {"thinking"}
+TAGS = set.union(*CHILDREN.values())
+CDATA = r"<!\[CDATA\[(?s:.*?)(?:]]>|\Z)"
+TOP = re.compile(rf"{CDATA}|<(/?think(?:ing)?|{'|'.join(sorted(CHILDREN['reply']))})\s*>")
 NOT_A_TAG = re.compile(
     rf"<(?!/?(?:{'|'.join(sorted(TAGS))})\s*/?>)|&(?!(?:lt|gt|amp|quot|apos);)|(?<=]])>"
 )
@@ -38,6 +41,7 @@ def fail(rule: str, **values: object) -> NoReturn:
 class Element:
     tag: str
     line: int
+    byte: int = 0  # of the document, where it begins
     children: list[Element] = field(default_factory=list)
     text: str = ""
 
@@ -50,19 +54,40 @@ class Element:
 
 
 def _without_thinking(text: str) -> str:
-    """Blanks for every <thinking> block, so that lines keep their numbers. One pass."""
+    """The text with its thinking made into blank lines, so that lines keep their numbers."""
     kept, position = [], 0
-    for opened in re.finditer(r"<(think(?:ing)?)>", text):
-        if opened.start() < position:
-            continue
-        end = text.find(f"</{opened[1]}>", opened.end())
-        if end < 0:
-            fail("unclosed", tag=opened[1], line=text.count("\n", 0, opened.start()) + 1)
-        kept.append(text[position : opened.start()])
-        end += len(opened[1]) + 3
-        kept.append("\n" * text.count("\n", opened.start(), end))
+    for start, end in _thinking(text):
+        kept += [text[position:start], "\n" * text.count("\n", start, end)]
         position = end
     return "".join([*kept, text[position:]])
+
+
+def _thinking(text: str) -> list[tuple[int, int]]:
+    """Where the thinking beside the elements begins and ends. Before a closing tag alone all is
+    thinking: some templates print no other. One pass.
+    """
+    spans: list[tuple[int, int]] = []
+    position = 0
+    while found := TOP.search(text, position):
+        tag, position = found[1] or "", found.end()
+        if tag.startswith("/"):
+            spans = [(0, position)]
+        elif tag in CHILDREN["reply"]:
+            position = _behind(text, tag, position)
+        elif tag:
+            if (end := text.find(f"</{tag}>", position)) < 0:
+                fail("unclosed", tag=tag, line=text.count("\n", 0, found.start()) + 1)
+            position = end + len(tag) + 3
+            spans.append((found.start(), position))
+    return spans
+
+
+def _behind(text: str, tag: str, position: int) -> int:
+    """Where the element that begins before `position` has ended; else `position`."""
+    for found in re.compile(rf"{CDATA}|<(/?){tag}\s*>").finditer(text, position):
+        if found[1] is not None:  # an end; or, for no element stands in its like, another beginning
+            return found.end() if found[1] else position
+    return position
 
 
 def _without_fence(text: str) -> str:
@@ -93,6 +118,7 @@ def _entity(found: re.Match[str]) -> str:
 
 def as_tree(reply: str) -> Element:
     """The elements of a reply under one root, each where the format wants it."""
+    document = _as_xml(reply)
     root = Element("reply", 1)
     path = [root]
     parser = expat.ParserCreate("utf-8")
@@ -102,8 +128,8 @@ def as_tree(reply: str) -> Element:
         line = parser.CurrentLineNumber
         if len(path) > 1 or tag != "reply":
             if tag not in CHILDREN.get(path[-1].tag, ()):
-                fail("misplaced", tag=tag, parent=path[-1].tag, line=line)
-            path[-1].children.append(Element(tag, line))
+                _misplaced(tag, line, path, document)
+            path[-1].children.append(Element(tag, line, parser.CurrentByteIndex))
             path.append(path[-1].children[-1])
 
     def end(tag: str) -> None:
@@ -120,12 +146,27 @@ def as_tree(reply: str) -> Element:
     parser.StartElementHandler, parser.EndElementHandler = start, end
     parser.CharacterDataHandler = data
     try:
-        parser.Parse(_as_xml(reply), True)
+        parser.Parse(document, True)
     except expat.ExpatError as error:
         if len(path) > 1:
             fail("unclosed", tag=path[-1].tag, line=path[-1].line)
         fail("not_xml", why=expat.errors.messages[error.code], line=error.lineno)
     return root
+
+
+def _misplaced(tag: str, line: int, path: list[Element], document: bytes) -> NoReturn:
+    """The last element of the path was never closed, where the tag belongs into one around it; else
+    the tag is wrong.
+    """
+    here, depth = path[-1], 0
+    if any(tag in CHILDREN[e.tag] for e in path[:-1]):
+        for found in re.finditer(rb"<(/?)%b\s*>" % here.tag.encode(), document[here.byte :]):
+            depth += -1 if found[1] else 1
+            if not depth:
+                break
+    if depth:
+        fail("unclosed", tag=here.tag, line=here.line)
+    fail("misplaced", tag=tag, parent=here.tag, line=line)
 
 
 def _as_xml(reply: str) -> bytes:

@@ -10,8 +10,12 @@ Differences from the paper / the released code
 3. Without a usable graph one CoT agent answers the question, and the answer counts as a fallback.
 4. ${id} is inserted once: what an answer itself contains is never expanded again.
 5. An agent that fails, fails alone: those that need it read its error in its place.
-6. Files, which the paper has not, are looked at first; every agent that starts reads the text.
+6. Files, which the paper has not, are looked at first; every agent that starts reads the text. A
+   direct answer is refused where there are any: nobody has looked at them.
 7. Each agent's model is that of Eq. 5 in the pool; the paper has one for all.
+8. $${x}, as LaTeX may need, is the text ${x} where no agent has the id x; the released code knows
+   no such way.
+9. MAX_AGENTS and MAX_ROLES (mas_xml) bound a graph; the paper has no bound.
 """
 
 from __future__ import annotations
@@ -58,6 +62,8 @@ def parse_decision(reply: str, state: State, dom: str, cut: bool = False) -> Dec
         if not cut:
             raise
         raise ModelMistake(say("mistakes", "cut")) from None
+    if graph.answer and state.task.media:
+        raise ModelMistake(say("mas_orchestra/mistakes", "answer_unseen"))
     if graph.answer:
         return Complete(graph.answer)
     return delegate(graph, state.task)

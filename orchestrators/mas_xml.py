@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
+from orchestra.schedule import cycle
 from orchestrators.mas_markup import Element, as_tree, fail
 
 MAX_CHARS = 200_000  # a longer reply is refused unread
+MAX_AGENTS = 256
+MAX_ROLES = 16
 AGENTS = ("CoTAgent", "SCAgent", "DebateAgent", "ReflexionAgent", "SearchAgent")
 SYNONYMS = {"WebSearchAgent": "SearchAgent"}
-INSERT = re.compile(r"\$\{([^{}]+)\}")
+INSERT = re.compile(r"(\$?)\$\{([^{}]+)\}")  # $${x} is the text ${x} where no agent has the id x
 ID = re.compile(r"[A-Za-z0-9_]+")
 
 
@@ -57,6 +60,8 @@ def parse(reply: str, dom: str = "high") -> MasGraph:
         return _direct(answers, agents, dom)
     if not agents:
         fail("no_agent", start=repr(reply.strip()[:80]))
+    if len(agents) > MAX_AGENTS:
+        fail("too_many_agents", count=len(agents), limit=MAX_AGENTS)
     if dom == "low" and (len(agents) > 1 or edges):
         fail("low_is_one_agent", count=len(agents))
     return _checked(agents, edges)
@@ -71,7 +76,8 @@ def _agent(element: Element, dom: str) -> MasAgent:
         fail("field_missing", tag=missing, line=line)
     named, wanted = element.one("agent_name"), "agent_id" if dom == "high" else "agent_output_id"
     identity = element.one("agent_id") or element.one(wanted)
-    element.one("agent_description")
+    for optional in ("agent_description", "agent_output_id"):
+        element.one(optional)
     if named is None or identity is None:
         fail("field_missing", tag=wanted if named else "agent_name", line=line)
     name, id = named.text.strip(), identity.text.strip()
@@ -80,7 +86,10 @@ def _agent(element: Element, dom: str) -> MasAgent:
         fail("unknown_agent", name=repr(name), known=", ".join(AGENTS), line=line)
     if dom == "high" and not ID.fullmatch(id):
         fail("bad_id", id=repr(id), line=identity.line)
-    roles = arguments.one("debate_roles") or element.one("debate_roles")
+    roles, beside = arguments.one("debate_roles"), element.one("debate_roles")
+    if roles and beside:
+        fail("field_twice", tag="debate_roles", parent="agent", line=max(roles.line, beside.line))
+    roles = roles or beside
     return MasAgent(id or "A", name, text.text.strip(), _roles(id, name, roles, line), line)
 
 
@@ -95,9 +104,12 @@ def _roles(id: str, name: str, element: Element | None, line: int) -> tuple[str,
     except (ValueError, RecursionError):
         roles = None
     texts = isinstance(roles, list) and all(isinstance(r, str) and r.strip() for r in roles)
-    if not texts or len(set(roles)) < max(2, len(roles)):
+    names = [r.strip() for r in roles] if texts else []
+    if len(set(names)) < max(2, len(names)):
         fail("roles_bad", id=id, text=repr(element.text.strip()[:60]), line=element.line)
-    return tuple(r.strip() for r in roles)
+    if len(names) > MAX_ROLES:
+        fail("too_many_roles", id=id, count=len(names), limit=MAX_ROLES, line=element.line)
+    return tuple(names)
 
 
 def _pairs(edge: Element) -> list[tuple[str, str, int]]:
@@ -130,13 +142,12 @@ def _checked(agents: Sequence[MasAgent], rows: Sequence[tuple[str, str, int]]) -
     for source, target, line in rows:
         for id in (source, target):
             if id not in by_id:
-                known = ", ".join(by_id)
-                fail(
-                    "unknown_id", id=repr(id), edge=f"{source} -> {target}", known=known, line=line
-                )
+                edge, known = f"{source} -> {target}", ", ".join(by_id)
+                fail("unknown_id", id=repr(id), edge=edge, known=known, line=line)
     edges = {(source, target) for source, target, _ in rows}
-    if cycle := _cycle(list(by_id), edges):
-        fail("cycle", path=" -> ".join(cycle))
+    needs = {id: [source for source in by_id if (source, id) in edges] for id in by_id}
+    if path := cycle(needs):
+        fail("cycle", path=" -> ".join(reversed(path)))
     for a in agents:
         if len(agents) > 1 and not any(a.id in edge for edge in edges):
             fail("isolated", id=a.id, line=a.line)
@@ -144,29 +155,26 @@ def _checked(agents: Sequence[MasAgent], rows: Sequence[tuple[str, str, int]]) -
     sinks = [id for id in by_id if all(source != id for source, _ in edges)]
     if len(sinks) > 1:
         fail("many_sinks", ids=", ".join(sinks))
-    ordered = sorted(agents, key=lambda a: a.id == sinks[0])
+    written = (replace(a, input=_with_text(a.input, by_id)) for a in agents)
+    ordered = sorted(written, key=lambda a: a.id == sinks[0])
     return MasGraph(tuple(ordered), frozenset(edges))
+
+
+def _with_text(text: str, ids: Collection[str]) -> str:
+    """The input with what is written to be text as that text."""
+    return INSERT.sub(lambda m: m[0][1:] if m[1] and m[2] not in ids else m[0], text)
 
 
 def _check_inserts(agents: dict[str, MasAgent], edges: set[tuple[str, str]]) -> None:
     """An edge exactly where a ${} is, both ways."""
-    inserts = {(id, a.id) for a in agents.values() for id in INSERT.findall(a.input)}
+    inserts = {
+        (id, a.id)
+        for a in agents.values()
+        for written, id in INSERT.findall(a.input)
+        if id in agents or not written
+    }
     for source, target in sorted(inserts - edges):
         rule = "insert_without_edge" if source in agents else "insert_unknown"
         fail(rule, source=source, target=target, line=agents[target].line)
     for source, target in sorted(edges - inserts):
         fail("edge_without_insert", source=source, target=target, line=agents[target].line)
-
-
-def _cycle(ids: Sequence[str], edges: set[tuple[str, str]]) -> list[str]:
-    """The ids along one cycle, or []: take away what has no way in, go back along what is left."""
-    into: dict[str, set[str]] = {id: set() for id in ids}
-    for source, target in edges:
-        into[target].add(source)
-    left = set(ids)
-    while free := {id for id in left if not into[id] & left}:
-        left -= free
-    path = [id for id in ids if id in left][:1]
-    while path and path[-1] not in path[:-1]:
-        path.append(min(into[path[-1]] & left))
-    return path[: path.index(path[-1]) : -1] + path[-1:] if path else []

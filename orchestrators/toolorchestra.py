@@ -9,7 +9,10 @@ Differences from the paper / the released code
 3. The context has a block a kind, each with its own cap: no kind ever erases another.
 4. The first unusable reply of a turn is told back; after the second the strongest answer slot
    answers, WITH the context so far. That answer counts as a fallback, and so does one out of turns.
+   A slot whose backend has failed to answer is passed over as long as there is another.
 5. Files, which the paper has not, are looked at in the first turn; the context holds their text.
+   That turn counts: with --rounds 1 the orchestrator is not asked, and the strongest slot answers.
+6. Of several calls in one reply the first usable one is carried out; the others are not told back.
 """
 
 from __future__ import annotations
@@ -27,7 +30,6 @@ from orchestrators.looking import files_found, look_first
 from orchestrators.showing import Messages, as_messages
 from orchestrators.tool_calls import read_call
 
-STRONGEST = "answer-1"
 CAP_CHARS = {"search": 16_000, "enhance_reasoning": 16_000, "answer": 2_000}  # of each kind
 MESSAGES = "toolorchestra/messages"
 
@@ -96,7 +98,9 @@ class ToolOrchestra:
     ) -> Decision:
         """The expert of this turn. Raises ModelMistake for a turn's first reply without a call."""
         if last_chance:
-            return self.expert(state, "answer", STRONGEST, say(MESSAGES, "out_of_turns"))
+            return self.expert(
+                state, "answer", self.strongest(state), say(MESSAGES, "out_of_turns")
+            )
         if look := look_first(state):
             return look
         reply = ask(render_state(state, mistake), tools=self.tools)
@@ -105,7 +109,15 @@ class ToolOrchestra:
         except ModelMistake as error:
             if not mistake:
                 raise
-            return self.expert(state, "answer", STRONGEST, str(error))
+            return self.expert(state, "answer", self.strongest(state), str(error))
+
+    def strongest(self, state: State) -> str:
+        """The first answer slot whose backend has not failed to answer; the first of all at last:
+        an answer that came has ended the run.
+        """
+        slots = EXPERT_SLOTS["answer"]
+        failed = {h.backend for h in state.history if kind_of(h.id) == "answer"}
+        return next((s for s in slots if self.pool.expert(s) not in failed), next(iter(slots)))
 
     def expert(self, state: State, name: str, slot: str, fallback: str = "") -> Delegate:
         number = 1 + sum(kind_of(h.id) == name for h in state.history)

@@ -5,7 +5,8 @@ Differences from the paper / the released code
 2. `worker_id` is the id that was shown, never a list index; a bool is none.
 3. The last turn takes nothing but the answer. The first unusable reply of a turn is told back;
    after the second the strongest worker answers from what was said so far, as a fallback.
-4. Files, which the paper has not, are looked at in the first turn.
+4. Files, which the paper has not, are looked at in the first turn, which counts: with --rounds 1
+   the orchestrator is not asked, and the strongest worker answers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from orchestra.main_agent import Ask
 from orchestra.parsing import find_action
-from orchestra.pool import Pool
+from orchestra.pool import Pool, check_prices
 from orchestra.prompts import render, say
 from orchestra.schemas import TEXT, closed_object, const
 from orchestra.vocabulary import (
@@ -29,7 +30,8 @@ from orchestra.vocabulary import (
     SubTask,
 )
 from orchestra.workers import Worker
-from orchestrators.looking import files_found, look_first
+from orchestrators.delegation import answer_in
+from orchestrators.looking import files_found, look_first, looks
 from orchestrators.showing import Messages, as_messages
 
 SEARCH_TOOL = "GoogleSearchAction"
@@ -42,9 +44,11 @@ class PromptedToolOrchestra:
     rounds = 6
     shares_context = False
 
-    def __init__(self, pool: Pool, tools: Sequence[str]) -> None:
+    def __init__(self, pool: Pool, tools: Sequence[str], budget_usd: float | None) -> None:
+        """Raises ConfigError for a pool without a usable worker, or a price that a budget needs."""
         workers = default_workers(pool) if pool.workers is None else pool.workers
         usable = [w for w in workers if w.type == "chat" or SEARCH_TOOL in tools]
+        check_prices([pool[w.backend] for w in usable], budget_usd)
         self.workers = {w.id: w for w in usable}
         chats = [w for w in usable if w.type == "chat"]
         if not chats:
@@ -73,7 +77,8 @@ class PromptedToolOrchestra:
             said = h.answer or say(MESSAGES, "failed", id=h.id, error=h.error)
             return say(MESSAGES, "said", name=h.id, input=h.instruction, text=said)
 
-        rows = [row(h) for h in state.history if not h.id.startswith("file:")]
+        seen = {u.id for u in looks(state.task)}
+        rows = [row(h) for h in state.history if h.id not in seen]
         return "\n\n".join([text for text in (files_found(state),) if text] + rows)
 
     def decide(
@@ -97,11 +102,7 @@ class PromptedToolOrchestra:
     def parse(self, row: dict[str, Any], state: State, last: bool) -> Decision:
         fields = row["params"] if isinstance(row.get("params"), dict) else row
         if row["action"] == "final_answer":
-            answer = fields.get("answer")
-            text = "" if answer is None else str(answer).strip()
-            if not text:
-                raise ModelMistake(say("mistakes", "empty_answer"))
-            return Complete(text)
+            return Complete(answer_in(fields))
         known = "final_answer" if last else "call_worker, final_answer"
         if row["action"] != "call_worker" or last:
             action = repr(row["action"])[:80]

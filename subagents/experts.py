@@ -16,7 +16,7 @@ from orchestra.prompts import say
 from orchestra.vocabulary import Modality, Result, SubTask
 from subagents.asking import Asking, agent
 from subagents.executor import CODE, SEARCH, Call, OnStep
-from subagents.reasoning import answer_of
+from subagents.reasoning import answer_of, queries_in, without_thinking
 from tools import Environment, Tool, ToolError
 
 QUERIES = 3  # of one search
@@ -36,7 +36,7 @@ def answer(it: Asking) -> str:
 @agent
 def enhance_reasoning(it: Asking) -> str:
     """Reasoning, and what its code prints."""
-    reply = it.ask("reason", _prompt("enhance_reasoning", it))
+    reply = without_thinking(it.ask("reason", _prompt("enhance_reasoning", it)))
     blocks = re.findall(r"```(?:python|py)?[ \t]*\n(.*?)```", reply, flags=re.S)
     if not blocks:
         return reply
@@ -48,8 +48,7 @@ def enhance_reasoning(it: Asking) -> str:
 def search(it: Asking) -> str:
     """What the search tool finds for the queries that the slot's model writes."""
     reply = it.ask("queries", _prompt("search", it, most=str(QUERIES)))
-    rows = re.findall(r"^\W*query\W*[:=]\s*(.+)$", reply, flags=re.I | re.M)
-    queries = [row.strip(" \"'*`") for row in rows] or [answer_of(reply)]
+    queries = queries_in(reply) or [answer_of(reply)]
     found = [it.use(SEARCH, query=query) for query in queries[:QUERIES] if query]
     if all(step.failed for step in it.trace[1:]):
         raise ToolError(found[0] if found else say("notes", "said_nothing"))
@@ -59,7 +58,7 @@ def search(it: Asking) -> str:
 @agent
 def worker(it: Asking) -> str:
     """A worker of the prompted mode: its input as it is."""
-    return it.ask("work", it.u.instruction)
+    return without_thinking(it.ask("work", it.u.instruction))
 
 
 @agent

@@ -4,7 +4,9 @@ and search, each over `Asking`.
 Differences from the paper / the released code
 1. Samples, and the roles of one round, run side by side; the released code asks one by one.
 2. The majority is of normalised answers (case, spaces, a final full stop); a tie goes to the first.
-3. A sample or a role that fails is left out; only when all of a round fail, the agent does.
+   An empty answer and a reply that was cut off at its length limit are no vote.
+3. A sample or a role that fails is left out; only when all of a round fail, the agent does; but
+   Reflexion then keeps its last attempt, a debate the majority of its last round, as partial.
 4. A reply is plain text that ends in "Answer: ..."; without that line its last line is the answer.
 """
 
@@ -12,15 +14,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 from orchestra.prompts import say
+from orchestra.replies import Reply
 from subagents.asking import Asking, agent
-from subagents.executor import SEARCH
+from subagents.executor import SEARCH, STOPPED
 
 SAMPLES = 5
 DEBATE_ROUNDS = 5
 REFLECTIONS = 5
 SEARCHES = 5
+ANSWER = re.compile(r"^[^\w\n]*_*(?:final[ \t]+)?answer\b[^\w\n]*?:[ \t*_]*", flags=re.I | re.M)
+QUERY = re.compile(
+    r"^[^\w\n]*(?:\d+[^\w\n]+)?query[^\w\n]*(?:\d+[^\w\n]*)?[:=]\s*(.+)$", flags=re.I | re.M
+)
 
 
 @agent
@@ -33,21 +41,28 @@ def cot(it: Asking) -> str:
 def self_consistency(it: Asking) -> str:
     """The majority of SAMPLES answers to the same prompt."""
     replies = it.ask_all([(f"sample {n}", prompt("think", it)) for n in range(1, SAMPLES + 1)])
-    return majority([answer_of(reply) for reply in replies if reply])
+    return vote(replies)
 
 
 @agent
 def debate(it: Asking) -> str:
     """DEBATE_ROUNDS rounds, each role seeing what the others last said; then one final decision."""
-    roles, said = it.u.roles, [""] * len(it.u.roles)
-    for n in range(1, DEBATE_ROUNDS + 1):
-        prompts = []
-        for role in roles:
-            others = _statements([r for r in zip(roles, said, strict=True) if r[0] != role])
-            prompts.append((f"{role}, round {n}", prompt("debate", it, role=role, others=others)))
-        said = it.ask_all(prompts, later=(DEBATE_ROUNDS - n) * len(roles) + 1)
-    statements = _statements(list(zip(roles, said, strict=True)))
-    return answer_of(it.ask("decide", prompt("decide", it, statements=statements)))
+    roles, said = it.u.roles, list[Reply | None]([None] * len(it.u.roles))
+    try:
+        for n in range(1, DEBATE_ROUNDS + 1):
+            prompts = []
+            for role in roles:
+                others = _statements([r for r in zip(roles, said, strict=True) if r[0] != role])
+                text = prompt("debate", it, role=role, others=others)
+                prompts.append((f"{role}, round {n}", text))
+            said = it.ask_all(prompts, later=(DEBATE_ROUNDS - n) * len(roles) + 1)
+        statements = _statements(list(zip(roles, said, strict=True)))
+        return answer_of(it.ask("decide", prompt("decide", it, statements=statements)))
+    except STOPPED as failure:
+        if not (answer := vote(said)):
+            raise
+        it.stopped = str(failure)
+        return answer
 
 
 @agent
@@ -55,12 +70,17 @@ def reflexion(it: Asking) -> str:
     """Attempt; a critic; again with its feedback, until the critic says that it is correct."""
     later = 2 * REFLECTIONS
     attempt = it.ask("attempt", prompt("think", it), later)
-    for n in range(1, REFLECTIONS + 1):
-        verdict = it.ask(f"critic {n}", prompt("criticise", it, attempt=attempt), later - 2 * n + 1)
-        if answer_of(verdict).lower().strip(" .*") == "correct":
-            break
-        again = prompt("again", it, attempt=attempt, feedback=verdict)
-        attempt = it.ask(f"attempt {n + 1}", again, later - 2 * n)
+    try:
+        for n in range(1, REFLECTIONS + 1):
+            criticise = prompt("criticise", it, attempt=attempt)
+            verdict = it.ask(f"critic {n}", criticise, later - 2 * n + 1)
+            if answer_of(verdict).lower().strip(" .*") == "correct":
+                break
+            again = prompt("again", it, attempt=attempt, feedback=verdict)
+            newer = it.ask(f"attempt {n + 1}", again, later - 2 * n)
+            attempt = newer if answer_of(newer) else attempt
+    except STOPPED as failure:
+        it.stopped = str(failure)
     return answer_of(attempt)
 
 
@@ -70,13 +90,10 @@ def search(it: Asking) -> str:
     found = ""
     for n in range(1, SEARCHES + 1):
         wanted = it.ask(f"query {n}", prompt("query", it, found=found or "-"), SEARCHES - n + 1)
-        query = re.search(r"^\W*query\W*[:=]\s*(.+)$", wanted, flags=re.I | re.M)
-        if not query:
+        if not (queries := queries_in(wanted)):
             break
-        said = query[1].strip(" \"'*`")
-        found += say(
-            "reasoning/messages", "found", query=said, observation=it.use(SEARCH, query=said)
-        )
+        observation = it.use(SEARCH, query=queries[0])
+        found += say("reasoning/messages", "found", query=queries[0], observation=observation)
         found += "\n\n"
     return answer_of(it.ask("answer", prompt("from_search", it, found=found or "-")))
 
@@ -88,22 +105,38 @@ def prompt(name: str, it: Asking, **values: str) -> str:
     return say("reasoning/messages", name, task=it.u.instruction, **values)
 
 
-def _statements(said: list[tuple[str, str]]) -> str:
+def _statements(said: list[tuple[str, Reply | None]]) -> str:
     rows = [
-        say("reasoning/messages", "statement", role=role, text=text) for role, text in said if text
+        say("reasoning/messages", "statement", role=role, text=reply.text)
+        for role, reply in said
+        if reply and reply.text
     ]
     return "\n\n".join(rows) or say("reasoning/messages", "nobody_yet")
 
 
+def without_thinking(reply: str) -> str:
+    """What stands behind the thinking; some templates print only its closing tag."""
+    return re.split(r"</think(?:ing)?>", reply)[-1]
+
+
 def answer_of(reply: str) -> str:
-    """What stands behind the last "Answer:"; without one, the last line."""
-    text = re.split(r"</think(?:ing)?>", reply)[-1]
-    parts = re.split(
-        r"^[^\w\n]*_*(?:final[ \t]+)?answer\b[^\w\n]*?:[ \t*_]*", text, flags=re.I | re.M
-    )
-    if len(parts) > 1 and parts[-1].strip():
-        return parts[-1].strip().strip("*").strip()
-    return next((row.strip() for row in reversed(text.splitlines()) if row.strip()), "")
+    """What stands behind the last "Answer:" that has any; without one, the last line."""
+    before, *parts = ANSWER.split(without_thinking(reply))
+    said = [text for part in parts if (text := part.strip().strip("*").strip())]
+    lines = [row.strip() for row in before.splitlines() if row.strip()]
+    return (said or lines or [""])[-1]
+
+
+def queries_in(reply: str) -> list[str]:
+    """What stands behind each "Query:", numbered or not."""
+    rows = QUERY.findall(without_thinking(reply))
+    return [query for row in rows if (query := row.strip(" \"'*`"))]
+
+
+def vote(replies: Sequence[Reply | None]) -> str:
+    """The majority of the answers; "" where no reply is whole and has one."""
+    answers = [answer_of(reply.text) for reply in replies if reply and not reply.cut]
+    return majority([answer for answer in answers if answer])
 
 
 def majority(answers: list[str]) -> str:

@@ -14,9 +14,9 @@ import time
 import pytest
 
 from orchestra.comparison import critical_path_s, table
-from orchestra.run_folder import Options
+from orchestra.run_folder import Options, read_manifest
 from orchestra.trajectory import LAST
-from orchestra.vocabulary import ConfigError, EndpointError
+from orchestra.vocabulary import ConfigError, EndpointError, Price
 from orchestra_min import compare, replay, resume
 from tests.conftest import ROOT, pool_at
 from tests.scripted import Raw, act, complete, finish, last_text
@@ -100,6 +100,28 @@ def test_what_one_method_can_not_do_is_said_before_anything_is_paid(tmp_path):
     with pytest.raises(ConfigError, match="no usable worker"):
         compare(("react", "toolorchestra"), "?", (), pool, options, tmp_path / "all")
     assert not (tmp_path / "all").exists()
+
+
+def test_a_configuration_error_of_a_later_method_keeps_the_rows_that_are_there(endpoint, tmp_path):
+    server = endpoint(respond)
+    server.models = {"data": [{"id": "one"}, {"id": "two"}]}  # "b" names no model of them
+    backends = "".join(
+        f'[[backend]]\nname = "{n}"\nbase_url = "{server.url}"\nmodel = "{m}"\n'
+        for n, m in (("a", "one"), ("b", ""))
+    )
+    (tmp_path / "pool.toml").write_text(f'{backends}[expert_model_mapping]\nanswer-2 = "b"')
+    done = command("--question", "?", "--backends", tmp_path / "pool.toml", "--compare",
+                   "orchestra-o1,toolorchestra,react", "--out", tmp_path / "all")  # fmt: skip
+    assert done.returncode == 2 and "name one with --model" in done.stderr
+    assert [row.split()[:2] for row in done.stdout.splitlines()[1:]] == [["orchestra-o1", "42"]]
+
+
+def test_each_method_has_the_whole_budget(endpoint, tmp_path):
+    server = endpoint(respond)
+    pool, options = pool_at(server.url, price=Price(1.0, 1.0, 1.0)), Options(budget_usd=0.5)
+    compare(("toolorchestra", "mas-orchestra"), "?", (), pool, options, tmp_path / "all")
+    folders = (tmp_path / "all" / m for m in ("toolorchestra", "mas-orchestra"))
+    assert [read_manifest(f).options.budget_usd for f in folders] == [0.5, 0.5]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -10,7 +11,9 @@ from orchestra import trajectory
 from orchestra.run_folder import Options
 from orchestra.vocabulary import Price
 from orchestra_min import orchestrate, replay, resume
-from subagents.reasoning import answer_of, majority
+from orchestrators.mas_xml import MAX_ROLES
+from subagents.asking import MAX_THREADS
+from subagents.reasoning import answer_of, majority, queries_in
 from tests.conftest import ROOT, pool_at
 from tests.scripted import Raw, cut_off, last_text
 from tests.test_mas_xml import agent, edge, low
@@ -160,6 +163,15 @@ def test_a_low_degree_may_answer_directly(endpoint, tmp_path):
     assert "You decide who answers" in server.requests[0]["messages"][0]["content"]
 
 
+def test_a_direct_answer_about_files_that_nobody_has_seen_is_told_back(endpoint, tmp_path):
+    work = lambda text: "12:34" if text.startswith("Look at") else "Answer: 43"  # noqa: E731
+    turns = ("<answer>42</answer>", low())
+    options = {"work": work, "media": [("image", CLOCK)], "dom": "low"}
+    result, server = run(endpoint, tmp_path, *turns, **options)
+    assert (result.answer, result.fallback) == ("43", False)
+    assert "Nobody has looked at the files" in last_text(server.requests[1])
+
+
 @pytest.mark.parametrize(
     ("name", "calls"),
     [("CoTAgent", 1), ("SCAgent", 5), ("DebateAgent", 11), ("ReflexionAgent", 11)],
@@ -179,6 +191,69 @@ def test_self_consistency_takes_the_majority(endpoint, tmp_path):
     result, _ = run(endpoint, tmp_path, reply, work=work, dom="low")
     assert result.answer in ("5", "5.")
     assert majority(["b", "A", " a. ", "B"]) == "b"
+
+
+@pytest.mark.parametrize("bad", ["<think>I ran out</think>", cut_off("First we compute\nthis")])
+def test_an_empty_or_cut_off_sample_has_no_vote(bad, endpoint, tmp_path):
+    replies = iter([bad] * 3)
+    work = lambda _: next(replies, "Answer: 7")  # noqa: E731
+    result, _ = run(endpoint, tmp_path, agent(name="SCAgent"), work=work)
+    assert (result.answer, result.fallback, result.calls) == ("7", False, 6)
+
+
+def test_samples_that_are_all_cut_off_are_a_failure(endpoint, tmp_path):
+    work = lambda _: cut_off("First we compute\nthis")  # noqa: E731
+    result, _ = run(endpoint, tmp_path, agent(name="SCAgent"), work=work)
+    assert (result.answer, result.fallback) == ("", True)
+
+
+def result_of(run):
+    (row,) = [e for e in run.events if e["event"] == "result"]
+    return row["status"], row["answer"], row["error"]
+
+
+REFUSED = Raw(400, {"error": {"message": "no more"}})
+
+
+@pytest.mark.parametrize(("name", "step"), [
+    ("ReflexionAgent", "Check the attempt"),
+    ("ReflexionAgent", "Try again"),
+    ("DebateAgent", "Decide:"),
+    ("DebateAgent", "the last one said 7"),
+])  # fmt: skip
+def test_what_was_paid_for_is_kept_when_a_later_call_fails(name, step, endpoint, tmp_path):
+    def work(text):
+        if step in text:
+            return REFUSED
+        return "Answer: wrong" if "Check the attempt" in text else "the last one said 7\nAnswer: 7"
+
+    graph = agent(name=name, roles='["P", "Q"]' if name == "DebateAgent" else "")
+    result, _ = run(endpoint, tmp_path, graph, work=work)
+    status, answer, error = result_of(result)
+    assert (status, answer, result.fallback) == ("partial", "7", False) and "no more" in error
+    assert replay(tmp_path / "run").answer == "7"
+
+
+def test_an_empty_new_attempt_takes_no_answer_away(endpoint, tmp_path):
+    replies = iter(["Answer: 7", "Answer: wrong", "<think>hm</think>"])
+    work = lambda _: next(replies, "Answer: correct")  # noqa: E731
+    result, _ = run(endpoint, tmp_path, agent(name="ReflexionAgent"), work=work)
+    assert result.answer == "7"
+
+
+def test_the_threads_of_a_fan_out_are_bounded(endpoint, tmp_path):
+    most = []
+
+    def work(text):
+        most.append(len(server.in_flight))
+        return "Answer: 1"
+
+    roles = json.dumps([f"r{n}" for n in range(MAX_ROLES)])
+    replies = iter([agent(name="DebateAgent", roles=roles)])
+    server = endpoint(designing(*replies, work=work), delay_s=0.02)
+    options = Options(method="mas-orchestra")
+    orchestrate("What is it?", (), pool_at(server.url), options, tmp_path / "run")
+    assert MAX_ROLES > MAX_THREADS >= max(most)
 
 
 def test_a_debater_sees_what_the_others_said_last(endpoint, tmp_path):
@@ -241,7 +316,30 @@ def test_replays_under_any_number_of_threads_have_the_same_content(endpoint, tmp
         ("just 42", "just 42"),
         ("<think>Answer: 1</think>\nAnswer: 2", "2"),
         ("", ""),
+        ("42\nAnswer:", "42"),
+        ("Answer: 41\nso\nAnswer: **", "41\nso"),
+        ("Answer: **", ""),
     ],
 )
 def test_an_answer_is_what_stands_behind_the_last_answer(reply, answer):
     assert answer_of(reply) == answer
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Query: alpha\nQuery: beta",
+        "1. Query: alpha\n2. Query: beta",
+        "Query 1: alpha\nQuery 2: beta",
+        "So:\n- **Query 1:** alpha\n- **Query 2:** `beta`",
+        "<think>Query: no</think>\nQuery = alpha\n 2) query:beta",
+    ],
+)
+def test_queries_are_read_numbered_or_not(reply):
+    assert queries_in(reply) == ["alpha", "beta"]
+
+
+def test_a_long_line_without_a_colon_is_no_slow_query():
+    started = time.perf_counter()
+    assert queries_in("query" + " 1" + " ." * 100_000 + "\n" * 100_000) == []
+    assert time.perf_counter() - started < 1.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestra.vocabulary import ModelMistake
-from orchestrators.mas_xml import MAX_CHARS, parse
+from orchestrators.mas_xml import MAX_AGENTS, MAX_CHARS, MAX_ROLES, parse
 
 
 def agent(id="A", name="CoTAgent", input="", extra="", roles=""):
@@ -72,6 +74,10 @@ VALID = {
     "spaces in tags": agent().replace("<agent_id>", "<agent_id >"),
     "an empty element": agent().replace("<agent_input></agent_input>", "<agent_input/>"),
     "a description": agent(extra="<agent_description>solves <it></agent_description>"),
+    "thinking that is only closed": f"I think: <agent> first, draft {agent('Z')}\n</think>\n{AB}",
+    "thinking that is only closed, long": f"hm\n</thinking>\n{agent()}",
+    "the tag of thinking in an input": agent(input="Explain the <think> tag, </thinking> too"),
+    "LaTeX with a brace and a name": AB.replace("use", "$${x}^2$ of"),
     "windows lines": AB.replace("\n", "\r\n"),
 }
 
@@ -81,7 +87,7 @@ BROKEN = {
     "an answer only in the thinking": ("<thinking><answer>4</answer></thinking>", "no <agent>"),
     "text between agents": (agent() + "and then", "'and then'"),
     "an unclosed agent": (agent().replace("</agent>", ""), "<agent> of line 1 is not closed"),
-    "an unclosed id": (agent().replace("</agent_id>", ""), "may not stand within <agent_id>"),
+    "an unclosed id": (agent().replace("</agent_id>", ""), "<agent_id> of line 2 is not closed"),
     "an unclosed last input": (agent().split("</agent_input>")[0], "<agent_input> of line 3"),
     "an unclosed thinking": ("<thinking>hm\n" + agent(), "<thinking> of line 1 is not closed"),
     "an unclosed CDATA": (agent(input="<![CDATA[ x"), "<![CDATA[> of line 3"),
@@ -93,6 +99,33 @@ BROKEN = {
     "a field outside": ("<agent_id>A</agent_id>", "<agent_id> may not stand within <reply>"),
     "an unknown tag": (agent(extra="<colour>red</colour>"), "'<colour>red</colour>'"),
     "an attribute": (agent().replace("<agent>", '<agent id="A">'), "outside of any field"),
+    "thinking in an agent": (agent(extra="<thinking>x</thinking>"), "'<thinking>x</thinking>'"),
+    "two output ids": (
+        agent(extra="<agent_output_id>a</agent_output_id>" * 2),
+        "a second <agent_o",
+    ),
+    "roles in both places": (
+        agent(
+            name="DebateAgent", roles='["a", "b"]', extra='<debate_roles>["c", "d"]</debate_roles>'
+        ),
+        "a second <debate_roles>",
+    ),
+    "the same role but for a space": (
+        agent(name="DebateAgent", roles='["a", "a "]'),
+        "at least two",
+    ),
+    "too many roles": (
+        agent(name="DebateAgent", roles=json.dumps([f"r{n}" for n in range(MAX_ROLES + 1)])),
+        f"has {MAX_ROLES + 1} roles; {MAX_ROLES} are the most",
+    ),
+    "too many agents": (
+        write([(i, i + 1) for i in range(MAX_AGENTS)], MAX_AGENTS + 1),
+        f"{MAX_AGENTS + 1} agents; {MAX_AGENTS} are the most",
+    ),
+    "an insertion that may be text": (
+        agent(input="${x}^2"),
+        "If it is meant as text, write $${x}.",
+    ),
     "two ids": (agent(extra="<agent_id>B</agent_id>"), "a second <agent_id>"),
     "no id": (agent().replace("<agent_id>A</agent_id>", ""), "no <agent_id>"),
     "no name": (agent().replace("<agent_name>CoTAgent</agent_name>", ""), "no <agent_name>"),
@@ -152,6 +185,36 @@ def test_a_broken_rule_is_named(text, told):
     with pytest.raises(ModelMistake) as mistake:
         parse(text)
     assert told in str(mistake.value)
+
+
+@pytest.mark.parametrize("tag", ["agent", "agent_id", "agent_name", "agent_description",
+    "required_arguments", "agent_input", "edge", "from", "to"])  # fmt: skip
+@pytest.mark.parametrize("which", [0, 1])
+def test_every_unclosed_tag_is_said_to_be_unclosed(tag, which):
+    described = "<agent_description>d</agent_description>"
+    inputs = agent("A", extra=described), agent("B", input="${A}", extra=described)
+    text = "".join(inputs) + edge("A", "B") + edge("A", "B")
+    start, end = [found.span() for found in re.finditer(f"</{tag}>", text)][which]
+    text = text[:start] + text[end:]
+    with pytest.raises(ModelMistake, match=f"The tag <{tag}> of line .* is not closed"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("before <thinking>kept</thinking> after", "before <thinking>kept</thinking> after"),
+        ("<![CDATA[a <think>b</think> </agent> <agent>]]>", "a <think>b</think> </agent> <agent>"),
+        ("$${x}^2 and $$${y}", "${x}^2 and $${y}"),
+    ],
+)
+def test_an_input_is_read_as_it_was_written(written, read):
+    assert parse(agent(input=written)).agents[0].input == read
+
+
+def test_a_dollar_before_an_insertion_stays_one():
+    graph = parse(agent() + agent("B", input="it costs $${A}") + edge("A", "B"))
+    assert graph.agents[1].input == "it costs $${A}"
 
 
 def test_what_stands_in_the_fields_is_kept():
@@ -231,12 +294,14 @@ def test_two_hundred_agents_are_read():
 
 
 @pytest.mark.parametrize("piece", ["<agent>", "<thinking>", "&", "<", "x", "<![CDATA[", "]]>",
-    "<agent_id>A</agent_id>", "<edge></edge>", "${A}", "\n"])  # fmt: skip
+    "<agent><![CDATA[", "<![CDATA[<agent>]]>", "</think>", "<agent_id>A</agent_id>",
+    "<edge></edge>", "${A}", "\n"])  # fmt: skip
 @pytest.mark.parametrize("size", [MAX_CHARS, 1_000_000])
-def test_much_garbage_is_refused_within_a_second(piece, size):
+@pytest.mark.parametrize("start", ["", "<agent>"])
+def test_much_garbage_is_refused_within_a_second(piece, size, start):
     started = time.perf_counter()
     with pytest.raises(ModelMistake):
-        parse(piece * (size // len(piece)))
+        parse(start + piece * ((size - len(start)) // len(piece)))
     assert time.perf_counter() - started < 1.0
 
 

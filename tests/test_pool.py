@@ -208,6 +208,9 @@ BROKEN = {  # id: (text, line, key, words)
     "latency is a text": (TWO + 'latency_s = "3 s"\n', 7, "latency_s", "at least 0, not '3 s'"),
     "latency without end": (ONE + "latency_s = inf\n", 4, "latency_s", "not inf"),
     "the key in a comment above": (LONG_TASK, 6, "latency_s", "not -1"),
+    "a blank line before a comment": (
+        "\n\n# one\n\n \t# two\n" + ONE + "latency_s = -1\n", 9, "latency_s", "not -1",
+    ),
     "the key in the backend before": (
         ONE + "latency_s = 1\n" + TWO[len(ONE):] + "latency_s = -1\n", 8, "latency_s", "not -1",
     ),
@@ -394,6 +397,13 @@ def test_perception_endpoint_needs_backends_that_see_and_hear(pool_file):
 def test_a_key_that_is_not_set_is_named_with_its_backend(environment, pool_file):
     with pytest.raises(ConfigError, match="backend a: the environment variable A_KEY is not set"):
         check(load(pool_file(FULL)), None, environment)
+
+
+@pytest.mark.parametrize("key", ["abc\ndef", "schlüssel", "a\x00b"])
+def test_a_key_that_no_header_takes_is_refused_before_the_first_call(key, pool_file):
+    with pytest.raises(ConfigError, match="variable A_KEY holds a line break or") as error:
+        check(load(pool_file(FULL)), None, {"A_KEY": key})
+    assert key not in str(error.value)
 
 
 def test_the_keys_are_looked_up_in_the_environment_of_now(pool_file, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -11,8 +12,8 @@ import orchestra_min
 from orchestra import trajectory
 from orchestra.pool_file import load
 from orchestra.run_folder import Options
-from orchestra.vocabulary import ConfigError, ModelMistake
-from orchestra.workers import EXPERT_SLOTS
+from orchestra.vocabulary import Backend, ConfigError, ModelMistake, Price
+from orchestra.workers import EXPERT_SLOTS, Worker
 from orchestra_min import orchestrate, replay
 from orchestrators.tool_calls import read_call
 from tests.conftest import ROOT, pool_at
@@ -52,6 +53,15 @@ GOOD = {
     "extra keys": '<tool_call>{"id": 1, "name": "search", "arguments": {"model": "search-1"}}',
     "parameters for arguments": call("search", "search-1").replace("arguments", "parameters"),
     "a list in the tag": f"<tool_call>[{STRING}]</tool_call>",
+    "arguments as a JSON string twice": SEARCH.replace(
+        '{"model": "search-1"}', json.dumps(json.dumps('{"model": "search-1"}'))),
+    "arguments as a string in single quotes": SEARCH.replace(
+        '{"model": "search-1"}', json.dumps("{'model': 'search-1'}")),
+    "single quotes": SEARCH.replace('"', "'"),
+    "a brace too few": SEARCH.replace("}}", "}"),
+    "a comma too many": SEARCH.replace("}}", "},}"),
+    "a mended one before a good one": SEARCH.replace('"', "'").replace("h-1", "h-2") + SEARCH,
+    "thinking of another name": f"<thinking>{ANSWER}</thinking>{SEARCH}",
     "text behind the object": SEARCH.replace("}}", "}} and so on"),
 }  # fmt: skip
 
@@ -59,14 +69,22 @@ BAD = {
     "nothing": ("", "holds no tool call"),
     "prose": ("The answer is 42.", "It began: 'The answer"),
     "a call in the thinking alone": (f"<think>{SEARCH}</think>", "holds no tool call"),
-    "broken JSON": ("<tool_call>{'name': 1", "is no JSON object"),
+    "no JSON in the tag": ("<tool_call>search, please", "is no JSON object"),
+    "a name that is a number": ("<tool_call>{'name': 1", "no tool 1"),
     "a number": ("<tool_call>42</tool_call>", "is no JSON object"),
     "an unknown tool": (call("browse", "search-1"), "no tool 'browse'"),
     "no name": ('<tool_call>{"arguments": {}}</tool_call>', "no tool None"),
     "a name that is a list": ('<tool_call>{"name": ["search"]}</tool_call>', "no tool ['search']"),
     "no arguments": ('<tool_call>{"name": "search"}</tool_call>', "has no model None"),
     "arguments null": ('<tool_call>{"name": "search", "arguments": null}', "has no model None"),
-    "arguments that are no JSON": ('<tool_call>{"name": "search", "arguments": "s"}', "None"),
+    "arguments that are no JSON": (
+        '<tool_call>{"name": "search", "arguments": "s"}',
+        "search are no JSON obj",
+    ),
+    "arguments that are a list": (
+        '<tool_call>{"name": "search", "arguments": ["search-1"]}',
+        "but ['search-1']. Give",
+    ),
     "a slot of another tool": (call("search", "answer-1"), "one of: search-1, search-2"),
     "a slot that is true": (call("search", True), "no model True"),
     "an empty slot": (call("search", ""), "no model ''"),
@@ -91,7 +109,9 @@ def test_a_call_cut_off_at_the_length_limit_is_told_as_cut():
     assert read_call(SEARCH + " and so", EXPERT_SLOTS, cut=True) == ("search", "search-1")
 
 
-@pytest.mark.parametrize("piece", ["<tool_call>", "{", "[", '{"a":', "</think>", "x"])
+@pytest.mark.parametrize(
+    "piece", ["<tool_call>", "<tool_call>" + "{'a': [" * 125, "{", "[", '{"a":', "</think>", "x"]
+)
 def test_much_garbage_is_refused_within_a_second(piece):
     started = time.perf_counter()
     with pytest.raises(ModelMistake):
@@ -186,6 +206,16 @@ def test_reasoning_and_its_code_s_output_come_back(endpoint, tmp_path):
     assert "Output of the program:\n42" in last_text(server.requests[-1])
 
 
+def test_thinking_is_neither_reasoning_nor_an_answer(endpoint, tmp_path):
+    said = "<think>hm\n```python\nprint(1)\n```</think>\nso 7"
+    work = lambda r: said if "Do not answer" in last_text(r) else "Answer: 42"  # noqa: E731
+    reason = call("enhance_reasoning", "reasoner-1")
+    _, server = run(endpoint, tmp_path, reason, ANSWER, work=work)
+    assert "1. so 7\n" in mains(server)[1]
+    result, _ = prompted(endpoint, tmp_path / "2", "x", "y", work=lambda _: said)
+    assert (result.answer, result.fallback) == ("so 7", True)
+
+
 def test_search_uses_the_search_tool(endpoint, tmp_path, with_search):
     work = lambda r: "Query: a\nQuery: b" if "search queries" in last_text(r) else "Answer: 1"  # noqa: E731
     _, server = run(endpoint, tmp_path, SEARCH, ANSWER, work=work)
@@ -241,6 +271,15 @@ def test_out_of_turns_the_strongest_slot_answers(endpoint, tmp_path):
     result, server = run(endpoint, tmp_path, *[reason] * 8)
     assert (result.answer, result.fallback, result.rounds) == ("42", True, 8)
     assert len(mains(server)) == 8 and replay(tmp_path / "run").answer == "42"
+
+
+def test_the_fallback_passes_over_a_slot_that_has_failed(endpoint, tmp_path):
+    def work(request):
+        refuse = Raw(400, {"error": {"message": "no"}})
+        return refuse if request["model"] == "one" else "Answer: 7"
+
+    result, _ = run(endpoint, tmp_path, *["hm"] * 4, work=work, names=("one", "two"))
+    assert (result.answer, result.fallback, result.rounds) == ("7", True, 2)
 
 
 @pytest.mark.parametrize("mode", ["rl", "prompted"])
@@ -310,6 +349,7 @@ def test_a_worker_answers_and_the_orchestrator_concludes(endpoint, tmp_path):
         (worker(1.0), "no worker 1.0"),
         (worker(1, ""), '"input" is empty'),
         (final(""), '"answer" is empty'),
+        (final([]), '"answer" is empty'),
         (json.dumps({"action": "think"}), "'think' does not exist"),
         ("no json", "holds no JSON object"),
     ],
@@ -323,6 +363,14 @@ def test_the_second_unusable_turn_falls_back_to_the_strongest_worker(endpoint, t
     result, server = prompted(endpoint, tmp_path, worker(1, "look"), "x", "y")
     assert (result.answer, result.fallback) == ("Answer: 42", True)
     assert "look" in last_text(server.requests[-1])
+
+
+def test_a_worker_named_like_a_file_is_heard(endpoint, tmp_path):
+    workers = (Worker(1, "file: reader", "chat", "small"),)
+    pool = lambda url: replace(pool_at(url), workers=workers)  # noqa: E731
+    turns = (worker(1), final("1"))
+    _, server = prompted(endpoint, tmp_path, *turns, pool=pool, work=lambda _: "it holds 77")
+    assert "it holds 77" in mains(server)[1]
 
 
 def test_the_sixth_turn_takes_the_answer_alone(endpoint, tmp_path):
@@ -366,9 +414,50 @@ def test_the_mapping_and_the_workers_are_read(tmp_path):
     assert pool["worker 7"].model == "x" and pool["worker 7"].api_key_env == "K"
 
 
+OWN = WORKER.replace("small", "x") + 'base_url = "http://h/v1"\n'
+
+
+def test_an_endpoint_of_a_worker_is_no_backend_of_other_methods(tmp_path):
+    pool = pool_file(tmp_path, OWN)
+    assert pool.names == ("big", "small") and pool.expert("answer-3") == "small"
+    assert pool["worker 3"].model == "x" and pool.candidates([]) == pool.backends
+
+
+def test_a_worker_of_its_own_endpoint_works_and_its_run_replays(endpoint, tmp_path):
+    theirs = endpoint(lambda request: "three")
+    beside = (Backend("worker 1", "x", theirs.url, price=Price(0, 0, 0)),)
+    workers = (Worker(1, "coder", "chat", "worker 1"), Worker(2, "other", "chat", "small"))
+    pool = lambda url: replace(pool_at(url), workers=workers, beside=beside)  # noqa: E731
+    result, server = prompted(endpoint, tmp_path, worker(1, "add"), final("3"), pool=pool)
+    assert [last_text(r) for r in theirs.requests] == ["add"] and len(server.requests) == 2
+    assert replay(tmp_path / "run").answer == result.answer == "3"
+
+
+def test_a_budget_asks_for_the_price_of_a_worker_where_workers_are(endpoint, tmp_path):
+    def with_worker(url, price=None):
+        beside = (Backend("worker 1", "x", url, price=price),)
+        return replace(pool_at(url), workers=(Worker(1, "w", "chat", "worker 1"),), beside=beside)
+
+    run(endpoint, tmp_path, ANSWER, pool=with_worker, budget_usd=1.0)
+    asked = tmp_path / "other"
+    with pytest.raises(ConfigError, match="--budget needs prices, and backend worker 1 has none"):
+        prompted(endpoint, asked, pool=with_worker, budget_usd=1.0)
+    priced = lambda url: with_worker(url, Price(1, 1, 1))  # noqa: E731
+    assert prompted(endpoint, asked, final("1"), pool=priced, budget_usd=1.0)[0].answer == "1"
+
+
+def test_a_worker_has_a_price(tmp_path):
+    pool = pool_file(tmp_path, OWN + "price_usd_per_mtok = { input = 1, output = 2 }")
+    assert pool["worker 3"].price == Price(1.0, 2.0, 1.0)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        (OWN + "price_usd_per_mtok = { input = 1 }", ":14: price_usd_per_mtok: needs both"),
+        (OWN + "price_usd_per_mtok = { input = -1, output = 1 }", ":14: input: needs a number"),
+        (WORKER + "price_usd_per_mtok = {}", ":13: price_usd_per_mtok: belongs to a base_url"),
+        ("\n\n# a comment\n\n" + WORKER.replace("3", "true"), ":13: id: needs a whole number"),
         (WORKER + WORKER, ":14: id: 3 is there twice"),
         (WORKER.replace("3", "true"), ":9: id: needs a whole number, not True"),
         (WORKER.replace('"chat"', '"robot"'), 'type: needs "chat" or "search"'),

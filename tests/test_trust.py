@@ -15,7 +15,7 @@ from orchestra.command_line import parse
 from orchestra.pool import Pool
 from orchestra.run_folder import Options, read_manifest, write_manifest
 from orchestra.trust import Named
-from orchestra.vocabulary import ConfigError
+from orchestra.vocabulary import Backend, ConfigError
 from tests.conftest import pool_at
 from tests.scripted import Raw, complete, delegate, finish
 
@@ -195,6 +195,19 @@ def test_a_key_goes_to_no_address_that_only_the_folder_names(endpoint, tmp_path,
     assert (
         orchestra_min.resume(tmp_path / "run", named=Named(pool=keyed(theirs.url))).answer == "42"
     )
+
+
+def test_a_key_of_a_worker_goes_to_no_address_that_only_the_folder_names(
+    endpoint, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("MINE", "k")
+    server = endpoint(lambda request: complete("42"))
+    beside = (Backend("worker 1", "x", "http://127.0.0.1:9/v1", "MINE"),)
+    pool = replace(pool_at(server.url), beside=beside)
+    orchestra_min.orchestrate("?", (), pool, None, tmp_path / "run")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
+    with pytest.raises(ConfigError, match="MINE would go to http://127.0.0.1:9/v1"):
+        orchestra_min.resume(tmp_path / "run", named=Named(pool=pool_at(server.url)))
 
 
 def test_the_line_that_resumes_is_enough(endpoint, call, tmp_path):
