@@ -103,16 +103,13 @@ def test_what_one_method_can_not_do_is_said_before_anything_is_paid(tmp_path):
 
 
 def test_a_configuration_error_of_a_later_method_keeps_the_rows_that_are_there(endpoint, tmp_path):
-    server = endpoint(respond)
-    server.models = {"data": [{"id": "one"}, {"id": "two"}]}  # "b" names no model of them
-    backends = "".join(
-        f'[[backend]]\nname = "{n}"\nbase_url = "{server.url}"\nmodel = "{m}"\n'
-        for n, m in (("a", "one"), ("b", ""))
-    )
-    (tmp_path / "pool.toml").write_text(f'{backends}[expert_model_mapping]\nanswer-2 = "b"')
-    done = command("--question", "?", "--backends", tmp_path / "pool.toml", "--compare",
-                   "orchestra-o1,toolorchestra,react", "--out", tmp_path / "all")  # fmt: skip
-    assert done.returncode == 2 and "name one with --model" in done.stderr
+    def respond_and_take(request):
+        (tmp_path / "all" / "toolorchestra" / "mine").mkdir(parents=True, exist_ok=True)
+        return respond(request)
+
+    done = command("--question", "?", "--compare", "orchestra-o1,toolorchestra,react", "--model", "m",
+                   "--out", tmp_path / "all", url=endpoint(respond_and_take).url)  # fmt: skip
+    assert done.returncode == 2 and "is there already and not empty" in done.stderr
     assert [row.split()[:2] for row in done.stdout.splitlines()[1:]] == [["orchestra-o1", "42"]]
 
 
