@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestra import comparison, pool_file
+from orchestra.outcomes import holds_paid
 from orchestra.pool import Pool
-from orchestra.replay import holds_paid
 from orchestra.run_folder import Options
 from orchestra.trajectory import Listener, Trajectory
 from orchestra.trust import Named

@@ -27,7 +27,7 @@ import re
 import textwrap
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
@@ -40,8 +40,9 @@ from vcr.request import Request
 
 from orchestra import lines, secrets, transports
 from orchestra.blobs import Blobs
-from orchestra.call import Call, current_call, entered, round_of
-from orchestra.clients import PLAYED, TRIED_BY_CALLER
+from orchestra.call import Call, current_call, entered
+from orchestra.clients import PLAYED
+from orchestra.outcomes import answered, built_on, in_vain, tried_again
 from orchestra.secrets import scrub, scrub_url
 from orchestra.vocabulary import EndOfRun
 
@@ -49,7 +50,6 @@ VERSION = 1
 Mode = Literal["record", "resume", "replay"]
 VCR_MODE = {"record": RecordMode.ONCE, "resume": RecordMode.NEW_EPISODES, "replay": RecordMode.NONE}
 FREE_BYTES = 8 << 20  # no call is started with less disk than this: its answer could not be kept
-RETRYABLE = {408, 409, 429, *range(500, 600)}
 KEPT_HEADERS = {"content-type", "location", "retry-after", "retry-after-ms", "x-should-retry"}
 
 Entry = dict[str, Any]
@@ -121,8 +121,8 @@ class Tape(Cassette):  # type: ignore[misc]
         bodies = [(e, _object(e["request"]["body"])) for e in there]
         asked = [(e, body) for e, body in bodies if body.get("model") == model]
         if asked:
-            answered = [body for e, body in asked if _answered(e)]
-            return all(field not in body for body in answered or [body for _, body in asked])
+            bodies_of = [body for e, body in asked if answered(e)] or [body for _, body in asked]
+            return all(field not in body for body in bodies_of)
         return fact in self.facts
 
     def learn(self, fact: str, value: str) -> None:
@@ -256,11 +256,11 @@ class Tape(Cassette):  # type: ignore[misc]
         """It is asked again, unless later calls went on from it: else they were to be paid anew.
         What is not asked again, and a try in vain before an answer, which was booked, is met again.
         """
-        stays = _built_on(self._entries)
+        stays = built_on(self._entries)
         for answers in self._unplayed.values():
-            while answers and not _answered(answers[-1]) and id(answers[-1]) not in stays:
+            while answers and not answered(answers[-1]) and id(answers[-1]) not in stays:
                 answers.pop()
-            kept = [e for e in answers if _answered(e) or _in_vain(e) or e is answers[-1]]
+            kept = [e for e in answers if answered(e) or in_vain(e) or e is answers[-1]]
             answers.clear()
             answers.extend(kept)
 
@@ -272,7 +272,7 @@ class Tape(Cassette):  # type: ignore[misc]
             self.facts[entry["fact"]] = entry["value"]
             return
         answers = self._unplayed.setdefault((entry["call"], entry["key"]), deque())
-        if answers and _tried_again(answers[-1]):
+        if answers and tried_again(answers[-1]):
             answers.pop()  # the outcome of the client's next try stands for both
         answers.append(entry)
         self._entries.append(entry)
@@ -317,54 +317,6 @@ def _readable_lines(request: Entry) -> list[str]:
     return [w for row in rows for w in textwrap.wrap(row, 100, subsequent_indent="  ") or [""]]
 
 
-def holds_paid(path: Path) -> bool:
-    """Whether anything on this tape may have been paid for, and is worth keeping."""
-    asked = (e for e in lines.read(path) if "call" in e and e["request"]["method"] != "GET")
-    return any(_answered(e) or _in_vain(e) or _successful(e) for e in asked)
-
-
-def _built_on(entries: Sequence[Entry]) -> set[int]:
-    """The ids of the failures from which the run went on: a later round, or a later step of the
-    same task, was answered.
-    """
-    stays, last_round, later = set(), 0, defaultdict[str, set[str]](set)
-    for entry in reversed(entries):
-        call = entry["call"]
-        task = "/".join(call.split("/")[:2])
-        if _answered(entry):
-            last_round = max(last_round, round_of(call))
-            later[task].add(call)
-        elif last_round > round_of(call) or later[task] - {call}:
-            stays.add(id(entry))
-    return stays
-
-
-def _answered(entry: Entry) -> bool:
-    """Whether an entry is an answer. A completion without a choice is none, whatever its status."""
-    if "result" in entry:
-        return True
-    if not _successful(entry):
-        return False
-    if not entry["request"]["uri"].endswith("/chat/completions"):
-        return True
-    try:
-        return bool(json.loads(entry["response"]["body"])["choices"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return False
-
-
-def _successful(entry: Entry) -> bool:
-    return "response" in entry and 200 <= entry["response"]["status"]["code"] < 300
-
-
-def _in_vain(entry: Entry) -> bool:
-    """Whether it is a failure after which it is Chat that tries again, and not the client."""
-    error = entry.get("error")
-    if error is None or error["library"] != "httpx2":
-        return False
-    return issubclass(getattr(httpx2, error["type"]), TRIED_BY_CALLER)
-
-
 def _object(body: str) -> Entry:
     """The fields of a request; none where it is no JSON object."""
     try:
@@ -372,12 +324,3 @@ def _object(body: str) -> Entry:
     except (ValueError, RecursionError):
         return {}
     return fields if isinstance(fields, dict) else {}
-
-
-def _tried_again(entry: Entry) -> bool:
-    """Whether the client itself tries again, under the same key, after this outcome."""
-    if "error" in entry:
-        return not _in_vain(entry)
-    response = entry.get("response", {"headers": {}, "status": {}})
-    said = {k.lower(): v for k, v in response["headers"].items()}.get("x-should-retry")
-    return said == ["true"] if said else response["status"].get("code") in RETRYABLE

@@ -21,8 +21,8 @@ from typing import Any
 from orchestra import changes, lines, secrets
 from orchestra.call import round_of
 from orchestra.media import sha256_of
+from orchestra.outcomes import holds_paid
 from orchestra.pool import Engine, Pool
-from orchestra.replay import holds_paid
 from orchestra.repository import special_files
 from orchestra.vocabulary import Backend, ConfigError, Media, Price, Task, can_not_write
 from orchestra.workers import Worker

@@ -1,0 +1,78 @@
+"""What an entry of a tape came to: an answer, a failure that is tried again, or a failure that later
+calls were built on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from orchestra import lines
+from orchestra.call import round_of
+from orchestra.clients import TRIED_BY_CALLER
+
+RETRYABLE = {408, 409, 429, *range(500, 600)}
+
+Entry = dict[str, Any]
+
+
+def holds_paid(path: Path) -> bool:
+    """Whether anything on this tape may have been paid for, and is worth keeping."""
+    asked = (e for e in lines.read(path) if "call" in e and e["request"]["method"] != "GET")
+    return any(answered(e) or in_vain(e) or _successful(e) for e in asked)
+
+
+def built_on(entries: Sequence[Entry]) -> set[int]:
+    """The ids of the failures from which the run went on: a later round, or a later step of the
+    same task, was answered.
+    """
+    stays, last_round, later = set(), 0, defaultdict[str, set[str]](set)
+    for entry in reversed(entries):
+        call = entry["call"]
+        task = "/".join(call.split("/")[:2])
+        if answered(entry):
+            last_round = max(last_round, round_of(call))
+            later[task].add(call)
+        elif last_round > round_of(call) or later[task] - {call}:
+            stays.add(id(entry))
+    return stays
+
+
+def answered(entry: Entry) -> bool:
+    """Whether an entry is an answer. A completion without a choice is none, whatever its status."""
+    if "result" in entry:
+        return True
+    if not _successful(entry):
+        return False
+    if not entry["request"]["uri"].endswith("/chat/completions"):
+        return True
+    try:
+        return bool(json.loads(entry["response"]["body"])["choices"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def _successful(entry: Entry) -> bool:
+    return "response" in entry and 200 <= entry["response"]["status"]["code"] < 300
+
+
+def in_vain(entry: Entry) -> bool:
+    """Whether it is a failure after which it is Chat that tries again, and not the client."""
+    error = entry.get("error")
+    if error is None or error["library"] != "httpx2":
+        return False
+    return issubclass(getattr(httpx2, error["type"]), TRIED_BY_CALLER)
+
+
+def tried_again(entry: Entry) -> bool:
+    """Whether the client itself tries again, under the same key, after this outcome."""
+    if "error" in entry:
+        return not in_vain(entry)
+    response = entry.get("response", {"headers": {}, "status": {}})
+    said = {k.lower(): v for k, v in response["headers"].items()}.get("x-should-retry")
+    return said == ["true"] if said else response["status"].get("code") in RETRYABLE
