@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from tools import wall_folder
+
 MAX_MEMORY_BYTES = 2 << 30  # of all its processes together
 MAX_PROCESSES = 128
-MAX_DISK_BYTES = 256 << 20  # its folder
 MAX_WRITTEN_BYTES = 1 << 30  # all that it ever wrote, deleted files too
-MAX_FILES = 5_000
-MAX_DEPTH = 100  # of folders in one another
 WATCH_S = 0.1
+LOOK_SHARE = 0.2  # of the time at most goes into looking: a large folder is looked at less often
 WATCHER_S = 2.0
 
 Ended = Literal["end", "timeout", "flood", "memory", "processes", "disk"]
@@ -34,7 +34,7 @@ def converse(
 ) -> tuple[bytes, Ended]:
     """Give the input in and take the output out, until the program ends or goes too far."""
     assert process.stdin and process.stdout
-    deadline = time.monotonic() + timeout_s
+    deadline, most = time.monotonic() + timeout_s, wall_folder.allowed(folder)
     watch, least = time.monotonic() + WATCH_S, _shared_bytes()
     output, talks = bytearray(), True
     with selectors.DefaultSelector() as selector:
@@ -43,7 +43,7 @@ def converse(
         selector.register(process.stdout, selectors.EVENT_READ)
         while len(output) <= max_output:
             if not talks and _is_over(process):
-                return bytes(output), _overfull(folder) or "end"
+                return bytes(output), "end"
             wait_s = min(WATCH_S, max(0.0, deadline - time.monotonic()))
             for key, _ in selector.select(wait_s if talks else 0):
                 if key.fileobj is process.stdin:
@@ -55,12 +55,15 @@ def converse(
                     talks = False
             if time.monotonic() >= deadline:
                 return bytes(output), "timeout"
-            if time.monotonic() >= watch:
+            if (began := time.monotonic()) >= watch:
                 shared = _shared_bytes()
                 least = min(least, shared)  # what ran before may still be giving its back
-                if excess := _excess(process.pid, shared - least) or _overfull(folder):
+                if excess := _excess(process.pid, shared - least):
                     return bytes(output), excess
-                watch = time.monotonic() + WATCH_S
+                if wall_folder.contents(folder, most).exceeds(most):
+                    return bytes(output), "disk"
+                took_s = time.monotonic() - began
+                watch = began + max(WATCH_S, took_s / LOOK_SHARE)
     return bytes(output), "flood"
 
 
@@ -126,29 +129,6 @@ def _written_bytes(pid: int) -> int:
             if row.startswith(b"write_bytes:"):
                 return int(row.split()[1])
     return 0
-
-
-def _overfull(folder: Path) -> Ended | None:
-    """Whether a folder holds too much; what can not be looked into does."""
-    files = size = 0
-    waiting = [(str(folder), 0)]
-    while waiting:
-        here, depth = waiting.pop()
-        try:
-            with os.scandir(here) as entries:
-                for entry in entries:
-                    files += 1
-                    with contextlib.suppress(FileNotFoundError):  # gone meanwhile
-                        size += entry.stat(follow_symlinks=False).st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append((entry.path, depth + 1))
-                    if size > MAX_DISK_BYTES or files > MAX_FILES or depth > MAX_DEPTH:
-                        return "disk"
-        except (FileNotFoundError, NotADirectoryError):
-            continue  # gone meanwhile
-        except OSError:
-            return "disk"
-    return None
 
 
 def end(process: subprocess.Popen[bytes], watched: bool) -> None:

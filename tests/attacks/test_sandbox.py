@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.conftest import KEY
-from tools import code, wall, wall_watch
+from tools import code, wall, wall_folder, wall_watch
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PYTHON: dict[str, str] = {
@@ -260,7 +260,7 @@ def test_a_program_does_not_take_too_much(name, attempt, level):
 def test_what_is_hidden_is_counted_too(name, attempt, folder, monkeypatch):
     program, limits, words = HIDDEN[name]
     for limit, value in limits.items():
-        monkeypatch.setattr(wall_watch, limit, value)
+        monkeypatch.setattr(wall_folder if "DISK" in limit else wall_watch, limit, value)
     observation = attempt(program, timeout_s=18)
     assert "GOT" not in observation and words in observation
     assert "deleted" not in words or not list(folder.iterdir())
