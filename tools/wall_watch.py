@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +22,7 @@ from tools import wall_folder
 
 MAX_MEMORY_BYTES = 2 << 30  # of all its processes together
 MAX_PROCESSES = 128
+SOCKET_BYTES = 16 << 20  # that the kernel keeps for one, at most
 MAX_WRITTEN_BYTES = 1 << 30  # all that it ever wrote, deleted files too
 WATCH_S = 0.1
 LOOK_SHARE = 0.2  # of the time at most goes into looking: a large folder is looked at less often
@@ -29,13 +31,31 @@ WATCHER_S = 2.0
 Ended = Literal["end", "timeout", "flood", "memory", "processes", "disk"]
 
 
+@dataclass
+class Beside:
+    """Memory that no process has of its own, as it is known for the whole machine only: the least
+    that files without a disk took since the start, and the most that was free.
+    """
+
+    shared_bytes: int
+    free_bytes: int
+
+    def grown(self, sockets: int) -> int:
+        """What was taken since the start in files, or may have been in that many sockets."""
+        shared, free = _of_the_machine()
+        self.shared_bytes = min(self.shared_bytes, shared)  # what ran before may still give back
+        self.free_bytes = max(self.free_bytes, free)
+        in_sockets = min(self.free_bytes - free, sockets * SOCKET_BYTES)
+        return max(shared - self.shared_bytes, in_sockets)
+
+
 def converse(
     process: subprocess.Popen[bytes], folder: Path, given: bytes, timeout_s: float, max_output: int
 ) -> tuple[bytes, Ended]:
     """Give the input in and take the output out, until the program ends or goes too far."""
     assert process.stdin and process.stdout
     deadline, most = time.monotonic() + timeout_s, wall_folder.allowed(folder)
-    watch, least = time.monotonic() + WATCH_S, _shared_bytes()
+    watch, beside = time.monotonic() + WATCH_S, Beside(*_of_the_machine())
     output, talks = bytearray(), True
     with selectors.DefaultSelector() as selector:
         os.set_blocking(process.stdin.fileno(), False)
@@ -56,9 +76,7 @@ def converse(
             if time.monotonic() >= deadline:
                 return bytes(output), "timeout"
             if (began := time.monotonic()) >= watch:
-                shared = _shared_bytes()
-                least = min(least, shared)  # what ran before may still be giving its back
-                if excess := _excess(process.pid, shared - least):
+                if excess := _excess(process.pid, beside):
                     return bytes(output), excess
                 if wall_folder.contents(folder, most).exceeds(most):
                     return bytes(output), "disk"
@@ -88,8 +106,8 @@ def _give(
     return given
 
 
-def _excess(root: int, shared: int) -> Ended | None:
-    """What limits of a process do not see: all of its processes, `shared` bytes beside them."""
+def _excess(root: int, beside: Beside) -> Ended | None:
+    """What limits of a process do not see: all of its processes, and what is beside them."""
     family, grown = {root}, True
     rows = list(_processes())
     while grown:
@@ -98,7 +116,7 @@ def _excess(root: int, shared: int) -> Ended | None:
     if len(family) > MAX_PROCESSES:
         return "processes"
     resident = sum(size for pid, _, size in rows if pid in family)
-    if max(resident, shared) > MAX_MEMORY_BYTES:
+    if max(resident, beside.grown(max(map(_sockets, family)))) > MAX_MEMORY_BYTES:
         return "memory"
     return "disk" if sum(map(_written_bytes, family)) > MAX_WRITTEN_BYTES else None
 
@@ -113,12 +131,21 @@ def _processes() -> Iterator[tuple[int, int, int]]:
                 yield int(entry.name), int(row[1]), int(row[21]) * os.sysconf("SC_PAGESIZE")
 
 
-def _shared_bytes() -> int:
-    """Memory of the whole machine that no process has of its own: files without a disk."""
+def _of_the_machine() -> tuple[int, int]:
+    """Bytes of memory that are files without a disk, and that are free."""
+    rows: dict[bytes, int] = {}
     with contextlib.suppress(OSError):
         for row in Path("/proc/meminfo").read_bytes().splitlines():
-            if row.startswith(b"Shmem:"):
-                return int(row.split()[1]) << 10
+            rows[row.split()[0]] = int(row.split()[1]) << 10
+    return rows.get(b"Shmem:", 0), rows.get(b"MemAvailable:", 0)
+
+
+def _sockets(pid: int) -> int:
+    """How many there are in the network of a process, if that is none of ours."""
+    place = Path(f"/proc/{pid}")
+    with contextlib.suppress(OSError):
+        if (place / "ns/net").readlink() != Path("/proc/self/ns/net").readlink():
+            return int((place / "net/sockstat").read_bytes().split()[2])  # sockets: used N
     return 0
 
 
