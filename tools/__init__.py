@@ -93,7 +93,8 @@ class Environment:
     def local(self, kind: str, arguments: dict[str, Any], function: Callable[[], Any]) -> Any:
         """`function()` on the tape: its JSON value, or its ToolError, is what a replay gets too.
 
-        What it does inside, HTTP included, is part of this one entry of the tape.
+        What it does inside, HTTP included, is part of this one entry of the tape. Halves of
+        characters in it become U+FFFD: no file and no request could hold them.
         """
 
         def outcome() -> dict[str, Any]:
@@ -102,10 +103,19 @@ class Environment:
             except ToolError as error:
                 return {"error": str(error)}
 
-        recorded = self.tape.local(kind, arguments, outcome)
+        recorded = _whole(self.tape.local(kind, arguments, outcome))
         if "error" in recorded:
             raise ToolError(recorded["error"])
         return recorded["value"]
+
+
+def _whole(value: Any) -> Any:
+    """A JSON value without halves of characters (lone surrogates)."""
+    if isinstance(value, str):
+        return re.sub("[\ud800-\udfff]", "\ufffd", value)
+    if isinstance(value, list):
+        return [_whole(v) for v in value]
+    return {_whole(k): _whole(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 import traceback
+import types
 
 LONGEST_ARGUMENT = 100_000  # bytes; Linux takes 131,071
 
@@ -27,7 +28,10 @@ def main() -> None:
     code = sys.stdin.buffer.read()
     if sys.argv[1] == "bash":
         bash(code)
-    space = {"__name__": "__main__"}
+    module = sys.modules["__main__"] = types.ModuleType(
+        "__main__"
+    )  # as pickle and typing look it up
+    space = vars(module)
     try:
         body = ast.parse(code, "<code>").body
         last = body.pop() if body and isinstance(body[-1], ast.Expr) else None

@@ -120,7 +120,7 @@ def addresses(parts: Url, allow: Collection[str]) -> list[str]:
     except (OSError, UnicodeError):
         raise ToolError(say("tools/notes", "web_unknown_host", host=host)) from None
     found = [str(address[0]) for *_, address in rows]
-    if {host, f"{host}:{port}"}.isdisjoint(name.lower() for name in allow):
+    if {host, f"{host}:{port}", f"[{host}]", f"[{host}]:{port}"}.isdisjoint(map(str.lower, allow)):
         for address in found:
             if not is_public(address):
                 raise Refused(say("tools/notes", "web_internal", host=host))

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from contextvars import Context
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, create_model
+from pydantic import ConfigDict, Field, PydanticUserError, ValidationError, create_model
 
-from orchestra.prompts import say
+from orchestra.prompts import fenced, say
 from orchestra.replay import Tape
 from orchestra.vocabulary import ConfigError
 from tools import Environment, Tool, ToolError
@@ -37,16 +37,13 @@ class Server:
         self._client: Any = None
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """One question, from any thread. Raises ToolError and ConfigError."""
+        """One question, from any thread. Raises ConfigError; MCPError and ValidationError for an
+        error and for what is no answer.
+        """
         with self._starting:
             if self._client is None:
                 self._start()
-        from mcp import MCPError
-
-        try:
-            return self._portal.call(getattr(self._client, method), *arguments)
-        except MCPError as error:
-            raise ToolError(str(error)) from None
+        return self._portal.call(getattr(self._client, method), *arguments)
 
     def _start(self) -> None:
         try:
@@ -85,10 +82,13 @@ def serving(command: str, tape: Tape) -> Iterator[list[Tool]]:
 
 
 def _list(server: Server) -> list[dict[str, Any]]:
+    from mcp import MCPError
+
     try:
         offered = server.ask("list_tools").tools
-    except ToolError as error:
-        raise ConfigError(f"--mcp {server.command}: does not list its tools ({error})") from None
+    except (MCPError, ValidationError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise ConfigError(f"--mcp {server.command}: does not list its tools ({why})") from None
     return [
         {"name": t.name, "description": t.description or t.name, "schema": t.input_schema}
         for t in offered
@@ -100,31 +100,43 @@ def _tool(row: dict[str, Any], server: Server) -> Tool:
         given = {k: v for k, v in arguments.items() if v is not None}
         return recorded(env, row["name"], given, lambda: _call(server, row["name"], given))
 
-    required = row["schema"].get("required", [])
+    try:
+        fields = _fields(row["schema"])
+        model = create_model(row["name"], __config__=ConfigDict(extra="ignore"), **fields)
+    except (TypeError, AttributeError, ValueError, NameError, PydanticUserError) as error:
+        why = " ".join(str(error).split())[:200]
+        tool = f"--mcp {server.command}: the tool {row['name']}"
+        raise ConfigError(f"{tool} has parameters that are no JSON schema ({why})") from None
+    description = " ".join(str(row["description"]).split())
+    return Tool(row["name"], frozenset({CAPABILITY}), description, model, call)
+
+
+def _fields(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """What pydantic's create_model takes of a JSON schema. What it raises where it is none is
+    whatever the schema is not.
+    """
+    required = schema.get("required", [])
     fields: dict[str, Any] = {}
-    for name, about in row["schema"].get("properties", {}).items():
+    for name, about in schema.get("properties", {}).items():
         if name.startswith("_"):
             continue  # no parameter of ours can be called so
         about = about if isinstance(about, dict) else {}
-        kind = (
-            Literal[tuple(about["enum"])]
-            if about.get("enum")
-            else TYPES.get(str(about.get("type")), Any)
-        )
+        one_of, kind = about.get("enum"), TYPES.get(str(about.get("type")), Any)
+        if one_of and not any(isinstance(value, list | dict) for value in one_of):
+            kind = Literal[tuple(one_of)]
         meaning = str(about.get("description") or about.get("title") or "")
         default = ... if name in required else about.get("default")
         fields[name] = (
             kind if name in required else kind | None,
             Field(default, description=meaning),
         )
-    model = create_model(row["name"], __config__=ConfigDict(extra="ignore"), **fields)
-    description = " ".join(str(row["description"]).split())
-    return Tool(row["name"], frozenset({CAPABILITY}), description, model, call)
+    return fields
 
 
 def _call(server: Server, name: str, arguments: dict[str, Any]) -> str:
     answer = server.ask("call_tool", name, arguments)
     texts = [getattr(part, "text", f"[{part.type}]") for part in answer.content]
     if answer.is_error:
-        raise ToolError(say("tools/notes", "own_failed", tool=name, reason="\n".join(texts)))
+        reason = fenced("\n".join(texts))
+        raise ToolError(say("tools/notes", "own_failed", tool=name, reason=reason))
     return "\n".join(texts)

@@ -17,13 +17,19 @@ import contextlib
 import functools
 import importlib.util
 import inspect
+import os
+import sys
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_type_hints
+
+from pydantic import PydanticUserError
 
 from orchestra.prompts import fenced, say
 from orchestra.replay import Tape
-from orchestra.vocabulary import CAPABILITIES, ConfigError
+from orchestra.vocabulary import CAPABILITIES, ConfigError, Task
 from tools import Environment, Tool, ToolError, all_tools, tool
 
 CAPABILITY = "txt"  # psi(g) of a tool that does not say
@@ -58,16 +64,7 @@ def from_file(spec: str) -> Tool:
     file = Path(path)
     if not path or not file.is_file():
         raise ConfigError(f"{flag}: needs FILE.py:FUNCTION, and there is no file {path!r}")
-    found = importlib.util.spec_from_file_location(f"own_tools.{file.stem}", file)
-    if found is None or found.loader is None:
-        raise ConfigError(f"{flag}: {file} is no Python module")
-    module = importlib.util.module_from_spec(found)
-    try:
-        found.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # the user's own code: whatever it raises
-        said = " ".join(str(error).split())[:200]
-        raise ConfigError(f"{flag}: can not be loaded ({type(error).__name__}: {said})") from None
-    function = getattr(module, name, None)
+    function = getattr(_loaded(file, flag), name, None)
     if isinstance(function, Tool):
         return function
     if not inspect.isfunction(function):
@@ -75,26 +72,60 @@ def from_file(spec: str) -> Tool:
     return from_function(function, flag)
 
 
+def _loaded(file: Path, flag: str) -> ModuleType:
+    """The module of a file, which finds what lies beside it, now and when it is called."""
+    folder = str(file.resolve().parent)
+    name = f"own_tools.{file.stem}_{zlib.crc32(os.fsencode(folder)):x}"
+    found = importlib.util.spec_from_file_location(name, file)
+    if found is None or found.loader is None:
+        raise ConfigError(f"{flag}: {file} is no Python module")
+    module = sys.modules[name] = importlib.util.module_from_spec(found)
+    if folder not in sys.path:
+        sys.path.append(folder)  # last: it hides no module of ours
+    try:
+        found.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # the user's own code: whatever it raises
+        raise ConfigError(f"{flag}: can not be loaded ({_told(error)})") from None
+    return module
+
+
 def from_function(function: Callable[..., Any], flag: str = "tool") -> Tool:
     """A Tool of a plain typed function. One whose first parameter is an Environment sees to its
     tape itself, as the six do. Raises ConfigError where a model could not be told how to use it.
     """
     parameters = list(inspect.signature(function).parameters.values())
-    hints = get_type_hints(function, localns={"Environment": Environment})
+    try:
+        hints = get_type_hints(function, localns={"Environment": Environment})
+    except (NameError, TypeError, AttributeError, SyntaxError) as error:
+        raise ConfigError(f"{flag}: an annotation can not be resolved ({_told(error)})") from None
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(f"{flag}: is an async function; give a plain one, as with asyncio.run")
     if not inspect.getdoc(function):
         raise ConfigError(f"{flag}: needs a docstring: it is all that a model learns of the tool")
     if untyped := [p.name for p in parameters if p.name not in hints]:
         raise ConfigError(f"{flag}: the parameter {untyped[0]!r} needs a type")
-    if parameters and hints[parameters[0].name] is Environment:
-        return tool(function.__name__, CAPABILITY)(function)
+    if not (parameters and hints[parameters[0].name] is Environment):
+        function = _on_the_tape(function, parameters)
+    try:
+        made = tool(function.__name__, CAPABILITY)(function)
+        made.schema(Task("?"))
+    except (PydanticUserError, NameError, ValueError) as error:
+        raise ConfigError(
+            f"{flag}: a parameter can not be told to a model ({_told(error)})"
+        ) from None
+    return made
 
+
+def _on_the_tape(
+    function: Callable[..., Any], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., str]:
     @functools.wraps(function)
     def call(env: Environment, **arguments: Any) -> str:
         return recorded(env, function.__name__, arguments, lambda: function(**arguments))
 
     first = inspect.Parameter("env", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     call.__signature__ = inspect.Signature([first, *parameters])  # type: ignore[attr-defined]
-    return tool(function.__name__, CAPABILITY)(call)
+    return call
 
 
 def recorded(env: Environment, name: str, arguments: dict[str, Any], run: Callable[[], Any]) -> str:
@@ -107,12 +138,17 @@ def recorded(env: Environment, name: str, arguments: dict[str, Any], run: Callab
             value = run()
         except ToolError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             reason = fenced(f"{type(error).__name__}: {error}")
             raise ToolError(say("tools/notes", "own_failed", tool=name, reason=reason)) from None
         return value if isinstance(value, str) else repr(value)
 
     return fenced(env.local(f"tool:{name}", arguments, attempt))
+
+
+def _told(error: BaseException) -> str:
+    said = " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}: {said}"
 
 
 assert CAPABILITY in CAPABILITIES

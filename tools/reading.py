@@ -5,6 +5,7 @@ what tools found is quoted.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,11 +17,16 @@ from tools import Environment
 PART_CHARS = 24_000
 MAX_PARTS = 8
 SIDE_BY_SIDE = 4
-WORD = r"[\w.,:+*/%()'-]{0,39}[\w.,+*/%()'-]"
-PLAIN = re.compile(f"{WORD}( {WORD}){{0,2}}")  # can pass for no instruction and for no mark
-UNSEEN = re.compile(
-    "[\0-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\U000e0000-\U000e007f]"
+WORD = r"['(\[b-]{0,2}[a-z0-9]{1,16}['.,:%)\]]{0,2}"
+NUMBER = r"[-+.('\[]{0,2}\d[\dTZe.,:+*/%()'\]-]{0,39}"
+PLAIN = re.compile(rf"(?:{WORD}|{NUMBER})(?: (?:{WORD}|{NUMBER})){{0,2}}", re.ASCII | re.IGNORECASE)
+ODD = re.compile(r"[^\t\n -~]")
+OBEYED = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, marks of direction and format, halves, breaks
+BLANK = re.compile(  # letters and marks that nobody sees, though they are none of these
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u2800\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8"
+    "\U000e0000-\U000e0fff]"
 )
+JOINERS = "\u200c\u200d"  # Persian, Indian and emoji are not written without
 
 
 def answer_from(env: Environment, query: str, text: str, source: str) -> str:
@@ -87,10 +93,16 @@ def side_by_side(
 
 def quoted(text: str, limit: int = DATA_CHARS) -> str:
     """What a program printed or a model saw, as data: it may come from a file. What a terminal
-    would obey and what nobody would see is spelled out.
+    would obey and what nobody would see is spelled out. Up to three plain words or numbers stand
+    bare: they can pass for no instruction and for no mark.
 
     >>> quoted("2025-09-23 05:49:00 UTC")
     '2025-09-23 05:49:00 UTC'
     """
-    shown = UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    shown = ODD.sub(lambda found: _spelled(found[0]), text)
     return shown if not shown or PLAIN.fullmatch(shown) else fenced(shown, limit)
+
+
+def _spelled(letter: str) -> str:
+    unseen = unicodedata.category(letter) in OBEYED or BLANK.match(letter)
+    return letter.encode("unicode_escape").decode() if unseen and letter not in JOINERS else letter

@@ -13,6 +13,7 @@ attempts each level stops is tested in tests/attacks and told in SECURITY.md.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -23,7 +24,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tools import wall_watch
+from orchestra.prompts import say
+from tools import ToolError, wall_folder, wall_watch
 from tools.wall_commands import WALLS, Box, Wall, command, environment
 
 HERE = Path(__file__).parent
@@ -51,11 +53,31 @@ def confined(
     errors: bool = True,
     wall: Wall | None = None,
 ) -> Ran:
-    """Run a Python file with `given` on standard input; `errors`: standard error is output too."""
-    box = make_box(wall or strongest_wall(), folder.resolve(), media)
+    """Run a Python file with `given` on standard input; `errors`: standard error is output too.
+
+    Raises ToolError where it can not be started: no process or no disk is left.
+    """
+    try:
+        box = make_box(wall or strongest_wall(), folder.resolve(), media)
+        most = wall_folder.allowed(box.folder)
+        process = _start(box, command(box, program, arguments, timeout_s), errors)
+        try:
+            output, ended = wall_watch.converse(process, box.folder, given, timeout_s, max_output)
+        finally:
+            wall_watch.end(process, watched=box.wall == "bare")
+        if wall_folder.contents(box.folder, most, opens=True).exceeds(most):
+            ended = "disk"
+        if ended == "disk":
+            wall_folder.empty(box.folder)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ToolError(say("tools/notes", "no_program", reason=reason)) from None
+    return Ran(output[:max_output], ended, process.returncode, box.wall)
+
+
+def _start(box: Box, run: list[str], errors: bool) -> subprocess.Popen[bytes]:
     user = box.uid if box.wall == "bare" else None  # the other walls change it behind them
-    run = command(box, program, arguments, timeout_s)
-    process = subprocess.Popen(
+    return subprocess.Popen(
         run,
         executable=shutil.which(run[0]),  # not looked for in the program's own environment
         stdin=subprocess.PIPE,
@@ -68,13 +90,6 @@ def confined(
         group=user,
         extra_groups=None if user is None else [],
     )
-    try:
-        output, ended = wall_watch.converse(process, box.folder, given, timeout_s, max_output)
-    finally:
-        wall_watch.end(process, watched=box.wall == "bare")
-    if ended == "disk":
-        _empty(box.folder)
-    return Ran(output[:max_output], ended, process.returncode, box.wall)
 
 
 def make_box(wall: Wall, folder: Path, media: Path | None = None) -> Box:
@@ -89,7 +104,7 @@ def make_box(wall: Wall, folder: Path, media: Path | None = None) -> Box:
                 os.chown(Path(place, name), uid, uid, follow_symlinks=False)
     if media is not None and media.is_dir():
         inside = folder / "media"
-        if wall == "bare" and not inside.exists():
+        if wall == "bare" and not os.path.lexists(inside):
             inside.symlink_to(media.resolve())
         return Box(wall, folder, media.resolve(), uid)
     return Box(wall, folder, None, uid)
@@ -113,9 +128,10 @@ def holds(wall: Wall) -> bool:
 
     if not all(map(shutil.which, NEEDS[wall])):
         return False
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(ToolError):
         ran = confined(HERE / "code_runner.py", ["python"], b"6 * 7", 10, Path(folder), wall=wall)
         return ran.output == b"42\n"
+    return False
 
 
 @cache
@@ -127,9 +143,3 @@ def _can_become(uid: int) -> bool:
         return done.returncode == 0
     except OSError:
         return False
-
-
-def _empty(folder: Path) -> None:
-    """Take out all that is in it, however deep or closed: these programs mind neither."""
-    for tidy in (("chmod", "-R", "u+rwX", folder), ("find", folder, "-mindepth", "1", "-delete")):
-        subprocess.run(tidy, capture_output=True, check=False)

@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from tools.wall_view import view
+
 HERE = Path(__file__).parent
 LIMITS = {  # of one process
     "RLIMIT_AS": 2 << 30,
@@ -19,16 +21,6 @@ LIMITS = {  # of one process
 }
 TMP_BYTES = 64 << 20
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # a pool a core would not fit
-SYSTEM = (
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/etc/alternatives",
-    "/etc/ld.so.cache",
-)
 NO_NAMESPACES = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"'
 
 Wall = Literal["bubblewrap", "unshare", "bare"]
@@ -66,9 +58,9 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def _bubblewrap(box: Box, run: list[str]) -> list[str]:
-    shown = _system()
-    above = dict.fromkeys(str(a) for p in shown for a in list(p.parents)[-2::-1])
-    mounts = [f for a in above for f in ("--dir", a)] + [f for p in shown for f in _mount(p)]
+    shown = view(box.folder)
+    mounts = [f for path, covered in shown for f in _mount(path, covered)]
+    mounts += [f for path, covered in shown if covered for f in ("--remount-ro", str(path))]
     media = ("--ro-bind", str(box.media), "/sandbox/media") if box.media else ()
     variables = [f for k, v in environment(Path("/sandbox")).items() for f in ("--setenv", k, v)]
     memory = ("--size", str(TMP_BYTES), "--perms", "1777", "--tmpfs")
@@ -100,10 +92,13 @@ def _unshare(box: Box, run: list[str]) -> list[str]:
     drop = ["setpriv", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]
     drop = drop if inner or box.uid is None else []  # a user that is not root has no rights to drop
     script = (HERE / "wall_unshare.sh").read_text(encoding="utf-8")
-    shown = [str(box.folder), str(box.media or ""), *map(str, _system())]
+    shown = view(box.folder)
+    mounts = [f"cover:{path}" if covered else str(path) for path, covered in shown]
+    mounts += [f"close:{path}" for path, covered in shown if covered]
+    places = [str(box.folder), str(box.media or ""), *mounts]
     return [
         *("setpriv", "--pdeathsig", "KILL", "unshare", *user, *kernel),
-        *("sh", "-ec", script, "wall", str(len(shown)), *shown),
+        *("sh", "-ec", script, "wall", str(len(places)), *places),
         *(*become, *inner, *drop, *run),
     ]
 
@@ -112,21 +107,13 @@ def _become(uid: int) -> list[str]:
     return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
 
 
-def _system() -> list[Path]:
-    """What of the system a program sees: programs, libraries and this Python, no settings."""
-    python = [
-        Path(prefix) / part
-        for prefix in dict.fromkeys((sys.base_prefix, sys.prefix))
-        if not Path(prefix).is_relative_to("/usr")
-        for part in ("bin", "lib", "lib64", "pyvenv.cfg")
-    ]
-    return [p for p in (*map(Path, SYSTEM), *python) if p.exists()]
-
-
-def _mount(path: Path) -> list[str]:
+def _mount(path: Path, covered: bool) -> list[str]:
+    above = [f for a in list(path.parents)[-2::-1] for f in ("--dir", str(a))]
+    if covered:
+        return ["--perms", "0755", "--tmpfs", str(path)]
     if path.is_symlink():
-        return ["--symlink", str(path.readlink()), str(path)]
-    return ["--ro-bind", str(path), str(path)]
+        return [*above, "--symlink", str(path.readlink()), str(path)]
+    return [*above, "--ro-bind", str(path), str(path)]
 
 
 @cache

@@ -14,19 +14,39 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tools import wall_folder
+
 MAX_MEMORY_BYTES = 2 << 30  # of all its processes together
 MAX_PROCESSES = 128
-MAX_DISK_BYTES = 256 << 20  # its folder
+SOCKET_BYTES = 16 << 20  # that the kernel keeps for one, at most
 MAX_WRITTEN_BYTES = 1 << 30  # all that it ever wrote, deleted files too
-MAX_FILES = 5_000
-MAX_DEPTH = 100  # of folders in one another
 WATCH_S = 0.1
+LOOK_SHARE = 0.2  # of the time at most goes into looking: a large folder is looked at less often
 WATCHER_S = 2.0
 
 Ended = Literal["end", "timeout", "flood", "memory", "processes", "disk"]
+
+
+@dataclass
+class Beside:
+    """Memory that no process has of its own, as it is known for the whole machine only: the least
+    that files without a disk took since the start, and the most that was free.
+    """
+
+    shared_bytes: int
+    free_bytes: int
+
+    def grown(self, sockets: int) -> int:
+        """What was taken since the start in files, or may have been in that many sockets."""
+        shared, free = _of_the_machine()
+        self.shared_bytes = min(self.shared_bytes, shared)  # what ran before may still give back
+        self.free_bytes = max(self.free_bytes, free)
+        in_sockets = min(self.free_bytes - free, sockets * SOCKET_BYTES)
+        return max(shared - self.shared_bytes, in_sockets)
 
 
 def converse(
@@ -34,8 +54,8 @@ def converse(
 ) -> tuple[bytes, Ended]:
     """Give the input in and take the output out, until the program ends or goes too far."""
     assert process.stdin and process.stdout
-    deadline = time.monotonic() + timeout_s
-    watch, least = time.monotonic() + WATCH_S, _shared_bytes()
+    deadline, most = time.monotonic() + timeout_s, wall_folder.allowed(folder)
+    watch, beside = time.monotonic() + WATCH_S, Beside(*_of_the_machine())
     output, talks = bytearray(), True
     with selectors.DefaultSelector() as selector:
         os.set_blocking(process.stdin.fileno(), False)
@@ -43,7 +63,7 @@ def converse(
         selector.register(process.stdout, selectors.EVENT_READ)
         while len(output) <= max_output:
             if not talks and _is_over(process):
-                return bytes(output), _overfull(folder) or "end"
+                return bytes(output), "end"
             wait_s = min(WATCH_S, max(0.0, deadline - time.monotonic()))
             for key, _ in selector.select(wait_s if talks else 0):
                 if key.fileobj is process.stdin:
@@ -55,12 +75,13 @@ def converse(
                     talks = False
             if time.monotonic() >= deadline:
                 return bytes(output), "timeout"
-            if time.monotonic() >= watch:
-                shared = _shared_bytes()
-                least = min(least, shared)  # what ran before may still be giving its back
-                if excess := _excess(process.pid, shared - least) or _overfull(folder):
+            if (began := time.monotonic()) >= watch:
+                if excess := _excess(process.pid, beside):
                     return bytes(output), excess
-                watch = time.monotonic() + WATCH_S
+                if wall_folder.contents(folder, most).exceeds(most):
+                    return bytes(output), "disk"
+                took_s = time.monotonic() - began
+                watch = began + max(WATCH_S, took_s / LOOK_SHARE)
     return bytes(output), "flood"
 
 
@@ -85,8 +106,8 @@ def _give(
     return given
 
 
-def _excess(root: int, shared: int) -> Ended | None:
-    """What limits of a process do not see: all of its processes, `shared` bytes beside them."""
+def _excess(root: int, beside: Beside) -> Ended | None:
+    """What limits of a process do not see: all of its processes, and what is beside them."""
     family, grown = {root}, True
     rows = list(_processes())
     while grown:
@@ -95,7 +116,7 @@ def _excess(root: int, shared: int) -> Ended | None:
     if len(family) > MAX_PROCESSES:
         return "processes"
     resident = sum(size for pid, _, size in rows if pid in family)
-    if max(resident, shared) > MAX_MEMORY_BYTES:
+    if max(resident, beside.grown(max(map(_sockets, family)))) > MAX_MEMORY_BYTES:
         return "memory"
     return "disk" if sum(map(_written_bytes, family)) > MAX_WRITTEN_BYTES else None
 
@@ -110,12 +131,21 @@ def _processes() -> Iterator[tuple[int, int, int]]:
                 yield int(entry.name), int(row[1]), int(row[21]) * os.sysconf("SC_PAGESIZE")
 
 
-def _shared_bytes() -> int:
-    """Memory of the whole machine that no process has of its own: files without a disk."""
+def _of_the_machine() -> tuple[int, int]:
+    """Bytes of memory that are files without a disk, and that are free."""
+    rows: dict[bytes, int] = {}
     with contextlib.suppress(OSError):
         for row in Path("/proc/meminfo").read_bytes().splitlines():
-            if row.startswith(b"Shmem:"):
-                return int(row.split()[1]) << 10
+            rows[row.split()[0]] = int(row.split()[1]) << 10
+    return rows.get(b"Shmem:", 0), rows.get(b"MemAvailable:", 0)
+
+
+def _sockets(pid: int) -> int:
+    """How many there are in the network of a process, if that is none of ours."""
+    place = Path(f"/proc/{pid}")
+    with contextlib.suppress(OSError):
+        if (place / "ns/net").readlink() != Path("/proc/self/ns/net").readlink():
+            return int((place / "net/sockstat").read_bytes().split()[2])  # sockets: used N
     return 0
 
 
@@ -126,29 +156,6 @@ def _written_bytes(pid: int) -> int:
             if row.startswith(b"write_bytes:"):
                 return int(row.split()[1])
     return 0
-
-
-def _overfull(folder: Path) -> Ended | None:
-    """Whether a folder holds too much; what can not be looked into does."""
-    files = size = 0
-    waiting = [(str(folder), 0)]
-    while waiting:
-        here, depth = waiting.pop()
-        try:
-            with os.scandir(here) as entries:
-                for entry in entries:
-                    files += 1
-                    with contextlib.suppress(FileNotFoundError):  # gone meanwhile
-                        size += entry.stat(follow_symlinks=False).st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append((entry.path, depth + 1))
-                    if size > MAX_DISK_BYTES or files > MAX_FILES or depth > MAX_DEPTH:
-                        return "disk"
-        except (FileNotFoundError, NotADirectoryError):
-            continue  # gone meanwhile
-        except OSError:
-            return "disk"
-    return None
 
 
 def end(process: subprocess.Popen[bytes], watched: bool) -> None:

@@ -143,6 +143,13 @@ def test_a_key_does_not_go_with_a_redirect_to_another_host():
         assert "Authorization" in server.seen[0][1] and "Authorization" not in other.seen[0][1]
 
 
+@pytest.mark.parametrize("allowed", ["[::1]:9", "[::1]", "::1"])
+def test_an_ipv6_address_is_allowed_as_a_url_writes_it(allowed):
+    assert guard.addresses(guard.checked("http://[::1]:9/"), [allowed]) == ["::1"]
+    with pytest.raises(guard.Refused):
+        guard.addresses(guard.checked("http://[::1]:9/"), ["[::2]:9", "[::1]:8"])
+
+
 def test_allowing_one_port_allows_no_other():
     with (
         hostile.serving({"/": hostile.page("x")}) as one,

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.conftest import KEY
-from tools import code, wall, wall_watch
+from tools import code, wall, wall_folder, wall_watch
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PYTHON: dict[str, str] = {
@@ -166,6 +166,20 @@ HIDDEN: dict[str, tuple[str, dict[str, int], str]] = {  # with lower limits, so 
     "makes_a_file_with_a_hole_of_10_tb": ("open('f', 'wb').truncate(10 << 40); print('GOT')", {}, "File too large"),
 }  # fmt: skip
 
+SOCKETS = """
+import os, socket, time
+for _ in range(4):
+    if os.fork() == 0: break
+kept = []
+for _ in range(100):
+    pair = socket.socketpair()
+    for one in pair:
+        one.setblocking(False); one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 24)
+        try:
+            while True: one.send(bytes(65536))
+        except OSError: kept.append(pair)
+time.sleep(20); print('GOT')"""
+
 BARE_HOLDS = {
     "takes_a_key_from_the_keyring_of_the_user",
     "reads_a_key_from_its_environment",
@@ -260,10 +274,22 @@ def test_a_program_does_not_take_too_much(name, attempt, level):
 def test_what_is_hidden_is_counted_too(name, attempt, folder, monkeypatch):
     program, limits, words = HIDDEN[name]
     for limit, value in limits.items():
-        monkeypatch.setattr(wall_watch, limit, value)
+        monkeypatch.setattr(wall_folder if "DISK" in limit else wall_watch, limit, value)
     observation = attempt(program, timeout_s=18)
     assert "GOT" not in observation and words in observation
     assert "deleted" not in words or not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("level", ["bubblewrap", "unshare"], indirect=True)
+def test_what_is_hidden_in_sockets_is_counted_too(attempt, monkeypatch):
+    monkeypatch.setattr(wall_watch, "MAX_MEMORY_BYTES", 150 << 20)
+    assert "more than 2 GiB of memory" in attempt(SOCKETS, timeout_s=15)
+
+
+def test_memory_that_others_take_is_not_that_of_a_program_with_few_sockets(monkeypatch):
+    monkeypatch.setattr(wall_watch, "_of_the_machine", lambda: (0, 0))
+    beside = wall_watch.Beside(0, 64 << 30)
+    assert beside.grown(sockets=2) == 2 * wall_watch.SOCKET_BYTES
 
 
 PRINTED = {

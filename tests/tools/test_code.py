@@ -55,6 +55,19 @@ def test_what_is_printed_and_the_value_of_the_last_expression_are_seen(text, see
     assert unmarked(program(text)) == seen
 
 
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("import pickle\nclass A: pass\ntype(pickle.loads(pickle.dumps(A()))) is A", "True"),
+        ("from multiprocessing import Pool\ndef f(x): return x * x\nwith Pool(2) as p: print(p.map(f, [1, 2]))", "[1, 4]"),
+        ("import dataclasses, typing\n@dataclasses.dataclass\nclass N:\n  n: 'N | None'\nlen(typing.get_type_hints(N))", "1"),
+        ("sorted(n for n in dir() if n[0] != '_')", "[]"),
+    ],
+)  # fmt: skip
+def test_what_a_program_defines_is_found_in_its_main_module_and_nothing_else(text, seen, program):
+    assert unmarked(program(text)) == seen
+
+
 @pytest.mark.parametrize("text", ["", "x = 1", "None"])
 def test_a_program_that_shows_nothing_is_told_to_print(text, program):
     assert program(text) == "[the program ended well and printed nothing; use print()]"
