@@ -1,5 +1,5 @@
-"""What an entry of a tape came to: an answer, a failure that is tried again, or one that later calls
-went on from.
+"""What an entry of a tape came to: an answer, a failure that is tried again, or one that later
+calls went on from.
 """
 
 from __future__ import annotations
