@@ -6,10 +6,11 @@ answer are on the tape. It gets no key: the environment it sees is the few names
 from __future__ import annotations
 
 import contextlib
+import math
 import shlex
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextvars import Context
 from typing import Any, Literal
 
@@ -21,7 +22,8 @@ from orchestra.vocabulary import ConfigError
 from tools import Environment, Tool, ToolError
 from tools.own import CAPABILITY, recorded
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 60.0  # for an answer
+START_S = 30.0
 TYPES: Mapping[str, Any] = {
     "string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict,
 }  # fmt: skip
@@ -52,21 +54,40 @@ class Server:
             from mcp.client.stdio import stdio_client
         except ImportError:
             raise ConfigError("--mcp: the mcp package is not installed; pip install mcp") from None
-        program, *arguments = shlex.split(self.command) or [""]
+        try:
+            program, *arguments = shlex.split(self.command)
+        except ValueError as error:
+            why = f"{error}".lower() if self.command.strip() else "it is empty"
+            raise ConfigError(f"--mcp {self.command!r}: is no command ({why})") from None
         self._portal = self._running.enter_context(start_blocking_portal())
         parameters = StdioServerParameters(command=program, args=arguments)
         stderr = sys.__stderr__ or sys.stderr  # the process's own, whatever stands in for it
         client = Client(stdio_client(parameters, errlog=stderr), read_timeout_seconds=TIMEOUT_S)
         try:
             self._client = self._running.enter_context(
-                self._portal.wrap_async_context_manager(client)
+                self._portal.wrap_async_context_manager(_started_in_time(client))
             )
         except (MCPError, OSError, ValueError, ExceptionGroup) as error:
-            why = f"{type(error).__name__}: {error}"[:200]
+            first: BaseException = error
+            while isinstance(first, BaseExceptionGroup):
+                first = first.exceptions[0]
+            why = " ".join(f"{type(first).__name__}: {first}".split())[:200]
             raise ConfigError(f"--mcp {self.command}: does not start as a server ({why})") from None
 
     def close(self) -> None:
         self._running.close()
+
+
+@contextlib.asynccontextmanager
+async def _started_in_time(client: Any) -> AsyncIterator[Any]:
+    import anyio
+
+    with anyio.CancelScope(deadline=anyio.current_time() + START_S) as start:
+        async with client as server:
+            start.deadline = math.inf
+            yield server
+    if start.cancelled_caught:
+        raise TimeoutError(f"no answer within {START_S:g} s")
 
 
 @contextlib.contextmanager
