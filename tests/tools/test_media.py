@@ -12,7 +12,7 @@ from PIL import Image, features
 
 from tests.tools.conftest import whisper
 from tests.tools.media import drawn, film, scenes, speech, toned, truncated, turned
-from tools import ToolError, audio, frames, image, sound, video
+from tools import ToolError, audio, frames, image, pixels, sound, video
 
 NONE = types.SimpleNamespace(txts=None)  # what RapidOCR gives where nothing is written
 
@@ -121,7 +121,7 @@ def test_a_truncated_picture_is_an_observation(suffix, tmp_path, bench, endpoint
 def test_a_picture_that_would_fill_the_memory_is_an_observation(tmp_path, monkeypatch):
     path = tmp_path / "a.png"
     drawn("x").save(path)
-    monkeypatch.setattr(image, "MAX_DECODED_BYTES", 100_000)
+    monkeypatch.setattr(pixels, "MAX_DECODED_BYTES", 100_000)
     with pytest.raises(ToolError, match="too large to be opened"):
         list(image.pictures(path))
 
@@ -154,7 +154,7 @@ def test_every_orientation_is_turned_upright(orientation, tmp_path):
 def test_a_large_animation_is_an_observation(tmp_path, monkeypatch):
     path = tmp_path / "a.gif"
     drawn("1").save(path, save_all=True, append_images=[drawn("2")])
-    monkeypatch.setattr(image, "MAX_DECODED_BYTES", 1_000_000)  # two canvases take more
+    monkeypatch.setattr(pixels, "MAX_DECODED_BYTES", 1_000_000)  # two canvases take more
     with pytest.raises(ToolError, match="too large to be opened"):
         list(image.pictures(path))
 
@@ -196,7 +196,7 @@ def test_no_damage_to_a_picture_is_more_than_an_observation(kind, tmp_path, recw
 def test_a_large_jpeg_is_decoded_small(tmp_path, monkeypatch):
     path = tmp_path / "a.jpg"
     drawn("x", (8000, 6000)).save(path)
-    monkeypatch.setattr(image, "MAX_DECODED_BYTES", 60 << 20)  # 183 MiB if decoded whole
+    monkeypatch.setattr(pixels, "MAX_DECODED_BYTES", 60 << 20)  # 183 MiB if decoded whole
     assert next(image.pictures(path)).image.size == (2048, 1536)
 
 
