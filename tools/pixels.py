@@ -19,7 +19,7 @@ ORIENTATION = 0x0112  # of EXIF
 BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2}  # a pixel; others take up to four
 MIRROR, UPSIDE_DOWN, LEFT, HALF, RIGHT, DIAGONAL, ANTI = 0, 1, 2, 3, 4, 5, 6  # Image.Transpose
 EXIF_TURNS = {2: MIRROR, 3: HALF, 4: UPSIDE_DOWN, 5: DIAGONAL, 6: RIGHT, 7: ANTI, 8: LEFT}
-MATRIX_TURNS: dict[tuple[int, ...], int] = {  # by the signs of (a, b, c, d); players turn by no other angle
+MATRIX_TURNS: dict[tuple[int, ...], int] = {  # by the signs of (a, b, c, d)
     (-1, 0, 0, 1): MIRROR, (-1, 0, 0, -1): HALF, (1, 0, 0, -1): UPSIDE_DOWN, (0, 1, 1, 0): DIAGONAL,
     (0, 1, -1, 0): RIGHT, (0, -1, -1, 0): ANTI, (0, -1, 1, 0): LEFT,
 }  # fmt: skip
@@ -39,6 +39,7 @@ def small(file: Image.Image, again: bool) -> Image.Image:
         size = f"{file.width} x {file.height} {file.format}"
         limit = MAX_DECODED_BYTES >> 20
         raise ToolError(say("tools/notes", "too_many_pixels", size=size, limit=limit))
+    file.load()  # which turns a TIFF
     turn = EXIF_TURNS.get(file.getexif().get(ORIENTATION, 1))
     image = file.copy() if again else file
     if image.mode in ("1", "P") or image.mode.startswith("I;16"):

@@ -23,6 +23,7 @@ QUIET_S = 0.2  # a part ends in the middle of the quietest moment this long
 SEARCH = 0.3  # looked for in this last share of a part
 LOWEST_RATE = 1000  # samples a second, of a file
 MOST_MIXED = 8  # channels; FFmpeg mixes only those of more whose places it knows
+MOST_BAD = 20  # packets one after another
 SHORTEST_S = 0.1  # endpoints refuse less
 SILENCE = 60  # a part whose samples all stay below it (of 32768) holds nothing to hear
 
@@ -179,12 +180,33 @@ def _frames(source: Any, stream: Any, start_s: float, end_s: float | None) -> It
     origin_s = (source.start_time or 0) / av.time_base
     if start_s > 0:
         source.seek(int((start_s + origin_s) * av.time_base))
-    for frame in source.decode(stream):
+    for frame in _decoded(source, stream):
         at = None if frame.time is None else frame.time - origin_s
         if end_s is not None and at is not None and at >= end_s:
             return
         if at is None or at + frame.samples / frame.sample_rate > start_s:
             yield frame
+
+
+def _decoded(source: Any, stream: Any) -> Iterator[Any]:
+    """The frames of all packets; a few that can not be decoded, as where files were joined, are
+    passed over.
+    """
+    import av
+
+    failures: list[Exception] = []
+    for packet in source.demux(stream):
+        try:
+            decoded = packet.decode()
+        except av.InvalidDataError as error:
+            failures.append(error)
+            if len(failures) > MOST_BAD:
+                break
+            continue
+        failures = [] if decoded else failures
+        yield from decoded
+    if failures:
+        raise failures[-1]
 
 
 def _samples(frames: list[Any]) -> list[Samples]:
