@@ -32,6 +32,13 @@ QUICK = {  # RapidOCR for frames, read side by side: a second thread in one cost
     "EngineConfig.onnxruntime.intra_op_num_threads": 1,
     "EngineConfig.onnxruntime.enable_cpu_mem_arena": True,  # keeps its memory from frame to frame
 }
+LARGE_SIDE = 1536  # pixels
+LARGE = {  # RapidOCR for pages: the detector's memory grows with the pixels that it looks at
+    "Det.limit_type": "max",
+    "Det.limit_side_len": LARGE_SIDE,  # the lines found are read from the picture itself
+    "Rec.rec_batch_num": 1,
+}
+OCR: dict[str, dict[str, Any]] = {"frame": QUICK, "page": LARGE, "picture": {}}
 FRAMES_AT_ONCE = 2  # of all videos that are being read; each takes up to 150 MiB
 MAX_RATIO = 4  # of the sides of a picture that is read; a longer one is padded
 AS_IT_IS = ("PNG", "JPEG", "WEBP", "GIF")  # what endpoints take
@@ -167,20 +174,21 @@ def read_text(image: Image.Image, quick: bool = False) -> list[str]:
         size = max(image.width, least), max(image.height, least)
         image = ImageOps.pad(image, size, color="white")
     array = numpy.ascontiguousarray(numpy.asarray(image)[:, :, ::-1])  # (height, width, BGR)
+    large = image.width * image.height > LARGE_SIDE**2
     with _frame_turn if quick else _ocr_turn:
-        result = _engine(quick)(array)
+        result = _engine("frame" if quick else "page" if large else "picture")(array)
     return [str(line) for line in result.txts or ()]
 
 
-def _engine(quick: bool) -> Any:
+def _engine(kind: str) -> Any:
     with _making:
-        return _ocr(quick)
+        return _ocr(kind)
 
 
 @cache
-def _ocr(quick: bool) -> Any:
+def _ocr(kind: str) -> Any:
     try:
         from rapidocr import RapidOCR
     except ImportError:
         raise ToolError(say("notes", "no_engine", what="RapidOCR")) from None
-    return RapidOCR(params={"Global.log_level": "error", **(QUICK if quick else {})})
+    return RapidOCR(params={"Global.log_level": "error", **OCR[kind]})

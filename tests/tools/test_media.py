@@ -112,6 +112,25 @@ def test_a_picture_that_is_all_edge_is_read_as_a_small_one(monkeypatch):
     assert sizes == [(2048, 512, 3)]  # the engine enlarges the short side to 736
 
 
+@pytest.mark.parametrize(
+    ("size", "kind"), [((2048, 2048), "page"), ((1536, 1536), "picture"), ((600, 2048), "picture")]
+)
+def test_the_detector_looks_at_a_large_page_made_small(size, kind, monkeypatch):
+    kinds = []
+    monkeypatch.setattr(image, "_ocr", lambda kind: kinds.append(kind) or (lambda _: NONE))
+    image.read_text(Image.new("RGB", size))
+    assert kinds == [kind]
+
+
+def test_a_few_lines_on_a_large_page_are_read():
+    pytest.importorskip("rapidocr")
+    page = Image.new("RGB", (2048, 2048), "white")
+    words = ["Salt costs four crowns", "The train leaves at nine", "Platform seven of twelve"]
+    for n, text in enumerate(words):
+        ImageDraw.Draw(page).text((100 + 600 * n, 700 * n + 50), text, fill="black", font_size=20)
+    assert image.read_text(page) == words
+
+
 @pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "gif", "tiff"])
 def test_a_truncated_picture_is_an_observation(suffix, tmp_path, bench, endpoint):
     path = tmp_path / f"a.{suffix}"
