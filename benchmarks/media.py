@@ -30,6 +30,7 @@ MARKS = {
     "20 frames of a 10-minute video": "15 s",
     "16 frames of a 2-hour video": "300 MiB",
     "a 100-megapixel JPEG": "300 MiB",
+    "a dense page of 2048 x 2048": "400 MiB",
 }
 
 
@@ -107,8 +108,25 @@ def large_picture(folder: Path) -> Callable[[], Any]:
     return lambda: list(image.data_urls(path))
 
 
+def dense_page(folder: Path) -> Callable[[], Any]:
+    from PIL import Image, ImageDraw
+
+    from tools import image
+
+    page = Image.new("RGB", (2048, 2048), "white")
+    for n in range(60):
+        text = f"Line {n}: the price of {n * n} pounds of salt at the market of town {n}, in crowns"
+        ImageDraw.Draw(page).text((20, 10 + n * 34), text, fill="black", font_size=28)
+    image.read_text(Image.new("RGB", (1600, 1600), "white"))  # the engine is there
+    return lambda: image.read_text(page)
+
+
 ROWS = dict(
-    zip(MARKS, (transcript, decoding, twenty_frames, long_video, large_picture), strict=True)
+    zip(
+        MARKS,
+        (transcript, decoding, twenty_frames, long_video, large_picture, dense_page),
+        strict=True,
+    )
 )
 
 

@@ -11,8 +11,9 @@ import shutil
 import struct
 import warnings
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from orchestra.vocabulary import ConfigError, Media, Modality, can_not_write
 
@@ -21,6 +22,7 @@ PICTURES = (  # what is taken for one: Pillow reads more, some by running other 
     *("PNG", "JPEG", "WEBP", "GIF", "MPO", "HEIF", "AVIF", "BMP", "DIB", "TIFF", "JPEG2000"),
     *("ICO", "PPM", "TGA", "PCX"),
 )
+MAX_DECODED_BYTES = 256 << 20  # of one picture or frame in memory
 DAMAGED = (  # what Pillow's parsers raise where the bytes make no sense
     *(OSError, ValueError, SyntaxError, RuntimeError, TypeError, LookupError, EOFError),
     *(ArithmeticError, MemoryError, struct.error, zlib.error),
@@ -93,13 +95,34 @@ def _decodes(path: Path, kind: str) -> bool:
     import av
 
     try:
-        with av.open(str(path)) as container:
-            streams = [s for s in container.streams if s.type == kind]
-            if container.format.name == "tty":
+        with opened(path) as source:
+            stream = stream_of(source, kind)
+            if stream is None or source.format.name == "tty":
                 return False
-            return bool(streams) and next(container.decode(streams[0]), None) is not None
+            return next(source.decode(stream), None) is not None
     except (av.FFmpegError, OSError, ValueError):
         return False
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """A sound or video file, read by FFmpeg. No list of other files or of URLs is followed, and no
+    picture decoded, not even to look what it is, that takes more than MAX_DECODED_BYTES.
+    """
+    import av
+
+    limit = {"max_pixels": str(MAX_DECODED_BYTES // 4)}
+    options = {"protocol_whitelist": "none", **limit}
+    with path.open("rb") as file, av.open(file, options=options) as source:
+        for stream in source.streams:
+            if stream.codec_context:
+                stream.codec_context.options = limit
+        yield source
+
+
+def stream_of(source: Any, kind: str) -> Any:
+    """The first stream of a kind that can be decoded; None where there is none."""
+    return next((s for s in source.streams if s.type == kind and s.codec_context), None)
 
 
 def copy_into(folder: Path, files: Sequence[tuple[Modality, Path]]) -> tuple[Media, ...]:

@@ -5,19 +5,21 @@ by seeking where that is possible: neither memory nor time grow with the length 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from orchestra.media import MAX_DECODED_BYTES, opened, stream_of
 from orchestra.prompts import say
-from tools import ToolError, sound
+from tools import ToolError, pixels, sound
 
-FRAME_SIDE = 1280  # pixels
 THREADS = 2  # each holds decoded frames
 MOST_SKIPPED = 1000  # frames that are decoded to come to a key frame
 PROBES = 4  # key frames that are looked at for each frame that is wanted
 PROBE_SIDE = 48  # pixels
+EARLY_S = 1.0  # less is what encoders need to begin
 NEW_SCENE = 20  # of 255: the mean difference of two small grey pictures
 
 Frame = tuple[float, Any]  # seconds, picture
@@ -32,12 +34,12 @@ def frames(path: Path, count: int, start_s: float, end_s: float | None) -> Itera
         try:
             for t, frame in _window(path, count, start_s, end_s, seeking):
                 if t > last:
-                    yield t, _upright(frame)
+                    yield t, pixels.upright(frame)
                     last = t
             return
         except sound.read_errors() as error:
             if last < 0 and not seeking:
-                raise sound.unreadable(path, error) from None
+                raise _unreadable(path, error) from None
             if last >= 0:  # of a damaged file, what came before the damage
                 return
 
@@ -48,18 +50,18 @@ def _window(
     """(time, frame) of the window: by seeking, or where a format has no times to seek to, or no key
     frame is found there, by decoding all.
     """
-    with sound.opened(path) as source:
-        stream = sound.stream_of(source, "video")
+    with opened(path) as source:
+        stream = stream_of(source, "video")
         if stream is None:
             raise ToolError(say("tools/notes", "no_pictures", name=path.name))
         stream.codec_context.thread_count = THREADS
-        bare = _has_no_times(source)
-        length_s = _counted_s(path) if bare else _length_s(path, source, stream)
+        bare, early = _has_no_times(source), _starts_early(stream)
+        length_s = _counted_s(path) if bare or early else _length_s(path, source, stream)
         end = min(length_s, end_s) if end_s is not None else length_s
         if start_s >= end:
             length = sound.clock(length_s)
             raise ToolError(say("tools/notes", "after_the_end", name=path.name, length=length))
-        if seeking and not bare:
+        if seeking and not bare and not early:
             for wanted in times(source, stream, start_s, end, count):
                 yield _frame_at(source, stream, wanted)
         else:
@@ -156,12 +158,9 @@ def _shown_at(stream: Any, frame: Any) -> float:
     return max((frame.time or 0.0) - start_s, 0.0)
 
 
-def _upright(frame: Any) -> Any:
-    picture = frame.to_image()
-    if frame.rotation:
-        picture = picture.rotate(frame.rotation, expand=True)
-    picture.thumbnail((FRAME_SIDE, FRAME_SIDE))
-    return picture
+def _unreadable(path: Path, error: Exception) -> ToolError:
+    most = MAX_DECODED_BYTES // 4 // 1_000_000
+    return ToolError(say("tools/notes", "no_frames", why=sound.unreadable(path, error), most=most))
 
 
 def _has_no_times(source: Any) -> bool:
@@ -169,6 +168,11 @@ def _has_no_times(source: Any) -> bool:
     from av.format import Flags
 
     return bool(source.format.flags & Flags.no_timestamps.value)
+
+
+def _starts_early(stream: Any) -> bool:
+    """Whether its times begin before 0: there FFmpeg does not seek, and a header counts from 0."""
+    return float((stream.start_time or 0) * stream.time_base) < -EARLY_S
 
 
 def _length_s(path: Path, source: Any, stream: Any) -> float:
@@ -183,12 +187,15 @@ def _length_s(path: Path, source: Any, stream: Any) -> float:
 
 
 def _counted_s(path: Path) -> float:
-    """The length by the packets: to the end of the last one, or of as many as there are."""
-    end = total = 0.0
-    with sound.opened(path) as source:
-        for packet in source.demux(sound.stream_of(source, "video")):
+    """The length by the packets: from the first to the end of the last, or of as many as there
+    are.
+    """
+    first, end, total = math.inf, -math.inf, 0.0
+    with opened(path) as source:
+        for packet in source.demux(stream_of(source, "video")):
             length = float((packet.duration or 0) * packet.time_base)
             total += length
             if packet.pts is not None:
-                end = max(end, float(packet.pts * packet.time_base) + length)
-    return max(end, total, 0.001)
+                at = float(packet.pts * packet.time_base)
+                first, end = min(first, at), max(end, at + length)
+    return max(end - first, total, 0.001)

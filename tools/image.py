@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestra.media import DAMAGED, PICTURES
 from orchestra.prompts import fenced, render, say
-from tools import Environment, ImageFile, ToolError, reading, tool
+from tools import Environment, ImageFile, ToolError, pixels, reading, tool
 
 if TYPE_CHECKING:
     from PIL import Image
 
-MAX_SIDE = 2048  # pixels; endpoints make larger ones smaller themselves
 MAX_FRAMES = 8
+MOST_PAGES = 2000  # that are walked through to come to those
+OWN_BYTES = 1 << 20  # a file of less is sent as it is, whatever it holds beside its pixels
 QUICK = {  # RapidOCR for frames, read side by side: a second thread in one costs more than it helps
     "Det.limit_type": "max",
     "Det.limit_side_len": 960,  # pixels
@@ -31,9 +32,15 @@ QUICK = {  # RapidOCR for frames, read side by side: a second thread in one cost
     "EngineConfig.onnxruntime.intra_op_num_threads": 1,
     "EngineConfig.onnxruntime.enable_cpu_mem_arena": True,  # keeps its memory from frame to frame
 }
+LARGE_SIDE = 1536  # pixels
+LARGE = {  # RapidOCR for pages: the detector's memory grows with the pixels that it looks at
+    "Det.limit_type": "max",
+    "Det.limit_side_len": LARGE_SIDE,  # the lines found are read from the picture itself
+    "Rec.rec_batch_num": 1,
+}
+OCR: dict[str, dict[str, Any]] = {"frame": QUICK, "page": LARGE, "picture": {}}
 FRAMES_AT_ONCE = 2  # of all videos that are being read; each takes up to 150 MiB
 MAX_RATIO = 4  # of the sides of a picture that is read; a longer one is padded
-MAX_DECODED_BYTES = 256 << 20  # of one frame in memory; JPEG is made smaller while it is decoded
 AS_IT_IS = ("PNG", "JPEG", "WEBP", "GIF")  # what endpoints take
 LOSSY = ("JPEG", "MPO", "WEBP", "HEIF", "AVIF")
 _ocr_turn, _making = threading.Lock(), threading.Lock()
@@ -77,11 +84,27 @@ def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
 def pictures(path: Path) -> Iterator[Picture]:
     """The frames of a picture file, upright and small. Raises ToolError: it can not be read."""
     with _opened(path) as file:
-        count = getattr(file, "n_frames", 1)
-        for n in evenly(count, MAX_FRAMES):
+        count = _counted(file)
+        total = f"more than {MOST_PAGES}" if count > MOST_PAGES else str(count)
+        for n in evenly(min(count, MOST_PAGES), MAX_FRAMES):
             if count > 1:
                 file.seek(n)
-            yield Picture(f"{n + 1} of {count}" if count > 1 else "", _small(file, count > 1))
+            place = f"{n + 1} of {total}" if count > 1 else ""
+            yield Picture(place, pixels.small(file, count > 1))
+
+
+def _counted(file: Image.Image) -> int:
+    """The frames or pages. Of a GIF or TIFF, which are walked through to be counted, MOST_PAGES + 1
+    at most.
+    """
+    if file.format not in ("GIF", "TIFF"):
+        return getattr(file, "n_frames", 1)
+    with contextlib.suppress(EOFError):
+        for n in range(1, MOST_PAGES + 1):
+            file.seek(n)
+    count = file.tell() + 1
+    file.seek(0)
+    return count
 
 
 def data_urls(path: Path) -> Iterator[tuple[str, str]]:
@@ -92,9 +115,10 @@ def data_urls(path: Path) -> Iterator[tuple[str, str]]:
         source = file.format or ""
         plain = (
             source in AS_IT_IS
-            and getattr(file, "n_frames", 1) == 1
-            and max(file.size) <= MAX_SIDE
-            and file.getexif().get(0x0112, 1) == 1  # the orientation
+            and not getattr(file, "is_animated", False)
+            and max(file.size) <= pixels.MAX_SIDE
+            and path.stat().st_size <= max(file.width * file.height * 3, OWN_BYTES)
+            and file.getexif().get(pixels.ORIENTATION, 1) == 1
         )
     for place, image in pictures(path):  # also shows that the file can be read to its end
         kind = source if plain else "JPEG" if source in LOSSY else "PNG"
@@ -138,33 +162,6 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         raise ToolError(say("notes", "unreadable", name=path.name, reason=reason)) from None
 
 
-def _small(file: Image.Image, again: bool) -> Image.Image:
-    """The current frame: decoded, made small, upright, in RGB. `again`: more frames are to come."""
-    from PIL import Image, ImageOps
-
-    file.draft("RGB", (MAX_SIDE, MAX_SIDE))  # a JPEG is never decoded larger than needed
-    depth = 1 if file.mode in ("1", "L", "P") else 2 if file.mode.startswith("I;16") else 4
-    depth = 8 if again else depth  # an animation holds two canvases
-    if file.width * file.height * depth > MAX_DECODED_BYTES:
-        size = f"{file.width} x {file.height} {file.format}"
-        raise ToolError(
-            say("tools/notes", "too_many_pixels", size=size, limit=MAX_DECODED_BYTES >> 20)
-        )
-    image = file.copy() if again else file
-    if image.mode.startswith("I"):
-        image = image.point(lambda v: v / 256).convert("L")  # 16 bits a pixel
-    elif image.mode == "P":
-        image.thumbnail((2 * MAX_SIDE, 2 * MAX_SIDE))  # it takes four times the memory below
-        image = image.convert("RGBA")
-    image.thumbnail((MAX_SIDE, MAX_SIDE))
-    image = ImageOps.exif_transpose(image)
-    if image.mode in ("RGBA", "LA", "PA"):
-        white = Image.new("RGB", image.size, "white")
-        white.paste(image, mask=image.getchannel("A"))
-        return white
-    return image.convert("RGB")
-
-
 def read_text(image: Image.Image, quick: bool = False) -> list[str]:
     """The lines of text in a picture, top to bottom, by RapidOCR (requirements-local.txt).
     `quick`: large letters only, as in a frame of a video; may be called side by side.
@@ -176,21 +173,22 @@ def read_text(image: Image.Image, quick: bool = False) -> list[str]:
     if min(image.size) < least:
         size = max(image.width, least), max(image.height, least)
         image = ImageOps.pad(image, size, color="white")
-    pixels = numpy.ascontiguousarray(numpy.asarray(image)[:, :, ::-1])  # (height, width, BGR)
+    array = numpy.ascontiguousarray(numpy.asarray(image)[:, :, ::-1])  # (height, width, BGR)
+    large = image.width * image.height > LARGE_SIDE**2
     with _frame_turn if quick else _ocr_turn:
-        result = _engine(quick)(pixels)
+        result = _engine("frame" if quick else "page" if large else "picture")(array)
     return [str(line) for line in result.txts or ()]
 
 
-def _engine(quick: bool) -> Any:
+def _engine(kind: str) -> Any:
     with _making:
-        return _ocr(quick)
+        return _ocr(kind)
 
 
 @cache
-def _ocr(quick: bool) -> Any:
+def _ocr(kind: str) -> Any:
     try:
         from rapidocr import RapidOCR
     except ImportError:
         raise ToolError(say("notes", "no_engine", what="RapidOCR")) from None
-    return RapidOCR(params={"Global.log_level": "error", **(QUICK if quick else {})})
+    return RapidOCR(params={"Global.log_level": "error", **OCR[kind]})

@@ -6,11 +6,21 @@ exit status says what else there is to know of it.
 
 import codecs
 import io
+import re
 import sys
 from html.parser import HTMLParser
 
 MAX_CHARS = 400_000
 MAX_PAGES = 300
+META = re.compile(rb"<meta[^>]+charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+META_BYTES = 4096  # where browsers look for it
+MARKS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
+BROWSERS = {"ascii": "cp1252", "iso8859-1": "cp1252"}  # what is meant where these are written
+NO_CHARSETS = ("punycode", "idna", "unicode-escape", "raw-unicode-escape")
 CUT, LOCKED = 3, 4  # only its beginning was read; it opens with a password only
 
 
@@ -32,10 +42,13 @@ def pdf_text(body: bytes) -> tuple[str, bool]:
 def html_text(body: bytes) -> str:
     import trafilatura
 
+    named = META.search(body[:META_BYTES])
+    text = decoded(body, sys.argv[2] or (named[1].decode("ascii") if named else ""))
+    page = text if text and "<" in text else body  # it is guessed what none says, or says wrongly
     found = trafilatura.extract(
-        body, include_tables=True, include_links=True, with_metadata=False, favor_recall=True
+        page, include_tables=True, include_links=True, with_metadata=False, favor_recall=True
     )
-    return found or trafilatura.html2txt(body) or words_of(plain_text(body))
+    return found or trafilatura.html2txt(page) or words_of(text or plain_text(body))
 
 
 def words_of(page: str) -> str:
@@ -55,11 +68,20 @@ def words_of(page: str) -> str:
 
 
 def plain_text(body: bytes) -> str:
-    charset = "utf-16" if body[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else sys.argv[2]
+    page = decoded(body, sys.argv[2])
+    return body.decode("utf-8", "replace") if page is None else page
+
+
+def decoded(body: bytes, charset: str) -> str | None:
+    """The text by its byte order mark, else in a charset; None if there is none for it."""
+    for mark, name in MARKS.items():
+        if body.startswith(mark):
+            return body[len(mark) :].decode(name, "replace")
     try:
-        return body.decode(charset or "utf-8", "replace").removeprefix("\ufeff")
-    except (LookupError, UnicodeError):  # no charset that there is, or none for this
-        return body.decode("utf-8", "replace")
+        name = codecs.lookup(charset).name
+        return None if name in NO_CHARSETS else body.decode(BROWSERS.get(name, name), "replace")
+    except (LookupError, ValueError):  # no charset that there is, or none for this
+        return None
 
 
 def main() -> None:

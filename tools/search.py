@@ -20,6 +20,7 @@ SERPER_AT = "SERPER_URL"  # another service of the same format: a proxy, an intr
 TIMEOUT_S = 20.0
 MAX_BYTES = 8 << 20
 MAX_RESULTS = 20
+MAX_CHARS = 5000  # of each text of a result
 
 Row = dict[str, str]  # title, link, text
 
@@ -90,19 +91,26 @@ def _box(entry: Any) -> Row:
     """One entry of Serper's reply: every field it may have, and none it has not."""
     if not isinstance(entry, dict):
         return {}
-    attributes = entry.get("attributes")
-    facts = attributes.items() if isinstance(attributes, dict) else ()
-    texts = [entry.get(k) for k in ("type", "answer", "snippet", "description", "date")]
-    texts += [f"{name}: {value}" for name, value in facts]
-    if isinstance(entry.get("snippetHighlighted"), list) and not entry.get("answer"):
-        texts.insert(0, "; ".join(map(str, entry["snippetHighlighted"])))
-    links = (entry.get(k) for k in ("link", "website", "descriptionLink"))
+    attributes, marked = entry.get("attributes"), entry.get("snippetHighlighted")
+    texts = [_text(entry.get(k)) for k in ("type", "answer", "snippet", "description", "date")]
+    if isinstance(attributes, dict):
+        texts += [f"{_text(k)}: {_text(v)}" for k, v in attributes.items() if _text(v)]
+    if isinstance(marked, list) and not entry.get("answer"):
+        texts.insert(0, "; ".join(filter(None, map(_text, marked))))
+    links = (_text(entry.get(k)) for k in ("link", "website", "descriptionLink"))
     row = {
-        "title": str(entry.get("title") or ""),
-        "link": str(next(filter(None, links), "")),
-        "text": "\n".join(str(t) for t in texts if t),
+        "title": _text(entry.get("title")),
+        "link": next(filter(None, links), ""),
+        "text": _text("\n".join(filter(None, texts))),
     }
     return {k: v for k, v in row.items() if v}
+
+
+def _text(value: Any) -> str:
+    """A text or number of the reply, as long as one can be; "" for anything else."""
+    if not isinstance(value, (str, int, float)):
+        return ""
+    return str(value)[:MAX_CHARS].encode("utf-8", "replace").decode()
 
 
 def duckduckgo(asked: dict[str, Any]) -> list[Row]:
@@ -120,4 +128,5 @@ def duckduckgo(asked: dict[str, Any]) -> list[Row]:
     except DDGSException as error:
         reason = type(error).__name__
         raise ToolError(say("tools/notes", "search_failed", engine="ddgs", reason=reason)) from None
-    return [{"title": p["title"], "link": p["href"], "text": p["body"]} for p in pages]
+    fields = {"title": "title", "link": "href", "text": "body"}
+    return [{name: _text(page.get(key)) for name, key in fields.items()} for page in pages]

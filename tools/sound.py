@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import wave
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from orchestra.media import opened, stream_of
 from orchestra.prompts import say
 from tools import ToolError
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 RATE = 16_000  # samples a second
 QUIET_S = 0.2  # a part ends in the middle of the quietest moment this long
 SEARCH = 0.3  # looked for in this last share of a part
+LOWEST_RATE = 1000  # samples a second, of a file
+MOST_MIXED = 8  # channels; FFmpeg mixes only those of more whose places it knows
+MOST_BAD = 20  # packets one after another
 SHORTEST_S = 0.1  # endpoints refuse less
 SILENCE = 60  # a part whose samples all stay below it (of 32768) holds nothing to hear
 
@@ -107,46 +110,67 @@ def read_errors() -> tuple[type[Exception], ...]:
     return av.FFmpegError, OSError, ValueError
 
 
-@contextlib.contextmanager
-def opened(path: Path) -> Iterator[Any]:
-    """A sound or video file, read by FFmpeg. No list of other files or of URLs is followed."""
-    import av
-
-    with path.open("rb") as file, av.open(file, options={"protocol_whitelist": "none"}) as source:
-        yield source
-
-
-def stream_of(source: Any, kind: str) -> Any:
-    """The first stream of a kind that can be decoded; None where there is none."""
-    return next((s for s in source.streams if s.type == kind and s.codec_context), None)
-
-
 def _blocks(path: Path, start_s: float, end_s: float | None) -> Iterator[Samples]:
     """The samples as they are decoded, about a second at a time; of a damaged file all that came
     before the error.
     """
-    import av
     import numpy
 
     with opened(path) as source:
         stream = stream_of(source, "audio")
         if stream is None:
             raise ToolError(say("tools/notes", "no_sound", name=path.name))
-        resampler = av.AudioResampler(format="s16", layout="mono", rate=RATE)
         pending: list[Samples] = []
         failure: Exception | None = None
         try:
-            for frame in _frames(source, stream, start_s, end_s):
-                pending += _samples(resampler.resample(frame))
+            for samples in _resampled(_frames(source, stream, start_s, end_s)):
+                pending.append(samples)
                 if sum(map(len, pending)) >= RATE:
                     yield numpy.concatenate(pending)
                     pending = []
         except read_errors() as error:
             failure = error
-        if rest := [*pending, *_samples(resampler.resample(None))]:
-            yield numpy.concatenate(rest)
+        if pending:
+            yield numpy.concatenate(pending)
         if failure:
             raise failure
+
+
+def _resampled(frames: Iterator[Any]) -> Iterator[Samples]:
+    """16 kHz mono. A resampler takes one form of sound only: where that changes, as in files that
+    were joined, another goes on.
+    """
+    import av
+
+    resampler, form = av.AudioResampler("s16", "mono", RATE), None
+    for frame in frames:
+        if frame.sample_rate < LOWEST_RATE:  # a small file would become a very long sound
+            raise ValueError(f"{frame.sample_rate} samples a second")
+        if frame.layout.nb_channels > MOST_MIXED:
+            frame = _averaged(frame)
+        now = frame.format.name, frame.layout.name, frame.sample_rate
+        if now != form:
+            yield from _samples(resampler.resample(None))
+            resampler, form = av.AudioResampler("s16", "mono", RATE), now
+        yield from _samples(resampler.resample(frame))
+    yield from _samples(resampler.resample(None))
+
+
+def _averaged(frame: Any) -> Any:
+    """The mean of all channels, as one of floating numbers from -1 to 1."""
+    import av
+    import numpy
+
+    data = frame.to_ndarray()
+    if not frame.format.is_planar:  # (1, n * channels)
+        data = data.reshape(-1, frame.layout.nb_channels).T
+    mean = data.mean(axis=0, dtype=numpy.float32)  # (channels, n) -> (n,)
+    if data.dtype.kind in "iu":
+        half = 2.0 ** (8 * data.dtype.itemsize - 1)
+        mean = (mean - half if data.dtype.kind == "u" else mean) / half
+    mono = av.AudioFrame.from_ndarray(mean[None].astype(numpy.float32), "flt", "mono")
+    mono.sample_rate, mono.pts, mono.time_base = frame.sample_rate, frame.pts, frame.time_base
+    return mono
 
 
 def _frames(source: Any, stream: Any, start_s: float, end_s: float | None) -> Iterator[Any]:
@@ -156,12 +180,33 @@ def _frames(source: Any, stream: Any, start_s: float, end_s: float | None) -> It
     origin_s = (source.start_time or 0) / av.time_base
     if start_s > 0:
         source.seek(int((start_s + origin_s) * av.time_base))
-    for frame in source.decode(stream):
+    for frame in _decoded(source, stream):
         at = None if frame.time is None else frame.time - origin_s
         if end_s is not None and at is not None and at >= end_s:
             return
         if at is None or at + frame.samples / frame.sample_rate > start_s:
             yield frame
+
+
+def _decoded(source: Any, stream: Any) -> Iterator[Any]:
+    """The frames of all packets; a few that can not be decoded, as where files were joined, are
+    passed over.
+    """
+    import av
+
+    failures: list[Exception] = []
+    for packet in source.demux(stream):
+        try:
+            decoded = packet.decode()
+        except av.InvalidDataError as error:
+            failures.append(error)
+            if len(failures) > MOST_BAD:
+                break
+            continue
+        failures = [] if decoded else failures
+        yield from decoded
+    if failures:
+        raise failures[-1]
 
 
 def _samples(frames: list[Any]) -> list[Samples]:

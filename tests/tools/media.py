@@ -82,13 +82,13 @@ def toned(
 
 def scenes(
     path: Path, *lengths_s: float, fps: int = 10, codec: str = "libx264",
-    at_s: list[float] | None = None, one_key: bool = False,
+    at_s: list[float] | None = None, one_key: bool = False, start_s: float = 0.0,
 ) -> Path:  # fmt: skip
     """One scene after another, each of another colour, of these lengths; `at_s`: when each frame is
-    shown, if not evenly; `one_key`: no frame but the first is a key frame.
+    shown, if not evenly; `one_key`: no frame but the first is a key frame; `start_s`: of the clock.
     """
     colours = ("black", "white", "navy", "yellow", "maroon", "pink")
-    with av.open(str(path), "w") as target:
+    with av.open(str(path), "w", options={"avoid_negative_ts": "disabled"}) as target:
         options = {"g": "1000", "sc_threshold": "0"} if one_key else {}
         video: Any = target.add_stream(codec, rate=fps, options=options)
         video.width, video.height, video.pix_fmt = 320, 180, "yuv420p"
@@ -96,17 +96,29 @@ def scenes(
         for n, colour in enumerate(shown):
             frame = av.VideoFrame.from_image(Image.new("RGB", (320, 180), colour))
             frame.time_base = Fraction(1, fps)
-            frame.pts = round(at_s[n] * fps) if at_s else n
+            frame.pts = round(((at_s[n] if at_s else n / fps) + start_s) * fps)
             target.mux(video.encode(frame))
         target.mux(video.encode(None))
     return path
 
 
-def turned(path: Path) -> Path:
-    """An MP4 whose header says that it is shown a quarter turned, clockwise."""
+def turned(path: Path, a: int = 0, b: int = 1, c: int = -1, d: int = 0) -> Path:
+    """An MP4 whose header says how it is shown: as it is, a quarter turned, clockwise."""
     data = bytearray(path.read_bytes())
     at = data.index(b"tkhd") + 44  # version 0: 4 of the name, 40 to the matrix
-    numbers = 0, 1 << 16, 0, -(1 << 16), 0, 0, 0, 0, 1 << 30
+    numbers = a << 16, b << 16, 0, c << 16, d << 16, 0, 0, 0, 1 << 30
     data[at : at + 36] = b"".join(n.to_bytes(4, "big", signed=True) for n in numbers)
     path.write_bytes(data)
+    return path
+
+
+def empty_film(path: Path, side: int) -> Path:
+    """One black frame, a PNG, of a square video."""
+    with av.open(str(path), "w") as target:
+        video: Any = target.add_stream("png", rate=1)
+        video.width, video.height, video.pix_fmt = side, side, "rgb24"
+        frame = av.VideoFrame(side, side, "rgb24")
+        frame.planes[0].update(bytes(frame.planes[0].buffer_size))
+        target.mux(video.encode(frame))
+        target.mux(video.encode(None))
     return path

@@ -5,14 +5,18 @@ import io
 import random
 import threading
 import types
+import wave
 
+import av
 import numpy
 import pytest
-from PIL import Image, features
+from PIL import GifImagePlugin, Image, ImageDraw, PngImagePlugin, TiffImagePlugin, features
 
+from orchestra import media
+from orchestra.vocabulary import ConfigError
 from tests.tools.conftest import whisper
-from tests.tools.media import drawn, film, scenes, speech, toned, truncated, turned
-from tools import ToolError, audio, frames, image, sound, video
+from tests.tools.media import drawn, empty_film, film, scenes, speech, toned, truncated, turned
+from tools import ToolError, audio, frames, image, pixels, sound, video
 
 NONE = types.SimpleNamespace(txts=None)  # what RapidOCR gives where nothing is written
 
@@ -108,6 +112,25 @@ def test_a_picture_that_is_all_edge_is_read_as_a_small_one(monkeypatch):
     assert sizes == [(2048, 512, 3)]  # the engine enlarges the short side to 736
 
 
+@pytest.mark.parametrize(
+    ("size", "kind"), [((2048, 2048), "page"), ((1536, 1536), "picture"), ((600, 2048), "picture")]
+)
+def test_the_detector_looks_at_a_large_page_made_small(size, kind, monkeypatch):
+    kinds = []
+    monkeypatch.setattr(image, "_ocr", lambda kind: kinds.append(kind) or (lambda _: NONE))
+    image.read_text(Image.new("RGB", size))
+    assert kinds == [kind]
+
+
+def test_a_few_lines_on_a_large_page_are_read():
+    pytest.importorskip("rapidocr")
+    page = Image.new("RGB", (2048, 2048), "white")
+    words = ["Salt costs four crowns", "The train leaves at nine", "Platform seven of twelve"]
+    for n, text in enumerate(words):
+        ImageDraw.Draw(page).text((100 + 600 * n, 700 * n + 50), text, fill="black", font_size=20)
+    assert image.read_text(page) == words
+
+
 @pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "gif", "tiff"])
 def test_a_truncated_picture_is_an_observation(suffix, tmp_path, bench, endpoint):
     path = tmp_path / f"a.{suffix}"
@@ -121,7 +144,7 @@ def test_a_truncated_picture_is_an_observation(suffix, tmp_path, bench, endpoint
 def test_a_picture_that_would_fill_the_memory_is_an_observation(tmp_path, monkeypatch):
     path = tmp_path / "a.png"
     drawn("x").save(path)
-    monkeypatch.setattr(image, "MAX_DECODED_BYTES", 100_000)
+    monkeypatch.setattr(pixels, "MAX_DECODED_BYTES", 100_000)
     with pytest.raises(ToolError, match="too large to be opened"):
         list(image.pictures(path))
 
@@ -154,7 +177,7 @@ def test_every_orientation_is_turned_upright(orientation, tmp_path):
 def test_a_large_animation_is_an_observation(tmp_path, monkeypatch):
     path = tmp_path / "a.gif"
     drawn("1").save(path, save_all=True, append_images=[drawn("2")])
-    monkeypatch.setattr(image, "MAX_DECODED_BYTES", 1_000_000)  # two canvases take more
+    monkeypatch.setattr(pixels, "MAX_DECODED_BYTES", 1_000_000)  # two canvases take more
     with pytest.raises(ToolError, match="too large to be opened"):
         list(image.pictures(path))
 
@@ -196,16 +219,80 @@ def test_no_damage_to_a_picture_is_more_than_an_observation(kind, tmp_path, recw
 def test_a_large_jpeg_is_decoded_small(tmp_path, monkeypatch):
     path = tmp_path / "a.jpg"
     drawn("x", (8000, 6000)).save(path)
-    monkeypatch.setattr(image, "MAX_DECODED_BYTES", 60 << 20)  # 183 MiB if decoded whole
+    monkeypatch.setattr(pixels, "MAX_DECODED_BYTES", 60 << 20)  # 183 MiB if decoded whole
     assert next(image.pictures(path)).image.size == (2048, 1536)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF"])
+def test_of_very_many_pages_the_first_are_counted_and_that_is_told(kind, tmp_path, monkeypatch):
+    path, seeks = tmp_path / "a.bin", []
+    pages = [Image.new("L", (8, 8), n) for n in range(60)]
+    pages[0].save(path, kind, save_all=True, append_images=pages[1:])
+    monkeypatch.setattr(image, "MOST_PAGES", 20)
+    for parser in (GifImagePlugin.GifImageFile, TiffImagePlugin.TiffImageFile):
+        seek = parser.seek
+        monkeypatch.setattr(parser, "seek", lambda s, n, f=seek: seeks.append(n) or f(s, n))
+    places = [p.place for p in image.pictures(path)]
+    assert places[0] == "1 of more than 20" and places[-1] == "20 of more than 20"
+    assert len(places) == 8 and max(seeks) == 20
+
+
+def test_what_a_file_holds_beside_its_pixels_is_not_sent(tmp_path, monkeypatch):
+    path, info = tmp_path / "a.png", PngImagePlugin.PngInfo()
+    info.add(b"juNk", bytes(5000))
+    drawn("x", (40, 20)).save(path, pnginfo=info)
+    monkeypatch.setattr(image, "OWN_BYTES", 4000)
+    kind, data = next(image.data_urls(path))[1].split(",")
+    assert kind == "data:image/png;base64" and len(data) < 2000
+
+
+def numbers(path, rows, kind):
+    Image.fromarray(numpy.array(rows, kind)).save(path)
+    return [p.image.getpixel((n, 0))[0] for p in image.pictures(path) for n in range(len(rows[0]))]
+
+
+def test_whole_and_floating_numbers_are_shown_from_the_least_to_the_greatest(tmp_path):
+    assert numbers(tmp_path / "a.tif", [[-500, 0, 500]], "int32") == [0, 127, 255]
+    assert numbers(tmp_path / "a.tif", [[0.25, 0.5, 0.75]], "float32") == [0, 127, 255]
+    inf, nan = float("inf"), float("nan")
+    assert numbers(tmp_path / "a.tif", [[-inf, 1, 2, inf, nan]], "float32") == [0, 0, 255, 255, 0]
+    assert numbers(tmp_path / "a.tif", [[0.7, 0.7]], "float32") == [255, 255]
+    assert numbers(tmp_path / "a.tif", [[nan, nan]], "float32") == [0, 0]
+
+
+def test_16_bits_in_the_other_order_are_read(tmp_path):
+    path = tmp_path / "a.tif"
+    Image.new("I;16B", (60, 600), 40000).save(path)
+    assert {p.image.getpixel((9, 599)) for p in image.pictures(path)} == {(156, 156, 156)}
+
+
+@pytest.mark.parametrize("mode", ["1", "P"])
+def test_a_large_page_of_black_and_white_becomes_grey_when_it_is_made_small(mode, tmp_path):
+    """Else thin lines get lost."""
+    page = Image.new("L", (4500, 4500), "white")
+    for at in range(0, 4500, 2):
+        ImageDraw.Draw(page).line((0, at, 4500, at))
+    page.convert(mode).save(tmp_path / "a.png")
+    (picture,) = image.pictures(tmp_path / "a.png")
+    assert picture.image.size == (2048, 2048)
+    low, high = picture.image.convert("L").crop((8, 8, 2040, 2040)).getextrema()
+    assert low > 100 and high < 160
+
+
+def test_the_pages_of_a_document_are_turned_upright(tmp_path):
+    path, tags = tmp_path / "a.tif", TiffImagePlugin.ImageFileDirectory_v2()
+    tags[0x0112] = 6
+    pages = [drawn(t, (400, 200), "1") for t in "ab"]
+    pages[0].save(path, save_all=True, append_images=pages[1:], tiffinfo=tags)
+    assert [p.image.size for p in image.pictures(path)] == [(200, 400)] * 2
 
 
 # ---- sound
 
 
 def tone(seconds: float, level: int = 8000) -> numpy.ndarray:
-    wave = numpy.sin(numpy.arange(int(seconds * sound.RATE)) / 10) * level
-    return wave.astype(numpy.int16)
+    samples = numpy.sin(numpy.arange(int(seconds * sound.RATE)) / 10) * level
+    return samples.astype(numpy.int16)
 
 
 def test_a_long_sound_is_cut_where_it_is_quiet(tmp_path):
@@ -225,8 +312,6 @@ def test_the_parts_of_a_sound_are_never_in_memory_together(tmp_path):
 @whisper
 @pytest.mark.parametrize("suffix", ["wav", "mp3", "ogg", "flac", "m4a", "webm"])
 def test_speech_of_each_kind_is_heard(suffix, tmp_path, bench):
-    import av
-
     path, wav = tmp_path / f"a.{suffix}", speech(tmp_path / "speech.wav")
     if suffix != "wav":
         codec = {"ogg": "libopus", "m4a": "aac", "webm": "libopus", "mp3": "mp3"}.get(
@@ -329,6 +414,43 @@ def test_a_list_of_other_files_or_urls_is_not_followed(kind, suffix, tmp_path):
     path.write_text(LISTS[kind].format(other=f"file://{other}", name=other.name))
     with pytest.raises(ToolError):
         list(sound.parts(path, 30))
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "form"),
+    [
+        ("a.mp3", "libmp3lame", (22050, "mono")),
+        ("a.mp3", "libmp3lame", (44100, "mono")),
+        ("a.aac", "aac", (24000, "mono")),
+    ],
+)
+def test_sounds_that_were_joined_are_heard_to_the_end(name, codec, form, tmp_path):
+    one = toned(tmp_path / name, codec, 44100, "stereo", seconds=3).read_bytes()
+    two = toned(tmp_path / name, codec, *form, seconds=3).read_bytes()
+    (tmp_path / name).write_bytes(one + two)
+    (part,) = sound.parts(tmp_path / name, 30)
+    assert 5.9 < len(part.samples) / sound.RATE < 6.3 and not part.broken
+    assert part.samples[int(5.5 * sound.RATE) :].max() > 7000
+
+
+@pytest.mark.parametrize("channels", [9, 11, 13, 32, 64])
+@pytest.mark.parametrize(("width", "loud"), [(1, 100), (2, 100 << 8), (4, 100 << 24)])
+def test_the_mean_of_many_channels_is_heard(channels, width, loud, tmp_path):
+    quiet = 128 if width == 1 else 0
+    row = [quiet + loud] * (channels - 1) + [quiet]
+    with wave.open(str(tmp_path / "a.wav"), "wb") as file:
+        file.setparams((channels, width, sound.RATE, 0, "NONE", ""))
+        file.writeframes(numpy.array(row * sound.RATE, f"{'u' if width == 1 else 'i'}{width}"))
+    (part,) = sound.parts(tmp_path / "a.wav", 30)
+    assert part.samples[100:-100] == pytest.approx(25600 * (channels - 1) / channels, rel=0.01)
+
+
+def test_a_sound_of_very_few_samples_a_second_is_not_stretched(tmp_path):
+    with wave.open(str(tmp_path / "a.wav"), "wb") as file:
+        file.setparams((1, 2, 1, 0, "NONE", ""))
+        file.writeframes(bytes(2000))
+    with pytest.raises(ToolError, match="can not be read: 1 samples a second"):
+        list(sound.parts(tmp_path / "a.wav", 30))
 
 
 def test_a_sound_file_without_sound_is_an_observation(tmp_path):
@@ -454,6 +576,51 @@ def test_a_video_is_turned_as_its_header_says(tmp_path):
     upright = plain.transpose(Image.Transpose.ROTATE_270)
     difference = numpy.abs(numpy.asarray(again, int) - numpy.asarray(upright, int))
     assert again.size == (360, 640) and difference.mean() < 2
+
+
+MIRRORED = {(-1, 0, 0, 1): 0, (1, 0, 0, -1): 1, (-1, 0, 0, -1): 3, (0, 1, 1, 0): 5}
+
+
+@pytest.mark.parametrize("matrix", MIRRORED)
+def test_a_video_is_mirrored_as_its_header_says(matrix, tmp_path):
+    plain = next(frames.frames(film(tmp_path / "a.mp4", "libx264"), 1, 0, None))[1]
+    again = next(frames.frames(turned(tmp_path / "a.mp4", *matrix), 1, 0, None))[1]
+    assert again.tobytes() == plain.transpose(Image.Transpose(MIRRORED[matrix])).tobytes()
+
+
+def test_a_video_of_huge_frames_is_not_decoded(tmp_path, monkeypatch):
+    path = empty_film(tmp_path / "a.mov", 600)
+    media.check([("video", path)])
+    assert len(list(frames.frames(path, 1, 0, None))) == 1
+    monkeypatch.setattr(media, "MAX_DECODED_BYTES", 600 * 600 * 4 - 1)
+    with pytest.raises(ConfigError, match="no picture"):
+        media.check([("video", path)])
+    with pytest.raises(ToolError, match="can not be read: .*million pixels"):
+        list(frames.frames(path, 1, 0, None))
+
+
+def test_a_large_frame_keeps_its_sides(tmp_path):
+    path = tmp_path / "a.mkv"
+    with av.open(str(path), "w") as target:
+        stream = target.add_stream("mpeg4", rate=1)
+        stream.width, stream.height, stream.pix_fmt = 2560, 640, "yuv420p"
+        source = av.VideoFrame.from_image(drawn("x", (2560, 640)))
+        target.mux([*stream.encode(source), *stream.encode(None)])
+    assert [p.size for _, p in frames.frames(path, 1, 0, None)] == [(1280, 320)]
+
+
+def test_a_video_whose_clock_starts_before_0_is_seen_whole(tmp_path):
+    path = scenes(tmp_path / "a.mkv", 3, 3, 3, fps=5, codec="mpeg4", start_s=-5)
+    shown = list(frames.frames(path, 3, 0, None))
+    assert [t for t, _ in shown] == pytest.approx([1.5, 4.5, 7.5], abs=0.21)
+    assert [sum(picture.getpixel((9, 9))) > 600 for _, picture in shown] == [False, True, False]
+
+
+def test_a_list_of_other_files_is_no_media(tmp_path):
+    toned(tmp_path / "private.mp3", "libmp3lame", seconds=2)
+    (tmp_path / "a.mp4").write_text("ffconcat version 1.0\nfile private.mp3\n")
+    with pytest.raises(ConfigError, match="no picture and no sound"):
+        media.check([("audio", tmp_path / "a.mp4")])
 
 
 def test_a_stream_that_starts_between_key_frames_shows_no_grey(tmp_path):

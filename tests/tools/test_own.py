@@ -209,13 +209,23 @@ def test_the_tools_of_an_mcp_server_are_used_recorded_and_replayed(
     assert orchestra_min.replay(tmp_path / "run").answer == result.answer
 
 
-@pytest.mark.parametrize("command", ["/no/such/program", f"{sys.executable} -c pass", ""])
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("/no/such/program", "does not start as a server .FileNotFoundError"),
+        (f"{sys.executable} -c pass", "does not start as a server .MCPError"),
+        ("sleep 60", "no answer within 0.5 s"),
+        ('a "b', "is no command .no closing quotation"),
+        ("", "is no command .it is empty"),
+    ],
+)
 def test_an_mcp_server_that_does_not_start_is_told_before_anything_is_paid(
-    command, endpoint, tmp_path
+    command, why, endpoint, tmp_path, monkeypatch
 ):
     pytest.importorskip("mcp")
+    monkeypatch.setattr("tools.mcp_server.START_S", 0.5 if "sleep" in command else 30.0)
     model = endpoint(lambda _: "x")
-    with pytest.raises(ConfigError, match="--mcp"):
+    with pytest.raises(ConfigError, match=f"--mcp .*{why}"):
         run(model, tmp_path / "run", mcp=(command,))
     assert not model.requests
 

@@ -98,6 +98,36 @@ def test_a_search_that_drips_ends_in_time(bench, no_keys, monkeypatch):
         bench().use("GoogleSearchAction", query="everest")
 
 
+DEEP, BIG = b'{"organic":' + b"[" * 100_000, b'{"organic": []' + b" " * (8 << 20) + b"}"
+
+
+@pytest.mark.parametrize("answer", [DEEP, BIG])
+def test_a_search_that_is_too_deep_or_too_big_is_an_observation(
+    answer, serper, bench, endpoint, monkeypatch
+):
+    monkeypatch.setattr(search, "SERPER_URL", endpoint(lambda _: Raw(200, answer)).url)
+    with pytest.raises(ToolError, match="Serper did not answer"):
+        bench().use("GoogleSearchAction", query="everest")
+
+
+ODD = {
+    "title": {"a": [1]},
+    "link": 7,
+    "snippet": "salt " * 10_000,
+    "snippetHighlighted": [None, {}],
+}
+
+
+def test_what_is_no_text_in_a_result_is_left_out_and_a_huge_one_cut(
+    serper, bench, endpoint, monkeypatch
+):
+    server = endpoint(lambda _: Raw(200, {"organic": [ODD, {"title": "\ud800 Salt"}]}))
+    monkeypatch.setattr(search, "SERPER_URL", server.url)
+    observation = bench().use("GoogleSearchAction", query="everest")
+    assert "{" not in observation and "None" not in observation and "? Salt" in observation
+    assert len(observation) < 6000 and "1. 7\nsalt" in observation
+
+
 def test_without_any_search_engine_that_is_told(bench, no_keys, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ddgs", None)
     with pytest.raises(ToolError, match="no search engine configured"):
@@ -173,6 +203,26 @@ def test_a_text_is_read_in_its_charset(charset, kind, no_keys):
     words = "パン" if charset == "shift_jis" else "Хлеб"
     with hostile.serving({"/": hostile.page(words.encode(charset), kind)}) as server:
         assert visit.page_text(server.url + "/", (server.host,)) == words
+
+
+POLISH = "Zażółć gęślą jaźń. Cena biletu wynosi pięćdziesiąt złotych, dzieci płacą połowę."
+JAPANESE = "これは京都の天気についてのページです。入場料は五百円です。"
+HTML_CHARSETS = [
+    ("iso-8859-2", POLISH, "text/html; charset=ISO-8859-2", "utf-8"),  # the header is right
+    ("iso-2022-jp", JAPANESE, "text/html; charset=iso-2022-jp", ""),
+    ("utf-8-sig", POLISH, "text/html; charset=iso-8859-1", ""),  # the byte order mark is right
+    ("iso-8859-2", POLISH, "text/html", "iso-8859-2"),
+    ("cp1252", "“Salt” costs four crowns – a pound", "text/html; charset=latin1", ""),
+    ("utf-8", POLISH, "text/html; charset=unicode_escape", "utf-16"),  # neither is
+]
+
+
+@pytest.mark.parametrize(("charset", "words", "kind", "meta"), HTML_CHARSETS)
+def test_a_page_is_read_in_the_charset_that_its_header_names(charset, words, kind, meta, no_keys):
+    pytest.importorskip("trafilatura")
+    html = f"<html><head><meta charset='{meta}'></head><body><p>{words}</p></body></html>"
+    with hostile.serving({"/": hostile.page(html.encode(charset), kind)}) as server:
+        assert visit.page_text(server.url + "/", (server.host,)).strip() == words
 
 
 @pytest.mark.parametrize(
