@@ -150,3 +150,10 @@ def _plain_name(path: Path, taken: set[str]) -> str:
     suffix = re.sub(r"[^\w.]+", "", path.suffix)[:10]
     numbers = ("", *(f"_{n}" for n in range(2, len(taken) + 2)))
     return next(name for n in numbers if (name := f"{stem}{n}{suffix}") not in taken)
+
+
+def read_errors() -> tuple[type[Exception], ...]:
+    """What reading a damaged file raises."""
+    import av
+
+    return av.FFmpegError, OSError, ValueError

@@ -19,6 +19,7 @@ from orchestra.pool import Engine
 from orchestra.prompts import DATA_CHARS, fenced, render, say
 from orchestra.vocabulary import Media
 from tools import AudioFile, Environment, ToolError, reading, sound, tool
+from tools.decoding import RATE
 from tools.engines import WHISPER
 
 WHISPER_S = 28.0  # Whisper hears 30 s at a time
@@ -83,7 +84,7 @@ def _ask_part(env: Environment, engine: Engine, purse: Purse, query: str, part: 
         return ""
     backend, data = env.pool[engine.backend], sound.as_wav(part.samples)
     if engine.transcription_model:
-        minutes = len(part.samples) / sound.RATE / 60
+        minutes = len(part.samples) / RATE / 60
         price = None if engine.usd_per_minute is None else engine.usd_per_minute * minutes
         purse.check(price)
         hint, wav = env.task.question, ("audio.wav", data)
@@ -118,7 +119,7 @@ def transcribe(
 
 
 def _broken(part: sound.Part) -> Row:
-    return part.start_s + len(part.samples) / sound.RATE, say("tools/notes", "breaks_off")
+    return part.start_s + len(part.samples) / RATE, say("tools/notes", "breaks_off")
 
 
 def _whisper() -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestra.media import MAX_DECODED_BYTES, opened, stream_of
+from orchestra.media import MAX_DECODED_BYTES, opened, read_errors, stream_of
 from orchestra.prompts import say
 from tools import ToolError, pixels, sound
 
@@ -37,7 +37,7 @@ def frames(path: Path, count: int, start_s: float, end_s: float | None) -> Itera
                     yield t, pixels.upright(frame)
                     last = t
             return
-        except sound.read_errors() as error:
+        except read_errors() as error:
             if last < 0 and not seeking:
                 raise _unreadable(path, error) from None
             if last >= 0:  # of a damaged file, what came before the damage
@@ -106,7 +106,7 @@ def _changes(source: Any, stream: Any, probes: list[float]) -> list[tuple[float,
 
 def _key_frame(source: Any, stream: Any, t: float) -> tuple[float, Any]:
     """The key frame before `t` and its time; None where the file is damaged."""
-    with contextlib.suppress(*sound.read_errors()):
+    with contextlib.suppress(*read_errors()):
         return next(_decoded(source, stream, t), (t, None))
     return t, None
 

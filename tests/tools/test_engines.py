@@ -26,6 +26,7 @@ from tests.scripted import Raw
 from tests.tools.conftest import whisper
 from tests.tools.media import film, toned
 from tools import ToolError, audio, image, sound
+from tools.decoding import RATE
 
 CLOCK = ROOT / "fixtures" / "media" / "clock.png"
 SPEECH = ROOT / "fixtures" / "media" / "equinox.wav"
@@ -125,7 +126,7 @@ def test_the_last_samples_of_a_sound_are_heard(tmp_path):
         file.setparams((1, 2, 44100, 0, "NONE", ""))
         file.writeframes(numpy.full(44100, 9000, numpy.int16).tobytes())
     (part,) = sound.parts(tmp_path / "a.wav", 10)
-    assert len(part.samples) == sound.RATE and part.samples[-5] > 8000
+    assert len(part.samples) == RATE and part.samples[-5] > 8000
 
 
 def test_the_sound_of_a_video_can_be_heard(bench, endpoint, tmp_path):

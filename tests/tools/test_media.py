@@ -17,6 +17,7 @@ from orchestra.vocabulary import ConfigError
 from tests.tools.conftest import whisper
 from tests.tools.media import drawn, empty_film, film, scenes, speech, toned, truncated, turned
 from tools import ToolError, audio, frames, image, pixels, sound, video
+from tools.decoding import RATE
 
 NONE = types.SimpleNamespace(txts=None)  # what RapidOCR gives where nothing is written
 
@@ -291,7 +292,7 @@ def test_the_pages_of_a_document_are_turned_upright(tmp_path):
 
 
 def tone(seconds: float, level: int = 8000) -> numpy.ndarray:
-    samples = numpy.sin(numpy.arange(int(seconds * sound.RATE)) / 10) * level
+    samples = numpy.sin(numpy.arange(int(seconds * RATE)) / 10) * level
     return samples.astype(numpy.int16)
 
 
@@ -299,13 +300,13 @@ def test_a_long_sound_is_cut_where_it_is_quiet(tmp_path):
     path = tmp_path / "a.wav"
     path.write_bytes(sound.as_wav(numpy.concatenate([tone(8.5), tone(0.5, 0), tone(8)])))
     first, second = sound.parts(path, 10)
-    assert 8.5 < second.start_s < 9 and len(first.samples) + len(second.samples) == 17 * sound.RATE
+    assert 8.5 < second.start_s < 9 and len(first.samples) + len(second.samples) == 17 * RATE
 
 
 def test_the_parts_of_a_sound_are_never_in_memory_together(tmp_path):
     path = tmp_path / "a.wav"
     path.write_bytes(sound.as_wav(numpy.tile(tone(10), 60)))
-    sizes = [len(p.samples) / sound.RATE for p in sound.parts(path, 30)]
+    sizes = [len(p.samples) / RATE for p in sound.parts(path, 30)]
     assert max(sizes) <= 30 and round(sum(sizes)) == 600
 
 
@@ -363,12 +364,12 @@ FORMS = {
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_of_sound_becomes_16_khz_mono(name, tmp_path):
     (part,) = sound.parts(toned(tmp_path / name, *FORMS[name], seconds=2), 30)
-    assert 2 <= len(part.samples) / sound.RATE < 2.1 and 7000 < part.samples.max() < 10500
+    assert 2 <= len(part.samples) / RATE < 2.1 and 7000 < part.samples.max() < 10500
 
 
 def test_a_wrong_name_does_not_set_the_kind_of_a_sound(tmp_path):
     path = toned(tmp_path / "a.flac", "flac", seconds=2).rename(tmp_path / "a.mp3")
-    assert sum(len(p.samples) for p in sound.parts(path, 30)) == 2 * sound.RATE
+    assert sum(len(p.samples) for p in sound.parts(path, 30)) == 2 * RATE
 
 
 @pytest.mark.parametrize("seconds", [0, 0.001, 0.09])
@@ -388,14 +389,14 @@ def test_a_part_of_a_sound_is_found_wherever_its_clock_starts(name, offset_s, tm
     codec = {"a.ts": "mp2", "a.mkv": "libopus", "a.m4a": "aac"}[name]
     path = toned(tmp_path / name, codec, 48000, "stereo", seconds=9, offset_s=offset_s)
     samples = sum(len(p.samples) for p in sound.parts(path, 30, 2.0, 5.0))
-    assert 2.9 < samples / sound.RATE < 3.2
+    assert 2.9 < samples / RATE < 3.2
 
 
 def test_what_comes_before_the_damage_is_heard(tmp_path):
     path = toned(tmp_path / "a.flac", "flac", seconds=4.6)
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2] + b"\xff" * (len(data) // 2))
-    heard_s = sum(len(p.samples) for p in sound.parts(path, 30)) / sound.RATE
+    heard_s = sum(len(p.samples) for p in sound.parts(path, 30)) / RATE
     assert 1.5 < heard_s < 4.6
 
 
@@ -429,8 +430,8 @@ def test_sounds_that_were_joined_are_heard_to_the_end(name, codec, form, tmp_pat
     two = toned(tmp_path / name, codec, *form, seconds=3).read_bytes()
     (tmp_path / name).write_bytes(one + two)
     (part,) = sound.parts(tmp_path / name, 30)
-    assert 5.9 < len(part.samples) / sound.RATE < 6.3 and not part.broken
-    assert part.samples[int(5.5 * sound.RATE) :].max() > 7000
+    assert 5.9 < len(part.samples) / RATE < 6.3 and not part.broken
+    assert part.samples[int(5.5 * RATE) :].max() > 7000
 
 
 @pytest.mark.parametrize("channels", [9, 11, 13, 32, 64])
@@ -439,8 +440,8 @@ def test_the_mean_of_many_channels_is_heard(channels, width, loud, tmp_path):
     quiet = 128 if width == 1 else 0
     row = [quiet + loud] * (channels - 1) + [quiet]
     with wave.open(str(tmp_path / "a.wav"), "wb") as file:
-        file.setparams((channels, width, sound.RATE, 0, "NONE", ""))
-        file.writeframes(numpy.array(row * sound.RATE, f"{'u' if width == 1 else 'i'}{width}"))
+        file.setparams((channels, width, RATE, 0, "NONE", ""))
+        file.writeframes(numpy.array(row * RATE, f"{'u' if width == 1 else 'i'}{width}"))
     (part,) = sound.parts(tmp_path / "a.wav", 30)
     assert part.samples[100:-100] == pytest.approx(25600 * (channels - 1) / channels, rel=0.01)
 
