@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -272,6 +273,7 @@ def test_a_checkpoint_of_more_processes_is_refused(tiny: Tiny, tmp_path: Path) -
     path = tmp_path / "checkpoints/step-000003/state.pt"
     state = torch.load(path)
     torch.save({**state, "randoms": state["randoms"] * 2}, path)
+    path.with_name("sha256").write_text(hashlib.sha256(path.read_bytes()).hexdigest())
     with pytest.raises(options.ConfigError, match="2 processes, and here are 1"):
         checkpoint.load(tmp_path, policy.model, optimizer)
 
