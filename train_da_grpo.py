@@ -35,13 +35,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from da_grpo import Objective, Totals, aggregate, da_grpo_loss, group_advantages, importance
-from orchestra.vocabulary import ConfigError, EndpointError
+from orchestra.vocabulary import ConfigError, EndpointError, can_not_write
 from training import checkpoint, ranks
 from training.examples import Example
 from training.metrics import Metrics, Row, draw, outcomes
@@ -277,8 +278,9 @@ def main(o: argparse.Namespace) -> int:
     try:
         train(o)
     except (ConfigError, EndpointError, FloatingPointError, OSError) as error:
-        line = str(error).strip().split("\n")[0]
-        print(f"train_da_grpo.py: {line}", file=sys.stderr, flush=True)
+        full = isinstance(error, OSError) and error.errno
+        line = str(can_not_write(Path(error.filename or o.out), error) if full else error).strip()
+        print(f"train_da_grpo.py: {line.splitlines()[0]}", file=sys.stderr, flush=True)
         return 4 if isinstance(error, EndpointError) else 2
     return 0
 

@@ -22,7 +22,13 @@ def variety() -> object:
     return reward
 
 
+def silence() -> object:
+    """No score at all, as of a judge that refuses everything."""
+    return lambda example, completions: [None] * len(completions)
+
+
 REWARDS["variety"] = variety  # type: ignore[assignment]
+REWARDS["silence"] = silence  # type: ignore[assignment]
 
 if __name__ == "__main__":
     import train_da_grpo

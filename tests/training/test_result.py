@@ -24,7 +24,12 @@ def test_the_table_has_the_mean_and_spread_of_each_arm() -> None:
     head, _, *lines = result.table(rows).splitlines()
     assert head.split(" | ")[1:] == [*list(result.COLUMNS.values())[:-1], "invalid |"]
     assert [line.split(" | ")[0][2:] for line in lines] == list(result.ARMS)
-    assert [line.split(" | ")[1] for line in lines] == [*["40.0"] * 2, "0.0", "20.0 ± 10.0", *["50.0 ± 0.0"] * 2]
+    assert [line.split(" | ")[1] for line in lines] == [
+        *["40.0"] * 2,
+        "0.0",
+        "20.0 ± 10.0",
+        *["50.0 ± 0.0"] * 2,
+    ]
 
 
 def test_the_four_arms_are_trained_measured_and_published(tmp_path: Path) -> None:
