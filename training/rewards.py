@@ -152,7 +152,7 @@ def toolorchestra(
     if not sum(preference.values()):
         raise ConfigError("toolorchestra: the preference is 0 for everything")
     if not all(map(math.isfinite, (cost_usd or {}).values())):
-        raise ConfigError(f"toolorchestra: the prices {dict(cost_usd or {})} must be numbers")
+        raise ConfigError(f"toolorchestra: cost_usd {dict(cost_usd or {})} must be finite")
 
     def reward(example: Example, completions: list[str]) -> list[Scores | None]:
         seen = look(example, completions)

@@ -147,3 +147,15 @@ def test_logprobs_and_entropy_are_those_of_the_distribution() -> None:
     torch.testing.assert_close(da_grpo.token_logprobs(logits, ids, 0.7), reference.log_prob(ids))
     plain = torch.distributions.Categorical(logits=logits)
     torch.testing.assert_close(da_grpo.token_entropy(logits), plain.entropy())
+
+
+def test_parts_of_the_tokens_come_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, ids = torch.randn(2, 5, 7).double(), torch.randint(0, 7, (2, 5))
+    found = []
+    for part in (2, 512):
+        monkeypatch.setattr(da_grpo, "PART", part)
+        x = logits.clone().requires_grad_()
+        logps = da_grpo.token_logprobs(x, ids, 0.7)
+        logps.square().sum().backward()
+        found.append((logps.detach(), da_grpo.token_entropy(logits), x.grad))
+    torch.testing.assert_close(found[0], found[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed: requirements-train.txt")
 pytest.importorskip("peft", reason="peft is not installed: requirements-train.txt")
 
-from training import result, tiny  # noqa: E402
+from tests.conftest import ROOT  # noqa: E402
+from training import minigaia, result, tiny  # noqa: E402
 
 
 def row(arm: str, seed: int, value: float) -> dict[str, str | float]:
@@ -30,6 +32,14 @@ def test_the_table_has_the_mean_and_spread_of_each_arm() -> None:
         "20.0 ± 10.0",
         *["50.0 ± 0.0"] * 2,
     ]
+
+
+def test_the_published_constant_policies_are_what_the_code_gives() -> None:
+    states = list(islice(minigaia.examples("held_out", 0, "brief"), 64))
+    text = (ROOT / "fixtures/results/minigaia/results.jsonl").read_text()
+    published = {row["arm"]: row for row in map(json.loads, text.splitlines())}
+    for found in result.constants(states):
+        assert found == pytest.approx(published[str(found["arm"])])
 
 
 def test_the_four_arms_are_trained_measured_and_published(tmp_path: Path) -> None:
