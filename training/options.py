@@ -29,7 +29,7 @@ ABOVE_0 = (
 )  # fmt: skip
 FROM_0 = ("warmup", "lr_floor", "beta", "min_std", "seed")
 SHARES = ("warmup", "lr_floor")
-EXIT_CODES = "exit codes: 0 trained, 2 usage or configuration, 4 the vLLM server failed"
+EXIT_CODES = "exit codes: 0 trained, 2 usage or configuration, 4 a server failed: vLLM or the judge"
 
 
 def parser() -> argparse.ArgumentParser:
