@@ -277,12 +277,14 @@ def main(o: argparse.Namespace) -> int:
     """Returns the exit code; a user's mistake is one line on standard error, from any process."""
     try:
         train(o)
-    except (ConfigError, EndpointError, FloatingPointError, OSError) as error:
-        full = isinstance(error, OSError) and error.errno
-        line = str(can_not_write(Path(error.filename or o.out), error) if full else error).strip()
-        print(f"train_da_grpo.py: {line.splitlines()[0]}", file=sys.stderr, flush=True)
-        return 4 if isinstance(error, EndpointError) else 2
-    return 0
+    except OSError as error:
+        said: object = can_not_write(Path(error.filename or o.out), error) if error.errno else error
+    except (ConfigError, EndpointError, FloatingPointError) as error:
+        said = error
+    else:
+        return 0
+    print(f"train_da_grpo.py: {str(said).strip().splitlines()[0]}", file=sys.stderr, flush=True)
+    return 4 if isinstance(said, EndpointError) else 2
 
 
 if __name__ == "__main__":

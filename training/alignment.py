@@ -71,21 +71,24 @@ def compare(example: Example, state: State, decision: Decision) -> Match:
 def check(example: Example) -> None:
     """Raises ConfigError for an example that no decision could be compared with."""
     state = state_at(example)
-    right = _reference(example, state)
     try:
-        TypeAdapter(State).validate_json(json.dumps(asdict(state), default=str), strict=True)
-        compare(example, state, right)
+        _kind_of_state().validate_json(json.dumps(asdict(state), default=str), strict=True)
+        compare(example, state, _reference(example, state))
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
         raise ConfigError(
-            f"example {example.id}: its meta has no usable state ({where}: {first['msg']}); make "
-            "the file again"
+            f"example {example.id}: its meta has no usable state "
+            f"({'.'.join(map(str, first['loc']))}: {first['msg']}); make the file again"
         ) from None
     except (TypeError, AttributeError) as error:
         raise ConfigError(
             f"example {example.id}: its meta has no usable evidence ({error}); make the file again"
         ) from None
+
+
+@lru_cache(maxsize=1)
+def _kind_of_state() -> TypeAdapter[State]:
+    return TypeAdapter(State)
 
 
 def _reference(example: Example, state: State) -> Decision:

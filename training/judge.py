@@ -26,7 +26,7 @@ from openai import APITimeoutError
 from orchestra.backends import TIMEOUT_S, Chat, Message
 from orchestra.money import Purse
 from orchestra.prompts import fenced, render, say
-from orchestra.replay import Tape
+from orchestra.replay import Tape, TapeWriteError
 from orchestra.replies import Reply
 from orchestra.trajectory import decision_content
 from orchestra.vocabulary import Backend, ConfigError, EndpointError, ModelMistake
@@ -108,6 +108,8 @@ class Judge:
             try:
                 with self.tape.logical_call("judge"):
                     return self.chat(self.backend, messages, purse)
+            except TapeWriteError as error:
+                raise ConfigError(f"--reward judge: {error}") from None
             except EndpointError as error:
                 status = getattr(error.__context__, "status_code", None)
                 late = isinstance(error.__context__, APITimeoutError)
