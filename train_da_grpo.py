@@ -105,8 +105,8 @@ class Trainer:
         row = outcomes(scores, [g.ids for g in groups], self.policy.eos)
         if row["dropped"] == 1:
             raise EndpointError(
-                f"step {step + 1}: {o.reward} scored none of its completions; does the judge refuse "
-                "them all, or need longer (--reward-setting timeout_s=SECONDS)?"
+                f"step {step + 1}: {o.reward} scored none of its completions; does the judge "
+                "refuse them all, or need longer (--reward-setting timeout_s=SECONDS)?"
             )
         flat = ranks.summed({"flat": informative.count(False)})["flat"]
         return {**row, "zero_variance": flat / len(examples), **self.improve(step, samples)}
