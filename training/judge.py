@@ -104,7 +104,8 @@ class Judge:
 
     def _reply(self, messages: list[Message], purse: Purse) -> Reply | None:
         """None where there is none for this text. Raises EndpointError."""
-        for pause_s in (*PAUSES_S, None):
+        pauses_s = iter(PAUSES_S)
+        while True:
             try:
                 with self.tape.logical_call("judge"):
                     return self.chat(self.backend, messages, purse)
@@ -116,10 +117,10 @@ class Judge:
                 empty = isinstance(error.__context__, IndexError)  # no choice in its answer
                 if status in REFUSED or late or empty:
                     return None
-                if status != 429 or pause_s is None:
+                pause_s = next(pauses_s, None) if status == 429 else None
+                if pause_s is None:
                     raise
                 time.sleep(pause_s)
-        return None
 
 
 def judge_prompt(example: Example, reply: str, reading: Reading) -> str:
