@@ -181,22 +181,22 @@ def settled(o: argparse.Namespace) -> Iterator[None]:
         )
     try:
         o.out.mkdir(parents=True, exist_ok=True)
-        if before is None:
-            part = path.with_suffix(".part")
-            part.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
-            part.rename(path)
         folder = os.open(o.out, os.O_RDONLY)
     except OSError as error:
         raise can_not_write(o.out, error) from None
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the process ends, however
-    except BlockingIOError:
-        os.close(folder)
-        raise ConfigError(f"--out {o.out}: another run is at work there; take another") from None
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, folder)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the process ends, however
+            if before is None:
+                part = path.with_suffix(".part")
+                part.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+                part.rename(path)
+        except BlockingIOError:
+            raise ConfigError(f"--out {o.out}: another run is at work there; wait for it") from None
+        except OSError as error:
+            raise can_not_write(o.out, error) from None
         yield
-    finally:
-        os.close(folder)
 
 
 def _before(path: Path) -> dict[str, Any] | None:
