@@ -4,18 +4,21 @@ torch.
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 
 import train_da_grpo
 from tests.conftest import ROOT
-from tests.training import driver  # noqa: F401  (its rewards)
+from tests.training.driver import MORE
 from training import options
 from training.metrics import read as read_metrics
+from training.rewards import REWARDS
 
 Tiny = tuple[Path, Path]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -52,8 +55,14 @@ def flags(tiny: Tiny, out: Path, stage: str, *more: str) -> list[str]:
     return [*paths, *reward, *COMMON, *more]
 
 
+def parsed(*arguments: str) -> argparse.Namespace:
+    with mock.patch.dict(REWARDS, MORE):
+        return options.parse(arguments)
+
+
 def run(*arguments: str) -> int:
-    return train_da_grpo.main(options.parse(arguments))
+    with mock.patch.dict(REWARDS, MORE):
+        return train_da_grpo.main(options.parse(arguments))
 
 
 def metrics(out: Path) -> list[dict[str, float]]:

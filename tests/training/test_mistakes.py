@@ -19,6 +19,7 @@ from tests.training.runs import (  # noqa: E402, F401
     flags,
     metrics,
     one_thread,
+    parsed,
     refused,
     run,
 )
@@ -198,7 +199,7 @@ def test_the_options_of_a_run_are_written_once(tiny: Tiny, ended: Path) -> None:
 
 def test_two_runs_never_write_to_one_folder(tiny: Tiny, tmp_path: Path, capsys: Any) -> None:
     arguments = flags(tiny, tmp_path, "grpo", *MORE)
-    with options.settled(options.parse(arguments)):
+    with options.settled(parsed(*arguments)):
         assert "another run is at work" in refused(capsys, *arguments, "--resume")
     assert run(*arguments, "--resume") == 0
 
