@@ -4,9 +4,9 @@ Shapes: P prompts, G completions of each, N = P * G sequences, T tokens of the l
 V words of the vocabulary. Eq. 29, the rubric reward, is `training.rewards.weighted`.
 
 Differences from the paper / the released code
-1. The paper gives no epsilon for Eq. 30 and 31: 1e-4 and 0.2, as TRL and verl have them.
+1. The ratio of Eq. 31 is of a whole decision; here, as in TRL and verl, of each of its tokens.
 2. Eq. 31's expectation is over sequences (`grpo`); the released flags average over tokens (`dapo`).
-3. A ratio beyond e^20 is cut, so no input makes NaN.
+3. Not given are the Std of Eq. 30 (here by G - 1), its epsilon (1e-4), the clip (0.2): TRL's.
 4. Rollouts from another engine are corrected by a truncated importance weight.
 """
 
@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-AGGREGATIONS = ("dapo", "grpo", "dr_grpo")
-MAX_LOG_RATIO = 20.0
+MAX_LOG_RATIO = 20.0  # a ratio beyond e^20 is cut, so that no input makes NaN
+PART = 512  # tokens whose logits are held in float32 at a time
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,20 @@ def padded(completions: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tens
 
 
 def token_logprobs(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> Tensor:
-    """log pi(id) of logits (N, T, V) at ids (N, T): (N, T), in float32 at least."""
-    scaled = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
-    chosen = scaled.gather(-1, ids[..., None]).squeeze(-1)
-    return chosen - scaled.logsumexp(-1)
+    """log pi(id) of logits (N, T, V) at ids (N, T): (N, T), in float32 at least, by parts of T."""
+
+    def of_part(logits: Tensor, ids: Tensor) -> Tensor:
+        scaled = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
+        return scaled.gather(-1, ids[..., None]).squeeze(-1) - scaled.logsumexp(-1)
+
+    parts = zip(torch.split(logits, PART, 1), torch.split(ids, PART, 1), strict=True)
+    return torch.cat([checkpoint(of_part, *part, use_reentrant=False) for part in parts], 1)
 
 
 def token_entropy(logits: Tensor) -> Tensor:
-    """Entropy in nats at each position of logits (N, T, V): (N, T)."""
-    return torch.special.entr(logits.float().softmax(-1)).sum(-1)  # type: ignore[no-any-return]
+    """Entropy in nats at each position of logits (N, T, V): (N, T). By parts of T."""
+    parts = torch.split(logits, PART, 1)
+    return torch.cat([torch.special.entr(p.float().softmax(-1)).sum(-1) for p in parts], 1)
 
 
 # ---- Eq. 30 --------------------------------------------------------------------------------------

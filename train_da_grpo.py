@@ -29,26 +29,28 @@ if __name__ == "__main__":
     ARGUMENTS = parse()  # --help and usage errors answer before the heavy imports
 
 import argparse
+import contextlib
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from da_grpo import Objective, Totals, aggregate, da_grpo_loss, group_advantages, importance
-from orchestra.vocabulary import ConfigError, EndpointError
+from orchestra.vocabulary import ConfigError, EndpointError, can_not_write
 from training import checkpoint, ranks
 from training.examples import Example
 from training.metrics import Metrics, Row, draw, outcomes
-from training.options import settle
+from training.options import settled
 from training.policy import Ids, Policy, merged, text_of
 from training.preparation import make_reward, make_rollouts, prepared
 from training.rewards import Reward, Scores
-from training.rollouts import Group, Rollouts
+from training.rollouts import Group, Rollouts, likeliest
 from training.schedule import batch_of, learning_rate, seeds
 
 
@@ -65,10 +67,10 @@ class Sample:
 class Trainer:
     """The policy, its optimizer, and one step of either stage."""
 
-    def __init__(self, o: argparse.Namespace, policy: Policy) -> None:
-        self.o, self.policy = o, policy
+    def __init__(self, o: argparse.Namespace, policy: Policy, reward: Reward) -> None:
+        self.o, self.policy, self.reward = o, policy, reward
         self.optimizer = torch.optim.AdamW(policy.parameters(), lr=o.lr, weight_decay=0.0)
-        self.reward = make_reward(o)
+        self.at_once = o.micro_batch if policy.packs else 1  # completions in a forward pass
         self.objective = Objective(
             o.clip, o.clip_high, o.beta, o.aggregation, o.max_tokens, o.importance_cap
         )
@@ -81,7 +83,7 @@ class Trainer:
         rows = [Sample(policy.encode(e.messages), policy.target(text_of(e))) for e in share]
         tokens = ranks.summed({"tokens": sum(len(r.ids) for r in rows)})["tokens"]
         loss_sum = 0.0
-        for part in chunks(rows, self.o.micro_batch):
+        for part in chunks(rows, self.at_once):
             scored = policy.score(*asked_of(part, policy), 1.0)
             mask = scored.mask * bool(part)
             loss = aggregate(-scored.logps, mask, Objective(), Totals(len(examples), tokens))
@@ -93,7 +95,7 @@ class Trainer:
     # ---- DA-GRPO ---------------------------------------------------------------------------------
 
     def grpo_step(self, step: int, examples: Sequence[Example], rollouts: Rollouts) -> Row:
-        """Sample, score, compare, step."""
+        """Sample, score, compare, step. Raises EndpointError where not one sample was scored."""
         o, share = self.o, ranks.mine(examples)
         prompts = [self.policy.encode(e.messages) for e in share]
         dice = ranks.mine(seeds(o.seed, "train", step, len(examples)))
@@ -101,6 +103,11 @@ class Trainer:
         scores = [self.reward(e, g.texts) for e, g in zip(share, groups, strict=True)]  # Eq. 29
         samples, informative = compare(groups, scores, o.min_std)  # Eq. 30
         row = outcomes(scores, [g.ids for g in groups], self.policy.eos)
+        if row["dropped"] == 1:
+            raise EndpointError(
+                f"step {step + 1}: {o.reward} scored none of its completions; does the judge "
+                "refuse them all, or need longer (--reward-setting timeout_s=SECONDS)?"
+            )
         flat = ranks.summed({"flat": informative.count(False)})["flat"]
         return {**row, "zero_variance": flat / len(examples), **self.improve(step, samples)}
 
@@ -111,8 +118,8 @@ class Trainer:
         counted = {"sequences": len(samples), "tokens": sum(len(s.ids) for s in samples)}
         totals = Totals(**ranks.summed(counted))
         if not totals.tokens:  # every group was of equals: there is nothing to step on
-            return dict.fromkeys(("loss", *MEANS, "grad_norm"), 0.0)
-        parts = chunks(samples, self.o.micro_batch if self.policy.packs else 1)
+            return {"loss": 0.0, "grad_norm": 0.0}
+        parts = chunks(samples, self.at_once)
         before = [self.before(part) for part in parts]
         for _ in range(self.o.iterations):
             sums = [self.learn(part, *b, totals) for part, b in zip(parts, before, strict=True)]
@@ -165,24 +172,15 @@ class Trainer:
     # ---- held-out examples -----------------------------------------------------------------------
 
     def evaluate(self, examples: Sequence[Example], rollouts: Rollouts) -> Row:
-        """What `likeliest` gives, by its names in the metrics."""
-        row = likeliest(self.policy, self.reward, examples, rollouts, self.o.seed)
+        """The outcomes of the likeliest decision in each state."""
+        share = ranks.mine(examples)
+        groups = likeliest(self.policy, share, rollouts)
+        scores = [self.reward(e, g.texts) for e, g in zip(share, groups, strict=True)]
+        row = outcomes(scores, [g.ids for g in groups], self.policy.eos)
         return {f"eval/{name}": value for name, value in row.items()}
 
 
 MEANS = ("kl", "clipped", "entropy", "mismatch", "capped")  # over the tokens of a step
-
-
-def likeliest(
-    policy: Policy, reward: Reward, examples: Sequence[Example], rollouts: Rollouts, seed: int = 0
-) -> Row:
-    """The reward of the likeliest decision in each state, and its dimensions, as means."""
-    share = ranks.mine(examples)
-    prompts = [policy.encode(e.messages) for e in share]
-    dice = ranks.mine(seeds(seed, "eval", 0, len(examples)))
-    groups = rollouts.sample(prompts, dice, 1, 0.0)
-    scores = [reward(e, g.texts) for e, g in zip(share, groups, strict=True)]
-    return outcomes(scores, [g.ids for g in groups], policy.eos)
 
 
 # ---- parts of a step -----------------------------------------------------------------------------
@@ -222,37 +220,48 @@ def asked_of(part: Sequence[Sample], policy: Policy) -> tuple[Ids, list[Ids]]:
 
 
 def train(o: argparse.Namespace) -> None:
-    """The loop. Raises ConfigError before it starts, EndpointError where the server fails."""
+    """Raises ConfigError where it can not start, EndpointError where a server fails."""
     device = ranks.start()
     torch.manual_seed(o.seed)
     torch.use_deterministic_algorithms(device.type == "cpu")
     examples, held_out, server = prepared(o)
-    if ranks.rank() == 0:
-        settle(o)
-    policy = Policy(o.model, o.lora_rank, o.dtype, device, o.beta > 0, o.checkpointing)
-    trainer = Trainer(o, policy)
-    start, version = checkpoint.load(o.out, policy.model, trainer.optimizer) if o.resume else (0, 0)
-    rollouts = make_rollouts(o, policy, server, version)
-    metrics = Metrics(o.out, start)
-    for step in range(start, o.steps):
-        began = time.monotonic()
-        batch = batch_of(examples, o.batch, step, o.seed)
-        if o.stage == "sft":
-            row = trainer.sft_step(step, batch)
-        else:
-            row = trainer.grpo_step(step, batch, rollouts)
-        version += 1
-        last = step + 1 == o.steps
-        if o.stage == "grpo":
-            rollouts.update(version)
-        if held_out and ((step + 1) % o.eval_every == 0 or last):
-            row |= trainer.evaluate(held_out, rollouts)
-        seconds = round(time.monotonic() - began, 2)
-        metrics.add({"step": step, "version": version, **row, "seconds": seconds}, o.steps)
-        if (step + 1) % o.save_every == 0 or last:
-            checkpoint.save(o.out, policy.model, trainer.optimizer, step + 1, version)
-    rollouts.close()
-    finish(o, policy)
+    reward = make_reward(o)
+    with settled(o) if ranks.rank() == 0 else contextlib.nullcontext():
+        policy = Policy(o.model, o.lora_rank, o.dtype, device, o.beta > 0, o.checkpointing)
+        trainer = Trainer(o, policy, reward)
+        resumed = checkpoint.load(o.out, policy.model, trainer.optimizer) if o.resume else (0, 0)
+        start, version = resumed
+        metrics = Metrics(o.out, start)
+        rollouts = make_rollouts(o, policy, server, version, examples[0])
+        for step in range(start, o.steps):
+            batch = batch_of(examples, o.batch, step, o.seed)
+            version += 1
+            row = one_step(trainer, step, batch, held_out, rollouts, version)
+            metrics.add({"step": step, "version": version, **row}, o.steps)
+            if (step + 1) % o.save_every == 0 or step + 1 == o.steps:
+                checkpoint.save(o.out, policy.model, trainer.optimizer, step + 1, version)
+        finish(o, policy)
+        rollouts.close()
+
+
+def one_step(
+    trainer: Trainer,
+    step: int,
+    batch: Sequence[Example],
+    held_out: Sequence[Example],
+    rollouts: Rollouts,
+    version: int,
+) -> Row:
+    """A step of the stage, and the look at the held-out examples where it is time for that."""
+    o, began = trainer.o, time.monotonic()
+    if o.stage == "sft":
+        row = trainer.sft_step(step, batch)
+    else:
+        row = trainer.grpo_step(step, batch, rollouts)
+        rollouts.update(version)
+    if held_out and ((step + 1) % o.eval_every == 0 or step + 1 == o.steps):
+        row |= trainer.evaluate(held_out, rollouts)
+    return {**row, "seconds": round(time.monotonic() - began, 2)}
 
 
 def finish(o: argparse.Namespace, policy: Policy) -> None:
@@ -260,19 +269,23 @@ def finish(o: argparse.Namespace, policy: Policy) -> None:
     policy.save(o.out / ("adapter" if o.lora_rank else "model"))
     if ranks.rank() == 0:
         if o.lora_rank:
-            merged(o.model, o.out / "adapter", o.out / "model", o.dtype)
+            wide = torch.promote_types(policy.dtype, torch.float32)
+            merged(o.model, o.out / "adapter", o.out / "model", wide)
         draw(o.out)
 
 
 def main(o: argparse.Namespace) -> int:
-    """Returns the exit code; a user's mistake is one line on standard error."""
+    """Returns the exit code; a user's mistake is one line on standard error, from any process."""
     try:
         train(o)
-    except (ConfigError, EndpointError) as error:
-        if ranks.rank() == 0:
-            print(f"train_da_grpo.py: {error}", file=sys.stderr)
-        return 4 if isinstance(error, EndpointError) else 2
-    return 0
+    except OSError as error:
+        said: object = can_not_write(Path(error.filename or o.out), error) if error.errno else error
+    except (ConfigError, EndpointError, FloatingPointError) as error:
+        said = error
+    else:
+        return 0
+    print(f"train_da_grpo.py: {str(said).strip().splitlines()[0]}", file=sys.stderr, flush=True)
+    return 4 if isinstance(said, EndpointError) else 2
 
 
 if __name__ == "__main__":

@@ -12,8 +12,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
+
+from pydantic import TypeAdapter, ValidationError
 
 from orchestra.memory import terms
 from orchestra.vocabulary import (
@@ -27,7 +29,7 @@ from orchestra.vocabulary import (
 )
 from orchestrators.orchestra_o1 import parse_decision
 from training.examples import Example
-from training.reading import same_answer
+from training.reading import same_answer, state_at
 
 CHARS, TIMES = 400, 4  # an instruction may be this long, or this often as long as the reference's
 BEYOND = 1 / 3  # going on where the reference completes: 1 of the judge's 3, not wrong but for less
@@ -64,6 +66,29 @@ def compare(example: Example, state: State, decision: Decision) -> Match:
     if isinstance(reference, Complete):
         return _going_on(decision, state)
     return _Pairs(example, state, reference.subtasks, decision.subtasks).match()
+
+
+def check(example: Example) -> None:
+    """Raises ConfigError for an example that no decision could be compared with."""
+    state = state_at(example)
+    try:
+        _kind_of_state().validate_json(json.dumps(asdict(state), default=str), strict=True)
+        compare(example, state, _reference(example, state))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(
+            f"example {example.id}: its meta has no usable state "
+            f"({'.'.join(map(str, first['loc']))}: {first['msg']}); make the file again"
+        ) from None
+    except (TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"example {example.id}: its meta has no usable evidence ({error}); make the file again"
+        ) from None
+
+
+@lru_cache(maxsize=1)
+def _kind_of_state() -> TypeAdapter[State]:
+    return TypeAdapter(State)
 
 
 def _reference(example: Example, state: State) -> Decision:

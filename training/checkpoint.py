@@ -3,14 +3,17 @@
 A checkpoint is written to a folder of another name, flushed to the disk, and renamed: a run that is
 killed at any moment leaves the last whole one. It holds the trained weights, the optimizer, the
 random numbers of every rank, the version of the adapter, and the next step, from which the place in
-the data and the learning rate follow (schedule.py).
+the data and the learning rate follow (schedule.py). One that its checksum does not fit is passed
+over for the one before it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +45,14 @@ def load(out: Path, model: Any, optimizer: Any) -> tuple[int, int]:
     """Put everything back as the last whole checkpoint has it, if there is one. Returns the next
     step and the adapter's version. Raises ConfigError.
     """
-    folder = max((out / "checkpoints").glob("step-*"), default=None)
+    found = sorted((out / "checkpoints").glob("step-*"), reverse=True)
+    folder = next(filter(_whole, found), None)
+    if found and folder is None:
+        raise ConfigError(f"{out / 'checkpoints'}: all are damaged; start again in another --out")
     if folder is None:
         return 0, 0
+    if folder != found[0] and ranks.rank() == 0:
+        print(f"{found[0]}: is damaged; going on from {folder.name}", file=sys.stderr)
     state = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
     if len(state["randoms"]) != ranks.world():
         raise ConfigError(
@@ -66,19 +74,40 @@ def load(out: Path, model: Any, optimizer: Any) -> tuple[int, int]:
 
 
 def _write(home: Path, name: str, state: dict[str, Any]) -> None:
+    """Raises ConfigError where there is no room, and leaves nothing half written."""
     part = home / f".{name}.part"
     shutil.rmtree(part, ignore_errors=True)  # of a run that was killed here
-    part.mkdir(parents=True)
-    with (part / "state.pt").open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    _flush(part)
+    try:
+        part.mkdir(parents=True)
+        with (part / "state.pt").open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        (part / "sha256").write_text(_checksum(part), encoding="utf-8")
+        _flush(part)
+    except (OSError, RuntimeError) as error:  # torch makes the one into the other
+        shutil.rmtree(part, ignore_errors=True)
+        why = str(error).splitlines()[0]
+        raise ConfigError(
+            f"{part}: can not be written ({why}); free some space, then --resume"
+        ) from None
     shutil.rmtree(home / name, ignore_errors=True)
     part.rename(home / name)
     _flush(home)
     for old in sorted(home.glob("step-*"))[:-KEPT]:
         shutil.rmtree(old)
+
+
+def _checksum(folder: Path) -> str:
+    with (folder / "state.pt").open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _whole(folder: Path) -> bool:
+    try:
+        return (folder / "sha256").read_text(encoding="utf-8") == _checksum(folder)
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _flush(folder: Path) -> None:

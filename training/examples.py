@@ -53,7 +53,7 @@ def write(path: Path, examples: Sequence[Example]) -> None:
 def read(path: Path) -> list[Example]:
     """The examples of a file. Raises ConfigError, which names the line, for any that is not one."""
     try:
-        rows = path.read_text(encoding="utf-8").split("\n")
+        rows = path.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise ConfigError(
             f"{path}: can not be read ({error.strerror}); check the path, or make the file with "
@@ -70,11 +70,14 @@ def read(path: Path) -> list[Example]:
 def _example(text: str, where: str) -> Example:
     try:
         row = json.loads(text)
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{where}: holds half a character; make the file again") from None
     except (ValueError, RecursionError):
         row = None
     if not isinstance(row, dict):
         raise ConfigError(f"{where}: is no JSON object; make the file again")
-    if row.get("schema") != SCHEMA:
+    if row.get("schema") != SCHEMA or row["schema"] is True:
         raise ConfigError(
             f"{where}: has the schema {row.get('schema')!r}, and this program reads {SCHEMA}; make "
             "the file again with this program"

@@ -5,27 +5,37 @@ scores of Eq. 29.
 
 Every call is kept in the tape `cache`: what was judged once is not paid for again. Scores that are
 missing or odd are asked for again, up to `tries` times; then the sample is dropped, so that no
-fault of the judge looks like a bad decision. An endpoint that fails raises EndpointError.
+fault of the judge looks like a bad decision. So is one that the endpoint refuses (a content filter)
+or does not answer in time. One that asks to wait (429) is waited for. Any other failure of the
+endpoint raises EndpointError.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from openai import APITimeoutError
+
 from orchestra.backends import TIMEOUT_S, Chat, Message
 from orchestra.money import Purse
 from orchestra.prompts import fenced, render, say
-from orchestra.replay import Tape
+from orchestra.replay import Tape, TapeWriteError
+from orchestra.replies import Reply
 from orchestra.trajectory import decision_content
-from orchestra.vocabulary import Backend, ConfigError, ModelMistake
+from orchestra.vocabulary import Backend, ConfigError, EndpointError, ModelMistake
 from training.examples import Example
 from training.reading import Reading, state_at
 from training.rewards import Scores, look, scores, weighted
+
+PAUSES_S = (5.0, 20.0, 60.0, 180.0)  # after a 429; the client itself has tried for a second or two
+REFUSED = {400, 413, 422}  # what this text is, and not how the endpoint is
 
 LINES = {  # the judge's line -> the part of Eq. 29 and its largest score
     "FORMAT_CORRECT": ("format", 1),
@@ -81,8 +91,9 @@ class Judge:
         purse = Purse()
         messages: list[Message] = [{"role": "user", "content": text}]
         for _ in range(self.tries):
-            with self.tape.logical_call("judge"):
-                reply = self.chat(self.backend, messages, purse)
+            reply = self._reply(messages, purse)
+            if reply is None:
+                return None, purse
             try:
                 return read_scores(reply.text), purse
             except ModelMistake as mistake:
@@ -90,6 +101,26 @@ class Judge:
                 said = {"role": "assistant", "content": reply.text}
                 messages = [*messages, said, {"role": "user", "content": again}]
         return None, purse
+
+    def _reply(self, messages: list[Message], purse: Purse) -> Reply | None:
+        """None where there is none for this text. Raises EndpointError."""
+        pauses_s = iter(PAUSES_S)
+        while True:
+            try:
+                with self.tape.logical_call("judge"):
+                    return self.chat(self.backend, messages, purse)
+            except TapeWriteError as error:
+                raise ConfigError(f"--reward judge: {error}") from None
+            except EndpointError as error:
+                status = getattr(error.__context__, "status_code", None)
+                late = isinstance(error.__context__, APITimeoutError)
+                empty = isinstance(error.__context__, IndexError)  # no choice in its answer
+                if status in REFUSED or late or empty:
+                    return None
+                pause_s = next(pauses_s, None) if status == 429 else None
+                if pause_s is None:
+                    raise
+                time.sleep(pause_s)
 
 
 def judge_prompt(example: Example, reply: str, reading: Reading) -> str:
@@ -121,8 +152,11 @@ def made(
     options: Mapping[str, Any] | None = None,
 ) -> Judge:
     """The reward `judge`. `model` "": the only one that the endpoint serves. `options` go into
-    every request. Raises ConfigError for a cache that can not be written.
+    every request. Raises ConfigError for a cache that can not be written, and odd settings.
     """
+    for name, value in {"tries": tries, "parallel": parallel, "timeout_s": timeout_s}.items():
+        if not 0 < value < math.inf:
+            raise ConfigError(f"--reward judge: the setting {name} is {value:g}; give more than 0")
     path = Path(cache)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

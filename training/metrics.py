@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from orchestra.vocabulary import ConfigError
 from training import ranks
 from training.rewards import Scores
 
@@ -33,12 +35,19 @@ PANELS = {
 
 
 class Metrics:
-    """The metrics of a run; at a resume, those of the steps before `step`."""
+    """The metrics of a run; at a resume, those of the steps before `step`. Raises ConfigError where
+    they are not there.
+    """
 
     def __init__(self, out: Path, step: int) -> None:
         self.path = out / "metrics.jsonl"
         if ranks.rank() == 0:
             rows = [row for row in read(self.path) if row["step"] < step]
+            if [row["step"] for row in rows] != list(range(step)):
+                raise ConfigError(
+                    f"{self.path}: lacks some of the {step} steps before the checkpoint; put it "
+                    "back, or start again in another --out"
+                )
             part = self.path.with_suffix(".part")
             part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
             part.rename(self.path)
@@ -65,26 +74,33 @@ def outcomes(
     completions: Sequence[Sequence[Sequence[int]]],
     eos: Sequence[int],
 ) -> Row:
-    """The reward and its dimensions, over the completions that were scored; and over all: the share
-    that was dropped, that was cut at its limit, and the length in tokens. Means over all ranks.
+    """What `graded` gives; and over all completions: the share that was dropped, that was cut at
+    its limit, and the length in tokens. Means over all ranks.
     """
-    scored = [s for group in scores for s in group if s is not None]
     ids = [c for group in completions for c in group]
-    rows = [
-        {"reward": s.total, "valid": s.valid, "exact": s.exact, **_named(s.parts)} for s in scored
-    ]
-    names = dict.fromkeys(name for row in rows for name in row)
-    of_scored = ranks.summed({name: sum(row.get(name, 0.0) for row in rows) for name in names})
     of_all = ranks.summed(
         {
-            "dropped": len(ids) - len(scored),
+            "dropped": sum(s is None for group in scores for s in group),
             "cut": sum(c[-1] not in eos for c in ids),
             "length": sum(len(c) for c in ids),
         }
     )
-    count = ranks.summed({"scored": len(scored), "all": len(ids)})
-    means = {name: value / count["scored"] for name, value in of_scored.items()}
-    return means | {name: value / count["all"] for name, value in of_all.items()}
+    count = ranks.summed({"all": len(ids)})["all"]
+    return graded(scores) | {name: value / count for name, value in of_all.items()}
+
+
+def graded(scores: Sequence[Sequence[Scores | None]]) -> Row:
+    """The reward and its dimensions: means over the completions that were scored, of all ranks."""
+    rows = [
+        {"reward": s.total, "valid": s.valid, "exact": s.exact, **_named(s.parts)}
+        for group in scores
+        for s in group
+        if s is not None
+    ]
+    names = dict.fromkeys(name for row in rows for name in row)
+    sums = ranks.summed({name: sum(row.get(name, 0.0) for row in rows) for name in names})
+    count = ranks.summed({"scored": len(rows)})["scored"]
+    return {name: value / count for name, value in sums.items()}
 
 
 def _named(parts: Mapping[str, float]) -> Row:
@@ -92,9 +108,18 @@ def _named(parts: Mapping[str, float]) -> Row:
 
 
 def read(path: Path) -> list[Row]:
-    """The whole lines of a metrics file: a kill may have cut the last one."""
-    lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
-    return [json.loads(line) for line in lines[:-1]]
+    """The whole lines of a metrics file: a kill may have cut the last one. Raises ConfigError."""
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []
+    rows = []
+    for n, line in enumerate(lines[:-1], 1):
+        try:
+            rows.append(json.loads(line))
+            operator.index(rows[-1]["step"])
+        except (ValueError, TypeError, KeyError):
+            raise ConfigError(
+                f"{path}, line {n}: is damaged; mend it, or start again in another --out"
+            ) from None
+    return rows
 
 
 def draw(out: Path) -> Path:

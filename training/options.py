@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import hashlib
 import json
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from orchestra.command_line import OneLineParser
-from orchestra.vocabulary import ConfigError
+from orchestra.vocabulary import ConfigError, can_not_write
 from training.examples import read
 from training.rewards import REWARDS
 
 AGGREGATIONS = ("dapo", "grpo", "dr_grpo")
 FREE = {"resume", "vllm_url", "save_every", "out"}  # may differ at a resume
 COUNTS = (
-    "batch", "micro_batch", "sample_batch", "group", "max_tokens", "iterations", "save_every",
-    "eval_every",
+    "batch", "micro_batch", "sample_batch", "group", "max_prompt", "max_tokens", "iterations",
+    "save_every", "eval_every", "eval_limit", "lora_rank", "steps",
 )  # fmt: skip
-EXIT_CODES = "exit codes: 0 trained, 2 usage or configuration, 4 the vLLM server failed"
+ABOVE_0 = (
+    "epochs", "lr", "max_grad_norm", "temperature", "clip", "clip_high", "importance_cap"
+)  # fmt: skip
+FROM_0 = ("warmup", "lr_floor", "beta", "min_std", "seed")
+SHARES = ("warmup", "lr_floor")
+EXIT_CODES = "exit codes: 0 trained, 2 usage or configuration, 4 a server failed: vLLM or the judge"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -60,7 +68,8 @@ def _weights(p: Any) -> None:
     kind = p.add_mutually_exclusive_group()
     kind.add_argument("--lora-rank", type=int, default=16, metavar="R", help="(%(default)s)")
     kind.add_argument("--full", action="store_true", help="train all weights, without an adapter")
-    p.add_argument("--dtype", choices=("bfloat16", "float32", "float64"), default="bfloat16")
+    p.add_argument("--dtype", choices=("auto", "bfloat16", "float32", "float64"), default="auto",
+                   help="auto: bfloat16, or what the base of an adapter has, if wider")  # fmt: skip
     p.add_argument("--lr", type=float, default=5e-6, help="at its height (%(default)g)")
     p.add_argument("--warmup", type=float, default=0.05, help="share of the steps (%(default)g)")
     p.add_argument("--lr-floor", type=float, default=0.1, help="share of --lr (%(default)g)")
@@ -110,17 +119,34 @@ def check(o: argparse.Namespace, world: int = 1) -> None:
     """Raises ConfigError."""
     if not (o.model / "config.json").is_file():
         raise ConfigError(f"--model {o.model}: no config.json there; give a Hugging Face folder")
-    for name in COUNTS:
-        if getattr(o, name) < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} {getattr(o, name)}: give 1 or more")
+    _in_range(o)
     if o.batch % world:
         raise ConfigError(f"--batch {o.batch}: give a multiple of the {world} processes")
-    if o.stage == "grpo" and (o.rollouts == "vllm") != bool(o.vllm_url):
+    if o.stage == "sft" and o.rollouts == "vllm":
+        raise ConfigError("--rollouts vllm: SFT samples nothing that a server could; leave it out")
+    if (o.rollouts == "vllm") != bool(o.vllm_url):
         raise ConfigError("--rollouts vllm and --vllm-url go together; give both or neither")
+    if o.stage == "grpo" and o.group < 2:
+        raise ConfigError("--group 1: has nothing to compare; give 2 or more")
     n = len(read(o.data))
     o.lora_rank = 0 if o.full else o.lora_rank
     o.steps = o.steps or max(1, round(o.epochs * n / o.batch))
     o.clip_high = o.clip if o.clip_high is None else o.clip_high
+
+
+def _in_range(o: argparse.Namespace) -> None:
+    """Raises ConfigError for the first number that no run could be made with."""
+
+    def wanted(names: Sequence[str], fits: Callable[[float], bool], what: str) -> None:
+        for name in names:
+            value = getattr(o, name)
+            if value is not None and not (math.isfinite(value) and fits(value)):
+                raise ConfigError(f"--{name.replace('_', '-')} {value:g}: give {what}")
+
+    wanted(COUNTS, lambda v: v >= 1, "1 or more")
+    wanted(ABOVE_0, lambda v: v > 0, "a number above 0")
+    wanted(FROM_0, lambda v: 0 <= v < 2**63, "0 or more")
+    wanted(SHARES, lambda v: v <= 1, "a share, from 0 to 1")
 
 
 def reward_settings(pairs: list[str]) -> dict[str, Any]:
@@ -137,31 +163,53 @@ def reward_settings(pairs: list[str]) -> dict[str, Any]:
     return found
 
 
-def settle(o: argparse.Namespace) -> None:
-    """Make --out ready and note the options there. Raises ConfigError where that would lose a run,
-    or where a resume asks for another one.
+@contextlib.contextmanager
+def settled(o: argparse.Namespace) -> Iterator[None]:
+    """Make --out ready, note the options there, and keep other runs out. Raises ConfigError where
+    that would lose a run, where a resume asks for another one, and where one is at work.
     """
     path, now = o.out / "options.json", _noted(o)
-    try:
-        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-    except ValueError:
-        raise ConfigError(f"{path}: is damaged; take another --out") from None
+    before = _before(path)
     if o.resume and before is None:
         raise ConfigError(f"--resume: {o.out} holds no run; check --out, or leave --resume out")
     if before is not None and not o.resume:
         raise ConfigError(f"--out {o.out}: holds a run; add --resume, or take another folder")
     if before is not None and before != now:
-        other = ", ".join(sorted(k for k in now if before.get(k) != now[k]))
+        names = sorted(k for k in now.keys() | before if before.get(k) != now.get(k))
         raise ConfigError(
-            f"--resume: {o.out} was started with other values of {other}; give the same"
+            f"--resume: {o.out} was started with other values of {', '.join(names)}; give the same"
         )
     try:
         o.out.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+        folder = os.open(o.out, os.O_RDONLY)
     except OSError as error:
-        raise ConfigError(
-            f"--out {o.out}: can not be written ({error.strerror}); take another"
-        ) from None
+        raise can_not_write(o.out, error) from None
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, folder)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the process ends, however
+            if before is None:
+                part = path.with_suffix(".part")
+                part.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+                part.rename(path)
+        except BlockingIOError:
+            raise ConfigError(f"--out {o.out}: another run is at work there; wait for it") from None
+        except OSError as error:
+            raise can_not_write(o.out, error) from None
+        yield
+
+
+def _before(path: Path) -> dict[str, Any] | None:
+    """The options of the run that is there, if one is. Raises ConfigError."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: is damaged; take another --out")
+    return found
 
 
 def _noted(o: argparse.Namespace) -> dict[str, Any]:

@@ -6,7 +6,9 @@
 
 One process: the base of an adapter is held in `dtype` and the adapter in float32; weights that are
 all trained are held in float32 and computed in `dtype`. Several (torchrun): FSDP2 shards float32
-weights and computes in `dtype`.
+weights and computes in `dtype`. `dtype` "auto" is bfloat16, or that of the base of an adapter where
+it is wider: what an adapter adds to a weight is mostly less than bfloat16 can tell, so a merged
+base that is rounded would be another policy.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,16 +56,18 @@ class Policy:
         reference: bool = True,
         checkpointing: bool = False,
     ) -> None:
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoConfig, AutoModelForCausalLM
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()  # type: ignore[no-untyped-call]
         self.tokenizer, self.eos = load_tokenizer(folder)
         self.pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
-        self.dtype, self.device, self.lora_rank = getattr(torch, dtype), device, lora_rank
-        wide = torch.float64 if dtype == "float64" else torch.float32
+        self.device, self.lora_rank = device, lora_rank
+        self.dtype = dtype_of(dtype, folder, lora_rank)
+        wide = torch.promote_types(self.dtype, torch.float32)
         held = wide if ranks.world() > 1 or not lora_rank else self.dtype
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=held)
+        config = without_dropout(AutoConfig.from_pretrained(folder))
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=held)
         model.config.use_cache = False
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -87,7 +92,7 @@ class Policy:
 
     def target(self, text: str) -> Ids:
         """What the assistant should say, with the end token."""
-        return [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.eos[0]]
+        return [*plain_tokens(self.tokenizer, text), self.eos[0]]
 
     def decode(self, ids: Ids) -> str:
         text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
@@ -146,14 +151,37 @@ class Policy:
     # ---- weights ---------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """The adapter, or the whole model with its tokenizer, in `dtype`. Every rank calls it."""
+        """The adapter as it is held, or the whole model with its tokenizer, in `dtype`: as it was
+        computed. Every rank calls it.
+        """
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         state: dict[str, Any] = get_model_state_dict(self.model, options=options)
-        if ranks.rank() == 0:
-            narrow = {k: v.to(self.dtype) if v.is_floating_point() else v for k, v in state.items()}
-            self.model.save_pretrained(folder, state_dict=narrow)
-            if not self.lora_rank:
-                self.tokenizer.save_pretrained(folder)
+        if ranks.rank():
+            return
+        if not self.lora_rank:
+            state = {k: v.to(self.dtype) if v.is_floating_point() else v for k, v in state.items()}
+            self.tokenizer.save_pretrained(folder)
+        self.model.save_pretrained(folder, state_dict=state)
+
+
+def dtype_of(name: str, folder: Path, lora_rank: int) -> torch.dtype:
+    """What --dtype stands for."""
+    from transformers import AutoConfig
+
+    if name != "auto":
+        return getattr(torch, name)  # type: ignore[no-any-return]
+    held = AutoConfig.from_pretrained(folder).dtype or torch.bfloat16
+    return torch.promote_types(torch.bfloat16, held) if lora_rank else torch.bfloat16
+
+
+def without_dropout(config: Any) -> Any:
+    """The probability of a completion must not hang on dice. (`eval` would do, but a model in it
+    does not recompute activations.)
+    """
+    for name, value in vars(config).items():
+        if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float):
+            setattr(config, name, 0.0)
+    return config
 
 
 def can_pack(config: Any) -> bool:
@@ -198,8 +226,33 @@ def text_of(example: Example) -> str:
 
 
 def encode(tokenizer: Any, messages: Messages) -> Ids:
-    text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-    ids: Ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    """The prompt's tokens. A special token that stands in a message is text there, and closes
+    nothing: it is cut out before the chat template is filled, and put back token by token.
+    """
+    special = [str(t) for t in tokenizer.added_tokens_decoder.values() if t.special]
+    found = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
+    said = "".join(m["content"] for m in messages)
+    mark = next(c for c in map(chr, range(0xE000, 0xF900)) if c not in said)
+    cut: list[str] = []
+
+    def hidden(match: re.Match[str]) -> str:
+        cut.append(match[0])
+        return f"{mark}{len(cut) - 1}{mark}"
+
+    shown = [{**m, "content": found.sub(hidden, m["content"])} for m in messages]
+    text = tokenizer.apply_chat_template(shown, tokenize=False, add_generation_prompt=True)
+    ids: Ids = []
+    for n, part in enumerate(text.split(mark)):
+        if n % 2:
+            ids += plain_tokens(tokenizer, cut[int(part)])
+        elif part:
+            ids += tokenizer(part, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def plain_tokens(tokenizer: Any, text: str) -> Ids:
+    """The tokens of a text in which nothing is special."""
+    ids: Ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     return ids
 
 
@@ -212,14 +265,16 @@ def with_adapter(model: Any, rank: int) -> Any:
     )
 
 
-def merged(base: Path, adapter: Path, out: Path, dtype: str) -> None:
-    """base + adapter as one folder that any server and the next stage can load."""
+def merged(base: Path, adapter: Path, out: Path, dtype: torch.dtype = torch.float32) -> None:
+    """base + adapter as one folder that any server and the next stage can load. In bfloat16 a good
+    part of the adapter would be lost.
+    """
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
     whole = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
-    whole.to(getattr(torch, dtype)).save_pretrained(out)
+    whole.save_pretrained(out)
     load_tokenizer(base)[0].save_pretrained(out)
 
 

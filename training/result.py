@@ -5,8 +5,8 @@
 Four arms on MiniGAIA decisions: the model as it is; imitation, stopped early (SFT); and from there
 GRPO with the plain outcome as reward (vanilla) or with the rubric of Eq. 29 (DA-GRPO), both with
 the same steps, data and seeds. Each is measured by its likeliest decisions on held-out states,
-whose templates and names nobody trained on. What is done already in --work is kept: a run that was
-stopped goes on.
+whose templates and names nobody trained on; and beside them the policies of constant.py, which are
+no model. What is done already in --work is kept: a run that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from training import minigaia
+from training import constant, minigaia
 from training.examples import Example, read
-from training.metrics import Row
+from training.metrics import Row, graded
+from training.rewards import Scores, make
 
 SCRIPT = Path(__file__).resolve().parent.parent / "train_da_grpo.py"
 MAX_TOKENS = 144  # of a decision
@@ -32,7 +33,9 @@ COMMON = f"--batch 4 --lora-rank 8 --max-tokens {MAX_TOKENS}"
 SFT = f"{COMMON} --lr 1e-3"
 GRPO = f"{COMMON} --lr 5e-4 --group 8 --micro-batch 8 --save-every 2"
 REWARD = {"vanilla GRPO": "outcome", "DA-GRPO": "rubric"}
-ARMS = ("untrained", "SFT", *REWARD)
+CONSTANT = {f"constant: {name}": policy for name, policy in constant.POLICIES.items()}
+ARMS = (*CONSTANT, "untrained", "SFT", *REWARD)
+KINDS = ("complete", "read", "compute", "search", "again")  # of a state: what its reference does
 COLUMNS = {
     "reward": "reward (Eq. 29)",
     "reward/format": "format",
@@ -82,32 +85,60 @@ def models(a: argparse.Namespace) -> dict[tuple[str, int], Path]:
 
 
 def measure(model: Path, examples: Sequence[Example]) -> Row:
-    """The rubric's scores of the likeliest decision in each state, as means."""
+    """The rubric's scores of the likeliest decision in each state. In float32, in which a merged
+    model is what was trained.
+    """
     import torch
 
-    from train_da_grpo import likeliest
     from training.policy import Policy
-    from training.rewards import make
-    from training.rollouts import LocalRollouts
+    from training.rollouts import LocalRollouts, likeliest
 
-    policy = Policy(model, 0, "bfloat16", torch.device("cpu"), reference=False)
-    policy.model.to(torch.bfloat16)
+    policy = Policy(model, 0, "float32", torch.device("cpu"), reference=False)
     rollouts = LocalRollouts(policy, MAX_TOKENS, at_once=32)
-    row = likeliest(policy, make("rubric"), examples, rollouts)
+    return figures(examples, [g.texts[0] for g in likeliest(policy, examples, rollouts)])
+
+
+def figures(examples: Sequence[Example], decisions: Sequence[str]) -> Row:
+    """The rubric's scores of a decision in each state, as means; the reward by the kind of state
+    too, and of how many states that is. One with a retry and more counts as a retry.
+    """
+    rubric = make("rubric")
+    scores = [rubric(e, [text]) for e, text in zip(examples, decisions, strict=True)]
+    of_kind: dict[str, list[list[Scores | None]]] = {kind: [] for kind in KINDS}
+    for example, one in zip(examples, scores, strict=True):
+        of_kind[example.meta["kind"].split("+")[0]].append(one)
+    row = graded(scores)
+    for kind, some in of_kind.items():
+        row |= {f"states/{kind}": len(some), f"reward/in {kind}": graded(some).get("reward", 0.0)}
     return {**row, "invalid": 1 - row["valid"]}
+
+
+def constants(examples: Sequence[Example]) -> list[dict[str, str | float]]:
+    """The policies that are no model, scored as a model is."""
+    return [
+        {"arm": arm, "seed": 0, **figures(examples, [policy(e) for e in examples])}
+        for arm, policy in CONSTANT.items()
+    ]
 
 
 # ---- the report ----------------------------------------------------------------------------------
 
 
-def table(rows: Sequence[dict[str, str | float]]) -> str:
+def table(rows: Sequence[dict[str, str | float]], columns: Mapping[str, str] = COLUMNS) -> str:
     """Mean and standard deviation over the seeds, in percent, as Markdown."""
-    lines = ["| | " + " | ".join(COLUMNS.values()) + " |", "| --- |" + " ---: |" * len(COLUMNS)]
+    lines = ["| | " + " | ".join(columns.values()) + " |", "| --- |" + " ---: |" * len(columns)]
     for arm in ARMS:
         of_arm = [row for row in rows if row["arm"] == arm]
-        cells = [_spread([100 * float(row[column]) for row in of_arm]) for column in COLUMNS]
+        cells = [_spread([100 * float(row[column]) for row in of_arm]) for column in columns]
         lines.append(f"| {arm} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def by_kind(rows: Sequence[dict[str, str | float]]) -> str:
+    """The reward by the kind of state, of the kinds that there are."""
+    counts = {kind: rows[0][f"states/{kind}"] for kind in KINDS}
+    found = {f"reward/in {k}": f"{k} ({n:.0f})" for k, n in counts.items() if n}
+    return table(rows, found)
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -122,7 +153,7 @@ def publish(a: argparse.Namespace, rows: Sequence[dict[str, str | float]]) -> No
     a.out.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (a.out / "results.jsonl").write_text(text, encoding="utf-8")
-    (a.out / "table.md").write_text(table(rows), encoding="utf-8")
+    (a.out / "table.md").write_text(f"{table(rows)}\n{by_kind(rows)}", encoding="utf-8")
     for name in (f"{kind}-{n}" for kind in ("sft", *REWARD.values()) for n in range(a.seeds)):
         shutil.copy(a.work / name / "metrics.jsonl", a.out / f"{name}.jsonl")
     for name, base in (("sft", a.model.name), (REWARD["DA-GRPO"], "sft-0")):
@@ -155,17 +186,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not (a.work / "data/held_out.jsonl").exists():
         minigaia.main(["--n", "2000", "--out", str(a.work / "data")])
     examples = read(a.work / "data/held_out.jsonl")[: a.held_out]
-    rows: list[dict[str, str | float]] = []
+    rows = constants(examples)
     try:
         trained = models(a)
     except subprocess.CalledProcessError as error:  # it has said why
         return error.returncode
     for (arm, seed), model in trained.items():
         rows.append({"arm": arm, "seed": seed, **measure(model, examples)})
-        figures = ", ".join(f"{c} {rows[-1][c]:.3f}" for c in COLUMNS)
-        print(f"{arm}, seed {seed}: {figures}", flush=True)
+        said = ", ".join(f"{c} {rows[-1][c]:.3f}" for c in COLUMNS)
+        print(f"{arm}, seed {seed}: {said}", flush=True)
     publish(a, rows)
-    print(table(rows))
+    print(f"{table(rows)}\n{by_kind(rows)}")
     return 0
 
 

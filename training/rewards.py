@@ -20,6 +20,7 @@ Differences from the papers
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,10 +85,12 @@ def rubric() -> Reward:
 
 
 def judge(**settings: Any) -> Reward:
-    """Eq. 29 by a language model; see judge.Judge for the settings."""
+    """Eq. 29 by a language model; see judge.made for the settings."""
+    from pydantic import validate_call
+
     from training.judge import made  # loads the client of the endpoints
 
-    return made(**settings)
+    return validate_call(made)(**settings)
 
 
 def outcome() -> Reward:
@@ -114,7 +117,7 @@ def mas(
 
     Raises ConfigError where the weights are negative or come to more than 1.
     """
-    if min(w_exec, w_ans) < 0 or w_exec + w_ans > 1 + 1e-9:
+    if not (w_exec >= 0 and w_ans >= 0 and w_exec + w_ans <= 1 + 1e-9):  # no NaN either
         raise ConfigError(f"mas: w_exec {w_exec:g} and w_ans {w_ans:g} must be shares of 1")
 
     def one(example: Example, reading: Reading, match: Match | None) -> Scores:
@@ -148,6 +151,8 @@ def toolorchestra(
         raise ConfigError(f"toolorchestra: the preference {dict(preference)} must lie in [0, 1]")
     if not sum(preference.values()):
         raise ConfigError("toolorchestra: the preference is 0 for everything")
+    if not all(map(math.isfinite, (cost_usd or {}).values())):
+        raise ConfigError(f"toolorchestra: cost_usd {dict(cost_usd or {})} must be finite")
 
     def reward(example: Example, completions: list[str]) -> list[Scores | None]:
         seen = look(example, completions)
@@ -207,6 +212,16 @@ REWARDS: dict[str, Callable[..., Reward]] = {
 
 def make(name: str, **settings: Any) -> Reward:
     """The reward of a --reward. Raises ConfigError for one that there is not, or bad settings."""
+    from pydantic import ValidationError, validate_call
+
     if name not in REWARDS:
         raise ConfigError(f"--reward {name}: is none of {', '.join(REWARDS)}")
-    return REWARDS[name](**settings)
+    try:
+        return validate_call(REWARDS[name])(**settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError(
+            f"--reward {name}: the setting {where}: {first['msg'].lower()}; see training/"
+            f"{'judge' if name == 'judge' else 'rewards'}.py"
+        ) from None

@@ -3,7 +3,7 @@
 Groups grow side by side, as many as `at_once` allows. A prompt is read once, its cache repeated for
 the group (`batch_repeat_interleave`), and a row leaves the batch when it ends. Each prompt has a
 seed of its own, so what is sampled depends neither on the other prompts of the batch nor on how
-many processes share them.
+many processes share them; in bfloat16 but for the rounding, which goes by the shape of the batch.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from training import ranks
+from training.examples import Example
 from training.policy import Ids, Policy
 
 
 @dataclass(frozen=True)
 class Group:
     """G completions of one prompt. `ids[j]` has its end token, if it came to one; `logps[j]` is
-    what the sampler gave each of its tokens; None where the sampler does not tell.
+    what the sampler gave each of its tokens.
     """
 
     prompt: Ids
@@ -45,6 +46,12 @@ class Rollouts(Protocol):
 
     def close(self) -> None:
         """Nothing more will be sampled."""
+
+
+def likeliest(policy: Policy, examples: Sequence[Example], rollouts: Rollouts) -> list[Group]:
+    """The likeliest decision in each state: a group of one. No dice are thrown."""
+    prompts = [policy.encode(e.messages) for e in examples]
+    return rollouts.sample(prompts, [0] * len(prompts), 1, 0.0)
 
 
 class _Growing:

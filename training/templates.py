@@ -3,7 +3,8 @@
 A template is a graph. `b: search year a` is a node b, a year, that a web search finds once a is
 known; `read` is a fact in a file or on a page; `compute` follows from others. The last node is
 the answer, and a node that nothing needs distracts. The words of a template are in
-prompts/training/tasks_*.md.
+prompts/training/tasks_*.md. Those of the held-out templates are their own; their graphs, but for
+that of `tank`, are each that of a template that is seen.
 """
 
 from __future__ import annotations

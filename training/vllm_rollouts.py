@@ -11,7 +11,11 @@ Only `temperature` other than 1 needs `--logprobs-mode processed_logprobs` on th
 
 from __future__ import annotations
 
+import json
+import math
+import operator
 import shutil
+import sys
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +44,10 @@ class Server:
         if not isinstance(card, dict) or card.get("owned_by") != "vllm":
             raise ConfigError(
                 f"--vllm-url {url}: is no vLLM server; start one (training/README.md)"
+            )
+        if not isinstance(card.get("id"), str) or not isinstance(card.get("max_model_len"), int):
+            raise ConfigError(
+                f"--vllm-url {url}: tells no model and max_model_len; use a newer vLLM"
             )
         self.model: str = card["id"]
         self.max_tokens: int = card["max_model_len"]  # of prompt and completion
@@ -70,10 +78,21 @@ class Server:
         return reply
 
     def tokens(self, text: str) -> Ids:
-        ids: Ids = self.post(
-            "/tokenize", model=self.model, prompt=text, add_special_tokens=False
-        ).json()["tokens"]
+        """Raises EndpointError."""
+        reply = self.post("/tokenize", model=self.model, prompt=text, add_special_tokens=False)
+        try:
+            ids: Ids = reply.json()["tokens"]
+        except (ValueError, KeyError, TypeError):
+            said = " ".join(reply.text[:100].split())
+            raise EndpointError(f"{self.url}/tokenize: gives no tokens but {said!r}") from None
         return ids
+
+    def unload(self, adapter: str) -> None:
+        """A server that keeps it costs it memory, and no run its result."""
+        try:
+            self.post("/v1/unload_lora_adapter", lora_name=adapter)
+        except EndpointError as error:
+            print(f"train_da_grpo.py: {error}; the server keeps {adapter}", file=sys.stderr)
 
 
 class VllmRollouts:
@@ -97,7 +116,7 @@ class VllmRollouts:
 
     def _group(self, prompt: Ids, seed: int, n: int, temperature: float) -> Group:
         try:
-            reply = self.client.completions.create(
+            text = self.client.completions.with_raw_response.create(
                 model=self.model,
                 prompt=prompt,
                 n=n,
@@ -112,14 +131,16 @@ class VllmRollouts:
                     "top_k": -1,
                     "repetition_penalty": 1.0,
                 },
-            )
+            ).text
         except APIError as error:
             raise EndpointError(f"{self.server.url}: {error}") from None
-        choices: Any = sorted(reply.choices, key=lambda c: c.index)
-        ids = [list(c.token_ids) for c in choices]
-        logps = [
-            [float("nan") if p is None else p for p in c.logprobs.token_logprobs] for c in choices
-        ]
+        try:
+            ids, logps = read_choices(text, n, self.max_tokens, len(self.policy.tokenizer))
+        except ValueError as odd:
+            said = " ".join(text[:100].split())
+            raise EndpointError(
+                f"{self.server.url}/v1/completions: {odd} ({said!r}); is it a vLLM of these days?"
+            ) from None
         return Group(prompt, ids, logps, [self.policy.decode(c) for c in ids])
 
     def update(self, version: int) -> None:
@@ -140,7 +161,7 @@ class VllmRollouts:
         """Leave the server with its own model, unless that was trained itself."""
         if ranks.rank() == 0:
             if self.policy.lora_rank:
-                self.server.post("/v1/unload_lora_adapter", lora_name=self.model)
+                self.server.unload(self.model)
             shutil.rmtree(self.folder)
 
     def _load_adapter(self, folder: Path) -> None:
@@ -149,7 +170,7 @@ class VllmRollouts:
             return
         self.server.post("/v1/load_lora_adapter", lora_name=folder.name, lora_path=str(folder))
         if old != self.server.model:
-            self.server.post("/v1/unload_lora_adapter", lora_name=old)
+            self.server.unload(old)
 
     def _reload(self, folder: Path) -> None:
         if ranks.rank():
@@ -160,3 +181,25 @@ class VllmRollouts:
         )
         self.server.post("/reset_prefix_cache")
         self.server.post("/resume")
+
+
+def read_choices(
+    text: str, n: int, max_tokens: int, words: int
+) -> tuple[list[Ids], list[list[float]]]:
+    """The ids and log-probabilities of n completions. Raises ValueError, which says what is odd."""
+    try:
+        choices = sorted(json.loads(text)["choices"], key=lambda c: c["index"])
+        ids = [[operator.index(id) for id in c["token_ids"]] for c in choices]
+        logps = [[float(p) for p in c["logprobs"]["token_logprobs"]] for c in choices]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError("gives no token ids with their log-probabilities") from None
+    if len(ids) != n:
+        raise ValueError(f"gives {len(ids)} completions of {n}")
+    for c, p in zip(ids, logps, strict=True):
+        if not 1 <= len(c) <= max_tokens or len(c) != len(p):
+            raise ValueError(f"gives {len(c)} tokens, of {max_tokens} at most, {len(p)} known")
+        if not all(0 <= id < words for id in c):
+            raise ValueError(f"gives a token that none of the {words} of the model is")
+        if not all(map(math.isfinite, p)):
+            raise ValueError("gives a log-probability that is not finite")
+    return ids, logps

@@ -22,12 +22,18 @@ def variety() -> object:
     return reward
 
 
-REWARDS["variety"] = variety  # type: ignore[assignment]
+def silence() -> object:
+    """No score at all, as of a judge that refuses everything."""
+    return lambda example, completions: [None] * len(completions)
+
+
+MORE = {"variety": variety, "silence": silence}
 
 if __name__ == "__main__":
     import train_da_grpo
     from training.options import parse
 
+    REWARDS.update(MORE)  # type: ignore[arg-type]
     runs = [list(part) for dashes, part in groupby(sys.argv[1:], "--".__eq__) if not dashes]
     codes = [train_da_grpo.main(parse(flags)) for flags in runs]
     sys.stdout.flush()

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: requirement
 
 import da_grpo  # noqa: E402
 from da_grpo import Objective, Totals, da_grpo_loss, group_advantages  # noqa: E402
+from training.options import AGGREGATIONS  # noqa: E402
 
 SETTINGS = settings(max_examples=60, deadline=None)
 LOGP = st.one_of(st.floats(-30, 0), st.just(-math.inf))
@@ -36,7 +37,7 @@ def batches(draw: Any) -> tuple[Any, ...]:
 
 
 @SETTINGS
-@given(batches(), st.sampled_from(da_grpo.AGGREGATIONS), st.sampled_from([0.0, 0.01]))
+@given(batches(), st.sampled_from(AGGREGATIONS), st.sampled_from([0.0, 0.01]))
 def test_neither_loss_nor_gradient_is_ever_nan(batch: Any, how: str, beta: float) -> None:
     logps, old, ref, sampler, mask, advantages = batch
     logps.requires_grad_()
@@ -74,7 +75,7 @@ def test_the_advantage_is_the_distance_from_the_mean_in_deviations() -> None:
     assert informative.tolist() == [True]
 
 
-@pytest.mark.parametrize("how", da_grpo.AGGREGATIONS)
+@pytest.mark.parametrize("how", AGGREGATIONS)
 @pytest.mark.parametrize("beta", [0.0, 0.01, 1.0])
 def test_the_gradient_is_that_of_finite_differences(how: str, beta: float) -> None:
     g = torch.Generator().manual_seed(3)
@@ -116,7 +117,7 @@ def test_the_end_token_gets_gradient_even_where_it_is_the_pad_token_too() -> Non
     assert logits.grad[0, 1, eos] > 0 and (logits.grad[0, 2] == 0).all()
 
 
-@pytest.mark.parametrize("how", da_grpo.AGGREGATIONS)
+@pytest.mark.parametrize("how", AGGREGATIONS)
 def test_micro_batches_add_up_to_the_batch(how: str) -> None:
     values, mask = torch.randn(6, 4), (torch.rand(6, 4) > 0.4).float()
     totals, objective = Totals(6, float(mask.sum())), Objective(aggregation=how)
@@ -135,7 +136,7 @@ def test_dapo_weighs_tokens_and_grpo_weighs_sequences() -> None:
     totals = Totals(2, 4)
     got = {
         h: da_grpo.aggregate(values, mask, Objective(aggregation=h, max_tokens=5), totals).item()
-        for h in da_grpo.AGGREGATIONS
+        for h in AGGREGATIONS
     }
     assert got == pytest.approx({"dapo": 0.25, "grpo": 0.5, "dr_grpo": 0.1})
 
@@ -146,3 +147,15 @@ def test_logprobs_and_entropy_are_those_of_the_distribution() -> None:
     torch.testing.assert_close(da_grpo.token_logprobs(logits, ids, 0.7), reference.log_prob(ids))
     plain = torch.distributions.Categorical(logits=logits)
     torch.testing.assert_close(da_grpo.token_entropy(logits), plain.entropy())
+
+
+def test_parts_of_the_tokens_come_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, ids = torch.randn(2, 5, 7).double(), torch.randint(0, 7, (2, 5))
+    found = []
+    for part in (2, 512):
+        monkeypatch.setattr(da_grpo, "PART", part)
+        x = logits.clone().requires_grad_()
+        logps = da_grpo.token_logprobs(x, ids, 0.7)
+        logps.square().sum().backward()
+        found.append((logps.detach(), da_grpo.token_entropy(logits), x.grad))
+    torch.testing.assert_close(found[0], found[1])

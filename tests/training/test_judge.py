@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import time
 from itertools import islice
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import training.judge
 from orchestra.vocabulary import ConfigError, EndpointError, ModelMistake
 from tests.scripted import Raw, last_text
 from training.judge import judge_prompt, read_scores
@@ -129,11 +131,40 @@ def test_the_calls_are_counted(endpoint, tmp_path):
 
 @pytest.mark.parametrize(
     "answer",
-    [Raw(401, {"error": {"message": "no"}}), Raw(200, "<html>"), Raw(200, {"choices": []})],
+    [Raw(401, {"error": {"message": "no"}}), Raw(200, "<html>")],
 )
 def test_an_endpoint_that_fails_ends_it_and_is_no_bad_score(endpoint, tmp_path, answer):
     with pytest.raises(EndpointError, match="judge at http"):
         judge(endpoint(lambda r: answer).url, tmp_path)(EXAMPLE, [RIGHT])
+
+
+@pytest.mark.parametrize(
+    "answer", [Raw(400, {"error": {"message": "content filter"}}), Raw(200, {"choices": []})]
+)
+def test_a_text_that_is_refused_drops_its_sample_alone(endpoint, tmp_path, answer):
+    e = endpoint(lambda r: answer if '"bad"' in r["messages"][0]["content"] else lines(1, 1, 3, 3))
+    bad = '{"action": "complete", "params": {"answer": "bad"}}'
+    dropped, kept = judge(e.url, tmp_path)(EXAMPLE, [bad, RIGHT])
+    assert dropped is None and kept.total == 1.0
+
+
+def test_a_judge_that_does_not_answer_in_time_drops_the_sample(endpoint, tmp_path):
+    e = endpoint(lambda r: time.sleep(0.5) or lines(1, 1, 3, 3))
+    assert judge(e.url, tmp_path, timeout_s=0.1)(EXAMPLE, [RIGHT]) == [None]
+
+
+def test_a_judge_that_asks_to_wait_is_waited_for(endpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(training.judge, "PAUSES_S", (0.01, 0.01))
+    slow = [Raw(429, {"error": {"message": "slow"}}, retry_after="0")] * 4
+    answers = iter([*slow, *[lines(1, 1, 3, 3)] * 9])
+    (s,) = judge(endpoint(lambda r: next(answers)).url, tmp_path)(EXAMPLE, [RIGHT])
+    assert s.total == 1.0
+
+
+@pytest.mark.parametrize("setting", ["tries", "parallel", "timeout_s"])
+def test_a_setting_of_nothing_is_one_line(tmp_path, setting):
+    with pytest.raises(ConfigError, match=f"{setting} is 0"):
+        judge("http://127.0.0.1:9/v1", tmp_path, **{setting: 0})
 
 
 def test_a_cache_that_can_not_be_written_is_one_line(tmp_path):

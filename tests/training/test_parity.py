@@ -14,9 +14,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed: requirement
 trl = pytest.importorskip("trl", reason="TRL is not installed: requirements-train.txt")
 
 import da_grpo  # noqa: E402
+from training.options import AGGREGATIONS  # noqa: E402
 
 PROMPTS, GROUP, WIDTH = 3, 4, 7
-CASES = [(how, beta) for how in da_grpo.AGGREGATIONS for beta in (0.0, 0.01)]
+CASES = [(how, beta) for how in AGGREGATIONS for beta in (0.0, 0.01)]
 pytestmark = pytest.mark.filterwarnings("ignore")  # TRL's imports warn
 
 

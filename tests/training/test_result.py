@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed: requirements-train.txt")
 pytest.importorskip("peft", reason="peft is not installed: requirements-train.txt")
 
-from training import result, tiny  # noqa: E402
+from tests.conftest import ROOT  # noqa: E402
+from training import minigaia, result, tiny  # noqa: E402
 
 
 def row(arm: str, seed: int, value: float) -> dict[str, str | float]:
@@ -20,10 +22,24 @@ def row(arm: str, seed: int, value: float) -> dict[str, str | float]:
 def test_the_table_has_the_mean_and_spread_of_each_arm() -> None:
     rows = [row("untrained", 0, 0.0), *(row("SFT", s, v) for s, v in enumerate((0.1, 0.2, 0.3)))]
     rows += [row(arm, s, 0.5) for arm in result.REWARD for s in range(2)]
+    rows += [row(arm, 0, 0.4) for arm in result.CONSTANT]
     head, _, *lines = result.table(rows).splitlines()
     assert head.split(" | ")[1:] == [*list(result.COLUMNS.values())[:-1], "invalid |"]
     assert [line.split(" | ")[0][2:] for line in lines] == list(result.ARMS)
-    assert [line.split(" | ")[1] for line in lines] == ["0.0", "20.0 ± 10.0", *["50.0 ± 0.0"] * 2]
+    assert [line.split(" | ")[1] for line in lines] == [
+        *["40.0"] * 2,
+        "0.0",
+        "20.0 ± 10.0",
+        *["50.0 ± 0.0"] * 2,
+    ]
+
+
+def test_the_published_constant_policies_are_what_the_code_gives() -> None:
+    states = list(islice(minigaia.examples("held_out", 0, "brief"), 64))
+    text = (ROOT / "fixtures/results/minigaia/results.jsonl").read_text()
+    published = {row["arm"]: row for row in map(json.loads, text.splitlines())}
+    for found in result.constants(states):
+        assert found == pytest.approx(published[str(found["arm"])])
 
 
 def test_the_four_arms_are_trained_measured_and_published(tmp_path: Path) -> None:

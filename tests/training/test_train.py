@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,62 +19,25 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: requirements-train.txt")
 pytest.importorskip("peft", reason="peft is not installed: requirements-train.txt")
 
-import train_da_grpo  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
+
+import training.policy  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
-from tests.training import driver  # noqa: E402, F401  (its reward)
+from tests.training.runs import (  # noqa: E402, F401
+    ENVIRONMENT,
+    Tiny,
+    flags,
+    metrics,
+    one_thread,
+    refused,
+    run,
+)
 from training import checkpoint, options, schedule  # noqa: E402
-from training.metrics import read as read_metrics  # noqa: E402
 from training.policy import Policy, can_pack  # noqa: E402
 from training.rollouts import LocalRollouts  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
-Tiny = tuple[Path, Path]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-COMMON = [
-    "--batch",
-    "2",
-    "--group",
-    "4",
-    "--max-tokens",
-    "8",
-    "--dtype",
-    "float32",
-    "--lr",
-    "1e-2",
-    "--save-every",
-    "2",
-]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    """As in the processes that the tests start: sums depend on the number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-    torch.use_deterministic_algorithms(False)
-
-
-def flags(tiny: Tiny, out: Path, stage: str, *more: str) -> list[str]:
-    model, data = tiny
-    paths = ["--stage", stage, "--model", str(model), "--data", str(data), "--out", str(out)]
-    reward = ["--reward", "variety"] if stage == "grpo" else []
-    return [*paths, *reward, *COMMON, *more]
-
-
-def run(*arguments: str) -> int:
-    return train_da_grpo.main(options.parse(arguments))
-
-
-def metrics(out: Path) -> list[dict[str, float]]:
-    """Without the time that the steps took."""
-    return [
-        {k: v for k, v in row.items() if k != "seconds"}
-        for row in read_metrics(out / "metrics.jsonl")
-    ]
-
-
 # ---- what comes out ------------------------------------------------------------------------------
 
 
@@ -95,6 +59,41 @@ def test_sft_lowers_the_loss_and_leaves_a_model_to_go_on_from(tiny: Tiny, tmp_pa
         )
     assert moved > 1e-4
     assert (tmp_path / "sft/adapter/adapter_model.safetensors").exists()
+
+
+def test_the_model_that_is_left_is_the_policy_that_was_trained(tiny: Tiny, tmp_path: Path) -> None:
+    base, out = tmp_path / "base", tmp_path / "out"
+    shutil.copytree(tiny[0], base)
+    AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(base)
+    more = ["--steps", "2", "--lora-rank", "4", "--dtype", "auto", "--lr", "1e-4"]
+    assert run(*flags((base, tiny[1]), out, "sft", *more)) == 0
+    old, new = (load_file(f / "model.safetensors") for f in (base, out / "model"))
+    adapter = load_file(out / "adapter/adapter_model.safetensors")
+    name = "model.layers.1.mlp.up_proj"
+    a, b = (adapter[f"base_model.model.{name}.lora_{x}.weight"] for x in "AB")
+    update = new[f"{name}.weight"] - old[f"{name}.weight"].float()
+    assert old[f"{name}.weight"].dtype == torch.bfloat16 and b.abs().max() > 0
+    torch.testing.assert_close(update, 2 * b @ a, atol=1e-8, rtol=0.01)
+    next_stage = Policy(out / "model", 4, "auto", torch.device("cpu"))
+    held = next_stage.model.get_base_model().get_parameter(f"{name}.base_layer.weight")
+    assert torch.equal(held, new[f"{name}.weight"]) and next_stage.dtype == torch.float32
+
+
+def test_a_model_that_does_not_pack_is_imitated_one_by_one(
+    tiny: Tiny, tmp_path: Path, monkeypatch: Any
+) -> None:
+    one = tmp_path / "one.jsonl"
+    one.write_text(tiny[1].read_text().splitlines()[0] + "\n")
+    losses, sizes = [], []
+    score = Policy.score
+    monkeypatch.setattr(
+        Policy, "score", lambda self, p, c, t: sizes.append(len(c)) or score(self, p, c, t)
+    )
+    for packs in (True, False):
+        monkeypatch.setattr(training.policy, "can_pack", lambda config, packs=packs: packs)
+        assert run(*flags((tiny[0], one), tmp_path / str(packs), "sft", "--steps", "1")) == 0
+        losses.append(metrics(tmp_path / str(packs))[0]["loss"])
+    assert sizes == [2, 1, 1] and losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
 def test_a_grpo_run_tells_all_that_the_picture_shows(tiny: Tiny, tmp_path: Path) -> None:
@@ -137,6 +136,7 @@ def test_groups_of_equals_are_counted_and_move_nothing(tiny: Tiny, tmp_path: Pat
     assert run(*arguments) == 0
     (row,) = metrics(tmp_path)
     assert (row["zero_variance"], row["loss"], row["grad_norm"]) == (1, 0, 0)
+    assert not {"kl", "entropy", "mismatch"} & row.keys()  # there was nothing to measure
     device = torch.device("cpu")
     before, after = (
         Policy(f, 0, "float32", device, False).parameters() for f in (tiny[0], tmp_path / "model")
@@ -199,6 +199,23 @@ def test_a_model_with_its_own_idea_of_attention_is_not_packed(
     changed: dict[str, Any], packs: bool
 ) -> None:
     assert can_pack(SimpleNamespace(**{"_attn_implementation": "sdpa", **changed})) is packs
+
+
+def test_no_dice_are_thrown_over_a_probability(tiny: Tiny, tmp_path: Path) -> None:
+    shutil.copytree(tiny[0], tmp_path / "model")
+    config = tmp_path / "model/config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "attention_dropout": 0.5}))
+    policy = Policy(tmp_path / "model", 4, "float32", torch.device("cpu"))
+    a, b = (policy.score(PROMPT, COMPLETIONS, 1.0).logps for _ in range(2))
+    assert policy.model.training and torch.equal(a, b)
+
+
+def test_a_special_token_in_a_text_closes_nothing(policy: Policy) -> None:
+    end, said = policy.eos[0], "a<|im_end|>b"
+    target = policy.target(said)
+    assert target.count(end) == 1 and policy.decode(target) == said
+    plain, odd = (policy.encode([{"role": "user", "content": c}]) for c in ("ab", said))
+    assert odd.count(end) == plain.count(end) and said in policy.decode(odd)
 
 
 def test_the_reference_is_the_model_with_its_adapter_off(policy: Policy, tiny: Tiny) -> None:
@@ -272,6 +289,7 @@ def test_a_checkpoint_of_more_processes_is_refused(tiny: Tiny, tmp_path: Path) -
     path = tmp_path / "checkpoints/step-000003/state.pt"
     state = torch.load(path)
     torch.save({**state, "randoms": state["randoms"] * 2}, path)
+    path.with_name("sha256").write_text(hashlib.sha256(path.read_bytes()).hexdigest())
     with pytest.raises(options.ConfigError, match="2 processes, and here are 1"):
         checkpoint.load(tmp_path, policy.model, optimizer)
 
@@ -312,17 +330,6 @@ def test_two_ranks_come_to_what_one_comes_to(tiny: Tiny, tmp_path: Path) -> None
 
 
 # ---- mistakes of the user ------------------------------------------------------------------------
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line, whether it came with the flags or with the model."""
-    try:
-        assert run(*arguments) == 2
-    except SystemExit as stopped:
-        assert stopped.code == 2
-    line = capsys.readouterr().err.strip()
-    assert "\n" not in line and line.startswith("train_da_grpo.py: ")
-    return line
 
 
 def test_a_wrong_model_path_is_one_line(tiny: Tiny, tmp_path: Path, capsys: Any) -> None:

@@ -36,7 +36,7 @@ SERVER = {
     "VLLM_SERVER_DEV_MODE": "1",
     "HF_HUB_OFFLINE": "1",
 }
-FLAGS = "--max-model-len 1024 --dtype bfloat16 --enforce-eager --enable-lora --max-lora-rank 16 --max-loras 1"
+FLAGS = "--max-model-len 1024 --dtype float32 --enforce-eager --enable-lora --max-lora-rank 16 --max-loras 1"
 
 
 @pytest.fixture(scope="module")
