@@ -14,7 +14,6 @@ As a library:
 from __future__ import annotations
 
 import signal
-import sys
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing to keep yet: end at once
@@ -207,13 +206,7 @@ def orchestrate(
     options = replace(options, tools=trust.absolute(options.tools))
     pool = pool or pool_file.from_environment(None)
     pools.check(pool, options.budget_usd)
-    if not question.strip():
-        raise ConfigError("the question is empty")
-    # No half characters on the wire, and no secret of the environment in any file.
-    secrets.look_up()
-    question = secrets.scrub(question.encode("utf-8", "replace").decode())
-    if any("<SECRET>" in secrets.scrub(command) for command in options.mcp):
-        raise ConfigError('--mcp: holds a key; name an environment variable in it, as "$MY_KEY"')
+    question = _clean(question, options)
     if workdir:
         repository.check(Path(workdir), bool(media))
     files = media_files.check([(modality, Path(path)) for modality, path in media])
@@ -229,6 +222,18 @@ def orchestrate(
         run_folder.write_manifest(folder, manifest)
         trust.claim(folder)
         return _run(folder, manifest, "record", None, listeners, cancelled)
+
+
+def _clean(question: str, options: Options) -> str:
+    """The question without half characters, which no wire takes, and without a secret of the
+    environment. Raises ConfigError for an empty one, and for a key that no file could leave out.
+    """
+    if not question.strip():
+        raise ConfigError("the question is empty")
+    secrets.look_up()
+    if any("<SECRET>" in secrets.scrub(command) for command in options.mcp):
+        raise ConfigError('--mcp: holds a key; name an environment variable in it, as "$MY_KEY"')
+    return secrets.scrub(question.encode("utf-8", "replace").decode())
 
 
 def compare(
@@ -285,9 +290,13 @@ def replay(
     if not (folder / "tape.jsonl").exists():
         raise ConfigError(f"{folder}/tape.jsonl: is missing; copy the whole run folder")
     with run_folder.locked(folder, shared=True):
-        again = _run(folder, manifest, "replay", parallel, listeners)
         recorded = trajectory.read(folder / "trajectory.jsonl")
-    ended = recorded and recorded[-1]["event"] == "end"
+        ended = recorded and recorded[-1]["event"] == "end"
+        try:
+            again = _run(folder, manifest, "replay", parallel, listeners)
+        except TapeMiss as miss:
+            unfinished = "" if ended else f"; the run was not finished: --resume {folder} goes on"
+            raise TapeMiss(f"{miss}{unfinished}") from None
     if ended and (difference := trajectory.first_difference(recorded, again.events)):
         raise TapeMiss(f"{folder}: the replay differs from the record: {difference}")
     return again
@@ -318,7 +327,7 @@ def resume(
             folder = run_folder.create(Path(out) if out else run_folder.default_path())
             run_folder.fork(source, folder, from_round, manifest)
             trust.claim(folder)
-        manifest = run_folder.read_manifest(folder)
+        manifest = replace(run_folder.read_manifest(folder), options=manifest.options)
     if timeout_s:
         manifest = replace(manifest, options=replace(manifest.options, timeout_s=timeout_s))
     run_folder.check_space(folder)
@@ -401,7 +410,7 @@ def main(arguments: Any) -> int:
         partly = comparison.Interrupted | comparison.Misconfigured
         if isinstance(error, partly) and error.finished:
             console.report_all(error.finished, folder, a)
-        print(f"orchestra_min.py: {console.failure(error, folder, a)}", file=sys.stderr)
+        console.tell(f"orchestra_min.py: {console.failure(error, folder, a)}")
         return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
 
 

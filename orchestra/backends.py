@@ -96,11 +96,7 @@ class Chat:
         found: list[str] = []
         uri = str(httpx2.URL(f"{backend.base_url}{PATH}"))  # as the client writes it
         where = str(body["model"]), scrub_url(uri)
-        taken = {
-            kind: fields
-            for kind, fields in wanted.items()
-            if not self.tape.refuses(f"{backend.name} refuses {kind}", next(iter(fields)), *where)
-        }
+        taken = self._not_refused(backend, wanted, where)
         newer = limit is not None and (
             "openai.com" in backend.base_url or self.tape.refuses(renamed, "max_tokens", *where)
         )
@@ -110,23 +106,32 @@ class Chat:
                 request["max_completion_tokens" if newer else "max_tokens"] = limit
             try:
                 answer = self._post(backend, request, again)
-            except openai.APIStatusError as refusal:
-                known = refusal.status_code in REFUSALS
-                if known and limit and not newer and "max_completion_tokens" in refusal.message:
+            except openai.APIError as error:
+                status = getattr(error, "status_code", None)
+                rename = limit and not newer and "max_completion_tokens" in error.message
+                if status not in REFUSALS or not (rename or taken):
+                    raise self._endpoint_error(backend, error) from None
+                if rename:
                     newer = True
                     found.append(renamed)
-                elif known and taken:
-                    refused, *_ = taken
-                    del taken[refused]
+                    continue
+                refused, *_ = taken
+                del taken[refused]
+                if status < 500:  # else it may be a trouble of the moment
                     found.append(f"{backend.name} refuses {refused}")
-                else:
-                    raise self._endpoint_error(backend, refusal) from None
-            except openai.APIError as error:
-                raise self._endpoint_error(backend, error) from None
             else:
                 for fact in found:
                     self.tape.learn(fact, "yes")
                 return answer
+
+    def _not_refused(
+        self, backend: Backend, wanted: Mapping[str, Fields], where: tuple[str, str]
+    ) -> dict[str, Fields]:
+        return {
+            kind: fields
+            for kind, fields in wanted.items()
+            if not self.tape.refuses(f"{backend.name} refuses {kind}", next(iter(fields)), *where)
+        }
 
     def transcribe(
         self, backend: Backend, model: str, sound: tuple[str, bytes], hint: str
@@ -159,6 +164,8 @@ class Chat:
                 one, kind = self._client(backend), httpx2.Response
                 answer = _in_tries(lambda: one.get("/models", cast_to=kind))
                 served = [str(m["id"]) for m in answer.json()["data"]]
+            except openai.NotFoundError:
+                served = []
             except openai.APIError as error:
                 raise self._endpoint_error(backend, error) from None
             except (ValueError, KeyError, TypeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import re
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +23,8 @@ OWNERS = {
     "dom": "mas-orchestra",
     "stop_threshold": "orchestra-o1",
 }  # flags of one method alone
+PACKAGES = ("openai", "pydantic", "requests", "jsonlines", "vcr", "concurrent_log_handler")
+INSTALL = "pip install -r requirements.txt, or . .venv/bin/activate"
 DECIDE_ONCE = {"mas-orchestra", "react"}
 EXIT_CODES = (
     "exit codes: 0 answered, 1 only a fallback answer, 2 usage or configuration, 3 tape miss, "
@@ -42,6 +45,12 @@ def _host(text: str) -> str:
     if not found or int(found[2] or 1) not in range(1, 1 << 16):
         raise argparse.ArgumentTypeError(f"needs HOST or HOST:PORT, not {text!r}")
     return text
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("needs a path, and this one is empty")
+    return Path(text)
 
 
 def _methods(text: str) -> tuple[str, ...]:
@@ -84,7 +93,7 @@ def _probability(text: str) -> float:
     return _number(text, 0.0, 1.0, "a probability from 0 to 1")
 
 
-MODALITY = {"metavar": "FILE", "type": Path, "action": "append", "default": []}
+MODALITY = {"metavar": "FILE", "type": _path, "action": "append", "default": []}
 SEVERAL = {"action": "append", "default": []}
 FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # group -> flag -> what argparse is told
     "ask": {
@@ -119,7 +128,7 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # group -> flag -> what argpars
         },
         "workdir": {
             "metavar": "REPO",
-            "type": Path,
+            "type": _path,
             "help": "aorchestra with mini-swe: a git repository to work in a copy of; "
             "changes.diff out",
         },
@@ -144,7 +153,7 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # group -> flag -> what argpars
         },
         "backends": {
             "metavar": "FILE",
-            "type": Path,
+            "type": _path,
             "help": "a pool of models (see backends.toml); a run that is resumed keeps its own",
         },
         "perception": {
@@ -196,15 +205,15 @@ FLAGS: dict[str, dict[str, dict[str, Any]]] = {  # group -> flag -> what argpars
         },
     },
     "runs": {
-        "out": {"metavar": "RUN", "type": Path, "help": "folder for this run (runs/<time>)"},
+        "out": {"metavar": "RUN", "type": _path, "help": "folder for this run (runs/<time>)"},
         "replay": {
             "metavar": "RUN",
-            "type": Path,
+            "type": _path,
             "help": "run again from its tape, without network",
         },
         "resume": {
             "metavar": "RUN",
-            "type": Path,
+            "type": _path,
             "help": "go on with a run; pays only for what is missing",
         },
         "from-round": {
@@ -237,6 +246,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The arguments; exits with 2 and one line for what does not fit together."""
     p = parser()
     a = p.parse_args(argv)
+    if missing := [name for name in PACKAGES if importlib.util.find_spec(name) is None]:
+        p.exit(2, f"{p.prog}: the package {missing[0]} is not installed; {INSTALL}\n")
     given = vars(a)
     stored = a.replay or a.resume
     if a.replay and a.resume:

@@ -77,16 +77,13 @@ def report(result: Trajectory, a: Arguments) -> int:
     text = json.dumps(_row(result), ensure_ascii=False) if a.json else result.answer
     came_out = _say(text) if text else True
     if (changes := result.run / "changes.diff").exists() and not a.quiet:
-        print(f"what was changed: {changes}", file=sys.stderr)
+        tell(f"what was changed: {changes}")
     if result.cost_usd is None and not a.quiet:
-        print(
-            "cost unknown: a model used has no price, or a call got no answer",
-            file=sys.stderr,
-        )
+        tell("cost unknown: a model used has no price, or a call got no answer")
     if result.fallback:
         said = "a fallback answer, from the evidence" if result.answer else "no answer found"
         said += f" ({result.why})" if result.why else ""
-        print(f"{said}; see {result.run}", file=sys.stderr)
+        tell(f"{said}; see {result.run}")
     return 1 if result.fallback or not came_out else 0
 
 
@@ -100,8 +97,11 @@ def report_all(results: Mapping[str, comparison.Outcome], folder: Path, a: Argum
         row = {"method": method, **_row(result), "tokens": result.tokens}
         rows.append({**row, "critical_path_s": comparison.critical_path_s(result.events)})
     came_out = _say(json.dumps(rows, ensure_ascii=False) if a.json else comparison.table(rows))
-    if not a.quiet:
-        print(f"a run each in {folder}; --replay plays one again", file=sys.stderr)
+    for row in rows:
+        if "error" in row:
+            tell(f"{row['method']}: {row['error']}")
+    if not a.quiet and any("run" in row for row in rows):
+        tell(f"a run each in {folder}; --replay plays one again")
     worst = max(4 if "error" in row else int(row["fallback"]) for row in rows)
     return worst or int(not came_out)
 
@@ -119,9 +119,16 @@ def failure(error: BaseException, folder: Path, a: Arguments) -> str:
     if a.compare and (idle := ", ".join(m for m in left if m not in begun)):
         said += f"; not run: {idle}"
     runs = " or ".join(shlex.quote(str(path)) for path in begun.values())
-    again = f"; go on with: python orchestra_min.py --resume {runs}"
+    program = sys.argv[0] if sys.argv[0].endswith("orchestra_min.py") else "orchestra_min.py"
+    again = f"; go on with: python {shlex.quote(program)} --resume {runs}"
     kept = again if runs else "" if finished else "; nothing was answered, so nothing is kept"
     return said + kept
+
+
+def tell(line: str) -> None:
+    """On stderr, if anybody can hear it."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
 
 
 def _say(text: str) -> bool:
@@ -132,7 +139,7 @@ def _say(text: str) -> bool:
     except BrokenPipeError:  # it has read enough
         return True
     except OSError as error:
-        print(f"orchestra_min.py: stdout: {error.strerror}", file=sys.stderr)
+        tell(f"orchestra_min.py: stdout: {error.strerror}; the answer is in the run folder")
         return False
     return True
 

@@ -100,7 +100,8 @@ def place(
     chosen = batch([u for u, _ in executors.values()], k_max, budget_usd, lambda u: cost[u.id])
     if not chosen:
         raise BudgetExceeded(
-            f"{budget_usd:.6f} USD left is less than any sub-task is expected to cost"
+            f"{budget_usd:.6f} USD, left beside the next decision's share, is less than any "
+            "sub-task is expected to cost; give more with --budget"
         )
     return _with_shares([executors[u.id] for u in chosen], budget_usd)
 

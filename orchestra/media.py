@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from orchestra.secrets import scrub
 from orchestra.vocabulary import ConfigError, Media, Modality, can_not_write
 
 MAX_BYTES: dict[Modality, int] = {"image": 100 << 20, "audio": 1 << 30, "video": 4 << 30}
@@ -74,11 +75,12 @@ def _kinds(path: Path) -> set[str]:
         from pillow_heif import register_heif_opener
 
         register_heif_opener()
+    Image.init()
     try:
         # A warning about odd tags is not for the user.
         with (
             warnings.catch_warnings(action="ignore"),
-            Image.open(path, formats=PICTURES) as picture,
+            Image.open(path, formats=[p for p in PICTURES if p in Image.OPEN]) as picture,
         ):
             picture.verify()
         return {"image"}
@@ -146,7 +148,8 @@ def sha256_of(path: Path) -> str:
 
 
 def _plain_name(path: Path, taken: set[str]) -> str:
-    stem = re.sub(r"[^\w-]+", "_", path.stem).strip("_-")[:60] or "media"
+    stem = re.sub(r"[^\w-]+", "_", path.stem).strip("_-")[:60]
+    stem = "media" if not stem or scrub(stem) != stem else stem  # it stands in what is written
     suffix = re.sub(r"[^\w.]+", "", path.suffix)[:10]
     numbers = ("", *(f"_{n}" for n in range(2, len(taken) + 2)))
     return next(name for n in numbers if (name := f"{stem}{n}{suffix}") not in taken)

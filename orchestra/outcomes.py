@@ -33,12 +33,12 @@ def built_on(entries: Sequence[Entry]) -> set[int]:
     """
     stays, last_round, later = set(), 0, defaultdict[str, set[str]](set)
     for entry in reversed(entries):
-        call = entry["call"]
-        task = "/".join(call.split("/")[:2])
+        parts = entry["call"].split("/")  # as r1/t2/s3/part4: parts stand side by side
+        task, step = "/".join(parts[:2]), "/".join(parts[:3])
         if answered(entry):
-            last_round = max(last_round, round_of(call))
-            later[task].add(call)
-        elif last_round > round_of(call) or later[task] - {call}:
+            last_round = max(last_round, round_of(entry["call"]))
+            later[task].add(step)
+        elif last_round > round_of(entry["call"]) or later[task] - {step}:
             stays.add(id(entry))
     return stays
 

@@ -92,6 +92,7 @@ class Tape(Cassette):  # type: ignore[misc]
         self._stop = cancelled or self.cancelled  # by the host program
         self._unplayed: dict[tuple[str, str], deque[Entry]] = {}
         self._entries: list[Entry] = []  # of calls, as they were kept
+        self._stays: set[int] = set()  # ids of entries that no resume asks again
         self._recorded: dict[str, list[Entry]] = defaultdict(list)  # by call, for a miss's words
         self._failed_write = ""
         if mode != "record":
@@ -256,7 +257,7 @@ class Tape(Cassette):  # type: ignore[misc]
         """It is asked again, unless later calls went on from it: else they were to be paid anew.
         What is not asked again, and a try in vain before an answer, which was booked, is met again.
         """
-        stays = built_on(self._entries)
+        stays = self._stays | built_on(self._entries)
         for answers in self._unplayed.values():
             while answers and not answered(answers[-1]) and id(answers[-1]) not in stays:
                 answers.pop()
@@ -265,6 +266,9 @@ class Tape(Cassette):  # type: ignore[misc]
             answers.extend(kept)
 
     def _index(self, entry: Entry) -> None:
+        if "kept" in entry:  # a fork: what was no answer so far stays as it was
+            self._stays = {id(e) for e in self._entries}
+            return
         if "resumed" in entry:  # what was no answer was asked again from here on
             self._forget_what_was_no_answer()
             return

@@ -18,12 +18,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from orchestra import changes, lines, secrets
+from orchestra import changes, lines
 from orchestra.call import round_of
 from orchestra.media import sha256_of
 from orchestra.outcomes import holds_paid
 from orchestra.pool import Engine, Pool
 from orchestra.repository import special_files
+from orchestra.secrets import scrub
 from orchestra.vocabulary import Backend, ConfigError, Media, Price, Task, can_not_write
 from orchestra.workers import Worker
 
@@ -113,7 +114,7 @@ def manifest_row(manifest: Manifest) -> dict[str, Any]:
     return {
         "task": task,
         "pool": asdict(manifest.pool),
-        "options": asdict(manifest.options),
+        "options": {**asdict(manifest.options), "mcp": [scrub(c) for c in manifest.options.mcp]},
         "parent": manifest.parent,
     }
 
@@ -122,8 +123,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     part = path / "run.json.part"
     row = {"v": VERSION, **manifest_row(manifest)}
     try:
-        text = secrets.scrub_json(json.dumps(row, ensure_ascii=False, indent=1))
-        part.write_text(text + "\n", encoding="utf-8")
+        part.write_text(json.dumps(row, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         part.rename(path / "run.json")
     except OSError as error:
         raise can_not_write(path, error) from None
@@ -173,7 +173,6 @@ def read_manifest(path: Path) -> Manifest:
 
 def _options(row: dict[str, Any]) -> Options:
     fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
-    fields["mcp"] = tuple(map(secrets.restore, fields.get("mcp", ())))
     return Options(**fields)
 
 
@@ -198,9 +197,10 @@ def removed_if_unused(path: Path, was_there: bool) -> Iterator[None]:
         yield
     except BaseException:
         if not holds_paid(path / "tape.jsonl"):
-            shutil.rmtree(path, ignore_errors=True)
-            if was_there:
-                path.mkdir()
+            for part in path.iterdir():
+                shutil.rmtree(part, ignore_errors=True) if part.is_dir() else part.unlink()
+            if not was_there:
+                path.rmdir()
         raise
 
 
@@ -253,6 +253,7 @@ def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> Non
             for entry in lines.read(source / "tape.jsonl"):
                 if round_of(str(entry.get("call"))) < from_round:
                     tape.append(entry)
+            tape.append({"v": VERSION, "kept": True})
     except OSError as error:
         shutil.rmtree(target, ignore_errors=True)
         raise can_not_write(target, error) from None

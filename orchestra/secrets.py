@@ -78,7 +78,7 @@ def _with_clean_strings(value: Any) -> Any:
 def restore(text: str) -> str:
     """`text` with the environment's secrets again where `scrub` took them out, if they are set."""
     for name, value in os.environ.items():
-        if NAME.search(name):
+        if scrub(value) == f"<{name}>":
             text = text.replace(f"<{name}>", value)
     return text
 

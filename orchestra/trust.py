@@ -25,6 +25,7 @@ from orchestra.log import printable
 from orchestra.pool import Pool
 from orchestra.pool_file import from_environment
 from orchestra.run_folder import Manifest
+from orchestra.secrets import restore, scrub
 from orchestra.vocabulary import ConfigError
 
 SENT = "OPENAI_CUSTOM_HEADERS", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"  # by the openai client
@@ -54,7 +55,7 @@ def checked(folder: Path, manifest: Manifest, named: Named, resumed: bool) -> Ma
     tools = tuple(files.get(Path(spec).name, spec) for spec in options.tools)
     sides = [("--tools", tools, given_tools)]
     if resumed:
-        sides.append(("--mcp", options.mcp, named.mcp))
+        sides.append(("--mcp", options.mcp, tuple(map(scrub, named.mcp))))
         sides.append(("--allow-host", options.allow_hosts, named.allow_hosts))
         if not trusted:
             _check_keys(manifest.pool, named.pool)
@@ -68,6 +69,9 @@ def checked(folder: Path, manifest: Manifest, named: Named, resumed: bool) -> Ma
         raise ConfigError(f"{said} {printable(lacking)}")
     if unknown := " ".join(sorted(ours - theirs)):
         raise ConfigError(f"{unknown}: the run was started without; leave it out")
+    if resumed:  # keys of the user's go where the user's own words send them
+        mcp = tuple(map(restore, options.mcp)) if trusted else named.mcp
+        options = replace(options, mcp=mcp)
     return replace(manifest, options=replace(options, tools=tools))
 
 

@@ -26,7 +26,15 @@ from typing import Any
 from orchestra.parsing import find_action
 from orchestra.prompts import say
 from orchestra.replies import Reply
-from orchestra.vocabulary import BudgetExceeded, ModelMistake, Result, Status, Step, SubTask
+from orchestra.vocabulary import (
+    BudgetExceeded,
+    EndpointError,
+    ModelMistake,
+    Result,
+    Status,
+    Step,
+    SubTask,
+)
 from subagents.executor import STOPPED, Call, OnStep, capped
 from subagents.react_prompt import (
     FEW_STEPS,
@@ -67,8 +75,7 @@ def run(
             messages = render_step(u, env.task, tools, trace, steps, resting)
             with env.tape.logical_call(*call, f"s{number}"):
                 reply = env.chat(env.backend, messages, env.purse, schema=("action", schema))
-            at = (*call, f"s{number}")
-            step, report = _act(reply, trace, u, env, tools, at, usable, unread)
+            step, report = _act(reply, trace, u, env, tools, (*call, f"s{number}"), usable, unread)
             trace.append(step)
             on_step(number, step)
             if report:
@@ -77,6 +84,8 @@ def run(
                 error = say("react/messages", "would_not_finish")
                 break
     except STOPPED as failure:
+        if u.agent == "single" and isinstance(failure, EndpointError):
+            raise  # it is the main agent
         status = "partial" if _memory(trace) and isinstance(failure, BudgetExceeded) else "failed"
         error = say("react/messages", "stopped", reason=str(failure))
     if all(s.failed for s in trace):

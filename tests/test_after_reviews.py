@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -16,11 +17,12 @@ import pytest
 import requests
 
 import orchestra_min
-from orchestra import repository, secrets, transports
+from orchestra import repository, secrets, transports, trust
 from orchestra.backends import Chat
 from orchestra.lines import read
 from orchestra.money import Purse
-from orchestra.replay import Tape
+from orchestra.outcomes import built_on
+from orchestra.replay import Tape, TapeMiss
 from orchestra.run_folder import Manifest, Options, read_manifest, write_manifest
 from orchestra.vocabulary import ConfigError, EndpointError, Price, Task
 from tests.conftest import ROOT, pool_at
@@ -442,17 +444,39 @@ def test_a_secret_of_digits_leaves_json_whole(endpoint, tmp_path, monkeypatch):
             assert ask(tape, server.url) == "it is <DB_PASSWORD>"
 
 
-def test_no_run_json_holds_a_secret_and_a_resume_has_it_again(endpoint, tmp_path, monkeypatch):
+def test_no_run_json_holds_a_secret_and_a_resume_has_it_again(tmp_path, monkeypatch):
     monkeypatch.setenv("MY_TOKEN", "a1b2c3d4e5f6")
     secrets.look_up()
-    manifest = Manifest(
-        Task("?", ()), pool_at("http://127.0.0.1:9/v1"), Options(mcp=("serve a1b2c3d4e5f6",))
-    )
-    write_manifest(tmp_path, manifest)
+    options = Options(mcp=("serve a1b2c3d4e5f6",))
+    write_manifest(tmp_path, Manifest(Task("?", ()), pool_at("http://127.0.0.1:9/v1"), options))
+    trust.claim(tmp_path)
     assert "a1b2c3d4e5f6" not in (tmp_path / "run.json").read_text()
-    assert read_manifest(tmp_path).options.mcp == ("serve a1b2c3d4e5f6",)
-    monkeypatch.delenv("MY_TOKEN")
-    assert read_manifest(tmp_path).options.mcp == ("serve <MY_TOKEN>",)
+
+    def resumed(*mcp: str) -> tuple[str, ...]:
+        manifest = read_manifest(tmp_path)
+        return trust.checked(tmp_path, manifest, trust.Named(mcp=mcp), resumed=True).options.mcp
+
+    assert resumed() == ("serve a1b2c3d4e5f6",)
+    (tmp_path / "owner").unlink()  # a stranger's: the user's key goes where the user sends it
+    with pytest.raises(ConfigError, match="add --mcp 'serve <MY_TOKEN>'"):
+        resumed()
+    assert resumed("serve a1b2c3d4e5f6") == ("serve a1b2c3d4e5f6",)
+    assert resumed("serve <MY_TOKEN>") == ("serve <MY_TOKEN>",)
+
+
+@pytest.mark.parametrize("value", ["dummy", "", "short1", "a1b2c3d4e5f6"])
+def test_a_replay_needs_no_secret_of_the_record(value, endpoint, tmp_path, monkeypatch):
+    pytest.importorskip("mcp")
+    (tmp_path / "server.py").write_text(
+        "from mcp.server import MCPServer\nserver = MCPServer('x')\n\n\n@server.tool()\n"
+        "def add(a: int) -> int:\n    'Add.'\n    return a\n\n\nserver.run()\n"
+    )
+    monkeypatch.setenv("MY_TOKEN", "a1b2c3d4e5f6")
+    command = f"{sys.executable} {tmp_path}/server.py a1b2c3d4e5f6"
+    pool = pool_at(endpoint(lambda request: complete("42")).url)
+    orchestra_min.orchestrate("?", (), pool, Options(mcp=(command,)), tmp_path / "run")
+    monkeypatch.setenv("MY_TOKEN", value)
+    assert orchestra_min.replay(tmp_path / "run").answer == "42"
 
 
 def test_a_redirect_leaves_no_key_on_the_tape(endpoint, tmp_path, monkeypatch):
@@ -520,3 +544,71 @@ def test_a_decision_as_a_tool_call_is_one(arguments, endpoint, tmp_path):
     said["choices"][0]["message"] = {"role": "assistant", "content": None, "tool_calls": [call]}
     pool = pool_at(endpoint(lambda request: said).url)
     assert orchestra_min.orchestrate("?", (), pool, Options(), tmp_path / "run").answer == "42"
+
+
+# ---- what a second reading found -----------------------------------------------------------------
+
+
+def test_a_fork_keeps_the_failures_of_the_rounds_before(endpoint, tmp_path):
+    def respond(request: dict[str, Any]) -> Any:
+        if is_main(request):
+            return complete("42") if "reason:" in last_text(request) else delegate("look")
+        return Raw(400, {"error": {"message": "busy"}})
+
+    server, out = endpoint(respond), tmp_path / "run"
+    orchestra_min.orchestrate("?", (), pool_at(server.url), Options(), out)
+    asked = len(server.requests)
+    orchestra_min.resume(out, from_round=2, out=tmp_path / "fork")
+    assert len(server.requests) - asked == 1  # the decision of round 2
+    assert orchestra_min.replay(tmp_path / "fork").answer == "42"
+
+
+def test_parts_side_by_side_are_not_built_on_each_other():
+    def entry(call: str, code: int) -> dict[str, Any]:
+        status = {"code": code}
+        return {"call": call, "request": {"uri": "u"}, "response": {"status": status}}
+
+    failed, answer = entry("r1/t1/s1/part2", 400), entry("r1/t1/s1/part1", 200)
+    assert built_on([failed, answer]) == built_on([answer, failed]) == set()
+    assert built_on([failed, answer, entry("r1/t1/s2", 200)]) == {id(failed)}
+
+
+def test_a_trouble_of_the_moment_is_not_learnt(endpoint, tmp_path):
+    left = [Raw(500, {"error": {}}) for _ in range(3)]
+    server = endpoint(lambda request: left.pop() if left else "{}")
+    how = {"schema": ("action", {"type": "object"})}
+    for mode in ("record", "replay"):
+        with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
+            assert [ask(tape, server.url, None, call, **how) for call in "ab"] == ["{}", "{}"]
+    assert ["response_format" in r for r in server.requests] == [True, True, True, False, True]
+
+
+def test_a_file_named_like_a_key_has_another_name_in_the_run(endpoint, tmp_path):
+    picture = tmp_path / "hf-20240612-evening-walk.png"
+    picture.write_bytes((ROOT / "fixtures" / "media" / "clock.png").read_bytes())
+    pool = pool_at(endpoint(lambda request: "no decision").url)
+    orchestra_min.orchestrate("?", [("image", picture)], pool, Options(), tmp_path / "run")
+    assert [p.name for p in (tmp_path / "run" / "media").iterdir()] == ["media.png"]
+    orchestra_min.replay(tmp_path / "run")
+
+
+def test_a_run_in_the_folder_one_stands_in_leaves_it_when_it_comes_to_nothing(
+    endpoint, tmp_path, monkeypatch
+):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(EndpointError):
+        url = endpoint(lambda request: Raw(401, {})).url
+        orchestra_min.orchestrate("?", (), pool_at(url), Options(), ".")
+    assert list(Path().iterdir()) == []
+
+
+def test_a_replay_of_a_run_that_was_not_finished_says_so(endpoint, tmp_path):
+    answers = iter([delegate("look"), finish("seen"), Raw(401, {})])
+    with pytest.raises(EndpointError):
+        pool = pool_at(endpoint(lambda request: next(answers)).url)
+        orchestra_min.orchestrate("?", (), pool, Options(), tmp_path / "run")
+    rows = (tmp_path / "run" / "tape.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "run" / "tape.jsonl").write_text("".join(rows[:-1]))  # as after a kill
+    with pytest.raises(TapeMiss, match="not finished: --resume"):
+        orchestra_min.replay(tmp_path / "run")

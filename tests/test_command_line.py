@@ -316,7 +316,9 @@ def test_an_answer_that_could_not_be_written_is_no_success(finished, capfd):
             env=CLEAN,
         )
     assert done.returncode == 1
-    assert done.stderr.endswith("orchestra_min.py: stdout: No space left on device\n")
+    assert done.stderr.endswith(
+        "orchestra_min.py: stdout: No space left on device; the answer is in the run folder\n"
+    )
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
@@ -481,9 +483,9 @@ def test_ctrl_c_ends_in_seconds_and_the_line_it_prints_goes_on(stop, endpoint, t
     _, said = process.communicate(timeout=20)
     assert time.monotonic() - started < 2
     line = line_of(Done(process.args, process.returncode, "", said), 130)
-    assert line.startswith("interrupted; go on with: python orchestra_min.py --resume ")
+    assert line.startswith(f"interrupted; go on with: python {PROGRAM} --resume ")
     hangs[0] = False
-    command = shlex.split(line.partition("go on with: python orchestra_min.py ")[2])
+    command = shlex.split(line.partition(f"go on with: python {PROGRAM} ")[2])
     assert run_in(tmp_path, *command, at=server.url).stdout == "42\n"
     assert len(server.requests) == 2 + 2  # the sub-task once more, and the last decision
 

@@ -6,8 +6,8 @@ import pytest
 
 from orchestra import trajectory
 from orchestra.run_folder import Options
-from orchestra.vocabulary import ConfigError
-from orchestra_min import orchestrate, replay
+from orchestra.vocabulary import ConfigError, EndpointError
+from orchestra_min import orchestrate, replay, resume
 from tests.conftest import ROOT, pool_at
 from tests.scripted import Raw, act, finish, last_text
 
@@ -62,9 +62,12 @@ def test_a_blocked_agent_gives_a_fallback(status, endpoint, tmp_path):
     assert (result.answer, result.fallback) == ("no idea", status == "blocked")
 
 
-def test_an_agent_whose_endpoint_fails_gives_no_answer(endpoint, tmp_path):
-    result, _ = run(endpoint, tmp_path, Raw(400, {"error": {"message": "no"}}))
-    assert (result.answer, result.fallback) == ("", True)
+def test_an_agent_whose_endpoint_fails_ends_the_run_and_goes_on_from_there(endpoint, tmp_path):
+    work = act("ExecuteCodeAction", code="print(1)"), Raw(401, {}), finish("1")
+    with pytest.raises(EndpointError, match="status 401"):
+        run(endpoint, tmp_path, *work)
+    assert resume(tmp_path / "run").answer == "1"
+    assert replay(tmp_path / "run").answer == "1"
 
 
 def test_replays_under_any_number_of_threads_have_the_same_content(endpoint, tmp_path):

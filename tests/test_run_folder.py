@@ -256,11 +256,13 @@ def test_a_folder_that_can_not_be_written_is_said(tmp_path):
 
 # ---- a fork of it --------------------------------------------------------------------------------
 
+KEPT = {"v": 1, "kept": True}  # no failure before it is asked again
+
 
 def test_a_fork_keeps_the_calls_of_the_rounds_before(run, tmp_path):
     rows = tape(run, "r1/main/a1", "r1/t1/s1", "r2/main/a1", "r10/main/a1")
     fork(run, create(tmp_path / "new"), 2, read_manifest(run))
-    assert list(read(tmp_path / "new" / "tape.jsonl")) == rows[:2]
+    assert list(read(tmp_path / "new" / "tape.jsonl")) == [*rows[:2], KEPT]
 
 
 def test_a_fork_keeps_what_was_learnt_about_the_endpoints(run, tmp_path):
@@ -304,12 +306,12 @@ def test_a_line_that_a_crash_tore_is_left_out_of_a_fork(torn, run, tmp_path):
     first, second = (run / "tape.jsonl").read_bytes().splitlines(keepends=True)
     (run / "tape.jsonl").write_bytes(first + torn.encode("latin-1") + b"\n" + second)
     fork(run, create(tmp_path / "new"), 9, read_manifest(run))
-    assert list(read(tmp_path / "new" / "tape.jsonl")) == rows
+    assert list(read(tmp_path / "new" / "tape.jsonl")) == [*rows, KEPT]
 
 
 def test_a_run_that_was_stopped_before_its_first_call_can_be_forked(run, tmp_path):
     fork(run, create(tmp_path / "new"), 1, read_manifest(run))
-    assert (tmp_path / "new" / "tape.jsonl").read_text() == ""
+    assert list(read(tmp_path / "new" / "tape.jsonl")) == [KEPT]
 
 
 def test_a_fork_that_can_not_be_written_is_said_and_taken_away(run, tmp_path):

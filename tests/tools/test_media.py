@@ -681,3 +681,11 @@ def test_no_damage_to_a_video_is_more_than_an_observation(suffix, tmp_path):
 def test_a_video_under_another_name_is_read(tmp_path):
     path = film(tmp_path / "a.mp4", "libx264").rename(tmp_path / "a.avi")
     assert len(list(frames.frames(path, 2, 0.0, None))) == 2
+
+
+@pytest.mark.parametrize("kind", ["BMP", "TIFF", "PPM", "TGA", "ICO", "JPEG2000", "WEBP", "GIF"])
+def test_a_picture_of_every_kind_is_taken(kind, tmp_path):
+    path = tmp_path / "a.bin"
+    Image.new("RGB", (64, 48), "navy").save(path, kind)
+    assert media.check([("image", path)]) == [("image", path)]
+    assert [p.image.mode for p in image.pictures(path)] == ["RGB"]
