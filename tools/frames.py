@@ -159,8 +159,13 @@ def _shown_at(stream: Any, frame: Any) -> float:
 
 
 def _unreadable(path: Path, error: Exception) -> ToolError:
+    import av
+
+    why = sound.unreadable(path, error)
+    if not isinstance(error, av.ArgumentError):  # what FFmpeg calls a frame over the limit
+        return why
     most = MAX_DECODED_BYTES // 4 // 1_000_000
-    return ToolError(say("tools/notes", "no_frames", why=sound.unreadable(path, error), most=most))
+    return ToolError(say("tools/notes", "no_frames", why=why, most=most))
 
 
 def _has_no_times(source: Any) -> bool:

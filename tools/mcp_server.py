@@ -6,24 +6,34 @@ answer are on the tape. It gets no key: the environment it sees is the few names
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import shlex
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextvars import Context
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, PydanticUserError, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PydanticUserError,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 
 from orchestra.prompts import fenced, say
 from orchestra.replay import Tape
-from orchestra.vocabulary import ConfigError
+from orchestra.vocabulary import ConfigError, Task
 from tools import Environment, Tool, ToolError
 from tools.own import CAPABILITY, recorded
 
 TIMEOUT_S = 60.0  # for an answer
 START_S = 30.0
+MAX_PAGES = 100  # of a list of tools
 TYPES: Mapping[str, Any] = {
     "string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict,
 }  # fmt: skip
@@ -38,14 +48,16 @@ class Server:
         self._running = contextlib.ExitStack()
         self._client: Any = None
 
-    def ask(self, method: str, *arguments: Any) -> Any:
+    def ask(self, method: str, *arguments: Any, **named: Any) -> Any:
         """One question, from any thread. Raises ConfigError; MCPError and ValidationError for an
         error and for what is no answer.
         """
         with self._starting:
             if self._client is None:
                 self._start()
-        return self._portal.call(getattr(self._client, method), *arguments)
+        return self._portal.call(
+            functools.partial(getattr(self._client, method), *arguments, **named)
+        )
 
     def _start(self) -> None:
         try:
@@ -105,15 +117,52 @@ def serving(command: str, tape: Tape) -> Iterator[list[Tool]]:
 def _list(server: Server) -> list[dict[str, Any]]:
     from mcp import MCPError
 
-    try:
-        offered = server.ask("list_tools").tools
-    except (MCPError, ValidationError) as error:
-        why = " ".join(str(error).split())[:200]
-        raise ConfigError(f"--mcp {server.command}: does not list its tools ({why})") from None
-    return [
-        {"name": t.name, "description": t.description or t.name, "schema": t.input_schema}
-        for t in offered
-    ]
+    untold = f"--mcp {server.command}: does not list its tools"
+    rows: list[dict[str, Any]] = []
+    cursor: str | None = None
+    for _ in range(MAX_PAGES):
+        try:
+            page = server.ask("list_tools", cursor=cursor)
+        except (MCPError, ValidationError) as error:
+            raise ConfigError(f"{untold} ({' '.join(str(error).split())[:200]})") from None
+        rows += [
+            {"name": t.name, "description": t.description or t.name, "schema": t.input_schema}
+            for t in page.tools
+        ]
+        cursor = page.next_cursor
+        if cursor is None:
+            return rows
+    raise ConfigError(f"{untold} (there are more than {MAX_PAGES} pages of them)")
+
+
+class _Parameters(BaseModel):
+    """What a tool takes. Its fields are numbered, and the server's names, any that JSON has, are
+    their aliases: no name is one that pydantic or Python keeps for itself.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def by_name(cls, given: Any, validate: Callable[[Any], Any]) -> Any:
+        read = validate(given)
+        return _Named({f.alias: getattr(read, n) for n, f in cls.model_fields.items()})
+
+
+class _Named:
+    """Attributes of any name."""
+
+    def __init__(self, values: dict[str | None, Any]) -> None:
+        self.values = values
+
+    def __getattribute__(self, name: str) -> Any:
+        return object.__getattribute__(self, "values")[name]
+
+
+class _Offered(Tool):
+    def schema(self, task: Task) -> dict[str, Any]:
+        fields = self.parameters.model_fields.values()
+        return super().schema(task) | {"required": [f.alias for f in fields if f.is_required()]}
 
 
 def _tool(row: dict[str, Any], server: Server) -> Tool:
@@ -123,13 +172,13 @@ def _tool(row: dict[str, Any], server: Server) -> Tool:
 
     try:
         fields = _fields(row["schema"])
-        model = create_model(row["name"], __config__=ConfigDict(extra="ignore"), **fields)
+        model = create_model(row["name"], __base__=_Parameters, **fields)
     except (TypeError, AttributeError, ValueError, NameError, PydanticUserError) as error:
         why = " ".join(str(error).split())[:200]
         tool = f"--mcp {server.command}: the tool {row['name']}"
         raise ConfigError(f"{tool} has parameters that are no JSON schema ({why})") from None
     description = " ".join(str(row["description"]).split())
-    return Tool(row["name"], frozenset({CAPABILITY}), description, model, call)
+    return _Offered(row["name"], frozenset({CAPABILITY}), description, model, call)
 
 
 def _fields(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,18 +187,16 @@ def _fields(schema: Mapping[str, Any]) -> dict[str, Any]:
     """
     required = schema.get("required", [])
     fields: dict[str, Any] = {}
-    for name, about in schema.get("properties", {}).items():
-        if name.startswith("_"):
-            continue  # no parameter of ours can be called so
+    for n, (name, about) in enumerate(schema.get("properties", {}).items()):
         about = about if isinstance(about, dict) else {}
         one_of, kind = about.get("enum"), TYPES.get(str(about.get("type")), Any)
         if one_of and not any(isinstance(value, list | dict) for value in one_of):
             kind = Literal[tuple(one_of)]
         meaning = str(about.get("description") or about.get("title") or "")
         default = ... if name in required else about.get("default")
-        fields[name] = (
+        fields[f"p{n}"] = (
             kind if name in required else kind | None,
-            Field(default, description=meaning),
+            Field(default, alias=name, description=meaning),
         )
     return fields
 

@@ -29,10 +29,11 @@ from pydantic import PydanticUserError
 
 from orchestra.prompts import fenced, say
 from orchestra.replay import Tape
-from orchestra.vocabulary import CAPABILITIES, ConfigError, Task
+from orchestra.vocabulary import CAPABILITIES, ConfigError, EndOfRun, Task
 from tools import Environment, Tool, ToolError, all_tools, tool
 
 CAPABILITY = "txt"  # psi(g) of a tool that does not say
+BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 @contextlib.contextmanager
@@ -62,7 +63,9 @@ def from_file(spec: str) -> Tool:
     path, _, name = spec.rpartition(":")
     flag = f"--tools {spec}"
     file = Path(path)
-    if not path or not file.is_file():
+    if not path or Path(spec).is_file():
+        raise ConfigError(f"{flag}: needs FILE.py:FUNCTION; add :FUNCTION, the name of the tool")
+    if not file.is_file():
         raise ConfigError(f"{flag}: needs FILE.py:FUNCTION, and there is no file {path!r}")
     function = getattr(_loaded(file, flag), name, None)
     if isinstance(function, Tool):
@@ -84,7 +87,9 @@ def _loaded(file: Path, flag: str) -> ModuleType:
         sys.path.append(folder)  # last: it hides no module of ours
     try:
         found.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # the user's own code: whatever it raises
+    except (EndOfRun, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # the user's own code: whatever it raises
         raise ConfigError(f"{flag}: can not be loaded ({_told(error)})") from None
     return module
 
@@ -104,8 +109,12 @@ def from_function(function: Callable[..., Any], flag: str = "tool") -> Tool:
         raise ConfigError(f"{flag}: needs a docstring: it is all that a model learns of the tool")
     if untyped := [p.name for p in parameters if p.name not in hints]:
         raise ConfigError(f"{flag}: the parameter {untyped[0]!r} needs a type")
-    if not (parameters and hints[parameters[0].name] is Environment):
+    if parameters and hints[parameters[0].name] is Environment:
+        del parameters[0]
+    else:
         function = _on_the_tape(function, parameters)
+    if unnamed := [p.name for p in parameters if p.kind not in BY_NAME]:
+        raise ConfigError(f"{flag}: the parameter {unnamed[0]!r} can not be given by its name")
     try:
         made = tool(function.__name__, CAPABILITY)(function)
         made.schema(Task("?"))
@@ -113,6 +122,8 @@ def from_function(function: Callable[..., Any], flag: str = "tool") -> Tool:
         raise ConfigError(
             f"{flag}: a parameter can not be told to a model ({_told(error)})"
         ) from None
+    if lost := [p.name for p in parameters if p.name not in made.parameters.model_fields]:
+        raise ConfigError(f"{flag}: a parameter can not be called {lost[0]!r}; rename it")
     return made
 
 
@@ -120,10 +131,11 @@ def _on_the_tape(
     function: Callable[..., Any], parameters: Sequence[inspect.Parameter]
 ) -> Callable[..., str]:
     @functools.wraps(function)
-    def call(env: Environment, **arguments: Any) -> str:
+    def call(env: Environment, /, **arguments: Any) -> str:
         return recorded(env, function.__name__, arguments, lambda: function(**arguments))
 
-    first = inspect.Parameter("env", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    unlike = "_".join(["env", *(p.name for p in parameters)])  # any name of theirs
+    first = inspect.Parameter(unlike, inspect.Parameter.POSITIONAL_ONLY)
     call.__signature__ = inspect.Signature([first, *parameters])  # type: ignore[attr-defined]
     return call
 
@@ -136,19 +148,27 @@ def recorded(env: Environment, name: str, arguments: dict[str, Any], run: Callab
     def attempt() -> str:
         try:
             value = run()
-        except ToolError:
+            return value if isinstance(value, str) else repr(value)
+        except (ToolError, EndOfRun, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:
-            reason = fenced(f"{type(error).__name__}: {error}")
+        except BaseException as error:
+            reason = fenced(f"{type(error).__name__}: {_words(error)}")
             raise ToolError(say("tools/notes", "own_failed", tool=name, reason=reason)) from None
-        return value if isinstance(value, str) else repr(value)
 
     return fenced(env.local(f"tool:{name}", arguments, attempt))
 
 
 def _told(error: BaseException) -> str:
-    said = " ".join(str(error).split())[:200]
+    said = " ".join(_words(error).split())[:200]
     return f"{type(error).__name__}: {said}"
+
+
+def _words(error: BaseException) -> str:
+    """The text of an error whose class can be the user's own."""
+    try:
+        return str(error)
+    except Exception as other:  # as whatever its __str__ does
+        return f"(its text can not be told: {type(other).__name__})"
 
 
 assert CAPABILITY in CAPABILITIES

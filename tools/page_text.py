@@ -19,8 +19,18 @@ MARKS = {
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",
 }
-BROWSERS = {"ascii": "cp1252", "iso8859-1": "cp1252"}  # what is meant where these are written
-NO_CHARSETS = ("punycode", "idna", "unicode-escape", "raw-unicode-escape")
+HIDDEN = re.compile(
+    rb"<!--(?:-?>|.*?(?:-->|\Z))|<(script|style)\b.*?(?:</\1|\Z)", re.IGNORECASE | re.DOTALL
+)  # where a META is none
+LABELS = {  # what is meant where these are written: encoding.spec.whatwg.org, names and labels
+    **dict.fromkeys(("ascii", "iso8859-1"), "cp1252"), "iso8859-9": "cp1254",
+    **dict.fromkeys(("tis-620", "iso8859-11"), "cp874"), "big5": "big5hkscs",
+    **dict.fromkeys(("gb2312", "gbk", "x-gbk"), "gb18030"),
+    **dict.fromkeys(("euc_kr", "windows-949"), "cp949"),
+    **dict.fromkeys(("shift_jis", "x-sjis", "windows-31j"), "cp932"),
+}  # fmt: skip
+NO_CHARSETS = ("punycode", "idna", "unicode-escape", "raw-unicode-escape", "utf-7")
+HIGH = bytes(range(0x80, 0x100))
 CUT, LOCKED = 3, 4  # only its beginning was read; it opens with a password only
 
 
@@ -42,7 +52,7 @@ def pdf_text(body: bytes) -> tuple[str, bool]:
 def html_text(body: bytes) -> str:
     import trafilatura
 
-    named = META.search(body[:META_BYTES])
+    named = META.search(HIDDEN.sub(b"", body[:META_BYTES]))
     text = decoded(body, sys.argv[2] or (named[1].decode("ascii") if named else ""))
     page = text if text and "<" in text else body  # it is guessed what none says, or says wrongly
     found = trafilatura.extract(
@@ -78,10 +88,25 @@ def decoded(body: bytes, charset: str) -> str | None:
         if body.startswith(mark):
             return body[len(mark) :].decode(name, "replace")
     try:
-        name = codecs.lookup(charset).name
-        return None if name in NO_CHARSETS else body.decode(BROWSERS.get(name, name), "replace")
+        name = codecs.lookup(LABELS.get(charset.lower(), charset)).name
+        name = LABELS.get(name, name)
+        if name in NO_CHARSETS:
+            return None
+        return _utf8_after_all(body, name) or body.decode(name, "replace")
     except (LookupError, ValueError):  # no charset that there is, or none for this
         return None
+
+
+def _utf8_after_all(body: bytes, charset: str) -> str:
+    """The text, where a charset of one byte a character is named and it is UTF-8: by chance, none
+    of some length is. Else "".
+    """
+    if body.isascii() or len(HIGH.decode(charset, "replace")) < len(HIGH):
+        return ""
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError:
+        return ""
 
 
 def main() -> None:

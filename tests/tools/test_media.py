@@ -600,6 +600,14 @@ def test_a_video_of_huge_frames_is_not_decoded(tmp_path, monkeypatch):
         list(frames.frames(path, 1, 0, None))
 
 
+def test_of_a_damaged_video_nothing_is_said_of_its_size(tmp_path):
+    path = film(tmp_path / "a.mp4", "libx264")
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(ToolError, match="can not be read: ") as error:
+        list(frames.frames(path, 1, 0, None))
+    assert "pixels" not in str(error.value)
+
+
 def test_a_large_frame_keeps_its_sides(tmp_path):
     path = tmp_path / "a.mkv"
     with av.open(str(path), "w") as target:

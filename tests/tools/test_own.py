@@ -14,7 +14,7 @@ import orchestra_min
 from orchestra.replay import Tape
 from orchestra.run_folder import Options
 from orchestra.trust import Named
-from orchestra.vocabulary import ConfigError, Task
+from orchestra.vocabulary import ConfigError, ModelMistake, Task
 from tests.conftest import pool_at
 from tests.scripted import act, complete, delegate, finish, is_main, last_text
 from tools import ToolError
@@ -66,6 +66,18 @@ def odd(day: object.__class__.__call__) -> str:
     """A tool."""
 
 
+def unnamed(day: str, /) -> str:
+    """A tool."""
+
+
+def many(*days: str) -> str:
+    """A tool."""
+
+
+def taken(model_config: str) -> str:
+    """A tool."""
+
+
 async def later(day: str) -> str:
     """A tool."""
 
@@ -78,6 +90,42 @@ def quits(day: str) -> str:
 def half(day: str) -> str:
     """A tool."""
     return "a half \ud800 character"
+
+
+def named_so(env: str = "ours") -> str:
+    """A tool."""
+    return f"it is {env}"
+
+
+class Unprintable(Exception):
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+    __str__ = __repr__
+
+
+def unprintable(day: str) -> object:
+    """A tool."""
+    return Unprintable()
+
+
+def too_deep(day: str) -> list:
+    """A tool."""
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    return deep
+
+
+def unsaid(day: str) -> str:
+    """A tool."""
+    raise Unprintable
+
+
+def cancelled(day: str) -> str:
+    """A tool."""
+    import asyncio
+    raise asyncio.CancelledError("no more")
 
 
 def beside(day: str) -> str:
@@ -168,10 +216,12 @@ def test_an_error_of_a_user_s_function_is_an_observation(file, endpoint, tmp_pat
 
 
 @pytest.mark.parametrize(("spec", "words"), [
-    ("{file}:nothing", "has no function 'nothing'"), ("{file}", "needs FILE.py:FUNCTION"), ("/none.py:f", "there is no file"),
+    ("{file}:nothing", "has no function 'nothing'"), ("{file}", "add :FUNCTION"), ("none.py", "add :FUNCTION"), ("/none.py:f", "there is no file '/none.py'"),
     ("{file}:untyped", "the parameter 'day' needs a type"), ("{file}:silent", "needs a docstring"),
     ("{file}:unknown", "an annotation can not be resolved"), ("{file}:hidden", "can not be told to a model"),
     ("{file}:odd", "can not be told to a model"), ("{file}:later", "is an async function"),
+    ("{file}:unnamed", "the parameter 'day' can not be given by its name"), ("{file}:many", "the parameter 'days' can not be given by its name"),
+    ("{file}:taken", "can not be called 'model_config'"),
 ])  # fmt: skip
 def test_a_tool_that_can_not_be_used_is_told_before_anything_is_paid(spec, words, file):
     with pytest.raises(ConfigError, match=words):
@@ -180,6 +230,8 @@ def test_a_tool_that_can_not_be_used_is_told_before_anything_is_paid(spec, words
 
 @pytest.mark.parametrize(("name", "words"), [
     ("quits", "SystemExit: no more"), ("half", "a half \ufffd character"), ("beside", "Monday to 17, 12"),
+    ("named_so", "it is ours"), ("unprintable", "RuntimeError: no repr"), ("too_deep", "RecursionError: "),
+    ("unsaid", "Unprintable: (its text can not be told: RuntimeError)"), ("cancelled", "CancelledError: no more"),
 ])  # fmt: skip
 def test_whatever_a_tool_of_the_user_does_is_an_observation(name, words, file, endpoint, tmp_path):
     mine = (f"{file}:{name}",)
@@ -277,6 +329,54 @@ def test_a_schema_that_is_none_is_told_before_anything_is_paid(schema, look):
 def test_a_parameter_may_be_one_of_some_lists(look):
     with look({"type": "object", "properties": {"a": {"enum": [[1], {"b": 1}]}}}) as tool:
         assert tool.schema(Task("?"))["properties"] == {"a": {}}
+
+
+ODD_NAMES = ["model_config", "model_validate", "_a", "__class__", "from-date", "env", "schema", ""]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_parameter_of_an_mcp_server_may_have_any_name(name, look):
+    env = SimpleNamespace(local=lambda kind, arguments, function: json.dumps(arguments))
+    properties = {name: {"type": "string"}, "b": {"type": "string"}}
+    with look({"type": "object", "properties": properties, "required": [name]}) as tool:
+        told = tool.schema(Task("?"))
+        assert list(told["properties"]) == [name, "b"] and told["required"] == [name]
+        assert json.dumps({name: "x"}) in tool(env, {name: "x"})
+        with pytest.raises(ModelMistake, match=f"{name or 'params'}: Field required"):
+            tool(env, {"b": "x"})
+
+
+PAGES = """
+from mcp.server.lowlevel import Server
+from mcp.types import ListToolsResult, Tool
+import anyio, sys
+from mcp.server.stdio import stdio_server
+
+async def page(context, asked):
+    n = int(asked.cursor or 0) if asked else 0
+    tool = Tool(name=f"tool_{n}", input_schema={"type": "object"})
+    return ListToolsResult(tools=[tool], next_cursor=str(n + 1) if n + 1 < int(sys.argv[1]) else None)
+
+async def main():
+    server = Server("pages", on_list_tools=page)
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+anyio.run(main)
+"""
+
+
+def test_a_list_of_tools_is_read_to_its_last_page(tmp_path, monkeypatch):
+    pytest.importorskip("mcp")
+    (tmp_path / "pages.py").write_text(PAGES)
+    command = f"{sys.executable} {tmp_path / 'pages.py'} 3"
+    with contextlib.closing(Tape(tmp_path / "tape.jsonl", "record")) as tape:
+        with own_tools([], [command], tape) as found:
+            assert list(found) == ["tool_0", "tool_1", "tool_2"]
+    monkeypatch.setattr("tools.mcp_server.MAX_PAGES", 2)
+    with contextlib.closing(Tape(tmp_path / "other.jsonl", "record")) as tape:
+        with pytest.raises(ConfigError, match="more than 2 pages"), own_tools([], [command], tape):
+            pass
 
 
 def test_an_error_of_an_mcp_server_is_quoted(look):

@@ -214,6 +214,14 @@ HTML_CHARSETS = [
     ("iso-8859-2", POLISH, "text/html", "iso-8859-2"),
     ("cp1252", "“Salt” costs four crowns – a pound", "text/html; charset=latin1", ""),
     ("utf-8", POLISH, "text/html; charset=unicode_escape", "utf-16"),  # neither is
+    ("gb18030", "中文文本，这是一个很长的句子。鎔喆", "text/html", "gb2312"),  # means more
+    ("cp949", "한국어 텍스트입니다. 똠방각하 펲시콜라.", "text/html", "ks_c_5601-1987"),
+    ("cp932", JAPANESE + "①髙", "text/html", "Shift_JIS"),
+    ("cp932", JAPANESE + "①髙", "text/html; charset=windows-31j", ""),
+    ("cp1254", "ışğ “Salt” costs four crowns", "text/html", "iso-8859-9"),
+    ("cp1252", "“Salt” costs four crowns – a pound", "text/html", "us-ascii"),
+    ("utf-8", POLISH, "text/html; charset=iso-8859-1", "utf-8"),  # the header is a server's habit
+    ("utf-8", POLISH, "text/html; charset=utf-7", ""),
 ]
 
 
@@ -223,6 +231,17 @@ def test_a_page_is_read_in_the_charset_that_its_header_names(charset, words, kin
     html = f"<html><head><meta charset='{meta}'></head><body><p>{words}</p></body></html>"
     with hostile.serving({"/": hostile.page(html.encode(charset), kind)}) as server:
         assert visit.page_text(server.url + "/", (server.host,)).strip() == words
+
+
+@pytest.mark.parametrize("hidden", [
+    "<!-- {} -->", "<!--><script>x = '{}'</script>", "<STYLE>/* {} */</STYLE>", "<script>'<!--'</script><!-- {} --->",
+])  # fmt: skip
+def test_a_charset_in_a_comment_or_a_script_is_none(hidden, no_keys):
+    pytest.importorskip("trafilatura")
+    head = hidden.format('<meta charset="koi8-r">') + "<meta charset='iso-8859-2'>"
+    html = f"<html><head>{head}</head><body><p>{POLISH}</p></body></html>".encode("iso-8859-2")
+    with hostile.serving({"/": hostile.page(html, "text/html")}) as server:
+        assert visit.page_text(server.url + "/", (server.host,)).strip() == POLISH
 
 
 @pytest.mark.parametrize(
