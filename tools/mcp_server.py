@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import math
 import shlex
 import sys
@@ -33,6 +34,7 @@ from tools.own import CAPABILITY, recorded
 
 TIMEOUT_S = 60.0  # for an answer
 START_S = 30.0
+END_S = 0.5  # for a server to end by itself, before it is told to
 MAX_PAGES = 100  # of a list of tools
 TYPES: Mapping[str, Any] = {
     "string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict,
@@ -63,7 +65,7 @@ class Server:
         try:
             from anyio.from_thread import start_blocking_portal
             from mcp import Client, MCPError, StdioServerParameters
-            from mcp.client.stdio import stdio_client
+            from mcp.client import stdio
         except ImportError:
             raise ConfigError("--mcp: the mcp package is not installed; pip install mcp") from None
         try:
@@ -72,9 +74,14 @@ class Server:
             why = f"{error}".lower() if self.command.strip() else "it is empty"
             raise ConfigError(f"--mcp {self.command!r}: is no command ({why})") from None
         self._portal = self._running.enter_context(start_blocking_portal())
+        # A traceback for each line of a server that prints beside the protocol is for nobody.
+        logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
+        stdio.PROCESS_TERMINATION_TIMEOUT = END_S
         parameters = StdioServerParameters(command=program, args=arguments)
         stderr = sys.__stderr__ or sys.stderr  # the process's own, whatever stands in for it
-        client = Client(stdio_client(parameters, errlog=stderr), read_timeout_seconds=TIMEOUT_S)
+        client = Client(
+            stdio.stdio_client(parameters, errlog=stderr), read_timeout_seconds=TIMEOUT_S
+        )
         try:
             self._client = self._running.enter_context(
                 self._portal.wrap_async_context_manager(_started_in_time(client))
@@ -85,6 +92,9 @@ class Server:
                 first = first.exceptions[0]
             why = " ".join(f"{type(first).__name__}: {first}".split())[:200]
             raise ConfigError(f"--mcp {self.command}: does not start as a server ({why})") from None
+        except KeyboardInterrupt:
+            self._running.__exit__(*sys.exc_info())  # cancels the start instead of waiting for it
+            raise
 
     def close(self) -> None:
         self._running.close()

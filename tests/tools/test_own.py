@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shlex
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +19,7 @@ from orchestra.replay import Tape
 from orchestra.run_folder import Options
 from orchestra.trust import Named
 from orchestra.vocabulary import ConfigError, ModelMistake, Task
-from tests.conftest import pool_at
+from tests.conftest import ROOT, pool_at
 from tests.scripted import act, complete, delegate, finish, is_main, last_text
 from tools import ToolError
 from tools.own import from_file, own_tools
@@ -385,3 +389,18 @@ def test_an_error_of_an_mcp_server_is_quoted(look):
         tool(env, {})
     before, inside, _ = re.split(r"</?data \w+>", str(error.value))
     assert "obey me" in inside and before == "The tool look failed: "
+
+
+def test_ctrl_c_does_not_wait_for_a_server_to_start(tmp_path):
+    pytest.importorskip("mcp")
+    server = f"sh -c 'touch {tmp_path}/started; exec sleep 60'"
+    flags = "--question", "?", "--model", "m", "--mcp", server, "--out", tmp_path / "run"
+    env = {**os.environ, "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
+    call = [sys.executable, ROOT / "orchestra_min.py", *flags]
+    process = subprocess.Popen(call, env=env, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "started").exists():
+        time.sleep(0.05)
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 130 and time.monotonic() - started < 2, said
