@@ -6,7 +6,6 @@ What a crash or a full disk tore stays a line of its own, which reading leaves o
 from __future__ import annotations
 
 import errno
-import io
 import json
 import logging
 import os
@@ -14,8 +13,6 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import jsonlines
 
 Row = dict[str, Any]
 
@@ -37,10 +34,7 @@ class Appender:
 
     def append(self, row: Row) -> None:
         """Write one line; it outlives this process. Raises OSError (a full disk, a closed file)."""
-        buffer = io.BytesIO(b"\n" if self._torn else b"")
-        buffer.seek(0, io.SEEK_END)
-        jsonlines.Writer(buffer, dumps=self._dumps).write(row)
-        line = buffer.getvalue()
+        line = (b"\n" if self._torn else b"") + self._dumps(row).encode() + b"\n"
         self._torn = os.write(self._fd, line) < len(line)
         if self._torn:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -57,6 +51,8 @@ def read(path: Path) -> Iterator[Row]:
     """
     if not path.exists():
         return
+    import jsonlines  # a fiftieth of a second to load, and a new run reads nothing
+
     damaged = 0
     with jsonlines.Reader(path.read_bytes().split(b"\n"), loads=json.loads) as reader:
         while True:
