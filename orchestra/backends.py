@@ -20,7 +20,7 @@ from orchestra.money import DEFAULT_OUTPUT_TOKENS, Purse
 from orchestra.prompts import say
 from orchestra.replay import Tape
 from orchestra.replies import NoAnswer, Reply, billed, parsed, read
-from orchestra.secrets import scrub, scrub_url
+from orchestra.secrets import key_problem, scrub, scrub_url
 from orchestra.vocabulary import Backend, ConfigError, EndpointError
 
 TIMEOUT_S = 120.0
@@ -181,9 +181,8 @@ class Chat:
 
     def _client(self, backend: Backend) -> openai.OpenAI:
         key = os.environ.get(backend.api_key_env, "") if backend.api_key_env else ""
-        if not (key.isascii() and key.isprintable()):  # no header takes it, and errors quote it
-            odd = "holds a line break or a character that is not ASCII, as no key does"
-            raise ConfigError(f"{backend.api_key_env}: {odd}; set it again")
+        if problem := key_problem(key):
+            raise ConfigError(f"{backend.api_key_env}: {problem}")
         return client(backend.base_url, key or NO_KEY, self.timeout_s)
 
     def _post(

@@ -53,6 +53,9 @@ def run(
         except EndpointError as error:
             outcomes[method] = error
 
+    def finished() -> dict[str, Outcome]:
+        return {m: outcomes[m] for m in methods if m in outcomes}
+
     try:
         if side_by_side:
             _together(methods, alone, cancelled)
@@ -60,11 +63,10 @@ def run(
             for method in methods:
                 alone(method)
     except KeyboardInterrupt:
-        raise Interrupted({m: outcomes[m] for m in methods if m in outcomes}) from None
+        raise Interrupted(finished()) from None
     except ConfigError as error:
-        finished = {m: outcomes[m] for m in methods if m in outcomes}
-        raise Misconfigured(error, finished) from None
-    return {m: outcomes[m] for m in methods}
+        raise Misconfigured(error, finished()) from None
+    return finished()
 
 
 def _together(

@@ -71,16 +71,11 @@ def _kinds(path: Path) -> set[str]:
     """What a file is by its content: image, audio, video (with or without sound)."""
     from PIL import Image
 
-    with contextlib.suppress(ImportError):  # without it HEIC is no picture
-        from pillow_heif import register_heif_opener
-
-        register_heif_opener()
-    Image.init()
     try:
         # A warning about odd tags is not for the user.
         with (
             warnings.catch_warnings(action="ignore"),
-            Image.open(path, formats=[p for p in PICTURES if p in Image.OPEN]) as picture,
+            Image.open(path, formats=picture_formats()) as picture,
         ):
             picture.verify()
         return {"image"}
@@ -88,6 +83,18 @@ def _kinds(path: Path) -> set[str]:
         return set()
     except DAMAGED:
         return {kind for kind in ("audio", "video") if _decodes(path, kind)}
+
+
+def picture_formats() -> list[str]:
+    """Those of PICTURES that can be read here: no other parser of Pillow's sees a file."""
+    from PIL import Image
+
+    with contextlib.suppress(ImportError):  # without it HEIC is no picture
+        from pillow_heif import register_heif_opener
+
+        register_heif_opener()
+    Image.init()
+    return [name for name in PICTURES if name in Image.OPEN]
 
 
 def _decodes(path: Path, kind: str) -> bool:

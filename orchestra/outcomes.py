@@ -24,7 +24,7 @@ Entry = dict[str, Any]
 def holds_paid(path: Path) -> bool:
     """Whether anything on this tape may have been paid for, and is worth keeping."""
     asked = (e for e in lines.read(path) if "call" in e and e["request"]["method"] != "GET")
-    return any(answered(e) or in_vain(e) or _successful(e) for e in asked)
+    return any("result" in e or _successful(e) or in_vain(e) for e in asked)
 
 
 def built_on(entries: Sequence[Entry]) -> set[int]:

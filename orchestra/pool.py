@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from orchestra.secrets import key_problem
 from orchestra.vocabulary import Backend, ConfigError, SubTask
 from orchestra.workers import Worker
 
@@ -96,9 +97,8 @@ def _check_key(b: Backend, key: str) -> None:
     where = f"backend {b.name}: the environment variable {b.api_key_env}"
     if not key:
         raise ConfigError(f"{where} is not set; set it to your key")
-    if not (key.isascii() and key.isprintable()):  # no header takes it
-        odd = "holds a line break or a character that is not ASCII, as no key does"
-        raise ConfigError(f"{where} {odd}; set it again")
+    if problem := key_problem(key):
+        raise ConfigError(f"{where} {problem}")
 
 
 def check_prices(backends: Sequence[Backend], budget_usd: float | None) -> None:

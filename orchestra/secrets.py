@@ -95,6 +95,15 @@ def scrub_url(url: str) -> str:
     return QUERY.sub(r"\1<SECRET>", scrub(url))
 
 
+def key_problem(key: str) -> str:
+    """What keeps a value from being a key, "" if nothing: no header takes it, and errors quote it.
+    Never repeats it.
+    """
+    if key.isascii() and key.isprintable():
+        return ""
+    return "holds a line break or a character that is not ASCII, as no key does; set it again"
+
+
 def url_problem(url: str) -> str:
     """What keeps an address from being an endpoint's, "" if nothing. Never repeats a secret."""
     wanted = "needs http(s)://host/v1"

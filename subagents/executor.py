@@ -15,11 +15,8 @@ Run = Callable[[SubTask, Environment, Mapping[str, Tool], Call, int, OnStep], Re
 SEARCH, VISIT = "GoogleSearchAction", "ExtractUrlContentAction"
 CODE = "ExecuteCodeAction"
 OBSERVATION_CHARS = 8000
-STOPPED = (
-    EndpointError,
-    BudgetExceeded,
-    ConfigError,
-)  # end one sub-task, with the reason in its Result
+# What ends one sub-task, with the reason in its Result.
+STOPPED = EndpointError, BudgetExceeded, ConfigError
 
 
 def capped(text: str) -> str:

@@ -47,7 +47,8 @@ def prepare(folder: Path) -> None:
 
 
 def begin(folder: Path, step: int, done: Sequence[str], run: Callable[[str], object]) -> None:
-    """Before command `step`, which comes after those of `done`: the folder as they left it.
+    """Before command `step`, which comes after those of `done`: the folder as they left it, or none
+    yet for `run`, which prepares it.
 
     Where it began before and was ended by a kill or an interrupt, it may have changed half of what
     it changes: the folder is made anew, and `run` runs what was done in it again.
@@ -59,7 +60,6 @@ def begin(folder: Path, step: int, done: Sequence[str], run: Callable[[str], obj
                 subprocess.run([*tidy, "--", folder], capture_output=True, check=False)
             for command in done:
                 run(command)
-        prepare(folder)
         note.parent.mkdir(parents=True, exist_ok=True)
         note.touch()
     except OSError as error:

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from orchestra.media import DAMAGED, PICTURES
+from orchestra.media import DAMAGED, picture_formats
 from orchestra.prompts import fenced, render, say
 from tools import Environment, ImageFile, ToolError, pixels, reading, tool
 
@@ -148,14 +148,8 @@ def _opened(path: Path) -> Iterator[Image.Image]:
     """The picture file; whatever shows it to be damaged while it is open is a ToolError."""
     from PIL import Image
 
-    with contextlib.suppress(ImportError):  # without it HEIC can not be read
-        from pillow_heif import register_heif_opener
-
-        register_heif_opener()
-    Image.init()
-    formats = [name for name in PICTURES if name in Image.OPEN]  # no other parser sees the file
     try:
-        with Image.open(path, formats=formats) as file:
+        with Image.open(path, formats=picture_formats()) as file:
             yield file
     except (*DAMAGED, Image.DecompressionBombError) as error:
         reason = str(error).replace(str(path), path.name)
