@@ -9,7 +9,6 @@ over for the one before it.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import shutil
@@ -24,6 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
+from orchestra.media import sha256_of
 from orchestra.vocabulary import ConfigError
 from training import ranks
 
@@ -83,7 +83,7 @@ def _write(home: Path, name: str, state: dict[str, Any]) -> None:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
-        (part / "sha256").write_text(_checksum(part), encoding="utf-8")
+        (part / "sha256").write_text(sha256_of(part / "state.pt"), encoding="utf-8")
         _flush(part)
     except (OSError, RuntimeError) as error:  # torch makes the one into the other
         shutil.rmtree(part, ignore_errors=True)
@@ -98,14 +98,9 @@ def _write(home: Path, name: str, state: dict[str, Any]) -> None:
         shutil.rmtree(old)
 
 
-def _checksum(folder: Path) -> str:
-    with (folder / "state.pt").open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _whole(folder: Path) -> bool:
     try:
-        return (folder / "sha256").read_text(encoding="utf-8") == _checksum(folder)
+        return (folder / "sha256").read_text(encoding="utf-8") == sha256_of(folder / "state.pt")
     except (OSError, UnicodeDecodeError):
         return False
 
