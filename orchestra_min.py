@@ -13,10 +13,12 @@ As a library:
 
 from __future__ import annotations
 
+import gc
 import signal
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing to keep yet: end at once
+    gc.disable()  # what is imported stays: to look through it takes a tenth of the start
     from orchestra.command_line import parse
 
     ARGUMENTS = parse()  # --help and usage errors answer before the heavy imports
@@ -24,25 +26,13 @@ if __name__ == "__main__":
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orchestrators
-from orchestra import (
-    comparison,
-    console,
-    pool_file,
-    repository,
-    run_folder,
-    secrets,
-    trajectory,
-    trust,
-)
-from orchestra import media as media_files
-from orchestra import pool as pools
+from orchestra import comparison, console, openings, run_folder, trajectory
 from orchestra.backends import Chat
 from orchestra.log import Log
 from orchestra.main_agent import MainAgent
@@ -55,6 +45,7 @@ from orchestra.run_folder import Manifest, Options
 from orchestra.schedule import Graph, refine, waiting
 from orchestra.trajectory import Listener, Recorder, Trajectory
 from orchestra.trust import Named
+from orchestra.turns import long_turns
 from orchestra.vocabulary import (
     BudgetExceeded,
     Complete,
@@ -67,7 +58,6 @@ from orchestra.vocabulary import (
     ModelMistake,
     Result,
     State,
-    Task,
 )
 from subagents import SubAgents
 from tools import Environment, Tool, all_tools, engines, tools_for
@@ -202,38 +192,9 @@ def orchestrate(
     before anything is paid, EndpointError when the main agent's endpoint fails, TapeWriteError when
     the disk is full; the folder then holds all that was paid for.
     """
-    options = options or Options()
-    options = replace(options, tools=trust.absolute(options.tools))
-    pool = pool or pool_file.from_environment(None)
-    pools.check(pool, options.budget_usd)
-    question = _clean(question, options)
-    if workdir:
-        repository.check(Path(workdir), bool(media))
-    files = media_files.check([(modality, Path(path)) for modality, path in media])
-    folder = Path(out) if out else run_folder.default_path()
-    was_there = folder.exists()
-    run_folder.create(folder)
-    with run_folder.locked(folder), run_folder.removed_if_unused(folder, was_there):
-        task = Task(question, media_files.copy_into(folder, files))
-        engines.check(task, pool)
-        if workdir:
-            repository.copy_into(folder, Path(workdir))
-        manifest = Manifest(task, pool, options)
-        run_folder.write_manifest(folder, manifest)
-        trust.claim(folder)
+    with openings.new(question, media, pool, options, out, workdir) as (folder, manifest):
+        engines.check(manifest.task, manifest.pool)
         return _run(folder, manifest, "record", None, listeners, cancelled)
-
-
-def _clean(question: str, options: Options) -> str:
-    """The question without half characters, which no wire takes, and without a secret of the
-    environment. Raises ConfigError for an empty one, and for a key that no file could leave out.
-    """
-    if not question.strip():
-        raise ConfigError("the question is empty")
-    secrets.look_up()
-    if any("<SECRET>" in secrets.scrub(command) for command in options.mcp):
-        raise ConfigError('--mcp: holds a key; name an environment variable in it, as "$MY_KEY"')
-    return secrets.scrub(question.encode("utf-8", "replace").decode())
 
 
 def compare(
@@ -252,20 +213,15 @@ def compare(
     whose endpoint fails, fails alone. Raises as `orchestrate` does otherwise; what was finished is
     in comparison.Interrupted (Ctrl-C) and comparison.Misconfigured (a ConfigError).
     """
-    options = options or Options()
-    pool = pool or pool_file.from_environment(None)
-    pools.check(pool, options.budget_usd)
+    pool, options = openings.asked(pool, options, workdir, bool(media))
     for method in methods:  # what one of them can not do is said before anything is paid
         orchestrators.make(replace(options, method=method), pool, all_tools())
-    if workdir:
-        repository.check(Path(workdir), bool(media))
     folder = run_folder.create(Path(out) if out else run_folder.default_path())
 
     def one(method: str, cancelled: threading.Event) -> Trajectory:
-        own = replace(options, method=method)
-        repository = workdir if method == "aorchestra" else None
-        at = folder / method
-        return orchestrate(question, media, pool, own, at, (), repository, cancelled)
+        own, at = replace(options, method=method), folder / method
+        code = workdir if method == "aorchestra" else None
+        return orchestrate(question, media, pool, own, at, (), code, cancelled)
 
     try:
         return comparison.run(methods, one, side_by_side)
@@ -286,18 +242,9 @@ def replay(
     Raises TapeMiss where anything differs, ConfigError where a stranger's tool is not named.
     """
     folder = Path(folder)
-    manifest = trust.checked(folder, run_folder.read_manifest(folder), named, resumed=False)
-    if not (folder / "tape.jsonl").exists():
-        raise ConfigError(f"{folder}/tape.jsonl: is missing; copy the whole run folder")
-    with run_folder.locked(folder, shared=True):
-        recorded = trajectory.read(folder / "trajectory.jsonl")
-        ended = recorded and recorded[-1]["event"] == "end"
-        try:
-            again = _run(folder, manifest, "replay", parallel, listeners)
-        except TapeMiss as miss:
-            unfinished = "" if ended else f"; the run was not finished: --resume {folder} goes on"
-            raise TapeMiss(f"{miss}{unfinished}") from None
-    if ended and (difference := trajectory.first_difference(recorded, again.events)):
+    with openings.played(folder, named) as (manifest, recorded):
+        again = _run(folder, manifest, "replay", parallel, listeners)
+    if recorded and (difference := trajectory.first_difference(recorded, again.events)):
         raise TapeMiss(f"{folder}: the replay differs from the record: {difference}")
     return again
 
@@ -317,22 +264,9 @@ def resume(
     user's own tools, servers, hosts and keys in the run. Raises as `orchestrate` does, and
     ConfigError where one of them in a stranger's run is not named.
     """
-    folder = Path(folder)
-    manifest = trust.checked(folder, run_folder.read_manifest(folder), named, resumed=True)
-    pools.check(manifest.pool, manifest.options.budget_usd)
-    if from_round is not None:
-        source = folder
-        with run_folder.locked(source, shared=True):
-            run_folder.check_round(source, from_round)
-            folder = run_folder.create(Path(out) if out else run_folder.default_path())
-            run_folder.fork(source, folder, from_round, manifest)
-            trust.claim(folder)
-        manifest = replace(run_folder.read_manifest(folder), options=manifest.options)
-    if timeout_s:
-        manifest = replace(manifest, options=replace(manifest.options, timeout_s=timeout_s))
-    run_folder.check_space(folder)
-    with run_folder.locked(folder):
-        return _run(folder, manifest, "resume", parallel, listeners)
+    opened = openings.resumed(Path(folder), from_round, out, timeout_s, named)
+    with opened as (at, manifest):
+        return _run(at, manifest, "resume", parallel, listeners)
 
 
 def _run(
@@ -343,17 +277,17 @@ def _run(
     listeners: Sequence[Listener],
     cancelled: threading.Event | None = None,
 ) -> Trajectory:
-    started = time.monotonic()
     with contextlib.ExitStack() as stack:
-        tape = stack.enter_context(contextlib.closing(Tape(folder / "tape.jsonl", mode, cancelled)))
+        stack.enter_context(long_turns())
+        tape = Tape(folder / "tape.jsonl", mode, cancelled)
+        stack.callback(tape.close)
         file = None
         if mode != "replay":
-            file = folder / "trajectory.jsonl"
-            listeners = (
-                stack.enter_context(contextlib.closing(Log(folder / "log.txt"))),
-                *listeners,
-            )
-        recorder = stack.enter_context(contextlib.closing(Recorder(file, tuple(listeners))))
+            file, log = folder / "trajectory.jsonl", Log(folder / "log.txt")
+            stack.callback(log.close)
+            listeners = (log, *listeners)
+        recorder = Recorder(file, tuple(listeners))
+        stack.callback(recorder.close)
         recorder.emit("run", (0,), **run_folder.stored_row(folder))
         own = stack.enter_context(own_tools(manifest.options.tools, manifest.options.mcp, tape))
         run = Run(manifest, tape, recorder, folder, threads or manifest.options.parallel, own)
@@ -364,13 +298,7 @@ def _run(
             run.sub_agents.interrupt()
             raise
         run.sub_agents.executor.shutdown()
-        books, latency_s = run.ledger, time.monotonic() - started
-        end = {"answer": answer, "fallback": fallback, "rounds": rounds, "calls": books.calls}
-        timing = {"latency_s": latency_s}
-        recorder.emit("end", (rounds + 2,), timing, **end, cost_usd=books.cost_usd)
-        money = books.calls, books.tokens, books.cost_usd, books.paid_usd
-        at = latency_s, folder, run.why, recorder.events
-        return Trajectory(answer, fallback, rounds, *money, *at)
+        return recorder.end(folder, answer, fallback, rounds, run.ledger, run.why)
 
 
 # ---- the command line ----------------------------------------------------------------------------
@@ -386,6 +314,8 @@ EXIT_CODES: dict[type[BaseException], int] = {
 
 def main(arguments: Any) -> int:
     """Run one command. Returns the exit code; see --help."""
+    gc.freeze()
+    gc.enable()
     for stop in (signal.SIGINT, signal.SIGTERM):  # both end what the run started, MCP servers too
         signal.signal(stop, signal.default_int_handler)
     console.open_streams()

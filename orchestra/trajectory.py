@@ -16,12 +16,14 @@ A resumed run appends a new `run` line; what counts are the lines from the last 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from orchestra import lines
+from orchestra.money import Ledger
 from orchestra.replay import TapeWriteError
 from orchestra.secrets import scrub_json
 from orchestra.vocabulary import Complete, Decision, Delegate
@@ -57,6 +59,7 @@ class Recorder:
     """
 
     def __init__(self, path: Path | None, listeners: tuple[Listener, ...] = ()) -> None:
+        self._started = time.monotonic()
         self.events: list[Event] = []
         self._listeners = listeners
         self._lines = lines.Appender(path, _dumps) if path else None
@@ -78,6 +81,17 @@ class Recorder:
                 raise TapeWriteError(f"{why}; free some space, then --resume") from None
         for listener in self._listeners:
             listener(row)
+
+    def end(
+        self, run: Path, answer: str, fallback: bool, rounds: int, ledger: Ledger, why: str
+    ) -> Trajectory:
+        """The last event, and what the run came to."""
+        latency_s = time.monotonic() - self._started
+        books = {"calls": ledger.calls, "cost_usd": ledger.cost_usd}
+        came_to = {"answer": answer, "fallback": fallback, "rounds": rounds, **books}
+        self.emit("end", (rounds + 2,), {"latency_s": latency_s}, **came_to)
+        money = ledger.calls, ledger.tokens, ledger.cost_usd, ledger.paid_usd
+        return Trajectory(answer, fallback, rounds, *money, latency_s, run, why, self.events)
 
     def close(self) -> None:
         if self._lines:

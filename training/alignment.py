@@ -146,25 +146,33 @@ class _Pairs:
             raise ConfigError(f"example {example.id}: has {counts}; make the file again")
         texts = [state.task.question, *(f"{h.answer} {h.summary}" for h in state.history)]
         self.known = self.files.union(*map(numbers, texts), *self.evidence)
-        self.apt = [
-            wanted | _found(self.known, u.instruction.lower())
-            for wanted, u in zip(self.evidence, right, strict=True)
-        ]
-        self.named = [_found(self.known, u.instruction.lower()) for u in said]
+        self.apt = [wanted | self._told(u) for wanted, u in zip(self.evidence, right, strict=True)]
+        self.own = [
+            wanted.difference(*(self._told(u) for u in right if u is not right[i]))
+            for i, wanted in enumerate(self.evidence)
+        ]  # what no other sub-task of the reference is told
+        self.named = [self._told(u) for u in said]
         self.room = len(state.context)
         self.near = {(i, j): self._near(i, j) for i in range(len(right)) for j in range(len(said))}
         self.pairs = self._assign()
 
+    def _told(self, u: SubTask) -> set[str]:
+        """What it is told of all that is known: a file only where its instruction names it."""
+        context = _found(self.known - self.files, u.context.lower())
+        return context | _found(self.known, u.instruction.lower())
+
     def _near(self, i: int, j: int) -> float:
         """How well j is told what i needs: the share that it is told, of it the share that is to
-        the point, and less for what is far too long.
+        the point, and less for what is far too long. Nothing, where it is told no more of it than
+        any other sub-task of the reference.
         """
-        u, r, wanted, named = self.said[j], self.right[i], self.evidence[i], self.named[j]
-        told = (named | (_found(wanted, u.context.lower()) - self.files)) & wanted
+        wanted, named = self.evidence[i], self.named[j]
+        if self.own[i] and not self.own[i] & named:
+            return 0.0
+        share = len(named & wanted) / max(1, len(wanted))
         to_the_point = len(named & self.apt[i]) / len(named) if named else 1.0
-        length = len(u.instruction) + len(u.context)
-        room = max(CHARS, TIMES * (len(r.instruction) + len(r.context))) + self.room
-        return len(told) / max(1, len(wanted)) * to_the_point * min(1.0, room / max(1, length))
+        room = max(CHARS, TIMES * _length(self.right[i])) + self.room
+        return share * to_the_point * min(1.0, room / max(1, _length(self.said[j])))
 
     def _assign(self) -> dict[int, int]:
         """Reference -> decision, the best pair first; on a tie the earlier one."""
@@ -217,6 +225,10 @@ class _Pairs:
         right, said = free(self.right), free(self.said)
         both = sum(i in right and j in said for i, j in self.pairs.items())
         return both / max(1, len(right), len(said))
+
+
+def _length(u: SubTask) -> int:
+    return len(u.instruction) + len(u.context)
 
 
 def evidence_of(u: SubTask, state: State) -> list[str]:

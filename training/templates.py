@@ -3,8 +3,8 @@
 A template is a graph. `b: search year a` is a node b, a year, that a web search finds once a is
 known; `read` is a fact in a file or on a page; `compute` follows from others. The last node is
 the answer, and a node that nothing needs distracts. The words of a template are in
-prompts/training/tasks_*.md. Those of the held-out templates are their own; their graphs, but for
-that of `tank`, are each that of a template that is seen.
+prompts/training/tasks_*.md. Those of the held-out templates are their own, and so are the graphs of
+`savings`, `author` and `tank`.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ UNSEEN = """
 weight     | 1 | a: read number
 winner     | 1 | x: read number | a: read person
 films      | 2 | a: read number | b: read number | c: compute sum a b
-savings    | 2 | a: read number | b: read number | c: compute difference a b
-author     | 3 | a: read person | b: read year   | c: search year a   | d: compute difference b c
+savings    | 2 | x: read number | a: read number | b: read number | c: compute difference a b
+author     | 3 | a: read person | b: read person | c: search year a | d: search year b | e: compute difference c d
 tank       | 3 | a: read small  | b: read small  | c: read number     | d: compute product_sum a b c
-"""
+"""  # noqa: E501
 TEMPLATES = (*_templates(SEEN, seen=True), *_templates(UNSEEN, seen=False))
 
 # ---- one task of a template ----------------------------------------------------------------------
@@ -245,4 +245,4 @@ def _fact(
     source, where = at
     said = say("training/minigaia", "page" if source == "page" else "read", ask=ask, at=where)
     file = "" if source == "page" else where
-    return Fact(id, "read", TOOL[source], keys, said, report, value, (where,), file)
+    return Fact(id, "read", TOOL[source], keys, said, report, value, (where, *must), file)
