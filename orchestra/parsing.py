@@ -54,6 +54,11 @@ def _as_action(value: dict[str, Any]) -> dict[str, Any]:
     return {"action": value["name"], "params": params}
 
 
+def behind_thinking(reply: str) -> str:
+    """What stands behind the thinking; some templates print only its closing tag."""
+    return re.split(_CLOSE, reply)[-1]
+
+
 def _without_thinking(text: str, cut: bool) -> str:
     """What stands around the thinking, or the thinking itself where nothing does: not that of a
     reply which was cut off before it decided.

@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from orchestra.parsing import MAX_CHARS, MAX_TRIES, repaired
+from orchestra.parsing import MAX_CHARS, MAX_TRIES, behind_thinking, repaired
 from orchestra.prompts import say
 from orchestra.vocabulary import ModelMistake
 
@@ -37,7 +37,7 @@ def read_call(
     Raises ModelMistake for what is wrong with the first one, where none is usable; or that the
     reply was `cut` off at its length limit.
     """
-    text = re.split(r"</think(?:ing)?>", reply[:MAX_CHARS])[-1]
+    text = behind_thinking(reply[:MAX_CHARS])
     ways = ((_decoded, MAX_TRIES), (_mended, MAX_MENDED))
     for decode, tries in ways[:1] if cut else ways:  # half a call is not what the model decided
         mistakes = []

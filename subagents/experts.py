@@ -12,11 +12,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from orchestra.parsing import behind_thinking
 from orchestra.prompts import say
 from orchestra.vocabulary import Modality, Result, SubTask
 from subagents.asking import Asking, agent
 from subagents.executor import CODE, SEARCH, Call, OnStep
-from subagents.reasoning import answer_of, queries_in, without_thinking
+from subagents.reasoning import answer_of, queries_in
 from tools import Environment, Tool, ToolError
 
 QUERIES = 3  # of one search
@@ -36,7 +37,7 @@ def answer(it: Asking) -> str:
 @agent
 def enhance_reasoning(it: Asking) -> str:
     """Reasoning, and what its code prints."""
-    reply = without_thinking(it.ask("reason", _prompt("enhance_reasoning", it)))
+    reply = behind_thinking(it.ask("reason", _prompt("enhance_reasoning", it)))
     blocks = re.findall(r"```(?:python|py)?[ \t]*\n(.*?)```", reply, flags=re.S)
     if not blocks:
         return reply
@@ -58,7 +59,7 @@ def search(it: Asking) -> str:
 @agent
 def worker(it: Asking) -> str:
     """A worker of the prompted mode: its input as it is."""
-    return without_thinking(it.ask("work", it.u.instruction))
+    return behind_thinking(it.ask("work", it.u.instruction))
 
 
 @agent

@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from orchestra.parsing import behind_thinking
 from orchestra.prompts import say
 from orchestra.replies import Reply
 from subagents.asking import Asking, agent
@@ -114,14 +115,9 @@ def _statements(said: list[tuple[str, Reply | None]]) -> str:
     return "\n\n".join(rows) or say("reasoning/messages", "nobody_yet")
 
 
-def without_thinking(reply: str) -> str:
-    """What stands behind the thinking; some templates print only its closing tag."""
-    return re.split(r"</think(?:ing)?>", reply)[-1]
-
-
 def answer_of(reply: str) -> str:
     """What stands behind the last "Answer:" that has any; without one, the last line."""
-    before, *parts = ANSWER.split(without_thinking(reply))
+    before, *parts = ANSWER.split(behind_thinking(reply))
     said = [text for part in parts if (text := part.strip().strip("*").strip())]
     lines = [row.strip() for row in before.splitlines() if row.strip()]
     return (said or lines or [""])[-1]
@@ -129,7 +125,7 @@ def answer_of(reply: str) -> str:
 
 def queries_in(reply: str) -> list[str]:
     """What stands behind each "Query:", numbered or not."""
-    rows = QUERY.findall(without_thinking(reply))
+    rows = QUERY.findall(behind_thinking(reply))
     return [query for row in rows if (query := row.strip(" \"'*`"))]
 
 

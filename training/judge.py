@@ -25,6 +25,7 @@ from openai import APITimeoutError
 
 from orchestra.backends import TIMEOUT_S, Chat, Message
 from orchestra.money import Purse
+from orchestra.parsing import behind_thinking
 from orchestra.prompts import fenced, render, say
 from orchestra.replay import Tape, TapeWriteError
 from orchestra.replies import Reply
@@ -47,7 +48,7 @@ LINES = {  # the judge's line -> the part of Eq. 29 and its largest score
 
 def read_scores(reply: str) -> dict[str, float]:
     """The four parts, each in [0, 1]. Raises ModelMistake: a line is missing, twice or odd."""
-    text = re.split(r"</think(?:ing)?>", reply)[-1]
+    text = behind_thinking(reply)
     return {part: _score(text, name, most) / most for name, (part, most) in LINES.items()}
 
 
