@@ -192,8 +192,9 @@ def orchestrate(
     before anything is paid, EndpointError when the main agent's endpoint fails, TapeWriteError when
     the disk is full; the folder then holds all that was paid for.
     """
+    pool, options = openings.asked(pool, options, workdir, bool(media))
+    engines.check([modality for modality, _ in media], pool)
     with openings.new(question, media, pool, options, out, workdir) as (folder, manifest):
-        engines.check(manifest.task, manifest.pool)
         return _run(folder, manifest, "record", None, listeners, cancelled)
 
 
@@ -216,7 +217,9 @@ def compare(
     pool, options = openings.asked(pool, options, workdir, bool(media))
     for method in methods:  # what one of them can not do is said before anything is paid
         orchestrators.make(replace(options, method=method), pool, all_tools())
-    folder = run_folder.create(Path(out) if out else run_folder.default_path())
+    folder = Path(out) if out else run_folder.default_path()
+    was_there = folder.exists()
+    run_folder.create(folder)
 
     def one(method: str, cancelled: threading.Event) -> Trajectory:
         own, at = replace(options, method=method), folder / method
@@ -225,10 +228,10 @@ def compare(
 
     try:
         return comparison.run(methods, one, side_by_side)
-    except ConfigError:
-        with contextlib.suppress(OSError):  # some run is in it
-            folder.rmdir()
-        raise
+    finally:
+        if not was_there:
+            with contextlib.suppress(OSError):  # some run is in it
+                folder.rmdir()
 
 
 def replay(
@@ -266,6 +269,7 @@ def resume(
     """
     opened = openings.resumed(Path(folder), from_round, out, timeout_s, named)
     with opened as (at, manifest):
+        engines.check([m.modality for m in manifest.task.media], manifest.pool)
         return _run(at, manifest, "resume", parallel, listeners)
 
 
@@ -278,7 +282,8 @@ def _run(
     cancelled: threading.Event | None = None,
 ) -> Trajectory:
     with contextlib.ExitStack() as stack:
-        stack.enter_context(long_turns())
+        threads = threads or manifest.options.parallel
+        stack.enter_context(long_turns(threads))
         tape = Tape(folder / "tape.jsonl", mode, cancelled)
         stack.callback(tape.close)
         file = None
@@ -290,7 +295,7 @@ def _run(
         stack.callback(recorder.close)
         recorder.emit("run", (0,), **run_folder.stored_row(folder))
         own = stack.enter_context(own_tools(manifest.options.tools, manifest.options.mcp, tape))
-        run = Run(manifest, tape, recorder, folder, threads or manifest.options.parallel, own)
+        run = Run(manifest, tape, recorder, folder, threads, own)
         try:
             answer, fallback, rounds = run.answer()
         except BaseException:

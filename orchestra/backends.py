@@ -15,7 +15,7 @@ import httpx2
 import openai
 
 from orchestra.call import current_call
-from orchestra.clients import PLAYED, RETRIES, TRIED_BY_CALLER, client, played
+from orchestra.clients import NEVER_SENT, PLAYED, RETRIES, TRIED_BY_CALLER, client, played
 from orchestra.money import DEFAULT_OUTPUT_TOKENS, Purse
 from orchestra.prompts import say
 from orchestra.replay import Tape
@@ -198,7 +198,7 @@ class Chat:
         if isinstance(error, openai.APIConnectionError):
             why = scrub(" ".join(str(error.__cause__ or error).split()))
             said = f"{where}: can not be reached ({why}); is it up, is the URL right?"
-            if isinstance(error, openai.APITimeoutError):
+            if isinstance(error, openai.APITimeoutError) and _sent(error):
                 said = f"{where}: no answer in time; is it up? (--timeout waits longer)"
             elif _sent(error):
                 said = f"{where}: broke off its answer ({why}); see its log"
@@ -235,9 +235,8 @@ def _in_tries(ask: Callable[[], T], again: Callable[..., bool] = lambda played: 
 
 def _sent(failure: openai.APIConnectionError) -> bool:
     """Whether anything may have reached the endpoint, and so be on the bill."""
-    never = httpx2.ConnectTimeout, httpx2.PoolTimeout
     why = failure.__cause__
-    return isinstance(why, TRIED_BY_CALLER) and not isinstance(why, never)
+    return isinstance(why, TRIED_BY_CALLER) and not isinstance(why, NEVER_SENT)
 
 
 def _extras(

@@ -26,6 +26,9 @@ TRIED_BY_CALLER = (
     httpx2.DecodingError,
 )
 
+NEVER_SENT = httpx2.ConnectTimeout, httpx2.PoolTimeout
+CONNECT_S = 10.0
+
 
 def played(failure: BaseException | None) -> bool:
     """Whether a failure comes from the tape."""
@@ -90,7 +93,7 @@ def client(base_url: str, api_key: str, timeout_s: float) -> openai.OpenAI:
 
 @cache
 def _client(base_url: str, api_key: str, timeout_s: float) -> openai.OpenAI:
-    timeout = httpx2.Timeout(timeout_s, connect=10.0)
+    timeout = httpx2.Timeout(timeout_s, connect=CONNECT_S)
     transport = None if getproxies() else OneEachTransport()  # httpx2 finds proxies on its own
     http = FailuresToCaller(timeout=timeout, transport=transport)
     atexit.register(http.close)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any
 
 from orchestra.log import usd
@@ -75,7 +75,7 @@ def _together(
     executor = ThreadPoolExecutor(len(methods), thread_name_prefix="method")
     futures = [executor.submit(alone, method) for method in methods]
     try:
-        for future in futures:
+        for future in wait(futures, return_when=FIRST_EXCEPTION).done:
             future.result()
     except BaseException:
         cancelled.set()

@@ -10,11 +10,12 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from orchestra import comparison, pool_file
 from orchestra.outcomes import holds_paid
 from orchestra.pool import Pool
+from orchestra.replay import TapeWriteError
 from orchestra.run_folder import Options
 from orchestra.trajectory import Listener, Trajectory
 from orchestra.trust import Named
@@ -111,7 +112,7 @@ def failure(error: BaseException, folder: Path, a: Arguments) -> str:
     said = str(error) or "interrupted"
     if isinstance(error, EndpointError) and a.replay:
         return f"the tape ends in a failure that was recorded: {said}"
-    if a.replay or not isinstance(error, EndpointError | KeyboardInterrupt):
+    if a.replay or not isinstance(error, EndpointError | TapeWriteError | KeyboardInterrupt):
         return said
     finished = error.finished if isinstance(error, comparison.Interrupted) else ()
     left = {m: folder / m for m in a.compare or () if m not in finished} or {"": folder}
@@ -128,14 +129,22 @@ def failure(error: BaseException, folder: Path, a: Arguments) -> str:
 def tell(line: str) -> None:
     """On stderr, if anybody can hear it."""
     with contextlib.suppress(OSError):
-        print(line, file=sys.stderr, flush=True)
+        print(_shown(line, sys.stderr), file=sys.stderr, flush=True)
+
+
+def _shown(text: str, stream: TextIO) -> str:
+    """On a terminal, without what it would obey: a model wrote some of it. Elsewhere as it is."""
+    if not stream.isatty():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
 def _say(text: str) -> bool:
     """On stdout, in characters that it has. Whether it came out: the disk may be full."""
     encoding = sys.stdout.encoding or "utf-8"
     try:
-        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+        said = _shown(text, sys.stdout)
+        print(said.encode(encoding, "backslashreplace").decode(encoding), flush=True)
     except BrokenPipeError:  # it has read enough
         return True
     except OSError as error:

@@ -27,7 +27,7 @@ class Appender:
     """
 
     def __init__(self, path: Path, dumps: Callable[[Any], str] = dumps) -> None:
-        self._dumps = dumps
+        self._dumps, self._fd = dumps, -1
         self._fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
         size = os.fstat(self._fd).st_size
         self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
@@ -40,9 +40,16 @@ class Appender:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
+        """Further lines raise OSError. The number of the file stays taken for as long as a thread
+        may have this: no file that is opened next gets a line that was meant for this one.
+        """
+        nowhere = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nowhere, self._fd)
+        os.close(nowhere)
+
+    def __del__(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
-            self._fd = -1
 
 
 def read(path: Path) -> Iterator[Row]:

@@ -36,6 +36,8 @@ def check(files: Iterable[tuple[Modality, Path]]) -> list[tuple[Modality, Path]]
     """
     checked = []
     for modality, path in files:
+        if modality not in MAX_BYTES:
+            raise ConfigError(f"{modality!r}: is no kind of media; one of {', '.join(MAX_BYTES)}")
         try:
             problem = _problem(modality, path)
         except OSError as error:

@@ -26,22 +26,20 @@ Opened = tuple[Path, Manifest]
 def new(
     question: str,
     media: Sequence[tuple[Modality, str | Path]],
-    pool: Pool | None,
-    options: Options | None,
+    pool: Pool,
+    options: Options,
     out: str | Path | None,
     workdir: str | Path | None,
 ) -> Iterator[Opened]:
     """A new folder; it is taken away again where the run fails before anything was paid for.
     Raises ConfigError.
     """
-    pool, options = asked(pool, options, workdir, bool(media))
     options = replace(options, tools=trust.absolute(options.tools))
     question = _clean(question, options)
     files = media_files.check([(modality, Path(path)) for modality, path in media])
-    folder = Path(out) if out else run_folder.default_path()
-    was_there = folder.exists()
-    run_folder.create(folder)
-    with run_folder.locked(folder), run_folder.removed_if_unused(folder, was_there):
+    at = Path(out) if out else run_folder.default_path()
+    run_folder.check_space(at, sum(path.stat().st_size for _, path in files))
+    with run_folder.begun(at) as folder:
         task = Task(question, media_files.copy_into(folder, files))
         if workdir:
             repository.copy_into(folder, Path(workdir))
@@ -54,9 +52,12 @@ def new(
 def asked(
     pool: Pool | None, options: Options | None, workdir: str | Path | None, with_media: bool
 ) -> tuple[Pool, Options]:
-    """What a run is asked for, with what is left out filled in. Raises ConfigError."""
+    """What a run is asked for, with what is left out filled in. Raises ConfigError where that can
+    not be done: a key, a price or the repository is missing.
+    """
     options = options or Options()
     pool = pool or pool_file.from_environment(None)
+    pool = replace(pool, engines={**pools.default_engines(pool), **pool.engines})
     pools.check(pool, options.budget_usd)
     if workdir:
         repository.check(Path(workdir), with_media)
@@ -68,7 +69,7 @@ def _clean(question: str, options: Options) -> str:
     environment. Raises ConfigError for an empty one, and for a key that no file could leave out.
     """
     if not question.strip():
-        raise ConfigError("the question is empty")
+        raise ConfigError("the question is empty; give --question a text")
     secrets.look_up()
     if any("<SECRET>" in secrets.scrub(command) for command in options.mcp):
         raise ConfigError('--mcp: holds a key; name an environment variable in it, as "$MY_KEY"')
@@ -88,19 +89,32 @@ def resumed(
     """
     manifest = trust.checked(folder, run_folder.read_manifest(folder), named, resumed=True)
     pools.check(manifest.pool, manifest.options.budget_usd)
-    if from_round is not None:
-        source = folder
-        with run_folder.locked(source, shared=True):
-            run_folder.check_round(source, from_round)
-            folder = run_folder.create(Path(out) if out else run_folder.default_path())
-            run_folder.fork(source, folder, from_round, manifest)
-            trust.claim(folder)
-        manifest = replace(run_folder.read_manifest(folder), options=manifest.options)
-    if timeout_s:
-        manifest = replace(manifest, options=replace(manifest.options, timeout_s=timeout_s))
     run_folder.check_space(folder)
+    if from_round is None:
+        opened = _held(folder, manifest)
+    else:
+        opened = _forked(folder, manifest, from_round, out)
+    with opened as (held, kept):
+        timeout_s = timeout_s or kept.options.timeout_s
+        yield held, replace(kept, options=replace(kept.options, timeout_s=timeout_s))
+
+
+@contextlib.contextmanager
+def _held(folder: Path, manifest: Manifest) -> Iterator[Opened]:
     with run_folder.locked(folder):
         yield folder, manifest
+
+
+@contextlib.contextmanager
+def _forked(
+    source: Path, manifest: Manifest, from_round: int, out: str | Path | None
+) -> Iterator[Opened]:
+    run_folder.check_round(source, from_round)
+    with run_folder.begun(Path(out) if out else run_folder.default_path()) as folder:
+        with run_folder.locked(source, shared=True):
+            run_folder.fork(source, folder, from_round, manifest)
+        trust.claim(folder)
+        yield folder, replace(run_folder.read_manifest(folder), options=manifest.options)
 
 
 @contextlib.contextmanager

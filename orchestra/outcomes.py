@@ -14,7 +14,7 @@ import httpx2
 
 from orchestra import lines
 from orchestra.call import round_of
-from orchestra.clients import TRIED_BY_CALLER
+from orchestra.clients import NEVER_SENT, TRIED_BY_CALLER
 
 RETRYABLE = {408, 409, 429, *range(500, 600)}
 
@@ -23,8 +23,9 @@ Entry = dict[str, Any]
 
 def holds_paid(path: Path) -> bool:
     """Whether anything on this tape may have been paid for, and is worth keeping."""
-    asked = (e for e in lines.read(path) if "call" in e and e["request"]["method"] != "GET")
-    return any("result" in e or _successful(e) or in_vain(e) for e in asked)
+    asked = (e for e in lines.read(path) if round_of(str(e.get("call"))))  # of the run's rounds
+    sent = (e for e in asked if e["request"]["method"] != "GET")
+    return any("result" in e or _successful(e) or may_be_billed(e) for e in sent)
 
 
 def built_on(entries: Sequence[Entry]) -> set[int]:
@@ -63,10 +64,20 @@ def _successful(entry: Entry) -> bool:
 
 def in_vain(entry: Entry) -> bool:
     """Whether it is a failure after which it is Chat that tries again, and not the client."""
+    return issubclass(_failure(entry), TRIED_BY_CALLER)
+
+
+def may_be_billed(entry: Entry) -> bool:
+    """Whether it is a failure of something that may have reached the endpoint."""
+    return in_vain(entry) and not issubclass(_failure(entry), NEVER_SENT)
+
+
+def _failure(entry: Entry) -> type[Any]:
+    """The class of its failure, of httpx2; NoneType where there is none."""
     error = entry.get("error")
     if error is None or error["library"] != "httpx2":
-        return False
-    return issubclass(getattr(httpx2, error["type"]), TRIED_BY_CALLER)
+        return type(None)
+    return getattr(httpx2, error["type"])  # type: ignore[no-any-return]
 
 
 def tried_again(entry: Entry) -> bool:

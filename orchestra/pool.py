@@ -34,10 +34,18 @@ class Pool:
 
     backends: tuple[Backend, ...]
     main: str
-    engines: Mapping[str, Engine]
+    engines: Mapping[str, Engine] = field(default_factory=dict)  # default_engines fills it up
     workers: tuple[Worker, ...] | None = None  # None: every backend is one
     experts: Mapping[str, str] = field(default_factory=dict)  # slot of EXPERT_SLOTS -> backend
     beside: tuple[Backend, ...] = ()  # not in B: endpoints of single workers, reached by name alone
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError where a name is that of no backend."""
+        eyes = {f"engines, {kind}": e.backend for kind, e in self.engines.items() if e.backend}
+        for where, name in {"main": self.main, **eyes}.items():
+            if name not in [b.name for b in self.reached]:
+                known = ", ".join(b.name for b in self.reached)
+                raise ConfigError(f"pool: {where}: {name!r} is no backend; one of {known}")
 
     def __getitem__(self, name: str) -> Backend:
         return next(b for b in self.reached if b.name == name)

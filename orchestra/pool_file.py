@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -182,7 +183,7 @@ class _PoolFile:
     ) -> float:
         value = entry[key]
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or not 0 <= value <= most:
+        if not number or not 0 <= value <= min(most, sys.float_info.max):
             span = "of at least 0" if math.isinf(most) else f"from 0 to {most:g}"
             raise self.error(key, f"needs a number {span}, not {value!r}", i, of)
         return float(value)

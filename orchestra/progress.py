@@ -7,6 +7,7 @@ import time
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from orchestra.log import describe, printable, seconds, usd
 from orchestra.trajectory import Event
@@ -21,7 +22,7 @@ class Progress:
         self._headline = "deciding ..."
         self._live = Live(
             get_renderable=self._table,
-            console=console or Console(stderr=True),
+            console=console or Console(stderr=True, markup=False, emoji=False),
             refresh_per_second=4,
         )
         self._live.start()
@@ -33,13 +34,13 @@ class Progress:
                 self._headline = printable(describe(event))
             case "subtask":
                 u = event["subtask"]
+                self._started[key] = time.monotonic()
                 self._rows[key] = {
                     "id": u["id"],
                     "what": printable(u["instruction"]),
                     "status": "running",
                     "cost": "",
                 }
-                self._started[key] = time.monotonic()
             case "step":
                 self._rows[key]["status"] = printable(f"step {event['at'][2]}: {event['action']}")
             case "result":
@@ -52,7 +53,9 @@ class Progress:
                 self._headline = printable(describe(event))
 
     def _table(self) -> Table:
-        table = Table(title=self._headline, title_justify="left", box=None, header_style="bold")
+        table = Table(
+            title=Text(self._headline), title_justify="left", box=None, header_style="bold"
+        )
         for name, width in (
             ("round", 5),
             ("task", 6),
@@ -64,7 +67,8 @@ class Progress:
             table.add_column(name, max_width=width, no_wrap=True, overflow="ellipsis")
         for (round_, j), row in list(self._rows.items()):
             elapsed = row.get("time") or f"{time.monotonic() - self._started[round_, j]:.0f} s"
-            table.add_row(str(round_), row["id"], row["what"], row["status"], elapsed, row["cost"])
+            cells = str(round_), row["id"], row["what"], row["status"], elapsed, row["cost"]
+            table.add_row(*map(Text, cells))  # a model wrote some: no markup of it is obeyed
         return table
 
     def close(self) -> None:

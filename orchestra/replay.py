@@ -294,7 +294,7 @@ class Tape(Cassette):  # type: ignore[misc]
             raise self._fail_write(self.file, error.strerror) from None
 
     def _fail_write(self, path: Path, why: str | None) -> TapeWriteError:
-        self._failed_write = f"{path}: {why}; free some space, then --resume {self.file.parent}"
+        self._failed_write = f"{path}: {why}; free some space, then resume the run"
         return TapeWriteError(self._failed_write)
 
     # -- the words of a miss

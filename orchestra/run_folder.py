@@ -12,6 +12,7 @@ import json
 import math
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -60,6 +61,10 @@ class Options:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"{name}: needs a number above 0, not {value!r}")
+            if name != "timeout_s" and value is not None and not isinstance(value, int):
+                raise ConfigError(f"{name}: needs a whole number, not {value!r}")
+        if self.stop_threshold is not None and not 0 <= self.stop_threshold <= 1:
+            raise ConfigError(f"stop_threshold: needs 0 to 1, not {self.stop_threshold!r}")
         if self.budget_usd is not None and not 0 <= self.budget_usd < math.inf:
             raise ConfigError(f"budget_usd: needs an amount of USD, not {self.budget_usd!r}")
 
@@ -97,11 +102,12 @@ def create(path: Path) -> Path:
     return path
 
 
-def check_space(path: Path) -> None:
+def check_space(path: Path, more_bytes: int = 0) -> None:
     """Raises ConfigError where the disk that `path` is on, or will be on, is full."""
     disk = os.statvfs(next(p for p in (path, *path.absolute().parents) if p.exists()))
-    if disk.f_bavail * disk.f_frsize < FREE_BYTES:
-        room = f"less than {FREE_BYTES >> 20} MiB free on this disk"
+    needed = FREE_BYTES + more_bytes
+    if disk.f_bavail * disk.f_frsize < needed:
+        room = f"less than {needed >> 20} MiB free on this disk"
         raise ConfigError(f"{path}: {room}; free some, or give another --out")
 
 
@@ -189,19 +195,33 @@ def _pool(row: dict[str, Any]) -> Pool:
 
 
 @contextlib.contextmanager
-def removed_if_unused(path: Path, was_there: bool) -> Iterator[None]:
-    """Empty a new run folder, and take it away unless it was there before, if the run fails before
-    anything may have been paid for.
+def begun(path: Path) -> Iterator[Path]:
+    """A new run folder, held; it is emptied again, and taken away unless it was there before, where
+    the run fails before anything may have been paid for. Raises ConfigError.
     """
-    try:
-        yield
-    except BaseException:
-        if not holds_paid(path / "tape.jsonl"):
-            for part in path.iterdir():
-                shutil.rmtree(part, ignore_errors=True) if part.is_dir() else part.unlink()
-            if not was_there:
-                path.rmdir()
-        raise
+    was_there = path.exists()
+    create(path)
+    with locked(path):
+        try:
+            yield path
+        except BaseException:
+            if not holds_paid(path / "tape.jsonl"):
+                _empty(path)
+                if not was_there:
+                    with contextlib.suppress(OSError):  # something is at work in it
+                        path.rmdir()
+            raise
+
+
+def _empty(path: Path) -> None:
+    """As far as that goes: what failed before is what the user is told."""
+    for command in (
+        ("chmod", "-R", "u+rwX"),
+        ("rm", "-rf"),
+    ):  # a repository may hold closed folders
+        parts = [str(part) for part in path.absolute().iterdir()]
+        if parts:
+            subprocess.run([*command, "--", *parts], capture_output=True, check=False)
 
 
 @contextlib.contextmanager
@@ -227,6 +247,8 @@ def locked(path: Path, shared: bool = False) -> Iterator[None]:
 
 def check_round(path: Path, from_round: int) -> None:
     """Raises ConfigError where the run did not come to `from_round`."""
+    if from_round < 1:
+        raise ConfigError(f"--from-round {from_round}: rounds are counted from 1")
     calls = (str(entry.get("call")) for entry in lines.read(path / "tape.jsonl"))
     last = max(map(round_of, calls), default=0)
     if from_round > max(last, 1):
@@ -237,8 +259,9 @@ def check_round(path: Path, from_round: int) -> None:
 
 
 def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> None:
-    """A new run folder that holds the rounds before `from_round` of `source`; later rounds are
-    asked anew. Raises ConfigError, and takes `target` away, where it can not be written.
+    """Into the new run folder `target` the rounds before `from_round` of `source`; later rounds are
+    asked anew. Its tape is there when all the rest is. Raises ConfigError where it can not be
+    written.
     """
     try:
         whole = (source / name for name in ("media", "blobs", "workdir"))
@@ -249,12 +272,13 @@ def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> Non
                 )
         if (target / "workdir").is_dir() and (held := changes.work_folders(target)):
             changes.write(target, held[-1])
-        with contextlib.closing(lines.Appender(target / "tape.jsonl")) as tape:
+        part = target / "tape.jsonl.part"
+        with contextlib.closing(lines.Appender(part)) as tape:
             for entry in lines.read(source / "tape.jsonl"):
                 if round_of(str(entry.get("call"))) < from_round:
                     tape.append(entry)
             tape.append({"v": VERSION, "kept": True})
+        write_manifest(target, replace(manifest, parent=f"{source.name} from round {from_round}"))
+        part.rename(target / "tape.jsonl")
     except OSError as error:
-        shutil.rmtree(target, ignore_errors=True)
         raise can_not_write(target, error) from None
-    write_manifest(target, replace(manifest, parent=f"{source.name} from round {from_round}"))

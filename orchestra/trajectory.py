@@ -4,8 +4,9 @@ Every line is `{"v": 1, "event": ..., "at": [...], ..., "timing": {...}}`. What 
 in `timing` alone; the rest is content, the same in every replay. `at` is the place in the run,
 (round, sub-task, step): lines are written in the order of time and read in the order of `at`.
 
-    run        at [0]          question, media, method, pool, tools, options
+    run        at [0]          run.json: the task, the pool, the options, the parent of a fork
     decision   at [t, 0, a]    attempt a of round t: s_t, the reply, y_t or its mistake, cost
+    subtask    at [t, j, 0]    sub-task j as it was placed (Eq. 12), and what it may spend
     step       at [t, j, l]    (rho, a, o) of sub-task j, Eq. 13
     result     at [t, j, inf]  z of sub-task j with its executor (b, T), Eq. 14
     end        at [T+2]        answer, fallback, cost; round T+1 is that of a last chance
@@ -26,7 +27,7 @@ from orchestra import lines
 from orchestra.money import Ledger
 from orchestra.replay import TapeWriteError
 from orchestra.secrets import scrub_json
-from orchestra.vocabulary import Complete, Decision, Delegate
+from orchestra.vocabulary import Complete, ConfigError, Decision, Delegate
 
 VERSION = 1
 LAST = 1 << 30  # the step number of a result: after every step
@@ -78,7 +79,7 @@ class Recorder:
                 self._lines.append(row)
             except OSError as error:
                 why = f"the trajectory can not be written: {error.strerror}"
-                raise TapeWriteError(f"{why}; free some space, then --resume") from None
+                raise TapeWriteError(f"{why}; free some space, then resume the run") from None
         for listener in self._listeners:
             listener(row)
 
@@ -104,11 +105,16 @@ def _dumps(value: Any) -> str:
 
 def read(path: Path) -> list[Event]:
     """The events of the last invocation, in the order of `at`. A line that a crash tore is left
-    out.
+    out. Raises ConfigError for one that is no event.
     """
     events: list[Event] = []
     for event in lines.read(path):
-        events = [event] if event["event"] == "run" else [*events, event] if events else []
+        if not (isinstance(event.get("event"), str) and isinstance(event.get("at"), list)):
+            raise ConfigError(f"{path}: holds a line that is no event; restore it from a copy")
+        if event["event"] == "run":
+            events = []
+        if events or event["event"] == "run":
+            events.append(event)
     return in_order(events)
 
 

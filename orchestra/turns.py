@@ -7,18 +7,23 @@ import sys
 import threading
 from collections.abc import Iterator
 
-TURN_S = 0.1
+TURN_S = 0.05
+MANY = 64  # threads
 _lock = threading.Lock()
 _runs = 0
 _before_s = 0.0
 
 
 @contextlib.contextmanager
-def long_turns() -> Iterator[None]:
-    """While runs go on, turns of TURN_S, which the whole process shares. A call takes the
-    interpreter for a millisecond or two; but where a hundred answers come at once, Python's 5 ms
-    make threads take turns in the middle of their calls, which costs a third of the time.
+def long_turns(threads: int) -> Iterator[None]:
+    """While a run of MANY threads goes on, turns of TURN_S, which the whole process shares. A call
+    takes the interpreter for a millisecond or two; but where a hundred answers come at once, at
+    Python's 5 ms threads take turns in the middle of their calls, which costs a third of the time.
+    Of few threads none has to wait long, and beside one that computes long turns would cost more.
     """
+    if threads < MANY:
+        yield
+        return
     global _runs, _before_s
     with _lock:
         if not _runs:

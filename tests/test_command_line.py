@@ -549,7 +549,7 @@ def test_media_that_do_not_fit_on_the_disk_are_said_before_anything_is_asked(dis
     big = path.parent / "big.png"
     big.write_bytes(CLOCK.read_bytes() + bytes(30 << 20))
     line = line_of(run_in(path, "--question", "?", "--image", big, at=server.url))
-    assert "can not be written (No space left on device); free some space" in line
+    assert "less than 46 MiB free on this disk; free some" in line
     assert server.requests == []
     assert not any((path / "runs").iterdir())
 
@@ -570,7 +570,8 @@ def test_a_disk_that_fills_up_ends_the_run_in_one_line_and_it_goes_on_later(
     server = endpoint(respond_and_fill)
     flags = ("--question", "?", "--model", "m", "--out", "run")
     line = line_of(run_in(path, *flags, at=server.url))
-    assert line.endswith("free some space, then --resume run")
+    again = f"go on with: python {PROGRAM} --resume run"
+    assert line.endswith(f"free some space, then resume the run; {again}")
     assert len(server.requests) == 2
     (path / "filler").unlink()
     assert run_in(path, "--resume", "run", at=server.url).stdout == "42\n"

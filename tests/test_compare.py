@@ -13,9 +13,10 @@ import time
 
 import pytest
 
+from orchestra import comparison
 from orchestra.comparison import critical_path_s, table
 from orchestra.run_folder import Options, read_manifest
-from orchestra.trajectory import LAST
+from orchestra.trajectory import LAST, Trajectory
 from orchestra.vocabulary import ConfigError, EndpointError, Price
 from orchestra_min import compare, replay, resume
 from tests.conftest import ROOT, pool_at
@@ -242,3 +243,16 @@ def test_ctrl_c_side_by_side_ends_soon_and_every_run_goes_on(endpoint, tmp_path)
     answers = {m: resume(tmp_path / "all" / m).answer for m in methods}
     assert answers == dict.fromkeys(methods, "42")
     assert len(seen) == 7 + 3  # aorchestra asks nothing again, the others what was in flight
+
+
+def test_one_mistake_ends_the_methods_beside_it_at_once(tmp_path):
+    def one(method: str, cancelled: threading.Event) -> Trajectory:
+        if method == "b":
+            raise ConfigError("no key")
+        cancelled.wait(20)
+        raise ConfigError("was cancelled")
+
+    began = time.monotonic()
+    with pytest.raises(comparison.Misconfigured, match="no key"):
+        comparison.run(["a", "b"], one, side_by_side=True)
+    assert time.monotonic() - began < 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ import pytest
 
 import orchestra_min
 from orchestra import repository, secrets
-from orchestra.run_folder import Options
+from orchestra.pool import Engine, Pool
+from orchestra.run_folder import Options, read_manifest
 from orchestra.vocabulary import ConfigError, EndpointError
 from tests.asking import answering
 from tests.conftest import ROOT, pool_at
 from tests.scripted import Raw, complete
+from tools import engines
 from tools.own import from_file
 
 
@@ -138,3 +141,81 @@ def test_a_run_in_the_folder_one_stands_in_leaves_it_when_it_comes_to_nothing(
         url = endpoint(lambda request: Raw(401, {})).url
         orchestra_min.orchestrate("?", (), pool_at(url), Options(), ".")
     assert list(Path().iterdir()) == []
+
+
+# ---- what a library is given ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"rounds": 2.5}, "rounds: needs a whole number"),
+        ({"stop_threshold": float("nan")}, "stop_threshold: needs 0 to 1"),
+    ],
+)
+def test_an_option_that_no_run_can_have_is_said(given, said):
+    with pytest.raises(ConfigError, match=said):
+        Options(**given)
+
+
+def test_a_pool_of_names_that_are_no_backend_is_said():
+    backends = pool_at("http://127.0.0.1:9/v1").backends
+    with pytest.raises(ConfigError, match="main: 'typo' is no backend; one of small"):
+        Pool(backends, "typo")
+    with pytest.raises(ConfigError, match="engines, image: 'typo' is no backend"):
+        Pool(backends, "small", {"image": Engine("endpoint", "typo")})
+
+
+def test_a_pool_without_engines_has_the_default_ones(endpoint, tmp_path):
+    pool = pool_at(endpoint(lambda request: complete("4")).url)
+    orchestra_min.orchestrate("?", (), Pool(pool.backends, pool.main), Options(), tmp_path / "run")
+    assert read_manifest(tmp_path / "run").pool.engines.keys() == {"image", "audio"}
+
+
+def test_a_kind_of_media_that_there_is_not_is_said(tmp_path):
+    picture = ROOT / "fixtures" / "media" / "clock.png"
+    pool = pool_at("http://127.0.0.1:9/v1")
+    with pytest.raises(ConfigError, match="'picture': is no kind of media; one of image"):
+        orchestra_min.orchestrate("?", [("picture", picture)], pool, out=tmp_path / "run")
+
+
+def test_a_round_before_the_first_is_said(tmp_path):
+    with pytest.raises(ConfigError, match="--from-round 0: rounds are counted from 1"):
+        orchestra_min.resume(ROOT / "fixtures/runs/equinox", from_round=0, out=tmp_path / "fork")
+    assert not (tmp_path / "fork").exists()
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_a_comparison_that_comes_to_nothing_leaves_what_was_there(was_there, tmp_path):
+    out = tmp_path / "out"
+    if was_there:
+        out.mkdir()
+    with pytest.raises(ConfigError, match="there is no such file"):
+        pool = pool_at("http://127.0.0.1:9/v1")
+        orchestra_min.compare(["orchestra-o1"], "?", [("image", "none.png")], pool, out=out)
+    assert out.exists() == was_there
+
+
+@pytest.mark.parametrize("name", ["finish", "invalid"])
+def test_a_tool_with_a_word_of_the_loop_is_said(name, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(f'def {name}(a: str) -> str:\n    """Say it."""\n    return a\n')
+    with pytest.raises(ConfigError, match=f"the name {name} is taken"):
+        options = Options(tools=(f"{file}:{name}",))
+        pool = pool_at("http://127.0.0.1:9/v1")
+        orchestra_min.orchestrate("?", (), pool, options, tmp_path / "run")
+
+
+def test_a_line_of_a_trajectory_that_is_no_event_is_said(tmp_path):
+    shutil.copytree(ROOT / "fixtures/runs/equinox", tmp_path / "run")
+    with (tmp_path / "run" / "trajectory.jsonl").open("a") as file:
+        file.write('{"a": 1}\n')
+    with pytest.raises(ConfigError, match="holds a line that is no event"):
+        orchestra_min.replay(tmp_path / "run")
+
+
+def test_a_local_engine_that_is_missing_is_said_before_a_resume_pays(tmp_path, monkeypatch):
+    shutil.copytree(ROOT / "fixtures/runs/equinox", tmp_path / "run")
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="needs (rapidocr|faster_whisper)"):
+        orchestra_min.resume(tmp_path / "run")

@@ -317,7 +317,7 @@ def test_no_call_starts_once_the_tape_can_not_be_written(endpoint, tmp_path):
     with closing(Tape(tmp_path / "tape.jsonl", "record")) as tape, tape.logical_call("a"):
         tape.close()  # as good as a full disk: the next write fails
         for _ in range(3):
-            with pytest.raises(TapeWriteError, match="--resume"):
+            with pytest.raises(TapeWriteError, match="resume the run"):
                 ask(openai_at(server.url), "x")
     assert len(server.requests) == 1
 

@@ -20,19 +20,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+import orchestra_min
 from orchestra import run_folder
 from orchestra.lines import read
 from orchestra.media import check, copy_into
 from orchestra.run_folder import (
     Manifest,
     Options,
+    begun,
     check_round,
     create,
     default_path,
     fork,
     locked,
     read_manifest,
-    removed_if_unused,
     write_manifest,
 )
 from orchestra.vocabulary import ConfigError, Price, Task
@@ -127,9 +128,11 @@ def test_on_a_full_disk_nothing_is_made(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("row", [None, {"fact": "small serves", "value": "m"}, posted(401)])
-def test_a_run_that_fails_before_its_first_answer_leaves_no_folder(row, run):
-    (run / "tape.jsonl").write_text(json.dumps(row) + "\n" if row else "")
-    with pytest.raises(KeyboardInterrupt), removed_if_unused(run, was_there=False):
+def test_a_run_that_fails_before_its_first_answer_leaves_no_folder(row, tmp_path):
+    with pytest.raises(KeyboardInterrupt), begun(tmp_path / "run") as run:
+        (run / "tape.jsonl").write_text(json.dumps(row) + "\n" if row else "")
+        (run / "workdir" / "closed").mkdir(parents=True)
+        (run / "workdir" / "closed").chmod(0o555)
         raise KeyboardInterrupt
     assert not run.exists()
 
@@ -140,11 +143,11 @@ def test_a_medium_that_was_changed_is_said(run, tmp_path):
     assert "is not the file of the run; restore it from a copy" in refusal(read_manifest, run)
 
 
-def test_a_run_that_has_an_answer_leaves_its_folder(run):
-    tape(run, "r1/main/a1")
-    with pytest.raises(KeyboardInterrupt), removed_if_unused(run, was_there=False):
+def test_a_run_that_has_an_answer_leaves_its_folder(tmp_path):
+    with pytest.raises(KeyboardInterrupt), begun(tmp_path / "run") as run:
+        tape(run, "r1/main/a1")
         raise KeyboardInterrupt
-    assert (run / "run.json").exists()
+    assert (run / "tape.jsonl").exists()
 
 
 # ---- its manifest --------------------------------------------------------------------------------
@@ -314,11 +317,34 @@ def test_a_run_that_was_stopped_before_its_first_call_can_be_forked(run, tmp_pat
     assert list(read(tmp_path / "new" / "tape.jsonl")) == [KEPT]
 
 
-def test_a_fork_that_can_not_be_written_is_said_and_taken_away(run, tmp_path):
+def test_a_fork_that_can_not_be_written_is_said_and_has_no_tape(run, tmp_path):
+    tape(run, "r1/main/a1")
     target = create(tmp_path / "new")
     (target / "media").write_text("in the way")
     assert f"{target}: can not be written (" in refusal(fork, run, target, 2, read_manifest(run))
-    assert not target.exists()
+    assert not (target / "tape.jsonl").exists()
+
+
+def test_a_fork_that_is_interrupted_is_taken_away(run, tmp_path, monkeypatch):
+    tape(run, "r1/main/a1", "r2/main/a1")
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_folder, "write_manifest", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        orchestra_min.resume(run, from_round=2, out=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_no_second_fork_harms_the_first_into_the_same_folder(run, tmp_path):
+    tape(run, "r1/main/a1", "r2/main/a1")
+    (tmp_path / "new").mkdir()
+    with begun(tmp_path / "new") as first:
+        (first / "media").mkdir()
+        with pytest.raises(ConfigError, match="is there already and not empty"):
+            orchestra_min.resume(run, from_round=2, out=first)
+        assert (first / "media").exists()
 
 
 # ---- media ---------------------------------------------------------------------------------------

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from orchestra.turns import TURN_S, long_turns
+from orchestra.turns import MANY, TURN_S, long_turns
 
 
 def test_turns_are_long_until_the_last_run_has_ended() -> None:
     before = sys.getswitchinterval()
-    first, second = long_turns(), long_turns()
+    first, second = long_turns(MANY), long_turns(MANY)
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
@@ -24,7 +24,13 @@ def test_longer_turns_of_the_host_program_stay() -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(1.0)
     try:
-        with long_turns():
+        with long_turns(MANY):
             assert sys.getswitchinterval() == pytest.approx(1.0)
     finally:
         sys.setswitchinterval(before)
+
+
+def test_a_run_of_few_threads_leaves_them_as_they_are() -> None:
+    before = sys.getswitchinterval()
+    with long_turns(8):
+        assert sys.getswitchinterval() == before

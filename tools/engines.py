@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
 from orchestra.pool import Pool
-from orchestra.vocabulary import ConfigError, Task
+from orchestra.vocabulary import ConfigError, Modality
 
 LIBRARIES = {"image": ("rapidocr", "onnxruntime"), "audio": ("faster_whisper",)}
 NEEDED = {"image": ("image",), "audio": ("audio",), "video": ("image", "audio")}  # by modality
 WHISPER = "WHISPER_MODEL"  # a name, downloaded once, or a folder
 
 
-def check(task: Task, pool: Pool) -> None:
-    """Raises ConfigError where a file of the task needs a local engine that is not installed."""
-    for kind in {kind for m in task.media for kind in NEEDED[m.modality]}:
+def check(modalities: Iterable[Modality], pool: Pool) -> None:
+    """Raises ConfigError where a file of such a kind needs a local engine that is not installed."""
+    for kind in sorted({kind for m in modalities for kind in NEEDED.get(m, ())}):
         if pool.engines[kind].engine != "local":
             continue
         for library in LIBRARIES[kind]:

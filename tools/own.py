@@ -33,6 +33,7 @@ from orchestra.vocabulary import CAPABILITIES, ConfigError, EndOfRun, Task
 from tools import Environment, Tool, ToolError, all_tools, tool
 
 CAPABILITY = "txt"  # psi(g) of a tool that does not say
+RESERVED = {"finish", "invalid"}  # what the sub-agents' loop itself says
 BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -50,10 +51,8 @@ def own_tools(
             given += [(f"--mcp {server}", t) for t in offered]
         tools = all_tools() if given else {}
         for flag, own in given:
-            if own.name in tools:
-                raise ConfigError(
-                    f"{flag}: there is a tool {own.name} already; give it another name"
-                )
+            if own.name in tools or own.name in RESERVED:
+                raise ConfigError(f"{flag}: the name {own.name} is taken; give it another")
             tools[own.name] = own
         yield {own.name: own for _, own in given}
 
@@ -71,7 +70,7 @@ def from_file(spec: str) -> Tool:
     if isinstance(function, Tool):
         return function
     if not inspect.isfunction(function):
-        raise ConfigError(f"{flag}: {file} has no function {name!r}")
+        raise ConfigError(f"{flag}: {file} has no function {name!r}; check the name")
     return from_function(function, flag)
 
 
@@ -81,7 +80,7 @@ def _loaded(file: Path, flag: str) -> ModuleType:
     name = f"own_tools.{file.stem}_{zlib.crc32(os.fsencode(folder)):x}"
     found = importlib.util.spec_from_file_location(name, file)
     if found is None or found.loader is None:
-        raise ConfigError(f"{flag}: {file} is no Python module")
+        raise ConfigError(f"{flag}: {file} is no Python module; its name must end in .py")
     module = sys.modules[name] = importlib.util.module_from_spec(found)
     if folder not in sys.path:
         sys.path.append(folder)  # last: it hides no module of ours

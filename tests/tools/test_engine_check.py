@@ -6,7 +6,7 @@ import pytest
 
 import orchestra_min
 from orchestra.pool import Engine, Pool
-from orchestra.vocabulary import ConfigError, Task
+from orchestra.vocabulary import ConfigError
 from tests.conftest import ROOT, pool_at
 from tools import engines
 
@@ -43,5 +43,5 @@ def test_a_folder_without_a_model_is_said(local, tmp_path, monkeypatch):
 def test_a_text_needs_no_engine(local, monkeypatch):
     asked: list[str] = []
     monkeypatch.setattr(engines, "find_spec", asked.append)
-    engines.check(Task("?"), local)
+    engines.check((), local)
     assert asked == []
