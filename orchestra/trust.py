@@ -24,7 +24,7 @@ from pathlib import Path
 from orchestra.log import printable
 from orchestra.pool import Pool
 from orchestra.pool_file import from_environment
-from orchestra.run_folder import Manifest
+from orchestra.run_folder import Manifest, Options
 from orchestra.secrets import restore, scrub
 from orchestra.vocabulary import ConfigError
 
@@ -50,20 +50,10 @@ def checked(folder: Path, manifest: Manifest, named: Named, resumed: bool) -> Ma
     options, trusted = manifest.options, own(folder)
     if not trusted:
         _check_links(folder)
-    given_tools = absolute(named.tools)
-    files = {Path(spec).name: spec for spec in given_tools}
-    tools = tuple(files.get(Path(spec).name, spec) for spec in options.tools)
-    sides = [("--tools", tools, given_tools)]
     if resumed:
-        sides.append(("--mcp", options.mcp, tuple(map(scrub, named.mcp))))
-        sides.append(("--allow-host", options.allow_hosts, named.allow_hosts))
-        if not trusted:
-            _check_keys(manifest.pool, named.pool)
-        elif named.pool and named.pool.reached != manifest.pool.reached:
-            kept = f"differs from the pool in {folder}/run.json, which the run keeps"
-            raise ConfigError(f"--backends: {kept}; leave it out")
-    theirs = {f"{flag} {shlex.quote(one)}" for flag, stored, _ in sides for one in stored}
-    ours = {f"{flag} {shlex.quote(one)}" for flag, _, given in sides for one in given}
+        _check_pool(folder, manifest.pool, named.pool, trusted)
+    options = replace(options, tools=_found_again(options.tools, named.tools))
+    theirs, ours = _flags(options, resumed), _flags(named, resumed)
     if not trusted and (lacking := " ".join(sorted(theirs - ours))):
         said = "the run is not yours and uses what its user gave it; if you trust it, add"
         raise ConfigError(f"{said} {printable(lacking)}")
@@ -72,7 +62,30 @@ def checked(folder: Path, manifest: Manifest, named: Named, resumed: bool) -> Ma
     if resumed:  # keys of the user's go where the user's own words send them
         mcp = tuple(map(restore, options.mcp)) if trusted else named.mcp
         options = replace(options, mcp=mcp)
-    return replace(manifest, options=replace(options, tools=tools))
+    return replace(manifest, options=options)
+
+
+def _found_again(tools: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
+    """The tools of a run, those that the user gave from where their files lie now."""
+    lie_at = {Path(spec).name: spec for spec in absolute(given)}
+    return tuple(lie_at.get(Path(spec).name, spec) for spec in tools)
+
+
+def _flags(given: Options | Named, resumed: bool) -> set[str]:
+    """What is given of the user's, as the flags that give it: as they stand in run.json."""
+    found = {"--tools": absolute(given.tools)}
+    if resumed:
+        found |= {"--mcp": tuple(map(scrub, given.mcp)), "--allow-host": given.allow_hosts}
+    return {f"{flag} {shlex.quote(one)}" for flag, several in found.items() for one in several}
+
+
+def _check_pool(folder: Path, theirs: Pool, ours: Pool | None, trusted: bool) -> None:
+    """Raises ConfigError where a resume would reach what the user did not name."""
+    if not trusted:
+        _check_keys(theirs, ours)
+    elif ours and ours.reached != theirs.reached:
+        kept = f"differs from the pool in {folder}/run.json, which the run keeps"
+        raise ConfigError(f"--backends: {kept}; leave it out")
 
 
 def absolute(tools: Sequence[str]) -> tuple[str, ...]:
