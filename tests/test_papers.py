@@ -41,3 +41,9 @@ def test_an_equation_can_be_found_in_the_code(number):
     text = "\n".join(p.read_text() for p in files)
     ranges = re.findall(r"Eq\. (\d+)(?:-(\d+))?", text)
     assert any(int(a) <= number <= int(b or a) for a, b in ranges)
+
+
+def test_the_readme_names_every_file_of_the_kernel():
+    house = (ROOT / "README.md").read_text().partition("## The house")[2].partition("\n## ")[0]
+    files = {p.name for p in (ROOT / "orchestra").glob("*.py")} - {"__init__.py"}
+    assert files <= set(re.findall(r"`(\w+\.py)`", house))
