@@ -24,7 +24,7 @@ from orchestra.vocabulary import (
 from orchestrators.orchestra_o1 import parse_decision
 from training.examples import Example, state_of
 
-Parse = Callable[[str, State], Decision]
+Parse = Callable[..., Decision]  # of a reply, a State, and by name whether the reply was `cut`
 
 # ---- a completion, read as the program reads it --------------------------------------------------
 
@@ -53,10 +53,14 @@ def state_at(example: Example) -> State:
         ) from None
 
 
-def read_decision(text: str, state: State, parse: Parse = parse_decision) -> Reading:
-    """No text makes this raise."""
+def read_decision(
+    text: str, state: State, parse: Parse = parse_decision, cut: bool = False
+) -> Reading:
+    """`cut`: the text stopped at its length limit, and half a decision is none. No text makes this
+    raise.
+    """
     try:
-        decision = parse(text, state)
+        decision = parse(text, state, cut=cut)
         if isinstance(decision, Delegate):
             _check(decision, state)
     except ModelMistake:

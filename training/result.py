@@ -28,7 +28,7 @@ from typing import Any
 
 from training import constant, minigaia
 from training.examples import Example, read
-from training.metrics import graded
+from training.metrics import cut_short, graded
 from training.rewards import Scores, make
 
 Figures = dict[str, Any]  # of one arm and seed
@@ -108,16 +108,22 @@ def measure(model: Path, examples: Sequence[Example], threads: int) -> Figures:
     torch.set_num_threads(threads)
     policy = Policy(model, 0, "float32", torch.device("cpu"), reference=False)
     rollouts = LocalRollouts(policy, MAX_TOKENS, at_once=32)
-    return figures(examples, [g.texts[0] for g in likeliest(policy, examples, rollouts)])
+    groups = likeliest(policy, examples, rollouts)
+    short = [cut_short(g.ids, policy.eos)[0] for g in groups]
+    return figures(examples, [g.texts[0] for g in groups], short)
 
 
-def figures(examples: Sequence[Example], decisions: Sequence[str]) -> Figures:
+def figures(
+    examples: Sequence[Example], decisions: Sequence[str], cut: Sequence[bool] = ()
+) -> Figures:
     """The rubric's scores of a decision in each state, as means; the reward by the kind of state
     too, and of how many states that is. One with a retry and more counts as a retry. `each`: the
-    reward in each state.
+    reward in each state. `cut`: which decisions stopped at the length limit, () for none.
     """
     rubric = make("rubric")
-    scores = [rubric(e, [text]) for e, text in zip(examples, decisions, strict=True)]
+    short = cut or [False] * len(decisions)
+    rows = zip(examples, decisions, short, strict=True)
+    scores = [rubric(e, [text], [flag]) for e, text, flag in rows]
     of_kind: dict[str, list[list[Scores | None]]] = {kind: [] for kind in KINDS}
     for example, one in zip(examples, scores, strict=True):
         of_kind[example.meta["kind"].split("+")[0]].append(one)

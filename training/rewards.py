@@ -1,4 +1,4 @@
-"""Rewards of decisions, one interface: `make(name)(example, completions)`, a group at a time.
+"""Rewards of decisions, one interface: `make(name)(example, completions, cut)`, a group at a time.
 
     rubric          Eq. 29: format and action are computed, tool and decision come from the rule of
                     alignment.py, an offline stand-in for the judge
@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from orchestra.vocabulary import ConfigError, Decision, Delegate, SubTask
 from orchestrators.orchestra_o1 import parse_decision
@@ -47,7 +47,14 @@ class Scores:
     exact: bool
 
 
-Reward = Callable[[Example, list[str]], list[Scores | None]]  # None: a sample to drop
+class Reward(Protocol):
+    """Of a group of completions; `cut`: which of them stopped at the length limit, () for none.
+    None in the place of scores: a sample to drop.
+    """
+
+    def __call__(
+        self, example: Example, completions: list[str], cut: Sequence[bool] = ()
+    ) -> Sequence[Scores | None]: ...
 
 
 def weighted(parts: Mapping[str, float]) -> float:
@@ -58,10 +65,19 @@ def weighted(parts: Mapping[str, float]) -> float:
 Seen = tuple[Reading, Match | None]  # a completion as the program reads it; None: no decision
 
 
-def look(example: Example, completions: Sequence[str], parse: Parse = parse_decision) -> list[Seen]:
-    """Each completion read, and how near it comes to the reference."""
+def look(
+    example: Example,
+    completions: Sequence[str],
+    cut: Sequence[bool] = (),
+    parse: Parse = parse_decision,
+) -> list[Seen]:
+    """Each completion read, and how near it comes to the reference. Raises ValueError where `cut`
+    is not as long as `completions`, nor empty.
+    """
     state = state_at(example)
-    readings = [read_decision(text, state, parse) for text in completions]
+    flags = cut or [False] * len(completions)
+    pairs = zip(completions, flags, strict=True)
+    readings = [read_decision(text, state, parse, flag) for text, flag in pairs]
     return [(r, compare(example, state, r.decision) if r.decision else None) for r in readings]
 
 
@@ -81,7 +97,9 @@ def rubric() -> Reward:
         parts |= {"tool": tool, "decision": decision}
         return scores(weighted(parts), parts, match)
 
-    return lambda example, completions: [one(*seen) for seen in look(example, completions)]
+    return lambda example, completions, cut=(): [
+        one(*seen) for seen in look(example, completions, cut)
+    ]
 
 
 def judge(**settings: Any) -> Reward:
@@ -100,7 +118,9 @@ def outcome() -> Reward:
         right = float(match is not None and match.right)
         return scores(right, {"outcome": right}, match)
 
-    return lambda example, completions: [one(match) for _, match in look(example, completions)]
+    return lambda example, completions, cut=(): [
+        one(match) for _, match in look(example, completions, cut)
+    ]
 
 
 # ---- MAS-Orchestra -------------------------------------------------------------------------------
@@ -128,8 +148,8 @@ def mas(
         parts = {"executed": float(match is not None), "correct": float(correct)}
         return scores(w_exec * parts["executed"] + w_ans * parts["correct"], parts, match)
 
-    return lambda example, completions: [
-        one(example, *seen) for seen in look(example, completions, parse)
+    return lambda example, completions, cut=(): [
+        one(example, *seen) for seen in look(example, completions, cut, parse)
     ]
 
 
@@ -154,8 +174,10 @@ def toolorchestra(
     if not all(map(math.isfinite, (cost_usd or {}).values())):
         raise ConfigError(f"toolorchestra: cost_usd {dict(cost_usd or {})} must be finite")
 
-    def reward(example: Example, completions: list[str]) -> list[Scores | None]:
-        seen = look(example, completions)
+    def reward(
+        example: Example, completions: list[str], cut: Sequence[bool] = ()
+    ) -> list[Scores | None]:
+        seen = look(example, completions, cut)
         taken = [(r.decision, m) for r, m in seen if r.decision and m]
         rows = iter(_normalised([_measures(d, m, cost_usd or {}) for d, m in taken]))
         total: list[Scores | None] = []

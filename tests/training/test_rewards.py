@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from orchestra.vocabulary import ConfigError, Evidence, Media, State, Task
 from orchestrators import mas_orchestra
+from orchestrators.orchestra_o1 import parse_decision
 from training.examples import Example, state_row
 from training.minigaia import examples
 from training.reading import same_answer, state_at
@@ -220,6 +221,26 @@ def test_any_reference_is_worth_one_by_its_own_words(instructions):
     """Without evidence given: as of recorded runs."""
     e = example(delegate(*(task(i, TOOLS[0]) for i in instructions)))
     assert score("rubric", e, e.reference)[0].exact
+
+
+@pytest.mark.parametrize("name", OFFLINE)
+def test_half_a_decision_that_was_cut_is_no_decision(name):
+    """Mended, `half` would be one; a whole one, cut behind its end, is read as the program does."""
+    half, whole = '{"action": "complete", "params": {"answer": "42"', json.dumps(complete("42"))
+    rows = make(name)(END, [half, half, whole], [False, True, True])
+    assert [s.valid for s in rows] == [True, False, True]
+    assert rows[1].total == 0
+
+
+def test_mas_reads_a_cut_reply_as_one():
+    told = []
+
+    def parse(reply, state, cut=False):
+        told.append(cut)
+        return parse_decision(reply, state, cut=cut)
+
+    make("mas", parse=parse)(END, ["x", "y"], [True, False])
+    assert told == [True, False]
 
 
 # ---- what must not pay ---------------------------------------------------------------------------
