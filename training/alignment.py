@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from functools import lru_cache
 
 from pydantic import TypeAdapter, ValidationError
@@ -28,6 +29,7 @@ from orchestra.vocabulary import (
     SubTask,
 )
 from orchestrators.orchestra_o1 import parse_decision
+from training.calculations import values
 from training.examples import Example
 from training.reading import same_answer, state_at
 
@@ -115,10 +117,15 @@ def _going_on(decision: Delegate, state: State) -> Match:
 
 @lru_cache(maxsize=4096)
 def _pattern(evidence: str) -> re.Pattern[str]:
-    """Finds a piece of evidence, in a text of lower case: words and numbers as wholes only."""
+    """Finds a piece of evidence, in a text of lower case: words and numbers as wholes only, and a
+    sign, where words may stand for it, between two numbers only.
+    """
     words = [re.escape(e) for e in evidence.lower().split("|") if re.search(r"\w", e)]
     signs = [re.escape(e) for e in evidence.lower().split("|") if e and not re.search(r"\w", e)]
     whole = [rf"(?a:(?<!\w)(?<!\d[.:,])(?:{'|'.join(words)})(?!\w|[.:,]\d))"] if words else []
+    if words and signs:
+        number, unit = r"(?a:(?<![\w.:,/-])\d[\d.:,]*)", r"(?:\s*[^\W\d]+)?"
+        signs = [rf"{number}{unit}[\s()]*(?:{'|'.join(signs)})[\s()]*\d"]
     return re.compile("|".join([*whole, *signs]))
 
 
@@ -146,12 +153,16 @@ class _Pairs:
             raise ConfigError(f"example {example.id}: has {counts}; make the file again")
         texts = [state.task.question, *(f"{h.answer} {h.summary}" for h in state.history)]
         self.known = self.files.union(*map(numbers, texts), *self.evidence)
-        self.apt = [wanted | self._told(u) for wanted, u in zip(self.evidence, right, strict=True)]
+        self.apt = [
+            wanted | self._told(u) | numbers(u.instruction)
+            for wanted, u in zip(self.evidence, right, strict=True)
+        ]
+        self.worth = [values(u.instruction) for u in right]  # what its calculations come to
         self.own = [
             wanted.difference(*(self._told(u) for u in right if u is not right[i]))
             for i, wanted in enumerate(self.evidence)
         ]  # what no other sub-task of the reference is told
-        self.named = [self._told(u) for u in said]
+        self.named = [self._told(u) | numbers(u.instruction) for u in said]
         self.room = len(state.context)
         self.near = {(i, j): self._near(i, j) for i in range(len(right)) for j in range(len(said))}
         self.pairs = self._assign()
@@ -164,15 +175,24 @@ class _Pairs:
     def _near(self, i: int, j: int) -> float:
         """How well j is told what i needs: the share that it is told, of it the share that is to
         the point, and less for what is far too long. Nothing, where it is told no more of it than
-        any other sub-task of the reference.
+        any other sub-task of the reference. A calculation is told in full by any that comes to the
+        same, and not at all by one that does not.
         """
         wanted, named = self.evidence[i], self.named[j]
+        if self.worth[i] and (said := self._calculated(j)):
+            if said != self.worth[i]:
+                return 0.0
+            named = named | wanted
         if self.own[i] and not self.own[i] & named:
             return 0.0
         share = len(named & wanted) / max(1, len(wanted))
         to_the_point = len(named & self.apt[i]) / len(named) if named else 1.0
         room = max(CHARS, TIMES * _length(self.right[i])) + self.room
         return share * to_the_point * min(1.0, room / max(1, _length(self.said[j])))
+
+    def _calculated(self, j: int) -> set[Fraction]:
+        """What the calculations come to that j is told: in its instruction, else in its context."""
+        return values(self.said[j].instruction) or values(self.said[j].context)
 
     def _assign(self) -> dict[int, int]:
         """Reference -> decision, the best pair first; on a tie the earlier one."""

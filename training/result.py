@@ -124,7 +124,7 @@ def figures(
     short = cut or [False] * len(decisions)
     rows = zip(examples, decisions, short, strict=True)
     scores = [rubric(e, [text], [flag]) for e, text, flag in rows]
-    of_kind: dict[str, list[list[Scores | None]]] = {kind: [] for kind in KINDS}
+    of_kind: dict[str, list[Sequence[Scores | None]]] = {kind: [] for kind in KINDS}
     for example, one in zip(examples, scores, strict=True):
         of_kind[example.meta["kind"].split("+")[0]].append(one)
     row = graded(scores)

@@ -358,6 +358,61 @@ def test_listing_every_number_is_worth_less_than_the_right_ones():
     assert total(e, delegate(task("Add 7 and 9", TOOLS[3]))) < 0.6
 
 
+def calculation(reference, **evidence):
+    """A state in which only this is to be done."""
+    history = (
+        replace(FOUND[0], answer="307, 35, 16, 388"),
+        replace(FOUND[1], answer="294, 152, 7"),
+    )
+    e = example(delegate(task(reference, TOOLS[3])), history)
+    e.meta.update(evidence)
+    return e
+
+
+SUM, LESS = ("+|plus|add|sum",), ("-|minus|subtract|between",)
+PRODUCT_SUM = ("*|times|multiply", "+|plus|add")
+
+
+@pytest.mark.parametrize(
+    ("reference", "evidence", "said", "exact"),
+    [
+        ("307 - 294", ("307", "294", *LESS), "Compute 294 - 307.", False),
+        ("35 + 152", ("35", "152", *SUM), "Compute 35 + 152 + 1000", False),
+        ("16 * 7 + 388", ("16", "7", "388", *PRODUCT_SUM), "Compute 7 + 16 * 388", False),
+        ("307 - 294", ("307", "294", *LESS), "Write 307 and 294 as well-formed words", False),
+        ("307 - 294", ("307", "294", *LESS), "Compute 307cm - 294cm", True),
+        ("307 - 294", ("307", "294", *LESS), "307 − 294", True),
+        ("307 - 294", ("307", "294", *LESS), "307 cm - 294 cm", True),
+        ("307 - 294", ("307", "294", *LESS), "Subtract 294 from 307", True),
+        ("16 * 7 + 388", ("16", "7", "388", *PRODUCT_SUM), "What is 16 * 7 + 388?", True),
+        ("16 * 7 + 388", ("16", "7", "388", *PRODUCT_SUM), "Compute 388 + (7 × 16)", True),
+        ("07:30 + 35 minutes", ("07:30", "35", *SUM), "Compute 07:30 + 35 min", True),
+        ("07:30 + 35 minutes", ("07:30", "35", *SUM), "What is 35 minutes plus 07:30?", True),
+    ],
+)  # fmt: skip
+def test_a_calculation_is_the_same_where_it_comes_to_the_same(reference, evidence, said, exact):
+    e = calculation(f"Compute {reference}.", evidence=[evidence])
+    e.meta["state"]["history"][0]["summary"] = "leaves at 07:30"
+    assert score("rubric", e, delegate(task(said, TOOLS[3])))[0].exact == exact
+
+
+def test_a_calculation_that_comes_to_something_else_tells_nothing():
+    e = calculation("Compute 307 - 294.", evidence=[("307", "294", *LESS)])
+    assert total(e, delegate(task("Compute 294 - 307.", TOOLS[3]))) == pytest.approx(0.2)
+
+
+def test_a_sign_alone_is_no_calculation():
+    e = calculation("Compute 35 + 152.", evidence=[("35", "152", *SUM)])
+    assert not score("rubric", e, delegate(task("go", TOOLS[3], context="35 152 +")))[0].exact
+    assert score("rubric", e, delegate(task("go", TOOLS[3], context="35 + 152")))[0].exact
+
+
+def test_a_number_that_nobody_knows_is_beside_the_point():
+    asked = [total(START, delegate({**SEE, "task_instruction": f"Read a.png{more}"}, HEAR))
+             for more in ("", " 40", " 40 77 78")]  # fmt: skip
+    assert 1 == asked[0] > asked[1] > asked[2]
+
+
 @pytest.mark.parametrize(
     "answer", ["41 or 42", "42 41", "42, 43", "it is 42", "4 2", "-42", "", "None"]
 )
