@@ -34,6 +34,21 @@ from training.examples import Example
 from training.reading import same_answer, state_at
 
 CHARS, TIMES = 400, 4  # an instruction may be this long, or this often as long as the reference's
+GRAMMAR = frozenset(
+    [
+        "about",
+        "could",
+        "https",
+        "other",
+        "shall",
+        "should",
+        "their",
+        "there",
+        "these",
+        "those",
+        "would",
+    ]
+)
 BEYOND = 1 / 3  # going on where the reference completes: 1 of the judge's 3, not wrong but for less
 
 # ---- sub-tasks -----------------------------------------------------------------------------------
@@ -61,7 +76,8 @@ def compare(example: Example, state: State, decision: Decision) -> Match:
     """
     reference = _reference(example, state)
     if isinstance(decision, Complete):
-        right = same_answer(decision.answer, right_answer(example, reference))
+        answer = right_answer(example, reference)
+        right = same_answer(decision.answer, answer, state.task.question)
         if isinstance(reference, Complete):  # it was time to complete
             return Match(1.0, float(right), right, right)
         return Match(1.0, 1.0, False, True) if right else NOTHING  # sooner, or wrong
@@ -109,10 +125,21 @@ def right_answer(example: Example, reference: Decision) -> str:
 
 def _going_on(decision: Delegate, state: State) -> Match:
     """Delegating where all is known: what it costs grows with the number of sub-tasks."""
-    about = terms(state.task.question).union(*(terms(m.name) for m in state.task.media))
-    asked = [bool(about & terms(u.instruction)) for u in decision.subtasks]
-    worth = BEYOND * sum(asked) / max(1, len(asked)) ** 2
-    return Match(worth, worth, False, False)
+    about = _subjects(state)
+    asked = [bool(_found(about, u.instruction.lower())) for u in decision.subtasks]
+    able = [a and u.tools != () for a, u in zip(asked, decision.subtasks, strict=True)]
+    share = BEYOND / max(1, len(asked)) ** 2
+    return Match(share * sum(able), share * sum(asked), False, False)
+
+
+def _subjects(state: State) -> frozenset[str]:
+    """What the question is about: its files, numbers and names, and its words of some length."""
+    question = state.task.question
+    names = re.findall(r"(?<![.!?:] )(?<!^)\b[^\W\d_]\w*", question)
+    capital = {w.lower() for w in names if w[0].isupper()}
+    files = {m.name.lower() for m in state.task.media}
+    words = {w for w in terms(question) - GRAMMAR if len(w) >= 5 or w in capital or w.isdigit()}
+    return frozenset(files | words - {f.rpartition(".")[2] for f in files})
 
 
 @lru_cache(maxsize=4096)

@@ -144,7 +144,8 @@ def mas(
         correct = match is not None and match.right
         if execute and reading.decision:
             answer = execute(example, reading.decision)
-            correct = same_answer(answer, str(example.meta.get("answer") or ""))
+            question = state_at(example).task.question
+            correct = same_answer(answer, str(example.meta.get("answer") or ""), question)
         parts = {"executed": float(match is not None), "correct": float(correct)}
         return scores(w_exec * parts["executed"] + w_ans * parts["correct"], parts, match)
 

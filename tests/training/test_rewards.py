@@ -172,6 +172,30 @@ def test_right_answers_are_worth_most_wrong_ones_little_and_going_on_between():
     )
 
 
+@pytest.mark.parametrize(
+    ("instruction", "worth"),
+    [
+        ("Count the apples", 1), ("Look at clip_3.mp4", 1), ("Ask Bo", 1), ("Was it in 1700?", 1),
+        ("How many does it say?", 0), ("Which of the mp4?", 0), ("Go to the top", 0), ("What?", 0),
+    ],
+)  # fmt: skip
+def test_going_on_is_about_what_the_question_is_about_and_not_its_grammar(instruction, worth):
+    e = copy.deepcopy(END)
+    e.meta["state"]["task"] = {
+        "question": "How many apples does Bo show there in clip_3.mp4 of 1700?",
+        "media": [{"modality": "video", "name": "clip_3.mp4"}],
+    }
+    (s,) = score("rubric", e, delegate(task(instruction, TOOLS[0])))
+    assert s.parts["decision"] == pytest.approx(worth / 3)
+
+
+def test_going_on_without_a_tool_is_worth_nothing_for_its_tools():
+    said = {"no": task("Count the apples"), "auto": {"task_instruction": "Count the apples"}}
+    (no,), (auto,) = (score("rubric", END, delegate(said[k])) for k in ("no", "auto"))
+    assert (no.parts["tool"], auto.parts["tool"]) == (0, pytest.approx(1 / 3))
+    assert no.parts["decision"] == auto.parts["decision"] == pytest.approx(1 / 3)
+
+
 def test_needs_that_are_missing_or_too_many_cost():
     e = example(delegate(*PLAN), FOUND)
     alone = [PLAN[0], {**PLAN[1], "needs": []}]
@@ -432,6 +456,27 @@ def test_several_answers_in_one_are_none(answer):
 )  # fmt: skip
 def test_spellings_of_one_answer(said, right):
     assert same_answer(said, right) and same_answer(right, said)
+
+
+@pytest.mark.parametrize("said", ["13 coins", "13coins.", "13", "13.0 coins", "Coins: 13"])
+def test_a_unit_of_the_question_behind_a_number_is_no_part_of_it(said):
+    same = same_answer(said, "13", "How many coins does it cost?")
+    assert same == (not said.startswith("Coins"))
+    assert same_answer("13", "13 coins", "How many coins does it cost?")
+
+
+@pytest.mark.parametrize(
+    "said", ["13 cm", "13 million", "13 14", "x13 coins", "12 coins", "13 or coins"]
+)
+def test_any_other_word_behind_a_number_is_another_answer(said):
+    assert not same_answer(said, "13", "How many coins, 14 or a million?")
+
+
+def test_the_question_of_a_state_has_the_unit():
+    assert total(END, complete("42 apples")) == 1.0
+    assert total(END, complete("42 pears")) == pytest.approx(0.4)
+    ran = make("mas", execute=lambda e, decision: "42 apples")
+    assert ran(END, [json.dumps(complete("1"))])[0].total == 1.0
 
 
 @pytest.mark.parametrize(
