@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import permutations
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -32,6 +33,7 @@ from orchestrators.orchestra_o1 import parse_decision
 from training.calculations import values
 from training.examples import Example
 from training.reading import same_answer, state_at
+from training.templates import TOOL
 
 CHARS, TIMES = 400, 4  # an instruction may be this long, or this often as long as the reference's
 GRAMMAR = frozenset(
@@ -49,6 +51,12 @@ GRAMMAR = frozenset(
         "would",
     ]
 )
+CALLED: Mapping[str, str] = {  # what one may call a file of a modality
+    "image": "image|picture|photo",
+    "audio": "audio|recording|sound|speech|spoken|heard",
+    "video": "video|clip|film",
+}
+EXACTLY = 6  # sub-tasks of a decision, up to which every pairing is tried
 BEYOND = 1 / 3  # going on where the reference completes: 1 of the judge's 3, not wrong but for less
 
 # ---- sub-tasks -----------------------------------------------------------------------------------
@@ -87,11 +95,13 @@ def compare(example: Example, state: State, decision: Decision) -> Match:
 
 
 def check(example: Example) -> None:
-    """Raises ConfigError for an example that no decision could be compared with."""
+    """Raises ConfigError for an example that no decision could be compared with: not even its own
+    reference is exact.
+    """
     state = state_at(example)
     try:
         _kind_of_state().validate_json(json.dumps(asdict(state), default=str), strict=True)
-        compare(example, state, _reference(example, state))
+        exact = compare(example, state, _reference(example, state)).exact
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(
@@ -102,6 +112,11 @@ def check(example: Example) -> None:
         raise ConfigError(
             f"example {example.id}: its meta has no usable evidence ({error}); make the file again"
         ) from None
+    if not exact:
+        raise ConfigError(
+            f"example {example.id}: its reference is not exact by its own evidence or answer; make "
+            "the file again"
+        )
 
 
 @lru_cache(maxsize=1)
@@ -180,10 +195,7 @@ class _Pairs:
             raise ConfigError(f"example {example.id}: has {counts}; make the file again")
         texts = [state.task.question, *(f"{h.answer} {h.summary}" for h in state.history)]
         self.known = self.files.union(*map(numbers, texts), *self.evidence)
-        self.apt = [
-            wanted | self._told(u) | numbers(u.instruction)
-            for wanted, u in zip(self.evidence, right, strict=True)
-        ]
+        self.apt = [self._apt(i) for i in range(len(right))]
         self.worth = [values(u.instruction) for u in right]  # what its calculations come to
         self.own = [
             wanted.difference(*(self._told(u) for u in right if u is not right[i]))
@@ -193,6 +205,21 @@ class _Pairs:
         self.room = len(state.context)
         self.near = {(i, j): self._near(i, j) for i in range(len(right)) for j in range(len(said))}
         self.pairs = self._assign()
+
+    def _apt(self, i: int) -> set[str]:
+        """What may be told to whoever does i: also the files that its evidence speaks of; and where
+        that is a place and no more, as of one that only distracts, what the others are asked.
+        """
+        wanted, u = self.evidence[i], self.right[i]
+        meant = {f for f in self.files if any(f in e.split("|") for e in wanted)}
+        apt = wanted | self._told(u) | numbers(u.instruction) | meant
+        if all(map(self._is_place, wanted)):
+            others = (row for row in self.evidence if row is not wanted)
+            apt |= {e for row in others for e in row if not self._is_place(e)}
+        return set(apt)
+
+    def _is_place(self, evidence: str) -> bool:
+        return evidence in self.files or evidence.startswith(("http://", "https://"))
 
     def _told(self, u: SubTask) -> set[str]:
         """What it is told of all that is known: a file only where its instruction names it."""
@@ -222,7 +249,20 @@ class _Pairs:
         return values(self.said[j].instruction) or values(self.said[j].context)
 
     def _assign(self) -> dict[int, int]:
-        """Reference -> decision, the best pair first; on a tie the earlier one."""
+        """Reference -> decision: the pairs that get most done, on a tie the earlier ones."""
+        if max(len(self.right), len(self.said)) > EXACTLY:
+            return self._assign_greedily()
+        done = {p: self._done(*p) for p, near in self.near.items() if near}
+
+        def sum_of(chosen: Sequence[int]) -> float:  # without the noise of the order of a sum
+            return round(sum(done.get(pair, 0.0) for pair in enumerate(chosen)), 9)
+
+        places = range(max(len(self.right), len(self.said)))
+        best = max(permutations(places, len(self.right)), key=sum_of)
+        return {i: j for i, j in enumerate(best) if (i, j) in done}
+
+    def _assign_greedily(self) -> dict[int, int]:
+        """The best pair first; on a tie the earlier one."""
         order = sorted(self.near, key=lambda p: (-self.near[p] - self._tools(*p), p))
         pairs: dict[int, int] = {}
         for i, j in order:
@@ -279,7 +319,21 @@ def _length(u: SubTask) -> int:
 
 
 def evidence_of(u: SubTask, state: State) -> list[str]:
-    """What a recorded sub-task was told: the files and numbers of its instruction, or its words."""
+    """What a recorded sub-task was told: the files and numbers of its instruction; or the files
+    that its tools are for, where its words are of such; or its words.
+    """
     text = u.instruction.lower()
     named = frozenset(m.name.lower() for m in state.task.media) | numbers(text)
-    return sorted(_found(named, text) or _found(terms(text), text) or {text})
+    if found := _found(named, text):
+        return sorted(found)
+    meant = _files_meant(u, state)
+    if meant and _found(meant, text) == meant:
+        return sorted(meant)
+    return sorted(_found(terms(text), text) or {text})
+
+
+def _files_meant(u: SubTask, state: State) -> frozenset[str]:
+    """For each file that a tool of u is for: its name, or what one calls such a file."""
+    called = {m: words for m, words in CALLED.items() if TOOL[m] in (u.tools or ())}
+    of_tools = [m for m in state.task.media if m.modality in called]
+    return frozenset(f"{m.name}|{called[m.modality]}".lower() for m in of_tools)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from orchestra.vocabulary import ConfigError, Evidence, Media, State, Task
 from orchestrators import mas_orchestra
 from orchestrators.orchestra_o1 import parse_decision
+from training.alignment import EXACTLY, check
 from training.examples import Example, state_row
 from training.minigaia import examples
 from training.reading import same_answer, state_at
@@ -321,6 +322,42 @@ def test_tricks_do_not_pay(name, trick):
         assert hack.total < honest.total
 
 
+def test_the_pairs_are_those_that_get_most_done():
+    """The first sub-task is best for both; the second can do only the first one's work."""
+    e = example(delegate(task("Read a.png of 40", TOOLS[0]), task("Hear b.wav", TOOLS[1])), FOUND)
+    e.meta["evidence"] = [["40", "red|green"], ["40", "green|blue"]]
+    e = replace(e, reference=delegate(task("40 red", TOOLS[0]), task("40 blue", TOOLS[0])))
+    said = delegate(task("40 green", TOOLS[0]), task("red 40", TOOLS[0]))
+    assert score("rubric", e, said)[0].parts["decision"] > 0.8
+
+
+@pytest.mark.parametrize("n", [EXACTLY, EXACTLY + 1])
+def test_many_sub_tasks_are_paired_whatever_their_order(n):
+    tasks = [
+        task(f"Look for {word}", TOOLS[2])
+        for word in ("ash", "beech", "cedar", "elm", "fir", "oak", "pine")
+    ]
+    e = example(delegate(*tasks[:n]))
+    assert score("rubric", e, delegate(*reversed(tasks[:n])))[0].exact
+
+
+def test_what_only_distracts_may_be_asked_what_the_others_are():
+    asks = "Find who owns the blanket in {}"
+    e = example(
+        delegate(
+            task("Find what is told in b.wav", TOOLS[1]),
+            task("Find the owner of the blanket in a.png", TOOLS[0]),
+        )
+    )
+    e.meta["evidence"] = [["b.wav"], ["a.png", "blanket", "owner|owns"]]
+    both = delegate(task(asks.format("a.png"), TOOLS[0]), task(asks.format("b.wav"), TOOLS[1]))
+    assert score("rubric", e, both)[0].exact
+    of_both = delegate(
+        task(asks.format("a.png"), TOOLS[0]), task(asks.format("b.wav a.png"), TOOLS[1])
+    )
+    assert not score("rubric", e, of_both)[0].exact
+
+
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_no_further_sub_task_ever_raises_the_rubric(data):
@@ -571,6 +608,15 @@ def test_an_example_without_a_state_is_named():
         make("rubric")(
             replace(START, meta={**START.meta, "evidence": [["a"]]}), [json.dumps(START.reference)]
         )
+
+
+@pytest.mark.parametrize("evidence", [[[], ["b.wav"]], [["c.png"], ["b.wav"]]])
+def test_an_example_whose_own_reference_is_not_exact_is_refused(evidence):
+    check(START)
+    with pytest.raises(ConfigError, match="example e: its reference is not exact.*again"):
+        check(replace(START, meta={**START.meta, "evidence": evidence}))
+    with pytest.raises(ConfigError, match="not exact"):
+        check(replace(END, meta={**END.meta, "answer": "43"}))
 
 
 # ---- nothing raises ------------------------------------------------------------------------------
