@@ -10,8 +10,7 @@ twice, or for nothing, only dilutes.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -19,7 +18,6 @@ from itertools import permutations
 
 from pydantic import TypeAdapter, ValidationError
 
-from orchestra.memory import terms
 from orchestra.vocabulary import (
     Complete,
     ConfigError,
@@ -31,31 +29,11 @@ from orchestra.vocabulary import (
 )
 from orchestrators.orchestra_o1 import parse_decision
 from training.calculations import values
+from training.evidence import evidence_of, found, numbers, subjects
 from training.examples import Example
 from training.reading import same_answer, state_at
-from training.templates import TOOL
 
 CHARS, TIMES = 400, 4  # an instruction may be this long, or this often as long as the reference's
-GRAMMAR = frozenset(
-    [
-        "about",
-        "could",
-        "https",
-        "other",
-        "shall",
-        "should",
-        "their",
-        "there",
-        "these",
-        "those",
-        "would",
-    ]
-)
-CALLED: Mapping[str, str] = {  # what one may call a file of a modality
-    "image": "image|picture|photo",
-    "audio": "audio|recording|sound|speech|spoken|heard",
-    "video": "video|clip|film",
-}
 EXACTLY = 6  # sub-tasks of a decision, up to which every pairing is tried
 BEYOND = 1 / 3  # going on where the reference completes: 1 of the judge's 3, not wrong but for less
 
@@ -140,44 +118,11 @@ def right_answer(example: Example, reference: Decision) -> str:
 
 def _going_on(decision: Delegate, state: State) -> Match:
     """Delegating where all is known: what it costs grows with the number of sub-tasks."""
-    about = _subjects(state)
-    asked = [bool(_found(about, u.instruction.lower())) for u in decision.subtasks]
+    about = subjects(state)
+    asked = [bool(found(about, u.instruction.lower())) for u in decision.subtasks]
     able = [a and u.tools != () for a, u in zip(asked, decision.subtasks, strict=True)]
     share = BEYOND / max(1, len(asked)) ** 2
     return Match(share * sum(able), share * sum(asked), False, False)
-
-
-def _subjects(state: State) -> frozenset[str]:
-    """What the question is about: its files, numbers and names, and its words of some length."""
-    question = state.task.question
-    names = re.findall(r"(?<![.!?:] )(?<!^)\b[^\W\d_]\w*", question)
-    capital = {w.lower() for w in names if w[0].isupper()}
-    files = {m.name.lower() for m in state.task.media}
-    words = {w for w in terms(question) - GRAMMAR if len(w) >= 5 or w in capital or w.isdigit()}
-    return frozenset(files | words - {f.rpartition(".")[2] for f in files})
-
-
-@lru_cache(maxsize=4096)
-def _pattern(evidence: str) -> re.Pattern[str]:
-    """Finds a piece of evidence, in a text of lower case: words and numbers as wholes only, and a
-    sign, where words may stand for it, between two numbers only.
-    """
-    words = [re.escape(e) for e in evidence.lower().split("|") if re.search(r"\w", e)]
-    signs = [re.escape(e) for e in evidence.lower().split("|") if e and not re.search(r"\w", e)]
-    whole = [rf"(?a:(?<!\w)(?<!\d[.:,])(?:{'|'.join(words)})(?!\w|[.:,]\d))"] if words else []
-    if words and signs:
-        number, unit = r"(?a:(?<![\w.:,/-])\d[\d.:,]*)", r"(?:\s*[^\W\d]+)?"
-        signs = [rf"{number}{unit}[\s()]*(?:{'|'.join(signs)})[\s()]*\d"]
-    return re.compile("|".join([*whole, *signs]))
-
-
-def _found(evidence: frozenset[str], text: str) -> set[str]:
-    return {e for e in evidence if _pattern(e).search(text)}
-
-
-def numbers(text: str) -> frozenset[str]:
-    """The numbers in a text, times and decimals whole, but not those inside of names."""
-    return frozenset(re.findall(r"(?a:(?<![\w.:,/-])\d+(?:[.:,]\d+)*(?!\w|[.:,]\d))", text))
 
 
 class _Pairs:
@@ -223,8 +168,8 @@ class _Pairs:
 
     def _told(self, u: SubTask) -> set[str]:
         """What it is told of all that is known: a file only where its instruction names it."""
-        context = _found(self.known - self.files, u.context.lower())
-        return context | _found(self.known, u.instruction.lower())
+        context = found(self.known - self.files, u.context.lower())
+        return context | found(self.known, u.instruction.lower())
 
     def _near(self, i: int, j: int) -> float:
         """How well j is told what i needs: the share that it is told, of it the share that is to
@@ -316,24 +261,3 @@ class _Pairs:
 
 def _length(u: SubTask) -> int:
     return len(u.instruction) + len(u.context)
-
-
-def evidence_of(u: SubTask, state: State) -> list[str]:
-    """What a recorded sub-task was told: the files and numbers of its instruction; or the files
-    that its tools are for, where its words are of such; or its words.
-    """
-    text = u.instruction.lower()
-    named = frozenset(m.name.lower() for m in state.task.media) | numbers(text)
-    if found := _found(named, text):
-        return sorted(found)
-    meant = _files_meant(u, state)
-    if meant and _found(meant, text) == meant:
-        return sorted(meant)
-    return sorted(_found(terms(text), text) or {text})
-
-
-def _files_meant(u: SubTask, state: State) -> frozenset[str]:
-    """For each file that a tool of u is for: its name, or what one calls such a file."""
-    called = {m: words for m, words in CALLED.items() if TOOL[m] in (u.tools or ())}
-    of_tools = [m for m in state.task.media if m.modality in called]
-    return frozenset(f"{m.name}|{called[m.modality]}".lower() for m in of_tools)

@@ -26,7 +26,7 @@ from orchestrators.orchestra_o1 import OrchestraO1, parse_decision
 from orchestrators.showing import Messages
 from tools import tools_for
 from tools.own import own_tools
-from training.alignment import evidence_of
+from training.evidence import evidence_of
 from training.examples import Example, state_row, state_with, write
 from training.reading import same_answer
 
