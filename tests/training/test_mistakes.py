@@ -213,7 +213,7 @@ def test_a_resume_on_other_weights_or_held_out_examples_is_refused(
 
     assert said() == said("--resume") == ""
     weights = model / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    weights.write_bytes(weights.read_bytes()[:-1] + b"!")
     assert "other values of model_sha256;" in said("--resume")
     data.write_text(data.read_text() + "\n")
     assert "other values of eval_data_sha256, model_sha256;" in said("--resume")
