@@ -16,7 +16,8 @@ and `train` hands the new weights to the sampler, notes the metrics, and keeps c
 Differences from the paper / the released code
 1. The released code is flags for another program; here the loop is visible, SFT included.
 2. A group that teaches nothing is left out of the loss and of what it is divided by, and counted.
-3. LoRA by default: pi_ref is the model with its adapter off. --full is the paper's way.
+3. Section 3.3 knows no SFT before DA-GRPO: here `--stage grpo` may start from an SFT model.
+4. LoRA by default: pi_ref is the model with its adapter off. --full is the paper's way.
 """
 
 from __future__ import annotations

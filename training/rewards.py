@@ -16,6 +16,12 @@ Differences from the papers
 2. M_hat . P is divided by the sum of P, so that it stays in [0, 1]; advantages do not change.
 3. Cost and latency of M are those that the decision commits to: a price for each sub-task, and the
    longest chain of needs. The group of M_hat is of the decisions that could be carried out.
+
+Differences of format and action from App. B.4: here they say what the program would do
+4. A missing "params" costs `format` alone: the program reads the fields that stand beside "action".
+5. A tool or a backend that is unknown costs `action`: the program would refuse the decision.
+6. Completing before anything was seen of a task with files costs `action`: it would be refused too.
+7. A reply that was cut at its limit and is not whole costs `action`: the program would ask again.
 """
 
 from __future__ import annotations
