@@ -107,9 +107,7 @@ def test_the_four_arms_are_trained_measured_and_published(tmp_path: Path) -> Non
     assert (out / "rubric-0" / "adapter_model.safetensors").exists()
     config = json.loads((out / "rubric-0" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "sft-0"
-    kept = (tmp_path / "work/measured.jsonl").read_text()
-    assert result.main([*paths, *few]) == 0
-    assert (tmp_path / "work/measured.jsonl").read_text() == kept
+    assert len((tmp_path / "work/measured.jsonl").read_text().splitlines()) == 4
     other = [*paths, *few[:-4], "--grpo-steps", "2", "--held-out", "2"]
     assert result.main(other) == 2  # the runs in --work are of other flags
 
