@@ -40,6 +40,13 @@ def test_the_table_has_the_mean_and_spread_of_each_arm() -> None:
     ]
 
 
+def test_a_decision_that_was_cut_is_measured_as_one() -> None:
+    (state,) = islice(minigaia.examples("held_out", 0, "brief"), 1)
+    half = json.dumps(state.reference)[:-1]
+    invalid = [result.figures([state], [half], cut)["invalid"] for cut in ((), [True])]
+    assert invalid == [0, 1]
+
+
 # ---- intervals -----------------------------------------------------------------------------------
 
 
