@@ -16,7 +16,8 @@ and `train` hands the new weights to the sampler, notes the metrics, and keeps c
 Differences from the paper / the released code
 1. The released code is flags for another program; here the loop is visible, SFT included.
 2. A group that teaches nothing is left out of the loss and of what it is divided by, and counted.
-3. LoRA by default: pi_ref is the model with its adapter off. --full is the paper's way.
+3. Section 3.3 knows no SFT before DA-GRPO: here `--stage grpo` may start from an SFT model.
+4. LoRA by default: pi_ref is the model with its adapter off. --full is the paper's way.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from da_grpo import Objective, Totals, aggregate, da_grpo_loss, group_advantages
 from orchestra.vocabulary import ConfigError, EndpointError, can_not_write
 from training import checkpoint, ranks
 from training.examples import Example
-from training.metrics import Metrics, Row, draw, outcomes
+from training.metrics import Metrics, Row, cut_short, draw, outcomes
 from training.options import settled
 from training.policy import Ids, Policy, merged, text_of
 from training.preparation import make_reward, make_rollouts, prepared
@@ -100,7 +101,7 @@ class Trainer:
         prompts = [self.policy.encode(e.messages) for e in share]
         dice = ranks.mine(seeds(o.seed, "train", step, len(examples)))
         groups = rollouts.sample(prompts, dice, o.group, o.temperature)
-        scores = [self.reward(e, g.texts) for e, g in zip(share, groups, strict=True)]  # Eq. 29
+        scores = self.scores(share, groups)
         samples, informative = compare(groups, scores, o.min_std)  # Eq. 30
         row = outcomes(scores, [g.ids for g in groups], self.policy.eos)
         if row["dropped"] == 1:
@@ -110,6 +111,14 @@ class Trainer:
             )
         flat = ranks.summed({"flat": informative.count(False)})["flat"]
         return {**row, "zero_variance": flat / len(examples), **self.improve(step, samples)}
+
+    def scores(
+        self, examples: Sequence[Example], groups: Sequence[Group]
+    ) -> list[Sequence[Scores | None]]:
+        """Eq. 29 of each completion; one that was cut at --max-tokens is read as one."""
+        eos = self.policy.eos
+        pairs = zip(examples, groups, strict=True)
+        return [self.reward(e, g.texts, cut_short(g.ids, eos)) for e, g in pairs]  # Eq. 29
 
     def improve(self, step: int, samples: list[Sample]) -> Row:
         """--iterations optimizer steps on what teaches. The metrics are means over its tokens, in
@@ -175,7 +184,7 @@ class Trainer:
         """The outcomes of the likeliest decision in each state."""
         share = ranks.mine(examples)
         groups = likeliest(self.policy, share, rollouts)
-        scores = [self.reward(e, g.texts) for e, g in zip(share, groups, strict=True)]
+        scores = self.scores(share, groups)
         row = outcomes(scores, [g.ids for g in groups], self.policy.eos)
         return {f"eval/{name}": value for name, value in row.items()}
 

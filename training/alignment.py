@@ -10,14 +10,14 @@ twice, or for nothing, only dilutes.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from functools import lru_cache
+from itertools import permutations
 
 from pydantic import TypeAdapter, ValidationError
 
-from orchestra.memory import terms
 from orchestra.vocabulary import (
     Complete,
     ConfigError,
@@ -28,10 +28,13 @@ from orchestra.vocabulary import (
     SubTask,
 )
 from orchestrators.orchestra_o1 import parse_decision
+from training.calculations import values
+from training.evidence import evidence_of, found, numbers, subjects
 from training.examples import Example
 from training.reading import same_answer, state_at
 
 CHARS, TIMES = 400, 4  # an instruction may be this long, or this often as long as the reference's
+EXACTLY = 6  # sub-tasks of a decision, up to which every pairing is tried
 BEYOND = 1 / 3  # going on where the reference completes: 1 of the judge's 3, not wrong but for less
 
 # ---- sub-tasks -----------------------------------------------------------------------------------
@@ -59,7 +62,8 @@ def compare(example: Example, state: State, decision: Decision) -> Match:
     """
     reference = _reference(example, state)
     if isinstance(decision, Complete):
-        right = same_answer(decision.answer, right_answer(example, reference))
+        answer = right_answer(example, reference)
+        right = same_answer(decision.answer, answer, state.task.question)
         if isinstance(reference, Complete):  # it was time to complete
             return Match(1.0, float(right), right, right)
         return Match(1.0, 1.0, False, True) if right else NOTHING  # sooner, or wrong
@@ -69,11 +73,13 @@ def compare(example: Example, state: State, decision: Decision) -> Match:
 
 
 def check(example: Example) -> None:
-    """Raises ConfigError for an example that no decision could be compared with."""
+    """Raises ConfigError for an example that no decision could be compared with: not even its own
+    reference is exact.
+    """
     state = state_at(example)
     try:
         _kind_of_state().validate_json(json.dumps(asdict(state), default=str), strict=True)
-        compare(example, state, _reference(example, state))
+        exact = compare(example, state, _reference(example, state)).exact
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(
@@ -84,6 +90,11 @@ def check(example: Example) -> None:
         raise ConfigError(
             f"example {example.id}: its meta has no usable evidence ({error}); make the file again"
         ) from None
+    if not exact:
+        raise ConfigError(
+            f"example {example.id}: its reference is not exact by its own evidence or answer; make "
+            "the file again"
+        )
 
 
 @lru_cache(maxsize=1)
@@ -107,28 +118,11 @@ def right_answer(example: Example, reference: Decision) -> str:
 
 def _going_on(decision: Delegate, state: State) -> Match:
     """Delegating where all is known: what it costs grows with the number of sub-tasks."""
-    about = terms(state.task.question).union(*(terms(m.name) for m in state.task.media))
-    asked = [bool(about & terms(u.instruction)) for u in decision.subtasks]
-    worth = BEYOND * sum(asked) / max(1, len(asked)) ** 2
-    return Match(worth, worth, False, False)
-
-
-@lru_cache(maxsize=4096)
-def _pattern(evidence: str) -> re.Pattern[str]:
-    """Finds a piece of evidence, in a text of lower case: words and numbers as wholes only."""
-    words = [re.escape(e) for e in evidence.lower().split("|") if re.search(r"\w", e)]
-    signs = [re.escape(e) for e in evidence.lower().split("|") if e and not re.search(r"\w", e)]
-    whole = [rf"(?a:(?<!\w)(?<!\d[.:,])(?:{'|'.join(words)})(?!\w|[.:,]\d))"] if words else []
-    return re.compile("|".join([*whole, *signs]))
-
-
-def _found(evidence: frozenset[str], text: str) -> set[str]:
-    return {e for e in evidence if _pattern(e).search(text)}
-
-
-def numbers(text: str) -> frozenset[str]:
-    """The numbers in a text, times and decimals whole, but not those inside of names."""
-    return frozenset(re.findall(r"(?a:(?<![\w.:,/-])\d+(?:[.:,]\d+)*(?!\w|[.:,]\d))", text))
+    about = subjects(state)
+    asked = [bool(found(about, u.instruction.lower())) for u in decision.subtasks]
+    able = [a and u.tools != () for a, u in zip(asked, decision.subtasks, strict=True)]
+    share = BEYOND / max(1, len(asked)) ** 2
+    return Match(share * sum(able), share * sum(asked), False, False)
 
 
 class _Pairs:
@@ -146,27 +140,48 @@ class _Pairs:
             raise ConfigError(f"example {example.id}: has {counts}; make the file again")
         texts = [state.task.question, *(f"{h.answer} {h.summary}" for h in state.history)]
         self.known = self.files.union(*map(numbers, texts), *self.evidence)
-        self.apt = [wanted | self._told(u) for wanted, u in zip(self.evidence, right, strict=True)]
+        self.apt = [self._apt(i) for i in range(len(right))]
+        self.worth = [values(u.instruction) for u in right]  # what its calculations come to
         self.own = [
             wanted.difference(*(self._told(u) for u in right if u is not right[i]))
             for i, wanted in enumerate(self.evidence)
         ]  # what no other sub-task of the reference is told
-        self.named = [self._told(u) for u in said]
+        self.named = [self._told(u) | numbers(u.instruction) for u in said]
         self.room = len(state.context)
         self.near = {(i, j): self._near(i, j) for i in range(len(right)) for j in range(len(said))}
         self.pairs = self._assign()
 
+    def _apt(self, i: int) -> set[str]:
+        """What may be told to whoever does i: also the files that its evidence speaks of; and where
+        that is a place and no more, as of one that only distracts, what the others are asked.
+        """
+        wanted, u = self.evidence[i], self.right[i]
+        meant = {f for f in self.files if any(f in e.split("|") for e in wanted)}
+        apt = wanted | self._told(u) | numbers(u.instruction) | meant
+        if all(map(self._is_place, wanted)):
+            others = (row for row in self.evidence if row is not wanted)
+            apt |= {e for row in others for e in row if not self._is_place(e)}
+        return set(apt)
+
+    def _is_place(self, evidence: str) -> bool:
+        return evidence in self.files or evidence.startswith(("http://", "https://"))
+
     def _told(self, u: SubTask) -> set[str]:
         """What it is told of all that is known: a file only where its instruction names it."""
-        context = _found(self.known - self.files, u.context.lower())
-        return context | _found(self.known, u.instruction.lower())
+        context = found(self.known - self.files, u.context.lower())
+        return context | found(self.known, u.instruction.lower())
 
     def _near(self, i: int, j: int) -> float:
         """How well j is told what i needs: the share that it is told, of it the share that is to
         the point, and less for what is far too long. Nothing, where it is told no more of it than
-        any other sub-task of the reference.
+        any other sub-task of the reference. A calculation is told in full by any that comes to the
+        same, and not at all by one that does not.
         """
         wanted, named = self.evidence[i], self.named[j]
+        if self.worth[i] and (said := self._calculated(j)):
+            if said != self.worth[i]:
+                return 0.0
+            named = named | wanted
         if self.own[i] and not self.own[i] & named:
             return 0.0
         share = len(named & wanted) / max(1, len(wanted))
@@ -174,8 +189,25 @@ class _Pairs:
         room = max(CHARS, TIMES * _length(self.right[i])) + self.room
         return share * to_the_point * min(1.0, room / max(1, _length(self.said[j])))
 
+    def _calculated(self, j: int) -> set[Fraction]:
+        """What the calculations come to that j is told: in its instruction, else in its context."""
+        return values(self.said[j].instruction) or values(self.said[j].context)
+
     def _assign(self) -> dict[int, int]:
-        """Reference -> decision, the best pair first; on a tie the earlier one."""
+        """Reference -> decision: the pairs that get most done, on a tie the earlier ones."""
+        if max(len(self.right), len(self.said)) > EXACTLY:
+            return self._assign_greedily()
+        done = {p: self._done(*p) for p, near in self.near.items() if near}
+
+        def sum_of(chosen: Sequence[int]) -> float:  # without the noise of the order of a sum
+            return round(sum(done.get(pair, 0.0) for pair in enumerate(chosen)), 9)
+
+        places = range(max(len(self.right), len(self.said)))
+        best = max(permutations(places, len(self.right)), key=sum_of)
+        return {i: j for i, j in enumerate(best) if (i, j) in done}
+
+    def _assign_greedily(self) -> dict[int, int]:
+        """The best pair first; on a tie the earlier one."""
         order = sorted(self.near, key=lambda p: (-self.near[p] - self._tools(*p), p))
         pairs: dict[int, int] = {}
         for i, j in order:
@@ -229,10 +261,3 @@ class _Pairs:
 
 def _length(u: SubTask) -> int:
     return len(u.instruction) + len(u.context)
-
-
-def evidence_of(u: SubTask, state: State) -> list[str]:
-    """What a recorded sub-task was told: the files and numbers of its instruction, or its words."""
-    text = u.instruction.lower()
-    named = frozenset(m.name.lower() for m in state.task.media) | numbers(text)
-    return sorted(_found(named, text) or _found(terms(text), text) or {text})

@@ -16,7 +16,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -76,8 +76,10 @@ class Judge:
         self.purse = Purse()
         self._known: dict[str, dict[str, float] | None] = {}
 
-    def __call__(self, example: Example, completions: list[str]) -> list[Scores | None]:
-        seen = look(example, completions)
+    def __call__(
+        self, example: Example, completions: list[str], cut: Sequence[bool] = ()
+    ) -> list[Scores | None]:
+        seen = look(example, completions, cut)
         asked = [judge_prompt(example, t, r) for t, (r, _) in zip(completions, seen, strict=True)]
         new = [text for text in dict.fromkeys(asked) if text not in self._known]
         with ThreadPoolExecutor(self.parallel) as executor:

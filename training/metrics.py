@@ -69,6 +69,11 @@ class Metrics:
         print(f"step {row['step'] + 1}/{steps}  {said}", file=sys.stderr, flush=True)
 
 
+def cut_short(completions: Sequence[Sequence[int]], eos: Sequence[int]) -> list[bool]:
+    """Which completions stopped at their limit: the last token is no end token."""
+    return [ids[-1] not in eos for ids in completions]
+
+
 def outcomes(
     scores: Sequence[Sequence[Scores | None]],
     completions: Sequence[Sequence[Sequence[int]]],
@@ -77,11 +82,12 @@ def outcomes(
     """What `graded` gives; and over all completions: the share that was dropped, that was cut at
     its limit, and the length in tokens. Means over all ranks.
     """
+    short = [flag for group in completions for flag in cut_short(group, eos)]
     ids = [c for group in completions for c in group]
     of_all = ranks.summed(
         {
             "dropped": sum(s is None for group in scores for s in group),
-            "cut": sum(c[-1] not in eos for c in ids),
+            "cut": sum(short),
             "length": sum(len(c) for c in ids),
         }
     )

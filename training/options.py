@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.command_line import OneLineParser
+from orchestra.media import sha256_of
 from orchestra.vocabulary import ConfigError, can_not_write
 from training.examples import read
 from training.rewards import REWARDS
@@ -216,4 +217,13 @@ def _noted(o: argparse.Namespace) -> dict[str, Any]:
     """What a run's metrics follow from."""
     kept = {name: value for name, value in vars(o).items() if name not in FREE}
     plain = {n: str(v) if isinstance(v, Path) else v for n, v in kept.items()}
-    return {**plain, "data_sha256": hashlib.sha256(o.data.read_bytes()).hexdigest()}
+    held_out = sha256_of(o.eval_data) if o.eval_data else ""
+    shas = {"data": sha256_of(o.data), "eval_data": held_out, "model": weights_sha256(o.model)}
+    return {**plain, **{f"{name}_sha256": sha for name, sha in shas.items()}}
+
+
+def weights_sha256(model: Path) -> str:
+    """Of the names and contents of a model's weights files, in their order."""
+    files = sorted(model.glob("*.safetensors")) or sorted(model.glob("*.bin"))
+    whole = "".join(f"{sha256_of(path)}  {path.name}\n" for path in files)
+    return hashlib.sha256(whole.encode()).hexdigest()

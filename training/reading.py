@@ -24,7 +24,7 @@ from orchestra.vocabulary import (
 from orchestrators.orchestra_o1 import parse_decision
 from training.examples import Example, state_of
 
-Parse = Callable[[str, State], Decision]
+Parse = Callable[..., Decision]  # of a reply, a State, and by name whether the reply was `cut`
 
 # ---- a completion, read as the program reads it --------------------------------------------------
 
@@ -53,10 +53,14 @@ def state_at(example: Example) -> State:
         ) from None
 
 
-def read_decision(text: str, state: State, parse: Parse = parse_decision) -> Reading:
-    """No text makes this raise."""
+def read_decision(
+    text: str, state: State, parse: Parse = parse_decision, cut: bool = False
+) -> Reading:
+    """`cut`: the text stopped at its length limit, and half a decision is none. No text makes this
+    raise.
+    """
     try:
-        decision = parse(text, state)
+        decision = parse(text, state, cut=cut)
         if isinstance(decision, Delegate):
             _check(decision, state)
     except ModelMistake:
@@ -91,12 +95,15 @@ def _is_plain(text: str) -> bool:
 
 # ---- answers -------------------------------------------------------------------------------------
 
+MULTIPLES = {"dozen", "hundred", "thousand", "million", "billion", "trillion"}  # are no units
 
-def same_answer(said: str, right: str) -> bool:
-    """Whether two short answers are one: letter case, spaces, articles, quotes, leading zeros and
-    the spelling of a number aside. Several answers in one are none.
+
+def same_answer(said: str, right: str, question: str = "") -> bool:
+    """Whether two short answers are one: letter case, spaces, articles, quotes, leading zeros, the
+    spelling of a number and a unit behind it, a word of the question, aside. Several answers in one
+    are none.
     """
-    a, b = _plain(said), _plain(right)
+    a, b = (_without_unit(_plain(answer), question) for answer in (said, right))
     return bool(b) and (a == b or (_number(a) is not None and _number(a) == _number(b)))
 
 
@@ -104,6 +111,13 @@ def _plain(answer: str) -> str:
     text = " ".join(unicodedata.normalize("NFKC", answer[:1000]).casefold().split())
     text = re.sub(r"^(?:the|an|a) ", "", text.strip(" \"'`.,;!"))
     return re.sub(r"(?<![\d.,])0+(?=\d)", "", text)
+
+
+def _without_unit(answer: str, question: str) -> str:
+    measured = re.fullmatch(r"(\S*\d)\s*([^\W\d_]+)", answer)
+    if measured is None or _number(measured[1]) is None or measured[2] in MULTIPLES:
+        return answer
+    return measured[1] if measured[2] in re.findall(r"\w+", question.casefold()) else answer
 
 
 def _number(text: str) -> Decimal | None:

@@ -26,7 +26,7 @@ from orchestrators.orchestra_o1 import OrchestraO1, parse_decision
 from orchestrators.showing import Messages
 from tools import tools_for
 from tools.own import own_tools
-from training.alignment import evidence_of
+from training.evidence import evidence_of
 from training.examples import Example, state_row, state_with, write
 from training.reading import same_answer
 
@@ -60,14 +60,14 @@ def from_run(folder: Path, answer: str = "") -> list[Example]:
         ]
 
 
-def succeeded(folder: Path, answer: str = "") -> bool:
+def succeeded(folder: Path, answer: str = "", question: str = "") -> bool:
     """Whether the run ended by completing, with the right answer where that is known."""
     ended = next(
         (e for e in trajectory.read(folder / "trajectory.jsonl") if e["event"] == "end"), None
     )
     if ended is None or ended["fallback"] or not ended["answer"]:
         return False
-    return not answer or same_answer(ended["answer"], answer)
+    return not answer or same_answer(ended["answer"], answer, question)
 
 
 def _taken(events: Sequence[Event]) -> Iterator[tuple[Event, str]]:
@@ -159,8 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = read_answers(a.answers) if a.answers else {}
         kept: list[Example] = []
         for folder in a.runs:
-            right = known.get(run_folder.read_manifest(folder).task.question.strip(), "")
-            if a.all or succeeded(folder, right):
+            question = run_folder.read_manifest(folder).task.question
+            right = known.get(question.strip(), "")
+            if a.all or succeeded(folder, right, question):
                 kept += from_run(folder, right)
             else:
                 print(f"{folder}: left out, it did not succeed (--all takes it)", file=sys.stderr)

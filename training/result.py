@@ -4,10 +4,18 @@
 
 Four arms on MiniGAIA decisions: the model as it is; imitation, stopped early (SFT); and from there
 GRPO with the plain outcome as reward (vanilla) or with the rubric of Eq. 29 (DA-GRPO), both with
-the same steps, states and seeds, in another order than SFT's. Each is measured by its likeliest
-decisions on held-out states, whose templates and names nobody trained on; and beside them the
-policies of constant.py, which are no model. What is done already in --work is kept: a run that was
-stopped goes on.
+the same steps, states and seeds. All train on one file, and the states of GRPO are other states
+than SFT's, drawn anew (few meet again by chance), the same for both. Each arm is measured by its
+likeliest decisions on held-out states, whose templates and names nobody trained on; and beside them
+the policies of constant.py, which are no model.
+
+What is done already in --work is kept, runs and what was measured (measured.jsonl; put it away
+after a change of the rule): a run that was stopped goes on.
+
+Differences from the paper
+1. Section 3.3 knows no SFT stage before DA-GRPO; here both GRPO arms start from SFT.
+2. "Vanilla" rewards the right decision, by the same rule's `right`, and not the final answer of a
+   run that was carried out.
 """
 
 from __future__ import annotations
@@ -16,42 +24,35 @@ import argparse
 import json
 import multiprocessing
 import os
-import random
 import shutil
-import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import (
+    FIRST_EXCEPTION,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
 from pathlib import Path
-from typing import Any
 
-from training import constant, minigaia
+from orchestra import lines
+from orchestra.command_line import OneLineParser
+from orchestra.vocabulary import ConfigError, can_not_write
+from training import minigaia
 from training.examples import Example, read
-from training.metrics import graded
+from training.metrics import cut_short, graded
+from training.options import weights_sha256
+from training.report import COLUMNS, CONSTANT, KINDS, REWARD, Figures, by_kind, differences, table
 from training.rewards import Scores, make
 
-Figures = dict[str, Any]  # of one arm and seed
 SCRIPT = Path(__file__).resolve().parent.parent / "train_da_grpo.py"
 MAX_TOKENS = 144  # of a decision
 COMMON = f"--batch 4 --lora-rank 8 --max-tokens {MAX_TOKENS}"
 SFT = f"{COMMON} --lr 1e-3"
 GRPO = f"{COMMON} --lr 5e-4 --group 8 --micro-batch 8 --save-every 2"
-ORDER = 1000  # what is added to the seed of GRPO: the states in an order that SFT did not have
-RESAMPLED = 10_000  # sets of tasks that the interval of a difference comes from
-REWARD = {"vanilla GRPO": "outcome", "DA-GRPO": "rubric"}
-CONSTANT = {f"constant: {name}": policy for name, policy in constant.POLICIES.items()}
-ARMS = (*CONSTANT, "untrained", "SFT", *REWARD)
-KINDS = ("complete", "read", "compute", "search", "again")  # of a state: what its reference does
-COLUMNS = {
-    "reward": "reward (Eq. 29)",
-    "reward/format": "format",
-    "reward/action": "action",
-    "reward/tool": "tool",
-    "reward/decision": "decision",
-    "exact": "exact",
-    "invalid": "invalid",
-}
+ORDER = 1000  # what is added to the seed of GRPO: other states than SFT's, the same for both
 
 
 # ---- the runs ------------------------------------------------------------------------------------
@@ -77,7 +78,10 @@ def train(a: argparse.Namespace, stage: str, model: Path, name: str, flags: str)
 
 
 def models(a: argparse.Namespace) -> dict[tuple[str, int], Path]:
-    """(arm, seed) -> its model. SFT stands first in the queue: what waits for it does not block."""
+    """(arm, seed) -> its model. SFT stands first in the queue: what waits for it does not block.
+    Where a run fails, or Ctrl-C is pressed, what has not begun does not begin. Raises
+    CalledProcessError.
+    """
 
     def sft(seed: int) -> Path:
         return train(a, "sft", a.model, f"sft-{seed}", f"{SFT} --steps {a.sft_steps} --seed {seed}")
@@ -86,14 +90,19 @@ def models(a: argparse.Namespace) -> dict[tuple[str, int], Path]:
         flags = f"{GRPO} --steps {a.grpo_steps} --seed {ORDER + seed} --reward {reward}"
         return train(a, "grpo", start.result(), f"{reward}-{seed}", flags)
 
-    with ThreadPoolExecutor(a.workers) as pool:
+    pool = ThreadPoolExecutor(a.workers)
+    try:
         made = {("SFT", seed): pool.submit(sft, seed) for seed in range(a.seeds)}
         made |= {
             (arm, seed): pool.submit(grpo, reward, seed, made["SFT", seed])
             for seed in range(a.seeds)
             for arm, reward in REWARD.items()
         }
+        for run in wait(made.values(), return_when=FIRST_EXCEPTION).done:
+            run.result()  # raises what one of them did
         return {("untrained", 0): a.model} | {key: run.result() for key, run in made.items()}
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def measure(model: Path, examples: Sequence[Example], threads: int) -> Figures:
@@ -108,17 +117,23 @@ def measure(model: Path, examples: Sequence[Example], threads: int) -> Figures:
     torch.set_num_threads(threads)
     policy = Policy(model, 0, "float32", torch.device("cpu"), reference=False)
     rollouts = LocalRollouts(policy, MAX_TOKENS, at_once=32)
-    return figures(examples, [g.texts[0] for g in likeliest(policy, examples, rollouts)])
+    groups = likeliest(policy, examples, rollouts)
+    short = [cut_short(g.ids, policy.eos)[0] for g in groups]
+    return figures(examples, [g.texts[0] for g in groups], short)
 
 
-def figures(examples: Sequence[Example], decisions: Sequence[str]) -> Figures:
+def figures(
+    examples: Sequence[Example], decisions: Sequence[str], cut: Sequence[bool] = ()
+) -> Figures:
     """The rubric's scores of a decision in each state, as means; the reward by the kind of state
     too, and of how many states that is. One with a retry and more counts as a retry. `each`: the
-    reward in each state.
+    reward in each state. `cut`: which decisions stopped at the length limit, () for none.
     """
     rubric = make("rubric")
-    scores = [rubric(e, [text]) for e, text in zip(examples, decisions, strict=True)]
-    of_kind: dict[str, list[list[Scores | None]]] = {kind: [] for kind in KINDS}
+    short = cut or [False] * len(decisions)
+    rows = zip(examples, decisions, short, strict=True)
+    scores = [rubric(e, [text], [flag]) for e, text, flag in rows]
+    of_kind: dict[str, list[Sequence[Scores | None]]] = {kind: [] for kind in KINDS}
     for example, one in zip(examples, scores, strict=True):
         of_kind[example.meta["kind"].split("+")[0]].append(one)
     row = graded(scores)
@@ -136,65 +151,36 @@ def constants(examples: Sequence[Example]) -> list[Figures]:
     ]
 
 
+def measured(
+    a: argparse.Namespace, made: Mapping[tuple[str, int], Path], examples: Sequence[Example]
+) -> Iterator[Figures]:
+    """The figures of each arm and seed, kept in --work. Raises OSError where that is not possible.
+
+    What was measured before, with the same weights and as many states, is not measured again.
+    """
+    tape = a.work / "measured.jsonl"
+    kept = {tuple(row["key"]): row["figures"] for row in lines.read(tape)}
+    keys = {of: (*of, len(examples), weights_sha256(model)) for of, model in made.items()}
+    fresh = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(a.workers, mp_context=fresh)
+    file = lines.Appender(tape)
+    try:
+        asked = {
+            of: pool.submit(measure, model, examples, threads(a))
+            for of, model in made.items()
+            if keys[of] not in kept
+        }
+        for of, key in keys.items():
+            if of in asked:
+                kept[key] = asked[of].result()
+                file.append({"key": key, "figures": kept[key]})
+            yield {"arm": of[0], "seed": of[1], **kept[key]}
+    finally:
+        file.close()
+        pool.shutdown(cancel_futures=True)
+
+
 # ---- the report ----------------------------------------------------------------------------------
-
-
-def table(rows: Sequence[Figures], columns: Mapping[str, str] = COLUMNS) -> str:
-    """Mean and standard deviation over the seeds, in percent, as Markdown."""
-    lines = ["| | " + " | ".join(columns.values()) + " |", "| --- |" + " ---: |" * len(columns)]
-    for arm in ARMS:
-        of_arm = [row for row in rows if row["arm"] == arm]
-        cells = [_spread([100 * float(row[column]) for row in of_arm]) for column in columns]
-        lines.append(f"| {arm} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def by_kind(rows: Sequence[Figures]) -> str:
-    """The reward by the kind of state, of the kinds that there are."""
-    counts = {kind: rows[0][f"states/{kind}"] for kind in KINDS}
-    found = {f"reward/in {k}": f"{k} ({n})" for k, n in counts.items() if n}
-    return table(rows, found)
-
-
-def differences(rows: Sequence[Figures], examples: Sequence[Example]) -> str:
-    """What DA-GRPO's reward is above the other arms', in percent, as Markdown: in each seed, and
-    the mean with the interval that 95 % of such sets of tasks fall into (percentile bootstrap; the
-    states of a task go together, and the seeds stay as they are).
-    """
-    lines = ["| DA-GRPO less | of each seed | mean | 95 % |", "| --- | ---: | ---: | ---: |"]
-    mine = _by_seed(rows, "DA-GRPO")
-    for arm in ARMS[: ARMS.index("DA-GRPO")]:
-        other = _by_seed(rows, arm)
-        pairs = [(each, other.get(seed, other[0])) for seed, each in mine.items()]
-        gaps = [[100 * (x - y) for x, y in zip(*pair, strict=True)] for pair in pairs]
-        of_seed = ", ".join(f"{statistics.mean(gap):+.1f}" for gap in gaps)
-        low, high = interval([statistics.mean(of) for of in zip(*gaps, strict=True)], examples)
-        mean = statistics.mean(map(statistics.mean, gaps))
-        lines.append(f"| {arm} | {of_seed} | {mean:+.1f} | {low:+.1f} to {high:+.1f} |")
-    return "\n".join(lines) + "\n"
-
-
-def _by_seed(rows: Sequence[Figures], arm: str) -> dict[int, list[float]]:
-    return {row["seed"]: row["each"] for row in rows if row["arm"] == arm}
-
-
-def interval(values: Sequence[float], examples: Sequence[Example]) -> tuple[float, float]:
-    """The 2.5th and the 97.5th percentile of the mean of a value for each state, over sets of tasks
-    drawn anew.
-    """
-    of_task: dict[str, list[float]] = {}
-    for example, value in zip(examples, values, strict=True):
-        of_task.setdefault(example.id.rpartition("-r")[0], []).append(value)
-    tasks = [(sum(some), len(some)) for some in of_task.values()]
-    dice = random.Random(0)
-    sets = (dice.choices(tasks, k=len(tasks)) for _ in range(RESAMPLED))
-    means = sorted(sum(s for s, _ in drawn) / sum(n for _, n in drawn) for drawn in sets)
-    return means[round(0.025 * (RESAMPLED - 1))], means[round(0.975 * (RESAMPLED - 1))]
-
-
-def _spread(values: Sequence[float]) -> str:
-    several = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.1f}{several}"
 
 
 def publish(a: argparse.Namespace, rows: Sequence[Figures], said: str) -> None:
@@ -218,9 +204,8 @@ def publish(a: argparse.Namespace, rows: Sequence[Figures], said: str) -> None:
         shutil.copy(run / "metrics.png", a.out / f"{name}-0.png")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code, that of train_da_grpo.py where it fails."""
-    parser = argparse.ArgumentParser(
+def _flags() -> argparse.ArgumentParser:
+    parser = OneLineParser(
         prog="python -m training.result",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -233,26 +218,65 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sft-steps", type=int, default=96)
     parser.add_argument("--grpo-steps", type=int, default=20)
     parser.add_argument("--held-out", type=int, default=120, metavar="N", help="states to measure")
+    return parser
+
+
+def check(a: argparse.Namespace) -> None:
+    """Raises ConfigError for a flag that makes no result and a folder that can not be written."""
+    for name in ("seeds", "workers", "sft_steps", "grpo_steps", "held_out"):
+        if getattr(a, name) < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} {getattr(a, name)}: give 1 or more")
+    for folder in (a.work, a.out):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise can_not_write(folder, error) from None
+
+
+def held_out(a: argparse.Namespace) -> list[Example]:
+    """The states to measure. Raises ConfigError where there are fewer than that."""
+    file = a.work / "data/held_out.jsonl"
+    examples = read(file)[: a.held_out]
+    if len(examples) < a.held_out:
+        raise ConfigError(f"--held-out {a.held_out}: {file} has only {len(examples)}; give less")
+    return examples
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code, that of train_da_grpo.py where it fails; a user's mistake is one line
+    on standard error.
+    """
+    parser = _flags()
     a = parser.parse_args(arguments)
-    if not (a.work / "data/held_out.jsonl").exists():
-        minigaia.main(["--n", "3000", "--out", str(a.work / "data")])
-    examples = read(a.work / "data/held_out.jsonl")[: a.held_out]
-    rows = constants(examples)
     try:
-        trained = models(a)
+        check(a)
+        data = a.work / "data"
+        if not (data / "held_out.jsonl").exists():
+            code = minigaia.main(["--n", "3000", "--out", str(data)])
+            if code:  # it has said why
+                return code
+        examples = held_out(a)
+        rows = constants(examples)
+        for row in measured(a, models(a), examples):
+            rows.append(row)
+            said = ", ".join(f"{c} {row[c]:.3f}" for c in COLUMNS)
+            print(f"{row['arm']}, seed {row['seed']}: {said}", flush=True)
+        report = "\n".join([table(rows), by_kind(rows), differences(rows, examples)])
+        publish(a, rows, report)
     except subprocess.CalledProcessError as error:  # it has said why
         return error.returncode
-    fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(a.workers, mp_context=fresh) as pool:
-        asked = [pool.submit(measure, model, examples, threads(a)) for model in trained.values()]
-        for (arm, seed), measured in zip(trained, asked, strict=True):
-            rows.append({"arm": arm, "seed": seed, **measured.result()})
-            said = ", ".join(f"{c} {rows[-1][c]:.3f}" for c in COLUMNS)
-            print(f"{arm}, seed {seed}: {said}", flush=True)
-    said = "\n".join([table(rows), by_kind(rows), differences(rows, examples)])
-    publish(a, rows, said)
-    print(said)
-    return 0
+    except KeyboardInterrupt:
+        print(f"{parser.prog}: stopped; the same command goes on", file=sys.stderr)
+        return 130
+    except OSError as error:
+        mistake: object = can_not_write(Path(error.filename or a.out), error)
+    except ConfigError as error:
+        mistake = error
+    else:
+        print(report)
+        return 0
+    print(f"{parser.prog}: {mistake}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

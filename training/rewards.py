@@ -1,4 +1,4 @@
-"""Rewards of decisions, one interface: `make(name)(example, completions)`, a group at a time.
+"""Rewards of decisions, one interface: `make(name)(example, completions, cut)`, a group at a time.
 
     rubric          Eq. 29: format and action are computed, tool and decision come from the rule of
                     alignment.py, an offline stand-in for the judge
@@ -16,6 +16,12 @@ Differences from the papers
 2. M_hat . P is divided by the sum of P, so that it stays in [0, 1]; advantages do not change.
 3. Cost and latency of M are those that the decision commits to: a price for each sub-task, and the
    longest chain of needs. The group of M_hat is of the decisions that could be carried out.
+
+Differences of format and action from App. B.4: here they say what the program would do
+4. A missing "params" costs `format` alone: the program reads the fields that stand beside "action".
+5. A tool or a backend that is unknown costs `action`: the program would refuse the decision.
+6. Completing before anything was seen of a task with files costs `action`: it would be refused too.
+7. A reply that was cut at its limit and is not whole costs `action`: the program would ask again.
 """
 
 from __future__ import annotations
@@ -23,7 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from orchestra.vocabulary import ConfigError, Decision, Delegate, SubTask
 from orchestrators.orchestra_o1 import parse_decision
@@ -47,7 +53,14 @@ class Scores:
     exact: bool
 
 
-Reward = Callable[[Example, list[str]], list[Scores | None]]  # None: a sample to drop
+class Reward(Protocol):
+    """Of a group of completions; `cut`: which of them stopped at the length limit, () for none.
+    None in the place of scores: a sample to drop.
+    """
+
+    def __call__(
+        self, example: Example, completions: list[str], cut: Sequence[bool] = ()
+    ) -> Sequence[Scores | None]: ...
 
 
 def weighted(parts: Mapping[str, float]) -> float:
@@ -58,10 +71,19 @@ def weighted(parts: Mapping[str, float]) -> float:
 Seen = tuple[Reading, Match | None]  # a completion as the program reads it; None: no decision
 
 
-def look(example: Example, completions: Sequence[str], parse: Parse = parse_decision) -> list[Seen]:
-    """Each completion read, and how near it comes to the reference."""
+def look(
+    example: Example,
+    completions: Sequence[str],
+    cut: Sequence[bool] = (),
+    parse: Parse = parse_decision,
+) -> list[Seen]:
+    """Each completion read, and how near it comes to the reference. Raises ValueError where `cut`
+    is not as long as `completions`, nor empty.
+    """
     state = state_at(example)
-    readings = [read_decision(text, state, parse) for text in completions]
+    flags = cut or [False] * len(completions)
+    pairs = zip(completions, flags, strict=True)
+    readings = [read_decision(text, state, parse, flag) for text, flag in pairs]
     return [(r, compare(example, state, r.decision) if r.decision else None) for r in readings]
 
 
@@ -81,7 +103,9 @@ def rubric() -> Reward:
         parts |= {"tool": tool, "decision": decision}
         return scores(weighted(parts), parts, match)
 
-    return lambda example, completions: [one(*seen) for seen in look(example, completions)]
+    return lambda example, completions, cut=(): [
+        one(*seen) for seen in look(example, completions, cut)
+    ]
 
 
 def judge(**settings: Any) -> Reward:
@@ -100,7 +124,9 @@ def outcome() -> Reward:
         right = float(match is not None and match.right)
         return scores(right, {"outcome": right}, match)
 
-    return lambda example, completions: [one(match) for _, match in look(example, completions)]
+    return lambda example, completions, cut=(): [
+        one(match) for _, match in look(example, completions, cut)
+    ]
 
 
 # ---- MAS-Orchestra -------------------------------------------------------------------------------
@@ -124,12 +150,13 @@ def mas(
         correct = match is not None and match.right
         if execute and reading.decision:
             answer = execute(example, reading.decision)
-            correct = same_answer(answer, str(example.meta.get("answer") or ""))
+            question = state_at(example).task.question
+            correct = same_answer(answer, str(example.meta.get("answer") or ""), question)
         parts = {"executed": float(match is not None), "correct": float(correct)}
         return scores(w_exec * parts["executed"] + w_ans * parts["correct"], parts, match)
 
-    return lambda example, completions: [
-        one(example, *seen) for seen in look(example, completions, parse)
+    return lambda example, completions, cut=(): [
+        one(example, *seen) for seen in look(example, completions, cut, parse)
     ]
 
 
@@ -154,8 +181,10 @@ def toolorchestra(
     if not all(map(math.isfinite, (cost_usd or {}).values())):
         raise ConfigError(f"toolorchestra: cost_usd {dict(cost_usd or {})} must be finite")
 
-    def reward(example: Example, completions: list[str]) -> list[Scores | None]:
-        seen = look(example, completions)
+    def reward(
+        example: Example, completions: list[str], cut: Sequence[bool] = ()
+    ) -> list[Scores | None]:
+        seen = look(example, completions, cut)
         taken = [(r.decision, m) for r, m in seen if r.decision and m]
         rows = iter(_normalised([_measures(d, m, cost_usd or {}) for d, m in taken]))
         total: list[Scores | None] = []

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from itertools import groupby
 
 from training.examples import Example
@@ -15,7 +16,9 @@ from training.rewards import REWARDS, Scores
 def variety() -> object:
     """The share of letters that a completion has."""
 
-    def reward(example: Example, completions: list[str]) -> list[Scores | None]:
+    def reward(
+        example: Example, completions: list[str], cut: Sequence[bool] = ()
+    ) -> list[Scores | None]:
         shares = [len(set(text) & set("etaoinshrdlu")) / 12 for text in completions]
         return [Scores(share, {"variety": share}, share > 0, False) for share in shares]
 
@@ -24,7 +27,7 @@ def variety() -> object:
 
 def silence() -> object:
     """No score at all, as of a judge that refuses everything."""
-    return lambda example, completions: [None] * len(completions)
+    return lambda example, completions, cut=(): [None] * len(completions)
 
 
 MORE = {"variety": variety, "silence": silence}

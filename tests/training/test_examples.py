@@ -119,6 +119,23 @@ def test_the_recorded_decisions_are_exact_by_the_rubric():
         assert (scores.total, scores.exact) == (1.0, True)
 
 
+def test_a_recorded_sub_task_for_the_picture_is_about_the_file_of_it():
+    """It says "one picture of the task"; one that names the file does the same."""
+    first = from_run(RUN)[0]
+    tasks = [
+        {"task_instruction": text, "tools": [tool]}
+        for text, tool in (
+            ("Identify the landmark in clock.png and the city it is in", "ImageAnalysisAction"),
+            ("Transcribe equinox.wav and say which time it gives", "ParseAudioAction"),
+        )
+    ]
+    good = {"action": "delegate_task", "reasoning": "", "params": {"tasks": tasks}}
+    wrong = {"action": "delegate_task", "reasoning": "", "params": {"tasks": [
+        {**t, "task_instruction": "Look for something"} for t in tasks]}}  # fmt: skip
+    better, worse = make("rubric")(first, [json.dumps(good), json.dumps(wrong)])
+    assert better.total > 0.8 > 0.5 > worse.total
+
+
 def test_a_changed_prompt_is_not_taken_for_the_recorded_one(tmp_path):
     shutil.copytree(RUN, tmp_path / "run")
     tape = tmp_path / "run" / "tape.jsonl"

@@ -123,6 +123,14 @@ def test_what_was_judged_once_is_not_asked_again(endpoint, tmp_path):
     assert len(e.requests) == 2
 
 
+def test_the_judge_is_told_that_a_cut_reply_could_not_be_used(endpoint, tmp_path):
+    e = endpoint(lambda r: lines(0, 0, 0, 0))
+    half = RIGHT[:-1]
+    whole, cut = judge(e.url, tmp_path)(EXAMPLE, [half, half], [False, True])
+    assert (whole.valid, cut.valid) == (True, False)
+    assert len(e.requests) == 2
+
+
 def test_the_calls_are_counted(endpoint, tmp_path):
     reward = judge(endpoint(lambda r: lines(1, 1, 3, 3)).url, tmp_path)
     reward(EXAMPLE, [RIGHT, "x"])

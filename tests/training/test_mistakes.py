@@ -197,6 +197,28 @@ def test_the_options_of_a_run_are_written_once(tiny: Tiny, ended: Path) -> None:
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
+def test_a_resume_on_other_weights_or_held_out_examples_is_refused(
+    tiny: Tiny, tmp_path: Path
+) -> None:
+    model, data = shutil.copytree(tiny[0], tmp_path / "model"), tmp_path / "data.jsonl"
+    held_out = shutil.copy(tiny[1], data)
+    arguments = flags((model, tiny[1]), tmp_path / "out", "grpo", "--eval-data", str(held_out))
+
+    def said(*more: str) -> str:
+        try:
+            with options.settled(parsed(*arguments, *more)):
+                return ""
+        except ConfigError as error:
+            return str(error)
+
+    assert said() == said("--resume") == ""
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"!")
+    assert "other values of model_sha256;" in said("--resume")
+    data.write_text(data.read_text() + "\n")
+    assert "other values of eval_data_sha256, model_sha256;" in said("--resume")
+
+
 def test_two_runs_never_write_to_one_folder(tiny: Tiny, tmp_path: Path, capsys: Any) -> None:
     arguments = flags(tiny, tmp_path, "grpo", *MORE)
     with options.settled(parsed(*arguments)):

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from orchestra.vocabulary import ConfigError, Evidence, Media, State, Task
 from orchestrators import mas_orchestra
+from orchestrators.orchestra_o1 import parse_decision
+from training.alignment import EXACTLY, check
 from training.examples import Example, state_row
 from training.minigaia import examples
 from training.reading import same_answer, state_at
@@ -171,6 +173,30 @@ def test_right_answers_are_worth_most_wrong_ones_little_and_going_on_between():
     )
 
 
+@pytest.mark.parametrize(
+    ("instruction", "worth"),
+    [
+        ("Count the apples", 1), ("Look at clip_3.mp4", 1), ("Ask Bo", 1), ("Was it in 1700?", 1),
+        ("How many does it say?", 0), ("Which of the mp4?", 0), ("Go to the top", 0), ("What?", 0),
+    ],
+)  # fmt: skip
+def test_going_on_is_about_what_the_question_is_about_and_not_its_grammar(instruction, worth):
+    e = copy.deepcopy(END)
+    e.meta["state"]["task"] = {
+        "question": "How many apples does Bo show there in clip_3.mp4 of 1700?",
+        "media": [{"modality": "video", "name": "clip_3.mp4"}],
+    }
+    (s,) = score("rubric", e, delegate(task(instruction, TOOLS[0])))
+    assert s.parts["decision"] == pytest.approx(worth / 3)
+
+
+def test_going_on_without_a_tool_is_worth_nothing_for_its_tools():
+    said = {"no": task("Count the apples"), "auto": {"task_instruction": "Count the apples"}}
+    (no,), (auto,) = (score("rubric", END, delegate(said[k])) for k in ("no", "auto"))
+    assert (no.parts["tool"], auto.parts["tool"]) == (0, pytest.approx(1 / 3))
+    assert no.parts["decision"] == auto.parts["decision"] == pytest.approx(1 / 3)
+
+
 def test_needs_that_are_missing_or_too_many_cost():
     e = example(delegate(*PLAN), FOUND)
     alone = [PLAN[0], {**PLAN[1], "needs": []}]
@@ -220,6 +246,26 @@ def test_any_reference_is_worth_one_by_its_own_words(instructions):
     """Without evidence given: as of recorded runs."""
     e = example(delegate(*(task(i, TOOLS[0]) for i in instructions)))
     assert score("rubric", e, e.reference)[0].exact
+
+
+@pytest.mark.parametrize("name", OFFLINE)
+def test_half_a_decision_that_was_cut_is_no_decision(name):
+    """Mended, `half` would be one; a whole one, cut behind its end, is read as the program does."""
+    half, whole = '{"action": "complete", "params": {"answer": "42"', json.dumps(complete("42"))
+    rows = make(name)(END, [half, half, whole], [False, True, True])
+    assert [s.valid for s in rows] == [True, False, True]
+    assert rows[1].total == 0
+
+
+def test_mas_reads_a_cut_reply_as_one():
+    told = []
+
+    def parse(reply, state, cut=False):
+        told.append(cut)
+        return parse_decision(reply, state, cut=cut)
+
+    make("mas", parse=parse)(END, ["x", "y"], [True, False])
+    assert told == [True, False]
 
 
 # ---- what must not pay ---------------------------------------------------------------------------
@@ -274,6 +320,40 @@ def test_tricks_do_not_pay(name, trick):
     assert hack.total <= honest.total
     if name == "rubric":
         assert hack.total < honest.total
+
+
+def test_the_pairs_are_those_that_get_most_done():
+    """The best pair alone, the first of both, would leave the second without one."""
+    e = example(delegate(task("red round", TOOLS[0]), task("blue round", TOOLS[0])))
+    said = delegate(task("red round blue", TOOLS[0]), task("red", TOOLS[0]))
+    assert score("rubric", e, said)[0].parts["decision"] > 0.5
+
+
+@pytest.mark.parametrize("n", [EXACTLY, EXACTLY + 1])
+def test_many_sub_tasks_are_paired_whatever_their_order(n):
+    tasks = [
+        task(f"Look for {word}", TOOLS[2])
+        for word in ("ash", "beech", "cedar", "elm", "fir", "oak", "pine")
+    ]
+    e = example(delegate(*tasks[:n]))
+    assert score("rubric", e, delegate(*reversed(tasks[:n])))[0].exact
+
+
+def test_what_only_distracts_may_be_asked_what_the_others_are():
+    asks = "Find who owns the blanket in {}"
+    e = example(
+        delegate(
+            task("Find what is told in b.wav", TOOLS[1]),
+            task("Find the owner of the blanket in a.png", TOOLS[0]),
+        )
+    )
+    e.meta["evidence"] = [["b.wav"], ["a.png", "blanket", "owner|owns"]]
+    both = delegate(task(asks.format("a.png"), TOOLS[0]), task(asks.format("b.wav"), TOOLS[1]))
+    assert score("rubric", e, both)[0].exact
+    of_both = delegate(
+        task(asks.format("a.png"), TOOLS[0]), task(asks.format("b.wav a.png"), TOOLS[1])
+    )
+    assert not score("rubric", e, of_both)[0].exact
 
 
 @given(st.data())
@@ -337,6 +417,61 @@ def test_listing_every_number_is_worth_less_than_the_right_ones():
     assert total(e, delegate(task("Add 7 and 9", TOOLS[3]))) < 0.6
 
 
+def calculation(reference, **evidence):
+    """A state in which only this is to be done."""
+    history = (
+        replace(FOUND[0], answer="307, 35, 16, 388"),
+        replace(FOUND[1], answer="294, 152, 7"),
+    )
+    e = example(delegate(task(reference, TOOLS[3])), history)
+    e.meta.update(evidence)
+    return e
+
+
+SUM, LESS = ("+|plus|add|sum",), ("-|minus|subtract|between",)
+PRODUCT_SUM = ("*|times|multiply", "+|plus|add")
+
+
+@pytest.mark.parametrize(
+    ("reference", "evidence", "said", "exact"),
+    [
+        ("307 - 294", ("307", "294", *LESS), "Compute 294 - 307.", False),
+        ("35 + 152", ("35", "152", *SUM), "Compute 35 + 152 + 1000", False),
+        ("16 * 7 + 388", ("16", "7", "388", *PRODUCT_SUM), "Compute 7 + 16 * 388", False),
+        ("307 - 294", ("307", "294", *LESS), "Write 307 and 294 as well-formed words", False),
+        ("307 - 294", ("307", "294", *LESS), "Compute 307cm - 294cm", True),
+        ("307 - 294", ("307", "294", *LESS), "307 − 294", True),
+        ("307 - 294", ("307", "294", *LESS), "307 cm - 294 cm", True),
+        ("307 - 294", ("307", "294", *LESS), "Subtract 294 from 307", True),
+        ("16 * 7 + 388", ("16", "7", "388", *PRODUCT_SUM), "What is 16 * 7 + 388?", True),
+        ("16 * 7 + 388", ("16", "7", "388", *PRODUCT_SUM), "Compute 388 + (7 × 16)", True),
+        ("07:30 + 35 minutes", ("07:30", "35", *SUM), "Compute 07:30 + 35 min", True),
+        ("07:30 + 35 minutes", ("07:30", "35", *SUM), "What is 35 minutes plus 07:30?", True),
+    ],
+)  # fmt: skip
+def test_a_calculation_is_the_same_where_it_comes_to_the_same(reference, evidence, said, exact):
+    e = calculation(f"Compute {reference}.", evidence=[evidence])
+    e.meta["state"]["history"][0]["summary"] = "leaves at 07:30"
+    assert score("rubric", e, delegate(task(said, TOOLS[3])))[0].exact == exact
+
+
+def test_a_calculation_that_comes_to_something_else_tells_nothing():
+    e = calculation("Compute 307 - 294.", evidence=[("307", "294", *LESS)])
+    assert total(e, delegate(task("Compute 294 - 307.", TOOLS[3]))) == pytest.approx(0.2)
+
+
+def test_a_sign_alone_is_no_calculation():
+    e = calculation("Compute 35 + 152.", evidence=[("35", "152", *SUM)])
+    assert not score("rubric", e, delegate(task("go", TOOLS[3], context="35 152 +")))[0].exact
+    assert score("rubric", e, delegate(task("go", TOOLS[3], context="35 + 152")))[0].exact
+
+
+def test_a_number_that_nobody_knows_is_beside_the_point():
+    asked = [total(START, delegate({**SEE, "task_instruction": f"Read a.png{more}"}, HEAR))
+             for more in ("", " 40", " 40 77 78")]  # fmt: skip
+    assert 1 == asked[0] > asked[1] > asked[2]
+
+
 @pytest.mark.parametrize(
     "answer", ["41 or 42", "42 41", "42, 43", "it is 42", "4 2", "-42", "", "None"]
 )
@@ -356,6 +491,27 @@ def test_several_answers_in_one_are_none(answer):
 )  # fmt: skip
 def test_spellings_of_one_answer(said, right):
     assert same_answer(said, right) and same_answer(right, said)
+
+
+@pytest.mark.parametrize("said", ["13 coins", "13coins.", "13", "13.0 coins", "Coins: 13"])
+def test_a_unit_of_the_question_behind_a_number_is_no_part_of_it(said):
+    same = same_answer(said, "13", "How many coins does it cost?")
+    assert same == (not said.startswith("Coins"))
+    assert same_answer("13", "13 coins", "How many coins does it cost?")
+
+
+@pytest.mark.parametrize(
+    "said", ["13 cm", "13 million", "13 14", "x13 coins", "12 coins", "13 or coins"]
+)
+def test_any_other_word_behind_a_number_is_another_answer(said):
+    assert not same_answer(said, "13", "How many coins, 14 or a million?")
+
+
+def test_the_question_of_a_state_has_the_unit():
+    assert total(END, complete("42 apples")) == 1.0
+    assert total(END, complete("42 pears")) == pytest.approx(0.4)
+    ran = make("mas", execute=lambda e, decision: "42 apples")
+    assert ran(END, [json.dumps(complete("1"))])[0].total == 1.0
 
 
 @pytest.mark.parametrize(
@@ -450,6 +606,15 @@ def test_an_example_without_a_state_is_named():
         make("rubric")(
             replace(START, meta={**START.meta, "evidence": [["a"]]}), [json.dumps(START.reference)]
         )
+
+
+@pytest.mark.parametrize("evidence", [[[], ["b.wav"]], [["c.png"], ["b.wav"]]])
+def test_an_example_whose_own_reference_is_not_exact_is_refused(evidence):
+    check(START)
+    with pytest.raises(ConfigError, match="example e: its reference is not exact.*again"):
+        check(replace(START, meta={**START.meta, "evidence": evidence}))
+    with pytest.raises(ConfigError, match="not exact"):
+        check(replace(END, meta={**END.meta, "answer": "43"}))
 
 
 # ---- nothing raises ------------------------------------------------------------------------------

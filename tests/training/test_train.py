@@ -22,6 +22,7 @@ pytest.importorskip("peft", reason="peft is not installed: requirements-train.tx
 from safetensors.torch import load_file  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
+import train_da_grpo  # noqa: E402
 import training.policy  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
 from tests.training.runs import (  # noqa: E402, F401
@@ -34,8 +35,9 @@ from tests.training.runs import (  # noqa: E402, F401
     run,
 )
 from training import checkpoint, options, schedule  # noqa: E402
+from training.examples import Example  # noqa: E402
 from training.policy import Policy, can_pack  # noqa: E402
-from training.rollouts import LocalRollouts  # noqa: E402
+from training.rollouts import Group, LocalRollouts  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 # ---- what comes out ------------------------------------------------------------------------------
@@ -59,6 +61,16 @@ def test_sft_lowers_the_loss_and_leaves_a_model_to_go_on_from(tiny: Tiny, tmp_pa
         )
     assert moved > 1e-4
     assert (tmp_path / "sft/adapter/adapter_model.safetensors").exists()
+
+
+def test_the_reward_is_told_which_completions_were_cut() -> None:
+    told: list[Any] = []
+    fake: Any = SimpleNamespace(
+        policy=SimpleNamespace(eos=[2]), reward=lambda e, texts, cut: told.append((texts, cut))
+    )
+    group = Group([1], [[5, 2], [5, 5]], [[0.0, 0.0]] * 2, ["whole", "half"])
+    train_da_grpo.Trainer.scores(fake, [Example("e", (), {}, {})], [group])
+    assert told == [(["whole", "half"], [False, True])]
 
 
 def test_the_model_that_is_left_is_the_policy_that_was_trained(tiny: Tiny, tmp_path: Path) -> None:
