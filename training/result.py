@@ -217,7 +217,7 @@ def _flags() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, default=2, help="runs side by side (%(default)s)")
     parser.add_argument("--sft-steps", type=int, default=96)
     parser.add_argument("--grpo-steps", type=int, default=20)
-    parser.add_argument("--held-out", type=int, default=120, metavar="N", help="states to measure")
+    parser.add_argument("--held-out", type=int, default=96, metavar="N", help="states to measure")
     return parser
 
 
