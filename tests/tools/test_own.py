@@ -247,7 +247,7 @@ def test_whatever_a_tool_of_the_user_does_is_an_observation(name, words, file, e
 
 def test_a_tool_can_not_take_the_name_of_another(file, endpoint, tmp_path):
     twice = (f"{file}:library_hours",) * 2
-    with pytest.raises(ConfigError, match="already"):
+    with pytest.raises(ConfigError, match="is taken"):
         run(endpoint(lambda _: "x"), tmp_path / "run", tools=twice)
 
 
