@@ -1,3 +1,1 @@
-"""The kernel: vocabulary, schedule, memory, backends and tape. It knows no paper, no tool and no
-prompt.
-"""
+"""The ideas of the papers as pure functions: no I/O, no prompt text, nothing of ours imported."""

@@ -1,30 +1,31 @@
-"""y_t, Eq. 3: the main agent asked, its mistakes told back to it, its calls paid and on record."""
+"""y_t, Eq. 3: one decision of the main agent. A mistake is shown to it, and it may try again."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
 from typing import Any, Protocol
 
-from orchestra import trajectory
-from orchestra.backends import Chat, Message, Schema
-from orchestra.money import Ledger, Purse, add_usd
-from orchestra.pool import Pool
-from orchestra.replies import Reply
-from orchestra.trajectory import Recorder
-from orchestra.vocabulary import BudgetExceeded, Decision, EndpointError, ModelMistake, State
+from orchestra.vocabulary import (
+    BudgetExceeded,
+    Decision,
+    EndpointError,
+    ModelMistake,
+    Reply,
+    State,
+)
 
-ATTEMPTS = 3  # a decision that can not be used is told back this often in one round
+ATTEMPTS = 3  # an unusable decision is shown back this often in one round
+
+Messages = list[dict[str, Any]]
+Schema = tuple[str, Mapping[str, Any]]  # its name and the JSON schema of the answer
 
 
 class Ask(Protocol):
-    """One call of the main agent: a schema of the answer, or functions that it may call."""
+    """One call of the main agent. `schema`: of its answer; `tools`: functions that it may call."""
 
     def __call__(
         self,
-        messages: list[Message],
+        messages: Messages,
         schema: Schema | None = None,
         logprobs: bool = False,
         tools: Sequence[Mapping[str, Any]] = (),
@@ -32,82 +33,57 @@ class Ask(Protocol):
 
 
 class Orchestrator(Protocol):
-    """pi_theta of Eq. 3. `rounds` is how many decisions the paper's main agent has."""
+    """pi_theta of Eq. 3, one class per paper. `rounds`: how many decisions the paper allows.
+    `shares_context`: sub-agents get C_t beside the context written for them.
+    """
 
     rounds: int
-    shares_context: bool  # whether sub-agents get C_t beside the context written for them
+    shares_context: bool
 
-    def decide(
-        self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
-    ) -> Decision:
-        """y_t for s_t, by way of `ask`, one call of the main agent.
-
-        `mistake`: what was wrong with the reply before. `last_chance`: only an answer will do.
-        Raises ModelMistake for a reply that is no decision.
+    def decide(self, state: State, ask: Ask, mistake: str, last_chance: bool) -> Decision:
+        """y_t for s_t. `mistake`: what was wrong with the reply before, as the model is told it.
+        `last_chance`: only an answer is accepted. Raises ModelMistake.
         """
 
 
-class MainAgent:
-    """The orchestrator of a run at work, on the run's tape and money."""
+class Note(Protocol):
+    """Records one attempt: its number, its replies, and `decision` or `mistake`."""
 
-    def __init__(
-        self, orchestrator: Orchestrator, pool: Pool, chat: Chat, ledger: Ledger, recorder: Recorder
-    ) -> None:
-        self.orchestrator, self.chat, self.ledger = orchestrator, chat, ledger
-        self.backend, self.recorder = pool[pool.main], recorder
+    def __call__(self, attempt: int, replies: Sequence[Reply], **outcome: Any) -> None: ...
 
-    def decide(
-        self, state: State, use: Callable[[Decision], None], last_chance: bool = False
-    ) -> Decision:
-        """y_t, once `use` has taken it; a mistake, of the reply or met in its use, is told back.
 
-        Raises the last one of ATTEMPTS, BudgetExceeded or EndpointError.
-        """
-        mistake = ""
-        for attempt in range(1, ATTEMPTS + 1):
-            replies: list[Reply] = []
-            note = partial(self._note, state, attempt, replies, time.monotonic())
-            try:
-                with self.chat.tape.logical_call(f"r{state.round}", "main", f"a{attempt}"):
-                    ask = partial(self._ask, replies)
-                    decision = self.orchestrator.decide(state, ask, mistake, last_chance)  # Eq. 3
-                use(decision)
-            except ModelMistake as error:
-                mistake = str(error)
-                note(mistake=mistake)
-            except (BudgetExceeded, EndpointError) as error:
-                if replies:  # Eq. 22: one was paid for, and the second ask failed
-                    note(mistake=str(error))
+def decide(
+    orchestrator: Orchestrator,
+    state: State,
+    asking: Callable[[int, list[Reply]], Ask],
+    accept: Callable[[Decision], None],
+    told: Callable[[ModelMistake], str],
+    note: Note,
+    last_chance: bool = False,
+) -> Decision:
+    """y_t, once `accept` has taken it. `asking(attempt, replies)` makes the paid calls of one
+    attempt and adds each reply to the list; `told` renders a mistake for the model.
+
+    Raises the last ModelMistake of ATTEMPTS, BudgetExceeded or EndpointError.
+    """
+    mistake = ""
+    for attempt in range(1, ATTEMPTS + 1):
+        replies: list[Reply] = []
+        try:
+            y_t = orchestrator.decide(
+                state, asking(attempt, replies), mistake, last_chance
+            )  # Eq. 3
+            accept(y_t)
+        except ModelMistake as error:
+            mistake = told(error)
+            note(attempt, replies, mistake=mistake)
+            if attempt == ATTEMPTS:
                 raise
-            else:
-                note(decision=trajectory.decision_content(decision))
-                return decision
-        raise ModelMistake(mistake)
-
-    def _ask(
-        self,
-        replies: list[Reply],
-        messages: list[Message],
-        schema: Schema | None = None,
-        logprobs: bool = False,
-        tools: Sequence[Mapping[str, Any]] = (),
-    ) -> Reply:
-        """One call, paid from B_t."""
-        purse = Purse(self.ledger.budget_usd)
-        replies.append(self.chat(self.backend, messages, purse, schema, logprobs, tools))
-        self.ledger.book(purse)
-        return replies[-1]
-
-    def _note(
-        self, state: State, attempt: int, replies: list[Reply], started: float, **outcome: Any
-    ) -> None:
-        """One attempt in the trajectory: s_t, the reply, the decision or the mistake."""
-        self.recorder.emit(
-            "decision",
-            (state.round, 0, attempt),
-            {"latency_s": time.monotonic() - started},
-            state={k: v for k, v in asdict(state).items() if k != "task"},
-            reply=replies[-1].text if replies else "",
-            cost_usd=add_usd(*(r.cost_usd for r in replies)),
-            **outcome,
-        )
+        except (BudgetExceeded, EndpointError) as error:
+            if replies:  # Eq. 22 asks twice: the first reply was paid for
+                note(attempt, replies, mistake=str(error))
+            raise
+        else:
+            note(attempt, replies, decision=y_t)
+            return y_t
+    raise AssertionError("not reached")

@@ -1,6 +1,5 @@
-"""Which backend and which tools a sub-task gets, and how much of the money (Eq. 5-8, 11-12).
-
-Everything here is a pure function: the same graph, pool and budget give the same executors.
+"""Which backend and which tools a sub-task gets, and how much of the budget (Eq. 5-8, 11-12). The
+same graph, pool and budget always give the same executors.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestra.money import Purse
-from orchestra.prompts import say
 from orchestra.schedule import Graph, batch, ready
 from orchestra.vocabulary import SKILL_OF, SKILLS, Backend, BudgetExceeded, SubTask, Task
 
@@ -18,20 +16,20 @@ LAMBDA_COST = 10.0  # lambda_c of Eq. 5: one US cent weighs 0.1 of a capability
 LAMBDA_LATENCY = 0.005  # lambda_l of Eq. 5, per second
 LAMBDA_TOOL = 0.25  # lambda_s of Eq. 7
 STEPS, STEP_INPUT_TOKENS, STEP_OUTPUT_TOKENS = 4, 1500, 250  # l(u): the length of a sub-task
+UNKNOWN = 0.5  # r_T for web and code where the main agent says nothing
 Capabilities = Mapping[str, frozenset[str]]  # psi(g) by tool name
-UNSAID = 0.5  # r_T for web and code where the main agent says nothing
 
 
 def requirements(u: SubTask, task: Task) -> dict[str, float]:
-    """r(u) and r_T(u) in one: what the main agent said, else the media that the sub-task names."""
+    """r(u) and r_T(u) in one: what the main agent gave, else the media that the sub-task names."""
     if u.requirements:
-        return {"web": UNSAID, **u.requirements}
+        return {"web": UNKNOWN, **u.requirements}
     text = f"{u.instruction}\n{u.context}"
-    named = {  # ASCII: in Chinese no space parts a name from its sentence
+    named = {  # ASCII: in Chinese no space separates a name from its sentence
         m.modality for m in task.media if re.search(rf"(?a:(?<!\w){re.escape(m.name)}(?!\w))", text)
     }
-    named |= {m for m in SKILL_OF if m in u.modalities}
-    return {"txt": 1.0, "web": UNSAID, "code": UNSAID, **{SKILL_OF[m]: 1.0 for m in named}}
+    needed = {SKILL_OF[m]: 1.0 for m in SKILL_OF if m in named or m in u.modalities}
+    return {"txt": 1.0, "web": UNKNOWN, "code": UNKNOWN, **needed}
 
 
 def match_backend(u: SubTask, task: Task, pool: Sequence[Backend]) -> Backend:
@@ -39,12 +37,8 @@ def match_backend(u: SubTask, task: Task, pool: Sequence[Backend]) -> Backend:
     r = requirements(u, task)
 
     def score(b: Backend) -> float:
-        capability = sum(
-            r.get(skill, 0.0) * b.skills.get(skill, 0.0) for skill in SKILLS
-        )  # <r(u), phi_b>
-        return (
-            capability - LAMBDA_COST * expected_cost_usd(b) - LAMBDA_LATENCY * b.latency_s
-        )  # Eq. 5
+        match = sum(r.get(s, 0.0) * b.skills.get(s, 0.0) for s in SKILLS)  # <r(u), phi_b>
+        return match - LAMBDA_COST * expected_cost_usd(b) - LAMBDA_LATENCY * b.latency_s  # Eq. 5
 
     return max(pool, key=score)
 
@@ -52,22 +46,20 @@ def match_backend(u: SubTask, task: Task, pool: Sequence[Backend]) -> Backend:
 def match_tools(u: SubTask, task: Task, capabilities: Capabilities) -> tuple[str, ...]:
     """T*(u): the sparse cover. The objective is a sum over tools: each is judged alone (Eq. 7)."""
     r = requirements(u, task)
-    return tuple(
-        g for g, psi in capabilities.items() if sum(r.get(c, 0.0) for c in psi) > LAMBDA_TOOL
-    )  # Eq. 7
+    gain = {g: sum(r.get(c, 0.0) for c in psi) for g, psi in capabilities.items()}
+    return tuple(g for g in capabilities if gain[g] > LAMBDA_TOOL)  # Eq. 7
 
 
 def materialize(
-    u: SubTask, task: Task, pool: Sequence[Backend], capabilities: Capabilities, found: str = ""
+    u: SubTask, task: Task, pool: Sequence[Backend], capabilities: Capabilities, shared: str = ""
 ) -> tuple[SubTask, Backend]:
     """Gamma(v, s_t) = (I, C, b, T), Eq. 11, with e(u) = (b*(u), T*(u)), Eq. 8.
 
-    An explicit valid choice of backend or tools wins. `found` is C_t, where sub-agents share it.
+    A valid backend or tools chosen by the main agent win. `shared`: C_t, where sub-agents get it.
     """
     backend = next((b for b in pool if b.name == u.backend), None) or match_backend(u, task, pool)
-    tools = u.tools if u.tools is not None else match_tools(u, task, capabilities)
-    parts = (u.context, say("notes", "found", context=found) if found else "")
-    context = "\n\n".join(part for part in parts if part)
+    tools = match_tools(u, task, capabilities) if u.tools is None else u.tools
+    context = "\n\n".join(part for part in (u.context, shared) if part)
     return replace(u, context=context, backend=backend.name, tools=tools), backend
 
 
@@ -87,71 +79,43 @@ def place(
     capabilities: Capabilities,
     k_max: int,
     budget_usd: float | None,
-    found: str = "",
+    shared: str = "",
 ) -> list[Placed]:
     """U_t, Eq. 12: the batch P_t of the ready set, each with its executor and its share of B_t.
 
-    Raises BudgetExceeded where no ready sub-task can be paid.
+    Raises BudgetExceeded where no ready sub-task is affordable.
     """
-    executors = {
-        u.id: materialize(u, task, pool, capabilities, found) for u in ready(graph)
-    }  # Eq. 11
-    cost = {id: expected_cost_usd(b) for id, (_, b) in executors.items()}
-    chosen = batch([u for u, _ in executors.values()], k_max, budget_usd, lambda u: cost[u.id])
+    found = {u.id: materialize(u, task, pool, capabilities, shared) for u in ready(graph)}  # Eq. 11
+    cost = {id: expected_cost_usd(b) for id, (_, b) in found.items()}
+    chosen = batch([u for u, _ in found.values()], k_max, budget_usd, lambda u: cost[u.id])
     if not chosen:
         raise BudgetExceeded(
-            f"{budget_usd:.6f} USD, left beside the next decision's share, is less than any "
-            "sub-task is expected to cost; give more with --budget"
+            f"budget exhausted: {budget_usd:.6f} USD, kept apart from the next decision's share, "
+            "cannot cover any sub-task; raise --budget"
         )
-    return _with_shares([executors[u.id] for u in chosen], budget_usd)
+    return with_shares([found[u.id] for u in chosen], budget_usd)
 
 
-def place_whole(
-    subtasks: Sequence[SubTask],
-    task: Task,
-    pool: Sequence[Backend],
-    capabilities: Capabilities,
-    budget_usd: float | None,
-) -> list[Placed]:
-    """Every node of a graph that drains, its share of B_t fixed before the first one starts."""
-    return _with_shares([materialize(u, task, pool, capabilities) for u in subtasks], budget_usd)
-
-
-def _with_shares(
+def with_shares(
     executors: Sequence[tuple[SubTask, Backend]], budget_usd: float | None
 ) -> list[Placed]:
-    shares = allowances([expected_cost_usd(b) for _, b in executors], budget_usd)
+    """Each executor with its share of B_t, in proportion to cost(v). One on a free backend weighs
+    as the cheapest of the others: its tools may cost money. Shares are fixed before anything runs,
+    so what one spends changes no request of another.
+    """
+    costs = [expected_cost_usd(b) for _, b in executors]
+    least = min((c for c in costs if c > 0), default=1.0)
+    weights = [c or least for c in costs]
+    shares = [budget_usd and budget_usd * (w / sum(weights)) for w in weights]
     return [Placed(u, b, Purse(share)) for (u, b), share in zip(executors, shares, strict=True)]
 
 
-# ---- Eq. 10 and 21: what it costs and may cost --------------------------------------------------
-
-
 def expected_cost_usd(backend: Backend) -> float:
-    """cost(v) of Eq. 10: kappa_b l(u). An unknown price counts as 0 (a budget refuses unknown
-    prices at start).
-    """
+    """cost(v) of Eq. 10: kappa_b l(u). An unknown price counts as 0 (--budget refuses those)."""
     return backend.cost_usd(STEPS * STEP_INPUT_TOKENS, STEPS * STEP_OUTPUT_TOKENS) or 0.0
 
 
 def decision_reserve_usd(main: Backend, budget_usd: float) -> float:
-    """What a batch leaves of B_t for the main agent, so that the money does not end before the
-    answer.
-    """
-    return min(
-        budget_usd / 2,
-        main.cost_usd(2 * STEPS * STEP_INPUT_TOKENS, STEPS * STEP_OUTPUT_TOKENS) or 0.0,
-    )
-
-
-def allowances(costs_usd: Sequence[float], budget_usd: float | None) -> list[float | None]:
-    """What each sub-task of P_t may spend: B_t shared in proportion to cost(v). One on a free
-    backend weighs as the cheapest of the others: its tools may cost money.
-
-    Shares are fixed before anything runs, so no spending of one changes a request of another.
-    """
-    if budget_usd is None:
-        return [None] * len(costs_usd)
-    least = min((c for c in costs_usd if c > 0), default=1.0)
-    weights = [c or least for c in costs_usd]
-    return [budget_usd * (w / sum(weights)) for w in weights]
+    """What a batch leaves of B_t for the main agent, so that the answer can still be paid."""
+    two_decisions = main.cost_usd(2 * STEPS * STEP_INPUT_TOKENS, STEPS * STEP_OUTPUT_TOKENS)
+    return min(budget_usd / 2, two_decisions or 0.0)

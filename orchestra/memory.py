@@ -7,28 +7,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import Any
 
-from orchestra.prompts import say
 from orchestra.vocabulary import Evidence, Result, SubTask, Task
 
 L_CTX_TOKENS = 6000
-W_STATUS = {
-    "done": 1.0,
-    "partial": 0.7,
-    "blocked": 0.3,
-    "failed": 0.2,
-}  # w(h): successful evidence counts more
+W_STATUS = {"done": 1.0, "partial": 0.7, "blocked": 0.3, "failed": 0.2}  # w(h): success counts more
 W_AGE = 0.8  # w(h): each round of age takes a fifth
 KEPT_FAILURES = 3  # the reasons of the newest failures are kept whatever they weigh
 REASON_CHARS = 300
 LINE_TOKENS = 3  # "- " before a line of C, " [...]" and the line break behind it
 BYTES_PER_TOKEN = 3  # low for English, about right for CJK: the budget errs on the safe side
 
-_STOP = frozenset(
+STOP_WORDS = frozenset(
     [
         "a",
         "an",
@@ -66,6 +60,16 @@ _STOP = frozenset(
 )
 
 
+@dataclass(frozen=True)
+class Wording:
+    """How entries of H_t are written: one entry without its summary, and a note of what is left
+    out. The sentences are in prompts/.
+    """
+
+    head: Callable[[Evidence], str]
+    left_out: Callable[[int], str]
+
+
 def tokens(text: str) -> int:
     """An estimate that needs no tokenizer: UTF-8 bytes / 3, rounded up."""
     return math.ceil(len(text.encode()) / BYTES_PER_TOKEN)
@@ -73,17 +77,19 @@ def tokens(text: str) -> int:
 
 def terms(text: str) -> frozenset[str]:
     """The content words of a text: what I(.;.) of Eq. 20 counts."""
-    return frozenset(w for w in re.findall(r"\w+", text.lower()) if w not in _STOP)
+    return frozenset(w for w in re.findall(r"\w+", text.lower()) if w not in STOP_WORDS)
+
+
+def opened(z: Result, task: Task) -> tuple[str, ...]:
+    """The names of the files that a sub-task opened with success."""
+    named = {str(v) for step in z.trace if not step.failed for v in step.params.values()}
+    return tuple(m.name for m in task.media if m.name in named)
 
 
 def summarize(round: int, u: SubTask, z: Result, task: Task) -> Evidence:
-    """Summarize(u, z) of Eq. 19: of the trace stay the files that it opened with success."""
-    named = {str(v) for step in z.trace if not step.failed for v in step.params.values()}
-    opened = tuple(m.name for m in task.media if m.name in named)
-    executor = u.backend or "", u.tools or ()
-    return Evidence(
-        round, u.id, u.instruction, *executor, z.status, z.answer, z.summary, z.error, opened
-    )
+    """Summarize(u, z) of Eq. 19: of the trace stay the files that it opened."""
+    executor, report = (u.backend or "", u.tools or ()), (z.status, z.answer, z.summary, z.error)
+    return Evidence(round, u.id, u.instruction, *executor, *report, opened(z, task))
 
 
 def weight(h: Evidence, newest_round: int) -> float:
@@ -107,7 +113,9 @@ class Snippet:
     worth_of_term: float  # and of each term in it that C does not have yet
 
 
-def compress(question: str, history: Sequence[Evidence], limit_tokens: int = L_CTX_TOKENS) -> str:
+def compress(
+    question: str, history: Sequence[Evidence], wording: Wording, limit_tokens: int = L_CTX_TOKENS
+) -> str:
     """C_{t+1}: argmax of I(C;q) + sum_h w(h) I(C;h) under |C| <= L_ctx, greedily by gain per token
     (Eq. 20).
 
@@ -117,10 +125,11 @@ def compress(question: str, history: Sequence[Evidence], limit_tokens: int = L_C
     Lines stand in the order of H; "[...]" marks what was left out. Only the newest failures, with
     their reasons, may pass the limit.
     """
-    pieces = [_snippets(h, history[-1].round) for h in history]
+    pieces = [_snippets(h, history[-1].round, wording) for h in history]
     failed = [i for i, h in enumerate(history) if h.status in ("failed", "blocked")]
-    left = limit_tokens - tokens(say("notes", "left_out", count=len(history))) - 1
-    return _lay_out(pieces, _choose(pieces, failed[-KEPT_FAILURES:], terms(question), left))
+    left = limit_tokens - tokens(wording.left_out(len(history))) - 1
+    chosen = _choose(pieces, failed[-KEPT_FAILURES:], terms(question), left)
+    return _lay_out(pieces, chosen, wording)
 
 
 def _choose(
@@ -163,11 +172,11 @@ def _choose(
     return chosen
 
 
-def _snippets(h: Evidence, newest_round: int) -> list[Snippet]:
+def _snippets(h: Evidence, newest_round: int, wording: Wording) -> list[Snippet]:
     """The head of h and the sentences of its summary."""
-    head = f"[{h.id}, round {h.round}, {h.status}] {_clip(h.instruction, REASON_CHARS)}"
-    head += f" => {_clip(h.answer, 4 * REASON_CHARS)}" if h.answer else ""
-    head += f" (reason: {_clip(h.error, REASON_CHARS)})" if h.error else ""
+    answer, error = _clip(h.answer, 4 * REASON_CHARS), _clip(h.error, REASON_CHARS)
+    short = replace(h, instruction=_clip(h.instruction, REASON_CHARS), answer=answer, error=error)
+    head = wording.head(short)
     sentences = [s.strip() for s in re.split(r"(?<=[.!?])\s+|\n+", h.summary) if s.strip()]
     said = [terms(text) for text in (head, *sentences)]
     half = weight(h, newest_round) / 2
@@ -182,13 +191,15 @@ def _clip(text: str, chars: int) -> str:
     return text if len(text) <= chars else text[: chars - 6] + " [...]"
 
 
-def _lay_out(pieces: Sequence[Sequence[Snippet]], chosen: set[tuple[int, int]]) -> str:
+def _lay_out(
+    pieces: Sequence[Sequence[Snippet]], chosen: set[tuple[int, int]], wording: Wording
+) -> str:
     lines = []
     for i, mine in enumerate(pieces):
         if kept := [s.text for n, s in enumerate(mine) if (i, n) in chosen]:
             lines.append("- " + " ".join(kept) + ("" if len(kept) == len(mine) else " [...]"))
     dropped = len(pieces) - len(lines)
-    return "\n".join([*lines, say("notes", "left_out", count=dropped)] if dropped else lines)
+    return "\n".join([*lines, wording.left_out(dropped)] if dropped else lines)
 
 
 # ---- the answer when no more may be asked, and Eq. 22 --------------------------------------------

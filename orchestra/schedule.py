@@ -1,6 +1,5 @@
-"""G_t, its ready set and the batch that runs now (Eq. 9-10).
-
-Everything here is a pure function: the same graph and budget give the same batch.
+"""G_t, its ready set and the batch that runs now (Eq. 9-10). The same graph and budget always give
+the same batch.
 
     >>> g = refine(Graph(), Delegate((SubTask("a", "hear"), SubTask("b", "sum", needs=("a",)))))
     >>> [u.id for u in ready(g)]
@@ -9,11 +8,13 @@ Everything here is a pure function: the same graph and budget give the same batc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 
-from orchestra.prompts import say
 from orchestra.vocabulary import Delegate, ModelMistake, Result, SubTask
+
+EXACT = 15  # up to so many ready sub-tasks, every subset is compared
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Graph:
     results: Mapping[str, Result] = field(default_factory=dict)
 
     def completed(self) -> set[str]:
-        """C_t: a sub-task that failed or was blocked is not completed, so what needs it waits."""
+        """C_t. A failed or blocked sub-task is not completed, so what needs it waits."""
         return {id for id, z in self.results.items() if z.status in ("done", "partial")}
 
     def with_result(self, id: str, z: Result) -> Graph:
@@ -32,33 +33,29 @@ class Graph:
 
 
 def refine(graph: Graph, decision: Delegate) -> Graph:
-    """G_{t+1} = Refine(G_t, y_t): new nodes join; a node named again takes the old one's place (a
-    retry).
+    """G_{t+1} = Refine(G_t, y_t): new nodes join; one with a known id replaces that node (a retry).
 
-    Raises ModelMistake: an id twice in one decision, an unknown need, a cycle, nothing left to run.
+    Raises ModelMistake: duplicate_id, unknown_need, cycle, nothing_ready.
     """
     ids = [u.id for u in decision.subtasks]
-    for id in ids:
-        if ids.count(id) > 1:
-            raise ModelMistake(say("mistakes", "duplicate_id", id=id))
+    if twice := next((id for id in ids if ids.count(id) > 1), None):
+        raise ModelMistake("duplicate_id", id=twice)
     nodes = {**graph.subtasks, **{u.id: u for u in decision.subtasks}}
     for u in decision.subtasks:
-        for need in u.needs:
-            if need not in nodes:
-                raise ModelMistake(
-                    say("mistakes", "unknown_need", id=u.id, need=need, known=", ".join(nodes))
-                )
-    refined = Graph(nodes, {id: z for id, z in graph.results.items() if id not in ids})
+        if unknown := next((need for need in u.needs if need not in nodes), None):
+            raise ModelMistake("unknown_need", id=u.id, need=unknown, known=", ".join(nodes))
     if path := cycle({id: u.needs for id, u in nodes.items()}):
-        raise ModelMistake(say("mistakes", "cycle", path=" -> ".join(path)))
+        raise ModelMistake("cycle", path=" -> ".join(path))
+    refined = Graph(nodes, {id: z for id, z in graph.results.items() if id not in ids})
     if not ready(refined):
-        raise ModelMistake(say("mistakes", "nothing_ready", waiting=_lines(waiting(refined))))
+        held = [f"{id} <- {', '.join(needs)}" for id, needs in waiting(refined).items()]
+        raise ModelMistake("nothing_ready", waiting="; ".join(held) or "-")
     return refined
 
 
 def cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:
-    """The ids along one cycle, each before what it needs, or []: walk the needs depth first,
-    without recursion.
+    """The ids along one cycle, each before what it needs, or []: a depth-first walk without
+    recursion.
     """
     finished: set[str] = set()
     for start in needs:
@@ -79,11 +76,8 @@ def cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:
 def ready(graph: Graph) -> list[SubTask]:
     """R_t = {v in V_t without result : Pred(v) subset of C_t}, in submission order."""
     completed = graph.completed()
-    return [
-        u
-        for id, u in graph.subtasks.items()
-        if id not in graph.results and completed.issuperset(u.needs)
-    ]  # Eq. 9
+    unrun = [u for id, u in graph.subtasks.items() if id not in graph.results]
+    return [u for u in unrun if completed.issuperset(u.needs)]  # Eq. 9
 
 
 def waiting(graph: Graph) -> dict[str, tuple[str, ...]]:
@@ -91,13 +85,6 @@ def waiting(graph: Graph) -> dict[str, tuple[str, ...]]:
     completed = graph.completed()
     unrun = [u for id, u in graph.subtasks.items() if id not in graph.results]
     return {u.id: tuple(n for n in u.needs if n not in completed) for u in unrun}
-
-
-def _lines(waits: Mapping[str, tuple[str, ...]]) -> str:
-    return "; ".join(f"{id} <- {', '.join(needs)}" for id, needs in waits.items()) or "-"
-
-
-# ---- Eq. 10: the batch ---------------------------------------------------------------------------
 
 
 def batch(
@@ -108,65 +95,34 @@ def batch(
 ) -> list[SubTask]:
     """P_t: the subset of R_t with the largest sum of U under |P| <= K_max and sum of cost <= B_t.
 
-    Exact for U > 0. Ties go to the cheaper subset, then the smaller, then the earlier submitted.
-    `budget_usd` None: no money limit.
+    Exact for up to EXACT candidates, or where the budget does not bind; beyond that greedy by
+    utility per cost, compared with the most useful single one. A tie goes to the cheaper subset,
+    then the smaller, then the earlier. `budget_usd` None: no limit.
     """
-    items = [(i, u.priority, cost_usd(u)) for i, u in enumerate(candidates)]
-    chosen: Sequence[int]
-    if (
-        budget_usd is None
-        or sum(sorted((c for _, _, c in items), reverse=True)[:k_max]) <= budget_usd
-    ):
-        chosen = [i for i, _, _ in sorted(items, key=lambda v: (-v[1], v[2], v[0]))[:k_max]]
-    else:
-        chosen = _knapsack(items, k_max, budget_usd)
-    return [candidates[i] for i in sorted(chosen)]
-
-
-# Cost, size, -utility and -picks, the order of ties. A pick is a bit, the earliest the highest, so
-# the union of two subsets is a sum in all four.
-Subset = tuple[float, int, float, int]
+    cost = [cost_usd(u) for u in candidates]
+    order = sorted(range(len(candidates)), key=lambda i: (-candidates[i].priority, cost[i], i))
+    best: Sequence[int] = order[:k_max]
+    if budget_usd is not None and sum(sorted(cost, reverse=True)[:k_max]) > budget_usd:
+        best = _knapsack([u.priority for u in candidates], cost, k_max, budget_usd)
+    return [candidates[i] for i in sorted(best)]
 
 
 def _knapsack(
-    items: Sequence[tuple[int, float, float]], k_max: int, budget_usd: float
-) -> list[int]:
-    """Dynamic programming over the subsets that no other subset beats in cost, size and utility at
-    once.
+    utility: Sequence[float], cost: Sequence[float], k_max: int, budget_usd: float
+) -> Sequence[int]:
+    def rank(subset: Sequence[int]) -> tuple[float, float, int, Sequence[int]]:
+        return -sum(utility[i] for i in subset), sum(cost[i] for i in subset), len(subset), subset
 
-    What extends a beaten subset extends the one that beats it as well, so only the front is kept.
-    Costs are those of a few backends: of sub-tasks that cost alike the most useful come first.
-    """
-    alike: dict[float, list[Subset]] = {}  # by cost: the best one, the best two, ...
-    for i, utility, cost in sorted(items, key=lambda v: (-v[1], v[0])):
-        best = alike.setdefault(cost, [(0.0, 0, 0.0, 0)])
-        best.append(_union(best[-1], (cost, 1, -utility, -1 << (len(items) - i))))
-    front: list[Subset] = [(0.0, 0, 0.0, 0)]
-    for best in alike.values():
-        grown = (_union(s, more) for s in front for more in best[: k_max + 1])
-        fitting = sorted(s for s in grown if s[1] <= k_max and (s[0] <= budget_usd or not s[1]))
-        front = _unbeaten(fitting, k_max if k_max < len(items) else 0)
-    picks = -min(front, key=lambda s: (s[2], s[0], s[1], s[3]))[3]  # Eq. 10: argmax of the summed U
-    return [i for i in range(len(items)) if picks >> (len(items) - i) & 1]
-
-
-def _union(s: Subset, t: Subset) -> Subset:
-    return s[0] + t[0], s[1] + t[1], s[2] + t[2], s[3] + t[3]
-
-
-def _unbeaten(subsets: Iterable[Subset], slots: int) -> list[Subset]:
-    """Of subsets sorted by cost: those more useful than every cheaper one of at most their size.
-
-    `slots` 0: size is no limit, so it does not count.
-    """
-    least_loss = [1.0] * (slots + 1)  # of at most this size; every real loss is <= 0
-    kept = []
-    for subset in subsets:
-        _, size, loss, _ = subset
-        if loss < least_loss[min(size, slots)]:
-            kept.append(subset)
-            for n in range(min(size, slots), slots + 1):
-                if least_loss[n] <= loss:
-                    break
-                least_loss[n] = loss
-    return kept
+    affordable = [i for i, c in enumerate(cost) if c <= budget_usd]
+    if len(affordable) <= EXACT:
+        sizes = range(min(k_max, len(affordable)) + 1)
+        subsets = (s for n in sizes for s in combinations(affordable, n))
+        return min(
+            (s for s in subsets if sum(cost[i] for i in s) <= budget_usd), key=rank
+        )  # Eq. 10
+    left, greedy = budget_usd, list[int]()
+    for i in sorted(affordable, key=lambda i: (-utility[i] / (cost[i] or 1e-12), i)):
+        if cost[i] <= left and len(greedy) < k_max:
+            left -= cost[i]
+            greedy.append(i)
+    return min(greedy, [max(affordable, key=lambda i: utility[i])], key=rank)

@@ -1,4 +1,4 @@
-"""The words every other file speaks, as frozen dataclasses. Symbols are those of arXiv 2606.13707.
+"""The vocabulary of every other file, as frozen dataclasses. Symbols are those of arXiv 2606.13707.
 
 x = (q, M)                      Task          y_t = delegate | complete   Decision
 u = (I, C, b, T)       Eq. 2    SubTask       z = (sigma, eta, omega, c, delta)   Eq. 14   Result
@@ -7,7 +7,6 @@ h = (I, b, T, sigma, eta, omega)   Evidence   s_t = (q, M, C_t, H_t, B, T, B_t) 
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,90 +16,80 @@ Modality = Literal["image", "audio", "video"]
 Status = Literal["done", "partial", "blocked", "failed"]
 SKILLS = ("txt", "img", "aud", "vid", "code")  # phi(b) and r(u), Eq. 5
 CAPABILITIES = ("txt", "img", "aud", "vid", "web", "code")  # psi(g) and r_T(u), Eq. 7
-SKILL_OF: Mapping[Modality, str] = {"image": "img", "audio": "aud", "video": "vid"}
+SKILL_OF: Mapping[str, str] = {"image": "img", "audio": "aud", "video": "vid"}
 
 
 class ConfigError(Exception):
-    """The user's mistake: one line that says what, where and what to do. Nothing was paid."""
-
-
-def can_not_write(path: Path, error: OSError) -> ConfigError:
-    """The user's mistake where a file of the run can not be written."""
-    why = error.strerror or error
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    advice = "free some space" if full else "make it writable"
-    return ConfigError(f"{path}: can not be written ({why}); {advice}, or give another folder")
+    """The user's mistake, in one line: what, where, and what to do. Nothing was paid."""
 
 
 class EndpointError(Exception):
-    """An endpoint could not be reached, refused, or answered something that is no answer."""
-
-
-class ModelMistake(Exception):
-    """What a model did wrong, in the words the model is told. It may mend it; it is counted."""
+    """An endpoint could not be reached, refused the request, or sent no usable answer."""
 
 
 class BudgetExceeded(Exception):
-    """The next call could pass the money it was given, so it was not started (Eq. 21)."""
+    """The next call could exceed its share of the budget, so it was not started (Eq. 21)."""
+
+
+class ModelMistake(Exception):
+    """A model broke a rule. `rule` names a sentence in prompts/, which the model is shown."""
+
+    def __init__(self, rule: str, file: str = "mistakes", **values: object) -> None:
+        super().__init__(rule, values)
+        self.rule, self.file, self.values = rule, file, values
 
 
 class EndOfRun(BaseException):
     """Ends the whole run from any thread.
 
-    A BaseException, like KeyboardInterrupt: no `except Exception` of a tool or of a library may
-    turn it into an observation.
+    A BaseException, like KeyboardInterrupt: no `except Exception` in a tool or a library turns it
+    into an observation.
     """
 
 
 @dataclass(frozen=True)
 class Price:
-    """USD per million tokens. `cached` is for the part of the input that the endpoint had in its
-    cache.
+    """USD per million tokens. `cached`: input tokens the endpoint had in its cache (default:
+    `input`).
     """
 
     input: float
     output: float
-    cached: float
+    cached: float | None = None
 
 
 @dataclass(frozen=True)
 class Backend:
     """b of B with phi(b) = (txt, img, aud, vid, code, kappa, delta).
 
-    `model` "": the one model the endpoint serves. `price` None: unknown, shown as unknown.
-    `options` go into every request as they are (temperature and the like). `latency_s` is delta_b,
-    of one call. `image_tokens`: the most that a picture of 2048 x 2048 counts for, under a budget.
+    `model` "": the one model that the endpoint serves. A price of None is unknown. `options` go into
+    every request as they are. `latency_s` is delta_b, of one call. `image_tokens`: the most that
+    one picture costs.
     """
 
     name: str
     model: str
     base_url: str
     api_key_env: str = ""
-    skills: Mapping[str, float] = field(default_factory=dict)
-    price: Price | None = None
+    skills: Mapping[str, float] = field(default_factory=lambda: {"txt": 1.0, "code": 1.0})
+    price_usd_per_mtok: Price | None = None
     latency_s: float = 0.0
     max_output_tokens: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     image_tokens: int = 6000
 
-    def cost_usd(
-        self, input_tokens: int, output_tokens: int, cached_tokens: int = 0
-    ) -> float | None:
-        """What one call costs; None where the price is unknown."""
-        if self.price is None:
+    def cost_usd(self, input_tokens: int, output_tokens: int, cached: int = 0) -> float | None:
+        """The cost of one call, kappa_b; None where the price is unknown."""
+        if (p := self.price_usd_per_mtok) is None:
             return None
-        fresh = input_tokens - cached_tokens
-        paid = (
-            fresh * self.price.input
-            + cached_tokens * self.price.cached
-            + output_tokens * self.price.output
-        )
-        return paid / 1e6
+        of_cached = p.input if p.cached is None else p.cached
+        usd = (input_tokens - cached) * p.input + cached * of_cached + output_tokens * p.output
+        return usd / 1e6
 
 
 @dataclass(frozen=True)
 class Media:
-    """One m_i of M. Models see `name`; tools open `path`, the run folder's own copy."""
+    """One m_i of M. Models see `name`; tools open `path`, the copy in the run folder."""
 
     modality: Modality
     name: str
@@ -120,8 +109,8 @@ class Task:
 class SubTask:
     """u = (I, C, b, T), Eq. 2, and what the graph and the matching need to know of it.
 
-    `backend` None: Eq. 5 chooses. `tools` None: Eq. 7 chooses. `requirements` is r(u), each in [0,
-    1].
+    `backend` None: Eq. 5 chooses. `tools` None: Eq. 7 chooses. `requirements` is r(u), each in
+    [0, 1]. `agent` is the style of executor.
     """
 
     id: str
@@ -163,9 +152,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Evidence:
-    """h = (I, b, T, sigma, eta, omega): one line of the history H_t; `media` are the files it
-    looked at.
-    """
+    """h = (I, b, T, sigma, eta, omega): one entry of the history H_t. `media`: the files opened."""
 
     round: int
     id: str
@@ -181,11 +168,11 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Delegate:
-    """y_t = delegate(U_t), Eq. 12. No sub-tasks: go on with those of the graph that still wait.
+    """y_t = delegate(U_t), Eq. 12. No sub-tasks: continue with those of the graph that wait.
 
-    `drain`: the sub-tasks are the whole system, so they run by dataflow, each as soon as its needs
-    have ended, with ${id} in its instruction replaced by what `id` answered; the answer of the last
-    one is the run's. `fallback`: the mistake for which the orchestrator gave up its own way.
+    `drain`: the sub-tasks are the whole system. Each starts when its needs have ended, with ${id}
+    in its instruction replaced by the output of `id`; the last one's answer is the run's.
+    `fallback`: why the orchestrator gave up its own way.
     """
 
     subtasks: tuple[SubTask, ...]
@@ -207,10 +194,10 @@ Decision = Delegate | Complete
 
 @dataclass(frozen=True)
 class State:
-    """s_t = (q, M, C_t, H_t, B, T, B_t), Eq. 1 and 21, with the round and the sub-tasks that wait.
+    """s_t = (q, M, C_t, H_t, B, T, B_t), Eq. 1 and 21, with the round and the waiting sub-tasks.
 
-    `backends` and `tools` are what the main agent may name; `waiting` maps a sub-task to the needs
-    that keep it from running. `budget_usd` None: no budget was set.
+    `backends` and `tools`: what the main agent may name. `waiting`: sub-task -> the needs that hold
+    it back. `budget_usd` None: no limit.
     """
 
     task: Task
@@ -222,3 +209,13 @@ class State:
     rounds: int
     budget_usd: float | None = None
     waiting: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The outcome of a chat call. `cut`: it hit its length limit. `cost_usd` None: unknown."""
+
+    text: str
+    cost_usd: float | None = None
+    cut: bool = False
+    logprobs: list[dict[str, Any]] | None = None

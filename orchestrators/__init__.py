@@ -1,46 +1,44 @@
-"""One file per paper: each is `decide(state, ask, ...) -> Decision`; everything else is shared."""
+"""One file per paper: each is `decide(state, ask, ...) -> Decision`; everything else is shared.
+
+An orchestrator of one's own is a class in any file, chosen by --method FILE.py:CLASS. It is made
+with (pool, tools, options) and follows orchestra.main_agent.Orchestrator.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 
-from orchestra.command_line import CHOICES, METHODS
 from orchestra.main_agent import Orchestrator
-from orchestra.pool import Pool
-from orchestra.run_folder import Options
 from orchestra.vocabulary import ConfigError
+from runtime.pool import Pool
+from runtime.run_folder import Options
 from tools import Tool
+from tools.own import loaded
+
+CLASSES = {
+    "orchestra-o1": "orchestra_o1.OrchestraO1",
+    "aorchestra": "aorchestra.AOrchestra",
+    "toolorchestra": "toolorchestra.ToolOrchestra",
+    "mas-orchestra": "mas_orchestra.MasOrchestra",
+    "react": "react.React",
+}
 
 
 def make(options: Options, pool: Pool, tools: Mapping[str, Tool]) -> Orchestrator:
-    """The orchestrator of a --method. Raises ConfigError for an option that it does not know."""
-    for name, known in CHOICES.items():
-        if (value := getattr(options, name)) not in known:
-            flag = name.replace("_", "-")
-            raise ConfigError(f"--{flag} {value}: is none of {', '.join(known)}")
-    match options.method:
-        case "orchestra-o1":
-            from orchestrators.orchestra_o1 import OrchestraO1
-
-            return OrchestraO1(pool.backends, tools, options.stop_threshold)
-        case "aorchestra":
-            from orchestrators.aorchestra import AOrchestra
-
-            return AOrchestra(pool.backends, tools, options.context, options.sub_agent)
-        case "toolorchestra" if options.mode == "prompted":
-            from orchestrators.toolorchestra_prompted import PromptedToolOrchestra
-
-            return PromptedToolOrchestra(pool, tuple(tools), options.budget_usd)
-        case "toolorchestra":
-            from orchestrators.toolorchestra import ToolOrchestra
-
-            return ToolOrchestra(pool)
-        case "mas-orchestra":
-            from orchestrators.mas_orchestra import MasOrchestra
-
-            return MasOrchestra(options.dom)
-        case "react":
-            from orchestrators.react import React
-
-            return React(pool.main)
-    raise ConfigError(f"--method {options.method}: is none of {', '.join(METHODS)}")
+    """The orchestrator of a --method. Raises ConfigError."""
+    if options.method in CLASSES:
+        file, name = CLASSES[options.method].split(".")
+        of_paper: Orchestrator = getattr(import_module(f"orchestrators.{file}"), name)(
+            pool, tools, options
+        )
+        return of_paper
+    flag = f"--method {options.method}"
+    path, _, name = options.method.rpartition(":")
+    if not path:
+        raise ConfigError(f"{flag}: needs one of {', '.join(CLASSES)}, or FILE.py:CLASS")
+    own = getattr(loaded(path, flag), name, None)
+    if not callable(getattr(own, "decide", None)):
+        raise ConfigError(f"{flag}: {path} has no class {name!r} with a method decide")
+    of_user: Orchestrator = own(pool, tools, options)
+    return of_user

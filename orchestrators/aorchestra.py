@@ -5,9 +5,9 @@ Differences from the paper / the released code
 1. Context sharing is an option, as in the paper's ablation: `curated` (what the main agent writes),
    `none`, or `full` (the whole history). Every sub-agent reads at least its instruction.
 2. Sub-agents are exchangeable: the ReAct loop of Orchestra-o1, or a mini-SWE agent at a shell.
-3. Several tasks in one decision are a mistake that is told back, not cut down to the first.
-4. `complete` is refused while a task with media has no evidence at all.
-5. The learning of the main prompt (OPTIMIZE) is not here; the prompts lie in prompts/aorchestra.
+3. Several tasks in one decision are a mistake that the model is told; the first is not taken alone.
+4. `complete` is refused while nothing was tried on a task with media.
+5. The learning of the main prompt (OPTIMIZE) is not here; the prompts are in prompts/aorchestra.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestra.main_agent import Ask
-from orchestra.prompts import render, say
-from orchestra.schemas import closed_object
-from orchestra.vocabulary import Backend, Decision, Delegate, Evidence, ModelMistake, State
-from orchestrators.delegation import (
+from orchestra.main_agent import Ask, Messages
+from orchestra.vocabulary import Decision, Delegate, Evidence, ModelMistake, State
+from orchestrators.decision import (
     as_subtask,
-    decision_schema_of,
+    decision_schema,
     read_decision,
     read_tasks,
     task_schema,
 )
-from orchestrators.showing import Messages, as_messages, media_lines, model_lines, now
+from orchestrators.state_prompt import as_messages, media_lines, model_lines, now
+from runtime.parsing import closed_object
+from runtime.pool import Pool
+from runtime.prompts import render, say
+from runtime.run_folder import Options
 from tools import Tool
 
 MESSAGES = "aorchestra/messages"
@@ -51,38 +53,25 @@ def render_state(
 
 
 def history_lines(history: Sequence[Evidence]) -> str:
-    """The observations o_1 ... o_t whole: what was asked of whom, and what came back."""
-    return "\n\n".join(
+    """The observations o_1 ... o_t whole: what was delegated to whom, and what came back."""
+    rows = [
         say(
-            MESSAGES,
-            "observation",
-            round=h.round,
-            instruction=h.instruction,
-            model=h.backend,
-            tools=", ".join(h.tools) or "-",
-            status=h.status,
-            answer=h.answer or "-",
+            MESSAGES, "observation", round=h.round, instruction=h.instruction, model=h.backend,
+            tools=", ".join(h.tools) or "-", status=h.status, answer=h.answer or "-",
             summary=h.summary or h.error or "-",
         )
         for h in history
-    )
+    ]  # fmt: skip
+    return "\n\n".join(rows)
 
 
 # ---- what the model may say ----------------------------------------------------------------------
 
 
-def decision_schema(
-    backends: Sequence[str], tools: Sequence[str], last_chance: bool = False
-) -> dict[str, Any]:
-    """The JSON schema of y_t."""
-    task = task_schema(backends, tools)
-    return decision_schema_of(closed_object(task), last_chance)
-
-
 def parse_decision(
     reply: str, state: State, cut: bool = False, last_chance: bool = False
 ) -> Decision:
-    """y_t from any reply. Raises ModelMistake with the words the model is told."""
+    """y_t from any reply. Raises ModelMistake."""
     return read_decision(reply, state, cut, last_chance, _delegate)
 
 
@@ -92,7 +81,7 @@ def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
         tasks = [tasks or params]  # flat in params, as in the paper, or one object
     if not isinstance(tasks, list) or len(tasks) != 1:
         count = len(tasks) if isinstance(tasks, list) else 0
-        raise ModelMistake(say(MESSAGES, "one_subtask", count=count))
+        raise ModelMistake("one_subtask", MESSAGES, count=count)
     u = as_subtask(read_tasks(tasks)[0], f"t{state.round}", state)
     return Delegate((replace(u, needs=()),), reasoning)
 
@@ -101,39 +90,32 @@ def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
 
 
 class AOrchestra:
-    """pi_theta(a_t | s_t). `context`: curated, none or full; `sub_agent`: react or mini-swe."""
+    """pi_theta(a_t | s_t)."""
 
     rounds = 10
     shares_context = False
 
-    def __init__(
-        self, backends: Sequence[Backend], tools: Mapping[str, Tool], context: str, sub_agent: str
-    ) -> None:
-        self.models = model_lines(backends)
-        self.manuals = "\n\n".join(t.manual for t in tools.values())
-        if sub_agent == "mini-swe":
-            self.manuals = say(MESSAGES, "shell")
-        self.context, self.sub_agent = context, sub_agent
-
-    def render(self, state: State, mistake: str = "", last_chance: bool = False) -> Messages:
-        return render_state(state, self.models, self.manuals, mistake, last_chance)
+    def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
+        self.models, self.options = model_lines(pool.backends), options
+        self.shell = options.sub_agent == "mini-swe"
+        manuals = "\n\n".join(t.manual for t in tools.values())
+        self.manuals = say(MESSAGES, "shell") if self.shell else manuals
 
     def decide(
         self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
     ) -> Decision:
-        """y_t ~ pi_theta(. | s_t). Raises ModelMistake for a reply that is no decision."""
-        tools = () if self.sub_agent == "mini-swe" else state.tools
-        schema = decision_schema(state.backends, tools, last_chance)
-        prompt = self.render(state, mistake, last_chance)
-        reply = ask(prompt, ("decision", schema))
-        offered = replace(state, tools=tools)
-        decision = parse_decision(reply.text, offered, reply.cut, last_chance)
-        return self.equipped(decision, state) if isinstance(decision, Delegate) else decision
+        """y_t ~ pi_theta(. | s_t). Raises ModelMistake."""
+        offered = replace(state, tools=() if self.shell else state.tools)
+        task = closed_object(task_schema(state.backends, offered.tools))
+        prompt = render_state(state, self.models, self.manuals, mistake, last_chance)
+        reply = ask(prompt, ("decision", decision_schema(task, last_chance)))
+        y_t = parse_decision(reply.text, offered, reply.cut, last_chance)
+        return self.equipped(y_t, state) if isinstance(y_t, Delegate) else y_t
 
-    def equipped(self, decision: Delegate, state: State) -> Delegate:
+    def equipped(self, y_t: Delegate, state: State) -> Delegate:
         """The sub-task with the context and the executor that the options ask for."""
-        (u,) = decision.subtasks
+        (u,) = y_t.subtasks
         shared = {"curated": u.context, "none": "", "full": history_lines(state.history)}
-        tools = () if self.sub_agent == "mini-swe" else u.tools
-        u = replace(u, context=shared[self.context], tools=tools, agent=self.sub_agent)
-        return replace(decision, subtasks=(u,))
+        tools, context = () if self.shell else u.tools, shared[self.options.context]
+        u = replace(u, context=context, tools=tools, agent=self.options.sub_agent)
+        return replace(y_t, subtasks=(u,))

@@ -2,9 +2,9 @@
 it runs by dataflow.
 
 Differences from the paper / the released code
-1. Independent agents run side by side, each as soon as its last input is there, so the graph takes
+1. Independent agents run in parallel, each as soon as its last input is there, so the graph takes
    its critical path; the released code runs agent after agent.
-2. The parser is strict and names the rule, the id or edge, and the line; the mistake is told back
+2. The parser is strict and names the rule, the id or edge, and the line; the mistake is shown back
    once. The released grader gives plain text full marks and regular expressions pass over unclosed
    tags.
 3. Without a usable graph one CoT agent answers the question, and the answer counts as a fallback.
@@ -20,13 +20,18 @@ Differences from the paper / the released code
 
 from __future__ import annotations
 
-from orchestra.main_agent import Ask
+from collections.abc import Mapping
+from dataclasses import replace
+
+from orchestra.main_agent import Ask, Messages
 from orchestra.memory import best_supported_answer
-from orchestra.prompts import render, say
-from orchestra.vocabulary import Complete, Decision, Delegate, ModelMistake, State, SubTask, Task
-from orchestrators.looking import files_as_text, files_listed, looks
+from orchestra.vocabulary import Complete, Decision, Delegate, ModelMistake, State, SubTask
 from orchestrators.mas_xml import MasAgent, MasGraph, parse
-from orchestrators.showing import Messages, as_messages
+from orchestrators.state_prompt import as_messages, file_readers, files_as_text
+from runtime.pool import Pool
+from runtime.prompts import render, say, told
+from runtime.run_folder import Options
+from tools import Tool
 
 STYLES = {
     "CoTAgent": "cot",
@@ -44,7 +49,8 @@ def render_state(state: State, dom: str, mistake: str = "") -> Messages:
     """The question and the degree of MAS (DoM): no round has another, for nothing is observed."""
     system = render(f"mas_orchestra/{dom}.md", agents=say("mas_orchestra/messages", "agents"))
     notice = "\n\n" + say("mas_orchestra/messages", "mistake", mistake=mistake) if mistake else ""
-    files = files_listed(state)
+    names = ", ".join(m.name for m in state.task.media)
+    files = "\n" + say("files", "listed", files=names) if names else ""
     user = render("mas_orchestra/user.md", question=state.task.question, files=files, notice=notice)
     return as_messages(system, user)
 
@@ -61,27 +67,28 @@ def parse_decision(reply: str, state: State, dom: str, cut: bool = False) -> Dec
     except ModelMistake:
         if not cut:
             raise
-        raise ModelMistake(say("mistakes", "cut")) from None
+        raise ModelMistake("cut") from None
     if graph.answer and state.task.media:
-        raise ModelMistake(say("mas_orchestra/mistakes", "answer_unseen"))
+        raise ModelMistake("answer_unseen", "mas_orchestra/mistakes")
     if graph.answer:
         return Complete(graph.answer)
-    return delegate(graph, state.task)
+    return delegate(graph, state)
 
 
-def delegate(graph: MasGraph, task: Task) -> Delegate:
-    """The graph as sub-tasks, the sink last, behind the looks at the task's files."""
-    seen = looks(task)
-    return Delegate((*seen, *(_subtask(a, graph, task, seen) for a in graph.agents)), drain=True)
+def delegate(graph: MasGraph, state: State) -> Delegate:
+    """The graph as sub-tasks, the sink last, behind those that read the task's files."""
+    readers = file_readers(state)
+    agents = (_subtask(a, graph, state, readers) for a in graph.agents)
+    return Delegate((*readers, *agents), drain=True)
 
 
-def _subtask(a: MasAgent, graph: MasGraph, task: Task, seen: tuple[SubTask, ...]) -> SubTask:
-    needs = graph.needs(a.id)
+def _subtask(a: MasAgent, graph: MasGraph, state: State, readers: tuple[SubTask, ...]) -> SubTask:
+    needs, task = graph.needs(a.id), state.task
     instruction = a.input or task.question
-    if seen and not needs:
-        texts = [(m.name, f"${{{u.id}}}") for m, u in zip(task.media, seen, strict=True)]
+    if readers and not needs:
+        texts = [(m.name, f"${{{u.id}}}") for m, u in zip(task.media, readers, strict=True)]
         instruction += "\n\n" + files_as_text(texts)
-        needs = tuple(u.id for u in seen)
+        needs = tuple(u.id for u in readers)
     style = STYLES[a.name]
     return SubTask(a.id, instruction, tools=(), needs=needs, agent=style, roles=a.roles)
 
@@ -90,13 +97,13 @@ def _subtask(a: MasAgent, graph: MasGraph, task: Task, seen: tuple[SubTask, ...]
 
 
 class MasOrchestra:
-    """One decision for the whole system. `dom`: "low" (one agent or none) or "high" (a graph)."""
+    """One decision for the whole system; degree of MAS low (one agent or none) or high (a graph)."""
 
     rounds = 1
     shares_context = False
 
-    def __init__(self, dom: str) -> None:
-        self.dom = dom
+    def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
+        self.dom = options.dom
 
     def decide(
         self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
@@ -111,4 +118,4 @@ class MasOrchestra:
             if not mistake:
                 raise
             alone = MasGraph((MasAgent("A", "CoTAgent", "", (), 1),))
-            return Delegate(delegate(alone, state.task).subtasks, drain=True, fallback=str(error))
+            return replace(delegate(alone, state), fallback=told(error))

@@ -1,20 +1,20 @@
-"""Orchestra-o1 (arXiv 2606.13707): the main agent decides once a round, delegating sub-tasks that
-run side by side, or completes.
+"""Orchestra-o1 (arXiv 2606.13707): the main agent decides once a round: it delegates sub-tasks that
+run in parallel, or completes.
 
 Differences from the paper / the released code
 1. A task may carry `id`, `needs`, `modalities`, `requirements` and `priority`: the graph, r(u) and
    U of Eq. 5-10, which the paper leaves latent and the released code does not have.
-2. `complete` is refused while a task with media has no evidence at all: the main agent has seen
+2. `complete` is refused while nothing was tried on a task with media: the main agent has seen
    nothing.
-3. An unusable decision is told back, with the error named, up to three times a round; the released
-   code skips the round.
+3. An unusable decision is shown back with its error, up to three times a round; the released code
+   skips the round.
 4. What is found is shown by file and as the compressed context of Eq. 20, not as the whole history.
 5. A sub-agent gets C_t beside the context that the main agent writes for it (C of Eq. 2 is "passed
    from previous rounds"), so a fact that was found is not lost in the retelling.
 6. Eq. 22 is read from the token log-probabilities of "complete", where the endpoint gives them and
    a threshold is set.
-7. The schema puts the reasoning before the action: who names the action first has decided before he
-   reasons. Replies in any order of keys are read.
+7. The schema puts the reasoning before the action: a model that names the action first has decided
+   before it reasons. Replies in any order of keys are read.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from orchestra.log import warn_once
-from orchestra.main_agent import Ask
+from orchestra.main_agent import Ask, Messages
 from orchestra.memory import stop_probability
-from orchestra.prompts import render, say
-from orchestra.schemas import TEXT, closed_object, list_of
-from orchestra.vocabulary import Backend, Complete, Decision, Delegate, ModelMistake, State
-from orchestrators.delegation import (
+from orchestra.vocabulary import Complete, ConfigError, Decision, Delegate, ModelMistake, State
+from orchestrators.decision import (
     as_subtask,
-    decision_schema_of,
+    decision_schema,
     read_decision,
     read_tasks,
     task_schema,
 )
-from orchestrators.showing import Messages, as_messages, media_lines, model_lines, now, unread
+from orchestrators.state_prompt import as_messages, media_lines, model_lines, now, unopened
+from runtime.parsing import TEXT, closed_object, list_of
+from runtime.pool import Pool
+from runtime.prompts import render, say
+from runtime.run_folder import Options
 from tools import Tool
 
 CODE = "ExecuteCodeAction"
@@ -63,11 +64,9 @@ def render_state(
 
 
 def _next_step(state: State) -> str:
-    """Where the task stands, from the history alone: small models follow what they read last. What
-    was found is named by its sub-task, never said again: the context of Eq. 20 quotes it once.
-    """
+    """Where the task stands, from the history alone: small models follow what they read last."""
     history = state.history
-    new, tried = unread(state)
+    new, tried = unopened(state)
     newest = [h for h in history if h.round == history[-1].round]
     failed = [h.id for h in newest if h.status in ("failed", "blocked")]
     ids = ", ".join([h.id for h in newest if h.answer] or [h.id for h in newest])
@@ -100,20 +99,10 @@ def _waiting_lines(waiting: Mapping[str, Sequence[str]]) -> str:
 # ---- what the model may say ----------------------------------------------------------------------
 
 
-def decision_schema(
-    backends: Sequence[str], tools: Sequence[str], last_chance: bool = False
-) -> dict[str, Any]:
-    """The JSON schema of y_t."""
-    task = task_schema(backends, tools)
-    optional = {"id": TEXT, "needs": list_of(TEXT)}
-    tasks = list_of(closed_object({**task, **optional}, required=list(task)))
-    return decision_schema_of(closed_object({"tasks": tasks}), last_chance)
-
-
 def parse_decision(
     reply: str, state: State, cut: bool = False, last_chance: bool = False
 ) -> Decision:
-    """y_t from any reply. Raises ModelMistake with the words the model is told."""
+    """y_t from any reply. Raises ModelMistake."""
     return read_decision(reply, state, cut, last_chance, _delegate)
 
 
@@ -122,12 +111,11 @@ def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
     if tasks is None:
         tasks = [params] if "task_instruction" in params else []  # one task, flat in params
     tasks = [tasks] if isinstance(tasks, dict) else tasks
-    can_go_on = any(not needs for needs in state.waiting.values())
-    if not isinstance(tasks, list) or not (tasks or can_go_on):
-        raise ModelMistake(say("mistakes", "no_subtasks"))
+    can_continue = any(not needs for needs in state.waiting.values())
+    if not isinstance(tasks, list) or not (tasks or can_continue):
+        raise ModelMistake("no_subtasks")
     if len(tasks) > MAX_SUBTASKS:
-        told = {"count": len(tasks), "limit": MAX_SUBTASKS}
-        raise ModelMistake(say("mistakes", "too_many_subtasks", **told))
+        raise ModelMistake("too_many_subtasks", count=len(tasks), limit=MAX_SUBTASKS)
     fields = read_tasks(tasks)
     taken = {h.id for h in state.history} | set(state.waiting) | {f.id for f in fields}
     free = (id for n in count(1) if (id := f"t{n}") not in taken)
@@ -138,42 +126,37 @@ def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
 
 
 class OrchestraO1:
-    """pi_theta(y_t | s_t), Eq. 3. `stop_threshold` is tau_stop of Eq. 22; None: off."""
+    """pi_theta(y_t | s_t), Eq. 3. `options.stop_threshold` is tau_stop of Eq. 22; None: off."""
 
     rounds = 10
-    shares_context = True  # a sub-agent gets C_t beside what the main agent writes for it
+    shares_context = True
 
-    def __init__(
-        self,
-        backends: Sequence[Backend],
-        tools: Mapping[str, Tool],
-        stop_threshold: float | None = None,
-    ) -> None:
-        self.models = model_lines(backends)
+    def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
+        self.models = model_lines(pool.backends)
         self.manuals = "\n\n".join(t.manual for t in tools.values())
-        self.stop_threshold = stop_threshold
-
-    def render(self, state: State, mistake: str = "", last_chance: bool = False) -> Messages:
-        return render_state(state, self.models, self.manuals, mistake, last_chance)
+        self.stop_threshold = options.stop_threshold
 
     def decide(
         self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
     ) -> Decision:
-        """y_t ~ pi_theta(. | s_t). Raises ModelMistake for a reply that is no decision."""
-        schema = decision_schema(state.backends, state.tools, last_chance)
-        prompt = self.render(state, mistake, last_chance)
+        """y_t ~ pi_theta(. | s_t). Raises ModelMistake."""
+        task = task_schema(state.backends, state.tools)
+        rows = closed_object({**task, "id": TEXT, "needs": list_of(TEXT)}, required=list(task))
+        schema = decision_schema(closed_object({"tasks": list_of(rows)}), last_chance)
+        prompt = render_state(state, self.models, self.manuals, mistake, last_chance)
         reply = ask(prompt, ("decision", schema), self.stop_threshold is not None)  # Eq. 3
-        decision = parse_decision(reply.text, state, reply.cut, last_chance)
+        y_t = parse_decision(reply.text, state, reply.cut, last_chance)
         if self.stop_threshold is None or last_chance:
-            return decision
+            return y_t
         p_stop = stop_probability(reply.logprobs)
         if p_stop is None:
-            warn_once("--stop-threshold has no effect: no log-probabilities came with a decision")
-            return decision
+            raise ConfigError(
+                "--stop-threshold: the endpoint gives no log-probabilities; leave it out"
+            )
         stop = p_stop > self.stop_threshold  # Eq. 22
-        if stop == isinstance(decision, Complete):
-            return decision
+        if stop == isinstance(y_t, Complete):
+            return y_t
         if stop:  # sure enough: generate the answer
             return self.decide(state, ask, mistake, last_chance=True)
-        told = {"p": f"{p_stop:.2f}", "threshold": f"{self.stop_threshold:g}"}
-        raise ModelMistake(say("mistakes", "not_sure_enough", **told))
+        threshold = f"{self.stop_threshold:g}"
+        raise ModelMistake("not_sure_enough", p=f"{p_stop:.2f}", threshold=threshold)

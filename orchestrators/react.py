@@ -9,9 +9,14 @@ Differences from the paper / the released code
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from orchestra.main_agent import Ask
 from orchestra.memory import best_supported_answer
 from orchestra.vocabulary import Complete, Decision, Delegate, State, SubTask
+from runtime.pool import Pool
+from runtime.run_folder import Options
+from tools import Tool
 
 
 class React:
@@ -20,8 +25,8 @@ class React:
     rounds = 1
     shares_context = False
 
-    def __init__(self, main: str) -> None:
-        self.main = main
+    def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
+        self.main = pool.main
 
     def decide(
         self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False

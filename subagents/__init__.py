@@ -1,6 +1,6 @@
 """The sub-agents of a run: each sub-task in a thread and an environment of its own (Eq. 13-15).
 
-A style of executor is one function `run(u, env, tools, call, steps, on_step) -> Result`.
+A style of executor is one function `run(job) -> Result`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, ThreadP
 from dataclasses import asdict, replace
 
 from orchestra.matching import Placed
-from orchestra.prompts import say
-from orchestra.trajectory import LAST, Recorder, plain
+from orchestra.memory import opened
 from orchestra.vocabulary import Result, Step, SubTask
+from runtime.prompts import say
+from runtime.trajectory import LAST, Recorder
 from subagents import experts, mini_swe, react, reasoning
-from subagents.executor import Run
+from subagents.fan_out import Job, Run
 from tools import Environment, Tool
 
-STYLES: dict[str, Run] = {
+STYLES: dict[str, Run] = {  # by SubTask.agent
     "react": react.run,
     "single": react.run,
     "mini-swe": mini_swe.run,
-    "look": experts.look,
+    "read-file": experts.read_file,
     "cot": reasoning.cot,
     "sc": reasoning.self_consistency,
     "debate": reasoning.debate,
@@ -34,7 +35,7 @@ STYLES: dict[str, Run] = {
     "search": experts.search,
     "worker": experts.worker,
     "search-worker": experts.search_worker,
-}  # by SubTask.agent
+}
 GRACE_S = 1.0  # after an interrupt: how long calls in flight may still reach the tape
 
 
@@ -55,52 +56,49 @@ class SubAgents:
         self.in_flight: list[Future[Result]] = []
 
     def execute(self, t: int, placed: Sequence[Placed]) -> list[Result]:
-        """Z_t = AsyncExecute(u_1, ..., u_K), Eq. 15: side by side, results in submission order."""
-        for j, p in enumerate(placed, 1):
-            self._announce(t, j, p)
-        self.in_flight = [self.executor.submit(self._one, t, j, p) for j, p in enumerate(placed, 1)]
+        """Z_t = AsyncExecute(u_1, ..., u_K), Eq. 15: in parallel, results in submission order."""
+        self.in_flight = [self._start(t, j, p) for j, p in enumerate(placed, 1)]
         ended, _ = wait(self.in_flight, return_when=FIRST_EXCEPTION)
         for future in ended:
             future.result()  # what ends the run ends it now
         return [future.result() for future in self.in_flight]
 
     def drain(self, t: int, placed: Sequence[Placed]) -> list[Result]:
-        """Z_t of a whole graph by dataflow: a node starts the moment its last need has ended, so
-        the graph takes its critical path. A failed node's dependants see its error.
+        """Z_t of a whole graph: a node starts the moment its last need has ended, so the graph
+        takes its critical path. What needs a failed node reads its error.
         """
         ended: dict[str, Result] = {}
         running: dict[Future[Result], str] = {}
-        unstarted = dict(enumerate(placed, 1))
-        while unstarted or running:
-            for j, p in list(unstarted.items()):
+        waiting = dict(enumerate(placed, 1))
+        while waiting or running:
+            for j, p in list(waiting.items()):
                 if ended.keys() >= set(p.subtask.needs):
-                    ready = replace(unstarted.pop(j), subtask=insert_answers(p.subtask, ended))
-                    self._announce(t, j, ready)
-                    running[self.executor.submit(self._one, t, j, ready)] = p.subtask.id
+                    ready = replace(waiting.pop(j), subtask=insert_outputs(p.subtask, ended))
+                    running[self._start(t, j, ready)] = p.subtask.id
             self.in_flight = list(running)
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 ended[running.pop(future)] = future.result()
         return [ended[p.subtask.id] for p in placed]
 
-    def _announce(self, t: int, j: int, p: Placed) -> None:
-        row = asdict(p.subtask, dict_factory=plain)
-        self.recorder.emit("subtask", (t, j, 0), subtask=row, allowance_usd=p.purse.limit_usd)
+    def _start(self, t: int, j: int, p: Placed) -> Future[Result]:
+        row = asdict(p.subtask)
+        self.recorder.emit("subtask", (t, j, 0), subtask=row, share_usd=p.purse.limit_usd)
+        return self.executor.submit(self._one, t, j, p)
 
     def _one(self, t: int, j: int, p: Placed) -> Result:
         """zeta and z of sub-task j, Eq. 13-14."""
         started = time.monotonic()
-        id = p.subtask.id
 
         def on_step(number: int, step: Step) -> None:
-            self.recorder.emit("step", (t, j, number), subtask=id, **asdict(step))
+            self.recorder.emit("step", (t, j, number), **asdict(step))
 
         env = self.environment(p, f"r{t}-t{j}")
-        run = STYLES[p.subtask.agent]
-        z = run(p.subtask, env, self.tools, (f"r{t}", f"t{j}"), self.steps, on_step)
+        job = Job(p.subtask, env, self.tools, (f"r{t}", f"t{j}"), self.steps, on_step)
+        z = STYLES[p.subtask.agent](job)
         z = replace(z, latency_s=time.monotonic() - started)
-        content = {k: v for k, v in asdict(z).items() if k not in ("trace", "latency_s")}
-        timing = {"latency_s": z.latency_s}
-        self.recorder.emit("result", (t, j, LAST), timing, subtask=id, **content)
+        row = {k: getattr(z, k) for k in ("status", "answer", "summary", "cost_usd", "error")}
+        row |= {"media": opened(z, env.task), "subtask": p.subtask.id}
+        self.recorder.emit("result", (t, j, LAST), {"latency_s": z.latency_s}, **row)
         return z
 
     def interrupt(self) -> None:
@@ -109,12 +107,13 @@ class SubAgents:
         self.executor.shutdown(wait=False, cancel_futures=True)
 
 
-def insert_answers(u: SubTask, ended: Mapping[str, Result]) -> SubTask:
-    """`u` with ${id} replaced by what the need `id` answered: once, whatever an answer contains."""
+def insert_outputs(u: SubTask, ended: Mapping[str, Result]) -> SubTask:
+    """`u` with ${id} replaced by the output of the need `id`: once, whatever an output contains."""
 
-    def outcome(z: Result, id: str) -> str:
+    def output(id: str) -> str:
+        z = ended[id]
         return z.answer or z.summary or say("notes", "failed_need", id=id, error=z.error)
 
-    said = {id: outcome(ended[id], id) for id in u.needs}
-    inserted = re.sub(r"\$\{([\w:]+)\}", lambda found: said.get(found[1], found[0]), u.instruction)
-    return replace(u, instruction=inserted)
+    found = {id: output(id) for id in u.needs}
+    text = re.sub(r"\$\{([\w:]+)\}", lambda m: found.get(m[1], m[0]), u.instruction)
+    return replace(u, instruction=text)

@@ -2,79 +2,85 @@
 step, until a command prints the marker.
 
 Differences from the paper / the released code
-1. Every command runs behind this program's wall, in a fresh shell: no network, no file of the user.
-2. With --workdir each sub-task goes on from a copy of the folder as the sub-task before it left it;
+1. Every command runs in this program's sandbox, in a fresh shell: no network, no file of the user.
+2. With --workdir each sub-task continues in a copy of the folder as the sub-task before it left it;
    the repository comes without its history, so that no later commit can be looked up.
-3. The unified diff, binary files included, compares files (orchestra/changes.py): what a command
-   does to the folder's own .git changes nothing in it.
+3. The unified diff is made by git in a directory of its own (subagents/workdir.py), so commands
+   that change the folder's .git change nothing in it.
 4. Long output is cut in the middle, with the number of characters left out.
-5. The marker ends a task only where its command ends well.
+5. The marker ends a task only where its command succeeds.
+6. A command that a kill cut off runs again on a resume, in the folder as it was left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import re
+from typing import NamedTuple
 
-from orchestra.prompts import render, say
-from orchestra.vocabulary import Result, Status, Step, SubTask
-from subagents import bash_block
-from subagents.executor import OBSERVATION_CHARS, STOPPED, Call, OnStep, cut_in_the_middle
-from subagents.work_folder import COMMAND_TIMEOUT_S, SETTINGS, begin, changes, prepare
-from tools import Environment, Tool, ToolError, code, reading
+from orchestra.main_agent import Messages
+from orchestra.vocabulary import Result, Status, Step
+from runtime.prompts import render, say
+from subagents import workdir
+from subagents.fan_out import OBSERVATION_CHARS, STOPPED, Job
+from tools import ToolError, code, reading
 
-MARKER = "TASK_COMPLETE"  # the first line of a command's output: the rest is the report
+MARKER = "TASK_COMPLETE"  # the first line of a command's output; the rest is the report
+COMMAND_TIMEOUT_S = 60
+# A file changed twice in one second would else run from its old byte code; and in the sandbox the
+# program is another user than the owner of the copy.
+SETTINGS = (
+    "export PYTHONDONTWRITEBYTECODE=1 GIT_CONFIG_COUNT=1"
+    " GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'"
+)
+THINKING = re.compile(r"\A.*?</think(?:ing)?>", re.S)
+BLOCK = re.compile(r"^(`{3,})(?:bash|sh|shell)[ \t]*\n(.*?)^\1[ \t]*$", re.S | re.M)
+MESSAGES = "mini_swe/messages"
 
 
-def run(
-    u: SubTask, env: Environment, tools: Mapping[str, Tool], call: Call, steps: int, on_step: OnStep
-) -> Result:
-    """Do `u` in at most `steps` commands. What went wrong is in the Result."""
-    trace: list[Step] = []
+def run(job: Job) -> Result:
+    """Do `u` in at most `job.steps` commands. What went wrong is in the Result."""
+    env, trace = job.env, job.trace
     status: Status = "failed"
-    answer, error = "", say("mini_swe/messages", "out_of_steps", steps=steps)
+    answer, error = "", say(MESSAGES, "out_of_steps", steps=job.steps)
     try:
-        for number in range(1, steps + 1):
-            with env.tape.logical_call(*call, f"s{number}"):
-                reply = env.chat(env.backend, _messages(u, env, trace, steps), env.purse)
-                trace.append(_act(bash_block.read(reply.text, reply.cut), env, trace))
-            on_step(number, trace[-1])
+        while len(trace) < job.steps:
+            with env.tape.call(*job.next_call):
+                reply = env.chat(env.backend, _messages(job), env.purse)
+                job.note(_act(read_block(reply.text, reply.cut), job))
             if (report := _report(trace[-1])) is not None:
                 status, answer, error = "done", report or trace[-1].memory, ""
                 break
     except STOPPED as failure:
-        error = say("mini_swe/messages", "stopped", reason=str(failure))
+        error = say(MESSAGES, "stopped", reason=str(failure))
     if status != "done" and any(not s.failed for s in trace):
         status = "partial"
-    with env.tape.logical_call(*call, "diff"):
-        changed = str(env.local("diff", {}, lambda: changes(env)))
-    return Result(status, answer, changed, env.purse.spent_usd, trace=tuple(trace), error=error)
+    with env.tape.call(*job.call, "diff"):
+        changed = str(env.local("diff", {}, lambda: _changes(job)))
+    return job.result(status, answer, changed, error)
 
 
 def _report(step: Step) -> str | None:
-    """What stands behind the marker. A file that begins with it ends nothing: the command has to
-    name the marker, and to end well.
+    """The text behind the marker. A file that begins with it ends nothing: the command must name
+    the marker, and succeed.
     """
     first, _, report = step.observation.lstrip().partition("\n")
     meant = not step.failed and MARKER in step.params.get("command", "")
     return report.strip() if meant and first.strip() == MARKER else None
 
 
-def _messages(
-    u: SubTask, env: Environment, trace: Sequence[Step], steps: int
-) -> list[dict[str, str]]:
+def _messages(job: Job) -> Messages:
     done = [
-        say("mini_swe/messages", "step", number=n, thought=s.memory or "-",
+        say(MESSAGES, "step", number=n, thought=s.memory or "-",
             command=s.params.get("command", "-"),
             output=reading.quoted(s.observation, 2 * OBSERVATION_CHARS))
-        for n, s in enumerate(trace, 1)
+        for n, s in enumerate(job.trace, 1)
     ]  # fmt: skip
-    number = len(trace) + 1
-    last = say("mini_swe/messages", "last_step", marker=MARKER) if number == steps else ""
+    number = len(job.trace) + 1
+    last = say(MESSAGES, "last_step", marker=MARKER) if number == job.steps else ""
     user = render(
-        "mini_swe/user.md", instruction=u.instruction, step=number, steps_max=steps, warning=last,
-        context=u.context or say("react/messages", "no_context"),
-        files=", ".join(f"media/{m.name}" for m in env.task.media) or "-",
+        "mini_swe/user.md", instruction=job.u.instruction, step=number, steps_max=job.steps,
+        context=job.u.context or say("react/messages", "no_context"), warning=last,
+        files=", ".join(f"media/{m.name}" for m in job.env.task.media) or "-",
         steps="\n\n".join(done) or say("react/messages", "no_steps"),
     )  # fmt: skip
     system = render("mini_swe/system.md", marker=MARKER)
@@ -84,28 +90,66 @@ def _messages(
 # ---- one command ---------------------------------------------------------------------------------
 
 
-def _act(block: bash_block.Block, env: Environment, trace: Sequence[Step]) -> Step:
+class Block(NamedTuple):
+    """The thought before a command and the command, or what is wrong with the reply."""
+
+    thought: str
+    command: str
+    mistake: str
+
+
+def read_block(reply: str, cut: bool) -> Block:
+    """The one bash block of a reply. What can be read in two ways is no command: half of one would
+    run. A block between more backticks may contain fewer. `cut`: it hit its length limit.
+
+    >>> read_block("I see.\\n```bash\\nls\\n```", cut=False)
+    Block(thought='I see.', command='ls', mistake='')
+    """
+    text = THINKING.sub("", reply.replace("\r\n", "\n"))
+    thought, blocks = text.split("```")[0].strip(), list(BLOCK.finditer(text))
+    if cut:
+        return Block(thought, "", say("mistakes", "cut"))
+    if len(blocks) != 1:
+        return Block(thought, "", say(MESSAGES, "one_command", count=len(blocks)))
+    if "```" in text[: blocks[0].start()] or "```" in text[blocks[0].end() :]:
+        return Block(thought, "", say(MESSAGES, "text_behind"))
+    return Block(thought, blocks[0][2].removesuffix("\n"), "")
+
+
+def _act(block: Block, job: Job) -> Step:
     """The one command of a reply, run; or what is wrong with it."""
     if block.mistake:
         return Step("invalid", {}, block.thought, block.mistake, failed=True)
+    env, params = job.env, {"command": block.command}
 
-    def run(command: str) -> dict[str, Any]:
-        prepare(env.folder)
+    def execute() -> dict[str, object]:
+        workdir.prepare(env.folder)
         media = env.task.media[0].path.parent if env.task.media else None
-        lines = f"{SETTINGS}\n{command}"
-        return code.run(lines, "bash", COMMAND_TIMEOUT_S, env.folder, media)
-
-    def execute() -> dict[str, Any]:
-        begin(env.folder, len(trace) + 1, [s.params["command"] for s in trace if s.params], run)
-        return run(block.command)
+        script = f"{SETTINGS}\n{block.command}"
+        return code.run(script, "bash", COMMAND_TIMEOUT_S, env.folder, media)
 
     arguments = {"code": block.command, "code_type": "bash", "timeout_s": COMMAND_TIMEOUT_S}
-    params = {"command": block.command}
     try:
         ran = env.local("bash", arguments, execute)
     except ToolError as failure:
         return Step("bash", params, block.thought, str(failure), failed=True)
     silent = ran["observation"] == say("notes", "code_silent")
-    output = say("mini_swe/messages", "silent") if silent else ran["observation"]
-    observation = cut_in_the_middle(output)
-    return Step("bash", params, block.thought, observation, not ran["well"])
+    output = say(MESSAGES, "silent") if silent else cut_in_the_middle(ran["observation"])
+    return Step("bash", params, block.thought, output, not ran["well"])
+
+
+def _changes(job: Job) -> str:
+    """What the main agent is told of the changes against --workdir, "" where there are none."""
+    try:
+        diff = workdir.changes(job.env.folder)
+    except ToolError as error:
+        return str(error)
+    return say(MESSAGES, "changed", diff=cut_in_the_middle(diff)) if diff else ""
+
+
+def cut_in_the_middle(text: str) -> str:
+    """The beginning and the end of a long text, with a note of how much is left out."""
+    if len(text) <= OBSERVATION_CHARS:
+        return text
+    half = OBSERVATION_CHARS // 2
+    return say(MESSAGES, "cut", head=text[:half], tail=text[-half:], count=len(text) - 2 * half)

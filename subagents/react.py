@@ -2,19 +2,16 @@
 until it finishes.
 
 Differences from the paper / the released code
-1. The steps so far are shown as a growing list, each action beside its own observation and the
-   memory noted after it. The paper's prompt has one memory and one observation; the released code
-   pairs the memory with the observation before it.
+1. The steps so far are shown as a growing list, each action with its own observation and the memory
+   noted after it. The paper's prompt has one memory and one observation; the released code pairs
+   the memory with the observation before it.
 2. The five-like-patterns rule and the last step are enforced: only `finish` is left. The paper asks
    for it in the prompt.
-3. A sub-agent with tools has to use one before it may report as done: small models answer from thin
-   air. Tools that were not assigned are refused, not only left out of the list. One without a main
-   agent, with all tools, has to open each file of the task; and a tool that it called again in the
-   very same way rests until another call shows something new, after the third time for good.
-4. An endpoint that fails or a purse that is empty ends this sub-task alone, as a Result with the
-   reason.
+3. A sub-agent with tools must use one with success before it may report as done: small models
+   invent answers. Tools that were not assigned are refused, not only left out of the list.
+4. An endpoint that fails or an empty purse ends this sub-task alone, as a Result with the reason.
 5. A sub-agent does not read the whole question, which App. B.3 shows it beside its task: small
-   models answer the question in place of their own task. What it must know is in its context.
+   models answer the question instead of their task. What it must know is in its context.
 """
 
 from __future__ import annotations
@@ -23,144 +20,192 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestra.parsing import find_action
-from orchestra.prompts import say
-from orchestra.replies import Reply
+from orchestra.main_agent import Messages
 from orchestra.vocabulary import (
     BudgetExceeded,
     EndpointError,
     ModelMistake,
+    Reply,
     Result,
     Status,
     Step,
-    SubTask,
 )
-from subagents.executor import STOPPED, Call, OnStep, capped
-from subagents.react_prompt import (
-    FEW_STEPS,
-    LIKE_PATTERNS,
-    STATUSES,
-    action_schema,
-    exhausted,
-    like_patterns,
-    render_step,
-    unopened,
-)
-from tools import Environment, Tool, ToolError
+from runtime.parsing import TEXT, closed_object, const, find_action, one_of
+from runtime.prompts import capped, render, say, told, without_marks
+from subagents.fan_out import OBSERVATION_CHARS, SEARCH, STOPPED, VISIT, Job
+from tools import Tool, ToolError
 
-TRIES_BEFORE_FINISH = 3  # steps that failed before the schema offers `finish` all the same
+FEW_STEPS = 5  # a warning when no more are left
+LIKE_PATTERNS = 5
+FAILED_STEPS = 3  # after so many, the schema offers `finish` to a sub-agent that has seen nothing
+STATUSES: tuple[Status, ...] = ("done", "partial", "blocked")
+MESSAGES = "react/messages"
 
 
-def run(
-    u: SubTask, env: Environment, tools: Mapping[str, Tool], call: Call, steps: int, on_step: OnStep
-) -> Result:
-    """Do u = (I, C, b, T) in at most `steps` steps; `call` names the logical calls.
+def run(job: Job) -> Result:
+    """Do u = (I, C, b, T) in at most `job.steps` steps.
 
-    Never raises for what a model, an endpoint or a tool did: that is the Result's status and error.
+    What a model, an endpoint or a tool did wrong is in the Result. Raises EndpointError only for an
+    agent without a main agent above it.
     """
-    trace: list[Step] = []
+    u, env, trace = job.u, job.env, job.trace
     status: Status = "partial"
-    error = say("react/messages", "out_of_steps", steps=steps)
+    error = say(MESSAGES, "out_of_steps", steps=job.steps)
     try:
-        for number in range(1, steps + 1):
-            resting = exhausted(u, trace)
-            fresh = [name for name in u.tools or () if name not in resting]
-            looped = like_patterns(trace) >= LIKE_PATTERNS or bool(u.tools and not fresh)
-            must_finish = number == steps or looped
-            usable = [] if must_finish else [tools[name] for name in fresh]
-            alone = u.agent == "single" and steps - len(trace) > FEW_STEPS
-            unread = unopened(env.task, usable, trace) if alone else []
-            early = len(trace) < TRIES_BEFORE_FINISH and _saw_nothing(u, env, trace)
-            schema = action_schema(usable, env.task, not usable or not (unread or early))
-            messages = render_step(u, env.task, tools, trace, steps, resting)
-            with env.tape.logical_call(*call, f"s{number}"):
-                reply = env.chat(env.backend, messages, env.purse, schema=("action", schema))
-            step, report = _act(reply, trace, u, env, tools, (*call, f"s{number}"), usable, unread)
-            trace.append(step)
-            on_step(number, step)
+        for number in range(1, job.steps + 1):
+            must_finish = number == job.steps or like_patterns(trace) >= LIKE_PATTERNS
+            usable = [] if must_finish else [job.tools[name] for name in u.tools or ()]
+            may_finish = not usable or len(trace) >= FAILED_STEPS or not _saw_nothing(job)
+            schema = ("action", action_schema(usable, job, may_finish))
+            call = job.next_call
+            with env.tape.call(*call):
+                reply = env.chat(env.backend, render_step(job), env.purse, schema)
+            step, report = _act(reply, job, call, usable)
+            job.note(step)
             if report:
-                return _result(report, u, env, trace)
-            if must_finish and number < steps:
-                error = say("react/messages", "would_not_finish")
+                return _result(report, job)
+            if must_finish and number < job.steps:
+                error = say(MESSAGES, "would_not_finish")
                 break
     except STOPPED as failure:
         if u.agent == "single" and isinstance(failure, EndpointError):
             raise  # it is the main agent
-        status = "partial" if _memory(trace) and isinstance(failure, BudgetExceeded) else "failed"
-        error = say("react/messages", "stopped", reason=str(failure))
-    if all(s.failed for s in trace):
-        status = "failed"
-    return Result(status, "", _memory(trace), env.purse.spent_usd, trace=tuple(trace), error=error)
+        kept = _memory(trace) and isinstance(failure, BudgetExceeded)
+        status = "partial" if kept else "failed"
+        error = say(MESSAGES, "stopped", reason=str(failure))
+    status = "failed" if all(s.failed for s in trace) else status
+    return job.result(status, "", _memory(trace), error)
+
+
+# ---- what the sub-agent reads --------------------------------------------------------------------
+
+
+def render_step(job: Job) -> Messages:
+    """The messages of the next step; an agent without a main agent has prompts of its own."""
+    u, trace, alone = job.u, job.trace, job.u.agent == "single"
+    offered = [job.tools[name] for name in u.tools or ()]
+    opens_files = any(f.metadata for t in offered for f in t.parameters.model_fields.values())
+    files = ", ".join(m.name for m in job.env.task.media) if opens_files else ""
+    user = render(
+        "react/alone_user.md" if alone else "react/user.md",
+        instruction=u.instruction,
+        context=u.context or say(MESSAGES, "no_context"),
+        files=files or "-",
+        steps=_steps_done(trace) or say(MESSAGES, "no_steps"),
+        step=len(trace) + 1,
+        steps_max=job.steps,
+        warning=_warning(trace, job.steps),
+    )
+    manuals = "\n\n".join(t.manual for t in offered)
+    system = render("react/alone.md" if alone else "react/system.md", tools=manuals)
+    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+
+
+def _steps_done(trace: Sequence[Step]) -> str:
+    # A memory is written with the next action, before that action's own observation: it belongs to
+    # the step before. The first reply's memory was written before anything was seen.
+    memories = [*(s.memory for s in trace[1:]), ""]
+    rows = [
+        say(
+            MESSAGES, "step", number=n, action=s.action, observation=s.observation,
+            params=json.dumps(s.params, ensure_ascii=False), memory=memory or "-",
+        )
+        for n, (s, memory) in enumerate(zip(trace, memories, strict=False), 1)
+    ]  # fmt: skip
+    return "\n\n".join(rows)
+
+
+def _warning(trace: Sequence[Step], steps: int) -> str:
+    left = steps - len(trace)  # the next step included
+    if left == 1:
+        return say(MESSAGES, "last_step")
+    if (times := like_patterns(trace)) >= LIKE_PATTERNS:
+        return say(MESSAGES, "repeated", times=times)
+    return say(MESSAGES, "few_steps_left", left=left) if left <= FEW_STEPS else ""
+
+
+def like_patterns(trace: Sequence[Step]) -> int:
+    """How many of the last steps are of one kind. A visit right after a search belongs to it."""
+    patterns: list[str] = []
+    for before, step in zip([None, *trace], trace, strict=False):
+        if not (step.action == VISIT and before and before.action == SEARCH):
+            patterns.append(step.action)
+    return next((n for n, p in enumerate(reversed(patterns)) if p != patterns[-1]), len(patterns))
+
+
+# ---- what it may reply ---------------------------------------------------------------------------
+
+
+def action_schema(tools: Sequence[Tool], job: Job, finish: bool) -> dict[str, Any]:
+    """The JSON schema of one step: one alternative per action."""
+
+    def alternative(name: str, params: dict[str, Any]) -> Any:
+        return closed_object({"action": const(name), "params": params, "memory": TEXT})
+
+    actions = [alternative(t.name, t.schema(job.env.task)) for t in tools]
+    report = closed_object({"result": TEXT, "status": one_of(STATUSES), "summary": TEXT})
+    return {"anyOf": [*actions, alternative("finish", report)] if finish else actions}
 
 
 def _act(
-    reply: Reply,
-    trace: Sequence[Step],
-    u: SubTask,
-    env: Environment,
-    tools: Mapping[str, Tool],
-    call: Call,
-    usable: Sequence[Tool],
-    unread: Sequence[str],
+    reply: Reply, job: Job, call: tuple[str, ...], usable: Sequence[Tool]
 ) -> tuple[Step, dict[str, Any] | None]:
     """One step of Eq. 13, and the parameters of `finish` if that was the action."""
     action, memory = "invalid", ""
     params: dict[str, Any] = {}
     try:
         wanted = find_action(reply.text, reply.cut)
-        memory, name = as_text(wanted.get("memory")), as_text(wanted["action"])
+        memory, name = _as_text(wanted.get("memory")), _as_text(wanted["action"])
         params = wanted["params"] if isinstance(wanted.get("params"), dict) else {}
         known = (*(t.name for t in usable), "finish")
         if name not in known:
-            key = "unassigned_tool" if name in tools else "bad_action"
-            told = {"action": name, "tool": name, "known": ", ".join(known)}
-            raise ModelMistake(say("mistakes", key, **told))
+            rule = "unassigned_tool" if name in job.tools else "bad_action"
+            raise ModelMistake(rule, action=name, tool=name, known=", ".join(known))
         if name == "finish":
-            done = _status(params) == "done"
-            if done and unread:
-                raise ModelMistake(say("mistakes", "unread", files=", ".join(unread)))
-            if done and usable and _saw_nothing(u, env, trace):
-                raise ModelMistake(say("mistakes", "nothing_worked"))
+            if usable and _status(params) == "done" and _saw_nothing(job):
+                raise ModelMistake("nothing_worked")
             return Step("finish", params, memory, ""), params or {"result": memory}
         action = name
-        with env.tape.logical_call(*call, name):
-            return Step(action, params, memory, capped(tools[name](env, params))), None
-    except (ModelMistake, ToolError) as failure:
-        return Step(action, params, memory, capped(str(failure)), failed=True), None
+        with job.env.tape.call(*call, name):
+            seen = job.tools[name](job.env, params)
+        return Step(action, params, memory, capped(seen, OBSERVATION_CHARS)), None
+    except ModelMistake as mistake:
+        error = told(mistake)
+    except ToolError as failure:
+        error = str(failure)
+    return Step(action, params, memory, capped(error, OBSERVATION_CHARS), failed=True), None
 
 
-def _saw_nothing(u: SubTask, env: Environment, trace: Sequence[Step]) -> bool:
-    """No tool has worked, and one has to: but the agent without a main agent above it, asked
-    without files, may know the answer.
+def _saw_nothing(job: Job) -> bool:
+    """No tool has worked, and one must. An agent without a main agent above it may know the answer
+    of a task without files.
     """
-    may_know = not u.tools or (u.agent == "single" and not env.task.media)
-    return not may_know and all(s.failed or s.action == "finish" for s in trace)
+    if not job.u.tools or (job.u.agent == "single" and not job.env.task.media):
+        return False
+    return all(s.failed or s.action == "finish" for s in job.trace)
 
 
-def _result(
-    report: Mapping[str, Any], u: SubTask, env: Environment, trace: Sequence[Step]
-) -> Result:
-    """z = Omega(zeta), Eq. 14: the status, the result, the summary and the cost."""
+def _result(report: Mapping[str, Any], job: Job) -> Result:
     status = _status(report)
-    if status == "done" and _saw_nothing(u, env, trace):
-        status = "partial"  # forced to finish, and no tool has shown anything
-    answer, summary = as_text(report.get("result")), as_text(report.get("summary"))
-    spent_usd, steps = env.purse.spent_usd, tuple(trace)
-    return Result(status, answer, summary or _memory(trace), spent_usd, trace=steps)
+    if status == "done" and _saw_nothing(job):
+        status = "partial"  # it had to finish, and no tool has shown anything
+    answer = without_marks(_as_text(report.get("result")))
+    summary = _as_text(report.get("summary")) or _memory(job.trace)
+    return job.result(status, answer, summary)
 
 
 def _status(report: Mapping[str, Any]) -> Status:
     """ "done" where none is given; "partial" for a word of the model's own."""
-    said = as_text(report.get("status")).lower() or "done"
-    return next((s for s in STATUSES if s == said), "partial")
+    word = _as_text(report.get("status")).lower() or "done"
+    return next((s for s in STATUSES if s == word), "partial")
 
 
 def _memory(trace: Sequence[Step]) -> str:
     return next((s.memory for s in reversed(trace) if s.memory), "")
 
 
-def as_text(value: Any) -> str:
-    """A model's value as text: 0 stays "0", a missing one is ""."""
+def _as_text(value: Any) -> str:
+    """A field of a reply as text; "" for null."""
     if value is None:
         return ""
     return value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,8 +1,8 @@
 """The agents of MAS-Orchestra (arXiv 2601.14652, App. H): CoT, self-consistency, debate, Reflexion
-and search, each over `Asking`.
+and search, each over `Job`.
 
 Differences from the paper / the released code
-1. Samples, and the roles of one round, run side by side; the released code asks one by one.
+1. Samples, and the roles of one round, run in parallel; the released code asks one by one.
 2. The majority is of normalised answers (case, spaces, a final full stop); a tie goes to the first.
    An empty answer and a reply that was cut off at its length limit are no vote.
 3. A sample or a role that fails is left out; only when all of a round fail, the agent does; but
@@ -16,11 +16,10 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from orchestra.parsing import behind_thinking
-from orchestra.prompts import say
-from orchestra.replies import Reply
-from subagents.asking import Asking, agent
-from subagents.executor import SEARCH, STOPPED
+from orchestra.vocabulary import Reply
+from runtime.parsing import behind_thinking
+from runtime.prompts import say
+from subagents.fan_out import SEARCH, STOPPED, Job, agent
 
 SAMPLES = 5
 DEBATE_ROUNDS = 5
@@ -33,77 +32,77 @@ QUERY = re.compile(
 
 
 @agent
-def cot(it: Asking) -> str:
+def cot(job: Job) -> str:
     """Chain of thought: one call."""
-    return answer_of(it.ask("think", prompt("think", it)))
+    return answer_of(job.ask("think", prompt("think", job)))
 
 
 @agent
-def self_consistency(it: Asking) -> str:
+def self_consistency(job: Job) -> str:
     """The majority of SAMPLES answers to the same prompt."""
-    replies = it.ask_all([(f"sample {n}", prompt("think", it)) for n in range(1, SAMPLES + 1)])
+    replies = job.ask_all([(f"sample {n}", prompt("think", job)) for n in range(1, SAMPLES + 1)])
     return vote(replies)
 
 
 @agent
-def debate(it: Asking) -> str:
+def debate(job: Job) -> str:
     """DEBATE_ROUNDS rounds, each role seeing what the others last said; then one final decision."""
-    roles, said = it.u.roles, list[Reply | None]([None] * len(it.u.roles))
+    roles, said = job.u.roles, list[Reply | None]([None] * len(job.u.roles))
     try:
         for n in range(1, DEBATE_ROUNDS + 1):
             prompts = []
             for role in roles:
                 others = _statements([r for r in zip(roles, said, strict=True) if r[0] != role])
-                text = prompt("debate", it, role=role, others=others)
+                text = prompt("debate", job, role=role, others=others)
                 prompts.append((f"{role}, round {n}", text))
-            said = it.ask_all(prompts, later=(DEBATE_ROUNDS - n) * len(roles) + 1)
+            said = job.ask_all(prompts, later=(DEBATE_ROUNDS - n) * len(roles) + 1)
         statements = _statements(list(zip(roles, said, strict=True)))
-        return answer_of(it.ask("decide", prompt("decide", it, statements=statements)))
+        return answer_of(job.ask("decide", prompt("decide", job, statements=statements)))
     except STOPPED as failure:
         if not (answer := vote(said)):
             raise
-        it.stopped = str(failure)
+        job.stopped = str(failure)
         return answer
 
 
 @agent
-def reflexion(it: Asking) -> str:
+def reflexion(job: Job) -> str:
     """Attempt; a critic; again with its feedback, until the critic says that it is correct."""
     later = 2 * REFLECTIONS
-    attempt = it.ask("attempt", prompt("think", it), later)
+    attempt = job.ask("attempt", prompt("think", job), later)
     try:
         for n in range(1, REFLECTIONS + 1):
-            criticise = prompt("criticise", it, attempt=attempt)
-            verdict = it.ask(f"critic {n}", criticise, later - 2 * n + 1)
+            criticise = prompt("criticise", job, attempt=attempt)
+            verdict = job.ask(f"critic {n}", criticise, later - 2 * n + 1)
             if answer_of(verdict).lower().strip(" .*") == "correct":
                 break
-            again = prompt("again", it, attempt=attempt, feedback=verdict)
-            newer = it.ask(f"attempt {n + 1}", again, later - 2 * n)
+            again = prompt("again", job, attempt=attempt, feedback=verdict)
+            newer = job.ask(f"attempt {n + 1}", again, later - 2 * n)
             attempt = newer if answer_of(newer) else attempt
     except STOPPED as failure:
-        it.stopped = str(failure)
+        job.stopped = str(failure)
     return answer_of(attempt)
 
 
 @agent
-def search(it: Asking) -> str:
+def search(job: Job) -> str:
     """Up to SEARCHES searches, each chosen after the last; then the answer from what was found."""
     found = ""
     for n in range(1, SEARCHES + 1):
-        wanted = it.ask(f"query {n}", prompt("query", it, found=found or "-"), SEARCHES - n + 1)
+        wanted = job.ask(f"query {n}", prompt("query", job, found=found or "-"), SEARCHES - n + 1)
         if not (queries := queries_in(wanted)):
             break
-        observation = it.use(SEARCH, query=queries[0])
+        observation = job.use(SEARCH, query=queries[0])
         found += say("reasoning/messages", "found", query=queries[0], observation=observation)
         found += "\n\n"
-    return answer_of(it.ask("answer", prompt("from_search", it, found=found or "-")))
+    return answer_of(job.ask("answer", prompt("from_search", job, found=found or "-")))
 
 
 # ---- the words around ----------------------------------------------------------------------------
 
 
-def prompt(name: str, it: Asking, **values: str) -> str:
-    return say("reasoning/messages", name, task=it.u.instruction, **values)
+def prompt(name: str, job: Job, **values: str) -> str:
+    return say("reasoning/messages", name, task=job.u.instruction, **values)
 
 
 def _statements(said: list[tuple[str, Reply | None]]) -> str:

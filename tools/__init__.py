@@ -17,7 +17,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextvars import Context
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -26,7 +25,6 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from orchestra.prompts import say
 from orchestra.vocabulary import (
     CAPABILITIES,
     SKILL_OF,
@@ -36,12 +34,13 @@ from orchestra.vocabulary import (
     ModelMistake,
     Task,
 )
+from runtime.prompts import say
 
 if TYPE_CHECKING:
-    from orchestra.backends import Chat
     from orchestra.money import Purse
-    from orchestra.pool import Pool
-    from orchestra.replay import Tape
+    from runtime.chat import Chat
+    from runtime.pool import Pool
+    from runtime.tape import Tape
 
 
 ImageFile = Annotated[
@@ -91,31 +90,20 @@ class Environment:
         raise ToolError(say("notes", "unknown_file", name=name, modality=modality, known=known))
 
     def local(self, kind: str, arguments: dict[str, Any], function: Callable[[], Any]) -> Any:
-        """`function()` on the tape: its JSON value, or its ToolError, is what a replay gets too.
-
-        What it does inside, HTTP included, is part of this one entry of the tape. Halves of
-        characters in it become U+FFFD: no file and no request could hold them.
+        """`function()`, recorded: its JSON value, or its ToolError, is what a replay gets too. Wrap
+        other side effects in env.local(...) so that they are recorded.
         """
 
         def outcome() -> dict[str, Any]:
             try:
-                return {"value": Context().run(function)}
+                return {"value": function()}
             except ToolError as error:
                 return {"error": str(error)}
 
-        recorded = _whole(self.tape.local(kind, arguments, outcome))
+        recorded, _ = self.tape.exchange(kind, arguments, outcome)
         if "error" in recorded:
             raise ToolError(recorded["error"])
         return recorded["value"]
-
-
-def _whole(value: Any) -> Any:
-    """A JSON value without halves of characters (lone surrogates)."""
-    if isinstance(value, str):
-        return re.sub("[\ud800-\udfff]", "\ufffd", value)
-    if isinstance(value, list):
-        return [_whole(v) for v in value]
-    return {_whole(k): _whole(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
 @dataclass(frozen=True)
@@ -139,7 +127,7 @@ class Tool:
             where = [(".".join(map(str, e["loc"])) or "params", e["msg"]) for e in error.errors()]
             problems = "; ".join(f"{place}: {what}" for place, what in where)
             fit = {"tool": self.name, "problems": problems, "signature": self.signature}
-            raise ModelMistake(say("mistakes", "bad_params", **fit)) from None
+            raise ModelMistake("bad_params", **fit) from None
         return self.function(env, **{k: getattr(arguments, k) for k in self._rows})
 
     def schema(self, task: Task) -> dict[str, Any]:

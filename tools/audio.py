@@ -7,6 +7,7 @@ by side; the transcript says when.
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import threading
 from functools import cache
@@ -15,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.money import Purse
-from orchestra.pool import Engine
-from orchestra.prompts import DATA_CHARS, fenced, render, say
-from orchestra.vocabulary import Media
+from orchestra.vocabulary import BudgetExceeded, Media
+from runtime.pool import Engine
+from runtime.prompts import DATA_CHARS, fenced, render, say
 from tools import AudioFile, Environment, ToolError, reading, sound, tool
 from tools.decoding import RATE
 from tools.engines import WHISPER
@@ -44,7 +45,7 @@ def heard(
     env: Environment, file: Media, query: str, start_s: float = 0.0, end_s: float | None = None
 ) -> str:
     """The transcript with its times; of a long one what answers the query. Raises ToolError."""
-    engine = env.pool.engines["audio"]
+    engine = env.pool.engine("audio")
     if engine.engine == "local":
         hint = env.task.question
         key = {"sha256": file.sha256, "hint": hint, "start_s": start_s, "end_s": end_s}
@@ -86,9 +87,11 @@ def _ask_part(env: Environment, engine: Engine, purse: Purse, query: str, part: 
     if engine.transcription_model:
         minutes = len(part.samples) / RATE / 60
         price = None if engine.usd_per_minute is None else engine.usd_per_minute * minutes
-        purse.check(price)
-        hint, wav = env.task.question, ("audio.wav", data)
-        text, played = env.chat.transcribe(backend, engine.transcription_model, wav, hint=hint)
+        if not purse.affords(price):
+            raise BudgetExceeded(f"budget exhausted: transcription costs {price:.6f} USD")
+        key = hashlib.sha256(data).hexdigest()
+        hint, model = env.task.question, engine.transcription_model
+        text, played = env.chat.transcribe(backend, model, data, key, hint)
         purse.charge(price, played)
         return text
     encoded = {"data": base64.b64encode(data).decode(), "format": "wav"}

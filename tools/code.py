@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestra.prompts import say
+from runtime.prompts import say
 from tools import Environment, ToolError, reading, tool, wall
 from tools.wall_commands import Wall
 

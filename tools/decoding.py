@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestra.media import opened, read_errors, stream_of
-from orchestra.prompts import say
+from runtime.prompts import say
 from tools import ToolError
+from tools.media import opened, read_errors, stream_of
 
 if TYPE_CHECKING:
     import numpy

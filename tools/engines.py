@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from orchestra.pool import Pool
 from orchestra.vocabulary import ConfigError, Modality
+from runtime.pool import Pool
 
 LIBRARIES = {"image": ("rapidocr", "onnxruntime"), "audio": ("faster_whisper",)}
 NEEDED = {"image": ("image",), "audio": ("audio",), "video": ("image", "audio")}  # by modality
@@ -18,13 +18,13 @@ WHISPER = "WHISPER_MODEL"  # a name, downloaded once, or a folder
 def check(modalities: Iterable[Modality], pool: Pool) -> None:
     """Raises ConfigError where a file of such a kind needs a local engine that is not installed."""
     for kind in sorted({kind for m in modalities for kind in NEEDED.get(m, ())}):
-        if pool.engines[kind].engine != "local":
+        if pool.engine(kind).engine != "local":
             continue
         for library in LIBRARIES[kind]:
             if find_spec(library) is None:
                 raise ConfigError(
                     f"{kind} is analysed by the local engine, which needs {library}: "
-                    "pip install -r requirements-local.txt, or --perception endpoint"
+                    "pip install 'orchestra-min[local]', or --perception endpoint"
                 )
     model = os.environ.get(WHISPER, "")
     if os.sep in model and not (Path(model) / "model.bin").is_file():

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestra.media import MAX_DECODED_BYTES, opened, read_errors, stream_of
-from orchestra.prompts import say
+from runtime.prompts import say
 from tools import ToolError, pixels, sound
+from tools.media import MAX_DECODED_BYTES, opened, read_errors, stream_of
 
 THREADS = 2  # each holds decoded frames
 MOST_SKIPPED = 1000  # frames that are decoded to come to a key frame

@@ -30,8 +30,8 @@ from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError, LocationParseError
 from urllib3.util import Url, parse_url
 
-from orchestra.prompts import say
-from orchestra.secrets import scrub
+from runtime.prompts import say
+from runtime.secrets import Secrets
 from tools import ToolError
 
 MAX_BYTES = 20 << 20  # of a body, decompressed
@@ -92,9 +92,9 @@ def fetch(
     raise Refused(say("tools/notes", "web_redirects", url=parts.url, limit=MAX_REDIRECTS))
 
 
-def checked(url: str) -> Url:
+def checked(url: str, secrets: Secrets | None = None) -> Url:
     """The parts of a URL that may be fetched as far as its text can say. Raises Refused."""
-    if scrub(url) != url:
+    if (secrets or Secrets()).text(url) != url:
         raise Refused(say("tools/notes", "web_secret"))
     shown = url[:200]
     if len(url) > MAX_URL_CHARS or "\\" in url or any(ord(c) <= 32 for c in url):

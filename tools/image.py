@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from orchestra.media import DAMAGED, picture_formats
-from orchestra.prompts import fenced, render, say
+from runtime.prompts import fenced, render, say
 from tools import Environment, ImageFile, ToolError, pixels, reading, tool
+from tools.media import DAMAGED, picture_formats
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -62,7 +62,7 @@ def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
     image_path: the file name of the picture, exactly as the task lists it
     """
     file = env.media(image_path, "image")
-    engine = env.pool.engines["image"]
+    engine = env.pool.engine("image")
     key = {"sha256": file.sha256}
     if engine.engine == "local":
         pages = env.local(

@@ -9,11 +9,12 @@ import contextlib
 import functools
 import logging
 import math
+import os
 import shlex
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextvars import Context
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import (
@@ -26,9 +27,9 @@ from pydantic import (
     model_validator,
 )
 
-from orchestra.prompts import fenced, say
-from orchestra.replay import Tape
 from orchestra.vocabulary import ConfigError, Task
+from runtime.prompts import fenced, say
+from runtime.tape import Tape
 from tools import Environment, Tool, ToolError
 from tools.own import CAPABILITY, recorded
 
@@ -44,8 +45,8 @@ TYPES: Mapping[str, Any] = {
 class Server:
     """An MCP server as a program, started with the first question to it."""
 
-    def __init__(self, command: str) -> None:
-        self.command = command
+    def __init__(self, command: str, log: Path) -> None:
+        self.command, self.log = command, log
         self._starting = threading.Lock()
         self._running = contextlib.ExitStack()
         self._client: Any = None
@@ -69,7 +70,7 @@ class Server:
         except ImportError:
             raise ConfigError("--mcp: the mcp package is not installed; pip install mcp") from None
         try:
-            program, *arguments = shlex.split(self.command)
+            program, *arguments = shlex.split(os.path.expandvars(self.command))
         except ValueError as error:
             why = f"{error}".lower() if self.command.strip() else "it is empty"
             raise ConfigError(f"--mcp {self.command!r}: is no command ({why})") from None
@@ -78,7 +79,7 @@ class Server:
         logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
         stdio.PROCESS_TERMINATION_TIMEOUT = END_S
         parameters = StdioServerParameters(command=program, args=arguments)
-        stderr = sys.__stderr__ or sys.stderr  # the process's own, whatever stands in for it
+        stderr = self._running.enter_context(self.log.open("a", encoding="utf-8"))
         client = Client(
             stdio.stdio_client(parameters, errlog=stderr), read_timeout_seconds=TIMEOUT_S
         )
@@ -113,14 +114,12 @@ async def _started_in_time(client: Any) -> AsyncIterator[Any]:
 
 
 @contextlib.contextmanager
-def serving(command: str, tape: Tape) -> Iterator[list[Tool]]:
+def serving(command: str, tape: Tape, log: Path) -> Iterator[list[Tool]]:
     """The tools that the server `command` offers. Raises ConfigError where it does not start."""
-    server = Server(command)
+    server = Server(command, log)
     with contextlib.closing(server):
-        with tape.logical_call("mcp"):
-            rows = tape.local(
-                "mcp_tools", {"command": command}, lambda: Context().run(_list, server)
-            )
+        with tape.call("mcp"):
+            rows, _ = tape.exchange("mcp_tools", {"command": command}, lambda: _list(server))
         yield [_tool(row, server) for row in rows]
 
 

@@ -27,9 +27,9 @@ from typing import Any, get_type_hints
 
 from pydantic import PydanticUserError
 
-from orchestra.prompts import fenced, say
-from orchestra.replay import Tape
 from orchestra.vocabulary import CAPABILITIES, ConfigError, EndOfRun, Task
+from runtime.prompts import fenced, say
+from runtime.tape import Tape
 from tools import Environment, Tool, ToolError, all_tools, tool
 
 CAPABILITY = "txt"  # psi(g) of a tool that does not say
@@ -39,15 +39,16 @@ BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ON
 
 @contextlib.contextmanager
 def own_tools(
-    files: Sequence[str], servers: Sequence[str], tape: Tape
+    files: Sequence[str | Callable[..., Any]], servers: Sequence[str], tape: Tape
 ) -> Iterator[dict[str, Tool]]:
     """The user's tools by name, for one run. Raises ConfigError; MCP servers end with the block."""
     with contextlib.ExitStack() as stack:
-        given = [(f"--tools {spec}", from_file(spec)) for spec in files]
+        given = [(f"--tools {spec}", from_file(spec)) for spec in files if isinstance(spec, str)]
+        given += [("tools", from_function(f)) for f in files if not isinstance(f, str)]
         for server in servers:
             from tools.mcp_server import serving
 
-            offered = stack.enter_context(serving(server, tape))
+            offered = stack.enter_context(serving(server, tape, tape.path.with_name("mcp.log")))
             given += [(f"--mcp {server}", t) for t in offered]
         tools = all_tools() if given else {}
         for flag, own in given:
@@ -64,9 +65,7 @@ def from_file(spec: str) -> Tool:
     file = Path(path)
     if not path or Path(spec).is_file():
         raise ConfigError(f"{flag}: needs FILE.py:FUNCTION; add :FUNCTION, the name of the tool")
-    if not file.is_file():
-        raise ConfigError(f"{flag}: needs FILE.py:FUNCTION, and there is no file {path!r}")
-    function = getattr(_loaded(file, flag), name, None)
+    function = getattr(loaded(file, flag), name, None)
     if isinstance(function, Tool):
         return function
     if not inspect.isfunction(function):
@@ -74,8 +73,11 @@ def from_file(spec: str) -> Tool:
     return from_function(function, flag)
 
 
-def _loaded(file: Path, flag: str) -> ModuleType:
-    """The module of a file, which finds what lies beside it, now and when it is called."""
+def loaded(path: str | Path, flag: str) -> ModuleType:
+    """The module of a user's file; it finds the modules in its folder. Raises ConfigError."""
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError(f"{flag}: there is no file {str(path)!r}")
     folder = str(file.resolve().parent)
     name = f"own_tools.{file.stem}_{zlib.crc32(os.fsencode(folder)):x}"
     found = importlib.util.spec_from_file_location(name, file)

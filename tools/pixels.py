@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from orchestra.media import MAX_DECODED_BYTES
-from orchestra.prompts import say
+from runtime.prompts import say
 from tools import ToolError
+from tools.media import MAX_DECODED_BYTES
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -9,9 +9,8 @@ import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from orchestra.call import current_call
 from orchestra.money import Purse
-from orchestra.prompts import DATA_CHARS, fenced, render, say
+from runtime.prompts import DATA_CHARS, fenced, render, say
 from tools import Environment
 
 PART_CHARS = 24_000
@@ -74,11 +73,10 @@ def side_by_side(
     """`ask(purse, n)` for each n, in threads of their own, each in a logical call of its own; one
     after another where the purse has a limit: what a call may say depends on those before it.
     """
-    call = current_call()
-    assert call is not None, "a tool runs inside a logical call"
+    call = env.tape.current_call
 
     def one(purse: Purse, n: int) -> str:
-        with env.tape.logical_call(call.name, f"part{first + n + 1}"):
+        with env.tape.call(call, f"part{first + n + 1}"):
             return ask(purse, n)
 
     if env.purse.limit_usd is not None or count == 1:

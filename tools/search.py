@@ -11,7 +11,7 @@ from typing import Any
 import requests
 from urllib3.exceptions import HTTPError
 
-from orchestra.prompts import fenced, say
+from runtime.prompts import fenced, say
 from tools import Environment, ToolError, tool
 
 SERPER_URL = "https://google.serper.dev/search"

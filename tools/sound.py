@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from orchestra.media import read_errors
-from orchestra.prompts import say
+from runtime.prompts import say
 from tools import ToolError
 from tools.decoding import RATE, blocks
+from tools.media import read_errors
 
 if TYPE_CHECKING:
     from tools.decoding import Samples

@@ -11,8 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from orchestra.prompts import fenced, render, say
 from orchestra.vocabulary import Media
+from runtime.prompts import fenced, render, say
 from tools import Environment, ToolError, VideoFile, audio, image, reading, sound, tool
 from tools.frames import Frame, frames
 
@@ -57,7 +57,7 @@ def video_analysis(
 
 
 def _seen(env: Environment, file: Media, query: str, key: dict[str, Any]) -> str:
-    engine = env.pool.engines["image"]
+    engine = env.pool.engine("image")
     window = key["frames"], key["start_s"], key["end_s"]
     if engine.engine == "local":
         rows = env.local("video_text", key, lambda: read_frames(file.path, *window))

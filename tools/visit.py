@@ -10,7 +10,8 @@ import os
 import tempfile
 from pathlib import Path
 
-from orchestra.prompts import say
+from runtime.prompts import say
+from runtime.secrets import Secrets
 from tools import Environment, ToolError, guard, reading, tool, wall
 
 JINA_URL = "https://r.jina.ai/"
@@ -28,13 +29,15 @@ def extract_url_content(env: Environment, url: str, browse_query: str) -> str:
     url: the whole URL, as a search or a page showed it
     browse_query: what you want to know from the page
     """
-    text = env.local("visit", {"url": url}, lambda: page_text(url.strip(), env.allow_hosts))
+    text = env.local(
+        "visit", {"url": url}, lambda: page_text(url.strip(), env.allow_hosts, env.tape.secrets)
+    )
     return reading.answer_from(env, browse_query, text, "a web page")
 
 
-def page_text(url: str, allow: tuple[str, ...] = ()) -> str:
+def page_text(url: str, allow: tuple[str, ...] = (), secrets: Secrets | None = None) -> str:
     """The readable text of a page. Raises ToolError: refused, failed, or nothing to read."""
-    guard.checked(url)
+    guard.checked(url, secrets)
     if key := os.environ.get(JINA_KEY):
         headers = {"Authorization": f"Bearer {key}"}
         text = guard.fetch(JINA_URL + url, allow, headers).body.decode("utf-8", "replace")

@@ -19,16 +19,18 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import zlib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from orchestra.prompts import say
+from runtime.prompts import say
 from tools import ToolError, wall_folder, wall_watch
 from tools.wall_commands import WALLS, Box, Wall, command, environment
 
 HERE = Path(__file__).parent
+_trying = threading.Lock()
 NEEDS = {"bubblewrap": ("bwrap",), "unshare": ("unshare", "setpriv"), "bare": ()}
 
 
@@ -110,9 +112,14 @@ def make_box(wall: Wall, folder: Path, media: Path | None = None) -> Box:
     return Box(wall, folder, None, uid)
 
 
-@cache
 def strongest_wall() -> Wall:
     """The strongest wall that holds here, tried once by starting this Python behind it."""
+    with _trying:
+        return _strongest_wall()
+
+
+@cache
+def _strongest_wall() -> Wall:
     wall = next(w for w in WALLS if w == "bare" or holds(w))
     if wall != "bubblewrap":
         logging.getLogger("orchestra").warning(

@@ -5,7 +5,6 @@ models by plain names.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import re
 import shutil
 import struct
@@ -15,8 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestra.secrets import scrub
-from orchestra.vocabulary import ConfigError, Media, Modality, can_not_write
+from orchestra.vocabulary import ConfigError, Media, Modality
+from runtime.run_folder import sha256_of, unwritable
+from runtime.secrets import Secrets
 
 MAX_BYTES: dict[Modality, int] = {"image": 100 << 20, "audio": 1 << 30, "video": 4 << 30}
 PICTURES = (  # what is taken for one: Pillow reads more, some by running other programs
@@ -30,12 +30,17 @@ DAMAGED = (  # what Pillow's parsers raise where the bytes make no sense
 )
 
 
-def check(files: Iterable[tuple[Modality, Path]]) -> list[tuple[Modality, Path]]:
-    """Look at each file before anything is made or paid. Raises ConfigError: missing, empty, huge,
-    mistyped.
+def check(files: Iterable[Any]) -> list[tuple[Modality, Path]]:
+    """Check each file, a path or (modality, path), before anything is paid. Raises ConfigError:
+    missing, empty, too large, of another kind.
     """
     checked = []
-    for modality, path in files:
+    for file in files:
+        modality, path = ("", Path(file)) if isinstance(file, str | Path) else file
+        path = Path(path)
+        if not modality:
+            kinds = _kinds(path) if path.is_file() else {"image"}
+            modality = max(kinds, default="image")  # video, image, audio
         if modality not in MAX_BYTES:
             raise ConfigError(f"{modality!r}: is no kind of media; one of {', '.join(MAX_BYTES)}")
         try:
@@ -146,19 +151,14 @@ def copy_into(folder: Path, files: Sequence[tuple[Modality, Path]]) -> tuple[Med
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, target)
         except OSError as error:
-            raise can_not_write(target, error) from None
+            raise unwritable(target, error) from None
         media.append(Media(modality, name, target, sha256_of(target)))
     return tuple(media)
 
 
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _plain_name(path: Path, taken: set[str]) -> str:
     stem = re.sub(r"[^\w-]+", "_", path.stem).strip("_-")[:60]
-    stem = "media" if not stem or scrub(stem) != stem else stem  # it stands in what is written
+    stem = stem if stem and Secrets().text(stem) == stem else "media"  # models read it
     suffix = re.sub(r"[^\w.]+", "", path.suffix)[:10]
     numbers = ("", *(f"_{n}" for n in range(2, len(taken) + 2)))
     return next(name for n in numbers if (name := f"{stem}{n}{suffix}") not in taken)

@@ -1,0 +1,211 @@
+"""What a main agent may reply, and how a reply is read: the JSON decision of Orchestra-o1 and
+AOrchestra, and the tool call of ToolOrchestra.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
+
+from orchestra.vocabulary import Complete, Decision, Delegate, ModelMistake, State, SubTask
+from runtime.parsing import (
+    MAX_CHARS,
+    TEXT,
+    behind_thinking,
+    closed_object,
+    const,
+    find_action,
+    list_of,
+    one_of,
+    repaired,
+)
+from runtime.prompts import without_marks
+
+Text = Annotated[str, BeforeValidator(lambda v: "" if v is None else str(v))]
+Word = Annotated[Text, AfterValidator(str.strip)]
+Names = Annotated[
+    tuple[Word, ...],
+    BeforeValidator(lambda v: () if v is None else (v,) if isinstance(v, str | int) else v),
+]
+GivenNames = Annotated[Names, AfterValidator(lambda names: tuple(n for n in names if n))]
+Share = Annotated[float, Field(ge=0, le=1)]
+Table = Annotated[dict[str, Share], BeforeValidator(lambda v: v or {})]
+Priority = Annotated[float, Field(gt=0, le=1e6), BeforeValidator(lambda v: 1.0 if v is None else v)]
+
+
+class TaskFields(BaseModel):
+    """One entry of `params.tasks`; every key but the instruction may be absent or null."""
+
+    model_config = ConfigDict(extra="ignore", defer_build=True)  # at the first reply, not before
+    task_instruction: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+    context: Text = ""
+    model: Word = ""
+    tools: Names | None = None
+    id: Word = ""
+    needs: GivenNames = ()
+    modalities: GivenNames = ()
+    requirements: Table = {}
+    priority: Priority = 1.0
+
+
+class TaskList(BaseModel):
+    """`params.tasks`: an error in a field says in which of them."""
+
+    model_config = ConfigDict(defer_build=True)
+    tasks: list[TaskFields]
+
+
+def task_schema(backends: Sequence[str], tools: Sequence[str]) -> dict[str, Any]:
+    """The properties of the 4-tuple (I, C, b, T)."""
+    names = list_of(one_of(tools) if tools else TEXT)  # some endpoints refuse an empty enum
+    model = one_of((*backends, "auto"))
+    return {"task_instruction": TEXT, "context": TEXT, "model": model, "tools": names}
+
+
+def decision_schema(delegation: dict[str, Any], last_chance: bool) -> dict[str, Any]:
+    """y_t by the schema of a delegation's params. The reasoning comes first: a model that names the
+    action first has decided before it reasons. A looser schema lets small models mix the actions.
+    """
+
+    def reasoned(name: str, params: dict[str, Any]) -> Any:
+        return closed_object({"reasoning": TEXT, "action": const(name), "params": params})
+
+    complete = reasoned("complete", closed_object({"answer": TEXT}))
+    return complete if last_chance else {"anyOf": [reasoned("delegate_task", delegation), complete]}
+
+
+def read_decision(
+    reply: str,
+    state: State,
+    cut: bool,
+    last_chance: bool,
+    delegate: Callable[[dict[str, Any], str, State], Delegate],
+) -> Decision:
+    """y_t from any reply: fenced, thinking around it, flat params, nulls, extra keys. `delegate`
+    reads a delegation's params.
+
+    Raises ModelMistake.
+    """
+    wanted = find_action(reply, cut)
+    action, reasoning = wanted["action"], str(wanted.get("reasoning") or "")
+    flat = {k: v for k, v in wanted.items() if k != "action"}
+    params = wanted["params"] if isinstance(wanted.get("params"), dict) else flat
+    if action == "complete":
+        if state.task.media and not state.history:
+            raise ModelMistake("no_evidence")
+        return Complete(answer_in(params), reasoning)
+    if action in ("delegate_task", "delegate") and not last_chance:
+        return delegate(params, reasoning, state)
+    known = "complete" if last_chance else "delegate_task, complete"
+    raise ModelMistake("bad_action", action=repr(action)[:80], known=known)
+
+
+def read_tasks(rows: list[Any]) -> list[TaskFields]:
+    """The fields of the tasks. Raises ModelMistake."""
+    try:
+        return TaskList.model_validate({"tasks": rows}).tasks
+    except ValidationError as error:
+        places = [(".".join(map(str, e["loc"])), e["msg"]) for e in error.errors()[:5]]
+        problems = "; ".join(f"{place}: {problem}" for place, problem in places)
+        raise ModelMistake("bad_fields", problems=problems) from None
+
+
+def answer_in(params: dict[str, Any]) -> str:
+    """The answer among the params of an action. Raises ModelMistake where it is empty."""
+    value = params.get("answer")
+    answer = "" if value in (None, [], {}) else str(value).strip()  # 0 and False are answers
+    if not answer:
+        raise ModelMistake("empty_answer")
+    return without_marks(answer)
+
+
+def as_subtask(f: TaskFields, id: str, state: State) -> SubTask:
+    """u = (I, C, b, T). Raises ModelMistake for an unknown model or tool."""
+    backend = None if f.model in ("", "auto", "null", "none") else f.model
+    if backend is not None and backend not in state.backends:
+        known = ", ".join(state.backends)
+        raise ModelMistake("unknown_model", model=repr(backend), known=known)
+    if unknown := [name for name in f.tools or () if name not in state.tools]:
+        rule = "unknown_tool" if state.tools else "no_tools"
+        raise ModelMistake(rule, tool=repr(unknown[0]), known=", ".join(state.tools))
+    return SubTask(
+        id, f.task_instruction, f.context, backend, f.tools, f.needs,
+        modalities=f.modalities, requirements=f.requirements, priority=f.priority,
+    )  # fmt: skip
+
+
+# ---- the tool call of ToolOrchestra --------------------------------------------------------------
+
+MAX_CALLS = 20  # read in one reply
+MESSAGES = "toolorchestra/messages"
+_decoder = json.JSONDecoder()
+
+
+def read_call(
+    reply: str, slots: Mapping[str, Collection[str]], cut: bool = False
+) -> tuple[str, str]:
+    """(tool, slot) of the first usable call; `slots` are those of each tool.
+
+    `arguments` may be a JSON string, even twice; the closing tag may be missing; thinking and prose
+    may be around it. Raises ModelMistake: what is wrong with the first call, or that the reply was
+    `cut` off at its length limit.
+
+    >>> read_call('<tool_call>{"name": "search", "arguments": {"model": "search-1"}}',
+    ...           {"search": ("search-1",)})
+    ('search', 'search-1')
+    """
+    text = behind_thinking(reply[:MAX_CHARS])
+    parts = text.split("<tool_call>", MAX_CALLS)[1:] or [text[text.find("{") :]]
+    mistakes = []
+    for part in parts:
+        row = _decoded(part.split("</tool_call>")[0], repair=not cut and "<tool_call>" in text)
+        for call in row if isinstance(row, list) else [row]:
+            try:
+                return _checked(call, slots)
+            except ModelMistake as mistake:
+                mistakes.append(mistake)
+    if cut:
+        raise ModelMistake("cut")
+    if "<tool_call>" in text or '"name"' in text:
+        raise mistakes[0]
+    raise ModelMistake("no_call", MESSAGES, start=repr(text.strip()[:80]))
+
+
+def _decoded(text: str, repair: bool) -> Any:
+    """The JSON value that `text` begins with, repaired if that is wanted; None without one."""
+    body = re.sub(r"^\s*(```(json)?)?\s*", "", text)
+    try:
+        return _decoder.raw_decode(body)[0]
+    except (ValueError, RecursionError):
+        return repaired(body) if repair else None
+
+
+def _checked(row: Any, slots: Mapping[str, Collection[str]]) -> tuple[str, str]:
+    if not isinstance(row, dict):
+        raise ModelMistake("broken_call", MESSAGES)
+    name, given = str(row.get("name")).strip(), row.get("arguments", row.get("parameters"))
+    if name not in slots:
+        raise ModelMistake("unknown_function", MESSAGES, name=name[:80], known=", ".join(slots))
+    arguments = given
+    for _ in range(2):  # JSON within JSON
+        if isinstance(arguments, str):
+            arguments = _decoded(arguments, repair=True)
+    if given is not None and not isinstance(arguments, dict):
+        raise ModelMistake("broken_arguments", MESSAGES, name=name, given=repr(given)[:80])
+    slot = str(arguments.get("model") if arguments else None).strip()
+    if slot not in slots[name]:
+        known = ", ".join(slots[name])
+        raise ModelMistake("unknown_slot", MESSAGES, name=name, slot=slot[:80], known=known)
+    return name, slot

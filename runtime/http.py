@@ -1,0 +1,103 @@
+"""POST for a pool of threads, over requests: one set of kept-alive connections per endpoint, one
+deadline and one size limit per answer.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3 import Timeout
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    NewConnectionError,
+    ProxyError,
+    SSLError,
+)
+
+MAX_BYTES = 64 << 20  # of an answer, decoded
+CONNECTIONS = 512  # kept to one endpoint
+CONNECT_S = 10.0
+NEVER_SENT = (NewConnectionError, ConnectTimeoutError, SSLError, ProxyError)
+_making = threading.Lock()
+
+
+class NoAnswer(Exception):
+    """`sent`: something may have reached the endpoint, and so be on the bill."""
+
+    def __init__(self, why: str, sent: bool) -> None:
+        super().__init__(why, sent)
+        self.why, self.sent = why, sent
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
+@cache
+def _connections(url: str) -> tuple[Any, str]:
+    """The connections to an endpoint, and the request target: through the proxy and with the
+    certificates that requests finds in the environment.
+    """
+    settings = requests.Session().merge_environment_settings(url, {}, True, None, None)
+    request, proxies = requests.Request("POST", url).prepare(), settings["proxies"]
+    adapter = HTTPAdapter(pool_connections=1, pool_maxsize=CONNECTIONS)
+    pool = adapter.get_connection_with_tls_context(
+        request, settings["verify"], proxies, settings["cert"]
+    )
+    return pool, adapter.request_url(request, proxies)
+
+
+# A forked child must not share sockets with its parent: each could read the other's answers.
+os.register_at_fork(after_in_child=_connections.cache_clear)
+
+
+def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
+    """The answer, whatever its status; redirects are not followed. Raises NoAnswer."""
+    with _making:
+        pool, target = _connections(url)
+    deadline = time.monotonic() + timeout_s
+    timeout = Timeout(connect=min(CONNECT_S, timeout_s), read=timeout_s)
+    how = {"redirect": False, "retries": False, "timeout": timeout, "preload_content": False}
+    try:
+        response = pool.urlopen("POST", target, body=body, headers=dict(headers), **how)
+        try:
+            content = _content(response, deadline)
+        except BaseException:
+            response.close()
+            raise
+        response.release_conn()
+        return Answer(response.status, response.headers, content)
+    except (HTTPError, OSError, ValueError) as error:
+        raise NoAnswer(_reason(error), not isinstance(error, NEVER_SENT)) from None
+
+
+def _content(response: Any, deadline: float) -> bytes:
+    parts, size = [], 0
+    while part := response.read1(1 << 16, decode_content=True):  # one recv: a slow drip is seen
+        parts.append(part)
+        size += len(part)
+        if size > MAX_BYTES:
+            raise ValueError(f"the answer is larger than {MAX_BYTES >> 20} MiB")
+        if time.monotonic() > deadline:
+            raise TimeoutError("timed out")
+    return b"".join(parts)
+
+
+def _reason(error: Exception) -> str:
+    """Why, without an address in memory or a number of seconds: a replay must read the same."""
+    if "timed out" in str(error):
+        return "timed out"
+    if isinstance(cause := error.__cause__, OSError) and cause.strerror:
+        return cause.strerror
+    text = str(error.args[-1] if error.args else error)
+    return " ".join(text.split())[:200]

@@ -1,0 +1,145 @@
+"""The JSON object in a model's reply, however it was wrapped. No text makes this raise anything but
+ModelMistake.
+
+>>> find_action('<think>{"action": 1}</think> Here: ```json\\n{"action": "complete"}\\n```')
+{'action': 'complete'}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from orchestra.vocabulary import ModelMistake
+
+MAX_CHARS = 200_000  # a longer reply is cut: no decision is that long
+MAX_OBJECTS = 200  # braces tried as the start of an object
+MAX_DEPTH = 64  # of objects in one another
+REPAIR_CHARS = 8000
+
+THINK_START, THINK_END = r"<think(?:ing)?>", r"</think(?:ing)?>"
+_START = re.compile(r"\{\s*[\"}]")  # of JSON: most other braces of a text, as LaTeX's, are not
+_HALF = re.compile(  # \ud83d alone: half of a character, which no file and no request takes
+    r"\\u[dD][89abAB][\da-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    r"|(?<!\\u[dD][89abAB][\da-fA-F]{2})\\u[dD][c-fC-F][\da-fA-F]{2}"
+)
+_decoder = json.JSONDecoder()
+TEXT: dict[str, Any] = {"type": "string"}  # JSON schema
+
+
+def find_action(reply: str, cut: bool = False) -> dict[str, Any]:
+    """The last object with an "action" that is valid JSON; else what json-repair makes of the
+    reply, unless it was `cut` off at its length limit: half a decision is not what the model
+    decided.
+
+    Raises ModelMistake.
+    """
+    text = _without_thinking(_HALF.sub("\ufffd", reply[:MAX_CHARS]), cut)
+    found = _actions(_objects(text))
+    if not found and not cut and "{" in text:
+        value = repaired(text[text.index("{") :])
+        found = _actions(value if isinstance(value, list) else [value])
+    if found:
+        return found[-1]
+    if cut:
+        raise ModelMistake("cut")
+    raise ModelMistake("not_json", start=repr(text.strip()[:80]))
+
+
+def shallow(value: Any) -> bool:
+    """Whether no list or object is nested deeper than MAX_DEPTH: recursion handles the others."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for v in level
+            if isinstance(v, dict | list)
+            for inner in (v.values() if isinstance(v, dict) else v)
+        ]
+        if not level:
+            return True
+    return False
+
+
+def _actions(values: Iterable[Any]) -> list[dict[str, Any]]:
+    """The objects with an action; a tool call, {"name", "arguments"}, is an action of that name."""
+    found = []
+    for value in values:
+        if not isinstance(value, dict):
+            continue
+        if "action" not in value and isinstance(value.get("name"), str) and "arguments" in value:
+            params = value["arguments"]
+            with suppress(ValueError, RecursionError):
+                params = json.loads(params) if isinstance(params, str) else params
+            value = {"action": value["name"], "params": params}
+        if "action" in value and shallow(value):
+            found.append(value)
+    return found
+
+
+def behind_thinking(reply: str) -> str:
+    """The text behind the thinking; some templates print only its closing tag."""
+    return re.split(THINK_END, reply)[-1]
+
+
+def _without_thinking(text: str, cut: bool) -> str:
+    """The text around the thinking; or the thinking itself, if there is no JSON around it and the
+    reply was not cut off before it decided.
+    """
+    *thoughts, last = re.split(THINK_END, text)
+    kept = [before for t in thoughts for before, *inside in [re.split(THINK_START, t)] if inside]
+    outside = "".join(kept) + (re.split(THINK_START, last)[0] if cut else last)
+    return outside if cut or "{" in outside else text
+
+
+def _objects(text: str) -> list[Any]:
+    """Every outermost JSON object, left to right."""
+    found, position = [], 0
+    for _ in range(MAX_OBJECTS):
+        if not (start := _START.search(text, position)):
+            break
+        try:
+            value, position = _decoder.raw_decode(text, start.start())
+            found.append(value)
+        except (ValueError, RecursionError):
+            position = start.start() + 1
+    return found
+
+
+def repaired(text: str) -> Any:
+    """What json-repair makes of broken JSON; None where it fails."""
+    import json_repair  # seldom needed, and a hundredth of a second to load
+
+    try:
+        return json_repair.loads(text[:REPAIR_CHARS])
+    except Exception:  # a parser of other people's mistakes: it has asserted and recursed
+        return None
+
+
+# ---- JSON schemas of replies ---------------------------------------------------------------------
+
+
+def closed_object(properties: dict[str, Any], required: Iterable[str] | None = None) -> Any:
+    """An object with these keys and no other; all are required unless said otherwise."""
+    needed = list(properties if required is None else required)
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": needed,
+        "additionalProperties": False,
+    }
+
+
+def one_of(values: Iterable[str]) -> dict[str, Any]:
+    return {"type": "string", "enum": list(values)}
+
+
+def list_of(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def const(value: str) -> dict[str, Any]:
+    return {"type": "string", "const": value}

@@ -1,0 +1,247 @@
+"""The pool B: backends.toml, or the endpoint of the environment, as checked models. A mistake is one
+line that names file, line and key.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from orchestra.vocabulary import SKILLS, Backend, ConfigError
+from runtime.secrets import Secrets
+
+OPENAI_URL = "https://api.openai.com/v1"
+SHIPPED = Path(__file__).with_name("backends.toml")
+OURS = {  # request fields that the program sets itself
+    "model", "messages", "stream", "n", "response_format", "logprobs", "top_logprobs",
+    "max_tokens", "max_completion_tokens",
+}  # fmt: skip
+
+
+class Invalid(ConfigError):
+    """A value that does not fit; `loc` is its place, as in ("backend", 1, "price")."""
+
+    def __init__(self, loc: tuple[int | str, ...], problem: str) -> None:
+        super().__init__(f"{'.'.join(map(str, loc))}: {problem}")
+        self.loc = loc
+
+
+class Checked(BaseModel):
+    """A model whose ValidationError is one line."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            loc = tuple(key for key in first["loc"] if "[" not in str(key))
+            raise Invalid(loc, first["msg"].removeprefix("Value error, ")) from None
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Who analyses images or sound: a model of the pool, or a library on this machine."""
+
+    engine: Literal["endpoint", "local"]
+    backend: str = ""
+    transcription_model: str = ""  # audio: the transcription endpoint, not a chat with sound
+    usd_per_minute: Annotated[float, Field(ge=0)] | None = None  # of that endpoint
+
+
+def _named_like_models(entries: Any) -> Any:
+    """Without `model`, a backend's name is the model's."""
+    rows = entries if isinstance(entries, list) else []
+    return [
+        {"model": e.get("name", ""), **e} if isinstance(e, dict) else e for e in rows
+    ] or entries
+
+
+class Pool(Checked):
+    """B, the main agent's backend among them, and the engines of perception."""
+
+    backends: Annotated[
+        tuple[Backend, ...],
+        Field(alias="backend", min_length=1),
+        BeforeValidator(_named_like_models),
+    ]
+    main: str = ""  # the first backend
+    engines: dict[Literal["image", "audio"], Engine] = {}
+    experts: dict[str, str] = Field({}, alias="expert_model_mapping")  # slot -> backend
+
+    def model_post_init(self, _: Any) -> None:
+        names = self.names
+        for i, b in enumerate(self.backends):
+            if b.name in names[:i]:
+                raise Invalid(("backend", i, "name"), f"{b.name!r} is defined twice")
+            for key, problem in _problems(b).items():
+                raise Invalid(("backend", i, key), problem)
+        if not self.main:
+            object.__setattr__(self, "main", names[0])
+        used: dict[tuple[str, ...], str] = {("main",): self.main}
+        used |= {("expert_model_mapping", slot): name for slot, name in self.experts.items()}
+        for kind, e in self.engines.items():
+            if e.engine == "endpoint":
+                used["engines", kind, "backend"] = e.backend
+        for loc, name in used.items():
+            if name not in names:
+                raise Invalid(loc, f"{name!r} is not a backend; one of {', '.join(names)}")
+
+    def __getitem__(self, name: str) -> Backend:
+        return next(b for b in self.backends if b.name == name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(b.name for b in self.backends)
+
+    def engine(self, kind: Literal["image", "audio"]) -> Engine:
+        """Without an [engines] entry: the first backend that sees or hears, else a local library."""
+        if kind in self.engines:
+            return self.engines[kind]
+        skill = {"image": "img", "audio": "aud"}[kind]
+        able = [b for b in self.backends if b.skills.get(skill, 0.0) > 0]
+        return Engine("endpoint", able[0].name) if able else Engine("local")
+
+    def with_(self, **fields: Any) -> Pool:
+        """A copy with other fields, checked."""
+        return Pool(**{**{k: getattr(self, k) for k in Pool.model_fields}, **fields})
+
+
+def _problems(b: Backend) -> Mapping[str, str]:
+    """What is wrong with a backend, by key. Never repeats what may be a key."""
+    found = {}
+    if not b.name:
+        found["name"] = "needs a name"
+    if problem := url_problem(b.base_url):
+        found["base_url"] = problem
+    if not re.fullmatch(r"(?a:[a-zA-Z_]\w*)?", b.api_key_env):
+        found["api_key_env"] = "needs the name of an environment variable, not the key itself"
+    if wrong := [k for k, v in b.skills.items() if k not in SKILLS or not 0 <= v <= 1]:
+        found["skills"] = f"{wrong[0]}: needs one of {', '.join(SKILLS)}, each from 0 to 1"
+    price = b.price_usd_per_mtok
+    if price and not all(0 <= usd < 1e9 for usd in (price.input, price.output, price.cached or 0)):
+        found["price_usd_per_mtok"] = "needs amounts of at least 0"
+    if not 0 <= b.latency_s < 1e9:
+        found["latency_s"] = "needs a number of at least 0"
+    for count in ("max_output_tokens", "image_tokens"):
+        if (value := getattr(b, count)) is not None and value < 16:
+            found[count] = "needs at least 16"
+    if ours := sorted(OURS & set(b.options)):
+        found["options"] = f"cannot set {ours[0]}: the program sets it"
+    try:
+        json.dumps(dict(b.options), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        found["options"] = f"cannot be sent as JSON ({error})"
+    return found
+
+
+def url_problem(url: str) -> str:
+    """What keeps an address from being an endpoint's, "" if nothing. Never repeats a secret."""
+    wanted = "needs http(s)://host/v1, without user, key or ?query"
+    if not url.isprintable() or " " in url or Secrets().text(url) != url:
+        return wanted
+    try:
+        parts = urlsplit(url)
+        odd = parts.username or parts.password or parts.query or parts.fragment
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not odd:
+            parts.hostname.encode("idna")
+            return ""
+    except ValueError:  # of brackets, a port or a host
+        pass
+    return wanted
+
+
+def load(path: Path) -> Pool:
+    """Read a pool file. Raises ConfigError with file, line and key."""
+    text = ""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+        return Pool(**tomllib.loads(text))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); see runtime/backends.toml") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+    except Invalid as error:
+        raise ConfigError(f"{path}:{_line(text, error.loc)}: {error}") from None
+
+
+def _line(text: str, loc: tuple[int | str, ...]) -> int:
+    """The line of the i-th [[table]], and in it the first one that sets the key."""
+    rows = text.splitlines()
+    start = 0
+    if len(loc) > 1 and isinstance(loc[1], int):
+        headers = [n for n, row in enumerate(rows) if re.match(rf"\s*\[\[\s*{loc[0]}\b", row)]
+        start = headers[loc[1]] if loc[1] < len(headers) else 0
+    keys = [re.escape(k) for k in loc if isinstance(k, str)]
+    for key in reversed(keys):
+        for n in range(start, len(rows)):
+            if re.match(rf"\s*\[*\s*[\w.]*{key}\b", rows[n].split("#")[0]):
+                return n + 1
+    return start + 1
+
+
+def from_environment(model: str | None = None) -> Pool:
+    """One endpoint by OPENAI_BASE_URL / OPENAI_API_KEY and --model; with a key alone, the pool that
+    is shipped. Raises ConfigError.
+    """
+    names = ("OPENAI_BASE_URL", "OPENAI_API_KEY")
+    url, key = (os.environ.get(name, "").strip() for name in names)
+    if not url and not key:
+        raise ConfigError(
+            "no endpoint: set OPENAI_API_KEY, or OPENAI_BASE_URL for a local server, or give "
+            "--backends FILE; to try the program without one: make demo"
+        )
+    if not url:
+        pool = load(SHIPPED)
+        if model is None or model in pool.names:
+            return pool.with_(main=model or pool.main)
+    if url and (problem := url_problem(url)):
+        raise ConfigError(f"OPENAI_BASE_URL: {problem}")
+    url, env = (url or OPENAI_URL).rstrip("/"), "OPENAI_API_KEY" if key else ""
+    skills = {"txt": 1.0, "img": 1.0, "aud": 1.0, "code": 1.0}
+    return Pool(backends=(Backend(model or "main", model or "", url, env, skills),))
+
+
+def choose(file: Path | None, model: str | None, perception: str | None) -> Pool:
+    """The pool of --backends, --model and --perception, or of the environment."""
+    pool = load(file) if file else from_environment(model)
+    if file and model:
+        if model not in pool.names:
+            raise ConfigError(f"--model {model}: not in {file}; one of {', '.join(pool.names)}")
+        pool = pool.with_(main=model)
+    if perception == "local":
+        return pool.with_(engines={"image": Engine("local"), "audio": Engine("local")})
+    if perception == "endpoint":
+        pool = pool.with_(engines={})
+        if "local" in (pool.engine("image").engine, pool.engine("audio").engine):
+            raise ConfigError("--perception endpoint: no backend has the skills img and aud")
+    return pool
+
+
+def check(pool: Pool, budget_usd: float | None) -> None:
+    """Raises ConfigError where a key is missing, or a price that --budget needs."""
+    for b in pool.backends:
+        key = os.environ.get(b.api_key_env, "").strip()
+        where = f"backend {b.name}: the environment variable {b.api_key_env}"
+        if b.api_key_env and not key:
+            raise ConfigError(f"{where} is not set; set it to your key")
+        if not (key.isascii() and key.isprintable()):
+            raise ConfigError(f"{where} holds a line break or a non-ASCII character; set it again")
+        if budget_usd is not None and b.price_usd_per_mtok is None:
+            raise ConfigError(
+                f"--budget needs prices, and backend {b.name} has none: "
+                "set price_usd_per_mtok in a --backends file"
+            )
+    audio = pool.engine("audio")
+    if budget_usd is not None and audio.transcription_model and audio.usd_per_minute is None:
+        raise ConfigError("--budget needs prices: set usd_per_minute of [engines] audio")

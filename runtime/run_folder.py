@@ -1,0 +1,286 @@
+"""A run on disk: all that was asked, answered and paid, in one folder that can be copied, replayed,
+resumed and forked.
+
+run.json  trajectory.jsonl  tape.jsonl  blobs/  media/  work/  log.txt
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
+
+from orchestra.vocabulary import ConfigError, Media, Modality, Task
+from runtime import tape as tapes
+from runtime.pool import Checked, Invalid, Pool
+
+VERSION = 2
+
+
+def _several(value: Any) -> Any:
+    return (value,) if isinstance(value, str) or callable(value) else value
+
+
+def spec_of(tool: str | Callable[..., Any]) -> str:
+    """A tool of the user's as FILE.py:FUNCTION."""
+    return tool if isinstance(tool, str) else f"{inspect.getsourcefile(tool)}:{tool.__name__}"
+
+
+Several = Annotated[tuple[str, ...], BeforeValidator(_several)]
+OwnTools = Annotated[
+    tuple[Any, ...],
+    BeforeValidator(_several),
+    PlainSerializer(lambda tools: [spec_of(t) for t in tools]),
+]
+Count = Annotated[int, Field(ge=1, le=10_000)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+def _flag(default: Any, flag: str, metavar: str, help: str) -> Any:
+    """A field of Options and its flag on the command line."""
+    return Field(default, description=help, json_schema_extra={"flag": flag, "metavar": metavar})
+
+
+class Options(Checked):
+    """What a run is asked for besides the question: one definition for the library, the command
+    line and run.json. `parallel` is K_max of Eq. 10 and the number of threads.
+    """
+
+    method: str = _flag(
+        "orchestra-o1", "method", "NAME", "orchestrator, or FILE.py:CLASS of your own"
+    )
+    rounds: Count | None = _flag(None, "rounds", "N", "decisions of the main agent (the method's)")
+    steps: Count = _flag(30, "steps", "N", "steps of a sub-agent")
+    parallel: Count = _flag(8, "parallel", "N", "sub-tasks that run in parallel")
+    budget_usd: Annotated[float, Field(ge=0, le=1e9)] | None = _flag(
+        None, "budget", "USD", "spending limit; calls that could exceed it are not started"
+    )
+    timeout_s: Seconds = _flag(120.0, "timeout", "S", "time limit of one attempt of a call")
+    patience_s: Annotated[float, Field(ge=0, le=86_400)] = _flag(
+        120.0, "patience", "S", "how long one call waits at a rate limit"
+    )
+    stop_threshold: Annotated[float, Field(ge=0, le=1)] | None = _flag(
+        None, "stop-threshold", "P", "orchestra-o1: probability of complete that ends a run, Eq. 22"
+    )
+    context_tokens: Count = 6000  # L_ctx of Eq. 20
+    context: Literal["curated", "none", "full"] = _flag(
+        "curated", "context", "KIND", "aorchestra: what a sub-agent is told of earlier results"
+    )
+    sub_agent: Literal["react", "mini-swe"] = _flag(
+        "react", "sub-agent", "KIND", "aorchestra: style of its sub-agents"
+    )
+    mode: Literal["rl", "prompted"] = _flag(
+        "rl", "mode", "KIND", "toolorchestra: trained tool calls, or numbered workers"
+    )
+    dom: Literal["low", "high"] = _flag(
+        "high", "dom", "KIND", "mas-orchestra: one agent, or a graph of agents"
+    )
+    allow_hosts: Several = _flag(
+        (), "allow-host", "HOST[:PORT]", "internal host that pages may be fetched from"
+    )
+    tools: OwnTools = _flag((), "tools", "FILE.py:FUNCTION", "a tool of your own: a typed function")
+    mcp: Several = _flag((), "mcp", "COMMAND", "command that starts an MCP server; its tools")
+
+
+class MediaRow(Checked):
+    modality: Modality
+    name: Annotated[str, Field(pattern=r"^[^/\x00]+$")]
+    sha256: str
+
+
+class Manifest(Checked):
+    """run.json: what the main agent was given. A replay needs nothing else of the user."""
+
+    v: Literal[2] = VERSION
+    question: str
+    media: tuple[MediaRow, ...] = ()
+    pool: Pool
+    options: Options
+    parent: str = ""
+
+    def task(self, folder: Path) -> Task:
+        """Raises ConfigError for a media file that is missing or not the one of the run."""
+        media = []
+        for m in self.media:
+            path = folder / "media" / m.name
+            if not path.is_file() or sha256_of(path) != m.sha256:
+                raise ConfigError(f"{path} is missing or changed; copy the whole run folder")
+            media.append(Media(m.modality, m.name, path, m.sha256))
+        return Task(self.question, tuple(media))
+
+    def write(self, folder: Path) -> None:
+        try:
+            (folder / "run.json").write_text(json.dumps(self.row(), ensure_ascii=False, indent=1))
+        except OSError as error:
+            raise unwritable(folder, error) from None
+
+    def row(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", by_alias=True)
+
+    def replaced(self, **options: Any) -> Manifest:
+        """The manifest with other options."""
+        kept = {k: getattr(self.options, k) for k in Options.model_fields}
+        return self.model_copy(update={"options": Options(**{**kept, **options})})
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def default_path() -> Path:
+    """runs/<time to the microsecond>: runs that start together get folders of their own."""
+    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S-%f}"
+
+
+def unwritable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"{path}: cannot be written ({error.strerror}); free space, or use --out")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Raises ConfigError: not a run folder, another version, a damaged file, a link out of it."""
+    file = folder / "run.json"
+    if not file.is_file():
+        raise ConfigError(f"{folder} is not a run folder (no run.json)")
+    try:
+        row = json.loads(file.read_text(encoding="utf-8"))
+        version = row.get("v")
+        if version != VERSION:
+            raise ConfigError(f"{file}: version {version!r}; this program reads version {VERSION}")
+        manifest = Manifest(**row)
+    except (
+        Invalid,
+        ValidationError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
+        raise ConfigError(f"{file} is damaged ({' '.join(str(error).split())[:200]})") from None
+    inside = (folder, folder / "media", folder / "blobs", folder / "work")
+    for path in (p for place in inside if place.is_dir() for p in place.iterdir()):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise ConfigError(f"{path} is a link or a special file; a run folder has none")
+    return manifest
+
+
+def named_again(
+    folder: Path,
+    manifest: Manifest,
+    tools: Iterable[Any],
+    method: str = "",
+    mcp: Iterable[str] = (),
+    allow_hosts: Iterable[str] = (),
+    pool: Pool | None = None,
+) -> Manifest:
+    """The manifest with the user's own tools from where they are now. A run folder may come from
+    someone else: what it loads, starts and reaches must be named again. With a `pool`, for a
+    resume: its endpoints and keys too.
+
+    Raises ConfigError that lists the flags to add.
+    """
+    now = {Path(spec_of(t)).name: t for t in tools}
+    theirs = [Path(spec_of(t)).name for t in manifest.options.tools]
+    flags = [("--tools", name) for name in theirs if name not in now]
+    unknown = [("--tools", name) for name in now if name not in theirs]
+    used = manifest.options.method
+    if ".py:" in used and Path(method).name != Path(used).name:
+        flags.append(("--method", Path(used).name))
+    if pool:
+        for flag, used, given in (
+            ("--mcp", manifest.options.mcp, set(mcp)),
+            ("--allow-host", manifest.options.allow_hosts, set(allow_hosts)),
+        ):
+            flags += [(flag, value) for value in used if value not in given]
+            unknown += [(flag, value) for value in given - set(used)]
+        named = {(b.base_url, b.api_key_env) for b in pool.backends}
+        for b in manifest.pool.backends:
+            if (b.base_url, b.api_key_env) not in named:
+                key = f" with the key in {b.api_key_env}" if b.api_key_env else ""
+                raise ConfigError(
+                    f"{folder}: the run calls {b.base_url}{key}, which your pool does not name; if "
+                    "you trust it, give its pool with --backends FILE (or OPENAI_BASE_URL)"
+                )
+    if flags:
+        lacking = " ".join(f"{flag} {shlex.quote(value)}" for flag, value in sorted(set(flags)))
+        raise ConfigError(f"{folder}: used only if you name it again: add {lacking}")
+    if unknown:
+        flag, value = unknown[0]
+        raise ConfigError(f"{flag} {value}: the run in {folder} does not use it; leave it out")
+    return manifest.replaced(tools=tuple(now[name] for name in theirs), method=method or used)
+
+
+@contextlib.contextmanager
+def begun(path: Path) -> Iterator[Path]:
+    """A new run folder. It is removed again if the run fails before anything may have been paid
+    for. Raises ConfigError.
+    """
+    existed = path.exists()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise ConfigError(f"{path} exists and is not empty; give another --out, or --resume it")
+    except OSError as error:
+        raise unwritable(path, error) from None
+    try:
+        yield path
+    except BaseException:
+        if not tapes.holds_paid(path / "tape.jsonl"):
+            clear(path)
+            with contextlib.suppress(OSError):
+                if not existed:
+                    path.rmdir()
+        raise
+
+
+def clear(path: Path) -> None:
+    """Empty a folder; a copy of a repository may have closed folders in it."""
+    parts = [str(part) for part in path.absolute().iterdir()]
+    for command in (("chmod", "-R", "u+rwX"), ("rm", "-rf")) if parts else ():
+        subprocess.run([*command, "--", *parts], capture_output=True, check=False)
+
+
+def variables(commands: Iterable[str]) -> list[str]:
+    """The environment variables that commands name, as $NAME or ${NAME}."""
+    return [name for command in commands for name in re.findall(r"\$\{?(\w+)", command)]
+
+
+def comparable(options: Options) -> dict[str, Any]:
+    """Options without the folders of the user's own files."""
+    row = options.model_dump(mode="json")
+    own = {"tools": [Path(t).name for t in row["tools"]], "method": Path(row["method"]).name}
+    return row | own
+
+
+def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> None:
+    """Into the new folder `target` the rounds before `from_round`. Raises ConfigError."""
+    rows = list(tapes.read(source / "tape.jsonl"))
+    last = max((tapes.round_of(str(row.get("call"))) for row in rows), default=0)
+    if not 1 <= from_round <= max(last, 1):
+        raise ConfigError(f"--from-round {from_round}: the run in {source} has rounds 1 to {last}")
+    folders = [source / name for name in ("media", "blobs", "workdir", "workdir.git")]
+    folders += sorted((source / "work").glob("r*-t*"))
+    try:
+        for part in folders:
+            if part.is_dir() and tapes.round_of(part.name) < from_round:
+                shutil.copytree(part, target / part.relative_to(source), symlinks=True)
+        with (target / "tape.jsonl").open("w", encoding="utf-8") as tape:
+            for row in rows:
+                if tapes.round_of(str(row.get("call"))) < from_round:
+                    tape.write(json.dumps(row, ensure_ascii=False) + "\n")
+            tape.write(json.dumps({"v": VERSION, "forked": True}) + "\n")
+    except OSError as error:
+        raise unwritable(target, error) from None
+    parent = f"{source.name} from round {from_round}"
+    manifest.model_copy(update={"parent": parent}).write(target)

@@ -1,0 +1,84 @@
+"""No key in any tape, trajectory, log or answer: text is redacted when it enters the program.
+
+Redacted are the values of the environment variables that this run uses, as they are, in JSON
+escapes and percent-encoded, and text in the shape of a known vendor's key (detect-secrets' list).
+A replay redacts nothing: what it plays was redacted when it was recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+from urllib.parse import quote
+
+SHORTEST = 8  # characters; a shorter value would be found in ordinary words
+WORD = re.compile(r"[a-z_]{,19}|[A-Z_]{,19}")  # a dummy such as "anything", no key
+TOKEN = re.compile(r"(?<![\w.~+/=-])[\w.~+/=-]{20,512}+(?![\w.~+/=-])")  # longer runs are data
+ALWAYS = ("SERPER_API_KEY", "JINA_API_KEY")
+LLM_VENDORS = ("sk-", "sk_", "hf_", "gsk_", "xai-", "jina_")  # detect-secrets has none of them
+VENDORS = {
+    "aws": "AWSKeyDetector", "github_token": "GitHubTokenDetector",
+    "gitlab_token": "GitLabTokenDetector", "openai": "OpenAIDetector",
+    "pypi_token": "PypiTokenDetector", "sendgrid": "SendGridDetector",
+    "slack": "SlackDetector", "stripe": "StripeDetector",
+    "telegram_token": "TelegramBotTokenDetector",
+}  # fmt: skip
+URL_PASSWORD = re.compile(r"(?<=://)([^\s/:@]{1,100}):([^\s/@]{1,200})(?=@)")
+REDACTED = "<SECRET>"
+
+
+class Secrets:
+    """What to redact in one run: the values of `names` among the environment's variables."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        found: dict[str, str] = {}
+        for name in sorted({*names, *ALWAYS}):
+            value = os.environ.get(name, "").strip()
+            if len(value) >= SHORTEST and not WORD.fullmatch(value):
+                for spelling in (value, json.dumps(value)[1:-1], quote(value, safe="")):
+                    found.setdefault(spelling, f"<{name}>")
+        self._known = sorted(found.items(), key=lambda pair: -len(pair[0]))
+
+    def redacted(self, value: Any) -> Any:
+        """A JSON value without secrets, and without halves of characters, which no file takes."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list | tuple):
+            return [self.redacted(v) for v in value]
+        if isinstance(value, dict):
+            return {self.redacted(k): self.redacted(v) for k, v in value.items()}
+        return value
+
+    def text(self, text: str) -> str:
+        for secret, name in self._known:
+            text = text.replace(secret, name)
+        if not text.isascii():
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        if "://" in text and "@" in text:
+            text = URL_PASSWORD.sub(rf"\1:{REDACTED}", text)
+        return TOKEN.sub(_without_key, text) if len(text) >= 20 else text
+
+
+def _without_key(found: re.Match[str]) -> str:
+    token = found[0]
+    if token.isdigit() or not any(c.isdigit() for c in token):
+        return token
+    if any(part.startswith(LLM_VENDORS) for part in re.split(r"[=/+]", token)):
+        return REDACTED
+    return REDACTED if any(shape.search(token) for shape in _shapes()) else token
+
+
+@cache
+def _shapes() -> tuple[re.Pattern[str], ...]:
+    """detect-secrets' patterns of vendors' keys."""
+    from importlib import import_module
+
+    plugins = [
+        getattr(import_module(f"detect_secrets.plugins.{file}"), name)
+        for file, name in VENDORS.items()
+    ]
+    return tuple(shape for plugin in plugins for shape in plugin.denylist)

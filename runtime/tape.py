@@ -1,0 +1,321 @@
+"""The tape: every paid exchange is on disk before its answer is used; replay, resume and fork.
+
+A tape is a JSONL file with one line an exchange, written in one piece. An exchange is found again
+by (logical call, SHA-256 of its request), so the timing of threads plays no part:
+
+    with tape.call("r1", "t2", "s1"):                   # inside the worker: round, sub-task, step
+        answer, played = tape.exchange("chat", body, ask)   # ask() returns JSON or raises Failure
+
+    record   a new tape                  a miss asks
+    resume   plays what was answered     a miss asks; so does a failure that nothing was built on
+    replay   plays all, asks nothing     a miss raises TapeMiss and shows the difference
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import textwrap
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Literal
+
+from orchestra.vocabulary import ConfigError, EndOfRun
+from runtime.secrets import Secrets
+
+VERSION = 2
+FREE_BYTES = 8 << 20  # no call starts with less disk space: its answer could not be kept
+BASE64 = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{4096,}={0,2}")  # a picture, a sound
+Mode = Literal["record", "resume", "replay"]
+Row = dict[str, Any]
+_call: ContextVar[str] = ContextVar("logical_call")
+
+
+class TapeMiss(EndOfRun):
+    """A replay made a request that the tape does not hold."""
+
+
+class TapeWriteError(EndOfRun):
+    """The run folder cannot be written (a full disk): no further call is started."""
+
+
+class Cancelled(EndOfRun):
+    """The run was interrupted: no further call is started."""
+
+
+class Failure(Exception):
+    """An exchange that ended without an answer. `outcome` is JSON, so that a replay meets it too."""
+
+    def __init__(self, outcome: Row, played: bool = False) -> None:
+        super().__init__(outcome)
+        self.outcome, self.played = outcome, played
+
+
+class Appender:
+    """A JSONL file that threads append to. O_APPEND keeps their lines apart without a lock.
+
+    The file stays open until the last thread that may write is gone, so no later file can get its
+    lines.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._fd = path, -1
+        flags = os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
+        self._fd = os.open(path, flags, 0o666)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"{path.parent} is in use by another process; wait, or copy it"
+            ) from None
+        size = os.fstat(self._fd).st_size
+        self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
+
+    def append(self, line: str) -> None:
+        """Write one line; it outlives this process. Raises TapeWriteError."""
+        data = (b"\n" if self._torn else b"") + line.encode() + b"\n"
+        try:
+            self._torn = os.write(self._fd, data) < len(data)
+            if self._torn:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise no_space(self.path, error.strerror) from None
+
+    def unlock(self) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+def no_space(path: Path, why: str | None) -> TapeWriteError:
+    return TapeWriteError(f"{path}: {why}; free some space, then resume the run")
+
+
+def read(path: Path) -> Iterator[Row]:
+    """The complete lines of a JSONL file; one that a kill cut off is left out."""
+    import jsonlines
+
+    lines = path.read_bytes().split(b"\n") if path.exists() else []
+    with jsonlines.Reader(lines, loads=json.loads) as reader:
+        yield from reader.iter(type=dict, skip_empty=True, skip_invalid=True)
+
+
+def round_of(call: str) -> int:
+    """The round of a call or of a work folder, r2/t1/s3 or r2-t1; 0 for any other name."""
+    found = re.match(r"r(\d+)[/-]", call)
+    return int(found[1]) if found else 0
+
+
+class Tape:
+    """Raises TapeMiss, TapeWriteError or Cancelled from any thread; each ends the run. `cancelled`
+    may be set from outside, and is set when the run ends early.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        mode: Mode,
+        secrets: Secrets | None = None,
+        cancelled: threading.Event | None = None,
+    ) -> None:
+        self.path, self.mode = path, mode
+        self.secrets = secrets or Secrets()
+        self.cancelled = cancelled or threading.Event()
+        self._unplayed: dict[tuple[str, str], deque[Row]] = {}
+        self._of_call: dict[str, list[Row]] = defaultdict(list)  # for the text of a miss
+        self._space_seen_at = 0.0
+        self._file = None if mode == "replay" else Appender(path)
+        if mode != "record":
+            self._load()
+        if mode == "resume":
+            self._append(json.dumps({"v": VERSION, "resumed": True}))
+
+    def close(self) -> None:
+        if self._file:
+            self._file.unlock()
+
+    @contextlib.contextmanager
+    def call(self, *parts: object) -> Iterator[None]:
+        """Name the exchanges inside. Pool threads start without a name: enter it in the worker."""
+        token = _call.set("/".join(map(str, parts)))
+        try:
+            yield
+        finally:
+            _call.reset(token)
+
+    @property
+    def current_call(self) -> str:
+        return _call.get()
+
+    def exchange(self, kind: str, request: Row, ask: Callable[[], Any]) -> tuple[Any, bool]:
+        """What `ask()` returned, as JSON without secrets, and whether it comes from the tape.
+
+        `ask` is called only where the tape has no answer. Raises the Failure that it raised.
+        """
+        text, _ = self._pack({"kind": kind, **request})
+        call, key = _call.get(), hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+        try:
+            row, played = self._unplayed[call, key].popleft(), True  # atomic: one thread gets it
+        except (KeyError, IndexError):
+            row, played = self._ask(call, key, text, ask), False
+        if "failure" in row:
+            raise Failure(row["failure"], played)
+        return self._with_blobs(row), played
+
+    def wait(self, seconds: float) -> None:
+        """Sleep before the next attempt. Raises Cancelled at once when the run is interrupted."""
+        if self.cancelled.wait(seconds):
+            raise Cancelled(f"{_call.get()}: interrupted")
+
+    def _ask(self, call: str, key: str, text: str, ask: Callable[[], Any]) -> Row:
+        if self.mode == "replay":
+            raise TapeMiss(self._difference(call, key, text))
+        if self.cancelled.is_set():
+            raise Cancelled(f"{call} was not started: the run was interrupted")
+        self._check_space()
+        try:
+            outcome, (value, blobs) = "answer", self._pack(self.secrets.redacted(ask()))
+        except Failure as failure:
+            outcome, (value, blobs) = "failure", self._pack(self.secrets.redacted(failure.outcome))
+        named = f', "blobs": {json.dumps(blobs)}' if blobs else ""
+        head = f'{{"v": {VERSION}, "call": {json.dumps(call)}, "key": "{key}"{named}'
+        self._append(f'{head}, "request": {text}, "{outcome}": {value}}}')
+        return {outcome: json.loads(value), "blobs": blobs}
+
+    # ---- the file --------------------------------------------------------------------------------
+
+    def _append(self, line: str) -> None:
+        assert self._file, "a replay writes nothing"
+        try:
+            self._file.append(line.encode("utf-8", "replace").decode())
+        except TapeWriteError:
+            self.cancelled.set()  # what cannot be kept is not asked
+            raise
+
+    def _check_space(self) -> None:
+        if time.monotonic() - self._space_seen_at > 0.1:
+            disk = os.statvfs(self.path.parent)
+            if disk.f_bavail * disk.f_frsize < FREE_BYTES:
+                self.cancelled.set()
+                raise no_space(self.path, f"less than {FREE_BYTES >> 20} MiB left on the disk")
+            self._space_seen_at = time.monotonic()
+
+    def _load(self) -> None:
+        rows: list[Row] = []
+        kept = 0  # rows whose failures stay as they are
+        for row in read(self.path):
+            if (
+                "resumed" in row
+            ):  # from here on, failures that nothing was built on were asked again
+                rows = rows[:kept] + _without(rows[kept:], _asked_again(rows))
+            elif "forked" in row:
+                kept = len(rows)
+            elif (
+                not {"call", "key", "request"} <= row.keys()
+                or not {"answer", "failure"} & row.keys()
+            ):
+                raise TapeMiss(f"{self.path} has a line that is not an exchange; restore a copy")
+            else:
+                rows.append(row)
+        if self.mode == "resume":
+            rows = rows[:kept] + _without(rows[kept:], _asked_again(rows))
+        for row in rows:
+            self._unplayed.setdefault((row["call"], row["key"]), deque()).append(row)
+            self._of_call[row["call"]].append(row)
+
+    def _pack(self, value: Any) -> tuple[str, list[str]]:
+        """Canonical JSON; long base64 runs are stored once each in blobs/. With their digests."""
+        text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+        blobs: list[str] = []
+        if len(text) > 4096:
+            text = BASE64.sub(lambda run: self._stored(run[0], blobs), text)
+        return text, blobs
+
+    def _stored(self, run: str, blobs: list[str]) -> str:
+        digest = hashlib.sha256(run.encode()).hexdigest()
+        blobs.append(digest)
+        blob = self.path.parent / "blobs" / digest
+        if self.mode != "replay" and not blob.exists():
+            try:
+                blob.parent.mkdir(exist_ok=True)
+                part = blob.with_suffix(f".{threading.get_ident()}")
+                part.write_text(run)
+                part.rename(blob)
+            except OSError as error:
+                self.cancelled.set()
+                raise no_space(blob, error.strerror) from None
+        return f"blob:{digest}"
+
+    def _with_blobs(self, row: Row) -> Any:
+        if not row.get("blobs"):
+            return row["answer"]
+        text = json.dumps(row["answer"], ensure_ascii=False)
+        for digest in row["blobs"]:
+            try:
+                run = (self.path.parent / "blobs" / digest).read_text()
+            except OSError:
+                run = ""
+            if hashlib.sha256(run.encode()).hexdigest() != digest:
+                raise TapeMiss(f"blobs/{digest} is missing or damaged; copy the whole run folder")
+            text = text.replace(f"blob:{digest}", run)
+        return json.loads(text)
+
+    # ---- the text of a miss ----------------------------------------------------------------------
+
+    def _difference(self, call: str, key: str, text: str) -> str:
+        recorded = self._of_call.get(call)
+        if not recorded:
+            return f"{self.path}: nothing is recorded for the call {call!r}"
+        if any(row["key"] == key for row in recorded):
+            return f"{self.path}: the call {call!r} repeats a request that was recorded once"
+        new = _readable(json.loads(text))
+        old = (_readable(row["request"]) for row in recorded)
+        near = max(old, key=lambda lines: len({*lines} & {*new}))
+        diff = difflib.unified_diff(near, new, "recorded", "this run", n=1, lineterm="")
+        return "\n".join([f"{self.path}: the call {call!r} differs from its recording", *diff][:42])
+
+
+def _readable(request: Row) -> list[str]:
+    text = json.dumps(request, sort_keys=True, ensure_ascii=False, indent=1)
+    rows = text.replace("\\n", "\n").splitlines()
+    return [line for row in rows for line in textwrap.wrap(row, 100) or [""]]
+
+
+def _asked_again(rows: Sequence[Row]) -> set[int]:
+    """The ids of the failures that a resume retries: those after which no later round, no other
+    step of their task and no other attempt of their call was answered. Prompts quote the others.
+    """
+    again, last_round, calls = set[int](), 0, set[str]()
+    steps: dict[str, set[str]] = defaultdict(set)
+    for row in reversed(rows):
+        call, parts = row["call"], row["call"].split("/")  # as r1/t2/s3/part4
+        task, step = "/".join(parts[:2]), "/".join(parts[:3])
+        if "answer" in row:
+            last_round = max(last_round, round_of(call))
+            steps[task].add(step)
+            calls.add(call)
+        elif last_round <= round_of(call) and call not in calls and not steps[task] - {step}:
+            again.add(id(row))
+    return again
+
+
+def _without(rows: Sequence[Row], ids: set[int]) -> list[Row]:
+    return [row for row in rows if id(row) not in ids]
+
+
+def holds_paid(path: Path) -> bool:
+    """Whether anything on this tape may have been paid for: an answer, or an unanswered attempt."""
+    rows = (row for row in read(path) if round_of(str(row.get("call"))))
+    return any("answer" in row or row.get("failure", {}).get("unanswered") for row in rows)

@@ -1,0 +1,159 @@
+"""tau = (s_1, y_1, Z_1, ..., s_T, y_T) as JSONL, one event a line, written as it happens.
+
+Every line is `{"v": 2, "event": ..., "at": [...], ..., "timing": {...}}`. What is measured is in
+`timing` alone; the rest is content, the same in every replay. `at` is the place in the run,
+(round, sub-task, step): lines are written in the order of time and read in the order of `at`.
+
+    run        at [0]          run.json: the task, the pool, the options, the parent of a fork
+    decision   at [t, 0, a]    attempt a of round t: C_t, B_t, what waits, the reply, y_t or a mistake
+    subtask    at [t, j, 0]    sub-task j as it was placed (Eq. 12), and what it may spend
+    step       at [t, j, l]    (rho, a, o) of sub-task j, Eq. 13
+    result     at [t, j, inf]  z of sub-task j, Eq. 14, and the media it opened
+    end        at [T+2]        answer, fallback, cost; round T+1 is that of a last chance
+
+Nothing is written twice: `states` puts s_t together again. A resumed run appends a new `run` line;
+what counts are the lines from the last one on.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestra.money import Purse
+from orchestra.vocabulary import Complete, ConfigError, Decision, Evidence, State, Task
+from runtime import tape
+
+VERSION = 2
+LAST = 1 << 30  # the step number of a result: after every step
+Event = dict[str, Any]
+Listener = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """The outcome of a run. `fallback`: the main agent did not complete by itself; the answer is
+    what the evidence supports. `why`: what ended the run early.
+    """
+
+    answer: str
+    fallback: bool
+    rounds: int
+    calls: int
+    tokens: int  # in and out, as far as the endpoints said
+    cost_usd: float | None  # of the whole run; None: some price is unknown
+    paid_usd: float | None  # the part of it that this invocation paid
+    failed_subtasks: int
+    latency_s: float
+    run: str  # its folder
+    why: str = ""
+    events: list[Event] = field(repr=False, default_factory=list)
+
+
+class Recorder:
+    """Appends events to a file (in a replay, only to memory) and passes them to the listeners."""
+
+    def __init__(self, path: Path | None, listeners: Iterable[Listener] = ()) -> None:
+        self._started = time.monotonic()
+        self.events: list[Event] = []
+        self._listeners = tuple(listeners)
+        self._file = tape.Appender(path) if path else None
+
+    def emit(self, event: str, at: tuple[int, ...], timing: Any = None, **content: Any) -> None:
+        """Raises TapeWriteError."""
+        row = {"v": VERSION, "event": event, "at": at, **content, "timing": timing or {}}
+        self.events.append(row)
+        if self._file:
+            self._file.append(json.dumps(row, ensure_ascii=False, default=str))
+        for listener in self._listeners:
+            listener(row)
+
+    def notify(self, message: str) -> None:
+        """Tell the listeners something that is not part of the run, as that a call waits."""
+        for listener in self._listeners:
+            listener({"event": "notice", "at": (), "message": message})
+
+    def end(
+        self, run: Path, answer: str, fallback: bool, rounds: int, purse: Purse, why: str
+    ) -> Trajectory:
+        """The last event, and the outcome of the run."""
+        latency_s = time.monotonic() - self._started
+        results = [e for e in self.events if e["event"] == "result"]
+        failed = sum(e["status"] == "failed" for e in results)
+        outcome = {"answer": answer, "fallback": fallback, "rounds": rounds, "calls": purse.calls}
+        outcome |= {"cost_usd": purse.spent_usd, "tokens": purse.tokens, "failed_subtasks": failed}
+        self.emit("end", (rounds + 2,), {"latency_s": latency_s}, **outcome, why=why)
+        return Trajectory(
+            **outcome, paid_usd=purse.paid_usd, latency_s=latency_s, run=str(run), why=why,
+            events=self.events,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        if self._file:
+            self._file.unlock()
+
+
+def read(path: Path) -> list[Event]:
+    """The events of the last invocation, in the order of `at`. Raises ConfigError for a line that
+    is not an event.
+    """
+    events: list[Event] = []
+    for event in tape.read(path):
+        if not (isinstance(event.get("event"), str) and isinstance(event.get("at"), list)):
+            raise ConfigError(f"{path} has a line that is not an event; restore it from a copy")
+        if event["event"] == "run":
+            events = []
+        events.append(event)
+    return in_order(events)
+
+
+def in_order(events: Iterable[Event]) -> list[Event]:
+    return sorted(events, key=lambda e: tuple(e["at"]))
+
+
+def first_difference(recorded: list[Event], replayed: list[Event]) -> str:
+    """Where two trajectories differ in content; "" if nowhere."""
+
+    def content(events: list[Event]) -> Any:
+        plain = [{k: v for k, v in e.items() if k != "timing"} for e in in_order(events)]
+        return json.loads(json.dumps(plain, default=str))
+
+    ours, theirs = content(recorded), content(replayed)
+    for a, b in zip(ours, theirs, strict=False):
+        if a != b:
+            field = next(k for k in {**a, **b} if a.get(k) != b.get(k))
+            values = f"recorded {a.get(field)!r}, now {b.get(field)!r}"
+            return f"event {a['event']} at {a['at']}, {field}: {values}"
+    return "" if len(ours) == len(theirs) else f"recorded {len(ours)} events, now {len(theirs)}"
+
+
+def decision_row(y_t: Decision) -> dict[str, Any]:
+    """y_t as JSON: {"action": "delegate" | "complete", ...}."""
+    return {"action": "complete" if isinstance(y_t, Complete) else "delegate", **asdict(y_t)}
+
+
+def states(
+    events: Iterable[Event], task: Task, tools: tuple[str, ...]
+) -> Iterator[tuple[State, Event]]:
+    """s_t of each decision with its event, put together from the events of a run (Eq. 1, 21)."""
+    run, history, placed = {}, list[Evidence](), dict[tuple[int, ...], Mapping[str, Any]]()
+    for e in in_order(events):
+        place = tuple(e["at"][:2])
+        if e["event"] == "run":
+            run = e
+        elif e["event"] == "subtask":
+            placed[place] = e["subtask"]
+        elif e["event"] == "result":
+            u = placed[place]
+            executor = u["backend"], tuple(u["tools"])
+            report = (e["status"], e["answer"], e["summary"], e["error"], tuple(e["media"]))
+            history.append(Evidence(place[0], u["id"], u["instruction"], *executor, *report))
+        elif e["event"] == "decision":
+            backends = tuple(b["name"] for b in run["pool"]["backend"])
+            waits = {id: tuple(needs) for id, needs in e["waiting"].items()}
+            now = (e["at"][0], e["rounds"], e["budget_usd"], waits)
+            yield State(task, e["context"], tuple(history), backends, tools, *now), e

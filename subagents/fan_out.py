@@ -1,0 +1,148 @@
+"""A sub-task at work: what every style of executor shares, and calls made in parallel.
+
+    @agent
+    def cot(job: Job) -> str:
+        return job.ask("think", say("reasoning/messages", "think", task=job.u.instruction))
+
+Parallel calls have names and purses of their own, in the order in which they are written here, so
+the timing of threads changes no request. Threads are made for each fan-out: a full pool of
+sub-agents cannot wait for itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestra.money import Purse
+from orchestra.vocabulary import (
+    BudgetExceeded,
+    ConfigError,
+    EndpointError,
+    ModelMistake,
+    Reply,
+    Result,
+    Status,
+    Step,
+    SubTask,
+)
+from runtime.prompts import capped, say, told
+from tools import Environment, Tool, ToolError
+
+MAX_THREADS = 8  # of one fan-out
+OBSERVATION_CHARS = 8000
+SUMMARY_CHARS = 600
+STOPPED = EndpointError, BudgetExceeded, ConfigError  # end one sub-task, with the reason
+SEARCH, VISIT, CODE = "GoogleSearchAction", "ExtractUrlContentAction", "ExecuteCodeAction"
+
+
+@dataclass
+class Job:
+    """One sub-task `u` in its thread: what it may reach, its logical call, and its steps so far.
+
+    `on_step` is told each step, counted from 1, as it happens. `stopped`: why it ended early, with
+    an answer that it had by then.
+    """
+
+    u: SubTask
+    env: Environment
+    tools: Mapping[str, Tool]
+    call: tuple[str, ...]  # as in ("r1", "t2")
+    steps: int
+    on_step: Callable[[int, Step], None]
+    trace: list[Step] = field(default_factory=list)
+    stopped: str = ""
+
+    @property
+    def next_call(self) -> tuple[str, ...]:
+        return (*self.call, f"s{len(self.trace) + 1}")
+
+    def note(self, step: Step) -> None:
+        self.trace.append(step)
+        self.on_step(len(self.trace), step)
+
+    def result(self, status: Status, answer: str, summary: str, error: str = "") -> Result:
+        """z = Omega(zeta), Eq. 14."""
+        spent, trace = self.env.purse.spent_usd, tuple(self.trace)
+        return Result(status, answer, summary, spent, trace=trace, error=error)
+
+    def ask(self, what: str, prompt: str, later: int = 0) -> str:
+        """One call. `later`: how many calls after it must still be paid from the same purse."""
+        (reply,) = self.ask_all([(what, prompt)], later)
+        return reply.text if reply else ""
+
+    def ask_all(self, prompts: Sequence[tuple[str, str]], later: int = 0) -> list[Reply | None]:
+        """(what it is, prompt) each, in parallel; the replies in the order of the prompts.
+
+        A failed call is None. Raises the first failure if all failed.
+        """
+        purses = self.env.purse.split(len(prompts), later)
+        call = self.next_call
+        calls = [(*call, f"p{n}") for n in range(1, len(prompts) + 1)] if prompts[1:] else [call]
+        if len(prompts) == 1:
+            outcomes = [self._one(calls[0], prompts[0], purses[0])]
+        else:
+            threads = min(len(prompts), MAX_THREADS)
+            with ThreadPoolExecutor(threads, thread_name_prefix="fan-out") as executor:
+                outcomes = list(executor.map(self._one, calls, prompts, purses))
+        for (what, _), purse, outcome in zip(prompts, purses, outcomes, strict=True):
+            self.env.purse.join(purse)
+            failed = not isinstance(outcome, Reply)
+            text = outcome.text if isinstance(outcome, Reply) else str(outcome)
+            self.note(Step(what, {}, "", text, failed))
+        failures = [o for o in outcomes if not isinstance(o, Reply)]
+        if len(failures) == len(outcomes):
+            raise failures[0]
+        return [o if isinstance(o, Reply) else None for o in outcomes]
+
+    def _one(
+        self, call: tuple[str, ...], prompt: tuple[str, str], purse: Purse
+    ) -> Reply | EndpointError | BudgetExceeded | ConfigError:
+        messages = [{"role": "user", "content": prompt[1]}]
+        with self.env.tape.call(*call):
+            try:
+                return self.env.chat.copy()(self.env.backend, messages, purse)
+            except STOPPED as failure:
+                return failure
+
+    def use(self, name: str, **params: Any) -> str:
+        """A tool's observation; its failure is one too, and so is a tool that is not set up."""
+        failed = True
+        with self.env.tape.call(*self.next_call, name):
+            try:
+                if name not in self.tools:
+                    raise ToolError(say("notes", "no_such_tool", tool=name))
+                observation, failed = self.tools[name](self.env, params), False
+            except ToolError as failure:
+                observation = str(failure)
+            except ModelMistake as mistake:
+                observation = told(mistake)
+        observation = capped(observation, OBSERVATION_CHARS)
+        self.note(Step(name, params, "", observation, failed))
+        return observation
+
+
+Run = Callable[[Job], Result]  # a style of executor
+
+
+def agent(body: Callable[[Job], str]) -> Run:
+    """A style of executor from a function that returns its answer. What fails becomes the Result's
+    error; so does what stopped it when it already had an answer.
+    """
+
+    @functools.wraps(body)
+    def run(job: Job) -> Result:
+        try:
+            answer, error = body(job).strip(), ""
+        except (*STOPPED, ToolError) as failure:
+            answer, error = "", str(failure)
+        if not answer:
+            return job.result("failed", "", "", error or say("notes", "empty_reply"))
+        replies = (s.observation.strip() for s in reversed(job.trace) if not s.failed)
+        summary = next((text for text in replies if text != answer), "")[-SUMMARY_CHARS:]
+        return job.result("partial" if job.stopped else "done", answer, summary, job.stopped)
+
+    return run

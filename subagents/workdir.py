@@ -1,0 +1,145 @@
+"""--workdir: the repository whose copy mini-SWE sub-agents change, and the diff of what they changed.
+
+Copied are the files that git lists: tracked ones and new ones that are not ignored, as they are
+now, those of submodules too. The copy as it was is a commit in RUN/workdir.git, which no command of
+a sub-agent can reach; `git diff` against it gives RUN/changes.diff.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+from orchestra.vocabulary import ConfigError
+from runtime.prompts import say
+from tools import ToolError
+
+GIT_TIMEOUT_S = 60
+BINARY = re.compile(r"(?m)^GIT binary patch\n(?:(?:literal|delta) \d+\n(?:.+\n)*\n?)+")
+ISOLATED = {  # git as if nobody had configured it
+    "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_AUTHOR_NAME": "orchestra-min", "GIT_AUTHOR_EMAIL": "-", "GIT_COMMITTER_NAME": "-",
+    "GIT_COMMITTER_EMAIL": "-", "LC_ALL": "C",
+}  # fmt: skip
+
+
+def _git(*arguments: str | Path, isolated: bool = True) -> bytes:
+    """What git prints. Raises OSError and subprocess.SubprocessError."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    command = ["git", "-c", "core.fsmonitor=false", "-c", "safe.directory=*", *map(str, arguments)]
+    ran = subprocess.run(
+        command, env=env | ISOLATED if isolated else env, capture_output=True, check=True,
+        timeout=GIT_TIMEOUT_S,
+    )  # fmt: skip
+    return ran.stdout
+
+
+def check(path: Path, with_media: bool = False) -> None:
+    """Raises ConfigError where `path` is not a repository whose copy can be worked in."""
+    problem = ""
+    if not (path / ".git").exists():
+        problem = "is not a git repository (no .git); give its top folder, or use git init"
+    elif with_media and os.path.lexists(path / "media"):
+        problem = "has a folder media, where sub-agents see the files of the task; rename it"
+    elif not shutil.which("git"):
+        problem = "needs git on this machine; install it"
+    if problem:
+        raise ConfigError(f"--workdir {path}: {problem}")
+
+
+def copy_into(run: Path, source: Path) -> None:
+    """Copy the repository into RUN/workdir and commit it. Raises ConfigError."""
+    target = run / "workdir"
+    try:
+        target.mkdir()
+        for name in _listed(source):
+            place = source / name
+            if run.resolve() not in place.resolve().parents and os.path.lexists(place):
+                (target / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(place, target / name, follow_symlinks=False)
+        git_dir = f"--git-dir={run / 'workdir.git'}"
+        _git(git_dir, "init", "-q", "--template=", "-b", "main")
+        _git(git_dir, f"--work-tree={target}", "add", "-A", "-f", ".")
+        _git(git_dir, f"--work-tree={target}", "commit", "-q", "--allow-empty", "-m", "base")
+        shutil.copytree(run / "workdir.git", target / ".git")  # for git in the sub-agents' shells
+    except (OSError, shutil.Error, subprocess.SubprocessError) as error:
+        raise ConfigError(f"--workdir {source}: cannot be copied ({_reason(error)})") from None
+
+
+def _listed(source: Path) -> list[Path]:
+    """The files that git lists in a repository and in those inside it."""
+    found = []
+    out = _git("-C", source, "ls-files", "-coz", "--exclude-standard", isolated=False)
+    for name in map(os.fsdecode, out.split(b"\0")[:-1]):
+        inner = source / name
+        if inner.is_dir() and not inner.is_symlink():  # a repository in it
+            nested = _listed(inner) if (inner / ".git").exists() else []
+            found += [Path(name, part) for part in nested]
+        else:
+            found.append(Path(name))
+    return found
+
+
+def prepare(folder: Path) -> None:
+    """Make the work folder of a sub-task, unless it has files: a copy of the folder of the sub-task
+    before it, or of the repository, if there is one. Raises ToolError.
+    """
+    if folder.is_dir() and any(folder.iterdir()):
+        return
+    before = [f for f in folder.parent.glob("r*-t*") if _place(f) < _place(folder)]
+    origin = max(before, key=_place) if before else folder.parent.parent / "workdir"
+    if not origin.is_dir():
+        return
+    part = folder.with_name(f".{folder.name}.part")  # a kill leaves no half copy under its name
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.copytree(origin, part, symlinks=True, ignore=special_files)
+        part.rename(folder)
+    except OSError as error:
+        raise ToolError(say("mini_swe/messages", "not_copied", reason=_reason(error))) from None
+
+
+def changes(folder: Path) -> str:
+    """Writes RUN/changes.diff, what a work folder changed against the repository. Returns it without
+    the content of binary files; "" where there is no repository. Raises ToolError.
+    """
+    run = folder.parent.parent
+    if not (run / "workdir.git").is_dir() or not folder.is_dir():
+        return ""
+    prepare(folder)
+    work = (f"--git-dir={run / 'workdir.git'}", f"--work-tree={folder}")
+    try:
+        subprocess.run(["chmod", "-R", "u+rwX", folder], capture_output=True, check=False)
+        _git(*work, "add", "-A", "--", ".", ":(exclude)media")
+        diff = _git(*work, "diff", "--cached", "--binary", "--no-renames", "--no-ext-diff", "HEAD")
+        (run / "changes.diff").write_bytes(diff)
+    except (OSError, subprocess.SubprocessError) as error:
+        (run / "changes.diff").unlink(missing_ok=True)
+        raise ToolError(say("mini_swe/messages", "no_diff", reason=_reason(error))) from None
+    left_out = say("mini_swe/messages", "binary") + "\n"
+    return BINARY.sub(left_out, diff.decode("utf-8", "replace")).strip()
+
+
+def _place(folder: Path) -> tuple[int, ...]:
+    """Round and sub-task, from the name of a work folder, r2-t1."""
+    return tuple(map(int, re.findall(r"\d+", folder.name)))
+
+
+def _reason(error: Exception) -> str:
+    output = getattr(error, "stderr", None) or b""
+    text = output.decode("utf-8", "replace") or getattr(error, "strerror", None) or str(error)
+    return " ".join(text.split())[:200]
+
+
+def special_files(folder: str, names: list[str]) -> list[str]:
+    """Pipes, sockets and devices: a command may make them and no copy can hold them."""
+
+    def kept(name: str) -> bool:
+        mode = os.lstat(Path(folder, name)).st_mode
+        return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
+
+    return [name for name in names if not kept(name)]
