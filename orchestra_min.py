@@ -471,11 +471,11 @@ def _command(a: Any, folder: Path, shown: tuple[Listener, ...], done: dict[str, 
         return replay(folder, a.given.get("parallel"), shown, o.tools, a.given.get("method", ""))
     if a.resume:
         pool = pools.load(a.backends) if a.backends else None
-        how = {k: a.given.get(k) for k in ("parallel", "timeout_s", "patience_s")}
+        how = {k: getattr(o, k) for k in ("parallel", "timeout_s", "patience_s") if k in a.given}
         return resume(
             a.resume, from_round=a.from_round, out=folder, listeners=shown, pool=pool,
             tools=o.tools, mcp=o.mcp, allow_hosts=o.allow_hosts,
-            method=a.given.get("method", ""), **{k: v and float(v) for k, v in how.items()},
+            method=a.given.get("method", ""), **how,
         )  # fmt: skip
     question, pool = command_line.question(a), pools.choose(a.backends, a.model, a.perception)
     files = [(m, path) for m in ("image", "audio", "video") for path in getattr(a, m)]

@@ -23,40 +23,11 @@ LINE_TOKENS = 3  # "- " before a line of C, " [...]" and the line break behind i
 BYTES_PER_TOKEN = 3  # low for English, about right for CJK: the budget errs on the safe side
 
 STOP_WORDS = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "by",
-        "for",
-        "from",
-        "has",
-        "have",
-        "in",
-        "is",
-        "it",
-        "its",
-        "of",
-        "on",
-        "or",
-        "that",
-        "the",
-        "this",
-        "to",
-        "was",
-        "were",
-        "what",
-        "when",
-        "where",
-        "which",
-        "who",
-        "will",
-        "with",
-    ]
+    re.split(
+        " ",
+        "a an and are as at be by for from has have in is it its of on or that the this to was were "
+        "what when where which who will with",
+    )
 )
 
 
@@ -88,8 +59,10 @@ def opened(z: Result, task: Task) -> tuple[str, ...]:
 
 def summarize(round: int, u: SubTask, z: Result, task: Task) -> Evidence:
     """Summarize(u, z) of Eq. 19: of the trace stay the files that it opened."""
-    executor, report = (u.backend or "", u.tools or ()), (z.status, z.answer, z.summary, z.error)
-    return Evidence(round, u.id, u.instruction, *executor, *report, opened(z, task))
+    return Evidence(
+        round, u.id, u.instruction, u.backend or "", u.tools or (), z.status, z.answer, z.summary,
+        z.error, opened(z, task),
+    )  # fmt: skip
 
 
 def weight(h: Evidence, newest_round: int) -> float:

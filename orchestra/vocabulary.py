@@ -62,9 +62,9 @@ class Price:
 class Backend:
     """b of B with phi(b) = (txt, img, aud, vid, code, kappa, delta).
 
-    `model` "": the one model that the endpoint serves. A price of None is unknown. `options` go into
-    every request as they are. `latency_s` is delta_b, of one call. `image_tokens`: the most that
-    one picture costs.
+    `model` "": the one model that the endpoint serves. A price of None is unknown. `options` go
+    into every request as they are. `latency_s` is delta_b, of one call. `image_tokens`: the most
+    that one picture costs.
     """
 
     name: str

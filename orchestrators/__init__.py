@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from typing import Any
 
 from orchestra.main_agent import Orchestrator
 from orchestra.vocabulary import ConfigError
@@ -37,7 +38,7 @@ def make(options: Options, pool: Pool, tools: Mapping[str, Tool]) -> Orchestrato
     path, _, name = options.method.rpartition(":")
     if not path:
         raise ConfigError(f"{flag}: needs one of {', '.join(CLASSES)}, or FILE.py:CLASS")
-    own = getattr(loaded(path, flag), name, None)
+    own: Any = getattr(loaded(path, flag), name, None)
     if not callable(getattr(own, "decide", None)):
         raise ConfigError(f"{flag}: {path} has no class {name!r} with a method decide")
     of_user: Orchestrator = own(pool, tools, options)

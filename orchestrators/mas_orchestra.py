@@ -97,7 +97,7 @@ def _subtask(a: MasAgent, graph: MasGraph, state: State, readers: tuple[SubTask,
 
 
 class MasOrchestra:
-    """One decision for the whole system; degree of MAS low (one agent or none) or high (a graph)."""
+    """One decision for the whole system. Degree of MAS: low (one agent) or high (a graph)."""
 
     rounds = 1
     shares_context = False

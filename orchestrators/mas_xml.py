@@ -1,5 +1,5 @@
-"""The XML of MAS-Orchestra (arXiv 2601.14652, App. H): a reply as a checked graph, or a ModelMistake
-that names the one rule it breaks, the id or edge, and the line of the reply.
+"""The XML of MAS-Orchestra (arXiv 2601.14652, App. H): a reply as a checked graph, or a
+ModelMistake that names the one rule it breaks, the id or edge, and the line of the reply.
 
     >>> parse("<agent><agent_id>A</agent_id><agent_name>CoTAgent</agent_name>"
     ...       "<required_arguments><agent_input></agent_input></required_arguments></agent>").agents
@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from orchestra.schedule import cycle
-from orchestrators.mas_markup import Element, fail
+from orchestrators.mas_markup import Element, as_tree, fail
 
 MAX_CHARS = 200_000  # a longer reply is refused unread
 MAX_AGENTS, MAX_ROLES = 256, 16
@@ -46,6 +46,12 @@ class MasGraph:
     def needs(self, id: str) -> tuple[str, ...]:
         return tuple(a.id for a in self.agents if (a.id, id) in self.edges)
 
+
+def parse(reply: str, dom: str = "high") -> MasGraph:
+    """The graph of a reply. Raises ModelMistake."""
+    if len(reply) > MAX_CHARS:
+        fail("too_long", chars=len(reply), limit=MAX_CHARS)
+    root = as_tree(reply)
     answers = [e for e in root.children if e.tag == "answer"]
     agents = [_agent(e, dom) for e in root.children if e.tag == "agent"]
     edges = [pair for e in root.children if e.tag == "edge" for pair in _pairs(e)]

@@ -2,8 +2,8 @@
 tools, each by one of its slots, with their prices and latencies.
 
 Differences from the paper / the released code
-1. Slots map to the pool's backends by a table the user can edit ([expert_model_mapping]). The prices
-   the model reads are those it was trained with; what is counted is what was paid.
+1. Slots map to the pool's backends by a table the user can edit ([expert_model_mapping]). The
+   prices the model reads are those it was trained with; what is counted is what was paid.
 2. enhance_reasoning's code runs in this program's sandbox and its output comes back; search uses
    this program's search tool. A popular port runs neither.
 3. The context has one block per kind, each with its own cap: no kind ever erases another.
@@ -13,8 +13,8 @@ Differences from the paper / the released code
 5. Files, which the paper does not have, are read in the first turn; the context has their text.
    That turn counts: with --rounds 1 the strongest slot answers at once.
 6. Of several calls in one reply the first usable one is carried out.
-7. `--mode prompted` is the untrained reference point: any model over numbered workers, which are the
-   pool's backends and the search tool. Its last turn accepts only an answer.
+7. `--mode prompted` is the untrained reference point: any model over numbered workers, which are
+   the pool's backends and the search tool. Its last turn accepts only an answer.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class ToolOrchestra:
     def decide(
         self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
     ) -> Decision:
-        """This turn's expert. Raises ModelMistake for a turn's first reply without a usable call."""
+        """This turn's expert. Raises ModelMistake for a turn's first unusable reply."""
         if last_chance:
             return self.strongest_answer(state, say(MESSAGES, "out_of_turns"))
         if files := read_files_first(state):

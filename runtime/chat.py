@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from orchestra.main_agent import Messages, Schema
@@ -71,12 +72,9 @@ class Chat:
             if limit:
                 newer = "openai.com" in backend.base_url or (backend.name, "max_tokens") in given_up
                 body["max_completion_tokens" if newer else "max_tokens"] = limit
+            ask = partial(self._attempts, backend, body, purse, most_usd)
             try:
-                outcome, played = self.tape.exchange(
-                    "chat",
-                    {"url": _url(backend), **body},
-                    lambda sent=body: self._attempts(backend, sent, purse, most_usd),
-                )
+                outcome, played = self.tape.exchange("chat", {"url": _url(backend), **body}, ask)
             except Failure as failure:
                 o = failure.outcome
                 for _ in range(o["unanswered"]):  # it may be on the bill
@@ -228,11 +226,12 @@ def _key(backend: Backend) -> str:
 
 
 def _retry_after_s(header: str | None) -> float:
+    from urllib3.exceptions import HTTPError
     from urllib3.util import Retry
 
     try:
         return Retry().parse_retry_after(header) if header else 0.0
-    except (ValueError, OverflowError, http.HTTPError):
+    except (ValueError, OverflowError, HTTPError):
         return 0.0
 
 

@@ -94,12 +94,12 @@ def parser() -> argparse.ArgumentParser:
     for name, field in Options.model_fields.items():
         extra: Any = field.json_schema_extra
         if extra:
-            default = f" ({field.default})" if field.default not in (None, ()) else ""
+            default = f" ({field.default})" if field.default else ""
             choices = get_args(field.annotation) if isinstance(field.default, str) else ()
             action = {"action": "append"} if field.default == () else {"choices": choices or None}
             run.add_argument(
                 f"--{extra['flag']}", dest=name, metavar=None if choices else extra["metavar"],
-                help=f"{field.description}{default}" + ("; repeatable" if field.default == () else ""),
+                help=f"{field.description}{default}",
                 default=argparse.SUPPRESS, **action,
             )  # fmt: skip
     stored = p.add_argument_group("run folders")

@@ -1,5 +1,5 @@
-"""The pool B: backends.toml, or the endpoint of the environment, as checked models. A mistake is one
-line that names file, line and key.
+"""The pool B: backends.toml, or the endpoint of the environment, as checked models. A
+mistake is one line that names file, line and key.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Pool(Checked):
         return tuple(b.name for b in self.backends)
 
     def engine(self, kind: Literal["image", "audio"]) -> Engine:
-        """Without an [engines] entry: the first backend that sees or hears, else a local library."""
+        """Without an [engines] entry: the first backend that sees or hears, else the library."""
         if kind in self.engines:
             return self.engines[kind]
         skill = {"image": "img", "audio": "aud"}[kind]

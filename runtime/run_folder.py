@@ -87,10 +87,10 @@ class Options(Checked):
         "high", "dom", "KIND", "mas-orchestra: one agent, or a graph of agents"
     )
     allow_hosts: Several = _flag(
-        (), "allow-host", "HOST[:PORT]", "internal host that pages may be fetched from"
+        (), "allow-host", "HOST[:PORT]", "internal host that pages may be fetched from; repeatable"
     )
-    tools: OwnTools = _flag((), "tools", "FILE.py:FUNCTION", "a tool of your own: a typed function")
-    mcp: Several = _flag((), "mcp", "COMMAND", "command that starts an MCP server; its tools")
+    tools: OwnTools = _flag((), "tools", "FILE.py:FUNCTION", "a tool of your own; repeatable")
+    mcp: Several = _flag((), "mcp", "COMMAND", "command that starts an MCP server; repeatable")
 
 
 class MediaRow(Checked):
@@ -102,7 +102,7 @@ class MediaRow(Checked):
 class Manifest(Checked):
     """run.json: what the main agent was given. A replay needs nothing else of the user."""
 
-    v: Literal[2] = VERSION
+    v: Literal[2] = 2
     question: str
     media: tuple[MediaRow, ...] = ()
     pool: Pool
@@ -198,12 +198,12 @@ def named_again(
     if ".py:" in used and Path(method).name != Path(used).name:
         flags.append(("--method", Path(used).name))
     if pool:
-        for flag, used, given in (
+        for flag, values, given in (
             ("--mcp", manifest.options.mcp, set(mcp)),
             ("--allow-host", manifest.options.allow_hosts, set(allow_hosts)),
         ):
-            flags += [(flag, value) for value in used if value not in given]
-            unknown += [(flag, value) for value in given - set(used)]
+            flags += [(flag, value) for value in values if value not in given]
+            unknown += [(flag, value) for value in given - set(values)]
         named = {(b.base_url, b.api_key_env) for b in pool.backends}
         for b in manifest.pool.backends:
             if (b.base_url, b.api_key_env) not in named:

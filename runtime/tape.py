@@ -54,7 +54,7 @@ class Cancelled(EndOfRun):
 
 
 class Failure(Exception):
-    """An exchange that ended without an answer. `outcome` is JSON, so that a replay meets it too."""
+    """An exchange without an answer. `outcome` is JSON, so that a replay meets it too."""
 
     def __init__(self, outcome: Row, played: bool = False) -> None:
         super().__init__(outcome)

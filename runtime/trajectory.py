@@ -5,7 +5,7 @@ Every line is `{"v": 2, "event": ..., "at": [...], ..., "timing": {...}}`. What 
 (round, sub-task, step): lines are written in the order of time and read in the order of `at`.
 
     run        at [0]          run.json: the task, the pool, the options, the parent of a fork
-    decision   at [t, 0, a]    attempt a of round t: C_t, B_t, what waits, the reply, y_t or a mistake
+    decision   at [t, 0, a]    attempt a of round t: C_t, B_t, the reply, y_t or a mistake
     subtask    at [t, j, 0]    sub-task j as it was placed (Eq. 12), and what it may spend
     step       at [t, j, l]    (rho, a, o) of sub-task j, Eq. 13
     result     at [t, j, inf]  z of sub-task j, Eq. 14, and the media it opened
@@ -84,7 +84,12 @@ class Recorder:
         latency_s = time.monotonic() - self._started
         results = [e for e in self.events if e["event"] == "result"]
         failed = sum(e["status"] == "failed" for e in results)
-        outcome = {"answer": answer, "fallback": fallback, "rounds": rounds, "calls": purse.calls}
+        outcome: dict[str, Any] = {
+            "answer": answer,
+            "fallback": fallback,
+            "rounds": rounds,
+            "calls": purse.calls,
+        }
         outcome |= {"cost_usd": purse.spent_usd, "tokens": purse.tokens, "failed_subtasks": failed}
         self.emit("end", (rounds + 2,), {"latency_s": latency_s}, **outcome, why=why)
         return Trajectory(
@@ -150,8 +155,9 @@ def states(
         elif e["event"] == "result":
             u = placed[place]
             executor = u["backend"], tuple(u["tools"])
-            report = (e["status"], e["answer"], e["summary"], e["error"], tuple(e["media"]))
-            history.append(Evidence(place[0], u["id"], u["instruction"], *executor, *report))
+            report = {k: e[k] for k in ("status", "answer", "summary", "error")}
+            about = place[0], u["id"], u["instruction"], *executor
+            history.append(Evidence(*about, **report, media=tuple(e["media"])))
         elif e["event"] == "decision":
             backends = tuple(b["name"] for b in run["pool"]["backend"])
             waits = {id: tuple(needs) for id, needs in e["waiting"].items()}

@@ -1,4 +1,4 @@
-"""--workdir: the repository whose copy mini-SWE sub-agents change, and the diff of what they changed.
+"""--workdir: the repository whose copy mini-SWE sub-agents change, and the diff of the changes.
 
 Copied are the files that git lists: tracked ones and new ones that are not ignored, as they are
 now, those of submodules too. The copy as it was is a commit in RUN/workdir.git, which no command of
@@ -104,8 +104,8 @@ def prepare(folder: Path) -> None:
 
 
 def changes(folder: Path) -> str:
-    """Writes RUN/changes.diff, what a work folder changed against the repository. Returns it without
-    the content of binary files; "" where there is no repository. Raises ToolError.
+    """Writes RUN/changes.diff, what a work folder changed against the repository. Returns it
+    without the content of binary files; "" where there is no repository. Raises ToolError.
     """
     run = folder.parent.parent
     if not (run / "workdir.git").is_dir() or not folder.is_dir():

@@ -7,19 +7,24 @@ from typing import Any
 
 import pytest
 
-from orchestra.pool import Pool, default_engines
-from orchestra.vocabulary import Backend, Price
+from orchestra.vocabulary import Backend, ConfigError, EndpointError, Price
+from runtime.pool import Pool
+from runtime.run_folder import Options
+from runtime.tape import Cancelled, TapeMiss, TapeWriteError
 from tests.scripted import Endpoint
 
+__all__ = [
+    "Backend", "Cancelled", "ConfigError", "EndpointError", "Options", "Pool", "Price", "TapeMiss",
+    "TapeWriteError",
+]  # fmt: skip
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(autouse=True)
-def _no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
+def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "SERPER_API_KEY", "JINA_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setitem(sys.modules, "ddgs", None)  # as if not installed: tests ask no network
+    monkeypatch.setitem(sys.modules, "ddgs", None)  # as if not installed: tests use no network
 
 
 @pytest.fixture
@@ -36,13 +41,12 @@ def endpoint() -> Iterator[Callable[..., Endpoint]]:
         e.close()
 
 
-def pool_at(url: str, *names: str, **fields: Any) -> Pool:
+def pool_at(url: str, *names: str, price: Price | None = Price(0, 0), **fields: Any) -> Pool:
     """A pool of scripted backends, free of charge unless said otherwise."""
     fields = {
         "skills": {"txt": 1.0, "img": 1.0, "aud": 1.0, "code": 1.0},
-        "price": Price(0, 0, 0),
+        "price_usd_per_mtok": price,
         **fields,
     }
-    backends = tuple(Backend(name=n, model=n, base_url=url, **fields) for n in names or ("small",))
-    pool = Pool(backends, backends[0].name, {})
-    return Pool(backends, pool.main, default_engines(pool))
+    backends = (Backend(name=n, model=n, base_url=url, **fields) for n in names or ("small",))
+    return Pool(backends=tuple(backends))

@@ -6,10 +6,12 @@ import os
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from orchestra.vocabulary import ConfigError, Modality
 from runtime.pool import Pool
 
+KINDS: tuple[Literal["image", "audio"], ...] = ("image", "audio")
 LIBRARIES = {"image": ("rapidocr", "onnxruntime"), "audio": ("faster_whisper",)}
 NEEDED = {"image": ("image",), "audio": ("audio",), "video": ("image", "audio")}  # by modality
 WHISPER = "WHISPER_MODEL"  # a name, downloaded once, or a folder
@@ -17,8 +19,9 @@ WHISPER = "WHISPER_MODEL"  # a name, downloaded once, or a folder
 
 def check(modalities: Iterable[Modality], pool: Pool) -> None:
     """Raises ConfigError where a file of such a kind needs a local engine that is not installed."""
-    for kind in sorted({kind for m in modalities for kind in NEEDED.get(m, ())}):
-        if pool.engine(kind).engine != "local":
+    needed = {kind for m in modalities for kind in NEEDED.get(m, ())}
+    for kind in KINDS:
+        if kind not in needed or pool.engine(kind).engine != "local":
             continue
         for library in LIBRARIES[kind]:
             if find_spec(library) is None:
