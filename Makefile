@@ -1,37 +1,38 @@
-# make demo | test | lint | live | bench | record | train-tiny | test-vllm
+# make demo | test | lint | live | bench | record | cassettes | train-tiny | test-vllm
 PYTHON ?= python3
 VENV = .venv
 RUN = $(VENV)/bin/python
+PIP = $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint live bench record lint-train train-tiny test-vllm clean
+.PHONY: demo test lint lint-train live bench record cassettes train-tiny test-vllm clean
 
 $(VENV)/run: requirements.txt
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(PIP) -r requirements.txt
 	touch $@
 
-$(VENV)/dev: $(VENV)/run requirements-dev.txt requirements-tools.txt
-	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+$(VENV)/dev: $(VENV)/run pyproject.toml
+	$(PIP) -e '.[dev]'
 	touch $@
 
-$(VENV)/local: $(VENV)/run requirements-local.txt
-	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-local.txt
+$(VENV)/local: $(VENV)/run pyproject.toml
+	$(PIP) -e '.[local]'
 	touch $@
 
-$(VENV)/train: $(VENV)/dev requirements-train.txt
-	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-train.txt
+$(VENV)/train: $(VENV)/dev
+	$(PIP) -e '.[train]'
 	touch $@
 
 demo: $(VENV)/run  ## the case study, offline: replays a recorded run
 	$(RUN) orchestra_min.py --replay fixtures/runs/equinox
 
 test: $(VENV)/dev  ## all tests; no network, no key, no GPU
-	$(RUN) -m pytest
+	$(RUN) -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/dev
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m mypy orchestra_min.py orchestra orchestrators subagents tools
+	$(RUN) -m mypy orchestra_min.py orchestra orchestrators subagents runtime tools
 
 lint-train: $(VENV)/train  ## types of the training code need torch
 	$(RUN) -m mypy da_grpo.py train_da_grpo.py training
@@ -41,15 +42,19 @@ live: export ASKED = $(value QUESTION)
 live: $(VENV)/run  ## your own endpoint: OPENAI_API_KEY, or OPENAI_BASE_URL; make live QUESTION="..." ARGS="--image ..."
 	$(RUN) orchestra_min.py --question "$$ASKED" $(ARGS)
 
-bench: $(VENV)/dev  ## the figures in the README
+bench: $(VENV)/dev  ## the figures in docs/figures.md
 	$(RUN) benchmarks/overhead.py
+	$(RUN) benchmarks/sweep.py
 	$(RUN) benchmarks/latency.py
 	$(RUN) benchmarks/startup.py
 	$(RUN) benchmarks/replays.py
 	$(RUN) benchmarks/kills.py
 
-record: $(VENV)/local  ## record the demo again; see fixtures/README.md
+record: $(VENV)/local  ## record the fixture runs again; see fixtures/README.md
 	$(RUN) fixtures/record.py
+
+cassettes: $(VENV)/dev  ## record tests/cassettes/ again from real local endpoints; see fixtures/README.md
+	$(RUN) -m pytest tests/test_http.py --record-cassettes
 
 train-tiny: $(VENV)/train  ## a tiny model learns one template; fails where its reward does not rise (CPU, no server)
 	OMP_NUM_THREADS=1 $(RUN) -m training.tiny --out runs/tiny
@@ -59,4 +64,3 @@ test-vllm: $(VENV)/train  ## a real vLLM server drives two steps: make test-vllm
 
 clean:
 	rm -rf $(VENV) runs
-

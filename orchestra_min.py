@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import orchestrators
 from orchestra.main_agent import Ask, decide
@@ -61,6 +61,8 @@ from tools import media as media_files
 from tools.own import own_tools
 
 Files = Sequence[Any]  # paths, or (modality, path)
+Folder = str | Path
+Outcome = Trajectory | EndpointError
 
 
 class Run:
@@ -72,7 +74,6 @@ class Run:
         manifest: Manifest,
         tape: Tape,
         recorder: Recorder,
-        threads: int,
         own: Mapping[str, Tool],
     ) -> None:
         self.task, self.options, self.folder = manifest.task(folder), manifest.options, folder
@@ -85,7 +86,7 @@ class Run:
         self.orchestrator = orchestrators.make(o, self.pool, self.tools)
         once = self.orchestrator.rounds == 1  # the method decides once
         self.rounds = 1 if once else o.rounds or self.orchestrator.rounds
-        self.sub_agents = SubAgents(self.environment, self.tools, recorder, o.steps, threads)
+        self.sub_agents = SubAgents(self.environment, self.tools, recorder, o)
         self.graph = Graph()  # G_t
         self.history: tuple[Evidence, ...] = ()  # H_t
         self.context = ""  # C_t
@@ -123,16 +124,9 @@ class Run:
     def state(self, t: int) -> State:
         """s_t, Eq. 1 and 21."""
         return State(
-            task=self.task,
-            context=self.context,
-            history=self.history,
-            backends=self.pool.names,
-            tools=tuple(self.tools),
-            round=t,
-            rounds=self.rounds,
-            budget_usd=self.purse.left_usd,
-            waiting=waiting(self.graph),
-        )
+            self.task, self.context, self.history, self.pool.names, tuple(self.tools), t,
+            self.rounds, self.purse.left_usd, waiting(self.graph),
+        )  # fmt: skip
 
     def asking(self, t: int, attempt: int, replies: list[Reply]) -> Ask:
         """The main agent's calls of one attempt, paid from B_t."""
@@ -141,12 +135,11 @@ class Run:
             (messages, *rest), purse = arguments, Purse(self.purse.left_usd)
             try:
                 with self.tape.call(f"r{t}", "main", f"a{attempt}"):
-                    replies.append(
-                        self.chat(self.pool[self.pool.main], messages, purse, *rest, **how)
-                    )
+                    reply = self.chat(self.pool[self.pool.main], messages, purse, *rest, **how)
             finally:
                 self.purse.join(purse)
-            return replies[-1]
+            replies.append(reply)
+            return reply
 
         return ask
 
@@ -205,11 +198,11 @@ class Run:
 def orchestrate(
     question: str,
     media: Files = (),
-    pool: Pool | str | Path | None = None,
+    pool: Pool | Folder | None = None,
     options: Options | None = None,
-    out: str | Path | None = None,
+    out: Folder | None = None,
     listeners: Iterable[Listener] = (),
-    workdir: str | Path | None = None,
+    workdir: Folder | None = None,
     cancelled: threading.Event | None = None,
 ) -> Trajectory:
     """Answer a question, recording everything into the folder `out` (runs/<time> by default).
@@ -222,118 +215,85 @@ def orchestrate(
     Raises ConfigError before anything is paid, EndpointError when the main agent's endpoint fails,
     TapeWriteError when the disk is full; the folder then holds all that was paid for.
     """
-    options = options or Options()
     pool = pools.load(Path(pool)) if isinstance(pool, str | Path) else pool
-    pool = pool or pools.from_environment()
-    files = media_files.check(media)
-    pools.check(pool, options.budget_usd)
-    engines.check([modality for modality, _ in files], pool)
-    if workdir:
-        workdirs.check(Path(workdir), bool(files))
-    question, secrets = _clean(question, pool, options)
-    folder = Path(out) if out else run_folder.default_path()
-    with run_folder.begun(folder):
+    pool, options = pool or pools.from_environment(), options or Options()
+    files, code = media_files.check(media), Path(workdir) if workdir else None
+    secrets = _check(question, [modality for modality, _ in files], pool, options)
+    if code:
+        workdirs.check(code, bool(files))
+    with run_folder.begun(Path(out) if out else run_folder.default_path()) as folder:
         copies = media_files.copy_into(folder, files)
+        if code:
+            workdirs.copy_into(folder, code)
         rows = tuple(MediaRow(modality=m.modality, name=m.name, sha256=m.sha256) for m in copies)
-        if workdir:
-            workdirs.copy_into(folder, Path(workdir))
+        question = secrets.text(question)
         manifest = Manifest(question=question, media=rows, pool=pool, options=options)
         manifest.write(folder)
-        return _run(folder, manifest, "record", listeners, secrets=secrets, cancelled=cancelled)
+        return _run(folder, manifest, "record", listeners, secrets, cancelled)
 
 
-def replay(
-    folder: str | Path,
-    parallel: int | None = None,
-    listeners: Iterable[Listener] = (),
-    tools: Sequence[Any] = (),
-    method: str = "",
-) -> Trajectory:
-    """The same run again from its tape, without network. `tools`, `method`: the user's own files
-    that the run uses.
+def replay(folder: Folder, listeners: Iterable[Listener] = (), **given: Any) -> Trajectory:
+    """The same run again from its tape, without network. `given`: options that a replay may have,
+    `parallel`, and `tools` and `method` where the run uses files of the user's.
 
     Raises TapeMiss where anything differs, ConfigError.
     """
     folder = Path(folder)
-    manifest = run_folder.read_manifest(folder)
-    manifest = run_folder.named_again(folder, manifest, tools, method)
-    recorded = trajectory.read(folder / "trajectory.jsonl")
-    finished = bool(recorded) and recorded[-1]["event"] == "end"
+    manifest = run_folder.named_again(folder, run_folder.read_manifest(folder), given)
+    past = trajectory.read(folder / "trajectory.jsonl")
+    finished = bool(past) and past[-1]["event"] == "end"
     try:
-        again = _run(folder, manifest, "replay", listeners, parallel)
+        again = _run(folder, manifest, "replay", listeners)
     except TapeMiss as miss:
         hint = "" if finished else f"; the run was not finished: --resume {folder} continues it"
         raise TapeMiss(f"{miss}{hint}") from None
-    if finished and (difference := trajectory.first_difference(recorded, again.events)):
+    if finished and (difference := trajectory.first_difference(past, again.events)):
         raise TapeMiss(f"{folder}: the replay differs from the record: {difference}")
     return again
 
 
 def resume(
-    folder: str | Path,
-    parallel: int | None = None,
-    timeout_s: float | None = None,
+    folder: Folder,
     from_round: int | None = None,
-    out: str | Path | None = None,
+    out: Folder | None = None,
     listeners: Iterable[Listener] = (),
     pool: Pool | None = None,
-    tools: Sequence[Any] = (),
-    mcp: Sequence[str] = (),
-    allow_hosts: Sequence[str] = (),
-    method: str = "",
-    patience_s: float | None = None,
+    **given: Any,
 ) -> Trajectory:
     """Continue a run, paying only for what its tape does not hold. With `from_round`: in the new
     folder `out`, which keeps the rounds before it.
 
-    A run folder may come from someone else, so endpoints with their keys (`pool`; None: those of
-    the environment), tools, MCP servers and internal hosts are used only if they are named here.
-    Raises as `orchestrate` does.
+    A run folder may come from someone else: endpoints with their keys (`pool`; None: those of the
+    environment) and, in `given`, tools, method, mcp and allow_hosts are used only if named here.
+    `given` may also have parallel, timeout_s and patience_s. Raises as `orchestrate` does.
     """
-    folder = Path(folder)
-    manifest = run_folder.read_manifest(folder)
-    named = run_folder.named_again(
-        folder, manifest, tools, method, mcp, allow_hosts, pool or pools.from_environment()
-    )
-    pools.check(named.pool, named.options.budget_usd)
-    engines.check([m.modality for m in named.media], named.pool)
-    given = {"timeout_s": timeout_s, "patience_s": patience_s}
-    named = named.replaced(**{k: v for k, v in given.items() if v is not None})
-    _, secrets = _clean(named.question, named.pool, named.options)
+    folder, stored = Path(folder), run_folder.read_manifest(Path(folder))
+    named = run_folder.named_again(folder, stored, given, pool or pools.from_environment())
+    secrets = _check(named.question, [m.modality for m in named.media], named.pool, named.options)
     if from_round is None:
-        return _run(folder, named, "resume", listeners, parallel, secrets)
-    target = Path(out) if out else run_folder.default_path()
-    with run_folder.begun(target):
-        run_folder.fork(folder, target, from_round, manifest)
-        return _run(target, named, "resume", listeners, parallel, secrets)
+        return _run(folder, named, "resume", listeners, secrets)
+    with run_folder.begun(Path(out) if out else run_folder.default_path()) as target:
+        run_folder.fork(folder, target, from_round, stored)
+        return _run(target, named, "resume", listeners, secrets)
 
 
 def recorded(
-    question: str,
-    media: Files = (),
-    out: str | Path = "",
-    pool: Pool | str | Path | None = None,
-    options: Options | None = None,
-    record_mode: Literal["none", "once", "rewrite"] = "once",
-    tools: Sequence[Any] = (),
+    question: str, media: Files = (), out: Folder = "", record_mode: str = "once", **how: Any
 ) -> Trajectory:
-    """For tests: replays the run in `out` if it is of this very question, media and options, and
-    records it if there is none; `record_mode` none never records, rewrite always does.
+    """For tests: replays the run in `out` if it has this very question, media and options, and
+    records it if there is none. `record_mode` "none" never records, "rewrite" always does. `how`:
+    options and pool, as for `orchestrate`.
 
     Raises ConfigError where `out` holds another run, or none and none may be recorded.
     """
-    folder, options = Path(out), options or Options(tools=tuple(tools))
-    stored = (folder / "run.json").is_file()
-    if record_mode == "rewrite" and stored:
-        run_folder.clear(folder)
-    if record_mode == "rewrite" or (record_mode == "once" and not stored):
-        return orchestrate(question, media, pool, options, folder)
-    manifest = run_folder.read_manifest(folder)
-    rows = [(modality, run_folder.sha256_of(path)) for modality, path in media_files.check(media)]
-    wanted = question.strip(), rows, run_folder.comparable(options)
-    held = [(m.modality, m.sha256) for m in manifest.media]
-    if wanted != (manifest.question.strip(), held, run_folder.comparable(manifest.options)):
-        raise ConfigError(f"{folder} is the record of another question, media or options")
+    folder, options = Path(out), how.get("options") or Options()
+    exists = (folder / "run.json").is_file()
+    if record_mode == "rewrite" or (record_mode == "once" and not exists):
+        if exists:
+            run_folder.clear(folder)
+        return orchestrate(question, media, out=folder, **how)
+    files = [(kind, run_folder.sha256_of(path)) for kind, path in media_files.check(media)]
+    run_folder.check_same(folder, question, files, options)
     return replay(folder, tools=options.tools, method=options.method)
 
 
@@ -341,31 +301,25 @@ def compare(
     methods: Sequence[str],
     question: str,
     media: Files = (),
-    pool: Pool | None = None,
     options: Options | None = None,
-    out: str | Path | None = None,
-    workdir: str | Path | None = None,
+    out: Folder | None = None,
     side_by_side: bool = False,
-    listeners: Iterable[Listener] = (),
-    outcomes: dict[str, Trajectory | EndpointError] | None = None,
-) -> dict[str, Trajectory | EndpointError]:
+    outcomes: dict[str, Outcome] | None = None,
+    **how: Any,
+) -> dict[str, Outcome]:
     """The question by each method, in turn or in parallel, each in its own folder under `out` and
-    with the whole budget. A method whose endpoint fails, fails alone. Raises as `orchestrate` does;
-    `outcomes`, filled as methods finish, then holds those that did.
+    with the whole budget; `how` as for `orchestrate`. A method whose endpoint fails, fails alone.
+    Raises as `orchestrate` does; `outcomes`, filled as methods finish, then has those that did.
     """
-    options, outcomes = options or Options(), {} if outcomes is None else outcomes
-    folder = Path(out) if out else run_folder.default_path()
-    cancelled = {method: threading.Event() for method in methods}
+    outcomes = {} if outcomes is None else outcomes
+    folder, how["cancelled"] = Path(out or run_folder.default_path()), threading.Event()
 
     def one(method: str) -> None:
-        kept = {k: getattr(options, k) for k in Options.model_fields}
-        own, code = (
-            Options(**{**kept, "method": method}),
-            workdir if method == "aorchestra" else None,
-        )
-        how = listeners, code, cancelled[method]
+        own = run_folder.changed(options or Options(), method=method)
+        code = how.get("workdir") if method == "aorchestra" else None
         try:
-            outcomes[method] = orchestrate(question, media, pool, own, folder / method, *how)
+            asked = {**how, "options": own, "out": folder / method, "workdir": code}
+            outcomes[method] = orchestrate(question, media, **asked)
         except EndpointError as error:
             outcomes[method] = error
 
@@ -374,26 +328,25 @@ def compare(
         for future in [executor.submit(one, method) for method in methods]:
             future.result()
     except BaseException:
-        for event in cancelled.values():
-            event.set()
+        how["cancelled"].set()
         raise
     finally:
         executor.shutdown(cancel_futures=True)
     return {method: outcomes[method] for method in methods}
 
 
-def _clean(question: str, pool: Pool, options: Options) -> tuple[str, Secrets]:
-    """The question without secrets, and those of this run: the pool's keys, and the variables that
-    --mcp names. Raises ConfigError for an empty question, and for a key in a command.
+def _check(question: str, modalities: Iterable[Any], pool: Pool, options: Options) -> Secrets:
+    """The secrets of a run: its pool's keys, and the variables that --mcp names. Raises ConfigError
+    for what would fail after the first paid call.
     """
     if not question.strip():
         raise ConfigError("the question is empty; give it a text")
+    pools.check(pool, options.budget_usd)
+    engines.check(modalities, pool)
     secrets = Secrets([b.api_key_env for b in pool.backends] + run_folder.variables(options.mcp))
     if any(secrets.text(command) != command for command in options.mcp):
-        raise ConfigError(
-            "--mcp: has a key in it; name its variable instead, in single quotes: '$KEY'"
-        )
-    return secrets.text(question), secrets
+        raise ConfigError("--mcp: has a key in it; name its variable in single quotes: '$MY_KEY'")
+    return secrets
 
 
 def _run(
@@ -401,7 +354,6 @@ def _run(
     manifest: Manifest,
     mode: Mode,
     listeners: Iterable[Listener],
-    threads: int | None = None,
     secrets: Secrets | None = None,
     cancelled: threading.Event | None = None,
 ) -> Trajectory:
@@ -417,12 +369,12 @@ def _run(
         stack.callback(recorder.close)
         recorder.emit("run", (0,), **run_folder.read_manifest(folder).row())
         own = stack.enter_context(own_tools(manifest.options.tools, manifest.options.mcp, tape))
-        threads = threads or manifest.options.parallel
-        run = Run(folder, manifest, tape, recorder, threads, own)
+        run = Run(folder, manifest, tape, recorder, own)
         try:
             answer, fallback, rounds = run.answer()
-        except BaseException:
-            tape.cancelled.set()  # start no further call
+        except BaseException as error:
+            if not isinstance(error, EndpointError):
+                tape.cancelled.set()  # start no further call
             run.sub_agents.interrupt()
             raise
         run.sub_agents.executor.shutdown()
@@ -432,58 +384,50 @@ def _run(
 # ---- the command line ----------------------------------------------------------------------------
 
 EXIT_CODES: dict[type[BaseException], int] = {
-    ConfigError: 2,
-    TapeWriteError: 2,
-    TapeMiss: 3,
-    EndpointError: 4,
-    KeyboardInterrupt: 130,
+    ConfigError: 2, TapeWriteError: 2, TapeMiss: 3, EndpointError: 4, KeyboardInterrupt: 130,
     Cancelled: 130,
-}
+}  # fmt: skip
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code; see --help."""
-    a: Any = None
-    folder, done = Path(), dict[str, Trajectory | EndpointError]()
+    argv = list(sys.argv[1:] if argv is None else argv)
+    a, folder, done = None, Path(), dict[str, Outcome]()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
     try:
         a = command_line.parse(argv)
-        if a.quiet:
-            logging.getLogger("orchestra").setLevel(logging.ERROR)
         if a.runs:
             return console.list_runs(a.runs)
-        stored = a.resume if a.from_round is None else None
-        folder = a.replay or stored or a.out or run_folder.default_path()
+        if a.quiet:
+            logging.getLogger("orchestra").setLevel(logging.ERROR)
+        stored = a.replay or (a.resume if a.from_round is None else None)
+        folder = stored or a.out or run_folder.default_path()
         with contextlib.redirect_stdout(sys.stderr), console.listeners(a) as shown:
-            result = _command(a, folder, shown, done)
-        return console.report_all(done, a) if a.compare else console.report(result, a)
+            _command(a, folder, shown, done)
+        return console.report(done, a)
     except tuple(EXIT_CODES) as error:
-        if done:
-            console.report_all(done, a)
-        line = console.failure(error, folder, a, tuple(done)) if a else str(error)
-        console.tell_error(line, argv, done)
+        if done and a:
+            console.report(done, a)
+        console.tell_error(console.failure(error, folder, a, done), argv, done)
         return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
 
 
-def _command(a: Any, folder: Path, shown: tuple[Listener, ...], done: dict[str, Any]) -> Any:
-    o = a.options
+def _command(a: Any, folder: Path, shown: tuple[Listener, ...], done: dict[str, Any]) -> None:
+    """Puts the outcome into `done`, by method."""
     if a.replay:
-        return replay(folder, a.given.get("parallel"), shown, o.tools, a.given.get("method", ""))
+        done["replay"] = replay(folder, shown, **a.given)
+        return
     if a.resume:
         pool = pools.load(a.backends) if a.backends else None
-        how = {k: getattr(o, k) for k in ("parallel", "timeout_s", "patience_s") if k in a.given}
-        return resume(
-            a.resume, from_round=a.from_round, out=folder, listeners=shown, pool=pool,
-            tools=o.tools, mcp=o.mcp, allow_hosts=o.allow_hosts,
-            method=a.given.get("method", ""), **how,
-        )  # fmt: skip
+        done["resume"] = resume(a.resume, a.from_round, folder, shown, pool, **a.given)
+        return
     question, pool = command_line.question(a), pools.choose(a.backends, a.model, a.perception)
     files = [(m, path) for m in ("image", "audio", "video") for path in getattr(a, m)]
+    how = {"pool": pool, "workdir": a.workdir, "listeners": shown}
     if a.compare:
-        return compare(
-            a.methods, question, files, pool, o, folder, a.workdir, a.side_by_side, shown, done
-        )
-    return orchestrate(question, files, pool, o, folder, shown, a.workdir)
+        compare(a.methods, question, files, a.options, folder, a.side_by_side, done, **how)
+    else:
+        done[a.options.method] = orchestrate(question, files, options=a.options, out=folder, **how)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,8 @@ import torch
 from torch import Tensor
 
 from da_grpo import Objective, Totals, aggregate, da_grpo_loss, group_advantages, importance
-from orchestra.vocabulary import ConfigError, EndpointError, can_not_write
+from orchestra.vocabulary import ConfigError, EndpointError
+from runtime.run_folder import unwritable
 from training import checkpoint, ranks
 from training.examples import Example
 from training.metrics import Metrics, Row, cut_short, draw, outcomes
@@ -288,7 +289,7 @@ def main(o: argparse.Namespace) -> int:
     try:
         train(o)
     except OSError as error:
-        said: object = can_not_write(Path(error.filename or o.out), error) if error.errno else error
+        said: object = unwritable(Path(error.filename or o.out), error) if error.errno else error
     except (ConfigError, EndpointError, FloatingPointError) as error:
         said = error
     else:

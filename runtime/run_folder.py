@@ -14,7 +14,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -93,6 +93,11 @@ class Options(Checked):
     mcp: Several = _flag((), "mcp", "COMMAND", "command that starts an MCP server; repeatable")
 
 
+def changed(options: Options, **fields: Any) -> Options:
+    """A checked copy with other fields."""
+    return Options(**{**{k: getattr(options, k) for k in Options.model_fields}, **fields})
+
+
 class MediaRow(Checked):
     modality: Modality
     name: Annotated[str, Field(pattern=r"^[^/\x00]+$")]
@@ -127,11 +132,6 @@ class Manifest(Checked):
 
     def row(self) -> dict[str, Any]:
         return self.model_dump(mode="json", by_alias=True)
-
-    def replaced(self, **options: Any) -> Manifest:
-        """The manifest with other options."""
-        kept = {k: getattr(self.options, k) for k in Options.model_fields}
-        return self.model_copy(update={"options": Options(**{**kept, **options})})
 
 
 def sha256_of(path: Path) -> str:
@@ -176,21 +176,15 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def named_again(
-    folder: Path,
-    manifest: Manifest,
-    tools: Iterable[Any],
-    method: str = "",
-    mcp: Iterable[str] = (),
-    allow_hosts: Iterable[str] = (),
-    pool: Pool | None = None,
+    folder: Path, manifest: Manifest, given: Mapping[str, Any], pool: Pool | None = None
 ) -> Manifest:
-    """The manifest with the user's own tools from where they are now. A run folder may come from
-    someone else: what it loads, starts and reaches must be named again. With a `pool`, for a
-    resume: its endpoints and keys too.
+    """The manifest with the options `given` now. A run folder may come from someone else: what it
+    loads must be named again; with a `pool`, for a resume, also what it starts and reaches.
 
     Raises ConfigError that lists the flags to add.
     """
-    now = {Path(spec_of(t)).name: t for t in tools}
+    now = {Path(spec_of(t)).name: t for t in given.get("tools", ())}
+    method = given.get("method", "")
     theirs = [Path(spec_of(t)).name for t in manifest.options.tools]
     flags = [("--tools", name) for name in theirs if name not in now]
     unknown = [("--tools", name) for name in now if name not in theirs]
@@ -198,12 +192,12 @@ def named_again(
     if ".py:" in used and Path(method).name != Path(used).name:
         flags.append(("--method", Path(used).name))
     if pool:
-        for flag, values, given in (
-            ("--mcp", manifest.options.mcp, set(mcp)),
-            ("--allow-host", manifest.options.allow_hosts, set(allow_hosts)),
+        for flag, values, again in (
+            ("--mcp", manifest.options.mcp, set(given.get("mcp", ()))),
+            ("--allow-host", manifest.options.allow_hosts, set(given.get("allow_hosts", ()))),
         ):
-            flags += [(flag, value) for value in values if value not in given]
-            unknown += [(flag, value) for value in given - set(values)]
+            flags += [(flag, value) for value in values if value not in again]
+            unknown += [(flag, value) for value in again - set(values)]
         named = {(b.base_url, b.api_key_env) for b in pool.backends}
         for b in manifest.pool.backends:
             if (b.base_url, b.api_key_env) not in named:
@@ -218,7 +212,9 @@ def named_again(
     if unknown:
         flag, value = unknown[0]
         raise ConfigError(f"{flag} {value}: the run in {folder} does not use it; leave it out")
-    return manifest.replaced(tools=tuple(now[name] for name in theirs), method=method or used)
+    own = {"tools": tuple(now[name] for name in theirs), "method": method or used}
+    limits = {k: given[k] for k in ("parallel", "timeout_s", "patience_s") if given.get(k)}
+    return manifest.model_copy(update={"options": changed(manifest.options, **own, **limits)})
 
 
 @contextlib.contextmanager
@@ -256,11 +252,24 @@ def variables(commands: Iterable[str]) -> list[str]:
     return [name for command in commands for name in re.findall(r"\$\{?(\w+)", command)]
 
 
-def comparable(options: Options) -> dict[str, Any]:
-    """Options without the folders of the user's own files."""
-    row = options.model_dump(mode="json")
-    own = {"tools": [Path(t).name for t in row["tools"]], "method": Path(row["method"]).name}
-    return row | own
+def check_same(folder: Path, question: str, media: list[Any], options: Options) -> None:
+    """Raises ConfigError where `folder` holds a run of another question, other media, (modality,
+    SHA-256) each, or other options.
+    """
+    held = read_manifest(folder)
+
+    def comparable(o: Options) -> dict[str, Any]:  # wherever the user's own files are now
+        row = o.model_dump(mode="json")
+        names = {"tools": [Path(t).name for t in row["tools"]], "method": Path(row["method"]).name}
+        return row | names
+
+    for what, ours, theirs in (
+        ("question", question.strip(), held.question.strip()),
+        ("media", media, [(m.modality, m.sha256) for m in held.media]),
+        ("options", comparable(options), comparable(held.options)),
+    ):
+        if ours != theirs:
+            raise ConfigError(f"{folder} was recorded with other {what}; record it again")
 
 
 def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> None:

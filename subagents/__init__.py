@@ -15,6 +15,7 @@ from orchestra.matching import Placed
 from orchestra.memory import opened
 from orchestra.vocabulary import Result, Step, SubTask
 from runtime.prompts import say
+from runtime.run_folder import Options
 from runtime.trajectory import LAST, Recorder
 from subagents import experts, mini_swe, react, reasoning
 from subagents.fan_out import Job, Run
@@ -47,12 +48,11 @@ class SubAgents:
         environment: Callable[[Placed, str], Environment],
         tools: Mapping[str, Tool],
         recorder: Recorder,
-        steps: int,
-        threads: int,
+        options: Options,
     ) -> None:
         self.environment, self.tools, self.recorder = environment, tools, recorder
-        self.steps = steps
-        self.executor = ThreadPoolExecutor(threads, thread_name_prefix="sub-agent")
+        self.steps = options.steps
+        self.executor = ThreadPoolExecutor(options.parallel, thread_name_prefix="sub-agent")
         self.in_flight: list[Future[Result]] = []
 
     def execute(self, t: int, placed: Sequence[Placed]) -> list[Result]:

@@ -28,6 +28,7 @@ from orchestra.vocabulary import (
     SubTask,
 )
 from orchestrators.orchestra_o1 import parse_decision
+from runtime.prompts import told
 from training.calculations import values
 from training.evidence import evidence_of, found, numbers, subjects
 from training.examples import Example
@@ -107,7 +108,7 @@ def _reference(example: Example, state: State) -> Decision:
         return parse_decision(json.dumps(example.reference), state)
     except ModelMistake as mistake:
         where = f"example {example.id}: its reference is no decision"
-        raise ConfigError(f"{where} ({mistake}); make the file again") from None
+        raise ConfigError(f"{where} ({told(mistake)}); make the file again") from None
 
 
 def right_answer(example: Example, reference: Decision) -> str:

@@ -23,8 +23,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
-from orchestra.media import sha256_of
 from orchestra.vocabulary import ConfigError
+from runtime.run_folder import sha256_of
 from training import ranks
 
 KEPT = 2

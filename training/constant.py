@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from orchestra.prompts import say
+from runtime.prompts import say
 from training.examples import Example
 from training.reading import state_at
 from training.templates import TOOL

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestra import lines
 from orchestra.vocabulary import ConfigError, Evidence, Media, State, Task
 
 SCHEMA = 1
@@ -39,7 +38,9 @@ class Example:
 def write(path: Path, examples: Sequence[Example]) -> None:
     """The examples as JSONL, one a line, there whole or not at all. Raises ConfigError."""
     part = path.with_name(path.name + ".part")
-    rows = [lines.dumps({"schema": SCHEMA, **asdict(e)}) + "\n" for e in examples]
+    rows = [
+        json.dumps({"schema": SCHEMA, **asdict(e)}, ensure_ascii=False) + "\n" for e in examples
+    ]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_text("".join(rows), encoding="utf-8")
@@ -108,11 +109,7 @@ def state_row(state: State) -> dict[str, Any]:
 def state_of(row: Mapping[str, Any]) -> State:
     """s_t of a row that `state_row` made, whether it went through JSON or not."""
     media = tuple(Media(m["modality"], m["name"], Path(), "") for m in row["task"]["media"])
-    return state_with(row, Task(row["task"]["question"], media))
-
-
-def state_with(row: Mapping[str, Any], task: Task) -> State:
-    """s_t of a row of a trajectory, which does not hold the task."""
+    task = Task(row["task"]["question"], media)
 
     def tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
         return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}

@@ -12,30 +12,30 @@ endpoint raises EndpointError.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import os
 import re
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from openai import APITimeoutError
-
-from orchestra.backends import TIMEOUT_S, Chat, Message
+from orchestra.main_agent import Messages
 from orchestra.money import Purse
-from orchestra.parsing import behind_thinking
-from orchestra.prompts import fenced, render, say
-from orchestra.replay import Tape, TapeWriteError
-from orchestra.replies import Reply
-from orchestra.trajectory import decision_content
-from orchestra.vocabulary import Backend, ConfigError, EndpointError, ModelMistake
+from orchestra.vocabulary import Backend, ConfigError, EndpointError, ModelMistake, Reply
+from runtime.chat import Chat
+from runtime.parsing import behind_thinking
+from runtime.prompts import fenced, render, say, told
+from runtime.tape import Failure, Tape, TapeWriteError
+from runtime.trajectory import decision_row
 from training.examples import Example
 from training.reading import Reading, state_at
 from training.rewards import Scores, look, scores, weighted
 
-PAUSES_S = (5.0, 20.0, 60.0, 180.0)  # after a 429; the client itself has tried for a second or two
+PATIENCE_S = 300.0  # of waiting at a rate limit, in one call
+NOTES = "training/judge_notes"
 REFUSED = {400, 413, 422}  # what this text is, and not how the endpoint is
 
 LINES = {  # the judge's line -> the part of Eq. 29 and its largest score
@@ -55,13 +55,12 @@ def read_scores(reply: str) -> dict[str, float]:
 def _score(text: str, name: str, most: int) -> int:
     found = set(re.findall(rf"{name}[*_` \t]*:[*_` \t]*([^\s*_`]*)", text))
     if not found:
-        raise ModelMistake(say("training/judge_notes", "missing", name=name))
+        raise ModelMistake("missing", NOTES, name=name)
     if len(found) > 1:
-        raise ModelMistake(say("training/judge_notes", "two", name=name))
+        raise ModelMistake("two", NOTES, name=name)
     score = found.pop()
     if score not in map(str, range(most + 1)):
-        odd = {"score": repr(score)[:20], "name": name, "most": most}
-        raise ModelMistake(say("training/judge_notes", "odd", **odd))
+        raise ModelMistake("odd", NOTES, score=repr(score)[:20], name=name, most=most)
     return int(score)
 
 
@@ -71,8 +70,9 @@ class Judge:
     def __init__(
         self, backend: Backend, tape: Tape, tries: int, parallel: int, timeout_s: float
     ) -> None:
-        self.backend, self.tries, self.parallel = backend, tries, parallel
-        self.tape, self.chat = tape, Chat(tape, timeout_s)
+        self.tape, self.tries, self.parallel = tape, tries, parallel
+        self.chat = Chat(tape, timeout_s, PATIENCE_S)
+        self.backend = self.chat.with_model(backend)
         self.purse = Purse()
         self._known: dict[str, dict[str, float] | None] = {}
 
@@ -92,52 +92,48 @@ class Judge:
     def _ask(self, text: str) -> tuple[dict[str, float] | None, Purse]:
         """The four parts, or None where no reply held them."""
         purse = Purse()
-        messages: list[Message] = [{"role": "user", "content": text}]
+        messages: Messages = [{"role": "user", "content": text}]
+        name = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
         for _ in range(self.tries):
-            reply = self._reply(messages, purse)
+            with self.tape.call("judge", name):
+                reply = self._reply(messages, purse)
             if reply is None:
                 return None, purse
             try:
                 return read_scores(reply.text), purse
             except ModelMistake as mistake:
-                again = say("training/judge_notes", "again", problem=mistake)
+                again = say(NOTES, "again", problem=told(mistake))
                 said = {"role": "assistant", "content": reply.text}
                 messages = [*messages, said, {"role": "user", "content": again}]
         return None, purse
 
     def _reply(self, messages: list[Message], purse: Purse) -> Reply | None:
         """None where there is none for this text. Raises EndpointError."""
-        pauses_s = iter(PAUSES_S)
-        while True:
-            try:
-                with self.tape.logical_call("judge"):
-                    return self.chat(self.backend, messages, purse)
-            except TapeWriteError as error:
-                raise ConfigError(f"--reward judge: {error}") from None
-            except EndpointError as error:
-                status = getattr(error.__context__, "status_code", None)
-                late = isinstance(error.__context__, APITimeoutError)
-                empty = isinstance(error.__context__, IndexError)  # no choice in its answer
-                if status in REFUSED or late or empty:
-                    return None
-                pause_s = next(pauses_s, None) if status == 429 else None
-                if pause_s is None:
-                    raise
-                time.sleep(pause_s)
+        try:
+            return self.chat(self.backend, messages, purse)
+        except TapeWriteError as error:
+            raise ConfigError(f"--reward judge: {error}") from None
+        except EndpointError as error:
+            cause = error.__context__
+            outcome = cause.outcome if isinstance(cause, Failure) else {"status": 0, "why": ""}
+            late, empty = outcome["why"] == "timed out", isinstance(cause, IndexError)
+            if outcome["status"] in REFUSED or late or empty:  # empty: no choice in its answer
+                return None
+            raise
 
 
 def judge_prompt(example: Example, reply: str, reading: Reading) -> str:
-    """What the judge reads. Whatever others wrote stands inside marks that it can not close."""
+    """What the judge reads. Whatever others wrote stands inside marks that it cannot close."""
     state = state_at(example)
-    answer = str(example.meta.get("answer") or say("training/judge_notes", "unknown"))
-    parsed = say("training/judge_notes", "unusable")
+    answer = str(example.meta.get("answer") or say(NOTES, "unknown"))
+    parsed = say(NOTES, "unusable")
     if reading.decision:
-        parsed = json.dumps(decision_content(reading.decision), ensure_ascii=False)
+        parsed = json.dumps(decision_row(reading.decision), ensure_ascii=False)
     return render(
         "training/judge.md",
         question=fenced(state.task.question),
         answer=fenced(answer),
-        history=fenced(state.context or say("training/judge_notes", "nothing")),
+        history=fenced(state.context or say(NOTES, "nothing")),
         reference=fenced(json.dumps(example.reference, ensure_ascii=False)),
         reply=fenced(reply),
         parsed=fenced(parsed),
@@ -151,22 +147,23 @@ def made(
     api_key_env: str = "",
     tries: int = 3,
     parallel: int = 8,
-    timeout_s: float = TIMEOUT_S,
+    timeout_s: float = 120.0,
     options: Mapping[str, Any] | None = None,
 ) -> Judge:
     """The reward `judge`. `model` "": the only one that the endpoint serves. `options` go into
-    every request. Raises ConfigError for a cache that can not be written, and odd settings.
+    every request. Raises ConfigError for a cache that cannot be written, and odd settings.
     """
     for name, value in {"tries": tries, "parallel": parallel, "timeout_s": timeout_s}.items():
         if not 0 < value < math.inf:
             raise ConfigError(f"--reward judge: the setting {name} is {value:g}; give more than 0")
-    path = Path(cache)
+    rank = os.environ.get("RANK", "0")  # a tape has one writer: each process has its own
+    path = Path(cache if rank == "0" else f"{cache}.{rank}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         tape = Tape(path, "resume")
     except OSError as error:
         raise ConfigError(
-            f"{path}: the judge's cache can not be written ({error.strerror})"
+            f"{path}: the judge's cache cannot be written ({error.strerror})"
         ) from None
     settings = {"temperature": 0, **(options or {})}
     backend = Backend("judge", model, base_url, api_key_env, options=settings)

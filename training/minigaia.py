@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestra.memory import compress, tokens
-from orchestra.prompts import say
 from orchestra.vocabulary import Backend, ConfigError, Evidence, Price, State, Status
 from orchestrators.orchestra_o1 import render_state
-from orchestrators.showing import model_lines
+from orchestrators.state_prompt import model_lines
+from runtime.prompts import WORDING, say
 from tools import tools_for
 from training.examples import Example, state_row, write
 from training.templates import TEMPLATES, Fact, MiniTask, Split, draw
@@ -42,16 +42,14 @@ TROUBLE: dict[Status, str] = {
 }
 BACKENDS = (  # of the full prompt; no one is asked
     Backend(
-        "small", "", "", skills={"txt": 0.5, "img": 0.5, "aud": 0.5}, price=Price(0.1, 0.4, 0.1)
+        "small", "", "", skills={"txt": 0.5, "img": 0.5, "aud": 0.5},
+        price_usd_per_mtok=Price(0.1, 0.4),
     ),
     Backend(
-        "large",
-        "",
-        "",
-        skills={"txt": 0.9, "img": 0.9, "aud": 0.9, "vid": 0.8},
-        price=Price(2, 8, 2),
+        "large", "", "", skills={"txt": 0.9, "img": 0.9, "aud": 0.9, "vid": 0.8},
+        price_usd_per_mtok=Price(2, 8),
     ),
-)
+)  # fmt: skip
 
 
 # ---- the expert ----------------------------------------------------------------------------------
@@ -82,7 +80,7 @@ class Play:
 
     def state(self, round: int) -> State:
         task = self.mini.task
-        context = compress(task.question, self.history) if self.history else ""
+        context = compress(task.question, self.history, WORDING) if self.history else ""
         may_name = tuple(b.name for b in BACKENDS), tuple(tools_for(task))
         return State(task, context, tuple(self.history), *may_name, round, ROUNDS)
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestra.command_line import OneLineParser
-from orchestra.media import sha256_of
-from orchestra.vocabulary import ConfigError, can_not_write
+from orchestra.vocabulary import ConfigError
+from runtime.command_line import OneLineParser
+from runtime.run_folder import sha256_of, unwritable
 from training.examples import read
 from training.rewards import REWARDS
 
@@ -108,8 +108,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     mistake ends the program with one line.
     """
     p = parser()
-    o = p.parse_args(arguments)
     try:
+        o = p.parse_args(arguments)
         check(o, world=int(os.environ.get("WORLD_SIZE", "1")))
     except ConfigError as error:
         p.exit(2, f"{p.prog}: {error}\n" if os.environ.get("RANK", "0") == "0" else None)
@@ -184,7 +184,7 @@ def settled(o: argparse.Namespace) -> Iterator[None]:
         o.out.mkdir(parents=True, exist_ok=True)
         folder = os.open(o.out, os.O_RDONLY)
     except OSError as error:
-        raise can_not_write(o.out, error) from None
+        raise unwritable(o.out, error) from None
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, folder)
         try:
@@ -196,7 +196,7 @@ def settled(o: argparse.Namespace) -> Iterator[None]:
         except BlockingIOError:
             raise ConfigError(f"--out {o.out}: another run is at work there; wait for it") from None
         except OSError as error:
-            raise can_not_write(o.out, error) from None
+            raise unwritable(o.out, error) from None
         yield
 
 

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 
-from orchestra.parsing import MAX_CHARS
-from orchestra.prompts import say
 from orchestra.schedule import Graph, refine
 from orchestra.vocabulary import (
     ConfigError,
@@ -22,6 +20,7 @@ from orchestra.vocabulary import (
     SubTask,
 )
 from orchestrators.orchestra_o1 import parse_decision
+from runtime.parsing import MAX_CHARS
 from training.examples import Example, state_of
 
 Parse = Callable[..., Decision]  # of a reply, a State, and by name whether the reply was `cut`
@@ -71,7 +70,7 @@ def read_decision(
 def _check(decision: Delegate, state: State) -> None:
     """Raises ModelMistake for sub-tasks that the graph G_t does not take, or that come too late."""
     if state.round > state.rounds:
-        raise ModelMistake(say("delegation", "last_chance"))
+        raise ModelMistake("last_chance", "delegation")
     nodes = {h.id: SubTask(h.id, h.instruction) for h in state.history}
     nodes |= {id: SubTask(id, "", needs=needs) for id, needs in state.waiting.items()}
     ended = {h.id: Result(h.status, h.answer, h.summary) for h in state.history}

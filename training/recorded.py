@@ -10,54 +10,48 @@ out the runs that answered something else.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from orchestra import lines, run_folder, trajectory
-from orchestra.parsing import find_action
-from orchestra.replay import Tape
-from orchestra.run_folder import Manifest
-from orchestra.trajectory import Event
-from orchestra.vocabulary import ConfigError, Delegate
-from orchestrators.orchestra_o1 import OrchestraO1, parse_decision
-from orchestrators.showing import Messages
+from orchestra.main_agent import Messages
+from orchestra.vocabulary import ConfigError, Delegate, State
+from orchestrators.orchestra_o1 import OrchestraO1, parse_decision, render_state
+from runtime import run_folder, trajectory
+from runtime.parsing import find_action
+from runtime.tape import Tape, read
+from runtime.trajectory import Event
 from tools import tools_for
 from tools.own import own_tools
 from training.evidence import evidence_of
-from training.examples import Example, state_row, state_with, write
+from training.examples import Example, state_row, write
 from training.reading import same_answer
 
 
-def from_run(folder: Path, answer: str = "") -> list[Example]:
+def from_run(folder: Path, answer: str = "", tools: Sequence[str] = ()) -> list[Example]:
     """tau of a run folder -> one (s_t, y*_t) a round. `answer`: the right one, if it is known, else
-    the run's own.
+    the run's own. `tools`: the user's own tools that the run used, FILE.py:FUNCTION.
 
-    s_t is rendered anew from the recorded state, and is what the tape says was sent: a recording
+    s_t is rendered anew from the recorded events, and is what the tape says was sent: a recording
     that differs (made with other prompts) raises ConfigError, as does one of another method.
     """
-    manifest = run_folder.read_manifest(folder)
-    if manifest.options.method != "orchestra-o1":
+    manifest = run_folder.named_again(folder, run_folder.read_manifest(folder), tools)
+    options, task = manifest.options, manifest.task(folder)
+    if options.method != "orchestra-o1":
         raise ConfigError(
-            f"{folder}: was recorded with --method {manifest.options.method}; decision examples "
-            "are made of runs with --method orchestra-o1"
+            f"{folder}: was recorded with --method {options.method}; decision examples are made "
+            "of runs with --method orchestra-o1"
         )
     events = trajectory.read(folder / "trajectory.jsonl")
     sent = _sent(folder / "tape.jsonl")
-    ended = next((e for e in events if e["event"] == "end"), {})
-    with contextlib.ExitStack() as stack:
-        tape = stack.enter_context(contextlib.closing(Tape(folder / "tape.jsonl", "replay")))
-        options = manifest.options
-        own = stack.enter_context(own_tools(options.tools, options.mcp, tape))
-        main = OrchestraO1(manifest.pool.backends, {**tools_for(manifest.task), **own})
-        return [
-            _decision(
-                folder, manifest, main, event, mistake, sent, answer or ended.get("answer", "")
-            )
-            for event, mistake in _taken(events)
-        ]
+    answer = answer or next((e["answer"] for e in events if e["event"] == "end"), "")
+    tape = Tape(folder / "tape.jsonl", "replay")
+    with own_tools(options.tools, options.mcp, tape) as own:
+        known = {**tools_for(task), **own}
+        main = OrchestraO1(manifest.pool, known, options)
+        taken = _taken(trajectory.states(events, task, tuple(known)))
+        return [_decision(folder, main, *one, sent, answer) for one in taken]
 
 
 def succeeded(folder: Path, answer: str = "", question: str = "") -> bool:
@@ -70,36 +64,35 @@ def succeeded(folder: Path, answer: str = "", question: str = "") -> bool:
     return not answer or same_answer(ended["answer"], answer, question)
 
 
-def _taken(events: Sequence[Event]) -> Iterator[tuple[Event, str]]:
+def _taken(decisions: Iterable[tuple[State, Event]]) -> Iterator[tuple[State, Event, str]]:
     """The decision of each round, with the mistake of the attempt before it that was told back."""
     mistake = ""
-    for event in events:
-        if event["event"] == "decision" and "decision" in event:
-            yield event, mistake if event["at"][2] > 1 else ""
-        elif event["event"] == "decision":
+    for state, event in decisions:
+        if "decision" in event:
+            yield state, event, mistake if event["at"][2] > 1 else ""
+        else:
             mistake = event["mistake"]
 
 
 def _sent(tape: Path) -> dict[str, Messages]:
     """The messages of each call of the main agent, by its name: the last ones of the call."""
-    calls = (e for e in lines.read(tape) if "/main/" in str(e.get("call")) and "response" in e)
-    return {e["call"]: json.loads(e["request"]["body"])["messages"] for e in calls}
+    calls = (e for e in read(tape) if "/main/" in str(e.get("call")) and "answer" in e)
+    return {e["call"]: e["request"]["messages"] for e in calls}
 
 
 def _decision(
     folder: Path,
-    manifest: Manifest,
     main: OrchestraO1,
+    state: State,
     event: Event,
     mistake: str,
     sent: Mapping[str, Messages],
     answer: str,
 ) -> Example:
-    state = state_with(event["state"], manifest.task)
     round, _, attempt = event["at"]
     asked = sent.get(f"r{round}/main/a{attempt}")
-    tries = [main.render(state, mistake, last_chance) for last_chance in (False, True)]
-    if asked not in tries:
+    about = state, main.models, main.manuals, mistake
+    if asked is None or asked not in [render_state(*about, last) for last in (False, True)]:
         raise ConfigError(
             f"{folder}: what its main agent read in round {round} is not what the prompts of "
             "this program say; use the version that recorded it, or record it again"
@@ -133,11 +126,11 @@ def read_answers(path: Path) -> dict[str, str]:
         return {str(row["question"]).strip(): str(row["answer"]) for row in rows}
     except OSError as error:
         raise ConfigError(
-            f"--answers {path}: can not be read ({error.strerror}); check the path"
+            f"--answers {path}: cannot be read ({error.strerror}); check the path"
         ) from None
     except (ValueError, KeyError, TypeError):
         raise ConfigError(
-            f"--answers {path}: is no JSON array of objects with a question and an answer"
+            f"--answers {path}: is not a JSON array of objects with a question and an answer"
         ) from None
 
 
@@ -154,15 +147,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--answers", type=Path, metavar="FILE", help="the right answers, by question"
     )
     parser.add_argument("--all", action="store_true", help="runs that did not succeed too")
+    parser.add_argument(
+        "--tools", action="append", default=[], metavar="FILE.py:FUNCTION", help="as the run had it"
+    )
     a = parser.parse_args(arguments)
     try:
         known = read_answers(a.answers) if a.answers else {}
         kept: list[Example] = []
         for folder in a.runs:
-            question = run_folder.read_manifest(folder).task.question
+            question = run_folder.read_manifest(folder).question
             right = known.get(question.strip(), "")
             if a.all or succeeded(folder, right, question):
-                kept += from_run(folder, right)
+                kept += from_run(folder, right, a.tools)
             else:
                 print(f"{folder}: left out, it did not succeed (--all takes it)", file=sys.stderr)
         if not kept:

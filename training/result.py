@@ -37,9 +37,11 @@ from concurrent.futures import (
 )
 from pathlib import Path
 
-from orchestra import lines
-from orchestra.command_line import OneLineParser
-from orchestra.vocabulary import ConfigError, can_not_write
+from orchestra.vocabulary import ConfigError
+from runtime import tape as tapes
+from runtime.command_line import OneLineParser
+from runtime.run_folder import unwritable
+from runtime.tape import TapeWriteError
 from training import minigaia
 from training.examples import Example, read
 from training.metrics import cut_short, graded
@@ -154,16 +156,16 @@ def constants(examples: Sequence[Example]) -> list[Figures]:
 def measured(
     a: argparse.Namespace, made: Mapping[tuple[str, int], Path], examples: Sequence[Example]
 ) -> Iterator[Figures]:
-    """The figures of each arm and seed, kept in --work. Raises OSError where that is not possible.
+    """The figures of each arm and seed, kept in --work. Raises TapeWriteError where that is not possible.
 
     What was measured before, with the same weights and as many states, is not measured again.
     """
     tape = a.work / "measured.jsonl"
-    kept = {tuple(row["key"]): row["figures"] for row in lines.read(tape)}
+    kept = {tuple(row["key"]): row["figures"] for row in tapes.read(tape)}
     keys = {of: (*of, len(examples), weights_sha256(model)) for of, model in made.items()}
     fresh = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(a.workers, mp_context=fresh)
-    file = lines.Appender(tape)
+    file = tapes.Appender(tape)
     try:
         asked = {
             of: pool.submit(measure, model, examples, threads(a))
@@ -173,10 +175,10 @@ def measured(
         for of, key in keys.items():
             if of in asked:
                 kept[key] = asked[of].result()
-                file.append({"key": key, "figures": kept[key]})
+                file.append(json.dumps({"key": key, "figures": kept[key]}))
             yield {"arm": of[0], "seed": of[1], **kept[key]}
     finally:
-        file.close()
+        file.unlock()
         pool.shutdown(cancel_futures=True)
 
 
@@ -230,7 +232,7 @@ def check(a: argparse.Namespace) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise can_not_write(folder, error) from None
+            raise unwritable(folder, error) from None
 
 
 def held_out(a: argparse.Namespace) -> list[Example]:
@@ -247,8 +249,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     on standard error.
     """
     parser = _flags()
-    a = parser.parse_args(arguments)
     try:
+        a = parser.parse_args(arguments)
         check(a)
         data = a.work / "data"
         if not (data / "held_out.jsonl").exists():
@@ -269,8 +271,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{parser.prog}: stopped; the same command goes on", file=sys.stderr)
         return 130
     except OSError as error:
-        mistake: object = can_not_write(Path(error.filename or a.out), error)
-    except ConfigError as error:
+        mistake: object = unwritable(Path(error.filename or a.out), error)
+    except (ConfigError, TapeWriteError) as error:
         mistake = error
     else:
         print(report)

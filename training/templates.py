@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from orchestra.prompts import say
 from orchestra.vocabulary import Media, Modality, Task
+from runtime.prompts import say
 
 Split = Literal["train", "valid", "held_out"]
 SHARE: Mapping[Split, tuple[float, float]] = {  # of every list of names
