@@ -75,6 +75,7 @@ class Run:
         tape: Tape,
         recorder: Recorder,
         own: Mapping[str, Tool],
+        threads: int | None,
     ) -> None:
         self.task, self.options, self.folder = manifest.task(folder), manifest.options, folder
         self.tape, self.recorder = tape, recorder
@@ -86,7 +87,9 @@ class Run:
         self.orchestrator = orchestrators.make(o, self.pool, self.tools)
         once = self.orchestrator.rounds == 1  # the method decides once
         self.rounds = 1 if once else o.rounds or self.orchestrator.rounds
-        self.sub_agents = SubAgents(self.environment, self.tools, recorder, o)
+        self.sub_agents = SubAgents(
+            self.environment, self.tools, recorder, o.steps, threads or o.parallel
+        )
         self.graph = Graph()  # G_t
         self.history: tuple[Evidence, ...] = ()  # H_t
         self.context = ""  # C_t
@@ -153,7 +156,7 @@ class Run:
         if "decision" in outcome:
             outcome["decision"] = trajectory.decision_row(outcome["decision"])
         self.recorder.emit(
-            "decision", (s.round, 0, attempt), rounds=s.rounds, context=s.context,
+            "decision", (s.round, 0, attempt), rounds=s.rounds,
             budget_usd=s.budget_usd, waiting=s.waiting, reply=replies[-1].text if replies else "",
             cost_usd=add_usd(*(r.cost_usd for r in replies)), **outcome,
         )  # fmt: skip
@@ -162,7 +165,9 @@ class Run:
         """Z_t of what was delegated: a batch of the ready set, or a whole graph."""
         u_t = self.place(y_t)  # Eq. 5-12
         run = self.sub_agents.drain if y_t.drain else self.sub_agents.execute
-        z_t = run(t, u_t)  # Eq. 13-15
+        shares = self.context and self.orchestrator.shares_context
+        found = say("notes", "found", context=self.context) if shares else ""
+        z_t = run(t, u_t, found)  # Eq. 13-15
         for p, z in zip(u_t, z_t, strict=True):  # in submission order
             self.graph = self.graph.with_result(p.subtask.id, z)
             self.history += (summarize(t, p.subtask, z, self.task),)  # Eq. 19
@@ -181,9 +186,7 @@ class Run:
         if y_t.drain:
             nodes = [materialize(u, self.task, backends, psi) for u in y_t.subtasks]
             return with_shares(nodes, left)
-        shares = self.context and self.orchestrator.shares_context
-        found = say("notes", "found", context=self.context) if shares else ""
-        return place(self.graph, self.task, backends, psi, self.options.parallel, left, found)
+        return place(self.graph, self.task, backends, psi, self.options.parallel, left)
 
     def environment(self, placed: Placed, name: str) -> Environment:
         return Environment(
@@ -243,7 +246,7 @@ def replay(folder: Folder, listeners: Iterable[Listener] = (), **given: Any) -> 
     past = trajectory.read(folder / "trajectory.jsonl")
     finished = bool(past) and past[-1]["event"] == "end"
     try:
-        again = _run(folder, manifest, "replay", listeners)
+        again = _run(folder, manifest, "replay", listeners, threads=given.get("parallel"))
     except TapeMiss as miss:
         hint = "" if finished else f"; the run was not finished: --resume {folder} continues it"
         raise TapeMiss(f"{miss}{hint}") from None
@@ -270,11 +273,13 @@ def resume(
     folder, stored = Path(folder), run_folder.read_manifest(Path(folder))
     named = run_folder.named_again(folder, stored, given, pool or pools.from_environment())
     secrets = _check(named.question, [m.modality for m in named.media], named.pool, named.options)
+    how: dict[str, Any] = {"secrets": secrets, "threads": given.get("parallel")}
     if from_round is None:
-        return _run(folder, named, "resume", listeners, secrets)
+        return _run(folder, named, "resume", listeners, **how)
     with run_folder.begun(Path(out) if out else run_folder.default_path()) as target:
         run_folder.fork(folder, target, from_round, stored)
-        return _run(target, named, "resume", listeners, secrets)
+        workdirs.write_last(target)
+        return _run(target, named, "resume", listeners, **how)
 
 
 def recorded(
@@ -356,6 +361,7 @@ def _run(
     listeners: Iterable[Listener],
     secrets: Secrets | None = None,
     cancelled: threading.Event | None = None,
+    threads: int | None = None,
 ) -> Trajectory:
     with contextlib.ExitStack() as stack:
         tape = Tape(folder / "tape.jsonl", mode, secrets, cancelled)
@@ -369,7 +375,7 @@ def _run(
         stack.callback(recorder.close)
         recorder.emit("run", (0,), **run_folder.read_manifest(folder).row())
         own = stack.enter_context(own_tools(manifest.options.tools, manifest.options.mcp, tape))
-        run = Run(folder, manifest, tape, recorder, own)
+        run = Run(folder, manifest, tape, recorder, own, threads)
         try:
             answer, fallback, rounds = run.answer()
         except BaseException as error:
@@ -394,6 +400,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     a, folder, done = None, Path(), dict[str, Outcome]()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell: no file may get its number
+            setattr(sys, name, Path(os.devnull).open("r+"))  # noqa: SIM115
     try:
         a = command_line.parse(argv)
         if a.runs:

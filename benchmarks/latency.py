@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Does a graph take its critical path? What runs take, and what their calls must take at 50 ms.
 
-    python benchmarks/latency.py
+    python benchmarks/latency.py [REPEATS=7]
 
 The limit of a row is the longest chain of calls that need each other; `in a row` is what one call
-after another would take. Each figure is the median of 7 runs after a warm-up, recording on, against
+after another would take. Each figure is the median of REPEATS runs after a warm-up, recording on, against
 a scripted server in a process of its own. Below: Proposition 1 of arXiv 2606.13707 (Eq. 16-18),
-AOrchestra beside Orchestra-o1 on 8 independent sub-tasks of 3 calls each.
+AOrchestra next to Orchestra-o1 on 8 independent sub-tasks of 3 calls each.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ import json
 import os
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from scripted_server import running, serve
+
 CALL_S = 0.05
 K = 8
 LAYERS = 3
@@ -104,38 +102,19 @@ def sub_agent(body: bytes) -> str:
 # ---- the measurements ----------------------------------------------------------------------------
 
 
-def median_s(url: str, method: str, question: str) -> float:
-    import orchestra_min
-    from orchestra.pool import Engine, Pool
-    from orchestra.run_folder import Options
-    from orchestra.vocabulary import Backend, Price
+def median_s(url: str, method: str, question: str, repeats: int) -> float:
+    from overhead import scripted_pool
 
-    backend = Backend("scripted", "scripted", url, skills={"txt": 1.0}, price=Price(0, 0, 0))
-    pool = Pool((backend,), "scripted", {"image": Engine("local"), "audio": Engine("local")})
+    from orchestra_min import Options, orchestrate
+
+    pool = scripted_pool(url)
     walls = []
-    for _ in range(8):
+    for _ in range(1 + repeats):
         with tempfile.TemporaryDirectory() as folder:
-            out = Path(folder) / "run"
-            run = orchestra_min.orchestrate(question, (), pool, Options(method=method), out)
+            run = orchestrate(question, (), pool, Options(method=method), Path(folder) / "run")
         assert run.answer in ("done", "42") and not run.fallback, run
         walls.append(run.latency_s)
     return statistics.median(walls[1:])
-
-
-def with_echo() -> None:
-    import orchestra_min
-    from tools import Environment, all_tools, tool
-
-    @tool("EchoAction", "txt")
-    def echo(env: Environment, text: str) -> str:
-        """Say it back.
-
-        text: what
-        """
-        return text
-
-    replaced: Any = orchestra_min
-    replaced.tools_for = lambda task: {**all_tools(), "EchoAction": echo}
 
 
 def layers_path_s() -> float:
@@ -146,11 +125,7 @@ def layers_path_s() -> float:
     return 2 * CALL_S + max(ends)
 
 
-def main() -> None:
-    server = subprocess.Popen([sys.executable, __file__, "serve"], stdin=-1, stdout=-1, text=True)
-    assert server.stdin and server.stdout
-    url = f"http://127.0.0.1:{server.stdout.readline().strip()}/v1"
-    with_echo()
+def main(url: str, repeats: int) -> None:
     print(f"load of this machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     nodes_s = sum(node_s(layer, i) for layer in range(LAYERS) for i in range(K))
     rows = [
@@ -160,11 +135,12 @@ def main() -> None:
     ]
     print(f"{'':<20} {'took':>8} {'limit':>8} {'in a row':>9} {'took/limit':>11} {'mark':>5}")
     for name, question, limit_s, in_a_row_s, mark in rows:
-        wall_s = median_s(url, "mas-orchestra", question)
+        wall_s = median_s(url, "mas-orchestra", question, repeats)
         shown = f"{wall_s:>6.3f} s {limit_s:>6.3f} s {in_a_row_s:>7.3f} s"
         print(f"{name:<20} {shown} {wall_s / limit_s:>11.3f} {mark:>5}", flush=True)
-    linear_s, parallel_s = (median_s(url, m, "How?") for m in ("aorchestra", "orchestra-o1"))
-    server.stdin.close()
+    linear_s, parallel_s = (
+        median_s(url, m, "How?", repeats) for m in ("aorchestra", "orchestra-o1")
+    )
     calls = K * (1 + 3) + 1, 1 + 3 + 1
     print(f"\nProposition 1, {K} independent sub-tasks of 3 calls, {CALL_S * 1e3:.0f} ms a call:")
     for name, n, took_s in (
@@ -180,8 +156,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["serve"]:
-        from scripted_server import serve
-
         asyncio.run(serve(respond))
     else:
-        main()
+        with running(__file__, "serve") as url:
+            main(url, int(sys.argv[1]) if len(sys.argv) > 1 else 7)

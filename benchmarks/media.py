@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Long and large media, read by the local engines: how fast, and in how much memory over the start.
 
-    WHISPER_MODEL=DIR python benchmarks/media.py     needs requirements-local.txt and espeak-ng
+    WHISPER_MODEL=DIR python benchmarks/media.py     needs pip install -e '.[local]' and espeak-ng
 
 Each row runs in a process of its own, on media made for it.
 The engine has read a small file before the clock and the memory start.

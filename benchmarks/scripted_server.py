@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 
 def reply(body: bytes, k: int) -> str:
@@ -28,6 +31,23 @@ def reply(body: bytes, k: int) -> str:
 
 
 Respond = Callable[[bytes], tuple[float, str]]  # a request's body to seconds and a reply
+
+
+@contextmanager
+def running(*command: object) -> Iterator[str]:
+    """The base URL of a server in a process of its own: `command` is a script that calls `serve`."""
+    words = [sys.executable, *map(str, command)]
+    with subprocess.Popen(words, stdin=-1, stdout=-1, text=True) as server:
+        assert server.stdin and server.stdout
+        yield f"http://127.0.0.1:{server.stdout.readline().strip()}/v1"
+        server.stdin.close()
+
+
+def in_new_process(*command: object) -> Any:
+    """The JSON that a script prints on its last line."""
+    words = [sys.executable, "-W", "ignore", *map(str, command)]
+    printed = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return json.loads(printed.splitlines()[-1])
 
 
 async def serve(respond: Respond) -> None:

@@ -51,16 +51,15 @@ def match_tools(u: SubTask, task: Task, capabilities: Capabilities) -> tuple[str
 
 
 def materialize(
-    u: SubTask, task: Task, pool: Sequence[Backend], capabilities: Capabilities, shared: str = ""
+    u: SubTask, task: Task, pool: Sequence[Backend], capabilities: Capabilities
 ) -> tuple[SubTask, Backend]:
     """Gamma(v, s_t) = (I, C, b, T), Eq. 11, with e(u) = (b*(u), T*(u)), Eq. 8.
 
-    A valid backend or tools chosen by the main agent win. `shared`: C_t, where sub-agents get it.
+    A valid backend or tools chosen by the main agent win.
     """
     backend = next((b for b in pool if b.name == u.backend), None) or match_backend(u, task, pool)
     tools = match_tools(u, task, capabilities) if u.tools is None else u.tools
-    context = "\n\n".join(part for part in (u.context, shared) if part)
-    return replace(u, context=context, backend=backend.name, tools=tools), backend
+    return replace(u, backend=backend.name, tools=tools), backend
 
 
 @dataclass(frozen=True)
@@ -79,13 +78,12 @@ def place(
     capabilities: Capabilities,
     k_max: int,
     budget_usd: float | None,
-    shared: str = "",
 ) -> list[Placed]:
     """U_t, Eq. 12: the batch P_t of the ready set, each with its executor and its share of B_t.
 
     Raises BudgetExceeded where no ready sub-task is affordable.
     """
-    found = {u.id: materialize(u, task, pool, capabilities, shared) for u in ready(graph)}  # Eq. 11
+    found = {u.id: materialize(u, task, pool, capabilities) for u in ready(graph)}  # Eq. 11
     cost = {id: expected_cost_usd(b) for id, (_, b) in found.items()}
     chosen = batch([u for u, _ in found.values()], k_max, budget_usd, lambda u: cost[u.id])
     if not chosen:

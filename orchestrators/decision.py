@@ -168,17 +168,20 @@ def read_call(
     """
     text = behind_thinking(reply[:MAX_CHARS])
     parts = text.split("<tool_call>", MAX_CALLS)[1:] or [text[text.find("{") :]]
-    mistakes = []
-    for part in parts:
-        row = _decoded(part.split("</tool_call>")[0], repair=not cut and "<tool_call>" in text)
-        for call in row if isinstance(row, list) else [row]:
-            try:
-                return _checked(call, slots)
-            except ModelMistake as mistake:
-                mistakes.append(mistake)
+    tagged = "<tool_call>" in text
+    mistakes: list[ModelMistake] = []
+    for repair in (False, True) if tagged and not cut else (False,):
+        mistakes = []
+        for part in parts:
+            row = _decoded(part.split("</tool_call>")[0], repair)
+            for call in row if isinstance(row, list) else [row]:
+                try:
+                    return _checked(call, slots)
+                except ModelMistake as mistake:
+                    mistakes.append(mistake)
     if cut:
         raise ModelMistake("cut")
-    if "<tool_call>" in text or '"name"' in text:
+    if mistakes and (tagged or '"name"' in text):
         raise mistakes[0]
     raise ModelMistake("no_call", MESSAGES, start=repr(text.strip()[:80]))
 

@@ -22,11 +22,10 @@ CHILDREN = {
     "required_arguments": {"agent_input", "debate_roles"},
     "edge": {"from", "to"},
 }  # fmt: skip
-TAG = re.compile(
-    rf"<!\[CDATA\[.*?\]\]>|<(/?)({'|'.join(sorted(set.union(*CHILDREN.values())))}"
-    r"|think(?:ing)?)\s*(/?)>",
-    re.S,
-)
+TAGS = "|".join(sorted(set.union(*CHILDREN.values())))
+TAG = re.compile(rf"<!\[CDATA\[|<(/?)({TAGS}|think(?:ing)?)\s*(/?)>")
+THOUGHT = re.compile(r"\s*<think(?:ing)?>|(?!\s*(?:```\w*\s*)?<(?:agent|answer|edge)>)")
+THOUGHT_END = re.compile(r"</think(?:ing)?>")
 
 
 def fail(rule: str, **values: object) -> NoReturn:
@@ -52,52 +51,70 @@ def as_tree(reply: str) -> Element:
     """The elements of a reply under one root, each where the format wants it. Thinking beside them
     is left out; inside one it is text.
     """
-    text = re.sub(r"\A(\s*)```(?:xml)?[ \t]*(?=\n|<)(.*)```\s*\Z", r"\1\2", reply, flags=re.S)
-    root, position = Element("reply", 1), 0
+    text = _without_fence(_without_first_thoughts(reply))
+    root, position, line = Element("reply", 1), 0, 1
     path = [root]
     while found := TAG.search(text, position):
-        closing, tag, empty = found[1], found[2], found[3]
-        line, here = text.count("\n", 0, found.start()) + 1, path[-1]
-        thinking = tag in ("think", "thinking")
-        if tag is None or (thinking and here is not root):  # CDATA, or a tag that is text here
-            _add_text(here, text[position : found.end()], line)
-        elif thinking and closing:  # some templates print no opening tag
-            root.children.clear()
-        else:
-            _add_text(here, text[position : found.start()], line)
-            if thinking:
-                if (end := text.find(f"</{tag}>", found.end())) < 0:
-                    fail("unclosed", tag=tag, line=line)
-                position = end + len(tag) + 3
-                continue
-            if closing:
-                _close(path, tag, line)
+        closing, tag, empty = found.groups()
+        here, end = path[-1], found.end()
+        _add_text(here, text[position : found.start()], line)
+        line += text.count("\n", position, found.start())
+        if tag is None or tag.startswith("think"):
+            last = "]]>" if tag is None else f"</{tag}>"
+            if tag and (here is not root or closing):  # a tag that is text here
+                _add_text(here, found[0], line)
             else:
-                _open(path, tag, line, text[found.end() :])
-                if empty:
-                    path.pop()
-        position = found.end()
+                if (stop := text.find(last, end)) < 0:
+                    fail("unclosed", tag=tag or "![CDATA[", line=line)
+                here.text += text[end:stop] if tag is None and here.tag not in CHILDREN else ""
+                end = stop + len(last)
+        elif closing:
+            _close(path, tag, line)
+        else:
+            _open(path, tag, line, text, end)
+            if empty:
+                path.pop()
+        line += text.count("\n", found.start(), end)
+        position = end
     if len(path) > 1:
         fail("unclosed", tag=path[-1].tag, line=path[-1].line)
-    _add_text(root, text[position:], text.count("\n") + 1)
+    _add_text(root, text[position:], line)
     return root
+
+
+def _without_first_thoughts(text: str) -> str:
+    """The text with the thinking that it begins with made into blank lines; some templates print
+    only its closing tag.
+    """
+    position = 0
+    while THOUGHT.match(text, position) and (end := THOUGHT_END.search(text, position)):
+        position = end.end()
+    return "\n" * text.count("\n", 0, position) + text[position:]
+
+
+def _without_fence(text: str) -> str:
+    """Without a ```xml fence around it all."""
+    opened, closed = re.match(r"(\s*)```(?:xml)?[ \t]*(?=\n|<)", text), text.rstrip()
+    if opened and closed.endswith("```"):
+        return opened[1] + closed[opened.end() : -3]
+    return text
 
 
 def _add_text(element: Element, text: str, line: int) -> None:
     if element.tag not in CHILDREN:
-        plain = re.sub(r"<!\[CDATA\[(.*?)\]\]>", r"\1", text, flags=re.S)
-        element.text += plain if plain != text else unescape(text, {"&quot;": '"', "&apos;": "'"})
+        element.text += unescape(text, {"&quot;": '"', "&apos;": "'"})
     elif text.strip():
-        line -= text.lstrip().count("\n")
+        line += text[: len(text) - len(text.lstrip())].count("\n")
         fail("stray_text", text=repr(text.strip()[:60]), parent=element.tag, line=line)
 
 
-def _open(path: list[Element], tag: str, line: int, rest: str) -> None:
+def _open(path: list[Element], tag: str, line: int, text: str, end: int) -> None:
     here = path[-1]
     if tag not in CHILDREN.get(here.tag, ()):
         # Where it belongs to an element around this one, this one was probably never closed.
         around = any(tag in CHILDREN[e.tag] for e in path[:-1])
-        if around and not re.match(rf"(?s)(?:(?!<{here.tag}>).)*?</{here.tag}>", rest):
+        closings, openings = (text.count(f"<{slash}{here.tag}>", end) for slash in ("/", ""))
+        if around and closings < openings + 1 + (tag == here.tag):
             fail("unclosed", tag=here.tag, line=here.line)
         fail("misplaced", tag=tag, parent=here.tag, line=line)
     here.children.append(Element(tag, line))

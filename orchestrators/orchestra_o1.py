@@ -19,13 +19,15 @@ Differences from the paper / the released code
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import count
 from typing import Any
 
 from orchestra.main_agent import Ask, Messages
 from orchestra.memory import stop_probability
-from orchestra.vocabulary import Complete, ConfigError, Decision, Delegate, ModelMistake, State
+from orchestra.vocabulary import Complete, Decision, Delegate, ModelMistake, State
 from orchestrators.decision import (
     as_subtask,
     decision_schema,
@@ -135,6 +137,7 @@ class OrchestraO1:
         self.models = model_lines(pool.backends)
         self.manuals = "\n\n".join(t.manual for t in tools.values())
         self.stop_threshold = options.stop_threshold
+        self.warn = cache(logging.getLogger("orchestra").warning)  # once a run
 
     def decide(
         self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
@@ -150,9 +153,8 @@ class OrchestraO1:
             return y_t
         p_stop = stop_probability(reply.logprobs)
         if p_stop is None:
-            raise ConfigError(
-                "--stop-threshold: the endpoint gives no log-probabilities; leave it out"
-            )
+            self.warn("--stop-threshold has no effect: the endpoint gave no log-probabilities")
+            return y_t
         stop = p_stop > self.stop_threshold  # Eq. 22
         if stop == isinstance(y_t, Complete):
             return y_t

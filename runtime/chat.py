@@ -13,6 +13,7 @@ from orchestra.main_agent import Messages, Schema
 from orchestra.money import DEFAULT_OUTPUT_TOKENS, Purse
 from orchestra.vocabulary import Backend, ConfigError, EndpointError, Reply
 from runtime import http
+from runtime.parsing import shallow
 from runtime.prompts import say
 from runtime.tape import Failure, Tape
 
@@ -103,14 +104,13 @@ class Chat:
                 answer = http.post(url, data, headers, self.timeout_s)
                 status, retry_after = answer.status, answer.headers.get("retry-after")
                 if 200 <= status < 300:
-                    return {"data": json.loads(answer.content), "unanswered": unanswered}
+                    return {"data": _checked(answer), "unanswered": unanswered}
                 why, retry = _message(answer), status in BUSY
             except http.NoAnswer as error:
                 status, why, retry = 0, error.why, True
                 unanswered += error.sent
-            except (ValueError, RecursionError):  # HTML, half of an answer
-                unanswered, retry = unanswered + 1, False
-                status, why = 0, f"the answer is not JSON: {answer.content[:120]!r}"
+            except ValueError as error:  # HTML, half of an answer, no choice in it
+                unanswered, retry, status, why = unanswered + 1, False, 0, str(error)
             limited = status == 429 or (status == 503 and retry_after is not None)
             pause_s = _retry_after_s(retry_after) or PAUSE_S * 2 ** min(attempt - 1, 6)
             enough = waited_s + pause_s > self.patience_s if limited else attempt >= ATTEMPTS
@@ -164,10 +164,7 @@ class Chat:
                 request = {"url": backend.base_url}
                 served, _ = self.tape.exchange("models", request, lambda: _asked_openai(ask))
         except Failure as failure:
-            if not 400 <= failure.outcome["status"] < 500 or failure.outcome["status"] in (
-                401,
-                403,
-            ):
+            if (status := failure.outcome["status"]) in (0, 401, 403, 429) or status >= 500:
                 raise EndpointError(self._advice(backend, failure.outcome)) from None
             served = []
         if len(served) != 1:
@@ -202,6 +199,22 @@ class Chat:
         return f"{backend.name} at {backend.base_url}: {status}{o['why']}; {advice}"
 
 
+def _checked(answer: http.Answer) -> Any:
+    """The JSON of a completion. Raises ValueError."""
+    start = " ".join(answer.content[:120].decode("utf-8", "replace").split())
+    try:
+        data = json.loads(answer.content)
+    except (ValueError, RecursionError):
+        raise ValueError(f"the answer is not JSON: {start}") from None
+    try:
+        whole = isinstance(data["choices"][0]["message"], dict) and shallow(data)
+    except (KeyError, IndexError, TypeError):
+        whole = False
+    if not whole:
+        raise ValueError(f"the answer has no choice: {start}")
+    return data
+
+
 def _asked_openai(ask: Callable[[], Any]) -> Any:
     """What `ask` returns, with the openai client's own retries. Raises Failure."""
     import openai
@@ -213,7 +226,7 @@ def _asked_openai(ask: Callable[[], Any]) -> Any:
     except openai.APIConnectionError as error:
         outcome = {"status": 0, "why": str(error.__cause__ or error)[:300]}
     except (openai.APIError, ValueError, TypeError, AttributeError) as error:
-        outcome = {"status": 0, "why": f"no usable answer ({type(error).__name__})"}
+        outcome = {"status": 200, "why": f"no usable answer ({type(error).__name__})"}
     raise Failure({**outcome, "unanswered": 0})
 
 
@@ -312,8 +325,8 @@ def input_token_bound(backend: Backend, messages: Messages, fields: Mapping[str,
 def _reply(
     backend: Backend, data: Any, purse: Purse, unknown_usd: float | None, played: bool
 ) -> Reply:
-    """The text, charged to the purse. Raises EndpointError for an answer without a choice."""
-    usage = data.get("usage") if isinstance(data, dict) else None
+    """The text of a completion, charged to the purse."""
+    usage = data.get("usage")
     used = usage if isinstance(usage, dict) else {}
     details = used.get("prompt_tokens_details")
     given, said = _count(used.get("prompt_tokens")), _count(used.get("completion_tokens"))
@@ -322,21 +335,16 @@ def _reply(
     if given is not None and said is not None:
         cost_usd = backend.cost_usd(given, said, min(cached or 0, given))
     purse.charge(cost_usd, played, (given or 0) + (said or 0))
-    try:
-        choice = data["choices"][0]
-        message = choice["message"]
-        content = message.get("content")
-        if isinstance(content, list):
-            content = "".join(str(p.get("text") or "") for p in content)
-        functions = [c["function"] for c in message.get("tool_calls") or ()]
-        calls = [{k: f.get(k) for k in ("name", "arguments")} for f in functions]
-        logprobs = (choice.get("logprobs") or {}).get("content")
-        cut = choice.get("finish_reason") == "length"
-    except (KeyError, IndexError, TypeError, AttributeError):
-        said_instead = json.dumps(data)[:200]
-        raise EndpointError(
-            f"{backend.name} at {backend.base_url}: answered without a choice ({said_instead})"
-        ) from None
+    choice = data["choices"][0]
+    message, content, logprobs = choice["message"], choice["message"].get("content"), None
+    if isinstance(content, list):
+        content = "".join(str(p.get("text") or "") for p in content if isinstance(p, dict))
+    rows = message.get("tool_calls")
+    functions = [r.get("function") for r in rows or () if isinstance(r, dict)]
+    calls = [{k: f.get(k) for k in ("name", "arguments")} for f in functions if isinstance(f, dict)]
+    if isinstance(choice.get("logprobs"), dict):
+        logprobs = choice["logprobs"].get("content")
+    cut = choice.get("finish_reason") == "length"
     text = str(content or "")
     text += "".join(f"<tool_call>{json.dumps(c, ensure_ascii=False)}</tool_call>" for c in calls)
     if not text and not cut:  # some servers put all of it into the thoughts

@@ -136,7 +136,8 @@ def _methods(p: argparse.ArgumentParser, a: argparse.Namespace) -> tuple[str, ..
         p.error("--compare: names the methods itself; leave --method out")
     for name in methods:
         if name not in METHODS and ".py:" not in name:
-            p.error(f"--method {name}: needs one of {', '.join(METHODS)}, or FILE.py:CLASS")
+            flag = "--compare" if a.compare else "--method"
+            p.error(f"{flag} {name}: needs one of {', '.join(METHODS)}, or FILE.py:CLASS")
     for name, method in OWNERS.items():
         used = name in a.given or bool(getattr(a, name, None))
         if used and method not in methods and not (a.replay or a.resume):

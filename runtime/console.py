@@ -140,7 +140,8 @@ def report(outcomes: Mapping[str, Outcome], a: argparse.Namespace) -> int:
     """Print the answer, or with --compare a row a method; what it cost goes to standard error.
     Returns the exit code, the worst of the methods'.
     """
-    rows = [{"method": method, **row(outcome)} for method, outcome in outcomes.items()]
+    methods = [m for m in a.methods if m in outcomes] or list(outcomes)
+    rows = [{"method": method, **row(outcomes[method])} for method in methods]
     if a.json:
         one = {k: v for k, v in rows[0].items() if k != "method"}
         printed = _print(json.dumps(rows if a.compare else one, ensure_ascii=False))
@@ -240,7 +241,12 @@ def failure(
 def tell_error(line: str, argv: Sequence[str], printed: object) -> None:
     """The one line of an error; with --json, an object on standard output too."""
     if "--json" in argv and not printed:
-        _print(json.dumps(dict.fromkeys(KEYS.split()) | {"why": line}, ensure_ascii=False))
+        _print(
+            json.dumps(
+                dict.fromkeys(KEYS.split()) | {"why": line, "failed_subtasks": 0},
+                ensure_ascii=False,
+            )
+        )
     tell(f"orchestra_min.py: {line}")
 
 

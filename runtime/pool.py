@@ -44,7 +44,9 @@ class Checked(BaseModel):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
+            errors = error.errors(include_input=False, include_url=False)
+            unknown = ("extra_forbidden", "unexpected_keyword_argument")  # a misspelt key first
+            first = min(errors, key=lambda e: e["type"] not in unknown)
             loc = tuple(key for key in first["loc"] if "[" not in str(key))
             raise Invalid(loc, first["msg"].removeprefix("Value error, ")) from None
 
@@ -199,7 +201,7 @@ def from_environment(model: str | None = None) -> Pool:
     if not url and not key:
         raise ConfigError(
             "no endpoint: set OPENAI_API_KEY, or OPENAI_BASE_URL for a local server, or give "
-            "--backends FILE; to try the program without one: make demo"
+            "--backends FILE; to try it without one: make demo, or --replay fixtures/runs/equinox"
         )
     if not url:
         pool = load(SHIPPED)

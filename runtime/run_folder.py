@@ -38,6 +38,8 @@ def spec_of(tool: str | Callable[..., Any]) -> str:
 
 
 Several = Annotated[tuple[str, ...], BeforeValidator(_several)]
+HOST = r"^(\[[0-9a-fA-F:.]+\]|[\w.-]+|[0-9a-fA-F:]+)(:\d{1,5})?$"
+Hosts = Annotated[tuple[Annotated[str, Field(pattern=HOST)], ...], BeforeValidator(_several)]
 OwnTools = Annotated[
     tuple[Any, ...],
     BeforeValidator(_several),
@@ -86,7 +88,7 @@ class Options(Checked):
     dom: Literal["low", "high"] = _flag(
         "high", "dom", "KIND", "mas-orchestra: one agent, or a graph of agents"
     )
-    allow_hosts: Several = _flag(
+    allow_hosts: Hosts = _flag(
         (), "allow-host", "HOST[:PORT]", "internal host that pages may be fetched from; repeatable"
     )
     tools: OwnTools = _flag((), "tools", "FILE.py:FUNCTION", "a tool of your own; repeatable")
@@ -213,7 +215,7 @@ def named_again(
         flag, value = unknown[0]
         raise ConfigError(f"{flag} {value}: the run in {folder} does not use it; leave it out")
     own = {"tools": tuple(now[name] for name in theirs), "method": method or used}
-    limits = {k: given[k] for k in ("parallel", "timeout_s", "patience_s") if given.get(k)}
+    limits = {k: given[k] for k in ("timeout_s", "patience_s") if given.get(k)}
     return manifest.model_copy(update={"options": changed(manifest.options, **own, **limits)})
 
 

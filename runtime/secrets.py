@@ -39,7 +39,9 @@ class Secrets:
         for name in sorted({*names, *ALWAYS}):
             value = os.environ.get(name, "").strip()
             if len(value) >= SHORTEST and not WORD.fullmatch(value):
-                for spelling in (value, json.dumps(value)[1:-1], quote(value, safe="")):
+                escaped = json.dumps(value)[1:-1]
+                twice = json.dumps(escaped)[1:-1]
+                for spelling in (value, escaped, twice, quote(value, safe="")):
                     found.setdefault(spelling, f"<{name}>")
         self._known = sorted(found.items(), key=lambda pair: -len(pair[0]))
 

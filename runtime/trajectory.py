@@ -5,7 +5,7 @@ Every line is `{"v": 2, "event": ..., "at": [...], ..., "timing": {...}}`. What 
 (round, sub-task, step): lines are written in the order of time and read in the order of `at`.
 
     run        at [0]          run.json: the task, the pool, the options, the parent of a fork
-    decision   at [t, 0, a]    attempt a of round t: C_t, B_t, the reply, y_t or a mistake
+    decision   at [t, 0, a]    attempt a of round t: B_t, the reply, y_t or a mistake
     subtask    at [t, j, 0]    sub-task j as it was placed (Eq. 12), and what it may spend
     step       at [t, j, l]    (rho, a, o) of sub-task j, Eq. 13
     result     at [t, j, inf]  z of sub-task j, Eq. 14, and the media it opened
@@ -24,9 +24,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestra.memory import compress
 from orchestra.money import Purse
 from orchestra.vocabulary import Complete, ConfigError, Decision, Evidence, State, Task
 from runtime import tape
+from runtime.prompts import WORDING
 
 VERSION = 2
 LAST = 1 << 30  # the step number of a result: after every step
@@ -162,4 +164,6 @@ def states(
             backends = tuple(b["name"] for b in run["pool"]["backend"])
             waits = {id: tuple(needs) for id, needs in e["waiting"].items()}
             now = (e["at"][0], e["rounds"], e["budget_usd"], waits)
-            yield State(task, e["context"], tuple(history), backends, tools, *now), e
+            limit = run["options"]["context_tokens"]
+            context = compress(task.question, history, WORDING, limit) if history else ""
+            yield State(task, context, tuple(history), backends, tools, *now), e

@@ -15,7 +15,6 @@ from orchestra.matching import Placed
 from orchestra.memory import opened
 from orchestra.vocabulary import Result, Step, SubTask
 from runtime.prompts import say
-from runtime.run_folder import Options
 from runtime.trajectory import LAST, Recorder
 from subagents import experts, mini_swe, react, reasoning
 from subagents.fan_out import Job, Run
@@ -48,22 +47,25 @@ class SubAgents:
         environment: Callable[[Placed, str], Environment],
         tools: Mapping[str, Tool],
         recorder: Recorder,
-        options: Options,
+        steps: int,
+        threads: int,
     ) -> None:
         self.environment, self.tools, self.recorder = environment, tools, recorder
-        self.steps = options.steps
-        self.executor = ThreadPoolExecutor(options.parallel, thread_name_prefix="sub-agent")
+        self.steps = steps
+        self.executor = ThreadPoolExecutor(threads, thread_name_prefix="sub-agent")
         self.in_flight: list[Future[Result]] = []
 
-    def execute(self, t: int, placed: Sequence[Placed]) -> list[Result]:
-        """Z_t = AsyncExecute(u_1, ..., u_K), Eq. 15: in parallel, results in submission order."""
-        self.in_flight = [self._start(t, j, p) for j, p in enumerate(placed, 1)]
+    def execute(self, t: int, placed: Sequence[Placed], found: str = "") -> list[Result]:
+        """Z_t = AsyncExecute(u_1, ..., u_K), Eq. 15: in parallel, results in submission order.
+        `found`: C_t, where sub-agents get it beside their own context.
+        """
+        self.in_flight = [self._start(t, j, p, found) for j, p in enumerate(placed, 1)]
         ended, _ = wait(self.in_flight, return_when=FIRST_EXCEPTION)
         for future in ended:
             future.result()  # what ends the run ends it now
         return [future.result() for future in self.in_flight]
 
-    def drain(self, t: int, placed: Sequence[Placed]) -> list[Result]:
+    def drain(self, t: int, placed: Sequence[Placed], found: str = "") -> list[Result]:
         """Z_t of a whole graph: a node starts the moment its last need has ended, so the graph
         takes its critical path. What needs a failed node reads its error.
         """
@@ -74,16 +76,18 @@ class SubAgents:
             for j, p in list(waiting.items()):
                 if ended.keys() >= set(p.subtask.needs):
                     ready = replace(waiting.pop(j), subtask=insert_outputs(p.subtask, ended))
-                    running[self._start(t, j, ready)] = p.subtask.id
+                    running[self._start(t, j, ready, found)] = p.subtask.id
             self.in_flight = list(running)
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 ended[running.pop(future)] = future.result()
         return [ended[p.subtask.id] for p in placed]
 
-    def _start(self, t: int, j: int, p: Placed) -> Future[Result]:
+    def _start(self, t: int, j: int, p: Placed, found: str) -> Future[Result]:
         row = asdict(p.subtask)
         self.recorder.emit("subtask", (t, j, 0), subtask=row, share_usd=p.purse.limit_usd)
-        return self.executor.submit(self._one, t, j, p)
+        context = "\n\n".join(part for part in (p.subtask.context, found) if part)
+        u = replace(p.subtask, context=context)
+        return self.executor.submit(self._one, t, j, replace(p, subtask=u))
 
     def _one(self, t: int, j: int, p: Placed) -> Result:
         """zeta and z of sub-task j, Eq. 13-14."""

@@ -27,14 +27,14 @@ ISOLATED = {  # git as if nobody had configured it
 }  # fmt: skip
 
 
-def _git(*arguments: str | Path, isolated: bool = True) -> bytes:
+def _git(*arguments: str | Path, isolated: bool = True, ok_codes: tuple[int, ...] = (0,)) -> bytes:
     """What git prints. Raises OSError and subprocess.SubprocessError."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     command = ["git", "-c", "core.fsmonitor=false", "-c", "safe.directory=*", *map(str, arguments)]
-    ran = subprocess.run(
-        command, env=env | ISOLATED if isolated else env, capture_output=True, check=True,
-        timeout=GIT_TIMEOUT_S,
-    )  # fmt: skip
+    env = env | ISOLATED if isolated else env
+    ran = subprocess.run(command, env=env, capture_output=True, timeout=GIT_TIMEOUT_S, check=False)
+    if ran.returncode not in ok_codes:
+        raise subprocess.CalledProcessError(ran.returncode, "git", ran.stdout, ran.stderr)
     return ran.stdout
 
 
@@ -58,7 +58,9 @@ def copy_into(run: Path, source: Path) -> None:
         target.mkdir()
         for name in _listed(source):
             place = source / name
-            if run.resolve() not in place.resolve().parents and os.path.lexists(place):
+            inside = source.resolve() / name.parent == place.parent.resolve()  # not through a link
+            own = run.resolve() in place.resolve().parents
+            if inside and not own and os.path.lexists(place):
                 (target / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(place, target / name, follow_symlinks=False)
         git_dir = f"--git-dir={run / 'workdir.git'}"
@@ -114,7 +116,7 @@ def changes(folder: Path) -> str:
     work = (f"--git-dir={run / 'workdir.git'}", f"--work-tree={folder}")
     try:
         subprocess.run(["chmod", "-R", "u+rwX", folder], capture_output=True, check=False)
-        _git(*work, "add", "-A", "--", ".", ":(exclude)media")
+        _git(*work, "add", "-A", "--ignore-errors", "--", ".", ":(exclude)media", ok_codes=(0, 1))
         diff = _git(*work, "diff", "--cached", "--binary", "--no-renames", "--no-ext-diff", "HEAD")
         (run / "changes.diff").write_bytes(diff)
     except (OSError, subprocess.SubprocessError) as error:
@@ -122,6 +124,12 @@ def changes(folder: Path) -> str:
         raise ToolError(say("mini_swe/messages", "no_diff", reason=_reason(error))) from None
     left_out = say("mini_swe/messages", "binary") + "\n"
     return BINARY.sub(left_out, diff.decode("utf-8", "replace")).strip()
+
+
+def write_last(run: Path) -> None:
+    """changes.diff of a fork: what its last work folder changed."""
+    if folders := sorted((run / "work").glob("r*-t*"), key=_place):
+        changes(folders[-1])
 
 
 def _place(folder: Path) -> tuple[int, ...]:

@@ -7,16 +7,31 @@ from typing import Any
 
 import pytest
 
-from orchestra.vocabulary import Backend, ConfigError, EndpointError, Price
-from runtime.pool import Pool
+import orchestra_min
+from orchestra.money import Purse
+from orchestra.vocabulary import (
+    Backend,
+    BudgetExceeded,
+    ConfigError,
+    EndpointError,
+    Media,
+    ModelMistake,
+    Price,
+    Task,
+)
+from runtime.chat import Chat
+from runtime.pool import Engine, Pool
 from runtime.run_folder import Options
-from runtime.tape import Cancelled, TapeMiss, TapeWriteError
+from runtime.tape import Cancelled, Tape, TapeMiss, TapeWriteError
 from tests.scripted import Endpoint
+from tools import media
 
-__all__ = [
-    "Backend", "Cancelled", "ConfigError", "EndpointError", "Options", "Pool", "Price", "TapeMiss",
-    "TapeWriteError",
+__all__ = [  # what tests take from the program's modules: one place to change when those move
+    "Backend", "BudgetExceeded", "Cancelled", "Chat", "ConfigError", "EndpointError", "Engine",
+    "Media", "ModelMistake", "Options", "Pool", "Price", "Purse", "Tape", "TapeMiss",
+    "TapeWriteError", "Task", "command_line", "media", "pool_at",
 ]  # fmt: skip
+FREE = Price(0, 0)
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -41,7 +56,7 @@ def endpoint() -> Iterator[Callable[..., Endpoint]]:
         e.close()
 
 
-def pool_at(url: str, *names: str, price: Price | None = Price(0, 0), **fields: Any) -> Pool:
+def pool_at(url: str, *names: str, price: Price | None = FREE, **fields: Any) -> Pool:
     """A pool of scripted backends, free of charge unless said otherwise."""
     fields = {
         "skills": {"txt": 1.0, "img": 1.0, "aud": 1.0, "code": 1.0},
@@ -50,3 +65,11 @@ def pool_at(url: str, *names: str, price: Price | None = Price(0, 0), **fields: 
     }
     backends = (Backend(name=n, model=n, base_url=url, **fields) for n in names or ("small",))
     return Pool(backends=tuple(backends))
+
+
+def command_line(arguments: list[str]) -> int:
+    """Run one command line in this process. Returns the exit code."""
+    try:
+        return orchestra_min.main(arguments)
+    except SystemExit as usage_error:
+        return int(usage_error.code or 0)

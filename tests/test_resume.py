@@ -1,170 +1,341 @@
-"""What a resume, a fork and a replay go on from, whatever had failed before."""
+"""Nothing paid for is lost: after a kill, a failure, a full disk or Ctrl-C, a resume pays the rest alone."""
 
 from __future__ import annotations
 
-import time
-from contextlib import closing
+import json
+import resource
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-import orchestra_min
-from orchestra.backends import Chat
-from orchestra.money import Purse
-from orchestra.outcomes import built_on
-from orchestra.replay import Tape, TapeMiss
-from orchestra.run_folder import Options
-from orchestra.vocabulary import EndpointError
-from tests.asking import answering, ask
-from tests.conftest import pool_at
-from tests.scripted import Raw, complete, completion, delegate, finish, is_main, last_text
+from orchestra_min import orchestrate
+from tests.conftest import Cancelled, EndpointError, Options, TapeWriteError, pool_at
+from tests.program import (
+    called,
+    content,
+    files_of,
+    line_of,
+    program,
+    replay,
+    resume,
+    start,
+    tool_file,
+)
+from tests.scripted import Endpoint, Raw, act, complete, delegate, finish, is_main, last_text
+
+TASKS = (
+    {"task_instruction": "when?", "tools": ["library_hours"]},
+    {"task_instruction": "which city?", "tools": []},
+)
 
 
-@pytest.mark.parametrize("refusal", [Raw(402, {"error": {}}), {**completion(""), "choices": []}])
-def test_a_resumed_run_replays(refusal, endpoint, tmp_path):
-    """The refusal and the answer after it stand under one key."""
-    server = endpoint(answering(refusal, "fine"))
-    for mode in ("record", "resume", "replay", "resume", "replay"):
-        with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
-            if mode == "record":
-                with pytest.raises(EndpointError):
-                    ask(tape, server.url)
-            else:
-                assert ask(tape, server.url) == "fine"
-    assert len(server.requests) == 2
+def moment(request: dict[str, Any]) -> str:
+    """Which call of the run below a request is."""
+    text = last_text(request)
+    if is_main(request):
+        return "last decision" if "found 1" in text and "found 2" in text else "first decision"
+    if "when?" in text:
+        return "second step" if "closed on" in text else "first step"
+    return "other sub-task"
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "LOCALHOST"])
-def test_a_refusal_that_came_late_changes_no_call_before_it(host, endpoint, tmp_path):
-    """An endpoint takes a schema, and later refuses it: each call replays, and resumes, as it was."""
-    taken = []
+ANSWERS = {
+    "first decision": delegate(*TASKS),
+    "first step": act("library_hours", day="Sunday"),
+    "second step": finish("found 1"),
+    "other sub-task": finish("found 2"),
+    "last decision": complete("42"),
+}
+
+
+DEBATE = (
+    "<agent><agent_id>A</agent_id><agent_name>DebateAgent</agent_name><required_arguments>"
+    '<agent_input>guess</agent_input><debate_roles>["Optimist", "Sceptic"]</debate_roles>'
+    "</required_arguments></agent>"
+)
+
+
+class Held:
+    """An endpoint that lets the calls of `names` wait until `let_go` is set."""
+
+    def __init__(self, endpoint: Callable[..., Endpoint], *names: str) -> None:
+        self.let_go, self.arrived = threading.Event(), {n: threading.Event() for n in names}
+        self.server = endpoint(self.respond)
+
+    def respond(self, request: dict[str, Any]) -> Any:
+        name = moment(request)
+        if name in self.arrived:
+            self.arrived[name].set()
+            self.let_go.wait(60)
+        return ANSWERS[name]
+
+    def wait(self) -> None:
+        assert all(arrived.wait(30) for arrived in self.arrived.values())
+
+
+# ---- stopped from outside ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "names", [["first decision"], ["second step", "other sub-task"], ["last decision"]]
+)
+def test_kill_9_loses_only_what_was_in_flight(names, endpoint, tmp_path):
+    held = Held(endpoint, *names)
+    flags = "--question", "?", "--model", "m", "--tools", tool_file(tmp_path), "--out", "run"
+    with start(tmp_path, *flags, at=held.server.url) as process:
+        held.wait()
+        process.kill()
+    with (tmp_path / "run" / "tape.jsonl").open("a") as file:
+        file.write('{"v": 1, "call": "r')  # torn by the kill
+    held.let_go.set()
+    assert resume(tmp_path / "run").answer == "42"
+    asked = [moment(r) for r in held.server.requests]
+    assert {n: asked.count(n) for n in ANSWERS} == {n: 1 + (n in names) for n in ANSWERS}
+    assert replay(tmp_path / "run").answer == "42"
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_with_130_and_the_line_that_it_prints_goes_on(stop, endpoint, tmp_path):
+    held = Held(endpoint, "second step", "other sub-task")
+    flags = "--question", "?", "--model", "m", "--tools", tool_file(tmp_path), "--out", "my run"
+    with start(tmp_path, *flags, at=held.server.url) as process:
+        held.wait()
+        named = flags[4:6]
+        in_use = called("--resume", tmp_path / "my run", *named, at=held.server.url)
+        process.send_signal(stop)
+        out, err = process.communicate(timeout=20)  # the endpoint goes on waiting
+    assert (process.returncode, out) == (130, "")
+    assert "my run" in line_of(in_use)
+    held.let_go.set()
+    hint = shlex.split(err[err.index("continue with: ") :])
+    assert hint[hint.index("--resume") :] == ["--resume", "my run", *named]
+    assert program(tmp_path, "--resume", "my run", *named, at=held.server.url).stdout == "42\n"
+    assert len(held.server.requests) == 5 + 2
+
+
+# fails at d04ee41
+def test_the_line_that_goes_on_names_this_python(endpoint, tmp_path):
+    answers = iter([delegate("look"), finish("seen"), Raw(401, {})])
+    server = endpoint(lambda request: next(answers))
+    line = line_of(called("--question", "?", "--out", tmp_path / "run", at=server.url), 4)
+    assert f"{shlex.quote(sys.executable)} " in line
+
+
+def test_a_run_that_the_host_program_cancels_starts_no_further_call(endpoint, tmp_path):
+    stop = threading.Event()
 
     def respond(request: dict[str, Any]) -> Any:
-        if "response_format" not in request:
-            return "plain"
-        taken.append(request)
-        return "{}" if len(taken) == 1 else Raw(400, {"error": {}})
+        stop.set()
+        return ANSWERS[moment(request)]
 
     server = endpoint(respond)
-    url = server.url.replace("127.0.0.1", host)
-    schema = ("action", {"type": "object"})
-    for mode in ("record", "resume", "replay"):
-        with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
-            said = [ask(tape, url, call=c, schema=schema) for c in ("a", "b", "c")]
-            assert said == ["{}", "plain", "plain"]
-    assert len(server.requests) == 4
+    options, pool = Options(tools=(tool_file(tmp_path),)), pool_at(server.url)
+    with pytest.raises(Cancelled):
+        orchestrate("?", (), pool, options, tmp_path / "run", cancelled=stop)
+    assert len(server.requests) == 1
+    assert resume(tmp_path / "run").answer == "42" and len(server.requests) == 5
 
 
-def test_two_models_in_one_call_are_each_asked_as_they_were(endpoint, tmp_path):
-    """A tool asks a model of its own in the step of a sub-agent; only that one wants the newer limit."""
-
-    def respond(request: dict[str, Any]) -> Any:
-        if request["model"] == "newer" and "max_tokens" in request:
-            return Raw(400, {"error": {"message": "use max_completion_tokens"}})
-        return request["model"]
-
-    server = endpoint(respond)
-    pool = pool_at(server.url, "older", "newer", max_output_tokens=99)
-    for mode in ("record", "replay"):
-        with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
-            chat, messages = Chat(tape), [{"role": "user", "content": "x"}]
-            for call in ("a", "b"):
-                with tape.logical_call(call):
-                    said = [chat(pool[name], messages, Purse()).text for name in pool.names]
-                assert said == ["older", "newer"]
-    assert len(server.requests) == 5
+# ---- a disk that is full -------------------------------------------------------------------------
 
 
-def test_one_model_at_two_addresses_in_one_call_is_asked_at_each_as_it_was(endpoint, tmp_path):
-    def refusing(request: dict[str, Any]) -> Any:
-        return Raw(400, {"error": {}}) if "response_format" in request else "plain"
-
-    servers = [endpoint(lambda request: "{}"), endpoint(refusing)]
-    how = {"schema": ("action", {"type": "object"})}
-    for mode in ("record", "replay"):
-        with closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
-            for call in ("a", "b"):
-                said = [ask(tape, s.url, None, call, name=s.url, **how) for s in servers]
-                assert said == ["{}", "plain"]
-    assert [len(s.requests) for s in servers] == [2, 3]
+def small_files() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
 
-def test_a_damaged_line_in_a_tape_is_told_once_with_its_place(tmp_path, caplog):
-    file = tmp_path / "tape.jsonl"
-    fact = '{"v": 1, "fact": "a", "value": "b"}'
-    file.write_text("\n".join([fact, "{dama", fact, '{"cut', '{"v": 1, "resumed": true}', '{"c']))
-    for mode in ("replay", "resume"):
-        Tape(file, mode).close()
-    [said] = caplog.messages
-    assert said.startswith(f"{file}:2: a damaged line is left out")
-
-
-def test_a_run_resumed_with_more_time_replays(endpoint, tmp_path):
-    """What the main agent reads of a sub-agent's timeout names no number of seconds."""
+def test_a_tape_that_can_not_be_written_ends_with_2_and_all_before_is_kept(endpoint, tmp_path):
+    long = json.loads(finish("the castle"))
+    long["memory"] = "a long memory, " * 10_000
 
     def respond(request: dict[str, Any]) -> Any:
         if is_main(request):
-            told = "reason:" in last_text(request)
-            return complete("42") if told else delegate("look")
-        time.sleep(1.2)
-        return finish("seen")
+            return complete("42") if "the castle" in last_text(request) else delegate("look")
+        return json.dumps(long)
 
-    out, pool = tmp_path / "run", pool_at(endpoint(respond).url)
-    assert orchestra_min.orchestrate("?", (), pool, Options(timeout_s=0.5), out).answer == "42"
-    assert orchestra_min.resume(out, timeout_s=0.6).answer == "42"
-    assert orchestra_min.replay(out).answer == "42"
+    server = endpoint(respond)
+    flags = "--question", "?", "--model", "m", "--out", "run"
+    line = line_of(program(tmp_path, *flags, at=server.url, preexec_fn=small_files))
+    assert "run/t" in line and "--resume run" in line and len(server.requests) == 2
+    assert program(tmp_path, "--resume", "run", at=server.url).stdout == "42\n"
+    asked = [is_main(r) for r in server.requests]
+    assert asked.count(True) == 2 and asked.count(False) <= 2
 
 
-def test_a_resume_keeps_the_failure_that_later_rounds_were_built_on(endpoint, tmp_path):
-    dead = {"main": True, "small": True}
+def test_no_call_starts_once_the_tape_can_not_be_written(endpoint, tmp_path):
+    answers = {**ANSWERS, "first decision": delegate(TASKS[0])}
+
+    def respond(request: dict[str, Any]) -> Any:
+        return complete("42") if "found 1" in last_text(request) else answers[moment(request)]
+
+    server, out = endpoint(respond), tmp_path / "run"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(event: dict[str, Any]) -> None:
+        if event["event"] == "step":  # from now on the tape is as long as a file may be
+            size = (out / "tape.jsonl").stat().st_size
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+
+    options = Options(tools=(tool_file(tmp_path),))
+    try:
+        with pytest.raises(TapeWriteError):
+            orchestrate("?", (), pool_at(server.url), options, out, listeners=[fill])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert len(server.requests) == 3  # the last of them is lost
+    assert resume(out).answer == "42" and len(server.requests) == 5
+
+
+# ---- what had failed -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Raw(401, {}),
+        Raw(402, {"error": {}}),
+        Raw(500, {}, retry_after_ms="1", retry_after="0"),
+        Raw(200, "<html>"),
+        {"choices": []},
+    ],
+)
+def test_a_failure_of_the_last_round_is_asked_again(failure, endpoint, tmp_path):
+    broken = [True]
+
+    def respond(request: dict[str, Any]) -> Any:
+        if moment(request) == "last decision" and broken[0]:
+            return Raw(failure.status, failure.body) if isinstance(failure, Raw) else failure
+        return ANSWERS[moment(request)]
+
+    server, options = endpoint(respond), Options(tools=(tool_file(tmp_path),))
+    with pytest.raises(EndpointError):
+        orchestrate("?", (), pool_at(server.url), options, tmp_path / "run")
+    broken[0], asked = False, len(server.requests)
+    assert resume(tmp_path / "run").answer == "42" and len(server.requests) == asked + 1
+    for again in (replay, resume, replay):
+        assert again(tmp_path / "run").answer == "42"
+    assert len(server.requests) == asked + 1
+
+
+def test_a_failure_that_a_later_round_read_is_kept(endpoint, tmp_path):
+    dead = {"main": True}
 
     def respond(request: dict[str, Any]) -> Any:
         if not is_main(request):
-            return Raw(400, {"error": {"message": "busy"}}) if dead["small"] else finish("seen")
-        if "t2" in last_text(request):
-            return Raw(401, {}) if dead["main"] else complete("42")
-        return delegate("look again") if "reason:" in last_text(request) else delegate("look")
+            return Raw(400, {"error": {"message": "out of order"}}) if dead else finish("seen")
+        if last_text(request).count("out of order") and "look again" in last_text(request):
+            return Raw(401, {}) if dead else complete("42")
+        return delegate("look again" if "out of order" in last_text(request) else "look")
 
     server, out = endpoint(respond), tmp_path / "run"
     with pytest.raises(EndpointError):
-        orchestra_min.orchestrate("?", (), pool_at(server.url), Options(rounds=3), out)
-    dead.update(main=False, small=False)
+        orchestrate("?", (), pool_at(server.url), Options(rounds=3), out)
+    dead.clear()
     asked = len(server.requests)
-    assert orchestra_min.resume(out).answer == "42"
-    assert len(server.requests) - asked == 2  # the last sub-task, which none had gone on from
-    assert orchestra_min.replay(out).answer == "42"
+    assert resume(out).answer == "42"
+    again = [last_text(r) for r in server.requests[asked:]]
+    assert len(again) == 2 and "look again" in again[0]  # of the last round, and the decision
+    assert replay(out).answer == "42"
+
+
+def test_a_failure_that_a_later_step_went_on_from_is_kept(endpoint, tmp_path):
+    """A role of a debate is refused once; the run is cancelled two rounds later."""
+    stop, asked = threading.Event(), count()
+
+    def respond(request: dict[str, Any]) -> Any:
+        if request["messages"][0]["role"] == "system":
+            return DEBATE
+        if (number := next(asked)) == 5:
+            stop.set()
+        return Raw(400, {"error": {"message": "no"}}) if number == 0 else "Answer: 42"
+
+    server, options = endpoint(respond), Options(method="mas-orchestra")
+    with pytest.raises(Cancelled):
+        orchestrate("?", (), pool_at(server.url), options, tmp_path / "run", cancelled=stop)
+    assert resume(tmp_path / "run").answer == "42"
+    assert len(server.requests) == 1 + 5 * 2 + 1  # the graph, five rounds of two roles, the verdict
+    assert replay(tmp_path / "run").answer == "42"
+
+
+def test_a_run_that_is_resumed_with_more_time_replays(endpoint, tmp_path):
+    """What the main agent reads of a time-out names no number of seconds."""
+    never, replies = threading.Event(), iter([delegate("look"), complete("42")])
+    server = endpoint(lambda r: next(replies) if is_main(r) else never.wait(60))
+    pool, out = pool_at(server.url), tmp_path / "run"
+    assert orchestrate("?", (), pool, Options(timeout_s=1.0), out).answer == "42"
+    asked = len(server.requests)
+    assert resume(out, timeout_s=60.0).answer == "42" and len(server.requests) == asked
+    assert replay(out).answer == "42"
+    never.set()
+
+
+# ---- nothing to do, nothing to keep --------------------------------------------------------------
+
+
+def test_a_resume_of_a_finished_run_pays_nothing(endpoint, tmp_path):
+    server, options = endpoint(lambda r: ANSWERS[moment(r)]), Options(tools=(tool_file(tmp_path),))
+    first = orchestrate("?", (), pool_at(server.url), options, tmp_path / "run")
+    server.close()
+    again = resume(tmp_path / "run", parallel=1)
+    assert (again.answer, again.calls, again.paid_usd) == (first.answer, first.calls, 0.0)
+    assert content(again.events) == content(first.events)
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_where_nothing_was_paid_nothing_is_kept(made, endpoint, tmp_path):
+    if made:
+        (tmp_path / "run").mkdir()
+    server = endpoint(lambda request: Raw(401, {}))
+    done = called("--question", "?", "--model", "m", "--out", tmp_path / "run", at=server.url)
+    assert "--resume" not in line_of(done, 4)
+    assert [p.name for p in tmp_path.rglob("*")] == ["run"] * made
+
+
+# ---- forks ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def three_rounds(endpoint, tmp_path) -> tuple[Path, Endpoint]:
+    replies = iter([delegate("a"), delegate("b"), complete("42")])
+    server = endpoint(lambda r: next(replies, complete("other")) if is_main(r) else finish("seen"))
+    orchestrate("?", (), pool_at(server.url), None, tmp_path / "run")
+    return tmp_path / "run", server
+
+
+@pytest.mark.parametrize("round", [1, 2, 3])
+def test_a_fork_keeps_the_rounds_before_and_asks_the_rest_anew(round, three_rounds):
+    run, server = three_rounds
+    before, asked = files_of(run), len(server.requests)
+    forked = resume(run, from_round=round, out=run.parent / "fork")
+    assert (forked.answer, forked.rounds, forked.run) == ("other", round, str(run.parent / "fork"))
+    assert len(server.requests) == asked + 1 and files_of(run) == before
+    server.close()
+    assert replay(run.parent / "fork").answer == "other" and replay(run).answer == "42"
+
+
+@pytest.mark.parametrize("round", [4, 99])
+def test_a_fork_from_a_round_that_was_not_reached_is_refused(round, three_rounds):
+    run, server = three_rounds
+    fork = "--from-round", round, "--out", run.parent / "fork"
+    done = called("--resume", run, *fork, at=server.url)
+    assert f"--from-round {round}" in line_of(done) and not (run.parent / "fork").exists()
 
 
 def test_a_fork_keeps_the_failures_of_the_rounds_before(endpoint, tmp_path):
     def respond(request: dict[str, Any]) -> Any:
         if is_main(request):
-            return complete("42") if "reason:" in last_text(request) else delegate("look")
-        return Raw(400, {"error": {"message": "busy"}})
+            return complete("42") if "out of order" in last_text(request) else delegate("look")
+        return Raw(400, {"error": {"message": "out of order"}})
 
     server, out = endpoint(respond), tmp_path / "run"
-    orchestra_min.orchestrate("?", (), pool_at(server.url), Options(), out)
+    orchestrate("?", (), pool_at(server.url), None, out)
     asked = len(server.requests)
-    orchestra_min.resume(out, from_round=2, out=tmp_path / "fork")
-    assert len(server.requests) - asked == 1  # the decision of round 2
-    assert orchestra_min.replay(tmp_path / "fork").answer == "42"
-
-
-def test_parts_side_by_side_are_not_built_on_each_other():
-    def entry(call: str, code: int) -> dict[str, Any]:
-        status = {"code": code}
-        return {"call": call, "request": {"uri": "u"}, "response": {"status": status}}
-
-    failed, answer = entry("r1/t1/s1/part2", 400), entry("r1/t1/s1/part1", 200)
-    assert built_on([failed, answer]) == built_on([answer, failed]) == set()
-    assert built_on([failed, answer, entry("r1/t1/s2", 200)]) == {id(failed)}
-
-
-def test_a_replay_of_a_run_that_was_not_finished_says_so(endpoint, tmp_path):
-    answers = iter([delegate("look"), finish("seen"), Raw(401, {})])
-    with pytest.raises(EndpointError):
-        pool = pool_at(endpoint(lambda request: next(answers)).url)
-        orchestra_min.orchestrate("?", (), pool, Options(), tmp_path / "run")
-    rows = (tmp_path / "run" / "tape.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "run" / "tape.jsonl").write_text("".join(rows[:-1]))  # as after a kill
-    with pytest.raises(TapeMiss, match="not finished: --resume"):
-        orchestra_min.replay(tmp_path / "run")
+    assert resume(out, from_round=2, out=tmp_path / "fork").answer == "42"
+    assert len(server.requests) == asked + 1
+    assert replay(tmp_path / "fork").answer == "42"

@@ -28,6 +28,7 @@ from orchestra.vocabulary import Backend, ConfigError, EndpointError, ModelMista
 from runtime.chat import Chat
 from runtime.parsing import behind_thinking
 from runtime.prompts import fenced, render, say, told
+from runtime.secrets import Secrets
 from runtime.tape import Failure, Tape, TapeWriteError
 from runtime.trajectory import decision_row
 from training.examples import Example
@@ -37,6 +38,7 @@ from training.rewards import Scores, look, scores, weighted
 PATIENCE_S = 300.0  # of waiting at a rate limit, in one call
 NOTES = "training/judge_notes"
 REFUSED = {400, 413, 422}  # what this text is, and not how the endpoint is
+OF_THE_TEXT = ("timed out", "the answer has no choice")  # the same, of runtime.chat and http
 
 LINES = {  # the judge's line -> the part of Eq. 29 and its largest score
     "FORMAT_CORRECT": ("format", 1),
@@ -107,17 +109,16 @@ class Judge:
                 messages = [*messages, said, {"role": "user", "content": again}]
         return None, purse
 
-    def _reply(self, messages: list[Message], purse: Purse) -> Reply | None:
+    def _reply(self, messages: Messages, purse: Purse) -> Reply | None:
         """None where there is none for this text. Raises EndpointError."""
         try:
             return self.chat(self.backend, messages, purse)
         except TapeWriteError as error:
             raise ConfigError(f"--reward judge: {error}") from None
         except EndpointError as error:
-            cause = error.__context__
-            outcome = cause.outcome if isinstance(cause, Failure) else {"status": 0, "why": ""}
-            late, empty = outcome["why"] == "timed out", isinstance(cause, IndexError)
-            if outcome["status"] in REFUSED or late or empty:  # empty: no choice in its answer
+            failure = error.__context__
+            outcome = failure.outcome if isinstance(failure, Failure) else {}
+            if outcome.get("status") in REFUSED or str(outcome.get("why")).startswith(OF_THE_TEXT):
                 return None
             raise
 
@@ -160,7 +161,7 @@ def made(
     path = Path(cache if rank == "0" else f"{cache}.{rank}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        tape = Tape(path, "resume")
+        tape = Tape(path, "resume", Secrets([api_key_env]))
     except OSError as error:
         raise ConfigError(
             f"{path}: the judge's cache cannot be written ({error.strerror})"

@@ -36,7 +36,7 @@ def from_run(folder: Path, answer: str = "", tools: Sequence[str] = ()) -> list[
     s_t is rendered anew from the recorded events, and is what the tape says was sent: a recording
     that differs (made with other prompts) raises ConfigError, as does one of another method.
     """
-    manifest = run_folder.named_again(folder, run_folder.read_manifest(folder), tools)
+    manifest = run_folder.named_again(folder, run_folder.read_manifest(folder), {"tools": tools})
     options, task = manifest.options, manifest.task(folder)
     if options.method != "orchestra-o1":
         raise ConfigError(

@@ -156,7 +156,7 @@ def constants(examples: Sequence[Example]) -> list[Figures]:
 def measured(
     a: argparse.Namespace, made: Mapping[tuple[str, int], Path], examples: Sequence[Example]
 ) -> Iterator[Figures]:
-    """The figures of each arm and seed, kept in --work. Raises TapeWriteError where that is not possible.
+    """The figures of each arm and seed, kept in --work. Raises TapeWriteError.
 
     What was measured before, with the same weights and as many states, is not measured again.
     """

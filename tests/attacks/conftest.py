@@ -4,12 +4,14 @@ is looked for in everything that was written: observations, tapes, trajectories,
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from orchestra import secrets
+from tests.tools.conftest import level
+
+__all__ = ["level"]  # the fixture
 
 KEY = "sk-planted-" + "7f3a9c21e8d04b56" * 2
 NAME = "ORCHESTRA_TEST_API_KEY"
@@ -22,22 +24,8 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name in (".env", "notes.txt", ".netrc"):
         (home / name).write_text(f"{NAME}={KEY}\n")
     os.environ[NAME] = KEY
-    secrets.look_up()
     yield home
     del os.environ[NAME]
-    secrets.look_up()
     written = [p for p in tmp_path_factory.getbasetemp().rglob("*") if p.is_file()]
     leaks = [p for p in written if home not in p.parents and KEY.encode() in p.read_bytes()]
     assert not leaks, f"the planted key is in {leaks}"
-
-
-@pytest.fixture
-def observed(planted: Path, tmp_path: Path) -> Callable[[str], str]:
-    """Keep an observation on disk, as a tape does but unscrubbed, for the search at the end."""
-
-    def keep(text: str) -> str:
-        with (tmp_path / "observed.txt").open("a") as file:
-            file.write(text + "\n")
-        return text
-
-    return keep

@@ -1,13 +1,11 @@
 """What a model names as a file. Only the task's media can be opened; the observation lists them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from orchestra.vocabulary import Media, Task
+from tests.conftest import Media, Task
 from tools import Environment, ToolError, all_tools
 
 NAMES = {

@@ -1,7 +1,5 @@
 """What of the system a program sees where the project, the run or the home lie in it, as in containers."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -9,9 +7,7 @@ import pytest
 
 from tools import code, wall, wall_view
 
-LOOK = """
-from pathlib import Path
-top = Path({system!r})
+LOOK = """from pathlib import Path; top = Path({system!r})
 for p in sorted(p for p in top.rglob('*') if p.is_file()): print(p.relative_to(top), p.read_text())
 for place in (top, top / 'app', top / 'app/.venv/lib'):
     try: print('GOT', (place / 'new').write_text('x'))
@@ -22,10 +18,7 @@ for place in (top, top / 'app', top / 'app/.venv/lib'):
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of the system with a project, its virtual environment, a run and a home in it."""
     top = tmp_path / "system"
-    for name in (
-        *("app/.env", "app/runs/1/tape.jsonl", "app/.venv/lib/package.py", "app/.venv/pip.conf"),
-        *("out/1/work/r1-t2/secret", "out/1/media/m.png", "me/.netrc", "share/word"),
-    ):
+    for name in ["app/.env", "app/runs/1/tape.jsonl", "app/.venv/lib/package.py", "app/.venv/pip.conf", "out/1/work/r1-t2/secret", "out/1/media/m.png", "me/.netrc", "share/word"]:  # fmt: skip
         (top / name).parent.mkdir(parents=True, exist_ok=True)
         (top / name).write_text("x")
     monkeypatch.setattr(wall_view, "SYSTEM", (*wall_view.SYSTEM, str(top)))

@@ -1,48 +1,58 @@
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestra.backends import Chat
-from orchestra.money import Purse
-from orchestra.pool import Engine, Pool
-from orchestra.replay import Tape
-from orchestra.vocabulary import Media, Task
-from tests.conftest import pool_at
-from tools import Environment, all_tools
+from tests.conftest import Chat, Engine, Media, Pool, Purse, Tape, Task, pool_at
+from tools import Environment, all_tools, wall
+from tools.own import own_tools
 
-MODEL = os.environ.get("WHISPER_MODEL", "")
-whisper = pytest.mark.skipif(
-    not Path(MODEL or "-").is_dir(), reason="WHISPER_MODEL names no folder"
-)
+rapidocr = pytest.mark.skipif(not find_spec("rapidocr"), reason="needs rapidocr")
+MODEL = os.environ.get("WHISPER_MODEL", "") if find_spec("faster_whisper") else ""
+whisper = pytest.mark.skipif(not MODEL, reason="needs faster-whisper and WHISPER_MODEL, a folder")
+ANALYSIS = {"image": "ImageAnalysisAction", "audio": "ParseAudioAction", "video": "VideoAnalysisAction"}  # fmt: skip
 
 
 class Bench:
-    """One sub-agent's environment over given files, and a tape that can be played again."""
+    """One sub-agent's environment over given files, and a tape that can be played again. `own`: files
+    and MCP servers of the user's tools.
+    """
 
-    def __init__(self, folder: Path, pool: Pool, *files: tuple[str, Path], **fields: Any) -> None:
-        media = tuple(
-            Media(kind, p.name, p, hashlib.sha256(p.read_bytes()).hexdigest()) for kind, p in files
-        )
-        self.folder, self.pool, self.fields = folder, pool, fields
+    def __init__(self, folder: Path, pool: Pool, *files: Any, own: Any = ((), ()), **fields: Any):
+        hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for _, path in files]
+        media = tuple(Media(k, p.name, p, h) for (k, p), h in zip(files, hashes, strict=True))
+        self.folder, self.pool, self.own, self.fields = folder, pool, own, fields
         self.task = Task("Which platform does the train leave from?", media)
 
     def use(self, tool: str, mode: str = "record", **params: Any) -> str:
-        tape = Tape(self.folder / "tape.jsonl", mode)
+        """The observation of one use of a tool."""
         given = {"purse": Purse(), "folder": self.folder / "work", **self.fields}
-        env = Environment(
-            self.task, self.pool["small"], self.pool, Chat(tape), tape, **given
-        )  # fmt: skip
-        try:
-            with tape.logical_call("r1", "t1", "s1", tool):
-                return all_tools()[tool](env, params)
-        finally:
-            tape.close()
+        with contextlib.closing(Tape(self.folder / "tape.jsonl", mode)) as tape:
+            env = Environment(self.task, self.pool["small"], self.pool, Chat(tape), tape, **given)
+            with own_tools(*self.own, tape) as own, tape.call("r1", "t1", "s1", tool):
+                return {**all_tools(), **own}[tool](env, params)
+
+    def analyse(self, mode: str = "record", kind: str = "", query: str = "?", **params: Any) -> str:
+        """The first file through the tool of its kind, or of `kind`."""
+        file = self.task.media[0]
+        kind = kind or file.modality
+        params[f"{kind}_path"] = file.name
+        return self.use(ANALYSIS[kind], mode, query=query, **params)
+
+
+@pytest.fixture(params=wall.WALLS)
+def level(request: pytest.FixtureRequest) -> wall.Wall:
+    """Each wall that model-written code may run behind."""
+    if request.param != "bare" and not wall.holds(request.param):
+        pytest.skip(f"{request.param} can not be built on this machine")
+    return request.param
 
 
 @pytest.fixture
@@ -50,17 +60,14 @@ def bench(tmp_path: Path) -> Callable[..., Bench]:
     """Environments with local engines, or with those of a scripted endpoint."""
     (tmp_path / "run").mkdir()
 
-    def make(*files: tuple[str, Path], endpoint: Any = None, **fields: Any) -> Bench:
-        pool = pool_at(endpoint.url if endpoint else "http://127.0.0.1:9/v1")
-        if endpoint is None:
-            pool = Pool(pool.backends, pool.main, {k: Engine("local") for k in ("image", "audio")})
+    def make(*files: Any, endpoint: Any = None, **fields: Any) -> Bench:
+        pool = pool_at(endpoint.url) if endpoint else local_pool()
         return Bench(tmp_path / "run", pool, *files, **fields)
 
     return make
 
 
-@pytest.fixture
-def no_keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("SERPER_API_KEY", "JINA_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
-    yield
+def local_pool(url: str = "http://127.0.0.1:9/v1") -> Pool:
+    """A pool whose pictures and sounds go to the engines of this machine."""
+    pool = pool_at(url)
+    return pool.with_(engines={k: Engine("local") for k in ("image", "audio")})

@@ -1,26 +1,25 @@
-"""Real media, made for the tests: speech by espeak-ng, drawn text, video of both."""
+"""Media made for the tests: drawn text, tones, speech, video of all of them."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
+import random
+import re
+import wave
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import av
 import numpy
-import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-SPEECH = "The blue train leaves from platform seven."
+from tests.conftest import ROOT
+from tools import ToolError
 
-
-def speech(path: Path, text: str = SPEECH) -> Path:
-    if not shutil.which("espeak-ng"):
-        pytest.skip("espeak-ng is not installed")
-    subprocess.run(["espeak-ng", "-s", "140", "-w", str(path), text], check=True)
-    return path
+RATE = 16000  # what the tools hear at
+SPEECH = ROOT / "fixtures" / "media" / "equinox.wav"  # about September 23
+FAST = {"libvpx": {"deadline": "realtime", "cpu-used": "8"}}
 
 
 def drawn(text: str, size: tuple[int, int] = (640, 360), mode: str = "RGB") -> Image.Image:
@@ -30,95 +29,115 @@ def drawn(text: str, size: tuple[int, int] = (640, 360), mode: str = "RGB") -> I
     return picture.convert(mode)
 
 
-def film(
-    path: Path, codec: str, sound: str = "", texts: tuple[str, ...] = ("Gate 1", "Gate 2")
-) -> Path:
-    """Two seconds of each text; with `sound`, a codec, speech beside it."""
-    with av.open(str(path), "w") as target:
-        video: Any = target.add_stream(codec, rate=5)
-        video.width, video.height, video.pix_fmt = 640, 360, "yuv420p"
-        audio: Any = target.add_stream(sound, rate=48000) if sound else None
-        for n in range(len(texts) * 10):
-            frame = av.VideoFrame.from_image(drawn(texts[n // 10]))
-            frame.pts, frame.time_base = n, Fraction(1, 5)
-            target.mux(video.encode(frame))
-        target.mux(video.encode(None))
-        if audio:
-            resampler = av.AudioResampler(format=audio.format, layout=audio.layout, rate=48000)
-            with av.open(str(speech(path.with_suffix(".wav")))) as source:
-                for block in source.decode(audio=0):
-                    for piece in resampler.resample(block):
-                        target.mux(audio.encode(piece))
-            target.mux(audio.encode(None))
+def saved(path: Path, picture: Image.Image | str, *more: Image.Image, **how: Any) -> Path:
+    """A picture, or a text that is drawn, as a file; with `more`, of several pages or frames."""
+    pages = {"save_all": True, "append_images": more} if more else {}
+    (drawn(picture) if isinstance(picture, str) else picture).save(path, **pages, **how)
     return path
 
 
-def truncated(path: Path, share: float = 0.5) -> Path:
-    data = path.read_bytes()
-    short = path.with_stem(f"{path.stem}_short")
-    short.write_bytes(data[: int(len(data) * share)])
-    return short
+def tone(seconds: float, level: int = 8000, rate: int = RATE) -> numpy.ndarray:
+    return (numpy.sin(numpy.arange(int(rate * seconds)) / 15) * level).astype(numpy.int16)
 
 
-def toned(
-    path: Path, codec: str, rate: int = 48000, layout: str = "mono", seconds: float = 1.0,
-    offset_s: float = 0.0,
-) -> Path:  # fmt: skip
+def waved(path: Path, samples: numpy.ndarray, channels: int = 1, rate: int = RATE) -> Path:
+    """Samples of any width as a WAV."""
+    with wave.open(str(path), "wb") as file:
+        file.setparams((channels, samples.itemsize, rate, 0, "NONE", ""))
+        file.writeframes(samples.tobytes())
+    return path
+
+
+def toned(path: Path, codec: str, rate=48000, layout="mono", seconds=1.0, offset_s=0.0) -> Path:
     """A tone in all channels; its clock starts at `offset_s`."""
     with av.open(str(path), "w") as target:
         stream: Any = target.add_stream(codec, rate=rate, layout=layout)
-        tone = (numpy.sin(numpy.arange(int(rate * seconds)) / 20) * 9000).astype(numpy.int16)
-        data = numpy.repeat(tone, stream.codec_context.layout.nb_channels)[None, :]
+        data = numpy.repeat(tone(seconds, 9000, rate), stream.layout.nb_channels)[None, :]
         frame = av.AudioFrame.from_ndarray(data, format="s16", layout=layout)
-        frame.rate, size = rate, stream.codec_context.frame_size or 1024
-        resampler = av.AudioResampler(stream.codec_context.format, layout, rate, size)
-        at = int(offset_s * rate)
-        for piece in (*resampler.resample(frame), *resampler.resample(None)):
-            piece.pts, piece.time_base, at = at, Fraction(1, rate), at + piece.samples
-            target.mux(stream.encode(piece))
-        target.mux(stream.encode(None))
+        frame.rate = rate
+        _encode(target, stream, [frame], int(offset_s * rate))
     return path
 
 
-def scenes(
-    path: Path, *lengths_s: float, fps: int = 10, codec: str = "libx264",
-    at_s: list[float] | None = None, one_key: bool = False, start_s: float = 0.0,
-) -> Path:  # fmt: skip
-    """One scene after another, each of another colour, of these lengths; `at_s`: when each frame is
-    shown, if not evenly; `one_key`: no frame but the first is a key frame; `start_s`: of the clock.
+def _encode(target: Any, stream: Any, frames: Any, at: int = 0) -> None:
+    form, rate = stream.codec_context, stream.rate
+    resampler = av.AudioResampler(form.format, form.layout, rate, form.frame_size or 1024)
+    for frame in (*frames, None):
+        for piece in resampler.resample(frame):
+            piece.pts, piece.time_base, at = at, Fraction(1, rate), at + piece.samples
+            target.mux(stream.encode(piece))
+    target.mux(stream.encode(None))
+
+
+def filmed(path: Path, pictures: list[Image.Image], codec="libx264", fps=5, sound="", at_s=(), start_s=0.0, **options: str) -> Path:  # fmt: skip
+    """A frame of each picture, shown at the times `at_s` if not evenly; `sound`: a codec of speech;
+    `start_s`: of the clock; `options`: of the encoder.
     """
-    colours = ("black", "white", "navy", "yellow", "maroon", "pink")
     with av.open(str(path), "w", options={"avoid_negative_ts": "disabled"}) as target:
-        options = {"g": "1000", "sc_threshold": "0"} if one_key else {}
         video: Any = target.add_stream(codec, rate=fps, options=options)
-        video.width, video.height, video.pix_fmt = 320, 180, "yuv420p"
-        shown = [c for c, s in zip(colours, lengths_s, strict=False) for _ in range(round(s * fps))]
-        for n, colour in enumerate(shown):
-            frame = av.VideoFrame.from_image(Image.new("RGB", (320, 180), colour))
+        video.width, video.height = pictures[0].size
+        video.pix_fmt = "rgb24" if codec == "png" else "yuv420p"
+        audio: Any = target.add_stream(sound, rate=48000) if sound else None
+        for n, picture in enumerate(pictures):
+            frame = av.VideoFrame.from_image(picture)
             frame.time_base = Fraction(1, fps)
             frame.pts = round(((at_s[n] if at_s else n / fps) + start_s) * fps)
             target.mux(video.encode(frame))
         target.mux(video.encode(None))
+        if audio:
+            with av.open(str(SPEECH)) as source:
+                _encode(target, audio, source.decode(audio=0))
     return path
 
 
-def turned(path: Path, a: int = 0, b: int = 1, c: int = -1, d: int = 0) -> Path:
-    """An MP4 whose header says how it is shown: as it is, a quarter turned, clockwise."""
-    data = bytearray(path.read_bytes())
-    at = data.index(b"tkhd") + 44  # version 0: 4 of the name, 40 to the matrix
-    numbers = a << 16, b << 16, 0, c << 16, d << 16, 0, 0, 0, 1 << 30
-    data[at : at + 36] = b"".join(n.to_bytes(4, "big", signed=True) for n in numbers)
-    path.write_bytes(data)
-    return path
+def film(path: Path, codec: str = "libx264", sound: str = "") -> Path:
+    """Two seconds of "Gate 1", two of "Gate 2"."""
+    gates = [drawn("Gate 1", (320, 180)), drawn("Gate 2", (320, 180))]
+    return filmed(
+        path, [gates[n // 10] for n in range(20)], codec, sound=sound, **FAST.get(codec, {})
+    )
 
 
-def empty_film(path: Path, side: int) -> Path:
-    """One black frame, a PNG, of a square video."""
-    with av.open(str(path), "w") as target:
-        video: Any = target.add_stream("png", rate=1)
-        video.width, video.height, video.pix_fmt = side, side, "rgb24"
-        frame = av.VideoFrame(side, side, "rgb24")
-        frame.planes[0].update(bytes(frame.planes[0].buffer_size))
-        target.mux(video.encode(frame))
-        target.mux(video.encode(None))
-    return path
+def scenes(path: Path, *lengths_s: float, fps: int = 10, **how: Any) -> Path:
+    """One scene after another, each of another colour, of these lengths."""
+    shown: list[Image.Image] = []
+    for colour, length_s in zip(("black", "white", "navy", "yellow", "maroon"), lengths_s):  # noqa: B905
+        shown += [Image.new("RGB", (128, 72), colour)] * round(length_s * fps)
+    return filmed(path, shown, fps=fps, **how)
+
+
+def read_damaged(path: Path, times: int, *reads: Callable[[Path], Iterable[object]]) -> set[bool]:
+    """Whether anything is read of the file, each time with other bytes changed by chance (of a
+    fixed seed). No other exception than ToolError is let through.
+    """
+    whole, chance, outcomes = path.read_bytes(), random.Random(times), set()
+    for _ in range(times):
+        data = bytearray(whole)
+        for _ in range(chance.choice([1, 3, 30])):
+            start = min(len(data), chance.choice([64, 1000]))
+            data[chance.randrange(start)] = chance.randrange(256)
+        path.write_bytes(data[: chance.randrange(len(data))] if chance.random() < 0.3 else data)
+        for read in reads:
+            try:
+                outcomes.add(bool(list(read(path))))
+            except ToolError as error:
+                assert re.search("cannot be read|too large|has no ", str(error))
+                outcomes.add(False)
+    return outcomes
+
+
+def pdf(*objects: bytes) -> bytes:
+    """A PDF of its catalog and these objects, the first of which are its pages."""
+    rows = enumerate((b"<</Type/Catalog/Pages 2 0 R>>", *objects), 1)
+    body = b"".join(b"%d 0 obj%sendobj\n" % row for row in rows)
+    return b"%PDF-1.4\n" + body + b"trailer<</Root 1 0 R/Size 9>>\nstartxref\n0\n%%EOF\n"
+
+
+def pages_of(content: bytes, about: bytes = b"", pages: int = 1) -> bytes:
+    """A PDF that has one content as each of its pages."""
+    return pdf(
+        b"<</Type/Pages/Kids[%s]/Count %d>>" % (b"3 0 R " * pages, pages),
+        b"<</Type/Page/Parent 2 0 R/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>/MediaBox[0 0 300 300]>>",
+        b"<<%s/Length %d>>stream\n%s\nendstream" % (about, len(content), content),
+        b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
+    )  # fmt: skip

@@ -1,14 +1,20 @@
-from __future__ import annotations
+"""One CPU thread for torch, since sums depend on their number; a tiny model and its examples."""
 
-from pathlib import Path
+import contextlib
+import os
 
 import pytest
 
+os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}  # tests fork
+with contextlib.suppress(ImportError):  # without torch, the tests that need it are skipped
+    import torch
+
+    torch.set_num_threads(1)
+
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def tiny(tmp_path_factory):
     """A model folder and a file of eight examples."""
-    pytest.importorskip("torch", reason="torch is not installed: requirements-train.txt")
     from training.examples import write
     from training.tiny import examples, make_model
 

@@ -1,79 +1,63 @@
-"""train_da_grpo.py on the tiny model, in this process: what several tests need. Import it after
-torch.
-"""
+"""train_da_grpo.py on the tiny model, in this process. Importing it skips tests without torch."""
 
-from __future__ import annotations
-
-import argparse
-import os
-from collections.abc import Iterator
-from pathlib import Path
 from unittest import mock
 
 import pytest
-import torch
 
-import train_da_grpo
-from tests.conftest import ROOT
-from tests.training.driver import MORE
-from training import options
-from training.metrics import read as read_metrics
-from training.rewards import REWARDS
+torch = pytest.importorskip("torch", reason="torch is not installed: requirements-train.txt")
+pytest.importorskip("peft", reason="peft is not installed: requirements-train.txt")
 
-Tiny = tuple[Path, Path]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-COMMON = [
-    "--batch",
-    "2",
-    "--group",
-    "4",
-    "--max-tokens",
-    "8",
-    "--dtype",
-    "float32",
-    "--lr",
-    "1e-2",
-    "--save-every",
-    "2",
-]
+from safetensors.torch import load_file  # noqa: E402, F401
+
+import train_da_grpo  # noqa: E402
+from training import options  # noqa: E402
+from training.metrics import read  # noqa: E402
+from training.rewards import REWARDS, Scores  # noqa: E402
+
+QUIET = pytest.mark.filterwarnings("ignore")  # of torch, peft and transformers, and of forks
+CPU = torch.device("cpu")
+COMMON = "--batch 2 --group 4 --max-tokens 8 --dtype float32 --lr 1e-2 --save-every 2"
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in the processes that the tests start: sums depend on the number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-    torch.use_deterministic_algorithms(False)
+def variety():
+    """A reward that even a random model earns some of: the share of letters in a completion."""
+
+    def reward(example, completions, cut=()):
+        shares = [len(set(text) & set("etaoinshrdlu")) / 12 for text in completions]
+        rows = zip(shares, map(float, cut), strict=True)
+        return [Scores(x, {"variety": x, "cut": c}, x > 0, False) for x, c in rows]
+
+    return reward
 
 
-def flags(tiny: Tiny, out: Path, stage: str, *more: str) -> list[str]:
+def silence():
+    return lambda example, completions, cut=(): [None] * len(completions)
+
+
+def flags(tiny, out, stage, *more):
     model, data = tiny
-    paths = ["--stage", stage, "--model", str(model), "--data", str(data), "--out", str(out)]
     reward = ["--reward", "variety"] if stage == "grpo" else []
-    return [*paths, *reward, *COMMON, *more]
+    paths = ["--model", model, "--data", data, "--out", out]
+    return [str(a) for a in ("--stage", stage, *paths, *reward, *COMMON.split(), *more)]
 
 
-def parsed(*arguments: str) -> argparse.Namespace:
-    with mock.patch.dict(REWARDS, MORE):
-        return options.parse(arguments)
+def run(*arguments):
+    """The exit code. Drawing metrics.png takes longer than the steps."""
+    draw = mock.patch.object(train_da_grpo, "draw", lambda out: (out / "metrics.png").touch())
+    with draw, mock.patch.dict(REWARDS, {"variety": variety, "silence": silence}):
+        try:
+            return train_da_grpo.main(options.parse(arguments))
+        finally:
+            torch.use_deterministic_algorithms(False)
 
 
-def run(*arguments: str) -> int:
-    with mock.patch.dict(REWARDS, MORE):
-        return train_da_grpo.main(options.parse(arguments))
-
-
-def metrics(out: Path) -> list[dict[str, float]]:
+def metrics(out):
     """Without the time that the steps took."""
-    return [
-        {k: v for k, v in row.items() if k != "seconds"}
-        for row in read_metrics(out / "metrics.jsonl")
-    ]
+    rows = read(out / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
+def refused(capsys, *arguments, code=2):
     """The one line, whether it came with the flags or with the model."""
     try:
         assert run(*arguments) == code

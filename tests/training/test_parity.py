@@ -1,186 +1,210 @@
-"""The same tensors through TRL's own GRPOTrainer code and through da_grpo.py."""
-
-from __future__ import annotations
+"""Advantage and loss are TRL's own and those of Eq. 30 and 31 written out; and what no input breaks."""
 
 import math
+import statistics
 from collections import defaultdict
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="torch is not installed: requirements-train.txt")
-trl = pytest.importorskip("trl", reason="TRL is not installed: requirements-train.txt")
 
 import da_grpo  # noqa: E402
+from da_grpo import Objective, Totals, group_advantages  # noqa: E402
 from training.options import AGGREGATIONS  # noqa: E402
 
-PROMPTS, GROUP, WIDTH = 3, 4, 7
-CASES = [(how, beta) for how in AGGREGATIONS for beta in (0.0, 0.01)]
+PROMPTS, GROUP, WIDTH, LONGEST, EOS = 3, 4, 7, 16, 2
+LOGP = st.floats(-30, 0) | st.just(-math.inf)
+SAME = {"atol": 1e-5, "rtol": 0}
 pytestmark = pytest.mark.filterwarnings("ignore")  # TRL's imports warn
 
 
 @pytest.fixture(scope="module")
-def trainer() -> Any:
-    from trl.trainer.grpo_trainer import GRPOTrainer
+def trainer():
+    needed = "TRL is not installed: requirements-train.txt"
+    return pytest.importorskip("trl.trainer.grpo_trainer", reason=needed).GRPOTrainer
 
-    return GRPOTrainer
 
-
-def tensors(seed: int = 0) -> SimpleNamespace:
+@pytest.fixture
+def x():
     """Ratios from 0.5 to 2, so that the clip bites on both sides; lengths from 1 to WIDTH."""
-    g = torch.Generator().manual_seed(seed)
-    n = PROMPTS * GROUP
+    g, n = torch.Generator().manual_seed(0), PROMPTS * GROUP
     logps = -3 * torch.rand(n, WIDTH, generator=g)
     lengths = torch.randint(1, WIDTH + 1, (n,), generator=g)
-    return SimpleNamespace(
-        logps=logps.requires_grad_(),
-        old=logps.detach() + 0.5 * torch.randn(n, WIDTH, generator=g),
-        ref=logps.detach() + 0.5 * torch.randn(n, WIDTH, generator=g),
-        sampler=logps.detach() + 0.7 * torch.randn(n, WIDTH, generator=g),
-        advantages=torch.randn(n, generator=g),
-        mask=(torch.arange(WIDTH)[None] < lengths[:, None]).float(),
-    )
+    apart = {"old": 0.5, "ref": 0.5, "sampler": 0.7}
+    tensors = {k: logps + d * torch.randn(n, WIDTH, generator=g) for k, d in apart.items()}
+    mask = (torch.arange(WIDTH)[None] < lengths[:, None]).float()
+    tensors |= {"mask": mask, "advantages": torch.randn(n, generator=g)}
+    return SimpleNamespace(logps=logps.requires_grad_(), **tensors)
 
 
-def stub(how: str, beta: float, x: SimpleNamespace, **fields: Any) -> Any:
-    """What GRPOTrainer's methods read of `self`; one process, no accumulation."""
+# ---- TRL -----------------------------------------------------------------------------------------
+
+
+def stub(**fields):
+    """What GRPOTrainer's methods read of `self`: one process, no accumulation."""
     self = MagicMock()
-    self._metrics = {"train": defaultdict(list)}
-    self.accelerator.gather = lambda t: t
-    self.accelerator.reduce = lambda t, reduction: t
-    self.accelerator.num_processes, self.accelerator.process_index = 1, 0
-    self.accelerator.device = torch.device("cpu")
     self.model = torch.nn.Linear(1, 1)
-    self.model.is_gradient_checkpointing = False
-    values = {
-        "loss_type": how,
-        "beta": beta,
-        "epsilon_low": 0.2,
-        "epsilon_high": 0.28,
-        "importance_sampling_level": "token",
-        "top_entropy_quantile": 1.0,
-        "off_policy_mask_threshold": None,
-        "max_completion_length": 16,
-        "current_gradient_accumulation_steps": 1,
-        "_entropy_bonus_enabled": False,
-        "aux_loss_enabled": False,
-        "use_vllm": False,
-        "_get_per_token_logps_and_entropies": lambda *a, **k: (
-            x.logps,
-            torch.ones_like(x.old),
-            None,
-        ),
-    }
-    for name, value in {**values, **fields}.items():
-        setattr(self, name, value)
-    self.args.delta, self.args.use_bias_correction_kl, self.args.steps_per_generation = (
-        None,
-        False,
-        1,
-    )
+    self.configure_mock(**{
+        "_metrics": {"train": defaultdict(list)}, "model.is_gradient_checkpointing": False,
+        "accelerator.gather": lambda t: t, "accelerator.reduce": lambda t, reduction: t,
+        "accelerator.num_processes": 1, "accelerator.process_index": 0, "accelerator.device": torch.device("cpu"),
+        "args.delta": None, "args.use_bias_correction_kl": False, "args.steps_per_generation": 1,
+        "epsilon_low": 0.2, "epsilon_high": 0.28, "importance_sampling_level": "token", "top_entropy_quantile": 1.0,
+        "off_policy_mask_threshold": None, "max_completion_length": LONGEST, "aux_loss_enabled": False,
+        "current_gradient_accumulation_steps": 1, "_entropy_bonus_enabled": False, **fields,
+    })  # fmt: skip
     return self
 
 
-def objective(how: str, beta: float) -> da_grpo.Objective:
-    return da_grpo.Objective(0.2, 0.28, beta, how, max_tokens=16, importance_cap=2.0)
-
-
-def ours(how: str, beta: float, x: SimpleNamespace, weights: Any = None) -> Any:
-    totals = da_grpo.Totals(len(x.mask), float(x.mask.sum()))
-    ref = x.ref if beta else None
-    return da_grpo.da_grpo_loss(
-        x.logps, x.old, ref, x.advantages, x.mask, objective(how, beta), totals, weights
-    )
-
-
-def theirs(trainer: Any, how: str, beta: float, x: SimpleNamespace, **more: Any) -> Any:
+def trl_loss(trainer, x, how, beta, ratio=None):
+    self = stub(loss_type=how, beta=beta, use_vllm=ratio is not None)
+    self._get_per_token_logps_and_entropies = lambda *a, **k: (x.logps, x.mask, None)
     ids = torch.zeros_like(x.mask).long()
-    inputs = {
-        "prompt_ids": ids[:, :2],
-        "prompt_mask": ids[:, :2] + 1,
-        "completion_ids": ids,
-        "completion_mask": x.mask,
-    }
-    inputs |= {
-        "advantages": x.advantages,
-        "old_per_token_logps": x.old,
-        "ref_per_token_logps": x.ref,
-    }
-    inputs |= {"num_items_in_batch": x.mask.sum(), **more}
-    self = stub(how, beta, x, use_vllm=bool(more), vllm_importance_sampling_correction=bool(more))
-    return trainer._compute_loss(self, self.model, inputs), self
+    inputs = {"prompt_ids": ids[:, :2], "prompt_mask": ids[:, :2] + 1, "completion_ids": ids}
+    inputs |= {"completion_mask": x.mask, "advantages": x.advantages, "old_per_token_logps": x.old}
+    inputs |= {"ref_per_token_logps": x.ref, "num_items_in_batch": x.mask.sum()}
+    inputs |= {} if ratio is None else {"importance_sampling_ratio": ratio}
+    return trainer._compute_loss(self, self.model, inputs), self._metrics["train"]
 
 
-@pytest.mark.parametrize(("how", "beta"), CASES)
-def test_the_loss_and_its_gradient_are_trls(trainer: Any, how: str, beta: float) -> None:
-    x = tensors()
-    mine, _ = ours(how, beta, x)
-    reference, _ = theirs(trainer, how, beta, x)
-    assert mine.item() == pytest.approx(reference.item(), abs=1e-5)
-    got, expected = (torch.autograd.grad(loss, x.logps)[0] for loss in (mine, reference))
-    assert expected.abs().max() > 1e-3
-    torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize(("how", "beta"), CASES)
-def test_the_loss_with_the_sampler_correction_is_trls(trainer: Any, how: str, beta: float) -> None:
-    x = tensors(1)
-    weights = da_grpo.importance(x.old, x.sampler, 2.0)
-    ratio = trl_rollout(trainer, torch.randn(PROMPTS * GROUP), x, vllm=True)[
-        "importance_sampling_ratio"
-    ]
-    torch.testing.assert_close(weights * x.mask, ratio * x.mask, atol=1e-5, rtol=0)
-    assert (weights == 2.0).any()
-    mine, _ = ours(how, beta, x, weights)
-    reference, _ = theirs(trainer, how, beta, x, importance_sampling_ratio=ratio)
-    assert mine.item() == pytest.approx(reference.item(), abs=1e-5)
-
-
-def test_the_kl_and_the_clipped_share_are_trls(trainer: Any) -> None:
-    x = tensors(2)
-    sums = ours("grpo", 0.01, x)[1]
-    logged = theirs(trainer, "grpo", 0.01, x)[1]._metrics["train"]
-    tokens = float(x.mask.sum())
-    assert sums["kl"] / tokens == pytest.approx(logged["kl"][0], abs=1e-5)
-    assert sums["clipped"] / tokens == pytest.approx(logged["clip_ratio/region_mean"][0], abs=1e-5)
-    assert 0 < sums["clipped"] < tokens
-
-
-def trl_rollout(trainer: Any, rewards: Any, x: SimpleNamespace, vllm: bool = False) -> Any:
+def trl_scored(trainer, rewards, x):
     """GRPOTrainer's own scoring of completions, with the generation and the rewards given."""
-    n = len(rewards)
-    completions = [list(range(2, 2 + int(k))) for k in x.mask.sum(1)]
-    logps = [x.sampler[i, : len(c)].tolist() for i, c in enumerate(completions)] if vllm else None
-    self = stub("grpo", 0.0, x, num_generations=GROUP, scale_rewards="group")
-    self.environment_factories, self.environments, self.tools, self.pad_to_multiple_of = (
-        None,
-        None,
-        [],
-        None,
-    )
-    self._tokenizer.pad_token_id, self.mask_truncated_completions = 0, False
-    self.multi_objective_aggregation, self.reward_weights = "sum_then_normalize", torch.ones(1)
-    self.reward_func_names, self.log_multimodal, self._pending_extra_logs = ["r"], False, {}
-    self._pending_metrics, self.num_iterations = {}, 1
-    self.args.gradient_accumulation_steps, self.args.gradient_checkpointing_kwargs = 1, None
-    self.use_vllm, self.vllm_importance_sampling_correction = vllm, vllm
-    self.vllm_importance_sampling_mode = "token_truncate"
-    self.vllm_importance_sampling_clip_min, self.vllm_importance_sampling_clip_max = None, 2.0
+    n, completions = len(rewards), [list(range(2, 2 + int(k))) for k in x.mask.sum(1)]
+    logps = [x.sampler[i, : len(c)].tolist() for i, c in enumerate(completions)]
+    self = stub(
+        num_generations=GROUP, scale_rewards="group", tools=[], pad_to_multiple_of=None, environments=None,
+        environment_factories=None, mask_truncated_completions=False, reward_weights=torch.ones(1),
+        multi_objective_aggregation="sum_then_normalize", use_vllm=True, vllm_importance_sampling_mode="token_truncate",
+        vllm_importance_sampling_clip_min=None, vllm_importance_sampling_clip_max=2.0,
+    )  # fmt: skip
+    self._tokenizer.pad_token_id = 0
     self._get_per_token_logps_and_entropies = lambda *a, **k: (x.old, None, None)
     self._generate = lambda prompts: ([[1]] * n, completions, None, [""] * n, logps, {}, None, None)
     self._calculate_rewards = lambda *a: rewards[:, None]
     return trainer._generate_and_score_completions(self, [{"prompt": "x"}] * n)
 
 
-@pytest.mark.parametrize("dropped", [False, True])
-def test_the_advantages_are_trls(trainer: Any, dropped: bool) -> None:
+# ---- the loss ------------------------------------------------------------------------------------
+
+
+def ours(x, how, beta, cap=None):
+    weights = da_grpo.importance(x.old, x.sampler, cap) if cap else None
+    objective = Objective(0.2, 0.28, beta, how, max_tokens=LONGEST)
+    totals = Totals(len(x.mask), float(x.mask.sum()))
+    ref = x.ref if beta else None
+    rest = (x.advantages, x.mask, objective, totals, weights)
+    return da_grpo.da_grpo_loss(x.logps, x.old, ref, *rest)
+
+
+def written_out(x, how, beta, cap):
+    """Eq. 31, token by token."""
+    loss, n_of = 0.0, len(x.mask)
+    for n, length in enumerate(map(int, x.mask.sum(1))):
+        divisors = {"dapo": x.mask.sum(), "grpo": length * n_of, "dr_grpo": LONGEST * n_of}
+        for t in range(length):
+            logp, old, ref, sampler = (y[n, t] for y in (x.logps, x.old, x.ref, x.sampler))
+            ratio, advantage = (logp - old).exp(), float(x.advantages[n])
+            gain = min(ratio * advantage, min(max(ratio, 0.8), 1.28) * advantage)
+            weight = min(math.exp(old - sampler), cap) if cap else 1
+            kl = (ref - logp).exp() - (ref - logp) - 1
+            loss += (beta * kl - weight * gain) / divisors[how]
+    return loss
+
+
+def same_loss_and_gradient(x, mine, reference):
+    torch.testing.assert_close(mine, reference, **SAME)
+    got, expected = (torch.autograd.grad(loss, x.logps)[0] for loss in (mine, reference))
+    torch.testing.assert_close(got, expected, **SAME)
+    return expected.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("how", AGGREGATIONS)
+@pytest.mark.parametrize("beta", [0.0, 0.01])
+@pytest.mark.parametrize("cap", [None, 2.0])
+class TestLoss:
+    def test_the_loss_and_its_gradient_are_those_of_eq_31(self, x, how, beta, cap):
+        assert same_loss_and_gradient(x, ours(x, how, beta, cap)[0], written_out(x, how, beta, cap))
+
+    def test_the_loss_and_its_gradient_are_trls(self, trainer, x, how, beta, cap):
+        scored = trl_scored(trainer, torch.rand(PROMPTS * GROUP), x) if cap else {}
+        reference = trl_loss(trainer, x, how, beta, scored.get("importance_sampling_ratio"))[0]
+        assert same_loss_and_gradient(x, ours(x, how, beta, cap)[0], reference)
+
+
+def test_the_kl_and_the_clipped_share_are_trls(trainer, x):
+    sums, logged = ours(x, "grpo", 0.01)[1], trl_loss(trainer, x, "grpo", 0.01)[1]
+    means = [sums[name] / float(x.mask.sum()) for name in ("kl", "clipped")]
+    assert means == pytest.approx([logged["kl"][0], logged["clip_ratio/region_mean"][0]], abs=1e-5)
+    assert 0 < means[1] < 1
+
+
+@pytest.mark.parametrize("how", AGGREGATIONS)
+def test_micro_batches_add_up_to_the_batch(how):
+    values, mask = torch.randn(6, 4), (torch.rand(6, 4) > 0.4).float()
+    rest = (Objective(aggregation=how), Totals(6, float(mask.sum())))
+    parts = zip(values.split(2), mask.split(2), strict=True)
+    summed = sum(da_grpo.aggregate(*part, *rest) for part in parts)
+    torch.testing.assert_close(summed, da_grpo.aggregate(values, mask, *rest))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(LOGP, LOGP, LOGP, LOGP, st.booleans()), min_size=1))
+def test_neither_loss_nor_gradient_is_ever_nan(tokens):
+    """One sequence of any probabilities and any mask."""
+    *four, mask = torch.tensor(tokens).double().T[:, None]
+    logps, old, ref, sampler = four
+    weights, totals = da_grpo.importance(old, sampler, 2.0), Totals(1, float(mask.sum()))
+    given = (torch.randn(1), mask, Objective(), totals, weights)
+    loss, sums = da_grpo.da_grpo_loss(logps.requires_grad_(), old, ref, *given)
+    loss.backward()
+    assert loss.isfinite() and all(map(math.isfinite, sums.values()))
+    assert logps.grad.isfinite().all() and (logps.grad[mask == 0] == 0).all()
+
+
+# ---- tokens --------------------------------------------------------------------------------------
+
+
+def test_the_end_token_gets_gradient_even_where_it_is_the_pad_token_too():
+    ids, mask = da_grpo.padded([[5, EOS], [5, 6, 7]], pad=EOS)
+    assert mask.tolist() == [[1, 1, 0], [1, 1, 1]]
+    logits = torch.zeros(2, 3, 9, requires_grad=True)
+    da_grpo.aggregate(
+        da_grpo.token_logprobs(logits, ids), mask, Objective(), Totals(2, 5)
+    ).backward()
+    assert logits.grad[0, 1, EOS] > 0 and (logits.grad[0, 2] == 0).all()
+
+
+# ---- the advantage -------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[0.5, math.nan], ids=["all scored", "one dropped"])
+def rewards(request):
+    """A group that teaches, one of equals, and one with a sample that nobody could score."""
     rewards = torch.rand(PROMPTS, GROUP, generator=torch.Generator().manual_seed(4))
-    rewards[1] = 0.1  # a group that teaches nothing
-    if dropped:
-        rewards[2, 1] = math.nan  # a sample that nobody could score
-    reference = trl_rollout(trainer, rewards.flatten(), tensors())["advantages"]
-    mine, informative = da_grpo.group_advantages(rewards)
-    torch.testing.assert_close(mine.flatten(), reference, atol=1e-5, rtol=0)
+    rewards[1], rewards[2, 1] = 0.1, request.param
+    return rewards
+
+
+def test_the_advantages_are_trls(trainer, x, rewards):
+    mine, informative = group_advantages(rewards)
+    reference = trl_scored(trainer, rewards.flatten(), x)["advantages"]
+    torch.testing.assert_close(mine.flatten(), reference, **SAME)
     assert informative.tolist() == [True, False, True]
+
+
+def test_the_advantages_are_those_of_eq_30(rewards):
+    for row, advantages in zip(rewards, group_advantages(rewards)[0], strict=True):
+        scored = [float(r) for r in row if not r.isnan()]
+        mean, std = statistics.mean(scored), statistics.stdev(scored)
+        expected = [0 if r.isnan() else (float(r) - mean) / (std + 1e-4) for r in row]
+        assert advantages.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("group", [[0.7], [0.1] * 8, [0.5, 0.5 + 1e-9], [0.3, math.nan]])
+def test_a_group_of_one_and_a_group_of_equals_teach_nothing(group):
+    advantages, informative = group_advantages(torch.tensor([group]))
+    assert informative.tolist() == [False] and not advantages.any()

@@ -1,153 +1,170 @@
-"""A real vLLM server drives two GRPO steps of a real model: `make test-vllm`, training/README.md.
+"""Rollouts of a server that looks like vLLM, and, opt-in, of a real one that drives two GRPO steps.
 
-Runs only where VLLM_PYTHON (the Python that has vLLM) and TRAIN_MODEL (a Hugging Face folder) are set.
+The real one: `make test-vllm`. It runs only where VLLM_PYTHON (the Python that has vLLM) and TRAIN_MODEL (a
+Hugging Face folder) are set.
 """
 
-from __future__ import annotations
-
+import json
+import math
 import os
 import socket
 import subprocess
-import time
-from collections.abc import Iterator
-from itertools import pairwise
-from pathlib import Path
-from typing import Any
+from itertools import islice, pairwise
 
 import pytest
 import requests
 
-torch = pytest.importorskip("torch", reason="torch is not installed: requirements-train.txt")
-pytest.importorskip("peft", reason="peft is not installed: requirements-train.txt")
-if not {"VLLM_PYTHON", "TRAIN_MODEL"} <= set(os.environ):
-    pytest.skip("VLLM_PYTHON and TRAIN_MODEL are not set: make test-vllm", allow_module_level=True)
+from tests.scripted import Raw
+from tests.training.runs import CPU, QUIET, flags, metrics, refused, run, torch
+from training import minigaia, vllm_rollouts
+from training.examples import write
+from training.policy import Policy
+from training.rollouts import LocalRollouts
 
-import train_da_grpo  # noqa: E402
-from training import minigaia, options, vllm_rollouts  # noqa: E402
-from training.examples import write  # noqa: E402
-from training.metrics import read as read_metrics  # noqa: E402
-from training.policy import Policy  # noqa: E402
+pytestmark = QUIET
+CARD = {"id": "m", "owned_by": "vllm", "max_model_len": 4096}
+HTML = Raw(200, "<html>")
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+
+def choice(index=0, ids=(5, 6), logps=(-1.0, -2.0)):
+    return {"index": index, "token_ids": ids, "logprobs": {"token_logprobs": logps}}
+
+
+@pytest.fixture
+def served(tiny, tmp_path, endpoint):
+    """The flags of a run on the tiny model, served; `odd` answers stand for it, by kind."""
+    policy = Policy(tiny[0], 0, "float32", CPU, False)
+
+    def respond(request, odd):
+        if "lora_name" in request:
+            return odd.get("load" if "lora_path" in request else "unload", {"ok": 1})
+        if "max_tokens" not in request:
+            ids = policy.tokenizer(request["prompt"], add_special_tokens=False)["input_ids"]
+            return odd.get("tokens", {"tokens": ids})
+        asked = [request["prompt"]], [request["seed"]], request["n"], request["temperature"]
+        (group,) = LocalRollouts(policy, request["max_tokens"]).sample(*asked)
+        choices = list(map(choice, range(len(group.ids)), group.ids, group.logps))
+        return odd.get("completion", lambda choices: {"choices": choices})(choices)
+
+    def start(models=None, **odd):
+        server = endpoint(lambda request: respond(request, odd))
+        server.models = {"data": [CARD]} if models is None else models
+        more = ["--steps", "1", "--rollouts", "vllm", "--vllm-url", server.url]
+        return flags(tiny, tmp_path / "out", "grpo", *more)
+
+    return start
+
+
+def test_a_run_outlives_a_server_that_does_not_forget(served, tmp_path, capsys):
+    assert run(*served(unload=Raw(404, {"error": "no"}))) == 0
+    assert (tmp_path / "out/model/model.safetensors").exists()
+    assert metrics(tmp_path / "out")[0]["mismatch"] < 1e-5
+    assert "the server keeps out-" in capsys.readouterr().err
+
+
+def other_weights(choices):
+    logps = [[p - 4 for p in c["logprobs"]["token_logprobs"]] for c in choices]
+    return {"choices": [choice(n, c["token_ids"], logps[n]) for n, c in enumerate(choices)]}
+
+
+@pytest.mark.parametrize(("models", "odd", "code", "reason"), [
+    ({"data": [{**CARD, "max_model_len": None}]}, {}, 2, "max_model_len"), ([1], {}, 2, "no vLLM server"),
+    (HTML, {}, 2, "no vLLM"), (None, {"tokens": {"tokens": [1]}}, 2, "other tokens"),
+    (None, {"completion": other_weights}, 2, "4.00 nats a token"),
+    (None, {"tokens": {"count": 3}}, 4, "gives no tokens"), (None, {"tokens": HTML}, 4, "gives no tokens"),
+    (None, {"completion": lambda choices: HTML}, 4, "no token ids"),
+    (None, {"completion": lambda choices: {"choices": choices[1:]}}, 4, "3 completions of 4"),
+    (None, {"load": Raw(400, {"error": "no"})}, 4, "load_lora_adapter: 400"),
+])  # fmt: skip
+def test_a_server_that_is_odd_is_one_line(served, capsys, models, odd, code, reason):
+    assert reason in refused(capsys, *served(models, **odd), code=code)
+
+
+@pytest.mark.parametrize("odd", [
+    {"ids": None}, {"logps": None}, {"logps": [None, None]}, {"logps": [-1.0]}, {"logps": [-1.0] * 3},
+    {"logps": [-1.0, -math.inf]}, {"logps": [-1.0, math.nan]}, {"ids": [], "logps": []}, {"ids": [5, 99]},
+    {"ids": [5, -1]}, {"ids": ["5", 6]}, {"ids": [5] * 9, "logps": [-1.0] * 9}, {"index": "x"},
+])  # fmt: skip
+def test_a_completion_that_can_not_be_learned_from_is_told(odd):
+    good = json.dumps({"choices": [choice(1), choice(0, [7], [-0.5])]})
+    assert vllm_rollouts.read_choices(good, 2, 8, 99) == ([[7], [5, 6]], [[-0.5], [-1.0, -2.0]])
+    with pytest.raises(ValueError, match="gives"):
+        vllm_rollouts.read_choices(json.dumps({"choices": [choice(1), choice(**odd)]}), 2, 8, 99)
+
+
+# ---- a real server -------------------------------------------------------------------------------
+
 SERVER = {
-    "VLLM_TARGET_DEVICE": "cpu",
-    "VLLM_CPU_KVCACHE_SPACE": "2",
-    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
-    "VLLM_SERVER_DEV_MODE": "1",
-    "HF_HUB_OFFLINE": "1",
-}
-FLAGS = "--max-model-len 1024 --dtype float32 --enforce-eager --enable-lora --max-lora-rank 16 --max-loras 1"
+    "VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_SERVER_DEV_MODE": "1",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "HF_HUB_OFFLINE": "1",
+}  # fmt: skip
+FLAGS = "-m vllm.entrypoints.openai.api_server --host 127.0.0.1 --max-model-len 1024 --dtype float32 --enforce-eager --enable-lora --max-lora-rank 16 --max-loras 1"
+ECHO = {"prompt": "a b c d", "max_tokens": 1, "echo": True, "logprobs": 0}
+LEARNING = "--batch 3 --lora-rank 8 --lr 1e-3 --max-tokens 160"
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tmp_path_factory):
     """Examples, and a model that imitates them a little: untrained, all its decisions are as bad."""
+    if not {"VLLM_PYTHON", "TRAIN_MODEL"} <= set(os.environ):
+        pytest.skip("VLLM_PYTHON and TRAIN_MODEL are not set: make test-vllm")
     home = tmp_path_factory.mktemp("vllm")
-    examples = minigaia.examples("train", 0, "brief")
-    write(home / "train.jsonl", [next(examples) for _ in range(64)])
-    sft = "--steps 16 --batch 4 --micro-batch 4 --lora-rank 8 --lr 1e-3 --max-tokens 160"
-    assert run(home, "sft", os.environ["TRAIN_MODEL"], "sft", sft) == 0
+    write(home / "train.jsonl", list(islice(minigaia.examples("train", 0, "brief"), 64)))
+    given = os.environ["TRAIN_MODEL"], home / "train.jsonl"
+    assert run(*flags(given, home / "sft", "sft", *LEARNING.split(), "--steps", "20")) == 0
     return home
 
 
-def run(home: Path, stage: str, model: str | Path, out: str, more: str) -> int:
-    paths = ["--model", str(model), "--data", str(home / "train.jsonl"), "--out", str(home / out)]
-    return train_da_grpo.main(options.parse(["--stage", stage, *paths, *more.split()]))
-
-
 @pytest.fixture(scope="module")
-def server(home: Path) -> Iterator[str]:
+def server(home):
     """The URL of a vLLM server with the model of `home`."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    command = [
-        os.environ["VLLM_PYTHON"],
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-        *FLAGS.split(),
-    ]
-    command += ["--model", str(home / "sft/model"), "--host", "127.0.0.1", "--port", str(port)]
-    with (home / "vllm.log").open("w") as log:
-        process = subprocess.Popen(command, env={**os.environ, **SERVER}, stdout=log, stderr=log)
-    url = f"http://127.0.0.1:{port}"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    command = f"{os.environ['VLLM_PYTHON']} {FLAGS} --model {home}/sft/model --port {port}"
+    process = subprocess.Popen(command.split(), env={**os.environ, **SERVER})
+    retries = requests.adapters.Retry(120, backoff_factor=2, backoff_max=2)
     try:
-        wait_for(url, process, home / "vllm.log")
-        yield url
+        session = requests.Session()
+        session.mount("http://", requests.adapters.HTTPAdapter(max_retries=retries))
+        session.get(f"http://127.0.0.1:{port}/health").raise_for_status()
+        yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(timeout=60)
 
 
-def wait_for(url: str, process: subprocess.Popen[bytes], log: Path, timeout_s: float = 240) -> None:
-    until = time.monotonic() + timeout_s
-    while time.monotonic() < until and process.poll() is None:
-        try:
-            requests.get(f"{url}/health", timeout=5).raise_for_status()
-            return
-        except requests.RequestException:
-            time.sleep(2)
-    raise AssertionError(f"vLLM did not start: {log.read_text()[-2000:]}")
-
-
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[float]]]:
+def seen(monkeypatch):
     """After each update, the name under which the server samples, and what it thinks of one text."""
-    found: list[tuple[str, list[float]]] = []
-    update = vllm_rollouts.VllmRollouts.update
+    found, update = [], vllm_rollouts.VllmRollouts.update
 
-    def watched(self: Any, version: int) -> None:
+    def watched(self, version):
         update(self, version)
-        body = {
-            "model": self.model,
-            "prompt": '{"action": "delegate_task"',
-            "max_tokens": 1,
-            "echo": True,
-            "logprobs": 0,
-        }
-        reply = self.server.post("/v1/completions", **body).json()["choices"][0]
-        found.append((self.model, reply["logprobs"]["token_logprobs"][1:-1]))
+        (reply,) = self.server.post("/v1/completions", model=self.model, **ECHO).json()["choices"]
+        found.append((self.model, torch.tensor(reply["logprobs"]["token_logprobs"][1:-1])))
 
     monkeypatch.setattr(vllm_rollouts.VllmRollouts, "update", watched)
     return found
 
 
-def test_two_steps_bring_two_new_adapters_to_the_server(
-    home: Path, server: str, seen: list[Any]
-) -> None:
-    grpo = f"--steps 2 --batch 3 --group 6 --lora-rank 8 --lr 1e-3 --warmup 0 --max-tokens 160 --rollouts vllm --vllm-url {server}"
-    assert run(home, "grpo", home / "sft/model", "grpo", grpo) == 0
-    rows = read_metrics(home / "grpo/metrics.jsonl")
-    assert [row["version"] for row in rows] == [1, 2]
+def test_two_steps_bring_two_new_adapters_to_the_server(home, server, seen):
+    more = f"{LEARNING} --reward rubric --steps 2 --group 6 --warmup 0 --rollouts vllm --vllm-url {server}"
+    given = home / "sft/model", home / "train.jsonl"
+    assert run(*flags(given, home / "grpo", "grpo", *more.split())) == 0
+    for row in metrics(home / "grpo"):  # the same weights, other numerics
+        assert row["grad_norm"] > 0 and row["zero_variance"] < 1 and 0 < row["mismatch"] < 0.1
     assert [int(name.rpartition("-v")[2]) for name, _ in seen] == [0, 1, 2]
-    assert all(row["grad_norm"] > 0 and row["zero_variance"] < 1 for row in rows)
-    assert all(0 < row["mismatch"] < 0.1 for row in rows)  # the same weights, other numerics
-    for (_, before), (_, after) in pairwise(seen):
-        assert max(abs(a - b) for a, b in zip(before, after, strict=True)) > 1e-3
-    left = requests.get(f"{server}/v1/models", timeout=30).json()["data"]
-    assert len(left) == 1 and not (home / "grpo/weights").exists()
-    print(rows, seen)
+    assert all((before - after).abs().max() > 1e-3 for (_, before), (_, after) in pairwise(seen))
+    assert len(requests.get(f"{server}/v1/models").json()["data"]) == 1
 
 
-def test_a_finished_completion_has_its_end_token_and_its_probability(
-    home: Path, server: str
-) -> None:
-    policy = Policy(home / "sft/model", 0, "bfloat16", torch.device("cpu"), False)
+def test_completions_have_their_end_and_full_weights_reach_the_server(home, server):
+    policy = Policy(home / "sft/model", 0, "bfloat16", CPU, False)
     rollouts = vllm_rollouts.VllmRollouts(vllm_rollouts.Server(server), policy, home / "w", 160)
-    prompt = policy.encode([{"role": "user", "content": "Say hello."}])
-    (group,) = rollouts.sample([prompt], [1], 8, 0.7)
-    assert [len(ids) for ids in group.ids] == [len(logps) for logps in group.logps]
-    assert any(ids[-1] in policy.eos for ids in group.ids)
-    assert rollouts.sample([prompt], [1], 8, 0.7)[0].ids == group.ids
-
-
-def test_full_weights_reach_the_server_too(home: Path, server: str) -> None:
-    policy = Policy(home / "sft/model", 0, "bfloat16", torch.device("cpu"), False)
-    rollouts = vllm_rollouts.VllmRollouts(vllm_rollouts.Server(server), policy, home / "w", 24)
-    prompt = policy.encode([{"role": "user", "content": "Say hello."}])
-    before = rollouts.sample([prompt], [1], 1, 0.0)[0]
+    prompts = [policy.encode([{"role": "user", "content": "Say hello."}])]
+    (group,), (again,), (first,) = (rollouts.sample(prompts, [1], 8, t) for t in (0.7, 0.7, 0.0))
+    assert group.ids == again.ids and any(ids[-1] in policy.eos for ids in group.ids)
     with torch.no_grad():
-        policy.model.lm_head.weight[before.ids[0][0]] *= -1  # what it said first, it says no more
+        policy.model.lm_head.weight[first.ids[0][0]] *= -1  # what it said first, it says no more
     rollouts.update(1)
-    after = rollouts.sample([prompt], [1], 1, 0.0)[0]
-    assert after.ids[0][0] != before.ids[0][0]
+    assert rollouts.sample(prompts, [1], 1, 0.0)[0].ids[0][0] != first.ids[0][0]

@@ -1,0 +1,132 @@
+"""The program as its user meets it, as a process of its own or in this one, and what a run wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import orchestra_min
+from runtime.run_folder import read_manifest
+from tests.conftest import ROOT, command_line
+from tests.scripted import complete, finish, is_main
+
+PROGRAM = ROOT / "orchestra_min.py"
+CLOCK = ROOT / "fixtures" / "media" / "clock.png"
+SPEECH = ROOT / "fixtures" / "media" / "equinox.wav"
+Done = subprocess.CompletedProcess[str]
+HOURS = '''
+from pathlib import Path
+
+Path(__file__).with_name("loaded").touch()
+
+
+def library_hours(day: str) -> str:
+    """When the town library is open.
+
+    day: a day of the week
+    """
+    return f"closed on {day}"
+'''
+
+
+def start(folder: Path, *arguments: Any, at: str = "", **how: Any) -> subprocess.Popen[str]:
+    """The program in a process of its own, in `folder`, with OPENAI_BASE_URL=`at`."""
+    where = {"OPENAI_BASE_URL": at} if at else {}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM), *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, **where},
+        **{**pipes, "text": True, **how},
+    )
+
+
+def program(folder: Path, *arguments: Any, timeout_s: float = 60, **how: Any) -> Done:
+    """Start it and wait for its end."""
+    with start(folder, *arguments, **how) as process:
+        try:
+            output = process.communicate(timeout=timeout_s)
+        finally:
+            process.kill()
+        return Done(process.args, process.returncode, *output)
+
+
+def called(*arguments: Any, at: str = "", **variables: str) -> Done:
+    """The same in this process: half a second cheaper."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="\n") for _ in range(2))
+    where = {"OPENAI_BASE_URL": at} if at else {}
+    with (
+        mock.patch.dict(os.environ, {**where, **variables}),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = command_line([str(a) for a in arguments])
+    for stream in (out, err):
+        stream.seek(0)
+    return Done(arguments, code, out.read(), err.read())
+
+
+def _named(folder: Path) -> dict[str, Any]:
+    o = read_manifest(Path(folder)).options
+    return {"tools": o.tools, "mcp": o.mcp, "allow_hosts": o.allow_hosts, "method": o.method}
+
+
+def replay(folder: Path, **given: Any) -> orchestra_min.Trajectory:
+    """A replay that names all of the run again, as its owner would."""
+    return orchestra_min.replay(folder, **{**_named(folder), **given})
+
+
+def resume(folder: Path, **how: Any) -> orchestra_min.Trajectory:
+    """A resume that names all of the run again, its pool too."""
+    pool = read_manifest(Path(folder)).pool
+    return orchestra_min.resume(folder, **{"pool": pool, **_named(folder), **how})
+
+
+def line_of(done: Done, code: int = 2) -> str:
+    """The last line on standard error of a command that failed; progress may be before it."""
+    assert (done.returncode, done.stdout) == (code, ""), (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    return done.stderr.splitlines()[-1]
+
+
+def content(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events of a run without what is measured: the same in each of its replays."""
+    rows = sorted(events, key=lambda e: tuple(e["at"]))
+    return json.loads(json.dumps([{k: v for k, v in e.items() if k != "timing"} for e in rows]))
+
+
+def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file with its time of change and its bytes."""
+    files = [p for p in folder.rglob("*") if p.is_file()]
+    return {str(p.relative_to(folder)): (p.stat().st_mtime_ns, p.read_bytes()) for p in files}
+
+
+def tool_file(folder: Path) -> str:
+    """A tool of the user's, as --tools names it. Its file leaves `loaded` beside it."""
+    (folder / "mine.py").write_text(HOURS)
+    return f"{folder}/mine.py:library_hours"
+
+
+METHODS = ("orchestra-o1", "aorchestra", "toolorchestra", "mas-orchestra", "react")
+
+
+def any_method(request: dict[str, Any]) -> str:
+    """The answer 42 in the format of whichever method asks."""
+    system = request["messages"][0]
+    if system["role"] == "user":
+        return "Answer: 42"  # an agent or an expert
+    if "tools" in request or "tool_call" in system["content"]:
+        return '<tool_call>{"name": "answer", "arguments": {"model": "answer-1"}}</tool_call>'
+    if "agent_name" in system["content"]:
+        return (
+            "<agent><agent_id>A</agent_id><agent_name>SCAgent</agent_name><required_arguments>"
+            "<agent_input>guess</agent_input></required_arguments></agent>"
+        )
+    return complete("42") if is_main(request) else finish("42")

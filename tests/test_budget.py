@@ -1,0 +1,180 @@
+"""A budget is hard, and what every call costs is counted once."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from orchestra_min import compare, orchestrate
+from tests.conftest import ConfigError, Options, Price, pool_at
+from tests.program import CLOCK, METHODS, any_method, called, line_of, replay, resume
+from tests.scripted import Raw, act, complete, completion, delegate, finish, is_main, last_text
+
+UNIT_USD = (100 * 10 + 10 * 100) / 1e6  # of a scripted completion at this price
+PRICE = Price(10.0, 100.0, 10.0)
+
+
+def most_tokens(request: dict[str, Any]) -> tuple[int, int]:
+    """An endpoint that uses all it may: a token a byte and 16 a message in, the limit out."""
+    read = sum(len(str(m["content"]).encode()) + 16 for m in request["messages"])
+    limits = (request.get(name) for name in ("max_tokens", "max_completion_tokens"))
+    return read, next(limit for limit in limits if limit)
+
+
+def greedy(request: dict[str, Any], text: str) -> dict[str, Any]:
+    read, written = most_tokens(request)
+    return completion(text, usage={"prompt_tokens": read, "completion_tokens": written})
+
+
+def bill_usd(requests: list[dict[str, Any]], price: Price = PRICE) -> float:
+    used = [most_tokens(r) for r in requests]
+    return sum(read * price.input + written * price.output for read, written in used) / 1e6
+
+
+# ---- hard ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget_usd", [0.0, 0.01, 0.1, 0.5, 1.3])
+@pytest.mark.parametrize("price", [PRICE, Price(0.1, 300.0, 0.1), Price(90.0, 1.0, 9.0)])
+def test_no_bill_passes_the_budget_however_greedy_the_endpoint(
+    budget_usd, price, endpoint, tmp_path
+):
+    def respond(request: dict[str, Any]) -> Any:
+        return greedy(request, delegate("a", "b", "c") if is_main(request) else finish("seen"))
+
+    server, options = endpoint(respond), Options(budget_usd=budget_usd, rounds=20)
+    result = orchestrate("?", (), pool_at(server.url, price=price), options, tmp_path / "run")
+    assert bill_usd(server.requests, price) <= budget_usd * (1 + 1e-9)
+    assert result.cost_usd == pytest.approx(bill_usd(server.requests, price))
+    assert result.fallback and result.calls == len(server.requests)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_method_passes_the_budget(method, endpoint, tmp_path):
+    server = endpoint(lambda request: greedy(request, any_method(request)))
+    options = Options(method=method, budget_usd=0.6)
+    result = orchestrate("?", (), pool_at(server.url, price=PRICE), options, tmp_path / "run")
+    assert 0 < bill_usd(server.requests) <= 0.6
+    assert result.cost_usd == pytest.approx(bill_usd(server.requests))
+
+
+def test_a_budget_too_small_for_one_call_asks_nothing_and_says_why(endpoint, tmp_path):
+    server, options = endpoint(any_method), Options(budget_usd=0.001)
+    result = orchestrate("?", (), pool_at(server.url, price=PRICE), options, tmp_path / "run")
+    assert (result.answer, result.fallback, result.calls) == ("", True, 0)
+    assert server.requests == [] and result.cost_usd == 0.0 and result.why
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": -5, "completion_tokens": 1}])
+def test_an_answer_that_names_no_cost_is_booked_at_its_most(usage, endpoint, tmp_path):
+    server = endpoint(lambda request: completion(complete("42"), usage=usage))
+    options, pool = Options(budget_usd=1.0), pool_at(server.url, price=PRICE)
+    result = orchestrate("?", (), pool, options, tmp_path / "run")
+    assert result.cost_usd is not None
+    assert server.requests[0]["max_tokens"] * 100e-6 < result.cost_usd <= 1.0
+
+
+@pytest.mark.parametrize("budget_usd", [2.0, None])
+@pytest.mark.parametrize("trouble", ["late", "cut off", "no gzip"])
+def test_an_attempt_that_may_be_on_the_bill_is_booked_at_its_most(
+    trouble, budget_usd, endpoint, tmp_path
+):
+    """Without a budget such a cost is unknown."""
+    never = threading.Event()
+    broken = {
+        "late": lambda: never.wait(60),
+        "cut off": lambda: Raw(200, '{"choices": [{"mess'),
+        "no gzip": lambda: Raw(200, b"this is no gzip", content_encoding="gzip"),
+    }
+    sub: list[dict[str, Any]] = []
+
+    def respond(request: dict[str, Any]) -> Any:
+        if is_main(request):
+            return complete("42") if sub else delegate("look")
+        sub.append(request)
+        return broken[trouble]()
+
+    pool = pool_at(endpoint(respond).url, price=PRICE)
+    options = Options(budget_usd=budget_usd, timeout_s=1.0)
+    result = orchestrate("?", (), pool, options, tmp_path / "run")
+    again = [f(tmp_path / "run") for f in (replay, resume)]
+    never.set()
+    assert {r.cost_usd for r in again} == {result.cost_usd} and result.answer == "42"
+    if budget_usd is None:
+        assert result.cost_usd is None
+    else:
+        least = sum(r["max_tokens"] for r in sub) * 100e-6 + 2 * UNIT_USD
+        assert result.cost_usd is not None and least < result.cost_usd <= budget_usd
+
+
+# ---- counted once --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_call_of_a_method_is_counted_once(method, endpoint, tmp_path):
+    server = endpoint(any_method)
+    pool, out = pool_at(server.url, price=PRICE), tmp_path / "run"
+    result = orchestrate("?", (), pool, Options(method=method), out)
+    assert (result.answer, result.calls) == ("42", len(server.requests))
+    assert result.cost_usd == pytest.approx(result.calls * UNIT_USD) == result.paid_usd
+    assert result.tokens == 110 * result.calls
+    for again in (replay(out), resume(out)):
+        assert (again.cost_usd, again.calls, again.paid_usd) == (result.cost_usd, result.calls, 0.0)
+
+
+def test_a_tool_that_asks_a_model_is_counted_once(endpoint, tmp_path):
+    def respond(request: dict[str, Any]) -> Any:
+        text = last_text(request)
+        if is_main(request):
+            task = {"task_instruction": "look", "tools": ["ImageAnalysisAction"]}
+            return complete("42") if "it is 12:34" in text else delegate(task)
+        if "image_url" in str(request["messages"]):
+            return "12:34"
+        look = act("ImageAnalysisAction", query="time?", image_path="clock.png")
+        return finish("it is 12:34") if "12:34" in text else look
+
+    server = endpoint(respond)
+    pool, media = pool_at(server.url, price=PRICE), [("image", CLOCK)]
+    result = orchestrate("?", media, pool, None, tmp_path / "run")
+    assert result.calls == len(server.requests) == 5
+    assert result.cost_usd == pytest.approx(5 * UNIT_USD)
+
+
+def test_a_decision_that_takes_two_calls_counts_both(endpoint, tmp_path):
+    """Eq. 22: sure enough to stop while it delegates, the main agent is asked for the answer."""
+    sure = completion(delegate("look"))
+    tokens = [{"token": '{"action": "', "logprob": 0.0, "top_logprobs": []},
+              {"token": 'delegate_task"', "logprob": -5.0,
+               "top_logprobs": [{"token": "complete", "logprob": -0.01}]}]  # fmt: skip
+    sure["choices"][0]["logprobs"] = {"content": tokens}
+    answers = iter([sure, complete("42")])
+    server = endpoint(lambda request: next(answers))
+    options, pool = Options(stop_threshold=0.5), pool_at(server.url, price=PRICE)
+    result = orchestrate("?", (), pool, options, tmp_path / "run")
+    assert (result.answer, result.calls) == ("42", 2)
+    assert result.cost_usd == pytest.approx(2 * UNIT_USD)
+
+
+# ---- what a budget needs -------------------------------------------------------------------------
+
+
+def test_a_budget_without_prices_is_said_before_the_first_call(endpoint, tmp_path):
+    server, out = endpoint(any_method), tmp_path / "run"
+    line = line_of(called("--question", "?", "--budget", 1, "--out", out, at=server.url))
+    assert "--budget" in line and "price_usd_per_mtok" in line
+    with pytest.raises(ConfigError, match="budget"):
+        orchestrate("?", (), pool_at(server.url, price=None), Options(budget_usd=1.0), out)
+    assert server.requests == [] and not out.exists()
+
+
+def test_each_method_of_a_comparison_has_the_whole_budget(endpoint, tmp_path):
+    server = endpoint(lambda request: greedy(request, any_method(request)))
+    pool, options = pool_at(server.url, price=PRICE), Options(budget_usd=0.5)
+    results = compare(
+        ("orchestra-o1", "aorchestra"), "?", pool=pool, options=options, out=tmp_path / "all"
+    )
+    costs = [r.cost_usd for r in results.values()]
+    assert [r.answer for r in results.values()] == ["42", "42"]
+    assert all(0.25 < cost <= 0.5 for cost in costs)

@@ -1,0 +1,39 @@
+"""--method FILE.py:CLASS: an orchestrator of one's own."""
+
+import pytest
+
+from orchestra_min import orchestrate, replay
+from tests.conftest import ConfigError, Options, pool_at
+from tests.scripted import finish
+
+MAJORITY = """
+from collections import Counter
+from orchestra.vocabulary import Complete, Delegate, SubTask
+class Majority:
+    rounds, shares_context = 2, False
+    def __init__(self, pool, tools, options): pass
+    def decide(self, state, ask, mistake="", last_chance=False):
+        if state.history:
+            return Complete(Counter(h.answer for h in state.history).most_common(1)[0][0])
+        return Delegate(tuple(SubTask(n, state.task.question, tools=()) for n in "abc"))
+"""
+
+
+@pytest.fixture
+def run(endpoint, tmp_path):
+    (tmp_path / "own.py").write_text(MAJORITY)
+    answers, out = iter(["4", "5", "5"]), tmp_path / "run"
+    pool = pool_at(endpoint(lambda request: finish(next(answers))).url)
+    return lambda name: orchestrate("?", (), pool, Options(method=f"{tmp_path}/own.py:{name}"), out)
+
+
+def test_a_class_that_is_missing_is_refused_in_one_line(run):
+    with pytest.raises(ConfigError, match="own.py has no class 'Minority' with a method decide$"):
+        run("Minority")
+
+
+def test_an_orchestrator_of_ones_own_decides_and_is_named_again_for_a_replay(run, tmp_path):
+    assert run("Majority").answer == "5"
+    with pytest.raises(ConfigError, match="add --method own.py:Majority$"):
+        replay(tmp_path / "run")
+    assert replay(tmp_path / "run", method=f"{tmp_path}/own.py:Majority").answer == "5"

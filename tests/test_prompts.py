@@ -1,0 +1,50 @@
+"""Every rule that a model can break has its sentence in prompts/, with every variable filled in."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from orchestra.vocabulary import ModelMistake
+from runtime.prompts import told
+from tests.conftest import ROOT
+
+FOLDERS = ("", "orchestra", "runtime", "orchestrators", "subagents", "tools", "training")
+FILE_OF = {"ModelMistake": "mistakes", "fail": "mas_orchestra/mistakes"}
+
+
+def raised(tree: ast.Module) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """(rule, prompt file, variables) of each ModelMistake(...) and fail(...) of a module."""
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    values = {getattr(target, "id", ""): node.value for node in assigned for target in node.targets}
+    for call in ast.walk(tree):
+        match call:
+            case ast.Call(func=ast.Name(id="ModelMistake" | "fail" as name), args=args):
+                rule, *file = (values.get(getattr(a, "id", None), a) for a in args)
+                keys = {k.arg: () for k in call.keywords}
+                if None in keys:  # **values
+                    (mapping,) = (values.get(k.value.id) for k in call.keywords if not k.arg)
+                    keys = {key.value: () for key in getattr(mapping, "keys", ())}
+                where = ast.literal_eval(file[0]) if file else FILE_OF[name]
+                for node in ast.walk(rule):  # of a conditional expression, both
+                    if isinstance(node, ast.Constant):
+                        yield node.value, where, tuple(keys)
+
+
+SOURCES = [path.read_text() for d in FOLDERS for path in (ROOT / d).glob("*.py")]
+RAISED = sorted({row for source in SOURCES for row in raised(ast.parse(source))})
+
+
+@pytest.mark.parametrize(("rule", "file", "variables"), RAISED)
+def test_a_broken_rule_is_told_in_a_sentence(rule, file, variables):
+    text = told(ModelMistake(rule, file, **dict.fromkeys(variables, "VALUE")))
+    assert len(text.split()) > 3
+
+
+@pytest.mark.parametrize("file", ["mistakes", "mas_orchestra/mistakes"])
+def test_every_sentence_about_a_mistake_is_used(file):
+    sentences = re.findall(r"^## (\w+)", (ROOT / f"prompts/{file}.md").read_text(), re.M)
+    assert set(sentences) <= {rule for rule, where, _ in RAISED if where == file}

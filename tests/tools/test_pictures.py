@@ -1,0 +1,215 @@
+"""Pictures of every kind, odd ones and damaged ones: what a model is sent of them, what is read in them."""
+
+import base64
+import io
+from types import SimpleNamespace
+
+import numpy
+import pytest
+from PIL import GifImagePlugin, Image, ImageDraw, PngImagePlugin, TiffImagePlugin, features
+
+from tests.conftest import ROOT, media
+from tests.tools.conftest import rapidocr
+from tests.tools.media import drawn, read_damaged, saved
+from tools import ToolError, image, pixels
+
+CLOCK = ROOT / "fixtures" / "media" / "clock.png"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("a.png", "PNG"), ("a.webp", "WEBP"), ("a.png", "JPEG"), ("a.gif", "GIF")]
+)
+def test_a_vision_model_gets_the_query_and_the_very_picture(name, kind, bench, endpoint, tmp_path):
+    path, model = saved(tmp_path / name, "Gate 12", format=kind), endpoint(lambda _: "Prague")
+    assert "Prague" in bench(("image", path), endpoint=model).analyse(query="Which city?")
+    text, picture = model.requests[0]["messages"][0]["content"]
+    head, data = picture["image_url"]["url"].split(",")
+    assert "Which city?" in text["text"] and base64.b64decode(data) == path.read_bytes()
+    assert head == f"data:image/{kind.lower()};base64"  # a wrong name does not set the type
+
+
+def test_an_animation_is_sent_by_frame(tmp_path, bench, endpoint):
+    path = saved(tmp_path / "a.gif", *(drawn(f"Frame {n}") for n in range(20)))
+    model = endpoint(lambda _: "seen")
+    bench(("image", path), endpoint=model).analyse()
+    places = [p["text"] for p in model.requests[0]["messages"][0]["content"][1::2]]
+    assert len(places) == 8 and places[0] == "1 of 20" and places[-1] == "20 of 20"
+
+
+def test_what_a_file_holds_beside_its_pixels_is_not_sent(tmp_path, monkeypatch):
+    info = PngImagePlugin.PngInfo()
+    info.add(b"juNk", bytes(5000))
+    monkeypatch.setattr(image, "OWN_BYTES", 4000)
+    path = saved(tmp_path / "a.png", drawn("x", (40, 20)), pnginfo=info)
+    kind, data = next(image.data_urls(path))[1].split(",")
+    assert kind == "data:image/png;base64" and len(data) < 2000
+
+
+@rapidocr
+def test_every_line_is_read_and_a_replay_needs_neither_engine_nor_picture(bench, tmp_path):
+    path = tmp_path / "clock.png"
+    path.write_bytes(CLOCK.read_bytes())
+    tools = bench(("image", path))
+    seen = tools.analyse()
+    assert "Prague Astronomical Clock\nOld Town Hall, Prague, Czech Republic" in seen
+    path.unlink()
+    assert tools.analyse("replay", query="other words") == seen
+
+
+@rapidocr
+def test_a_document_of_several_pages_is_read_by_page(tmp_path, bench):
+    path = saved(tmp_path / "a.tiff", "Apple", drawn("Banana"))
+    seen = bench(("image", path)).analyse()
+    assert seen.index("(1 of 2)") < seen.index("Apple") < seen.index("Banana")
+
+
+@rapidocr
+def test_a_few_lines_on_a_large_page_are_read():
+    page = Image.new("RGB", (2048, 2048), "white")
+    words = ["Salt costs four crowns", "The train leaves at nine", "Platform seven of twelve"]
+    for n, text in enumerate(words):
+        ImageDraw.Draw(page).text((100 + 600 * n, 700 * n + 50), text, fill="black", font_size=20)
+    assert image.read_text(page) == words
+
+
+@pytest.mark.parametrize(
+    ("size", "engine", "given"),
+    [  # the engine enlarges the short side to 736
+        ((1, 2048), "picture", (2048, 512)), ((2048, 2048), "page", (2048, 2048)),
+        ((1536, 1536), "picture", (1536, 1536)), ((600, 2048), "picture", (2048, 600)),
+    ],
+)  # fmt: skip
+def test_the_engine_is_given_what_it_can_read_in_little_memory(size, engine, given, monkeypatch):
+    seen, nothing = [], SimpleNamespace(txts=None)  # what RapidOCR gives where nothing is written
+    monkeypatch.setattr(image, "_ocr", lambda kind: lambda a: seen.append((kind, a)) or nothing)
+    assert image.read_text(Image.new("RGB", size)) == []
+    assert [(kind, array.shape[:2]) for kind, array in seen] == [(engine, given)]
+
+
+KINDS = ["PNG", "JPEG", "BMP", "TIFF", "PPM", "TGA", "ICO", "JPEG2000", "WEBP", "GIF", "HEIF"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_picture_of_every_kind_is_taken(kind, tmp_path):
+    if kind == "HEIF":
+        pytest.importorskip("pillow_heif").register_heif_opener()
+    path = saved(tmp_path / "a.bin", Image.new("RGB", (64, 48), "navy"), format=kind)
+    assert media.check([("image", path)]) == [("image", path)]
+    (shown,) = image.pictures(path)
+    assert shown.image.getpixel((9, 9)) == pytest.approx((0, 0, 128), abs=3)
+
+
+INF, NAN = float("inf"), float("nan")
+
+
+def row(*values: float, kind: str = "float32") -> Image.Image:
+    return Image.fromarray(numpy.array([values], kind))
+
+
+SHOWN = {  # a picture, how it is saved, and the grey of its last row
+    **{mode: ("a.png", Image.new(mode, (3, 1), "white"), {}, [255] * 3) for mode in ("1", "L", "P", "RGBA", "LA")},
+    "CMYK": ("a.jpg", Image.new("CMYK", (8, 8)), {}, [255] * 8),
+    "16_bits": ("a.png", Image.new("I;16", (2, 600), 40000), {}, [156] * 2),
+    "16_bits_in_the_other_order": ("a.tif", Image.new("I;16B", (2, 600), 40000), {}, [156] * 2),
+    "transparent_on_white": ("a.png", Image.new("P", (2, 2), 0), {"transparency": 0}, [255] * 2),
+    "whole_numbers": ("a.tif", row(-500, 0, 500, kind="int32"), {}, [0, 127, 255]),
+    "floating_numbers": ("a.tif", row(0.25, 0.5, 0.75), {}, [0, 127, 255]),
+    "infinite_numbers": ("a.tif", row(-INF, 1, 2, INF, NAN), {}, [0, 0, 255, 255, 0]),
+    "one_number": ("a.tif", row(0.7, 0.7), {}, [255, 255]), "no_number": ("a.tif", row(NAN, NAN), {}, [0, 0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SHOWN)
+def test_every_kind_of_pixel_becomes_rgb_of_its_brightness(kind, tmp_path):
+    name, source, how, grey = SHOWN[kind]
+    (shown,) = image.pictures(saved(tmp_path / name, source, **how))
+    width, height = shown.image.size
+    pixels = [shown.image.getpixel((n, height - 1)) for n in range(width)]
+    assert pixels == [(value, value, value) for value in grey]
+
+
+@pytest.mark.parametrize("mode", ["1", "P"])
+def test_a_large_page_of_black_and_white_becomes_grey_when_it_is_made_small(mode, tmp_path):
+    """Else thin lines get lost."""
+    rows = numpy.full((4500, 4500), 255, numpy.uint8)
+    rows[::2] = 0
+    path = saved(tmp_path / "a.png", Image.fromarray(rows).convert(mode))
+    (picture,) = image.pictures(path)
+    low, high = picture.image.convert("L").crop((8, 8, 2040, 2040)).getextrema()
+    assert picture.image.size == (2048, 2048) and low > 100 and high < 160
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_orientation_is_turned_upright(orientation, tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    shown = Image.new("RGB", (80, 40), "white")
+    shown.paste("black", (0, 0, 40, 20))
+    back = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # of Image.Transpose: what undoes it
+    source = shown.transpose(Image.Transpose(back[orientation])) if orientation > 1 else shown
+    upright = next(image.pictures(saved(tmp_path / "a.png", source, exif=exif))).image
+    assert upright.size == (80, 40) and upright.tobytes() == shown.tobytes()
+
+
+def test_the_pages_of_a_document_are_turned_upright(tmp_path):
+    tags = TiffImagePlugin.ImageFileDirectory_v2()
+    tags[0x0112] = 6
+    path = saved(tmp_path / "a.tif", *(drawn(t, (400, 200), "1") for t in "ab"), tiffinfo=tags)
+    assert [p.image.size for p in image.pictures(path)] == [(200, 400)] * 2
+
+
+@pytest.mark.parametrize(("name", "size"), [("a.jpg", (8000, 6000)), ("a.png", (5000, 2500))])
+def test_a_large_picture_is_sent_small_and_a_jpeg_decoded_small(name, size, tmp_path, monkeypatch):
+    path = saved(tmp_path / name, drawn("x", size))
+    monkeypatch.setattr(pixels, "MAX_DECODED_BYTES", 60 << 20)  # the JPEG takes 183 MiB if whole
+    data = next(image.data_urls(path))[1].partition(",")[2]
+    sent = Image.open(io.BytesIO(base64.b64decode(data))).size
+    assert sent == (2048, 2048 * size[1] // size[0])
+
+
+@pytest.mark.parametrize(("name", "frames", "limit"), [("a.png", 1, 100_000), ("a.gif", 2, 10**6)])
+def test_a_picture_that_would_fill_the_memory_is_an_observation(
+    name, frames, limit, tmp_path, monkeypatch
+):
+    """An animation holds two canvases."""
+    path = saved(tmp_path / name, *(drawn(str(n)) for n in range(frames)))
+    monkeypatch.setattr(pixels, "MAX_DECODED_BYTES", limit)
+    with pytest.raises(ToolError, match="too large to be opened"):
+        list(image.pictures(path))
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF"])
+def test_of_very_many_pages_the_first_are_counted_and_that_is_told(kind, tmp_path, monkeypatch):
+    seeks: list[int] = []
+    pages = (Image.new("L", (8, 8), n) for n in range(60))
+    path = saved(tmp_path / "a.bin", *pages, format=kind)
+    monkeypatch.setattr(image, "MOST_PAGES", 20)
+    for parser in (GifImagePlugin.GifImageFile, TiffImagePlugin.TiffImageFile):
+        seek = parser.seek
+        monkeypatch.setattr(parser, "seek", lambda s, n, f=seek: seeks.append(n) or f(s, n))
+    places = [p.place for p in image.pictures(path)]
+    assert places[0] == "1 of more than 20" and places[-1] == "20 of more than 20"
+    assert len(places) == 8 and max(seeks) == 20
+
+
+@pytest.mark.parametrize(("kind", "share", "words"), [
+    *((kind, 0.5, "cannot be read") for kind in ("PNG", "JPEG", "WEBP", "GIF", "TIFF")), *((kind, 1, "cannot identify") for kind in ("EPS", "PDF", "ICNS")),
+])  # fmt: skip
+def test_a_truncated_or_uncommon_picture_is_an_observation(kind, share, words, tmp_path):
+    """EPS is a program that Pillow would have Ghostscript run."""
+    path = saved(tmp_path / "a.png", drawn("x", (64, 64)), format=kind)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    with pytest.raises(ToolError, match=words):
+        list(image.data_urls(path))
+
+
+DAMAGED = ["GIF", "TIFF", "PNG", "WEBP", "JPEG", "BMP", "AVIF", "JPEG2000", "ICO", "TGA", "PPM"]
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_no_damage_to_a_picture_is_more_than_an_observation(kind, tmp_path, recwarn):
+    if kind == "AVIF" and not features.check("avif"):
+        pytest.skip("Pillow is built without AVIF")
+    more = [drawn("2", (90, 60))] if kind in DAMAGED[:4] else []
+    path = saved(tmp_path / "a.bin", drawn("1", (90, 60)), *more, format=kind)
+    assert read_damaged(path, 150, image.data_urls) == {True, False}

@@ -1,0 +1,239 @@
+"""Sounds of every kind, odd ones and damaged ones: what an endpoint is sent of them, and what that costs."""
+
+import base64
+import io
+import sys
+import time
+import types
+import wave
+from concurrent.futures import ThreadPoolExecutor
+
+import av
+import httpx2
+import numpy
+import pytest
+
+from tests.conftest import BudgetExceeded, EndpointError, Engine, Purse
+from tests.scripted import Raw
+from tests.tools.conftest import whisper
+from tests.tools.media import RATE, SPEECH, film, tone, toned, waved
+from tools import ToolError, audio, sound
+
+SPEECH_S = 7.842313
+
+
+def heard_s(path, *window) -> float:
+    """Seconds of what is heard."""
+    return sum(len(p.samples) for p in sound.parts(path, 30, *window)) / RATE
+
+
+@pytest.mark.parametrize("sound_of", ["audio", "video"])
+def test_an_audio_model_gets_the_query_and_16_khz_mono_wav(sound_of, bench, endpoint, tmp_path):
+    path = SPEECH if sound_of == "audio" else film(tmp_path / "a.mp4", sound="aac")
+    model = endpoint(lambda _: "I heard it")
+    tools = bench((sound_of, path), endpoint=model)
+    assert "[0:00] I heard it" in tools.analyse(kind="audio", query="Which day?")
+    text, part = model.requests[0]["messages"][0]["content"]
+    given = part["input_audio"]
+    with wave.open(io.BytesIO(base64.b64decode(given["data"]))) as got:
+        assert (given["format"], got.getframerate(), got.getnchannels()) == ("wav", RATE, 1)
+    assert "Which day?" in text["text"] and part["type"] == "input_audio"
+
+
+@pytest.mark.parametrize(("level", "seconds"), [(0, 3), (8000, 0), (8000, 0.001), (8000, 0.09)])
+def test_silence_is_not_sent(level, seconds, tmp_path, bench, endpoint):
+    model = endpoint(lambda _: "thanks for watching")
+    path = waved(tmp_path / "a.wav", tone(seconds, level))
+    seen = bench(("audio", path), endpoint=model).analyse()
+    assert "nothing is said" in seen and not model.requests
+
+
+def test_a_long_sound_goes_to_the_endpoint_in_parts_with_times(
+    tmp_path, bench, endpoint, monkeypatch
+):
+    monkeypatch.setattr(audio, "ENDPOINT_S", 20.0)
+    model = endpoint(lambda _: "a tone")
+    tools = bench(("audio", waved(tmp_path / "a.wav", tone(50))), endpoint=model)
+    seen = tools.analyse()
+    assert seen.count("a tone") == len(model.requests) == 3 and "[0:" in seen
+    assert tools.analyse("replay") == seen
+
+
+def test_a_long_sound_is_cut_where_it_is_quiet_and_never_in_memory_whole(tmp_path):
+    ten_s = numpy.concatenate([tone(8.5), tone(0.5, 0), tone(1)])
+    path = waved(tmp_path / "a.wav", numpy.tile(ten_s, 60))
+    parts = [(part.start_s, len(part.samples) / RATE) for part in sound.parts(path, 10)]
+    assert 8.5 < parts[1][0] < 9 and max(length for _, length in parts) <= 10
+    assert sum(length for _, length in parts) == pytest.approx(600)
+
+
+def test_the_last_samples_of_a_sound_are_heard(tmp_path):
+    """A resampler holds some back until it is told that no more come."""
+    path = waved(tmp_path / "a.wav", numpy.full(44100, 9000, numpy.int16), rate=44100)
+    (part,) = sound.parts(path, 10)
+    assert len(part.samples) == RATE and part.samples[-5] > 8000
+
+
+FORMS = {
+    "8k.wav": ("pcm_s16le", 8000, "mono"), "telephone.wav": ("pcm_mulaw", 8000, "mono"), "studio.wav": ("pcm_s24le", 96000, "stereo"),
+    "seven_and_one.flac": ("flac", 48000, "7.1"), "disc.mp3": ("libmp3lame", 44100, "stereo"), "broadcast.ts": ("mp2", 48000, "stereo"),
+    "a.webm": ("libopus",), "a.aac": ("aac",), "a.mkv": ("aac",), "a.m4a": ("aac",), "a.ogg": ("libopus",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_of_sound_is_heard_whole_whatever_its_name(name, tmp_path):
+    path = toned(tmp_path / name, *FORMS[name], seconds=2).rename(tmp_path / "a.bin")
+    (part,) = sound.parts(path, 30)
+    assert 2 <= len(part.samples) / RATE < 2.1  # no end is cut off; encoders pad it
+    assert 7000 < numpy.percentile(part.samples, 99) < 10500
+
+
+@pytest.mark.parametrize(("name", "codec"), [("a.ts", "mp2"), ("a.mkv", "libopus"), ("a.m4a", "aac")])  # fmt: skip
+@pytest.mark.parametrize("offset_s", [0, 5000])
+def test_a_part_of_a_sound_is_found_wherever_its_clock_starts(name, codec, offset_s, tmp_path):
+    """Recordings of broadcasts do not start at 0."""
+    path = toned(tmp_path / name, codec, 48000, "stereo", seconds=9, offset_s=offset_s)
+    assert 2.9 < heard_s(path, 2.0, 5.0) < 3.2
+
+
+@pytest.mark.parametrize(("name", "codec", "rate"), [
+    ("a.mp3", "libmp3lame", 22050), ("a.mp3", "libmp3lame", 44100), ("a.aac", "aac", 24000),
+])  # fmt: skip
+def test_sounds_that_were_joined_are_heard_to_the_end(name, codec, rate, tmp_path):
+    one = toned(tmp_path / name, codec, 44100, "stereo", seconds=3).read_bytes()
+    path = toned(tmp_path / name, codec, rate, seconds=3)
+    path.write_bytes(one + path.read_bytes())
+    (part,) = sound.parts(path, 30)
+    assert 5.9 < len(part.samples) / RATE < 6.3 and not part.broken
+    assert part.samples[int(5.5 * RATE) :].max() > 7000
+
+
+@pytest.mark.parametrize("channels", [9, 11, 13, 32, 64])
+@pytest.mark.parametrize(("kind", "quiet", "loud"), [("u1", 128, 100), ("i2", 0, 100 << 8), ("i4", 0, 100 << 24)])  # fmt: skip
+def test_the_mean_of_many_channels_is_heard(channels, kind, quiet, loud, tmp_path):
+    row = [quiet + loud] * (channels - 1) + [quiet]
+    path = waved(tmp_path / "a.wav", numpy.array(row * RATE, kind), channels)
+    (part,) = sound.parts(path, 30)
+    assert part.samples[100:-100] == pytest.approx(25600 * (channels - 1) / channels, rel=0.01)
+
+
+def test_what_comes_before_the_damage_is_heard(tmp_path):
+    path = toned(tmp_path / "a.flac", "flac", seconds=4.6)
+    half = path.stat().st_size // 2
+    path.write_bytes(path.read_bytes()[:half] + b"\xff" * half)
+    assert 1.5 < heard_s(path) < 4.6
+
+
+LISTS = {
+    "hls": "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n{other}\n#EXT-X-ENDLIST\n",
+    "concat": "ffconcat version 1.0\nfile {name}\n",
+    "sdp": "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=audio 5004 RTP/AVP 0\n",
+    "text": "no sound at all",
+}
+
+
+@pytest.mark.parametrize("suffix", ["wav", "m3u8", "ffconcat", "sdp"])
+@pytest.mark.parametrize("kind", LISTS)
+def test_a_list_of_other_files_or_urls_is_not_followed(kind, suffix, tmp_path):
+    other, path = toned(tmp_path / "private.mp3", "libmp3lame"), tmp_path / f"a.{suffix}"
+    path.write_text(LISTS[kind].format(other=f"file://{other}", name=other.name))
+    with pytest.raises(ToolError, match="cannot be read"):
+        heard_s(path)
+
+
+@pytest.fixture
+def transcribing(bench, endpoint):
+    """Tools whose sounds go to a transcription endpoint, and that endpoint."""
+
+    def make(path=SPEECH, answer=None, **fields):
+        server = endpoint(lambda _: answer or Raw(200, {"text": "September 23"}))
+        tools = bench(("audio", path), endpoint=server, **fields)
+        engine = Engine("endpoint", "small", "whisper-1", usd_per_minute=0.6)
+        tools.pool = tools.pool.with_(engines={**tools.pool.engines, "audio": engine})
+        return tools, server
+
+    return make
+
+
+def test_a_transcription_endpoint_gets_model_question_and_sound(transcribing):
+    tools, server = transcribing()
+    assert "[0:00] September 23" in tools.analyse()
+    assert server.paths == ["/v1/audio/transcriptions"]
+    headers = {name.lower(): value for name, value in server.headers[0].items()}
+    assert headers["content-type"].startswith("multipart/form-data; boundary=")
+    body, (part,) = server.requests[0]["body"], sound.parts(SPEECH, 60)
+    assert part.samples.tobytes() in body and b'filename="audio.wav"' in body
+    for name, value in (("model", "whisper-1"), ("prompt", tools.task.question)):
+        assert f'name="{name}"\r\n\r\n{value}\r\n'.encode() in body
+
+
+def test_a_transcription_costs_by_the_minute_and_nothing_when_played(transcribing):
+    tools, server = transcribing(purse=(purse := Purse()))
+    for mode in ("record", "replay"):
+        tools.analyse(mode)
+    once = pytest.approx(SPEECH_S / 60 * 0.6, rel=1e-4)
+    assert (purse.spent_usd / 2, purse.paid_usd, len(server.requests)) == (once, once, 1)
+
+
+def test_the_length_of_a_sound_that_does_not_say_it_is_paid_for_too(transcribing, tmp_path):
+    path = toned(tmp_path / "a.mkv", "aac", seconds=6)
+    path.write_bytes(path.read_bytes().replace(b"\x44\x89", b"\xec\x89", 1))  # no Duration
+    with av.open(str(path)) as file:
+        assert not file.duration
+    transcribing(path, purse=(purse := Purse()))[0].analyse()
+    assert purse.spent_usd == pytest.approx(0.06, rel=0.05)
+
+
+def test_a_transcription_that_could_pass_the_budget_is_not_started(transcribing):
+    tools, server = transcribing(purse=Purse(0.05))
+    with pytest.raises(BudgetExceeded, match=r"a call of 0\.0784\d* USD would pass the limit"):
+        tools.analyse()
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("body", ["<html>\n", {"error": "no"}, "[]", {}])
+def test_a_transcription_that_is_none_is_an_endpoint_error_in_one_line(body, transcribing):
+    with pytest.raises(EndpointError, match="no transcription but") as failure:
+        transcribing(answer=Raw(200, body))[0].analyse()
+    assert "\n" not in str(failure.value)
+
+
+@whisper
+def test_speech_is_heard_and_a_replay_needs_neither_model_nor_sound(tmp_path, bench):
+    path = tmp_path / "equinox.wav"
+    path.write_bytes(SPEECH.read_bytes())
+    tools = bench(("audio", path))
+    seen = tools.analyse()
+    assert "[0:00]" in seen and "september 23" in seen.lower()
+    path.unlink()
+    assert tools.analyse("replay") == seen
+
+
+@pytest.fixture
+def slow_whisper(monkeypatch, endpoint):
+    """A stand-in for faster-whisper whose model comes slowly over the network. Returns the loads."""
+    loads, hub = [], endpoint(lambda _: "")
+
+    def load(name, **_):
+        time.sleep(0.05)
+        loads.append(httpx2.get(f"{hub.url}/model.bin").status_code)
+        return types.SimpleNamespace(transcribe=lambda samples, **_: ([], None))
+
+    monkeypatch.setitem(sys.modules, "faster_whisper", types.SimpleNamespace(WhisperModel=load))
+    audio._whisper_model.cache_clear()
+    yield loads
+    audio._whisper_model.cache_clear()
+
+
+def test_sub_agents_that_start_together_share_one_whisper(slow_whisper):
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(audio.transcribe, [SPEECH] * 4, [""] * 4))
+    assert slow_whisper == [200]
+
+
+def test_the_download_of_a_local_model_is_not_on_the_tape(slow_whisper, bench):
+    tools = bench(("audio", SPEECH))
+    tools.analyse()
+    assert slow_whisper == [200]
+    assert "model.bin" not in (tools.folder / "tape.jsonl").read_text()

@@ -1,0 +1,170 @@
+"""Videos of every kind, odd ones and damaged ones: which frames are seen, when, and what is heard beside them."""
+
+import re
+import threading
+
+import numpy
+import pytest
+from PIL import Image
+
+from tests.conftest import ConfigError, media
+from tests.tools.conftest import rapidocr, whisper
+from tests.tools.media import drawn, film, filmed, read_damaged, scenes, toned, waved
+from tools import ToolError, frames, image, sound, video
+
+FILMS = {"mp4": ("libx264", "aac"), "webm": ("libvpx", "libopus"), "mkv": ("mpeg4", "libmp3lame")}
+
+
+def seen(path, count=1, start_s=0.0, end_s=None) -> list[tuple[float, Image.Image]]:
+    return list(frames.frames(path, count, start_s, end_s))
+
+
+@whisper
+@rapidocr
+@pytest.mark.parametrize("suffix", FILMS)
+def test_what_a_video_shows_and_says_is_read_with_its_times(suffix, tmp_path, bench):
+    tools = bench(("video", film(tmp_path / f"a.{suffix}", *FILMS[suffix])))
+    text = tools.analyse()
+    assert re.search(r"\[0:00-0:01\] Gate 1\n\[0:0\d-0:0\d\] Gate 2", text)
+    assert "september" in text.lower() and tools.analyse("replay") == text
+
+
+def test_two_frames_are_read_side_by_side_and_no_third_waits_in_memory(monkeypatch):
+    pair, decoded, read = threading.Barrier(2, timeout=5), [], []
+
+    def shots():
+        for n in range(6):
+            decoded.append(n)
+            assert len(decoded) - len(read) <= 3  # one more is decoded meanwhile
+            yield float(n), Image.new("RGB", (8, 8), (n * 40, 0, 0))
+
+    def read_text(picture, quick):
+        pair.wait()
+        read.append(picture)
+        return [str(picture.getpixel((0, 0))[0])]
+
+    monkeypatch.setattr(video, "frames", lambda *_: shots())
+    monkeypatch.setattr(image, "read_text", read_text)
+    assert [text for _, text in video.read_frames(None)] == ["0", "40", "80", "120", "160", "200"]
+
+
+def test_the_model_is_told_when_each_frame_and_each_scene_is(tmp_path, bench, endpoint):
+    path, model = scenes(tmp_path / "a.mp4", 7.3, 1.1, 20), endpoint(lambda _: "two colours")
+    window = {"max_frames": 99, "start_time": 1, "end_time": "0:12"}
+    text = bench(("video", path), endpoint=model).analyse(**window)
+    assert "two colours" in text and "has no sound" in text
+    asked, *shown = model.requests[0]["messages"][-1]["content"]
+    times = [part["text"] for part in shown[::2]]
+    assert 12 <= len(times) <= 16 and times[0] == "0:01" and times[-1] == "0:11"
+    assert {"0:07", "0:08"} <= set(times) and ", ".join(times) in asked["text"]
+
+
+@pytest.mark.parametrize("suffix", FILMS)
+def test_short_scenes_are_seen_at_their_beginning(suffix, tmp_path):
+    path = scenes(tmp_path / f"a.{suffix}", 7.3, 1.1, 20, 1.3, 10, codec=FILMS[suffix][0])
+    shown = seen(path.rename(tmp_path / "a.avi"), 8)  # whatever its name
+    rows = [(round(t, 1), picture.getpixel((9, 9))) for t, picture in shown]
+    colours = [tuple(v > 64 for v in colour) for _, colour in rows]
+    assert len(rows) <= 8 and 7.3 in dict(rows) and any(28.4 <= t < 29.7 for t, _ in rows)
+    assert (True, True, True) in colours and (True, True, False) in colours  # white and yellow
+
+
+def turned(path, a, b, c, d):
+    """An MP4 whose header says how it is shown."""
+    data = bytearray(path.read_bytes())
+    at = data.index(b"tkhd") + 44  # version 0: 4 of the name, 40 to the matrix
+    numbers = a << 16, b << 16, 0, c << 16, d << 16, 0, 0, 0, 1 << 30
+    data[at : at + 36] = b"".join(n.to_bytes(4, "big", signed=True) for n in numbers)
+    path.write_bytes(data)
+    return path
+
+
+TURNED = {(0, 1, -1, 0): 4, (-1, 0, 0, 1): 0, (1, 0, 0, -1): 1, (-1, 0, 0, -1): 3, (0, 1, 1, 0): 5}
+
+
+@pytest.mark.parametrize("matrix", TURNED)
+def test_a_video_is_turned_and_mirrored_as_its_header_says(matrix, tmp_path):
+    path = film(tmp_path / "a.mp4")
+    ((_, plain),) = seen(path)
+    ((_, again),) = seen(turned(path, *matrix))
+    assert again.tobytes() == plain.transpose(Image.Transpose(TURNED[matrix])).tobytes()
+
+
+def test_a_video_of_huge_frames_is_not_decoded(tmp_path, monkeypatch):
+    path = filmed(tmp_path / "a.mov", [Image.new("RGB", (600, 600))], "png")
+    assert media.check([("video", path)]) and len(seen(path)) == 1
+    monkeypatch.setattr(media, "MAX_DECODED_BYTES", 600 * 600 * 4 - 1)
+    with pytest.raises(ConfigError, match="no picture"):
+        media.check([("video", path)])
+    with pytest.raises(ToolError, match="cannot be read: .*million pixels"):
+        seen(path)
+
+
+def test_a_large_frame_keeps_its_sides(tmp_path):
+    path = filmed(tmp_path / "a.mkv", [drawn("x", (2560, 640))], "mpeg4")
+    assert [p.size for _, p in seen(path)] == [(1280, 320)]
+
+
+def test_a_stream_that_starts_between_key_frames_shows_no_grey(tmp_path):
+    rows = seen(scenes(tmp_path / "a.ts", 3, 3, 3, codec="mpeg4"), 6)
+    shown = [picture.getpixel((9, 9)) for _, picture in rows]
+    assert len(shown) >= 3 and not [c for c in shown if min(c) > 100 and max(c) < 160]
+
+
+def test_frames_that_do_not_come_evenly_have_their_own_times(tmp_path):
+    at_s = [0, 0.1, 0.2, 4, 4.1, 9.5]
+    rows = seen(scenes(tmp_path / "a.mkv", 0.6, at_s=at_s), 16)
+    times = [round(t, 1) for t, _ in rows]
+    assert set(times) <= set(at_s) and 4.1 in times and len(times) == len(set(times))
+
+
+@pytest.mark.parametrize(("name", "how"), [
+    ("a.ts", {"codec": "libx264", "g": "1000", "sc_threshold": "0"}), ("a.h264", {"codec": "libx264"}), ("a.hevc", {"codec": "libx265"}),
+    ("a.m1v", {"codec": "mpeg1video"}), ("a.mkv", {"codec": "mpeg4", "start_s": -5, "fps": 5}),
+])  # fmt: skip
+def test_what_can_not_be_sought_is_read_in_one_pass(name, how, tmp_path):
+    """One key frame, a stream without a container, a clock that starts before 0."""
+    path = scenes(tmp_path / name, 3, 3, 3, **{"fps": 25, **how})
+    shown = seen(path, 3)
+    assert [t for t, _ in shown] == pytest.approx([1.5, 4.5, 7.5], abs=0.21)
+    lights = [sum(picture.getpixel((9, 9))) for _, picture in shown]
+    assert lights[0] < lights[2] < lights[1]  # black, white, navy
+    assert [t for t, _ in seen(path, 2, 3.0, 6.0)] == pytest.approx([3.75, 5.25], abs=0.21)
+
+
+def test_a_list_of_other_files_is_no_media(tmp_path):
+    toned(tmp_path / "private.mp3", "libmp3lame")
+    (tmp_path / "a.mp4").write_text("ffconcat version 1.0\nfile private.mp3\n")
+    with pytest.raises(ConfigError, match="no picture and no sound"):
+        media.check([("audio", tmp_path / "a.mp4")])
+
+
+def head(path, size):
+    path.write_bytes(path.read_bytes()[:size])
+    return path
+
+
+ODD = [  # what makes a medium, of what kind it is said to be, what is asked of it, and the answer
+    (lambda folder: film(folder / "a.mp4"), "audio", {}, "a.mp4 has no sound"),
+    (lambda folder: head(film(folder / "a.mp4"), 500), "video", {}, "cannot be read: (?!.*pixels)"),
+    (lambda folder: toned(folder / "a.mp4", "aac"), "video", {}, "no moving pictures"),
+    (lambda folder: waved(folder / "a.wav", numpy.zeros(1000, numpy.int16), rate=1), "audio", {}, "cannot be read: 1 samples a second"),
+    (lambda folder: film(folder / "a.mp4"), "video", {"start_time": "9"}, "behind its end"),
+    (lambda folder: film(folder / "a.mp4"), "video", {"start_time": "3", "end_time": "2"}, "empty"),
+    *((lambda folder: film(folder / "a.mp4"), "video", {"start_time": t}, "no time") for t in ("soon", "1:-30", "nan")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "kind", "asked", "words"), ODD, ids=range(len(ODD)))
+def test_odd_media_and_times_are_an_observation(
+    make, kind, asked, words, tmp_path, bench, endpoint
+):
+    tools = bench((kind, make(tmp_path)), endpoint=endpoint(lambda _: "x"))
+    with pytest.raises(ToolError, match=words):
+        tools.analyse(**asked)
+
+
+@pytest.mark.parametrize("suffix", FILMS)
+def test_no_damage_to_a_video_is_more_than_an_observation(suffix, tmp_path):
+    path = film(tmp_path / f"a.{suffix}", *FILMS[suffix])
+    assert read_damaged(path, 20, lambda p: seen(p, 2), lambda p: sound.parts(p, 2)) == {True, False}  # fmt: skip
