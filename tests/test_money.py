@@ -56,4 +56,4 @@ def test_a_timed_out_attempt_is_repeated_only_if_its_full_price_is_left(
             chat(backend, [{"role": "user", "content": "x"}], purse)
         spent.append(purse.spent_usd)
     assert spent[0] == spent[1] and attempts * ATTEMPT_USD < spent[0] <= limit_usd
-    assert len(server.requests) == attempts
+    assert len(server.requests) == attempts and purse.paid_usd == 0  # the replay

@@ -58,7 +58,7 @@ BAD = [  # (text, line, key)
     ('main = "c"\n' + TWO, 1, "main"), ("\n" + ONE.replace("name", "#"), 2, "name"),
     (ONE + ONE, 5, "name"), ('[[backend]]\nname = "z"\n' + ONE, 1, "base_url"),
     (ONE.replace("http://", "me:pw@"), 3, "base_url"), (ONE.replace("v1", "?k=pw"), 3, "base_url"),
-    (ONE + 'api_key_env = "sk-pw"\n', 4, "api_key_env"), (ONE + "skills = { a = 1 }", 4, "skills"),
+    (ONE + 'api_key_env = "sk-pw"\n', 4, "api_key_env"), (ONE + "skills = { img = 2 }", 4, "skills"),
     (ONE + "price_usd_per_mtok = { input = 1 }\n", 4, "output"),
     ('# main = "z"\n# latency_s = 1\n' + TWO + "latency_s = -1\n", 9, "latency_s"),
     (ONE + "[engines]\n" + AUDIO.replace('"a"', '"c"') + "}\n", 5, "backend"),

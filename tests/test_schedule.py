@@ -192,10 +192,9 @@ CHOICES = [
 
 @pytest.mark.parametrize(("fields", "name", "tools"), CHOICES)
 def test_what_the_main_agent_states_wins_over_the_matching(fields, name, tools):
-    u = SubTask("u", "read clock.png", "It is Prague.", **fields)
-    u, b = matching.materialize(u, TASK, [PRICED, BEST], TOOLS, "Found: 7:49")
+    u = SubTask("u", "read clock.png", **fields)
+    u, b = matching.materialize(u, TASK, [PRICED, BEST], TOOLS)
     assert (u.backend, b.name, u.tools) == (name, name, tools)
-    assert u.context == "It is Prague.\n\nFound: 7:49"
 
 
 def test_a_placed_batch_is_of_the_ready_and_the_most_useful():

@@ -10,6 +10,7 @@ import pytest
 from runtime.secrets import REDACTED, Secrets
 
 VALUE = 'a1"B2/ü+c3 D4'
+ESCAPED = json.dumps(VALUE)[1:-1]
 
 
 @pytest.fixture
@@ -18,7 +19,9 @@ def secrets(monkeypatch):
     return Secrets(["MY_TOKEN"])
 
 
-@pytest.mark.parametrize("spelling", [VALUE, json.dumps(VALUE)[1:-1], quote(VALUE, safe="")])
+@pytest.mark.parametrize(
+    "spelling", [VALUE, ESCAPED, json.dumps(ESCAPED)[1:-1], quote(VALUE, safe="")]
+)
 @pytest.mark.parametrize("around", ["{}", "see:{}.", '{{"a": "{}"}}', "x{}x" + "A" * 3000])
 def test_the_value_of_a_variable_is_redacted(around, spelling, secrets):
     assert secrets.text(around.format(spelling)) == around.format("<MY_TOKEN>")
