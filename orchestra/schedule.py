@@ -117,9 +117,8 @@ def _knapsack(
     if len(affordable) <= EXACT:
         sizes = range(min(k_max, len(affordable)) + 1)
         subsets = (s for n in sizes for s in combinations(affordable, n))
-        return min(
-            (s for s in subsets if sum(cost[i] for i in s) <= budget_usd), key=rank
-        )  # Eq. 10
+        within = (s for s in subsets if sum(cost[i] for i in s) <= budget_usd)
+        return min(within, key=rank, default=())  # Eq. 10
     left, greedy = budget_usd, list[int]()
     for i in sorted(affordable, key=lambda i: (-utility[i] / (cost[i] or 1e-12), i)):
         if cost[i] <= left and len(greedy) < k_max:

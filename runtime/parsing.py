@@ -11,14 +11,15 @@ import json
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, SupportsIndex
 
 from orchestra.vocabulary import ModelMistake
 
 MAX_CHARS = 200_000  # a longer reply is cut: no decision is that long
 MAX_OBJECTS = 200  # braces tried as the start of an object
 MAX_DEPTH = 64  # of objects in one another
-REPAIR_CHARS = 8000
+REPAIR_CHARS = 25_000
+REPAIR_READS = 50_000  # json-repair reads a character twice, or, lost, quadratically often
 
 THINK_START, THINK_END = r"<think(?:ing)?>", r"</think(?:ing)?>"
 _START = re.compile(r"\{\s*[\"}]")  # of JSON: most other braces of a text, as LaTeX's, are not
@@ -110,13 +111,28 @@ def _objects(text: str) -> list[Any]:
 
 
 def repaired(text: str) -> Any:
-    """What json-repair makes of broken JSON; None where it fails."""
+    """What json-repair makes of broken JSON; None where it fails, or the text is too long for it."""
     import json_repair  # seldom needed, and a hundredth of a second to load
 
     try:
-        return json_repair.loads(text[:REPAIR_CHARS])
+        value = json_repair.loads(_Metered(text)) if len(text) <= REPAIR_CHARS else None
+        return json.loads(json.dumps(value))  # joins the halves of characters
     except Exception:  # a parser of other people's mistakes: it has asserted and recursed
         return None
+
+
+class _Metered(str):
+    """A text that may be read REPAIR_READS times. A limit in seconds would make the outcome, and so
+    a replay, depend on the machine.
+    """
+
+    reads = 0
+
+    def __getitem__(self, key: SupportsIndex | slice) -> str:
+        self.reads += 1
+        if self.reads > REPAIR_READS:
+            raise ValueError("read too often")
+        return super().__getitem__(key)
 
 
 # ---- JSON schemas of replies ---------------------------------------------------------------------

@@ -179,17 +179,16 @@ def load(path: Path) -> Pool:
 
 def _line(text: str, loc: tuple[int | str, ...]) -> int:
     """The line of the i-th [[table]], and in it the first one that sets the key."""
-    rows = text.splitlines()
-    start = 0
+    rows, keys = text.splitlines(), loc
+    at, end = 0, len(rows)
     if len(loc) > 1 and isinstance(loc[1], int):
         headers = [n for n, row in enumerate(rows) if re.match(rf"\s*\[\[\s*{loc[0]}\b", row)]
-        start = headers[loc[1]] if loc[1] < len(headers) else 0
-    keys = [re.escape(k) for k in loc if isinstance(k, str)]
-    for key in reversed(keys):
-        for n in range(start, len(rows)):
-            if re.match(rf"\s*\[*\s*[\w.]*{key}\b", rows[n].split("#")[0]):
-                return n + 1
-    return start + 1
+        at, end = (*headers, end, end)[loc[1] : loc[1] + 2]
+        keys = loc[2:]
+    for key in keys:
+        setting = re.compile(rf"\s*\[*\s*[\w.]*\b{re.escape(str(key))}\b")
+        at = next((n for n in range(at, end) if setting.match(rows[n])), at)
+    return at + 1
 
 
 def from_environment(model: str | None = None) -> Pool:

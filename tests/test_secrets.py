@@ -11,6 +11,7 @@ from runtime.secrets import REDACTED, Secrets
 
 VALUE = 'a1"B2/ü+c3 D4'
 ESCAPED = json.dumps(VALUE)[1:-1]
+SPELLINGS = [VALUE, ESCAPED, json.dumps(ESCAPED)[1:-1], quote(VALUE, safe="")]
 
 
 @pytest.fixture
@@ -19,9 +20,7 @@ def secrets(monkeypatch):
     return Secrets(["MY_TOKEN"])
 
 
-@pytest.mark.parametrize(
-    "spelling", [VALUE, ESCAPED, json.dumps(ESCAPED)[1:-1], quote(VALUE, safe="")]
-)
+@pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("around", ["{}", "see:{}.", '{{"a": "{}"}}', "x{}x" + "A" * 3000])
 def test_the_value_of_a_variable_is_redacted(around, spelling, secrets):
     assert secrets.text(around.format(spelling)) == around.format("<MY_TOKEN>")

@@ -22,7 +22,8 @@ MAX_BYTES = 8 << 20
 MAX_RESULTS = 20
 MAX_CHARS = 5000  # of each text of a result
 
-Row = dict[str, str]  # title, link, text
+FIELDS = ("title", "link", "text")  # of a Row, in the order of the observation
+Row = dict[str, str]
 
 
 @tool("GoogleSearchAction", "web")
@@ -41,7 +42,8 @@ def google_search(env: Environment, query: str, k: int = 5, gl: str = "", hl: st
     rows = env.local("search", asked, lambda: _search({k: v for k, v in asked.items() if v}))
     if not rows:
         raise ToolError(say("tools/notes", "search_nothing", query=query))
-    return fenced("\n\n".join(f"{n}. " + "\n".join(row.values()) for n, row in enumerate(rows, 1)))
+    texts = ["\n".join(row[k] for k in FIELDS if k in row) for row in rows]
+    return fenced("\n\n".join(f"{n}. {text}" for n, text in enumerate(texts, 1)))
 
 
 def _search(asked: dict[str, Any]) -> list[Row]:

@@ -259,5 +259,5 @@ def test_many_programs_run_side_by_side(level, tmp_path):
 
 def test_a_weak_wall_is_named(monkeypatch, caplog):
     monkeypatch.setattr(wall, "holds", lambda _: False)
-    assert wall.strongest_wall.__wrapped__() == "bare"
+    assert wall._strongest_wall.__wrapped__() == "bare"
     assert "bare" in caplog.text and "bubblewrap" in caplog.text

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Chat, Engine, Media, Pool, Purse, Tape, Task, pool_at
-from tools import Environment, all_tools, wall
+from tools import Environment, ToolError, all_tools, wall
 from tools.own import own_tools
 
 rapidocr = pytest.mark.skipif(not find_spec("rapidocr"), reason="needs rapidocr")
@@ -38,6 +38,13 @@ class Bench:
             env = Environment(self.task, self.pool["small"], self.pool, Chat(tape), tape, **given)
             with own_tools(*self.own, tape) as own, tape.call("r1", "t1", "s1", tool):
                 return {**all_tools(), **own}[tool](env, params)
+
+    def outcome(self, *args: str, **params: Any) -> str:
+        """The same, or what the tool says of its failure."""
+        try:
+            return self.use(*args, **params)
+        except ToolError as error:
+            return str(error)
 
     def analyse(self, mode: str = "record", kind: str = "", query: str = "?", **params: Any) -> str:
         """The first file through the tool of its kind, or of `kind`."""
@@ -69,5 +76,4 @@ def bench(tmp_path: Path) -> Callable[..., Bench]:
 
 def local_pool(url: str = "http://127.0.0.1:9/v1") -> Pool:
     """A pool whose pictures and sounds go to the engines of this machine."""
-    pool = pool_at(url)
-    return pool.with_(engines={k: Engine("local") for k in ("image", "audio")})
+    return pool_at(url).with_(engines={k: Engine("local") for k in ("image", "audio")})

@@ -14,11 +14,10 @@ import av
 import numpy
 from PIL import Image, ImageDraw, ImageFont
 
-from tests.conftest import ROOT
+from tests.program import SPEECH
 from tools import ToolError
 
 RATE = 16000  # what the tools hear at
-SPEECH = ROOT / "fixtures" / "media" / "equinox.wav"  # about September 23
 FAST = {"libvpx": {"deadline": "realtime", "cpu-used": "8"}}
 
 

@@ -1,4 +1,4 @@
-"""The engines of this machine: looked for before anything is paid, and behind all six tools in one recorded question."""
+"""The engines of this machine, looked for before anything is paid, and all six tools in one recorded question."""
 
 import sys
 
@@ -6,32 +6,26 @@ import pytest
 
 import orchestra_min
 from tests.attacks import hostile
-from tests.conftest import ROOT, ConfigError, Options
+from tests.conftest import ConfigError, Options, pool_at
+from tests.program import CLOCK, SPEECH
 from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
-from tests.tools.conftest import local_pool, rapidocr, whisper
-from tests.tools.media import SPEECH, film, saved
+from tests.tools.conftest import local_pool
+from tests.tools.media import film
 from tools import ToolError, audio, engines, image, search
 
-CLOCK = ROOT / "fixtures" / "media" / "clock.png"
 
-
-@pytest.mark.parametrize(
-    ("kind", "path", "module", "told"),
-    [("image", CLOCK, "rapidocr", "RapidOCR"), ("audio", SPEECH, "faster_whisper", "faster-whisper")],
-)  # fmt: skip
-def test_an_engine_that_is_not_installed_is_told(kind, path, module, told, bench, monkeypatch):
-    monkeypatch.setitem(sys.modules, module, None)
+@pytest.mark.parametrize(("kind", "path", "missing"), [("image", CLOCK, "rapidocr"), ("audio", SPEECH, "faster_whisper")])  # fmt: skip
+def test_an_engine_that_is_not_installed_is_told(kind, path, missing, bench, monkeypatch):
+    monkeypatch.setitem(sys.modules, missing, None)
     image._ocr.cache_clear()
     audio._whisper_model.cache_clear()
-    with pytest.raises(ToolError, match=f"{told} is not"):
+    with pytest.raises(ToolError, match="not set up: .* is not installed"):
         bench((kind, path)).analyse()
 
 
 @pytest.mark.parametrize(("missing", "kind"), [("faster_whisper", "audio"), ("rapidocr", "video")])
-def test_a_library_that_is_missing_ends_the_run_before_it_starts(
-    missing, kind, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(engines, "find_spec", lambda name: None if name == missing else object())
+def test_a_missing_library_ends_a_run_before_it_starts(missing, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(engines, "find_spec", lambda name: name != missing or None)
     monkeypatch.setattr("tools.media._problem", lambda modality, path: "")
     with pytest.raises(ConfigError, match=f"needs {missing}: pip install .orchestra-min"):
         orchestra_min.orchestrate("?", [(kind, SPEECH)], local_pool(), out=tmp_path / "run")
@@ -42,7 +36,7 @@ def test_a_folder_without_a_model_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(engines, "find_spec", lambda name: object())
     monkeypatch.setenv("WHISPER_MODEL", str(tmp_path))
     with pytest.raises(ConfigError, match=r"WHISPER_MODEL: .* holds no model.bin"):
-        orchestra_min.orchestrate("?", [("audio", SPEECH)], local_pool(), out=tmp_path / "run")
+        engines.check(["audio"], local_pool())
 
 
 def test_a_text_needs_no_engine(monkeypatch):
@@ -51,46 +45,37 @@ def test_a_text_needs_no_engine(monkeypatch):
 
 
 TASKS = {  # a tool, what it is given, and what is then seen
-    "ImageAnalysisAction": ({"query": "?", "image_path": "board.png"}, "Gate 12"),
-    "ParseAudioAction": ({"query": "?", "audio_path": "equinox.wav"}, "September 23"),
-    "VideoAnalysisAction": ({"query": "?", "video_path": "hall.mp4"}, "Gate 2"),
+    "ImageAnalysisAction": ({"query": "?", "image_path": "clock.png"}, "nine fifteen"),
+    "ParseAudioAction": ({"query": "?", "audio_path": "equinox.wav"}, "[0:00] nine fifteen"),
+    "VideoAnalysisAction": ({"query": "?", "video_path": "hall.mp4"}, "hall.mp4 has no sound"),
     "GoogleSearchAction": ({"query": "train times"}, "Timetable"),
     "ExtractUrlContentAction": ({"url": "{page}", "browse_query": "When?"}, "nine fifteen"),
     "ExecuteCodeAction": ({"code": "import os; sorted(os.listdir('media'))"}, "hall.mp4"),
 }
 
 
-@whisper
-@rapidocr
 def test_all_six_tools_answer_one_question_and_replay(endpoint, tmp_path, monkeypatch):
-    media = [
-        ("image", saved(tmp_path / "board.png", "Gate 12")),
-        ("audio", SPEECH),
-        ("video", film(tmp_path / "hall.mp4", sound="aac")),
-    ]
-
     def respond(request):
         if "q" in request:  # a search, not a chat
-            return Raw(200, {"organic": [{"title": "Timetable", "link": page}]})
+            return Raw(200, {"organic": [{"title": "Timetable"}]})
         if is_main(request):
             rows = [{"id": t, "task_instruction": f"Do {t}.", "tools": [t]} for t in TASKS]
             return complete("9:15") if len(model.requests) > 1 else delegate(*rows)
-        text = last_text(request)
         if "You are a sub-agent" not in request["messages"][0]["content"]:
-            return "The train leaves at nine fifteen."
-        tool = next(t for t in TASKS if f"Do {t}." in text)
-        params = {k: v.replace("{page}", page) for k, v in TASKS[tool][0].items()}
-        return finish(tool) if "Observation:" in text else act(tool, **params)
+            return "nine fifteen"  # what a model sees, hears or reads
+        tool = next(t for t in TASKS if f"Do {t}." in last_text(request))
+        given = {k: v.replace("{page}", web.url + "/times") for k, v in TASKS[tool][0].items()}
+        return finish(tool) if "Observation:" in last_text(request) else act(tool, **given)
 
-    with hostile.serving({"/times": hostile.page("The train: nine fifteen.", "text/plain")}) as web:
-        page, model = web.url + "/times", endpoint(respond)
-        monkeypatch.setenv("SERPER_API_KEY", "serper-key-1234567890")
-        monkeypatch.setattr(search, "SERPER_URL", model.url)
-        pool, options = local_pool(model.url), Options(allow_hosts=(web.host,))
-        result = orchestra_min.orchestrate("When?", media, pool, options, tmp_path / "run")
-    asked = len(model.requests)
-    seen = {e["action"]: e["observation"].lower() for e in result.events if e["event"] == "step"}
-    assert not {t: seen[t] for t, (_, words) in TASKS.items() if words.lower() not in seen[t]}
+    model, media = endpoint(respond), [CLOCK, SPEECH, film(tmp_path / "hall.mp4")]
+    monkeypatch.setenv("SERPER_API_KEY", "serper-key-1234567890")
+    monkeypatch.setattr(search, "SERPER_URL", model.url)
+    with hostile.serving({"/times": hostile.page("The train: 9:15.", "text/plain")}) as web:
+        options = Options(allow_hosts=(web.host,))
+        run = orchestra_min.orchestrate("?", media, pool_at(model.url), options, tmp_path / "run")
+    seen = {e["action"]: e["observation"] for e in run.events if e["event"] == "step"}
+    assert not {t: seen[t] for t, (_, words) in TASKS.items() if words not in seen[t]}
     monkeypatch.delenv("SERPER_API_KEY")
+    asked = len(model.requests)
     again = orchestra_min.replay(tmp_path / "run")
-    assert (again.answer, len(model.requests)) == (result.answer, asked) == ("9:15", asked)
+    assert (again.answer, len(model.requests)) == (run.answer, asked) == ("9:15", asked)

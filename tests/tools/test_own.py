@@ -2,63 +2,62 @@
 
 import contextlib
 import json
-import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 import orchestra_min
-from tests.conftest import ROOT, ConfigError, ModelMistake, Options, Tape, Task, pool_at
+from tests.conftest import ConfigError, ModelMistake, Options, Tape, Task, pool_at
+from tests.program import start, tool_file
 from tests.scripted import act, complete, delegate, finish, is_main, last_text
 from tools import ToolError
 from tools.own import from_file, own_tools
 
-HOURS = "def library_hours(day: str, late: bool = False) -> str:\n  'When it is open.'\n  return f'{day}: 9 to 17'"
-SERVER = """import os; from mcp.server import MCPServer; server = MCPServer("demo")
+TOKEN, HIDDEN = "ORCHESTRA_TEST_TOKEN", "ORCHESTRA_TEST_SECRET"
+SERVER = f"""import os, sys; from mcp.server import MCPServer; server = MCPServer("demo")
 @server.tool()
 def add(a: int, b: int = 1) -> str:
     "Add two numbers."
-    return f"{a + b} key={os.environ.get('ORCHESTRA_TEST_SECRET', 'none')}"
+    return f"{{a + b}} {{sys.argv[1]}} {{os.environ.get({HIDDEN!r})}}"
 server.run()"""
 
 
 def test_own_tools_are_used_recorded_and_replayed(endpoint, tmp_path, monkeypatch):
+    """A server gets no key but the one that its command names, and that is redacted."""
     pytest.importorskip("mcp")
-    monkeypatch.setenv("ORCHESTRA_TEST_SECRET", "a-secret-of-the-user")
-    (tmp_path / "mine.py").write_text(HOURS)
+    monkeypatch.setenv(TOKEN, "a token of the user")
+    monkeypatch.setenv(HIDDEN, "a secret of the user")
     (tmp_path / "server.py").write_text(SERVER)
     actions = [act("library_hours", day="Monday"), act("add", a=2, b=40), finish("seen")]
 
     def respond(request):
-        asked = {"task_instruction": "t", "tools": ["library_hours", "add"]}
         if is_main(request):
+            asked = {"task_instruction": "t", "tools": ["library_hours", "add"]}
             return complete("done") if len(model.requests) > 1 else delegate(asked)
         return actions[last_text(request).count("Observation:")]
 
-    model, mine = endpoint(respond), (f"{tmp_path}/mine.py:library_hours",)
-    options = Options(tools=mine, mcp=(f"{sys.executable} {tmp_path}/server.py",))
+    model, mine = endpoint(respond), (tool_file(tmp_path),)
+    options = Options(tools=mine, mcp=(f'{sys.executable} {tmp_path}/server.py "${TOKEN}"',))
     result = orchestra_min.orchestrate("When?", (), pool_at(model.url), options, tmp_path / "run")
     seen = [e["observation"] for e in result.events if e["event"] == "step" and e["observation"]]
-    for words, observation in zip(("Monday: 9 to 17", "42 key=none"), seen, strict=True):
+    for words, observation in zip(("closed on Monday", f"42 <{TOKEN}> None"), seen, strict=True):
         assert re.fullmatch(rf"<data \w+>\n{words}\n</data \w+>", observation)
-    manual = "library_hours(day: string, late: boolean = False)"
-    assert manual in model.requests[1]["messages"][0]["content"]
+    assert "library_hours(day: string)" in model.requests[1]["messages"][0]["content"]
     (tmp_path / "server.py").unlink()  # a replay starts no server
-    again = orchestra_min.replay(tmp_path / "run", tools=mine)
-    assert again.answer == result.answer == "done"
+    assert orchestra_min.replay(tmp_path / "run", tools=mine).answer == result.answer == "done"
 
 
 @pytest.mark.parametrize(("source", "words"), [
     ("def other(): 'A tool.'", "has no function 'mine'"), ("def mine(day): 'A tool.'", "the parameter 'day' needs a type"),
-    ("def mine(day: str): return day", "needs a docstring"), ("def mine(day: 'Weekday'): 'A tool.'", "an annotation can not be resolved"),
-    ("def mine(_day: str): 'A tool.'", "can not be told to a model"), ("def mine(day: object.__class__.__call__): 'A tool.'", "can not be told to a model"),
-    ("async def mine(day: str): 'A tool.'", "is an async function"), ("def mine(day: str, /): 'A tool.'", "the parameter 'day' can not be given by its name"),
-    ("def mine(*days: str): 'A tool.'", "the parameter 'days' can not be given by its name"), ("def mine(model_config: str): 'A tool.'", "can not be called 'model_config'"),
+    ("def mine(day: str): return day", "needs a docstring"), ("def mine(day: 'Weekday'): 'A tool.'", "an annotation can"),
+    ("def mine(_day: str): 'A tool.'", "be told to a model"), ("def mine(day: object.__class__.__call__): 'A tool.'", "be told to a model"),
+    ("async def mine(day: str): 'A tool.'", "is an async function"), ("def mine(day: str, /): 'A tool.'", "the parameter 'day' can"),
+    ("def mine(*days: str): 'A tool.'", "the parameter 'days' can"), ("def mine(model_config: str): 'A tool.'", "be called 'model_config'"),
     ("none.py", "add :FUNCTION"), ("/none.py:f", "there is no file '/none.py'"), ("pass", "add :FUNCTION"),
 ])  # fmt: skip
 def test_what_can_not_be_a_tool_is_told_before_anything_is_paid(source, words, tmp_path):
@@ -83,26 +82,21 @@ def mine(day: str): 'A tool.'; import closing_times; return f'{Opening(day).day}
     (r"def mine(day: str): 'A tool.'; return 'a half \ud800 character'", "a half \ufffd character"),
     ("def mine(env: str = 'ours'): 'A tool.'; return f'it is {env}'", "it is ours"), (DEEP, "RecursionError: "), (BESIDE, "Monday to 17, 12"),
     (UNPRINTABLE + "def mine(day: str) -> object: 'A tool.'; return Unprintable()", "RuntimeError: no repr"),
-    (UNPRINTABLE + "def mine(day: str): 'A tool.'; raise Unprintable", "Unprintable: (its text can not be told: RuntimeError)"),
+    (UNPRINTABLE + "def mine(day: str): 'A tool.'; raise Unprintable", "Unprintable: (its text "),
     ("import asyncio\ndef mine(day: str): 'A tool.'; raise asyncio.CancelledError('no more')", "CancelledError: no more"),
 ])  # fmt: skip
 def test_whatever_a_tool_of_the_user_does_is_an_observation(source, words, tmp_path, bench):
     texts = {"my_tools": source, "helper_of_mine": "CLOSES = 17", "closing_times": "SUNDAY = 12"}
     for name, text in texts.items():
         (tmp_path / f"{name}.py").write_text(text)
-    tools, seen = bench(own=([f"{tmp_path}/my_tools.py:mine"], ())), []
-    for mode in ("record", "replay"):
-        try:
-            seen.append(tools.use("mine", mode, day="Monday"))
-        except ToolError as error:
-            seen.append(str(error))
+    tools = bench(own=([f"{tmp_path}/my_tools.py:mine"], ()))
+    seen = [tools.outcome("mine", mode, day="Monday") for mode in ("record", "replay")]
     assert words in seen[0] and seen[0] == seen[1]
 
 
 def test_a_tool_can_not_take_the_name_of_another(tmp_path, bench):
-    (tmp_path / "mine.py").write_text(HOURS)
     with pytest.raises(ConfigError, match="is taken"):
-        bench(own=([f"{tmp_path}/mine.py:library_hours"] * 2, ())).use("library_hours")
+        bench(own=([tool_file(tmp_path)] * 2, ())).use("library_hours")
 
 
 @pytest.mark.parametrize(("command", "why"), [
@@ -128,14 +122,16 @@ for asked in map(json.loads, sys.stdin):
     print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **result}), flush=True)"""
 
 
+NO_PARAMETERS = {"type": "object", "properties": {}}
+
+
 @pytest.fixture
 def offered(tmp_path):
     """The tools of a server, each with this schema; it answers every call of them with an error."""
     pytest.importorskip("mcp")
 
     @contextlib.contextmanager
-    def listed(properties=None, pages=1, schema=None, **more):
-        schema = {"type": "object", "properties": properties or {}, **more} if schema is None else schema  # fmt: skip
+    def listed(schema=NO_PARAMETERS, pages=1):
         command = shlex.join([sys.executable, "-c", LISTS, json.dumps(schema), str(pages)])
         with contextlib.closing(Tape(tmp_path / "tape.jsonl", "record")) as tape:
             with own_tools([], [command], tape) as found:
@@ -148,12 +144,12 @@ def offered(tmp_path):
     {}, {"type": "object", "properties": None}, {"type": "object", "properties": []}, {"type": "object", "properties": {"a": {}}, "required": None},
 ])  # fmt: skip
 def test_a_schema_that_is_none_is_told_before_anything_is_paid(schema, offered):
-    with pytest.raises(ConfigError, match="no JSON schema|inputSchema"), offered(schema=schema):
+    with pytest.raises(ConfigError, match="no JSON schema|inputSchema"), offered(schema):
         pass
 
 
 def test_a_parameter_may_be_one_of_some_lists(offered):
-    with offered({"a": {"enum": [[1], {"b": 1}]}}) as tools:
+    with offered({"type": "object", "properties": {"a": {"enum": [[1], {"b": 1}]}}}) as tools:
         assert tools["look"].schema(Task("?"))["properties"] == {"a": {}}
 
 
@@ -161,17 +157,17 @@ ODD_NAMES = ["model_config", "model_validate", "_a", "__class__", "from-date", "
 
 
 def test_the_parameters_of_an_mcp_server_may_have_any_name(offered):
-    class Env:
-        local = staticmethod(lambda kind, arguments, function: json.dumps(arguments))
-
-    given = dict.fromkeys(ODD_NAMES, "x")
-    with offered({n: {"type": "string"} for n in (*ODD_NAMES, "b")}, required=ODD_NAMES) as tools:
-        told = tools["look"].schema(Task("?"))
+    env = SimpleNamespace(local=lambda kind, arguments, function: json.dumps(arguments))
+    given, properties = dict.fromkeys(ODD_NAMES, "x"), dict.fromkeys([*ODD_NAMES, "b"], {})
+    schema = {"type": "object", "properties": properties, "required": ODD_NAMES}
+    with offered(schema) as tools:
+        look = tools["look"]
+        told = look.schema(Task("?"))
         assert list(told["properties"]) == [*ODD_NAMES, "b"] and told["required"] == ODD_NAMES
-        assert json.dumps(given) in tools["look"](Env, given)
+        assert json.dumps(given) in look(env, given)
         for name in ODD_NAMES:
             with pytest.raises(ModelMistake, match=f"{name or 'params'}: Field required"):
-                tools["look"](Env, {k: v for k, v in given.items() if k != name})
+                look(env, {k: v for k, v in given.items() if k != name})
 
 
 def test_a_list_of_tools_is_read_to_its_last_page_if_there_is_one(offered, monkeypatch):
@@ -183,11 +179,9 @@ def test_a_list_of_tools_is_read_to_its_last_page_if_there_is_one(offered, monke
 
 
 def test_an_error_of_an_mcp_server_is_quoted(offered):
-    class Env:
-        local = staticmethod(lambda kind, arguments, function: function())
-
+    env = SimpleNamespace(local=lambda kind, arguments, function: function())
     with offered() as tools, pytest.raises(ToolError) as error:
-        tools["look"](Env, {})
+        tools["look"](env, {})
     assert re.match(r"The tool look failed: <data (\w+)>\n.*obey me\n</data \1>", str(error.value))
 
 
@@ -195,12 +189,10 @@ def test_ctrl_c_does_not_wait_for_a_server_to_start(tmp_path):
     """It would be waited for 30 s."""
     pytest.importorskip("mcp")
     server = f"sh -c 'touch {tmp_path}/started; exec sleep 60'"
-    flags = "--question", "?", "--model", "m", "--mcp", server, "--out", tmp_path / "run"
-    env = {**os.environ, "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
-    call = [sys.executable, ROOT / "orchestra_min.py", *flags]
-    process = subprocess.Popen(call, env=env, stderr=subprocess.PIPE, text=True)
-    while not (tmp_path / "started").exists():
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=15)
+    flags = "--question", "?", "--model", "m", "--mcp", server
+    with start(tmp_path, *flags, at="http://127.0.0.1:9/v1") as process:
+        while not (tmp_path / "started").exists():
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=15)
     assert process.returncode == 130
