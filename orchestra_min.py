@@ -48,11 +48,15 @@ from orchestra.vocabulary import (
 from runtime import command_line, console, run_folder, trajectory
 from runtime import pool as pools
 from runtime.chat import Chat
+from runtime.jsonl import TapeWriteError
+from runtime.log import Log
+from runtime.openai_api import with_model
+from runtime.options import Options, changed, variables
 from runtime.pool import Pool
 from runtime.prompts import WORDING, say, told
-from runtime.run_folder import Manifest, MediaRow, Options
+from runtime.run_folder import Manifest, MediaRow
 from runtime.secrets import Secrets
-from runtime.tape import Cancelled, Mode, Tape, TapeMiss, TapeWriteError
+from runtime.tape import Cancelled, Mode, Tape, TapeMiss
 from runtime.trajectory import Listener, Recorder, Trajectory
 from subagents import SubAgents
 from subagents import workdir as workdirs
@@ -81,7 +85,7 @@ class Run:
         self.tape, self.recorder = tape, recorder
         o = self.options
         self.chat = Chat(tape, o.timeout_s, o.patience_s, recorder.notify)
-        backends = tuple(self.chat.with_model(b) for b in manifest.pool.backends)
+        backends = tuple(with_model(self.chat, b) for b in manifest.pool.backends)
         self.pool = manifest.pool.with_(backends=backends)
         self.tools = {**tools_for(self.task), **own}
         self.orchestrator = orchestrators.make(o, self.pool, self.tools)
@@ -320,10 +324,15 @@ def compare(
     folder, how["cancelled"] = Path(out or run_folder.default_path()), threading.Event()
 
     def one(method: str) -> None:
-        own = run_folder.changed(options or Options(), method=method)
+        own = changed(options or Options(), method=method)
         code = how.get("workdir") if method == "aorchestra" else None
         try:
-            asked = {**how, "options": own, "out": folder / method, "workdir": code}
+            asked = {
+                **how,
+                "options": own,
+                "out": folder / method.rpartition(":")[2],
+                "workdir": code,
+            }
             outcomes[method] = orchestrate(question, media, **asked)
         except EndpointError as error:
             outcomes[method] = error
@@ -348,7 +357,7 @@ def _check(question: str, modalities: Iterable[Any], pool: Pool, options: Option
         raise ConfigError("the question is empty; give it a text")
     pools.check(pool, options.budget_usd)
     engines.check(modalities, pool)
-    secrets = Secrets([b.api_key_env for b in pool.backends] + run_folder.variables(options.mcp))
+    secrets = Secrets([b.api_key_env for b in pool.backends] + variables(options.mcp))
     if any(secrets.text(command) != command for command in options.mcp):
         raise ConfigError("--mcp: has a key in it; name its variable in single quotes: '$MY_KEY'")
     return secrets
@@ -368,7 +377,7 @@ def _run(
         stack.callback(tape.close)
         file = None
         if mode != "replay":
-            file, log = folder / "trajectory.jsonl", console.Log(folder / "log.txt")
+            file, log = folder / "trajectory.jsonl", Log(folder / "log.txt")
             stack.callback(log.close)
             listeners = (log, *listeners)
         recorder = Recorder(file, listeners)

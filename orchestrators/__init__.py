@@ -12,8 +12,8 @@ from typing import Any
 
 from orchestra.main_agent import Orchestrator
 from orchestra.vocabulary import ConfigError
+from runtime.options import Options
 from runtime.pool import Pool
-from runtime.run_folder import Options
 from tools import Tool
 from tools.own import loaded
 

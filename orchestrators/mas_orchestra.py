@@ -28,9 +28,9 @@ from orchestra.memory import best_supported_answer
 from orchestra.vocabulary import Complete, Decision, Delegate, ModelMistake, State, SubTask
 from orchestrators.mas_xml import MasAgent, MasGraph, parse
 from orchestrators.state_prompt import as_messages, file_readers, files_as_text
+from runtime.options import Options
 from runtime.pool import Pool
 from runtime.prompts import render, say, told
-from runtime.run_folder import Options
 from tools import Tool
 
 STYLES = {

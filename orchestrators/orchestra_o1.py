@@ -36,10 +36,10 @@ from orchestrators.decision import (
     task_schema,
 )
 from orchestrators.state_prompt import as_messages, media_lines, model_lines, now, unopened
+from runtime.options import Options
 from runtime.parsing import TEXT, closed_object, list_of
 from runtime.pool import Pool
 from runtime.prompts import render, say
-from runtime.run_folder import Options
 from tools import Tool
 
 CODE = "ExecuteCodeAction"

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from orchestra.main_agent import Ask
 from orchestra.memory import best_supported_answer
 from orchestra.vocabulary import Complete, Decision, Delegate, State, SubTask
+from runtime.options import Options
 from runtime.pool import Pool
-from runtime.run_folder import Options
 from tools import Tool
 
 

@@ -34,10 +34,10 @@ from orchestra.vocabulary import (
 )
 from orchestrators.decision import answer_in, read_call
 from orchestrators.state_prompt import as_messages, files_found, read_files_first
+from runtime.options import Options
 from runtime.parsing import TEXT, closed_object, const, find_action, one_of
 from runtime.pool import Pool
 from runtime.prompts import render, say, told
-from runtime.run_folder import Options
 from tools import Tool
 
 SLOTS: dict[str, dict[str, tuple[float, float, float]]] = {  # $/M in, $/M out, latency in s

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from orchestra.vocabulary import ConfigError
+from runtime.options import Options
 from runtime.pool import Invalid
-from runtime.run_folder import Options
 
 METHODS = ("orchestra-o1", "aorchestra", "toolorchestra", "mas-orchestra", "react")
 OWNERS = {  # flags of one method
@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
             choices = "|".join(get_args(field.annotation)) if isinstance(field.default, str) else ""
             p.add_argument(
                 f"--{extra['flag']}", dest=name, metavar=choices or extra["metavar"],
-                help=f"{field.description}{f' ({field.default})' if field.default else ''}",
+                help=field.description + (f" ({field.default})" if field.default else ""),
                 default=argparse.SUPPRESS, action="append" if field.default == () else "store",
             )  # fmt: skip
     folder: dict[str, Any] = {"metavar": "DIR", "type": Path, "nargs": "?", "const": Path("runs")}

@@ -111,7 +111,7 @@ def _objects(text: str) -> list[Any]:
 
 
 def repaired(text: str) -> Any:
-    """What json-repair makes of broken JSON; None where it fails, or the text is too long for it."""
+    """What json-repair makes of broken JSON; None where it fails or the text is too long."""
     import json_repair  # seldom needed, and a hundredth of a second to load
 
     try:

@@ -141,7 +141,9 @@ def _problems(b: Backend) -> Mapping[str, str]:
     if ours := sorted(OURS & set(b.options)):
         found["options"] = f"cannot set {ours[0]}: the program sets it"
     try:
-        json.dumps(dict(b.options), allow_nan=False)
+        sent = json.dumps(dict(b.options), allow_nan=False)
+        if Secrets().text(sent) != sent:
+            found["options"] = "has a key in it: name its environment variable in api_key_env"
     except (TypeError, ValueError) as error:
         found["options"] = f"cannot be sent as JSON ({error})"
     return found

@@ -8,96 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import json
-import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError
+from pydantic import Field, ValidationError
 
 from orchestra.vocabulary import ConfigError, Media, Modality, Task
+from runtime import jsonl
 from runtime import tape as tapes
+from runtime.options import Options, changed, spec_of
 from runtime.pool import Checked, Invalid, Pool
 
 VERSION = 2
-
-
-def _several(value: Any) -> Any:
-    return (value,) if isinstance(value, str) or callable(value) else value
-
-
-def spec_of(tool: str | Callable[..., Any]) -> str:
-    """A tool of the user's as FILE.py:FUNCTION."""
-    return tool if isinstance(tool, str) else f"{inspect.getsourcefile(tool)}:{tool.__name__}"
-
-
-Several = Annotated[tuple[str, ...], BeforeValidator(_several)]
-HOST = r"^(\[[0-9a-fA-F:.]+\]|[\w.-]+|[0-9a-fA-F:]+)(:\d{1,5})?$"
-Hosts = Annotated[tuple[Annotated[str, Field(pattern=HOST)], ...], BeforeValidator(_several)]
-OwnTools = Annotated[
-    tuple[Any, ...],
-    BeforeValidator(_several),
-    PlainSerializer(lambda tools: [spec_of(t) for t in tools]),
-]
-Count = Annotated[int, Field(ge=1, le=10_000)]
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
-
-
-def _flag(default: Any, flag: str, metavar: str, help: str) -> Any:
-    """A field of Options and its flag on the command line."""
-    return Field(default, description=help, json_schema_extra={"flag": flag, "metavar": metavar})
-
-
-class Options(Checked):
-    """What a run is asked for besides the question: one definition for the library, the command
-    line and run.json. `parallel` is K_max of Eq. 10 and the number of threads.
-    """
-
-    method: str = _flag(
-        "orchestra-o1", "method", "NAME", "orchestrator, or FILE.py:CLASS of your own"
-    )
-    rounds: Count | None = _flag(None, "rounds", "N", "decisions of the main agent (the method's)")
-    steps: Count = _flag(30, "steps", "N", "steps of a sub-agent")
-    parallel: Count = _flag(8, "parallel", "N", "sub-tasks that run in parallel")
-    budget_usd: Annotated[float, Field(ge=0, le=1e9)] | None = _flag(
-        None, "budget", "USD", "spending limit; calls that could exceed it are not started"
-    )
-    timeout_s: Seconds = _flag(120.0, "timeout", "S", "time limit of one attempt of a call")
-    patience_s: Annotated[float, Field(ge=0, le=86_400)] = _flag(
-        120.0, "patience", "S", "how long one call waits at a rate limit"
-    )
-    stop_threshold: Annotated[float, Field(ge=0, le=1)] | None = _flag(
-        None, "stop-threshold", "P", "orchestra-o1: probability of complete that ends a run, Eq. 22"
-    )
-    context_tokens: Count = 6000  # L_ctx of Eq. 20
-    context: Literal["curated", "none", "full"] = _flag(
-        "curated", "context", "KIND", "aorchestra: what a sub-agent is told of earlier results"
-    )
-    sub_agent: Literal["react", "mini-swe"] = _flag(
-        "react", "sub-agent", "KIND", "aorchestra: style of its sub-agents"
-    )
-    mode: Literal["rl", "prompted"] = _flag(
-        "rl", "mode", "KIND", "toolorchestra: trained tool calls, or numbered workers"
-    )
-    dom: Literal["low", "high"] = _flag(
-        "high", "dom", "KIND", "mas-orchestra: one agent, or a graph of agents"
-    )
-    allow_hosts: Hosts = _flag(
-        (), "allow-host", "HOST[:PORT]", "internal host that pages may be fetched from; repeatable"
-    )
-    tools: OwnTools = _flag((), "tools", "FILE.py:FUNCTION", "a tool of your own; repeatable")
-    mcp: Several = _flag((), "mcp", "COMMAND", "command that starts an MCP server; repeatable")
-
-
-def changed(options: Options, **fields: Any) -> Options:
-    """A checked copy with other fields."""
-    return Options(**{**{k: getattr(options, k) for k in Options.model_fields}, **fields})
 
 
 class MediaRow(Checked):
@@ -249,11 +177,6 @@ def clear(path: Path) -> None:
         subprocess.run([*command, "--", *parts], capture_output=True, check=False)
 
 
-def variables(commands: Iterable[str]) -> list[str]:
-    """The environment variables that commands name, as $NAME or ${NAME}."""
-    return [name for command in commands for name in re.findall(r"\$\{?(\w+)", command)]
-
-
 def check_same(folder: Path, question: str, media: list[Any], options: Options) -> None:
     """Raises ConfigError where `folder` holds a run of another question, other media, (modality,
     SHA-256) each, or other options.
@@ -276,7 +199,7 @@ def check_same(folder: Path, question: str, media: list[Any], options: Options) 
 
 def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> None:
     """Into the new folder `target` the rounds before `from_round`. Raises ConfigError."""
-    rows = list(tapes.read(source / "tape.jsonl"))
+    rows = list(jsonl.read(source / "tape.jsonl"))
     last = max((tapes.round_of(str(row.get("call"))) for row in rows), default=0)
     if not 1 <= from_round <= max(last, 1):
         raise ConfigError(f"--from-round {from_round}: the run in {source} has rounds 1 to {last}")

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -30,7 +28,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestra.vocabulary import ConfigError, EndOfRun
+from orchestra.vocabulary import EndOfRun
+from runtime.jsonl import Appender, TapeWriteError, no_space, read
 from runtime.secrets import Secrets
 
 VERSION = 2
@@ -45,10 +44,6 @@ class TapeMiss(EndOfRun):
     """A replay made a request that the tape does not hold."""
 
 
-class TapeWriteError(EndOfRun):
-    """The run folder cannot be written (a full disk): no further call is started."""
-
-
 class Cancelled(EndOfRun):
     """The run was interrupted: no further call is started."""
 
@@ -59,57 +54,6 @@ class Failure(Exception):
     def __init__(self, outcome: Row, played: bool = False) -> None:
         super().__init__(outcome)
         self.outcome, self.played = outcome, played
-
-
-class Appender:
-    """A JSONL file that threads append to. O_APPEND keeps their lines apart without a lock.
-
-    The file stays open until the last thread that may write is gone, so no later file can get its
-    lines.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path, self._fd = path, -1
-        flags = os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
-        self._fd = os.open(path, flags, 0o666)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"{path.parent} is in use by another process; wait, or copy it"
-            ) from None
-        size = os.fstat(self._fd).st_size
-        self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
-
-    def append(self, line: str) -> None:
-        """Write one line; it outlives this process. Raises TapeWriteError."""
-        data = (b"\n" if self._torn else b"") + line.encode() + b"\n"
-        try:
-            self._torn = os.write(self._fd, data) < len(data)
-            if self._torn:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            raise no_space(self.path, error.strerror) from None
-
-    def unlock(self) -> None:
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
-
-    def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-
-
-def no_space(path: Path, why: str | None) -> TapeWriteError:
-    return TapeWriteError(f"{path}: {why}; free some space, then resume the run")
-
-
-def read(path: Path) -> Iterator[Row]:
-    """The complete lines of a JSONL file; one that a kill cut off is left out."""
-    import jsonlines
-
-    lines = path.read_bytes().split(b"\n") if path.exists() else []
-    with jsonlines.Reader(lines, loads=json.loads) as reader:
-        yield from reader.iter(type=dict, skip_empty=True, skip_invalid=True)
 
 
 def round_of(call: str) -> int:
@@ -272,25 +216,21 @@ class Tape:
             text = text.replace(f"blob:{digest}", run)
         return json.loads(text)
 
-    # ---- the text of a miss ----------------------------------------------------------------------
-
     def _difference(self, call: str, key: str, text: str) -> str:
         recorded = self._of_call.get(call)
         if not recorded:
             return f"{self.path}: nothing is recorded for the call {call!r}"
         if any(row["key"] == key for row in recorded):
             return f"{self.path}: the call {call!r} repeats a request that was recorded once"
-        new = _readable(json.loads(text))
-        old = (_readable(row["request"]) for row in recorded)
+        new, *old = map(_readable, (json.loads(text), *(row["request"] for row in recorded)))
         near = max(old, key=lambda lines: len({*lines} & {*new}))
         diff = difflib.unified_diff(near, new, "recorded", "this run", n=1, lineterm="")
         return "\n".join([f"{self.path}: the call {call!r} differs from its recording", *diff][:42])
 
 
 def _readable(request: Row) -> list[str]:
-    text = json.dumps(request, sort_keys=True, ensure_ascii=False, indent=1)
-    rows = text.replace("\\n", "\n").splitlines()
-    return [line for row in rows for line in textwrap.wrap(row, 100) or [""]]
+    text = json.dumps(request, sort_keys=True, ensure_ascii=False, indent=1).replace("\\n", "\n")
+    return [line for row in text.splitlines() for line in textwrap.wrap(row, 100) or [""]]
 
 
 def _asked_again(rows: Sequence[Row]) -> set[int]:

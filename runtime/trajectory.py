@@ -27,7 +27,7 @@ from typing import Any
 from orchestra.memory import compress
 from orchestra.money import Purse
 from orchestra.vocabulary import Complete, ConfigError, Decision, Evidence, State, Task
-from runtime import tape
+from runtime import jsonl
 from runtime.prompts import WORDING
 
 VERSION = 2
@@ -63,7 +63,7 @@ class Recorder:
         self._started = time.monotonic()
         self.events: list[Event] = []
         self._listeners = tuple(listeners)
-        self._file = tape.Appender(path) if path else None
+        self._file = jsonl.Appender(path) if path else None
 
     def emit(self, event: str, at: tuple[int, ...], timing: Any = None, **content: Any) -> None:
         """Raises TapeWriteError."""
@@ -109,7 +109,7 @@ def read(path: Path) -> list[Event]:
     is not an event.
     """
     events: list[Event] = []
-    for event in tape.read(path):
+    for event in jsonl.read(path):
         if not (isinstance(event.get("event"), str) and isinstance(event.get("at"), list)):
             raise ConfigError(f"{path} has a line that is not an event; restore it from a copy")
         if event["event"] == "run":

@@ -20,9 +20,10 @@ from orchestra.vocabulary import (
     Task,
 )
 from runtime.chat import Chat
+from runtime.jsonl import TapeWriteError
+from runtime.options import Options
 from runtime.pool import Engine, Pool
-from runtime.run_folder import Options
-from runtime.tape import Cancelled, Tape, TapeMiss, TapeWriteError
+from runtime.tape import Cancelled, Tape, TapeMiss
 from tests.scripted import Endpoint
 from tools import media
 

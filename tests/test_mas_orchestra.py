@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from runtime import tape
+from runtime import jsonl
 from subagents.reasoning import answer_of, majority, queries_in
 from tests.methods import CLOCK, runs
 from tests.scripted import Raw, cut_off
@@ -136,7 +136,7 @@ def test_the_majority_is_of_normalised_answers_and_a_tie_goes_to_the_first():
 
 def test_parallel_calls_of_one_step_have_names_of_their_own(run, tmp_path):
     run(SAMPLES)
-    calls = [row["call"] for row in tape.read(tmp_path / "run" / "tape.jsonl")]
+    calls = [row["call"] for row in jsonl.read(tmp_path / "run" / "tape.jsonl")]
     assert sorted(calls)[1:] == [f"r1/t1/s1/p{n}" for n in range(1, 6)]
 
 

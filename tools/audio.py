@@ -17,6 +17,7 @@ from typing import Any
 
 from orchestra.money import Purse
 from orchestra.vocabulary import BudgetExceeded, Media
+from runtime import openai_api
 from runtime.pool import Engine
 from runtime.prompts import DATA_CHARS, fenced, render, say
 from tools import AudioFile, Environment, ToolError, reading, sound, tool
@@ -91,7 +92,7 @@ def _ask_part(env: Environment, engine: Engine, purse: Purse, query: str, part: 
             raise BudgetExceeded(f"budget exhausted: transcription costs {price:.6f} USD")
         key = hashlib.sha256(data).hexdigest()
         hint, model = env.task.question, engine.transcription_model
-        text, played = env.chat.transcribe(backend, model, data, key, hint)
+        text, played = openai_api.transcribe(env.chat, backend, model, data, key, hint)
         purse.charge(price, played)
         return text
     encoded = {"data": base64.b64encode(data).decode(), "format": "wav"}
@@ -105,7 +106,7 @@ def _ask_part(env: Environment, engine: Engine, purse: Purse, query: str, part: 
 def transcribe(
     path: Path, hint: str, start_s: float = 0.0, end_s: float | None = None
 ) -> list[Row]:
-    """What is said when in a sound file, by faster-whisper (requirements-local.txt); `hint` helps
+    """What is said when in a sound file, by faster-whisper (the extra `local`); `hint` helps
     with rare words.
     """
     rows: list[Row] = []

@@ -157,7 +157,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
 
 
 def read_text(image: Image.Image, quick: bool = False) -> list[str]:
-    """The lines of text in a picture, top to bottom, by RapidOCR (requirements-local.txt).
+    """The lines of text in a picture, top to bottom, by RapidOCR (the extra `local`).
     `quick`: large letters only, as in a frame of a video; may be called side by side.
     """
     import numpy

@@ -38,7 +38,7 @@ from concurrent.futures import (
 from pathlib import Path
 
 from orchestra.vocabulary import ConfigError
-from runtime import tape as tapes
+from runtime import jsonl
 from runtime.command_line import OneLineParser
 from runtime.run_folder import unwritable
 from runtime.tape import TapeWriteError
@@ -161,11 +161,11 @@ def measured(
     What was measured before, with the same weights and as many states, is not measured again.
     """
     tape = a.work / "measured.jsonl"
-    kept = {tuple(row["key"]): row["figures"] for row in tapes.read(tape)}
+    kept = {tuple(row["key"]): row["figures"] for row in jsonl.read(tape)}
     keys = {of: (*of, len(examples), weights_sha256(model)) for of, model in made.items()}
     fresh = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(a.workers, mp_context=fresh)
-    file = tapes.Appender(tape)
+    file = jsonl.Appender(tape)
     try:
         asked = {
             of: pool.submit(measure, model, examples, threads(a))

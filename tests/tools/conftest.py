@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os
@@ -10,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Chat, Engine, Media, Pool, Purse, Tape, Task, pool_at
+from tests.conftest import FREE, Chat, Engine, Media, Pool, Purse, Tape, Task, pool_at
 from tools import Environment, ToolError, all_tools, wall
 from tools.own import own_tools
 
@@ -24,6 +22,8 @@ class Bench:
     """One sub-agent's environment over given files, and a tape that can be played again. `own`: files
     and MCP servers of the user's tools.
     """
+
+    model: Any  # the scripted endpoint
 
     def __init__(self, folder: Path, pool: Pool, *files: Any, own: Any = ((), ()), **fields: Any):
         hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for _, path in files]
@@ -63,13 +63,16 @@ def level(request: pytest.FixtureRequest) -> wall.Wall:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Callable[..., Bench]:
-    """Environments with local engines, or with those of a scripted endpoint."""
+def bench(tmp_path: Path, endpoint: Any) -> Callable[..., Bench]:
+    """Environments with local engines, or with a `model` that `says` this whatever it is sent."""
     (tmp_path / "run").mkdir()
 
-    def make(*files: Any, endpoint: Any = None, **fields: Any) -> Bench:
-        pool = pool_at(endpoint.url) if endpoint else local_pool()
-        return Bench(tmp_path / "run", pool, *files, **fields)
+    def make(*files: Any, says: Any = None, price: Any = FREE, **fields: Any) -> Bench:
+        model = endpoint(says if callable(says) else lambda _: says)
+        pool = local_pool(model.url) if says is None else pool_at(model.url, price=price)
+        made = Bench(tmp_path / "run", pool, *files, **fields)
+        made.model = model
+        return made
 
     return make
 

@@ -1,7 +1,5 @@
 """Media made for the tests: drawn text, tones, speech, video of all of them."""
 
-from __future__ import annotations
-
 import random
 import re
 import wave
@@ -92,9 +90,8 @@ def filmed(path: Path, pictures: list[Image.Image], codec="libx264", fps=5, soun
 def film(path: Path, codec: str = "libx264", sound: str = "") -> Path:
     """Two seconds of "Gate 1", two of "Gate 2"."""
     gates = [drawn("Gate 1", (320, 180)), drawn("Gate 2", (320, 180))]
-    return filmed(
-        path, [gates[n // 10] for n in range(20)], codec, sound=sound, **FAST.get(codec, {})
-    )
+    pictures = [gates[n // 10] for n in range(20)]
+    return filmed(path, pictures, codec, sound=sound, **FAST.get(codec, {}))
 
 
 def scenes(path: Path, *lengths_s: float, fps: int = 10, **how: Any) -> Path:

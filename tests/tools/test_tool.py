@@ -1,7 +1,5 @@
 """What a model reads of a tool, and what becomes of what it gives."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

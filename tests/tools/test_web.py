@@ -1,15 +1,15 @@
 """Searches and pages: what is sent, what is read in which charset, and what is not."""
 
 import io
-import json
 import runpy
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from tests.attacks import hostile
-from tests.conftest import BudgetExceeded, Price, Purse, pool_at
+from tests.conftest import BudgetExceeded, Price, Purse
 from tests.scripted import Raw, last_text
 from tests.tools.media import pages_of
 from tools import ToolError, reading, search, visit
@@ -22,51 +22,47 @@ FOUND = {
     },
     "organic": [{"title": f"Page {n}", "link": f"https://p{n}.example/", "snippet": f"text {n}", "date": "2025"} for n in range(9)],
 }  # fmt: skip
-SHOWN = ["8,849 m", "Mount Everest", "First ascent: 1953", "https://everest.example/", "Page 2", "https://p2.example/"]  # fmt: skip
+SHOWN = ["8,849 m", "Mount Everest", "First ascent: 1953", "https://everest.example/", "Page 2\nhttps://p2.example/\ntext 2"]  # fmt: skip
 ODD = {"title": {"a": [1]}, "link": 7, "snippet": "salt " * 10_000, "snippetHighlighted": [None, {}]}  # fmt: skip
 
 
 @pytest.fixture
-def searching(bench, endpoint, monkeypatch):
-    """A tool bench whose searches go to a Serper that gives this answer, and that Serper."""
+def searching(bench, monkeypatch):
+    """A tool bench whose searches go to a Serper that gives this answer."""
     monkeypatch.setenv("SERPER_API_KEY", "serper-key-1234567890")
 
     def make(answer=FOUND, status=200):
-        body = answer if isinstance(answer, bytes) else json.dumps(answer)
-        server = endpoint(lambda _: Raw(status, body))
-        monkeypatch.setattr(search, "SERPER_URL", server.url + "/search")
-        return bench(), server
+        tools = bench(says=Raw(status, answer))
+        monkeypatch.setattr(search, "SERPER_URL", tools.model.url + "/search")
+        return tools
 
     return make
 
 
 def test_a_search_shows_every_kind_of_answer(searching):
-    seen = searching()[0].use("GoogleSearchAction", query="everest", k=3)
+    seen = searching().use("GoogleSearchAction", query="everest", k=3)
     assert not [words for words in SHOWN if words not in seen] and "Page 3" not in seen
 
 
 def test_a_search_asks_serper_once_in_its_format_and_no_replay_needs_a_key(searching, monkeypatch):
-    tools, serper = searching()
+    tools = searching()
     asked = {"query": "everest", "k": 3, "gl": "us", "hl": "en"}
     seen = tools.use("GoogleSearchAction", **asked)
     monkeypatch.delenv("SERPER_API_KEY")
     assert tools.use("GoogleSearchAction", "replay", **asked) == seen
-    assert serper.requests == [{"q": "everest", "num": 3, "gl": "us", "hl": "en"}]
-    headers = {name.lower(): value for name, value in serper.headers[0].items()}
+    assert tools.model.requests == [{"q": "everest", "num": 3, "gl": "us", "hl": "en"}]
+    headers = {name.lower(): value for name, value in tools.model.headers[0].items()}
     assert headers["x-api-key"] == "serper-key-1234567890"
     assert "serper-key" not in (tools.folder / "tape.jsonl").read_text()
 
 
-DEEP, BIG = b'{"organic":' + b"[" * 100_000, b'{"organic": []' + b" " * (8 << 20) + b"}"
+REFUSED, DEEP, BIG = {"message": "no"}, b'{"organic":' + b"[" * 100_000, b'{"organic": []' + b" " * (8 << 20) + b"}"  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("answer", "status"), [({"message": "no"}, 401), (b"<html>", 200), (b"", 500), (DEEP, 200), (BIG, 200)],
-    ids=["refused", "html", "error", "deep", "big"],
-)  # fmt: skip
+@pytest.mark.parametrize(("answer", "status"), [(REFUSED, 401), (b"<html>", 200), (b"", 500), (DEEP, 200), (BIG, 200)], ids=range(5))  # fmt: skip
 def test_a_search_that_fails_is_an_observation(answer, status, searching):
     with pytest.raises(ToolError, match="Serper did not answer"):
-        searching(answer, status)[0].use("GoogleSearchAction", query="everest")
+        searching(answer, status).use("GoogleSearchAction", query="everest")
 
 
 def test_a_search_that_drips_ends_in_time(searching, monkeypatch):
@@ -74,12 +70,12 @@ def test_a_search_that_drips_ends_in_time(searching, monkeypatch):
     with hostile.serving({"/search": hostile.slow_body}) as server:
         monkeypatch.setenv("SERPER_URL", server.url + "/search")
         with pytest.raises(ToolError, match="did not answer the search: Timeout"):
-            searching()[0].use("GoogleSearchAction", query="everest")
+            searching().use("GoogleSearchAction", query="everest")
 
 
 def test_what_is_no_text_in_a_result_is_left_out_and_a_huge_one_cut(searching):
-    tools, _ = searching({"organic": [ODD, {"title": "\ud800 Salt"}]})
-    seen = tools.use("GoogleSearchAction", query="everest")
+    found = {"organic": [ODD, {"title": "\ud800 Salt"}]}
+    seen = searching(found).use("GoogleSearchAction", query="everest")
     assert "{" not in seen and "None" not in seen and "? Salt" in seen
     assert len(seen) < 6000 and "1. 7\nsalt" in seen
 
@@ -90,35 +86,29 @@ def test_without_any_search_engine_that_is_told(bench):
 
 
 def test_without_a_key_ddgs_is_asked(bench, monkeypatch):
-    asked = []
-
-    def text(query, **how):
-        asked.append((query, how))
-        return [{"title": "T", "href": "https://t.example/", "body": "B"}]
-
+    text = Mock(return_value=[{"title": "T", "href": "https://t.example/", "body": "B"}])
     ddgs = SimpleNamespace(DDGS=lambda timeout: SimpleNamespace(text=text))
     monkeypatch.setitem(sys.modules, "ddgs", ddgs)
     monkeypatch.setitem(sys.modules, "ddgs.exceptions", SimpleNamespace(DDGSException=OSError))
     seen = bench().use("GoogleSearchAction", query="everest", gl="de", hl="de")
     assert "https://t.example/" in seen
-    assert asked == [("everest", {"region": "de-de", "max_results": 5})]
+    text.assert_called_once_with("everest", region="de-de", max_results=5)
 
 
 SALT = "<p>Salt costs four crowns a pound at the market.</p>" * 3
 LONG = hostile.page("Salt is dear.\n" * 200, "text/plain")
 
 
-def open_page(bench, endpoint, trick, price=None, **fields):
-    """A page and a question through the tool, then played again: the observation, the model."""
+def open_page(bench, trick, **fields):
+    """A page and a question through the tool, then played again: the observation, the prompts."""
     pytest.importorskip("trafilatura")
-    model = endpoint(lambda request: "four crowns" if "Salt" in last_text(request) else "?")
+    says = lambda request: "four crowns" if "Salt" in last_text(request) else "?"  # noqa: E731
     with hostile.serving({"/": trick}) as server:
-        tools = bench(endpoint=model, allow_hosts=(server.host,), **fields)
-        tools.pool = pool_at(model.url, price=price) if price else tools.pool
+        tools = bench(says=says, allow_hosts=(server.host,), **fields)
         asked = {"url": server.url + "/", "browse_query": "What does salt cost?"}
         seen = tools.use("ExtractUrlContentAction", **asked)
     assert tools.use("ExtractUrlContentAction", "replay", **asked) == seen
-    return seen, model
+    return seen, [last_text(request) for request in tools.model.requests]
 
 
 def salty_pdf(pages=1, password=""):
@@ -132,32 +122,31 @@ def salty_pdf(pages=1, password=""):
     return hostile.page(data, "application/pdf")
 
 
-@pytest.mark.parametrize(
-    "trick", [hostile.page(f"<html><body><article>{SALT}</article></body></html>"), salty_pdf(), hostile.page('{"Salt": 4}', "application/json")], ids=["html", "pdf", "json"]
-)  # fmt: skip
-def test_a_page_of_each_kind_is_read_and_the_query_answered_from_it(trick, bench, endpoint):
-    seen, model = open_page(bench, endpoint, trick)
-    assert "four crowns" in seen and "What does salt cost?" in last_text(model.requests[0])
+@pytest.mark.parametrize("trick", [
+    hostile.page(f"<html><body><article>{SALT}</article></body></html>"), salty_pdf(), hostile.page('{"Salt": 4}', "application/json"),
+], ids=["html", "pdf", "json"])  # fmt: skip
+def test_a_page_of_each_kind_is_read_and_the_query_answered_from_it(trick, bench):
+    seen, (prompt,) = open_page(bench, trick)
+    assert "four crowns" in seen and "What does salt cost?" in prompt
 
 
-def test_a_long_page_is_read_in_parts_and_all_are_paid(bench, endpoint, monkeypatch):
+def test_a_long_page_is_read_in_parts_and_all_are_paid(bench, monkeypatch):
     monkeypatch.setattr(reading, "PART_CHARS", 1000)
-    seen, model = open_page(bench, endpoint, LONG, purse=(purse := Purse()))
-    assert len(model.requests) == 3 and "Part 3 of 3" in seen
+    seen, prompts = open_page(bench, LONG, purse=(purse := Purse()))
+    assert len(prompts) == 3 and "Part 3 of 3" in seen
     assert purse.calls == 2 * 3 and purse.spent_usd == 0  # the replay counts too
 
 
-def test_a_very_long_page_is_cut_and_that_is_told(bench, endpoint, monkeypatch):
+def test_a_very_long_page_is_cut_and_that_is_told(bench, monkeypatch):
     monkeypatch.setattr(reading, "PART_CHARS", 100)
-    seen, model = open_page(bench, endpoint, LONG)
-    assert len(model.requests) == reading.MAX_PARTS and "only its first parts were read" in seen
+    seen, prompts = open_page(bench, LONG)
+    assert len(prompts) == reading.MAX_PARTS and "only its first parts were read" in seen
 
 
-def test_no_part_is_asked_that_the_purse_can_not_pay(bench, endpoint, monkeypatch):
+def test_no_part_is_asked_that_the_purse_can_not_pay(bench, monkeypatch):
     monkeypatch.setattr(reading, "PART_CHARS", 1000)
-    purse = Purse(0.001)
     with pytest.raises(BudgetExceeded):
-        open_page(bench, endpoint, LONG, price=Price(1, 10, 1), purse=purse)
+        open_page(bench, LONG, price=Price(1, 10, 1), purse=(purse := Purse(0.001)))
     assert (purse.spent_usd, purse.calls) == (0, 0)
 
 
@@ -165,9 +154,9 @@ def test_no_part_is_asked_that_the_purse_can_not_pay(bench, endpoint, monkeypatc
     (hostile.page(b"\x89PNG", "image/png"), "not a page of text but image/png"), (hostile.page("", "text/plain"), "no text to read"),
     (lambda h: h.send_error(404), "HTTP status 404"),
 ], ids=["picture", "empty", "not_found"])  # fmt: skip
-def test_a_page_that_can_not_be_read_is_an_observation(trick, words, bench, endpoint):
+def test_a_page_that_can_not_be_read_is_an_observation(trick, words, bench):
     with pytest.raises(ToolError, match=words):
-        open_page(bench, endpoint, trick)
+        open_page(bench, trick)
 
 
 def text_of(trick) -> str:
@@ -202,15 +191,13 @@ def in_this_process(monkeypatch):
     """Pages are read in this process: starting the reader and its libraries takes most of the time."""
 
     def confined(program, arguments, body, *_, **__):
-        output = io.TextIOWrapper(io.BytesIO())
+        output = io.BytesIO()
         monkeypatch.setattr(sys, "argv", [str(program), *arguments])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(body)))
-        monkeypatch.setattr(sys, "stdout", output)
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(body)))
+        monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=output))
         with pytest.raises(SystemExit) as ended:
             runpy.run_path(str(program))
-        return SimpleNamespace(
-            output=output.buffer.getvalue(), ended="end", status=ended.value.code
-        )
+        return SimpleNamespace(output=output.getvalue(), ended="end", status=ended.value.code)
 
     monkeypatch.setattr(visit.wall, "confined", confined)
 

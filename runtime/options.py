@@ -1,0 +1,89 @@
+"""What a run is asked for besides the question: one definition for the library, the command line
+and run.json.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+from runtime.pool import Checked
+
+
+def _several(value: Any) -> Any:
+    return (value,) if isinstance(value, str) or callable(value) else value
+
+
+def spec_of(tool: str | Callable[..., Any]) -> str:
+    """A tool of the user's as FILE.py:FUNCTION."""
+    return tool if isinstance(tool, str) else f"{inspect.getsourcefile(tool)}:{tool.__name__}"
+
+
+Several = Annotated[tuple[str, ...], BeforeValidator(_several)]
+HOST = r"^(\[[0-9a-fA-F:.]+\]|[\w.-]+|[0-9a-fA-F:]+)(:\d{1,5})?$"
+Hosts = Annotated[tuple[Annotated[str, Field(pattern=HOST)], ...], BeforeValidator(_several)]
+OwnTools = Annotated[
+    tuple[Any, ...],
+    BeforeValidator(_several),
+    PlainSerializer(lambda tools: [spec_of(t) for t in tools]),
+]
+Count = Annotated[int, Field(ge=1, le=10_000)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+def _flag(default: Any, flag: str, metavar: str, help: str) -> Any:
+    """A field of Options and its flag on the command line."""
+    return Field(default, description=help, json_schema_extra={"flag": flag, "metavar": metavar})
+
+
+class Options(Checked):
+    """`parallel` is K_max of Eq. 10 and the number of threads."""
+
+    method: str = _flag(
+        "orchestra-o1", "method", "NAME", "orchestrator, or FILE.py:CLASS of your own"
+    )
+    rounds: Count | None = _flag(None, "rounds", "N", "decisions of the main agent (the method's)")
+    steps: Count = _flag(30, "steps", "N", "steps of a sub-agent")
+    parallel: Count = _flag(8, "parallel", "N", "sub-tasks that run in parallel")
+    budget_usd: Annotated[float, Field(ge=0, le=1e9)] | None = _flag(
+        None, "budget", "USD", "spending limit; calls that could exceed it are not started"
+    )
+    timeout_s: Seconds = _flag(120.0, "timeout", "S", "time limit of one attempt of a call")
+    patience_s: Annotated[float, Field(ge=0, le=86_400)] = _flag(
+        120.0, "patience", "S", "how long one call waits at a rate limit"
+    )
+    stop_threshold: Annotated[float, Field(ge=0, le=1)] | None = _flag(
+        None, "stop-threshold", "P", "orchestra-o1: probability of complete that ends a run, Eq. 22"
+    )
+    context_tokens: Count = 6000  # L_ctx of Eq. 20
+    context: Literal["curated", "none", "full"] = _flag(
+        "curated", "context", "KIND", "aorchestra: what a sub-agent is told of earlier results"
+    )
+    sub_agent: Literal["react", "mini-swe"] = _flag(
+        "react", "sub-agent", "KIND", "aorchestra: style of its sub-agents"
+    )
+    mode: Literal["rl", "prompted"] = _flag(
+        "rl", "mode", "KIND", "toolorchestra: trained tool calls, or numbered workers"
+    )
+    dom: Literal["low", "high"] = _flag(
+        "high", "dom", "KIND", "mas-orchestra: one agent, or a graph of agents"
+    )
+    allow_hosts: Hosts = _flag(
+        (), "allow-host", "HOST[:PORT]", "internal host that pages may be fetched from; repeatable"
+    )
+    tools: OwnTools = _flag((), "tools", "FILE.py:FUNCTION", "a tool of your own; repeatable")
+    mcp: Several = _flag((), "mcp", "COMMAND", "command that starts an MCP server; repeatable")
+
+
+def changed(options: Options, **fields: Any) -> Options:
+    """A checked copy with other fields."""
+    return Options(**{**{k: getattr(options, k) for k in Options.model_fields}, **fields})
+
+
+def variables(commands: Iterable[str]) -> list[str]:
+    """The environment variables that commands name, as $NAME or ${NAME}."""
+    return [name for command in commands for name in re.findall(r"\$\{?(\w+)", command)]
