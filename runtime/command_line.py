@@ -73,10 +73,12 @@ def parser() -> argparse.ArgumentParser:
     for name, field in Options.model_fields.items():
         if field.json_schema_extra:
             extra: Any = field.json_schema_extra
+            shown = f" ({field.default:g})" if isinstance(field.default, float) else ""
+            shown = f" ({field.default})" if field.default and not shown else shown
             choices = "|".join(get_args(field.annotation)) if isinstance(field.default, str) else ""
             p.add_argument(
                 f"--{extra['flag']}", dest=name, metavar=choices or extra["metavar"],
-                help=field.description + (f" ({field.default})" if field.default else ""),
+                help=f"{field.description}{shown}",
                 default=argparse.SUPPRESS, action="append" if field.default == () else "store",
             )  # fmt: skip
     folder: dict[str, Any] = {"metavar": "DIR", "type": Path, "nargs": "?", "const": Path("runs")}
