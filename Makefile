@@ -53,7 +53,7 @@ bench: $(VENV)/dev  ## the figures in docs/figures.md
 record: $(VENV)/local  ## record the fixture runs again; see fixtures/README.md
 	$(RUN) fixtures/record.py
 
-cassettes: $(VENV)/dev  ## record tests/cassettes/ again from real local endpoints; see fixtures/README.md
+cassettes: $(VENV)/dev $(VENV)/local  ## record tests/cassettes/ again; needs what `make record` needs, and OPENAI_BASE_URL for another server
 	$(RUN) -m pytest tests/test_http.py --record-cassettes
 
 train-tiny: $(VENV)/train  ## a tiny model learns one template; fails where its reward does not rise (CPU, no server)

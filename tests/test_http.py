@@ -1,25 +1,20 @@
-"""HTTP as real local endpoints speak it: vcrpy cassettes of one test each, `make cassettes` records them again.
+"""What the program sends and reads over HTTP, from vcrpy cassettes; `make cassettes` records them again.
 
-tests/cassettes/NAME.yaml. A request that differs from the recorded one in method, path or body
-fails the test. Pages are not here: tools/guard.py connects its own sockets, which vcrpy does not
-intercept; tests/tools/test_web.py and tests/attacks/test_network.py test it on loopback.
+A request that differs from the recorded one in method, path or body fails its test. There is no
+cassette of a web page: vcrpy does not see the sockets that tools/guard.py connects, so
+tests/tools/test_web.py and tests/attacks/test_network.py fetch pages over loopback.
 """
 
-from __future__ import annotations
-
-import hashlib
 import json
-import re
-from collections.abc import Callable, Iterator
-from contextlib import closing
+import socket
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import vcr
-from vcr.request import Request
-from vcr.stubs import VCRHTTPResponse
 
+from fixtures import record_cassettes
+from orchestra.memory import stop_probability
 from runtime.openai_api import transcribe, with_model
 from tests.conftest import Chat, Price, Purse, Tape, pool_at
 from tests.program import SPEECH
@@ -27,24 +22,109 @@ from tests.scripted import Raw
 from tools import search
 
 CASSETTES = Path(__file__).with_name("cassettes")
-KEY = "sk-a-key-of-these-tests-1234567890"
+KEY = "sk-key-of-the-cassettes-1234567890"
 MODEL = "models/qwen-coder-1.5b.gguf"
-OPTIONS = {"max_output_tokens": 16, "options": {"temperature": 0}, "api_key_env": "MODEL_KEY"}
-QUESTION = [{"role": "user", "content": "The capital of Czechia, as JSON?"}]
-CITY = {"city": {"type": "string", "maxLength": 12}}
-SCHEMA = "city", {"type": "object", "properties": CITY, "required": ["city"]}
+CAPITAL = [{"role": "user", "content": "What is the capital of Czechia?"}]
+ACTIONS = ["complete", "delegate_task"]
+ACTION = {"action": {"type": "string", "enum": ACTIONS}}
+SCHEMA = "decision", {"type": "object", "properties": ACTION, "required": ["action"]}
 
 
-def stored(request: Request) -> Request:
-    """A request without what differs each time: the port and the boundary; of a sound its hash."""
-    request.uri = re.sub(r"//[^/]+", "//cassette.test", request.uri)
-    if boundary := re.search("boundary=(.+)", request.headers.get("content-type", "")):
-        request.headers["content-type"] = "multipart/form-data; boundary=boundary"
-        body = request.body.replace(boundary[1].encode(), b"boundary")
-        sound = re.compile(rb"RIFF.*?(?=\r\n--boundary)", re.DOTALL)
-        request.body = sub_hash(sound, body)
-    return request
+@pytest.fixture
+def cassette(request, endpoint, monkeypatch):
+    """Play a cassette with sockets blocked; with --record-cassettes, record it from an endpoint: its
+    URL, or a function that answers requests.
+    """
+    recording = request.config.getoption("--record-cassettes")
+
+    def refuse(*arguments):
+        raise AssertionError(f"a socket to {arguments[1:]}")
+
+    @contextmanager
+    def use(name, source):
+        path, url = CASSETTES / f"{name}.yaml", f"{record_cassettes.HOST}/v1"
+        if recording:
+            url = source if isinstance(source, str) else endpoint(source).url
+        else:
+            monkeypatch.setattr(socket.socket, "connect", refuse)
+            monkeypatch.setattr(socket, "getaddrinfo", refuse)
+        mode = {"record_mode": "all" if recording else "none", "drop_unused_requests": recording}
+        with record_cassettes.RECORDER.use_cassette(path, **mode) as played:
+            yield url
+        assert recording or played.all_played
+        assert KEY not in path.read_text()
+
+    monkeypatch.setenv("KEY_OF_THE_TEST", KEY)
+    monkeypatch.setenv("SERPER_API_KEY", KEY)
+    return use
 
 
-def sub_hash(pattern: re.Pattern[bytes], body: bytes) -> bytes:
-    return pattern.sub(lambda found: hashlib.sha256(found[0]).hexdigest().encode(), body)
+@pytest.fixture
+def chat(tmp_path):
+    with closing(Tape(tmp_path / "tape.jsonl", "record")) as tape, tape.call("r1", "main"):
+        yield Chat(tape)
+
+
+def backend_at(url, **fields):
+    fields = {"max_output_tokens": 40, "options": {"temperature": 0.0}, **fields}
+    prices = {"price": Price(1.0, 10.0), "api_key_env": "KEY_OF_THE_TEST"}
+    return pool_at(url, MODEL, **prices, **fields).backends[0]
+
+
+def test_a_model_decides_in_the_schema_and_its_probability_and_cost_are_read(cassette, chat):
+    decide = [{"role": "user", "content": "The answer is 42. Reply with the action."}]
+    with cassette("decision", record_cassettes.MODEL_SERVER) as url:
+        reply = chat(backend_at(url), decide, purse := Purse(), SCHEMA, logprobs=True)
+    assert json.loads(reply.text)["action"] in ACTIONS and not reply.cut
+    assert 0 < stop_probability(reply.logprobs) <= 1
+    assert {len(row["top_logprobs"]) for row in reply.logprobs} == {5}
+    output = len(reply.logprobs)
+    assert reply.cost_usd == pytest.approx((purse.tokens - output + 10 * output) / 1e6)
+
+
+def test_a_reply_that_reaches_its_length_limit_is_cut(cassette, chat):
+    count = [{"role": "user", "content": "Count from 1 to 99."}]
+    with cassette("cut", record_cassettes.MODEL_SERVER) as url:
+        reply = chat(backend_at(url, max_output_tokens=16), count, Purse())
+    assert reply.cut and reply.logprobs is None and "1" in reply.text
+
+
+def test_the_only_model_of_a_server_is_found(cassette, chat):
+    with cassette("models", record_cassettes.MODEL_SERVER) as url:
+        assert with_model(chat, replace(backend_at(url), model="")).model == MODEL
+
+
+def test_a_refused_field_is_given_up_and_not_sent_again(cassette, chat):
+    """The cassette has three requests: with the schema, without it, and the second call."""
+    refusal = {"error": {"message": "response_format is not supported", "code": 400}}
+    answer = lambda request: Raw(400, refusal) if "response_format" in request else "Prague"  # noqa: E731
+    with cassette("refused", answer) as url:
+        replies = [chat(backend_at(url), CAPITAL, Purse(), SCHEMA) for _ in range(2)]
+    assert [reply.text for reply in replies] == ["Prague"] * 2
+    assert chat.refused == {(MODEL, "schema")}
+
+
+def test_a_rate_limit_is_waited_out_and_costs_nothing(cassette, chat, monkeypatch):
+    pauses_s, limit = [], {"error": {"message": "slow down", "code": 429}}
+    answers = [Raw(429, limit, retry_after=s) for s in ("2", "0")] + ["Prague"]
+    monkeypatch.setattr(chat.tape, "wait", pauses_s.append)
+    with cassette("rate_limit", lambda request: answers.pop(0)) as url:
+        assert chat(backend_at(url), CAPITAL, purse := Purse()).text == "Prague"
+    assert pauses_s == [2.0, 0.5]  # Retry-After: 0 leaves the program's own pause
+    assert (purse.calls, purse.tokens) == (1, 110)
+
+
+def test_a_transcription_sends_model_hint_and_sound(cassette, chat):
+    sound = SPEECH.read_bytes()
+    with cassette("transcription", record_cassettes.transcription) as url:
+        text, played = transcribe(chat, backend_at(url), "whisper-1", sound, "hash", "The equinox?")
+    assert "September 23" in text and not played
+
+
+def test_a_search_reads_title_link_and_text_of_each_page(cassette, monkeypatch):
+    with cassette("search", record_cassettes.search) as url:
+        monkeypatch.setenv("SERPER_URL", f"{url}/search")
+        rows = search.serper({"q": "tram to the observatory", "num": 2})
+    assert [row["title"].partition(":")[0] for row in rows] == ["Northfield Observatory"] * 2
+    assert rows[0]["link"] == "http://intranet.test/observatory.html"
+    assert "The Northfield Observatory stands on the" in rows[0]["text"]

@@ -26,10 +26,12 @@ from orchestra.main_agent import Messages
 from orchestra.money import Purse
 from orchestra.vocabulary import Backend, ConfigError, EndpointError, ModelMistake, Reply
 from runtime.chat import Chat
+from runtime.jsonl import TapeWriteError
+from runtime.openai_api import with_model
 from runtime.parsing import behind_thinking
 from runtime.prompts import fenced, render, say, told
 from runtime.secrets import Secrets
-from runtime.tape import Failure, Tape, TapeWriteError
+from runtime.tape import Failure, Tape
 from runtime.trajectory import decision_row
 from training.examples import Example
 from training.reading import Reading, state_at
@@ -74,7 +76,7 @@ class Judge:
     ) -> None:
         self.tape, self.tries, self.parallel = tape, tries, parallel
         self.chat = Chat(tape, timeout_s, PATIENCE_S)
-        self.backend = self.chat.with_model(backend)
+        self.backend = with_model(self.chat, backend)
         self.purse = Purse()
         self._known: dict[str, dict[str, float] | None] = {}
 

@@ -19,8 +19,9 @@ from orchestra.main_agent import Messages
 from orchestra.vocabulary import ConfigError, Delegate, State
 from orchestrators.orchestra_o1 import OrchestraO1, parse_decision, render_state
 from runtime import run_folder, trajectory
+from runtime.jsonl import read
 from runtime.parsing import find_action
-from runtime.tape import Tape, read
+from runtime.tape import Tape
 from runtime.trajectory import Event
 from tools import tools_for
 from tools.own import own_tools

@@ -40,8 +40,8 @@ from pathlib import Path
 from orchestra.vocabulary import ConfigError
 from runtime import jsonl
 from runtime.command_line import OneLineParser
+from runtime.jsonl import TapeWriteError
 from runtime.run_folder import unwritable
-from runtime.tape import TapeWriteError
 from training import minigaia
 from training.examples import Example, read
 from training.metrics import cut_short, graded

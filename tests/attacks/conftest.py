@@ -1,8 +1,6 @@
 """A key is planted in the environment, in a .env file and in a home folder before the attempts; after all of them it
 is looked for in everything that was written: observations, tapes, trajectories, logs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

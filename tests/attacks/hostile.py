@@ -1,7 +1,5 @@
 """A server on loopback that misbehaves: each path is one trick. It remembers what it was asked."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import threading
@@ -110,3 +108,20 @@ def bomb(encoding: str = "gzip", layers: int = 1) -> Trick:
     for _ in range(layers - 1):
         data = gzip.compress(data)
     return page(data, Content_Encoding=", ".join([encoding] * layers))
+
+
+def pdf(*objects: bytes) -> bytes:
+    """A PDF of its catalog and these objects, the first of which are its pages."""
+    rows = enumerate((b"<</Type/Catalog/Pages 2 0 R>>", *objects), 1)
+    body = b"".join(b"%d 0 obj%sendobj\n" % row for row in rows)
+    return b"%PDF-1.4\n" + body + b"trailer<</Root 1 0 R/Size 9>>\nstartxref\n0\n%%EOF\n"
+
+
+def pages_of(content: bytes, about: bytes = b"", pages: int = 1) -> bytes:
+    """A PDF that has one content as each of its pages."""
+    return pdf(
+        b"<</Type/Pages/Kids[%s]/Count %d>>" % (b"3 0 R " * pages, pages),
+        b"<</Type/Page/Parent 2 0 R/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>/MediaBox[0 0 300 300]>>",
+        b"<<%s/Length %d>>stream\n%s\nendstream" % (about, len(content), content),
+        b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
+    )  # fmt: skip

@@ -1,7 +1,5 @@
 """What a page, a picture or a recording says to the models. It stays inside marks that it can not close."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 
@@ -65,16 +63,12 @@ def test_a_sentence_that_is_written_as_few_words_is_marked(sentence):
     assert quoted(sentence) == fenced(sentence)
 
 
-@pytest.mark.parametrize(
-    "text", ["42", "-3.5", "2025-09-23T05:49:00+00:00", "(1, 2, 3)", "12.5 EUR", "'yes'", "b'PNG'", "True", "[0.25]"]
-)  # fmt: skip
+@pytest.mark.parametrize("text", ["42", "-3.5", "2025-09-23T05:49:00+00:00", "(1, 2, 3)", "12.5 EUR", "'yes'", "b'PNG'", "True", "[0.25]"])  # fmt: skip
 def test_a_few_plain_words_and_numbers_stand_bare(text):
     assert quoted(text) == text
 
 
-@pytest.mark.parametrize(
-    "letter", "\xad\u034f\u061c\u115f\u180e\u200b\u202e\u2066\u2800\u3164\ufe0f\ufeff\uffa0\U000e0041\U000e01ef\U0001d173"
-)  # fmt: skip
+@pytest.mark.parametrize("letter", "\xad\u034f\u061c\u115f\u180e\u200b\u202e\u2066\u2800\u3164\ufe0f\ufeff\uffa0\U000e0041\U000e01ef\U0001d173")  # fmt: skip
 def test_a_letter_that_nobody_sees_is_spelled_out(letter):
     assert letter not in quoted(f"a{letter}b") and "a\\" in quoted(f"a{letter}b")
 

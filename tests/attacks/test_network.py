@@ -11,7 +11,6 @@ import pytest
 
 from tests.attacks import hostile
 from tests.attacks.conftest import KEY
-from tests.tools.media import pages_of, pdf
 from tools import ToolError, guard, visit
 
 INTERNAL = {
@@ -227,14 +226,14 @@ def test_a_zip_bomb_is_not_opened():
 
 PDFS = {
     "no_pdf": b"%PDF-1.7 not one",
-    "pages_that_hold_themselves": pdf(b"<</Type/Pages/Kids[2 0 R 2 0 R]/Count 9>>"),
-    "a_billion_pages": pdf(b"<</Type/Pages/Kids[]/Count 1000000000>>"),
-    "a_form_that_draws_itself": pdf(
+    "pages_that_hold_themselves": hostile.pdf(b"<</Type/Pages/Kids[2 0 R 2 0 R]/Count 9>>"),
+    "a_billion_pages": hostile.pdf(b"<</Type/Pages/Kids[]/Count 1000000000>>"),
+    "a_form_that_draws_itself": hostile.pdf(
         b"<</Type/Pages/Kids[3 0 R]/Count 1>>", b"<</Type/Page/Parent 2 0 R/Contents 4 0 R/Resources<</XObject<</F 4 0 R>>>>/MediaBox[0 0 9 9]>>",
         b"<</Subtype/Form/Resources<</XObject<</F 4 0 R>>>>/Length 6>>stream\n/F Do \nendstream",
     ),
-    "nested_arrays": pdf(b"[" * 100_000),
-    "a_bomb": pages_of(zlib.compress(zlib.compress(bytes(200 << 20), 1), 9), b"/Filter[/FlateDecode/FlateDecode]"),
+    "nested_arrays": hostile.pdf(b"[" * 100_000),
+    "a_bomb": hostile.pages_of(zlib.compress(zlib.compress(bytes(200 << 20), 1), 9), b"/Filter[/FlateDecode/FlateDecode]"),
 }  # fmt: skip
 
 

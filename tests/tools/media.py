@@ -16,7 +16,6 @@ from tests.program import SPEECH
 from tools import ToolError
 
 RATE = 16000  # what the tools hear at
-FAST = {"libvpx": {"deadline": "realtime", "cpu-used": "8"}}
 
 
 def drawn(text: str, size: tuple[int, int] = (640, 360), mode: str = "RGB") -> Image.Image:
@@ -91,7 +90,8 @@ def film(path: Path, codec: str = "libx264", sound: str = "") -> Path:
     """Two seconds of "Gate 1", two of "Gate 2"."""
     gates = [drawn("Gate 1", (320, 180)), drawn("Gate 2", (320, 180))]
     pictures = [gates[n // 10] for n in range(20)]
-    return filmed(path, pictures, codec, sound=sound, **FAST.get(codec, {}))
+    fast = {"deadline": "realtime", "cpu-used": "8"} if codec == "libvpx" else {}
+    return filmed(path, pictures, codec, sound=sound, **fast)
 
 
 def scenes(path: Path, *lengths_s: float, fps: int = 10, **how: Any) -> Path:
@@ -120,20 +120,3 @@ def read_damaged(path: Path, times: int, *reads: Callable[[Path], Iterable[objec
                 assert re.search("cannot be read|too large|has no ", str(error))
                 outcomes.add(False)
     return outcomes
-
-
-def pdf(*objects: bytes) -> bytes:
-    """A PDF of its catalog and these objects, the first of which are its pages."""
-    rows = enumerate((b"<</Type/Catalog/Pages 2 0 R>>", *objects), 1)
-    body = b"".join(b"%d 0 obj%sendobj\n" % row for row in rows)
-    return b"%PDF-1.4\n" + body + b"trailer<</Root 1 0 R/Size 9>>\nstartxref\n0\n%%EOF\n"
-
-
-def pages_of(content: bytes, about: bytes = b"", pages: int = 1) -> bytes:
-    """A PDF that has one content as each of its pages."""
-    return pdf(
-        b"<</Type/Pages/Kids[%s]/Count %d>>" % (b"3 0 R " * pages, pages),
-        b"<</Type/Page/Parent 2 0 R/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>/MediaBox[0 0 300 300]>>",
-        b"<<%s/Length %d>>stream\n%s\nendstream" % (about, len(content), content),
-        b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
-    )  # fmt: skip

@@ -2,11 +2,7 @@
 
 import base64
 import io
-import sys
-import time
 import wave
-from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -181,19 +177,3 @@ def test_speech_is_heard_and_a_replay_needs_neither_model_nor_sound(tmp_path, be
     assert "[0:00]" in seen and "september 23" in seen.lower()
     path.unlink()
     assert tools.analyse("replay") == seen
-
-
-def test_sub_agents_that_start_together_share_one_whisper(monkeypatch):
-    loads = []
-
-    def load(name, **_):
-        time.sleep(0.05)
-        loads.append(name)
-        return SimpleNamespace(transcribe=lambda samples, **_: ([], None))
-
-    monkeypatch.setitem(sys.modules, "faster_whisper", SimpleNamespace(WhisperModel=load))
-    audio._whisper_model.cache_clear()
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(audio.transcribe, [SPEECH] * 4, [""] * 4))
-    audio._whisper_model.cache_clear()
-    assert len(loads) == 1

@@ -6,12 +6,12 @@ import sys
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import pypdf
 import pytest
 
 from tests.attacks import hostile
 from tests.conftest import BudgetExceeded, Price, Purse
 from tests.scripted import Raw, last_text
-from tests.tools.media import pages_of
 from tools import ToolError, reading, search, visit
 
 FOUND = {
@@ -39,15 +39,10 @@ def searching(bench, monkeypatch):
     return make
 
 
-def test_a_search_shows_every_kind_of_answer(searching):
-    seen = searching().use("GoogleSearchAction", query="everest", k=3)
-    assert not [words for words in SHOWN if words not in seen] and "Page 3" not in seen
-
-
-def test_a_search_asks_serper_once_in_its_format_and_no_replay_needs_a_key(searching, monkeypatch):
-    tools = searching()
-    asked = {"query": "everest", "k": 3, "gl": "us", "hl": "en"}
+def test_a_search_shows_every_kind_of_answer_and_no_replay_needs_a_key(searching, monkeypatch):
+    tools, asked = searching(), {"query": "everest", "k": 3, "gl": "us", "hl": "en"}
     seen = tools.use("GoogleSearchAction", **asked)
+    assert not [words for words in SHOWN if words not in seen] and "Page 3" not in seen
     monkeypatch.delenv("SERPER_API_KEY")
     assert tools.use("GoogleSearchAction", "replay", **asked) == seen
     assert tools.model.requests == [{"q": "everest", "num": 3, "gl": "us", "hl": "en"}]
@@ -101,7 +96,6 @@ LONG = hostile.page("Salt is dear.\n" * 200, "text/plain")
 
 def open_page(bench, trick, **fields):
     """A page and a question through the tool, then played again: the observation, the prompts."""
-    pytest.importorskip("trafilatura")
     says = lambda request: "four crowns" if "Salt" in last_text(request) else "?"  # noqa: E731
     with hostile.serving({"/": trick}) as server:
         tools = bench(says=says, allow_hosts=(server.host,), **fields)
@@ -112,9 +106,8 @@ def open_page(bench, trick, **fields):
 
 
 def salty_pdf(pages=1, password=""):
-    data = pages_of(b"BT /F1 12 Tf 20 200 Td (Salt costs four crowns) Tj ET", pages=pages)
+    data = hostile.pages_of(b"BT /F1 12 Tf 20 200 Td (Salt costs four crowns) Tj ET", pages=pages)
     if password:
-        pypdf = pytest.importorskip("pypdf")
         writer, buffer = pypdf.PdfWriter(clone_from=io.BytesIO(data)), io.BytesIO()
         writer.encrypt(password)
         writer.write(buffer)
@@ -130,17 +123,12 @@ def test_a_page_of_each_kind_is_read_and_the_query_answered_from_it(trick, bench
     assert "four crowns" in seen and "What does salt cost?" in prompt
 
 
-def test_a_long_page_is_read_in_parts_and_all_are_paid(bench, monkeypatch):
-    monkeypatch.setattr(reading, "PART_CHARS", 1000)
+@pytest.mark.parametrize(("chars", "parts", "told"), [(1000, 3, "Part 3 of 3"), (100, reading.MAX_PARTS, "only its first parts were read")])  # fmt: skip
+def test_a_long_page_is_read_in_parts_that_are_paid(chars, parts, told, bench, monkeypatch):
+    monkeypatch.setattr(reading, "PART_CHARS", chars)
     seen, prompts = open_page(bench, LONG, purse=(purse := Purse()))
-    assert len(prompts) == 3 and "Part 3 of 3" in seen
-    assert purse.calls == 2 * 3 and purse.spent_usd == 0  # the replay counts too
-
-
-def test_a_very_long_page_is_cut_and_that_is_told(bench, monkeypatch):
-    monkeypatch.setattr(reading, "PART_CHARS", 100)
-    seen, prompts = open_page(bench, LONG)
-    assert len(prompts) == reading.MAX_PARTS and "only its first parts were read" in seen
+    assert len(prompts) == parts and told in seen
+    assert purse.calls == 2 * parts and purse.spent_usd == 0  # the replay counts too
 
 
 def test_no_part_is_asked_that_the_purse_can_not_pay(bench, monkeypatch):
@@ -152,15 +140,14 @@ def test_no_part_is_asked_that_the_purse_can_not_pay(bench, monkeypatch):
 
 @pytest.mark.parametrize(("trick", "words"), [
     (hostile.page(b"\x89PNG", "image/png"), "not a page of text but image/png"), (hostile.page("", "text/plain"), "no text to read"),
-    (lambda h: h.send_error(404), "HTTP status 404"),
-], ids=["picture", "empty", "not_found"])  # fmt: skip
+    (lambda h: h.send_error(404), "HTTP status 404"), (salty_pdf(password="x"), "opens with a password"),
+], ids=["picture", "empty", "not_found", "locked"])  # fmt: skip
 def test_a_page_that_can_not_be_read_is_an_observation(trick, words, bench):
     with pytest.raises(ToolError, match=words):
         open_page(bench, trick)
 
 
 def text_of(trick) -> str:
-    pytest.importorskip("trafilatura")
     with hostile.serving({"/": trick}) as server:
         return visit.page_text(server.url + "/", (server.host,)).strip()
 
@@ -170,12 +157,8 @@ def test_a_page_too_deep_or_too_long_for_the_parser_is_read_too(page):
     assert text_of(hostile.page(page)).startswith("Salt is dear")
 
 
-@pytest.mark.parametrize(("pages", "password", "told"), [(301, "", "only its first parts were read"), (1, "x", "opens with a password")])  # fmt: skip
-def test_what_of_a_pdf_is_not_read_is_told(pages, password, told):
-    try:
-        assert told in text_of(salty_pdf(pages, password))
-    except ToolError as failure:
-        assert told in str(failure)
+def test_of_a_pdf_of_very_many_pages_the_first_are_read_and_that_is_told():
+    assert "only its first parts were read" in text_of(salty_pdf(301))
 
 
 def test_jina_is_asked_where_its_key_is_set(monkeypatch):

@@ -7,7 +7,6 @@ import pytest
 
 from orchestra.vocabulary import Evidence, Media, State, Task
 from orchestra_min import orchestrate
-from orchestrators.orchestra_o1 import OrchestraO1
 from tests.conftest import ROOT, ConfigError, Options, pool_at
 from tests.scripted import complete, delegate, finish, is_main
 from training.examples import Example, read, state_of, state_row, write
@@ -104,7 +103,8 @@ def test_a_flat_decision_becomes_one_with_params(record):
 
 def test_a_changed_prompt_is_not_taken_for_the_recorded_one(record, monkeypatch):
     folder, _ = record(delegate("find"), complete("7"))
-    monkeypatch.setattr(OrchestraO1, "render", lambda *_: [{"role": "user", "content": "new"}])
+    new = [{"role": "user", "content": "new"}]
+    monkeypatch.setattr("training.recorded.render_state", lambda *_, **__: new)
     with pytest.raises(ConfigError, match="round 1"):
         from_run(folder)
 
@@ -123,7 +123,7 @@ def test_a_fallback_and_a_wrong_answer_are_no_success(record):
 
 def test_the_command_writes_the_successful_runs(tmp_path):
     answers, out = tmp_path / "answers.json", tmp_path / "e.jsonl"
-    question = json.loads((RUN / "run.json").read_text())["task"]["question"]
+    question = json.loads((RUN / "run.json").read_text())["question"]
     answers.write_text(json.dumps([{"question": question, "answer": "never"}]))
     command = [str(RUN), "--out", str(out), "--answers", str(answers)]
     assert main(command[:3]) == 0 and read(out)[0].meta["answer"] != "never"
@@ -132,7 +132,7 @@ def test_the_command_writes_the_successful_runs(tmp_path):
 
 
 @pytest.mark.parametrize(("run", "answers", "line"), [
-    (RUN, "", "--answers"), (RUN, "[1]", "--answers"), (RUN, "{}x", "--answers"), ("", "[]", "no run folder"),
+    (RUN, "", "--answers"), (RUN, "[1]", "--answers"), (RUN, "{}x", "--answers"), ("", "[]", "not a run folder"),
 ])  # fmt: skip
 def test_the_command_says_in_one_line_what_is_wrong(tmp_path, capsys, run, answers, line):
     (tmp_path / "a.json").write_text(answers)

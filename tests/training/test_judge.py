@@ -102,6 +102,7 @@ def test_what_was_judged_once_is_not_asked_again(judge):
     first = reward(EXAMPLE, [RIGHT, RIGHT, "x"])
     assert reward(EXAMPLE, ["x", RIGHT]) == [first[2], first[0]]
     assert len(e.requests) == reward.purse.calls == 2
+    reward.tape.close()
     another_process, _ = judge(e)
     assert another_process(EXAMPLE, [RIGHT, "x"]) == [first[0], first[2]]
     assert len(e.requests) == 2
@@ -120,7 +121,7 @@ def test_an_endpoint_that_fails_ends_it_and_is_no_bad_score(judge, answer):
 
 
 def test_a_judge_that_asks_to_wait_is_waited_for(judge, monkeypatch):
-    monkeypatch.setattr(training.judge, "PAUSES_S", (0.01, 0.01))
+    monkeypatch.setattr(training.judge, "PATIENCE_S", 5.0)
     slow = [Raw(429, {"error": {"message": "slow"}}, retry_after="0")] * 4
     answers = iter([*slow, GOOD])
     assert judge(lambda r: next(answers))[0](EXAMPLE, [RIGHT])[0].total == 1.0

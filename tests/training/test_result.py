@@ -142,7 +142,7 @@ def test_what_was_measured_with_the_same_weights_is_not_measured_again(asked, mo
 
 @pytest.mark.parametrize(("wrong", "reason"), [
     ("--seeds=0", "--seeds 0: give 1 or more"), ("--workers=-1", "--workers -1"), ("--sft-steps=0", "--sft-steps 0"),
-    ("--held-out=3", "has only 2"), ("--work=FILE/x", "can not be written"), ("--out=FILE/x", "can not be written"),
+    ("--held-out=3", "has only 2"), ("--work=FILE/x", "cannot be written"), ("--out=FILE/x", "cannot be written"),
 ])  # fmt: skip
 def test_a_mistake_is_one_line(flags, tmp_path, capsys, wrong, reason):
     (tmp_path / "file").write_text("")
