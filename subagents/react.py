@@ -7,8 +7,9 @@ Differences from the paper / the released code
    the memory with the observation before it.
 2. The five-like-patterns rule and the last step are enforced: only `finish` is left. The paper asks
    for it in the prompt.
-3. A sub-agent with tools must use one with success before it may report as done: small models
-   invent answers. Tools that were not assigned are refused, not only left out of the list.
+3. A sub-agent with tools must use one with success before it may report as done, and one without a
+   main agent must try each file of the task: small models invent answers (without this rule, the
+   1.5B model of fixtures/ opened none of three files). Tools that were not assigned are refused.
 4. An endpoint that fails or an empty purse ends this sub-task alone, as a Result with the reason.
 5. A sub-agent does not read the whole question, which App. B.3 shows it beside its task: small
    models answer the question instead of their task. What it must know is in its context.
@@ -55,12 +56,14 @@ def run(job: Job) -> Result:
         for number in range(1, job.steps + 1):
             must_finish = number == job.steps or like_patterns(trace) >= LIKE_PATTERNS
             usable = [] if must_finish else [job.tools[name] for name in u.tools or ()]
-            may_finish = not usable or len(trace) >= FAILED_STEPS or not _saw_nothing(job)
+            unopened = _unopened(job, usable)
+            early = len(trace) < FAILED_STEPS and _saw_nothing(job)
+            may_finish = not usable or not (unopened or early)
             schema = ("action", action_schema(usable, job, may_finish))
             call = job.next_call
             with env.tape.call(*call):
                 reply = env.chat(env.backend, render_step(job), env.purse, schema)
-            step, report = _act(reply, job, call, usable)
+            step, report = _act(reply, job, call, usable, unopened)
             job.note(step)
             if report:
                 return _result(report, job)
@@ -148,7 +151,7 @@ def action_schema(tools: Sequence[Tool], job: Job, finish: bool) -> dict[str, An
 
 
 def _act(
-    reply: Reply, job: Job, call: tuple[str, ...], usable: Sequence[Tool]
+    reply: Reply, job: Job, call: tuple[str, ...], usable: Sequence[Tool], unopened: Sequence[str]
 ) -> tuple[Step, dict[str, Any] | None]:
     """One step of Eq. 13, and the parameters of `finish` if that was the action."""
     action, memory = "invalid", ""
@@ -162,6 +165,8 @@ def _act(
             rule = "unassigned_tool" if name in job.tools else "bad_action"
             raise ModelMistake(rule, action=name, tool=name, known=", ".join(known))
         if name == "finish":
+            if _status(params) == "done" and unopened:
+                raise ModelMistake("unopened", files=", ".join(unopened))
             if usable and _status(params) == "done" and _saw_nothing(job):
                 raise ModelMistake("nothing_worked")
             return Step("finish", params, memory, ""), params or {"result": memory}
@@ -183,6 +188,17 @@ def _saw_nothing(job: Job) -> bool:
     if not job.u.tools or (job.u.agent == "single" and not job.env.task.media):
         return False
     return all(s.failed or s.action == "finish" for s in job.trace)
+
+
+def _unopened(job: Job, tools: Sequence[Tool]) -> list[str]:
+    """For an agent without a main agent, while it has steps: the files of the task that one of
+    `tools` opens and that it has not tried to open.
+    """
+    if job.u.agent != "single" or job.steps - len(job.trace) <= FEW_STEPS:
+        return []
+    tried = {str(value) for s in job.trace for value in s.params.values()}
+    opens = {kind for t in tools for f in t.parameters.model_fields.values() for kind in f.metadata}
+    return [m.name for m in job.env.task.media if m.modality in opens and m.name not in tried]
 
 
 def _result(report: Mapping[str, Any], job: Job) -> Result:
