@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from orchestra.vocabulary import ConfigError, EndpointError
 from runtime import tape, trajectory
 from runtime.log import describe, printable, usd
-from runtime.run_folder import read_manifest
+from runtime.run_folder import holds_paid, read_manifest
 from runtime.trajectory import Event, Listener, Trajectory
 
 KEYS = "answer fallback why cost_usd paid_usd calls tokens rounds failed_subtasks latency_s run"
@@ -156,7 +156,7 @@ def failure(
         return f"the tape ends in a recorded failure: {text}"
     methods = [m.rpartition(":")[2] for m in a.methods if m not in done]
     folders = [folder / m for m in methods] if a.compare else [folder]
-    begun = [path for path in folders if tape.holds_paid(path / "tape.jsonl")]
+    begun = [path for path in folders if holds_paid(path / "tape.jsonl")]
     if not begun:
         return f"{text}; nothing was answered, so nothing is kept"
     named: list[tuple[str, Any]] = [("backends", a.backends)] if a.backends else []

@@ -162,7 +162,7 @@ def begun(path: Path) -> Iterator[Path]:
     try:
         yield path
     except BaseException:
-        if not tapes.holds_paid(path / "tape.jsonl"):
+        if not holds_paid(path / "tape.jsonl"):
             clear(path)
             with contextlib.suppress(OSError):
                 if not existed:
@@ -195,6 +195,12 @@ def check_same(folder: Path, question: str, media: list[Any], options: Options) 
     ):
         if ours != theirs:
             raise ConfigError(f"{folder} was recorded with other {what}; record it again")
+
+
+def holds_paid(path: Path) -> bool:
+    """Whether anything on this tape may have been paid for: an answer, or an unanswered attempt."""
+    rows = (row for row in jsonl.read(path) if tapes.round_of(str(row.get("call"))))
+    return any("answer" in row or row.get("failure", {}).get("unanswered") for row in rows)
 
 
 def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> None:

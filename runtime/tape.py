@@ -23,7 +23,7 @@ import textwrap
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal
@@ -163,7 +163,7 @@ class Tape:
             if (
                 "resumed" in row
             ):  # from here on, failures that nothing was built on were asked again
-                rows = rows[:kept] + _without(rows[kept:], _asked_again(rows))
+                rows = _without_retried(rows, kept)
             elif "forked" in row:
                 kept = len(rows)
             elif (
@@ -174,7 +174,7 @@ class Tape:
             else:
                 rows.append(row)
         if self.mode == "resume":
-            rows = rows[:kept] + _without(rows[kept:], _asked_again(rows))
+            rows = _without_retried(rows, kept)
         for row in rows:
             self._unplayed.setdefault((row["call"], row["key"]), deque()).append(row)
             self._of_call[row["call"]].append(row)
@@ -233,13 +233,14 @@ def _readable(request: Row) -> list[str]:
     return [line for row in text.splitlines() for line in textwrap.wrap(row, 100) or [""]]
 
 
-def _asked_again(rows: Sequence[Row]) -> set[int]:
-    """The ids of the failures that a resume retries: those after which no later round, no other
-    step of their task and no other attempt of their call was answered. Prompts quote the others.
+def _without_retried(rows: list[Row], kept: int) -> list[Row]:
+    """The rows without the failures, after the first `kept` rows, that a resume retries: those
+    after which no later round, no other step of their task and no other attempt of their call was
+    answered. Prompts quote the others.
     """
-    again, last_round, calls = set[int](), 0, set[str]()
+    left, last_round, calls = list[Row](), 0, set[str]()
     steps: dict[str, set[str]] = defaultdict(set)
-    for row in reversed(rows):
+    for row in reversed(rows[kept:]):
         call, parts = row["call"], row["call"].split("/")  # as r1/t2/s3/part4
         task, step = "/".join(parts[:2]), "/".join(parts[:3])
         if "answer" in row:
@@ -247,15 +248,6 @@ def _asked_again(rows: Sequence[Row]) -> set[int]:
             steps[task].add(step)
             calls.add(call)
         elif last_round <= round_of(call) and call not in calls and not steps[task] - {step}:
-            again.add(id(row))
-    return again
-
-
-def _without(rows: Sequence[Row], ids: set[int]) -> list[Row]:
-    return [row for row in rows if id(row) not in ids]
-
-
-def holds_paid(path: Path) -> bool:
-    """Whether anything on this tape may have been paid for: an answer, or an unanswered attempt."""
-    rows = (row for row in read(path) if round_of(str(row.get("call"))))
-    return any("answer" in row or row.get("failure", {}).get("unanswered") for row in rows)
+            continue
+        left.append(row)
+    return rows[:kept] + left[::-1]

@@ -62,6 +62,7 @@ class Recorder:
     def __init__(self, path: Path | None, listeners: Iterable[Listener] = ()) -> None:
         self._started = time.monotonic()
         self.events: list[Event] = []
+        self._notices: set[str] = set()
         self._listeners = tuple(listeners)
         self._file = jsonl.Appender(path) if path else None
 
@@ -75,7 +76,10 @@ class Recorder:
             listener(row)
 
     def notify(self, message: str) -> None:
-        """Tell the listeners something that is not part of the run, as that a call waits."""
+        """Tell the listeners, once, what is not part of the run, as that a call waits."""
+        if message in self._notices:
+            return
+        self._notices.add(message)
         for listener in self._listeners:
             listener({"event": "notice", "at": (), "message": message})
 

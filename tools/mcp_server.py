@@ -70,7 +70,7 @@ class Server:
         except ImportError:
             raise ConfigError("--mcp: the mcp package is not installed; pip install mcp") from None
         try:
-            program, *arguments = shlex.split(os.path.expandvars(self.command))
+            program, *arguments = map(os.path.expandvars, shlex.split(self.command))
         except ValueError as error:
             why = f"{error}".lower() if self.command.strip() else "it is empty"
             raise ConfigError(f"--mcp {self.command!r}: is no command ({why})") from None

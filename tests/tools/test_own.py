@@ -41,7 +41,7 @@ def test_own_tools_are_used_recorded_and_replayed(endpoint, tmp_path, monkeypatc
         return actions[last_text(request).count("Observation:")]
 
     model, mine = endpoint(respond), (tool_file(tmp_path),)
-    options = Options(tools=mine, mcp=(f'{sys.executable} {tmp_path}/server.py "${TOKEN}"',))
+    options = Options(tools=mine, mcp=(f"{sys.executable} {tmp_path}/server.py ${TOKEN}",))
     result = orchestra_min.orchestrate("When?", (), pool_at(model.url), options, tmp_path / "run")
     seen = [e["observation"] for e in result.events if e["event"] == "step" and e["observation"]]
     for words, observation in zip(("closed on Monday", f"42 <{TOKEN}> None"), seen, strict=True):
