@@ -24,8 +24,10 @@ def transcribe(
     file = ("audio.wav", sound)
 
     def ask(client: Any) -> str:
-        answer = client.audio.transcriptions.create(model=model, file=file, prompt=hint)
-        return str(answer.text)
+        text = client.audio.transcriptions.create(model=model, file=file, prompt=hint).text
+        if not isinstance(text, str):
+            raise TypeError("no text in the answer")
+        return text
 
     try:
         return _exchange(chat, "transcription", backend, request, ask)

@@ -86,4 +86,5 @@ def changed(options: Options, **fields: Any) -> Options:
 
 def variables(commands: Iterable[str]) -> list[str]:
     """The environment variables that commands name, as $NAME or ${NAME}."""
-    return [name for command in commands for name in re.findall(r"\$\{?(\w+)", command)]
+    names = [name for command in commands for name in re.findall(r"\$\{?(\w+)", command)]
+    return [name for name in names if name not in ("HOME", "PATH", "PWD", "USER")]

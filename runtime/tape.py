@@ -108,7 +108,7 @@ class Tape:
 
         `ask` is called only where the tape has no answer. Raises the Failure that it raised.
         """
-        text, _ = self._pack({"kind": kind, **request})
+        text, _ = self._pack({"kind": kind, **request}, sort_keys=True)
         call, key = _call.get(), hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         try:
             row, played = self._unplayed[call, key].popleft(), True  # atomic: one thread gets it
@@ -179,9 +179,9 @@ class Tape:
             self._unplayed.setdefault((row["call"], row["key"]), deque()).append(row)
             self._of_call[row["call"]].append(row)
 
-    def _pack(self, value: Any) -> tuple[str, list[str]]:
-        """Canonical JSON; long base64 runs are stored once each in blobs/. With their digests."""
-        text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    def _pack(self, value: Any, sort_keys: bool = False) -> tuple[str, list[str]]:
+        """As JSON; long base64 runs are stored once each in blobs/. With their digests."""
+        text = json.dumps(value, sort_keys=sort_keys, ensure_ascii=False, default=str)
         blobs: list[str] = []
         if len(text) > 4096:
             text = BASE64.sub(lambda run: self._stored(run[0], blobs), text)

@@ -8,8 +8,9 @@ Differences from the paper / the released code
 2. The five-like-patterns rule and the last step are enforced: only `finish` is left. The paper asks
    for it in the prompt.
 3. A sub-agent with tools must use one with success before it may report as done, and one without a
-   main agent must try each file of the task: small models invent answers (without this rule, the
-   1.5B model of fixtures/ opened none of three files). Tools that were not assigned are refused.
+   main agent must try each file of the task, and may not repeat a call that told nothing new:
+   small models invent answers (without these two rules, the 1.5B model of fixtures/ sent one search
+   five times and opened none of three files). Tools that were not assigned are refused.
 4. An endpoint that fails or an empty purse ends this sub-task alone, as a Result with the reason.
 5. A sub-agent does not read the whole question, which App. B.3 shows it beside its task: small
    models answer the question instead of their task. What it must know is in its context.
@@ -38,6 +39,7 @@ from tools import Tool, ToolError
 
 FEW_STEPS = 5  # a warning when no more are left
 LIKE_PATTERNS = 5
+SAME_CALLS = 3
 FAILED_STEPS = 3  # after so many, the schema offers `finish` to a sub-agent that has seen nothing
 STATUSES: tuple[Status, ...] = ("done", "partial", "blocked")
 MESSAGES = "react/messages"
@@ -54,8 +56,11 @@ def run(job: Job) -> Result:
     error = say(MESSAGES, "out_of_steps", steps=job.steps)
     try:
         for number in range(1, job.steps + 1):
-            must_finish = number == job.steps or like_patterns(trace) >= LIKE_PATTERNS
-            usable = [] if must_finish else [job.tools[name] for name in u.tools or ()]
+            resting = exhausted(job)
+            fresh = [job.tools[name] for name in u.tools or () if name not in resting]
+            looped = like_patterns(trace) >= LIKE_PATTERNS or bool(u.tools and not fresh)
+            must_finish = number == job.steps or looped
+            usable = [] if must_finish else fresh
             unopened = _unopened(job, usable)
             early = len(trace) < FAILED_STEPS and _saw_nothing(job)
             may_finish = not usable or not (unopened or early)
@@ -97,7 +102,7 @@ def render_step(job: Job) -> Messages:
         steps=_steps_done(trace) or say(MESSAGES, "no_steps"),
         step=len(trace) + 1,
         steps_max=job.steps,
-        warning=_warning(trace, job.steps),
+        warning=_warning(job),
     )
     manuals = "\n\n".join(t.manual for t in offered)
     system = render("react/alone.md" if alone else "react/system.md", tools=manuals)
@@ -118,13 +123,31 @@ def _steps_done(trace: Sequence[Step]) -> str:
     return "\n\n".join(rows)
 
 
-def _warning(trace: Sequence[Step], steps: int) -> str:
-    left = steps - len(trace)  # the next step included
+def _warning(job: Job) -> str:
+    trace, left = job.trace, job.steps - len(job.trace)  # the next step included
     if left == 1:
         return say(MESSAGES, "last_step")
     if (times := like_patterns(trace)) >= LIKE_PATTERNS:
         return say(MESSAGES, "repeated", times=times)
-    return say(MESSAGES, "few_steps_left", left=left) if left <= FEW_STEPS else ""
+    names = ", ".join(sorted(exhausted(job)))
+    few = say(MESSAGES, "few_steps_left", left=left) if left <= FEW_STEPS else ""
+    return (say(MESSAGES, "same_call", tools=names) if names else "") + few
+
+
+def exhausted(job: Job) -> set[str]:
+    """For an agent without a main agent: the tools that repeated a call with the same outcome since
+    another call last showed something new; for good, those that did so SAME_CALLS times.
+    """
+    if job.u.agent != "single":
+        return set()
+    calls = [(s.action, s.params, s.observation) for s in job.trace]
+    found = {call[0] for call in calls if calls.count(call) >= SAME_CALLS}
+    for n in reversed(range(len(calls))):
+        if calls[n] in calls[:n]:
+            found.add(job.trace[n].action)
+        elif not job.trace[n].failed:
+            break
+    return found - {"invalid", "finish"}
 
 
 def like_patterns(trace: Sequence[Step]) -> int:

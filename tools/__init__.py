@@ -59,7 +59,7 @@ class Environment:
     """What one sub-agent may reach: the task's media, its own folder, and models through its own
     purse.
 
-    Environments of sub-tasks that run side by side share nothing that changes (App. B.1: cloned
+    Environments of sub-tasks that run in parallel share nothing that changes (App. B.1: cloned
     environments).
     """
 

@@ -66,7 +66,7 @@ def heard(
 def _ask_endpoint(
     env: Environment, engine: Engine, query: str, file: Media, start_s: float, end_s: float | None
 ) -> list[Row]:
-    """Each part to the endpoint, a few side by side; no more parts in memory than that."""
+    """Each part to the endpoint, a few in parallel; no more parts in memory than that."""
     parts = sound.parts(file.path, ENDPOINT_S, start_s, end_s)
     rows: list[Row] = []
     while batch := list(islice(parts, reading.SIDE_BY_SIDE)):

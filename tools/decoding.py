@@ -101,7 +101,7 @@ def _frames(source: Any, stream: Any, start_s: float, end_s: float | None) -> It
 
 
 def _decoded(source: Any, stream: Any) -> Iterator[Any]:
-    """The frames of all packets; a few that can not be decoded, as where files were joined, are
+    """The frames of all packets; a few that cannot be decoded, as where files were joined, are
     passed over.
     """
     import av

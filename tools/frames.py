@@ -146,7 +146,7 @@ def _decoded(source: Any, stream: Any, t: float) -> Iterator[tuple[float, Any]]:
     whole = False
     source.seek(int(t / stream.time_base) + (stream.start_time or 0), stream=stream)
     for n, frame in enumerate(source.decode(stream)):
-        whole = whole or frame.key_frame  # some formats seek to where they can not decode yet
+        whole = whole or frame.key_frame  # some formats seek to where they cannot decode yet
         if whole:
             yield _shown_at(stream, frame), frame
         elif n >= MOST_SKIPPED:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MAX_FRAMES = 8
 MOST_PAGES = 2000  # that are walked through to come to those
 OWN_BYTES = 1 << 20  # a file of less is sent as it is, whatever it holds beside its pixels
-QUICK = {  # RapidOCR for frames, read side by side: a second thread in one costs more than it helps
+QUICK = {  # RapidOCR for frames, read in parallel: a second thread in one costs more than it helps
     "Det.limit_type": "max",
     "Det.limit_side_len": 960,  # pixels
     "Rec.rec_batch_num": 1,  # lines at a time: six as wide as the widest take more time and memory
@@ -82,7 +82,7 @@ def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
 
 
 def pictures(path: Path) -> Iterator[Picture]:
-    """The frames of a picture file, upright and small. Raises ToolError: it can not be read."""
+    """The frames of a picture file, upright and small. Raises ToolError: it cannot be read."""
     with _opened(path) as file:
         count = _counted(file)
         total = f"more than {MOST_PAGES}" if count > MOST_PAGES else str(count)
@@ -158,7 +158,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
 
 def read_text(image: Image.Image, quick: bool = False) -> list[str]:
     """The lines of text in a picture, top to bottom, by RapidOCR (the extra `local`).
-    `quick`: large letters only, as in a frame of a video; may be called side by side.
+    `quick`: large letters only, as in a frame of a video; may be called in parallel.
     """
     import numpy
     from PIL import ImageOps

@@ -73,7 +73,7 @@ class Server:
             program, *arguments = map(os.path.expandvars, shlex.split(self.command))
         except ValueError as error:
             why = f"{error}".lower() if self.command.strip() else "it is empty"
-            raise ConfigError(f"--mcp {self.command!r}: is no command ({why})") from None
+            raise ConfigError(f"--mcp {self.command!r}: is not a command ({why})") from None
         self._portal = self._running.enter_context(start_blocking_portal())
         # A traceback for each line of a server that prints beside the protocol is for nobody.
         logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
@@ -117,10 +117,14 @@ async def _started_in_time(client: Any) -> AsyncIterator[Any]:
 def serving(command: str, tape: Tape, log: Path) -> Iterator[list[Tool]]:
     """The tools that the server `command` offers. Raises ConfigError where it does not start."""
     server = Server(command, log)
-    with contextlib.closing(server):
-        with tape.call("mcp"):
-            rows, _ = tape.exchange("mcp_tools", {"command": command}, lambda: _list(server))
-        yield [_tool(row, server) for row in rows]
+    try:
+        with contextlib.closing(server):
+            with tape.call("mcp"):
+                rows, _ = tape.exchange("mcp_tools", {"command": command}, lambda: _list(server))
+            yield [_tool(row, server) for row in rows]
+    finally:
+        if log.exists():  # a server may print its key
+            log.write_text(tape.secrets.text(log.read_text(encoding="utf-8", errors="replace")))
 
 
 def _list(server: Server) -> list[dict[str, Any]]:

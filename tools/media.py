@@ -46,7 +46,7 @@ def check(files: Iterable[Any]) -> list[tuple[Modality, Path]]:
         try:
             problem = _problem(modality, path)
         except OSError as error:
-            problem = f"can not be read ({error.strerror}); give another file"
+            problem = f"cannot be read ({error.strerror}); give another file"
         if problem:
             raise ConfigError(f"--{modality} {path}: {problem}")
         checked.append((modality, path))

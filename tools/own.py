@@ -91,7 +91,7 @@ def loaded(path: str | Path, flag: str) -> ModuleType:
     except (EndOfRun, KeyboardInterrupt):
         raise
     except BaseException as error:  # the user's own code: whatever it raises
-        raise ConfigError(f"{flag}: can not be loaded ({_told(error)})") from None
+        raise ConfigError(f"{flag}: cannot be loaded ({_told(error)})") from None
     return module
 
 
@@ -103,7 +103,7 @@ def from_function(function: Callable[..., Any], flag: str = "tool") -> Tool:
     try:
         hints = get_type_hints(function, localns={"Environment": Environment})
     except (NameError, TypeError, AttributeError, SyntaxError) as error:
-        raise ConfigError(f"{flag}: an annotation can not be resolved ({_told(error)})") from None
+        raise ConfigError(f"{flag}: an annotation cannot be resolved ({_told(error)})") from None
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigError(f"{flag}: is an async function; give a plain one, as with asyncio.run")
     if not inspect.getdoc(function):
@@ -115,16 +115,16 @@ def from_function(function: Callable[..., Any], flag: str = "tool") -> Tool:
     else:
         function = _on_the_tape(function, parameters)
     if unnamed := [p.name for p in parameters if p.kind not in BY_NAME]:
-        raise ConfigError(f"{flag}: the parameter {unnamed[0]!r} can not be given by its name")
+        raise ConfigError(f"{flag}: the parameter {unnamed[0]!r} cannot be given by its name")
     try:
         made = tool(function.__name__, CAPABILITY)(function)
         made.schema(Task("?"))
     except (PydanticUserError, NameError, ValueError) as error:
         raise ConfigError(
-            f"{flag}: a parameter can not be told to a model ({_told(error)})"
+            f"{flag}: a parameter cannot be told to a model ({_told(error)})"
         ) from None
     if lost := [p.name for p in parameters if p.name not in made.parameters.model_fields]:
-        raise ConfigError(f"{flag}: a parameter can not be called {lost[0]!r}; rename it")
+        raise ConfigError(f"{flag}: a parameter cannot be called {lost[0]!r}; rename it")
     return made
 
 
@@ -169,7 +169,7 @@ def _words(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as other:  # as whatever its __str__ does
-        return f"(its text can not be told: {type(other).__name__})"
+        return f"(its text cannot be told: {type(other).__name__})"
 
 
 assert CAPABILITY in CAPABILITIES

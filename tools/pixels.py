@@ -57,7 +57,7 @@ def small(file: Image.Image, again: bool) -> Image.Image:
 
 
 def _in_strips(image: Image.Image) -> Image.Image:
-    """Pixels that can not be averaged, as some that can, at up to twice MAX_SIDE: strip by strip,
+    """Pixels that cannot be averaged, as some that can, at up to twice MAX_SIDE: strip by strip,
     for they may take four times the memory.
     """
     from PIL import Image

@@ -1,4 +1,4 @@
-"""A query answered from a text that may be longer than a prompt: in parts, side by side. And how
+"""A query answered from a text that may be longer than a prompt: in parts, in parallel. And how
 what tools found is quoted.
 """
 

@@ -23,7 +23,7 @@ SILENCE = 60  # a part whose samples all stay below it (of 32768) holds nothing 
 
 
 class Part(NamedTuple):
-    """`samples` from `start_s` of the file on. `broken`: the file can not be read any further."""
+    """`samples` from `start_s` of the file on. `broken`: the file cannot be read any further."""
 
     start_s: float
     samples: Samples  # (n,)

@@ -1,7 +1,7 @@
 """ExtractUrlContentAction: a page of the web as text, and an answer from it.
 
 Jina Reader fetches and renders where JINA_API_KEY is set; else the page is fetched through the
-guard and read by trafilatura (HTML) or pypdf (PDF), both behind the wall of the code tool.
+guard and read by trafilatura (HTML) or pypdf (PDF), both in the sandbox of the code tool.
 """
 
 from __future__ import annotations

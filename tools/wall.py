@@ -57,7 +57,7 @@ def confined(
 ) -> Ran:
     """Run a Python file with `given` on standard input; `errors`: standard error is output too.
 
-    Raises ToolError where it can not be started: no process or no disk is left.
+    Raises ToolError where it cannot be started: no process or no disk is left.
     """
     try:
         box = make_box(wall or strongest_wall(), folder.resolve(), media)

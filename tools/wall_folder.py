@@ -18,7 +18,7 @@ MAX_DEPTH = 100  # of folders in one another
 
 @dataclass(frozen=True)
 class Contents:
-    """What a folder holds. `files`: infinite where it can not be looked into at all."""
+    """What a folder holds. `files`: infinite where it cannot be looked into at all."""
 
     files: float = 0
     size_bytes: int = 0

@@ -55,7 +55,7 @@ def _lies_in(path: Path, folder: Path) -> bool:
 
 
 def _needed(place: Path, python: Sequence[Path]) -> bool:
-    """Whether it can not be covered: programs, or packages of this Python, would be gone."""
+    """Whether it cannot be covered: programs, or packages of this Python, would be gone."""
     again = [p for p in python if _lies_in(p, place)]
     kinds = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
     packages = [*map(sysconfig.get_path, kinds), *site.getsitepackages()]

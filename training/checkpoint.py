@@ -89,7 +89,7 @@ def _write(home: Path, name: str, state: dict[str, Any]) -> None:
         shutil.rmtree(part, ignore_errors=True)
         why = str(error).splitlines()[0]
         raise ConfigError(
-            f"{part}: can not be written ({why}); free some space, then --resume"
+            f"{part}: cannot be written ({why}); free some space, then --resume"
         ) from None
     shutil.rmtree(home / name, ignore_errors=True)
     part.rename(home / name)

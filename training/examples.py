@@ -47,7 +47,7 @@ def write(path: Path, examples: Sequence[Example]) -> None:
         part.rename(path)
     except OSError as error:
         raise ConfigError(
-            f"{path}: can not be written ({error.strerror}); give another --out"
+            f"{path}: cannot be written ({error.strerror}); give another --out"
         ) from None
 
 
@@ -57,11 +57,11 @@ def read(path: Path) -> list[Example]:
         rows = path.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise ConfigError(
-            f"{path}: can not be read ({error.strerror}); check the path, or make the file with "
+            f"{path}: cannot be read ({error.strerror}); check the path, or make the file with "
             "python -m training.minigaia"
         ) from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is no text file; give a JSONL file of examples") from None
+        raise ConfigError(f"{path}: is not a text file; give a JSONL file of examples") from None
     found = [_example(row, f"{path}, line {n}") for n, row in enumerate(rows, 1) if row.strip()]
     if not found:
         raise ConfigError(f"{path}: holds no example; make it again")

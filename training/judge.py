@@ -69,7 +69,7 @@ def _score(text: str, name: str, most: int) -> int:
 
 
 class Judge:
-    """Scores a group side by side, the same text once. `purse` counts what was spent."""
+    """Scores a group in parallel, the same text once. `purse` counts what was spent."""
 
     def __init__(
         self, backend: Backend, tape: Tape, tries: int, parallel: int, timeout_s: float

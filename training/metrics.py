@@ -123,7 +123,7 @@ def read(path: Path) -> list[Row]:
             operator.index(rows[-1]["step"])
         except (ValueError, TypeError, KeyError):
             raise ConfigError(
-                f"{path}, line {n}: is damaged; mend it, or start again in another --out"
+                f"{path}, line {n}: is damaged; repair it, or start again in another --out"
             ) from None
     return rows
 

@@ -2,7 +2,7 @@
 
     python -m training.minigaia --n 2000 --seed 0 --out data/minigaia
 
-The expert delegates whatever can be done now, side by side: a sub-task for each file and page that
+The expert delegates whatever can be done now, in parallel: a sub-task for each file and page that
 nobody has read, then the searches and the calculation that what was found allows; what did not
 succeed, again; and it completes once the answer is there. No model runs: what sub-agents report is
 drawn with the task, trouble included. Every round of a task is an example. `held_out` has templates

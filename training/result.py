@@ -61,7 +61,7 @@ ORDER = 1000  # what is added to the seed of GRPO: other states than SFT's, the 
 
 
 def threads(a: argparse.Namespace) -> int:
-    """Of each of the runs side by side."""
+    """Of each of the runs in parallel."""
     workers: int = a.workers
     return max(1, (os.cpu_count() or 1) // workers)
 
@@ -216,7 +216,7 @@ def _flags() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="what is published")
     parser.add_argument("--work", type=Path, default=Path("runs/minigaia"), metavar="DIR")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=2, help="runs side by side (%(default)s)")
+    parser.add_argument("--workers", type=int, default=2, help="runs in parallel (%(default)s)")
     parser.add_argument("--sft-steps", type=int, default=96)
     parser.add_argument("--grpo-steps", type=int, default=20)
     parser.add_argument("--held-out", type=int, default=96, metavar="N", help="states to measure")
@@ -224,7 +224,7 @@ def _flags() -> argparse.ArgumentParser:
 
 
 def check(a: argparse.Namespace) -> None:
-    """Raises ConfigError for a flag that makes no result and a folder that can not be written."""
+    """Raises ConfigError for a flag that makes no result and a folder that cannot be written."""
     for name in ("seeds", "workers", "sft_steps", "grpo_steps", "held_out"):
         if getattr(a, name) < 1:
             raise ConfigError(f"--{name.replace('_', '-')} {getattr(a, name)}: give 1 or more")

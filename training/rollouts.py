@@ -1,6 +1,6 @@
 """Groups of completions from the policy itself, in this process: `--rollouts local`.
 
-Groups grow side by side, as many as `at_once` allows. A prompt is read once, its cache repeated for
+Groups grow in parallel, as many as `at_once` allows. A prompt is read once, its cache repeated for
 the group (`batch_repeat_interleave`), and a row leaves the batch when it ends. Each prompt has a
 seed of its own, so what is sampled depends neither on the other prompts of the batch nor on how
 many processes share them; in bfloat16 but for the rounding, which goes by the shape of the batch.
@@ -96,7 +96,7 @@ class _Growing:
 
 
 class LocalRollouts:
-    """The policy's own weights, always the newest. `at_once`: completions that grow side by side;
+    """The policy's own weights, always the newest. `at_once`: completions that grow in parallel;
     never less than a group.
     """
 

@@ -62,7 +62,7 @@ class Server:
         except requests.RequestException as error:
             why = type(error).__name__
             raise ConfigError(
-                f"--vllm-url {self.url}: can not be reached ({why}); start vLLM there, or use "
+                f"--vllm-url {self.url}: cannot be reached ({why}); start vLLM there, or use "
                 "--rollouts local"
             ) from None
         return found if isinstance(found, dict) else {}

@@ -32,7 +32,7 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("level", ["bubblewrap", "unshare"])
 def test_the_project_the_run_and_the_home_are_covered_and_this_python_is_not(level, system):
     if not wall.holds(level):
-        pytest.skip(f"{level} can not be built on this machine")
+        pytest.skip(f"{level} cannot be built on this machine")
     folder, media = system / "out/1/work/r1-t1", system / "out/1/media"
     ran = code.run(LOOK.format(system=str(system)), "python", 10, folder, media, level)
     assert ran["observation"].split("\n") == ["app/.venv/lib/package.py x", "share/word x"]

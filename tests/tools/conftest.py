@@ -58,7 +58,7 @@ class Bench:
 def level(request: pytest.FixtureRequest) -> wall.Wall:
     """Each wall that model-written code may run behind."""
     if request.param != "bare" and not wall.holds(request.param):
-        pytest.skip(f"{request.param} can not be built on this machine")
+        pytest.skip(f"{request.param} cannot be built on this machine")
     return request.param
 
 

@@ -125,7 +125,7 @@ def test_a_program_and_its_detached_child_end_with_a_killed_parent(level, tmp_pa
 
 @pytest.mark.parametrize("script", ["", 'case "$*" in *--proc*) exit 1;; esac'])
 def test_a_wall_that_is_not_installed_or_can_not_mount_does_not_hold(script, tmp_path, monkeypatch):
-    """As in containers where bubblewrap starts, but /proc can not be mounted."""
+    """As in containers where bubblewrap starts, but /proc cannot be mounted."""
     if script:
         (tmp_path / "bwrap").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "bwrap").chmod(0o755)
