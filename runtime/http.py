@@ -57,8 +57,14 @@ def _connections(url: str) -> tuple[Any, str]:
     return pool, adapter.request_url(request, proxies)
 
 
-# A forked child must not share sockets with its parent: each could read the other's answers.
-os.register_at_fork(after_in_child=_connections.cache_clear)
+def _after_fork() -> None:
+    """A child must not share sockets with its parent: each could read the other's answers."""
+    global _making
+    _making = threading.Lock()
+    _connections.cache_clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:

@@ -119,12 +119,8 @@ def last_text(request: Request) -> str:
 
 
 def delegate(*tasks: str | dict[str, Any]) -> str:
-    rows = [
-        t
-        if isinstance(t, dict)
-        else {"task_instruction": t, "context": "", "model": "auto", "tools": []}
-        for t in tasks
-    ]
+    plain = {"context": "", "model": "auto", "tools": []}
+    rows = [t if isinstance(t, dict) else {"task_instruction": t, **plain} for t in tasks]
     return json.dumps({"action": "delegate_task", "reasoning": "r", "params": {"tasks": rows}})
 
 
@@ -133,13 +129,7 @@ def complete(answer: Any) -> str:
 
 
 def finish(result: Any, status: str = "done", summary: str = "s") -> str:
-    return json.dumps(
-        {
-            "action": "finish",
-            "params": {"result": result, "status": status, "summary": summary},
-            "memory": "m",
-        }
-    )
+    return act("finish", "m", result=result, status=status, summary=summary)
 
 
 def act(tool: str, memory: str = "", **params: Any) -> str:

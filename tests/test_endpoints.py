@@ -298,35 +298,6 @@ def nested(depth: int) -> str:
     return SEEN.replace('"seen it"', "[" * depth + '"seen it"' + "]" * depth)
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        '{e""s"\\"```json\n{\n```',  # fails at d04ee41
-        "{" * 5000,
-        '{"action": ' * 400,
-        "```json\n" * 300,
-        "\x00\x1b[31m\u202e",
-        '{"action": {"a": 1}, "params": 7}',
-    ],
-)
-def test_a_reply_that_is_no_action_is_told_and_can_be_mended(reply, told, endpoint):
-    server = endpoint(in_turn(reply, SEEN))
-    assert "seen it" in told(server.url) and len(server.requests) == 2
-
-
-# fails at d04ee41
-def test_replies_nested_to_any_depth_are_an_action_or_a_mistake(told, endpoint):
-    depths = [*range(480, 500), 940, 990, 5000]
-    waiting = {f"task {d}.": [nested(d)] for d in depths}
-
-    def respond(request: dict[str, Any]) -> Any:
-        left = next(left for task, left in waiting.items() if task in last_text(request))
-        return left.pop() if left else SEEN
-
-    options = Options(parallel=len(waiting))
-    assert "seen it" in told(endpoint(respond).url, *waiting, run_options=options)
-
-
 # fails at d04ee41
 def test_a_flood_of_what_looks_like_keys_does_not_hang(endpoint, tmp_path):
     def respond(request: dict[str, Any]) -> Any:

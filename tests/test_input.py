@@ -129,34 +129,6 @@ def test_a_file_that_can_not_be_used_is_named_in_one_line(flags, bad_files, endp
 BACKEND = '[[backend]]\nname = "a"\nbase_url = "http://x/v1"\n'
 
 
-@pytest.mark.parametrize(
-    "text, line, key",
-    [
-        ('[[backend]]\nname = "a\n', "", "TOML"),
-        ("", 1, "backend"),
-        ('[[backend]]\nname = "a"\n', 1, "base_url"),
-        ('[[backend]]\nname = "a"\nbase_uri = "http://x/v1"\n', 3, "base_uri"),
-        (BACKEND + BACKEND, 5, "name"),
-        (BACKEND.replace('"a"', "7"), 2, "name"),
-        (BACKEND.replace("http://x", "x"), 3, "base_url"),
-        (BACKEND.replace("x/v1", "u:p@x/v1"), 3, "base_url"),
-        (BACKEND + "price_usd_per_mtok = {input = 1}\n", 4, "price_usd_per_mtok"),
-        (BACKEND + "skills = {sight = 1}\n", 4, "skills"),
-        (BACKEND + "\n# of speed\nlatency_s = -1\n", 6, "latency_s"),
-        (BACKEND + "max_output_tokens = 0\n", 4, "max_output_tokens"),
-        (BACKEND + 'options = {model = "b"}\n', 4, "options"),
-        (BACKEND + 'api_key_env = "sk-abcdefghij0123456789"\n', 4, "api_key_env"),
-        ('main = "b"\n' + BACKEND, 1, "main"),
-        (BACKEND + '[engines]\nimage = {engine = "eyes"}\n', 5, "image"),
-    ],
-)
-def test_a_bad_pool_file_is_said_with_its_line_and_key(text, line, key, tmp_path):
-    (tmp_path / "pool.toml").write_text(text)
-    said = line_of(called("--question", "?", "--backends", "pool.toml"))
-    assert f"pool.toml:{line}" in said and key in said
-    assert "sk-abc" not in said and not (tmp_path / "runs").exists()
-
-
 @pytest.mark.parametrize("key", ["", "a key\nin two lines", "schlüssel", "\ufeffkey"])
 def test_a_key_that_can_not_be_sent_is_said_by_its_name(key, endpoint, tmp_path):
     server = endpoint(any_method)

@@ -120,23 +120,6 @@ def test_a_replay_is_the_same_in_any_environment(variables, recorded, no_network
     same_again(recorded)
 
 
-# fails at d04ee41
-def test_a_variable_that_is_no_secret_changes_nothing_of_a_record(endpoint, tmp_path, monkeypatch):
-    monkeypatch.setenv("TOKENIZER_NAME", MODEL)
-    task = {"task_instruction": "look", "model": MODEL, "tools": []}
-
-    def answer(request: dict[str, Any]) -> Any:
-        if not is_main(request):
-            return finish(f"seen by {MODEL}")
-        return complete(MODEL) if "seen by" in last_text(request) else delegate(task)
-
-    server = endpoint(answer)
-    out = tmp_path / "run"
-    assert orchestrate("?", (), pool_at(server.url, "small", MODEL), None, out).answer == MODEL
-    monkeypatch.delenv("TOKENIZER_NAME")
-    assert replay(out).answer == MODEL and len(server.requests) == 3
-
-
 def test_identical_samples_keep_their_own_answers(endpoint, tmp_path):
     numbers = count()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import resource
 import shlex
 import signal
@@ -148,24 +147,6 @@ def test_a_run_that_the_host_program_cancels_starts_no_further_call(endpoint, tm
 
 def small_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-
-
-def test_a_tape_that_can_not_be_written_ends_with_2_and_all_before_is_kept(endpoint, tmp_path):
-    long = json.loads(finish("the castle"))
-    long["memory"] = "a long memory, " * 10_000
-
-    def respond(request: dict[str, Any]) -> Any:
-        if is_main(request):
-            return complete("42") if "the castle" in last_text(request) else delegate("look")
-        return json.dumps(long)
-
-    server = endpoint(respond)
-    flags = "--question", "?", "--model", "m", "--out", "run"
-    line = line_of(program(tmp_path, *flags, at=server.url, preexec_fn=small_files))
-    assert "run/t" in line and "--resume run" in line and len(server.requests) == 2
-    assert program(tmp_path, "--resume", "run", at=server.url).stdout == "42\n"
-    asked = [is_main(r) for r in server.requests]
-    assert asked.count(True) == 2 and asked.count(False) <= 2
 
 
 def test_no_call_starts_once_the_tape_can_not_be_written(endpoint, tmp_path):

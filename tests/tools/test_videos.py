@@ -1,7 +1,6 @@
 """Videos of every kind, odd ones and damaged ones: which frames are seen, when, and what is heard beside them."""
 
 import re
-import threading
 
 import numpy
 import pytest
@@ -10,7 +9,7 @@ from PIL import Image
 from tests.conftest import ConfigError, media
 from tests.tools.conftest import rapidocr, whisper
 from tests.tools.media import drawn, film, filmed, read_damaged, scenes, toned, waved
-from tools import ToolError, frames, image, sound, video
+from tools import ToolError, frames, sound
 
 FILMS = {"mp4": ("libx264", "aac"), "webm": ("libvpx", "libopus"), "mkv": ("mpeg4", "libmp3lame")}
 
@@ -27,24 +26,6 @@ def test_what_a_video_shows_and_says_is_read_with_its_times(suffix, tmp_path, be
     text = tools.analyse()
     assert re.search(r"\[0:00-0:01\] Gate 1\n\[0:0\d-0:0\d\] Gate 2", text)
     assert "september" in text.lower() and tools.analyse("replay") == text
-
-
-def test_two_frames_are_read_side_by_side_and_no_third_waits_in_memory(monkeypatch):
-    pair, read = threading.Barrier(2, timeout=5), []
-
-    def shots(*_):
-        for n in range(6):
-            assert n - len(read) <= 2  # one more is decoded meanwhile
-            yield float(n), Image.new("RGB", (8, 8), (n * 40, 0, 0))
-
-    def read_text(picture, quick):
-        pair.wait()
-        read.append(picture)
-        return [str(picture.getpixel((0, 0))[0])]
-
-    monkeypatch.setattr(video, "frames", shots)
-    monkeypatch.setattr(image, "read_text", read_text)
-    assert [text for _, text in video.read_frames(None)] == ["0", "40", "80", "120", "160", "200"]
 
 
 def test_the_model_is_told_when_each_frame_and_each_scene_is(tmp_path, bench):
