@@ -294,10 +294,6 @@ def test_usage_that_makes_no_sense_is_an_unknown_cost(usage, known, told, endpoi
     assert cost == pytest.approx(110e-6) if known else cost is None
 
 
-def nested(depth: int) -> str:
-    return SEEN.replace('"seen it"', "[" * depth + '"seen it"' + "]" * depth)
-
-
 # fails at d04ee41
 def test_a_flood_of_what_looks_like_keys_does_not_hang(endpoint, tmp_path):
     def respond(request: dict[str, Any]) -> Any:
