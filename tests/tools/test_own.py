@@ -100,7 +100,7 @@ def test_a_tool_can_not_take_the_name_of_another(tmp_path, bench):
 
 @pytest.mark.parametrize(("command", "why"), [
     ("/no/such/program", "does not start as a server .FileNotFoundError"), ("sleep 60", "no answer within 0.5 s"),
-    (f"{sys.executable} -c pass", "does not start as a server .MCPError"), ('a "b', "is not a command .no closing quotation"), ("", "is no command .it is empty"),
+    (f"{sys.executable} -c pass", "does not start as a server .MCPError"), ('a "b', "is not a command .no closing quotation"), ("", "is not a command .it is empty"),
 ])  # fmt: skip
 def test_an_mcp_server_that_does_not_start_is_told(command, why, bench, monkeypatch):
     monkeypatch.setattr("tools.mcp_server.START_S", 0.5 if "sleep" in command else 30.0)
