@@ -22,7 +22,7 @@ MAX_BYTES = 8 << 20
 MAX_RESULTS = 20
 MAX_CHARS = 5000  # of each text of a result
 
-FIELDS = ("title", "link", "text")  # of a Row, in the order of the observation
+FIELDS = ("link", "text", "title")  # of a Row, in the order of the observation
 Row = dict[str, str]
 
 

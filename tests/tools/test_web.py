@@ -22,7 +22,7 @@ FOUND = {
     },
     "organic": [{"title": f"Page {n}", "link": f"https://p{n}.example/", "snippet": f"text {n}", "date": "2025"} for n in range(9)],
 }  # fmt: skip
-SHOWN = ["8,849 m", "Mount Everest", "First ascent: 1953", "https://everest.example/", "Page 2\nhttps://p2.example/\ntext 2"]  # fmt: skip
+SHOWN = ["8,849 m", "Mount Everest", "First ascent: 1953", "https://everest.example/", "https://p2.example/\ntext 2"]  # fmt: skip
 ODD = {"title": {"a": [1]}, "link": 7, "snippet": "salt " * 10_000, "snippetHighlighted": [None, {}]}  # fmt: skip
 
 
