@@ -75,9 +75,8 @@ def cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:
 
 def ready(graph: Graph) -> list[SubTask]:
     """R_t = {v in V_t without result : Pred(v) subset of C_t}, in submission order."""
-    completed = graph.completed()
-    unrun = [u for id, u in graph.subtasks.items() if id not in graph.results]
-    return [u for u in unrun if completed.issuperset(u.needs)]  # Eq. 9
+    held_back = waiting(graph)
+    return [u for id, u in graph.subtasks.items() if held_back.get(id) == ()]  # Eq. 9
 
 
 def waiting(graph: Graph) -> dict[str, tuple[str, ...]]:
