@@ -19,15 +19,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orchestrators
-from orchestra.main_agent import Ask, decide
+from orchestra.main_agent import ATTEMPTS, Messages
 from orchestra.matching import Placed, decision_reserve_usd, materialize, place, with_shares
 from orchestra.memory import best_supported_answer, compress, summarize
 from orchestra.money import Purse, add_usd
@@ -123,10 +121,17 @@ class Run:
         return best_supported_answer(self.history), True, t
 
     def decide(self, t: int, last_chance: bool = False) -> Decision:
-        """y_t of the orchestrator, accepted into G_t and recorded."""
-        state = self.state(t)
-        asking, note = partial(self.asking, t), partial(self.note, state)
-        return decide(self.orchestrator, state, asking, self.accept, told, note, last_chance)
+        """y_t, accepted into G_t. An unusable one is shown back to the main agent.
+
+        Raises the last ModelMistake of ATTEMPTS, BudgetExceeded or EndpointError.
+        """
+        s_t, mistake = self.state(t), ""
+        for attempt in range(1, ATTEMPTS):
+            try:
+                return self.attempt(s_t, attempt, mistake, last_chance)
+            except ModelMistake as error:
+                mistake = told(error)
+        return self.attempt(s_t, ATTEMPTS, mistake, last_chance)
 
     def state(self, t: int) -> State:
         """s_t, Eq. 1 and 21."""
@@ -135,33 +140,36 @@ class Run:
             self.rounds, self.purse.left_usd, waiting(self.graph),
         )  # fmt: skip
 
-    def asking(self, t: int, attempt: int, replies: list[Reply]) -> Ask:
-        """The main agent's calls of one attempt, paid from B_t."""
+    def attempt(self, s_t: State, number: int, mistake: str, last_chance: bool) -> Decision:
+        """One attempt of y_t, paid from B_t and recorded."""
+        replies, purse = list[Reply](), Purse(self.purse.left_usd)
 
-        def ask(*arguments: Any, **how: Any) -> Reply:
-            (messages, *rest), purse = arguments, Purse(self.purse.left_usd)
-            try:
-                with self.tape.call(f"r{t}", "main", f"a{attempt}"):
-                    reply = self.chat(self.pool[self.pool.main], messages, purse, *rest, **how)
-            finally:
-                self.purse.join(purse)
-            replies.append(reply)
-            return reply
+        def ask(messages: Messages, *how: Any, **also: Any) -> Reply:
+            replies.append(self.chat(self.pool[self.pool.main], messages, purse, *how, **also))
+            return replies[-1]
 
-        return ask
-
-    def accept(self, y_t: Decision) -> None:
-        """G_{t+1}. Raises ModelMistake for an impossible graph."""
-        if isinstance(y_t, Delegate):
-            self.graph = refine(self.graph, y_t)
+        try:
+            with self.tape.call(f"r{s_t.round}", "main", f"a{number}"):
+                y_t = self.orchestrator.decide(s_t, ask, mistake, last_chance)  # Eq. 3
+            if isinstance(y_t, Delegate):
+                self.graph = refine(self.graph, y_t)
+        except ModelMistake as error:
+            self.note(s_t, number, replies, mistake=told(error))
+            raise
+        except (BudgetExceeded, EndpointError) as error:
+            if replies:  # Eq. 22 asks twice: the first reply was paid for
+                self.note(s_t, number, replies, mistake=str(error))
+            raise
+        finally:
+            self.purse.join(purse)
+        self.note(s_t, number, replies, decision=trajectory.decision_row(y_t))
+        return y_t
 
     def note(self, s: State, attempt: int, replies: Sequence[Reply], **outcome: Any) -> None:
         """One attempt of a decision in the trajectory."""
-        if "decision" in outcome:
-            outcome["decision"] = trajectory.decision_row(outcome["decision"])
         self.recorder.emit(
-            "decision", (s.round, 0, attempt), rounds=s.rounds,
-            budget_usd=s.budget_usd, waiting=s.waiting, reply=replies[-1].text if replies else "",
+            "decision", (s.round, 0, attempt), rounds=s.rounds, budget_usd=s.budget_usd,
+            waiting=s.waiting, reply=replies[-1].text if replies else "",
             cost_usd=add_usd(*(r.cost_usd for r in replies)), **outcome,
         )  # fmt: skip
 
@@ -307,46 +315,24 @@ def recorded(
 
 
 def compare(
-    methods: Sequence[str],
+    methods: Iterable[str],
     question: str,
     media: Files = (),
     options: Options | None = None,
     out: Folder | None = None,
-    side_by_side: bool = False,
-    outcomes: dict[str, Outcome] | None = None,
     **how: Any,
-) -> dict[str, Outcome]:
-    """The question by each method, in turn or in parallel, each in its own folder under `out` and
-    with the whole budget; `how` as for `orchestrate`. A method whose endpoint fails, fails alone.
-    Raises as `orchestrate` does; `outcomes`, filled as methods finish, then has those that did.
+) -> Iterator[tuple[str, Outcome]]:
+    """Each method's outcome as it ends, each in its own folder under `out` and with the whole
+    budget; `how` as for `orchestrate`. A method whose endpoint fails, fails alone.
     """
-    outcomes = {} if outcomes is None else outcomes
-    folder, how["cancelled"] = Path(out or run_folder.default_path()), threading.Event()
-
-    def one(method: str) -> None:
+    folder = Path(out or run_folder.default_path())
+    for method in methods:
         own = changed(options or Options(), method=method)
-        code = how.get("workdir") if method == "aorchestra" else None
+        target = folder / method.rpartition(":")[2]
         try:
-            asked = {
-                **how,
-                "options": own,
-                "out": folder / method.rpartition(":")[2],
-                "workdir": code,
-            }
-            outcomes[method] = orchestrate(question, media, **asked)
+            yield method, orchestrate(question, media, options=own, out=target, **how)
         except EndpointError as error:
-            outcomes[method] = error
-
-    executor = ThreadPoolExecutor(len(methods) if side_by_side else 1)
-    try:
-        for future in [executor.submit(one, method) for method in methods]:
-            future.result()
-    except BaseException:
-        how["cancelled"].set()
-        raise
-    finally:
-        executor.shutdown(cancel_futures=True)
-    return {method: outcomes[method] for method in methods}
+            yield method, error
 
 
 def _check(question: str, modalities: Iterable[Any], pool: Pool, options: Options) -> Secrets:
@@ -430,22 +416,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
 
 
-def _command(a: Any, folder: Path, shown: tuple[Listener, ...], done: dict[str, Any]) -> None:
+def _command(a: Any, folder: Path, shown: tuple[Listener, ...], done: dict[str, Outcome]) -> None:
     """Puts the outcome into `done`, by method."""
     if a.replay:
         done["replay"] = replay(folder, shown, **a.given)
-        return
-    if a.resume:
+    elif a.resume:
         pool = pools.load(a.backends) if a.backends else None
         done["resume"] = resume(a.resume, a.from_round, folder, shown, pool, **a.given)
-        return
-    question, pool = command_line.question(a), pools.choose(a.backends, a.model, a.perception)
-    files = [(m, path) for m in ("image", "audio", "video") for path in getattr(a, m)]
-    how = {"pool": pool, "workdir": a.workdir, "listeners": shown}
-    if a.compare:
-        compare(a.methods, question, files, a.options, folder, a.side_by_side, done, **how)
     else:
-        done[a.options.method] = orchestrate(question, files, options=a.options, out=folder, **how)
+        files = [(m, path) for m in ("image", "audio", "video") for path in getattr(a, m)]
+        pool = pools.choose(a.backends, a.model, a.perception)
+        asked, how = command_line.question(a), {"pool": pool, "workdir": a.workdir}
+        if a.compare:
+            done.update(compare(a.methods, asked, files, a.options, folder, listeners=shown, **how))
+        else:
+            done[a.methods[0]] = orchestrate(
+                asked, files, options=a.options, out=folder, listeners=shown, **how
+            )
 
 
 if __name__ == "__main__":

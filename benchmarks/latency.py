@@ -37,10 +37,14 @@ def node_s(layer: int, i: int) -> float:
 # ---- the server: replies by what stands in the request -------------------------------------------
 
 
+THINKING = "<thinking>-</thinking>"
+
+
 def agent(id: str, name: str, told: str, roles: str = "") -> str:
     roles = f"<debate_roles>{roles}</debate_roles>" if roles else ""
     arguments = f"<agent_input>{told}</agent_input>{roles}"
     named = f"<agent_id>{id}</agent_id><agent_name>{name}</agent_name>"
+    named += "<agent_description>-</agent_description>"
     return f"<agent>{named}<required_arguments>{arguments}</required_arguments></agent>"
 
 
@@ -58,13 +62,13 @@ def layers() -> str:
     agents.append(agent("end", "CoTAgent", f"wait={CALL_S} " + " ".join(f"${{{n}}}" for n in last)))
     edges += [(id, "end") for id in last]
     pairs = "".join(f"<from>{a}</from><to>{b}</to>" for a, b in edges)
-    return "".join(agents) + f"<edge>{pairs}</edge>"
+    return THINKING + "".join(agents) + f"<edge>{pairs}</edge>"
 
 
 GRAPHS = {
     "layers": layers,
-    "sc": lambda: agent("A", "SCAgent", "go"),
-    "debate": lambda: agent("A", "DebateAgent", "go", '["P", "Q", "R"]'),
+    "sc": lambda: THINKING + agent("A", "SCAgent", "go"),
+    "debate": lambda: THINKING + agent("A", "DebateAgent", "go", '["P", "Q", "R"]'),
 }
 
 

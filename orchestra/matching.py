@@ -28,7 +28,9 @@ def requirements(u: SubTask, task: Task) -> dict[str, float]:
     named = {  # ASCII: in Chinese no space separates a name from its sentence
         m.modality for m in task.media if re.search(rf"(?a:(?<!\w){re.escape(m.name)}(?!\w))", text)
     }
-    needed = {SKILL_OF[m]: 1.0 for m in SKILL_OF if m in named or m in u.modalities}
+    needed: dict[str, float] = {
+        SKILL_OF[m]: 1.0 for m in SKILL_OF if m in named or m in u.modalities
+    }
     return {"txt": 1.0, "web": UNKNOWN, "code": UNKNOWN, **needed}
 
 

@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args
+
+from annotated_types import Ge, Le, Lt, MinLen
 
 Modality = Literal["image", "audio", "video"]
 Status = Literal["done", "partial", "blocked", "failed"]
-SKILLS = ("txt", "img", "aud", "vid", "code")  # phi(b) and r(u), Eq. 5
+Skill = Literal["txt", "img", "aud", "vid", "code"]
+SKILLS: tuple[Skill, ...] = get_args(Skill)  # phi(b) and r(u), Eq. 5
 CAPABILITIES = ("txt", "img", "aud", "vid", "web", "code")  # psi(g) and r_T(u), Eq. 7
-SKILL_OF: Mapping[str, str] = {"image": "img", "audio": "aud", "video": "vid"}
+Amount = Annotated[float, Ge(0), Lt(1e9)]
+SKILL_OF: Mapping[str, Skill] = {"image": "img", "audio": "aud", "video": "vid"}
 
 
 class ConfigError(Exception):
@@ -53,9 +57,9 @@ class Price:
     `input`).
     """
 
-    input: float
-    output: float
-    cached: float | None = None
+    input: Amount
+    output: Amount
+    cached: Amount | None = None
 
 
 @dataclass(frozen=True)
@@ -67,16 +71,18 @@ class Backend:
     that one picture costs.
     """
 
-    name: str
+    name: Annotated[str, MinLen(1)]
     model: str
     base_url: str
     api_key_env: str = ""
-    skills: Mapping[str, float] = field(default_factory=lambda: {"txt": 1.0, "code": 1.0})
+    skills: Mapping[Skill, Annotated[float, Ge(0), Le(1)]] = field(
+        default_factory=lambda: {"txt": 1.0, "code": 1.0}
+    )
     price_usd_per_mtok: Price | None = None
-    latency_s: float = 0.0
-    max_output_tokens: int | None = None
+    latency_s: Amount = 0.0
+    max_output_tokens: Annotated[int, Ge(16)] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    image_tokens: int = 6000
+    image_tokens: Annotated[int, Ge(16)] = 6000
 
     def cost_usd(self, input_tokens: int, output_tokens: int, cached: int = 0) -> float | None:
         """The cost of one call, kappa_b; None where the price is unknown."""

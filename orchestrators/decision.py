@@ -1,12 +1,10 @@
 """What a main agent may reply, and how a reply is read: the JSON decision of Orchestra-o1 and
-AOrchestra, and the tool call of ToolOrchestra.
+AOrchestra.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from pydantic import (
@@ -21,15 +19,12 @@ from pydantic import (
 
 from orchestra.vocabulary import Complete, Decision, Delegate, ModelMistake, State, SubTask
 from runtime.parsing import (
-    MAX_CHARS,
     TEXT,
-    behind_thinking,
     closed_object,
     const,
     find_action,
     list_of,
     one_of,
-    repaired,
 )
 from runtime.prompts import without_marks
 
@@ -144,71 +139,3 @@ def as_subtask(f: TaskFields, id: str, state: State) -> SubTask:
         id, f.task_instruction, f.context, backend, f.tools, f.needs,
         modalities=f.modalities, requirements=f.requirements, priority=f.priority,
     )  # fmt: skip
-
-
-# ---- the tool call of ToolOrchestra --------------------------------------------------------------
-
-MAX_CALLS = 20  # read in one reply
-MESSAGES = "toolorchestra/messages"
-_decoder = json.JSONDecoder()
-
-
-def read_call(
-    reply: str, slots: Mapping[str, Collection[str]], cut: bool = False
-) -> tuple[str, str]:
-    """(tool, slot) of the first usable call; `slots` are those of each tool.
-
-    `arguments` may be a JSON string, even twice; the closing tag may be missing; thinking and prose
-    may be around it. Raises ModelMistake: what is wrong with the first call, or that the reply was
-    `cut` off at its length limit.
-
-    >>> read_call('<tool_call>{"name": "search", "arguments": {"model": "search-1"}}',
-    ...           {"search": ("search-1",)})
-    ('search', 'search-1')
-    """
-    text = behind_thinking(reply[:MAX_CHARS])
-    parts = text.split("<tool_call>", MAX_CALLS)[1:] or [text[text.find("{") :]]
-    tagged = "<tool_call>" in text
-    mistakes: list[ModelMistake] = []
-    for repair in (False, True) if tagged and not cut else (False,):
-        mistakes = []
-        for part in parts:
-            row = _decoded(part.split("</tool_call>")[0], repair)
-            for call in row if isinstance(row, list) else [row]:
-                try:
-                    return _checked(call, slots)
-                except ModelMistake as mistake:
-                    mistakes.append(mistake)
-    if cut:
-        raise ModelMistake("cut")
-    if mistakes and (tagged or '"name"' in text):
-        raise mistakes[0]
-    raise ModelMistake("no_call", MESSAGES, start=repr(text.strip()[:80]))
-
-
-def _decoded(text: str, repair: bool) -> Any:
-    """The JSON value that `text` begins with, repaired if that is wanted; None without one."""
-    body = re.sub(r"^\s*(```(json)?)?\s*", "", text)
-    try:
-        return _decoder.raw_decode(body)[0]
-    except (ValueError, RecursionError):
-        return repaired(body) if repair else None
-
-
-def _checked(row: Any, slots: Mapping[str, Collection[str]]) -> tuple[str, str]:
-    if not isinstance(row, dict):
-        raise ModelMistake("broken_call", MESSAGES)
-    name, given = str(row.get("name")).strip(), row.get("arguments", row.get("parameters"))
-    if name not in slots:
-        raise ModelMistake("unknown_function", MESSAGES, name=name[:80], known=", ".join(slots))
-    arguments = given
-    for _ in range(2):  # JSON within JSON
-        if isinstance(arguments, str):
-            arguments = _decoded(arguments, repair=True)
-    if given is not None and not isinstance(arguments, dict):
-        raise ModelMistake("broken_arguments", MESSAGES, name=name, given=repr(given)[:80])
-    slot = str(arguments.get("model") if arguments else None).strip()
-    if slot not in slots[name]:
-        known = ", ".join(slots[name])
-        raise ModelMistake("unknown_slot", MESSAGES, name=name, slot=slot[:80], known=known)
-    return name, slot

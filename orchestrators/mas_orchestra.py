@@ -13,9 +13,7 @@ Differences from the paper / the released code
 6. Files, which the paper has not, are looked at first; every agent that starts reads the text. A
    direct answer is refused where there are any: nobody has looked at them.
 7. Each agent's model is that of Eq. 5 in the pool; the paper has one for all.
-8. $${x}, as LaTeX may need, is the text ${x} where no agent has the id x; the released code knows
-   no such way.
-9. MAX_AGENTS and MAX_ROLES (mas_xml) bound a graph; the paper has no bound.
+8. MAX_AGENTS and MAX_ROLES (mas_xml) bound a graph; the paper has no bound.
 """
 
 from __future__ import annotations

@@ -1,27 +1,46 @@
 """The XML of MAS-Orchestra (arXiv 2601.14652, App. H): a reply as a checked graph, or a
 ModelMistake that names the one rule it breaks, the id or edge, and the line of the reply.
 
-    >>> parse("<agent><agent_id>A</agent_id><agent_name>CoTAgent</agent_name>"
-    ...       "<required_arguments><agent_input></agent_input></required_arguments></agent>").agents
-    (MasAgent(id='A', name='CoTAgent', input='', roles=(), line=1),)
+Nothing is repaired: an unclosed tag is an error, never a smaller graph. Only the format's own tags
+are markup; every other `<` and `&` is text, because models write prose in their inputs.
+
+    >>> parse("<answer>4</answer>", "low")
+    MasGraph(agents=(), edges=frozenset(), answer='4')
 """
 
 from __future__ import annotations
 
-import json
+import ast
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+from xml.sax.saxutils import unescape
 
 from orchestra.schedule import cycle
-from orchestrators.mas_markup import Element, as_tree, fail
+from orchestra.vocabulary import ModelMistake
 
 MAX_CHARS = 200_000  # a longer reply is refused unread
 MAX_AGENTS, MAX_ROLES = 256, 16
 AGENTS = ("CoTAgent", "SCAgent", "DebateAgent", "ReflexionAgent", "SearchAgent")
 SYNONYMS = {"WebSearchAgent": "SearchAgent"}
-INSERT = re.compile(r"(\$?)\$\{([^{}]+)\}")  # $${x} is the text ${x} where no agent has the id x
+INSERT = re.compile(r"\$\{([^{}]+)\}")
 ID = re.compile(r"[A-Za-z0-9_]+")
+CHILDREN = {
+    "reply": ("agent", "edge", "answer"),
+    "agent": (
+        "agent_id", "agent_name", "agent_description", "required_arguments", "agent_output_id",
+    ),
+    "required_arguments": ("agent_input", "debate_roles"),
+    "edge": ("from", "to"),
+}  # fmt: skip
+TAG = re.compile(rf"<(/?)({'|'.join(sum(CHILDREN.values(), ()))})[ \t]*(/?)>")
+THOUGHT_END = re.compile(r"</think(?:ing)?>(?=[^<]*<(?:agent|answer|edge)>)")
+
+
+def fail(rule: str, **values: object) -> NoReturn:
+    raise ModelMistake(rule, "mas_orchestra/mistakes", **values)
 
 
 @dataclass(frozen=True)
@@ -52,128 +71,172 @@ def parse(reply: str, dom: str = "high") -> MasGraph:
     if len(reply) > MAX_CHARS:
         fail("too_long", chars=len(reply), limit=MAX_CHARS)
     root = as_tree(reply)
-    answers = [e for e in root.children if e.tag == "answer"]
     agents = [_agent(e, dom) for e in root.children if e.tag == "agent"]
-    edges = [pair for e in root.children if e.tag == "edge" for pair in _pairs(e)]
+    answers = [e for e in root.children if e.tag == "answer"]
+    blocks = [e for e in root.children if e.tag == "edge"]
+    if dom == "low":
+        return _one_agent(agents, answers, blocks)
     if answers:
-        return _direct(answers, agents, dom)
+        fail("answer_in_high", line=answers[0].line)
     if not agents:
         fail("no_agent", start=repr(reply.strip()[:80]))
+    if not THOUGHT_END.search(reply):
+        fail("no_thinking")
     if len(agents) > MAX_AGENTS:
         fail("too_many_agents", count=len(agents), limit=MAX_AGENTS)
-    if dom == "low" and (len(agents) > 1 or edges):
-        fail("low_is_one_agent", count=len(agents))
-    return _checked(agents, edges)
+    if blocks[1:]:
+        fail("edge_blocks", line=blocks[1].line)
+    if blocks and root.children[-1] is not blocks[0]:
+        fail("agent_after_edge", line=root.children[-1].line)
+    return _checked(agents, _pairs(blocks[0]) if blocks else [])
 
 
-def _agent(element: Element, dom: str) -> MasAgent:
-    line = element.line
-    arguments = element.one("required_arguments")
-    text = arguments.one("agent_input") if arguments else None
-    if arguments is None or text is None:
-        missing = "agent_input" if arguments else "required_arguments"
-        fail("field_missing", tag=missing, line=line)
-    named, wanted = element.one("agent_name"), "agent_id" if dom == "high" else "agent_output_id"
-    identity = element.one("agent_id") or element.one(wanted)
-    for optional in ("agent_description", "agent_output_id"):
-        element.one(optional)
-    if named is None or identity is None:
-        fail("field_missing", tag=wanted if named else "agent_name", line=line)
-    name, id = named.text.strip(), identity.text.strip()
-    name = SYNONYMS.get(name, name)
+# ---- markup --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Element:
+    tag: str
+    line: int
+    children: list[Element] = field(default_factory=list)
+    text: str = ""
+
+    def one(self, tag: str, needed: bool = True) -> Element:
+        """The child of that name, once; one without text where it is missing and not needed."""
+        found = [e for e in self.children if e.tag == tag]
+        if len(found) > 1:
+            fail("field_twice", tag=tag, parent=self.tag, line=found[1].line)
+        if needed and not found:
+            fail("field_missing", tag=tag, line=self.line)
+        return found[0] if found else Element(tag, self.line)
+
+
+def as_tree(reply: str) -> Element:
+    """The elements of a reply under one root, each where the format wants it. What is beside them,
+    and before the end of the thinking, is left out.
+    """
+    root = Element("reply", 1)
+    position = thought.end() if (thought := THOUGHT_END.search(reply)) else 0
+    path, line = [root], 1 + reply.count("\n", 0, position)
+    for found in TAG.finditer(reply, position):
+        closing, tag, empty = found.groups()
+        here, before = path[-1], reply[position : found.start()]
+        if tag == "answer" and here.tag in ("agent_input", "agent_description"):
+            continue  # an agent is told to use the tag
+        position = found.end()
+        if here.tag not in CHILDREN:
+            here.text += unescape(before, {"&quot;": '"', "&apos;": "'"})
+        elif here is not root and before.strip():
+            fail("stray_text", text=repr(before.strip()[:60]), parent=here.tag, line=line)
+        line += before.count("\n")
+        if not closing:
+            path.append(_opened(path, tag, line))
+        elif here is root:
+            fail("not_opened", tag=tag, line=line)
+        elif here.tag != tag:
+            fail("unclosed", tag=here.tag, line=here.line)
+        if closing or empty:
+            path.pop()
+    if path[1:]:
+        fail("unclosed", tag=path[-1].tag, line=path[-1].line)
+    return root
+
+
+def _opened(path: Sequence[Element], tag: str, line: int) -> Element:
+    here, child = path[-1], Element(tag, line)
+    if tag not in CHILDREN.get(here.tag, ()):
+        if any(tag in CHILDREN[e.tag] for e in path[:-1]):
+            fail("unclosed", tag=here.tag, line=here.line)
+        fail("misplaced", tag=tag, parent=here.tag, line=line)
+    here.children.append(child)
+    return child
+
+
+# ---- rules ---------------------------------------------------------------------------------------
+
+
+def _agent(e: Element, dom: str) -> MasAgent:
+    arguments, named = e.one("required_arguments"), e.one("agent_name")
+    id = e.one("agent_id" if dom == "high" else "agent_output_id")
+    e.one("agent_description")
+    name = SYNONYMS.get(named.text.strip(), named.text.strip())
     if name not in AGENTS:
-        fail("unknown_agent", name=repr(name), known=", ".join(AGENTS), line=line)
-    if dom == "high" and not ID.fullmatch(id):
-        fail("bad_id", id=repr(id), line=identity.line)
-    roles, beside = arguments.one("debate_roles"), element.one("debate_roles")
-    if roles and beside:
-        fail("field_twice", tag="debate_roles", parent="agent", line=max(roles.line, beside.line))
-    roles = roles or beside
-    return MasAgent(id or "A", name, text.text.strip(), _roles(id, name, roles, line), line)
+        fail("unknown_agent", name=repr(name), known=", ".join(AGENTS), line=named.line)
+    if not ID.fullmatch(id.text.strip()):
+        fail("bad_id", id=repr(id.text.strip()), line=id.line)
+    text = arguments.one("agent_input").text.strip()
+    roles = _roles(arguments.one("debate_roles", name == "DebateAgent"), name)
+    return MasAgent(id.text.strip(), name, "" if text == '""' else text, roles, e.line)
 
 
-def _roles(id: str, name: str, element: Element | None, line: int) -> tuple[str, ...]:
-    """The roles of a debate: a JSON list of at least two different texts. No other has any."""
-    if element is None or not element.text.strip():
-        return fail("roles_missing", id=id, line=line) if name == "DebateAgent" else ()
+def _roles(e: Element, name: str) -> tuple[str, ...]:
+    """The roles of a debate: a JSON or Python list of two or more names. No other has any."""
+    text = e.text.strip()
     if name != "DebateAgent":
-        fail("roles_not_here", id=id, name=name, line=element.line)
+        return fail("roles_not_here", name=name, line=e.line) if text else ()
     try:
-        roles = json.loads(element.text)
-    except (ValueError, RecursionError):
-        roles = None
-    texts = isinstance(roles, list) and all(isinstance(r, str) and r.strip() for r in roles)
-    names = [r.strip() for r in roles] if texts else []
-    if len(set(names)) < max(2, len(names)):
-        fail("roles_bad", id=id, text=repr(element.text.strip()[:60]), line=element.line)
-    if len(names) > MAX_ROLES:
-        fail("too_many_roles", id=id, count=len(names), limit=MAX_ROLES, line=element.line)
-    return tuple(names)
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        found = None
+    roles = tuple(str(role).strip() for role in found) if isinstance(found, list) else ()
+    if len(set(roles)) < max(2, len(roles)) or not all(isinstance(r, str) for r in found):
+        fail("roles_bad", text=repr(text[:60]), line=e.line)
+    if len(roles) > MAX_ROLES:
+        fail("too_many_roles", count=len(roles), limit=MAX_ROLES, line=e.line)
+    return roles
 
 
-def _pairs(edge: Element) -> list[tuple[str, str, int]]:
+def _pairs(edge: Element) -> list[tuple[str, str]]:
     """<from>A</from><to>B</to>, any number of times."""
-    ends = [(e.tag, e.text.strip(), e.line) for e in edge.children]
-    tags = [tag for tag, _, _ in ends]
-    if not ends or tags != ["from", "to"] * (len(ends) // 2):
+    tags, ids = [e.tag for e in edge.children], [e.text.strip() for e in edge.children]
+    if not ids or tags != ["from", "to"] * (len(ids) // 2):
         fail("edge_unpaired", tags=", ".join(tags) or "-", line=edge.line)
-    return [(a[1], b[1], a[2]) for a, b in zip(ends[::2], ends[1::2], strict=True)]
+    pairs = list(zip(ids[::2], ids[1::2], strict=True))
+    (pair, times), *_ = Counter(pairs).most_common(1)
+    if times > 1:
+        fail("edge_twice", edge=" -> ".join(pair), line=edge.line)
+    return pairs
 
 
-def _direct(answers: Sequence[Element], agents: Sequence[MasAgent], dom: str) -> MasGraph:
-    text, line = answers[0].text.strip(), answers[0].line
-    if dom != "low":
-        fail("answer_in_high", line=line)
-    if agents or len(answers) > 1:
-        fail("answer_and_agents", line=line)
-    if not text:
-        fail("answer_empty", line=line)
-    return MasGraph(answer=text)
+def _one_agent(
+    agents: Sequence[MasAgent], answers: Sequence[Element], edges: Sequence[Element]
+) -> MasGraph:
+    """Low degree of MAS: a direct answer, or one agent, whose output id an <answer> may name."""
+    texts = [e.text.strip() for e in answers]
+    if len(agents) > 1 or edges or not (agents or answers):
+        fail("low_is_one_agent", count=len(agents))
+    if texts[1:] or (agents and texts and texts[0] != agents[0].id):
+        fail("answer_and_agents", line=answers[-1].line)
+    if not agents and not texts[0]:
+        fail("answer_empty", line=answers[0].line)
+    return _checked(agents, []) if agents else MasGraph(answer=texts[0])
 
 
-def _checked(agents: Sequence[MasAgent], rows: Sequence[tuple[str, str, int]]) -> MasGraph:
-    """The graph if it keeps every rule; a start there is in every graph without a cycle."""
+def _checked(agents: Sequence[MasAgent], pairs: Sequence[tuple[str, str]]) -> MasGraph:
+    """The graph if it keeps every rule; a start is in every graph without a cycle."""
     by_id: dict[str, MasAgent] = {}
     for a in agents:
         if a.id in by_id:
             fail("duplicate_id", id=a.id, line=a.line, first=by_id[a.id].line)
         by_id[a.id] = a
-    for source, target, line in rows:
-        for id in (source, target):
-            if id not in by_id:
-                edge, known = f"{source} -> {target}", ", ".join(by_id)
-                fail("unknown_id", id=repr(id), edge=edge, known=known, line=line)
-    edges = {(source, target) for source, target, _ in rows}
-    needs = {id: [source for source in by_id if (source, id) in edges] for id in by_id}
-    if path := cycle(needs):
+    for pair in pairs:
+        if unknown := next((id for id in pair if id not in by_id), None):
+            known = ", ".join(by_id)
+            fail("unknown_id", id=repr(unknown), edge=" -> ".join(pair), known=known)
+    if path := cycle({id: [a for a, b in pairs if b == id] for id in by_id}):
         fail("cycle", path=" -> ".join(reversed(path)))
     for a in agents:
-        if len(agents) > 1 and not any(a.id in edge for edge in edges):
+        if len(agents) > 1 and not any(a.id in pair for pair in pairs):
             fail("isolated", id=a.id, line=a.line)
-    _check_inserts(by_id, edges)
-    sinks = [id for id in by_id if all(source != id for source, _ in edges)]
+    edges = frozenset(pairs)
+    inserts = {(id, a.id) for a in agents for id in INSERT.findall(a.input)}  # an edge for each
+    for source, target in sorted(inserts ^ edges):
+        rule = "insert_without_edge" if source in by_id else "insert_unknown"
+        line = by_id[target].line
+        if (source, target) in edges:
+            fail("edge_without_insert", source=source, target=target, line=line)
+        fail(rule, source=source, target=target, line=line)
+    sinks = [id for id in by_id if all(source != id for source, _ in pairs)]
     if len(sinks) > 1:
         fail("many_sinks", ids=", ".join(sinks))
-    written = (replace(a, input=_with_text(a.input, by_id)) for a in agents)
-    ordered = sorted(written, key=lambda a: a.id == sinks[0])
-    return MasGraph(tuple(ordered), frozenset(edges))
-
-
-def _with_text(text: str, ids: Collection[str]) -> str:
-    """The input with what is written to be text as that text."""
-    return INSERT.sub(lambda m: m[0][1:] if m[1] and m[2] not in ids else m[0], text)
-
-
-def _check_inserts(agents: dict[str, MasAgent], edges: set[tuple[str, str]]) -> None:
-    """An edge exactly where a ${} is, both ways."""
-    inserts = {
-        (id, a.id)
-        for a in agents.values()
-        for written, id in INSERT.findall(a.input)
-        if id in agents or not written
-    }
-    for source, target in sorted(inserts - edges):
-        rule = "insert_without_edge" if source in agents else "insert_unknown"
-        fail(rule, source=source, target=target, line=agents[target].line)
-    for source, target in sorted(edges - inserts):
-        fail("edge_without_insert", source=source, target=target, line=agents[target].line)
+    return MasGraph(tuple(sorted(agents, key=lambda a: a.id == sinks[0])), edges)

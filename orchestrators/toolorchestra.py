@@ -13,8 +13,6 @@ Differences from the paper / the released code
 5. Files, which the paper does not have, are read in the first turn; the context has their text.
    That turn counts: with --rounds 1 the strongest slot answers at once.
 6. Of several calls in one reply the first usable one is carried out.
-7. `--mode prompted` is the untrained reference point: any model over numbered workers, which are
-   the pool's backends and the search tool. Its last turn accepts only an answer.
 """
 
 from __future__ import annotations
@@ -23,19 +21,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestra.main_agent import Ask, Messages
-from orchestra.vocabulary import (
-    Complete,
-    ConfigError,
-    Decision,
-    Delegate,
-    ModelMistake,
-    State,
-    SubTask,
-)
-from orchestrators.decision import answer_in, read_call
+from orchestra.vocabulary import ConfigError, Decision, Delegate, ModelMistake, State, SubTask
 from orchestrators.state_prompt import as_messages, files_found, read_files_first
 from runtime.options import Options
-from runtime.parsing import TEXT, closed_object, const, find_action, one_of
+from runtime.parsing import actions, as_object, closed_object, one_of
 from runtime.pool import Pool
 from runtime.prompts import render, say, told
 from tools import Tool
@@ -106,18 +95,59 @@ def tool_schema(name: str, slots: Mapping[str, tuple[float, float, float]]) -> d
     return {"type": "function", "function": function}
 
 
+# ---- what the model may say ----------------------------------------------------------------------
+
+
+def read_call(reply: str, cut: bool = False) -> tuple[str, str]:
+    """(tool, slot) of the first usable call. `arguments` may be a JSON string, even twice; the
+    closing tag may be missing; thinking and prose may be around it.
+
+    Raises ModelMistake: what is wrong with the first call, or that the reply was `cut` off.
+
+    >>> read_call('<tool_call>{"name": "search", "arguments": {"model": "search-1"}}')
+    ('search', 'search-1')
+    """
+    try:
+        calls = actions(reply, cut)
+    except ModelMistake as mistake:
+        if mistake.rule == "cut":
+            raise
+        raise ModelMistake("no_call", MESSAGES, start=mistake.values["start"]) from None
+    mistakes = []
+    for call in calls:
+        try:
+            return _checked(call)
+        except ModelMistake as mistake:
+            mistakes.append(mistake)
+    raise mistakes[0]
+
+
+def _checked(call: Mapping[str, Any]) -> tuple[str, str]:
+    name, given = str(call["action"]).strip(), call.get("params")
+    if name not in SLOTS:
+        raise ModelMistake("unknown_function", MESSAGES, name=name[:80], known=", ".join(SLOTS))
+    arguments = as_object(given)
+    if given is not None and not isinstance(arguments, dict):
+        raise ModelMistake("broken_arguments", MESSAGES, name=name, given=repr(given)[:80])
+    slot = str(arguments.get("model") if arguments else None).strip()
+    if slot not in SLOTS[name]:
+        known = ", ".join(SLOTS[name])
+        raise ModelMistake("unknown_slot", MESSAGES, name=name, slot=slot[:80], known=known)
+    return name, slot
+
+
 # ---- the decision --------------------------------------------------------------------------------
 
 
 class ToolOrchestra:
     """One expert a turn; `answer` ends the run."""
 
+    rounds = 8  # the paper: 50
     shares_context = False
 
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
         """Raises ConfigError for an unknown slot of [expert_model_mapping]."""
-        self.pool, self.prompted = pool, options.mode == "prompted"
-        self.rounds = 6 if self.prompted else 8  # the paper: 50
+        self.pool = pool
         self.tools = [tool_schema(name, slots) for name, slots in SLOTS.items()]
         known = [slot for slots in SLOTS.values() for slot in slots]
         if unknown := sorted(set(pool.experts) - set(known)):
@@ -134,10 +164,8 @@ class ToolOrchestra:
         if files := read_files_first(state):
             return files
         try:
-            if self.prompted:
-                return self.numbered_worker(state, ask, mistake)
             reply = ask(render_state(state, mistake), tools=self.tools)
-            return self.expert(state, *read_call(reply.text, SLOTS, reply.cut))
+            return self.expert(state, *read_call(reply.text, reply.cut))
         except ModelMistake as error:
             if not mistake:
                 raise
@@ -152,64 +180,11 @@ class ToolOrchestra:
 
     def expert(self, state: State, name: str, slot: str, fallback: str = "") -> Delegate:
         number = 1 + sum(kind_of(h.id) == name for h in state.history)
-        context = self.conversation(state) if self.prompted else gathered(state)
         backend = self.backend_of(slot)
-        u = SubTask(f"{name}{number}", slot, context, backend, (), agent=name)
+        u = SubTask(f"{name}{number}", slot, gathered(state), backend, (), agent=name)
         return Delegate((u,), drain=name == "answer", fallback=fallback)
 
     def backend_of(self, slot: str) -> str:
         """Unmapped, slot n is the n-th backend of the pool, or its last."""
         names = self.pool.names
         return self.pool.experts.get(slot) or names[min(int(slot[-1]), len(names)) - 1]
-
-    # ---- --mode prompted: numbered workers -------------------------------------------------------
-
-    def numbered_worker(self, state: State, ask: Ask, mistake: str) -> Decision:
-        """A worker, or the final answer; in the last turn, only that."""
-        last, search = state.round >= state.rounds, len(self.pool.names) + 1
-        names = {**dict(enumerate(self.pool.names, 1)), search: "web search"}
-        about = {n: say(MESSAGES, "searches") if n == search else "-" for n in names}
-        rows = [say(MESSAGES, "worker", id=n, name=names[n], description=about[n]) for n in names]
-        notice = say(MESSAGES, "mistake", mistake=mistake) if mistake else ""
-        notice += say(MESSAGES, "last_turn") if last else ""
-        user = render(
-            "toolorchestra/prompted_user.md", question=state.task.question, notice=notice,
-            conversation=self.conversation(state) or "-", round=state.round, rounds=state.rounds,
-        )  # fmt: skip
-        system = render("toolorchestra/prompted_system.md", workers="\n".join(rows))
-        ids = {"type": "integer", "enum": list(names)}
-        call = closed_object({"action": const("call_worker"), "worker_id": ids, "input": TEXT})
-        final = closed_object({"action": const("final_answer"), "answer": TEXT})
-        schema = final if last else {"anyOf": [call, final]}
-        reply = ask(as_messages(system, user), ("turn", schema))
-        row = find_action(reply.text, reply.cut)
-        fields = row["params"] if isinstance(row.get("params"), dict) else row
-        if row["action"] == "final_answer":
-            return Complete(answer_in(fields))
-        if row["action"] != "call_worker" or last:
-            known = "final_answer" if last else "call_worker, final_answer"
-            raise ModelMistake("bad_action", action=repr(row["action"])[:80], known=known)
-        id, text = fields.get("worker_id"), fields.get("input")
-        if type(id) is not int or id not in names:  # a bool is not an id
-            known = ", ".join(map(str, names))
-            raise ModelMistake("unknown_worker", MESSAGES, id=repr(id)[:80], known=known)
-        if not isinstance(text, str) or not text.strip():
-            raise ModelMistake("empty_input", MESSAGES)
-        style, backend = (
-            ("search-worker", self.pool.main) if id == search else ("worker", names[id])
-        )
-        return Delegate(
-            (SubTask(f"{names[id]} (turn {state.round})", text, "", backend, (), agent=style),)
-        )
-
-    def conversation(self, state: State) -> str:
-        """What the workers were told and answered, behind the files."""
-        rows = [
-            say(
-                MESSAGES, "worker_answer", name=h.id, input=h.instruction,
-                text=h.answer or say(MESSAGES, "failed", id=h.id, error=h.error),
-            )
-            for h in state.history
-            if not h.id.startswith("file:")
-        ]  # fmt: skip
-        return "\n\n".join(part for part in (files_found(state), *rows) if part)

@@ -15,7 +15,7 @@ from runtime.pool import Invalid
 METHODS = ("orchestra-o1", "aorchestra", "toolorchestra", "mas-orchestra", "react")
 OWNERS = {  # flags of one method
     "context": "aorchestra", "sub_agent": "aorchestra", "workdir": "aorchestra",
-    "mode": "toolorchestra", "dom": "mas-orchestra", "stop_threshold": "orchestra-o1",
+    "dom": "mas-orchestra", "stop_threshold": "orchestra-o1",
 }  # fmt: skip
 ONE_DECISION = {"mas-orchestra", "react"}
 OF_REPLAY = {"method", "parallel", "tools"}  # options that may be given with --replay
@@ -28,7 +28,6 @@ FLAGS = {  # flag: metavar, help; FILE, REPO and RUN are paths
     "video": ("FILE", "video file; repeatable"),
     "workdir": ("REPO", "mini-swe: git repository to work in a copy of; writes changes.diff"),
     "compare": ("METHODS", "several methods, as in orchestra-o1,react, or all; a budget each"),
-    "side-by-side": ("", "with --compare: all in parallel"),
     "model": ("NAME", "the main agent's model; not needed where the endpoint serves one"),
     "backends": ("FILE", "a pool of models, as in runtime/backends.toml"),
     "perception": ("endpoint|local", "what analyses images and sound (default: the pool file)"),
@@ -122,7 +121,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     for wrong_use, problem in (
         (a.from_round is not None and not a.resume, "--from-round: needs --resume RUN"),
         (a.workdir and a.options.sub_agent != "mini-swe", "--workdir: needs --sub-agent mini-swe"),
-        (a.side_by_side and not a.compare, "--side-by-side: needs --compare METHODS"),
         (a.perception not in (None, "endpoint", "local"), "--perception: needs endpoint or local"),
         (folder and a.out and a.from_round is None, "--out: goes with a new run or --from-round"),
     ):

@@ -27,7 +27,7 @@ Outcome = Trajectory | EndpointError
 @contextlib.contextmanager
 def listeners(a: argparse.Namespace) -> Iterator[tuple[Listener, ...]]:
     """The progress of a run, as it suits standard error."""
-    if a.quiet or not (sys.stderr.isatty() and not a.side_by_side):
+    if a.quiet or not sys.stderr.isatty():
         yield () if a.quiet else (_plain_progress,)
         return
     from rich.console import Console

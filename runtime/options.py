@@ -66,9 +66,6 @@ class Options(Checked):
     sub_agent: Literal["react", "mini-swe"] = _flag(
         "react", "sub-agent", "KIND", "aorchestra: style of its sub-agents"
     )
-    mode: Literal["rl", "prompted"] = _flag(
-        "rl", "mode", "KIND", "toolorchestra: trained tool calls, or numbered workers"
-    )
     dom: Literal["low", "high"] = _flag(
         "high", "dom", "KIND", "mas-orchestra: one agent, or a graph of agents"
     )

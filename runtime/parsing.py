@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any, SupportsIndex
 
 from orchestra.vocabulary import ModelMistake
@@ -32,22 +31,26 @@ TEXT: dict[str, Any] = {"type": "string"}  # JSON schema
 
 
 def find_action(reply: str, cut: bool = False) -> dict[str, Any]:
-    """The last object with an "action" that is valid JSON; else what json-repair makes of the
-    reply, unless it was `cut` off at its length limit: half a decision is not what the model
-    decided.
+    """The last of the `actions` of a reply. Raises ModelMistake."""
+    return actions(reply, cut)[-1]
 
-    Raises ModelMistake.
+
+def actions(reply: str, cut: bool = False) -> list[dict[str, Any]]:
+    """The objects with an "action" that are valid JSON; else what json-repair makes of the reply,
+    unless it was `cut` off at its length limit: half a decision is not what the model decided.
+
+    A tool call, {"name", "arguments"}, is an action of that name. Raises ModelMistake.
     """
     text = _without_thinking(_HALF.sub("\ufffd", reply[:MAX_CHARS]), cut)
     found = _actions(_objects(text))
     if not found and not cut and "{" in text:
         value = repaired(text[text.index("{") :])
         found = _actions(value if isinstance(value, list) else [value])
-    if found:
-        return found[-1]
-    if cut:
-        raise ModelMistake("cut")
-    raise ModelMistake("not_json", start=repr(text.strip()[:80]))
+    if not found:
+        raise (
+            ModelMistake("cut") if cut else ModelMistake("not_json", start=repr(text.strip()[:80]))
+        )
+    return found
 
 
 def shallow(value: Any) -> bool:
@@ -66,19 +69,24 @@ def shallow(value: Any) -> bool:
 
 
 def _actions(values: Iterable[Any]) -> list[dict[str, Any]]:
-    """The objects with an action; a tool call, {"name", "arguments"}, is an action of that name."""
     found = []
     for value in values:
         if not isinstance(value, dict):
             continue
-        if "action" not in value and isinstance(value.get("name"), str) and "arguments" in value:
-            params = value["arguments"]
-            with suppress(ValueError, RecursionError):
-                params = json.loads(params) if isinstance(params, str) else params
-            value = {"action": value["name"], "params": params}
+        if "action" not in value and "name" in value:
+            params = value.get("arguments", value.get("parameters"))
+            value = {"action": value["name"], "params": as_object(params)}
         if "action" in value and shallow(value):
             found.append(value)
     return found
+
+
+def as_object(value: Any) -> Any:
+    """The object that a string is the JSON of, even twice."""
+    for _ in range(2):
+        if isinstance(value, str) and (decoded := repaired(value)) is not None:
+            value = decoded
+    return value
 
 
 def behind_thinking(reply: str) -> str:

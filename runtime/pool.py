@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from orchestra.vocabulary import SKILLS, Backend, ConfigError
+from orchestra.vocabulary import SKILL_OF, Amount, Backend, ConfigError, Skill
 from runtime.secrets import Secrets
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -38,7 +38,9 @@ class Invalid(ConfigError):
 class Checked(BaseModel):
     """A model whose ValidationError is one line."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, revalidate_instances="always"
+    )
 
     def __init__(self, **fields: Any) -> None:
         try:
@@ -58,7 +60,7 @@ class Engine:
     engine: Literal["endpoint", "local"]
     backend: str = ""
     transcription_model: str = ""  # audio: the transcription endpoint, not a chat with sound
-    usd_per_minute: Annotated[float, Field(ge=0)] | None = None  # of that endpoint
+    usd_per_minute: Amount | None = None  # of that endpoint
 
 
 def _named_like_models(entries: Any) -> Any:
@@ -110,8 +112,7 @@ class Pool(Checked):
         """Without an [engines] entry: the first backend that sees or hears, else the library."""
         if kind in self.engines:
             return self.engines[kind]
-        skill = {"image": "img", "audio": "aud"}[kind]
-        able = [b for b in self.backends if b.skills.get(skill, 0.0) > 0]
+        able = [b for b in self.backends if b.skills.get(SKILL_OF[kind], 0.0) > 0]
         return Engine("endpoint", able[0].name) if able else Engine("local")
 
     def with_(self, **fields: Any) -> Pool:
@@ -122,22 +123,10 @@ class Pool(Checked):
 def _problems(b: Backend) -> Mapping[str, str]:
     """What is wrong with a backend, by key. Never repeats what may be a key."""
     found = {}
-    if not b.name:
-        found["name"] = "needs a name"
     if problem := url_problem(b.base_url):
         found["base_url"] = problem
     if not re.fullmatch(r"(?a:[a-zA-Z_]\w*)?", b.api_key_env):
         found["api_key_env"] = "needs the name of an environment variable, not the key itself"
-    if wrong := [k for k, v in b.skills.items() if k not in SKILLS or not 0 <= v <= 1]:
-        found["skills"] = f"{wrong[0]}: needs one of {', '.join(SKILLS)}, each from 0 to 1"
-    price = b.price_usd_per_mtok
-    if price and not all(0 <= usd < 1e9 for usd in (price.input, price.output, price.cached or 0)):
-        found["price_usd_per_mtok"] = "needs amounts of at least 0"
-    if not 0 <= b.latency_s < 1e9:
-        found["latency_s"] = "needs a number of at least 0"
-    for count in ("max_output_tokens", "image_tokens"):
-        if (value := getattr(b, count)) is not None and value < 16:
-            found[count] = "needs at least 16"
     if ours := sorted(OURS & set(b.options)):
         found["options"] = f"cannot set {ours[0]}: the program sets it"
     try:
@@ -211,7 +200,7 @@ def from_environment(model: str | None = None) -> Pool:
     if url and (problem := url_problem(url)):
         raise ConfigError(f"OPENAI_BASE_URL: {problem}")
     url, env = (url or OPENAI_URL).rstrip("/"), "OPENAI_API_KEY" if key else ""
-    skills = {"txt": 1.0, "img": 1.0, "aud": 1.0, "code": 1.0}
+    skills: dict[Skill, float] = {"txt": 1.0, "img": 1.0, "aud": 1.0, "code": 1.0}
     return Pool(backends=(Backend(model or "main", model or "", url, env, skills),))
 
 

@@ -1,7 +1,7 @@
 """A run on disk: all that was asked, answered and paid, in one folder that can be copied, replayed,
 resumed and forked.
 
-run.json  trajectory.jsonl  tape.jsonl  blobs/  media/  work/  log.txt
+run.json  trajectory.jsonl  tape.jsonl  media/  work/  log.txt
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def read_manifest(folder: Path) -> Manifest:
         RecursionError,
     ) as error:
         raise ConfigError(f"{file} is damaged ({' '.join(str(error).split())[:200]})") from None
-    inside = (folder, folder / "media", folder / "blobs", folder / "work")
+    inside = (folder, folder / "media", folder / "work")
     for path in (p for place in inside if place.is_dir() for p in place.iterdir()):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise ConfigError(f"{path} is a link or a special file; a run folder has none")
@@ -209,7 +209,7 @@ def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> Non
     last = max((tapes.round_of(str(row.get("call"))) for row in rows), default=0)
     if not 1 <= from_round <= max(last, 1):
         raise ConfigError(f"--from-round {from_round}: the run in {source} has rounds 1 to {last}")
-    folders = [source / name for name in ("media", "blobs", "workdir", "workdir.git")]
+    folders = [source / name for name in ("media", "workdir", "workdir.git")]
     folders += sorted((source / "work").glob("r*-t*"))
     try:
         for part in folders:

@@ -35,6 +35,7 @@ from runtime.secrets import Secrets
 VERSION = 2
 FREE_BYTES = 8 << 20  # no call starts with less disk space: its answer could not be kept
 BASE64 = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{4096,}={0,2}")  # a picture, a sound
+OUTCOMES = {"answer", "failure"}
 Mode = Literal["record", "resume", "replay"]
 Row = dict[str, Any]
 _call: ContextVar[str] = ContextVar("logical_call")
@@ -108,7 +109,7 @@ class Tape:
 
         `ask` is called only where the tape has no answer. Raises the Failure that it raised.
         """
-        text, _ = self._pack({"kind": kind, **request}, sort_keys=True)
+        text = _without_data({"kind": kind, **request})
         call, key = _call.get(), hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         try:
             row, played = self._unplayed[call, key].popleft(), True  # atomic: one thread gets it
@@ -116,7 +117,7 @@ class Tape:
             row, played = self._ask(call, key, text, ask), False
         if "failure" in row:
             raise Failure(row["failure"], played)
-        return self._with_blobs(row), played
+        return row["answer"], played
 
     def wait(self, seconds: float) -> None:
         """Sleep before the next attempt. Raises Cancelled at once when the run is interrupted."""
@@ -130,13 +131,13 @@ class Tape:
             raise Cancelled(f"{call} was not started: the run was interrupted")
         self._check_space()
         try:
-            outcome, (value, blobs) = "answer", self._pack(self.secrets.redacted(ask()))
+            outcome, value = "answer", ask()
         except Failure as failure:
-            outcome, (value, blobs) = "failure", self._pack(self.secrets.redacted(failure.outcome))
-        named = f', "blobs": {json.dumps(blobs)}' if blobs else ""
-        head = f'{{"v": {VERSION}, "call": {json.dumps(call)}, "key": "{key}"{named}'
+            outcome, value = "failure", failure.outcome
+        value = json.dumps(self.secrets.redacted(value), ensure_ascii=False, default=str)
+        head = f'{{"v": {VERSION}, "call": {json.dumps(call)}, "key": "{key}"'
         self._append(f'{head}, "request": {text}, "{outcome}": {value}}}')
-        return {outcome: json.loads(value), "blobs": blobs}
+        return {outcome: json.loads(value)}
 
     # ---- the file --------------------------------------------------------------------------------
 
@@ -160,16 +161,11 @@ class Tape:
         rows: list[Row] = []
         kept = 0  # rows whose failures stay as they are
         for row in read(self.path):
-            if (
-                "resumed" in row
-            ):  # from here on, failures that nothing was built on were asked again
+            if "resumed" in row:  # failures that nothing was built on were asked again
                 rows = _without_retried(rows, kept)
             elif "forked" in row:
                 kept = len(rows)
-            elif (
-                not {"call", "key", "request"} <= row.keys()
-                or not {"answer", "failure"} & row.keys()
-            ):
+            elif not ({"call", "key", "request"} <= row.keys() and OUTCOMES & row.keys()):
                 raise TapeMiss(f"{self.path} has a line that is not an exchange; restore a copy")
             else:
                 rows.append(row)
@@ -178,43 +174,6 @@ class Tape:
         for row in rows:
             self._unplayed.setdefault((row["call"], row["key"]), deque()).append(row)
             self._of_call[row["call"]].append(row)
-
-    def _pack(self, value: Any, sort_keys: bool = False) -> tuple[str, list[str]]:
-        """As JSON; long base64 runs are stored once each in blobs/. With their digests."""
-        text = json.dumps(value, sort_keys=sort_keys, ensure_ascii=False, default=str)
-        blobs: list[str] = []
-        if len(text) > 4096:
-            text = BASE64.sub(lambda run: self._stored(run[0], blobs), text)
-        return text, blobs
-
-    def _stored(self, run: str, blobs: list[str]) -> str:
-        digest = hashlib.sha256(run.encode()).hexdigest()
-        blobs.append(digest)
-        blob = self.path.parent / "blobs" / digest
-        if self.mode != "replay" and not blob.exists():
-            try:
-                blob.parent.mkdir(exist_ok=True)
-                part = blob.with_suffix(f".{threading.get_ident()}")
-                part.write_text(run)
-                part.rename(blob)
-            except OSError as error:
-                self.cancelled.set()
-                raise no_space(blob, error.strerror) from None
-        return f"blob:{digest}"
-
-    def _with_blobs(self, row: Row) -> Any:
-        if not row.get("blobs"):
-            return row["answer"]
-        text = json.dumps(row["answer"], ensure_ascii=False)
-        for digest in row["blobs"]:
-            try:
-                run = (self.path.parent / "blobs" / digest).read_text()
-            except OSError:
-                run = ""
-            if hashlib.sha256(run.encode()).hexdigest() != digest:
-                raise TapeMiss(f"blobs/{digest} is missing or damaged; copy the whole run folder")
-            text = text.replace(f"blob:{digest}", run)
-        return json.loads(text)
 
     def _difference(self, call: str, key: str, text: str) -> str:
         recorded = self._of_call.get(call)
@@ -226,6 +185,12 @@ class Tape:
         near = max(old, key=lambda lines: len({*lines} & {*new}))
         diff = difflib.unified_diff(near, new, "recorded", "this run", n=1, lineterm="")
         return "\n".join([f"{self.path}: the call {call!r} differs from its recording", *diff][:42])
+
+
+def _without_data(request: Row) -> str:
+    """A request as JSON, with the digest of each picture and sound: RUN/media has them."""
+    text = json.dumps(request, sort_keys=True, ensure_ascii=False, default=str)
+    return BASE64.sub(lambda data: f"blob:{hashlib.sha256(data[0].encode()).hexdigest()}", text)
 
 
 def _readable(request: Row) -> list[str]:

@@ -11,24 +11,22 @@ Every line is `{"v": 2, "event": ..., "at": [...], ..., "timing": {...}}`. What 
     result     at [t, j, inf]  z of sub-task j, Eq. 14, and the media it opened
     end        at [T+2]        answer, fallback, cost; round T+1 is that of a last chance
 
-Nothing is written twice: `states` puts s_t together again. A resumed run appends a new `run` line;
-what counts are the lines from the last one on.
+Nothing is written twice: training/recorded.py puts s_t together again. A resumed run appends a new
+`run` line; what counts are the lines from the last one on.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestra.memory import compress
 from orchestra.money import Purse
-from orchestra.vocabulary import Complete, ConfigError, Decision, Evidence, State, Task
+from orchestra.vocabulary import Complete, ConfigError, Decision
 from runtime import jsonl
-from runtime.prompts import WORDING
 
 VERSION = 2
 LAST = 1 << 30  # the step number of a result: after every step
@@ -145,29 +143,3 @@ def first_difference(recorded: list[Event], replayed: list[Event]) -> str:
 def decision_row(y_t: Decision) -> dict[str, Any]:
     """y_t as JSON: {"action": "delegate" | "complete", ...}."""
     return {"action": "complete" if isinstance(y_t, Complete) else "delegate", **asdict(y_t)}
-
-
-def states(
-    events: Iterable[Event], task: Task, tools: tuple[str, ...]
-) -> Iterator[tuple[State, Event]]:
-    """s_t of each decision with its event, put together from the events of a run (Eq. 1, 21)."""
-    run, history, placed = {}, list[Evidence](), dict[tuple[int, ...], Mapping[str, Any]]()
-    for e in in_order(events):
-        place = tuple(e["at"][:2])
-        if e["event"] == "run":
-            run = e
-        elif e["event"] == "subtask":
-            placed[place] = e["subtask"]
-        elif e["event"] == "result":
-            u = placed[place]
-            executor = u["backend"], tuple(u["tools"])
-            report = {k: e[k] for k in ("status", "answer", "summary", "error")}
-            about = place[0], u["id"], u["instruction"], *executor
-            history.append(Evidence(*about, **report, media=tuple(e["media"])))
-        elif e["event"] == "decision":
-            backends = tuple(b["name"] for b in run["pool"]["backend"])
-            waits = {id: tuple(needs) for id, needs in e["waiting"].items()}
-            now = (e["at"][0], e["rounds"], e["budget_usd"], waits)
-            limit = run["options"]["context_tokens"]
-            context = compress(task.question, history, WORDING, limit) if history else ""
-            yield State(task, context, tuple(history), backends, tools, *now), e

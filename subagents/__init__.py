@@ -33,8 +33,6 @@ STYLES: dict[str, Run] = {  # by SubTask.agent
     "answer": experts.answer,
     "enhance_reasoning": experts.enhance_reasoning,
     "search": experts.search,
-    "worker": experts.worker,
-    "search-worker": experts.search_worker,
 }
 GRACE_S = 1.0  # after an interrupt: how long calls in flight may still reach the tape
 

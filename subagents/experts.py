@@ -1,5 +1,5 @@
-"""The experts of ToolOrchestra (arXiv 2511.21689): answer, enhance_reasoning, search, a worker; and
-one that reads a file, for systems whose agents read only text.
+"""The experts of ToolOrchestra (arXiv 2511.21689): answer, enhance_reasoning, search; and one that
+reads a file, for systems whose agents read only text.
 
 Differences from the paper / the released code
 1. enhance_reasoning's code runs in this program's sandbox, and a failure's text comes back too.
@@ -54,18 +54,6 @@ def search(job: Job) -> str:
     return "\n\n".join(found)
 
 
-@agent
-def worker(job: Job) -> str:
-    """A worker of the prompted mode: its input as it is."""
-    return behind_thinking(job.ask("work", job.u.instruction))
-
-
-@agent
-def search_worker(job: Job) -> str:
-    """A worker that is the search tool; its input is the query."""
-    return _observed(job, job.use(SEARCH, query=job.u.instruction))
-
-
 def read_file(job: Job) -> Result:
     """What one file shows or says: a summary, for it answers no question."""
     z = _read_file(job)
@@ -78,11 +66,7 @@ def _read_file(job: Job) -> str:
     media = task.media[int(job.u.id.removeprefix("file:")) - 1]
     name, parameter = READ_WITH[media.modality]
     query = say("files", "query", question=task.question)
-    return _observed(job, job.use(name, query=query, **{parameter: media.name}))
-
-
-def _observed(job: Job, observation: str) -> str:
-    """The observation, unless it is an error."""
+    observation = job.use(name, query=query, **{parameter: media.name})
     if job.trace[-1].failed:
         raise ToolError(observation)
     return observation

@@ -15,7 +15,7 @@ from unittest import mock
 import orchestra_min
 from runtime.run_folder import read_manifest
 from tests.conftest import ROOT, command_line
-from tests.scripted import complete, finish, is_main
+from tests.scripted import agent, complete, finish, is_main, thought
 
 PROGRAM = ROOT / "orchestra_min.py"
 CLOCK = ROOT / "fixtures" / "media" / "clock.png"
@@ -125,8 +125,5 @@ def any_method(request: dict[str, Any]) -> str:
     if "tools" in request or "tool_call" in system["content"]:
         return '<tool_call>{"name": "answer", "arguments": {"model": "answer-1"}}</tool_call>'
     if "agent_name" in system["content"]:
-        return (
-            "<agent><agent_id>A</agent_id><agent_name>SCAgent</agent_name><required_arguments>"
-            "<agent_input>guess</agent_input></required_arguments></agent>"
-        )
+        return thought(agent("A", "SCAgent", "guess"))
     return complete("42") if is_main(request) else finish("42")

@@ -134,3 +134,26 @@ def finish(result: Any, status: str = "done", summary: str = "s") -> str:
 
 def act(tool: str, memory: str = "", **params: Any) -> str:
     return json.dumps({"action": tool, "params": params, "memory": memory})
+
+
+# ---- a graph of MAS-Orchestra --------------------------------------------------------------------
+
+SAID = "<agent_description>d</agent_description>"
+THINKING = "<thinking>hm</thinking>"
+
+
+def agent(id="A", name="CoTAgent", input="", extra="", roles=""):
+    roles = f"<debate_roles>{roles}</debate_roles>" if roles else ""
+    return (
+        f"<agent>\n<agent_id>{id}</agent_id><agent_name>{name}</agent_name>{extra}\n{SAID}"
+        f"<required_arguments><agent_input>{input}</agent_input>{roles}</required_arguments></agent>\n"
+    )
+
+
+def edge(*ends):
+    pairs = zip(ends[::2], ends[1::2], strict=True)
+    return "<edge>" + "".join(f"<from>{a}</from><to>{b}</to>" for a, b in pairs) + "</edge>\n"
+
+
+def thought(*parts):
+    return THINKING + "".join(parts)

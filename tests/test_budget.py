@@ -172,9 +172,8 @@ def test_a_budget_without_prices_is_said_before_the_first_call(endpoint, tmp_pat
 def test_each_method_of_a_comparison_has_the_whole_budget(endpoint, tmp_path):
     server = endpoint(lambda request: greedy(request, any_method(request)))
     pool, options = pool_at(server.url, price=PRICE), Options(budget_usd=0.5)
-    results = compare(
-        ("orchestra-o1", "aorchestra"), "?", pool=pool, options=options, out=tmp_path / "all"
-    )
-    costs = [r.cost_usd for r in results.values()]
-    assert [r.answer for r in results.values()] == ["42", "42"]
+    methods, out = ("orchestra-o1", "aorchestra"), tmp_path / "all"
+    results = [r for _, r in compare(methods, "?", pool=pool, options=options, out=out)]
+    costs = [r.cost_usd for r in results]
+    assert [r.answer for r in results] == ["42", "42"]
     assert all(0.25 < cost <= 0.5 for cost in costs)

@@ -75,12 +75,11 @@ def using_the_tool(request: dict[str, Any]) -> Any:
         "--from-round 2",
         "--allow-host http://wiki/",
         "--dom low\n    ",
-        "--method react --mode rl",
+        "--method react --dom low\n    ",
         "--method toolorchestra --context full",
         "--compare react,nothing\n    ",
         "--method aorchestra --workdir .",
         "--method mas-orchestra --rounds 3",
-        "--side-by-side",
         "--compare all --method react",
         "--budget 1",
         "--perception none\n    ",
@@ -223,7 +222,7 @@ def test_errors_can_be_pickled(endpoint, tmp_path):
     for run in (
         lambda: orchestrate("?", (), pool, None, tmp_path / "run"),
         lambda: orchestrate("", (), pool, None, tmp_path / "run"),
-        lambda: compare(("react", "orchestra-o1"), "?", ["gone"], pool=pool, out="all"),
+        lambda: list(compare(("react", "aorchestra"), "?", ["gone"], pool=pool, out="all")),
     ):
         with pytest.raises((EndpointError, ConfigError, TapeMiss)) as raised:
             run()
@@ -353,7 +352,7 @@ def test_a_comparison_as_json_names_the_method_that_failed(endpoint):
     def respond(request: dict[str, Any]) -> Any:
         return Raw(401, {"error": {}}) if "agent_name" in str(request) else any_method(request)
 
-    flags = "--question", "?", "--compare", "mas-orchestra,react", "--json", "--side-by-side"
+    flags = "--question", "?", "--compare", "mas-orchestra,react", "--json"
     done = called(*flags, at=endpoint(respond).url)
     failed, answered = json.loads(done.stdout)
     assert done.returncode == 4 and "401" in str(failed) and failed["method"] == "mas-orchestra"

@@ -7,15 +7,15 @@ import pytest
 from runtime import jsonl
 from subagents.reasoning import answer_of, majority, queries_in
 from tests.methods import CLOCK, runs
-from tests.scripted import Raw, cut_off
-from tests.test_mas_xml import agent, edge, low
+from tests.scripted import THINKING, Raw, agent, cut_off, edge
+from tests.test_mas_xml import low
 
 DIAMOND = (
-    agent("A", input="first part") + agent("B", input="second part")
+    THINKING + agent("A", input="first part") + agent("B", input="second part")
     + agent("C", input="join ${A} and ${B}") + edge("A", "C", "B", "C")
 )  # fmt: skip
-DEBATE = agent(name="DebateAgent", roles='["P", "Q"]')
-REFLEXION, SAMPLES = agent(name="ReflexionAgent"), agent(name="SCAgent")
+COT, DEBATE = THINKING + agent(), THINKING + agent(name="DebateAgent", roles='["P", "Q"]')
+REFLEXION, SAMPLES = (THINKING + agent(name=name) for name in ("ReflexionAgent", "SCAgent"))
 REFUSED = Raw(400, {"error": {"message": "no more"}})
 
 
@@ -53,7 +53,7 @@ def test_a_sink_that_fails_leaves_the_best_supported_answer(run):
 def test_a_node_starts_when_its_last_need_has_ended(run):
     """The slow node waits for one that needs only the quick one."""
     graph = (
-        agent("slow", input="slow") + agent("quick", input="quick")
+        THINKING + agent("slow", input="slow") + agent("quick", input="quick")
         + agent("after", input="after ${quick}") + agent("end", input="end ${slow} ${after}")
         + edge("quick", "after", "slow", "end", "after", "end")
     )  # fmt: skip
@@ -109,7 +109,7 @@ def test_a_direct_answer_about_files_that_nobody_has_seen_is_told_back(run):
 
 
 @pytest.mark.parametrize("graph, verdict, calls", [
-    (agent(), "", 1), (SAMPLES, "", 5), (DEBATE, "", 11), (REFLEXION, "", 11), (REFLEXION, "correct", 2),
+    (COT, "", 1), (SAMPLES, "", 5), (DEBATE, "", 11), (REFLEXION, "", 11), (REFLEXION, "correct", 2),
 ])  # fmt: skip
 def test_an_agent_makes_as_many_calls_as_the_paper_says(graph, verdict, calls, run):
     work = lambda t: f"Answer: {verdict if 'Check the attempt' in t else 7}"  # noqa: E731

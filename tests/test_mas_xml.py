@@ -10,28 +10,16 @@ from hypothesis import strategies as st
 from orchestra.vocabulary import ModelMistake
 from orchestrators.mas_xml import MAX_AGENTS, MAX_CHARS, MAX_ROLES, parse
 from runtime.prompts import ROOT, told
-
-
-def agent(id="A", name="CoTAgent", input="", extra="", roles=""):
-    roles = f"<debate_roles>{roles}</debate_roles>" if roles else ""
-    return (
-        f"<agent>\n<agent_id>{id}</agent_id><agent_name>{name}</agent_name>{extra}\n"
-        f"<required_arguments><agent_input>{input}</agent_input>{roles}</required_arguments></agent>\n"
-    )
+from tests.scripted import SAID, THINKING, agent, edge, thought
 
 
 def debate(roles, extra=""):
     return agent(name="DebateAgent", roles=roles, extra=extra)
 
 
-def edge(*ends):
-    pairs = zip(ends[::2], ends[1::2], strict=True)
-    return "<edge>" + "".join(f"<from>{a}</from><to>{b}</to>" for a, b in pairs) + "</edge>\n"
-
-
 def low():
     return (
-        "<agent><agent_name>CoTAgent</agent_name><required_arguments><agent_input>"
+        f"<agent><agent_name>CoTAgent</agent_name>{SAID}<required_arguments><agent_input>"
         "</agent_input></required_arguments><agent_output_id>out</agent_output_id></agent>"
     )
 
@@ -40,60 +28,52 @@ def write(edges, n):
     """A graph as the format has it, by an independent writer."""
     into = {i: [a for a, b in edges if b == i] for i in range(n)}
     nodes = [agent(f"n{i}", input=" ".join(f"${{n{a}}}" for a in into[i])) for i in range(n)]
-    return "".join(nodes) + "".join(edge(f"n{a}", f"n{b}") for a, b in edges)
+    ends = [f"n{i}" for pair in edges for i in pair]
+    return THINKING + "".join(nodes) + (edge(*ends) if ends else "")
 
 
-AB = agent("A") + agent("B", input="use ${A}") + edge("A", "B")
+TWO = agent("A") + agent("B", input="use ${A}")
+AB = TWO + edge("A", "B")
 ABC = agent("A") + agent("B") + agent("C", input="${A} and ${B}")
-ROLES = '<debate_roles>["c", "d"]</debate_roles>'
 
 VALID = [
-    agent(), AB, AB.replace("\n", "\r\n"),
-    ABC + edge("A", "C", "B", "C"), ABC + edge("A", "C") + edge("B", "C"),
-    edge("A", "B") + agent("A") + agent("B", input="${A}"), AB + edge("A", "B"),
-    agent() + agent("B", input="${A} ${A}") + edge("A", "B"),
+    *map(thought, [
+        agent(), AB, AB.replace("\n", "\r\n"), ABC + edge("A", "C", "B", "C"),
+        agent() + agent("B", input="${A} ${A}") + edge("A", "B"), AB + "And so it is.",
+        "Here it is:\n" + AB, f"```xml\n{AB}```", f"\n```\n{AB}\n```\n", agent(name="WebSearchAgent"),
+        debate('["Poet", "Judge"]'), debate("['Poet', \"Judge's\"]"),
+        agent().replace("<agent_id>", "<agent_id >"), agent(input="Put it into <answer>x</answer>."),
+        agent().replace("<agent_input></agent_input>", "<agent_input/>"),
+        agent().replace(">d</", ">a <it></"),
+    ]),
     f"<thinking>a < b & <agent> c</thinking>\n{AB}", f"<think>hm</think>{agent()}",
-    f"<thinking>1</thinking>{agent()}<thinking>2</thinking>",
+    f"<think>1</think><thinking>2</thinking>{agent()}", f"{thought(agent())}<thinking>2</thinking>",
     f"hm\n</thinking>\n{agent()}", f"Draft: <agent> {agent('Z')}\n</think>\n{AB}",
-    f"```xml\n{AB}```", f"<thinking>x</thinking>\n```\n{AB}\n```\n",
-    agent(name="WebSearchAgent"), debate('["Poet", "Judge"]'), debate("", ROLES),
-    agent(extra="<debate_roles> </debate_roles>"), agent(extra="<agent_description>a <it></agent_description>"),
-    agent().replace("<agent_id>", "<agent_id >"),
-    agent().replace("<agent_input></agent_input>", "<agent_input/>"),
 ]  # fmt: skip
 
-BROKEN = {  # rule: the line it is broken in, and the reply
-    "no_agent": [(None, ""), (None, "<thinking><answer>4</answer></thinking>")],
+BROKEN = {  # rule: the line it is broken in, and the reply behind its thinking
+    "no_agent": [(None, ""), (None, "The answer is 42.")],
     "stray_text": [
-        (1, "The answer is 42."), (4, agent() + "and then"), (6, f"{agent()}\n\nand\nthen"),
-        (1, f"Here it is:\n\n```xml\n{agent()}```"), (4, f"{agent()}{'x' * 20_000}\n{agent('B')}"),
-        (1, agent().replace("<agent>", '<agent id="A">')), (1, f'<?xml version="1.0"?>\n{agent()}'),
-        (1, '<!DOCTYPE x [<!ENTITY a "b">]>' + agent()),
-        (2, agent(extra="<colour>red</colour>")), (2, agent(extra="<thinking>x</thinking>")),
+        (2, agent(extra="and then")), (2, agent(extra="<colour>red</colour>")),
+        (2, agent(extra="<thinking>x</thinking>")),
     ],
     "unclosed": [
         (1, agent().replace("</agent>", "")), (2, agent().replace("</agent_id>", "")),
-        (3, agent().split("</agent_input>")[0]), (1, "<thinking>hm\n" + agent()),
-        (3, agent(input="<![CDATA[ x")), (1, "<agent><agent_id>A</agent></agent_id>"),
+        (3, agent().split("</agent_input>")[0]), (1, "<agent><agent_id>A</agent></agent_id>"),
+        (1, f"<agent>{agent()}</agent>"), (3, agent(input="a <agent> b")),
     ],
     "not_opened": [(4, agent() + "</agent>")],
-    "misplaced": [
-        (1, f"<agent>{agent()}</agent>"), (2, agent(extra=edge("A", "A"))),
-        (3, agent(input="<answer>4</answer>")), (1, "<agent_id>A</agent_id>"),
-    ],
-    "field_twice": [
-        (2, agent(extra="<agent_id>B</agent_id>")), (3, debate('["a", "b"]', ROLES)),
-        (2, agent(extra="<agent_output_id>a</agent_output_id>" * 2)),
-    ],
+    "misplaced": [(1, "<agent_id>A</agent_id>"), (1, "<from>A</from>")],
+    "field_twice": [(2, agent(extra="<agent_id>B</agent_id>")), (3, agent(extra=SAID))],
     "field_missing": [
         (1, agent().replace("<agent_id>A</agent_id>", "")), (1, agent().replace("<agent_name>CoTAgent</agent_name>", "")),
-        (1, agent().replace("<agent_input></agent_input>", "")), (1, "<agent><agent_id>A</agent_id></agent>"),
+        (1, agent().replace(SAID, "")), (3, agent().replace("<agent_input></agent_input>", "")),
+        (3, debate("")), (1, "<agent><agent_id>A</agent_id></agent>"),
     ],
-    "unknown_agent": [(5, f"```xml\n{agent()}{agent('B', 'Nobody')}```")],
+    "unknown_agent": [(5, agent() + agent("B", "Nobody"))],
     "bad_id": [(2, agent(id=id)) for id in (" ", "a-b", "é")],
     "duplicate_id": [(4, agent() + agent())],
-    "roles_missing": [(1, debate(""))],
-    "roles_bad": [(3, debate(roles)) for roles in ('["a"]', '["a", "a "]', "a, b", "[1, 2]")],
+    "roles_bad": [(3, debate(roles)) for roles in ('["a"]', '["a", "a "]', "a, b", "[1, 2]", "[" * 999)],
     "roles_not_here": [(3, agent(roles='["a", "b"]'))],
     "too_many_roles": [(3, debate(json.dumps([*map(str, range(MAX_ROLES + 1))])))],
     "too_many_agents": [(None, write([(i, i + 1) for i in range(MAX_AGENTS)], MAX_AGENTS + 1))],
@@ -102,11 +82,14 @@ BROKEN = {  # rule: the line it is broken in, and the reply
         (4, f"{agent()}<edge>{ends}</edge>")
         for ends in ("", "<from>A</from>", "<to>A</to><from>A</from>")
     ],
-    "unknown_id": [(8, AB + edge("A", "Z"))],
-    "cycle": [(None, agent(input="${A}") + edge("A", "A")), (None, AB + edge("B", "A"))],
-    "isolated": [(8, AB + agent("C"))],
-    "many_sinks": [(None, AB + agent("C", input="${A}") + edge("A", "C"))],
-    "insert_without_edge": [(8, AB + agent("C", input="${A}${B}") + edge("B", "C"))],
+    "edge_twice": [(7, TWO + edge("A", "B", "A", "B"))],
+    "edge_blocks": [(8, AB + edge("A", "B"))],
+    "agent_after_edge": [(5, agent("A") + edge("A", "B") + agent("B", input="${A}"))],
+    "unknown_id": [(None, TWO + edge("A", "B", "A", "Z"))],
+    "cycle": [(None, agent(input="${A}") + edge("A", "A")), (None, TWO + edge("A", "B", "B", "A"))],
+    "isolated": [(7, TWO + agent("C") + edge("A", "B"))],
+    "many_sinks": [(None, TWO + agent("C", input="${A}") + edge("A", "B", "A", "C"))],
+    "insert_without_edge": [(7, TWO + agent("C", input="${A}${B}") + edge("A", "B", "B", "C"))],
     "insert_unknown": [(1, agent(input="${x}^2"))],
     "edge_without_insert": [(4, agent() + agent("B") + edge("A", "B"))],
     "answer_in_high": [(1, "<answer>4</answer>")],
@@ -114,10 +97,9 @@ BROKEN = {  # rule: the line it is broken in, and the reply
 BROKEN_LOW = {
     "answer_empty": [(1, "<answer></answer>")],
     "answer_and_agents": [(1, "<answer>4</answer>" + low()), (1, "<answer>4</answer>" * 2)],
-    "low_is_one_agent": [(None, low() + low())],
+    "low_is_one_agent": [(None, low() + low()), (None, "42")],
     "field_missing": [(1, low().replace("agent_output_id", "agent_description"))],
-    "stray_text": [(1, "42")],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("text", VALID)
@@ -132,22 +114,34 @@ def test_a_graph_of_the_format_is_read(text):
 ])  # fmt: skip
 def test_a_broken_rule_is_named_with_its_line(dom, rule, line, text):
     with pytest.raises(ModelMistake) as caught:
-        parse(text, dom)
+        parse(text if rule == "too_long" else thought(text), dom)
     assert (caught.value.rule, caught.value.values.get("line")) == (rule, line)
     assert told(caught.value)
 
 
+def test_a_graph_without_thinking_is_refused():
+    with pytest.raises(ModelMistake, match="no_thinking"):
+        parse("<thinking>hm\n" + AB)
+
+
+def test_an_answer_may_name_the_output_of_the_one_agent():
+    (alone,) = parse(low() + "<answer>out</answer>", "low").agents
+    assert (alone.id, alone.name) == ("out", "CoTAgent")
+
+
 def test_every_rule_that_has_words_is_broken_above():
     sections = re.findall(r"(?m)^## (\w+)", (ROOT / "mas_orchestra/mistakes.md").read_text())
-    assert BROKEN.keys() | BROKEN_LOW.keys() == {*sections} - {"answer_unseen"}
+    assert BROKEN.keys() | BROKEN_LOW.keys() == {*sections} - {"answer_unseen", "no_thinking"}
 
 
 @pytest.mark.parametrize("tag", ["agent", "agent_id", "agent_name", "agent_description",
     "required_arguments", "agent_input", "edge", "from", "to"])  # fmt: skip
 @pytest.mark.parametrize("which", [0, 1])
 def test_every_unclosed_tag_is_said_to_be_unclosed(tag, which):
-    said = "<agent_description>d</agent_description>"
-    text = agent("A", extra=said) + agent("B", input="${A}", extra=said) + edge("A", "B") * 2
+    text = thought(agent("A"), agent("B", input="${A}"), agent("C", input="${B}"))
+    text += edge("A", "B", "B", "C")
+    if tag == "edge" and which:
+        pytest.skip("there is one edge block")
     start, end = [found.span() for found in re.finditer(f"</{tag}>", text)][which]
     with pytest.raises(ModelMistake) as caught:
         parse(text[:start] + text[end:])
@@ -156,16 +150,14 @@ def test_every_unclosed_tag_is_said_to_be_unclosed(tag, which):
 
 @pytest.mark.parametrize("written, read", [
     *[(text, text) for text in (
-        "before <thinking>kept</thinking> after", "Explain the <think> tag, </thinking> too",
+        "before <thinking>kept</thinking> after", "an <answer>x</answer> tag", "Explain the <think> tag, </thinking> too",
         "if a < b && c > d, <b>bold</b>, R&D", "&nbsp; &#0; &evil;", "x[y[0]]> 1", "${}^2$ and $\\{1\\}$",
         "東京の人口は？", "a\x0bb\x00c", "it costs $${A}",
     )],
-    ("<![CDATA[a <think>b</think> </agent> <agent>]]>", "a <think>b</think> </agent> <agent>"),
-    ("$${x}^2 and $$${y}", "${x}^2 and $${y}"),
     ("a &lt; b &amp; c &quot;d&quot; &amp;lt; <i>", 'a < b & c "d" &lt; <i>'),
 ])  # fmt: skip
 def test_an_input_is_read_as_it_was_written(written, read):
-    graph = parse(agent() + agent("B", input=f"${{A}} {written}") + edge("A", "B"))
+    graph = parse(thought(agent(), agent("B", input=f"${{A}} {written}"), edge("A", "B")))
     assert graph.agents[1].input == f"${{A}} {read}"
 
 

@@ -20,7 +20,18 @@ import vcr
 from orchestra_min import orchestrate
 from tests.conftest import ROOT, ConfigError, Options, TapeMiss, pool_at
 from tests.program import CLOCK, SPEECH, called, content, files_of, replay, resume, tool_file
-from tests.scripted import Endpoint, act, complete, delegate, finish, is_main, last_text
+from tests.scripted import (
+    Endpoint,
+    act,
+    agent,
+    complete,
+    delegate,
+    edge,
+    finish,
+    is_main,
+    last_text,
+    thought,
+)
 
 MODEL = "gpt-5-mini"
 TASKS = (
@@ -28,17 +39,10 @@ TASKS = (
     {"task_instruction": "what is said?", "tools": ["ParseAudioAction"], "model": MODEL},
     {"task_instruction": "look at it", "tools": ["ImageAnalysisAction"], "model": "small"},
 )
-SAMPLES = (
-    "".join(
-        f"<agent><agent_id>{id}</agent_id><agent_name>{name}</agent_name><required_arguments>"
-        f"<agent_input>{text}</agent_input></required_arguments></agent>"
-        for id, name, text in (("A", "SCAgent", "guess"), ("B", "SCAgent", "guess"))
-        + (("C", "CoTAgent", "join ${A} and ${B}"),)
-    )
-    + "<edge><from>A</from><to>C</to><from>B</from><to>C</to></edge>"
+SAMPLES = thought(
+    *(agent(id, "SCAgent", "guess") for id in "AB"),
+    agent("C", input="join ${A} and ${B}") + edge("A", "C", "B", "C"),
 )
-
-
 MISTAKES = iter(["hm"])
 
 

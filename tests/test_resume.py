@@ -27,7 +27,18 @@ from tests.program import (
     start,
     tool_file,
 )
-from tests.scripted import Endpoint, Raw, act, complete, delegate, finish, is_main, last_text
+from tests.scripted import (
+    Endpoint,
+    Raw,
+    act,
+    agent,
+    complete,
+    delegate,
+    finish,
+    is_main,
+    last_text,
+    thought,
+)
 
 TASKS = (
     {"task_instruction": "when?", "tools": ["library_hours"]},
@@ -54,11 +65,7 @@ ANSWERS = {
 }
 
 
-DEBATE = (
-    "<agent><agent_id>A</agent_id><agent_name>DebateAgent</agent_name><required_arguments>"
-    '<agent_input>guess</agent_input><debate_roles>["Optimist", "Sceptic"]</debate_roles>'
-    "</required_arguments></agent>"
-)
+DEBATE = thought(agent("A", "DebateAgent", "guess", roles='["Optimist", "Sceptic"]'))
 
 
 class Held:

@@ -1,4 +1,4 @@
-"""ToolOrchestra: tool calls in every form, and both modes end to end."""
+"""ToolOrchestra: tool calls in every form, and runs end to end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 
 import orchestra_min
 from orchestra.vocabulary import ModelMistake
-from orchestrators.decision import read_call
-from orchestrators.toolorchestra import SLOTS
+from orchestrators.toolorchestra import read_call
 from tests.conftest import ConfigError
 from tests.methods import CLOCK, runs
 from tests.scripted import Raw, cut_off
@@ -22,7 +21,6 @@ def call(name, slot, tag="<tool_call>{}</tool_call>"):
     return tag.format(json.dumps({"name": name, "arguments": {"model": slot}}))
 
 
-FINAL = json.dumps({"action": "final_answer", "answer": "1"})
 SEARCH, ANSWER = call("search", "search-1"), call("answer", "answer-2")
 REASON = call("enhance_reasoning", "reasoner-1")
 GIVEN = '{"model": "search-1"}'
@@ -42,10 +40,12 @@ GOOD = [
     call("browse", "x") + SEARCH, call("search", "search-9") + SEARCH,
 ]  # fmt: skip
 BAD = {
-    "no_call": ["", "The answer is 42.", f"<think>{SEARCH}</think>"],
-    "broken_call": ["<tool_call>search, please", "<tool_call>" + "{'a': [" * 20_000],
+    "no_call": [
+        "", "The answer is 42.", "<tool_call>search, please", "<tool_call>" + "{'a': [" * 20_000,
+        '<tool_call>{"arguments": {}}',
+    ],
     "unknown_function": [
-        call("browse", "search-1"), '<tool_call>{"arguments": {}}', '<tool_call>{"name": ["search"]}',
+        call("browse", "search-1"), '<tool_call>{"name": ["search"]}',
     ],
     "broken_arguments": [SEARCH.replace(GIVEN, given) for given in ('"s"', '["search-1"]')],
     "unknown_slot": [
@@ -56,23 +56,23 @@ BAD = {
 
 @pytest.mark.parametrize("reply", GOOD)
 def test_a_call_is_read_in_every_form(reply):
-    assert read_call(reply, SLOTS) == ("search", "search-1")
+    assert read_call(reply) == ("search", "search-1")
 
 
 @pytest.mark.parametrize("rule, reply", [(rule, r) for rule, rows in BAD.items() for r in rows])
 def test_a_reply_without_a_usable_call_breaks_a_named_rule(rule, reply):
     with pytest.raises(ModelMistake) as mistake:
-        read_call(reply, SLOTS)
+        read_call(reply)
     assert mistake.value.rule == rule
 
 
 def test_only_a_whole_call_is_read_from_a_reply_that_was_cut_off():
-    assert read_call(SEARCH + " and so", SLOTS, cut=True) == ("search", "search-1")
+    assert read_call(SEARCH + " and so", cut=True) == ("search", "search-1")
     with pytest.raises(ModelMistake, match="cut"):
-        read_call(SEARCH[:40], SLOTS, cut=True)
+        read_call(SEARCH[:40], cut=True)
 
 
-# ---- both modes ----------------------------------------------------------------------------------
+# ---- runs ----------------------------------------------------------------------------------------
 
 
 @tool("GoogleSearchAction", "web")
@@ -165,45 +165,9 @@ def test_the_fallback_passes_over_a_slot_that_has_failed(run):
     assert run.models[2:] == ["two", "one", "one", "one"]
 
 
-@pytest.mark.parametrize("mode, turn", [("rl", ANSWER), ("prompted", FINAL)])
-def test_all_files_are_read_first_however_few_may_run_at_once(mode, turn, run, tmp_path):
+def test_all_files_are_read_first_however_few_may_run_at_once(run, tmp_path):
     (tmp_path / "other.png").write_bytes(CLOCK[1].read_bytes() + b"x")
     media, texts = [CLOCK, ("image", tmp_path / "other.png")], iter(["12:34", "56:78"])
     work = lambda t: next(texts) if "Look at the picture" in t else "Answer: 1"  # noqa: E731
-    run(turn, work=work, media=media, mode=mode, parallel=1)
+    run(ANSWER, work=work, media=media, parallel=1)
     assert "clock.png: 12:34\nother.png: 56:78" in run.mains[0] and len(run.mains) == 1
-
-
-# ---- mode prompted -------------------------------------------------------------------------------
-
-
-def worker(id, text="do it"):
-    return json.dumps({"action": "call_worker", "worker_id": id, "input": text})
-
-
-def test_a_numbered_backend_answers_and_the_orchestrator_concludes(run):
-    work = lambda text: f"{text}ed"  # noqa: E731
-    result = run(worker(2, "add"), FINAL, work=work, names=("a", "b"), mode="prompted")
-    assert (result.answer, result.fallback, run.models) == ("1", False, ["a", "b", "a"])
-    assert "added" in run.mains[1]
-
-
-def test_the_last_worker_is_the_web_search(run, with_search):
-    run(worker(2, "a town"), FINAL, mode="prompted")
-    assert "Worker 2 (web search)" in run.requests[0]["messages"][0]["content"]
-    assert "found for a town" in run.mains[1] and len(run.requests) == 2
-
-
-@pytest.mark.parametrize("bad, told", [
-    *((worker(id), f"no worker {id!r}") for id in (9, 0, True, "1", 1.0)),
-    (worker(1, ""), '"input" is empty'), (FINAL.replace('"1"', "[]"), '"answer" is empty'),
-    ('{"action": "think"}', "'think' does not exist"), ("no json", "holds no JSON object"),
-])  # fmt: skip
-def test_an_unusable_turn_is_told_back(bad, told, run):
-    assert run(bad, FINAL, mode="prompted").answer == "1" and told in run.mains[1]
-
-
-def test_the_sixth_turn_accepts_only_an_answer(run):
-    result = run(*[worker(1)] * 6, FINAL, mode="prompted")
-    assert (result.answer, result.fallback, result.rounds) == ("1", False, 6)
-    assert "This is the last turn" in run.mains[5] and "Use one of: final_answer" in run.mains[6]

@@ -14,13 +14,16 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from orchestra.main_agent import Messages
-from orchestra.vocabulary import ConfigError, Delegate, State
+from orchestra.memory import compress
+from orchestra.vocabulary import ConfigError, Delegate, Evidence, State, Task
 from orchestrators.orchestra_o1 import OrchestraO1, parse_decision, render_state
 from runtime import run_folder, trajectory
 from runtime.jsonl import read
 from runtime.parsing import find_action
+from runtime.prompts import WORDING
 from runtime.tape import Tape
 from runtime.trajectory import Event
 from tools import tools_for
@@ -51,7 +54,7 @@ def from_run(folder: Path, answer: str = "", tools: Sequence[str] = ()) -> list[
     with own_tools(options.tools, options.mcp, tape) as own:
         known = {**tools_for(task), **own}
         main = OrchestraO1(manifest.pool, known, options)
-        taken = _taken(trajectory.states(events, task, tuple(known)))
+        taken = _taken(states(events, task, tuple(known)))
         return [_decision(folder, main, *one, sent, answer) for one in taken]
 
 
@@ -63,6 +66,32 @@ def succeeded(folder: Path, answer: str = "", question: str = "") -> bool:
     if ended is None or ended["fallback"] or not ended["answer"]:
         return False
     return not answer or same_answer(ended["answer"], answer, question)
+
+
+def states(
+    events: Iterable[Event], task: Task, tools: tuple[str, ...]
+) -> Iterator[tuple[State, Event]]:
+    """s_t of each decision with its event, put together from the events of a run (Eq. 1, 21)."""
+    run, history, placed = {}, list[Evidence](), dict[tuple[int, ...], Mapping[str, Any]]()
+    for e in trajectory.in_order(events):
+        place = tuple(e["at"][:2])
+        if e["event"] == "run":
+            run = e
+        elif e["event"] == "subtask":
+            placed[place] = e["subtask"]
+        elif e["event"] == "result":
+            u = placed[place]
+            executor = u["backend"], tuple(u["tools"])
+            report = {k: e[k] for k in ("status", "answer", "summary", "error")}
+            about = place[0], u["id"], u["instruction"], *executor
+            history.append(Evidence(*about, **report, media=tuple(e["media"])))
+        elif e["event"] == "decision":
+            backends = tuple(b["name"] for b in run["pool"]["backend"])
+            waits = {id: tuple(needs) for id, needs in e["waiting"].items()}
+            now = (e["at"][0], e["rounds"], e["budget_usd"], waits)
+            limit = run["options"]["context_tokens"]
+            context = compress(task.question, history, WORDING, limit) if history else ""
+            yield State(task, context, tuple(history), backends, tools, *now), e
 
 
 def _taken(decisions: Iterable[tuple[State, Event]]) -> Iterator[tuple[State, Event, str]]:
