@@ -231,11 +231,11 @@ def _checked(agents: Sequence[MasAgent], pairs: Sequence[tuple[str, str]]) -> Ma
     edges = frozenset(pairs)
     inserts = {(id, a.id) for a in agents for id in INSERT.findall(a.input)}  # an edge for each
     for source, target in sorted(inserts ^ edges):
-        rule = "insert_without_edge" if source in by_id else "insert_unknown"
+        problem = "insert_without_edge" if source in by_id else "insert_unknown"
         line = by_id[target].line
         if (source, target) in edges:
             fail("edge_without_insert", source=source, target=target, line=line)
-        fail(rule, source=source, target=target, line=line)
+        fail(problem, source=source, target=target, line=line)
     sinks = [id for id in by_id if all(source != id for source, _ in pairs)]
     if len(sinks) > 1:
         fail("many_sinks", ids=", ".join(sinks))
