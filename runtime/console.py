@@ -26,35 +26,28 @@ Outcome = Trajectory | EndpointError
 
 @contextlib.contextmanager
 def listeners(a: argparse.Namespace) -> Iterator[tuple[Listener, ...]]:
-    """The progress of a run, as it suits standard error."""
+    """The progress of a run on standard error: a line for each decision and result; in a terminal,
+    a spinner with the newest event below them.
+    """
     if a.quiet or not sys.stderr.isatty():
-        yield () if a.quiet else (_plain_progress,)
+        yield () if a.quiet else (_tell_progress,)
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False)
-    console = Console(stderr=True, markup=False, emoji=False, soft_wrap=False)
-    with Progress(*columns, console=console) as progress:
-        rows = {(0, 0): progress.add_task("deciding", total=1)}
+    console = Console(stderr=True, markup=False, emoji=False, highlight=False)
+    with Progress(*columns, console=console, transient=True) as progress:
+        newest = progress.add_task("deciding", total=None)
 
         def show(event: Event) -> None:
-            place = (
-                tuple(event["at"][:2])
-                if event["event"] in ("step", "result", "subtask")
-                else (0, 0)
-            )
-            if event["event"] == "subtask":
-                rows[place] = progress.add_task("", total=1)
-            width = max(console.width - 12, 20)
-            ended = event["event"] in ("result", "end")
-            progress.update(rows[place], description=describe(event)[:width], completed=ended)
+            _tell_progress(event)
+            progress.update(newest, description=describe(event)[: max(console.width - 12, 20)])
 
         yield (show,)
 
 
-def _plain_progress(event: Event) -> None:
-    """Where standard error is not a terminal: a line an event, without the steps."""
+def _tell_progress(event: Event) -> None:
     if event["event"] in ("decision", "result", "notice"):
         tell(describe(event)[:200])
 
@@ -73,33 +66,33 @@ def report(outcomes: Mapping[str, Outcome], a: argparse.Namespace) -> int:
     """Print the answer, or with --compare a row a method; what it cost goes to standard error.
     Returns the exit code, the worst of the methods'.
     """
-    methods = [m for m in a.methods if m in outcomes] or list(outcomes)
-    rows = [{"method": method, **row(outcomes[method])} for method in methods]
+    rows = [{"method": method, **row(outcome)} for method, outcome in outcomes.items()]
     if a.json:
         one = {k: v for k, v in rows[0].items() if k != "method"}
-        printed = _print(json.dumps(rows if a.compare else one, ensure_ascii=False))
+        text = json.dumps(rows if a.compare else one, ensure_ascii=False)
     elif a.compare:
-        printed = _print(table("method answer rounds calls tokens cost_usd latency_s", rows))
+        text = table("method answer rounds calls tokens cost_usd latency_s", rows)
     else:
-        printed = _print(rows[0]["answer"]) if rows[0]["answer"] else True
+        text = rows[0].get("answer") or ""
+    printed = not text or _print(text)
     for r in rows:
-        name = f"{r['method']}: " if a.compare else ""
-        if "error" in r:
-            tell(f"{name}{r['error']}")
-            continue
-        if r["fallback"]:
-            kind = "a fallback answer, from the evidence" if r["answer"] else "no answer found"
-            why = f" ({r['why']})" if r["why"] else ""
-            tell(f"{name}{kind}{why}; see {r['run']}")
-        if r["failed_subtasks"]:
-            tell(f"{name}{r['failed_subtasks']} failed sub-tasks; see {r['run']}/log.txt")
-        if not a.quiet:
-            diff = Path(r["run"], "changes.diff")
-            changes = f", {diff}" if diff.exists() else ""
-            figures = f"{r['calls']} calls, {r['tokens']} tokens, {usd(r['cost_usd'])}"
-            tell(f"{name}{figures}, {r['run']}{changes}")
+        for note in [r["error"]] if "error" in r else _notes(r, a.quiet):
+            tell(f"{r['method']}: {note}" if a.compare else note)
     worst = max(4 if "error" in r else int(r["fallback"]) for r in rows)
     return worst or int(not printed)
+
+
+def _notes(r: Mapping[str, Any], quiet: bool) -> Iterator[str]:
+    if r["fallback"]:
+        kind = "a fallback answer, from the evidence" if r["answer"] else "no answer found"
+        yield f"{kind}{f' ({why})' if (why := r['why']) else ''}; see {r['run']}"
+    if r["failed_subtasks"]:
+        yield f"{r['failed_subtasks']} failed sub-tasks; see {r['run']}/log.txt"
+    if not quiet:
+        diff = Path(r["run"], "changes.diff")
+        changes = f", {diff}" if diff.exists() else ""
+        figures = f"{r['calls']} calls, {r['tokens']} tokens, {usd(r['cost_usd'])}"
+        yield f"{figures}, {r['run']}{changes}"
 
 
 def table(columns: str, rows: Iterable[Mapping[str, Any]]) -> str:
@@ -114,9 +107,8 @@ def table(columns: str, rows: Iterable[Mapping[str, Any]]) -> str:
     for r in rows:
         r = {"answer": r.get("error"), **r}
         cells = [f"{v:.4g}" if isinstance(v := r.get(k), float) else v for k in columns.split()]
-        grid.add_row(
-            *(Text(printable(" ".join(str("-" if c is None else c).split()))) for c in cells)
-        )
+        texts = (" ".join(str("-" if c is None else c).split()) for c in cells)
+        grid.add_row(*(Text(printable(text)) for text in texts))
     console = Console(width=200, color_system=None)
     with console.capture() as text:
         console.print(grid)
@@ -129,12 +121,8 @@ def list_runs(folder: Path) -> int:
     for run in sorted(folder.iterdir()) if folder.is_dir() else ():
         with contextlib.suppress(ConfigError):
             about = {"run": run.name, "question": read_manifest(run).question}
-            events = trajectory.read(run / "trajectory.jsonl")
-            end = (
-                events[-1]
-                if events and events[-1]["event"] == "end"
-                else {"answer": "(not finished)"}
-            )
+            events = trajectory.read(run / "trajectory.jsonl") or [{"event": "run"}]
+            end = events[-1] if events[-1]["event"] == "end" else {"answer": "(not finished)"}
             written = time.localtime((run / "run.json").stat().st_mtime)
             rows.append({**end, **about, "date": time.strftime("%Y-%m-%d %H:%M", written)})
     _print(table("run question answer cost_usd date", rows))
@@ -146,43 +134,30 @@ def failure(
 ) -> str:
     """What ended the command, and the command that continues what it began."""
     text = str(error) or "interrupted"
-    if (
-        a is None
-        or isinstance(error, ConfigError)
-        or (a.replay and isinstance(error, tape.TapeMiss))
-    ):
+    missed = isinstance(error, ConfigError | tape.TapeMiss)
+    if a is None or isinstance(error, ConfigError) or (a.replay and missed):
         return text
     if a.replay:
         return f"the tape ends in a recorded failure: {text}"
-    methods = [m.rpartition(":")[2] for m in a.methods if m not in done]
-    folders = [folder / m for m in methods] if a.compare else [folder]
-    begun = [path for path in folders if holds_paid(path / "tape.jsonl")]
+    left = [folder / m.rpartition(":")[2] for m in a.methods if m not in done]
+    begun = [run for run in (left if a.compare else [folder]) if holds_paid(run / "tape.jsonl")]
     if not begun:
         return f"{text}; nothing was answered, so nothing is kept"
-    named: list[tuple[str, Any]] = [("backends", a.backends)] if a.backends else []
-    given = (
-        ("tools", a.options.tools),
-        ("mcp", a.options.mcp),
-        ("allow-host", a.options.allow_hosts),
-    )
-    named += [(flag, value) for flag, values in given for value in values]
-    if ".py:" in a.options.method:
-        named.append(("method", a.options.method))
-    flags = "".join(f" --{flag} {shlex.quote(str(value))}" for flag, value in named)
-    runs = " or ".join(shlex.quote(str(path)) for path in begun)
-    program = f"{shlex.quote(sys.executable)} {shlex.quote(sys.argv[0])}"
-    return f"{text}; continue with: {program} --resume {runs}{flags}"
+    o = a.options
+    again = {
+        "": [sys.argv[0]], "--resume": begun, "--backends": [a.backends] if a.backends else (),
+        "--method": [o.method] if ".py:" in o.method else (), "--tools": o.tools, "--mcp": o.mcp,
+        "--allow-host": o.allow_hosts,
+    }  # fmt: skip
+    words = [word for flag, values in again.items() for v in values for word in (flag, str(v))]
+    return f"{text}; continue with: {shlex.join([sys.executable, *filter(None, words)])}"
 
 
 def tell_error(line: str, argv: Sequence[str], printed: object) -> None:
     """The one line of an error; with --json, an object on standard output too."""
     if "--json" in argv and not printed:
-        _print(
-            json.dumps(
-                dict.fromkeys(KEYS.split()) | {"why": line, "failed_subtasks": 0},
-                ensure_ascii=False,
-            )
-        )
+        row = dict.fromkeys(KEYS.split()) | {"why": line, "failed_subtasks": 0}
+        _print(json.dumps(row, ensure_ascii=False))
     tell(f"orchestra_min.py: {line}")
 
 

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from orchestra.vocabulary import ConfigError, Media, Modality, Task
 from runtime import jsonl
@@ -89,14 +89,7 @@ def read_manifest(folder: Path) -> Manifest:
         if version != VERSION:
             raise ConfigError(f"{file}: version {version!r}; this program reads version {VERSION}")
         manifest = Manifest(**row)
-    except (
-        Invalid,
-        ValidationError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except (Invalid, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{file} is damaged ({' '.join(str(error).split())[:200]})") from None
     inside = (folder, folder / "media", folder / "work")
     for path in (p for place in inside if place.is_dir() for p in place.iterdir()):
@@ -113,38 +106,40 @@ def named_again(
 
     Raises ConfigError that lists the flags to add.
     """
-    now = {Path(spec_of(t)).name: t for t in given.get("tools", ())}
-    method = given.get("method", "")
-    theirs = [Path(spec_of(t)).name for t in manifest.options.tools]
-    flags = [("--tools", name) for name in theirs if name not in now]
-    unknown = [("--tools", name) for name in now if name not in theirs]
-    used = manifest.options.method
-    if ".py:" in used and Path(method).name != Path(used).name:
-        flags.append(("--method", Path(used).name))
-    if pool:
-        for flag, values, again in (
-            ("--mcp", manifest.options.mcp, set(given.get("mcp", ()))),
-            ("--allow-host", manifest.options.allow_hosts, set(given.get("allow_hosts", ()))),
-        ):
-            flags += [(flag, value) for value in values if value not in again]
-            unknown += [(flag, value) for value in again - set(values)]
-        named = {(b.base_url, b.api_key_env) for b in pool.backends}
-        for b in manifest.pool.backends:
-            if (b.base_url, b.api_key_env) not in named:
-                key = f" with the key in {b.api_key_env}" if b.api_key_env else ""
-                raise ConfigError(
-                    f"{folder}: the run calls {b.base_url}{key}, which your pool does not name; if "
-                    "you trust it, give its pool with --backends FILE (or OPENAI_BASE_URL)"
-                )
-    if flags:
-        lacking = " ".join(f"{flag} {shlex.quote(value)}" for flag, value in sorted(set(flags)))
+    stored, missing, unknown = manifest.options, list[str](), list[str]()
+    now = changed(Options(), **{k: v for k, v in given.items() if v})
+    flags = {"tools": "--tools", "method": "--method"}
+    for option, flag in (
+        flags | ({"mcp": "--mcp", "allow_hosts": "--allow-host"} if pool else {})
+    ).items():
+        ours, theirs = _by_name(getattr(now, option)), _by_name(getattr(stored, option))
+        missing += [f"{flag} {shlex.quote(name)}" for name in theirs if name not in ours]
+        unknown += [f"{flag} {name}" for name in ours if name not in theirs]
+    named = {(b.base_url, b.api_key_env) for b in pool.backends} if pool else set()
+    for b in manifest.pool.backends if pool else ():
+        if (b.base_url, b.api_key_env) not in named:
+            key = f" with the key in {b.api_key_env}" if b.api_key_env else ""
+            raise ConfigError(
+                f"{folder}: the run calls {b.base_url}{key}, which your pool does not name; if "
+                "you trust it, give its pool with --backends FILE (or OPENAI_BASE_URL)"
+            )
+    if missing:
+        lacking = " ".join(sorted(set(missing)))
         raise ConfigError(f"{folder}: used only if you name it again: add {lacking}")
     if unknown:
-        flag, value = unknown[0]
-        raise ConfigError(f"{flag} {value}: the run in {folder} does not use it; leave it out")
-    own = {"tools": tuple(now[name] for name in theirs), "method": method or used}
-    limits = {k: given[k] for k in ("timeout_s", "patience_s") if given.get(k)}
-    return manifest.model_copy(update={"options": changed(manifest.options, **own, **limits)})
+        raise ConfigError(f"{unknown[0]}: the run in {folder} does not use it; leave it out")
+    tools = _by_name(now.tools)
+    own: dict[str, Any] = {"tools": tuple(tools[name] for name in _by_name(stored.tools))}
+    own |= {k: given[k] for k in ("method", "timeout_s", "patience_s") if given.get(k)}
+    return manifest.model_copy(update={"options": changed(stored, **own)})
+
+
+def _by_name(values: Any) -> dict[str, Any]:
+    """What has to be named again; the user's own files wherever they are now."""
+    if isinstance(values, str):  # a method
+        values = [values] if ".py:" in values else []
+    specs = [(spec_of(value), value) for value in values]
+    return {Path(spec).name if ".py:" in spec else spec: value for spec, value in specs}
 
 
 @contextlib.contextmanager
