@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from orchestra.vocabulary import ConfigError
+from runtime import __version__
 from runtime.options import Options
 from runtime.pool import Invalid
 
@@ -82,15 +82,8 @@ def parser() -> argparse.ArgumentParser:
             )  # fmt: skip
     folder: dict[str, Any] = {"metavar": "DIR", "type": Path, "nargs": "?", "const": Path("runs")}
     p.add_argument("--runs", **folder, help="list the runs in a folder (runs)")
-    p.add_argument("--version", action="version", version=_version())
+    p.add_argument("--version", action="version", version=__version__)
     return p
-
-
-def _version() -> str:
-    try:
-        return version("orchestra-min")
-    except PackageNotFoundError:
-        return "orchestra-min, not installed"
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:

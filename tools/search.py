@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Mapping
 from typing import Any
 
-import requests
-from urllib3.exceptions import HTTPError
-
+from runtime import http
 from runtime.prompts import fenced, say
 from tools import Environment, ToolError, tool
 
@@ -18,7 +14,6 @@ SERPER_URL = "https://google.serper.dev/search"
 SERPER_KEY = "SERPER_API_KEY"
 SERPER_AT = "SERPER_URL"  # another service of the same format: a proxy, an intranet
 TIMEOUT_S = 20.0
-MAX_BYTES = 8 << 20
 MAX_RESULTS = 20
 MAX_CHARS = 5000  # of each text of a result
 
@@ -52,41 +47,25 @@ def _search(asked: dict[str, Any]) -> list[Row]:
 
 def serper(asked: dict[str, Any]) -> list[Row]:
     """The answer box, the knowledge graph and the pages that Serper gives. Raises ToolError."""
-    headers = {"X-API-KEY": os.environ[SERPER_KEY]}
-    url = os.environ.get(SERPER_AT) or SERPER_URL
+    headers = {"X-API-KEY": os.environ[SERPER_KEY], "content-type": "application/json"}
+    url, reason = os.environ.get(SERPER_AT) or SERPER_URL, "no JSON object"
+    found = None
     try:
-        found = json.loads(_posted(url, asked, headers))
-        if not isinstance(found, dict):
-            raise ValueError("no JSON object")
-    except requests.HTTPError as error:
-        reason = f"HTTP {error.response.status_code}"
-        raise ToolError(
-            say("tools/notes", "search_failed", engine="Serper", reason=reason)
-        ) from None
-    except (requests.RequestException, HTTPError, ValueError, RecursionError) as error:
-        reason = type(error).__name__
-        raise ToolError(
-            say("tools/notes", "search_failed", engine="Serper", reason=reason)
-        ) from None
+        answer = http.post(url, json.dumps(asked).encode(), headers, TIMEOUT_S)
+        if not 200 <= answer.status < 300:
+            reason = f"HTTP {answer.status}"
+        else:
+            found = json.loads(answer.content)
+    except http.NoAnswer as error:
+        reason = error.why
+    except (ValueError, RecursionError):
+        pass
+    if not isinstance(found, dict):
+        raise ToolError(say("tools/notes", "search_failed", engine="Serper", reason=reason))
     boxes = [_box(found.get(kind)) for kind in ("answerBox", "knowledgeGraph")]
     pages = found.get("organic")
     listed = pages[: asked["num"]] if isinstance(pages, list) else []
     return [row for row in (*boxes, *map(_box, listed)) if row]
-
-
-def _posted(url: str, asked: dict[str, Any], headers: Mapping[str, str]) -> bytes:
-    """The answer, decoded. Raises requests.Timeout, and ValueError for one of over MAX_BYTES."""
-    deadline, body = time.monotonic() + TIMEOUT_S, bytearray()
-    how: dict[str, Any] = {"timeout": TIMEOUT_S, "allow_redirects": False, "stream": True}
-    with requests.post(url, json=asked, headers=headers, **how) as answer:
-        answer.raise_for_status()
-        while chunk := answer.raw.read1(65536, decode_content=True):
-            body += chunk
-            if time.monotonic() >= deadline:
-                raise requests.Timeout("the answer was not all there in time")
-            if len(body) > MAX_BYTES:
-                raise ValueError("the answer is too big")
-    return bytes(body)
 
 
 def _box(entry: Any) -> Row:

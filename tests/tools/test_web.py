@@ -51,10 +51,10 @@ def test_a_search_shows_every_kind_of_answer_and_no_replay_needs_a_key(searching
     assert "serper-key" not in (tools.folder / "tape.jsonl").read_text()
 
 
-REFUSED, DEEP, BIG = {"message": "no"}, b'{"organic":' + b"[" * 100_000, b'{"organic": []' + b" " * (8 << 20) + b"}"  # fmt: skip
+REFUSED, DEEP = {"message": "no"}, b'{"organic":' + b"[" * 100_000
 
 
-@pytest.mark.parametrize(("answer", "status"), [(REFUSED, 401), (b"<html>", 200), (b"", 500), (DEEP, 200), (BIG, 200)], ids=range(5))  # fmt: skip
+@pytest.mark.parametrize(("answer", "status"), [(REFUSED, 401), (b"<html>", 200), (b"", 500), (DEEP, 200)], ids=range(4))  # fmt: skip
 def test_a_search_that_fails_is_an_observation(answer, status, searching):
     with pytest.raises(ToolError, match="Serper did not answer"):
         searching(answer, status).use("GoogleSearchAction", query="everest")
@@ -64,7 +64,7 @@ def test_a_search_that_drips_ends_in_time(searching, monkeypatch):
     monkeypatch.setattr(search, "TIMEOUT_S", 0.4)
     with hostile.serving({"/search": hostile.slow_body}) as server:
         monkeypatch.setenv("SERPER_URL", server.url + "/search")
-        with pytest.raises(ToolError, match="did not answer the search: Timeout"):
+        with pytest.raises(ToolError, match="did not answer the search: timed out"):
             searching().use("GoogleSearchAction", query="everest")
 
 
