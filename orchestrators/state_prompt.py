@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from orchestra.main_agent import Messages
 from orchestra.vocabulary import (
-    SKILL_OF,
     SKILLS,
     Backend,
     Delegate,
@@ -18,7 +17,6 @@ from orchestra.vocabulary import (
     SubTask,
 )
 from runtime.prompts import say
-from tools import tools_for
 
 
 def as_messages(system: str, user: str) -> Messages:
@@ -68,18 +66,8 @@ def opened_by(m: Media, state: State) -> list[Evidence]:
 
 
 def tried_by(m: Media, state: State) -> list[Evidence]:
-    """The sub-tasks meant for a file that none has opened: they name it, or they name and opened no
-    file and had a tool for its kind.
-    """
-    names = [other.name for other in state.task.media]
-    skill = SKILL_OF[m.modality]
-    opens = {name for name, tool in tools_for(state.task).items() if skill in tool.capabilities}
-
-    def meant(h: Evidence) -> bool:
-        vague = not h.media and not any(name in h.instruction for name in names)
-        return m.name in h.instruction or (vague and not opens.isdisjoint(h.tools))
-
-    return [] if opened_by(m, state) else [h for h in state.history if meant(h)]
+    """The sub-tasks that were told to open the file."""
+    return [h for h in state.history if m.name in h.instruction]
 
 
 def unopened(state: State) -> tuple[list[str], list[str]]:

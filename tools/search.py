@@ -17,7 +17,6 @@ TIMEOUT_S = 20.0
 MAX_RESULTS = 20
 MAX_CHARS = 5000  # of each text of a result
 
-FIELDS = ("link", "text", "title")  # of a Row, in the order of the observation
 Row = dict[str, str]
 
 
@@ -37,7 +36,7 @@ def google_search(env: Environment, query: str, k: int = 5, gl: str = "", hl: st
     rows = env.local("search", asked, lambda: _search({k: v for k, v in asked.items() if v}))
     if not rows:
         raise ToolError(say("tools/notes", "search_nothing", query=query))
-    texts = ["\n".join(row[k] for k in FIELDS if k in row) for row in rows]
+    texts = ["\n".join(row.values()) for row in rows]
     return fenced("\n\n".join(f"{n}. {text}" for n, text in enumerate(texts, 1)))
 
 
