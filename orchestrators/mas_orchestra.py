@@ -24,21 +24,12 @@ from dataclasses import replace
 from orchestra.main_agent import Ask, Messages
 from orchestra.memory import best_supported_answer
 from orchestra.vocabulary import Complete, Decision, Delegate, ModelMistake, State, SubTask
-from orchestrators.mas_xml import MasAgent, MasGraph, parse
+from orchestrators.mas_xml import parse
 from orchestrators.state_prompt import as_messages, file_readers, files_as_text
 from runtime.options import Options
 from runtime.pool import Pool
 from runtime.prompts import render, say, told
 from tools import Tool
-
-STYLES = {
-    "CoTAgent": "cot",
-    "SCAgent": "sc",
-    "DebateAgent": "debate",
-    "ReflexionAgent": "reflexion",
-    "SearchAgent": "search-loop",
-}  # by agent_name
-
 
 # ---- what the model reads ------------------------------------------------------------------------
 
@@ -61,34 +52,31 @@ def parse_decision(reply: str, state: State, dom: str, cut: bool = False) -> Dec
     the reply was `cut` off at its length limit.
     """
     try:
-        graph = parse(reply, dom)
+        system = parse(reply, dom)
     except ModelMistake:
         if not cut:
             raise
         raise ModelMistake("cut") from None
-    if graph.answer and state.task.media:
+    if isinstance(system, tuple):
+        return delegate(system, state)
+    if state.task.media:
         raise ModelMistake("answer_unseen", "mas_orchestra/mistakes")
-    if graph.answer:
-        return Complete(graph.answer)
-    return delegate(graph, state)
+    return Complete(system)
 
 
-def delegate(graph: MasGraph, state: State) -> Delegate:
-    """The graph as sub-tasks, the sink last, behind those that read the task's files."""
-    readers = file_readers(state)
-    agents = (_subtask(a, graph, state, readers) for a in graph.agents)
-    return Delegate((*readers, *agents), drain=True)
+def delegate(agents: tuple[SubTask, ...], state: State) -> Delegate:
+    """The agents behind those that read the task's files: each that starts reads their text."""
+    task, readers = state.task, file_readers(state)
+    files = [(m.name, f"${{{u.id}}}") for m, u in zip(task.media, readers, strict=True)]
+    text, needs = files_as_text(files), tuple(u.id for u in readers)
 
+    def told(u: SubTask) -> SubTask:
+        instruction = u.instruction or task.question
+        if u.needs or not readers:
+            return replace(u, instruction=instruction)
+        return replace(u, instruction=f"{instruction}\n\n{text}", needs=needs)
 
-def _subtask(a: MasAgent, graph: MasGraph, state: State, readers: tuple[SubTask, ...]) -> SubTask:
-    needs, task = graph.needs(a.id), state.task
-    instruction = a.input or task.question
-    if readers and not needs:
-        texts = [(m.name, f"${{{u.id}}}") for m, u in zip(task.media, readers, strict=True)]
-        instruction += "\n\n" + files_as_text(texts)
-        needs = tuple(u.id for u in readers)
-    style = STYLES[a.name]
-    return SubTask(a.id, instruction, tools=(), needs=needs, agent=style, roles=a.roles)
+    return Delegate((*readers, *map(told, agents)), drain=True)
 
 
 # ---- the decision --------------------------------------------------------------------------------
@@ -115,5 +103,5 @@ class MasOrchestra:
         except ModelMistake as error:
             if not mistake:
                 raise
-            alone = MasGraph((MasAgent("A", "CoTAgent", "", (), 1),))
-            return replace(delegate(alone, state), fallback=told(error))
+            alone = SubTask("A", "", tools=(), agent="cot")
+            return replace(delegate((alone,), state), fallback=told(error))

@@ -1,11 +1,11 @@
-"""The XML of MAS-Orchestra (arXiv 2601.14652, App. H): a reply as a checked graph, or a
-ModelMistake that names the one rule it breaks, the id or edge, and the line of the reply.
+"""The XML of MAS-Orchestra (arXiv 2601.14652, App. H): a reply as sub-tasks, or a ModelMistake that
+names the one rule it breaks, the id or edge, and the line of the reply.
 
 Nothing is repaired: an unclosed tag is an error, never a smaller graph. Only the format's own tags
 are markup; every other `<` and `&` is text, because models write prose in their inputs.
 
     >>> parse("<answer>4</answer>", "low")
-    MasGraph(agents=(), edges=frozenset(), answer='4')
+    '4'
 """
 
 from __future__ import annotations
@@ -14,17 +14,23 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 from xml.sax.saxutils import unescape
 
 from orchestra.schedule import cycle
-from orchestra.vocabulary import ModelMistake
+from orchestra.vocabulary import ModelMistake, SubTask
 
 MAX_CHARS = 200_000  # a longer reply is refused unread
 MAX_AGENTS, MAX_ROLES = 256, 16
-AGENTS = ("CoTAgent", "SCAgent", "DebateAgent", "ReflexionAgent", "SearchAgent")
-SYNONYMS = {"WebSearchAgent": "SearchAgent"}
+STYLES = {  # SubTask.agent by agent_name
+    "CoTAgent": "cot",
+    "SCAgent": "sc",
+    "DebateAgent": "debate",
+    "ReflexionAgent": "reflexion",
+    "SearchAgent": "search-loop",
+    "WebSearchAgent": "search-loop",
+}
 INSERT = re.compile(r"\$\{([^{}]+)\}")
 ID = re.compile(r"[A-Za-z0-9_]+")
 CHILDREN = {
@@ -43,31 +49,10 @@ def fail(rule: str, **values: object) -> NoReturn:
     raise ModelMistake(rule, "mas_orchestra/mistakes", **values)
 
 
-@dataclass(frozen=True)
-class MasAgent:
-    """One node: `input` is what it is told, "" for the original question."""
-
-    id: str
-    name: str
-    input: str
-    roles: tuple[str, ...]
-    line: int
-
-
-@dataclass(frozen=True)
-class MasGraph:
-    """A whole system: its agents with the one sink last, and the edges; or a direct answer."""
-
-    agents: tuple[MasAgent, ...] = ()
-    edges: frozenset[tuple[str, str]] = frozenset()
-    answer: str = ""
-
-    def needs(self, id: str) -> tuple[str, ...]:
-        return tuple(a.id for a in self.agents if (a.id, id) in self.edges)
-
-
-def parse(reply: str, dom: str = "high") -> MasGraph:
-    """The graph of a reply. Raises ModelMistake."""
+def parse(reply: str, dom: str = "high") -> tuple[SubTask, ...] | str:
+    """The agents of a reply, the one sink last; or its direct answer. An empty instruction is the
+    question. Raises ModelMistake.
+    """
     if len(reply) > MAX_CHARS:
         fail("too_long", chars=len(reply), limit=MAX_CHARS)
     root = as_tree(reply)
@@ -155,18 +140,20 @@ def _opened(path: Sequence[Element], tag: str, line: int) -> Element:
 # ---- rules ---------------------------------------------------------------------------------------
 
 
-def _agent(e: Element, dom: str) -> MasAgent:
+def _agent(e: Element, dom: str) -> tuple[SubTask, int]:
+    """An agent, and its line."""
     arguments, named = e.one("required_arguments"), e.one("agent_name")
-    id = e.one("agent_id" if dom == "high" else "agent_output_id")
+    identity = e.one("agent_id" if dom == "high" else "agent_output_id")
     e.one("agent_description")
-    name = SYNONYMS.get(named.text.strip(), named.text.strip())
-    if name not in AGENTS:
-        fail("unknown_agent", name=repr(name), known=", ".join(AGENTS), line=named.line)
-    if not ID.fullmatch(id.text.strip()):
-        fail("bad_id", id=repr(id.text.strip()), line=id.line)
+    id, name = identity.text.strip(), named.text.strip()
+    if name not in STYLES:
+        fail("unknown_agent", name=repr(name), known=", ".join(STYLES), line=named.line)
+    if not ID.fullmatch(id):
+        fail("bad_id", id=repr(id), line=identity.line)
     text = arguments.one("agent_input").text.strip()
     roles = _roles(arguments.one("debate_roles", name == "DebateAgent"), name)
-    return MasAgent(id.text.strip(), name, "" if text == '""' else text, roles, e.line)
+    text = "" if text == '""' else text
+    return SubTask(id, text, tools=(), agent=STYLES[name], roles=roles), e.line
 
 
 def _roles(e: Element, name: str) -> tuple[str, ...]:
@@ -199,44 +186,47 @@ def _pairs(edge: Element) -> list[tuple[str, str]]:
 
 
 def _one_agent(
-    agents: Sequence[MasAgent], answers: Sequence[Element], edges: Sequence[Element]
-) -> MasGraph:
+    agents: Sequence[tuple[SubTask, int]], answers: Sequence[Element], edges: Sequence[Element]
+) -> tuple[SubTask, ...] | str:
     """Low degree of MAS: a direct answer, or one agent, whose output id an <answer> may name."""
     texts = [e.text.strip() for e in answers]
     if len(agents) > 1 or edges or not (agents or answers):
         fail("low_is_one_agent", count=len(agents))
-    if texts[1:] or (agents and texts and texts[0] != agents[0].id):
+    if texts[1:] or (agents and texts and texts[0] != agents[0][0].id):
         fail("answer_and_agents", line=answers[-1].line)
     if not agents and not texts[0]:
         fail("answer_empty", line=answers[0].line)
-    return _checked(agents, []) if agents else MasGraph(answer=texts[0])
+    return _checked(agents, []) if agents else texts[0]
 
 
-def _checked(agents: Sequence[MasAgent], pairs: Sequence[tuple[str, str]]) -> MasGraph:
-    """The graph if it keeps every rule; a start is in every graph without a cycle."""
-    by_id: dict[str, MasAgent] = {}
-    for a in agents:
-        if a.id in by_id:
-            fail("duplicate_id", id=a.id, line=a.line, first=by_id[a.id].line)
-        by_id[a.id] = a
+def _checked(
+    agents: Sequence[tuple[SubTask, int]], pairs: Sequence[tuple[str, str]]
+) -> tuple[SubTask, ...]:
+    """The agents if they keep every rule; a start is in every graph without a cycle."""
+    lines: dict[str, int] = {}
+    for u, line in agents:
+        if u.id in lines:
+            fail("duplicate_id", id=u.id, line=line, first=lines[u.id])
+        lines[u.id] = line
     for pair in pairs:
-        if unknown := next((id for id in pair if id not in by_id), None):
-            known = ", ".join(by_id)
+        if unknown := next((id for id in pair if id not in lines), None):
+            known = ", ".join(lines)
             fail("unknown_id", id=repr(unknown), edge=" -> ".join(pair), known=known)
-    if path := cycle({id: [a for a, b in pairs if b == id] for id in by_id}):
+    edges = set(pairs)
+    needs = {id: tuple(a for a in lines if (a, id) in edges) for id in lines}
+    if path := cycle(needs):
         fail("cycle", path=" -> ".join(reversed(path)))
-    for a in agents:
-        if len(agents) > 1 and not any(a.id in pair for pair in pairs):
-            fail("isolated", id=a.id, line=a.line)
-    edges = frozenset(pairs)
-    inserts = {(id, a.id) for a in agents for id in INSERT.findall(a.input)}  # an edge for each
-    for source, target in sorted(inserts ^ edges):
-        problem = "insert_without_edge" if source in by_id else "insert_unknown"
-        line = by_id[target].line
-        if (source, target) in edges:
-            fail("edge_without_insert", source=source, target=target, line=line)
-        fail(problem, source=source, target=target, line=line)
-    sinks = [id for id in by_id if all(source != id for source, _ in pairs)]
+    for id, line in lines.items():
+        if len(lines) > 1 and not any(id in pair for pair in pairs):
+            fail("isolated", id=id, line=line)
+    inserts = {(id, u.id) for u, _ in agents for id in INSERT.findall(u.instruction)}
+    for source, target in sorted(inserts ^ edges):  # an edge for each, and the reverse
+        problem = "insert_without_edge" if source in lines else "insert_unknown"
+        if source in needs[target]:
+            fail("edge_without_insert", source=source, target=target, line=lines[target])
+        fail(problem, source=source, target=target, line=lines[target])
+    sinks = [id for id in lines if all(source != id for source, _ in pairs)]
     if len(sinks) > 1:
         fail("many_sinks", ids=", ".join(sinks))
-    return MasGraph(tuple(sorted(agents, key=lambda a: a.id == sinks[0])), edges)
+    found = (replace(u, needs=needs[u.id]) for u, _ in agents)
+    return tuple(sorted(found, key=lambda u: u.id == sinks[0]))

@@ -97,7 +97,7 @@ def test_an_attempt_that_may_be_on_the_bill_is_booked_at_its_most(
         return broken[trouble]()
 
     pool = pool_at(endpoint(respond).url, price=PRICE)
-    options = Options(budget_usd=budget_usd, timeout_s=1.0)
+    options = Options(budget_usd=budget_usd, timeout_s=0.5)
     result = orchestrate("?", (), pool, options, tmp_path / "run")
     again = [f(tmp_path / "run") for f in (replay, resume)]
     never.set()

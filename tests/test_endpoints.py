@@ -217,7 +217,7 @@ def raw_server(head: bytes, drip: bytes = b"") -> Iterator[str]:
 
 def test_an_answer_that_drips_ends_at_the_deadline(told):
     with raw_server(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n", b" ") as url:
-        assert "timed out" in told(url, run_options=Options(timeout_s=1.0))
+        assert "timed out" in told(url, run_options=Options(timeout_s=0.5))
 
 
 # fails at d04ee41

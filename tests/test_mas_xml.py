@@ -72,7 +72,7 @@ BROKEN = {  # rule: the line it is broken in, and the reply behind its thinking
     ],
     "unknown_agent": [(5, agent() + agent("B", "Nobody"))],
     "bad_id": [(2, agent(id=id)) for id in (" ", "a-b", "é")],
-    "duplicate_id": [(4, agent() + agent())],
+    "duplicate_id": [(4, agent() + agent()), (1, (agent() + agent()).replace("\n", ""))],
     "roles_bad": [(3, debate(roles)) for roles in ('["a"]', '["a", "a "]', "a, b", "[1, 2]", "[" * 999)],
     "roles_not_here": [(3, agent(roles='["a", "b"]'))],
     "too_many_roles": [(3, debate(json.dumps([*map(str, range(MAX_ROLES + 1))])))],
@@ -104,7 +104,7 @@ BROKEN_LOW = {
 
 @pytest.mark.parametrize("text", VALID)
 def test_a_graph_of_the_format_is_read(text):
-    assert parse(text).agents[0].id == "A"
+    assert parse(text)[0].id == "A"
 
 
 @pytest.mark.parametrize("dom, rule, line, text", [
@@ -125,8 +125,8 @@ def test_a_graph_without_thinking_is_refused():
 
 
 def test_an_answer_may_name_the_output_of_the_one_agent():
-    (alone,) = parse(low() + "<answer>out</answer>", "low").agents
-    assert (alone.id, alone.name) == ("out", "CoTAgent")
+    (alone,) = parse(low() + "<answer>out</answer>", "low")
+    assert (alone.id, alone.agent) == ("out", "cot")
 
 
 def test_every_rule_that_has_words_is_broken_above():
@@ -157,8 +157,8 @@ def test_every_unclosed_tag_is_said_to_be_unclosed(tag, which):
     ("a &lt; b &amp; c &quot;d&quot; &amp;lt; <i>", 'a < b & c "d" &lt; <i>'),
 ])  # fmt: skip
 def test_an_input_is_read_as_it_was_written(written, read):
-    graph = parse(thought(agent(), agent("B", input=f"${{A}} {written}"), edge("A", "B")))
-    assert graph.agents[1].input == f"${{A}} {read}"
+    _, b = parse(thought(agent(), agent("B", input=f"${{A}} {written}"), edge("A", "B")))
+    assert b.instruction == f"${{A}} {read}"
 
 
 @given(st.integers(1, 12), st.sets(st.tuples(st.integers(0, 11), st.integers(0, 11))))
@@ -167,9 +167,10 @@ def test_a_random_graph_comes_back_as_it_was_written(n, pairs):
     edges = sorted((a, b) for a, b in pairs if a < b < n)
     sinks = [i for i in range(n - 1) if all(a != i for a, _ in edges)]
     edges += [(i, n - 1) for i in sinks]  # one sink, nobody alone
-    graph = parse(write(edges, n))
-    assert graph.edges == {(f"n{a}", f"n{b}") for a, b in edges}
-    assert [a.id for a in graph.agents] == [f"n{i}" for i in range(n)]
+    agents = parse(write(edges, n))
+    found = {(need, u.id) for u in agents for need in u.needs}
+    assert found == {(f"n{a}", f"n{b}") for a, b in edges}
+    assert [u.id for u in agents] == [f"n{i}" for i in range(n)]
 
 
 MARKUP = "<agent> </agent> <edge> <from>A</from> <![CDATA[ ]]> & <thinking> </thinking> ```xml ${A}"

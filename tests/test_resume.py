@@ -256,7 +256,7 @@ def test_a_run_that_is_resumed_with_more_time_replays(endpoint, tmp_path):
     never, replies = threading.Event(), iter([delegate("look"), complete("42")])
     server = endpoint(lambda r: next(replies) if is_main(r) else never.wait(60))
     pool, out = pool_at(server.url), tmp_path / "run"
-    assert orchestrate("?", (), pool, Options(timeout_s=1.0), out).answer == "42"
+    assert orchestrate("?", (), pool, Options(timeout_s=0.5), out).answer == "42"
     asked = len(server.requests)
     assert resume(out, timeout_s=60.0).answer == "42" and len(server.requests) == asked
     assert replay(out).answer == "42"
