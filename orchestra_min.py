@@ -385,8 +385,8 @@ def _run(
 # ---- the command line ----------------------------------------------------------------------------
 
 EXIT_CODES: dict[type[BaseException], int] = {
-    ConfigError: 2, TapeWriteError: 2, TapeMiss: 3, EndpointError: 4, KeyboardInterrupt: 130,
-    Cancelled: 130,
+    ConfigError: 2, TapeWriteError: 2, OSError: 2, TapeMiss: 3, EndpointError: 4,
+    KeyboardInterrupt: 130, Cancelled: 130,
 }  # fmt: skip
 
 

@@ -194,7 +194,10 @@ def check_same(folder: Path, question: str, media: list[Any], options: Options) 
 
 def holds_paid(path: Path) -> bool:
     """Whether anything on this tape may have been paid for: an answer, or an unanswered attempt."""
-    rows = (row for row in jsonl.read(path) if tapes.round_of(str(row.get("call"))))
+    try:
+        rows = [row for row in jsonl.read(path) if tapes.round_of(str(row.get("call")))]
+    except OSError:
+        return True  # it cannot be read now
     return any("answer" in row or row.get("failure", {}).get("unanswered") for row in rows)
 
 

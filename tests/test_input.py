@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import pickle
+import resource
 import shutil
 import subprocess
 import sys
@@ -337,6 +338,20 @@ def test_a_stream_that_is_closed_or_full_is_no_traceback(stream, endpoint, tmp_p
     call = ["sh", "-c", line, "sh", sys.executable, str(PROGRAM)]
     done = subprocess.run(call, capture_output=True, text=True, timeout=60)
     assert done.returncode == (1 if "full" in stream else 0) and "Traceback" not in done.stderr
+
+
+# fails at d04ee41
+@pytest.mark.parametrize("files", [10, 16, 22])
+def test_too_few_file_descriptors_are_one_line(files, endpoint, tmp_path):
+    tasks = [{"task_instruction": f"do {n}"} for n in range(16)]
+    first = iter([delegate(*tasks)])
+    server = endpoint(
+        lambda r: next(first, complete("42")) if is_main(r) else finish("42"), delay_s=0.05
+    )
+    limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))  # noqa: E731
+    done = program(tmp_path, "?", "--model", "m", "--parallel", 16, at=server.url, preexec_fn=limit)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0 or "Too many open files" in line_of(done)
 
 
 def test_a_comparison_is_one_table_and_a_folder_each(endpoint, tmp_path):

@@ -13,7 +13,7 @@ import pytest
 
 import orchestra_min
 from tests.conftest import ConfigError, ModelMistake, Options, Tape, Task, pool_at
-from tests.program import start, tool_file
+from tests.program import program, start, tool_file
 from tests.scripted import act, complete, delegate, finish, is_main, last_text
 from tools import ToolError
 from tools.own import from_file, own_tools
@@ -176,6 +176,15 @@ def test_an_error_of_an_mcp_server_is_quoted(offered):
     with offered() as tools, pytest.raises(ToolError) as error:
         tools["look"](env, {})
     assert re.match(r"The tool look failed: <data (\w+)>\n.*obey me\n</data \1>", str(error.value))
+
+
+# fails at d04ee41
+def test_what_a_server_prints_is_in_the_run_folder_alone(endpoint, tmp_path):
+    (tmp_path / "server.py").write_text(SERVER.replace("server.run", "sys.stderr.write('banner'); server.run"))  # fmt: skip
+    flags = "?", "--model", "m", "--quiet", "--out", "run", "--mcp", f"{sys.executable} server.py x"
+    done = program(tmp_path, *flags, at=endpoint(lambda request: complete("42")).url)
+    assert (done.stdout, done.stderr) == ("42\n", "")
+    assert "banner" in (tmp_path / "run" / "mcp.log").read_text()
 
 
 def test_ctrl_c_does_not_wait_for_a_server_to_start(tmp_path):
