@@ -64,7 +64,8 @@ class Log:
         self._file = ConcurrentRotatingFileHandler(
             str(path), "a", LOG_BYTES, 2, encoding="utf-8", lock_file_directory=locks
         )
-        self._file.handleError = lambda record: None  # a full disk ends the run by its tape
+        # A full disk ends the run by its tape.
+        self._file.handleError = lambda record: None  # type: ignore[method-assign]
         self._file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         self._batch = MemoryHandler(LOG_BATCH, logging.ERROR, self._file)
 

@@ -177,16 +177,13 @@ def check_same(folder: Path, question: str, media: list[Any], options: Options) 
     SHA-256) each, or other options.
     """
     held = read_manifest(folder)
-
-    def comparable(o: Options) -> dict[str, Any]:  # wherever the user's own files are now
-        row = o.model_dump(mode="json")
-        names = {"tools": [Path(t).name for t in row["tools"]], "method": Path(row["method"]).name}
-        return row | names
-
+    names = [(set(_by_name(o.tools)), o.method.rpartition("/")[2]) for o in (options, held.options)]
+    own = dict.fromkeys(("tools", "method"))  # by name, wherever the files are now
     for what, ours, theirs in (
         ("question", question.strip(), held.question.strip()),
         ("media", media, [(m.modality, m.sha256) for m in held.media]),
-        ("options", comparable(options), comparable(held.options)),
+        ("tools or method", *names),
+        ("options", {**dict(options), **own}, {**dict(held.options), **own}),
     ):
         if ours != theirs:
             raise ConfigError(f"{folder} was recorded with other {what}; record it again")

@@ -21,6 +21,7 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -88,13 +89,9 @@ class Recorder:
         latency_s = time.monotonic() - self._started
         results = [e for e in self.events if e["event"] == "result"]
         failed = sum(e["status"] == "failed" for e in results)
-        outcome: dict[str, Any] = {
-            "answer": answer,
-            "fallback": fallback,
-            "rounds": rounds,
-            "calls": purse.calls,
-        }
-        outcome |= {"cost_usd": purse.spent_usd, "tokens": purse.tokens, "failed_subtasks": failed}
+        outcome: dict[str, Any] = {"answer": answer, "fallback": fallback, "rounds": rounds}
+        outcome |= {"calls": purse.calls, "cost_usd": purse.spent_usd, "tokens": purse.tokens}
+        outcome |= {"failed_subtasks": failed}
         self.emit("end", (rounds + 2,), {"latency_s": latency_s}, **outcome, why=why)
         return Trajectory(
             **outcome, paid_usd=purse.paid_usd, latency_s=latency_s, run=str(run), why=why,
@@ -126,18 +123,13 @@ def in_order(events: Iterable[Event]) -> list[Event]:
 
 def first_difference(recorded: list[Event], replayed: list[Event]) -> str:
     """Where two trajectories differ in content; "" if nowhere."""
-
-    def content(events: list[Event]) -> Any:
-        plain = [{k: v for k, v in e.items() if k != "timing"} for e in in_order(events)]
-        return json.loads(json.dumps(plain, default=str))
-
-    ours, theirs = content(recorded), content(replayed)
-    for a, b in zip(ours, theirs, strict=False):
-        if a != b:
-            field = next(k for k in {**a, **b} if a.get(k) != b.get(k))
-            values = f"recorded {a.get(field)!r}, now {b.get(field)!r}"
-            return f"event {a['event']} at {a['at']}, {field}: {values}"
-    return "" if len(ours) == len(theirs) else f"recorded {len(ours)} events, now {len(theirs)}"
+    plain = json.loads(json.dumps([in_order(recorded), in_order(replayed)], default=str))
+    for a, b in zip_longest(*plain, fillvalue={"event": "none", "at": []}):
+        for key in {**a, **b}:
+            if key != "timing" and a.get(key) != b.get(key):
+                values = f"recorded {a.get(key)!r}, now {b.get(key)!r}"
+                return f"event {a['event']} at {a['at']}, {key}: {values}"
+    return ""
 
 
 def decision_row(y_t: Decision) -> dict[str, Any]:
