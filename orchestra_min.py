@@ -49,7 +49,7 @@ from runtime.chat import Chat
 from runtime.jsonl import TapeWriteError
 from runtime.log import Log
 from runtime.openai_api import with_model
-from runtime.options import Options, changed, variables
+from runtime.options import Options, variables
 from runtime.pool import Pool
 from runtime.prompts import WORDING, say, told
 from runtime.run_folder import Manifest, MediaRow
@@ -100,25 +100,30 @@ class Run:
 
     def answer(self) -> tuple[str, bool, int]:
         """Algorithm 1: the answer, whether it is a fallback, and the rounds it took."""
-        t = 0
+        t, answer = 0, ""
         try:
             for t in range(1, self.rounds + 1):
                 y_t = self.decide(t)  # Eq. 1-3
                 if isinstance(y_t, Complete):
                     return y_t.answer, False, t
-                z_t = self.carry_out(t, y_t)  # Eq. 5-21
-                if y_t.drain and z_t[-1].answer:
-                    return z_t[-1].answer, bool(y_t.fallback) or z_t[-1].status != "done", t
-            y_t = self.decide(t + 1, last_chance=True)
-            if isinstance(y_t, Complete):
-                return y_t.answer, True, t
-            z_t = self.carry_out(t + 1, y_t)
-            return z_t[-1].answer or best_supported_answer(self.history), True, t
+                try:
+                    z_t = self.carry_out(t, y_t)  # Eq. 5-21
+                except BudgetExceeded as error:  # a decision may still be affordable
+                    self.why = str(error)
+                    break
+                if y_t.drain and (answer := z_t[-1].answer):
+                    self.why = y_t.fallback or z_t[-1].error
+                    return answer, bool(y_t.fallback) or z_t[-1].status != "done", t
+            if self.orchestrator.rounds > 1:  # it may decide once more
+                y_t = self.decide(t + 1, last_chance=True)
+                self.why = self.why or "no round was left"
+                last = y_t if isinstance(y_t, Complete) else self.carry_out(t + 1, y_t)[-1]
+                answer = last.answer
         except ModelMistake as error:
             self.why = f"no usable decision: {told(error)}"
         except BudgetExceeded as error:
             self.why = str(error)
-        return best_supported_answer(self.history), True, t
+        return answer or best_supported_answer(self.history), True, t
 
     def decide(self, t: int, last_chance: bool = False) -> Decision:
         """y_t, accepted into G_t. An unusable one is shown back to the main agent.
@@ -152,7 +157,7 @@ class Run:
             with self.tape.call(f"r{s_t.round}", "main", f"a{number}"):
                 y_t = self.orchestrator.decide(s_t, ask, mistake, last_chance)  # Eq. 3
             if isinstance(y_t, Delegate):
-                self.graph = refine(self.graph, y_t)
+                self.graph = refine(Graph() if y_t.drain else self.graph, y_t)
         except ModelMistake as error:
             self.note(s_t, number, replies, mistake=told(error))
             raise
@@ -327,7 +332,7 @@ def compare(
     """
     folder = Path(out or run_folder.default_path())
     for method in methods:
-        own = changed(options or Options(), method=method)
+        own = (options or Options()).with_(method=method)
         target = folder / method.rpartition(":")[2]
         try:
             yield method, orchestrate(question, media, options=own, out=target, **how)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from orchestra.money import Purse
 from orchestra.schedule import Graph, batch, ready
-from orchestra.vocabulary import SKILL_OF, SKILLS, Backend, BudgetExceeded, SubTask, Task
+from orchestra.vocabulary import SKILL_OF, SKILLS, Backend, BudgetExceeded, Media, SubTask, Task
 
 LAMBDA_COST = 10.0  # lambda_c of Eq. 5: one US cent weighs 0.1 of a capability
 LAMBDA_LATENCY = 0.005  # lambda_l of Eq. 5, per second
@@ -20,18 +20,19 @@ UNKNOWN = 0.5  # r_T for web and code where the main agent says nothing
 Capabilities = Mapping[str, frozenset[str]]  # psi(g) by tool name
 
 
+def names(text: str, m: Media) -> bool:
+    """Whether a text names a file. (?a: in Chinese no space separates a name from its sentence.)"""
+    return bool(re.search(rf"(?a:(?<!\w){re.escape(m.name)}(?!\w))", text))
+
+
 def requirements(u: SubTask, task: Task) -> dict[str, float]:
     """r(u) and r_T(u) in one: what the main agent gave, else the media that the sub-task names."""
     if u.requirements:
         return {"web": UNKNOWN, **u.requirements}
     text = f"{u.instruction}\n{u.context}"
-    named = {  # ASCII: in Chinese no space separates a name from its sentence
-        m.modality for m in task.media if re.search(rf"(?a:(?<!\w){re.escape(m.name)}(?!\w))", text)
-    }
-    needed: dict[str, float] = {
-        SKILL_OF[m]: 1.0 for m in SKILL_OF if m in named or m in u.modalities
-    }
-    return {"txt": 1.0, "web": UNKNOWN, "code": UNKNOWN, **needed}
+    named = {m.modality for m in task.media if names(text, m)}
+    r = {"txt": 1.0, "web": UNKNOWN, "code": UNKNOWN}
+    return r | {SKILL_OF[m]: 1.0 for m in SKILL_OF if m in named or m in u.modalities}
 
 
 def match_backend(u: SubTask, task: Task, pool: Sequence[Backend]) -> Backend:

@@ -53,7 +53,7 @@ def terms(text: str) -> frozenset[str]:
 
 def opened(z: Result, task: Task) -> tuple[str, ...]:
     """The names of the files that a sub-task opened with success."""
-    named = {str(v) for step in z.trace if not step.failed for v in step.params.values()}
+    named = {str(v).split("/")[-1] for s in z.trace if not s.failed for v in s.params.values()}
     return tuple(m.name for m in task.media if m.name in named)
 
 

@@ -22,7 +22,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from orchestra.main_agent import Ask, Messages
-from orchestra.memory import best_supported_answer
 from orchestra.vocabulary import Complete, Decision, Delegate, ModelMistake, State, SubTask
 from orchestrators.mas_xml import parse
 from orchestrators.state_prompt import as_messages, file_readers, files_as_text
@@ -70,13 +69,13 @@ def delegate(agents: tuple[SubTask, ...], state: State) -> Delegate:
     files = [(m.name, f"${{{u.id}}}") for m, u in zip(task.media, readers, strict=True)]
     text, needs = files_as_text(files), tuple(u.id for u in readers)
 
-    def told(u: SubTask) -> SubTask:
+    def with_question(u: SubTask) -> SubTask:
         instruction = u.instruction or task.question
         if u.needs or not readers:
             return replace(u, instruction=instruction)
         return replace(u, instruction=f"{instruction}\n\n{text}", needs=needs)
 
-    return Delegate((*readers, *map(told, agents)), drain=True)
+    return Delegate((*readers, *map(with_question, agents)), drain=True)
 
 
 # ---- the decision --------------------------------------------------------------------------------
@@ -95,8 +94,6 @@ class MasOrchestra:
         self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
     ) -> Decision:
         """The graph, asked for at most twice. Raises ModelMistake for the first broken rule."""
-        if last_chance:
-            return Complete(best_supported_answer(state.history))
         reply = ask(render_state(state, self.dom, mistake))
         try:
             return parse_decision(reply.text, state, self.dom, reply.cut)

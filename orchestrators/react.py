@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestra.main_agent import Ask
-from orchestra.memory import best_supported_answer
-from orchestra.vocabulary import Complete, Decision, Delegate, State, SubTask
+from orchestra.vocabulary import Decision, Delegate, State, SubTask
 from runtime.options import Options
 from runtime.pool import Pool
 from tools import Tool
@@ -32,8 +31,6 @@ class React:
         self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
     ) -> Decision:
         """No model is asked: the one agent decides step by step in its loop."""
-        if last_chance:
-            return Complete(best_supported_answer(state.history))
         question = state.task.question
         alone = SubTask("answer", question, "", self.main, state.tools, agent="single")
         return Delegate((alone,), drain=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestra.main_agent import Messages
+from orchestra.matching import names
 from orchestra.vocabulary import (
     SKILLS,
     Backend,
@@ -67,7 +68,7 @@ def opened_by(m: Media, state: State) -> list[Evidence]:
 
 def tried_by(m: Media, state: State) -> list[Evidence]:
     """The sub-tasks that were told to open the file."""
-    return [h for h in state.history if m.name in h.instruction]
+    return [h for h in state.history if names(h.instruction, m)]
 
 
 def unopened(state: State) -> tuple[list[str], list[str]]:

@@ -65,18 +65,19 @@ class Chat:
         Raises EndpointError, and BudgetExceeded before a call that could exceed the purse.
         """
         wanted = optional_fields(schema, logprobs, tools)
-        limit = purse.output_tokens(backend, bound := input_token_bound(backend, messages, wanted))
-        most_usd = backend.cost_usd(bound, limit or DEFAULT_OUTPUT_TOKENS)
-        unknown = most_usd if purse.limit_usd is not None or most_usd == 0 else None
+        input_tokens = input_token_bound(backend, messages, wanted)
         gave_up: set[tuple[str, str]] = set()
         while True:
+            limit = purse.output_tokens(backend, input_tokens)
+            most_usd = backend.cost_usd(input_tokens, limit or DEFAULT_OUTPUT_TOKENS)
+            unknown = most_usd if purse.limit_usd is not None or most_usd == 0 else None
             given_up = self.refused | gave_up
             left = {k: v for k, v in wanted.items() if (backend.name, k) not in given_up}
             body: Body = {"model": backend.model, "messages": messages, **backend.options}
             if tools and "tools" not in left:
                 body["messages"] = tools_in_text(messages, tools)
-            for fields in left.values():
-                body |= fields
+            for value in left.values():
+                body |= value
             if limit:
                 newer = "openai.com" in backend.base_url or (backend.name, "max_tokens") in given_up
                 body["max_completion_tokens" if newer else "max_tokens"] = limit
@@ -90,9 +91,9 @@ class Chat:
                 renamed = "max_tokens" in body and "max_completion_tokens" in o["why"]
                 if o["status"] not in REFUSALS or not (renamed or left):
                     raise EndpointError(self.advice(backend, o, messages)) from None
-                gave_up.add((backend.name, "max_tokens" if renamed else next(iter(left))))
-                if o["status"] < 500:  # a 500 may be a trouble of the moment
-                    self.refused |= gave_up
+                # A 500 may be an accident: it counts in this call alone.
+                known = self.refused if o["status"] < 500 else gave_up
+                known.add((backend.name, "max_tokens" if renamed else next(iter(left))))
                 continue
             for _ in range(outcome["unanswered"]):
                 purse.charge(unknown, played)
@@ -104,7 +105,7 @@ class Chat:
         """
         headers = {"authorization": f"Bearer {key_of(backend)}", "content-type": "application/json"}
         url, data = _url(backend), json.dumps(body).encode()
-        unanswered, attempt, waited_s = 0, 1, 0.0
+        unanswered, attempt, limits, waited_s = 0, 1, 0, 0.0
         while True:
             retry_after: str | None = None
             try:
@@ -119,15 +120,19 @@ class Chat:
             except ValueError as error:  # HTML, half of an answer, no choice in it
                 unanswered, retry, status, why = unanswered + 1, False, 0, str(error)
             limited = status == 429 or (status == 503 and retry_after is not None)
-            pause_s = _retry_after_s(retry_after) or PAUSE_S * 2 ** min(attempt - 1, 6)
+            tries = limits if limited else attempt - 1
+            pause_s = _retry_after_s(retry_after) or PAUSE_S * 2 ** min(tries, 6)
             enough = waited_s + pause_s > self.patience_s if limited else attempt >= ATTEMPTS
             affordable = purse.affords((unanswered + 1) * (most_usd or 0.0))
             if not retry or enough or not affordable:
                 raise Failure({"status": status, "why": why, "unanswered": unanswered})
-            attempt, waited_s = attempt + 1, waited_s + pause_s
-            left_s = self.patience_s - waited_s
-            patience = f", for {left_s:.0f} s at most" if limited else f" of {ATTEMPTS}"
-            self.notify(f"waiting for {backend.name} (attempt {attempt}{patience}; {why[:60]})")
+            if limited:
+                waited_s, limits = waited_s + pause_s, limits + 1
+                patience = f"rate limit, for {self.patience_s - waited_s:.0f} s at most"
+            else:
+                attempt += 1
+                patience = f"attempt {attempt} of {ATTEMPTS}"
+            self.notify(f"waiting for {backend.name} ({patience}; {why[:60]})")
             self.tape.wait(pause_s)
 
     def advice(self, backend: Backend, o: Mapping[str, Any], messages: Messages) -> str:

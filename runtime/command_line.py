@@ -92,12 +92,13 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """
     p = parser()
     a = p.parse_intermixed_args(argv)
-    a.given = {k: getattr(a, k) for k in Options.model_fields if hasattr(a, k)}
+    given = {k: getattr(a, k) for k in Options.model_fields if hasattr(a, k)}
     try:
-        a.options = Options(**a.given)
+        a.options = Options(**given)
     except Invalid as error:
         extra: Any = Options.model_fields[str(error.loc[0])].json_schema_extra
         raise ConfigError(f"--{extra['flag']}: {str(error).partition(': ')[2]}") from None
+    a.given = {k: getattr(a.options, k) for k in given}
     a.question = " ".join(a.words) if a.words else a.question
     folder = a.replay or a.resume
     if a.replay and a.resume:

@@ -76,11 +76,6 @@ class Options(Checked):
     mcp: Several = _flag((), "mcp", "COMMAND", "command that starts an MCP server; repeatable")
 
 
-def changed(options: Options, **fields: Any) -> Options:
-    """A checked copy with other fields."""
-    return Options(**{**{k: getattr(options, k) for k in Options.model_fields}, **fields})
-
-
 def variables(commands: Iterable[str]) -> list[str]:
     """The environment variables that commands name, as $NAME or ${NAME}."""
     names = [name for command in commands for name in re.findall(r"\$\{?(\w+)", command)]

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -51,6 +51,10 @@ class Checked(BaseModel):
             first = min(errors, key=lambda e: e["type"] not in unknown)
             loc = tuple(key for key in first["loc"] if "[" not in str(key))
             raise Invalid(loc, first["msg"].removeprefix("Value error, ")) from None
+
+    def with_(self, **fields: Any) -> Self:
+        """A copy with other fields, checked."""
+        return type(self)(**{**dict(self), **fields})
 
 
 @dataclass(frozen=True)
@@ -114,10 +118,6 @@ class Pool(Checked):
             return self.engines[kind]
         able = [b for b in self.backends if b.skills.get(SKILL_OF[kind], 0.0) > 0]
         return Engine("endpoint", able[0].name) if able else Engine("local")
-
-    def with_(self, **fields: Any) -> Pool:
-        """A copy with other fields, checked."""
-        return Pool(**{**{k: getattr(self, k) for k in Pool.model_fields}, **fields})
 
 
 def _problems(b: Backend) -> Mapping[str, str]:

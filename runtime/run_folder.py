@@ -22,7 +22,7 @@ from pydantic import Field
 from orchestra.vocabulary import ConfigError, Media, Modality, Task
 from runtime import jsonl
 from runtime import tape as tapes
-from runtime.options import Options, changed, spec_of
+from runtime.options import Options, spec_of
 from runtime.pool import Checked, Invalid, Pool
 
 VERSION = 2
@@ -107,12 +107,15 @@ def named_again(
     Raises ConfigError that lists the flags to add.
     """
     stored, missing, unknown = manifest.options, list[str](), list[str]()
-    now = changed(Options(), **{k: v for k, v in given.items() if v})
-    flags = {"tools": "--tools", "method": "--method"}
-    for option, flag in (
-        flags | ({"mcp": "--mcp", "allow_hosts": "--allow-host"} if pool else {})
-    ).items():
-        ours, theirs = _by_name(getattr(now, option)), _by_name(getattr(stored, option))
+    given = {k: v for k, v in given.items() if v is not None}
+    if ".py:" not in stored.method:  # one of the program's own
+        given.setdefault("method", stored.method)
+    now, flags = Options(**given), {"tools": "--tools", "method": "--method"}
+    if pool:
+        flags |= {"mcp": "--mcp", "allow_hosts": "--allow-host"}
+    for option, flag in flags.items():
+        ours = _by_name(getattr(now, option)) if option in given else {}
+        theirs = _by_name(getattr(stored, option))
         missing += [f"{flag} {shlex.quote(name)}" for name in theirs if name not in ours]
         unknown += [f"{flag} {name}" for name in ours if name not in theirs]
     named = {(b.base_url, b.api_key_env) for b in pool.backends} if pool else set()
@@ -123,21 +126,20 @@ def named_again(
                 f"{folder}: the run calls {b.base_url}{key}, which your pool does not name; if "
                 "you trust it, give its pool with --backends FILE (or OPENAI_BASE_URL)"
             )
+    if unknown:
+        raise ConfigError(f"{unknown[0]}: the run in {folder} does not use it; leave it out")
     if missing:
         lacking = " ".join(sorted(set(missing)))
         raise ConfigError(f"{folder}: used only if you name it again: add {lacking}")
-    if unknown:
-        raise ConfigError(f"{unknown[0]}: the run in {folder} does not use it; leave it out")
     tools = _by_name(now.tools)
     own: dict[str, Any] = {"tools": tuple(tools[name] for name in _by_name(stored.tools))}
-    own |= {k: given[k] for k in ("method", "timeout_s", "patience_s") if given.get(k)}
-    return manifest.model_copy(update={"options": changed(stored, **own)})
+    own |= {k: given[k] for k in ("method", "timeout_s", "patience_s") if k in given}
+    return manifest.model_copy(update={"options": stored.with_(**own)})
 
 
 def _by_name(values: Any) -> dict[str, Any]:
     """What has to be named again; the user's own files wherever they are now."""
-    if isinstance(values, str):  # a method
-        values = [values] if ".py:" in values else []
+    values = [values] if isinstance(values, str) else values
     specs = [(spec_of(value), value) for value in values]
     return {Path(spec).name if ".py:" in spec else spec: value for spec, value in specs}
 
@@ -200,8 +202,8 @@ def holds_paid(path: Path) -> bool:
 
 def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> None:
     """Into the new folder `target` the rounds before `from_round`. Raises ConfigError."""
-    rows = list(jsonl.read(source / "tape.jsonl"))
-    last = max((tapes.round_of(str(row.get("call"))) for row in rows), default=0)
+    rows, _ = tapes.exchanges(source / "tape.jsonl")
+    last = max((tapes.round_of(row["call"]) for row in rows), default=0)
     if not 1 <= from_round <= max(last, 1):
         raise ConfigError(f"--from-round {from_round}: the run in {source} has rounds 1 to {last}")
     folders = [source / name for name in ("media", "workdir", "workdir.git")]
@@ -212,7 +214,7 @@ def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> Non
                 shutil.copytree(part, target / part.relative_to(source), symlinks=True)
         with (target / "tape.jsonl").open("w", encoding="utf-8") as tape:
             for row in rows:
-                if tapes.round_of(str(row.get("call"))) < from_round:
+                if tapes.round_of(row["call"]) < from_round:
                     tape.write(json.dumps(row, ensure_ascii=False) + "\n")
             tape.write(json.dumps({"v": VERSION, "forked": True}) + "\n")
     except OSError as error:

@@ -7,7 +7,8 @@ by (logical call, SHA-256 of its request), so the timing of threads plays no par
         answer, played = tape.exchange("chat", body, ask)   # ask() returns JSON or raises Failure
 
     record   a new tape                  a miss asks
-    resume   plays what was answered     a miss asks; so does a failure that nothing was built on
+    resume   plays what was answered     a miss asks; a failure is retried unless a later exchange
+                                         may depend on it
     replay   plays all, asks nothing     a miss raises TapeMiss and shows the difference
 """
 
@@ -158,17 +159,7 @@ class Tape:
             self._space_seen_at = time.monotonic()
 
     def _load(self) -> None:
-        rows: list[Row] = []
-        kept = 0  # rows whose failures stay as they are
-        for row in read(self.path):
-            if "resumed" in row:  # failures that nothing was built on were asked again
-                rows = _without_retried(rows, kept)
-            elif "forked" in row:
-                kept = len(rows)
-            elif not ({"call", "key", "request"} <= row.keys() and OUTCOMES & row.keys()):
-                raise TapeMiss(f"{self.path} has a line that is not an exchange; restore a copy")
-            else:
-                rows.append(row)
+        rows, kept = exchanges(self.path)
         if self.mode == "resume":
             rows = _without_retried(rows, kept)
         for row in rows:
@@ -193,15 +184,33 @@ def _without_data(request: Row) -> str:
     return BASE64.sub(lambda data: f"blob:{hashlib.sha256(data[0].encode()).hexdigest()}", text)
 
 
+def exchanges(path: Path) -> tuple[list[Row], int]:
+    """The exchanges of a tape that count, and how many of them come from the run it was forked
+    from: their failures stay as they are.
+    """
+    rows: list[Row] = []
+    kept = 0
+    for row in read(path):
+        if "resumed" in row:
+            rows = _without_retried(rows, kept)
+        elif "forked" in row:
+            kept = len(rows)
+        elif not ({"call", "key", "request"} <= row.keys() and OUTCOMES & row.keys()):
+            raise TapeMiss(f"{path} has a line that is not an exchange; restore a copy")
+        else:
+            rows.append(row)
+    return rows, kept
+
+
 def _readable(request: Row) -> list[str]:
     text = json.dumps(request, sort_keys=True, ensure_ascii=False, indent=1).replace("\\n", "\n")
     return [line for row in text.splitlines() for line in textwrap.wrap(row, 100) or [""]]
 
 
 def _without_retried(rows: list[Row], kept: int) -> list[Row]:
-    """The rows without the failures, after the first `kept` rows, that a resume retries: those
-    after which no later round, no other step of their task and no other attempt of their call was
-    answered. Prompts quote the others.
+    """The rows without the failures that a resume retries: those behind the first `kept` rows after
+    which no later round, no other step of the same sub-task and no other attempt of the same call
+    was answered. Later prompts may quote the other failures.
     """
     left, last_round, calls = list[Row](), 0, set[str]()
     steps: dict[str, set[str]] = defaultdict(set)

@@ -54,7 +54,7 @@ def run(job: Job) -> Result:
         error = say(MESSAGES, "stopped", reason=str(failure))
     if status != "done" and any(not s.failed for s in trace):
         status = "partial"
-    with env.tape.call(*job.call, "diff"):
+    with env.tape.call(*job.next_call, "diff"):
         changed = str(env.local("diff", {}, lambda: _changes(job)))
     return job.result(status, answer, changed, error)
 

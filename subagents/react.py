@@ -219,7 +219,7 @@ def _unopened(job: Job, tools: Sequence[Tool]) -> list[str]:
     """
     if job.u.agent != "single" or job.steps - len(job.trace) <= FEW_STEPS:
         return []
-    tried = {str(value) for s in job.trace for value in s.params.values()}
+    tried = {str(value).split("/")[-1] for s in job.trace for value in s.params.values()}
     opens = {kind for t in tools for f in t.parameters.model_fields.values() for kind in f.metadata}
     return [m.name for m in job.env.task.media if m.modality in opens and m.name not in tried]
 

@@ -220,6 +220,11 @@ def test_an_answer_that_drips_ends_at_the_deadline(told):
         assert "timed out" in told(url, run_options=Options(timeout_s=0.5))
 
 
+def test_waiting_at_a_rate_limit_uses_up_no_attempt(told, endpoint):
+    limit = Raw(429, {}, retry_after="0.01")
+    assert "seen it" in told(endpoint(in_turn(*[limit] * 4, Raw(500, {}), SEEN)).url)
+
+
 # fails at d04ee41
 def test_a_header_may_hold_any_byte(told):
     body = json.dumps(completion(SEEN)).encode()

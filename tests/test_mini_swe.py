@@ -5,12 +5,12 @@ import subprocess
 
 import pytest
 
-from orchestra_min import resume
+from orchestra_min import orchestrate, resume
 from subagents import workdir
 from subagents.mini_swe import read_block
-from tests.conftest import ConfigError
+from tests.conftest import ConfigError, EndpointError, Options, pool_at
 from tests.methods import CLOCK, runs
-from tests.scripted import complete, is_main
+from tests.scripted import Raw, complete, is_main
 from tests.test_aorchestra import tuple4
 
 DONE = "echo TASK_COMPLETE; echo it works"
@@ -158,6 +158,20 @@ def test_a_command_that_a_kill_cut_off_runs_again_in_its_folder(run, swe, monkey
     monkeypatch.setenv("OPENAI_BASE_URL", run.server.url)
     resume(run.folder)
     assert (run.folder / "work" / "r1-t1" / "a").read_text() == "x\n1\n1\n"
+
+
+def test_a_failed_call_of_a_sub_agent_is_retried_by_a_resume(endpoint, repo, tmp_path):
+    first, dead = iter([tuple4("do it")]), iter([Raw(401, {})] * 2)
+
+    def respond(request):
+        answer = complete("ok") if is_main(request) else f"```bash\n{DONE}\n```"
+        return (is_main(request) and next(first, None)) or next(dead, answer)
+
+    server, options = endpoint(respond), Options(method="aorchestra", sub_agent="mini-swe")
+    with pytest.raises(EndpointError):
+        orchestrate("?", (), pool_at(server.url), options, tmp_path / "run", workdir=repo)
+    assert resume(tmp_path / "run", pool=pool_at(server.url)).failed_subtasks == 0
+    assert len(server.requests) == 3 + 2
 
 
 # ---- what is copied ------------------------------------------------------------------------------

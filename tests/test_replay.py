@@ -200,6 +200,12 @@ def test_an_edited_file_is_said_with_its_name(recorded, tmp_path):
         replay(run)
 
 
+def test_the_command_line_takes_the_number_of_threads_and_no_other_method(recorded):
+    named = "--replay", recorded.folder, *tool_of(recorded)
+    assert called(*named, "--parallel", 3).stdout == "42\n"
+    assert "--method react" in line_of(called(*named, "--method", "react"))
+
+
 def test_an_edited_prompt_exits_with_3_and_shows_the_difference(recorded, tmp_path):
     program = tmp_path / "program"
     left_out = shutil.ignore_patterns(".*", "fixtures", "tests", "training", "runs", "__pycache__")

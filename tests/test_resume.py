@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import shlex
 import signal
@@ -315,14 +316,20 @@ def test_a_fork_from_a_round_that_was_not_reached_is_refused(round, three_rounds
     assert f"--from-round {round}" in line_of(done) and not (run.parent / "fork").exists()
 
 
-def test_a_fork_keeps_the_failures_of_the_rounds_before(endpoint, tmp_path):
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_fork_keeps_the_failures_of_the_rounds_before(resumed, endpoint, tmp_path):
+    dead = iter([Raw(401, {})] * resumed)
+
     def respond(request: dict[str, Any]) -> Any:
         if is_main(request):
-            return complete("42") if "out of order" in last_text(request) else delegate("look")
+            failed = "out of order" in last_text(request)
+            return next(dead, complete("42")) if failed else delegate("look")
         return Raw(400, {"error": {"message": "out of order"}})
 
     server, out = endpoint(respond), tmp_path / "run"
-    orchestrate("?", (), pool_at(server.url), None, out)
+    with contextlib.suppress(EndpointError):
+        orchestrate("?", (), pool_at(server.url), None, out)
+    assert resume(out).answer == "42"
     asked = len(server.requests)
     assert resume(out, from_round=2, out=tmp_path / "fork").answer == "42"
     assert len(server.requests) == asked + 1

@@ -15,7 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from orchestra.money import Purse
 from orchestra.vocabulary import BudgetExceeded, Media
 from runtime import openai_api
 from runtime.pool import Engine
@@ -71,8 +70,8 @@ def _ask_endpoint(
     rows: list[Row] = []
     while batch := list(islice(parts, reading.SIDE_BY_SIDE)):
 
-        def ask(purse: Purse, n: int, batch: list[sound.Part] = batch) -> str:
-            return _ask_part(env, engine, purse, query, batch[n])
+        def ask(env: Environment, n: int, batch: list[sound.Part] = batch) -> str:
+            return _ask_part(env, engine, query, batch[n])
 
         said = reading.side_by_side(env, len(batch), ask, first=len(rows))
         rows += [(part.start_s, text) for part, text in zip(batch, said, strict=True)]
@@ -81,26 +80,26 @@ def _ask_endpoint(
     return rows
 
 
-def _ask_part(env: Environment, engine: Engine, purse: Purse, query: str, part: sound.Part) -> str:
+def _ask_part(env: Environment, engine: Engine, query: str, part: sound.Part) -> str:
     if sound.is_silent(part.samples):
         return ""
     backend, data = env.pool[engine.backend], sound.as_wav(part.samples)
     if engine.transcription_model:
         minutes = len(part.samples) / RATE / 60
         price = None if engine.usd_per_minute is None else engine.usd_per_minute * minutes
-        if not purse.affords(price):
+        if not env.purse.affords(price):
             raise BudgetExceeded(f"budget exhausted: transcription costs {price:.6f} USD")
         key = hashlib.sha256(data).hexdigest()
         hint, model = env.task.question, engine.transcription_model
         text, played = openai_api.transcribe(env.chat, backend, model, data, key, hint)
-        purse.charge(price, played)
+        env.purse.charge(price, played)
         return text
     encoded = {"data": base64.b64encode(data).decode(), "format": "wav"}
     content: list[dict[str, Any]] = [
         {"type": "text", "text": render("tools/audio.md", query=query)},
         {"type": "input_audio", "input_audio": encoded},
     ]
-    return env.chat(backend, [{"role": "user", "content": content}], purse).text
+    return env.chat(backend, [{"role": "user", "content": content}], env.purse).text
 
 
 def transcribe(

@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from orchestra.money import Purse
 from runtime.prompts import DATA_CHARS, fenced, render, say
@@ -36,12 +37,12 @@ def answer_from(env: Environment, query: str, text: str, source: str) -> str:
     """
     pieces = parts(text)
 
-    def ask(purse: Purse, n: int) -> str:
+    def ask(env: Environment, n: int) -> str:
         content = render(
             "tools/reading.md", query=query, source=source, part=n + 1, parts=len(pieces),
             text=fenced(pieces[n], PART_CHARS),
         )  # fmt: skip
-        return env.chat(env.backend, [{"role": "user", "content": content}], purse).text
+        return env.chat(env.backend, [{"role": "user", "content": content}], env.purse).text
 
     answers = side_by_side(env, len(pieces), ask)
     if len(answers) == 1:
@@ -68,16 +69,16 @@ def parts(text: str) -> list[str]:
 
 
 def side_by_side(
-    env: Environment, count: int, ask: Callable[[Purse, int], str], first: int = 0
+    env: Environment, count: int, ask: Callable[[Environment, int], str], first: int = 0
 ) -> list[str]:
-    """`ask(purse, n)` for each n, in threads of their own, each in a logical call of its own; one
-    after another where the purse has a limit: what a call may say depends on those before it.
+    """`ask(env, n)` for each n, in threads of their own, each in a logical call of its own. Under a
+    budget one after another: the token limit of a call depends on what earlier calls spent.
     """
     call = env.tape.current_call
 
     def one(purse: Purse, n: int) -> str:
         with env.tape.call(call, f"part{first + n + 1}"):
-            return ask(purse, n)
+            return ask(replace(env, chat=env.chat.copy(), purse=purse), n)
 
     if env.purse.limit_usd is not None or count == 1:
         return [one(env.purse, n) for n in range(count)]
