@@ -64,7 +64,7 @@ from tools.own import own_tools
 
 Files = Sequence[Any]  # paths, or (modality, path)
 Folder = str | Path
-Outcome = Trajectory | EndpointError
+Outcome = console.Outcome
 
 
 class Run:
@@ -228,9 +228,9 @@ def orchestrate(
     """Answer a question, recording everything into the folder `out` (runs/<time> by default).
 
     `media`: paths, or (modality, path). `pool`: a Pool or a pool file; None: from the environment.
-    `workdir`: a repository that mini-SWE sub-agents change a copy of; `out`/changes.diff is what
-    they changed. `cancelled`, once set by another thread, lets no further call start and ends the
-    run with Cancelled.
+    `workdir`: a git repository; mini-SWE sub-agents work on a copy, and their diff is written to
+    `out`/changes.diff. `cancelled`, once set by another thread, lets no further call start and ends
+    the run with Cancelled.
 
     Raises ConfigError before anything is paid, EndpointError when the main agent's endpoint fails,
     TapeWriteError when the disk is full; the folder then holds all that was paid for.
@@ -253,8 +253,8 @@ def orchestrate(
 
 
 def replay(folder: Folder, listeners: Iterable[Listener] = (), **given: Any) -> Trajectory:
-    """The same run again from its tape, without network. `given`: options that a replay may have,
-    `parallel`, and `tools` and `method` where the run uses files of the user's.
+    """The same run again from its tape, without network. `given`: `parallel`; also `tools` and
+    `method` if the run uses Python files of the user.
 
     Raises TapeMiss where anything differs, ConfigError.
     """
@@ -280,12 +280,13 @@ def resume(
     pool: Pool | None = None,
     **given: Any,
 ) -> Trajectory:
-    """Continue a run, paying only for what its tape does not hold. With `from_round`: in the new
-    folder `out`, which keeps the rounds before it.
+    """Continue a run, paying only for what its tape does not hold. With `from_round`: write a fork
+    to `out` that keeps the rounds before `from_round`.
 
-    A run folder may come from someone else: endpoints with their keys (`pool`; None: those of the
-    environment) and, in `given`, tools, method, mcp and allow_hosts are used only if named here.
-    `given` may also have parallel, timeout_s and patience_s. Raises as `orchestrate` does.
+    A run folder may come from someone else, so the caller repeats the endpoints (`pool`; None:
+    those of the environment) and, in `given`, tools, method, mcp and allow_hosts. What is only in
+    the folder is not used. `given` may also have parallel, timeout_s and patience_s. Raises as
+    `orchestrate` does.
     """
     folder, stored = Path(folder), run_folder.read_manifest(Path(folder))
     named = run_folder.named_again(folder, stored, given, pool or pools.from_environment())
@@ -328,7 +329,8 @@ def compare(
     **how: Any,
 ) -> Iterator[tuple[str, Outcome]]:
     """Each method's outcome as it ends, each in its own folder under `out` and with the whole
-    budget; `how` as for `orchestrate`. A method whose endpoint fails, fails alone.
+    budget; `how` as for `orchestrate`. If the endpoint of one method fails, its outcome is the
+    EndpointError; the others still run.
     """
     folder = Path(out or run_folder.default_path())
     for method in methods:

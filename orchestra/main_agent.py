@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from orchestra.vocabulary import Decision, Reply, State
 
-ATTEMPTS = 3  # an unusable decision is shown back this often in one round
+ATTEMPTS = 3  # at a usable decision, in one round
 
 Messages = list[dict[str, Any]]
 Schema = tuple[str, Mapping[str, Any]]  # its name and the JSON schema of the answer

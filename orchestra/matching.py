@@ -91,8 +91,8 @@ def place(
     chosen = batch([u for u, _ in found.values()], k_max, budget_usd, lambda u: cost[u.id])
     if not chosen:
         raise BudgetExceeded(
-            f"budget exhausted: {budget_usd:.6f} USD, kept apart from the next decision's share, "
-            "cannot cover any sub-task; raise --budget"
+            f"budget exhausted: {budget_usd:.6f} USD, without the reserve for the next decision, "
+            "cannot cover any sub-task; start a new run with a larger --budget"
         )
     return with_shares([found[u.id] for u in chosen], budget_usd)
 
@@ -100,9 +100,9 @@ def place(
 def with_shares(
     executors: Sequence[tuple[SubTask, Backend]], budget_usd: float | None
 ) -> list[Placed]:
-    """Each executor with its share of B_t, in proportion to cost(v). One on a free backend weighs
-    as the cheapest of the others: its tools may cost money. Shares are fixed before anything runs,
-    so what one spends changes no request of another.
+    """Each executor with its share of B_t, in proportion to cost(v). A sub-task on a free backend
+    has the weight of the cheapest paid one, because its tools may cost money. Shares are fixed
+    before anything runs, so what one spends changes no request of another.
     """
     costs = [expected_cost_usd(b) for _, b in executors]
     least = min((c for c in costs if c > 0), default=1.0)
@@ -117,6 +117,6 @@ def expected_cost_usd(backend: Backend) -> float:
 
 
 def decision_reserve_usd(main: Backend, budget_usd: float) -> float:
-    """What a batch leaves of B_t for the main agent, so that the answer can still be paid."""
+    """The part of B_t that is reserved for the main agent, so that the answer can still be paid."""
     two_decisions = main.cost_usd(2 * STEPS * STEP_INPUT_TOKENS, STEPS * STEP_OUTPUT_TOKENS)
     return min(budget_usd / 2, two_decisions or 0.0)

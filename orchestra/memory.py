@@ -58,7 +58,7 @@ def opened(z: Result, task: Task) -> tuple[str, ...]:
 
 
 def summarize(round: int, u: SubTask, z: Result, task: Task) -> Evidence:
-    """Summarize(u, z) of Eq. 19: of the trace stay the files that it opened."""
+    """Summarize(u, z) of Eq. 19. Of the trace it keeps only the names of the opened files."""
     return Evidence(
         round, u.id, u.instruction, u.backend or "", u.tools or (), z.status, z.answer, z.summary,
         z.error, opened(z, task),
@@ -81,9 +81,9 @@ class Snippet:
 
     text: str
     terms: frozenset[str]
-    tokens: int  # with what parts it from its neighbours
-    worth: float  # w(h) I(C;h) of having it, whatever its words
-    worth_of_term: float  # and of each term in it that C does not have yet
+    tokens: int  # including separators
+    worth: float  # w(h) I(C;h) of including it
+    worth_of_term: float  # and of each term that C does not have yet
 
 
 def compress(
@@ -94,9 +94,9 @@ def compress(
 
     I(C;q) is the share of the question's terms that C covers. I(C;h) is, by half, the share of h's
     terms, and by half that its head with the answer is there. Coverage has diminishing returns: a
-    sentence said before is worth nothing, and none stands without the head that says whose it is.
-    Lines stand in the order of H; "[...]" marks what was left out. Only the newest failures, with
-    their reasons, may pass the limit.
+    repeated sentence gains nothing. A sentence is chosen only after its head, which says whose it
+    is. Lines stand in the order of H; "[...]" marks what was left out. Only the newest failures,
+    with their reasons, may pass the limit.
     """
     pieces = [_snippets(h, history[-1].round, wording) for h in history]
     failed = [i for i, h in enumerate(history) if h.status in ("failed", "blocked")]
@@ -110,8 +110,8 @@ def _choose(
 ) -> set[tuple[int, int]]:
     """The heads of `kept`, then again and again what fits and has the largest gain per token.
 
-    What is covered only grows, so a gain only shrinks: one that computed anew still leads the queue
-    is the largest of all.
+    Lazy greedy: gains never grow, so if a gain that was just computed again is still the first of
+    the queue, it is the largest of all.
     """
     chosen = {(i, 0) for i in kept}
     covered = {term for i in kept for term in pieces[i][0].terms}
@@ -197,10 +197,10 @@ def best_supported_answer(history: Sequence[Evidence]) -> str:
 def stop_probability(logprobs: Sequence[Mapping[str, Any]] | None) -> float | None:
     """p_stop(s_t) = p(a_t = complete | s_t), Eq. 22, from the decision's token log-probabilities.
 
-    `logprobs` is `choices[0].logprobs.content` of a chat completion that ends with a decision. Its
-    action is told apart by its first letters: the product of the probabilities of the tokens of
-    `complete` if that was said, else what the alternatives at the first token of `delegate_task`
-    gave to `c...`. None: the endpoint gave no (usable) log-probabilities or the text has no action.
+    `logprobs` is `choices[0].logprobs.content` of a chat completion that ends with a decision. If
+    the model chose `complete`: the product of the probabilities of its tokens. Otherwise: the
+    probability of the alternatives at the action's first token that begin `complete`. None: the
+    endpoint gave no (usable) log-probabilities or the text has no action.
     """
     try:
         p = _probability_of_complete(logprobs or ())

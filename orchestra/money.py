@@ -30,7 +30,7 @@ class Purse:
     def __init__(self, limit_usd: float | None = None) -> None:
         self.limit_usd = limit_usd
         self.spent_usd: float | None = 0.0
-        self.paid_usd: float | None = 0.0  # the part of it that was not played from a tape
+        self.paid_usd: float | None = 0.0  # the part that this process paid
         self.calls = self.tokens = 0
 
     @property
@@ -39,7 +39,9 @@ class Purse:
         return None if self.limit_usd is None else self.limit_usd - (self.spent_usd or 0.0)
 
     def split(self, parts: int, later: int = 0) -> list[Purse]:
-        """Even shares of what is left for parallel calls, with `later` shares kept back."""
+        """Even shares of what is left for parallel calls; `later` more shares of that size stay in
+        the purse.
+        """
         left = self.left_usd
         return [Purse(left and max(left, 0.0) / (parts + later)) for _ in range(parts)]
 

@@ -54,7 +54,7 @@ def refine(graph: Graph, decision: Delegate) -> Graph:
 
 
 def cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:
-    """The ids along one cycle, each before what it needs, or []: a depth-first walk without
+    """One cycle as ids, each followed by one of its needs, or []: a depth-first search without
     recursion.
     """
     finished: set[str] = set()

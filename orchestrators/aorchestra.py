@@ -5,7 +5,7 @@ Differences from the paper / the released code
 1. Context sharing is an option, as in the paper's ablation: `curated` (what the main agent writes),
    `none`, or `full` (the whole history). Every sub-agent reads at least its instruction.
 2. Sub-agents are exchangeable: the ReAct loop of Orchestra-o1, or a mini-SWE agent at a shell.
-3. Several tasks in one decision are a mistake that the model is told; the first is not taken alone.
+3. Several tasks in one decision are rejected with an error message, not cut to the first.
 4. `complete` is refused while nothing was tried on a task with media.
 5. The learning of the main prompt (OPTIMIZE) is not here; the prompts are in prompts/aorchestra.
 """
@@ -25,11 +25,11 @@ from orchestrators.decision import (
     read_tasks,
     task_schema,
 )
-from orchestrators.state_prompt import as_messages, media_lines, model_lines, now
+from orchestrators.state_prompt import media_lines, model_lines, status_lines
 from runtime.options import Options
 from runtime.parsing import closed_object
 from runtime.pool import Pool
-from runtime.prompts import render, say
+from runtime.prompts import as_messages, render, say
 from tools import Tool
 
 MESSAGES = "aorchestra/messages"
@@ -47,7 +47,7 @@ def render_state(
         question=state.task.question,
         media=media_lines(state),
         history=history_lines(state.history) or say("delegation", "nothing_found"),
-        now=now(state, say(MESSAGES, "next"), mistake, last_chance),
+        now=status_lines(state, say(MESSAGES, "next"), mistake, last_chance),
     )
     return as_messages(render("aorchestra/system.md", models=models, tools=tools), user)
 

@@ -2,11 +2,10 @@
 it runs by dataflow.
 
 Differences from the paper / the released code
-1. Independent agents run in parallel, each as soon as its last input is there, so the graph takes
-   its critical path; the released code runs agent after agent.
+1. Independent agents run in parallel, each as soon as its last input is available, so the run takes
+   the time of the critical path; the released code runs agent after agent.
 2. The parser is strict and names the rule, the id or edge, and the line; the mistake is shown back
-   once. The released grader gives plain text full marks and regular expressions pass over unclosed
-   tags.
+   once. The released grader accepts plain text, and its regular expressions ignore unclosed tags.
 3. Without a usable graph one CoT agent answers the question, and the answer counts as a fallback.
 4. ${id} is inserted once: what an answer itself contains is never expanded again.
 5. An agent that fails, fails alone: those that need it read its error in its place.
@@ -24,17 +23,19 @@ from dataclasses import replace
 from orchestra.main_agent import Ask, Messages
 from orchestra.vocabulary import Complete, Decision, Delegate, ModelMistake, State, SubTask
 from orchestrators.mas_xml import parse
-from orchestrators.state_prompt import as_messages, file_readers, files_as_text
+from orchestrators.state_prompt import file_readers, files_as_text
 from runtime.options import Options
 from runtime.pool import Pool
-from runtime.prompts import render, say, told
+from runtime.prompts import as_messages, render, say, told
 from tools import Tool
 
 # ---- what the model reads ------------------------------------------------------------------------
 
 
 def render_state(state: State, dom: str, mistake: str = "") -> Messages:
-    """The question and the degree of MAS (DoM): no round has another, for nothing is observed."""
+    """The question and the degree of MAS (DoM). There are no observations: every attempt has the
+    same prompt but for the mistake.
+    """
     system = render(f"mas_orchestra/{dom}.md", agents=say("mas_orchestra/messages", "agents"))
     notice = "\n\n" + say("mas_orchestra/messages", "mistake", mistake=mistake) if mistake else ""
     names = ", ".join(m.name for m in state.task.media)

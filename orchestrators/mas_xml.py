@@ -87,7 +87,7 @@ class Element:
     text: str = ""
 
     def one(self, tag: str, needed: bool = True) -> Element:
-        """The child of that name, once; one without text where it is missing and not needed."""
+        """The only child with that tag; an empty Element if it is optional and missing."""
         found = [e for e in self.children if e.tag == tag]
         if len(found) > 1:
             fail("field_twice", tag=tag, parent=self.tag, line=found[1].line)
@@ -97,8 +97,8 @@ class Element:
 
 
 def as_tree(reply: str) -> Element:
-    """The elements of a reply under one root, each where the format wants it. What is beside them,
-    and before the end of the thinking, is left out.
+    """The elements of a reply under one root, each where the format wants it. Text around them, and
+    all up to the end of the thinking, is ignored.
     """
     root = Element("reply", 1)
     position = thought.end() if (thought := THOUGHT_END.search(reply)) else 0
@@ -202,7 +202,7 @@ def _one_agent(
 def _checked(
     agents: Sequence[tuple[SubTask, int]], pairs: Sequence[tuple[str, str]]
 ) -> tuple[SubTask, ...]:
-    """The agents if they keep every rule; a start is in every graph without a cycle."""
+    """The agents, if the graph keeps every rule. (A graph without a cycle has a start.)"""
     lines: dict[str, int] = {}
     for u, line in agents:
         if u.id in lines:
@@ -220,7 +220,7 @@ def _checked(
         if len(lines) > 1 and not any(id in pair for pair in pairs):
             fail("isolated", id=id, line=line)
     inserts = {(id, u.id) for u, _ in agents for id in INSERT.findall(u.instruction)}
-    for source, target in sorted(inserts ^ edges):  # an edge for each, and the reverse
+    for source, target in sorted(inserts ^ edges):  # each needs the other
         problem = "insert_without_edge" if source in lines else "insert_unknown"
         if source in needs[target]:
             fail("edge_without_insert", source=source, target=target, line=lines[target])

@@ -35,11 +35,11 @@ from orchestrators.decision import (
     read_tasks,
     task_schema,
 )
-from orchestrators.state_prompt import as_messages, media_lines, model_lines, now, unopened
+from orchestrators.state_prompt import media_lines, model_lines, status_lines, unopened
 from runtime.options import Options
 from runtime.parsing import TEXT, closed_object, list_of
 from runtime.pool import Pool
-from runtime.prompts import render, say
+from runtime.prompts import as_messages, render, say
 from tools import Tool
 
 CODE = "ExecuteCodeAction"
@@ -60,7 +60,7 @@ def render_state(
         media=media_lines(state),
         context=state.context or say("delegation", "nothing_found"),
         waiting="" if last_chance else _waiting_lines(state.waiting),
-        now=now(state, _next_step(state), mistake, last_chance),
+        now=status_lines(state, _next_step(state), mistake, last_chance),
     )
     return as_messages(render("orchestra_o1/system.md", models=models, tools=tools), user)
 

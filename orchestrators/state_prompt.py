@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestra.main_agent import Messages
 from orchestra.matching import names
 from orchestra.vocabulary import (
     SKILLS,
@@ -18,10 +17,6 @@ from orchestra.vocabulary import (
     SubTask,
 )
 from runtime.prompts import say
-
-
-def as_messages(system: str, user: str) -> Messages:
-    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
 
 def model_lines(backends: Sequence[Backend]) -> str:
@@ -36,7 +31,7 @@ def model_lines(backends: Sequence[Backend]) -> str:
     return "\n".join(map(one, backends))
 
 
-def now(state: State, next_step: str, mistake: str = "", last_chance: bool = False) -> str:
+def status_lines(state: State, next_step: str, mistake: str = "", last_chance: bool = False) -> str:
     """Where the run stands, what was wrong with the reply before, and what to do next."""
     notice = say("delegation", "mistake", mistake=mistake) if mistake else ""
     if last_chance:

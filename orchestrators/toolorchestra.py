@@ -8,8 +8,8 @@ Differences from the paper / the released code
    this program's search tool. A popular port runs neither.
 3. The context has one block per kind, each with its own cap: no kind ever erases another.
 4. The first unusable reply of a turn is shown back; after the second the strongest answer slot
-   answers, WITH the context so far. That answer counts as a fallback, and so does one out of turns.
-   A slot whose backend has failed to answer is passed over as long as there is another.
+   answers, WITH the context so far. Such an answer, and one given after the last turn, is marked as
+   a fallback. A slot whose backend has failed to answer is passed over as long as there is another.
 5. Files, which the paper does not have, are read in the first turn; the context has their text.
    That turn counts: with --rounds 1 the strongest slot answers at once.
 6. Of several calls in one reply the first usable one is carried out.
@@ -22,11 +22,11 @@ from typing import Any
 
 from orchestra.main_agent import Ask, Messages
 from orchestra.vocabulary import ConfigError, Decision, Delegate, ModelMistake, State, SubTask
-from orchestrators.state_prompt import as_messages, files_found, read_files_first
+from orchestrators.state_prompt import files_found, read_files_first
 from runtime.options import Options
 from runtime.parsing import actions, as_object, closed_object, one_of
 from runtime.pool import Pool
-from runtime.prompts import render, say, told
+from runtime.prompts import as_messages, render, say, told
 from tools import Tool
 
 SLOTS: dict[str, dict[str, tuple[float, float, float]]] = {  # $/M in, $/M out, latency in s

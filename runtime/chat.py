@@ -37,8 +37,8 @@ def _quiet(message: str) -> None:
 
 @dataclass
 class Chat:
-    """The pool's endpoints as one sub-agent uses them. What it learns of an endpoint, a refused
-    field, it learns in its own calls: no request depends on the timing of another sub-agent.
+    """The chat client of one sub-agent. It remembers which request fields an endpoint refused in
+    its own calls, so no request depends on the timing of another sub-agent.
     """
 
     tape: Tape
@@ -60,7 +60,8 @@ class Chat:
         logprobs: bool = False,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> Reply:
-        """`schema`: of the answer; `tools`: functions to call. A call comes back as text.
+        """`schema`: of the answer; `tools`: functions to call. Tool calls are in the text of the
+        reply, as <tool_call> JSON.
 
         Raises EndpointError, and BudgetExceeded before a call that could exceed the purse.
         """

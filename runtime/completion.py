@@ -58,8 +58,8 @@ def media_in(messages: Messages) -> str:
 
 
 def input_token_bound(backend: Backend, messages: Messages, fields: Mapping[str, Any]) -> int:
-    """No request has more input tokens: a token is at least a byte, a picture at most
-    `image_tokens`, and no model counts a second of sound (WAV, 16 kHz) for over 100.
+    """An upper bound: a token for each byte of text, `image_tokens` for each picture, 100 tokens
+    for each second of sound (WAV, 16 kHz).
     """
     total = len(json.dumps(fields).encode()) + len(json.dumps(dict(backend.options)).encode())
     for part in _parts(messages):

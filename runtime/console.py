@@ -138,7 +138,7 @@ def failure(
     if a is None or isinstance(error, ConfigError) or (a.replay and missed):
         return text
     if a.replay:
-        return f"the tape ends in a recorded failure: {text}"
+        return f"the recorded run ended with this error: {text}"
     left = [folder / m.rpartition(":")[2] for m in a.methods if m not in done]
     begun = [run for run in (left if a.compare else [folder]) if holds_paid(run / "tape.jsonl")]
     if not begun:

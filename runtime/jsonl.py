@@ -20,8 +20,8 @@ class TapeWriteError(EndOfRun):
 class Appender:
     """A JSONL file that threads append to. O_APPEND keeps their lines apart without a lock.
 
-    The file stays open until the last thread that may write is gone, so no later file can get its
-    lines.
+    The file stays open until the last thread that may write is gone, so no file that is opened
+    later can get its lines.
     """
 
     def __init__(self, path: Path) -> None:

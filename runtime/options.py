@@ -46,7 +46,7 @@ class Options(Checked):
     method: str = _flag(
         "orchestra-o1", "method", "NAME", "orchestrator, or FILE.py:CLASS of your own"
     )
-    rounds: Count | None = _flag(None, "rounds", "N", "decisions of the main agent (the method's)")
+    rounds: Count | None = _flag(None, "rounds", "N", "most decisions (default: the method's)")
     steps: Count = _flag(30, "steps", "N", "steps of a sub-agent")
     parallel: Count = _flag(8, "parallel", "N", "sub-tasks that run in parallel")
     budget_usd: Annotated[float, Field(ge=0, le=1e9)] | None = _flag(

@@ -82,21 +82,21 @@ def _actions(values: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def as_object(value: Any) -> Any:
-    """The object that a string is the JSON of, even twice."""
+    """A JSON string decoded, also if it was encoded twice; any other value as it is."""
     for _ in range(2):
         if isinstance(value, str) and (decoded := repaired(value)) is not None:
             value = decoded
     return value
 
 
-def behind_thinking(reply: str) -> str:
+def after_thinking(reply: str) -> str:
     """The text behind the thinking; some templates print only its closing tag."""
     return re.split(THINK_END, reply)[-1]
 
 
 def _without_thinking(text: str, cut: bool) -> str:
-    """The text around the thinking; or the thinking itself, if there is no JSON around it and the
-    reply was not cut off before it decided.
+    """The text around the thinking; the whole text if there is no JSON around it and the reply is
+    not cut off.
     """
     *thoughts, last = re.split(THINK_END, text)
     kept = [before for t in thoughts for before, *inside in [re.split(THINK_START, t)] if inside]

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
+from orchestra.main_agent import Messages
 from orchestra.memory import Wording
 from orchestra.vocabulary import Evidence, ModelMistake
 
@@ -40,6 +41,10 @@ def render(path: str, /, **values: object) -> str:
 def say(file: str, name: str, /, **values: object) -> str:
     """One short text: section `name` of prompts/<file>.md."""
     return _sections(f"{file}.md")[name].substitute(values)
+
+
+def as_messages(system: str, user: str) -> Messages:
+    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
 
 def told(mistake: ModelMistake) -> str:

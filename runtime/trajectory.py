@@ -1,8 +1,8 @@
 """tau = (s_1, y_1, Z_1, ..., s_T, y_T) as JSONL, one event a line, written as it happens.
 
-Every line is `{"v": 2, "event": ..., "at": [...], ..., "timing": {...}}`. What is measured is in
-`timing` alone; the rest is content, the same in every replay. `at` is the place in the run,
-(round, sub-task, step): lines are written in the order of time and read in the order of `at`.
+Every line is `{"v": 2, "event": ..., "at": [...], ..., "timing": {...}}`. Measured values are in
+`timing` alone; the rest is the same in every replay. `at` is the place in the run, (round,
+sub-task, step): lines are written in the order of time and read in the order of `at`.
 
     run        at [0]          run.json: the task, the pool, the options, the parent of a fork
     decision   at [t, 0, a]    attempt a of round t: B_t, the reply, y_t or a mistake

@@ -17,10 +17,10 @@ from orchestra.vocabulary import Result, Step, SubTask
 from runtime.prompts import say
 from runtime.trajectory import LAST, Recorder
 from subagents import experts, mini_swe, react, reasoning
-from subagents.fan_out import Job, Run
+from subagents.fan_out import Job, Style
 from tools import Environment, Tool
 
-STYLES: dict[str, Run] = {  # by SubTask.agent
+STYLES: dict[str, Style] = {  # by SubTask.agent
     "react": react.run,
     "single": react.run,
     "mini-swe": mini_swe.run,
@@ -34,7 +34,7 @@ STYLES: dict[str, Run] = {  # by SubTask.agent
     "enhance_reasoning": experts.enhance_reasoning,
     "search": experts.search,
 }
-GRACE_S = 1.0  # after an interrupt: how long calls in flight may still reach the tape
+GRACE_S = 1.0  # after an interrupt: how long running calls may take to be recorded
 
 
 class SubAgents:
@@ -65,7 +65,7 @@ class SubAgents:
 
     def drain(self, t: int, placed: Sequence[Placed], found: str = "") -> list[Result]:
         """Z_t of a whole graph: a node starts the moment its last need has ended, so the graph
-        takes its critical path. What needs a failed node reads its error.
+        takes the time of its critical path. What needs a failed node reads its error.
         """
         ended: dict[str, Result] = {}
         running: dict[Future[Result], str] = {}

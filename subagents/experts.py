@@ -12,7 +12,7 @@ import re
 from dataclasses import replace
 
 from orchestra.vocabulary import Modality, Result
-from runtime.parsing import behind_thinking
+from runtime.parsing import after_thinking
 from runtime.prompts import say
 from subagents.fan_out import CODE, SEARCH, Job, agent
 from subagents.reasoning import answer_of, queries_in
@@ -35,7 +35,7 @@ def answer(job: Job) -> str:
 @agent
 def enhance_reasoning(job: Job) -> str:
     """Reasoning, and what its code prints."""
-    reply = behind_thinking(job.ask("reason", _prompt("enhance_reasoning", job)))
+    reply = after_thinking(job.ask("reason", _prompt("enhance_reasoning", job)))
     blocks = re.findall(r"```(?:python|py)?[ \t]*\n(.*?)```", reply, flags=re.S)
     if not blocks:
         return reply

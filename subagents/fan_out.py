@@ -5,8 +5,8 @@
         return job.ask("think", say("reasoning/messages", "think", task=job.u.instruction))
 
 Parallel calls have names and purses of their own, in the order in which they are written here, so
-the timing of threads changes no request. Threads are made for each fan-out: a full pool of
-sub-agents cannot wait for itself.
+the timing of threads changes no request. Each fan-out has its own threads: if it used the pool of
+the sub-agents, a full pool would wait for itself.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ SEARCH, VISIT, CODE = "GoogleSearchAction", "ExtractUrlContentAction", "ExecuteC
 class Job:
     """One sub-task `u` in its thread: what it may reach, its logical call, and its steps so far.
 
-    `on_step` is told each step, counted from 1, as it happens. `stopped`: why it ended early, with
-    an answer that it had by then.
+    `on_step` is told each step, counted from 1, as it happens. `stopped`: why it ended early; its
+    answer is then partial.
     """
 
     u: SubTask
@@ -109,7 +109,7 @@ class Job:
                 return failure
 
     def use(self, name: str, **params: Any) -> str:
-        """A tool's observation; its failure is one too, and so is a tool that is not set up."""
+        """A tool's observation. A failure and a missing tool are observations too."""
         failed = True
         with self.env.tape.call(*self.next_call, name):
             try:
@@ -125,10 +125,10 @@ class Job:
         return observation
 
 
-Run = Callable[[Job], Result]  # a style of executor
+Style = Callable[[Job], Result]  # a style of executor
 
 
-def agent(body: Callable[[Job], str]) -> Run:
+def agent(body: Callable[[Job], str]) -> Style:
     """A style of executor from a function that returns its answer. What fails becomes the Result's
     error; so does what stopped it when it already had an answer.
     """

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from orchestra.main_agent import Messages
 from orchestra.vocabulary import Result, Status, Step
-from runtime.prompts import render, say
+from runtime.prompts import as_messages, render, say
 from subagents import workdir
 from subagents.fan_out import OBSERVATION_CHARS, STOPPED, Job
 from tools import ToolError, code, reading
@@ -60,8 +60,8 @@ def run(job: Job) -> Result:
 
 
 def _report(step: Step) -> str | None:
-    """The text behind the marker. A file that begins with it ends nothing: the command must name
-    the marker, and succeed.
+    """The text behind the marker. Printing a file that begins with the marker does not end the
+    task: the command must name the marker, and succeed.
     """
     first, _, report = step.observation.lstrip().partition("\n")
     meant = not step.failed and MARKER in step.params.get("command", "")
@@ -84,7 +84,7 @@ def _messages(job: Job) -> Messages:
         steps="\n\n".join(done) or say("react/messages", "no_steps"),
     )  # fmt: skip
     system = render("mini_swe/system.md", marker=MARKER)
-    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+    return as_messages(system, user)
 
 
 # ---- one command ---------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ Differences from the paper / the released code
    the memory with the observation before it.
 2. The five-like-patterns rule and the last step are enforced: only `finish` is left. The paper asks
    for it in the prompt.
-3. A sub-agent with tools must use one with success before it may report as done, and one without a
-   main agent must try each file of the task, and may not repeat a call that told nothing new:
-   small models invent answers (without these two rules, the 1.5B model of fixtures/ sent one search
-   five times and opened none of three files). Tools that were not assigned are refused.
+3. With tools, "done" needs one successful tool call. Without a main agent, the agent must also try
+   each file and may not repeat a fruitless call: without these rules the 1.5B model of fixtures/
+   sent one search five times and opened none of three files. Tools that were not assigned are
+   refused.
 4. An endpoint that fails or an empty purse ends this sub-task alone, as a Result with the reason.
 5. A sub-agent does not read the whole question, which App. B.3 shows it beside its task: small
    models answer the question instead of their task. What it must know is in its context.
@@ -33,7 +33,7 @@ from orchestra.vocabulary import (
     Step,
 )
 from runtime.parsing import TEXT, closed_object, const, find_action, one_of
-from runtime.prompts import capped, render, say, told, without_marks
+from runtime.prompts import as_messages, capped, render, say, told, without_marks
 from subagents.fan_out import OBSERVATION_CHARS, SEARCH, STOPPED, VISIT, Job
 from tools import Tool, ToolError
 
@@ -106,7 +106,7 @@ def render_step(job: Job) -> Messages:
     )
     manuals = "\n\n".join(t.manual for t in offered)
     system = render("react/alone.md" if alone else "react/system.md", tools=manuals)
-    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+    return as_messages(system, user)
 
 
 def _steps_done(trace: Sequence[Step]) -> str:
@@ -135,8 +135,9 @@ def _warning(job: Job) -> str:
 
 
 def exhausted(job: Job) -> set[str]:
-    """For an agent without a main agent: the tools that repeated a call with the same outcome since
-    another call last showed something new; for good, those that did so SAME_CALLS times.
+    """For an agent without a main agent: the tools that it may not use in this step. A tool is
+    blocked after an identical call with an identical observation, until another call succeeds;
+    after SAME_CALLS such calls it stays blocked.
     """
     if job.u.agent != "single":
         return set()

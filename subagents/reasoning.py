@@ -5,8 +5,8 @@ Differences from the paper / the released code
 1. Samples, and the roles of one round, run in parallel; the released code asks one by one.
 2. The majority is of normalised answers (case, spaces, a final full stop); a tie goes to the first.
    An empty answer and a reply that was cut off at its length limit are no vote.
-3. A sample or a role that fails is left out; only when all of a round fail, the agent does; but
-   Reflexion then keeps its last attempt, a debate the majority of its last round, as partial.
+3. A failed sample or role is left out; the agent fails only if all of a round fail. Reflexion then
+   returns its last attempt, a debate the majority of its last round, as partial.
 4. A reply is plain text that ends in "Answer: ..."; without that line its last line is the answer.
 """
 
@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from orchestra.vocabulary import Reply
-from runtime.parsing import behind_thinking
+from runtime.parsing import after_thinking
 from runtime.prompts import say
 from subagents.fan_out import SEARCH, STOPPED, Job, agent
 
@@ -116,7 +116,7 @@ def _statements(said: list[tuple[str, Reply | None]]) -> str:
 
 def answer_of(reply: str) -> str:
     """What stands behind the last "Answer:" that has any; without one, the last line."""
-    before, *parts = ANSWER.split(behind_thinking(reply))
+    before, *parts = ANSWER.split(after_thinking(reply))
     said = [text for part in parts if (text := part.strip().strip("*").strip())]
     lines = [row.strip() for row in before.splitlines() if row.strip()]
     return (said or lines or [""])[-1]
@@ -124,7 +124,7 @@ def answer_of(reply: str) -> str:
 
 def queries_in(reply: str) -> list[str]:
     """What stands behind each "Query:", numbered or not."""
-    rows = QUERY.findall(behind_thinking(reply))
+    rows = QUERY.findall(after_thinking(reply))
     return [query for row in rows if (query := row.strip(" \"'*`"))]
 
 

@@ -20,7 +20,7 @@ from tools import ToolError
 
 GIT_TIMEOUT_S = 60
 BINARY = re.compile(r"(?m)^GIT binary patch\n(?:(?:literal|delta) \d+\n(?:.+\n)*\n?)+")
-ISOLATED = {  # git as if nobody had configured it
+ISOLATED = {  # git without the user's or the system's configuration
     "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "GIT_ATTR_NOSYSTEM": "1",
     "GIT_AUTHOR_NAME": "orchestra-min", "GIT_AUTHOR_EMAIL": "-", "GIT_COMMITTER_NAME": "-",
     "GIT_COMMITTER_EMAIL": "-", "LC_ALL": "C",

@@ -19,7 +19,17 @@ import vcr
 
 from orchestra_min import orchestrate
 from tests.conftest import ROOT, ConfigError, Options, TapeMiss, pool_at
-from tests.program import CLOCK, SPEECH, called, content, files_of, replay, resume, tool_file
+from tests.program import (
+    CLOCK,
+    SPEECH,
+    called,
+    content,
+    files_of,
+    line_of,
+    replay,
+    resume,
+    tool_file,
+)
 from tests.scripted import (
     Endpoint,
     act,

@@ -28,7 +28,7 @@ from orchestra.vocabulary import Backend, ConfigError, EndpointError, ModelMista
 from runtime.chat import Chat
 from runtime.jsonl import TapeWriteError
 from runtime.openai_api import with_model
-from runtime.parsing import behind_thinking
+from runtime.parsing import after_thinking
 from runtime.prompts import fenced, render, say, told
 from runtime.secrets import Secrets
 from runtime.tape import Failure, Tape
@@ -52,7 +52,7 @@ LINES = {  # the judge's line -> the part of Eq. 29 and its largest score
 
 def read_scores(reply: str) -> dict[str, float]:
     """The four parts, each in [0, 1]. Raises ModelMistake: a line is missing, twice or odd."""
-    text = behind_thinking(reply)
+    text = after_thinking(reply)
     return {part: _score(text, name, most) / most for name, (part, most) in LINES.items()}
 
 
