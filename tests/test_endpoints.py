@@ -156,28 +156,23 @@ def test_a_status_that_there_is_not_replays_as_it_was(told, endpoint):
         (Raw(400, {"error": {"message": "no\nnot\nthis"}}), "no not this"),
         (Raw(401, {"error": {"message": "who are you"}}), "MY_MODEL_KEY"),
         (Raw(402, {"error": "no money"}), "402"),
-        (Raw(404, {"error": {"message": "gone"}}), "/v1"),
-        (Raw(418, b"\xff\xfe"), "418"),
+        (Raw(404, {"error": {"message": "gone"}}), "/v1"), (Raw(418, b"\xff\xfe"), "418"),
         (Raw(429, {}, **AGAIN), "429"),
-        (Raw(500, {"error": {"message": "broken"}}, **AGAIN), "500"),
-        (Raw(302, b""), "302"),
+        (Raw(500, {"error": {"message": "broken"}}, **AGAIN), "500"), (Raw(302, b""), "302"),
         (Raw(302, b"", location="http://127.0.0.1:9/v1"), ""),
         (Raw(302, b"", location="ftp://example.test/"), ""),  # fails at d04ee41
         (Raw(600, {"error": {}}), "600"),
         (Raw(200, "<html>\n<b>Not here</b>", content_type="text/html"), "<b>Not here"),
-        (Raw(200, '{"choices": [{"mess'), '{"choices"'),
-        (Raw(200, ""), "JSON"),
+        (Raw(200, '{"choices": [{"mess'), '{"choices"'), (Raw(200, ""), "JSON"),
         (Raw(200, b"\x00\xff\xfe"), "JSON"),
         (Raw(200, b"this is no gzip", content_encoding="gzip"), ""),
-        (Raw(200, b"{}", content_length="999"), ""),
-        (Raw(200, "null"), "choice"),
-        (Raw(200, "[" * 100_000), ""),
-        (Raw(200, {"choices": []}), "choice"),
+        (Raw(200, b"{}", content_length="999"), ""), (Raw(200, "null"), "choice"),
+        (Raw(200, "[" * 100_000), ""), (Raw(200, {"choices": []}), "choice"),
         (Raw(200, {"choices": [None]}), "choice"),
         (Raw(200, {"choices": [{"message": None}]}), "choice"),
         (Raw(200, {"error": "no"}), "choice"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_answer_is_one_line_that_says_why(answer, said, told, endpoint, monkeypatch):
     monkeypatch.setenv("MY_MODEL_KEY", "a-secret-of-this-test")
     server = endpoint(in_turn(answer))
@@ -288,10 +283,9 @@ def test_an_answer_of_any_form_is_found(answer, told, endpoint):
         ({"prompt_tokens": 100}, False),
         ({"prompt_tokens": 1e400, "completion_tokens": 1e308}, False),
         ({"prompt_tokens": 10**400, "completion_tokens": 10}, False),  # fails at d04ee41
-        ([], False),
-        (None, False),
+        ([], False), (None, False),
     ],
-)
+)  # fmt: skip
 def test_usage_that_makes_no_sense_is_an_unknown_cost(usage, known, told, endpoint, tmp_path):
     server = endpoint(lambda request: completion(SEEN, usage=usage))
     assert "seen it" in told(server.url, price=Price(1.0, 1.0, 1.0))

@@ -59,34 +59,8 @@ def using_the_tool(request: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize(
     "flags",
-    [
-        "--rounds 0",
-        "--rounds many",
-        "--steps -1",
-        "--parallel 1.5",
-        "--budget nan",
-        "--budget -1",
-        "--timeout 0\n    ",
-        "--stop-threshold 2",
-        "--colour red",
-        "--method magic",
-        "--replay b --resume c",
-        "--replay b",
-        "--resume b\n    ",
-        "--from-round 2",
-        "--allow-host http://wiki/",
-        "--dom low\n    ",
-        "--method react --dom low\n    ",
-        "--method toolorchestra --context full",
-        "--compare react,nothing\n    ",
-        "--method aorchestra --workdir .",
-        "--method mas-orchestra --rounds 3",
-        "--compare all --method react",
-        "--budget 1",
-        "--perception none\n    ",
-        "--method aorchestra --sub-agent mini-swe --workdir /nowhere",
-    ],
-)
+    ["--rounds 0", "--rounds many", "--steps -1", "--parallel 1.5", "--budget nan", "--budget -1", "--timeout 0\n    ", "--stop-threshold 2", "--colour red", "--method magic", "--replay b --resume c", "--replay b\n    ", "--resume b", "--from-round 2", "--allow-host http://wiki/", "--dom low", "--method react --dom low\n    ", "--method toolorchestra --context full", "--compare react,nothing\n    ", "--method aorchestra --workdir .", "--method mas-orchestra --rounds 3\n    ", "--compare all --method react", "--budget 1", "--perception none\n    ", "--method aorchestra --sub-agent mini-swe --workdir /nowhere"],
+)  # fmt: skip
 def test_flags_that_do_not_fit_are_one_line_that_names_one(flags, endpoint, tmp_path):
     server = endpoint(any_method)
     line = line_of(called("--question", "?", *flags.split(), at=server.url))

@@ -38,12 +38,8 @@ TOOL_CALLS = [
     json.dumps({**CALL, "arguments": a})
     for a in (CALL["arguments"], str(CALL["arguments"]).replace("'", '"'))
 ]
-BROKEN = [
-    TEXT.replace("}}", ",},}"),
-    TEXT.replace('"', "'"),
-    TEXT[:-1],
-    TEXT.replace('"act', "act"),
-]
+CHANGES = ("}}", ",},}"), ('"', "'"), ('"act', "act")
+BROKEN = [TEXT[:-1], *(TEXT.replace(*change) for change in CHANGES)]
 
 
 @pytest.mark.parametrize("reply", [*FENCED, *IN_PROSE, *THINKING, *TOOL_CALLS, *BROKEN])
@@ -66,9 +62,10 @@ def test_a_whole_object_before_the_cut_is_taken():
     assert found(f"{TEXT} And now I will", cut=True) == ACTION
 
 
-@pytest.mark.parametrize(
-    "reply", ["", "7:49", "{", "{}", "[]", '{"params": {"action": 1}}', '["a"]']
-)
+NONE = ["", "7:49", "{", "{}", "[]", '{"params": {"action": 1}}', '["a"]']
+
+
+@pytest.mark.parametrize("reply", NONE)
 def test_a_reply_without_an_action_is_a_mistake(reply):
     assert found(reply) == "not_json"
 

@@ -187,13 +187,10 @@ def test_no_call_starts_once_the_tape_can_not_be_written(endpoint, tmp_path):
 @pytest.mark.parametrize(
     "failure",
     [
-        Raw(401, {}),
-        Raw(402, {"error": {}}),
-        Raw(500, {}, retry_after_ms="1", retry_after="0"),
-        Raw(200, "<html>"),
-        {"choices": []},
+        Raw(401, {}), Raw(402, {"error": {}}), Raw(500, {}, retry_after_ms="1", retry_after="0"),
+        Raw(200, "<html>"), {"choices": []},
     ],
-)
+)  # fmt: skip
 def test_a_failure_of_the_last_round_is_asked_again(failure, endpoint, tmp_path):
     broken = [True]
 
