@@ -73,18 +73,7 @@ def one_run(method: str, folder: Path, kills: int) -> tuple[int, int, int]:
     server, done, in_flight = Endpoint(script, delay_s=0.05), 0, 0
     environment = {**os.environ, "OPENAI_BASE_URL": server.url}
     program = [sys.executable, "orchestra_min.py", "--json"]
-    asked = [
-        "--question",
-        "What?",
-        "--model",
-        "m",
-        "--method",
-        method,
-        "--out",
-        str(folder),
-        "--parallel",
-        str(PARALLEL),
-    ]
+    asked = f"What? --model m --method {method} --out {folder} --parallel {PARALLEL}".split()
     again = ["--resume", str(folder)]
     while done < kills:
         died, flying = killed([*program, *(again if done else asked)], server, environment)

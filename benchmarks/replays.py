@@ -6,6 +6,7 @@ python benchmarks/replays.py [N=1000]
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import tempfile
@@ -13,6 +14,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -24,6 +26,15 @@ from tests.conftest import pool_at
 from tests.scripted import Endpoint, act, complete, delegate, finish, is_main, last_text
 
 opened: list[Any] = []
+NAMES = [
+    "OPENAI_API_KEY",
+    "SERPER_API_KEY",
+    "TOKENIZER_NAME",
+    "MY_TOKEN",
+    "HTTPS_PROXY",
+    "LANG",
+    "TZ",
+]
 
 
 def count_sockets(event: str, arguments: tuple[Any, ...]) -> None:
@@ -54,10 +65,14 @@ def many_replays(folder: Path, n: int) -> None:
     different = 0
     started = time.perf_counter()
     for i in range(n):
-        again = replay(folder, parallel=1 + i % 17, listeners=[random_delays])
+        name, value = random.choice(NAMES), random.choice(["result 3", "Nothing", "task", "42" * 5])
+        with mock.patch.dict(os.environ, {name: value}):
+            again = replay(folder, parallel=1 + i % 17, listeners=[random_delays])
         different += bool(first_difference(run.events, again.events))
     wall = time.perf_counter() - started
-    print(f"{n} replays, 1-17 threads: {different} differ, {len(opened)} sockets, {wall:.0f} s")
+    print(
+        f"{n} replays, 1-17 threads, random environments: {different} differ, {len(opened)} sockets, {wall:.0f} s"
+    )
 
 
 def big_tape(folder: Path, n: int = 10_000) -> None:
