@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from orchestra.vocabulary import Decision, Reply, State
 
@@ -25,6 +25,7 @@ class Ask(Protocol):
     ) -> Reply: ...
 
 
+@runtime_checkable
 class Orchestrator(Protocol):
     """pi_theta of Eq. 3, one class per paper. `rounds`: how many decisions the paper allows.
     `shares_context`: sub-agents get C_t beside the context written for them.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
 
 from orchestra.main_agent import Orchestrator
 from orchestra.vocabulary import ConfigError
@@ -28,18 +27,18 @@ CLASSES = {
 
 def make(options: Options, pool: Pool, tools: Mapping[str, Tool]) -> Orchestrator:
     """The orchestrator of a --method. Raises ConfigError."""
+    flag = f"--method {options.method}"
     if options.method in CLASSES:
         file, name = CLASSES[options.method].split(".")
-        of_paper: Orchestrator = getattr(import_module(f"orchestrators.{file}"), name)(
-            pool, tools, options
+        made = getattr(import_module(f"orchestrators.{file}"), name)(pool, tools, options)
+    else:
+        file, _, name = options.method.rpartition(":")
+        if not file:
+            raise ConfigError(f"{flag}: needs one of {', '.join(CLASSES)}, or FILE.py:CLASS")
+        own = getattr(loaded(file, flag), name, None)
+        made = own(pool, tools, options) if callable(own) else None
+    if not isinstance(made, Orchestrator):
+        raise ConfigError(
+            f"{flag}: is not a class with rounds, shares_context and decide; see CONTRIBUTING.md"
         )
-        return of_paper
-    flag = f"--method {options.method}"
-    path, _, name = options.method.rpartition(":")
-    if not path:
-        raise ConfigError(f"{flag}: needs one of {', '.join(CLASSES)}, or FILE.py:CLASS")
-    own: Any = getattr(loaded(path, flag), name, None)
-    if not callable(getattr(own, "decide", None)):
-        raise ConfigError(f"{flag}: {path} has no class {name!r} with a method decide")
-    of_user: Orchestrator = own(pool, tools, options)
-    return of_user
+    return made

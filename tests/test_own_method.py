@@ -9,6 +9,10 @@ from tests.scripted import finish
 MAJORITY = """
 from collections import Counter
 from orchestra.vocabulary import Complete, Delegate, SubTask
+class Half:
+    rounds = 2
+    def __init__(self, pool, tools, options): pass
+    def decide(self, state, ask, mistake="", last_chance=False): pass
 class Majority:
     rounds, shares_context = 2, False
     def __init__(self, pool, tools, options): pass
@@ -27,9 +31,10 @@ def run(endpoint, tmp_path):
     return lambda name: orchestrate("?", (), pool, Options(method=f"{tmp_path}/own.py:{name}"), out)
 
 
-def test_a_class_that_is_missing_is_refused_in_one_line(run):
-    with pytest.raises(ConfigError, match="own.py has no class 'Minority' with a method decide$"):
-        run("Minority")
+@pytest.mark.parametrize("name", ["Minority", "Half"])
+def test_what_is_no_orchestrator_is_refused_in_one_line(name, run):
+    with pytest.raises(ConfigError, match=f"own.py:{name}: is not a class with rounds"):
+        run(name)
 
 
 def test_an_orchestrator_of_ones_own_decides_and_is_named_again_for_a_replay(run, tmp_path):
