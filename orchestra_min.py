@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -235,8 +236,7 @@ def orchestrate(
     Raises ConfigError before anything is paid, EndpointError when the main agent's endpoint fails,
     TapeWriteError when the disk is full; the folder then holds all that was paid for.
     """
-    pool = pools.load(Path(pool)) if isinstance(pool, str | Path) else pool
-    pool, options = pool or pools.from_environment(), options or Options()
+    pool, options = pools.given(pool), options or Options()
     files, code = media_files.check(media), Path(workdir) if workdir else None
     secrets = _check(question, [modality for modality, _ in files], pool, options)
     if code:
@@ -277,7 +277,7 @@ def resume(
     from_round: int | None = None,
     out: Folder | None = None,
     listeners: Iterable[Listener] = (),
-    pool: Pool | None = None,
+    pool: Pool | Folder | None = None,
     **given: Any,
 ) -> Trajectory:
     """Continue a run, paying only for what its tape does not hold. With `from_round`: write a fork
@@ -289,11 +289,13 @@ def resume(
     `orchestrate` does.
     """
     folder, stored = Path(folder), run_folder.read_manifest(Path(folder))
-    named = run_folder.named_again(folder, stored, given, pool or pools.from_environment())
+    named = run_folder.named_again(folder, stored, given, pools.given(pool))
     secrets = _check(named.question, [m.modality for m in named.media], named.pool, named.options)
     how: dict[str, Any] = {"secrets": secrets, "threads": given.get("parallel")}
     if from_round is None:
-        return _run(folder, named, "resume", listeners, **how)
+        past = trajectory.read(folder / "trajectory.jsonl")
+        complete = past and past[-1]["event"] == "end" and not past[-1]["fallback"]
+        return _run(folder, named, "replay" if complete else "resume", listeners, **how)
     with run_folder.begun(Path(out) if out else run_folder.default_path()) as target:
         run_folder.fork(folder, target, from_round, stored)
         workdirs.write_last(target)
@@ -311,9 +313,15 @@ def recorded(
     """
     folder, options = Path(out), how.get("options") or Options()
     exists = (folder / "run.json").is_file()
-    if record_mode == "rewrite" or (record_mode == "once" and not exists):
-        if exists:
-            run_folder.clear(folder)
+    if record_mode not in ("none", "once", "rewrite"):
+        raise ConfigError(f"record mode {record_mode!r}: needs none, once or rewrite")
+    if record_mode == "rewrite" and exists:  # the old run stays until the new one has ended
+        new = folder.with_name(f"{folder.name}.new")
+        again = orchestrate(question, media, out=new, **how)
+        shutil.rmtree(folder)
+        new.rename(folder)
+        return replace(again, run=str(folder))
+    if record_mode != "none" and not exists:
         return orchestrate(question, media, out=folder, **how)
     files = [(kind, run_folder.sha256_of(path)) for kind, path in media_files.check(media)]
     run_folder.check_same(folder, question, files, options)
@@ -332,9 +340,11 @@ def compare(
     budget; `how` as for `orchestrate`. If the endpoint of one method fails, its outcome is the
     EndpointError; the others still run.
     """
-    folder = Path(out or run_folder.default_path())
-    for method in methods:
-        own = (options or Options()).with_(method=method)
+    folder, how["pool"] = Path(out or run_folder.default_path()), pools.given(how.get("pool"))
+    asked = {m: (options or Options()).with_(method=m) for m in methods}
+    for own in asked.values():  # a mistake in one of them is found before the first is paid for
+        orchestrators.make(own, how["pool"], {})
+    for method, own in asked.items():
         target = folder / method.rpartition(":")[2]
         try:
             yield method, orchestrate(question, media, options=own, out=target, **how)
@@ -351,6 +361,9 @@ def _check(question: str, modalities: Iterable[Any], pool: Pool, options: Option
     pools.check(pool, options.budget_usd)
     engines.check(modalities, pool)
     secrets = Secrets([b.api_key_env for b in pool.backends] + variables(options.mcp))
+    text = pool.model_dump_json()
+    if secrets.text(text) != text:
+        raise ConfigError("the pool has a key in it: name its variable in api_key_env")
     if any(secrets.text(command) != command for command in options.mcp):
         raise ConfigError("--mcp: has a key in it; name its variable in single quotes: '$MY_KEY'")
     return secrets
@@ -408,7 +421,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         a = command_line.parse(argv)
         if a.runs:
-            return console.list_runs(a.runs)
+            return console.list_runs(a.runs, a.json)
         if a.quiet:
             logging.getLogger("orchestra").setLevel(logging.ERROR)
         stored = a.replay or (a.resume if a.from_round is None else None)
@@ -428,8 +441,7 @@ def _command(a: Any, folder: Path, shown: tuple[Listener, ...], done: dict[str, 
     if a.replay:
         done["replay"] = replay(folder, shown, **a.given)
     elif a.resume:
-        pool = pools.load(a.backends) if a.backends else None
-        done["resume"] = resume(a.resume, a.from_round, folder, shown, pool, **a.given)
+        done["resume"] = resume(a.resume, a.from_round, folder, shown, a.backends, **a.given)
     else:
         files = [(m, path) for m in ("image", "audio", "video") for path in getattr(a, m)]
         pool = pools.choose(a.backends, a.model, a.perception)

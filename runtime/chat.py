@@ -66,12 +66,8 @@ class Chat:
         Raises EndpointError, and BudgetExceeded before a call that could exceed the purse.
         """
         wanted = optional_fields(schema, logprobs, tools)
-        input_tokens = input_token_bound(backend, messages, wanted)
         gave_up: set[tuple[str, str]] = set()
         while True:
-            limit = purse.output_tokens(backend, input_tokens)
-            most_usd = backend.cost_usd(input_tokens, limit or DEFAULT_OUTPUT_TOKENS)
-            unknown = most_usd if purse.limit_usd is not None or most_usd == 0 else None
             given_up = self.refused | gave_up
             left = {k: v for k, v in wanted.items() if (backend.name, k) not in given_up}
             body: Body = {"model": backend.model, "messages": messages, **backend.options}
@@ -79,6 +75,10 @@ class Chat:
                 body["messages"] = tools_in_text(messages, tools)
             for value in left.values():
                 body |= value
+            input_tokens = input_token_bound(backend, body["messages"], left)
+            limit = purse.output_tokens(backend, input_tokens)
+            most_usd = backend.cost_usd(input_tokens, limit or DEFAULT_OUTPUT_TOKENS)
+            unknown = most_usd if purse.limit_usd is not None or most_usd == 0 else None
             if limit:
                 newer = "openai.com" in backend.base_url or (backend.name, "max_tokens") in given_up
                 body["max_completion_tokens" if newer else "max_tokens"] = limit
@@ -120,7 +120,7 @@ class Chat:
                 unanswered += error.sent
             except ValueError as error:  # HTML, half of an answer, no choice in it
                 unanswered, retry, status, why = unanswered + 1, False, 0, str(error)
-            limited = status == 429 or (status == 503 and retry_after is not None)
+            limited = status == 429 or (status in BUSY and retry_after is not None)
             tries = limits if limited else attempt - 1
             pause_s = _retry_after_s(retry_after) or PAUSE_S * 2 ** min(tries, 6)
             enough = waited_s + pause_s > self.patience_s if limited else attempt >= ATTEMPTS

@@ -59,7 +59,7 @@ def _path(text: str) -> Path:
 
 def parser() -> argparse.ArgumentParser:
     about = "Answer a question over text, images, audio and video."
-    p = OneLineParser(prog="orchestra_min.py", description=about, epilog=EPILOG)
+    p = OneLineParser(prog="orchestra_min.py", description=about, epilog=EPILOG, allow_abbrev=False)
     p.add_argument(
         "words", nargs="*", metavar="QUESTION", help="the question; - reads it from stdin"
     )

@@ -91,7 +91,8 @@ def reply_of(
     if isinstance(content, list):
         content = "".join(str(p.get("text") or "") for p in content if isinstance(p, dict))
     rows = message.get("tool_calls")
-    functions = [r.get("function") for r in rows or () if isinstance(r, dict)]
+    rows = rows if isinstance(rows, list) else []
+    functions = [r.get("function") for r in rows if isinstance(r, dict)]
     calls = [{k: f.get(k) for k in ("name", "arguments")} for f in functions if isinstance(f, dict)]
     if isinstance(choice.get("logprobs"), dict):
         logprobs = choice["logprobs"].get("content")

@@ -73,7 +73,7 @@ def report(outcomes: Mapping[str, Outcome], a: argparse.Namespace) -> int:
     elif a.compare:
         text = table("method answer rounds calls tokens cost_usd latency_s", rows)
     else:
-        text = rows[0].get("answer") or ""
+        text = str(rows[0].get("answer") or "")
     printed = not text or _print(text)
     for r in rows:
         for note in [r["error"]] if "error" in r else _notes(r, a.quiet):
@@ -115,17 +115,19 @@ def table(columns: str, rows: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join(line.rstrip() for line in text.get().splitlines())
 
 
-def list_runs(folder: Path) -> int:
+def list_runs(folder: Path, as_json: bool) -> int:
     """--runs: question, answer, cost and date of each run folder. Returns the exit code."""
     rows = []
     for run in sorted(folder.iterdir()) if folder.is_dir() else ():
-        with contextlib.suppress(ConfigError):
+        with contextlib.suppress(ConfigError, OSError):
             about = {"run": run.name, "question": read_manifest(run).question}
             events = trajectory.read(run / "trajectory.jsonl") or [{"event": "run"}]
             end = events[-1] if events[-1]["event"] == "end" else {"answer": "(not finished)"}
             written = time.localtime((run / "run.json").stat().st_mtime)
             rows.append({**end, **about, "date": time.strftime("%Y-%m-%d %H:%M", written)})
-    _print(table("run question answer cost_usd date", rows))
+    columns = "run question answer cost_usd date"
+    listed = [{k: row.get(k) for k in columns.split()} for row in rows]
+    _print(json.dumps(listed, ensure_ascii=False) if as_json else table(columns, rows))
     return 0
 
 

@@ -69,11 +69,15 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
     """The answer, whatever its status; redirects are not followed. Raises NoAnswer."""
-    with _making:
-        pool, target = _connections(url)
     deadline = time.monotonic() + timeout_s
     timeout = Timeout(connect=min(CONNECT_S, timeout_s), read=timeout_s)
     how = {"redirect": False, "retries": False, "timeout": timeout, "preload_content": False}
+    how["assert_same_host"] = False  # with a proxy, the target is a whole address
+    try:
+        with _making:
+            pool, target = _connections(url)
+    except (HTTPError, OSError, ValueError) as error:  # a proxy that cannot be
+        raise NoAnswer(_reason(error), False) from None
     try:
         response = pool.urlopen("POST", target, body=body, headers=dict(headers), **how)
         try:

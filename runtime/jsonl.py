@@ -59,10 +59,17 @@ def no_space(path: Path, why: str | None) -> TapeWriteError:
     return TapeWriteError(f"{path}: {why}; free some space, then resume the run")
 
 
+def _loads(line: str | bytes) -> Any:
+    try:
+        return json.loads(line)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
 def read(path: Path) -> Iterator[dict[str, Any]]:
     """The complete lines of a JSONL file; one that a kill cut off is left out."""
     import jsonlines
 
     lines = path.read_bytes().split(b"\n") if path.exists() else []
-    with jsonlines.Reader(lines, loads=json.loads) as reader:
+    with jsonlines.Reader(lines, loads=_loads) as reader:
         yield from reader.iter(type=dict, skip_empty=True, skip_invalid=True)

@@ -44,7 +44,7 @@ def with_model(chat: Chat, backend: Backend) -> Backend:
         return backend
 
     def ask(client: Any) -> list[str]:
-        return [m.id for m in client.models.list().data or ()]
+        return [m.id for m in client.models.list().data or () if isinstance(m.id, str)]
 
     served: list[str] = []
     try:
@@ -74,7 +74,7 @@ def _exchange(
             status, why = error.status_code, str(error.message)
         except openai.APIConnectionError as error:
             status, why = 0, str(error.__cause__ or error)
-        except (openai.APIError, ValueError, TypeError, AttributeError) as error:
+        except (openai.APIError, ValueError, TypeError, AttributeError, ImportError) as error:
             status, why = 200, f"no usable answer ({type(error).__name__})"
         raise Failure({"status": status, "why": why[:300], "unanswered": 0})
 

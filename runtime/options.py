@@ -9,13 +9,19 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from runtime.pool import Checked
 
 
 def _several(value: Any) -> Any:
     return (value,) if isinstance(value, str) or callable(value) else value
+
+
+def _loadable(tools: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not all(isinstance(tool, str) or inspect.isfunction(tool) for tool in tools):
+        raise ValueError("needs FILE.py:FUNCTION, or a function defined in a file")
+    return tools
 
 
 def spec_of(tool: str | Callable[..., Any]) -> str:
@@ -29,6 +35,7 @@ Hosts = Annotated[tuple[Annotated[str, Field(pattern=HOST)], ...], BeforeValidat
 OwnTools = Annotated[
     tuple[Any, ...],
     BeforeValidator(_several),
+    AfterValidator(_loadable),
     PlainSerializer(lambda tools: [spec_of(t) for t in tools]),
 ]
 Count = Annotated[int, Field(ge=1, le=10_000)]

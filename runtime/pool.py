@@ -32,7 +32,10 @@ class Invalid(ConfigError):
 
     def __init__(self, loc: tuple[int | str, ...], problem: str) -> None:
         super().__init__(f"{'.'.join(map(str, loc))}: {problem}")
-        self.loc = loc
+        self.loc, self.problem = loc, problem
+
+    def __reduce__(self) -> Any:
+        return Invalid, (self.loc, self.problem)
 
 
 class Checked(BaseModel):
@@ -127,6 +130,8 @@ def _problems(b: Backend) -> Mapping[str, str]:
         found["base_url"] = problem
     if not re.fullmatch(r"(?a:[a-zA-Z_]\w*)?", b.api_key_env):
         found["api_key_env"] = "needs the name of an environment variable, not the key itself"
+    if (price := b.price_usd_per_mtok) and (price.cached or 0.0) > price.input:
+        found["price_usd_per_mtok"] = "needs a cached price of at most the input price"
     if ours := sorted(OURS & set(b.options)):
         found["options"] = f"cannot set {ours[0]}: the program sets it"
     try:
@@ -202,6 +207,12 @@ def from_environment(model: str | None = None) -> Pool:
     url, env = (url or OPENAI_URL).rstrip("/"), "OPENAI_API_KEY" if key else ""
     skills: dict[Skill, float] = {"txt": 1.0, "img": 1.0, "aud": 1.0, "code": 1.0}
     return Pool(backends=(Backend(model or "main", model or "", url, env, skills),))
+
+
+def given(pool: Pool | Path | str | None) -> Pool:
+    """A pool, the one of a file, or the one of the environment."""
+    pool = load(Path(pool)) if isinstance(pool, str | Path) else pool
+    return pool or from_environment()
 
 
 def choose(file: Path | None, model: str | None, perception: str | None) -> Pool:

@@ -24,6 +24,7 @@ from runtime import jsonl
 from runtime import tape as tapes
 from runtime.options import Options, spec_of
 from runtime.pool import Checked, Invalid, Pool
+from runtime.secrets import Secrets
 
 VERSION = 2
 
@@ -155,6 +156,7 @@ def begun(path: Path) -> Iterator[Path]:
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
             raise ConfigError(f"{path} exists and is not empty; give another --out, or --resume it")
+        (path / "run.json").touch(exist_ok=False)  # of two processes, one gets the folder
     except OSError as error:
         raise unwritable(path, error) from None
     try:
@@ -183,7 +185,7 @@ def check_same(folder: Path, question: str, media: list[Any], options: Options) 
     names = [(set(_by_name(o.tools)), o.method.rpartition("/")[2]) for o in (options, held.options)]
     own = dict.fromkeys(("tools", "method"))  # by name, wherever the files are now
     for what, ours, theirs in (
-        ("question", question.strip(), held.question.strip()),
+        ("question", Secrets().text(question).strip(), held.question.strip()),
         ("media", media, [(m.modality, m.sha256) for m in held.media]),
         ("tools or method", *names),
         ("options", {**dict(options), **own}, {**dict(held.options), **own}),
@@ -205,6 +207,8 @@ def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> Non
     """Into the new folder `target` the rounds before `from_round`. Raises ConfigError."""
     rows, _ = tapes.exchanges(source / "tape.jsonl")
     last = max((tapes.round_of(row["call"]) for row in rows), default=0)
+    if source.resolve() in target.resolve().parents:
+        raise ConfigError(f"--out {target}: is inside {source}; give another folder")
     if not 1 <= from_round <= max(last, 1):
         raise ConfigError(f"--from-round {from_round}: the run in {source} has rounds 1 to {last}")
     folders = [source / name for name in ("media", "workdir", "workdir.git")]

@@ -27,7 +27,7 @@ VENDORS = {
     "slack": "SlackDetector", "stripe": "StripeDetector",
     "telegram_token": "TelegramBotTokenDetector",
 }  # fmt: skip
-URL_PASSWORD = re.compile(r"(?<=://)([^\s/:@]{1,100}):([^\s/@]{1,200})(?=@)")
+URL_PASSWORD = re.compile(r"(?<=://)([^\s/:@]{0,100}):([^\s/@]{1,200})(?=@)")
 REDACTED = "<SECRET>"
 
 
@@ -40,8 +40,9 @@ class Secrets:
             value = os.environ.get(name, "").strip()
             if len(value) >= SHORTEST and not WORD.fullmatch(value):
                 escaped = json.dumps(value)[1:-1]
-                twice = json.dumps(escaped)[1:-1]
-                for spelling in (value, escaped, twice, quote(value, safe="")):
+                twice, percent = json.dumps(escaped)[1:-1], quote(value, safe="")
+                lower = re.sub("%..", lambda code: code[0].lower(), percent)
+                for spelling in (value, escaped, twice, percent, lower, quote(value)):
                     found.setdefault(spelling, f"<{name}>")
         self._known = sorted(found.items(), key=lambda pair: -len(pair[0]))
 
@@ -66,12 +67,15 @@ class Secrets:
 
 
 def _without_key(found: re.Match[str]) -> str:
-    token = found[0]
+    token, escape = found[0], ""
+    if found.string[: found.start()].endswith("\\"):  # the n of a line break in JSON
+        token, escape = token[1:], token[0]
     if token.isdigit() or not any(c.isdigit() for c in token):
-        return token
-    if any(part.startswith(LLM_VENDORS) for part in re.split(r"[=/+]", token)):
-        return REDACTED
-    return REDACTED if any(shape.search(token) for shape in _shapes()) else token
+        return found[0]
+    parts = (part.lstrip("_") for part in re.split(r"[=/+]", token))
+    secret = any(part.startswith(LLM_VENDORS) for part in parts)
+    secret = secret or any(shape.search(token) for shape in _shapes())
+    return escape + REDACTED if secret else found[0]
 
 
 @cache

@@ -36,6 +36,7 @@ from runtime.secrets import Secrets
 VERSION = 2
 FREE_BYTES = 8 << 20  # no call starts with less disk space: its answer could not be kept
 BASE64 = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{4096,}={0,2}")  # a picture, a sound
+TYPES = ("call", str), ("key", str), ("request", dict)
 OUTCOMES = {"answer", "failure"}
 Mode = Literal["record", "resume", "replay"]
 Row = dict[str, Any]
@@ -195,7 +196,7 @@ def exchanges(path: Path) -> tuple[list[Row], int]:
             rows = _without_retried(rows, kept)
         elif "forked" in row:
             kept = len(rows)
-        elif not ({"call", "key", "request"} <= row.keys() and OUTCOMES & row.keys()):
+        elif not (all(isinstance(row.get(k), t) for k, t in TYPES) and OUTCOMES & row.keys()):
             raise TapeMiss(f"{path} has a line that is not an exchange; restore a copy")
         else:
             rows.append(row)

@@ -109,7 +109,9 @@ def read(path: Path) -> list[Event]:
     """
     events: list[Event] = []
     for event in jsonl.read(path):
-        if not (isinstance(event.get("event"), str) and isinstance(event.get("at"), list)):
+        at = event.get("at")
+        place = isinstance(at, list) and all(isinstance(n, int) for n in at)
+        if not (place and isinstance(event.get("event"), str)):
             raise ConfigError(f"{path} has a line that is not an event; restore it from a copy")
         if event["event"] == "run":
             events = []

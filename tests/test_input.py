@@ -299,7 +299,8 @@ def test_json_is_always_one_object_with_these_keys(flags, code, failed, endpoint
 # fails at d04ee41
 def test_json_of_a_replay_that_differs_is_one_object_too(endpoint, tmp_path):
     orchestrate("?", (), pool_at(endpoint(any_method).url), None, tmp_path / "run")
-    (tmp_path / "run" / "tape.jsonl").write_text("")
+    for name in ("tape.jsonl", "trajectory.jsonl"):
+        (tmp_path / "run" / name).write_text("")
     done = called("--replay", "run", "--json")
     row = json.loads(done.stdout)
     assert done.returncode == 3 and set(row) == KEYS and "r1/main" in row["why"]
@@ -421,7 +422,8 @@ def test_a_resume_uses_only_what_its_command_line_names(left_out, theirs, tmp_pa
     folder, flags, server = theirs
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
     shutil.copytree(folder / "run", tmp_path / "run")
-    (tmp_path / "run" / "tape.jsonl").write_text("")
+    for name in ("tape.jsonl", "trajectory.jsonl"):
+        (tmp_path / "run" / name).write_text("")
     for name in ("loaded", "started"):
         (folder / name).unlink(missing_ok=True)
     pairs = [pair for pair in zip(flags[::2], flags[1::2], strict=True) if pair[0] != left_out]

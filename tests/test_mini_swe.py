@@ -155,6 +155,7 @@ def test_a_command_that_a_kill_cut_off_runs_again_in_its_folder(run, swe, monkey
     tape = run.folder / "tape.jsonl"
     rows = tape.read_text().splitlines(keepends=True)
     tape.write_text("".join(row for row in rows if '"code": "echo 1' not in row))
+    (run.folder / "trajectory.jsonl").write_text("")
     monkeypatch.setenv("OPENAI_BASE_URL", run.server.url)
     resume(run.folder)
     assert (run.folder / "work" / "r1-t1" / "a").read_text() == "x\n1\n1\n"

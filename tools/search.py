@@ -79,9 +79,9 @@ def _box(entry: Any) -> Row:
         texts.insert(0, "; ".join(filter(None, map(_text, marked))))
     links = (_text(entry.get(k)) for k in ("link", "website", "descriptionLink"))
     row = {
-        "title": _text(entry.get("title")),
         "link": next(filter(None, links), ""),
         "text": _text("\n".join(filter(None, texts))),
+        "title": _text(entry.get("title")),
     }
     return {k: v for k, v in row.items() if v}
 
@@ -108,5 +108,5 @@ def duckduckgo(asked: dict[str, Any]) -> list[Row]:
     except DDGSException as error:
         reason = type(error).__name__
         raise ToolError(say("tools/notes", "search_failed", engine="ddgs", reason=reason)) from None
-    fields = {"title": "title", "link": "href", "text": "body"}
+    fields = {"link": "href", "text": "body", "title": "title"}
     return [{name: _text(page.get(key)) for name, key in fields.items()} for page in pages]
