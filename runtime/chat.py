@@ -120,9 +120,9 @@ class Chat:
                 unanswered += error.sent
             except ValueError as error:  # HTML, half of an answer, no choice in it
                 unanswered, retry, status, why = unanswered + 1, False, 0, str(error)
-            limited = status == 429 or (status in BUSY and retry_after is not None)
-            tries = limits if limited else attempt - 1
-            pause_s = _retry_after_s(retry_after) or PAUSE_S * 2 ** min(tries, 6)
+            limited = status == 429 or (status == 503 and retry_after is not None)
+            pause_s = PAUSE_S * 2 ** min(limits if limited else attempt - 1, 6)
+            pause_s = (limited and _retry_after_s(retry_after)) or pause_s
             enough = waited_s + pause_s > self.patience_s if limited else attempt >= ATTEMPTS
             affordable = purse.affords((unanswered + 1) * (most_usd or 0.0))
             if not retry or enough or not affordable:

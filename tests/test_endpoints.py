@@ -215,6 +215,20 @@ def test_an_answer_that_drips_ends_at_the_deadline(told):
         assert "timed out" in told(url, run_options=Options(timeout_s=0.5))
 
 
+@pytest.mark.parametrize("status, attempts", [(429, 1), (502, 3)])
+def test_no_endpoint_makes_a_call_wait_for_a_day(status, attempts, told, endpoint):
+    server = endpoint(lambda request: Raw(status, {}, retry_after="86400"))
+    assert str(status) in told(server.url) and len(server.requests) == attempts
+
+
+def test_an_endpoint_is_reached_through_a_proxy(told, endpoint, monkeypatch):
+    proxy = endpoint(lambda request: SEEN)
+    monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    assert "seen it" in told("http://llm.internal:8000/v1")
+    assert proxy.paths == ["http://llm.internal:8000/v1/chat/completions"]
+
+
 def test_waiting_at_a_rate_limit_uses_up_no_attempt(told, endpoint):
     limit = Raw(429, {}, retry_after="0.01")
     assert "seen it" in told(endpoint(in_turn(*[limit] * 4, Raw(500, {}), SEEN)).url)
@@ -257,6 +271,7 @@ def tool_call(arguments: Any) -> dict[str, Any]:
         message(content=["stray", {"type": "image"}, None, {"type": "text", "text": SEEN}]),
         message(content=None, reasoning_content=SEEN),
         message(content="", reasoning=SEEN),
+        message(content=SEEN, tool_calls=7),
         message(content=f"<think>hm {{</think>\n{SEEN}"),
         tool_call({"result": "seen it", "status": "done"}),
         tool_call('{"result": "seen it", "status": "done"}'),

@@ -59,13 +59,21 @@ def using_the_tool(request: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize(
     "flags",
-    ["--rounds 0", "--rounds many", "--steps -1", "--parallel 1.5", "--budget nan", "--budget -1", "--timeout 0\n    ", "--stop-threshold 2", "--colour red", "--method magic", "--replay b --resume c", "--replay b\n    ", "--resume b", "--from-round 2", "--allow-host http://wiki/", "--dom low", "--method react --dom low\n    ", "--method toolorchestra --context full", "--compare react,nothing\n    ", "--method aorchestra --workdir .", "--method mas-orchestra --rounds 3\n    ", "--compare all --method react", "--budget 1", "--perception none\n    ", "--method aorchestra --sub-agent mini-swe --workdir /nowhere"],
+    [
+        "--rounds 0", "--rounds many", "--steps -1", "--parallel 1.5", "--budget nan",
+        "--budget -1", "--timeout 0", "--stop-threshold 2", "--colour red", "--method magic",
+        "--replay b --resume c", "--replay b", "--resume b", "--from-round 2",
+        "--allow-host http://wiki/", "--dom low", "--method toolorchestra --context full",
+        "--compare react,nothing", "--compare react,gone.py:X", "--method aorchestra --workdir .",
+        "--method mas-orchestra --rounds 3", "--compare all --method react", "--budget 1",
+        "--perception none", "--method aorchestra --sub-agent mini-swe --workdir /nowhere",
+    ],
 )  # fmt: skip
 def test_flags_that_do_not_fit_are_one_line_that_names_one(flags, endpoint, tmp_path):
     server = endpoint(any_method)
     line = line_of(called("--question", "?", *flags.split(), at=server.url))
     named = [f for f in ("--question", *flags.split()) if f.startswith("--")]
-    assert any(f in line for f in named) or "/nowhere" in line
+    assert any(f in line for f in named) or "/nowhere" in line or "gone.py" in line
     assert server.requests == [] and list(tmp_path.iterdir()) == []
 
 
@@ -197,6 +205,7 @@ def test_errors_can_be_pickled(endpoint, tmp_path):
     for run in (
         lambda: orchestrate("?", (), pool, None, tmp_path / "run"),
         lambda: orchestrate("", (), pool, None, tmp_path / "run"),
+        lambda: Options(steps=0),
         lambda: list(compare(("react", "aorchestra"), "?", ["gone"], pool=pool, out="all")),
     ):
         with pytest.raises((EndpointError, ConfigError, TapeMiss)) as raised:
@@ -353,8 +362,10 @@ def test_a_comparison_as_json_names_the_method_that_failed(endpoint):
 
 PLAIN, LONG = "a1B2c3D4e5F6g7H8i9", "A" * 2500
 SPELLINGS = (KEY, json.dumps(KEY)[1:-1], json.dumps(json.dumps(KEY))[3:-3], quote(KEY, safe=""))
-SAID = [*SPELLINGS[:2], SPELLINGS[3], f"{LONG}{PLAIN}{LONG}", "sk-abcdefghij0123456789",
-        "ghp_abcdefghijklmnopqrstuvwxyz0123456789"]  # fmt: skip
+VENDORS = ("sk-abcdefghij0123456789", "ghp_abcdefghijklmnopqrstuvwxyz0123456789")
+MORE = ("sk-proj-abcdefgh0123456789", "a-password-1", quote(KEY))
+SAID = [*SPELLINGS[:2], SPELLINGS[3], f"{LONG}{PLAIN}{LONG}", *VENDORS, f"so:\\n{MORE[0]}",
+        f"redis://:{MORE[1]}@host", MORE[2]]  # fmt: skip
 
 
 # fails at d04ee41: the LONG one and what an endpoint or a tool escapes
@@ -374,7 +385,7 @@ def test_no_secret_lands_in_a_run_folder(said, echoed_by, endpoint, tmp_path):
     flags = "--question", asked, "--tools", "mine.py:library_hours", "--out", "run"
     done = called(*flags, at=server.url, OPENAI_API_KEY=PLAIN if PLAIN in said else KEY)
     assert (done.returncode, done.stdout) == (0, "42\n")
-    secrets = [w.encode() for w in (*SPELLINGS, PLAIN, *SAID[-2:])]
+    secrets = [w.encode() for w in (*SPELLINGS, PLAIN, *VENDORS, *MORE)]
     written = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
     assert [(p.name, w) for p, data in written.items() for w in secrets if w in data] == []
     assert called("--replay", "run", *flags[2:4]).stdout == "42\n"

@@ -35,6 +35,7 @@ from tests.scripted import (
     agent,
     complete,
     delegate,
+    edge,
     finish,
     is_main,
     last_text,
@@ -262,6 +263,19 @@ def test_a_run_that_is_resumed_with_more_time_replays(endpoint, tmp_path):
 
 
 # ---- nothing to do, nothing to keep --------------------------------------------------------------
+
+
+def test_a_resume_of_a_finished_graph_asks_no_failed_agent_again(endpoint, tmp_path):
+    graph = thought(agent("A", input="first"), agent("B", input="${A}"), edge("A", "B"))
+
+    def respond(request: dict[str, Any]) -> Any:
+        if request["messages"][0]["role"] == "system":
+            return graph
+        return Raw(401, {}) if last_text(request).startswith("first") else "Answer: 42"
+
+    server, options = endpoint(respond), Options(method="mas-orchestra")
+    orchestrate("?", (), pool_at(server.url), options, tmp_path / "run")
+    assert resume(tmp_path / "run").answer == "42" and len(server.requests) == 3
 
 
 def test_a_resume_of_a_finished_run_pays_nothing(endpoint, tmp_path):

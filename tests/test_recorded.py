@@ -1,0 +1,59 @@
+"""`recorded` and its pytest fixture: record once, replay from then on, refuse what differs."""
+
+import pytest
+
+from orchestra_min import recorded
+from tests.conftest import ConfigError, EndpointError, Options, pool_at
+from tests.program import CLOCK, any_method, called, program
+from tests.scripted import Raw
+
+HOW = {"options": Options(method="react")}
+
+
+@pytest.fixture
+def server(endpoint):
+    return endpoint(any_method)
+
+
+def test_a_run_is_recorded_once_and_then_replayed(server, tmp_path):
+    runs = [recorded("?", out=tmp_path / "run", pool=pool_at(server.url), **HOW) for _ in range(2)]
+    assert [run.answer for run in runs] == ["42", "42"] and len(server.requests) == 1
+    with pytest.raises(ConfigError, match="no run.json"):
+        recorded("?", out=tmp_path / "other", record_mode="none", pool=pool_at(server.url))
+
+
+@pytest.mark.parametrize("question, media, options", [
+    ("??", (), {}), ("?", [CLOCK], {}), ("?", (), {"steps": 3}), ("?", (), {"method": "aorchestra"}),
+])  # fmt: skip
+def test_another_run_than_the_recorded_one_is_refused(question, media, options, server, tmp_path):
+    recorded("?", out=tmp_path / "run", pool=pool_at(server.url), **HOW)
+    with pytest.raises(ConfigError, match="was recorded with other"):
+        recorded(question, media, tmp_path / "run", options=HOW["options"].with_(**options))
+
+
+def test_a_rewrite_keeps_the_old_run_until_the_new_one_has_ended(endpoint, server, tmp_path):
+    recorded("?", out=tmp_path / "run", pool=pool_at(server.url), **HOW)
+    dead = pool_at(endpoint(lambda request: Raw(401, {})).url)
+    with pytest.raises(EndpointError):
+        recorded("?", out=tmp_path / "run", record_mode="rewrite", pool=dead, **HOW)
+    assert recorded("?", out=tmp_path / "run", **HOW).answer == "42"
+    again = recorded("?", out=tmp_path / "run", record_mode="rewrite", pool=pool_at(server.url))
+    assert again.run == str(tmp_path / "run") and list(tmp_path.iterdir()) == [tmp_path / "run"]
+
+
+def test_the_fixture_fails_where_a_test_asks_another_question(server, pytester, monkeypatch):
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    pytester.makeconftest("pytest_plugins = ['runtime.pytest_plugin']")
+    source = "def test_it(recorded): assert recorded('{}', out='run').answer == '42'"
+    for question, mode, passed in (("a?", "none", 0), ("a?", "once", 1), ("b?", "once", 0)):
+        pytester.makepyfile(source.format(question))
+        outcome = pytester.runpytest("--record-mode", mode)
+        outcome.assert_outcomes(passed=passed, failed=1 - passed)
+
+
+def test_runs_are_listed_with_question_answer_and_cost(server, tmp_path):
+    done = program(tmp_path, "What?", "--model", "m", "--out", "runs/a", at=server.url)
+    assert done.stdout == "42\n", done
+    (tmp_path / "runs" / "notes").mkdir()
+    (row,) = called("--runs", tmp_path / "runs", "--json").stdout.splitlines()
+    assert '"run": "a", "question": "What?", "answer": "42"' in row
