@@ -177,3 +177,15 @@ def test_each_method_of_a_comparison_has_the_whole_budget(endpoint, tmp_path):
     costs = [r.cost_usd for r in results]
     assert [r.answer for r in results] == ["42", "42"]
     assert all(0.25 < cost <= 0.5 for cost in costs)
+
+
+@pytest.mark.parametrize("budget_usd", [0.12, 0.15, 0.2])
+def test_tools_that_are_told_in_the_prompt_count_towards_the_budget(budget_usd, endpoint, tmp_path):
+    def respond(request: dict[str, Any]) -> Any:
+        return Raw(400, {}) if "tools" in request else greedy(request, any_method(request))
+
+    server = endpoint(respond)
+    options = Options(method="toolorchestra", budget_usd=budget_usd)
+    orchestrate("?", (), pool_at(server.url, price=PRICE), options, tmp_path / "run")
+    paid = [r for r in server.requests if "tools" not in r]
+    assert paid and bill_usd(paid) <= budget_usd
