@@ -68,7 +68,7 @@ class Secrets:
 
 def _without_key(found: re.Match[str]) -> str:
     token, escape = found[0], ""
-    if found.string[: found.start()].endswith("\\"):  # the n of a line break in JSON
+    if found.string[max(found.start() - 1, 0)] == "\\":  # the n of a line break in JSON
         token, escape = token[1:], token[0]
     if token.isdigit() or not any(c.isdigit() for c in token):
         return found[0]
