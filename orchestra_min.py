@@ -115,7 +115,9 @@ class Run:
                 if y_t.drain and (answer := z_t[-1].answer):
                     self.why = y_t.fallback or z_t[-1].error
                     return answer, bool(y_t.fallback) or z_t[-1].status != "done", t
-            if self.orchestrator.rounds > 1:  # it may decide once more
+            if self.orchestrator.rounds == 1:
+                self.why = z_t[-1].error
+            else:  # it may decide once more
                 y_t = self.decide(t + 1, last_chance=True)
                 self.why = self.why or "no round was left"
                 last = y_t if isinstance(y_t, Complete) else self.carry_out(t + 1, y_t)[-1]

@@ -12,6 +12,7 @@ from runtime import __version__
 from runtime.options import Options
 from runtime.pool import Invalid
 
+PROGRAM = "orchestra-min" if Path(sys.argv[0]).name == "orchestra-min" else "orchestra_min.py"
 METHODS = ("orchestra-o1", "aorchestra", "toolorchestra", "mas-orchestra", "react")
 OWNERS = {  # flags of one method
     "context": "aorchestra", "sub_agent": "aorchestra", "workdir": "aorchestra",
@@ -22,12 +23,12 @@ OF_REPLAY = {"method", "parallel", "tools"}  # options that may be given with --
 OF_RESUME = OF_REPLAY | {"timeout_s", "patience_s", "mcp", "allow_hosts"}
 OF_NEW_RUN = {"question", "image", "audio", "video", "workdir", "compare", "model", "perception"}
 FLAGS = {  # flag: metavar, help; FILE, REPO and RUN are paths
-    "question": ("TEXT", "the question as a flag"),
+    "question": ("TEXT", "same as QUESTION"),
     "image": ("FILE", "image file; repeatable"),
     "audio": ("FILE", "audio file; repeatable"),
     "video": ("FILE", "video file; repeatable"),
-    "workdir": ("REPO", "mini-swe: git repository to work in a copy of; writes changes.diff"),
-    "compare": ("METHODS", "several methods, as in orchestra-o1,react, or all; a budget each"),
+    "workdir": ("REPO", "mini-swe: git repository; sub-agents work in a copy; writes changes.diff"),
+    "compare": ("METHODS", "several, as in orchestra-o1,react, or all; each has the full budget"),
     "model": ("NAME", "the main agent's model; not needed where the endpoint serves one"),
     "backends": ("FILE", "a pool of models, as in runtime/backends.toml"),
     "perception": ("endpoint|local", "what analyses images and sound (default: the pool file)"),
@@ -39,7 +40,7 @@ FLAGS = {  # flag: metavar, help; FILE, REPO and RUN are paths
     "quiet": ("", "no progress and no notes on standard error"),
 }
 EPILOG = (
-    "exit codes: 0 answered, 1 only a fallback answer, 2 usage or configuration, 3 tape miss, "
+    "exit codes: 0 answered, 1 only a fallback answer, 2 usage or configuration, 3 replay differs, "
     "4 endpoint, 130 interrupted"
 )
 
@@ -59,7 +60,7 @@ def _path(text: str) -> Path:
 
 def parser() -> argparse.ArgumentParser:
     about = "Answer a question over text, images, audio and video."
-    p = OneLineParser(prog="orchestra_min.py", description=about, epilog=EPILOG, allow_abbrev=False)
+    p = OneLineParser(prog=PROGRAM, description=about, epilog=EPILOG, allow_abbrev=False)
     p.add_argument(
         "words", nargs="*", metavar="QUESTION", help="the question; - reads it from stdin"
     )
@@ -99,6 +100,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         extra: Any = Options.model_fields[str(error.loc[0])].json_schema_extra
         raise ConfigError(f"--{extra['flag']}: {str(error).partition(': ')[2]}") from None
     a.given = {k: getattr(a.options, k) for k in given}
+    if a.words and a.question is not None:
+        p.error("--question: the question is given twice")
     a.question = " ".join(a.words) if a.words else a.question
     folder = a.replay or a.resume
     if a.replay and a.resume:
@@ -108,7 +111,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         allowed = OF_RESUME if a.resume else OF_REPLAY
         wrong = {k for k in fixed if getattr(a, k)} | (a.given.keys() - allowed)
         for name in sorted(wrong):
-            p.error(f"--{name.replace('_', '-')}: is stored in {folder}; leave it out")
+            row: Any = name in a.given and Options.model_fields[name].json_schema_extra
+            p.error(f"--{row['flag'] if row else name}: is stored in {folder}; leave it out")
     elif a.question is None and not a.runs:
         p.error('the question is missing; try "..." --image FILE, or make demo')
     a.methods = _methods(p, a)

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from orchestra.vocabulary import ConfigError, EndpointError
 from runtime import tape, trajectory
+from runtime.command_line import PROGRAM
 from runtime.log import describe, printable, usd
 from runtime.run_folder import holds_paid, read_manifest
 from runtime.trajectory import Event, Listener, Trajectory
@@ -29,8 +30,14 @@ def listeners(a: argparse.Namespace) -> Iterator[tuple[Listener, ...]]:
     """The progress of a run on standard error: a line for each decision and result; in a terminal,
     a spinner with the newest event below them.
     """
+    told = {"decision", "result", "notice"} | ({"run"} if a.compare else set())
+
+    def tell_progress(event: Event) -> None:
+        if event["event"] in told:
+            tell(describe(event)[:200])
+
     if a.quiet or not sys.stderr.isatty():
-        yield () if a.quiet else (_tell_progress,)
+        yield () if a.quiet else (tell_progress,)
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -41,15 +48,10 @@ def listeners(a: argparse.Namespace) -> Iterator[tuple[Listener, ...]]:
         newest = progress.add_task("deciding", total=None)
 
         def show(event: Event) -> None:
-            _tell_progress(event)
+            tell_progress(event)
             progress.update(newest, description=describe(event)[: max(console.width - 12, 20)])
 
         yield (show,)
-
-
-def _tell_progress(event: Event) -> None:
-    if event["event"] in ("decision", "result", "notice"):
-        tell(describe(event)[:200])
 
 
 # ---- the outcome ---------------------------------------------------------------------------------
@@ -84,10 +86,10 @@ def report(outcomes: Mapping[str, Outcome], a: argparse.Namespace) -> int:
 
 def _notes(r: Mapping[str, Any], quiet: bool) -> Iterator[str]:
     if r["fallback"]:
-        kind = "a fallback answer, from the evidence" if r["answer"] else "no answer found"
+        kind = "a fallback answer" if r["answer"] else "no answer found"
         yield f"{kind}{f' ({why})' if (why := r['why']) else ''}; see {r['run']}"
     if r["failed_subtasks"]:
-        yield f"{r['failed_subtasks']} failed sub-tasks; see {r['run']}/log.txt"
+        yield f"failed sub-tasks: {r['failed_subtasks']}; see {r['run']}/log.txt"
     if not quiet:
         diff = Path(r["run"], "changes.diff")
         changes = f", {diff}" if diff.exists() else ""
@@ -118,7 +120,9 @@ def table(columns: str, rows: Iterable[Mapping[str, Any]]) -> str:
 def list_runs(folder: Path, as_json: bool) -> int:
     """--runs: question, answer, cost and date of each run folder. Returns the exit code."""
     rows = []
-    for run in sorted(folder.iterdir()) if folder.is_dir() else ():
+    if not folder.is_dir():
+        raise ConfigError(f"--runs {folder}: there is no such folder")
+    for run in sorted(folder.iterdir()):
         with contextlib.suppress(ConfigError, OSError):
             about = {"run": run.name, "question": read_manifest(run).question}
             events = trajectory.read(run / "trajectory.jsonl") or [{"event": "run"}]
@@ -160,13 +164,13 @@ def tell_error(line: str, argv: Sequence[str], printed: object) -> None:
     if "--json" in argv and not printed:
         row = dict.fromkeys(KEYS.split()) | {"why": line, "failed_subtasks": 0}
         _print(json.dumps(row, ensure_ascii=False))
-    tell(f"orchestra_min.py: {line}")
+    tell(f"{PROGRAM}: {line}")
 
 
 def tell(line: str) -> None:
     """On standard error, if anybody reads it."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        print(_shown(line, sys.stderr), file=sys.stderr, flush=True)
+        print(f"{_shown(line, sys.stderr)}\n", end="", file=sys.stderr, flush=True)  # in one write
 
 
 def _shown(text: str, stream: TextIO) -> str:

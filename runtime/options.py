@@ -53,7 +53,7 @@ class Options(Checked):
     method: str = _flag(
         "orchestra-o1", "method", "NAME", "orchestrator, or FILE.py:CLASS of your own"
     )
-    rounds: Count | None = _flag(None, "rounds", "N", "most decisions (default: the method's)")
+    rounds: Count | None = _flag(None, "rounds", "N", "most rounds (default: the method's)")
     steps: Count = _flag(30, "steps", "N", "steps of a sub-agent")
     parallel: Count = _flag(8, "parallel", "N", "sub-tasks that run in parallel")
     budget_usd: Annotated[float, Field(ge=0, le=1e9)] | None = _flag(
@@ -64,7 +64,10 @@ class Options(Checked):
         120.0, "patience", "S", "how long one call waits at a rate limit"
     )
     stop_threshold: Annotated[float, Field(ge=0, le=1)] | None = _flag(
-        None, "stop-threshold", "P", "orchestra-o1: probability of complete that ends a run, Eq. 22"
+        None,
+        "stop-threshold",
+        "P",
+        "orchestra-o1: end above this probability of complete, Eq. 22",
     )
     context_tokens: Count = 6000  # L_ctx of Eq. 20
     context: Literal["curated", "none", "full"] = _flag(

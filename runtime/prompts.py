@@ -48,7 +48,9 @@ def as_messages(system: str, user: str) -> Messages:
 
 
 def told(mistake: ModelMistake) -> str:
-    """What the model is told about its mistake."""
+    """What the model is told about its mistake; a rule that prompts/ does not have, as it is."""
+    if mistake.rule not in _sections(f"{mistake.file}.md"):
+        return mistake.rule
     return say(mistake.file, mistake.rule, **mistake.values)
 
 

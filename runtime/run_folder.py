@@ -132,7 +132,7 @@ def named_again(
         raise ConfigError(f"{unknown[0]}: the run in {folder} does not use it; leave it out")
     if missing:
         lacking = " ".join(sorted(set(missing)))
-        raise ConfigError(f"{folder}: used only if you name it again: add {lacking}")
+        raise ConfigError(f"{folder} uses what only you can allow: add {lacking}")
     tools = _by_name(now.tools)
     own: dict[str, Any] = {"tools": tuple(tools[name] for name in _by_name(stored.tools))}
     own |= {k: given[k] for k in ("method", "timeout_s", "patience_s") if k in given}
@@ -191,7 +191,9 @@ def check_same(folder: Path, question: str, media: list[Any], options: Options) 
         ("options", {**dict(options), **own}, {**dict(held.options), **own}),
     ):
         if ours != theirs:
-            raise ConfigError(f"{folder} was recorded with other {what}; record it again")
+            raise ConfigError(
+                f"{folder} was recorded with other {what}; use another folder, or rewrite it"
+            )
 
 
 def holds_paid(path: Path) -> bool:

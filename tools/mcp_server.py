@@ -63,12 +63,10 @@ class Server:
         )
 
     def _start(self) -> None:
-        try:
-            from anyio.from_thread import start_blocking_portal
-            from mcp import Client, MCPError, StdioServerParameters
-            from mcp.client import stdio
-        except ImportError:
-            raise ConfigError("--mcp: the mcp package is not installed; pip install mcp") from None
+        from anyio.from_thread import start_blocking_portal
+        from mcp import Client, MCPError, StdioServerParameters
+        from mcp.client import stdio
+
         try:
             program, *arguments = map(os.path.expandvars, shlex.split(self.command))
         except ValueError as error:
@@ -128,8 +126,10 @@ def serving(command: str, tape: Tape, log: Path) -> Iterator[list[Tool]]:
 
 
 def _list(server: Server) -> list[dict[str, Any]]:
-    from mcp import MCPError
-
+    try:
+        from mcp import MCPError
+    except ImportError:
+        raise ConfigError(f"--mcp {server.command}: needs the extra [tools], see README") from None
     untold = f"--mcp {server.command}: does not list its tools"
     rows: list[dict[str, Any]] = []
     cursor: str | None = None
