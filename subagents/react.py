@@ -7,10 +7,9 @@ Differences from the paper / the released code
    the memory with the observation before it.
 2. The five-like-patterns rule and the last step are enforced: only `finish` is left. The paper asks
    for it in the prompt.
-3. With tools, "done" needs one successful tool call. Without a main agent, the agent must also try
-   each file and may not repeat a fruitless call: without these rules the 1.5B model of fixtures/
-   sent one search five times and opened none of three files. Tools that were not assigned are
-   refused.
+3. "done" needs one successful tool call, and a tool must be assigned. Without a main agent, the
+   agent must also try each file and may not repeat a fruitless call: without these rules the 1.5B
+   model of fixtures/ sent one search five times and opened none of three files.
 4. An endpoint that fails or an empty purse ends this sub-task alone, as a Result with the reason.
 5. A sub-agent does not read the whole question, which App. B.3 shows it beside its task: small
    models answer the question instead of their task. What it must know is in its context.
