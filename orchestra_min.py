@@ -112,16 +112,15 @@ class Run:
                 except BudgetExceeded as error:  # a decision may still be affordable
                     self.why = str(error)
                     break
-                if y_t.drain and (answer := z_t[-1].answer):
-                    self.why = y_t.fallback or z_t[-1].error
-                    return answer, bool(y_t.fallback) or z_t[-1].status != "done", t
-            if self.orchestrator.rounds == 1:
-                self.why = z_t[-1].error
-            else:  # it may decide once more
-                y_t = self.decide(t + 1, last_chance=True)
-                self.why = self.why or "no round was left"
-                last = y_t if isinstance(y_t, Complete) else self.carry_out(t + 1, y_t)[-1]
-                answer = last.answer
+                z = z_t[-1]
+                if y_t.drain and (z.answer or self.orchestrator.rounds == 1):  # nothing is left
+                    self.why, fallback = y_t.fallback or z.error, bool(y_t.fallback)
+                    answer = z.answer or best_supported_answer(self.history)
+                    return answer, fallback or z.status != "done", t
+            y_t = self.decide(t + 1, last_chance=True)
+            self.why = self.why or "no round was left"
+            last = y_t if isinstance(y_t, Complete) else self.carry_out(t + 1, y_t)[-1]
+            answer = last.answer
         except ModelMistake as error:
             self.why = f"no usable decision: {told(error)}"
         except BudgetExceeded as error:
@@ -263,7 +262,7 @@ def replay(folder: Folder, listeners: Iterable[Listener] = (), **given: Any) -> 
     folder = Path(folder)
     manifest = run_folder.named_again(folder, run_folder.read_manifest(folder), given)
     past = trajectory.read(folder / "trajectory.jsonl")
-    finished = bool(past) and past[-1]["event"] == "end"
+    finished = trajectory.ended(past)
     try:
         again = _run(folder, manifest, "replay", listeners, threads=given.get("parallel"))
     except TapeMiss as miss:
@@ -295,9 +294,9 @@ def resume(
     secrets = _check(named.question, [m.modality for m in named.media], named.pool, named.options)
     how: dict[str, Any] = {"secrets": secrets, "threads": given.get("parallel")}
     if from_round is None:
-        past = trajectory.read(folder / "trajectory.jsonl")
-        complete = past and past[-1]["event"] == "end" and not past[-1]["fallback"]
-        return _run(folder, named, "replay" if complete else "resume", listeners, **how)
+        end = trajectory.ended(trajectory.read(folder / "trajectory.jsonl"))
+        mode: Mode = "replay" if end and not end["fallback"] else "resume"
+        return _run(folder, named, mode, listeners, **how)
     with run_folder.begun(Path(out) if out else run_folder.default_path()) as target:
         run_folder.fork(folder, target, from_round, stored)
         workdirs.write_last(target)

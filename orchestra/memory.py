@@ -53,8 +53,8 @@ def terms(text: str) -> frozenset[str]:
 
 def opened(z: Result, task: Task) -> tuple[str, ...]:
     """The names of the files that a sub-task opened with success."""
-    named = {str(v).split("/")[-1] for s in z.trace if not s.failed for v in s.params.values()}
-    return tuple(m.name for m in task.media if m.name in named)
+    named = [task.file(str(v)) for s in z.trace if not s.failed for v in s.params.values()]
+    return tuple(m.name for m in task.media if m in named)
 
 
 def summarize(round: int, u: SubTask, z: Result, task: Task) -> Evidence:

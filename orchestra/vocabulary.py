@@ -110,6 +110,11 @@ class Task:
     question: str
     media: tuple[Media, ...] = ()
 
+    def file(self, name: str) -> Media | None:
+        """The file that a model means: ./x and media/x are x."""
+        wanted = name.strip().removeprefix("./").removeprefix("media/")
+        return next((m for m in self.media if m.name == wanted), None)
+
 
 @dataclass(frozen=True)
 class SubTask:

@@ -221,9 +221,9 @@ def _checked(
             fail("isolated", id=id, line=line)
     inserts = {(id, u.id) for u, _ in agents for id in INSERT.findall(u.instruction)}
     for source, target in sorted(inserts ^ edges):  # each needs the other
-        problem = "insert_without_edge" if source in lines else "insert_unknown"
         if source in needs[target]:
             fail("edge_without_insert", source=source, target=target, line=lines[target])
+        problem = "insert_without_edge" if source in lines else "insert_unknown"
         fail(problem, source=source, target=target, line=lines[target])
     sinks = [id for id in lines if all(source != id for source, _ in pairs)]
     if len(sinks) > 1:

@@ -24,7 +24,7 @@ from orchestra.main_agent import Ask, Messages
 from orchestra.vocabulary import ConfigError, Decision, Delegate, ModelMistake, State, SubTask
 from orchestrators.state_prompt import files_found, read_files_first
 from runtime.options import Options
-from runtime.parsing import actions, as_object, closed_object, one_of
+from runtime.parsing import actions, closed_object, one_of
 from runtime.pool import Pool
 from runtime.prompts import as_messages, render, say, told
 from tools import Tool
@@ -123,12 +123,11 @@ def read_call(reply: str, cut: bool = False) -> tuple[str, str]:
 
 
 def _checked(call: Mapping[str, Any]) -> tuple[str, str]:
-    name, given = str(call["action"]).strip(), call.get("params")
+    name, arguments = str(call["action"]).strip(), call.get("params")
     if name not in SLOTS:
         raise ModelMistake("unknown_function", MESSAGES, name=name[:80], known=", ".join(SLOTS))
-    arguments = as_object(given)
-    if given is not None and not isinstance(arguments, dict):
-        raise ModelMistake("broken_arguments", MESSAGES, name=name, given=repr(given)[:80])
+    if arguments is not None and not isinstance(arguments, dict):
+        raise ModelMistake("broken_arguments", MESSAGES, name=name, given=repr(arguments)[:80])
     slot = str(arguments.get("model") if arguments else None).strip()
     if slot not in SLOTS[name]:
         known = ", ".join(SLOTS[name])

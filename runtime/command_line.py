@@ -9,7 +9,7 @@ from typing import Any, NoReturn, get_args
 
 from orchestra.vocabulary import ConfigError
 from runtime import __version__
-from runtime.options import Options
+from runtime.options import Options, flag_of
 from runtime.pool import Invalid
 
 PROGRAM = "orchestra-min" if Path(sys.argv[0]).name == "orchestra-min" else "orchestra_min.py"
@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
             shown = f" ({field.default})" if field.default and not shown else shown
             choices = "|".join(get_args(field.annotation)) if isinstance(field.default, str) else ""
             p.add_argument(
-                f"--{extra['flag']}", dest=name, metavar=choices or extra["metavar"],
+                flag_of(name), dest=name, metavar=choices or extra["metavar"],
                 help=f"{field.description}{shown}",
                 default=argparse.SUPPRESS, action="append" if field.default == () else "store",
             )  # fmt: skip
@@ -97,8 +97,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     try:
         a.options = Options(**given)
     except Invalid as error:
-        extra: Any = Options.model_fields[str(error.loc[0])].json_schema_extra
-        raise ConfigError(f"--{extra['flag']}: {str(error).partition(': ')[2]}") from None
+        problem = str(error).partition(": ")[2]
+        raise ConfigError(f"{flag_of(str(error.loc[0]))}: {problem}") from None
     a.given = {k: getattr(a.options, k) for k in given}
     if a.words and a.question is not None:
         p.error("--question: the question is given twice")
@@ -111,8 +111,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         allowed = OF_RESUME if a.resume else OF_REPLAY
         wrong = {k for k in fixed if getattr(a, k)} | (a.given.keys() - allowed)
         for name in sorted(wrong):
-            row: Any = name in a.given and Options.model_fields[name].json_schema_extra
-            p.error(f"--{row['flag'] if row else name}: is stored in {folder}; leave it out")
+            p.error(f"{flag_of(name)}: is stored in {folder}; leave it out")
     elif a.question is None and not a.runs:
         p.error('the question is missing; try "..." --image FILE, or make demo')
     a.methods = _methods(p, a)
@@ -139,7 +138,7 @@ def _methods(p: argparse.ArgumentParser, a: argparse.Namespace) -> tuple[str, ..
     for name, method in OWNERS.items():
         used = name in a.given or bool(getattr(a, name, None))
         if used and method not in methods and not (a.replay or a.resume):
-            p.error(f"--{name.replace('_', '-')}: belongs to --method {method}")
+            p.error(f"{flag_of(name)}: belongs to --method {method}")
     if "rounds" in a.given and set(methods) <= ONE_DECISION:
         p.error(f"--rounds: {', '.join(methods)} decides once; leave it out")
     return methods

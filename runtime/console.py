@@ -18,6 +18,7 @@ from orchestra.vocabulary import ConfigError, EndpointError
 from runtime import tape, trajectory
 from runtime.command_line import PROGRAM
 from runtime.log import describe, printable, usd
+from runtime.options import flag_of
 from runtime.run_folder import holds_paid, read_manifest
 from runtime.trajectory import Event, Listener, Trajectory
 
@@ -30,10 +31,10 @@ def listeners(a: argparse.Namespace) -> Iterator[tuple[Listener, ...]]:
     """The progress of a run on standard error: a line for each decision and result; in a terminal,
     a spinner with the newest event below them.
     """
-    told = {"decision", "result", "notice"} | ({"run"} if a.compare else set())
+    kinds = {"decision", "result", "notice"} | ({"run"} if a.compare else set())
 
     def tell_progress(event: Event) -> None:
-        if event["event"] in told:
+        if event["event"] in kinds:
             tell(describe(event)[:200])
 
     if a.quiet or not sys.stderr.isatty():
@@ -125,8 +126,8 @@ def list_runs(folder: Path, as_json: bool) -> int:
     for run in sorted(folder.iterdir()):
         with contextlib.suppress(ConfigError, OSError):
             about = {"run": run.name, "question": read_manifest(run).question}
-            events = trajectory.read(run / "trajectory.jsonl") or [{"event": "run"}]
-            end = events[-1] if events[-1]["event"] == "end" else {"answer": "(not finished)"}
+            end = trajectory.ended(trajectory.read(run / "trajectory.jsonl"))
+            end = end or {"answer": "(not finished)"}
             written = time.localtime((run / "run.json").stat().st_mtime)
             rows.append({**end, **about, "date": time.strftime("%Y-%m-%d %H:%M", written)})
     columns = "run question answer cost_usd date"
@@ -150,11 +151,10 @@ def failure(
     if not begun:
         return f"{text}; nothing was answered, so nothing is kept"
     o = a.options
-    again = {
-        "": [sys.argv[0]], "--resume": begun, "--backends": [a.backends] if a.backends else (),
-        "--method": [o.method] if ".py:" in o.method else (), "--tools": o.tools, "--mcp": o.mcp,
-        "--allow-host": o.allow_hosts,
-    }  # fmt: skip
+    again: dict[str, Any] = {"": [sys.argv[0]], "--resume": begun}
+    again |= {"--backends": [a.backends] if a.backends else ()}
+    again |= {flag_of("method"): [o.method] if ".py:" in o.method else ()}
+    again |= {flag_of(name): getattr(o, name) for name in ("tools", "mcp", "allow_hosts")}
     words = [word for flag, values in again.items() for v in values for word in (flag, str(v))]
     return f"{text}; continue with: {shlex.join([sys.executable, *filter(None, words)])}"
 

@@ -73,12 +73,11 @@ def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) ->
     timeout = Timeout(connect=min(CONNECT_S, timeout_s), read=timeout_s)
     how = {"redirect": False, "retries": False, "timeout": timeout, "preload_content": False}
     how["assert_same_host"] = False  # with a proxy, the target is a whole address
+    connected = False  # not where a proxy cannot be
     try:
         with _making:
             pool, target = _connections(url)
-    except (HTTPError, OSError, ValueError) as error:  # a proxy that cannot be
-        raise NoAnswer(_reason(error), False) from None
-    try:
+        connected = True
         response = pool.urlopen("POST", target, body=body, headers=dict(headers), **how)
         try:
             content = _content(response, deadline)
@@ -88,7 +87,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) ->
         response.release_conn()
         return Answer(response.status, response.headers, content)
     except (HTTPError, OSError, ValueError) as error:
-        raise NoAnswer(_reason(error), not isinstance(error, NEVER_SENT)) from None
+        raise NoAnswer(_reason(error), connected and not isinstance(error, NEVER_SENT)) from None
 
 
 def _content(response: Any, deadline: float) -> bytes:

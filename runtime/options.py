@@ -86,6 +86,13 @@ class Options(Checked):
     mcp: Several = _flag((), "mcp", "COMMAND", "command that starts an MCP server; repeatable")
 
 
+def flag_of(name: str) -> str:
+    """The flag of a field of Options, or of another argument of the command line."""
+    field = Options.model_fields.get(name)
+    extra: Any = field.json_schema_extra if field else None
+    return f"--{extra['flag'] if extra else name}"
+
+
 def variables(commands: Iterable[str]) -> list[str]:
     """The environment variables that commands name, as $NAME or ${NAME}."""
     names = [name for command in commands for name in re.findall(r"\$\{?(\w+)", command)]

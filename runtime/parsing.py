@@ -84,8 +84,11 @@ def _actions(values: Iterable[Any]) -> list[dict[str, Any]]:
 def as_object(value: Any) -> Any:
     """A JSON string decoded, also if it was encoded twice; any other value as it is."""
     for _ in range(2):
-        if isinstance(value, str) and (decoded := repaired(value)) is not None:
-            value = decoded
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError):
+                value = repaired(value) or value
     return value
 
 

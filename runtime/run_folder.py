@@ -12,7 +12,7 @@ import json
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,7 +22,7 @@ from pydantic import Field
 from orchestra.vocabulary import ConfigError, Media, Modality, Task
 from runtime import jsonl
 from runtime import tape as tapes
-from runtime.options import Options, spec_of
+from runtime.options import Options, flag_of, spec_of
 from runtime.pool import Checked, Invalid, Pool
 from runtime.secrets import Secrets
 
@@ -112,17 +112,19 @@ def named_again(
     given = {k: v for k, v in given.items() if v is not None}
     if ".py:" not in stored.method:  # one of the program's own
         given.setdefault("method", stored.method)
-    now, flags = Options(**given), {"tools": "--tools", "method": "--method"}
-    if pool:
-        flags |= {"mcp": "--mcp", "allow_hosts": "--allow-host"}
-    for option, flag in flags.items():
-        ours = _by_name(getattr(now, option)) if option in given else {}
-        theirs = _by_name(getattr(stored, option))
+    now = Options(**given)
+    names: dict[str, Callable[[Any], dict[str, Any]]] = {"tools": _by_name, "method": _by_name}
+    if pool:  # commands and hosts are named as they are
+        names |= {"mcp": dict.fromkeys, "allow_hosts": dict.fromkeys}
+    for option, named in names.items():
+        flag = flag_of(option)
+        ours = named(getattr(now, option)) if option in given else {}
+        theirs = named(getattr(stored, option))
         missing += [f"{flag} {shlex.quote(name)}" for name in theirs if name not in ours]
         unknown += [f"{flag} {name}" for name in ours if name not in theirs]
-    named = {(b.base_url, b.api_key_env) for b in pool.backends} if pool else set()
+    reached = {(b.base_url, b.api_key_env) for b in pool.backends} if pool else set()
     for b in manifest.pool.backends if pool else ():
-        if (b.base_url, b.api_key_env) not in named:
+        if (b.base_url, b.api_key_env) not in reached:
             key = f" with the key in {b.api_key_env}" if b.api_key_env else ""
             raise ConfigError(
                 f"{folder}: the run calls {b.base_url}{key}, which your pool does not name; if "
@@ -140,7 +142,7 @@ def named_again(
 
 
 def _by_name(values: Any) -> dict[str, Any]:
-    """What has to be named again; the user's own files wherever they are now."""
+    """Tools and methods by name; the user's own files wherever they are now."""
     values = [values] if isinstance(values, str) else values
     specs = [(spec_of(value), value) for value in values]
     return {Path(spec).name if ".py:" in spec else spec: value for spec, value in specs}
@@ -182,7 +184,7 @@ def check_same(folder: Path, question: str, media: list[Any], options: Options) 
     SHA-256) each, or other options.
     """
     held = read_manifest(folder)
-    names = [(set(_by_name(o.tools)), o.method.rpartition("/")[2]) for o in (options, held.options)]
+    names = [{**_by_name(o.tools), **_by_name(o.method)}.keys() for o in (options, held.options)]
     own = dict.fromkeys(("tools", "method"))  # by name, wherever the files are now
     for what, ours, theirs in (
         ("question", Secrets().text(question).strip(), held.question.strip()),

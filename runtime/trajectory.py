@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -117,6 +117,11 @@ def read(path: Path) -> list[Event]:
             events = []
         events.append(event)
     return in_order(events)
+
+
+def ended(events: Sequence[Event]) -> Event | None:
+    """The last event of a run that has ended."""
+    return events[-1] if events and events[-1]["event"] == "end" else None
 
 
 def in_order(events: Iterable[Event]) -> list[Event]:

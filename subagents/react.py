@@ -219,9 +219,10 @@ def _unopened(job: Job, tools: Sequence[Tool]) -> list[str]:
     """
     if job.u.agent != "single" or job.steps - len(job.trace) <= FEW_STEPS:
         return []
-    tried = {str(value).split("/")[-1] for s in job.trace for value in s.params.values()}
+    task = job.env.task
+    tried = [task.file(str(value)) for s in job.trace for value in s.params.values()]
     opens = {kind for t in tools for f in t.parameters.model_fields.values() for kind in f.metadata}
-    return [m.name for m in job.env.task.media if m.modality in opens and m.name not in tried]
+    return [m.name for m in task.media if m.modality in opens and m not in tried]
 
 
 def _result(report: Mapping[str, Any], job: Job) -> Result:

@@ -13,6 +13,13 @@ class Half:
     rounds = 2
     def __init__(self, pool, tools, options): pass
     def decide(self, state, ask, mistake="", last_chance=False): pass
+class Once:
+    rounds, shares_context = 1, False
+    def __init__(self, pool, tools, options): pass
+    def decide(self, state, ask, mistake="", last_chance=False):
+        if last_chance:
+            return Complete("the last chance")
+        return Delegate((SubTask("a", state.task.question, tools=()),))
 class Majority:
     rounds, shares_context = 2, False
     def __init__(self, pool, tools, options): pass
@@ -42,3 +49,7 @@ def test_an_orchestrator_of_ones_own_decides_and_is_named_again_for_a_replay(run
     with pytest.raises(ConfigError, match="add --method own.py:Majority$"):
         replay(tmp_path / "run")
     assert replay(tmp_path / "run", method=f"{tmp_path}/own.py:Majority").answer == "5"
+
+
+def test_an_orchestrator_of_one_round_has_its_last_chance(run):
+    assert run("Once").answer == "the last chance"

@@ -76,16 +76,11 @@ class Environment:
         """The media file a model means. Raises ToolError for any other file: nothing else may be
         opened.
         """
-        wanted = name.strip().removeprefix("./").removeprefix("media/")
-        for m in self.task.media:
-            if m.name == wanted:
-                if m.modality != modality and not (modality == "audio" and m.modality == "video"):
-                    raise ToolError(
-                        say(
-                            "notes", "wrong_modality", name=name, actual=m.modality, wanted=modality
-                        )
-                    )
-                return m
+        if m := self.task.file(name):
+            if m.modality != modality and not (modality == "audio" and m.modality == "video"):
+                about = {"name": name, "actual": m.modality, "wanted": modality}
+                raise ToolError(say("notes", "wrong_modality", **about))
+            return m
         known = ", ".join(m.name for m in self.task.media if m.modality == modality) or "none"
         raise ToolError(say("notes", "unknown_file", name=name, modality=modality, known=known))
 

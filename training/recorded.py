@@ -49,7 +49,8 @@ def from_run(folder: Path, answer: str = "", tools: Sequence[str] = ()) -> list[
         )
     events = trajectory.read(folder / "trajectory.jsonl")
     sent = _sent(folder / "tape.jsonl")
-    answer = answer or next((e["answer"] for e in events if e["event"] == "end"), "")
+    end = trajectory.ended(events)
+    answer = answer or (end["answer"] if end else "")
     tape = Tape(folder / "tape.jsonl", "replay")
     with own_tools(options.tools, options.mcp, tape) as own:
         known = {**tools_for(task), **own}
@@ -60,9 +61,7 @@ def from_run(folder: Path, answer: str = "", tools: Sequence[str] = ()) -> list[
 
 def succeeded(folder: Path, answer: str = "", question: str = "") -> bool:
     """Whether the run ended by completing, with the right answer where that is known."""
-    ended = next(
-        (e for e in trajectory.read(folder / "trajectory.jsonl") if e["event"] == "end"), None
-    )
+    ended = trajectory.ended(trajectory.read(folder / "trajectory.jsonl"))
     if ended is None or ended["fallback"] or not ended["answer"]:
         return False
     return not answer or same_answer(ended["answer"], answer, question)
