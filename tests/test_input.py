@@ -19,6 +19,7 @@ from urllib.parse import quote
 import pytest
 
 from orchestra_min import compare, orchestrate
+from runtime.run_folder import Manifest, named_again
 from tests.conftest import ROOT, ConfigError, EndpointError, Options, TapeMiss, pool_at
 from tests.program import (
     CLOCK,
@@ -445,6 +446,14 @@ def test_a_resume_uses_only_what_its_command_line_names(left_out, theirs, tmp_pa
     else:
         assert left_out in line_of(done) and len(server.requests) == asked
         assert not (folder / "loaded").exists() and not (folder / "started").exists()
+
+
+def test_a_command_is_named_again_as_it_is_wherever_its_files_are(tmp_path):
+    """Tools are found by the name of their file; a command is not."""
+    pool = pool_at("http://127.0.0.1:9/v1")
+    stored = Manifest(question="?", pool=pool, options=Options(mcp="run /theirs/server.py:app"))
+    with pytest.raises(ConfigError, match="--mcp run /mine/server.py:app"):
+        named_again(tmp_path, stored, {"mcp": ("run /mine/server.py:app",)}, pool)
 
 
 def test_a_replay_loads_only_the_tools_that_its_command_line_names(theirs, tmp_path, monkeypatch):
