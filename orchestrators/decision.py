@@ -18,14 +18,7 @@ from pydantic import (
 )
 
 from orchestra.vocabulary import Complete, Decision, Delegate, ModelMistake, State, SubTask
-from runtime.parsing import (
-    TEXT,
-    closed_object,
-    const,
-    find_action,
-    list_of,
-    one_of,
-)
+from runtime.parsing import TEXT, closed_object, const, find_action, list_of, one_of
 from runtime.prompts import without_marks
 
 Text = Annotated[str, BeforeValidator(lambda v: "" if v is None else str(v))]

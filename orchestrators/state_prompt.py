@@ -7,15 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestra.matching import names
-from orchestra.vocabulary import (
-    SKILLS,
-    Backend,
-    Delegate,
-    Evidence,
-    Media,
-    State,
-    SubTask,
-)
+from orchestra.vocabulary import SKILLS, Backend, Delegate, Evidence, Media, State, SubTask
 from runtime.prompts import say
 
 

@@ -64,10 +64,7 @@ class Options(Checked):
         120.0, "patience", "S", "how long one call waits at a rate limit"
     )
     stop_threshold: Annotated[float, Field(ge=0, le=1)] | None = _flag(
-        None,
-        "stop-threshold",
-        "P",
-        "orchestra-o1: end above this probability of complete, Eq. 22",
+        None, "stop-threshold", "P", "orchestra-o1: end above this probability of complete, Eq. 22"
     )
     context_tokens: Count = 6000  # L_ctx of Eq. 20
     context: Literal["curated", "none", "full"] = _flag(

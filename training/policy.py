@@ -143,9 +143,7 @@ class Policy:
             entropy = token_entropy(logits)
         rows = torch.zeros_like(mask, dtype=logps.dtype)
         return Scored(
-            rows.masked_scatter(there, logps),
-            rows.masked_scatter(there, entropy.to(logps)),
-            mask,
+            rows.masked_scatter(there, logps), rows.masked_scatter(there, entropy.to(logps)), mask
         )
 
     # ---- weights ---------------------------------------------------------------------------------

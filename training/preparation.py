@@ -24,9 +24,7 @@ APART = 1.0  # nats a token; a real vLLM with the same weights comes to less tha
 TRIED = 4  # completions that are compared before the first step
 
 
-def prepared(
-    o: argparse.Namespace,
-) -> tuple[list[Example], list[Example], Server | None]:
+def prepared(o: argparse.Namespace) -> tuple[list[Example], list[Example], Server | None]:
     """The examples, the held-out ones, and the vLLM server where one is asked for. Raises
     ConfigError for an example that no reward could be made of, a model without a chat template, a
     text that is too long, and a server that is not vLLM or serves another tokenizer.
