@@ -59,7 +59,7 @@ from runtime.tape import Cancelled, Mode, Tape, TapeMiss
 from runtime.trajectory import Listener, Recorder, Trajectory
 from subagents import SubAgents
 from subagents import workdir as workdirs
-from tools import Environment, Tool, engines, tools_for
+from tools import Environment, Tool, engines, sandbox, tools_for
 from tools import media as media_files
 from tools.own import own_tools
 
@@ -81,12 +81,13 @@ class Run:
         threads: int | None,
     ) -> None:
         self.task, self.options, self.folder = manifest.task(folder), manifest.options, folder
+        self.repo = Path(manifest.workdir) if manifest.workdir else None
         self.tape, self.recorder = tape, recorder
         o = self.options
         self.chat = Chat(tape, o.timeout_s, o.patience_s, recorder.notify)
         backends = tuple(with_model(self.chat, b) for b in manifest.pool.backends)
         self.pool = manifest.pool.with_(backends=backends)
-        self.tools = {**tools_for(self.task), **own}
+        self.tools = {**tools_for(self.task, manifest.code), **own}
         self.orchestrator = orchestrators.make(o, self.pool, self.tools)
         once = self.orchestrator.rounds == 1  # the method decides once
         self.rounds = 1 if once else o.rounds or self.orchestrator.rounds
@@ -211,6 +212,7 @@ class Run:
         return Environment(
             self.task, placed.backend, self.pool, replace(self.chat, refused=set()), self.tape,
             placed.purse, self.folder / "work" / name, self.options.allow_hosts,
+            self.options.unsafe_code, self.repo,
         )  # fmt: skip
 
 
@@ -238,17 +240,20 @@ def orchestrate(
     TapeWriteError when the disk is full; the folder then holds all that was paid for.
     """
     pool, options = pools.given(pool), options or Options()
-    files, code = media_files.check(media), Path(workdir) if workdir else None
+    files, repo = media_files.check(media), Path(workdir).absolute() if workdir else None
     secrets = _check(question, [modality for modality, _ in files], pool, options)
-    if code:
-        workdirs.check(code, bool(files))
+    code = _runs_code(options)
+    if repo:
+        workdirs.check(repo, bool(files))
     with run_folder.begun(Path(out) if out else run_folder.default_path()) as folder:
         copies = media_files.copy_into(folder, files)
-        if code:
-            workdirs.copy_into(folder, code)
+        if repo:
+            workdirs.copy_into(folder, repo, Recorder(None, listeners).notify)
         rows = tuple(MediaRow(modality=m.modality, name=m.name, sha256=m.sha256) for m in copies)
-        question = secrets.text(question)
-        manifest = Manifest(question=question, media=rows, pool=pool, options=options)
+        manifest = Manifest(
+            question=secrets.text(question), media=rows, pool=pool, options=options, code=code,
+            workdir=str(repo or ""),
+        )  # fmt: skip
         manifest.write(folder)
         return _run(folder, manifest, "record", listeners, secrets, cancelled)
 
@@ -285,13 +290,15 @@ def resume(
     to `out` that keeps the rounds before `from_round`.
 
     A run folder may come from someone else, so the caller repeats the endpoints (`pool`; None:
-    those of the environment) and, in `given`, tools, method, mcp and allow_hosts. What is only in
-    the folder is not used. `given` may also have parallel, timeout_s and patience_s. Raises as
-    `orchestrate` does.
+    those of the environment) and, in `given`, tools, method, mcp, allow_hosts, workdir and
+    unsafe_code. What is only in the folder is not used. `given` may also have parallel, timeout_s
+    and patience_s. Raises as `orchestrate` does.
     """
     folder, stored = Path(folder), run_folder.read_manifest(Path(folder))
     named = run_folder.named_again(folder, stored, given, pools.given(pool))
     secrets = _check(named.question, [m.modality for m in named.media], named.pool, named.options)
+    if named.code and not _runs_code(named.options):
+        raise ConfigError(f"{folder}: the run may run code; {sandbox.MISSING}")
     how: dict[str, Any] = {"secrets": secrets, "threads": given.get("parallel")}
     if from_round is None:
         end = trajectory.ended(trajectory.read(folder / "trajectory.jsonl"))
@@ -351,6 +358,16 @@ def compare(
             yield method, orchestrate(question, media, options=own, out=target, **how)
         except EndpointError as error:
             yield method, error
+
+
+def _runs_code(options: Options) -> bool:
+    """Whether code of models can run here. Raises ConfigError where it must."""
+    if options.unsafe_code or sandbox.works():
+        return True
+    if options.sub_agent == "mini-swe":
+        raise ConfigError(f"--sub-agent mini-swe: {sandbox.MISSING}")
+    logging.getLogger("orchestra").warning("the code tool is not offered: %s", sandbox.MISSING)
+    return False
 
 
 def _check(question: str, modalities: Iterable[Any], pool: Pool, options: Options) -> Secrets:
@@ -442,7 +459,8 @@ def _command(a: Any, folder: Path, shown: tuple[Listener, ...], done: dict[str, 
     if a.replay:
         done["replay"] = replay(folder, shown, **a.given)
     elif a.resume:
-        done["resume"] = resume(a.resume, a.from_round, folder, shown, a.backends, **a.given)
+        given = {**a.given, "workdir": a.workdir}
+        done["resume"] = resume(a.resume, a.from_round, folder, shown, a.backends, **given)
     else:
         files = [(m, path) for m in ("image", "audio", "video") for path in getattr(a, m)]
         pool = pools.choose(a.backends, a.model, a.perception)

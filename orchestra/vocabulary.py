@@ -105,10 +105,11 @@ class Media:
 
 @dataclass(frozen=True)
 class Task:
-    """x = (q, M)."""
+    """x = (q, M). `repo`: the top level of the user's repository, where there is one."""
 
     question: str
     media: tuple[Media, ...] = ()
+    repo: tuple[str, ...] = ()
 
     def file(self, name: str) -> Media | None:
         """The file that a model means: ./x and media/x are x."""

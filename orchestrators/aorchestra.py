@@ -45,11 +45,17 @@ def render_state(
     user = render(
         "aorchestra/user.md",
         question=state.task.question,
-        media=media_lines(state),
+        media=media_lines(state) + _repo_line(state),
         history=history_lines(state.history) or say("delegation", "nothing_found"),
         now=status_lines(state, say(MESSAGES, "next"), mistake, last_chance),
     )
     return as_messages(render("aorchestra/system.md", models=models, tools=tools), user)
+
+
+def _repo_line(state: State) -> str:
+    """The user's repository, of which the sub-agents have a copy."""
+    top = ", ".join(state.task.repo)
+    return "\n\n" + say(MESSAGES, "repo", top=top) if top else ""
 
 
 def history_lines(history: Sequence[Evidence]) -> str:

@@ -20,7 +20,7 @@ OWNERS = {  # flags of one method
 }  # fmt: skip
 ONE_DECISION = {"mas-orchestra", "react"}
 OF_REPLAY = {"method", "parallel", "tools"}  # options that may be given with --replay
-OF_RESUME = OF_REPLAY | {"timeout_s", "patience_s", "mcp", "allow_hosts"}
+OF_RESUME = OF_REPLAY | {"timeout_s", "patience_s", "mcp", "allow_hosts", "unsafe_code"}
 OF_NEW_RUN = {"question", "image", "audio", "video", "workdir", "compare", "model", "perception"}
 FLAGS = {  # flag: metavar, help; FILE, REPO and RUN are paths
     "question": ("TEXT", "same as QUESTION"),
@@ -76,11 +76,14 @@ def parser() -> argparse.ArgumentParser:
             shown = f" ({field.default:g})" if isinstance(field.default, float) else ""
             shown = f" ({field.default})" if field.default and not shown else shown
             choices = "|".join(get_args(field.annotation)) if isinstance(field.default, str) else ""
-            p.add_argument(
-                flag_of(name), dest=name, metavar=choices or extra["metavar"],
-                help=f"{field.description}{shown}",
-                default=argparse.SUPPRESS, action="append" if field.default == () else "store",
-            )  # fmt: skip
+            how = {"dest": name, "default": argparse.SUPPRESS}
+            how |= {"help": f"{field.description}{shown}"}
+            how |= {"action": "append" if field.default == () else "store"}
+            how |= {"metavar": choices or extra["metavar"]}
+            if field.default is False:
+                how = {**how, "action": "store_true"}
+                del how["metavar"]
+            p.add_argument(flag_of(name), **how)
     folder: dict[str, Any] = {"metavar": "DIR", "type": Path, "nargs": "?", "const": Path("runs")}
     p.add_argument("--runs", **folder, help="list the runs in a folder (runs)")
     p.add_argument("--version", action="version", version=__version__)
@@ -107,7 +110,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     if a.replay and a.resume:
         p.error("--replay and --resume: give one of them")
     if folder:
-        fixed = OF_NEW_RUN | (set() if a.resume else {"backends"})
+        fixed = OF_NEW_RUN - {"workdir"} if a.resume else OF_NEW_RUN | {"backends"}
         allowed = OF_RESUME if a.resume else OF_REPLAY
         wrong = {k for k in fixed if getattr(a, k)} | (a.given.keys() - allowed)
         for name in sorted(wrong):
@@ -117,7 +120,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     a.methods = _methods(p, a)
     for wrong_use, problem in (
         (a.from_round is not None and not a.resume, "--from-round: needs --resume RUN"),
-        (a.workdir and a.options.sub_agent != "mini-swe", "--workdir: needs --sub-agent mini-swe"),
+        (
+            a.workdir and not folder and a.options.sub_agent != "mini-swe",
+            "--workdir: needs --sub-agent mini-swe",
+        ),
         (a.perception not in (None, "endpoint", "local"), "--perception: needs endpoint or local"),
         (folder and a.out and a.from_round is None, "--out: goes with a new run or --from-round"),
     ):

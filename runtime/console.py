@@ -154,7 +154,9 @@ def failure(
     again: dict[str, Any] = {"": [sys.argv[0]], "--resume": begun}
     again |= {"--backends": [a.backends] if a.backends else ()}
     again |= {flag_of("method"): [o.method] if ".py:" in o.method else ()}
+    again |= {"--workdir": [a.workdir] if a.workdir else ()}
     again |= {flag_of(name): getattr(o, name) for name in ("tools", "mcp", "allow_hosts")}
+    again |= {"": [*again[""], "--unsafe-code"] if o.unsafe_code else again[""]}
     words = [word for flag, values in again.items() for v in values for word in (flag, str(v))]
     return f"{text}; continue with: {shlex.join([sys.executable, *filter(None, words)])}"
 

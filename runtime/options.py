@@ -79,6 +79,9 @@ class Options(Checked):
     allow_hosts: Hosts = _flag(
         (), "allow-host", "HOST[:PORT]", "internal host that pages may be fetched from; repeatable"
     )
+    unsafe_code: bool = _flag(
+        False, "unsafe-code", "", "run code of models without a sandbox; see SECURITY.md"
+    )
     tools: OwnTools = _flag((), "tools", "FILE.py:FUNCTION", "a tool of your own; repeatable")
     mcp: Several = _flag((), "mcp", "COMMAND", "command that starts an MCP server; repeatable")
 

@@ -43,6 +43,8 @@ class Manifest(Checked):
     media: tuple[MediaRow, ...] = ()
     pool: Pool
     options: Options
+    code: bool = True  # whether code could run, in a sandbox or with --unsafe-code
+    workdir: str = ""  # the user's repository
     parent: str = ""
 
     def task(self, folder: Path) -> Task:
@@ -53,7 +55,9 @@ class Manifest(Checked):
             if not path.is_file() or sha256_of(path) != m.sha256:
                 raise ConfigError(f"{path} is missing or changed; copy the whole run folder")
             media.append(Media(m.modality, m.name, path, m.sha256))
-        return Task(self.question, tuple(media))
+        copy = folder / "workdir"
+        top = sorted(p.name + "/" * p.is_dir() for p in copy.iterdir()) if self.workdir else []
+        return Task(self.question, tuple(media), tuple(name for name in top if name != ".git/"))
 
     def write(self, folder: Path) -> None:
         try:
@@ -110,18 +114,24 @@ def named_again(
     """
     stored, missing, unknown = manifest.options, list[str](), list[str]()
     given = {k: v for k, v in given.items() if v is not None}
+    repo = str(given.pop("workdir", ""))
     if ".py:" not in stored.method:  # one of the program's own
         given.setdefault("method", stored.method)
     now = Options(**given)
     names: dict[str, Callable[[Any], dict[str, Any]]] = {"tools": _by_name, "method": _by_name}
     if pool:  # commands and hosts are named as they are
         names |= {"mcp": dict.fromkeys, "allow_hosts": dict.fromkeys}
+        names |= {"unsafe_code": lambda on: {"": None} if on else {}}
     for option, named in names.items():
         flag = flag_of(option)
         ours = named(getattr(now, option)) if option in given else {}
         theirs = named(getattr(stored, option))
-        missing += [f"{flag} {shlex.quote(name)}" for name in theirs if name not in ours]
-        unknown += [f"{flag} {name}" for name in ours if name not in theirs]
+        missing += [f"{flag} {name and shlex.quote(name)}" for name in theirs if name not in ours]
+        unknown += [f"{flag} {name}".strip() for name in ours if name not in theirs]
+    if pool and Path(repo).absolute() != Path(manifest.workdir).absolute():
+        here, there = [f"--workdir {shlex.quote(p)}" for p in (repo, manifest.workdir)]
+        missing += [there] if manifest.workdir else []
+        unknown += [] if manifest.workdir else [here]
     reached = {(b.base_url, b.api_key_env) for b in pool.backends} if pool else set()
     for b in manifest.pool.backends if pool else ():
         if (b.base_url, b.api_key_env) not in reached:
@@ -133,7 +143,7 @@ def named_again(
     if unknown:
         raise ConfigError(f"{unknown[0]}: the run in {folder} does not use it; leave it out")
     if missing:
-        lacking = " ".join(sorted(set(missing)))
+        lacking = " ".join(sorted({flag.strip() for flag in missing}))
         raise ConfigError(f"{folder} uses what only you can allow: add {lacking}")
     tools = _by_name(now.tools)
     own: dict[str, Any] = {"tools": tuple(tools[name] for name in _by_name(stored.tools))}

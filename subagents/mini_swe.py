@@ -22,7 +22,7 @@ from orchestra.vocabulary import Result, Status, Step
 from runtime.prompts import as_messages, render, say
 from subagents import workdir
 from subagents.fan_out import OBSERVATION_CHARS, STOPPED, Job
-from tools import ToolError, code, reading
+from tools import ToolError, code, reading, sandbox
 
 MARKER = "TASK_COMPLETE"  # the first line of a command's output; the rest is the report
 COMMAND_TIMEOUT_S = 60
@@ -56,7 +56,8 @@ def run(job: Job) -> Result:
         status = "partial"
     with env.tape.call(*job.next_call, "diff"):
         changed = str(env.local("diff", {}, lambda: _changes(job)))
-    return job.result(status, answer, changed, error)
+    summary = "\n".join(part for part in (error, changed) if part)
+    return job.result(status, answer, summary, error)
 
 
 def _report(step: Step) -> str | None:
@@ -124,9 +125,9 @@ def _act(block: Block, job: Job) -> Step:
 
     def execute() -> dict[str, object]:
         workdir.prepare(env.folder)
-        media = env.task.media[0].path.parent if env.task.media else None
-        script = f"{SETTINGS}\n{block.command}"
-        return code.run(script, "bash", COMMAND_TIMEOUT_S, env.folder, media)
+        script, venv = f"{SETTINGS}\n{block.command}", workdir.environment_of(env.repo)
+        world = sandbox.World(env.folder, env.media_folder, venv, env.repo)
+        return code.run(script, "bash", COMMAND_TIMEOUT_S, world, env.unsafe_code)
 
     arguments = {"code": block.command, "code_type": "bash", "timeout_s": COMMAND_TIMEOUT_S}
     try:
@@ -139,12 +140,14 @@ def _act(block: Block, job: Job) -> Step:
 
 
 def _changes(job: Job) -> str:
-    """What the main agent is told of the changes against --workdir, "" where there are none."""
+    """What the main agent is told of the changes against --workdir, "" without it."""
     try:
         diff = workdir.changes(job.env.folder)
     except ToolError as error:
         return str(error)
-    return say(MESSAGES, "changed", diff=cut_in_the_middle(diff)) if diff else ""
+    if diff is None:
+        return ""
+    return say(MESSAGES, "changed", diff=cut_in_the_middle(diff)) if diff else say(MESSAGES, "same")
 
 
 def cut_in_the_middle(text: str) -> str:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import stat
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from orchestra.vocabulary import ConfigError
@@ -19,6 +20,7 @@ from runtime.prompts import say
 from tools import ToolError
 
 GIT_TIMEOUT_S = 60
+PROGRESS_FILES = 1000
 BINARY = re.compile(r"(?m)^GIT binary patch\n(?:(?:literal|delta) \d+\n(?:.+\n)*\n?)+")
 ISOLATED = {  # git without the user's or the system's configuration
     "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "GIT_ATTR_NOSYSTEM": "1",
@@ -51,12 +53,15 @@ def check(path: Path, with_media: bool = False) -> None:
         raise ConfigError(f"--workdir {path}: {problem}")
 
 
-def copy_into(run: Path, source: Path) -> None:
-    """Copy the repository into RUN/workdir and commit it. Raises ConfigError."""
+def copy_into(run: Path, source: Path, tell: Callable[[str], None]) -> None:
+    """Copy the repository into RUN/workdir and commit it; `tell` how far. Raises ConfigError."""
     target = run / "workdir"
     try:
         target.mkdir()
-        for name in _listed(source):
+        names = _listed(source)
+        for n, name in enumerate(names):
+            if n % PROGRESS_FILES == 0 and len(names) > PROGRESS_FILES:
+                tell(f"copying {source}: {n} of {len(names)} files")
             place = source / name
             inside = source.resolve() / name.parent == place.parent.resolve()  # not through a link
             own = run.resolve() in place.resolve().parents
@@ -68,6 +73,7 @@ def copy_into(run: Path, source: Path) -> None:
         _git(git_dir, f"--work-tree={target}", "add", "-A", "-f", ".")
         _git(git_dir, f"--work-tree={target}", "commit", "-q", "--allow-empty", "-m", "base")
         shutil.copytree(run / "workdir.git", target / ".git")  # for git in the sub-agents' shells
+        _git("config", "--file", target / ".git" / "config", "core.bare", "false")
     except (OSError, shutil.Error, subprocess.SubprocessError) as error:
         raise ConfigError(f"--workdir {source}: cannot be copied ({_reason(error)})") from None
 
@@ -99,26 +105,27 @@ def prepare(folder: Path) -> None:
     part = folder.with_name(f".{folder.name}.part")  # a kill leaves no half copy under its name
     try:
         shutil.rmtree(part, ignore_errors=True)
-        shutil.copytree(origin, part, symlinks=True, ignore=special_files)
+        shutil.copytree(origin, part, symlinks=True)
         part.rename(folder)
     except OSError as error:
         raise ToolError(say("mini_swe/messages", "not_copied", reason=_reason(error))) from None
 
 
-def changes(folder: Path) -> str:
+def changes(folder: Path) -> str | None:
     """Writes RUN/changes.diff, what a work folder changed against the repository. Returns it
-    without the content of binary files; "" where there is no repository. Raises ToolError.
+    without the content of binary files; None where there is no repository. Raises ToolError.
     """
     run = folder.parent.parent
     if not (run / "workdir.git").is_dir() or not folder.is_dir():
-        return ""
+        return None
     prepare(folder)
     work = (f"--git-dir={run / 'workdir.git'}", f"--work-tree={folder}")
     try:
-        subprocess.run(["chmod", "-R", "u+rwX", folder], capture_output=True, check=False)
         _git(*work, "add", "-A", "--ignore-errors", "--", ".", ":(exclude)media", ok_codes=(0, 1))
         diff = _git(*work, "diff", "--cached", "--binary", "--no-renames", "--no-ext-diff", "HEAD")
-        (run / "changes.diff").write_bytes(diff)
+        (run / "changes.diff").unlink(missing_ok=True)
+        if diff:
+            (run / "changes.diff").write_bytes(diff)
     except (OSError, subprocess.SubprocessError) as error:
         (run / "changes.diff").unlink(missing_ok=True)
         raise ToolError(say("mini_swe/messages", "no_diff", reason=_reason(error))) from None
@@ -143,11 +150,9 @@ def _reason(error: Exception) -> str:
     return " ".join(text.split())[:200]
 
 
-def special_files(folder: str, names: list[str]) -> list[str]:
-    """Pipes, sockets and devices: a command may make them and no copy can hold them."""
-
-    def kept(name: str) -> bool:
-        mode = os.lstat(Path(folder, name)).st_mode
-        return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
-
-    return [name for name in names if not kept(name)]
+def environment_of(repo: Path | None) -> Path | None:
+    """The virtual environment of the user's project, if there is one."""
+    active = os.environ.get("VIRTUAL_ENV", "")
+    places = [repo / ".venv", repo / "venv"] if repo else []
+    places += [Path(active)] if repo and active and active != sys.prefix else []
+    return next((p.absolute() for p in places if (p / "pyvenv.cfg").is_file()), None)

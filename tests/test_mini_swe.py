@@ -146,18 +146,18 @@ def test_a_fork_continues_in_the_folder_of_its_round(run, swe, repo, tmp_path, m
     commands = ["echo 1 >> a"], ["echo 2 >> a"], ["echo 3 >> a"]
     swe(*commands, turns=[tuple4("do"), tuple4("do"), complete("x"), tuple4("do"), complete("ok")])
     monkeypatch.setenv("OPENAI_BASE_URL", run.server.url)
-    resume(run.folder, from_round=2, out=tmp_path / "fork")
+    resume(run.folder, from_round=2, out=tmp_path / "fork", workdir=repo)
     assert applied(tmp_path / "fork", repo) == {"a": b"x\n1\n3\n"}
 
 
-def test_a_command_that_a_kill_cut_off_runs_again_in_its_folder(run, swe, monkeypatch):
+def test_a_command_that_a_kill_cut_off_runs_again_in_its_folder(run, swe, repo, monkeypatch):
     swe(["echo 1 >> a"])
     tape = run.folder / "tape.jsonl"
     rows = tape.read_text().splitlines(keepends=True)
     tape.write_text("".join(row for row in rows if '"code": "echo 1' not in row))
     (run.folder / "trajectory.jsonl").write_text("")
     monkeypatch.setenv("OPENAI_BASE_URL", run.server.url)
-    resume(run.folder)
+    resume(run.folder, workdir=repo)
     assert (run.folder / "work" / "r1-t1" / "a").read_text() == "x\n1\n1\n"
 
 
@@ -171,7 +171,7 @@ def test_a_failed_call_of_a_sub_agent_is_retried_by_a_resume(endpoint, repo, tmp
     server, options = endpoint(respond), Options(method="aorchestra", sub_agent="mini-swe")
     with pytest.raises(EndpointError):
         orchestrate("?", (), pool_at(server.url), options, tmp_path / "run", workdir=repo)
-    assert resume(tmp_path / "run", pool=pool_at(server.url)).failed_subtasks == 0
+    assert resume(tmp_path / "run", pool=pool_at(server.url), workdir=repo).failed_subtasks == 0
     assert len(server.requests) == 3 + 2
 
 
@@ -181,7 +181,7 @@ def test_a_failed_call_of_a_sub_agent_is_retried_by_a_resume(endpoint, repo, tmp
 def copied(tmp_path, repo, run="run"):
     folder = tmp_path / run
     folder.mkdir(parents=True, exist_ok=True)
-    workdir.copy_into(folder, repo)
+    workdir.copy_into(folder, repo, print)
     found = (p.relative_to(folder / "workdir") for p in (folder / "workdir").rglob("*"))
     return {str(p) for p in found if ".git" not in p.parts}
 

@@ -49,7 +49,7 @@ A, B, BROKEN = act("EchoAction", text="a"), act("EchoAction", text="b"), act("Br
 @pytest.fixture
 def sub_agent(endpoint, tmp_path, monkeypatch):
     """Runs one sub-task on scripted replies. Returns its Result, its steps and its prompts."""
-    monkeypatch.setattr(orchestra_min, "tools_for", lambda task: TOOLS)
+    monkeypatch.setattr(orchestra_min, "tools_for", lambda task, code=True: TOOLS)
     run = Runs(endpoint, tmp_path / "run", "orchestra-o1", is_main)
 
     def start(*replies, tools=BOTH, **options):

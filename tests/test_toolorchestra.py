@@ -87,7 +87,7 @@ def found(env: Environment, query: str) -> str:
 @pytest.fixture
 def with_search(monkeypatch):
     tools = {**all_tools(), "GoogleSearchAction": found}
-    monkeypatch.setattr(orchestra_min, "tools_for", lambda task: tools)
+    monkeypatch.setattr(orchestra_min, "tools_for", lambda task, code=True: tools)
 
 
 run = runs("toolorchestra")

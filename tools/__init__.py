@@ -71,6 +71,12 @@ class Environment:
     purse: Purse
     folder: Path  # made when first written to
     allow_hosts: tuple[str, ...] = ()  # may be fetched from although they are internal
+    unsafe_code: bool = False  # model-written code runs without a sandbox
+    repo: Path | None = None  # of --workdir
+
+    @property
+    def media_folder(self) -> Path | None:
+        return self.task.media[0].path.parent if self.task.media else None
 
     def media(self, name: str, modality: Modality) -> Media:
         """The media file a model means. Raises ToolError for any other file: nothing else may be
@@ -184,11 +190,14 @@ def all_tools() -> dict[str, Tool]:
     return _load(FILES)
 
 
-def tools_for(task: Task) -> dict[str, Tool]:
-    """The tools that a task has something for: one that looks or listens needs a file to open."""
+def tools_for(task: Task, code: bool = True) -> dict[str, Tool]:
+    """The tools that a task has something for: one that looks or listens needs a file to open, and
+    one that runs code needs a sandbox.
+    """
     kinds = {m.modality for m in task.media}
     kinds |= {"audio"} if "video" in kinds else set()
-    return _load([name for name in FILES if name in kinds or name not in SKILL_OF])
+    unfit = SKILL_OF.keys() - kinds | (set() if code else {"code"})
+    return _load([name for name in FILES if name not in unfit])
 
 
 FILES = {  # a tool's file is loaded when a task needs it

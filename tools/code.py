@@ -1,6 +1,6 @@
-"""ExecuteCodeAction: model-written Python and bash behind the wall of tools/wall.py.
+"""ExecuteCodeAction: model-written Python and bash in the sandbox.
 
-Its folder is kept for later steps of the same sub-agent; the value of the last expression is shown,
+The folder is kept for later steps of the same sub-agent; the value of the last expression is shown,
 as in a REPL.
 """
 
@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runtime.prompts import say
-from tools import Environment, ToolError, reading, tool, wall
-from tools.wall_commands import Wall
+from tools import Environment, ToolError, reading, sandbox, tool
 
 MAX_TIMEOUT_S = 60
 MAX_OUTPUT_BYTES = 200_000
 SHOWN_CHARS = 2000  # of a flood
-RUNNER = Path(__file__).with_name("code_runner.py")
+RUNNER = Path(__file__).with_name("code_runner.py").read_text(encoding="utf-8")
 
 
 @tool("ExecuteCodeAction", "code")
@@ -37,9 +36,9 @@ def execute_code(
     """
     timeout_s = max(1, min(timeout_sec, MAX_TIMEOUT_S))
     arguments = {"code": code, "code_type": code_type, "timeout_s": timeout_s}
-    media = env.task.media[0].path.parent if env.task.media else None
+    world = sandbox.World(env.folder, env.media_folder)
     ran = env.local(
-        "code", arguments, lambda: run(code, code_type, timeout_s, env.folder, media, marked=True)
+        "code", arguments, lambda: run(code, code_type, timeout_s, world, env.unsafe_code, True)
     )
     if not ran["well"]:
         raise ToolError(ran["observation"])
@@ -50,36 +49,25 @@ def run(
     code: str,
     code_type: str,
     timeout_s: float,
-    folder: Path,
-    media: Path | None = None,
-    level: Wall | None = None,
+    world: sandbox.World,
+    unsafe: bool = False,
     marked: bool = False,
 ) -> dict[str, Any]:
-    """The observation of one program, how it ended if not well, and the wall it ran behind.
-    `marked`: what it printed stands between the marks of data.
+    """The observation of one program, and whether it ended well. `marked`: what it printed stands
+    between the marks of data.
     """
-    ran = wall.confined(
-        RUNNER, [code_type], code.encode("utf-8", "replace"), timeout_s, folder, media,
-        MAX_OUTPUT_BYTES, wall=level,
-    )  # fmt: skip
+    given = code.encode("utf-8", "replace")
+    ran = sandbox.confined(
+        RUNNER, [code_type], given, timeout_s, world, MAX_OUTPUT_BYTES, unsafe=unsafe
+    )
     text = ran.output.decode("utf-8", "replace").replace("\r\n", "\n").rstrip()
-    well = ran.ended == "end" and not ran.status
-    return {
-        "observation": _observation(ran, text, timeout_s, marked),
-        "well": well,
-        "wall": ran.wall,
-    }
-
-
-def _observation(ran: wall.Ran, text: str, timeout_s: float, marked: bool) -> str:
     text = text if ran.ended in ("end", "timeout") else text[:SHOWN_CHARS]
     output = reading.quoted(text) if marked else text
-    if ran.ended == "timeout":
-        return say("notes", "code_timeout", seconds=f"{timeout_s:g}", output=output or "-")
-    if ran.ended == "flood":
-        return say("notes", "code_flood", limit=MAX_OUTPUT_BYTES, output=output)
-    if ran.ended != "end":
-        return say("tools/notes", f"code_{ran.ended}", output=output or "-")
-    if ran.status:
-        return say("notes", "code_failed", status=ran.status, output=output or "-")
-    return output or say("notes", "code_silent")
+    about = {"seconds": f"{timeout_s:g}", "limit": MAX_OUTPUT_BYTES, "status": ran.status}
+    ended = "failed" if ran.ended == "end" and ran.status else ran.ended
+    well = ended == "end"
+    if well:
+        observation = output or say("notes", "code_silent")
+    else:
+        observation = say("notes", f"code_{ended}", output=output or "-", **about)
+    return {"observation": observation, "well": well}

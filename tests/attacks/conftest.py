@@ -7,10 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.conftest import level
-
-__all__ = ["level"]  # the fixture
-
 KEY = "sk-planted-" + "7f3a9c21e8d04b56" * 2
 NAME = "ORCHESTRA_TEST_API_KEY"
 

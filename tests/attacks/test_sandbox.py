@@ -1,15 +1,11 @@
-"""What model-written code tries behind the wall. A program that gets through prints GOT; none may.
-
-Each attempt runs behind bubblewrap and behind unshare. Behind the bare wall only those run that it is made for: the
-others would succeed (SECURITY.md says which), and some would harm the machine."""
+"""What model-written code tries in the sandbox. A program that gets through prints GOT; none may."""
 
 import ctypes
 import os
 import re
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +14,7 @@ import pytest
 
 from tests.attacks.conftest import KEY
 from tests.conftest import ROOT
-from tools import code, wall, wall_folder, wall_watch
+from tools import code, sandbox
 
 
 def each(places: str, attempt: str) -> str:
@@ -85,38 +81,47 @@ PYTHON: dict[str, str] = {
     "loads_a_program_into_the_kernel": "import ctypes; print('GOT' if ctypes.CDLL(None).syscall(321, 0, bytes(64), 64) >= 0 else '-')",
     "watches_the_whole_machine": "import ctypes; print('GOT' if ctypes.CDLL(None).syscall(298, bytes(120), -1, 0, -1, 0) >= 0 else '-')",
     "loads_a_kernel_module": "import ctypes; print('GOT' if ctypes.CDLL(None).syscall(313, 0, b'', 0) == 0 else '-')",
+    "asks_for_other_families_of_sockets": each("(40, 38, 17, 31, 21)", "socket.socket(p, socket.SOCK_STREAM); print('GOT', p)"),
+    "speaks_to_the_host_of_a_virtual_machine": "import socket; socket.socket(40, socket.SOCK_STREAM).connect((2, 1)); print('GOT')",
+    "makes_a_namespace_by_clone": "import ctypes; print('GOT' if ctypes.CDLL(None).syscall(56, 0x10000000 | 17, 0, 0, 0, 0) > 0 else '-')",
+    "makes_a_namespace_by_clone3": "import ctypes, struct; print('GOT' if ctypes.CDLL(None).syscall(435, struct.pack('8Q', 0x10000000, 0, 0, 0, 17, 0, 0, 0), 64) > 0 else '-')",
+    "calls_the_kernel_by_its_other_numbers": "import ctypes; print('GOT' if ctypes.CDLL(None).syscall(0x40000000 + 272, 0x10000000) == 0 else '-')",
+    "faults_for_itself": "import ctypes; print('GOT' if ctypes.CDLL(None).syscall(323, 0) >= 0 else '-')",
+    "queues_system_calls": "import ctypes; print('GOT' if ctypes.CDLL(None).syscall(425, 8, bytes(120)) >= 0 else '-')",
+    "reads_the_memory_of_the_first_process": "import ctypes; print('GOT' if ctypes.CDLL(None).ptrace(16, 1, 0, 0) == 0 else '-', open('/proc/1/mem', 'rb').read(1))",
+    "kills_the_first_process": "import os; os.kill(1, 9); print('-')",
+    "widens_its_disk": "import ctypes; print('GOT' if ctypes.CDLL(None).mount(b'none', b'/sandbox', b'tmpfs', 32, b'size=9g') == 0 else '-')",
+    "unmounts_the_media": "import ctypes; print('GOT' if ctypes.CDLL(None).umount2(b'/sandbox/media', 2) == 0 else '-')",
+    "uses_the_pipes_of_the_first_process": each("range(3, 40)", "os.write(p, b'{{}}'); print('GOT', p)"),
     "types_into_the_terminal": "import fcntl; fcntl.ioctl(open('/dev/tty', 'w'), 0x5412, b'x'); print('GOT')",
 }  # fmt: skip
 
 EXCESS: dict[str, tuple[str, str, dict[str, int]]] = {  # a program, what the observation says, lower limits
-    "fork_bomb": ("import os\nwhile True:\n  try: os.fork()\n  except OSError: pass", "stopped", {}),
+    "fork_bomb": ("import os\nwhile True:\n  try: os.fork()\n  except OSError: pass", "took longer", {}),
     "thread_bomb": ("import threading, time\nfor _ in range(5000): threading.Thread(target=time.sleep, args=(2,)).start()\nprint('GOT')", "", {}),
     "memory_bomb": ("x = bytearray(3 << 30); print('GOT', len(x))", "MemoryError", {}),
     "memory_bomb_by_children": ("import os, time\nfor _ in range(6): os.fork()\nx = bytearray(90 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\ntime.sleep(20); print('GOT')", "stopped", {}),
     "fills_the_memory_disks": ("for p in ('/tmp', '/dev/shm'):\n  for n in range(40):\n    open(f'{p}/{n}', 'wb').write(bytes(16 << 20))\nprint('GOT')", "space", {}),
     "fills_the_disk_with_one_file": ("f = open('big', 'wb')\nfor _ in range(40): f.write(bytes(8 << 20))\nprint('GOT')", "exit status", {}),
-    "fills_the_disk_with_large_files": ("import time\nfor n in range(60):\n  open(f'f{n}', 'wb').write(bytes(32 << 20)); time.sleep(0.05)\ntime.sleep(5); print('GOT')", "all of its files were deleted", {}),
-    "fills_the_disk_with_small_files": ("import time\nfor n in range(20000): open(f'f{n}', 'w')\ntime.sleep(5); print('GOT')", "all of its files were deleted", {}),
+    "fills_the_disk_with_large_files": ("import time\nfor n in range(60):\n  open(f'f{n}', 'wb').write(bytes(32 << 20))\nprint('GOT')", "No space", {}),
+    "fills_the_disk_with_small_files": ("for n in range(20000): open(f'f{n}', 'w')\nprint('GOT')", "No space", {}),
     "floods_the_output": ("while True: print('x' * 4000)", "printed more than", {}),
     "sleeps_forever": ("import time; time.sleep(1000); print('GOT')", "took longer", {}),
     "computes_forever": ("while True: pass", "took longer", {}),
     "ignores_the_signal_to_end": ("import signal, time\nfor s in range(1, 65):\n  try: signal.signal(s, signal.SIG_IGN)\n  except (OSError, ValueError): pass\ntime.sleep(1000); print('GOT')", "took longer", {}),
     "closes_its_output_and_stays": ("import os, time; os.close(1); os.close(2); time.sleep(1000)", "took longer", {}),
-    "hides_memory_in_files_without_a_name": ("import os, time\nfor n in range(12):\n  os.write(os.memfd_create('x'), bytes(60 << 20))\ntime.sleep(20); print('GOT')", "of memory", {"MAX_MEMORY_BYTES": 400 << 20}),
-    "hides_memory_in_shared_segments": ("import ctypes, time\nlibc = ctypes.CDLL(None); libc.shmat.restype = ctypes.c_void_p\nfor n in range(12):\n  at = libc.shmat(libc.shmget(0, 60 << 20, 0o1600), None, 0); ctypes.memset(at, 1, 60 << 20); libc.shmdt(ctypes.c_void_p(at))\ntime.sleep(20); print('GOT')", "of memory", {"MAX_MEMORY_BYTES": 400 << 20}),
-    "hides_files_by_deleting_them_open": ("import os, time\nkept = []\nfor n in range(12):\n  kept.append(open(f'{n}', 'wb', 0)); os.unlink(f'{n}'); kept[-1].write(bytes(30 << 20))\ntime.sleep(20); print('GOT')", "were deleted", {"MAX_WRITTEN_BYTES": 100 << 20}),
-    "hides_files_in_a_folder_that_can_not_be_listed": ("import os, time\nos.mkdir('d'); os.chmod('d', 0o300)\nfor n in range(9): open(f'd/{n}', 'wb').write(bytes(12 << 20))\ntime.sleep(20); print('GOT')", "were deleted", {"MAX_DISK_BYTES": 50 << 20}),
-    "hides_files_under_very_deep_folders": ("import os, time\nfor _ in range(3000): os.mkdir('d' * 200); os.chdir('d' * 200)\ntime.sleep(20); print('GOT')", "were deleted", {}),
-    "fills_the_disk_after_it_closed_its_output": ("import os, time\nos.close(1); os.close(2)\nfor n in range(9): open(f'{n}', 'wb').write(bytes(12 << 20))\ntime.sleep(20)", "were deleted", {"MAX_DISK_BYTES": 50 << 20}),
+    "hides_memory_in_files_without_a_name": ("import os, time\nfor n in range(12):\n  os.write(os.memfd_create('x'), bytes(60 << 20))\ntime.sleep(20); print('GOT')", "not permitted", {}),
+    "hides_memory_in_shared_segments": ("import ctypes, time\nlibc = ctypes.CDLL(None); libc.shmat.restype = ctypes.c_void_p\nfor n in range(12):\n  at = libc.shmat(libc.shmget(0, 60 << 20, 0o1600), None, 0); ctypes.memset(at, 1, 60 << 20); libc.shmdt(ctypes.c_void_p(at))\ntime.sleep(20); print('GOT')", "failed", {}),
+    "hides_files_by_deleting_them_open": ("import os, time\nkept = []\nfor n in range(12):\n  kept.append(open(f'{n}', 'wb', 0)); os.unlink(f'{n}'); kept[-1].write(bytes(30 << 20))\ntime.sleep(20); print('GOT')", "No space", {}),
+    "hides_files_in_a_folder_that_can_not_be_listed": ("import os, time\nos.mkdir('d'); os.chmod('d', 0o300)\nfor n in range(9): open(f'd/{n}', 'wb').write(bytes(12 << 20))\nprint('GOT')", "No space", {"MAX_ADDED_BYTES": 50 << 20}),
+    "hides_files_under_very_deep_folders": ("import os, time\nfor _ in range(3000): os.mkdir('d' * 200); os.chdir('d' * 200)", "are lost", {}),
+    "fills_the_disk_after_it_closed_its_output": ("import os, time\nos.close(1); os.close(2)\nfor n in range(9): open(f'{n}', 'wb').write(bytes(12 << 20))", "exit status 1", {"MAX_ADDED_BYTES": 50 << 20}),
     "makes_a_file_with_a_hole_of_10_tb": ("open('f', 'wb').truncate(10 << 40); print('GOT')", "File too large", {}),
-    "hides_memory_in_sockets": ("import os, socket, time\nfor _ in range(4):\n    if os.fork() == 0: break\nkept = []\nfor _ in range(100):\n    pair = socket.socketpair()\n    for one in pair:\n        one.setblocking(False); one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 24)\n        try:\n            while True: one.send(bytes(65536))\n        except OSError: kept.append(pair)\ntime.sleep(20); print('GOT')", "more than 2 GiB of memory", {"MAX_MEMORY_BYTES": 150 << 20}),
-}  # fmt: skip
-
-BARE_STOPS = {
-    "takes_a_key_from_the_keyring_of_the_user", "reads_a_key_from_its_environment", "raises_its_limits", "reads_what_was_open_before_it",
-    "memory_bomb", "fills_the_disk_with_one_file", "fills_the_disk_with_large_files", "floods_the_output",
-    "sleeps_forever", "computes_forever", "ignores_the_signal_to_end", "closes_its_output_and_stays",
-    *(name for name in EXCESS if name.startswith(("hides_files", "hides_memory_in_files", "hides_memory_in_shared", "makes_a_file", "fills_the_disk_after"))),
+    "hides_memory_in_attributes_of_files": ("import os\nopen('f', 'w')\nos.setxattr('f', 'user.x', bytes(60000)); print('GOT')", "not permitted", {}),
+    "reserves_space_for_files": ("import os\nfor n in range(9): os.posix_fallocate(os.open(f'{n}', os.O_CREAT | os.O_WRONLY), 0, 60 << 20)\nprint('GOT')", "No space", {}),
+    "makes_many_files_with_holes": ("for n in range(200): open(f'{n}', 'wb').truncate(60 << 20)", "are lost", {"MAX_ADDED_BYTES": 50 << 20}),
+    "ignores_its_dead_children": ("import os, signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nfor n in range(5):\n  if os.fork() == 0: x = bytearray(600 << 20); time.sleep(20)\ntime.sleep(20); print('GOT')", "of memory", {}),
+    "hides_memory_in_sockets": ("import os, socket, time\nfor _ in range(4):\n    if os.fork() == 0: break\nkept = []\nfor _ in range(100):\n    pair = socket.socketpair()\n    for one in pair:\n        one.setblocking(False); one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 24)\n        try:\n            while True: one.send(bytes(65536))\n        except OSError: kept.append(pair)\ntime.sleep(20); print('GOT')", "too many", {}),
 }  # fmt: skip
 
 
@@ -150,13 +155,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def attempt(level, folder, planted, port, tmp_path) -> Callable[..., str]:
-    """A program behind one wall. What is observed is kept for the search for the key at the end."""
+def attempt(folder, planted, port, tmp_path) -> Callable[..., str]:
+    """A program in the sandbox. What is observed is kept for the search for the key at the end."""
 
     def run(program: str, kind: str = "python", timeout_s: float = 10) -> str:
-        media = folder.parent.parent / "media"
-        ran = code.run(program, kind, timeout_s, folder, media, level, marked=True)
-        assert ran["wall"] == level
+        world = sandbox.World(folder, folder.parent.parent / "media")
+        ran = code.run(program, kind, timeout_s, world, marked=True)
         with (tmp_path / "observed.txt").open("a") as file:
             file.write(ran["observation"])
         return str(ran["observation"])
@@ -164,13 +168,7 @@ def attempt(level, folder, planted, port, tmp_path) -> Callable[..., str]:
     return run
 
 
-def behind_walls(names: Iterable[str]) -> pytest.MarkDecorator:
-    """Each attempt behind each wall that is made for it."""
-    rows = [(w, n) for n in names for w in wall.WALLS if w != "bare" or n in BARE_STOPS]
-    return pytest.mark.parametrize(("level", "name"), rows, indirect=["level"])
-
-
-@behind_walls(PYTHON)
+@pytest.mark.parametrize("name", PYTHON)
 def test_a_program_does_not_get_through(name, attempt, planted, folder, port, keyring):
     told = {"key": KEY, "home": str(planted), "root": str(ROOT), "run": str(folder.parent.parent)}
     numbers = {"port": port, "pid": os.getpid(), "keyring": keyring}
@@ -178,20 +176,15 @@ def test_a_program_does_not_get_through(name, attempt, planted, folder, port, ke
     assert "GOT" not in observation and KEY not in observation
 
 
-@behind_walls(EXCESS)
+@pytest.mark.parametrize("name", EXCESS)
 def test_a_program_does_not_take_too_much(name, attempt, folder, monkeypatch):
     program, words, limits = EXCESS[name]
     for limit, value in limits.items():
-        monkeypatch.setattr(wall_folder if "DISK" in limit else wall_watch, limit, value)
+        monkeypatch.setattr(sandbox, limit, value)
     observation = attempt(program, timeout_s=2 if "took longer" in words else 25)
     assert "GOT" not in observation and words in observation
-    assert "deleted" not in words or not list(folder.iterdir())
-
-
-def test_memory_that_others_take_is_not_that_of_a_program_with_few_sockets(monkeypatch):
-    monkeypatch.setattr(wall_watch, "_of_the_machine", lambda: (0, 0))
-    beside = wall_watch.Beside(0, 64 << 30)
-    assert beside.grown(sockets=2) == 2 * wall_watch.SOCKET_BYTES
+    kept = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+    assert kept <= sandbox.MAX_ADDED_BYTES + 2048 * sandbox.MAX_ADDED_FILES
 
 
 PRINTED = {
@@ -210,7 +203,8 @@ PRINTED = {
 def test_what_a_program_prints_can_not_pass_for_a_prompt(name, ends, folder):
     media = folder.parent.parent / "media"
     (media / "page.txt").write_text(PRINTED[name])
-    ran = code.run(f"cat media/page.txt{ends}", "bash", 1, folder, media, marked=True)
+    world = sandbox.World(folder, media)
+    ran = code.run(f"cat media/page.txt{ends}", "bash", 1, world, marked=True)
     mark = re.match(r"<data (\w+)>\n", ran["observation"])[1]
     before, inside, after = re.split(rf"</?data {mark}>", ran["observation"])
     assert PRINTED[name] == inside.strip("\n") and not before and (not after) == (not ends)
@@ -225,21 +219,41 @@ def test_binary_output_is_an_observation(attempt):
     assert "\ufffd" in attempt("import os; os.write(1, bytes(range(256)) * 20); None")
 
 
-def test_a_link_that_an_earlier_step_left_is_not_followed(attempt, folder, planted, monkeypatch):
-    """Neither when the folder is looked into nor when it is emptied."""
-    monkeypatch.setattr(wall_folder, "MAX_FILES", 50)
-    attempt(f"import os; os.symlink({str(planted)!r}, 'out'); os.symlink('/', 'all')")
-    assert "were deleted" in attempt("for n in range(60): open(f'f{n}', 'w').close()")
-    assert not list(folder.iterdir()) and (planted / "notes.txt").exists()
+def test_only_files_folders_and_links_inside_come_out(attempt, folder, planted):
+    attempt(f"""import os, socket
+os.mkfifo('.gitignore'); socket.socket(socket.AF_UNIX).bind('socket')
+os.makedirs('d/e'); open('d/e/kept', 'w').write('x'); os.link('d/e/kept', 'hard')
+for name, to in (('in', 'd/e'), ('out', {str(planted)!r}), ('up', '../..'), ('dots', 'd/../../..'), ('self', 'self')):
+    os.symlink(to, name)
+os.symlink('../../../..', 'd/e/far')""")
+    left = sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
+    assert (
+        left == ["d", "d/e", "d/e/kept", "hard", "in", "self"]
+        and (folder / "hard").stat().st_nlink == 1
+    )
+    attempt("import os; os.remove('in'); os.symlink('..', 'd/in'); os.rename('d', 'in')")
+    assert (folder / "in/e/kept").read_text() == "x" and not (folder / "d").exists()
+
+
+def test_a_link_that_an_earlier_step_left_is_not_followed(attempt, folder, planted):
+    folder.mkdir(parents=True)
+    (folder / "out").symlink_to(planted)
+    attempt(
+        "import os; os.path.lexists('out') and os.remove('out'); os.mkdir('out'); open('out/notes.txt', 'w').write('x')"
+    )
+    assert (
+        (folder / "out").is_dir()
+        and not (folder / "out").is_symlink()
+        and KEY in (planted / "notes.txt").read_text()
+    )
 
 
 DETACHED = "env -i setsid nohup sh -c 'sleep {s}' >/dev/null 2>&1 & env -i setsid sleep {s} >/dev/null 2>&1 & echo started"
 
 
-def test_a_detached_child_is_gone_afterwards(attempt, level):
-    seconds = f"987{wall.WALLS.index(level)}{os.getpid()}"
+def test_a_detached_child_is_gone_when_the_call_returns(attempt):
+    seconds = f"987{os.getpid()}"
     assert "started" in attempt(DETACHED.format(s=seconds), "bash")
-    time.sleep(0.2)
     assert subprocess.run(["pgrep", "-f", f"sleep {seconds}"], check=False).returncode == 1
 
 
@@ -248,16 +262,10 @@ def test_installed_packages_can_be_imported(attempt):
     assert attempt(f"import {', '.join(installed)}; 'all'", timeout_s=30) == "'all'"
 
 
-def test_many_programs_run_side_by_side(level, tmp_path):
+def test_many_programs_run_side_by_side(tmp_path):
     def one(n: int) -> str:
-        ran = code.run(f"{n} * 2", "python", 20, tmp_path / str(n), level=level)
+        ran = code.run(f"{n} * 2", "python", 20, sandbox.World(tmp_path / str(n)))
         return str(ran["observation"])
 
     with ThreadPoolExecutor(6) as threads:
         assert list(threads.map(one, range(6))) == ["0", "2", "4", "6", "8", "10"]
-
-
-def test_a_weak_wall_is_named(monkeypatch, caplog):
-    monkeypatch.setattr(wall, "holds", lambda _: False)
-    assert wall._strongest_wall.__wrapped__() == "bare"
-    assert "bare" in caplog.text and "bubblewrap" in caplog.text

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import FREE, Chat, Engine, Media, Pool, Purse, Tape, Task, pool_at
-from tools import Environment, ToolError, all_tools, wall
+from tools import Environment, ToolError, all_tools
 from tools.own import own_tools
 
 rapidocr = pytest.mark.skipif(not find_spec("rapidocr"), reason="needs rapidocr")
@@ -52,14 +52,6 @@ class Bench:
         kind = kind or file.modality
         params[f"{kind}_path"] = file.name
         return self.use(ANALYSIS[kind], mode, query=query, **params)
-
-
-@pytest.fixture(params=wall.WALLS)
-def level(request: pytest.FixtureRequest) -> wall.Wall:
-    """Each wall that model-written code may run behind."""
-    if request.param != "bare" and not wall.holds(request.param):
-        pytest.skip(f"{request.param} cannot be built on this machine")
-    return request.param
 
 
 @pytest.fixture

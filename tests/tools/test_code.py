@@ -1,4 +1,4 @@
-"""Programs as a model writes them, behind each wall there is. What they try to break is in tests/attacks."""
+"""Programs as a model writes them. What they try to break is in tests/attacks."""
 
 import os
 import subprocess
@@ -10,17 +10,17 @@ from unittest.mock import Mock
 import pytest
 
 from tests.conftest import ROOT
-from tools import code, wall
+from tools import ToolError, code, sandbox
 
 IMPORTS = "from datetime import *\nfrom zoneinfo import ZoneInfo\n"
 
 
 @pytest.fixture
-def program(level, tmp_path):
-    """Run a program behind each wall, in the folder of one sub-agent, and see it without marks."""
+def program(tmp_path):
+    """Run a program in the folder of one sub-agent, and see it without marks."""
 
     def run(text: str, kind: str = "python", timeout_s: float = 20) -> str:
-        ran = code.run(text, kind, timeout_s, tmp_path / "work", level=level, marked=True)
+        ran = code.run(text, kind, timeout_s, sandbox.World(tmp_path / "work"), marked=True)
         rows = ran["observation"].splitlines()
         return "\n".join(r for r in rows if not r.startswith(("<data ", "</data ")))
 
@@ -85,13 +85,15 @@ def test_nothing_but_a_few_plain_names_is_in_the_environment(program):
     assert {"HOME", "PATH"} <= seen <= plain
 
 
-def test_the_folder_may_be_relative_as_runs_are_by_default(level, tmp_path, monkeypatch):
+@pytest.mark.parametrize("unsafe", [False, True])
+def test_the_folder_may_be_relative_as_runs_are_by_default(unsafe, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder, media = Path("runs/a/work/r1-t1"), Path("runs/a/media")
     media.mkdir(parents=True)
     (media / "m.txt").write_text("seen")
     copies = "open('f', 'w').write(open('media/m.txt').read())"
-    assert code.run(copies, "python", 10, folder, media, level)["observation"] == "4"
+    ran = code.run(copies, "python", 10, sandbox.World(folder, media), unsafe)
+    assert ran["observation"] == "4"
     assert (folder / "f").read_text() == "seen"
 
 
@@ -110,27 +112,46 @@ STAYS = """
 import ctypes, subprocess, time
 ctypes.CDLL(None).prctl(1, 0)  # no signal when the parent dies
 subprocess.Popen(['setsid', 'sleep', '{seconds}'])
-time.sleep(0.2); open('on', 'w').close(); time.sleep(100)"""
+time.sleep(100)"""
 
 
-def test_a_program_and_its_detached_child_end_with_a_killed_parent(level, tmp_path):
-    seconds = f"1{wall.WALLS.index(level)}{os.getpid()}"
-    arguments = STAYS.format(seconds=seconds), "python", 120, f"{tmp_path}/work"
-    runs = f"from pathlib import Path; from tools import code; code.run(*{arguments[:3]!r}, Path({arguments[3]!r}), level={level!r})"
+def test_a_program_and_its_detached_child_end_with_a_killed_parent():
+    seconds = f"1{os.getpid()}"
+    arguments = STAYS.format(seconds=seconds), "python", 120
+    runs = f"from tools import code, sandbox; code.run(*{arguments!r}, sandbox.World())"
     with subprocess.Popen([sys.executable, "-c", runs], cwd=ROOT) as parent:
-        assert waited_for((tmp_path / "work" / "on").exists) and is_running(f"sleep {seconds}")
+        assert waited_for(lambda: is_running(f"sleep {seconds}"))
         parent.kill()
     assert waited_for(lambda: not is_running(f"sleep {seconds}"))
 
 
 @pytest.mark.parametrize("script", ["", 'case "$*" in *--proc*) exit 1;; esac'])
-def test_a_wall_that_is_not_installed_or_can_not_mount_does_not_hold(script, tmp_path, monkeypatch):
+def test_bubblewrap_that_is_missing_or_can_not_mount_does_not_work(script, tmp_path, monkeypatch):
     """As in containers where bubblewrap starts, but /proc cannot be mounted."""
     if script:
         (tmp_path / "bwrap").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "bwrap").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert not wall.holds.__wrapped__("bubblewrap") and not wall.holds.__wrapped__("unshare")
+    assert not sandbox._works.__wrapped__()
+    with pytest.raises(ToolError, match="No program can be started now"):
+        code.run("1", "python", 5, sandbox.World())
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ("1 / 0", "exit status 1"),
+        ("while True: print('x' * 9999)", "printed more"),
+        ("import time; time.sleep(9)", "took longer"),
+    ],
+)
+def test_without_a_sandbox_time_and_output_are_limited_all_the_same(
+    ends, words, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("A_KEY", "planted")
+    text = f"import os; print('A_KEY' in os.environ, os.getcwd())\n{ends}"
+    ran = code.run(text, "python", 2, sandbox.World(tmp_path / "w"), unsafe=True)
+    assert ran["observation"].startswith(f"False {tmp_path}/w") and words in ran["observation"]
 
 
 @pytest.mark.parametrize(("asked", "allowed"), [(0, 1), (-5, 1), (7, 7), (9999, 60)])

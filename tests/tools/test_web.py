@@ -1,7 +1,6 @@
 """Searches and pages: what is sent, what is read in which charset, and what is not."""
 
 import io
-import runpy
 import sys
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -175,14 +174,14 @@ def in_this_process(monkeypatch):
 
     def confined(program, arguments, body, *_, **__):
         output = io.BytesIO()
-        monkeypatch.setattr(sys, "argv", [str(program), *arguments])
+        monkeypatch.setattr(sys, "argv", ["-c", *arguments])
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(body)))
         monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=output))
         with pytest.raises(SystemExit) as ended:
-            runpy.run_path(str(program))
+            exec(program, {"__name__": "__main__"})
         return SimpleNamespace(output=output.getvalue(), ended="end", status=ended.value.code)
 
-    monkeypatch.setattr(visit.wall, "confined", confined)
+    monkeypatch.setattr(visit.sandbox, "confined", confined)
 
 
 POLISH = "Zażółć gęślą jaźń. Cena biletu wynosi pięćdziesiąt złotych, dzieci płacą połowę."

@@ -1,0 +1,203 @@
+# The first process of a sandbox (tools/sandbox.py), which gives it its rules as JSON. It copies the
+# folder in, starts the program without rights, ends all that is left of it, and copies out what
+# changed. It may import nothing of the project.
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import signal
+import struct
+import subprocess
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing takes as long as the rest
+    from typing import IO, Any
+
+WORK, MEMORY_DISKS, MAX_PROCESSES, MAX_SOCKETS = "/sandbox", ("/tmp", "/dev/shm"), 200, 400
+MS_REMOUNT = 32 | 2 | 4  # with nosuid and nodev
+SET_DUMPABLE, NO_NEW_PRIVS, SET_SECCOMP, AMBIENT, CLEAR_ALL = 4, 38, 22, 47, 4  # of prctl(2)
+JOIN_SESSION_KEYRING = 1  # a new and empty one: the kernel hands on that of the user otherwise
+NEW_USER, NEW_NAMESPACES = 0x10000000, 0x7E020000 | 0x80  # flags of clone(2)
+USER = 1 << 20  # who the program is: where root starts it, a user that owns nothing
+ARCHES = {  # audit number; clone, clone3, socket, keyctl; what no program needs and no limit covers
+    "x86_64": (0xC000003E, (56, 435, 41, 250), [
+        *(272, 308, 319, 447, 29, 64, 68), *(248, 249, 250, 188, 189, 190, 463),
+        *(321, 298, 323, 425, 304),
+    ]),
+    "aarch64": (0xC00000B7, (220, 435, 198, 219), [
+        *(97, 268, 279, 447, 194, 190, 186), *(217, 218, 219, 5, 6, 7, 463),
+        *(280, 241, 282, 425, 265),
+    ]),
+}  # fmt: skip
+# In this order: unshare setns memfd_create memfd_secret shmget semget msgget add_key request_key
+# keyctl setxattr lsetxattr fsetxattr setxattrat bpf perf_event_open userfaultfd io_uring_setup
+# open_by_handle_at
+FAMILIES = 1, 2, 10, 16  # of sockets: unix, IPv4, IPv6, netlink
+EPERM, ENOSYS, EAFNOSUPPORT = 1, 38, 97
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def system_calls() -> bytes:
+    """A seccomp filter, see seccomp(2). Every test is followed by what to do if it holds."""
+    arch, (clone, clone3, socket, _), denied = ARCHES[os.uname().machine]
+    load, equal, at_least, any_bit, end = 0x20, 0x15, 0x35, 0x45, 0x06
+    refuse, allow = 0x50000, 0x7FFF0000
+    rows = [(load, 0, 0, 4), (equal, 1, 0, arch), (end, 0, 0, refuse | EPERM), (load, 0, 0, 0)]
+    rows += [(at_least, 0, 1, 1 << 30), (end, 0, 0, refuse | ENOSYS)]  # of another ABI
+    for number in denied:
+        rows += [(equal, 0, 1, number), (end, 0, 0, refuse | EPERM)]
+    rows += [(equal, 0, 1, clone3), (end, 0, 0, refuse | ENOSYS)]  # clone is tried instead
+    rows += [(equal, 0, 4, clone), (load, 0, 0, 16), (any_bit, 0, 1, NEW_NAMESPACES)]
+    rows += [(end, 0, 0, refuse | EPERM), (end, 0, 0, allow)]
+    rows += [(equal, 0, 2 + 2 * len(FAMILIES), socket), (load, 0, 0, 16)]
+    for family in FAMILIES:
+        rows += [(equal, 0, 1, family), (end, 0, 0, allow)]
+    rows += [(end, 0, 0, refuse | EAFNOSUPPORT), (end, 0, 0, allow)]
+    return b"".join(struct.pack("HBBI", *row) for row in rows)
+
+
+def prctl(*arguments: int) -> None:
+    if libc.prctl(*(ctypes.c_ulong(a) for a in arguments), *[ctypes.c_ulong(0)] * 3) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl {arguments[0]}")
+
+
+def become_the_program(root: bool) -> None:
+    """Without rights and beyond them. The rest of this process is the program's."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    libc.syscall(ARCHES[os.uname().machine][1][3], JOIN_SESSION_KEYRING, None)
+    prctl(AMBIENT, CLEAR_ALL)
+    if root:
+        os.setgroups([])
+        os.setresgid(USER, USER, USER)
+        os.setresuid(USER, USER, USER)
+    else:  # of its own namespace, without rights in that of the first process
+        prctl(SET_DUMPABLE, 1)
+        if libc.unshare(NEW_USER) != 0:
+            raise OSError(ctypes.get_errno(), "unshare")
+        for file, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{USER} 0 1"),
+            ("gid_map", f"{USER} 0 1"),
+        ):
+            with open(f"/proc/self/{file}", "w") as about:
+                about.write(text)
+    prctl(NO_NEW_PRIVS, 1)
+    os.chdir(WORK)
+
+
+def start(rules: dict[str, Any]) -> int:
+    """The program, in a process of its own."""
+    if pid := os.fork():
+        return pid
+    try:
+        become_the_program(rules["root"])
+        for name, most in rules["limits"].items():
+            number = getattr(resource, name)
+            hard = resource.getrlimit(number)[1]
+            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(number, (most, most))
+        calls = system_calls()
+        held = ctypes.create_string_buffer(calls)
+        program = struct.pack("HxxxxxxP", len(calls) // 8, ctypes.addressof(held))
+        libc.prctl(SET_SECCOMP, 2, ctypes.c_char_p(program), 0, 0)
+        os.execv(rules["run"][0], rules["run"])
+    except OSError as error:
+        print(error, file=sys.stderr, flush=True)
+    finally:
+        os._exit(127)
+
+
+def excess(most: int) -> bool:
+    """Whether all processes together take too much. Files in memory have limits of their own."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]
+    pages = 0
+    for pid in pids:
+        with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/statm") as file:
+            pages += int(file.read().split()[1])
+    with open("/proc/net/sockstat") as file:
+        sockets = int(file.read().split()[2])
+    too_many = len(pids) > MAX_PROCESSES or sockets > MAX_SOCKETS
+    return too_many or pages * resource.getpagesize() > most
+
+
+def watch(program: int, most: int) -> tuple[str, int]:
+    """Why the program ended, and its exit status. Nothing of it is left then."""
+    ended, status, watched = "end", None, {signal.SIGCHLD, signal.SIGTERM}
+    while status is None:
+        told = signal.sigtimedwait(watched, 0.1)
+        if told and told.si_signo == signal.SIGTERM:
+            break
+        with contextlib.suppress(ChildProcessError):
+            while (done := os.waitpid(-1, os.WNOHANG))[0]:
+                if done[0] == program:
+                    status = os.waitstatus_to_exitcode(done[1])
+        if status is None and excess(most):
+            ended = "memory"
+            break
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+    return ended, 137 if status is None else 128 - status if status < 0 else status
+
+
+def contents() -> dict[str, tuple[int, int, int]]:
+    """What changes with each file of the folder, by path. Closed folders are opened again."""
+    found, waiting, here = {}, [""], os.stat(WORK).st_dev
+    while waiting:
+        inside = waiting.pop()
+        with contextlib.suppress(OSError), os.scandir(os.path.join(WORK, inside)) as entries:
+            for entry in entries:
+                path, about = os.path.join(inside, entry.name), entry.stat(follow_symlinks=False)
+                if about.st_dev == here:  # else the media or a virtual environment
+                    folder = entry.is_dir(follow_symlinks=False)
+                    waiting += [path] if folder else []
+                    changed = (about.st_mode, about.st_ino, 0 if folder else about.st_ctime_ns)
+                    found[path] = changed
+    return found
+
+
+def copy_out(out: IO[bytes], before: dict[str, Any], ended: str, status: int) -> None:
+    """A line of JSON, then the changed files as a tar archive."""
+    after = contents()
+    gone = [p for p in before if p not in after and os.path.dirname(p) in {"", *after}]
+    report = {"ended": ended, "status": status, "gone": gone}
+    out.write(json.dumps(report).encode("utf-8", "replace") + b"\n")
+    if changed := [path for path in after if after[path] != before.get(path)]:
+        import tarfile
+
+        with tarfile.open(fileobj=out, mode="w|", format=tarfile.GNU_FORMAT) as archive:
+            for path in changed:
+                archive.inodes = {}  # type: ignore[attr-defined]  # a hard link is a file
+                archive.add(os.path.join(WORK, path), path, recursive=False)
+
+
+def main() -> None:
+    rules = json.loads(sys.argv[1])
+    out = os.fdopen(rules["out"], "wb")
+    os.set_inheritable(rules["out"], False)
+    prctl(SET_DUMPABLE, 0)
+    for place in (WORK, *MEMORY_DISKS):
+        inodes = f"nr_inodes={rules['inodes']}".encode()
+        if libc.mount(b"none", place.encode(), b"tmpfs", MS_REMOUNT, inodes) != 0:
+            raise OSError(ctypes.get_errno(), f"mount {place}")
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTERM})
+    if rules["in"] is not None:
+        tar = ["tar", "-x", "-p", "--no-same-owner", "-f", "-", "-C", WORK]
+        user = USER if rules["root"] else None
+        subprocess.run(tar, stdin=rules["in"], check=True, user=user, group=user)
+    before = contents()
+    ended, status = watch(start(rules), rules["memory"])
+    most = rules["size"] + 2048 * rules["inodes"]  # with heads; files may have holes
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    with contextlib.suppress(OSError):  # an archive that is cut off tells it
+        copy_out(out, before, ended, status)
+        out.flush()
+
+
+main()
