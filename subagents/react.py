@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from orchestra.main_agent import Messages
@@ -33,12 +34,11 @@ from orchestra.vocabulary import (
 )
 from runtime.parsing import TEXT, closed_object, const, find_action, one_of
 from runtime.prompts import as_messages, capped, render, say, told, without_marks
-from subagents.fan_out import OBSERVATION_CHARS, SEARCH, STOPPED, VISIT, Job
+from subagents import react_rules as rules
+from subagents.fan_out import OBSERVATION_CHARS, STOPPED, Job
 from tools import Tool, ToolError
 
-FEW_STEPS = 5  # a warning when no more are left
 LIKE_PATTERNS = 5
-SAME_CALLS = 3
 FAILED_STEPS = 3  # after so many, the schema offers `finish` to a sub-agent that has seen nothing
 STATUSES: tuple[Status, ...] = ("done", "partial", "blocked")
 MESSAGES = "react/messages"
@@ -55,13 +55,13 @@ def run(job: Job) -> Result:
     error = say(MESSAGES, "out_of_steps", steps=job.steps)
     try:
         for number in range(1, job.steps + 1):
-            resting = exhausted(job)
+            resting = rules.exhausted(job)
             fresh = [job.tools[name] for name in u.tools or () if name not in resting]
-            looped = like_patterns(trace) >= LIKE_PATTERNS or bool(u.tools and not fresh)
+            looped = rules.like_patterns(trace) >= LIKE_PATTERNS or bool(u.tools and not fresh)
             must_finish = number == job.steps or looped
             usable = [] if must_finish else fresh
-            unopened = _unopened(job, usable)
-            early = len(trace) < FAILED_STEPS and _saw_nothing(job)
+            unopened = rules.unopened(job, usable)
+            early = len(trace) < FAILED_STEPS and rules.saw_nothing(job)
             may_finish = not usable or not (unopened or early)
             schema = ("action", action_schema(usable, job, may_finish))
             call = job.next_call
@@ -91,8 +91,7 @@ def render_step(job: Job) -> Messages:
     """The messages of the next step; an agent without a main agent has prompts of its own."""
     u, trace, alone = job.u, job.trace, job.u.agent == "single"
     offered = [job.tools[name] for name in u.tools or ()]
-    opens_files = any(f.metadata for t in offered for f in t.parameters.model_fields.values())
-    files = ", ".join(m.name for m in job.env.task.media) if opens_files else ""
+    files = ", ".join(m.name for m in job.env.task.media) if any(map(rules.opens, offered)) else ""
     user = render(
         "react/alone_user.md" if alone else "react/user.md",
         instruction=u.instruction,
@@ -126,37 +125,15 @@ def _warning(job: Job) -> str:
     trace, left = job.trace, job.steps - len(job.trace)  # the next step included
     if left == 1:
         return say(MESSAGES, "last_step")
-    if (times := like_patterns(trace)) >= LIKE_PATTERNS:
+    if (times := rules.like_patterns(trace)) >= LIKE_PATTERNS:
         return say(MESSAGES, "repeated", times=times)
-    names = ", ".join(sorted(exhausted(job)))
-    few = say(MESSAGES, "few_steps_left", left=left) if left <= FEW_STEPS else ""
-    return (say(MESSAGES, "same_call", tools=names) if names else "") + few
-
-
-def exhausted(job: Job) -> set[str]:
-    """For an agent without a main agent: the tools that it may not use in this step. A tool is
-    blocked after an identical call with an identical observation, until another call succeeds;
-    after SAME_CALLS such calls it stays blocked.
-    """
-    if job.u.agent != "single":
-        return set()
-    calls = [(s.action, s.params, s.observation) for s in job.trace]
-    found = {call[0] for call in calls if calls.count(call) >= SAME_CALLS}
-    for n in reversed(range(len(calls))):
-        if calls[n] in calls[:n]:
-            found.add(job.trace[n].action)
-        elif not job.trace[n].failed:
-            break
-    return found - {"invalid", "finish"}
-
-
-def like_patterns(trace: Sequence[Step]) -> int:
-    """How many of the last steps are of one kind. A visit right after a search belongs to it."""
-    patterns: list[str] = []
-    for before, step in zip([None, *trace], trace, strict=False):
-        if not (step.action == VISIT and before and before.action == SEARCH):
-            patterns.append(step.action)
-    return next((n for n, p in enumerate(reversed(patterns)) if p != patterns[-1]), len(patterns))
+    names = ", ".join(sorted(rules.exhausted(job)))
+    few = say(MESSAGES, "few_steps_left", left=left) if left <= rules.FEW_STEPS else ""
+    same = say(MESSAGES, "same_call", tools=names) if names else ""
+    if trace and not same and (first := rules.seen_before(trace[-1].action, trace[-1].params, job)):
+        number = trace.index(first) + 1
+        same = say(MESSAGES, "seen_before", step=number) if number < len(trace) else ""
+    return " ".join(part for part in (same, few) if part)
 
 
 # ---- what it may reply ---------------------------------------------------------------------------
@@ -190,10 +167,12 @@ def _act(
         if name == "finish":
             if _status(params) == "done" and unopened:
                 raise ModelMistake("unopened", files=", ".join(unopened))
-            if usable and _status(params) == "done" and _saw_nothing(job):
+            if usable and _status(params) == "done" and rules.saw_nothing(job):
                 raise ModelMistake("nothing_worked")
             return Step("finish", params, memory, ""), params or {"result": memory}
-        action = name
+        action, before = name, rules.seen_before(name, params, job)
+        if before:
+            return replace(before, memory=memory), None
         with job.env.tape.call(*call, name):
             seen = job.tools[name](job.env, params)
         return Step(action, params, memory, capped(seen, OBSERVATION_CHARS)), None
@@ -204,30 +183,9 @@ def _act(
     return Step(action, params, memory, capped(error, OBSERVATION_CHARS), failed=True), None
 
 
-def _saw_nothing(job: Job) -> bool:
-    """No tool has worked, and one must. An agent without a main agent above it may know the answer
-    of a task without files.
-    """
-    if not job.u.tools or (job.u.agent == "single" and not job.env.task.media):
-        return False
-    return all(s.failed or s.action == "finish" for s in job.trace)
-
-
-def _unopened(job: Job, tools: Sequence[Tool]) -> list[str]:
-    """For an agent without a main agent, while it has steps: the files of the task that one of
-    `tools` opens and that it has not tried to open.
-    """
-    if job.u.agent != "single" or job.steps - len(job.trace) <= FEW_STEPS:
-        return []
-    task = job.env.task
-    tried = [task.file(str(value)) for s in job.trace for value in s.params.values()]
-    opens = {kind for t in tools for f in t.parameters.model_fields.values() for kind in f.metadata}
-    return [m.name for m in task.media if m.modality in opens and m not in tried]
-
-
 def _result(report: Mapping[str, Any], job: Job) -> Result:
     status = _status(report)
-    if status == "done" and _saw_nothing(job):
+    if status == "done" and rules.saw_nothing(job):
         status = "partial"  # it had to finish, and no tool has shown anything
     answer = without_marks(_as_text(report.get("result")))
     summary = _as_text(report.get("summary")) or _memory(job.trace)

@@ -13,7 +13,7 @@ from orchestra.vocabulary import Step
 from orchestra_min import resume
 from runtime.prompts import say
 from subagents.fan_out import SEARCH, VISIT
-from subagents.react import like_patterns
+from subagents.react_rules import like_patterns
 from tests.conftest import EndpointError
 from tests.methods import CLOCK, Runs, runs
 from tests.scripted import Raw, act, complete, cut_off, delegate, finish, is_main
@@ -35,10 +35,13 @@ def broken(env: Environment, text: str = "") -> str:
     raise ToolError(f"broken: {text}")
 
 
+LOOKS = itertools.count(1)
+
+
 @tool("SeeAction", "img")
 def see(env: Environment, picture: ImageFile) -> str:
     """Look at it."""
-    return f"saw {picture}"
+    return f"saw {picture} in look {next(LOOKS)}"
 
 
 TOOLS = {t.name: t for t in (echo, broken, see)}
@@ -72,6 +75,13 @@ def sub_agent(endpoint, tmp_path, monkeypatch):
 def test_the_files_are_shown_to_who_has_a_tool_that_opens_one(tools, shown, sub_agent):
     prompt = sub_agent(finish("x", "blocked"), tools=tools, media=[CLOCK]).prompts[0]
     assert "Find it" in prompt and "It is green" in prompt and ("clock.png" in prompt) is shown
+
+
+def test_the_same_call_on_a_file_is_answered_from_what_it_showed(sub_agent):  # fails at d04ee41
+    look = act("SeeAction", picture="clock.png")
+    z = sub_agent(look, A, look, finish("x"), tools=["SeeAction", "EchoAction"], media=[CLOCK])
+    assert z.steps[0].observation == z.steps[2].observation != z.steps[1].observation
+    assert "is that of step 1 again" in z.prompts[3] and "again" not in z.prompts[2]
 
 
 def test_finish_reports_status_answer_and_summary(sub_agent):
