@@ -41,7 +41,7 @@ LOOKS = itertools.count(1)
 @tool("SeeAction", "img")
 def see(env: Environment, picture: ImageFile) -> str:
     """Look at it."""
-    return f"saw {picture} in look {next(LOOKS)}"
+    return str(env.local("look", {}, lambda: f"saw {picture} in look {next(LOOKS)}"))
 
 
 TOOLS = {t.name: t for t in (echo, broken, see)}
