@@ -81,7 +81,8 @@ def test_the_same_call_on_a_file_is_answered_from_what_it_showed(sub_agent):  # 
     look = act("SeeAction", picture="clock.png")
     z = sub_agent(look, A, look, finish("x"), tools=["SeeAction", "EchoAction"], media=[CLOCK])
     assert z.steps[0].observation == z.steps[2].observation != z.steps[1].observation
-    assert "is that of step 1 again" in z.prompts[3] and "again" not in z.prompts[2]
+    told = "is that of step 1 again"
+    assert told in z.prompts[3] and told not in z.prompts[2]
 
 
 def test_finish_reports_status_answer_and_summary(sub_agent):
