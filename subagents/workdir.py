@@ -58,13 +58,14 @@ def copy_into(run: Path, source: Path, tell: Callable[[str], None]) -> None:
     target = run / "workdir"
     try:
         target.mkdir()
-        names = _listed(source)
+        names, top, own_run = _listed(source), source.resolve(), run.resolve()
         for n, name in enumerate(names):
             if n % PROGRESS_FILES == 0 and len(names) > PROGRESS_FILES:
                 tell(f"copying {source}: {n} of {len(names)} files")
             place = source / name
-            inside = source.resolve() / name.parent == place.parent.resolve()  # not through a link
-            own = run.resolve() in place.resolve().parents
+            parent = place.parent.resolve()
+            inside = top / name.parent == parent  # not through a link
+            own = own_run in (parent, *parent.parents)
             if inside and not own and os.path.lexists(place):
                 (target / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(place, target / name, follow_symlinks=False)
@@ -74,6 +75,8 @@ def copy_into(run: Path, source: Path, tell: Callable[[str], None]) -> None:
         _git(git_dir, f"--work-tree={target}", "commit", "-q", "--allow-empty", "-m", "base")
         shutil.copytree(run / "workdir.git", target / ".git")  # for git in the sub-agents' shells
         _git("config", "--file", target / ".git" / "config", "core.bare", "false")
+        (target / ".git" / "info").mkdir(exist_ok=True)
+        (target / ".git" / "info" / "exclude").write_text("/media\n/.venv\n/venv\n")
     except (OSError, shutil.Error, subprocess.SubprocessError) as error:
         raise ConfigError(f"--workdir {source}: cannot be copied ({_reason(error)})") from None
 

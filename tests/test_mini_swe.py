@@ -95,6 +95,47 @@ def test_a_sub_agent_out_of_steps_is_partial(run, swe):
 # ---- what was changed ----------------------------------------------------------------------------
 
 
+def test_the_main_agent_is_told_what_the_repository_holds_and_that_nothing_was_changed(
+    run, swe, repo
+):  # fails at d04ee41
+    (repo / "src").mkdir()
+    (repo / "src" / "b").write_text("y")
+    swe(["cat a"])
+    assert "Its top level: a, src/" in run.mains[0]
+    assert "is unchanged: there is no diff" in run.mains[1]
+    assert not (run.folder / "changes.diff").exists()
+
+
+def test_the_copy_is_seen_at_its_own_path_with_the_projects_environment(
+    run, swe, repo
+):  # fails at d04ee41
+    (repo / ".venv" / "bin").mkdir(parents=True)
+    (repo / ".venv" / "pyvenv.cfg").write_text("")
+    tool = repo / ".venv" / "bin" / "checker"
+    tool.write_text(
+        f"#!/bin/sh\ncat {repo}/a; echo $0; echo x > {repo}/.venv/new || echo read-only"
+    )
+    tool.chmod(0o755)
+    git(repo, "config", "--local", "core.excludesFile", "/dev/null")
+    (repo / ".git" / "info" / "exclude").write_text(".venv")
+    swe([f"echo mine > {repo}/a; checker; git status --short"])
+    assert (
+        "mine\n/sandbox/.venv/bin/checker\n" in run.prompts[1]
+        and "read-only\n M a\n" in run.prompts[1]
+    )
+    assert (repo / "a").read_text() == "x\n" and applied(run.folder, repo)["a"] == b"mine\n"
+
+
+def test_a_large_copy_tells_how_far_it_is(repo, tmp_path, monkeypatch):  # fails at d04ee41
+    monkeypatch.setattr(workdir, "PROGRESS_FILES", 2)
+    for n in range(4):
+        (repo / f"f{n}").touch()
+    told = []
+    (tmp_path / "run").mkdir()
+    workdir.copy_into(tmp_path / "run", repo, told.append)
+    assert told == [f"copying {repo}: {n} of 5 files" for n in (0, 2, 4)]
+
+
 def test_the_diff_of_the_copy_is_told_and_the_repository_is_left_as_it_was(run, swe, repo):
     swe(["echo y > a"])
     assert (repo / "a").read_text() == "x\n" and "-x\n+y" in run.mains[1]
@@ -102,7 +143,7 @@ def test_the_diff_of_the_copy_is_told_and_the_repository_is_left_as_it_was(run, 
 
 
 @pytest.mark.parametrize("command", [
-    "rm -rf .git", "chmod 000 new/f a", "mkfifo pipe", "printf '* -diff\\n' > .git/info/attributes",
+    "rm -rf .git", "chmod 000 new/f a", "mkfifo pipe .gitignore", "printf '* -diff\\n' > .git/info/attributes",
     "git add -A; git -c user.name=a -c user.email=b commit -qm n",
     "git config color.ui always; git config diff.noprefix true",
 ])  # fmt: skip

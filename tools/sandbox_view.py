@@ -54,6 +54,8 @@ def bubblewrap(world: World, size: int) -> list[str]:
         return ["--size", str(limit), "--perms", "1777", "--tmpfs", place]
 
     venv, also, media = world.venv, world.also, world.media
+    if also and any(also.is_relative_to(path) for path, _ in shown):  # read-only there
+        also = None
     if venv and also and venv.is_relative_to(also):
         venv = Path(WORK, venv.relative_to(also))
     first = f"{venv}/bin:" if venv else ""
@@ -64,8 +66,8 @@ def bubblewrap(world: World, size: int) -> list[str]:
         *("--proc", "/proc", "--dev", "/dev", *memory("/dev/shm", TMP_BYTES)),
         *("--remount-ro", "/dev", *memory("/tmp", TMP_BYTES), *mounts, *memory(WORK, size)),
         *(["--ro-bind", str(media.resolve()), f"{WORK}/media"] if media and media.is_dir() else []),
-        *(["--ro-bind", str(world.venv), str(venv)] if venv else []),
-        *(["--symlink", WORK, str(also)] if also else []),
+        *([*_above(venv), "--ro-bind", str(world.venv), str(venv)] if venv else []),
+        *([*_above(also), "--symlink", WORK, str(also)] if also else []),
         *("--remount-ro", "/", "--clearenv", *variables, "--chdir", "/"),
     ]
 
@@ -117,7 +119,11 @@ def _needed(place: Path, python: Iterable[Path]) -> bool:
 def _mount(path: Path, covered: bool) -> list[str]:
     if covered:
         return ["--perms", "0755", "--tmpfs", str(path)]
-    above = [f for a in list(path.parents)[-2::-1] for f in ("--dir", str(a))]
     if path.is_symlink():
-        return [*above, "--symlink", str(path.readlink()), str(path)]
-    return [*above, "--ro-bind", str(path), str(path)]
+        return [*_above(path), "--symlink", str(path.readlink()), str(path)]
+    return [*_above(path), "--ro-bind", str(path), str(path)]
+
+
+def _above(path: Path) -> list[str]:
+    """The folders above a path, open to every user: bubblewrap itself would close them."""
+    return [flag for a in list(path.parents)[-2::-1] for flag in ("--dir", str(a))]
