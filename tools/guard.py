@@ -22,7 +22,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from urllib.parse import urljoin
+from urllib.parse import unquote, urljoin
 
 import certifi
 import urllib3
@@ -43,12 +43,17 @@ AGENT = "Mozilla/5.0 (compatible; orchestra-min)"
 CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE | re.ASCII)
 PORTS = {"http": 80, "https": 443}
 GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
-TUNNELS = [ipaddress.ip_network(n) for n in ("2001::/32", "2002::/16")]  # Teredo, 6to4: IPv4 inside
-PUBLIC_BUT_INTERNAL = {"168.63.129.16"}  # Azure's host agent lives at an address of the internet
+INTERNAL = [  # though Python calls them global
+    ipaddress.ip_network(n) for n in ("2001::/32", "2002::/16", "192.0.0.0/24", "168.63.129.16/32")
+]  # Teredo and 6to4: IPv4 inside; protocol assignments, Oracle's metadata; Azure's host agent
 
 
 class Refused(ToolError):
     """A URL that is not fetched, and why."""
+
+
+class UnknownHost(ToolError):
+    """A name without an address."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,8 @@ def fetch(
 
 def checked(url: str, secrets: Secrets | None = None) -> Url:
     """The parts of a URL that may be fetched as far as its text can say. Raises Refused."""
-    if (secrets or Secrets()).text(url) != url:
+    plain = unquote(unquote(url))  # ?k=sk%2D... is a key too
+    if any((secrets or Secrets()).text(text) != text for text in (url, plain)):
         raise Refused(say("tools/notes", "web_secret"))
     shown = url[:200]
     if len(url) > MAX_URL_CHARS or "\\" in url or any(ord(c) <= 32 for c in url):
@@ -107,7 +113,7 @@ def checked(url: str, secrets: Secrets | None = None) -> Url:
         raise Refused(say("tools/notes", "web_scheme", url=shown))
     if parts.auth is not None:
         raise Refused(say("tools/notes", "web_credentials"))
-    if not parts.host:
+    if not parts.host or "%" in parts.host:  # a zone is of this machine
         raise Refused(say("tools/notes", "web_malformed", url=repr(shown)))
     return parts
 
@@ -118,13 +124,17 @@ def addresses(parts: Url, allow: Collection[str]) -> list[str]:
     try:
         rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise ToolError(say("tools/notes", "web_unknown_host", host=host)) from None
+        raise UnknownHost(say("tools/notes", "web_unknown_host", host=host)) from None
     found = [str(address[0]) for *_, address in rows]
-    if {host, f"{host}:{port}", f"[{host}]", f"[{host}]:{port}"}.isdisjoint(map(str.lower, allow)):
-        for address in found:
-            if not is_public(address):
-                raise Refused(say("tools/notes", "web_internal", host=host))
+    if not (is_allowed(parts, allow) or all(map(is_public, found))):
+        raise Refused(say("tools/notes", "web_internal", host=host))
     return found
+
+
+def is_allowed(parts: Url, allow: Collection[str]) -> bool:
+    host, port = _place(parts)
+    names = {host, f"{host}:{port}", f"[{host}]", f"[{host}]:{port}"}
+    return not names.isdisjoint(map(str.lower, allow))
 
 
 def is_public(address: str) -> bool:
@@ -134,12 +144,8 @@ def is_public(address: str) -> bool:
     [True, False, False, False]
     """
     ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address) and (
-        ip not in GLOBAL_UNICAST or any(ip in tunnel for tunnel in TUNNELS)
-    ):
-        return False
-    internal = ip.is_multicast or ip.is_reserved or str(ip) in PUBLIC_BUT_INTERNAL
-    return ip.is_global and not internal
+    internal = any(ip in network for network in INTERNAL) or ip.is_multicast or ip.is_reserved
+    return ip.is_global and not internal and (ip.version == 4 or ip in GLOBAL_UNICAST)
 
 
 @contextlib.contextmanager
@@ -201,7 +207,7 @@ def _body(answer: urllib3.BaseHTTPResponse, url: str, deadline: float, max_bytes
 
 
 def _place(parts: Url) -> tuple[str, int]:
-    return (parts.host or "").strip("[]"), parts.port or PORTS[parts.scheme or "http"]
+    return (parts.host or "").strip("[]").rstrip("."), parts.port or PORTS[parts.scheme or "http"]
 
 
 @cache

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-import site
 import sys
-import sysconfig
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parent.parent
-SYSTEM = (
-    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"),
-    *("/etc/alternatives", "/etc/ld.so.cache"),
+SYSTEM = (  # programs and libraries: no settings, and nothing else that may lie in /usr
+    *("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache"),
+    *(f"/usr/{name}" for name in ("bin", "sbin", "lib", "lib32", "lib64", "libexec")),
+    *("/usr/share", "/usr/include", "/usr/local/bin", "/usr/local/lib"),
 )
-PROGRAMS = ("/usr/bin", "/usr/sbin", "/usr/lib")
 WORK = "/sandbox"  # where a program finds its folder
 TMP_BYTES = 128 << 20  # /tmp; the same for /dev/shm
 
@@ -46,15 +42,14 @@ def bubblewrap(world: World, size: int) -> list[str]:
     rights = ["KILL", "SYS_ADMIN", "DAC_OVERRIDE", "SETUID", "SETGID", "SETFCAP"]
     kernel = [f"--unshare-{what}" for what in ("ipc", "pid", "net", "uts", "cgroup-try")]
     kernel += [] if os.geteuid() == 0 else ["--unshare-user", "--uid", "0", "--gid", "0"]
-    shown = _shown(world)
-    mounts = [flag for path, covered in shown for flag in _mount(path, covered)]
-    mounts += [flag for path, covered in shown if covered for flag in ("--remount-ro", str(path))]
+    shown = [p for p in (*map(Path, SYSTEM), *_python()) if p.exists()]
+    mounts = [flag for path in shown for flag in _mount(path)]
 
     def memory(place: str, limit: int) -> list[str]:
         return ["--size", str(limit), "--perms", "1777", "--tmpfs", place]
 
     venv, also, media = world.venv, world.also, world.media
-    if also and any(also.is_relative_to(path) for path, _ in shown):  # read-only there
+    if also and any(also.is_relative_to(path) for path in shown):  # read-only there
         also = None
     if venv and also and venv.is_relative_to(also):
         venv = Path(WORK, venv.relative_to(also))
@@ -72,53 +67,18 @@ def bubblewrap(world: World, size: int) -> list[str]:
     ]
 
 
-def _shown(world: World) -> list[tuple[Path, bool]]:
-    """(path, whether it is covered): programs, libraries and this Python, no settings. Where the
-    project, the run or the home lie in these, as in /usr/src/app, they are covered, and the parts
-    of this Python in them shown again.
-    """
-    python = _python()
-    shown = [Path(p) for p in SYSTEM] + [p for p in python if not p.is_relative_to("/usr")]
-    shown = [p for p in shown if p.exists()]
-    own = {PROJECT, Path(os.environ.get("HOME", "/"))}
-    own |= {world.folder.parent.parent} if world.folder else set()
-    covers: list[Path] = []
-    for place in sorted(p.resolve() for p in own):  # what lies in another comes after it
-        seen = place.is_dir() and any(_lies_in(place, p.resolve()) for p in shown)
-        if seen and not any(_lies_in(place, c) for c in covers) and not _needed(place, python):
-            covers.append(place)
-    again = [p for p in python if p.exists() and any(_lies_in(p, c) for c in covers)]
-    rows = dict.fromkeys((*shown, *again), False) | dict.fromkeys(covers, True)
-    return sorted(rows.items(), key=lambda row: len(row[0].parts))
-
-
 def _python() -> list[Path]:
+    """The parts of this Python outside the system."""
     prefixes = dict.fromkeys(map(absolute, (sys.base_prefix, sys.prefix)))
-    return [Path(p) / part for p in prefixes for part in ("bin", "lib", "lib64", "pyvenv.cfg")]
+    parts = [Path(p) / name for p in prefixes for name in ("bin", "lib", "lib64", "pyvenv.cfg")]
+    return [part for part in parts if not part.is_relative_to("/usr")]
 
 
 def absolute(path: str) -> str:
     return os.path.normpath(Path(path).absolute())
 
 
-def _lies_in(path: Path, folder: Path) -> bool:
-    return path != folder and path.is_relative_to(folder)
-
-
-def _needed(place: Path, python: Iterable[Path]) -> bool:
-    """Whether it cannot be covered: programs, or packages of this Python, would be gone."""
-    again = [p for p in python if _lies_in(p, place)]
-    kinds = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
-    packages = [*map(sysconfig.get_path, kinds), *site.getsitepackages()]
-    needed = [Path(p) for p in (*PROGRAMS, *packages)]
-    return any(
-        n.is_relative_to(place) and not any(n.is_relative_to(p) for p in again) for n in needed
-    )
-
-
-def _mount(path: Path, covered: bool) -> list[str]:
-    if covered:
-        return ["--perms", "0755", "--tmpfs", str(path)]
+def _mount(path: Path) -> list[str]:
     if path.is_symlink():
         return [*_above(path), "--symlink", str(path.readlink()), str(path)]
     return [*_above(path), "--ro-bind", str(path), str(path)]

@@ -6,6 +6,7 @@ guard and read by trafilatura (HTML) or pypdf (PDF), both in the sandbox of the 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -36,8 +37,10 @@ def extract_url_content(env: Environment, url: str, browse_query: str) -> str:
 
 def page_text(url: str, allow: tuple[str, ...] = (), secrets: Secrets | None = None) -> str:
     """The readable text of a page. Raises ToolError: refused, failed, or nothing to read."""
-    guard.checked(url, secrets)
-    if key := os.environ.get(JINA_KEY):
+    parts, key = guard.checked(url, secrets), os.environ.get(JINA_KEY)
+    if key and not guard.is_allowed(parts, allow):  # what is internal stays here
+        with contextlib.suppress(guard.UnknownHost):  # Jina may know it
+            guard.addresses(parts, ())
         headers = {"Authorization": f"Bearer {key}"}
         text = guard.fetch(JINA_URL + url, allow, headers).body.decode("utf-8", "replace")
     else:
@@ -56,8 +59,7 @@ def _kind(page: guard.Page) -> str:
         return "html"
     if page.media_type.startswith("text/") or page.media_type.endswith(("json", "xml")):
         return "text"
-    shown = page.media_type if len(page.media_type) < 60 else "-"
-    raise ToolError(say("tools/notes", "page_kind", url=page.url[:200], kind=shown))
+    raise ToolError(say("tools/notes", "page_kind", url=page.url[:200]))
 
 
 def _read(page: guard.Page, kind: str) -> str:

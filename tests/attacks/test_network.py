@@ -50,7 +50,7 @@ MALFORMED = {
     "backslash_host": "http://example.com\\@127.0.0.1/", "tab_in_the_host": "http://exa\tmple.com/",
     "line_break_and_header": "http://example.com/\r\nX-Evil: 1", "space": "http://example.com/ HTTP/1.1",
     "no_host": "http:///x", "port_too_large": "http://example.com:99999/", "nothing": "", "very_long": "http://e.com/" + "a" * 9000,
-    "a_key_in_the_query": f"http://example.com/?k={KEY}",
+    "a_key_in_the_query": f"http://example.com/?k={KEY}", "an_encoded_key": f"http://example.com/?k={KEY.replace('-', '%2D')}",
 }  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def resolving(monkeypatch):
 
 @pytest.mark.parametrize("form", INTERNAL)
 def test_an_internal_address_is_refused(form):
-    with pytest.raises(ToolError):
+    with pytest.raises(guard.Refused):
         guard.fetch(INTERNAL[form].replace("{here}", socket.gethostname()), timeout_s=5)
 
 
