@@ -132,8 +132,8 @@ def _warning(job: Job) -> str:
     same = say(MESSAGES, "same_call", tools=names) if names else ""
     if trace and not same and (first := rules.seen_before(trace[-1].action, trace[-1].params, job)):
         number = trace.index(first) + 1
-        same = say(MESSAGES, "seen_before", step=number) if number < len(trace) else ""
-    return " ".join(part for part in (same, few) if part)
+        same = say(MESSAGES, "seen_before", step=number) + " " if number < len(trace) else ""
+    return same + few
 
 
 # ---- what it may reply ---------------------------------------------------------------------------
