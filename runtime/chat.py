@@ -7,7 +7,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from orchestra.main_agent import Messages, Schema
 from orchestra.money import DEFAULT_OUTPUT_TOKENS, Purse
@@ -29,6 +32,21 @@ ATTEMPTS = 3
 BUSY = {408, 409, 429, *range(500, 600)}  # worth another attempt
 REFUSALS = {400, 404, 405, 422, 500, 501}  # what endpoints answer to a field that they do not take
 PAUSE_S = 0.25  # before the second attempt; doubled each time
+
+
+class _Choice(TypedDict):
+    message: dict[str, Any]
+
+
+class _Completion(TypedDict):
+    choices: Annotated[list[_Choice], Field(min_length=1)]
+
+
+class Outcome(TypedDict):
+    """The answer of a chat exchange on the tape."""
+
+    data: _Completion
+    unanswered: Annotated[int, Field(ge=0, le=10_000, strict=True)]
 
 
 def _quiet(message: str) -> None:
@@ -84,7 +102,8 @@ class Chat:
                 body["max_completion_tokens" if newer else "max_tokens"] = limit
             ask = partial(self._attempts, backend, body, purse, most_usd)
             try:
-                outcome, played = self.tape.exchange("chat", {"url": _url(backend), **body}, ask)
+                request = {"url": _url(backend), **body}
+                outcome, played = self.tape.exchange("chat", request, ask, Outcome)
             except Failure as failure:
                 o = failure.outcome
                 for _ in range(o["unanswered"]):  # it may be on the bill

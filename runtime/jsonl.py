@@ -12,6 +12,8 @@ from typing import Any
 
 from orchestra.vocabulary import ConfigError, EndOfRun
 
+MAX_LINE_BYTES = 512 << 20
+
 
 class TapeWriteError(EndOfRun):
     """The run folder cannot be written (a full disk): no further call is started."""
@@ -70,6 +72,12 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
     """The complete lines of a JSONL file; one that a kill cut off is left out."""
     import jsonlines
 
-    lines = path.read_bytes().split(b"\n") if path.exists() else []
-    with jsonlines.Reader(lines, loads=_loads) as reader:
+    def lines() -> Iterator[bytes]:
+        with path.open("rb") as file:
+            while line := file.readline(MAX_LINE_BYTES):
+                if len(line) == MAX_LINE_BYTES:
+                    raise ConfigError(f"{path} has a line without end; restore it from a copy")
+                yield line
+
+    with jsonlines.Reader(lines() if path.exists() else [], loads=_loads) as reader:
         yield from reader.iter(type=dict, skip_empty=True, skip_invalid=True)

@@ -78,4 +78,5 @@ def _exchange(
             status, why = 200, f"no usable answer ({type(error).__name__})"
         raise Failure({"status": status, "why": why[:300], "unanswered": 0})
 
-    return chat.tape.exchange(kind, request, attempt)
+    shape = list[str] if kind == "models" else str
+    return chat.tape.exchange(kind, request, attempt, shape)

@@ -27,6 +27,7 @@ from runtime.pool import Checked, Invalid, Pool
 from runtime.secrets import Secrets
 
 VERSION = 2
+MAX_CHARS = 16 << 20  # of run.json
 
 
 class MediaRow(Checked):
@@ -89,7 +90,8 @@ def read_manifest(folder: Path) -> Manifest:
     if not file.is_file():
         raise ConfigError(f"{folder} is not a run folder (no run.json)")
     try:
-        row = json.loads(file.read_text(encoding="utf-8"))
+        with file.open(encoding="utf-8") as text:
+            row = json.loads(text.read(MAX_CHARS))
         version = row.get("v")
         if version != VERSION:
             raise ConfigError(f"{file}: version {version!r}; this program reads version {VERSION}")

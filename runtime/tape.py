@@ -26,8 +26,12 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from orchestra.vocabulary import EndOfRun
 from runtime.jsonl import Appender, TapeWriteError, no_space, read
@@ -57,6 +61,17 @@ class Failure(Exception):
     def __init__(self, outcome: Row, played: bool = False) -> None:
         super().__init__(outcome)
         self.outcome, self.played = outcome, played
+
+
+class Problem(TypedDict):
+    """The outcome of a failed exchange. `unanswered`: attempts that may be on the bill."""
+
+    status: int
+    why: str
+    unanswered: Annotated[int, Field(ge=0, le=10_000, strict=True)]
+
+
+_adapter = cache(TypeAdapter)
 
 
 def round_of(call: str) -> int:
@@ -106,17 +121,25 @@ class Tape:
     def current_call(self) -> str:
         return _call.get()
 
-    def exchange(self, kind: str, request: Row, ask: Callable[[], Any]) -> tuple[Any, bool]:
+    def exchange(
+        self, kind: str, request: Row, ask: Callable[[], Any], shape: Any = Any
+    ) -> tuple[Any, bool]:
         """What `ask()` returned, as JSON without secrets, and whether it comes from the tape.
 
-        `ask` is called only where the tape has no answer. Raises the Failure that it raised.
+        `ask` is called only where the tape has no answer. `shape`: the type that an answer has; a
+        tape may come from someone else. Raises the Failure that it raised, TapeMiss.
         """
         text = _without_data({"kind": kind, **request})
         call, key = _call.get(), hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         try:
             row, played = self._unplayed[call, key].popleft(), True  # atomic: one thread gets it
+            expected = Problem if "failure" in row else shape
+            _adapter(expected).validate_python(row.get("failure", row.get("answer")))
         except (KeyError, IndexError):
             row, played = self._ask(call, key, text, ask), False
+        except ValidationError as error:
+            where = ".".join(str(key) for key in error.errors()[0]["loc"])
+            raise TapeMiss(f"{self.path}: the answer of {call!r} is damaged ({where})") from None
         if "failure" in row:
             raise Failure(row["failure"], played)
         return row["answer"], played

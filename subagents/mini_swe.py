@@ -55,7 +55,7 @@ def run(job: Job) -> Result:
     if status != "done" and any(not s.failed for s in trace):
         status = "partial"
     with env.tape.call(*job.next_call, "diff"):
-        changed = str(env.local("diff", {}, lambda: _changes(job)))
+        changed = str(env.local("diff", {}, lambda: _changes(job), str))
     summary = "\n".join(part for part in (error, changed) if part)
     return job.result(status, answer, summary, error)
 
@@ -123,7 +123,7 @@ def _act(block: Block, job: Job) -> Step:
         return Step("invalid", {}, block.thought, block.mistake, failed=True)
     env, params = job.env, {"command": block.command}
 
-    def execute() -> dict[str, object]:
+    def execute() -> code.Observed:
         workdir.prepare(env.folder)
         script, venv = f"{SETTINGS}\n{block.command}", workdir.environment_of(env.repo)
         world = sandbox.World(env.folder, env.media_folder, venv, env.repo)
@@ -131,7 +131,7 @@ def _act(block: Block, job: Job) -> Step:
 
     arguments = {"code": block.command, "code_type": "bash", "timeout_s": COMMAND_TIMEOUT_S}
     try:
-        ran = env.local("bash", arguments, execute)
+        ran = env.local("bash", arguments, execute, code.Observed)
     except ToolError as failure:
         return Step("bash", params, block.thought, str(failure), failed=True)
     silent = ran["observation"] == say("notes", "code_silent")

@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from typing_extensions import TypedDict
 
 from orchestra.vocabulary import (
     CAPABILITIES,
@@ -48,10 +49,23 @@ ImageFile = Annotated[
 ]  # parameters that name a file of the task: a schema lists the names
 AudioFile = Annotated[str, "audio"]
 VideoFile = Annotated[str, "video"]
+T = TypeVar("T")
 
 
 class ToolError(Exception):
     """The tool could not do it; its text is the observation."""
+
+
+class Value(TypedDict, Generic[T]):
+    """What a tool did, on the tape."""
+
+    value: T
+
+
+class Failed(TypedDict):
+    """Why it could not."""
+
+    error: str
 
 
 @dataclass(frozen=True)
@@ -90,9 +104,11 @@ class Environment:
         known = ", ".join(m.name for m in self.task.media if m.modality == modality) or "none"
         raise ToolError(say("notes", "unknown_file", name=name, modality=modality, known=known))
 
-    def local(self, kind: str, arguments: dict[str, Any], function: Callable[[], Any]) -> Any:
-        """`function()`, recorded: its JSON value, or its ToolError, is what a replay gets too. Wrap
-        other side effects in env.local(...) so that they are recorded.
+    def local(
+        self, kind: str, arguments: dict[str, Any], function: Callable[[], Any], shape: Any = Any
+    ) -> Any:
+        """`function()`, recorded: its JSON value, of type `shape`, or its ToolError, is what a
+        replay gets too. Wrap other side effects in env.local(...) so that they are recorded.
         """
 
         def outcome() -> dict[str, Any]:
@@ -101,7 +117,8 @@ class Environment:
             except ToolError as error:
                 return {"error": str(error)}
 
-        recorded, _ = self.tape.exchange(kind, arguments, outcome)
+        value: Any = Value
+        recorded, _ = self.tape.exchange(kind, arguments, outcome, value[shape] | Failed)
         if "error" in recorded:
             raise ToolError(recorded["error"])
         return recorded["value"]

@@ -7,7 +7,9 @@ as in a REPL.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from typing_extensions import TypedDict
 
 from runtime.prompts import say
 from tools import Environment, ToolError, reading, sandbox, tool
@@ -16,6 +18,13 @@ MAX_TIMEOUT_S = 60
 MAX_OUTPUT_BYTES = 200_000
 SHOWN_CHARS = 2000  # of a flood
 RUNNER = Path(__file__).with_name("code_runner.py").read_text(encoding="utf-8")
+
+
+class Observed(TypedDict):
+    """What a program showed, and whether it ended well."""
+
+    observation: str
+    well: bool
 
 
 @tool("ExecuteCodeAction", "code")
@@ -38,7 +47,10 @@ def execute_code(
     arguments = {"code": code, "code_type": code_type, "timeout_s": timeout_s}
     world = sandbox.World(env.folder, env.media_folder)
     ran = env.local(
-        "code", arguments, lambda: run(code, code_type, timeout_s, world, env.unsafe_code, True)
+        "code",
+        arguments,
+        lambda: run(code, code_type, timeout_s, world, env.unsafe_code, True),
+        Observed,
     )
     if not ran["well"]:
         raise ToolError(ran["observation"])
@@ -52,7 +64,7 @@ def run(
     world: sandbox.World,
     unsafe: bool = False,
     marked: bool = False,
-) -> dict[str, Any]:
+) -> Observed:
     """The observation of one program, and whether it ended well. `marked`: what it printed stands
     between the marks of data.
     """

@@ -30,7 +30,10 @@ def extract_url_content(env: Environment, url: str, browse_query: str) -> str:
     browse_query: what you want to know from the page
     """
     text = env.local(
-        "visit", {"url": url}, lambda: page_text(url.strip(), env.allow_hosts, env.tape.secrets)
+        "visit",
+        {"url": url},
+        lambda: page_text(url.strip(), env.allow_hosts, env.tape.secrets),
+        str,
     )
     return reading.answer_from(env, browse_query, text, "a web page")
 
