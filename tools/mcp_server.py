@@ -54,7 +54,7 @@ class Server:
         try:
             return ask(method, **arguments)
         except MCPError as error:
-            if error.code != CONNECTION_CLOSED:
+            if error.code != CONNECTION_CLOSED and error.message != "Session terminated":
                 raise
         return self._connection(crashed=ask)(method, **arguments)
 
@@ -80,6 +80,7 @@ class Server:
             parameters = StdioServerParameters(command=program, args=rest)
             server = stdio.stdio_client(parameters, errlog=errors)
         portal = start(start_blocking_portal())
+        start(contextlib.suppress(Exception))  # of the end of a client that lost its server
         connected = _in_time(Client(server, read_timeout_seconds=TIMEOUT_S))
         client = start(portal.wrap_async_context_manager(connected))
         if client.server_info:
@@ -191,7 +192,7 @@ def serving(command: str, tape: Tape, log: Path, taken: Set[str]) -> Iterator[di
             except ImportError:
                 raise ConfigError(f"--mcp {command}: needs the extra [tools], see README") from None
             except Exception as error:
-                why = tape.secrets.text(told(error))
+                why = tape.secrets.text(told(error)[:300])
                 raise ConfigError(f"--mcp {command}: its tools cannot be used ({why})") from None
             yield tools
     finally:
@@ -200,12 +201,14 @@ def serving(command: str, tape: Tape, log: Path, taken: Set[str]) -> Iterator[di
 
 
 def _tool(row: Row, server: Server, taken: Set[str]) -> ServerTool:
-    from jsonschema.validators import Draft202012Validator, validator_for
+    from jsonschema import Draft202012Validator, FormatChecker
+    from jsonschema.validators import validator_for
     from referencing import Registry
     from referencing.jsonschema import DRAFT202012
 
     kind = validator_for(row.parameters, default=Draft202012Validator)
-    kind.check_schema(row.parameters)
+    # Without the check of formats: a pattern of a server in JavaScript may not be one of Python's.
+    kind.check_schema(row.parameters, format_checker=FormatChecker(()))
     document = DRAFT202012.create_resource(row.parameters)
     kept = row.parameters.keys() - {"$schema", "$defs", "definitions"}
     inputs = _without_refs(
