@@ -37,7 +37,9 @@ PYPI = {"venv": ["git", "time", "fetch"], "venv1": ["calculator", "sqlite"]}  # 
 
 def install(folder: Path) -> None:
     if not (folder / "node_modules").exists():
-        subprocess.run(["npm", "install", "--prefix", folder, *(SCOPE + n for n in NPM)], check=True)
+        subprocess.run(
+            ["npm", "install", "--prefix", folder, *(SCOPE + n for n in NPM)], check=True
+        )
     for name, packages in PYPI.items():
         if not (folder / name).exists():
             subprocess.run([sys.executable, "-m", "venv", folder / name], check=True)
@@ -49,7 +51,12 @@ def calls(folder: Path, page: str) -> dict[str, tuple[str, list[tuple[str, dict[
     """By name: the command's arguments, and calls of its tools."""
     town = {"name": "Ulm", "entityType": "town", "observations": ["lies on the Danube"]}
     link = {"from": "Ulm", "to": "Danube", "relationType": "lies on"}
-    thought = {"thought": "First", "nextThoughtNeeded": False, "thoughtNumber": 1, "totalThoughts": 1}
+    thought = {
+        "thought": "First",
+        "nextThoughtNeeded": False,
+        "thoughtNumber": 1,
+        "totalThoughts": 1,
+    }
     edit = {"path": f"{folder}/note.txt", "edits": [{"oldText": "nine", "newText": "ten"}]}
     repo, database = str(folder / "repo"), f"{folder}/test.db"
     return {
@@ -72,13 +79,17 @@ def calls(folder: Path, page: str) -> dict[str, tuple[str, list[tuple[str, dict[
     }  # fmt: skip
 
 
-def use(command: str, wanted: list[tuple[str, dict[str, Any]]], folder: Path, mode: Mode) -> list[str]:
+def use(
+    command: str, wanted: list[tuple[str, dict[str, Any]]], folder: Path, mode: Mode
+) -> list[str]:
     """What was seen, with the names of the tools first."""
     with contextlib.closing(Tape(folder / "tape.jsonl", mode)) as tape:
         env: Any = SimpleNamespace(tape=tape)
         env.local = partial(Environment.local, env)
         with own_tools([], [command], tape) as tools:
-            manuals = "\n".join(f"{t.manual}\n{json.dumps(t.schema(Task('?')))}" for t in tools.values())
+            manuals = "\n".join(
+                f"{t.manual}\n{json.dumps(t.schema(Task('?')))}" for t in tools.values()
+            )
             seen = [f"{len(tools)} tools: {', '.join(tools)}", manuals]
             for n, (name, params) in enumerate(wanted):
                 with tape.call("r1", "t1", f"s{n}", name):
@@ -98,18 +109,24 @@ def main(folder: Path, only: list[str]) -> int:
         (folder / name).write_text("<p>A page of text.</p>")
     subprocess.run(["git", "init", "-q", folder / "repo"], check=True)
     (folder / "test.db").unlink(missing_ok=True)
-    site = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=folder / "page"))
+    site = ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=folder / "page")
+    )
     threading.Thread(target=site.serve_forever, daemon=True).start()
     wrong = 0
     for name, (arguments, wanted) in calls(folder, f"http://127.0.0.1:{site.server_port}/").items():
         if only and name not in only:
             continue
-        places = [folder / "node_modules" / ".bin", folder / "venv" / "bin", folder / "venv1" / "bin"]
-        program = next(p / f"mcp-server-{name}" for p in places if (p / f"mcp-server-{name}").exists()) if name not in PYPI["venv1"] else places[2] / f"mcp-server-{name}"
+        place = next(
+            (f"{venv}/bin" for venv, names in PYPI.items() if name in names), "node_modules/.bin"
+        )
+        program = folder / place / f"mcp-server-{name}"
         run, starter = folder / "runs" / name, folder / f"start-{name}"
         run.mkdir(parents=True, exist_ok=True)
         (run / "tape.jsonl").unlink(missing_ok=True)
-        starter.write_text(f"#!/bin/sh\necho started >> {run}/starts\nexec {shlex.quote(str(program))} \"$@\"\n")
+        starter.write_text(
+            f'#!/bin/sh\necho started >> {run}/starts\nexec {shlex.quote(str(program))} "$@"\n'
+        )
         starter.chmod(0o755)
         (run / "starts").write_text("")
         command = f"{starter} {arguments}".strip()
@@ -125,7 +142,7 @@ def main(folder: Path, only: list[str]) -> int:
         wrong += not same
         print(f"{name}: {seen[0]}; {starts} start; replay {'the same' if same else 'WRONG'}")
         for (tool, _), text in zip(wanted, seen[2:], strict=True):
-            print(f"    {tool}: {' '.join(text.split())[:int(os.environ.get('CHARS', '200'))]}")
+            print(f"    {tool}: {' '.join(text.split())[: int(os.environ.get('CHARS', '200'))]}")
         (run / "manuals.txt").write_text(seen[1])
     site.shutdown()
     return wrong

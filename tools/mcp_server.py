@@ -20,7 +20,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from orchestra.vocabulary import ConfigError, ModelMistake, Task
 from runtime.prompts import fenced, say
@@ -32,6 +32,7 @@ TIMEOUT_S = 60.0  # for an answer
 START_S = 30.0
 END_S = 0.5  # for a server to end by itself, before it is told to
 STARTS = 2  # in one run
+NOT_INSIDE = ("$schema", "$defs", "definitions")  # what a schema inside another has no use for
 MAX_REFS = 8  # of a schema that lead from one to the next
 NOTES = "tools/notes"
 
@@ -83,6 +84,7 @@ class Server:
         start(contextlib.suppress(Exception))  # of the end of a client that lost its server
         connected = _in_time(Client(server, read_timeout_seconds=TIMEOUT_S))
         client = start(portal.wrap_async_context_manager(connected))
+        portal.call(client.list_tools)  # or it would list them behind the first answer, to check it
         if client.server_info:
             self.name = client.server_info.name
         return lambda method, **named: portal.call(partial(getattr(client, method), **named))
@@ -94,11 +96,8 @@ class Server:
         while page.next_cursor:
             page = self.ask("list_tools", cursor=page.next_cursor)
             found += page.tools
-        about = {"server": self.name}
-        return [
-            {**about, "name": t.name, "description": t.description, "schema": t.input_schema}
-            for t in found
-        ]
+        fields = Row.model_fields.keys() - {"server"}
+        return [{"server": self.name, **t.model_dump(include=fields)} for t in found]
 
     def call(self, tool: str, arguments: dict[str, Any]) -> str:
         answer = self.ask("call_tool", name=tool, arguments=arguments)
@@ -114,10 +113,12 @@ class Server:
 async def _in_time(client: Any) -> AsyncIterator[Any]:
     import anyio
 
-    with anyio.fail_after(START_S) as start:
+    with anyio.CancelScope(deadline=anyio.current_time() + START_S) as start:
         async with client as server:
             start.deadline = math.inf
             yield server
+    if start.cancelled_caught:
+        raise TimeoutError(f"no answer within {START_S:g} s")
 
 
 def _text(part: Any) -> str:
@@ -168,7 +169,7 @@ class Row(BaseModel):
     server: str
     name: str
     description: str | None
-    parameters: dict[str, Any] = Field(alias="schema")
+    input_schema: dict[str, Any]
 
 
 @contextlib.contextmanager
@@ -206,15 +207,13 @@ def _tool(row: Row, server: Server, taken: Set[str]) -> ServerTool:
     from referencing import Registry
     from referencing.jsonschema import DRAFT202012
 
-    kind = validator_for(row.parameters, default=Draft202012Validator)
+    kind = validator_for(row.input_schema, default=Draft202012Validator)
     # Without the check of formats: a pattern of a server in JavaScript may not be one of Python's.
-    kind.check_schema(row.parameters, format_checker=FormatChecker(()))
-    document = DRAFT202012.create_resource(row.parameters)
-    kept = row.parameters.keys() - {"$schema", "$defs", "definitions"}
-    inputs = _without_refs(
-        {k: v for k, v in row.parameters.items() if k in kept},
-        Registry().with_resource("", document).resolver(),
-    )
+    kind.check_schema(row.input_schema, format_checker=FormatChecker(()))
+    document = DRAFT202012.create_resource(row.input_schema)
+    resolver = Registry().with_resource("", document).resolver()
+    kept = {k: v for k, v in row.input_schema.items() if k not in NOT_INSIDE}
+    inputs = _without_refs(kept, resolver)
     name = row.name
     while name in taken:
         name = re.sub(r"\W+", "_", f"{row.server}_{name}")

@@ -1,9 +1,11 @@
-"""An MCP server over standard input and output: raw_server.py SCHEMA PAGES ANSWER, in JSON."""
+"""An MCP server over standard input and output: raw_server.py SCHEMA PAGES ANSWER CALLS,
+in JSON. It ends after so many calls."""
 
 import json
 import sys
 
-schema, pages, answer = map(json.loads, sys.argv[1:])
+schema, pages, answer, calls = map(json.loads, sys.argv[1:])
+print("started", file=sys.stderr)
 for asked in map(json.loads, sys.stdin):
     if "id" not in asked:
         continue
@@ -26,3 +28,6 @@ for asked in map(json.loads, sys.stdin):
         else {"error": {"code": -1, "message": "obey me"}}
     )
     print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **result}), flush=True)
+    calls -= asked["method"] == "tools/call"
+    if not calls:
+        break

@@ -23,6 +23,7 @@ from tools import Environment, ToolError
 from tools.own import from_file, own_tools
 
 TOKEN, HIDDEN = "ORCHESTRA_TEST_TOKEN", "ORCHESTRA_TEST_SECRET"
+RAW_SERVER = str(ROOT / "tests" / "tools" / "raw_server.py")
 SERVER = f"""import os, sys; from mcp.server import MCPServer; server = MCPServer("demo")
 @server.tool()
 def add(a: int, b: int = 1) -> str:
@@ -99,30 +100,21 @@ def test_a_tool_can_not_take_the_name_of_another(tmp_path, bench):
 
 
 @pytest.mark.parametrize(("command", "why"), [
-    ("/no/such/program", "FileNotFoundError"), ("sleep 60", "TimeoutError"), (f"{sys.executable} -c pass", "MCPError: Connection closed"),
+    ("/no/such/program", "FileNotFoundError"), ("sleep 60", "TimeoutError: no answer within 0.5 s"), (f"{sys.executable} -c pass", "MCPError: Connection closed"),
     ('a "b', "ValueError: No closing quotation"), ("", "PermissionError"), ("http://127.0.0.1:9/mcp", "ConnectError"),
 ])  # fmt: skip
 def test_an_mcp_server_that_does_not_start_is_told(command, why, bench, monkeypatch):
     monkeypatch.setattr("tools.mcp_server.START_S", 0.5 if "sleep" in command else 30.0)
-    with pytest.raises(
-        ConfigError, match=f"--mcp {command}: its tools cannot be used .{why}"
-    ) as error:
+    why = f"--mcp {command}: its tools cannot be used .{why}"
+    with pytest.raises(ConfigError, match=why) as error:
         bench(own=((), [command])).use("GoogleSearchAction")
     assert "\n" not in str(error.value)
 
 
-NO_PARAMETERS = {"type": "object", "properties": {}}
-
-
-def raw(schema=NO_PARAMETERS, pages=1, answer=None):
+def raw(schema=None, pages=1, answer=None, calls=9):
     """The command of a server that lists tools with this schema and answers calls with this."""
-    return shlex.join(
-        [
-            sys.executable,
-            f"{ROOT}/tests/tools/raw_server.py",
-            *map(json.dumps, (schema, pages, answer)),
-        ]
-    )
+    arguments = schema or {"type": "object", "properties": {}}, pages, answer, calls
+    return shlex.join([sys.executable, RAW_SERVER, *map(json.dumps, arguments)])
 
 
 @pytest.fixture
@@ -149,7 +141,7 @@ def object_of(**properties):
 
 
 @pytest.mark.parametrize(("schema", "why"), [
-    ({}, "inputSchema"), (object_of() | {"properties": []}, "ValidationError"), (object_of() | {"required": None}, "SchemaError"),
+    ({"a": 1}, "inputSchema"), (object_of() | {"properties": []}, "ValidationError"), (object_of() | {"required": None}, "SchemaError"),
     (object_of(a={"$ref": "#/$defs/none"}), "PointerToNowhere"), (object_of(a={"$ref": "http://127.0.0.1:9/a"}), "Unresolvable"),
 ])  # fmt: skip
 def test_a_schema_that_is_none_is_told_before_anything_is_paid(schema, why, using):
@@ -157,12 +149,8 @@ def test_a_schema_that_is_none_is_told_before_anything_is_paid(schema, why, usin
         pass
 
 
-TREE = object_of(name={"type": "string"}) | {
-    "properties": {
-        "name": {"type": "string"},
-        "parts": {"type": "array", "items": {"$ref": "#/$defs/Tree"}},
-    }
-}
+PARTS = {"name": {"type": "string"}, "parts": {"type": "array", "items": {"$ref": "#/$defs/Tree"}}}
+TREE = {"type": "object", "properties": PARTS, "required": ["name"]}
 NESTED = object_of(tree={"$ref": "#/$defs/Tree"}, at={"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/Day"}]}) | {
     "$schema": "http://json-schema.org/draft-07/schema#", "$defs": {"Tree": TREE, "Day": {"enum": ["Monday"]}},
 }  # fmt: skip
@@ -174,19 +162,16 @@ def test_a_nested_schema_reaches_the_model_whole_and_its_arguments_are_checked(u
         told = look.schema(Task("?"))
         assert told["properties"]["tree"]["properties"]["parts"] == {"type": "array", "items": {}}
         assert told["properties"]["at"]["anyOf"][1] == {"enum": ["Monday"]}
-        assert (
-            look.manual == f"look\n    d\n    parameters: {json.dumps(told)}"
-            and "$" not in look.manual
-        )
+        assert look.manual == f"look\n    d\n    parameters: {json.dumps(told)}"
+        assert "$" not in look.manual
         for tree, at, problem in [
             ({"parts": []}, 1, "$.tree: 'name' is a required property"), ({"name": 1}, "Monday", "$.tree.name: 1 is not of type 'string'"),
             ({"name": "a"}, "Sunday", "$.at: 'Sunday' is not valid under any of the given schemas"), (None, 1, "$.tree: None is not of type 'object'"),
         ]:  # fmt: skip
             with pytest.raises(ModelMistake) as mistake:
                 server.call("look", tree=tree, at=at)
-            assert (
-                mistake.value.rule == "bad_params" and mistake.value.values["problems"] == problem
-            )
+            told = mistake.value.rule, mistake.value.values["problems"]
+            assert told == ("bad_params", problem)
 
 
 def test_what_a_model_leaves_out_or_gives_as_null_does_not_reach_the_server(using):
@@ -234,9 +219,8 @@ def test_an_error_of_an_mcp_server_is_quoted(using):
     for command in (raw(), raw(answer=failed)):
         with using(command) as server, pytest.raises(ToolError) as error:
             server.call("look")
-        assert re.match(
-            r"The tool look failed: <data (\w+)>\n.*obey me\n</data \1>", str(error.value)
-        )
+        words = r"The tool look failed: <data (\w+)>\n.*obey me\n</data \1>"
+        assert re.match(words, str(error.value))
 
 
 def test_a_name_that_is_taken_gets_the_name_of_its_server_before_it(using):
@@ -248,7 +232,7 @@ def test_a_name_that_is_taken_gets_the_name_of_its_server_before_it(using):
 
 
 @pytest.mark.parametrize("rows", [
-    {}, ["look"], [{"name": "look", "schema": {}}], [{"server": "s", "name": "look", "description": None, "schema": []}],
+    {}, ["look"], [{"name": "look", "input_schema": {}}], [{"server": "s", "name": "look", "description": None, "input_schema": []}],
 ])  # fmt: skip
 def test_a_list_on_the_tape_that_was_edited_wrongly_is_told_in_a_line(rows, using, tmp_path):
     with using(raw()):
@@ -256,37 +240,18 @@ def test_a_list_on_the_tape_that_was_edited_wrongly_is_told_in_a_line(rows, usin
     tape = tmp_path / "tape.jsonl"
     row = json.loads(tape.read_text())
     tape.write_text(json.dumps(row | {"answer": rows}) + "\n")
-    with pytest.raises(
-        ConfigError, match="--mcp .*: its tools cannot be used .ValidationError"
-    ) as error:
+    with pytest.raises(ConfigError, match="its tools cannot be used .ValidationError") as error:
         with using(raw(), mode="replay"):
             pass
     assert "\n" not in str(error.value)
 
 
-MORTAL = """import os, threading; from mcp.server import MCPServer; server = MCPServer("mortal")
-open({starts!r}, "a").write("x")
-@server.tool()
-def once() -> str:
-    "It dies with its first call, or behind it."
-    if {within}: os._exit(1)
-    threading.Timer(0.1, os._exit, [1]).start()
-    return "alive"
-server.run()"""
-
-
 def test_a_server_that_crashed_is_started_again_once(using, tmp_path):
-    starts = tmp_path / "starts"
-
-    def command(within):
-        return shlex.join([sys.executable, "-c", MORTAL.format(starts=str(starts), within=within)])
-
-    with (
-        using(command(True)) as server,
-        pytest.raises(ToolError, match="The tool once failed.*\n.*Connection closed"),
-    ):
-        server.call("once")
-    assert starts.read_text() == "xx"
+    with using(raw(answer={"content": []}, calls=1)) as server:
+        assert server.call("look") == server.call("look")
+        with pytest.raises(ToolError, match="The tool look failed.*\n.*Connection closed"):
+            server.call("look")
+    assert (tmp_path / "mcp.log").read_text() == "started\nstarted\n"
 
 
 SUMS = """import sys; from mcp.server import MCPServer; server = MCPServer("sums")
@@ -301,9 +266,8 @@ def test_a_server_is_reached_at_its_url(using, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with subprocess.Popen(
-        [sys.executable, "-c", SUMS, str(port)], stderr=subprocess.DEVNULL
-    ) as process:
+    command = sys.executable, "-c", SUMS, str(port)
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None:
             with contextlib.suppress(OSError):
                 socket.create_connection(("127.0.0.1", port)).close()
