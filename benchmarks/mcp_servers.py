@@ -35,6 +35,11 @@ NPM = ["everything", "filesystem", "memory", "sequential-thinking"]
 PYPI = {"venv": ["git", "time", "fetch"], "venv1": ["calculator", "sqlite"]}  # venv1: mcp 1
 
 
+class Site(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
 def install(folder: Path) -> None:
     if not (folder / "node_modules").exists():
         subprocess.run(
@@ -109,9 +114,7 @@ def main(folder: Path, only: list[str]) -> int:
         (folder / name).write_text("<p>A page of text.</p>")
     subprocess.run(["git", "init", "-q", folder / "repo"], check=True)
     (folder / "test.db").unlink(missing_ok=True)
-    site = ThreadingHTTPServer(
-        ("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=folder / "page")
-    )
+    site = ThreadingHTTPServer(("127.0.0.1", 0), partial(Site, directory=folder / "page"))
     threading.Thread(target=site.serve_forever, daemon=True).start()
     wrong = 0
     for name, (arguments, wanted) in calls(folder, f"http://127.0.0.1:{site.server_port}/").items():

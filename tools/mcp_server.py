@@ -8,11 +8,9 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
 import os
 import re
 import shlex
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
@@ -115,7 +113,7 @@ async def _in_time(client: Any) -> AsyncIterator[Any]:
 
     with anyio.CancelScope(deadline=anyio.current_time() + START_S) as start:
         async with client as server:
-            start.deadline = math.inf
+            start.deadline = float("inf")
             yield server
     if start.cancelled_caught:
         raise TimeoutError(f"no answer within {START_S:g} s")
@@ -187,8 +185,8 @@ def serving(command: str, tape: Tape, log: Path, taken: Set[str]) -> Iterator[di
                 for row in TypeAdapter(list[Row]).validate_python(rows):
                     made = _tool(row, server, taken | tools.keys())
                     tools[made.name] = made
-            except KeyboardInterrupt:
-                running.__exit__(*sys.exc_info())  # cancels the start instead of waiting for it
+            except KeyboardInterrupt as stop:
+                running.__exit__(type(stop), stop, None)  # cancels the start, does not wait for it
                 raise
             except ImportError:
                 raise ConfigError(f"--mcp {command}: needs the extra [tools], see README") from None

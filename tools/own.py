@@ -46,7 +46,7 @@ def own_tools(
         for file in files:
             made = from_file(file) if isinstance(file, str) else from_function(file)
             if made.name in taken | own.keys():
-                raise ConfigError(f"--tools {file}: the name {made.name} is taken; use another")
+                raise ConfigError(f"--tools: the name {made.name} is taken; use another")
             own[made.name] = made
         for server in servers:
             from tools.mcp_server import serving

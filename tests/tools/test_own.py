@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 import orchestra_min
+from runtime.secrets import Secrets
 from runtime.tape import exchanges
 from tests.conftest import ROOT, ConfigError, ModelMistake, Options, Tape, Task, pool_at
 from tests.program import program, start, tool_file
@@ -123,7 +124,7 @@ def using(tmp_path):
 
     @contextlib.contextmanager
     def use(*commands, mode="record"):
-        with contextlib.closing(Tape(tmp_path / "tape.jsonl", mode)) as tape:
+        with contextlib.closing(Tape(tmp_path / "tape.jsonl", mode, Secrets([TOKEN]))) as tape:
             env = SimpleNamespace(tape=tape)
             env.local = functools.partial(Environment.local, env)
             with own_tools([], commands, tape) as found, tape.call("r1"):
@@ -212,6 +213,22 @@ def test_what_is_no_text_in_an_answer_is_told_too(content, structured, text, usi
     with using(raw(answer=answer)) as server:
         seen = server.call("look")
     assert seen.partition("\n")[2].rpartition("\n")[0] == text
+
+
+def test_no_error_of_a_server_shows_the_key_in_its_command(using, monkeypatch):
+    monkeypatch.setenv(TOKEN, "a token of the user")
+    with pytest.raises(ConfigError, match=f"No such file or directory: '/no/<{TOKEN}>'"):
+        with using(f"/no/${TOKEN}"):
+            pass
+
+
+def test_without_the_mcp_package_a_run_is_replayed_and_no_other_begins(using, monkeypatch):
+    with using(raw()):
+        monkeypatch.setitem(sys.modules, "mcp", None)
+    with using(raw(), mode="replay") as server:
+        assert list(server.tools) == ["look"]
+    with pytest.raises(ConfigError, match="needs the extra .tools., see README"), using(raw()):
+        pass
 
 
 def test_an_error_of_an_mcp_server_is_quoted(using):
