@@ -30,6 +30,7 @@ TIMEOUT_S = 60.0  # for an answer
 START_S = 30.0
 END_S = 0.5  # for a server to end by itself, before it is told to
 STARTS = 2  # in one run
+LOST = ("Session terminated", "Session not found")  # of an HTTP server that was started again
 NOT_INSIDE = ("$schema", "$defs", "definitions")  # what a schema inside another has no use for
 MAX_REFS = 8  # of a schema that lead from one to the next
 NOTES = "tools/notes"
@@ -53,7 +54,7 @@ class Server:
         try:
             return ask(method, **arguments)
         except MCPError as error:
-            if error.code != CONNECTION_CLOSED and error.message != "Session terminated":
+            if error.code != CONNECTION_CLOSED and error.message not in LOST:
                 raise
         return self._connection(crashed=ask)(method, **arguments)
 
@@ -196,7 +197,8 @@ def serving(command: str, tape: Tape, log: Path, taken: Set[str]) -> Iterator[di
             yield tools
     finally:
         if log.exists():  # a server may print its key
-            log.write_text(tape.secrets.text(log.read_text(encoding="utf-8", errors="replace")))
+            text = tape.secrets.text(log.read_text(encoding="utf-8", errors="replace"))
+            log.write_text(text, encoding="utf-8")
 
 
 def _tool(row: Row, server: Server, taken: Set[str]) -> ServerTool:

@@ -279,7 +279,7 @@ def add(numbers: list[int]) -> str:
 server.run(transport="streamable-http", port=int(sys.argv[1]))"""
 
 
-def test_a_server_is_reached_at_its_url(using, monkeypatch):
+def test_a_server_is_reached_at_its_url_while_it_runs(using, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -295,6 +295,10 @@ def test_a_server_is_reached_at_its_url(using, monkeypatch):
             url = f"http://127.0.0.1:{port}/${TOKEN}"
             with using(url) as server:
                 seen = server.call("add", numbers=[2, 40])
+                process.kill()
+                process.wait()
+                with pytest.raises(ToolError, match="ConnectError"):
+                    server.call("add", numbers=[1])
         finally:
             process.kill()
     assert "\n42\n" in seen
