@@ -97,6 +97,8 @@ def from_function(function: Callable[..., Any], flag: str = "tool") -> Tool:
         for name, parameter in inspect.signature(function).parameters.items():
             if name not in hints or parameter.kind not in BY_NAME:
                 raise TypeError(f"the parameter {name!r} needs a type, and no * or / around it")
+        if Environment in list(hints.values())[1:]:
+            raise TypeError("the Environment must be its first parameter")
         if not inspect.getdoc(function) or inspect.iscoroutinefunction(function):
             raise TypeError("needs a docstring, for the model, and must not be async")
         made = tool(function.__name__, CAPABILITY)(function)

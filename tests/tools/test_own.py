@@ -62,6 +62,7 @@ def test_own_tools_are_used_recorded_and_replayed(endpoint, tmp_path, monkeypatc
     ("def mine(day: str): return day", "needs a docstring"), ("def mine(day: 'Weekday'): 'A tool.'", "name 'Weekday' is not defined"),
     ("def mine(_day: str): 'A tool.'", "leading underscores"), ("def mine(*days: str): 'A tool.'", "no . or / around it"),
     ("async def mine(day: str): 'A tool.'", "must not be async"), ("def mine(day: str) 'A tool.'", "SyntaxError: .*line 1"),
+    ("def mine(day: str, env: 'Environment'): 'A tool.'", "must be its first parameter"),
     ("none.py", "add :FUNCTION"), ("/none.py:f", "No such file or directory: '/none.py'"), ("pass", "add :FUNCTION"),
 ])  # fmt: skip
 def test_what_can_not_be_a_tool_is_told_before_anything_is_paid(source, words, tmp_path):
