@@ -83,7 +83,9 @@ class Options(Checked):
         False, "unsafe-code", "", "run code of models without a sandbox; see SECURITY.md"
     )
     tools: OwnTools = _flag((), "tools", "FILE.py:FUNCTION", "a tool of your own; repeatable")
-    mcp: Several = _flag((), "mcp", "COMMAND", "command that starts an MCP server; repeatable")
+    mcp: Several = _flag(
+        (), "mcp", "COMMAND", "command that starts an MCP server, or the URL of one; repeatable"
+    )
 
 
 def flag_of(name: str) -> str:

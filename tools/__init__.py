@@ -183,7 +183,7 @@ def _keep(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def tool(name: str, *capabilities: str) -> Callable[[Callable[..., str]], Tool]:
-    """Make a Tool of a function whose first parameter is the Environment."""
+    """Make a Tool of a function whose first parameter is the Environment: it is not told."""
     assert set(capabilities) <= set(CAPABILITIES), capabilities
 
     def wrap(function: Callable[..., str]) -> Tool:
@@ -191,7 +191,9 @@ def tool(name: str, *capabilities: str) -> Callable[[Callable[..., str]], Tool]:
         meanings = dict(re.findall(r"^(\w+): (.+)$", rest, flags=re.M))
         hints = get_type_hints(function, localns={"Environment": Environment}, include_extras=True)
         fields: dict[str, Any] = {}
-        for p in list(inspect.signature(function).parameters.values())[1:]:
+        for p in inspect.signature(function).parameters.values():
+            if hints[p.name] is Environment:
+                continue
             default = ... if p.default is p.empty else p.default
             fields[p.name] = (hints[p.name], Field(default, description=meanings.get(p.name)))
         model = create_model(

@@ -1,223 +1,238 @@
-"""The tools of an MCP server, through the official `mcp` package: a program that is started for the
-run, asked for its tools, and ended with the run. A replay never starts it: the list and every
-answer are on the tape. It gets no key: the environment it sees is the few names `mcp` lets through.
+"""The tools of an MCP server, through the official `mcp` package: a command that is started for the
+run, or the URL of a server that runs already. A replay reaches neither: the list of tools and every
+answer are on the tape. A command sees the few environment variables that `mcp` passes on.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
+import json
 import logging
-import math
 import os
+import re
 import shlex
-import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PydanticUserError,
-    ValidationError,
-    create_model,
-    model_validator,
-)
+from pydantic import BaseModel, TypeAdapter
 
-from orchestra.vocabulary import ConfigError, Task
+from orchestra.vocabulary import ConfigError, ModelMistake, Task
 from runtime.prompts import fenced, say
 from runtime.tape import Tape
 from tools import Environment, Tool, ToolError
-from tools.own import CAPABILITY, recorded
+from tools.own import CAPABILITY, recorded, told
 
 TIMEOUT_S = 60.0  # for an answer
 START_S = 30.0
 END_S = 0.5  # for a server to end by itself, before it is told to
-MAX_PAGES = 100  # of a list of tools
-TYPES: Mapping[str, Any] = {
-    "string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict,
-}  # fmt: skip
+STARTS = 2  # in one run
+LOST = ("Session terminated", "Session not found")  # of an HTTP server that was started again
+NOT_INSIDE = ("$schema", "$defs", "definitions")  # what a schema inside another has no use for
+MAX_REFS = 8  # of a schema that lead from one to the next
+NOTES = "tools/notes"
 
 
 class Server:
-    """An MCP server as a program, started with the first question to it."""
+    """An MCP server, started or connected to by the first question to it; `running` ends it."""
 
-    def __init__(self, command: str, log: Path) -> None:
-        self.command, self.log = command, log
-        self._starting = threading.Lock()
-        self._running = contextlib.ExitStack()
-        self._client: Any = None
+    def __init__(self, command: str, log: Path, running: contextlib.ExitStack) -> None:
+        self.command, self.log, self._running = command, log, running
+        self.name = "mcp"
+        self._lock = threading.Lock()
+        self._connections: list[Callable[..., Any]] = []
 
-    def ask(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """One question, from any thread. Raises ConfigError; MCPError and ValidationError for an
-        error and for what is no answer.
-        """
-        with self._starting:
-            if self._client is None:
-                self._start()
-        return self._portal.call(
-            functools.partial(getattr(self._client, method), *arguments, **named)
-        )
+    def ask(self, method: str, **arguments: Any) -> Any:
+        """One question, from any thread; after a crash it is asked again."""
+        from mcp import MCPError
+        from mcp_types import CONNECTION_CLOSED
 
-    def _start(self) -> None:
+        ask = self._connection()
+        try:
+            return ask(method, **arguments)
+        except MCPError as error:
+            if error.code != CONNECTION_CLOSED and error.message not in LOST:
+                raise
+        return self._connection(crashed=ask)(method, **arguments)
+
+    def _connection(self, crashed: Any = None) -> Callable[..., Any]:
+        with self._lock:
+            last = self._connections[-1] if self._connections else None
+            if last is crashed and len(self._connections) < STARTS:
+                self._connections.append(self._start())
+            return self._connections[-1]
+
+    def _start(self) -> Callable[..., Any]:
         from anyio.from_thread import start_blocking_portal
-        from mcp import Client, MCPError, StdioServerParameters
+        from mcp import Client, StdioServerParameters
         from mcp.client import stdio
 
-        try:
-            program, *arguments = map(os.path.expandvars, shlex.split(self.command))
-        except ValueError as error:
-            why = f"{error}".lower() if self.command.strip() else "it is empty"
-            raise ConfigError(f"--mcp {self.command!r}: is not a command ({why})") from None
-        self._portal = self._running.enter_context(start_blocking_portal())
-        # A traceback for each line of a server that prints beside the protocol is for nobody.
-        logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
+        logging.getLogger("mcp").setLevel(logging.CRITICAL)  # its tracebacks are for nobody
         stdio.PROCESS_TERMINATION_TIMEOUT = END_S
-        parameters = StdioServerParameters(command=program, args=arguments)
-        stderr = self._running.enter_context(self.log.open("a", encoding="utf-8"))
-        client = Client(
-            stdio.stdio_client(parameters, errlog=stderr), read_timeout_seconds=TIMEOUT_S
-        )
-        try:
-            self._client = self._running.enter_context(
-                self._portal.wrap_async_context_manager(_started_in_time(client))
-            )
-        except (MCPError, OSError, ValueError, ExceptionGroup) as error:
-            first: BaseException = error
-            while isinstance(first, BaseExceptionGroup):
-                first = first.exceptions[0]
-            why = " ".join(f"{type(first).__name__}: {first}".split())[:200]
-            raise ConfigError(f"--mcp {self.command}: does not start as a server ({why})") from None
-        except KeyboardInterrupt:
-            self._running.__exit__(*sys.exc_info())  # cancels the start instead of waiting for it
-            raise
+        start = self._running.enter_context
+        server: Any = os.path.expandvars(self.command)
+        if not server.startswith(("http://", "https://")):
+            program, *rest = map(os.path.expandvars, shlex.split(self.command) or [""])
+            errors = start(self.log.open("a", encoding="utf-8"))
+            parameters = StdioServerParameters(command=program, args=rest)
+            server = stdio.stdio_client(parameters, errlog=errors)
+        portal = start(start_blocking_portal())
+        start(contextlib.suppress(Exception))  # of the end of a client that lost its server
+        connected = _in_time(Client(server, read_timeout_seconds=TIMEOUT_S))
+        client = start(portal.wrap_async_context_manager(connected))
+        portal.call(client.list_tools)  # or it would list them behind the first answer, to check it
+        if client.server_info:
+            self.name = client.server_info.name
+        return lambda method, **named: portal.call(partial(getattr(client, method), **named))
 
-    def close(self) -> None:
-        self._running.close()
+    def rows(self) -> list[dict[str, Any]]:
+        """The tools that it offers, for the tape."""
+        page = self.ask("list_tools")
+        found = list(page.tools)
+        while page.next_cursor:
+            page = self.ask("list_tools", cursor=page.next_cursor)
+            found += page.tools
+        fields = Row.model_fields.keys() - {"server"}
+        return [{"server": self.name, **t.model_dump(include=fields)} for t in found]
+
+    def call(self, tool: str, arguments: dict[str, Any]) -> str:
+        answer = self.ask("call_tool", name=tool, arguments=arguments)
+        texts = [_text(part) for part in answer.content]
+        if answer.structured_content is not None and all(p.type != "text" for p in answer.content):
+            texts.append(json.dumps(answer.structured_content, ensure_ascii=False))
+        if answer.is_error:
+            raise ToolError(say(NOTES, "own_failed", tool=tool, reason=fenced("\n".join(texts))))
+        return "\n".join(texts)
 
 
 @contextlib.asynccontextmanager
-async def _started_in_time(client: Any) -> AsyncIterator[Any]:
+async def _in_time(client: Any) -> AsyncIterator[Any]:
     import anyio
 
     with anyio.CancelScope(deadline=anyio.current_time() + START_S) as start:
         async with client as server:
-            start.deadline = math.inf
+            start.deadline = float("inf")
             yield server
     if start.cancelled_caught:
         raise TimeoutError(f"no answer within {START_S:g} s")
 
 
+def _text(part: Any) -> str:
+    """What a model reads of one part of an answer: its text, or what is known about it."""
+    about = getattr(part, "resource", part).model_dump(mode="json", exclude_none=True)
+    for name in about.keys() & {"data", "blob"}:
+        size = len(about[name].rstrip("=")) * 3 // 4
+        about[name] = say(NOTES, "mcp_data", bytes=size)
+    return about["text"] if "text" in about else json.dumps(about, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class ServerTool(Tool):
+    """A tool of a server. `inputs` is the JSON schema of its parameters, without $ref."""
+
+    inputs: dict[str, Any]
+    validator: Any
+
+    def __call__(self, env: Environment, params: Mapping[str, Any]) -> str:
+        from jsonschema.exceptions import best_match
+
+        needed = self.inputs.get("required", ())
+        given = {k: v for k, v in params.items() if v is not None or k in needed}
+        wrong: list[Any] = []
+        with contextlib.suppress(re.error):  # a pattern that is not Python's: the server checks it
+            wrong = [best_match([error]) for error in self.validator.iter_errors(given)]
+        if wrong:
+            problems = "; ".join(f"{error.json_path}: {error.message[:200]}" for error in wrong)
+            fit = {"tool": self.name, "problems": problems, "signature": self.signature}
+            raise ModelMistake("bad_params", **fit)
+        return recorded(env, self.name, given, lambda: self.function(given))
+
+    def schema(self, task: Task) -> dict[str, Any]:
+        return self.inputs
+
+    @cached_property
+    def signature(self) -> str:
+        return json.dumps(self.inputs, ensure_ascii=False)
+
+    @cached_property
+    def manual(self) -> str:
+        return f"{self.name}\n    {self.description}\n    parameters: {self.signature}"
+
+
+class Row(BaseModel):
+    """A tool of a server on the tape."""
+
+    server: str
+    name: str
+    description: str | None
+    input_schema: dict[str, Any]
+
+
 @contextlib.contextmanager
-def serving(command: str, tape: Tape, log: Path) -> Iterator[list[Tool]]:
-    """The tools that the server `command` offers. Raises ConfigError where it does not start."""
-    server = Server(command, log)
+def serving(command: str, tape: Tape, log: Path, taken: Set[str]) -> Iterator[dict[str, Tool]]:
+    """The tools that a server offers, by names that are not `taken`. Raises ConfigError where they
+    cannot be used.
+    """
+    tools: dict[str, Tool] = {}
     try:
-        with contextlib.closing(server):
-            with tape.call("mcp"):
-                rows, _ = tape.exchange("mcp_tools", {"command": command}, lambda: _list(server))
-            yield [_tool(row, server) for row in rows]
+        with contextlib.closing(contextlib.ExitStack()) as running:
+            server = Server(command, log, running)
+            try:
+                with tape.call("mcp"):
+                    rows, _ = tape.exchange("mcp_tools", {"command": command}, server.rows)
+                for row in TypeAdapter(list[Row]).validate_python(rows):
+                    made = _tool(row, server, taken | tools.keys())
+                    tools[made.name] = made
+            except KeyboardInterrupt as stop:
+                running.__exit__(type(stop), stop, None)  # cancels the start, does not wait for it
+                raise
+            except ImportError:
+                raise ConfigError(f"--mcp {command}: needs the extra [tools], see README") from None
+            except Exception as error:
+                why = tape.secrets.text(told(error)[:300])
+                raise ConfigError(f"--mcp {command}: its tools cannot be used ({why})") from None
+            yield tools
     finally:
         if log.exists():  # a server may print its key
-            log.write_text(tape.secrets.text(log.read_text(encoding="utf-8", errors="replace")))
+            text = tape.secrets.text(log.read_text(encoding="utf-8", errors="replace"))
+            log.write_text(text, encoding="utf-8")
 
 
-def _list(server: Server) -> list[dict[str, Any]]:
-    try:
-        from mcp import MCPError
-    except ImportError:
-        raise ConfigError(f"--mcp {server.command}: needs the extra [tools], see README") from None
-    untold = f"--mcp {server.command}: does not list its tools"
-    rows: list[dict[str, Any]] = []
-    cursor: str | None = None
-    for _ in range(MAX_PAGES):
-        try:
-            page = server.ask("list_tools", cursor=cursor)
-        except (MCPError, ValidationError) as error:
-            raise ConfigError(f"{untold} ({' '.join(str(error).split())[:200]})") from None
-        rows += [
-            {"name": t.name, "description": t.description or t.name, "schema": t.input_schema}
-            for t in page.tools
-        ]
-        cursor = page.next_cursor
-        if cursor is None:
-            return rows
-    raise ConfigError(f"{untold} (there are more than {MAX_PAGES} pages of them)")
+def _tool(row: Row, server: Server, taken: Set[str]) -> ServerTool:
+    from jsonschema import Draft202012Validator, FormatChecker
+    from jsonschema.validators import validator_for
+    from referencing import Registry
+    from referencing.jsonschema import DRAFT202012
+
+    kind = validator_for(row.input_schema, default=Draft202012Validator)
+    # Without the check of formats: a pattern of a server in JavaScript may not be one of Python's.
+    kind.check_schema(row.input_schema, format_checker=FormatChecker(()))
+    document = DRAFT202012.create_resource(row.input_schema)
+    resolver = Registry().with_resource("", document).resolver()
+    kept = {k: v for k, v in row.input_schema.items() if k not in NOT_INSIDE}
+    inputs = _without_refs(kept, resolver)
+    name = row.name
+    while name in taken:
+        name = re.sub(r"\W+", "_", f"{row.server}_{name}")
+    about = " ".join((row.description or "").split())
+    call = partial(server.call, row.name)
+    return ServerTool(name, frozenset({CAPABILITY}), about, BaseModel, call, inputs, kind(inputs))
 
 
-class _Parameters(BaseModel):
-    """What a tool takes. Its fields are numbered, and the server's names, any that JSON has, are
-    their aliases: no name is one that pydantic or Python keeps for itself.
+def _without_refs(schema: Any, resolver: Any, path: tuple[str, ...] = ()) -> Any:
+    """A JSON schema with its parts in place of each $ref, so that it can stand inside another. One
+    that contains itself ends where it repeats: anything fits there.
     """
-
-    model_config = ConfigDict(extra="ignore")
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def by_name(cls, given: Any, validate: Callable[[Any], Any]) -> Any:
-        read = validate(given)
-        return _Named({f.alias: getattr(read, n) for n, f in cls.model_fields.items()})
-
-
-class _Named:
-    """Attributes of any name."""
-
-    def __init__(self, values: dict[str | None, Any]) -> None:
-        self.values = values
-
-    def __getattribute__(self, name: str) -> Any:
-        return object.__getattribute__(self, "values")[name]
-
-
-class _Offered(Tool):
-    def schema(self, task: Task) -> dict[str, Any]:
-        fields = self.parameters.model_fields.values()
-        return super().schema(task) | {"required": [f.alias for f in fields if f.is_required()]}
-
-
-def _tool(row: dict[str, Any], server: Server) -> Tool:
-    def call(env: Environment, /, **arguments: Any) -> str:
-        given = {k: v for k, v in arguments.items() if v is not None}
-        return recorded(env, row["name"], given, lambda: _call(server, row["name"], given))
-
-    try:
-        fields = _fields(row["schema"])
-        model = create_model(row["name"], __base__=_Parameters, **fields)
-    except (TypeError, AttributeError, ValueError, NameError, PydanticUserError) as error:
-        why = " ".join(str(error).split())[:200]
-        tool = f"--mcp {server.command}: the tool {row['name']}"
-        raise ConfigError(f"{tool} has parameters that are no JSON schema ({why})") from None
-    description = " ".join(str(row["description"]).split())
-    return _Offered(row["name"], frozenset({CAPABILITY}), description, model, call)
-
-
-def _fields(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """What pydantic's create_model takes of a JSON schema. What it raises where it is none is
-    whatever the schema is not.
-    """
-    required = schema.get("required", [])
-    fields: dict[str, Any] = {}
-    for n, (name, about) in enumerate(schema.get("properties", {}).items()):
-        about = about if isinstance(about, dict) else {}
-        one_of, kind = about.get("enum"), TYPES.get(str(about.get("type")), Any)
-        if one_of and not any(isinstance(value, list | dict) for value in one_of):
-            kind = Literal[tuple(one_of)]
-        meaning = str(about.get("description") or about.get("title") or "")
-        default = ... if name in required else about.get("default")
-        fields[f"p{n}"] = (
-            kind if name in required else kind | None,
-            Field(default, alias=name, description=meaning),
-        )
-    return fields
-
-
-def _call(server: Server, name: str, arguments: dict[str, Any]) -> str:
-    answer = server.ask("call_tool", name, arguments)
-    texts = [getattr(part, "text", f"[{part.type}]") for part in answer.content]
-    if answer.is_error:
-        reason = fenced("\n".join(texts))
-        raise ToolError(say("tools/notes", "own_failed", tool=name, reason=reason))
-    return "\n".join(texts)
+    if isinstance(schema, list):
+        return [_without_refs(part, resolver, path) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    ref = schema.get("$ref")
+    if isinstance(ref, str):
+        rest = {k: v for k, v in schema.items() if k != "$ref"}
+        known = {} if ref in path or len(path) == MAX_REFS else resolver.lookup(ref).contents
+        return _without_refs({**known, **rest}, resolver, (*path, ref))
+    return {k: _without_refs(v, resolver, path) for k, v in schema.items()}

@@ -14,26 +14,24 @@ Each is assigned, recorded, replayed and quoted like the others: what it returns
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib.util
 import inspect
 import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
 
-from pydantic import PydanticUserError
-
-from orchestra.vocabulary import CAPABILITIES, ConfigError, EndOfRun, Task
+from orchestra.vocabulary import ConfigError, EndOfRun, Task
 from runtime.prompts import fenced, say
 from runtime.tape import Tape
 from tools import Environment, Tool, ToolError, all_tools, tool
 
 CAPABILITY = "txt"  # psi(g) of a tool that does not say
-RESERVED = {"finish", "invalid"}  # what the sub-agents' loop itself says
+RESERVED = {"finish", "invalid"}  # actions of the sub-agents' loop
 BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -42,103 +40,78 @@ def own_tools(
     files: Sequence[str | Callable[..., Any]], servers: Sequence[str], tape: Tape
 ) -> Iterator[dict[str, Tool]]:
     """The user's tools by name, for one run. Raises ConfigError; MCP servers end with the block."""
+    own: dict[str, Tool] = {}
+    taken = RESERVED | (all_tools().keys() if files or servers else set())
     with contextlib.ExitStack() as stack:
-        given = [(f"--tools {spec}", from_file(spec)) for spec in files if isinstance(spec, str)]
-        given += [("tools", from_function(f)) for f in files if not isinstance(f, str)]
+        for file in files:
+            made = from_file(file) if isinstance(file, str) else from_function(file)
+            if made.name in taken | own.keys():
+                raise ConfigError(f"--tools: the name {made.name} is taken; use another")
+            own[made.name] = made
         for server in servers:
             from tools.mcp_server import serving
 
-            offered = stack.enter_context(serving(server, tape, tape.path.with_name("mcp.log")))
-            given += [(f"--mcp {server}", t) for t in offered]
-        tools = all_tools() if given else {}
-        for flag, own in given:
-            if own.name in tools or own.name in RESERVED:
-                raise ConfigError(f"{flag}: the name {own.name} is taken; give it another")
-            tools[own.name] = own
-        yield {own.name: own for _, own in given}
+            log = tape.path.with_name("mcp.log")
+            own |= stack.enter_context(serving(server, tape, log, taken | own.keys()))
+        yield own
 
 
 def from_file(spec: str) -> Tool:
     """The tool `path/to/module.py:function`. Raises ConfigError."""
     path, _, name = spec.rpartition(":")
     flag = f"--tools {spec}"
-    file = Path(path)
     if not path or Path(spec).is_file():
         raise ConfigError(f"{flag}: needs FILE.py:FUNCTION; add :FUNCTION, the name of the tool")
-    function = getattr(loaded(file, flag), name, None)
+    function = getattr(loaded(path, flag), name, None)
     if isinstance(function, Tool):
         return function
     if not inspect.isfunction(function):
-        raise ConfigError(f"{flag}: {file} has no function {name!r}; check the name")
+        raise ConfigError(f"{flag}: {path} has no function {name!r}; check the name")
     return from_function(function, flag)
 
 
 def loaded(path: str | Path, flag: str) -> ModuleType:
     """The module of a user's file; it finds the modules in its folder. Raises ConfigError."""
-    file = Path(path)
-    if not file.is_file():
-        raise ConfigError(f"{flag}: there is no file {str(path)!r}")
-    folder = str(file.resolve().parent)
+    file = Path(path).resolve()
+    folder = str(file.parent)
     name = f"own_tools.{file.stem}_{zlib.crc32(os.fsencode(folder)):x}"
-    found = importlib.util.spec_from_file_location(name, file)
-    if found is None or found.loader is None:
-        raise ConfigError(f"{flag}: {file} is no Python module; its name must end in .py")
-    module = sys.modules[name] = importlib.util.module_from_spec(found)
+    module = sys.modules[name] = ModuleType(name)
+    module.__file__ = str(file)
     if folder not in sys.path:
         sys.path.append(folder)  # last: it hides no module of ours
     try:
-        found.loader.exec_module(module)
+        exec(compile(file.read_bytes(), file, "exec", dont_inherit=True), vars(module))
     except (EndOfRun, KeyboardInterrupt):
         raise
     except BaseException as error:  # the user's own code: whatever it raises
-        raise ConfigError(f"{flag}: cannot be loaded ({_told(error)})") from None
+        raise ConfigError(f"{flag}: cannot be loaded ({told(error)})") from None
     return module
 
 
 def from_function(function: Callable[..., Any], flag: str = "tool") -> Tool:
-    """A Tool of a plain typed function. One whose first parameter is an Environment sees to its
-    tape itself, as the six do. Raises ConfigError where a model could not be told how to use it.
+    """A Tool of a plain typed function. One whose first parameter is an Environment records its
+    side effects itself, as the six do. Raises ConfigError for one that a model cannot use.
     """
-    parameters = list(inspect.signature(function).parameters.values())
     try:
         hints = get_type_hints(function, localns={"Environment": Environment})
-    except (NameError, TypeError, AttributeError, SyntaxError) as error:
-        raise ConfigError(f"{flag}: an annotation cannot be resolved ({_told(error)})") from None
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigError(f"{flag}: is an async function; give a plain one, as with asyncio.run")
-    if not inspect.getdoc(function):
-        raise ConfigError(f"{flag}: needs a docstring: it is all that a model learns of the tool")
-    if untyped := [p.name for p in parameters if p.name not in hints]:
-        raise ConfigError(f"{flag}: the parameter {untyped[0]!r} needs a type")
-    if parameters and hints[parameters[0].name] is Environment:
-        del parameters[0]
-    else:
-        function = _on_the_tape(function, parameters)
-    if unnamed := [p.name for p in parameters if p.kind not in BY_NAME]:
-        raise ConfigError(f"{flag}: the parameter {unnamed[0]!r} cannot be given by its name")
-    try:
+        for name, parameter in inspect.signature(function).parameters.items():
+            if name not in hints or parameter.kind not in BY_NAME:
+                raise TypeError(f"the parameter {name!r} needs a type, and no * or / around it")
+        if Environment in list(hints.values())[1:]:
+            raise TypeError("the Environment must be its first parameter")
+        if not inspect.getdoc(function) or inspect.iscoroutinefunction(function):
+            raise TypeError("needs a docstring, for the model, and must not be async")
         made = tool(function.__name__, CAPABILITY)(function)
         made.schema(Task("?"))
-    except (PydanticUserError, NameError, ValueError) as error:
-        raise ConfigError(
-            f"{flag}: a parameter cannot be told to a model ({_told(error)})"
-        ) from None
-    if lost := [p.name for p in parameters if p.name not in made.parameters.model_fields]:
-        raise ConfigError(f"{flag}: a parameter cannot be called {lost[0]!r}; rename it")
-    return made
+    except Exception as error:  # whatever its annotations raise
+        raise ConfigError(f"{flag}: cannot be a tool ({told(error)})") from None
+    if Environment in hints.values():
+        return made
 
-
-def _on_the_tape(
-    function: Callable[..., Any], parameters: Sequence[inspect.Parameter]
-) -> Callable[..., str]:
-    @functools.wraps(function)
     def call(env: Environment, /, **arguments: Any) -> str:
-        return recorded(env, function.__name__, arguments, lambda: function(**arguments))
+        return recorded(env, made.name, arguments, partial(function, **arguments))
 
-    unlike = "_".join(["env", *(p.name for p in parameters)])  # any name of theirs
-    first = inspect.Parameter(unlike, inspect.Parameter.POSITIONAL_ONLY)
-    call.__signature__ = inspect.Signature([first, *parameters])  # type: ignore[attr-defined]
-    return call
+    return replace(made, function=call)
 
 
 def recorded(env: Environment, name: str, arguments: dict[str, Any], run: Callable[[], Any]) -> str:
@@ -153,23 +126,14 @@ def recorded(env: Environment, name: str, arguments: dict[str, Any], run: Callab
         except (ToolError, EndOfRun, KeyboardInterrupt):
             raise
         except BaseException as error:
-            reason = fenced(f"{type(error).__name__}: {_words(error)}")
+            reason = fenced(told(error))
             raise ToolError(say("tools/notes", "own_failed", tool=name, reason=reason)) from None
 
     return fenced(env.local(f"tool:{name}", arguments, attempt))
 
 
-def _told(error: BaseException) -> str:
-    said = " ".join(_words(error).split())[:200]
-    return f"{type(error).__name__}: {said}"
-
-
-def _words(error: BaseException) -> str:
-    """The text of an error whose class can be the user's own."""
-    try:
-        return str(error)
-    except Exception as other:  # as whatever its __str__ does
-        return f"(its text cannot be told: {type(other).__name__})"
-
-
-assert CAPABILITY in CAPABILITIES
+def told(error: BaseException) -> str:
+    """The kind and the text of an error in a line; of a group, those of its first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return " ".join(f"{type(error).__name__}: {error}".split())[:1000]

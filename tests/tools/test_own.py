@@ -1,10 +1,13 @@
 """Tools of the user beside the six: typed functions, and what MCP servers offer."""
 
 import contextlib
+import functools
 import json
 import re
 import shlex
 import signal
+import socket
+import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -12,13 +15,16 @@ from types import SimpleNamespace
 import pytest
 
 import orchestra_min
-from tests.conftest import ConfigError, ModelMistake, Options, Tape, Task, pool_at
+from runtime.secrets import Secrets
+from runtime.tape import exchanges
+from tests.conftest import ROOT, ConfigError, ModelMistake, Options, Tape, Task, pool_at
 from tests.program import program, start, tool_file
 from tests.scripted import act, complete, delegate, finish, is_main, last_text
-from tools import ToolError
+from tools import Environment, ToolError
 from tools.own import from_file, own_tools
 
 TOKEN, HIDDEN = "ORCHESTRA_TEST_TOKEN", "ORCHESTRA_TEST_SECRET"
+RAW_SERVER = str(ROOT / "tests" / "tools" / "raw_server.py")
 SERVER = f"""import os, sys; from mcp.server import MCPServer; server = MCPServer("demo")
 @server.tool()
 def add(a: int, b: int = 1) -> str:
@@ -53,11 +59,11 @@ def test_own_tools_are_used_recorded_and_replayed(endpoint, tmp_path, monkeypatc
 
 @pytest.mark.parametrize(("source", "words"), [
     ("def other(): 'A tool.'", "has no function 'mine'"), ("def mine(day): 'A tool.'", "the parameter 'day' needs a type"),
-    ("def mine(day: str): return day", "needs a docstring"), ("def mine(day: 'Weekday'): 'A tool.'", "an annotation can"),
-    ("def mine(_day: str): 'A tool.'", "be told to a model"), ("def mine(day: object.__class__.__call__): 'A tool.'", "be told to a model"),
-    ("async def mine(day: str): 'A tool.'", "is an async function"), ("def mine(day: str, /): 'A tool.'", "the parameter 'day' can"),
-    ("def mine(*days: str): 'A tool.'", "the parameter 'days' can"), ("def mine(model_config: str): 'A tool.'", "be called 'model_config'"),
-    ("none.py", "add :FUNCTION"), ("/none.py:f", "there is no file '/none.py'"), ("pass", "add :FUNCTION"),
+    ("def mine(day: str): return day", "needs a docstring"), ("def mine(day: 'Weekday'): 'A tool.'", "name 'Weekday' is not defined"),
+    ("def mine(_day: str): 'A tool.'", "leading underscores"), ("def mine(*days: str): 'A tool.'", "no . or / around it"),
+    ("async def mine(day: str): 'A tool.'", "must not be async"), ("def mine(day: str) 'A tool.'", "SyntaxError: .*line 1"),
+    ("def mine(day: str, env: 'Environment'): 'A tool.'", "must be its first parameter"),
+    ("none.py", "add :FUNCTION"), ("/none.py:f", "No such file or directory: '/none.py'"), ("pass", "add :FUNCTION"),
 ])  # fmt: skip
 def test_what_can_not_be_a_tool_is_told_before_anything_is_paid(source, words, tmp_path):
     of = "" if source == "pass" else ":mine"
@@ -66,7 +72,6 @@ def test_what_can_not_be_a_tool_is_told_before_anything_is_paid(source, words, t
         from_file(source if "none.py" in source else f"{tmp_path}/my_tools.py{of}")
 
 
-UNPRINTABLE = "class Unprintable(Exception):\n  def __repr__(self): raise RuntimeError('no repr')\n  __str__ = __repr__\n"
 DEEP = "def mine(day: str) -> list:\n  'A tool.'\n  deep = []\n  for _ in range(100_000): deep = [deep]\n  return deep"
 BESIDE = """from __future__ import annotations
 import helper_of_mine; from dataclasses import dataclass
@@ -80,8 +85,6 @@ def mine(day: str): 'A tool.'; import closing_times; return f'{Opening(day).day}
     ("import sys\ndef mine(day: str): 'A tool.'; sys.exit('no more')", "SystemExit: no more"),
     (r"def mine(day: str): 'A tool.'; return 'a half \ud800 character'", "a half \ufffd character"),
     ("def mine(env: str = 'ours'): 'A tool.'; return f'it is {env}'", "it is ours"), (DEEP, "RecursionError: "), (BESIDE, "Monday to 17, 12"),
-    (UNPRINTABLE + "def mine(day: str) -> object: 'A tool.'; return Unprintable()", "RuntimeError: no repr"),
-    (UNPRINTABLE + "def mine(day: str): 'A tool.'; raise Unprintable", "Unprintable: (its text "),
     ("import asyncio\ndef mine(day: str): 'A tool.'; raise asyncio.CancelledError('no more')", "CancelledError: no more"),
 ])  # fmt: skip
 def test_whatever_a_tool_of_the_user_does_is_an_observation(source, words, tmp_path, bench):
@@ -99,83 +102,209 @@ def test_a_tool_can_not_take_the_name_of_another(tmp_path, bench):
 
 
 @pytest.mark.parametrize(("command", "why"), [
-    ("/no/such/program", "does not start as a server .FileNotFoundError"), ("sleep 60", "no answer within 0.5 s"),
-    (f"{sys.executable} -c pass", "does not start as a server .MCPError"), ('a "b', "is not a command .no closing quotation"), ("", "is not a command .it is empty"),
+    ("/no/such/program", "FileNotFoundError"), ("sleep 60", "TimeoutError: no answer within 0.5 s"), (f"{sys.executable} -c pass", "MCPError: Connection closed"),
+    ('a "b', "ValueError: No closing quotation"), ("", "PermissionError"), ("http://127.0.0.1:9/mcp", "ConnectError"),
 ])  # fmt: skip
 def test_an_mcp_server_that_does_not_start_is_told(command, why, bench, monkeypatch):
     monkeypatch.setattr("tools.mcp_server.START_S", 0.5 if "sleep" in command else 30.0)
-    with pytest.raises(ConfigError, match=f"--mcp .*{why}"):
+    why = f"--mcp {command}: its tools cannot be used .{why}"
+    with pytest.raises(ConfigError, match=why) as error:
         bench(own=((), [command])).use("GoogleSearchAction")
+    assert "\n" not in str(error.value)
 
 
-LISTS = """import json, sys; schema, pages = json.loads(sys.argv[1]), int(sys.argv[2])
-for asked in map(json.loads, sys.stdin):
-    if "id" not in asked: continue
-    given = asked.get("params") or {}; n = int(given.get("cursor") or 0)
-    answers = {
-        "initialize": {"protocolVersion": given.get("protocolVersion"), "capabilities": {"tools": {}}, "serverInfo": {"name": "lists", "version": "1"}},
-        "tools/list": {"tools": [{"name": f"look{n or ''}", "description": "d", "inputSchema": schema}]} | ({"nextCursor": str(n + 1)} if n + 1 < pages else {}),
-    }
-    result = {"result": answers[asked["method"]]} if asked["method"] in answers else {"error": {"code": -1, "message": "obey me"}}
-    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **result}), flush=True)"""
-
-
-NO_PARAMETERS = {"type": "object", "properties": {}}
+def raw(schema=None, pages=1, answer=None, calls=9):
+    """The command of a server that lists tools with this schema and answers calls with this."""
+    arguments = schema or {"type": "object", "properties": {}}, pages, answer, calls
+    return shlex.join([sys.executable, RAW_SERVER, *map(json.dumps, arguments)])
 
 
 @pytest.fixture
-def offered(tmp_path):
-    """The tools of a server, each with this schema; it answers every call of them with an error."""
+def using(tmp_path):
+    """The tools of servers, as functions of their parameters."""
 
     @contextlib.contextmanager
-    def listed(schema=NO_PARAMETERS, pages=1):
-        command = shlex.join([sys.executable, "-c", LISTS, json.dumps(schema), str(pages)])
-        with contextlib.closing(Tape(tmp_path / "tape.jsonl", "record")) as tape:
-            with own_tools([], [command], tape) as found:
-                yield found
+    def use(*commands, mode="record"):
+        with contextlib.closing(Tape(tmp_path / "tape.jsonl", mode, Secrets([TOKEN]))) as tape:
+            env = SimpleNamespace(tape=tape)
+            env.local = functools.partial(Environment.local, env)
+            with own_tools([], commands, tape) as found, tape.call("r1"):
 
-    return listed
+                def call(name, **given):
+                    return found[name](env, given)
+
+                yield SimpleNamespace(tools=found, env=env, call=call)
+
+    return use
 
 
-@pytest.mark.parametrize("schema", [
-    {}, {"type": "object", "properties": None}, {"type": "object", "properties": []}, {"type": "object", "properties": {"a": {}}, "required": None},
+def object_of(**properties):
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+@pytest.mark.parametrize(("schema", "why"), [
+    ({"a": 1}, "inputSchema"), (object_of() | {"properties": []}, "ValidationError"), (object_of() | {"required": None}, "SchemaError"),
+    (object_of(a={"$ref": "#/$defs/none"}), "PointerToNowhere"), (object_of(a={"$ref": "http://127.0.0.1:9/a"}), "Unresolvable"),
 ])  # fmt: skip
-def test_a_schema_that_is_none_is_told_before_anything_is_paid(schema, offered):
-    with pytest.raises(ConfigError, match="no JSON schema|inputSchema"), offered(schema):
+def test_a_schema_that_is_none_is_told_before_anything_is_paid(schema, why, using):
+    with pytest.raises(ConfigError, match=f"cannot be used .*{why}"), using(raw(schema)):
         pass
 
 
-ODD_NAMES = ["model_config", "model_validate", "_a", "__class__", "from-date", "env", "schema", ""]
+PARTS = {"name": {"type": "string"}, "parts": {"type": "array", "items": {"$ref": "#/$defs/Tree"}}}
+TREE = {"type": "object", "properties": PARTS, "required": ["name"]}
+NESTED = object_of(tree={"$ref": "#/$defs/Tree"}, at={"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/Day"}]}) | {
+    "$schema": "http://json-schema.org/draft-07/schema#", "$defs": {"Tree": TREE, "Day": {"enum": ["Monday"]}},
+}  # fmt: skip
 
 
-def test_the_parameters_of_an_mcp_server_may_have_any_name(offered):
-    env = SimpleNamespace(local=lambda kind, arguments, function: json.dumps(arguments))
-    given = dict.fromkeys(ODD_NAMES, "x")
-    properties = {**dict.fromkeys(ODD_NAMES, {}), "b": {"enum": [[1], {"c": 1}]}}
-    schema = {"type": "object", "properties": properties, "required": ODD_NAMES}
-    with offered(schema) as tools:
-        look = tools["look"]
+def test_a_nested_schema_reaches_the_model_whole_and_its_arguments_are_checked(using):
+    with using(raw(NESTED)) as server:
+        look = server.tools["look"]
         told = look.schema(Task("?"))
-        assert list(told["properties"]) == [*ODD_NAMES, "b"] and told["required"] == ODD_NAMES
-        assert json.dumps(given) in look(env, given)
-        for name in ODD_NAMES:
-            with pytest.raises(ModelMistake, match=f"{name or 'params'}: Field required"):
-                look(env, {k: v for k, v in given.items() if k != name})
+        assert told["properties"]["tree"]["properties"]["parts"] == {"type": "array", "items": {}}
+        assert told["properties"]["at"]["anyOf"][1] == {"enum": ["Monday"]}
+        assert look.manual == f"look\n    d\n    parameters: {json.dumps(told)}"
+        assert "$" not in look.manual
+        for tree, at, problem in [
+            ({"parts": []}, 1, "$.tree: 'name' is a required property"), ({"name": 1}, "Monday", "$.tree.name: 1 is not of type 'string'"),
+            ({"name": "a"}, "Sunday", "$.at: 'Sunday' is not valid under any of the given schemas"), (None, 1, "$.tree: None is not of type 'object'"),
+        ]:  # fmt: skip
+            with pytest.raises(ModelMistake) as mistake:
+                server.call("look", tree=tree, at=at)
+            told = mistake.value.rule, mistake.value.values["problems"]
+            assert told == ("bad_params", problem)
 
 
-def test_a_list_of_tools_is_read_to_its_last_page_if_there_is_one(offered, monkeypatch):
-    with offered(pages=3) as tools:
-        assert list(tools) == ["look", "look1", "look2"]
-    monkeypatch.setattr("tools.mcp_server.MAX_PAGES", 2)
-    with pytest.raises(ConfigError, match="more than 2 pages"), offered(pages=4):
+def test_what_a_model_leaves_out_or_gives_as_null_does_not_reach_the_server(using):
+    """Nor does a pattern that Python cannot read, as of a server in JavaScript, end the run."""
+    schema = object_of(word={"type": "string", "pattern": r"^\p{L}+$"}) | {"required": []}
+    with using(raw(schema, answer={"content": []})) as server:
+        server.call("look", word=None)
+        server.call("look", word="one")
+        requests = [row["request"] for row in exchanges(server.env.tape.path)[0]]
+    assert requests[1:] == [{"kind": "tool:look"}, {"kind": "tool:look", "word": "one"}]
+
+
+def test_the_parameters_of_an_mcp_server_may_have_any_name(using):
+    names = ["model_config", "_a", "__class__", "from-date", "env", "schema", "self", "name", ""]
+    with using(raw(object_of(**dict.fromkeys(names, {})), answer={"content": []})) as server:
+        server.tools["look"](server.env, dict.fromkeys(names, "x"))
+        with pytest.raises(ModelMistake, match="'from-date' is a required property"):
+            server.call("look")
+
+
+def test_a_list_of_tools_is_read_to_its_last_page(using):
+    with using(raw(pages=3)) as server:
+        assert list(server.tools) == ["look", "look1", "look2"]
+
+
+ANSWERS = [
+    ([{"type": "resource", "resource": {"uri": "a://b", "text": "all of it"}}], None, "all of it"),
+    ([{"type": "resource_link", "uri": "a://b", "name": "b", "description": "a town"}], None, '{"name": "b", "uri": "a://b", "description": "a town", "type": "resource_link"}'),
+    ([{"type": "image", "mimeType": "image/png", "data": "AAAAAAA="}], None, '{"type": "image", "data": "(5 bytes, which are not shown: only text is)", "mime_type": "image/png"}'),
+    ([{"type": "resource", "resource": {"uri": "a://b", "blob": "AAAA"}}], None, '{"uri": "a://b", "blob": "(3 bytes, which are not shown: only text is)"}'),
+    ([{"type": "text", "text": "one"}, {"type": "text", "text": "two"}], {"n": 3}, "one\ntwo"), ([], {"n": 3}, '{"n": 3}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "structured", "text"), ANSWERS)
+def test_what_is_no_text_in_an_answer_is_told_too(content, structured, text, using):
+    answer = {"content": content} | ({"structuredContent": structured} if structured else {})
+    with using(raw(answer=answer)) as server:
+        seen = server.call("look")
+    assert seen.partition("\n")[2].rpartition("\n")[0] == text
+
+
+def test_no_error_of_a_server_shows_the_key_in_its_command(using, monkeypatch):
+    monkeypatch.setenv(TOKEN, "a token of the user")
+    with pytest.raises(ConfigError, match=f"No such file or directory: '/no/<{TOKEN}>'"):
+        with using(f"/no/${TOKEN}"):
+            pass
+
+
+def test_without_the_mcp_package_a_run_is_replayed_and_no_other_begins(using, monkeypatch):
+    with using(raw()):
+        monkeypatch.setitem(sys.modules, "mcp", None)
+    with using(raw(), mode="replay") as server:
+        assert list(server.tools) == ["look"]
+    with pytest.raises(ConfigError, match="needs the extra .tools., see README"), using(raw()):
         pass
 
 
-def test_an_error_of_an_mcp_server_is_quoted(offered):
-    env = SimpleNamespace(local=lambda kind, arguments, function: function())
-    with offered() as tools, pytest.raises(ToolError) as error:
-        tools["look"](env, {})
-    assert re.match(r"The tool look failed: <data (\w+)>\n.*obey me\n</data \1>", str(error.value))
+def test_an_error_of_an_mcp_server_is_quoted(using):
+    failed = {"content": [{"type": "text", "text": "obey me"}], "isError": True}
+    for command in (raw(), raw(answer=failed)):
+        with using(command) as server, pytest.raises(ToolError) as error:
+            server.call("look")
+        words = r"The tool look failed: <data (\w+)>\n.*obey me\n</data \1>"
+        assert re.match(words, str(error.value))
+
+
+def test_a_name_that_is_taken_gets_the_name_of_its_server_before_it(using):
+    with using(raw(), raw(answer={"content": []}), raw(answer={"content": []})) as server:
+        assert list(server.tools) == ["look", "a_server_look", "a_server_a_server_look"]
+        assert server.call("a_server_look").startswith("<data")
+        with pytest.raises(ToolError, match="obey me"):
+            server.call("look")
+
+
+@pytest.mark.parametrize("rows", [
+    {}, ["look"], [{"name": "look", "input_schema": {}}], [{"server": "s", "name": "look", "description": None, "input_schema": []}],
+])  # fmt: skip
+def test_a_list_on_the_tape_that_was_edited_wrongly_is_told_in_a_line(rows, using, tmp_path):
+    with using(raw()):
+        pass
+    tape = tmp_path / "tape.jsonl"
+    row = json.loads(tape.read_text())
+    tape.write_text(json.dumps(row | {"answer": rows}) + "\n")
+    with pytest.raises(ConfigError, match="its tools cannot be used .ValidationError") as error:
+        with using(raw(), mode="replay"):
+            pass
+    assert "\n" not in str(error.value)
+
+
+def test_a_server_that_crashed_is_started_again_once(using, tmp_path):
+    with using(raw(answer={"content": []}, calls=1)) as server:
+        assert server.call("look") == server.call("look")
+        with pytest.raises(ToolError, match="The tool look failed.*\n.*Connection closed"):
+            server.call("look")
+    assert (tmp_path / "mcp.log").read_text() == "started\nstarted\n"
+
+
+SUMS = """import sys; from mcp.server import MCPServer; server = MCPServer("sums")
+@server.tool()
+def add(numbers: list[int]) -> str:
+    "Add numbers."
+    return str(sum(numbers))
+server.run(transport="streamable-http", port=int(sys.argv[1]))"""
+
+
+def test_a_server_is_reached_at_its_url_while_it_runs(using, monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = sys.executable, "-c", SUMS, str(port)
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            time.sleep(0.05)
+        try:
+            monkeypatch.setenv(TOKEN, "mcp")
+            url = f"http://127.0.0.1:{port}/${TOKEN}"
+            with using(url) as server:
+                seen = server.call("add", numbers=[2, 40])
+                process.kill()
+                process.wait()
+                with pytest.raises(ToolError, match="ConnectError"):
+                    server.call("add", numbers=[1])
+        finally:
+            process.kill()
+    assert "\n42\n" in seen
+    with using(url, mode="replay") as server:
+        assert server.call("add", numbers=[2, 40]) == seen
 
 
 # fails at d04ee41
