@@ -11,7 +11,6 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,7 +18,6 @@ from urllib.parse import quote
 import pytest
 
 from orchestra_min import compare, orchestrate
-from runtime.run_folder import Manifest, named_again
 from tests.conftest import ROOT, ConfigError, EndpointError, Options, TapeMiss, pool_at
 from tests.program import (
     CLOCK,
@@ -33,7 +31,7 @@ from tests.program import (
     replay,
     tool_file,
 )  # fmt: skip
-from tests.scripted import Endpoint, Raw, act, complete, delegate, finish, is_main, last_text
+from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
 
 KEYS = {"answer", "fallback", "cost_usd", "paid_usd", "calls", "rounds", "latency_s", "run"}
 KEYS |= {"tokens", "failed_subtasks", "why"}
@@ -397,72 +395,6 @@ def test_no_error_shows_a_key(endpoint):
     done = called("--question", "?", "--model", "m", at=server.url, OPENAI_API_KEY=PLAIN)
     assert "bad key" in line_of(done, 4) and PLAIN not in done.stderr
     assert f"Bearer {PLAIN}" in server.headers[0].values()
-
-
-# ---- a run folder from someone else --------------------------------------------------------------
-
-SERVER = """
-from mcp.server import MCPServer
-open(__file__.replace("server.py", "started"), "w").close()
-server = MCPServer("sums")
-@server.tool()
-def add(a: int, b: int) -> int:
-    "Add two numbers."
-    return a + b
-server.run()
-"""
-
-
-@pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str], Endpoint]]:
-    """A run with a tool, a server, a host and a key of its user's, and the flags that name them."""
-    pytest.importorskip("mcp")
-    folder, server = tmp_path_factory.mktemp("theirs"), Endpoint(any_method)
-    (folder / "server.py").write_text(SERVER)
-    pool = BACKEND.replace("http://x/v1", server.url) + 'api_key_env = "MY_KEY"\n'
-    (folder / "pool.toml").write_text(pool)
-    flags = ["--tools", tool_file(folder), "--mcp", f"{sys.executable} {folder}/server.py"]
-    flags += ["--allow-host", "wiki:80", "--backends", f"{folder}/pool.toml"]
-    done = called("--question", "?", "--out", folder / "run", *flags, MY_KEY="k1")
-    assert done.stdout == "42\n", done.stderr
-    yield folder, flags, server
-    server.close()
-
-
-@pytest.mark.parametrize("left_out", ["--tools", "--mcp", "--allow-host", "--backends", None])
-def test_a_resume_uses_only_what_its_command_line_names(left_out, theirs, tmp_path, monkeypatch):
-    folder, flags, server = theirs
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
-    shutil.copytree(folder / "run", tmp_path / "run")
-    for name in ("tape.jsonl", "trajectory.jsonl"):
-        (tmp_path / "run" / name).write_text("")
-    for name in ("loaded", "started"):
-        (folder / name).unlink(missing_ok=True)
-    pairs = [pair for pair in zip(flags[::2], flags[1::2], strict=True) if pair[0] != left_out]
-    asked = len(server.requests)
-    done = called("--resume", "run", *(part for pair in pairs for part in pair), MY_KEY="k1")
-    if left_out is None:
-        assert done.stdout == "42\n" and (folder / "started").exists()
-    else:
-        assert left_out in line_of(done) and len(server.requests) == asked
-        assert not (folder / "loaded").exists() and not (folder / "started").exists()
-
-
-def test_a_command_is_named_again_as_it_is_wherever_its_files_are(tmp_path):
-    """Tools are found by the name of their file; a command is not."""
-    pool = pool_at("http://127.0.0.1:9/v1")
-    stored = Manifest(question="?", pool=pool, options=Options(mcp="run /theirs/server.py:app"))
-    with pytest.raises(ConfigError, match="--mcp run /mine/server.py:app"):
-        named_again(tmp_path, stored, {"mcp": ("run /mine/server.py:app",)}, pool)
-
-
-def test_a_replay_loads_only_the_tools_that_its_command_line_names(theirs, tmp_path, monkeypatch):
-    folder, flags, _ = theirs
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
-    (folder / "loaded").unlink(missing_ok=True)
-    assert "--tools" in line_of(called("--replay", folder / "run"))
-    assert not (folder / "loaded").exists()
-    assert called("--replay", folder / "run", *flags[:2]).stdout == "42\n"
 
 
 # ---- the files of a run --------------------------------------------------------------------------

@@ -1,0 +1,174 @@
+"""A run folder that comes from someone else, and a machine without a sandbox."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import orchestra_min
+from orchestra_min import orchestrate
+from runtime.run_folder import Manifest, named_again
+from tests.conftest import ROOT, ConfigError, Options, pool_at
+from tests.program import any_method, called, line_of, tool_file
+from tests.scripted import Endpoint
+from tests.test_input import BACKEND
+
+EQUINOX = ROOT / "fixtures" / "runs" / "equinox"
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+# ---- what its command line names -----------------------------------------------------------------
+
+SERVER = """
+from mcp.server import MCPServer
+open(__file__.replace("server.py", "started"), "w").close()
+server = MCPServer("sums")
+@server.tool()
+def add(a: int, b: int) -> int:
+    "Add two numbers."
+    return a + b
+server.run()
+"""
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str], Endpoint]]:
+    """A run with a tool, a server, a host and a key of its user's, and the flags that name them."""
+    pytest.importorskip("mcp")
+    folder, server = tmp_path_factory.mktemp("theirs"), Endpoint(any_method)
+    (folder / "server.py").write_text(SERVER)
+    pool = BACKEND.replace("http://x/v1", server.url) + 'api_key_env = "MY_KEY"\n'
+    (folder / "pool.toml").write_text(pool)
+    flags = ["--tools", tool_file(folder), "--mcp", f"{sys.executable} {folder}/server.py"]
+    flags += ["--allow-host", "wiki:80", "--backends", f"{folder}/pool.toml"]
+    done = called("--question", "?", "--out", folder / "run", *flags, MY_KEY="k1")
+    assert done.stdout == "42\n", done.stderr
+    yield folder, flags, server
+    server.close()
+
+
+@pytest.mark.parametrize("left_out", ["--tools", "--mcp", "--allow-host", "--backends", None])
+def test_a_resume_uses_only_what_its_command_line_names(left_out, theirs, tmp_path, monkeypatch):
+    folder, flags, server = theirs
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
+    shutil.copytree(folder / "run", tmp_path / "run")
+    for name in ("tape.jsonl", "trajectory.jsonl"):
+        (tmp_path / "run" / name).write_text("")
+    for name in ("loaded", "started"):
+        (folder / name).unlink(missing_ok=True)
+    pairs = [pair for pair in zip(flags[::2], flags[1::2], strict=True) if pair[0] != left_out]
+    asked = len(server.requests)
+    done = called("--resume", "run", *(part for pair in pairs for part in pair), MY_KEY="k1")
+    if left_out is None:
+        assert done.stdout == "42\n" and (folder / "started").exists()
+    else:
+        assert left_out in line_of(done) and len(server.requests) == asked
+        assert not (folder / "loaded").exists() and not (folder / "started").exists()
+
+
+def test_a_command_is_named_again_as_it_is_wherever_its_files_are(tmp_path):
+    """Tools are found by the name of their file; a command is not."""
+    pool = pool_at("http://127.0.0.1:9/v1")
+    stored = Manifest(question="?", pool=pool, options=Options(mcp="run /theirs/server.py:app"))
+    with pytest.raises(ConfigError, match="--mcp run /mine/server.py:app"):
+        named_again(tmp_path, stored, {"mcp": ("run /mine/server.py:app",)}, pool)
+
+
+def test_a_replay_loads_only_the_tools_that_its_command_line_names(theirs, tmp_path, monkeypatch):
+    folder, flags, _ = theirs
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
+    (folder / "loaded").unlink(missing_ok=True)
+    assert "--tools" in line_of(called("--replay", folder / "run"))
+    assert not (folder / "loaded").exists()
+    assert called("--replay", folder / "run", *flags[:2]).stdout == "42\n"
+
+
+# ---- what is in it -------------------------------------------------------------------------------
+
+
+def answers(kinds: set[str], value: Any) -> Callable[[Path], None]:
+    """Every answer of these kinds on the tape is this one."""
+
+    def change(run: Path) -> None:
+        rows = [json.loads(line) for line in (run / "tape.jsonl").read_text().splitlines()]
+        for row in rows:
+            if row.get("request", {}).get("kind") in kinds:
+                row["answer"] = value
+        (run / "tape.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+
+    return change
+
+
+def pipe(name: str) -> Callable[[Path], None]:
+    return lambda run: ((run / name).unlink(missing_ok=True), os.mkfifo(run / name))[1]
+
+
+def longer(name: str) -> Callable[[Path], None]:
+    return lambda run: os.truncate(run / name, 3 << 30)
+
+
+CHAT, LOCAL = {"chat"}, {"ocr", "transcribe", "code"}
+DEEP = "[" * 100_000
+ODD: dict[str, tuple[Callable[[Path], None], str]] = {
+    **{f"pipe {n}": (pipe(n), "special file") for n in ("tape.jsonl", "log.txt", "media/x", "lock")},
+    "pipe run.json": (pipe("run.json"), "not a run folder"),
+    "3 GiB of run.json": (longer("run.json"), "is damaged"),
+    "3 GiB of the tape": (longer("tape.jsonl"), "a line without end"),
+    "deep run.json": (lambda run: (run / "run.json").write_text(DEEP) and None, "is damaged"),
+    "deep tape": (lambda run: (run / "tape.jsonl").write_text(DEEP) and None, "nothing is recorded"),
+    **{f"chat {v!r}"[:40]: (answers(CHAT, v), "is damaged") for v in (None, [], "x", {"data": None, "unanswered": 0}, {"data": {"choices": []}, "unanswered": 0}, {"data": {"choices": [{"message": {}}]}, "unanswered": 1 << 40})},
+    **{f"tool {v!r}"[:40]: (answers(LOCAL, v), "is damaged") for v in (None, [], {"value": 5}, {"value": [[1]]}, {"error": 5}, {"error": "SystemExit", "more": 1, "value": 2})},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_is_odd_in_a_folder_is_one_line(name, tmp_path):  # most fail at d04ee41
+    change, words = ODD[name]
+    shutil.copytree(EQUINOX, tmp_path / "run")
+    change(tmp_path / "run")
+    done = called("--quiet", "--replay", "run")
+    assert words in line_of(done, code=done.returncode) and done.returncode in (2, 3)
+
+
+# ---- without a sandbox ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orchestra_min.sandbox, "works", lambda: False)
+
+
+def test_without_a_sandbox_code_is_not_offered_and_one_line_says_so(no_sandbox, endpoint, caplog):
+    server = endpoint(any_method)
+    pool, how = pool_at(server.url), {"method": "react"}
+    run = orchestrate("?", (), pool, Options(**how), "run")
+    assert "ExecuteCodeAction" not in str(server.requests) and "apt install" in caplog.text
+    assert orchestra_min.replay("run").answer == run.answer
+    orchestrate("?", (), pool, Options(**how, unsafe_code=True), "unsafe")
+    assert "ExecuteCodeAction" in str(server.requests[-1]) and len(caplog.records) == 1
+    with pytest.raises(ConfigError, match="--sub-agent mini-swe: bubblewrap does not work"):
+        orchestrate("?", (), pool, Options(method="aorchestra", sub_agent="mini-swe"), "swe")
+
+
+def test_a_run_with_code_needs_a_sandbox_to_go_on_and_none_to_replay(endpoint, monkeypatch):
+    pool = pool_at(endpoint(any_method).url)
+    orchestrate("?", (), pool, Options(method="react"), "safe")
+    orchestrate("?", (), pool, Options(method="react", unsafe_code=True), "unsafe")
+    with pytest.raises(ConfigError, match="add --unsafe-code"):
+        orchestra_min.resume("unsafe", pool=pool)
+    monkeypatch.setattr(orchestra_min.sandbox, "works", lambda: False)
+    assert orchestra_min.replay("safe").answer == "42"
+    assert orchestra_min.resume("unsafe", pool=pool, unsafe_code=True).answer == "42"
+    with pytest.raises(ConfigError, match="may run code; bubblewrap does not work"):
+        orchestra_min.resume("safe", pool=pool)
