@@ -1,34 +1,56 @@
 """ParseAudioAction: a transcription endpoint or an audio model listens, or faster-whisper does.
 
-Any format that FFmpeg reads. Long recordings are cut where they are quiet and the parts heard side
-by side; the transcript says when.
+Any format that FFmpeg reads, as 16 kHz mono. A long recording is never in memory at once: it is cut
+where it is quiet, and the parts are transcribed in parallel; the transcript says when.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import os
 import threading
+import wave
+from collections.abc import Iterable, Iterator
 from functools import cache
-from itertools import islice
+from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestra.vocabulary import BudgetExceeded, Media
 from runtime import openai_api
 from runtime.pool import Engine
 from runtime.prompts import DATA_CHARS, fenced, render, say
-from tools import AudioFile, Environment, ToolError, reading, sound, tool
-from tools.decoding import RATE
-from tools.engines import WHISPER
+from tools import AudioFile, Environment, ToolError, reading, tool
+from tools.media import WHISPER, opened
 
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+    Samples = NDArray[numpy.int16]
+
+RATE = 16_000  # samples a second
+LOWEST_RATE = 1000  # samples a second, of a file: of less, a small file would be a very long sound
+QUIET_S = 0.2  # a part ends in the middle of the quietest moment this long
+SEARCH = 0.3  # looked for in this last share of a part
+SHORTEST_S = 0.1  # endpoints refuse less
+SILENCE = 60  # a part whose samples all stay below it (of 32768) holds nothing to hear
 WHISPER_S = 28.0  # Whisper hears 30 s at a time
 ENDPOINT_S = 120.0  # of 16 kHz mono WAV: 3.8 MB
 HINT_CHARS = 400
 _making = threading.Lock()
 
 Row = tuple[float, str]  # seconds, what was said from there on
+
+
+class Part(NamedTuple):
+    """`samples` from `start_s` of the file on. `broken`: the file cannot be read any further."""
+
+    start_s: float
+    samples: Samples  # (n,)
+    broken: bool = False
 
 
 @tool("ParseAudioAction", "aud")
@@ -52,7 +74,7 @@ def heard(
         rows = env.local("transcribe", key, lambda: transcribe(file.path, hint, start_s, end_s))
     else:
         rows = _ask_endpoint(env, engine, query, file, start_s, end_s)
-    text = "\n".join(f"[{sound.clock(at)}] {said}" for at, said in rows if said)
+    text = "\n".join(f"[{clock(at)}] {said}" for at, said in rows if said)
     if len(text) > DATA_CHARS:
         return reading.answer_from(
             env, query, text, say("tools/notes", "transcript_of", name=file.name)
@@ -66,11 +88,11 @@ def _ask_endpoint(
     env: Environment, engine: Engine, query: str, file: Media, start_s: float, end_s: float | None
 ) -> list[Row]:
     """Each part to the endpoint, a few in parallel; no more parts in memory than that."""
-    parts = sound.parts(file.path, ENDPOINT_S, start_s, end_s)
+    left = parts(file.path, ENDPOINT_S, start_s, end_s)
     rows: list[Row] = []
-    while batch := list(islice(parts, reading.SIDE_BY_SIDE)):
+    while batch := list(islice(left, reading.SIDE_BY_SIDE)):
 
-        def ask(env: Environment, n: int, batch: list[sound.Part] = batch) -> str:
+        def ask(env: Environment, n: int, batch: list[Part] = batch) -> str:
             return _ask_part(env, engine, query, batch[n])
 
         said = reading.side_by_side(env, len(batch), ask, first=len(rows))
@@ -80,10 +102,10 @@ def _ask_endpoint(
     return rows
 
 
-def _ask_part(env: Environment, engine: Engine, query: str, part: sound.Part) -> str:
-    if sound.is_silent(part.samples):
+def _ask_part(env: Environment, engine: Engine, query: str, part: Part) -> str:
+    if is_silent(part.samples):
         return ""
-    backend, data = env.pool[engine.backend], sound.as_wav(part.samples)
+    backend, data = env.pool[engine.backend], as_wav(part.samples)
     if engine.transcription_model:
         minutes = len(part.samples) / RATE / 60
         price = None if engine.usd_per_minute is None else engine.usd_per_minute * minutes
@@ -109,8 +131,8 @@ def transcribe(
     with rare words.
     """
     rows: list[Row] = []
-    for part in sound.parts(path, WHISPER_S, start_s, end_s):
-        if not sound.is_silent(part.samples):
+    for part in parts(path, WHISPER_S, start_s, end_s):
+        if not is_silent(part.samples):
             samples = part.samples.astype("float32") / 32768.0
             segments, _ = _whisper().transcribe(
                 samples, initial_prompt=hint[:HINT_CHARS] or None, condition_on_previous_text=False
@@ -121,7 +143,7 @@ def transcribe(
     return rows
 
 
-def _broken(part: sound.Part) -> Row:
+def _broken(part: Part) -> Row:
     return part.start_s + len(part.samples) / RATE, say("tools/notes", "breaks_off")
 
 
@@ -141,3 +163,107 @@ def _whisper_model(name: str) -> Any:
     except (OSError, ValueError, RuntimeError) as error:  # not there, no network, or damaged
         why = str(error).splitlines()[0]
         raise ToolError(say("notes", "broken_engine", what=f"{WHISPER} {name}", why=why)) from None
+
+
+def parts(
+    path: Path, part_s: float, start_s: float = 0.0, end_s: float | None = None
+) -> Iterator[Part]:
+    """The sound from `start_s` to `end_s`, cut where it is quiet, in parts of at most `part_s`.
+
+    Raises ToolError: no sound in it, or not readable from its start.
+    """
+    import numpy
+
+    damage: list[Exception] = []
+    held, at = numpy.zeros(0, numpy.int16), start_s
+    with opened(path, "audio") as (source, stream):
+        for block in _resampled(_frames(source, stream, start_s, end_s, damage)):
+            held = numpy.concatenate([held, block])
+            while len(held) > part_s * RATE:
+                cut = quietest(held[: int(part_s * RATE)])
+                yield Part(at, held[:cut])
+                held, at = held[cut:], at + cut / RATE
+        if damage and not len(held):
+            raise damage[0]
+    if len(held):
+        yield Part(at, held, broken=bool(damage))
+
+
+def _resampled(frames: Iterable[Any]) -> Iterator[Samples]:
+    """16 kHz mono, a second at a time. Where the form of the sound changes, as in files that were
+    joined, another resampler goes on.
+    """
+    import av
+
+    for _, same in groupby(frames, lambda f: (f.format.name, f.layout.name, f.sample_rate)):
+        resampler: Any = av.AudioResampler("s16", "mono", RATE, frame_size=RATE)
+        for frame in chain(same, [None]):
+            for piece in resampler.resample(frame):
+                yield piece.to_ndarray().reshape(-1)
+
+
+def _frames(
+    source: Any, stream: Any, start_s: float, end_s: float | None, damage: list[Exception]
+) -> Iterator[Any]:
+    """What is decoded of the window; its times count from the start of the file, as shown. Packets
+    that cannot be decoded are passed over; the error that ends the file goes to `damage`.
+    """
+    import av
+
+    origin_s = (source.start_time or 0) / av.time_base
+    if start_s > 0:
+        source.seek(int((start_s + origin_s) * av.time_base))
+    packets = source.demux(stream)
+    while True:
+        try:
+            if (packet := next(packets, None)) is None:
+                return
+            decoded = packet.decode()
+        except av.FFmpegError as error:
+            damage[:] = [error]
+            continue
+        if decoded:
+            damage.clear()
+        for frame in decoded:
+            at_s = (frame.time or 0.0) - origin_s
+            if end_s is not None and at_s >= end_s:
+                return
+            if frame.sample_rate < LOWEST_RATE:
+                raise ValueError(f"{frame.sample_rate} samples a second")
+            if at_s + frame.samples / frame.sample_rate > start_s:
+                yield frame
+
+
+def quietest(samples: Samples) -> int:
+    """Where to cut: the middle of the quietest moment in the last share of the samples."""
+    import numpy
+
+    window = int(QUIET_S * RATE)
+    first = int(len(samples) * (1 - SEARCH))
+    loudness = numpy.abs(samples[first:].astype(numpy.int32))
+    sums = numpy.concatenate([[0], numpy.cumsum(loudness)])
+    return first + int(numpy.argmin(sums[window:] - sums[:-window])) + window // 2
+
+
+def is_silent(samples: Samples) -> bool:
+    """Whether there is nothing to hear."""
+    if len(samples) < SHORTEST_S * RATE:
+        return True
+    return max(int(samples.max()), -int(samples.min())) < SILENCE
+
+
+def as_wav(samples: Samples) -> bytes:
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setparams((1, 2, RATE, 0, "NONE", ""))  # mono, 2 bytes a sample
+        file.writeframes(samples.tobytes())
+    return buffer.getvalue()
+
+
+def clock(seconds: float) -> str:
+    """
+    >>> clock(3725.4)
+    '1:02:05'
+    """
+    hours, rest = divmod(int(seconds), 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"

@@ -1,23 +1,35 @@
 """VideoAnalysisAction: frames to the image tool's engine, the sound track to the audio tool's, both
-in one observation.
+in one observation. Frames are taken at even times and where the scene changes, and read by seeking:
+neither memory nor time grows with the length of the video.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from orchestra.vocabulary import Media
 from runtime.prompts import fenced, render, say
-from tools import Environment, ToolError, VideoFile, audio, image, reading, sound, tool
-from tools.frames import Frame, frames
+from tools import Environment, ToolError, VideoFile, audio, image, reading, tool
+from tools.audio import clock
+from tools.media import opened
 
 MOST_FRAMES = 16
+FRAME_SIDE = 1280  # pixels
 NOISE = 24  # of 255, a pixel
+THREADS = 2  # each holds decoded frames
+MOST_SKIPPED = 1000  # frames that are decoded to come to a key frame
+PROBES = 4  # key frames that are looked at for each frame that is wanted
+PROBE_SIDE = 48  # pixels
+NEW_SCENE = 20  # of 255: the mean difference of two small grey pictures
+
+Frame = tuple[float, Any]  # seconds, picture
 
 
 @tool("VideoAnalysisAction", "vid")
@@ -64,11 +76,11 @@ def _seen(env: Environment, file: Media, query: str, key: dict[str, Any]) -> str
         lines = "\n".join(f"[{times}] {text}" for times, text in rows)
         return say("tools/notes", "video_text", name=file.name, lines=fenced(lines))
     shots = env.local("frames", key, lambda: [[t, _jpeg(f)] for t, f in frames(file.path, *window)])
-    times = ", ".join(sound.clock(t) for t, _ in shots)
+    times = ", ".join(clock(t) for t, _ in shots)
     text = render("tools/video.md", query=query, times=times, count=len(shots))
     content: list[dict[str, Any]] = [{"type": "text", "text": text}]
     for t, data in shots:
-        content.append({"type": "text", "text": sound.clock(t)})
+        content.append({"type": "text", "text": clock(t)})
         content.append(
             {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{data}"}}
         )
@@ -81,31 +93,17 @@ def _seen(env: Environment, file: Media, query: str, key: dict[str, Any]) -> str
 
 def read_frames(path: Path, *window: Any) -> list[tuple[str, str]]:
     """(times, text) of what is written in the frames; like texts one after another are one."""
-    rows: list[tuple[float, float, str]] = []
-    for t, lines in _read_side_by_side(frames(path, *window)):
-        text = " / ".join(lines) or "-"
-        if rows and rows[-1][2] == text:
-            rows[-1] = (rows[-1][0], t, text)
-        else:
-            rows.append((t, t, text))
-    return [(_span(first, last), text) for first, last, text in rows]
-
-
-def _read_side_by_side(shots: Iterable[Frame]) -> list[tuple[float, list[str]]]:
-    """The lines of text in each frame; a frame like the one before it is not read again."""
     reads: list[tuple[float, Future[list[str]]]] = []
     with ThreadPoolExecutor(image.FRAMES_AT_ONCE, thread_name_prefix="frame") as readers:
         before = None
-        for t, picture in shots:
-            if len(reads) >= image.FRAMES_AT_ONCE:
-                reads[-image.FRAMES_AT_ONCE][
-                    1
-                ].result()  # no more pictures in memory than are being read
-            again = before is not None and _alike(before, picture)
+        for t, picture in frames(path, *window):
+            again = before is not None and _alike(before, picture)  # is not read again
             lines = reads[-1][1] if again else readers.submit(image.read_text, picture, quick=True)
             reads.append((t, lines))
             before = picture
-        return [(t, lines.result()) for t, lines in reads]
+    texts = [(t, " / ".join(lines.result()) or "-") for t, lines in reads]
+    rows = [(text, [t for t, _ in same]) for text, same in groupby(texts, lambda row: row[1])]
+    return [("-".join(dict.fromkeys((clock(ts[0]), clock(ts[-1])))), text) for text, ts in rows]
 
 
 def _alike(a: Any, b: Any) -> bool:
@@ -120,11 +118,6 @@ def _jpeg(picture: Any) -> str:
     return base64.b64encode(image.encoded(picture, "JPEG")).decode()
 
 
-def _span(first: float, last: float) -> str:
-    times = dict.fromkeys((sound.clock(first), sound.clock(last)))
-    return "-".join(times)
-
-
 def _seconds(text: str) -> float | None:
     """Seconds, or minutes and seconds, or hours too: 90, 1:30, 0:01:30."""
     if not text.strip():
@@ -137,3 +130,103 @@ def _seconds(text: str) -> float | None:
     if not (min(pieces) >= 0 and total < 1e6):
         raise ToolError(say("tools/notes", "bad_time", time=text[:40]))
     return total
+
+
+def frames(path: Path, count: int, start_s: float, end_s: float | None) -> Iterator[Frame]:
+    """At most `count` frames of the window, upright and small, in their order. Raises ToolError
+    where none can be read.
+    """
+    last = -1.0
+    with opened(path, "video") as (source, stream):
+        stream.codec_context.thread_count = THREADS
+        length_s = _length_s(source, stream)
+        end_s = length_s if end_s is None else min(length_s, end_s)
+        if start_s >= end_s:
+            length = clock(length_s)
+            raise ToolError(say("tools/notes", "after_the_end", name=path.name, length=length))
+        for wanted in _times(source, stream, start_s, end_s, count):
+            t, frame = _frame_at(source, stream, wanted)
+            if frame is not None and t > last:
+                last = t
+                yield t, _upright(frame)
+        if last < 0:
+            raise ValueError("no frame can be decoded")
+
+
+def _times(source: Any, stream: Any, start_s: float, end_s: float, count: int) -> list[float]:
+    """The greatest changes of scene, half of all at most, and even times."""
+    changes = _changes(source, stream, even(start_s, end_s, count * PROBES))
+    greatest = [t for _, t in sorted(changes, reverse=True)[: count // 2] if start_s <= t < end_s]
+    return sorted([*greatest, *even(start_s, end_s, count - len(greatest))])
+
+
+def even(start_s: float, end_s: float, count: int) -> list[float]:
+    """The middle of each share.
+
+    >>> even(10, 14, 2)
+    [11.0, 13.0]
+    """
+    return [start_s + (n + 0.5) * (end_s - start_s) / count for n in range(count)]
+
+
+def _changes(source: Any, stream: Any, probes: list[float]) -> list[tuple[float, float]]:
+    """(how great, when) of each change between the key frames at the probes: encoders set a key
+    frame where a scene begins, and one alone is quickly decoded.
+    """
+    from PIL import ImageChops, ImageStat
+
+    found: list[tuple[float, float]] = []
+    before, last = None, -1.0
+    for probe in probes:
+        t, frame = _frame_at(source, stream, probe, key=True)
+        if frame is None or t <= last:
+            continue
+        small = frame.reformat(PROBE_SIDE, PROBE_SIDE, "gray").to_image().convert("L")
+        if before is not None:
+            (change,) = ImageStat.Stat(ImageChops.difference(before, small)).mean
+            found += [(change, t)] if change >= NEW_SCENE else []
+        before, last = small, t
+    return found
+
+
+def _frame_at(source: Any, stream: Any, t: float, key: bool = False) -> tuple[float, Any]:
+    """The frame that is shown at `t`, or the `key` frame before it, and its time; None where the
+    file is damaged.
+    """
+    import av
+
+    best: tuple[float, Any] = t, None
+    whole = False
+    with contextlib.suppress(av.FFmpegError):
+        source.seek(int(t / stream.time_base) + (stream.start_time or 0), stream=stream)
+        for n, frame in enumerate(source.decode(stream)):
+            whole = whole or frame.key_frame  # some formats seek to where they cannot decode yet
+            start_s = float((stream.start_time or 0) * stream.time_base)
+            at = max((frame.time or 0.0) - start_s, 0.0)
+            if n >= MOST_SKIPPED and not whole or best[1] is not None and at > t:
+                break
+            if whole:
+                best = at, frame
+            if whole and key:
+                break
+    return best
+
+
+def _upright(frame: Any) -> Any:
+    """A frame as a picture: made small before it is one, and turned as its header says."""
+    turn, share = frame.rotation, FRAME_SIDE / max(frame.width, frame.height)
+    if share < 1:
+        width, height = (max(1, round(side * share)) for side in (frame.width, frame.height))
+        frame = frame.reformat(width, height, "rgb24", interpolation="BICUBIC")
+    return frame.to_image().rotate(turn, expand=True)
+
+
+def _length_s(source: Any, stream: Any) -> float:
+    """The length of a video, from its packets where its header does not tell."""
+    import av
+
+    if source.duration:
+        return float(source.duration / av.time_base)
+    start = stream.start_time or 0
+    ends = [p.pts + (p.duration or 0) - start for p in source.demux(stream) if p.pts is not None]
+    return max(float(max(ends, default=0) * stream.time_base), 0.001)

@@ -11,7 +11,7 @@ from tests.program import CLOCK, SPEECH
 from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
 from tests.tools.conftest import local_pool
 from tests.tools.media import film
-from tools import ToolError, audio, engines, image, search
+from tools import ToolError, audio, image, media as media_files, search
 
 
 @pytest.mark.parametrize(("kind", "path", "missing"), [("image", CLOCK, "rapidocr"), ("audio", SPEECH, "faster_whisper")])  # fmt: skip
@@ -25,23 +25,23 @@ def test_an_engine_that_is_not_installed_is_told(kind, path, missing, bench, mon
 
 @pytest.mark.parametrize(("missing", "kind"), [("faster_whisper", "audio"), ("rapidocr", "video")])
 def test_a_missing_library_ends_a_run_before_it_starts(missing, kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(engines, "find_spec", lambda name: name != missing or None)
-    monkeypatch.setattr("tools.media._problem", lambda modality, path: "")
+    monkeypatch.setattr(media_files, "find_spec", lambda name: name != missing or None)
+    monkeypatch.setattr("tools.media._problem", lambda *_: "")
     with pytest.raises(ConfigError, match=f"needs {missing}: pip install .orchestra-min"):
         orchestra_min.orchestrate("?", [(kind, SPEECH)], local_pool(), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_without_a_model_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(engines, "find_spec", lambda name: object())
+    monkeypatch.setattr(media_files, "find_spec", lambda name: object())
     monkeypatch.setenv("WHISPER_MODEL", str(tmp_path))
     with pytest.raises(ConfigError, match=r"WHISPER_MODEL: .* holds no model.bin"):
-        engines.check(["audio"], local_pool())
+        media_files.check_engines(["audio"], local_pool())
 
 
 def test_a_text_needs_no_engine(monkeypatch):
-    monkeypatch.setattr(engines, "find_spec", lambda name: pytest.fail(f"{name} is looked for"))
-    engines.check((), local_pool())
+    monkeypatch.setattr(media_files, "find_spec", lambda name: pytest.fail(f"{name} is looked for"))
+    media_files.check_engines((), local_pool())
 
 
 TASKS = {  # a tool, what it is given, and what is then seen

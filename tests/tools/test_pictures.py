@@ -12,7 +12,7 @@ from tests.conftest import media
 from tests.program import CLOCK
 from tests.tools.conftest import rapidocr
 from tests.tools.media import drawn, read_damaged, saved
-from tools import ToolError, image, pixels
+from tools import ToolError, image
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP", "JPEG", "GIF"])
@@ -125,7 +125,7 @@ def test_every_orientation_is_turned_upright(orientation, name, pages, tmp_path)
 @pytest.mark.parametrize(("name", "size"), [("a.jpg", (8000, 6000)), ("a.png", (5000, 2500))])
 def test_a_large_picture_is_sent_small_and_a_jpeg_decoded_small(name, size, tmp_path, monkeypatch):
     path = saved(tmp_path / name, drawn("x", size))
-    monkeypatch.setattr(pixels, "MAX_DECODED_BYTES", 60 << 20)  # the JPEG takes 183 MiB if whole
+    monkeypatch.setattr(media, "MAX_PIXELS", 15 << 20)  # the JPEG has 48 million if whole
     data = next(image.data_urls(path))[1].partition(",")[2]
     sent = Image.open(io.BytesIO(base64.b64decode(data))).size
     assert sent == (2048, 2048 * size[1] // size[0])
@@ -135,7 +135,7 @@ def test_a_large_picture_is_sent_small_and_a_jpeg_decoded_small(name, size, tmp_
 def test_a_picture_that_would_fill_the_memory_is_told(name, frames, limit, tmp_path, monkeypatch):
     """An animation holds two canvases."""
     path = saved(tmp_path / name, *(drawn(str(n)) for n in range(frames)))
-    monkeypatch.setattr(pixels, "MAX_DECODED_BYTES", limit)
+    monkeypatch.setattr(media, "MAX_PIXELS", limit)
     with pytest.raises(ToolError, match="too large to be opened"):
         list(image.pictures(path))
 
