@@ -13,23 +13,17 @@ import os
 import threading
 import wave
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from orchestra.vocabulary import BudgetExceeded, Media
 from runtime import openai_api
 from runtime.pool import Engine
 from runtime.prompts import DATA_CHARS, fenced, render, say
 from tools import AudioFile, Environment, ToolError, reading, tool
-from tools.media import WHISPER, opened
-
-if TYPE_CHECKING:
-    import numpy
-    from numpy.typing import NDArray
-
-    Samples = NDArray[numpy.int16]
+from tools.media import WHISPER, WHOLE, Window, opened
 
 RATE = 16_000  # samples a second
 LOWEST_RATE = 1000  # samples a second, of a file: of less, a small file would be a very long sound
@@ -42,15 +36,9 @@ ENDPOINT_S = 120.0  # of 16 kHz mono WAV: 3.8 MB
 HINT_CHARS = 400
 _making = threading.Lock()
 
+Samples = Any  # an array of int16 (n,)
+Part = tuple[float, Samples]  # seconds, the sound from there on
 Row = tuple[float, str]  # seconds, what was said from there on
-
-
-class Part(NamedTuple):
-    """`samples` from `start_s` of the file on. `broken`: the file cannot be read any further."""
-
-    start_s: float
-    samples: Samples  # (n,)
-    broken: bool = False
 
 
 @tool("ParseAudioAction", "aud")
@@ -63,51 +51,39 @@ def audio_analysis(env: Environment, query: str, audio_path: AudioFile) -> str:
     return heard(env, env.media(audio_path, "audio"), query)
 
 
-def heard(
-    env: Environment, file: Media, query: str, start_s: float = 0.0, end_s: float | None = None
-) -> str:
+def heard(env: Environment, file: Media, query: str, window: Window = WHOLE) -> str:
     """The transcript with its times; of a long one what answers the query. Raises ToolError."""
     engine = env.pool.engine("audio")
     if engine.engine == "local":
         hint = env.task.question
-        key = {"sha256": file.sha256, "hint": hint, "start_s": start_s, "end_s": end_s}
-        rows = env.local("transcribe", key, lambda: transcribe(file.path, hint, start_s, end_s))
+        key = {"sha256": file.sha256, "hint": hint, "start_s": window[0], "end_s": window[1]}
+        rows = env.local("transcribe", key, lambda: transcribe(file.path, hint, window))
     else:
-        rows = _ask_endpoint(env, engine, query, file, start_s, end_s)
+        rows = _ask_endpoint(env, engine, query, parts(file.path, ENDPOINT_S, window))
     text = "\n".join(f"[{clock(at)}] {said}" for at, said in rows if said)
     if len(text) > DATA_CHARS:
-        return reading.answer_from(
-            env, query, text, say("tools/notes", "transcript_of", name=file.name)
-        )
-    return say(
-        "notes", "transcript", name=file.name, text=fenced(text or say("tools/notes", "no_words"))
-    )
+        source = say("tools/notes", "transcript_of", name=file.name)
+        return reading.answer_from(env, query, text, source)
+    text = fenced(text or say("tools/notes", "no_words"))
+    return say("notes", "transcript", name=file.name, text=text)
 
 
-def _ask_endpoint(
-    env: Environment, engine: Engine, query: str, file: Media, start_s: float, end_s: float | None
-) -> list[Row]:
+def _ask_endpoint(env: Environment, engine: Engine, query: str, left: Iterator[Part]) -> list[Row]:
     """Each part to the endpoint, a few in parallel; no more parts in memory than that."""
-    left = parts(file.path, ENDPOINT_S, start_s, end_s)
     rows: list[Row] = []
     while batch := list(islice(left, reading.SIDE_BY_SIDE)):
-
-        def ask(env: Environment, n: int, batch: list[Part] = batch) -> str:
-            return _ask_part(env, engine, query, batch[n])
-
-        said = reading.side_by_side(env, len(batch), ask, first=len(rows))
-        rows += [(part.start_s, text) for part, text in zip(batch, said, strict=True)]
-        if batch[-1].broken:
-            rows.append(_broken(batch[-1]))
+        ask = partial(_ask_part, engine, query, [samples for _, samples in batch])
+        texts = reading.side_by_side(env, len(batch), ask, first=len(rows))
+        rows += [(at, text) for (at, _), text in zip(batch, texts, strict=True)]
     return rows
 
 
-def _ask_part(env: Environment, engine: Engine, query: str, part: Part) -> str:
-    if is_silent(part.samples):
+def _ask_part(engine: Engine, query: str, batch: list[Samples], env: Environment, n: int) -> str:
+    if is_silent(batch[n]):
         return ""
-    backend, data = env.pool[engine.backend], as_wav(part.samples)
+    backend, data = env.pool[engine.backend], as_wav(batch[n])
     if engine.transcription_model:
-        minutes = len(part.samples) / RATE / 60
+        minutes = len(batch[n]) / RATE / 60
         price = None if engine.usd_per_minute is None else engine.usd_per_minute * minutes
         if not env.purse.affords(price):
             raise BudgetExceeded(f"budget exhausted: transcription costs {price:.6f} USD")
@@ -124,36 +100,24 @@ def _ask_part(env: Environment, engine: Engine, query: str, part: Part) -> str:
     return env.chat(backend, [{"role": "user", "content": content}], env.purse).text
 
 
-def transcribe(
-    path: Path, hint: str, start_s: float = 0.0, end_s: float | None = None
-) -> list[Row]:
+def transcribe(path: Path, hint: str, window: Window = WHOLE) -> list[Row]:
     """What is said when in a sound file, by faster-whisper (the extra `local`); `hint` helps
     with rare words.
     """
     rows: list[Row] = []
-    for part in parts(path, WHISPER_S, start_s, end_s):
-        if not is_silent(part.samples):
-            samples = part.samples.astype("float32") / 32768.0
-            segments, _ = _whisper().transcribe(
-                samples, initial_prompt=hint[:HINT_CHARS] or None, condition_on_previous_text=False
-            )
-            rows += [(round(part.start_s + s.start, 1), s.text.strip()) for s in segments]
-        if part.broken:
-            rows.append(_broken(part))
+    for at, samples in parts(path, WHISPER_S, window):
+        if is_silent(samples):
+            continue
+        with _making:
+            model = _whisper(os.environ.get(WHISPER, "tiny.en"))
+        how = {"initial_prompt": hint[:HINT_CHARS] or None, "condition_on_previous_text": False}
+        heard, _ = model.transcribe(samples.astype("float32") / 32768.0, **how)
+        rows += [(round(at + s.start, 1), s.text.strip()) for s in heard]
     return rows
 
 
-def _broken(part: Part) -> Row:
-    return part.start_s + len(part.samples) / RATE, say("tools/notes", "breaks_off")
-
-
-def _whisper() -> Any:
-    with _making:
-        return _whisper_model(os.environ.get(WHISPER, "tiny.en"))
-
-
 @cache
-def _whisper_model(name: str) -> Any:
+def _whisper(name: str) -> Any:
     try:
         from faster_whisper import WhisperModel
     except ImportError:
@@ -165,28 +129,22 @@ def _whisper_model(name: str) -> Any:
         raise ToolError(say("notes", "broken_engine", what=f"{WHISPER} {name}", why=why)) from None
 
 
-def parts(
-    path: Path, part_s: float, start_s: float = 0.0, end_s: float | None = None
-) -> Iterator[Part]:
-    """The sound from `start_s` to `end_s`, cut where it is quiet, in parts of at most `part_s`.
-
-    Raises ToolError: no sound in it, or not readable from its start.
+def parts(path: Path, part_s: float, window: Window = WHOLE) -> Iterator[Part]:
+    """The sound of the window, cut where it is quiet, in parts of at most `part_s`. Of a damaged
+    file, what can be decoded. Raises ToolError: nothing can.
     """
     import numpy
 
-    damage: list[Exception] = []
-    held, at = numpy.zeros(0, numpy.int16), start_s
+    held, at = numpy.zeros(0, numpy.int16), window[0]
     with opened(path, "audio") as (source, stream):
-        for block in _resampled(_frames(source, stream, start_s, end_s, damage)):
+        for block in _resampled(_frames(source, stream, *window)):
             held = numpy.concatenate([held, block])
             while len(held) > part_s * RATE:
                 cut = quietest(held[: int(part_s * RATE)])
-                yield Part(at, held[:cut])
+                yield at, held[:cut]
                 held, at = held[cut:], at + cut / RATE
-        if damage and not len(held):
-            raise damage[0]
     if len(held):
-        yield Part(at, held, broken=bool(damage))
+        yield at, held
 
 
 def _resampled(frames: Iterable[Any]) -> Iterator[Samples]:
@@ -202,36 +160,35 @@ def _resampled(frames: Iterable[Any]) -> Iterator[Samples]:
                 yield piece.to_ndarray().reshape(-1)
 
 
-def _frames(
-    source: Any, stream: Any, start_s: float, end_s: float | None, damage: list[Exception]
-) -> Iterator[Any]:
+def _frames(source: Any, stream: Any, start_s: float, end_s: float | None) -> Iterator[Any]:
     """What is decoded of the window; its times count from the start of the file, as shown. Packets
-    that cannot be decoded are passed over; the error that ends the file goes to `damage`.
+    that cannot be decoded are skipped. Raises FFmpegError: none can.
     """
     import av
 
     origin_s = (source.start_time or 0) / av.time_base
     if start_s > 0:
         source.seek(int((start_s + origin_s) * av.time_base))
-    packets = source.demux(stream)
+    packets, heard, failure = source.demux(stream), False, None
     while True:
         try:
             if (packet := next(packets, None)) is None:
-                return
-            decoded = packet.decode()
+                break
+            frames = packet.decode()
         except av.FFmpegError as error:
-            damage[:] = [error]
+            failure = error
             continue
-        if decoded:
-            damage.clear()
-        for frame in decoded:
+        for frame in frames:
+            heard = True
+            if frame.sample_rate < LOWEST_RATE:
+                raise ValueError(f"{frame.sample_rate} samples a second")
             at_s = (frame.time or 0.0) - origin_s
             if end_s is not None and at_s >= end_s:
                 return
-            if frame.sample_rate < LOWEST_RATE:
-                raise ValueError(f"{frame.sample_rate} samples a second")
             if at_s + frame.samples / frame.sample_rate > start_s:
                 yield frame
+    if failure and not heard:
+        raise failure
 
 
 def quietest(samples: Samples) -> int:
@@ -247,9 +204,7 @@ def quietest(samples: Samples) -> int:
 
 def is_silent(samples: Samples) -> bool:
     """Whether there is nothing to hear."""
-    if len(samples) < SHORTEST_S * RATE:
-        return True
-    return max(int(samples.max()), -int(samples.min())) < SILENCE
+    return len(samples) < SHORTEST_S * RATE or bool((abs(samples.astype(int)) < SILENCE).all())
 
 
 def as_wav(samples: Samples) -> bytes:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import base64
 import io
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from runtime.pool import Engine
 from runtime.prompts import fenced, render, say
-from tools import Environment, ImageFile, ToolError, reading, tool
-from tools.media import fits, opened_picture
+from tools import Environment, ImageFile, ToolError, media, reading, tool
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -47,13 +47,6 @@ _ocr_turn, _making = threading.Lock(), threading.Lock()
 _frame_turn = threading.BoundedSemaphore(FRAMES_AT_ONCE)
 
 
-class Picture(NamedTuple):
-    """One frame or page. `place` says which, as in "2 of 5"; "" where there is one only."""
-
-    place: str
-    image: Image.Image  # RGB
-
-
 @tool("ImageAnalysisAction", "img")
 def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
     """Look at one picture of the task: the things, persons and places it shows, and all text in it.
@@ -66,28 +59,34 @@ def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
     key = {"sha256": file.sha256}
     if engine.engine == "local":
         pages = env.local(
-            "ocr", key, lambda: [[p.place, read_text(p.image)] for p in pictures(file.path)]
+            "ocr", key, lambda: [[place, read_text(page)] for place, page in pictures(file.path)]
         )
         texts = ["\n".join([*([f"({place})"] if place else []), *lines]) for place, lines in pages]
         return say("notes", "ocr", name=file.name, lines=fenced("\n\n".join(texts).strip() or "-"))
     sent = env.local("picture", key, lambda: [[p, u] for p, u in data_urls(file.path)])
-    content: list[dict[str, Any]] = [
-        {"type": "text", "text": render("tools/image.md", query=query)}
-    ]
-    for place, url in sent:
+    return ask(env, engine, render("tools/image.md", query=query), sent)
+
+
+def ask(env: Environment, engine: Engine, request: str, shown: Iterable[tuple[str, str]]) -> str:
+    """What a vision model answers, quoted. `shown`: (place or time, data URL) of each picture."""
+    content: list[dict[str, Any]] = [{"type": "text", "text": request}]
+    for place, url in shown:
         content += [{"type": "text", "text": place}] if place else []
         content += [{"type": "image_url", "image_url": {"url": url}}]
-    backend = env.pool[engine.backend]
-    return reading.quoted(env.chat(backend, [{"role": "user", "content": content}], env.purse).text)
+    messages = [{"role": "user", "content": content}]
+    return reading.quoted(env.chat(env.pool[engine.backend], messages, env.purse).text)
 
 
-def pictures(path: Path) -> Iterator[Picture]:
-    """The frames of a picture file, upright and small. Raises ToolError: it cannot be read."""
-    with opened_picture(path) as file:
+def pictures(path: Path) -> Iterator[tuple[str, Image.Image]]:
+    """The frames or pages of a picture file, at most MAX_FRAMES, as small upright RGB, each after
+    its place, as in "2 of 5"; "" where there is one only. Raises ToolError: it cannot be read.
+    """
+    with media.opened_picture(path) as file:
         count = getattr(file, "n_frames", 1)
-        for n in evenly(min(count, MOST_PAGES), MAX_FRAMES):
+        last = min(count, MOST_PAGES) - 1
+        for n in sorted({round(i * last / (MAX_FRAMES - 1)) for i in range(MAX_FRAMES)}):
             file.seek(n)
-            yield Picture(f"{n + 1} of {count}" if count > 1 else "", _small(file, count > 1))
+            yield f"{n + 1} of {count}" if count > 1 else "", _small(file, count > 1)
 
 
 def _small(file: Any, more: bool) -> Image.Image:
@@ -95,15 +94,15 @@ def _small(file: Any, more: bool) -> Image.Image:
     from PIL import Image, ImageOps
 
     file.draft("RGB", (MAX_SIDE, MAX_SIDE))  # a JPEG is never decoded larger than needed
-    fits(file.width, file.height)
+    if file.width * file.height > media.MAX_PIXELS:
+        size, limit = f"{file.width} x {file.height}", media.MAX_PIXELS * 4 >> 20
+        raise ToolError(say("tools/notes", "too_many_pixels", size=size, limit=limit))
     file.load()
     image = file.copy() if more else file
-    if image.mode.startswith("I;16"):
-        image = image.convert("I").point(lambda v: v / 256).convert("L")
-    elif image.mode in ("I", "F"):  # the least number black, the greatest white
-        least, greatest = image.getextrema()
+    if image.mode[0] in "IF":  # of numbers: the least black, the greatest white
+        least, greatest = (0, 255 << 8) if image.mode.startswith("I;16") else image.getextrema()
         share = 255 / ((greatest - least) or 1)
-        image = image.point(lambda v: v * share - least * share).convert("L")
+        image = image.convert("F").point(lambda v: v * share - least * share).convert("L")
     elif image.mode in ("1", "P"):  # else thin lines get lost
         image = image.convert("RGBA")
     image.thumbnail((MAX_SIDE, MAX_SIDE))
@@ -117,7 +116,7 @@ def data_urls(path: Path) -> Iterator[tuple[str, str]]:
     """(place, data URL) of each frame: the file's own bytes where an endpoint takes them."""
     from PIL import Image
 
-    with opened_picture(path) as file:
+    with media.opened_picture(path) as file:
         source = file.format or ""
         plain = (
             source in AS_IT_IS
@@ -136,17 +135,6 @@ def encoded(image: Image.Image, kind: str) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, kind, quality=90)
     return buffer.getvalue()
-
-
-def evenly(count: int, most: int) -> list[int]:
-    """At most `most` of 0..count-1, the first and the last among them.
-
-    >>> evenly(100, 4)
-    [0, 33, 66, 99]
-    """
-    if count <= most:
-        return list(range(count))
-    return [round(i * (count - 1) / (most - 1)) for i in range(most)]
 
 
 def read_text(image: Image.Image, quick: bool = False) -> list[str]:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from orchestra.vocabulary import ConfigError, Media, Modality
 from runtime.pool import Pool
@@ -23,58 +23,41 @@ from tools import ToolError
 
 MAX_BYTES: dict[Modality, int] = {"image": 100 << 20, "audio": 1 << 30, "video": 4 << 30}
 MAX_PIXELS = 64 << 20  # of one picture or frame: 256 MiB in memory
-PICTURES = (  # Pillow opens more formats, some by running other programs
-    *("PNG", "JPEG", "WEBP", "GIF", "MPO", "HEIF", "AVIF", "BMP", "DIB", "TIFF", "JPEG2000"),
-    *("ICO", "PPM", "TGA", "PCX"),
-)
-ENGINES: dict[Literal["image", "audio"], tuple[str, ...]] = {  # libraries of the local engines
-    "image": ("rapidocr", "onnxruntime"),
-    "audio": ("faster_whisper",),
-}
+PICTURES = "PNG JPEG WEBP GIF MPO HEIF AVIF BMP DIB TIFF JPEG2000 ICO PPM TGA PCX"
+ENGINES: dict[Any, list[str]] = {"image": ["rapidocr", "onnxruntime"], "audio": ["faster_whisper"]}
+Window = tuple[float, float | None]  # seconds from the start of a file; None: to its end
+WHOLE: Window = 0.0, None
 WHISPER = "WHISPER_MODEL"  # a name, downloaded once, or a folder
 
 
 def check(files: Iterable[Any]) -> list[tuple[Modality, Path]]:
     """Check each file, a path or (modality, path), before anything is paid. Raises ConfigError:
-    missing, empty, too large, of another kind.
+    unreadable, empty, too large, of another kind.
     """
-    checked: list[tuple[Modality, Path]] = []
-    for file in files:
-        given: tuple[Any, Any] = ("", file) if isinstance(file, str | Path) else file
-        modality, path = given[0], Path(given[1])
-        try:
-            kinds = _kinds(path) if path.is_file() else set()
-            modality = modality or max(kinds, default="image")  # video, image, audio
-            if modality not in MAX_BYTES:
-                known = ", ".join(MAX_BYTES)
-                raise ConfigError(f"{modality!r}: is no kind of media; one of {known}")
-            problem = _problem(modality, path, kinds)
-        except OSError as error:
-            problem = f"cannot be read ({error.strerror}); give another file"
-        if problem:
-            raise ConfigError(f"--{modality} {path}: {problem}")
-        checked.append((modality, path))
-    return checked
+    return [_checked(*(("", f) if isinstance(f, str | Path) else f)) for f in files]
 
 
-def _problem(modality: Modality, path: Path, kinds: set[str]) -> str:
-    """What is wrong with a media file and what to do; "" if nothing is."""
-    if not path.exists():
-        return "there is no such file; check the path"
-    if not path.is_file():
-        return "is not a file; name the file itself"
-    size, most = path.stat().st_size, MAX_BYTES[modality]
-    path.open("rb").close()
-    if size == 0:
-        return "is empty; give another file"
-    if size > most:
-        return f"{size >> 20} MiB is over the limit of {most >> 20} MiB; cut or shrink it"
-    if not kinds:
-        return f"is no {modality} file; no picture and no sound can be read from it"
-    held = " and ".join(sorted(kinds))
-    return (
-        "" if modality in kinds else f"is no {modality} file; it holds {held}: use --{max(kinds)}"
-    )
+def _checked(modality: Any, file: str | Path) -> tuple[Modality, Path]:
+    path = Path(file)
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror}); check the path"
+        raise ConfigError(f"--{modality or 'image'} {path}: {problem}") from None
+    kinds, size = _kinds(path), path.stat().st_size
+    modality = modality or max(kinds, default="image")  # video, image, audio
+    most, held = MAX_BYTES.get(modality, 0), " and ".join(sorted(kinds))
+    if not most:
+        problem = f"is no kind of media; one of {', '.join(MAX_BYTES)}"
+    elif size > most:
+        problem = f"{size >> 20} MiB is over the limit of {most >> 20} MiB; cut or shrink it"
+    elif not kinds:
+        problem = f"is no {modality} file; no picture and no sound can be read from it"
+    elif modality not in kinds:
+        problem = f"is no {modality} file; it holds {held}: use --{max(kinds)}"
+    else:
+        return modality, path
+    raise ConfigError(f"--{modality} {path}: {problem}")
 
 
 def _kinds(path: Path) -> set[str]:
@@ -113,12 +96,13 @@ def opened_picture(path: Path) -> Iterator[Any]:
     """A picture file, read by Pillow. Raises ToolError while it is open: damaged, or too large."""
     from PIL import Image
 
+    # Pillow opens more formats, some by running other programs.
     with contextlib.suppress(ImportError):  # without it HEIC is no picture
         from pillow_heif import register_heif_opener
 
         register_heif_opener()
     Image.init()
-    formats = [name for name in PICTURES if name in Image.OPEN]
+    formats = [name for name in PICTURES.split() if name in Image.OPEN]
     with _as_tool_error(path), Image.open(path, formats=formats) as picture:
         yield picture
 
@@ -132,25 +116,12 @@ def opened(path: Path, kind: str) -> Iterator[tuple[Any, Any]]:
 
     limit = {"max_pixels": str(MAX_PIXELS)}  # also for those that are decoded to guess a format
     options = {"protocol_whitelist": "none", **limit}
-    with (
-        _as_tool_error(path),
-        path.open("rb") as file,
-        av.open(file, options=options) as source,
-    ):
+    with _as_tool_error(path), path.open("rb") as file, av.open(file, options=options) as source:
         streams: list[Any] = [s for s in source.streams if s.type == kind and s.codec_context]
         if not streams:
             raise ToolError(say("tools/notes", f"no_{kind}", name=path.name))
-        if kind == "video":
-            fits(streams[0].width, streams[0].height)
         streams[0].codec_context.options = limit
         yield source, streams[0]
-
-
-def fits(width: int, height: int) -> None:
-    """Raises ToolError: a picture of so many pixels is not opened."""
-    if width * height > MAX_PIXELS:
-        size, limit = f"{width} x {height}", MAX_PIXELS * 4 >> 20
-        raise ToolError(say("tools/notes", "too_many_pixels", size=size, limit=limit))
 
 
 def copy_into(folder: Path, files: Sequence[tuple[Modality, Path]]) -> tuple[Media, ...]:

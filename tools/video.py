@@ -9,20 +9,19 @@ import base64
 import contextlib
 import functools
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import groupby
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 from orchestra.vocabulary import Media
 from runtime.prompts import fenced, render, say
-from tools import Environment, ToolError, VideoFile, audio, image, reading, tool
+from tools import Environment, ToolError, VideoFile, audio, image, tool
 from tools.audio import clock
-from tools.media import opened
+from tools.media import MAX_PIXELS, WHOLE, Window, opened
 
 MOST_FRAMES = 16
 FRAME_SIDE = 1280  # pixels
-NOISE = 24  # of 255, a pixel
 THREADS = 2  # each holds decoded frames
 MOST_SKIPPED = 1000  # frames that are decoded to come to a key frame
 PROBES = 4  # key frames that are looked at for each frame that is wanted
@@ -53,7 +52,7 @@ def video_analysis(
     analyze_audio: whether to listen to the sound track too
     """
     file = env.media(video_path, "video")
-    start_s, end_s = _seconds(start_time) or 0.0, _seconds(end_time)
+    start_s, end_s = window = _seconds(start_time) or 0.0, _seconds(end_time)
     if end_s is not None and end_s <= start_s:
         raise ToolError(say("tools/notes", "empty_window", start=start_time or "0", end=end_time))
     count = max(1, min(max_frames, MOST_FRAMES))
@@ -62,7 +61,7 @@ def video_analysis(
     if not analyze_audio:
         return seen
     try:
-        said = audio.heard(env, file, query, start_s, end_s)
+        said = audio.heard(env, file, query, window)
     except ToolError as failure:  # the pictures stand without the sound
         said = str(failure)
     return say("tools/notes", "video", seen=seen, said=said)
@@ -70,48 +69,30 @@ def video_analysis(
 
 def _seen(env: Environment, file: Media, query: str, key: dict[str, Any]) -> str:
     engine = env.pool.engine("image")
-    window = key["frames"], key["start_s"], key["end_s"]
+    asked = key["frames"], (key["start_s"], key["end_s"])
     if engine.engine == "local":
-        rows = env.local("video_text", key, lambda: read_frames(file.path, *window))
+        rows = env.local("video_text", key, lambda: read_frames(file.path, *asked))
         lines = "\n".join(f"[{times}] {text}" for times, text in rows)
         return say("tools/notes", "video_text", name=file.name, lines=fenced(lines))
-    shots = env.local("frames", key, lambda: [[t, _jpeg(f)] for t, f in frames(file.path, *window)])
-    times = ", ".join(clock(t) for t, _ in shots)
-    text = render("tools/video.md", query=query, times=times, count=len(shots))
-    content: list[dict[str, Any]] = [{"type": "text", "text": text}]
-    for t, data in shots:
-        content.append({"type": "text", "text": clock(t)})
-        content.append(
-            {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{data}"}}
-        )
-    backend = env.pool[engine.backend]
-    answer = env.chat(backend, [{"role": "user", "content": content}], env.purse).text
-    return say(
-        "tools/notes", "video_seen", name=file.name, times=times, answer=reading.quoted(answer)
-    )
+    shots = env.local("frames", key, lambda: [[t, _jpeg(f)] for t, f in frames(file.path, *asked)])
+    times = [clock(t) for t, _ in shots]
+    shown = ", ".join(times)
+    request = render("tools/video.md", query=query, times=shown, count=len(shots))
+    urls = [f"data:image/jpeg;base64,{data}" for _, data in shots]
+    answer = image.ask(env, engine, request, zip(times, urls, strict=True))
+    return say("tools/notes", "video_seen", name=file.name, times=shown, answer=answer)
 
 
-def read_frames(path: Path, *window: Any) -> list[tuple[str, str]]:
+def read_frames(path: Path, count: int, window: Window = WHOLE) -> list[tuple[str, str]]:
     """(times, text) of what is written in the frames; like texts one after another are one."""
-    reads: list[tuple[float, Future[list[str]]]] = []
+
+    def read(shot: Frame) -> tuple[str, str]:
+        return " / ".join(image.read_text(shot[1], quick=True)) or "-", clock(shot[0])
+
     with ThreadPoolExecutor(image.FRAMES_AT_ONCE, thread_name_prefix="frame") as readers:
-        before = None
-        for t, picture in frames(path, *window):
-            again = before is not None and _alike(before, picture)  # is not read again
-            lines = reads[-1][1] if again else readers.submit(image.read_text, picture, quick=True)
-            reads.append((t, lines))
-            before = picture
-    texts = [(t, " / ".join(lines.result()) or "-") for t, lines in reads]
-    rows = [(text, [t for t, _ in same]) for text, same in groupby(texts, lambda row: row[1])]
-    return [("-".join(dict.fromkeys((clock(ts[0]), clock(ts[-1])))), text) for text, ts in rows]
-
-
-def _alike(a: Any, b: Any) -> bool:
-    """Whether two frames differ by no more than what the codec does to them."""
-    from PIL import ImageChops
-
-    extrema: Any = ImageChops.difference(a, b).getextrema()
-    return all(most <= NOISE for _, most in extrema)
+        texts = list(readers.map(read, frames(path, count, window)))
+    rows = [(text, [t for _, t in same]) for text, same in groupby(texts, lambda row: row[0])]
+    return [("-".join(dict.fromkeys((times[0], times[-1]))), text) for text, times in rows]
 
 
 def _jpeg(picture: Any) -> str:
@@ -132,7 +113,7 @@ def _seconds(text: str) -> float | None:
     return total
 
 
-def frames(path: Path, count: int, start_s: float, end_s: float | None) -> Iterator[Frame]:
+def frames(path: Path, count: int, window: Window = WHOLE) -> Iterator[Frame]:
     """At most `count` frames of the window, upright and small, in their order. Raises ToolError
     where none can be read.
     """
@@ -140,7 +121,7 @@ def frames(path: Path, count: int, start_s: float, end_s: float | None) -> Itera
     with opened(path, "video") as (source, stream):
         stream.codec_context.thread_count = THREADS
         length_s = _length_s(source, stream)
-        end_s = length_s if end_s is None else min(length_s, end_s)
+        start_s, end_s = window[0], min(length_s, window[1] or length_s)
         if start_s >= end_s:
             length = clock(length_s)
             raise ToolError(say("tools/notes", "after_the_end", name=path.name, length=length))
@@ -150,14 +131,28 @@ def frames(path: Path, count: int, start_s: float, end_s: float | None) -> Itera
                 last = t
                 yield t, _upright(frame)
         if last < 0:
-            raise ValueError("no frame can be decoded")
+            most = MAX_PIXELS // 1_000_000
+            raise ValueError(f"no frame can be decoded (none over {most} million pixels is)")
 
 
 def _times(source: Any, stream: Any, start_s: float, end_s: float, count: int) -> list[float]:
-    """The greatest changes of scene, half of all at most, and even times."""
-    changes = _changes(source, stream, even(start_s, end_s, count * PROBES))
-    greatest = [t for _, t in sorted(changes, reverse=True)[: count // 2] if start_s <= t < end_s]
-    return sorted([*greatest, *even(start_s, end_s, count - len(greatest))])
+    """The greatest changes of scene, half of all at most, and even times. Encoders set a key frame
+    where a scene begins, and one alone is quickly decoded.
+    """
+    from PIL import ImageChops, ImageStat
+
+    keys: dict[float, Any] = {}  # seconds, small grey picture
+    for probe in even(start_s, end_s, count * PROBES):
+        t, frame = _frame_at(source, stream, probe, key=True)
+        if frame is not None:
+            keys[t] = frame.reformat(PROBE_SIDE, PROBE_SIDE, "gray").to_image().convert("L")
+    changes = [
+        (ImageStat.Stat(ImageChops.difference(before, after)).mean[0], t)
+        for (_, before), (t, after) in pairwise(sorted(keys.items()))
+    ]
+    scenes = [t for change, t in sorted(changes, reverse=True) if change >= NEW_SCENE]
+    scenes = [t for t in scenes[: count // 2] if start_s <= t < end_s]
+    return sorted([*scenes, *even(start_s, end_s, count - len(scenes))])
 
 
 def even(start_s: float, end_s: float, count: int) -> list[float]:
@@ -167,26 +162,6 @@ def even(start_s: float, end_s: float, count: int) -> list[float]:
     [11.0, 13.0]
     """
     return [start_s + (n + 0.5) * (end_s - start_s) / count for n in range(count)]
-
-
-def _changes(source: Any, stream: Any, probes: list[float]) -> list[tuple[float, float]]:
-    """(how great, when) of each change between the key frames at the probes: encoders set a key
-    frame where a scene begins, and one alone is quickly decoded.
-    """
-    from PIL import ImageChops, ImageStat
-
-    found: list[tuple[float, float]] = []
-    before, last = None, -1.0
-    for probe in probes:
-        t, frame = _frame_at(source, stream, probe, key=True)
-        if frame is None or t <= last:
-            continue
-        small = frame.reformat(PROBE_SIDE, PROBE_SIDE, "gray").to_image().convert("L")
-        if before is not None:
-            (change,) = ImageStat.Stat(ImageChops.difference(before, small)).mean
-            found += [(change, t)] if change >= NEW_SCENE else []
-        before, last = small, t
-    return found
 
 
 def _frame_at(source: Any, stream: Any, t: float, key: bool = False) -> tuple[float, Any]:

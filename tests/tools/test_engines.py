@@ -11,14 +11,15 @@ from tests.program import CLOCK, SPEECH
 from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
 from tests.tools.conftest import local_pool
 from tests.tools.media import film
-from tools import ToolError, audio, image, media as media_files, search
+from tools import ToolError, audio, image, search
+from tools import media as media_files
 
 
 @pytest.mark.parametrize(("kind", "path", "missing"), [("image", CLOCK, "rapidocr"), ("audio", SPEECH, "faster_whisper")])  # fmt: skip
 def test_an_engine_that_is_not_installed_is_told(kind, path, missing, bench, monkeypatch):
     monkeypatch.setitem(sys.modules, missing, None)
     image._ocr.cache_clear()
-    audio._whisper_model.cache_clear()
+    audio._whisper.cache_clear()
     with pytest.raises(ToolError, match="not set up: .* is not installed"):
         bench((kind, path)).analyse()
 
@@ -26,7 +27,7 @@ def test_an_engine_that_is_not_installed_is_told(kind, path, missing, bench, mon
 @pytest.mark.parametrize(("missing", "kind"), [("faster_whisper", "audio"), ("rapidocr", "video")])
 def test_a_missing_library_ends_a_run_before_it_starts(missing, kind, tmp_path, monkeypatch):
     monkeypatch.setattr(media_files, "find_spec", lambda name: name != missing or None)
-    monkeypatch.setattr("tools.media._problem", lambda *_: "")
+    monkeypatch.setattr("tools.media._checked", lambda *given: given)
     with pytest.raises(ConfigError, match=f"needs {missing}: pip install .orchestra-min"):
         orchestra_min.orchestrate("?", [(kind, SPEECH)], local_pool(), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
