@@ -93,10 +93,8 @@ def _ask_part(engine: Engine, query: str, batch: list[Samples], env: Environment
         env.purse.charge(price, played)
         return text
     encoded = {"data": base64.b64encode(data).decode(), "format": "wav"}
-    content: list[dict[str, Any]] = [
-        {"type": "text", "text": render("tools/audio.md", query=query)},
-        {"type": "input_audio", "input_audio": encoded},
-    ]
+    request: dict[str, Any] = {"type": "text", "text": render("tools/audio.md", query=query)}
+    content = [request, {"type": "input_audio", "input_audio": encoded}]
     return env.chat(backend, [{"role": "user", "content": content}], env.purse).text
 
 
@@ -182,7 +180,7 @@ def _frames(source: Any, stream: Any, start_s: float, end_s: float | None) -> It
             heard = True
             if frame.sample_rate < LOWEST_RATE:
                 raise ValueError(f"{frame.sample_rate} samples a second")
-            at_s = (frame.time or 0.0) - origin_s
+            at_s = start_s if frame.time is None else frame.time - origin_s
             if end_s is not None and at_s >= end_s:
                 return
             if at_s + frame.samples / frame.sample_rate > start_s:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import functools
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby, pairwise
@@ -103,14 +103,10 @@ def _seconds(text: str) -> float | None:
     """Seconds, or minutes and seconds, or hours too: 90, 1:30, 0:01:30."""
     if not text.strip():
         return None
-    try:
-        pieces = [float(piece) for piece in text.strip().removesuffix("s").split(":")]
-    except ValueError:
-        pieces = [-1.0]
-    total = functools.reduce(lambda whole, piece: whole * 60 + piece, pieces)
-    if not (min(pieces) >= 0 and total < 1e6):
+    if not re.fullmatch(r"(\d{1,4}:){0,2}\d{1,6}(\.\d{1,9})?\s*s?", text.strip(), re.ASCII):
         raise ToolError(say("tools/notes", "bad_time", time=text[:40]))
-    return total
+    pieces = text.strip(" s").split(":")
+    return sum(float(piece) * 60.0**n for n, piece in enumerate(reversed(pieces)))
 
 
 def frames(path: Path, count: int, window: Window = WHOLE) -> Iterator[Frame]:
@@ -203,5 +199,6 @@ def _length_s(source: Any, stream: Any) -> float:
     if source.duration:
         return float(source.duration / av.time_base)
     start = stream.start_time or 0
-    ends = [p.pts + (p.duration or 0) - start for p in source.demux(stream) if p.pts is not None]
-    return max(float(max(ends, default=0) * stream.time_base), 0.001)
+    packets = (p for p in source.demux(stream) if p.pts is not None)
+    end = max((p.pts + (p.duration or 0) - start for p in packets), default=0)
+    return max(float(end * stream.time_base), 0.001)
