@@ -132,6 +132,14 @@ def test_a_picture_that_would_fill_the_memory_is_told(tmp_path, monkeypatch):
         list(image.pictures(path))
 
 
+@pytest.mark.parametrize("kind", ["GIF", "TIFF"])
+def test_of_very_many_pages_only_the_first_are_decoded(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(image, "MOST_PAGES", 20)
+    pages = (Image.new("L", (8, 8), n) for n in range(60))
+    path = saved(tmp_path / "a.bin", *pages, format=kind)
+    assert [place for place, _ in image.pictures(path)][::7] == ["1 of 60", "20 of 60"]  # of eight
+
+
 @pytest.mark.parametrize(("kind", "share", "words"), [
     *((kind, 0.5, "cannot be read") for kind in ("PNG", "JPEG", "WEBP", "GIF", "TIFF")), *((kind, 1, "cannot identify") for kind in ("EPS", "PDF", "ICNS")),
 ])  # fmt: skip
