@@ -40,11 +40,14 @@ def check(files: Iterable[Any]) -> list[tuple[Modality, Path]]:
 def _checked(modality: Any, file: str | Path) -> tuple[Modality, Path]:
     path = Path(file)
     try:
+        size = path.stat().st_size
+        if not path.is_file():
+            raise OSError(0, "not a regular file")  # to open a pipe would wait for its writer
         path.open("rb").close()
     except OSError as error:
         problem = f"cannot be read ({error.strerror}); check the path"
         raise ConfigError(f"--{modality or 'image'} {path}: {problem}") from None
-    kinds, size = _kinds(path), path.stat().st_size
+    kinds = _kinds(path)
     modality = modality or max(kinds, default="image")  # video, image, audio
     most, held = MAX_BYTES.get(modality, 0), " and ".join(sorted(kinds))
     if not most:

@@ -1,5 +1,6 @@
 """The engines of this machine, looked for before anything is paid, and all six tools in one recorded question."""
 
+import os
 import subprocess
 import sys
 
@@ -39,6 +40,17 @@ def test_a_folder_without_a_model_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("WHISPER_MODEL", str(tmp_path))
     with pytest.raises(ConfigError, match=r"WHISPER_MODEL: .* holds no model.bin"):
         media_files.check_engines(["audio"], local_pool())
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("none.png", "No such file"), ("folder", "not a regular file"), ("pipe", "not a regular file"), ("empty", "no picture and no sound"),
+])  # fmt: skip
+def test_what_is_no_file_of_media_is_told_before_a_run(name, words, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty").touch()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match=words):
+        media_files.check([tmp_path / name])
 
 
 def test_a_text_loads_no_library_of_media():
