@@ -59,7 +59,7 @@ from runtime.tape import Cancelled, Mode, Tape, TapeMiss
 from runtime.trajectory import Listener, Recorder, Trajectory
 from subagents import SubAgents
 from subagents import workdir as workdirs
-from tools import Environment, Tool, engines, sandbox, tools_for
+from tools import Environment, Tool, sandbox, tools_for
 from tools import media as media_files
 from tools.own import own_tools
 
@@ -377,7 +377,7 @@ def _check(question: str, modalities: Iterable[Any], pool: Pool, options: Option
     if not question.strip():
         raise ConfigError("the question is empty; give it a text")
     pools.check(pool, options.budget_usd)
-    engines.check(modalities, pool)
+    media_files.check_engines(modalities, pool)
     secrets = Secrets([b.api_key_env for b in pool.backends] + variables(options.mcp))
     text = pool.model_dump_json()
     if secrets.text(text) != text:

@@ -75,11 +75,11 @@ def transcript(folder: Path) -> Callable[[], Any]:
 
 
 def decoding(folder: Path) -> Callable[[], Any]:
-    from tools import sound
+    from tools import audio
 
     path = folder / "long.wav"
     speak(path, 120)
-    return lambda: sum(len(p.samples) for p in sound.parts(path, 120))
+    return lambda: sum(len(samples) for _, samples in audio.parts(path, 120))
 
 
 def twenty_frames(folder: Path) -> Callable[[], Any]:
@@ -87,16 +87,16 @@ def twenty_frames(folder: Path) -> Callable[[], Any]:
 
     path = folder / "film.mp4"
     film(path, 600, 2)
-    video.read_frames(path, 1, 0.0, None)
-    return lambda: video.read_frames(path, 20, 0.0, None)
+    video.read_frames(path, 1)
+    return lambda: video.read_frames(path, 20)
 
 
 def long_video(folder: Path) -> Callable[[], Any]:
-    from tools import frames, video
+    from tools import video
 
     path = folder / "film.mp4"
     film(path, 7200, 1)
-    return lambda: [video._jpeg(picture) for _, picture in frames.frames(path, 16, 0.0, None)]
+    return lambda: [video._jpeg(picture) for _, picture in video.frames(path, 16)]
 
 
 def large_picture(folder: Path) -> Callable[[], Any]:

@@ -1,17 +1,20 @@
 """ParseAudioAction: a transcription endpoint or an audio model listens, or faster-whisper does.
 
-Any format that FFmpeg reads. Long recordings are cut where they are quiet and the parts heard side
-by side; the transcript says when.
+Any format that FFmpeg reads, as 16 kHz mono. A long recording is never in memory at once: it is cut
+where it is quiet, and the parts are transcribed in parallel; the transcript says when.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import os
 import threading
-from functools import cache
-from itertools import islice
+import wave
+from collections.abc import Iterable, Iterator
+from functools import cache, partial
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +22,22 @@ from orchestra.vocabulary import BudgetExceeded, Media
 from runtime import openai_api
 from runtime.pool import Engine
 from runtime.prompts import DATA_CHARS, fenced, render, say
-from tools import AudioFile, Environment, ToolError, reading, sound, tool
-from tools.decoding import RATE
-from tools.engines import WHISPER
+from tools import AudioFile, Environment, ToolError, reading, tool
+from tools.media import WHISPER, WHOLE, Window, opened
 
+RATE = 16_000  # samples a second
+LOWEST_RATE = 1000  # samples a second, of a file: of less, a small file would be a very long sound
+QUIET_S = 0.2  # a part ends in the middle of the quietest moment this long
+SEARCH = 0.3  # looked for in this last share of a part
+SHORTEST_S = 0.1  # endpoints refuse less
+SILENCE = 60  # a part whose samples all stay below it (of 32768) holds nothing to hear
 WHISPER_S = 28.0  # Whisper hears 30 s at a time
 ENDPOINT_S = 120.0  # of 16 kHz mono WAV: 3.8 MB
 HINT_CHARS = 400
 _making = threading.Lock()
 
+Samples = Any  # an array of int16 (n,)
+Part = tuple[float, Samples]  # seconds, the sound from there on
 Row = tuple[float, str]  # seconds, what was said from there on
 
 
@@ -41,51 +51,39 @@ def audio_analysis(env: Environment, query: str, audio_path: AudioFile) -> str:
     return heard(env, env.media(audio_path, "audio"), query)
 
 
-def heard(
-    env: Environment, file: Media, query: str, start_s: float = 0.0, end_s: float | None = None
-) -> str:
+def heard(env: Environment, file: Media, query: str, window: Window = WHOLE) -> str:
     """The transcript with its times; of a long one what answers the query. Raises ToolError."""
     engine = env.pool.engine("audio")
     if engine.engine == "local":
         hint = env.task.question
-        key = {"sha256": file.sha256, "hint": hint, "start_s": start_s, "end_s": end_s}
-        rows = env.local("transcribe", key, lambda: transcribe(file.path, hint, start_s, end_s))
+        key = {"sha256": file.sha256, "hint": hint, "start_s": window[0], "end_s": window[1]}
+        rows = env.local("transcribe", key, lambda: transcribe(file.path, hint, window))
     else:
-        rows = _ask_endpoint(env, engine, query, file, start_s, end_s)
-    text = "\n".join(f"[{sound.clock(at)}] {said}" for at, said in rows if said)
+        rows = _ask_endpoint(env, engine, query, parts(file.path, ENDPOINT_S, window))
+    text = "\n".join(f"[{clock(at)}] {said}" for at, said in rows if said)
     if len(text) > DATA_CHARS:
-        return reading.answer_from(
-            env, query, text, say("tools/notes", "transcript_of", name=file.name)
-        )
-    return say(
-        "notes", "transcript", name=file.name, text=fenced(text or say("tools/notes", "no_words"))
-    )
+        source = say("tools/notes", "transcript_of", name=file.name)
+        return reading.answer_from(env, query, text, source)
+    text = fenced(text or say("tools/notes", "no_words"))
+    return say("notes", "transcript", name=file.name, text=text)
 
 
-def _ask_endpoint(
-    env: Environment, engine: Engine, query: str, file: Media, start_s: float, end_s: float | None
-) -> list[Row]:
+def _ask_endpoint(env: Environment, engine: Engine, query: str, left: Iterator[Part]) -> list[Row]:
     """Each part to the endpoint, a few in parallel; no more parts in memory than that."""
-    parts = sound.parts(file.path, ENDPOINT_S, start_s, end_s)
     rows: list[Row] = []
-    while batch := list(islice(parts, reading.SIDE_BY_SIDE)):
-
-        def ask(env: Environment, n: int, batch: list[sound.Part] = batch) -> str:
-            return _ask_part(env, engine, query, batch[n])
-
-        said = reading.side_by_side(env, len(batch), ask, first=len(rows))
-        rows += [(part.start_s, text) for part, text in zip(batch, said, strict=True)]
-        if batch[-1].broken:
-            rows.append(_broken(batch[-1]))
+    while batch := list(islice(left, reading.SIDE_BY_SIDE)):
+        ask = partial(_ask_part, engine, query, [samples for _, samples in batch])
+        texts = reading.side_by_side(env, len(batch), ask, first=len(rows))
+        rows += [(at, text) for (at, _), text in zip(batch, texts, strict=True)]
     return rows
 
 
-def _ask_part(env: Environment, engine: Engine, query: str, part: sound.Part) -> str:
-    if sound.is_silent(part.samples):
+def _ask_part(engine: Engine, query: str, batch: list[Samples], env: Environment, n: int) -> str:
+    if is_silent(batch[n]):
         return ""
-    backend, data = env.pool[engine.backend], sound.as_wav(part.samples)
+    backend, data = env.pool[engine.backend], as_wav(batch[n])
     if engine.transcription_model:
-        minutes = len(part.samples) / RATE / 60
+        minutes = len(batch[n]) / RATE / 60
         price = None if engine.usd_per_minute is None else engine.usd_per_minute * minutes
         if not env.purse.affords(price):
             raise BudgetExceeded(f"budget exhausted: transcription costs {price:.6f} USD")
@@ -95,43 +93,29 @@ def _ask_part(env: Environment, engine: Engine, query: str, part: sound.Part) ->
         env.purse.charge(price, played)
         return text
     encoded = {"data": base64.b64encode(data).decode(), "format": "wav"}
-    content: list[dict[str, Any]] = [
-        {"type": "text", "text": render("tools/audio.md", query=query)},
-        {"type": "input_audio", "input_audio": encoded},
-    ]
+    request: dict[str, Any] = {"type": "text", "text": render("tools/audio.md", query=query)}
+    content = [request, {"type": "input_audio", "input_audio": encoded}]
     return env.chat(backend, [{"role": "user", "content": content}], env.purse).text
 
 
-def transcribe(
-    path: Path, hint: str, start_s: float = 0.0, end_s: float | None = None
-) -> list[Row]:
+def transcribe(path: Path, hint: str, window: Window = WHOLE) -> list[Row]:
     """What is said when in a sound file, by faster-whisper (the extra `local`); `hint` helps
     with rare words.
     """
     rows: list[Row] = []
-    for part in sound.parts(path, WHISPER_S, start_s, end_s):
-        if not sound.is_silent(part.samples):
-            samples = part.samples.astype("float32") / 32768.0
-            segments, _ = _whisper().transcribe(
-                samples, initial_prompt=hint[:HINT_CHARS] or None, condition_on_previous_text=False
-            )
-            rows += [(round(part.start_s + s.start, 1), s.text.strip()) for s in segments]
-        if part.broken:
-            rows.append(_broken(part))
+    for at, samples in parts(path, WHISPER_S, window):
+        if is_silent(samples):
+            continue
+        with _making:
+            model = _whisper(os.environ.get(WHISPER, "tiny.en"))
+        how = {"initial_prompt": hint[:HINT_CHARS] or None, "condition_on_previous_text": False}
+        heard, _ = model.transcribe(samples.astype("float32") / 32768.0, **how)
+        rows += [(round(at + s.start, 1), s.text.strip()) for s in heard]
     return rows
 
 
-def _broken(part: sound.Part) -> Row:
-    return part.start_s + len(part.samples) / RATE, say("tools/notes", "breaks_off")
-
-
-def _whisper() -> Any:
-    with _making:
-        return _whisper_model(os.environ.get(WHISPER, "tiny.en"))
-
-
 @cache
-def _whisper_model(name: str) -> Any:
+def _whisper(name: str) -> Any:
     try:
         from faster_whisper import WhisperModel
     except ImportError:
@@ -141,3 +125,98 @@ def _whisper_model(name: str) -> Any:
     except (OSError, ValueError, RuntimeError) as error:  # not there, no network, or damaged
         why = str(error).splitlines()[0]
         raise ToolError(say("notes", "broken_engine", what=f"{WHISPER} {name}", why=why)) from None
+
+
+def parts(path: Path, part_s: float, window: Window = WHOLE) -> Iterator[Part]:
+    """The sound of the window, cut where it is quiet, in parts of at most `part_s`. Of a damaged
+    file, what can be decoded. Raises ToolError: nothing can.
+    """
+    import numpy
+
+    held, at = numpy.zeros(0, numpy.int16), window[0]
+    with opened(path, "audio") as (source, stream):
+        for block in _resampled(_frames(source, stream, *window)):
+            held = numpy.concatenate([held, block])
+            while len(held) > part_s * RATE:
+                cut = quietest(held[: int(part_s * RATE)])
+                yield at, held[:cut]
+                held, at = held[cut:], at + cut / RATE
+    if len(held):
+        yield at, held
+
+
+def _resampled(frames: Iterable[Any]) -> Iterator[Samples]:
+    """16 kHz mono, a second at a time. Where the form of the sound changes, as in files that were
+    joined, another resampler goes on.
+    """
+    import av
+
+    for _, same in groupby(frames, lambda f: (f.format.name, f.layout.name, f.sample_rate)):
+        resampler: Any = av.AudioResampler("s16", "mono", RATE, frame_size=RATE)
+        for frame in chain(same, [None]):
+            for piece in resampler.resample(frame):
+                yield piece.to_ndarray().reshape(-1)
+
+
+def _frames(source: Any, stream: Any, start_s: float, end_s: float | None) -> Iterator[Any]:
+    """What is decoded of the window; its times count from the start of the file, as shown. Packets
+    that cannot be decoded are skipped. Raises FFmpegError: none can.
+    """
+    import av
+
+    origin_s = (source.start_time or 0) / av.time_base
+    if start_s > 0:
+        source.seek(int((start_s + origin_s) * av.time_base))
+    packets, heard, failure = source.demux(stream), False, None
+    while True:
+        try:
+            if (packet := next(packets, None)) is None:
+                break
+            frames = packet.decode()
+        except av.FFmpegError as error:
+            failure = error
+            continue
+        for frame in frames:
+            heard = True
+            if frame.sample_rate < LOWEST_RATE:
+                raise ValueError(f"{frame.sample_rate} samples a second")
+            at_s = start_s if frame.time is None else frame.time - origin_s
+            if end_s is not None and at_s >= end_s:
+                return
+            if at_s + frame.samples / frame.sample_rate > start_s:
+                yield frame
+    if failure and not heard:
+        raise failure
+
+
+def quietest(samples: Samples) -> int:
+    """Where to cut: the middle of the quietest moment in the last share of the samples."""
+    import numpy
+
+    window = int(QUIET_S * RATE)
+    first = int(len(samples) * (1 - SEARCH))
+    loudness = numpy.abs(samples[first:].astype(numpy.int32))
+    sums = numpy.concatenate([[0], numpy.cumsum(loudness)])
+    return first + int(numpy.argmin(sums[window:] - sums[:-window])) + window // 2
+
+
+def is_silent(samples: Samples) -> bool:
+    """Whether there is nothing to hear."""
+    return len(samples) < SHORTEST_S * RATE or bool((abs(samples.astype(int)) < SILENCE).all())
+
+
+def as_wav(samples: Samples) -> bytes:
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setparams((1, 2, RATE, 0, "NONE", ""))  # mono, 2 bytes a sample
+        file.writeframes(samples.tobytes())
+    return buffer.getvalue()
+
+
+def clock(seconds: float) -> str:
+    """
+    >>> clock(3725.4)
+    '1:02:05'
+    """
+    hours, rest = divmod(int(seconds), 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"

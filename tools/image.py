@@ -7,51 +7,44 @@ it is, whatever its name says. Of an animation or a document of several pages, u
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from runtime.pool import Engine
 from runtime.prompts import fenced, render, say
-from tools import Environment, ImageFile, ToolError, pixels, reading, tool
-from tools.media import DAMAGED, picture_formats
+from tools import Environment, ImageFile, ToolError, media, reading, tool
 
 if TYPE_CHECKING:
     from PIL import Image
 
+MAX_SIDE = 2048  # pixels; endpoints make larger ones smaller themselves
 MAX_FRAMES = 8
-MOST_PAGES = 2000  # that are walked through to come to those
-OWN_BYTES = 1 << 20  # a file of less is sent as it is, whatever it holds beside its pixels
-QUICK = {  # RapidOCR for frames, read in parallel: a second thread in one costs more than it helps
-    "Det.limit_type": "max",
-    "Det.limit_side_len": 960,  # pixels
-    "Rec.rec_batch_num": 1,  # lines at a time: six as wide as the widest take more time and memory
-    "EngineConfig.onnxruntime.intra_op_num_threads": 1,
-    "EngineConfig.onnxruntime.enable_cpu_mem_arena": True,  # keeps its memory from frame to frame
-}
+MOST_PAGES = 2000  # of which they are taken: to come to one, all before it are decoded
+OWN_BYTES = 4 << 20  # a file of more is encoded again
+AS_IT_IS = ("PNG", "JPEG", "WEBP", "GIF")  # what endpoints take
+LOSSY = ("JPEG", "MPO", "WEBP", "HEIF", "AVIF")
+ORIENTATION = 0x0112  # of EXIF
 LARGE_SIDE = 1536  # pixels
 LARGE = {  # RapidOCR for pages: the detector's memory grows with the pixels that it looks at
     "Det.limit_type": "max",
     "Det.limit_side_len": LARGE_SIDE,  # the lines found are read from the picture itself
-    "Rec.rec_batch_num": 1,
+    "Rec.rec_batch_num": 1,  # lines at a time: six as wide as the widest take more time and memory
+}
+QUICK = {  # RapidOCR for frames, read in parallel: a second thread in one costs more than it helps
+    **LARGE,
+    "Det.limit_side_len": 960,
+    "EngineConfig.onnxruntime.intra_op_num_threads": 1,
+    "EngineConfig.onnxruntime.enable_cpu_mem_arena": True,  # keeps its memory from frame to frame
 }
 OCR: dict[str, dict[str, Any]] = {"frame": QUICK, "page": LARGE, "picture": {}}
-FRAMES_AT_ONCE = 2  # of all videos that are being read; each takes up to 150 MiB
 MAX_RATIO = 4  # of the sides of a picture that is read; a longer one is padded
-AS_IT_IS = ("PNG", "JPEG", "WEBP", "GIF")  # what endpoints take
-LOSSY = ("JPEG", "MPO", "WEBP", "HEIF", "AVIF")
+FRAMES_AT_ONCE = 2  # of all videos that are being read; each takes up to 150 MiB
 _ocr_turn, _making = threading.Lock(), threading.Lock()
 _frame_turn = threading.BoundedSemaphore(FRAMES_AT_ONCE)
-
-
-class Picture(NamedTuple):
-    """One frame or page. `place` says which, as in "2 of 5"; "" where there is one only."""
-
-    place: str
-    image: Image.Image  # RGB
 
 
 @tool("ImageAnalysisAction", "img")
@@ -65,60 +58,70 @@ def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
     engine = env.pool.engine("image")
     key = {"sha256": file.sha256}
     if engine.engine == "local":
-        pages = env.local(
-            "ocr", key, lambda: [[p.place, read_text(p.image)] for p in pictures(file.path)]
-        )
+        pages = env.local("ocr", key, lambda: [[p, read_text(i)] for p, i in pictures(file.path)])
         texts = ["\n".join([*([f"({place})"] if place else []), *lines]) for place, lines in pages]
         return say("notes", "ocr", name=file.name, lines=fenced("\n\n".join(texts).strip() or "-"))
     sent = env.local("picture", key, lambda: [[p, u] for p, u in data_urls(file.path)])
-    content: list[dict[str, Any]] = [
-        {"type": "text", "text": render("tools/image.md", query=query)}
-    ]
-    for place, url in sent:
+    return ask(env, engine, render("tools/image.md", query=query), sent)
+
+
+def ask(env: Environment, engine: Engine, request: str, shown: Iterable[tuple[str, str]]) -> str:
+    """What a vision model answers, quoted. `shown`: (place or time, data URL) of each picture."""
+    content: list[dict[str, Any]] = [{"type": "text", "text": request}]
+    for place, url in shown:
         content += [{"type": "text", "text": place}] if place else []
         content += [{"type": "image_url", "image_url": {"url": url}}]
-    backend = env.pool[engine.backend]
-    return reading.quoted(env.chat(backend, [{"role": "user", "content": content}], env.purse).text)
+    messages = [{"role": "user", "content": content}]
+    return reading.quoted(env.chat(env.pool[engine.backend], messages, env.purse).text)
 
 
-def pictures(path: Path) -> Iterator[Picture]:
-    """The frames of a picture file, upright and small. Raises ToolError: it cannot be read."""
-    with _opened(path) as file:
-        count = _counted(file)
-        total = f"more than {MOST_PAGES}" if count > MOST_PAGES else str(count)
-        for n in evenly(min(count, MOST_PAGES), MAX_FRAMES):
-            if count > 1:
-                file.seek(n)
-            place = f"{n + 1} of {total}" if count > 1 else ""
-            yield Picture(place, pixels.small(file, count > 1))
-
-
-def _counted(file: Image.Image) -> int:
-    """The frames or pages. Of a GIF or TIFF, which are walked through to be counted, MOST_PAGES + 1
-    at most.
+def pictures(path: Path) -> Iterator[tuple[str, Image.Image]]:
+    """The frames or pages of a picture file, at most MAX_FRAMES, as small upright RGB, each after
+    its place, as in "2 of 5"; "" where there is one only. Raises ToolError: it cannot be read.
     """
-    if file.format not in ("GIF", "TIFF"):
-        return getattr(file, "n_frames", 1)
-    with contextlib.suppress(EOFError):
-        for n in range(1, MOST_PAGES + 1):
+    with media.opened_picture(path) as file:
+        count = getattr(file, "n_frames", 1)
+        last = min(count, MOST_PAGES) - 1
+        for n in sorted({round(i * last / (MAX_FRAMES - 1)) for i in range(MAX_FRAMES)}):
             file.seek(n)
-    count = file.tell() + 1
-    file.seek(0)
-    return count
+            yield f"{n + 1} of {count}" if count > 1 else "", _small(file, count > 1)
+
+
+def _small(file: Any, more: bool) -> Image.Image:
+    """The current frame as small upright RGB, transparent parts white. `more`: it has others."""
+    from PIL import Image, ImageOps
+
+    file.draft("RGB", (MAX_SIDE, MAX_SIDE))  # a JPEG is never decoded larger than needed
+    if file.width * file.height > media.MAX_PIXELS:
+        size, limit = f"{file.width} x {file.height}", media.MAX_PIXELS * 4 >> 20
+        raise ToolError(say("tools/notes", "too_many_pixels", size=size, limit=limit))
+    file.load()
+    image = file.copy() if more else file
+    if image.mode[0] in "IF":  # of numbers: the least black, the greatest white
+        least, greatest = (0, 255 << 8) if image.mode.startswith("I;16") else image.getextrema()
+        share = 255 / ((greatest - least) or 1)
+        image = image.convert("F").point(lambda v: v * share - least * share).convert("L")
+    elif image.mode in ("1", "P"):  # else thin lines get lost
+        image = image.convert("RGBA")
+    image.thumbnail((MAX_SIDE, MAX_SIDE))
+    image = ImageOps.exif_transpose(image).convert("RGBA")
+    white = Image.new("RGB", image.size, "white")
+    white.paste(image, mask=image)
+    return white
 
 
 def data_urls(path: Path) -> Iterator[tuple[str, str]]:
     """(place, data URL) of each frame: the file's own bytes where an endpoint takes them."""
     from PIL import Image
 
-    with _opened(path) as file:
+    with media.opened_picture(path) as file:
         source = file.format or ""
         plain = (
             source in AS_IT_IS
             and not getattr(file, "is_animated", False)
-            and max(file.size) <= pixels.MAX_SIDE
-            and path.stat().st_size <= max(file.width * file.height * 3, OWN_BYTES)
-            and file.getexif().get(pixels.ORIENTATION, 1) == 1
+            and max(file.size) <= MAX_SIDE
+            and path.stat().st_size <= OWN_BYTES
+            and file.getexif().get(ORIENTATION, 1) == 1
         )
     for place, image in pictures(path):  # also shows that the file can be read to its end
         kind = source if plain else "JPEG" if source in LOSSY else "PNG"
@@ -130,30 +133,6 @@ def encoded(image: Image.Image, kind: str) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, kind, quality=90)
     return buffer.getvalue()
-
-
-def evenly(count: int, most: int) -> list[int]:
-    """At most `most` of 0..count-1, the first and the last among them.
-
-    >>> evenly(100, 4)
-    [0, 33, 66, 99]
-    """
-    if count <= most:
-        return list(range(count))
-    return [round(i * (count - 1) / (most - 1)) for i in range(most)]
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
-    """The picture file; whatever shows it to be damaged while it is open is a ToolError."""
-    from PIL import Image
-
-    try:
-        with Image.open(path, formats=picture_formats()) as file:
-            yield file
-    except (*DAMAGED, Image.DecompressionBombError) as error:
-        reason = str(error).replace(str(path), path.name)
-        raise ToolError(say("notes", "unreadable", name=path.name, reason=reason)) from None
 
 
 def read_text(image: Image.Image, quick: bool = False) -> list[str]:
@@ -170,13 +149,9 @@ def read_text(image: Image.Image, quick: bool = False) -> list[str]:
     array = numpy.ascontiguousarray(numpy.asarray(image)[:, :, ::-1])  # (height, width, BGR)
     large = image.width * image.height > LARGE_SIDE**2
     with _frame_turn if quick else _ocr_turn:
-        result = _engine("frame" if quick else "page" if large else "picture")(array)
-    return [str(line) for line in result.txts or ()]
-
-
-def _engine(kind: str) -> Any:
-    with _making:
-        return _ocr(kind)
+        with _making:
+            engine = _ocr("frame" if quick else "page" if large else "picture")
+        return [str(line) for line in engine(array).txts or ()]
 
 
 @cache

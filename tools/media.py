@@ -1,144 +1,130 @@
-"""The media of a task: looked at before anything is paid, copied into the run folder, and told to
-models by plain names.
+"""The media of a task: checked before anything is paid, copied into the run folder under plain
+names, and opened for the tools.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
-import struct
 import warnings
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from orchestra.vocabulary import ConfigError, Media, Modality
+from runtime.pool import Pool
+from runtime.prompts import say
 from runtime.run_folder import sha256_of, unwritable
 from runtime.secrets import Secrets
+from tools import ToolError
 
 MAX_BYTES: dict[Modality, int] = {"image": 100 << 20, "audio": 1 << 30, "video": 4 << 30}
-PICTURES = (  # what is taken for one: Pillow reads more, some by running other programs
-    *("PNG", "JPEG", "WEBP", "GIF", "MPO", "HEIF", "AVIF", "BMP", "DIB", "TIFF", "JPEG2000"),
-    *("ICO", "PPM", "TGA", "PCX"),
-)
-MAX_DECODED_BYTES = 256 << 20  # of one picture or frame in memory
-DAMAGED = (  # what Pillow's parsers raise where the bytes make no sense
-    *(OSError, ValueError, SyntaxError, RuntimeError, TypeError, LookupError, EOFError),
-    *(ArithmeticError, MemoryError, struct.error, zlib.error),
-)
+MAX_PIXELS = 64 << 20  # of one picture or frame: 256 MiB in memory
+PICTURES = "PNG JPEG WEBP GIF MPO HEIF AVIF BMP DIB TIFF JPEG2000 ICO PPM TGA PCX"
+ENGINES: dict[Any, list[str]] = {"image": ["rapidocr", "onnxruntime"], "audio": ["faster_whisper"]}
+Window = tuple[float, float | None]  # seconds from the start of a file; None: to its end
+WHOLE: Window = 0.0, None
+WHISPER = "WHISPER_MODEL"  # a name, downloaded once, or a folder
 
 
 def check(files: Iterable[Any]) -> list[tuple[Modality, Path]]:
     """Check each file, a path or (modality, path), before anything is paid. Raises ConfigError:
-    missing, empty, too large, of another kind.
+    unreadable, empty, too large, of another kind.
     """
-    checked = []
-    for file in files:
-        modality, path = ("", Path(file)) if isinstance(file, str | Path) else file
-        path = Path(path)
-        if not modality:
-            kinds = _kinds(path) if path.is_file() else {"image"}
-            modality = max(kinds, default="image")  # video, image, audio
-        if modality not in MAX_BYTES:
-            raise ConfigError(f"{modality!r}: is no kind of media; one of {', '.join(MAX_BYTES)}")
-        try:
-            problem = _problem(modality, path)
-        except OSError as error:
-            problem = f"cannot be read ({error.strerror}); give another file"
-        if problem:
-            raise ConfigError(f"--{modality} {path}: {problem}")
-        checked.append((modality, path))
-    return checked
+    return [_checked(*(("", f) if isinstance(f, str | Path) else f)) for f in files]
 
 
-def _problem(modality: Modality, path: Path) -> str:
-    """What is wrong with a media file and what to do; "" if nothing is."""
-    if not path.exists():
-        return "there is no such file; check the path"
-    if not path.is_file():
-        return "is not a file; name the file itself"
-    size, most = path.stat().st_size, MAX_BYTES[modality]
-    path.open("rb").close()
-    if size == 0:
-        return "is empty; give another file"
-    if size > most:
-        return f"{size >> 20} MiB is over the limit of {most >> 20} MiB; cut or shrink it"
+def _checked(modality: Any, file: str | Path) -> tuple[Modality, Path]:
+    path = Path(file)
+    try:
+        size = path.stat().st_size
+        if not path.is_file():
+            raise OSError(0, "not a regular file")  # to open a pipe would wait for its writer
+        path.open("rb").close()
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror}); check the path"
+        raise ConfigError(f"--{modality or 'image'} {path}: {problem}") from None
     kinds = _kinds(path)
-    if modality in kinds:
-        return ""
-    if not kinds:
-        return f"is no {modality} file; no picture and no sound can be read from it"
-    held = " and ".join(sorted(kinds))
-    return f"is no {modality} file; it holds {held}: use --{max(kinds)}"
+    modality = modality or max(kinds, default="image")  # video, image, audio
+    most, held = MAX_BYTES.get(modality, 0), " and ".join(sorted(kinds))
+    if not most:
+        problem = f"is no kind of media; one of {', '.join(MAX_BYTES)}"
+    elif size > most:
+        problem = f"{size >> 20} MiB is over the limit of {most >> 20} MiB; cut or shrink it"
+    elif not kinds:
+        problem = f"is no {modality} file; no picture and no sound can be read from it"
+    elif modality not in kinds:
+        problem = f"is no {modality} file; it holds {held}: use --{max(kinds)}"
+    else:
+        return modality, path
+    raise ConfigError(f"--{modality} {path}: {problem}")
 
 
 def _kinds(path: Path) -> set[str]:
     """What a file is by its content: image, audio, video (with or without sound)."""
-    from PIL import Image
-
-    try:
-        # A warning about odd tags is not for the user.
-        with (
-            warnings.catch_warnings(action="ignore"),
-            Image.open(path, formats=picture_formats()) as picture,
-        ):
-            picture.verify()
+    with (
+        contextlib.suppress(ToolError),
+        warnings.catch_warnings(action="ignore"),  # a warning about odd tags is not for the user
+        opened_picture(path) as picture,
+    ):
+        picture.verify()
         return {"image"}
-    except Image.DecompressionBombError:  # more pixels than memory
-        return set()
-    except DAMAGED:
-        return {kind for kind in ("audio", "video") if _decodes(path, kind)}
+    return {kind for kind in ("audio", "video") if _decodes(path, kind)}
 
 
-def picture_formats() -> list[str]:
-    """Those of PICTURES that can be read here: no other parser of Pillow's sees a file."""
+def _decodes(path: Path, kind: str) -> bool:
+    """Whether one frame of sound or picture comes out. FFmpeg draws text as a terminal: tty."""
+    with contextlib.suppress(ToolError), opened(path, kind) as (source, stream):
+        return source.format.name != "tty" and next(source.decode(stream), None) is not None
+    return False
+
+
+@contextlib.contextmanager
+def _as_tool_error(path: Path) -> Iterator[None]:
+    """Any error inside as a ToolError: on damaged bytes parsers raise almost all there are."""
+    try:
+        yield
+    except ToolError:
+        raise
+    except Exception as error:
+        reason = getattr(error, "strerror", None) or str(error).replace(str(path), path.name)
+        raise ToolError(say("notes", "unreadable", name=path.name, reason=reason)) from None
+
+
+@contextlib.contextmanager
+def opened_picture(path: Path) -> Iterator[Any]:
+    """A picture file, read by Pillow. Raises ToolError while it is open: damaged, or too large."""
     from PIL import Image
 
+    # Pillow opens more formats, some by running other programs.
     with contextlib.suppress(ImportError):  # without it HEIC is no picture
         from pillow_heif import register_heif_opener
 
         register_heif_opener()
     Image.init()
-    return [name for name in PICTURES if name in Image.OPEN]
-
-
-def _decodes(path: Path, kind: str) -> bool:
-    """Whether one frame of sound or picture comes out: FFmpeg takes some files by their name, and
-    draws text as pictures of a terminal.
-    """
-    import av
-
-    try:
-        with opened(path) as source:
-            stream = stream_of(source, kind)
-            if stream is None or source.format.name == "tty":
-                return False
-            return next(source.decode(stream), None) is not None
-    except (av.FFmpegError, OSError, ValueError):
-        return False
+    formats = [name for name in PICTURES.split() if name in Image.OPEN]
+    with _as_tool_error(path), Image.open(path, formats=formats) as picture:
+        yield picture
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Any]:
-    """A sound or video file, read by FFmpeg. No list of other files or of URLs is followed, and no
-    picture decoded, not even to look what it is, that takes more than MAX_DECODED_BYTES.
+def opened(path: Path, kind: str) -> Iterator[tuple[Any, Any]]:
+    """A sound or video file, read by FFmpeg, and its first stream of a kind. No list of other files
+    or of URLs is followed. Raises ToolError while it is open: damaged, too large, no such stream.
     """
     import av
 
-    limit = {"max_pixels": str(MAX_DECODED_BYTES // 4)}
+    limit = {"max_pixels": str(MAX_PIXELS)}  # also for those that are decoded to guess a format
     options = {"protocol_whitelist": "none", **limit}
-    with path.open("rb") as file, av.open(file, options=options) as source:
-        for stream in source.streams:
-            if stream.codec_context:
-                stream.codec_context.options = limit
-        yield source
-
-
-def stream_of(source: Any, kind: str) -> Any:
-    """The first stream of a kind that can be decoded; None where there is none."""
-    return next((s for s in source.streams if s.type == kind and s.codec_context), None)
+    with _as_tool_error(path), path.open("rb") as file, av.open(file, options=options) as source:
+        streams: list[Any] = [s for s in source.streams if s.type == kind and s.codec_context]
+        if not streams:
+            raise ToolError(say("tools/notes", f"no_{kind}", name=path.name))
+        streams[0].codec_context.options = limit
+        yield source, streams[0]
 
 
 def copy_into(folder: Path, files: Sequence[tuple[Modality, Path]]) -> tuple[Media, ...]:
@@ -164,8 +150,16 @@ def _plain_name(path: Path, taken: set[str]) -> str:
     return next(name for n in numbers if (name := f"{stem}{n}{suffix}") not in taken)
 
 
-def read_errors() -> tuple[type[Exception], ...]:
-    """What reading a damaged file raises."""
-    import av
-
-    return av.FFmpegError, OSError, ValueError
+def check_engines(modalities: Iterable[Modality], pool: Pool) -> None:
+    """Raises ConfigError where a file of such a kind needs a local engine that is not installed."""
+    needed = {kind for m in modalities for kind in (("image", "audio") if m == "video" else (m,))}
+    for kind, libraries in ENGINES.items():
+        missing = [name for name in libraries if kind in needed and find_spec(name) is None]
+        if missing and pool.engine(kind).engine == "local":
+            raise ConfigError(
+                f"{kind} is analysed by the local engine, which needs {missing[0]}: "
+                "pip install 'orchestra-min[local]', or --perception endpoint"
+            )
+    model = os.environ.get(WHISPER, "")
+    if os.sep in model and not (Path(model) / "model.bin").is_file():
+        raise ConfigError(f"{WHISPER}: {model} holds no model.bin; name a faster-whisper folder")

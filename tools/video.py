@@ -1,23 +1,34 @@
 """VideoAnalysisAction: frames to the image tool's engine, the sound track to the audio tool's, both
-in one observation.
+in one observation. Frames are taken at even times and where the scene changes, and read by seeking:
+neither memory nor time grows with the length of the video.
 """
 
 from __future__ import annotations
 
 import base64
-import functools
-from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+import contextlib
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 from orchestra.vocabulary import Media
 from runtime.prompts import fenced, render, say
-from tools import Environment, ToolError, VideoFile, audio, image, reading, sound, tool
-from tools.frames import Frame, frames
+from tools import Environment, ToolError, VideoFile, audio, image, tool
+from tools.audio import clock
+from tools.media import MAX_PIXELS, WHOLE, Window, opened
 
 MOST_FRAMES = 16
-NOISE = 24  # of 255, a pixel
+FRAME_SIDE = 1280  # pixels
+THREADS = 2  # each holds decoded frames
+MOST_SKIPPED = 1000  # frames that are decoded to come to a key frame
+PROBES = 4  # key frames that are looked at for each frame that is wanted
+PROBE_SIDE = 48  # pixels
+NEW_SCENE = 20  # of 255: the mean difference of two small grey pictures
+
+Frame = tuple[float, Any]  # seconds, picture
 
 
 @tool("VideoAnalysisAction", "vid")
@@ -41,7 +52,7 @@ def video_analysis(
     analyze_audio: whether to listen to the sound track too
     """
     file = env.media(video_path, "video")
-    start_s, end_s = _seconds(start_time) or 0.0, _seconds(end_time)
+    start_s, end_s = window = _seconds(start_time) or 0.0, _seconds(end_time)
     if end_s is not None and end_s <= start_s:
         raise ToolError(say("tools/notes", "empty_window", start=start_time or "0", end=end_time))
     count = max(1, min(max_frames, MOST_FRAMES))
@@ -50,7 +61,7 @@ def video_analysis(
     if not analyze_audio:
         return seen
     try:
-        said = audio.heard(env, file, query, start_s, end_s)
+        said = audio.heard(env, file, query, window)
     except ToolError as failure:  # the pictures stand without the sound
         said = str(failure)
     return say("tools/notes", "video", seen=seen, said=said)
@@ -58,82 +69,136 @@ def video_analysis(
 
 def _seen(env: Environment, file: Media, query: str, key: dict[str, Any]) -> str:
     engine = env.pool.engine("image")
-    window = key["frames"], key["start_s"], key["end_s"]
+    asked = key["frames"], (key["start_s"], key["end_s"])
     if engine.engine == "local":
-        rows = env.local("video_text", key, lambda: read_frames(file.path, *window))
+        rows = env.local("video_text", key, lambda: read_frames(file.path, *asked))
         lines = "\n".join(f"[{times}] {text}" for times, text in rows)
         return say("tools/notes", "video_text", name=file.name, lines=fenced(lines))
-    shots = env.local("frames", key, lambda: [[t, _jpeg(f)] for t, f in frames(file.path, *window)])
-    times = ", ".join(sound.clock(t) for t, _ in shots)
-    text = render("tools/video.md", query=query, times=times, count=len(shots))
-    content: list[dict[str, Any]] = [{"type": "text", "text": text}]
-    for t, data in shots:
-        content.append({"type": "text", "text": sound.clock(t)})
-        content.append(
-            {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{data}"}}
-        )
-    backend = env.pool[engine.backend]
-    answer = env.chat(backend, [{"role": "user", "content": content}], env.purse).text
-    return say(
-        "tools/notes", "video_seen", name=file.name, times=times, answer=reading.quoted(answer)
-    )
+    shots = env.local("frames", key, lambda: [[t, _jpeg(f)] for t, f in frames(file.path, *asked)])
+    times = [clock(t) for t, _ in shots]
+    shown = ", ".join(times)
+    request = render("tools/video.md", query=query, times=shown, count=len(shots))
+    urls = [f"data:image/jpeg;base64,{data}" for _, data in shots]
+    answer = image.ask(env, engine, request, zip(times, urls, strict=True))
+    return say("tools/notes", "video_seen", name=file.name, times=shown, answer=answer)
 
 
-def read_frames(path: Path, *window: Any) -> list[tuple[str, str]]:
+def read_frames(path: Path, count: int, window: Window = WHOLE) -> list[tuple[str, str]]:
     """(times, text) of what is written in the frames; like texts one after another are one."""
-    rows: list[tuple[float, float, str]] = []
-    for t, lines in _read_side_by_side(frames(path, *window)):
-        text = " / ".join(lines) or "-"
-        if rows and rows[-1][2] == text:
-            rows[-1] = (rows[-1][0], t, text)
-        else:
-            rows.append((t, t, text))
-    return [(_span(first, last), text) for first, last, text in rows]
 
+    def read(shot: Frame) -> tuple[str, str]:
+        return " / ".join(image.read_text(shot[1], quick=True)) or "-", clock(shot[0])
 
-def _read_side_by_side(shots: Iterable[Frame]) -> list[tuple[float, list[str]]]:
-    """The lines of text in each frame; a frame like the one before it is not read again."""
-    reads: list[tuple[float, Future[list[str]]]] = []
     with ThreadPoolExecutor(image.FRAMES_AT_ONCE, thread_name_prefix="frame") as readers:
-        before = None
-        for t, picture in shots:
-            if len(reads) >= image.FRAMES_AT_ONCE:
-                reads[-image.FRAMES_AT_ONCE][
-                    1
-                ].result()  # no more pictures in memory than are being read
-            again = before is not None and _alike(before, picture)
-            lines = reads[-1][1] if again else readers.submit(image.read_text, picture, quick=True)
-            reads.append((t, lines))
-            before = picture
-        return [(t, lines.result()) for t, lines in reads]
-
-
-def _alike(a: Any, b: Any) -> bool:
-    """Whether two frames differ by no more than what the codec does to them."""
-    from PIL import ImageChops
-
-    extrema: Any = ImageChops.difference(a, b).getextrema()
-    return all(most <= NOISE for _, most in extrema)
+        texts = list(readers.map(read, frames(path, count, window)))
+    rows = [(text, [t for _, t in same]) for text, same in groupby(texts, lambda row: row[0])]
+    return [("-".join(dict.fromkeys((times[0], times[-1]))), text) for text, times in rows]
 
 
 def _jpeg(picture: Any) -> str:
     return base64.b64encode(image.encoded(picture, "JPEG")).decode()
 
 
-def _span(first: float, last: float) -> str:
-    times = dict.fromkeys((sound.clock(first), sound.clock(last)))
-    return "-".join(times)
-
-
 def _seconds(text: str) -> float | None:
     """Seconds, or minutes and seconds, or hours too: 90, 1:30, 0:01:30."""
     if not text.strip():
         return None
-    try:
-        pieces = [float(piece) for piece in text.strip().removesuffix("s").split(":")]
-    except ValueError:
-        pieces = [-1.0]
-    total = functools.reduce(lambda whole, piece: whole * 60 + piece, pieces)
-    if not (min(pieces) >= 0 and total < 1e6):
+    if not re.fullmatch(r"(\d{1,4}:){0,2}\d{1,6}(\.\d{1,9})?\s*s?", text.strip(), re.ASCII):
         raise ToolError(say("tools/notes", "bad_time", time=text[:40]))
-    return total
+    pieces = text.strip(" s").split(":")
+    return sum(float(piece) * 60.0**n for n, piece in enumerate(reversed(pieces)))
+
+
+def frames(path: Path, count: int, window: Window = WHOLE) -> Iterator[Frame]:
+    """At most `count` frames of the window, upright and small, in their order. Raises ToolError
+    where none can be read.
+    """
+    last = -1.0
+    with opened(path, "video") as (source, stream):
+        stream.codec_context.thread_count = THREADS
+        length_s = _length_s(source, stream)
+        start_s, end_s = window[0], min(length_s, window[1] or length_s)
+        if start_s >= end_s:
+            length = clock(length_s)
+            raise ToolError(say("tools/notes", "after_the_end", name=path.name, length=length))
+        for wanted in _times(source, stream, start_s, end_s, count):
+            t, frame = _frame_at(source, stream, wanted)
+            if frame is not None and t > last:
+                last = t
+                yield t, _upright(frame)
+        if last < 0:
+            most = MAX_PIXELS // 1_000_000
+            raise ValueError(f"no frame can be decoded (none over {most} million pixels is)")
+
+
+def _times(source: Any, stream: Any, start_s: float, end_s: float, count: int) -> list[float]:
+    """The greatest changes of scene, half of all at most, and even times. Encoders set a key frame
+    where a scene begins, and one alone is quickly decoded.
+    """
+    from PIL import ImageChops, ImageStat
+
+    keys: dict[float, Any] = {}  # seconds, small grey picture
+    for probe in even(start_s, end_s, count * PROBES):
+        t, frame = _frame_at(source, stream, probe, key=True)
+        if frame is not None:
+            keys[t] = frame.reformat(PROBE_SIDE, PROBE_SIDE, "gray").to_image().convert("L")
+    changes = [
+        (ImageStat.Stat(ImageChops.difference(before, after)).mean[0], t)
+        for (_, before), (t, after) in pairwise(sorted(keys.items()))
+    ]
+    scenes = [t for change, t in sorted(changes, reverse=True) if change >= NEW_SCENE]
+    scenes = [t for t in scenes[: count // 2] if start_s <= t < end_s]
+    return sorted([*scenes, *even(start_s, end_s, count - len(scenes))])
+
+
+def even(start_s: float, end_s: float, count: int) -> list[float]:
+    """The middle of each share.
+
+    >>> even(10, 14, 2)
+    [11.0, 13.0]
+    """
+    return [start_s + (n + 0.5) * (end_s - start_s) / count for n in range(count)]
+
+
+def _frame_at(source: Any, stream: Any, t: float, key: bool = False) -> tuple[float, Any]:
+    """The frame that is shown at `t`, or the `key` frame before it, and its time; None where the
+    file is damaged.
+    """
+    import av
+
+    best: tuple[float, Any] = t, None
+    whole = False
+    with contextlib.suppress(av.FFmpegError):
+        source.seek(int(t / stream.time_base) + (stream.start_time or 0), stream=stream)
+        for n, frame in enumerate(source.decode(stream)):
+            whole = whole or frame.key_frame  # some formats seek to where they cannot decode yet
+            start_s = float((stream.start_time or 0) * stream.time_base)
+            at = max((frame.time or 0.0) - start_s, 0.0)
+            if n >= MOST_SKIPPED and not whole or best[1] is not None and at > t:
+                break
+            if whole:
+                best = at, frame
+            if whole and key:
+                break
+    return best
+
+
+def _upright(frame: Any) -> Any:
+    """A frame as a picture: made small before it is one, and turned as its header says."""
+    turn, share = frame.rotation, FRAME_SIDE / max(frame.width, frame.height)
+    if share < 1:
+        width, height = (max(1, round(side * share)) for side in (frame.width, frame.height))
+        frame = frame.reformat(width, height, "rgb24", interpolation="BICUBIC")
+    return frame.to_image().rotate(turn, expand=True)
+
+
+def _length_s(source: Any, stream: Any) -> float:
+    """The length of a video, from its packets where its header does not tell."""
+    import av
+
+    if source.duration:
+        return float(source.duration / av.time_base)
+    start = stream.start_time or 0
+    packets = (p for p in source.demux(stream) if p.pts is not None)
+    end = max((p.pts + (p.duration or 0) - start for p in packets), default=0)
+    return max(float(end * stream.time_base), 0.001)

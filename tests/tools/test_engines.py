@@ -1,5 +1,7 @@
 """The engines of this machine, looked for before anything is paid, and all six tools in one recorded question."""
 
+import os
+import subprocess
 import sys
 
 import pytest
@@ -11,37 +13,54 @@ from tests.program import CLOCK, SPEECH
 from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
 from tests.tools.conftest import local_pool
 from tests.tools.media import film
-from tools import ToolError, audio, engines, image, search
+from tools import ToolError, audio, image, search
+from tools import media as media_files
 
 
 @pytest.mark.parametrize(("kind", "path", "missing"), [("image", CLOCK, "rapidocr"), ("audio", SPEECH, "faster_whisper")])  # fmt: skip
 def test_an_engine_that_is_not_installed_is_told(kind, path, missing, bench, monkeypatch):
     monkeypatch.setitem(sys.modules, missing, None)
     image._ocr.cache_clear()
-    audio._whisper_model.cache_clear()
+    audio._whisper.cache_clear()
     with pytest.raises(ToolError, match="not set up: .* is not installed"):
         bench((kind, path)).analyse()
 
 
 @pytest.mark.parametrize(("missing", "kind"), [("faster_whisper", "audio"), ("rapidocr", "video")])
 def test_a_missing_library_ends_a_run_before_it_starts(missing, kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(engines, "find_spec", lambda name: name != missing or None)
-    monkeypatch.setattr("tools.media._problem", lambda modality, path: "")
+    monkeypatch.setattr(media_files, "find_spec", lambda name: name != missing or None)
+    monkeypatch.setattr("tools.media._checked", lambda *given: given)
     with pytest.raises(ConfigError, match=f"needs {missing}: pip install .orchestra-min"):
         orchestra_min.orchestrate("?", [(kind, SPEECH)], local_pool(), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_without_a_model_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(engines, "find_spec", lambda name: object())
+    monkeypatch.setattr(media_files, "find_spec", lambda name: object())
     monkeypatch.setenv("WHISPER_MODEL", str(tmp_path))
     with pytest.raises(ConfigError, match=r"WHISPER_MODEL: .* holds no model.bin"):
-        engines.check(["audio"], local_pool())
+        media_files.check_engines(["audio"], local_pool())
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("none.png", "No such file"), ("folder", "not a regular file"), ("pipe", "not a regular file"), ("empty", "no picture and no sound"),
+])  # fmt: skip
+def test_what_is_no_file_of_media_is_told_before_a_run(name, words, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty").touch()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match=words):
+        media_files.check([tmp_path / name])
+
+
+def test_a_text_loads_no_library_of_media():
+    code = "import sys, orchestra_min; assert not {'av', 'PIL', 'numpy'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=CLOCK.parents[2])
 
 
 def test_a_text_needs_no_engine(monkeypatch):
-    monkeypatch.setattr(engines, "find_spec", lambda name: pytest.fail(f"{name} is looked for"))
-    engines.check((), local_pool())
+    monkeypatch.setattr(media_files, "find_spec", lambda name: pytest.fail(f"{name} is looked for"))
+    media_files.check_engines((), local_pool())
 
 
 TASKS = {  # a tool, what it is given, and what is then seen
