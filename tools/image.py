@@ -58,10 +58,15 @@ def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
     engine = env.pool.engine("image")
     key = {"sha256": file.sha256}
     if engine.engine == "local":
-        pages = env.local("ocr", key, lambda: [[p, read_text(i)] for p, i in pictures(file.path)])
+        pages = env.local(
+            "ocr", key, lambda: [[p, read_text(i)] for p, i in pictures(file.path)],
+            list[tuple[str, list[str]]],
+        )  # fmt: skip
         texts = ["\n".join([*([f"({place})"] if place else []), *lines]) for place, lines in pages]
         return say("notes", "ocr", name=file.name, lines=fenced("\n\n".join(texts).strip() or "-"))
-    sent = env.local("picture", key, lambda: [[p, u] for p, u in data_urls(file.path)])
+    sent = env.local(
+        "picture", key, lambda: [[p, u] for p, u in data_urls(file.path)], list[tuple[str, str]]
+    )
     return ask(env, engine, render("tools/image.md", query=query), sent)
 
 

@@ -129,7 +129,7 @@ def recorded(env: Environment, name: str, arguments: dict[str, Any], run: Callab
             reason = fenced(told(error))
             raise ToolError(say("tools/notes", "own_failed", tool=name, reason=reason)) from None
 
-    return fenced(env.local(f"tool:{name}", arguments, attempt))
+    return fenced(env.local(f"tool:{name}", arguments, attempt, str))
 
 
 def told(error: BaseException) -> str:

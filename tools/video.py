@@ -71,10 +71,15 @@ def _seen(env: Environment, file: Media, query: str, key: dict[str, Any]) -> str
     engine = env.pool.engine("image")
     asked = key["frames"], (key["start_s"], key["end_s"])
     if engine.engine == "local":
-        rows = env.local("video_text", key, lambda: read_frames(file.path, *asked))
+        rows = env.local(
+            "video_text", key, lambda: read_frames(file.path, *asked), list[tuple[str, str]]
+        )
         lines = "\n".join(f"[{times}] {text}" for times, text in rows)
         return say("tools/notes", "video_text", name=file.name, lines=fenced(lines))
-    shots = env.local("frames", key, lambda: [[t, _jpeg(f)] for t, f in frames(file.path, *asked)])
+    shots = env.local(
+        "frames", key, lambda: [[t, _jpeg(f)] for t, f in frames(file.path, *asked)],
+        list[tuple[float, str]],
+    )  # fmt: skip
     times = [clock(t) for t, _ in shots]
     shown = ", ".join(times)
     request = render("tools/video.md", query=query, times=shown, count=len(shots))
