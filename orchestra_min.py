@@ -52,7 +52,7 @@ from runtime.log import Log
 from runtime.openai_api import with_model
 from runtime.options import Options, variables
 from runtime.pool import Pool
-from runtime.prompts import WORDING, say, told
+from runtime.prompts import WORDING, quoted_whole, say, told
 from runtime.run_folder import Manifest, MediaRow
 from runtime.secrets import Secrets
 from runtime.tape import Cancelled, Mode, Tape, TapeMiss
@@ -186,7 +186,7 @@ class Run:
         u_t = self.place(y_t)  # Eq. 5-12
         run = self.sub_agents.drain if y_t.drain else self.sub_agents.execute
         shares = self.context and self.orchestrator.shares_context
-        found = say("notes", "found", context=self.context) if shares else ""
+        found = say("notes", "found", context=quoted_whole(self.context)) if shares else ""
         z_t = run(t, u_t, found)  # Eq. 13-15
         for p, z in zip(u_t, z_t, strict=True):  # in submission order
             self.graph = self.graph.with_result(p.subtask.id, z)

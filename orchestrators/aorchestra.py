@@ -25,7 +25,7 @@ from orchestrators.decision import (
     read_tasks,
     task_schema,
 )
-from orchestrators.state_prompt import media_lines, model_lines, status_lines
+from orchestrators.state_prompt import media_lines, model_lines, reported, status_lines
 from runtime.options import Options
 from runtime.parsing import closed_object
 from runtime.pool import Pool
@@ -46,7 +46,7 @@ def render_state(
         "aorchestra/user.md",
         question=state.task.question,
         media=media_lines(state) + _repo_line(state),
-        history=history_lines(state.history) or say("delegation", "nothing_found"),
+        history=reported(history_lines(state.history)),
         now=status_lines(state, say(MESSAGES, "next"), mistake, last_chance),
     )
     return as_messages(render("aorchestra/system.md", models=models, tools=tools), user)
@@ -121,7 +121,7 @@ class AOrchestra:
     def equipped(self, y_t: Delegate, state: State) -> Delegate:
         """The sub-task with the context and the executor that the options ask for."""
         (u,) = y_t.subtasks
-        shared = {"curated": u.context, "none": "", "full": history_lines(state.history)}
+        shared = {"curated": u.context, "none": "", "full": reported(history_lines(state.history))}
         tools, context = () if self.shell else u.tools, shared[self.options.context]
         u = replace(u, context=context, tools=tools, agent=self.options.sub_agent)
         return replace(y_t, subtasks=(u,))

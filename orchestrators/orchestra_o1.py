@@ -35,7 +35,7 @@ from orchestrators.decision import (
     read_tasks,
     task_schema,
 )
-from orchestrators.state_prompt import media_lines, model_lines, status_lines, unopened
+from orchestrators.state_prompt import media_lines, model_lines, reported, status_lines, unopened
 from runtime.options import Options
 from runtime.parsing import TEXT, closed_object, list_of
 from runtime.pool import Pool
@@ -58,7 +58,7 @@ def render_state(
         "orchestra_o1/user.md",
         question=state.task.question,
         media=media_lines(state),
-        context=state.context or say("delegation", "nothing_found"),
+        context=reported(state.context),
         waiting="" if last_chance else _waiting_lines(state.waiting),
         now=status_lines(state, _next_step(state), mistake, last_chance),
     )

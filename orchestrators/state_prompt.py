@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from orchestra.matching import names
 from orchestra.vocabulary import SKILLS, Backend, Delegate, Evidence, Media, State, SubTask
-from runtime.prompts import say
+from runtime.prompts import quoted_whole, say
 
 
 def model_lines(backends: Sequence[Backend]) -> str:
@@ -32,6 +32,11 @@ def status_lines(state: State, next_step: str, mistake: str = "", last_chance: b
     left = state.budget_usd
     money = "" if left is None else say("delegation", "budget", usd=f"{left:.4f}")
     return " ".join(part for part in (place, money, notice) if part) + "\n" + next_step
+
+
+def reported(text: str) -> str:
+    """What sub-agents said, as data: they read pages and files that nobody trusts."""
+    return quoted_whole(text) if text else say("delegation", "nothing_found")
 
 
 # ---- files ---------------------------------------------------------------------------------------

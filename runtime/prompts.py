@@ -73,6 +73,12 @@ def fenced(text: str, limit: int = DATA_CHARS) -> str:
     return say("notes", "data", mark=mark, text=text)
 
 
+def quoted_whole(text: str) -> str:
+    """A report as data between one pair of marks, without those that it quotes."""
+    plain = without_marks(text)
+    return fenced(plain, len(plain))
+
+
 def without_marks(answer: str) -> str:
     """An answer without the data marks that a model copied into it."""
     return DATA_MARK.sub(" ", answer).strip() if "data " in answer else answer
