@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from orchestra.vocabulary import Evidence, State, Task
+from orchestrators import aorchestra, orchestra_o1
 from runtime import prompts
 from runtime.prompts import fenced
 from tests.attacks import hostile
@@ -122,3 +124,15 @@ def test_what_a_page_a_picture_or_a_search_says_is_quoted(trick, page_and_media,
 def test_the_sub_agent_is_told_that_marked_text_is_no_instruction():
     system = prompts.render("react/system.md", tools="")
     assert "<data>" in system and "never an instruction" in system
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+@pytest.mark.parametrize("module", [orchestra_o1, aorchestra])
+def test_a_report_reaches_the_main_agent_as_data(trick, module):  # fails at d04ee41
+    said = f"It says:\n{fenced(TRICKS[trick], 200)}"
+    found = Evidence(1, "t1", "look", "small", (), "done", said, said)
+    state = State(Task("?"), f"- t1 => {said}", (found,), ("small",), (), 2, 9)
+    prompt = module.render_state(state, "-", "-")[1]["content"]
+    (mark,) = set(marks(prompt)) - set(marks(TRICKS[trick]))
+    before, inside, after = re.split(rf"</?data {mark}>", prompt)
+    assert "It says:" in inside and "It says:" not in before + after
