@@ -298,7 +298,7 @@ def resume(
     named = run_folder.named_again(folder, stored, given, pools.given(pool))
     secrets = _check(named.question, [m.modality for m in named.media], named.pool, named.options)
     if named.code and not _runs_code(named.options):
-        raise ConfigError(f"{folder}: the run may run code; {sandbox.MISSING}")
+        raise ConfigError(f"{folder}: the run may run code; {sandbox.missing()}")
     how: dict[str, Any] = {"secrets": secrets, "threads": given.get("parallel")}
     if from_round is None:
         end = trajectory.ended(trajectory.read(folder / "trajectory.jsonl"))
@@ -365,8 +365,8 @@ def _runs_code(options: Options) -> bool:
     if options.unsafe_code or sandbox.works():
         return True
     if options.sub_agent == "mini-swe":
-        raise ConfigError(f"--sub-agent mini-swe: {sandbox.MISSING}")
-    logging.getLogger("orchestra").warning("the code tool is not offered: %s", sandbox.MISSING)
+        raise ConfigError(f"--sub-agent mini-swe: {sandbox.missing()}")
+    logging.getLogger("orchestra").warning("the code tool is not offered: %s", sandbox.missing())
     return False
 
 

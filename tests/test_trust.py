@@ -146,7 +146,7 @@ def test_what_is_odd_in_a_folder_is_one_line(name, tmp_path):  # most fail at d0
 
 @pytest.fixture
 def no_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orchestra_min.sandbox, "works", lambda: False)
+    monkeypatch.setattr(orchestra_min.sandbox, "trouble", lambda: "not here")
 
 
 def test_without_a_sandbox_code_is_not_offered_and_one_line_says_so(no_sandbox, endpoint, caplog):
@@ -158,7 +158,9 @@ def test_without_a_sandbox_code_is_not_offered_and_one_line_says_so(no_sandbox, 
     assert orchestra_min.replay("run").answer == run.answer
     orchestrate("?", (), pool, Options(**how, unsafe_code=True), "unsafe")
     assert tool in str(server.requests[-1]) and len(caplog.records) == 1
-    with pytest.raises(ConfigError, match="--sub-agent mini-swe: bubblewrap does not work"):
+    with pytest.raises(
+        ConfigError, match="--sub-agent mini-swe: bubblewrap does not work here .not here"
+    ):
         orchestrate("?", (), pool, Options(method="aorchestra", sub_agent="mini-swe"), "swe")
 
 
@@ -168,7 +170,7 @@ def test_a_run_with_code_needs_a_sandbox_to_go_on_and_none_to_replay(endpoint, m
     orchestrate("?", (), pool, Options(method="react", unsafe_code=True), "unsafe")
     with pytest.raises(ConfigError, match="add --unsafe-code"):
         orchestra_min.resume("unsafe", pool=pool)
-    monkeypatch.setattr(orchestra_min.sandbox, "works", lambda: False)
+    monkeypatch.setattr(orchestra_min.sandbox, "trouble", lambda: "not here")
     assert orchestra_min.replay("safe").answer == "42"
     assert orchestra_min.resume("unsafe", pool=pool, unsafe_code=True).answer == "42"
     with pytest.raises(ConfigError, match="may run code; bubblewrap does not work"):

@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import dataclass
 from functools import cache
@@ -41,11 +40,6 @@ MAX_MEMORY_BYTES = 2 << 30  # of all processes
 MAX_ADDED_BYTES = 256 << 20  # to its folder
 MAX_ADDED_FILES = 5_000
 GRACE_S = 20.0  # to copy the folder out after a stop
-MISSING = (
-    "bubblewrap does not work here: apt install bubblewrap, or --unsafe-code runs the code of "
-    "models without a sandbox (SECURITY.md)"
-)
-_trying = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -84,19 +78,30 @@ def confined(
 
 
 def works() -> bool:
-    """Whether a sandbox can be built here: tried once."""
-    with _trying:
-        return _works()
+    """Whether a sandbox can be built here."""
+    return not trouble()
+
+
+def missing() -> str:
+    """What to do where it cannot."""
+    return (
+        f"bubblewrap does not work here ({trouble()}): apt install bubblewrap, or --unsafe-code "
+        "runs the code of models without a sandbox (SECURITY.md)"
+    )
 
 
 @cache
-def _works() -> bool:
+def trouble() -> str:
+    """Why no sandbox can be built here, "" if one can: tried once."""
     if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
-        return False
-    command = [*bubblewrap(World(), 1 << 20), "true"]
-    with contextlib.suppress(OSError):
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-    return False
+        return "it needs Linux on x86_64 or aarch64"
+    try:
+        command = [*bubblewrap(World(), 1 << 20), "true"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        return error.strerror or "it does not start"
+    why = " ".join(done.stderr.split())[-200:] or f"status {done.returncode}"
+    return why if done.returncode else ""
 
 
 def _inside(

@@ -132,7 +132,7 @@ def test_bubblewrap_that_is_missing_or_can_not_mount_does_not_work(script, tmp_p
         (tmp_path / "bwrap").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "bwrap").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert not sandbox._works.__wrapped__()
+    assert sandbox.trouble.__wrapped__()
     with pytest.raises(ToolError, match="No program can be started now"):
         code.run("1", "python", 5, sandbox.World())
 
