@@ -180,7 +180,8 @@ def copy_out(out: IO[bytes], before: dict[str, Any], ended: str, status: int) ->
 def main() -> None:
     rules = json.loads(sys.argv[1])
     out = os.fdopen(rules["out"], "wb")
-    os.set_inheritable(rules["out"], False)
+    for held in {rules["out"], rules["in"]} - {None}:
+        os.set_inheritable(held, False)
     prctl(SET_DUMPABLE, 0)
     for place in (WORK, *MEMORY_DISKS):
         inodes = f"nr_inodes={rules['inodes']}".encode()

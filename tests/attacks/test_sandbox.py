@@ -235,6 +235,12 @@ os.symlink('../../../..', 'd/e/far')""")
     assert (folder / "in/e/kept").read_text() == "x" and not (folder / "d").exists()
 
 
+def test_no_file_of_the_first_process_is_open_to_a_program(attempt, folder):
+    folder.mkdir(parents=True)
+    (folder / "a").write_text("x")
+    assert "GOT" not in attempt(PYTHON["reads_what_was_open_before_it"].format())
+
+
 def test_a_link_that_an_earlier_step_left_is_not_followed(attempt, folder, planted):
     folder.mkdir(parents=True)
     (folder / "out").symlink_to(planted)
