@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from orchestra.vocabulary import ConfigError
@@ -29,15 +29,15 @@ ISOLATED = {  # git without the user's or the system's configuration
 }  # fmt: skip
 
 
-def _git(*arguments: str | Path, isolated: bool = True, ok_codes: tuple[int, ...] = (0,)) -> bytes:
+def _git(*arguments: str | Path, isolated: bool = True, given: bytes = b"") -> bytes:
     """What git prints. Raises OSError and subprocess.SubprocessError."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-    command = ["git", "-c", "core.fsmonitor=false", "-c", "safe.directory=*", *map(str, arguments)]
+    settings = ("core.fsmonitor=false", "core.protectNTFS=false", "safe.directory=*")
+    command = ["git", *(word for s in settings for word in ("-c", s)), *map(str, arguments)]
     env = env | ISOLATED if isolated else env
-    ran = subprocess.run(command, env=env, capture_output=True, timeout=GIT_TIMEOUT_S, check=False)
-    if ran.returncode not in ok_codes:
-        raise subprocess.CalledProcessError(ran.returncode, "git", ran.stdout, ran.stderr)
-    return ran.stdout
+    return subprocess.run(
+        command, env=env, input=given, capture_output=True, timeout=GIT_TIMEOUT_S, check=True
+    ).stdout
 
 
 def check(path: Path, with_media: bool = False) -> None:
@@ -96,10 +96,10 @@ def _listed(source: Path) -> list[Path]:
 
 
 def prepare(folder: Path) -> None:
-    """Make the work folder of a sub-task, unless it has files: a copy of the folder of the sub-task
+    """Make the work folder of a sub-task, unless there is one: a copy of the folder of the sub-task
     before it, or of the repository, if there is one. Raises ToolError.
     """
-    if folder.is_dir() and any(folder.iterdir()):
+    if folder.is_dir():
         return
     before = [f for f in folder.parent.glob("r*-t*") if _place(f) < _place(folder)]
     origin = max(before, key=_place) if before else folder.parent.parent / "workdir"
@@ -124,7 +124,8 @@ def changes(folder: Path) -> str | None:
     prepare(folder)
     work = (f"--git-dir={run / 'workdir.git'}", f"--work-tree={folder}")
     try:
-        _git(*work, "add", "-A", "--ignore-errors", "--", ".", ":(exclude)media", ok_codes=(0, 1))
+        _git(*work, "read-tree", "--empty")
+        _git(*work, "update-index", "--add", "-z", "--stdin", given=b"\0".join(_files(folder)))
         diff = _git(*work, "diff", "--cached", "--binary", "--no-renames", "--no-ext-diff", "HEAD")
         (run / "changes.diff").unlink(missing_ok=True)
         if diff:
@@ -134,6 +135,19 @@ def changes(folder: Path) -> str | None:
         raise ToolError(say("mini_swe/messages", "no_diff", reason=_reason(error))) from None
     left_out = say("mini_swe/messages", "binary") + "\n"
     return BINARY.sub(left_out, diff.decode("utf-8", "replace")).strip()
+
+
+def _files(folder: Path) -> Iterator[bytes]:
+    """The files and links of a folder, those of repositories in it too: named one by one, because
+    `git add` would obey the settings of such a repository, which may name commands.
+    """
+    for here, folders, names in os.walk(folder):
+        out = {".git", "media"} if Path(here) == folder else {".git"}
+        folders[:] = [name for name in folders if name not in out]
+        places = [Path(here, name) for name in (*names, *folders) if name not in out]
+        for place in places:
+            if place.is_symlink() or place.is_file():
+                yield os.fsencode(place.relative_to(folder))
 
 
 def write_last(run: Path) -> None:

@@ -166,6 +166,24 @@ def test_a_diff_with_binary_files_and_any_bytes_can_be_applied(run, swe, repo):
     assert (after.keys(), after["a"]) == ({"a", "new.bin"}, b"th\xe9\n\n \n")
 
 
+def test_a_repository_inside_the_copy_runs_nothing_outside_the_sandbox(run, swe, repo, tmp_path):
+    """Its settings may name commands, and a later `git add` would obey them."""
+    made = "git init -q sub && cd sub && echo 1 > f && echo '* filter=x' > .gitattributes && git add -A"
+    settings = f"git config filter.x.clean 'sh -c \"touch {tmp_path}/got; cat\"'"
+    swe(
+        [f"{made} && git -c user.name=a -c user.email=b commit -qm 1 && {settings}"],
+        ["echo 2 > sub/f"],
+    )
+    assert not (tmp_path / "got").exists()
+    assert applied(run.folder, repo)["sub/f"] == b"2\n"
+
+
+def test_a_folder_that_was_emptied_stays_empty(run, swe):
+    swe(["rm -rf ./* .git", "ls -A"])
+    assert "[the command succeeded and printed nothing]" in run.prompts[2]
+    assert "deleted file mode" in (run.folder / "changes.diff").read_text()
+
+
 def test_a_long_diff_applies_and_the_model_reads_its_ends(run, swe, repo):
     swe(["seq 100000 > numbers"])
     assert "left out here" in run.mains[1] and len(run.mains[1]) < 12_000

@@ -6,6 +6,7 @@ project.
 
 import ast
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -15,6 +16,8 @@ LONGEST_ARGUMENT = 100_000  # bytes; Linux takes 131,071
 
 
 def bash(code: bytes) -> None:
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python; bash would hand that on
+        signal.signal(ignored, signal.SIG_DFL)
     if len(code) < LONGEST_ARGUMENT and b"\0" not in code:
         os.execvp("bash", [b"bash", b"-c", code])
     with tempfile.TemporaryFile() as script:

@@ -17,9 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from secrets import randbelow
 from typing import IO, Any
 
 from runtime.prompts import say
@@ -39,6 +41,7 @@ LIMITS = {  # of each process
 MAX_MEMORY_BYTES = 2 << 30  # of all processes
 MAX_ADDED_BYTES = 256 << 20  # to its folder
 MAX_ADDED_FILES = 5_000
+USER = 1 << 20  # who a program is: where root starts it, one of these users, who own nothing
 GRACE_S = 20.0  # to copy the folder out after a stop
 
 
@@ -62,14 +65,18 @@ def confined(
     """
     run = [absolute(sys.executable), "-I", "-u", "-c", source, *arguments]
     with contextlib.ExitStack() as stack:
-        stdin, out = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
-        stdin.write(given)
-        stdin.seek(0)
+        file = stack.enter_context(tempfile.NamedTemporaryFile())
+        file.write(given)
+        file.flush()
+        stdin = stack.enter_context(Path(file.name).open("rb"))  # to read only
+        out = stack.enter_context(tempfile.TemporaryFile())
         how = {"stdin": stdin, "stderr": subprocess.STDOUT if errors else subprocess.DEVNULL}
         try:
             if unsafe:
                 return _without(run, how, timeout_s, world, max_output)
-            packed = pack(world.folder) if world.folder else None
+            mounts = {"media"} if world.media else set[str]()
+            mounts |= {world.venv.name} if world.venv else set()
+            packed = pack(world.folder, mounts) if world.folder else None
             stack.enter_context(packed.file if packed else contextlib.nullcontext())
             return _inside(run, how, timeout_s, world, max_output, packed, out)
         except OSError as error:
@@ -95,6 +102,8 @@ def trouble() -> str:
     """Why no sandbox can be built here, "" if one can: tried once."""
     if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
         return "it needs Linux on x86_64 or aarch64"
+    if os.geteuid() == 0 and not any(USER in users for users in _users()):
+        return "this is root of a user namespace with too few users"
     try:
         command = [*bubblewrap(World(), 1 << 20), "true"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -102,6 +111,13 @@ def trouble() -> str:
         return error.strerror or "it does not start"
     why = " ".join(done.stderr.split())[-200:] or f"status {done.returncode}"
     return why if done.returncode else ""
+
+
+def _users() -> Iterator[range]:
+    """The users that this namespace has."""
+    for row in Path("/proc/self/uid_map").read_text().splitlines():
+        first, _, count = map(int, row.split())
+        yield range(first, first + count)
 
 
 def _inside(
@@ -112,6 +128,7 @@ def _inside(
     size += 4096 * files + MAX_ADDED_BYTES  # in memory, a file takes whole pages
     rules = {
         "run": run, "root": os.geteuid() == 0, "memory": MAX_MEMORY_BYTES,
+        "user": USER + randbelow(1 << 16),
         "limits": {**LIMITS, "RLIMIT_CPU": int(timeout_s) + 1}, "out": out.fileno(),
         "in": packed.file.fileno() if packed else None, "size": size,
         "inodes": files + MAX_ADDED_FILES,
@@ -144,12 +161,12 @@ def _inside(
     out.seek(0)
     try:
         report = json.loads(out.readline())
-    except ValueError:  # the first process failed, or did not end in time
-        if ended == "end":
-            why = output.decode("utf-8", "replace").strip()[-300:]
-            raise ToolError(say("tools/notes", "no_program", reason=why)) from None
-        report = {"ended": ended, "status": 1, "gone": []}
-    if world.folder and not unpack(out, world.folder, report["gone"]):
+    except ValueError:  # the first process did not end in time
+        report = {"ended": "timeout", "status": 1, "gone": []}
+    if "failed" in report:
+        raise ToolError(say("tools/notes", "no_program", reason=report["failed"]))
+    kept = not world.folder or unpack(out, world.folder, report["gone"])
+    if not kept or report.get("lost"):
         ended = "disk"
     return Ran(output, ended if ended != "end" else report["ended"], report["status"])
 

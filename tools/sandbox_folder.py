@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -21,14 +22,19 @@ class Packed:
     size_bytes: int
 
 
-def pack(folder: Path) -> Packed | None:
-    names = [f"./{place.name}" for place in folder.iterdir()] if folder.is_dir() else []
+def pack(folder: Path, mounts: Collection[str]) -> Packed | None:
+    """A folder without what is mounted over it."""
+    places = [p for p in folder.iterdir() if p.name not in mounts] if folder.is_dir() else []
+    names = [f"./{place.name}" for place in places]
     if not names:
         return None
     file = tempfile.TemporaryFile()  # noqa: SIM115
-    tar = ["tar", "-c", "--hard-dereference", "-f", "-", "-C", str(folder), *names]
-    subprocess.run(tar, stdout=file, stderr=subprocess.DEVNULL, check=False)
-    size_bytes = file.tell()
+    tar = ["tar", "-c", "--format=posix", "--hard-dereference", "-f", "-", "-C", str(folder)]
+    tar += ["--null", "-T", "-"]
+    given = b"\0".join(map(os.fsencode, names))
+    env = {k: v for k, v in os.environ.items() if k != "TAR_OPTIONS"}
+    subprocess.run(tar, input=given, stdout=file, stderr=subprocess.DEVNULL, env=env, check=False)
+    size_bytes = file.seek(0, os.SEEK_END)
     file.seek(0)
     return Packed(file, sum(1 for _ in folder.rglob("*")), size_bytes)
 
@@ -50,19 +56,25 @@ def unpack(archive: IO[bytes], folder: Path, gone: Iterable[str]) -> bool:
                     place.mkdir(exist_ok=True)
                 elif m.isreg() and (place := _cleared(folder, m.name)):
                     source: Any = tar.extractfile(m)
-                    with place.open("xb") as file:
-                        shutil.copyfileobj(source, file)
+                    try:
+                        with place.open("xb") as file:
+                            shutil.copyfileobj(source, file)
+                    except (OSError, tarfile.ReadError):  # no half of a file
+                        place.unlink(missing_ok=True)
+                        raise
                     place.chmod(0o755 if m.mode & 0o100 else 0o644)
+                    with contextlib.suppress(OverflowError):
+                        os.utime(place, (m.mtime, m.mtime))
                 elif m.issym():
                     links.append(m)
     except (tarfile.ReadError, OSError) as error:  # OSError: a path that is too long
         if str(error) != "empty file":
             return False
     for m in links:
-        target = os.path.normpath(PurePosixPath("/", m.name).parent / m.linkname)
-        depth = len(PurePosixPath(m.name).parts) - 1
-        inside = m.linkname.count("..") <= depth and not m.linkname.startswith("/")
-        if inside and target != "/" and (place := _cleared(folder, m.name)):
+        target, depth = PurePosixPath(m.linkname).parts, len(PurePosixPath(m.name).parts) - 1
+        up = target.count("..")  # all of them first: behind a link, one would lead out
+        inside = up <= depth and set(target[:up]) <= {".."} and target[up:] and target[0] != "/"
+        if inside and (place := _cleared(folder, m.name)):
             place.symlink_to(m.linkname)
     return True
 

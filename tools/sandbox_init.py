@@ -22,38 +22,45 @@ MS_REMOUNT = 32 | 2 | 4  # with nosuid and nodev
 SET_DUMPABLE, NO_NEW_PRIVS, SET_SECCOMP, AMBIENT, CLEAR_ALL = 4, 38, 22, 47, 4  # of prctl(2)
 JOIN_SESSION_KEYRING = 1  # a new and empty one: the kernel hands on that of the user otherwise
 NEW_USER, NEW_NAMESPACES = 0x10000000, 0x7E020000 | 0x80  # flags of clone(2)
-USER = 1 << 20  # who the program is: where root starts it, a user that owns nothing
 ARCHES = {  # audit number; clone, clone3, socket, keyctl; what no program needs and no limit covers
     "x86_64": (0xC000003E, (56, 435, 41, 250), [
         *(272, 308, 319, 447, 29, 64, 68), *(248, 249, 250, 188, 189, 190, 463),
-        *(321, 298, 323, 425, 304),
+        *(321, 298, 323, 425, 304, 278),
     ]),
     "aarch64": (0xC00000B7, (220, 435, 198, 219), [
         *(97, 268, 279, 447, 194, 190, 186), *(217, 218, 219, 5, 6, 7, 463),
-        *(280, 241, 282, 425, 265),
+        *(280, 241, 282, 425, 265, 75),
     ]),
 }  # fmt: skip
 # In this order: unshare setns memfd_create memfd_secret shmget semget msgget add_key request_key
 # keyctl setxattr lsetxattr fsetxattr setxattrat bpf perf_event_open userfaultfd io_uring_setup
-# open_by_handle_at
+# open_by_handle_at vmsplice
+MMAP, PRLIMIT = {"x86_64": 9, "aarch64": 222}, {"x86_64": 302, "aarch64": 261}
+SHARED_MEMORY = 1 | 0x20  # MAP_SHARED and MAP_ANONYMOUS: of no process's size
 FAMILIES = 1, 2, 10, 16  # of sockets: unix, IPv4, IPv6, netlink
-EPERM, ENOSYS, EAFNOSUPPORT = 1, 38, 97
+EPERM, ENAMETOOLONG, ENOSYS, EAFNOSUPPORT = 1, 36, 38, 97
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def system_calls() -> bytes:
     """A seccomp filter, see seccomp(2). Every test is followed by what to do if it holds."""
     arch, (clone, clone3, socket, _), denied = ARCHES[os.uname().machine]
-    load, equal, at_least, any_bit, end = 0x20, 0x15, 0x35, 0x45, 0x06
+    load, equal, at_least, any_bit, mask, end = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+    first, third = 16, 40  # where an argument is
     refuse, allow = 0x50000, 0x7FFF0000
     rows = [(load, 0, 0, 4), (equal, 1, 0, arch), (end, 0, 0, refuse | EPERM), (load, 0, 0, 0)]
     rows += [(at_least, 0, 1, 1 << 30), (end, 0, 0, refuse | ENOSYS)]  # of another ABI
     for number in denied:
         rows += [(equal, 0, 1, number), (end, 0, 0, refuse | EPERM)]
     rows += [(equal, 0, 1, clone3), (end, 0, 0, refuse | ENOSYS)]  # clone is tried instead
-    rows += [(equal, 0, 4, clone), (load, 0, 0, 16), (any_bit, 0, 1, NEW_NAMESPACES)]
+    rows += [(equal, 0, 5, MMAP[os.uname().machine]), (load, 0, 0, third)]
+    rows += [(mask, 0, 0, SHARED_MEMORY), (equal, 0, 1, SHARED_MEMORY)]
     rows += [(end, 0, 0, refuse | EPERM), (end, 0, 0, allow)]
-    rows += [(equal, 0, 2 + 2 * len(FAMILIES), socket), (load, 0, 0, 16)]
+    rows += [(equal, 0, 4, PRLIMIT[os.uname().machine]), (load, 0, 0, first), (equal, 0, 1, 0)]
+    rows += [(end, 0, 0, allow), (end, 0, 0, refuse | EPERM)]  # of itself only
+    rows += [(equal, 0, 4, clone), (load, 0, 0, first), (any_bit, 0, 1, NEW_NAMESPACES)]
+    rows += [(end, 0, 0, refuse | EPERM), (end, 0, 0, allow)]
+    rows += [(equal, 0, 2 + 2 * len(FAMILIES), socket), (load, 0, 0, first)]
     for family in FAMILIES:
         rows += [(equal, 0, 1, family), (end, 0, 0, allow)]
     rows += [(end, 0, 0, refuse | EAFNOSUPPORT), (end, 0, 0, allow)]
@@ -65,27 +72,28 @@ def prctl(*arguments: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl {arguments[0]}")
 
 
-def become_the_program(root: bool) -> None:
+def become_the_program(root: bool, user: int) -> None:
     """Without rights and beyond them. The rest of this process is the program's."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     libc.syscall(ARCHES[os.uname().machine][1][3], JOIN_SESSION_KEYRING, None)
     prctl(AMBIENT, CLEAR_ALL)
     if root:
         os.setgroups([])
-        os.setresgid(USER, USER, USER)
-        os.setresuid(USER, USER, USER)
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
     else:  # of its own namespace, without rights in that of the first process
         prctl(SET_DUMPABLE, 1)
         if libc.unshare(NEW_USER) != 0:
             raise OSError(ctypes.get_errno(), "unshare")
         for file, text in (
             ("setgroups", "deny"),
-            ("uid_map", f"{USER} 0 1"),
-            ("gid_map", f"{USER} 0 1"),
+            ("uid_map", f"{user} 0 1"),
+            ("gid_map", f"{user} 0 1"),
         ):
             with open(f"/proc/self/{file}", "w") as about:
                 about.write(text)
     prctl(NO_NEW_PRIVS, 1)
+    os.setpgid(0, 0)  # `kill 0` of a program means only itself
     os.chdir(WORK)
 
 
@@ -94,7 +102,7 @@ def start(rules: dict[str, Any]) -> int:
     if pid := os.fork():
         return pid
     try:
-        become_the_program(rules["root"])
+        become_the_program(rules["root"], rules["user"])
         for name, most in rules["limits"].items():
             number = getattr(resource, name)
             hard = resource.getrlimit(number)[1]
@@ -105,7 +113,7 @@ def start(rules: dict[str, Any]) -> int:
         program = struct.pack("HxxxxxxP", len(calls) // 8, ctypes.addressof(held))
         libc.prctl(SET_SECCOMP, 2, ctypes.c_char_p(program), 0, 0)
         os.execv(rules["run"][0], rules["run"])
-    except OSError as error:
+    except (OSError, ValueError) as error:
         print(error, file=sys.stderr, flush=True)
     finally:
         os._exit(127)
@@ -129,7 +137,7 @@ def watch(program: int, most: int) -> tuple[str, int]:
     ended, status, watched = "end", None, {signal.SIGCHLD, signal.SIGTERM}
     while status is None:
         told = signal.sigtimedwait(watched, 0.1)
-        if told and told.si_signo == signal.SIGTERM:
+        if told and told.si_signo == signal.SIGTERM and told.si_pid == 0:  # from outside
             break
         with contextlib.suppress(ChildProcessError):
             while (done := os.waitpid(-1, os.WNOHANG))[0]:
@@ -146,12 +154,13 @@ def watch(program: int, most: int) -> tuple[str, int]:
     return ended, 137 if status is None else 128 - status if status < 0 else status
 
 
-def contents() -> dict[str, tuple[int, int, int]]:
-    """What changes with each file of the folder, by path. Closed folders are opened again."""
-    found, waiting, here = {}, [""], os.stat(WORK).st_dev
+def contents() -> tuple[dict[str, tuple[int, int, int]], bool]:
+    """What changes with each file of the folder, by path, and whether some could not be told."""
+    found, waiting, here, lost = {}, [""], os.stat(WORK).st_dev, False
     while waiting:
         inside = waiting.pop()
-        with contextlib.suppress(OSError), os.scandir(os.path.join(WORK, inside)) as entries:
+        try:
+            entries = list(os.scandir(os.path.join(WORK, inside)))
             for entry in entries:
                 path, about = os.path.join(inside, entry.name), entry.stat(follow_symlinks=False)
                 if about.st_dev == here:  # else the media or a virtual environment
@@ -159,27 +168,27 @@ def contents() -> dict[str, tuple[int, int, int]]:
                     waiting += [path] if folder else []
                     changed = (about.st_mode, about.st_ino, 0 if folder else about.st_ctime_ns)
                     found[path] = changed
-    return found
+        except OSError as error:  # it is gone, or deeper than a path can tell
+            lost = lost or error.errno == ENAMETOOLONG
+    return found, lost
 
 
 def copy_out(out: IO[bytes], before: dict[str, Any], ended: str, status: int) -> None:
     """A line of JSON, then the changed files as a tar archive."""
-    after = contents()
+    after, lost = contents()
     gone = [p for p in before if p not in after and os.path.dirname(p) in {"", *after}]
-    report = {"ended": ended, "status": status, "gone": gone}
+    report = {"ended": ended, "status": status, "gone": gone, "lost": lost}
     out.write(json.dumps(report).encode("utf-8", "replace") + b"\n")
     if changed := [path for path in after if after[path] != before.get(path)]:
         import tarfile
 
-        with tarfile.open(fileobj=out, mode="w|", format=tarfile.GNU_FORMAT) as archive:
+        with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive:
             for path in changed:
                 archive.inodes = {}  # type: ignore[attr-defined]  # a hard link is a file
                 archive.add(os.path.join(WORK, path), path, recursive=False)
 
 
-def main() -> None:
-    rules = json.loads(sys.argv[1])
-    out = os.fdopen(rules["out"], "wb")
+def main(rules: dict[str, Any], out: IO[bytes]) -> None:
     for held in {rules["out"], rules["in"]} - {None}:
         os.set_inheritable(held, False)
     prctl(SET_DUMPABLE, 0)
@@ -187,12 +196,13 @@ def main() -> None:
         inodes = f"nr_inodes={rules['inodes']}".encode()
         if libc.mount(b"none", place.encode(), b"tmpfs", MS_REMOUNT, inodes) != 0:
             raise OSError(ctypes.get_errno(), f"mount {place}")
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     if rules["in"] is not None:
         tar = ["tar", "-x", "-p", "--no-same-owner", "-f", "-", "-C", WORK]
-        user = USER if rules["root"] else None
+        user = rules["user"] if rules["root"] else None
         subprocess.run(tar, stdin=rules["in"], check=True, user=user, group=user)
-    before = contents()
+        os.close(rules["in"])
+    before, _ = contents()
     ended, status = watch(start(rules), rules["memory"])
     most = rules["size"] + 2048 * rules["inodes"]  # with heads; files may have holes
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
@@ -201,4 +211,9 @@ def main() -> None:
         out.flush()
 
 
-main()
+RULES = json.loads(sys.argv[1])
+with os.fdopen(RULES["out"], "wb") as report:
+    try:
+        main(RULES, report)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        report.write(json.dumps({"failed": str(error)}).encode())

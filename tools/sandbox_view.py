@@ -30,7 +30,7 @@ class World:
 
 def environment(home: str, first: str = "") -> dict[str, str]:
     """All that a program finds in its environment."""
-    path = f"{first}/usr/local/bin:/usr/bin:/bin"
+    path = f"{first}/usr/local/bin:/usr/bin:/bin:{absolute(sys.executable).rpartition('/')[0]}"
     one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
     return {"PATH": path, "HOME": home, "LANG": "C.UTF-8", **one_thread}
 
@@ -58,7 +58,16 @@ def bubblewrap(world: World, size: int) -> list[str]:
     return [
         *("bwrap", *kernel, "--die-with-parent", "--new-session", "--as-pid-1"),
         *("--cap-drop", "ALL", *(f for right in rights for f in ("--cap-add", f"CAP_{right}"))),
-        *("--proc", "/proc", "--dev", "/dev", *memory("/dev/shm", TMP_BYTES)),
+        *(
+            "--proc",
+            "/proc",
+            "--dev",
+            "/dev",
+            "--dev-bind",
+            "/dev/full",
+            "/dev/zero",
+            *memory("/dev/shm", TMP_BYTES),
+        ),
         *("--remount-ro", "/dev", *memory("/tmp", TMP_BYTES), *mounts, *memory(WORK, size)),
         *(["--ro-bind", str(media.resolve()), f"{WORK}/media"] if media and media.is_dir() else []),
         *([*_above(venv), "--ro-bind", str(world.venv), str(venv)] if venv else []),

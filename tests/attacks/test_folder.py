@@ -60,3 +60,26 @@ def test_a_program_that_can_not_be_started_is_an_observation(tmp_path):
     (tmp_path / "work").write_text("a file where its folder would be")
     with pytest.raises(ToolError, match="No program can be started now: File exists"):
         code.run("1", "python", 5, sandbox.World(tmp_path / "work"))
+
+
+def test_names_and_times_come_and_go_as_they_are(step, tmp_path):
+    (tmp_path / "work").mkdir()
+    names = [r"a\tb", r"x\101y", "-rf", "*", "n\nl", "p q"]
+    for name in names:
+        (tmp_path / "work" / name).write_text("mine")
+    assert step("import os; sorted(os.listdir('.'))") == str(sorted([*names, "media"]))
+    step("import os; open('old', 'w'); os.utime('old', (1e9, 1e9 + 0.25)); open('new', 'w')")
+    assert step("import os; os.stat('old').st_mtime") == "1000000000.25"
+
+
+@pytest.mark.parametrize("signal", ["-TERM 0", "-INT 0", "-TERM 1", "-INT 1", "-KILL 1"])
+def test_a_signal_to_all_of_a_program_ends_it_and_keeps_its_files(signal, tmp_path):
+    world = sandbox.World(tmp_path / "work")
+    ran = code.run(f"echo x > f; kill {signal}; sleep 0.3; echo on", "bash", 10, world)
+    assert (tmp_path / "work" / "f").read_text() == "x\n"
+    assert ("on" in ran["observation"]) is signal.endswith("1")
+
+
+def test_a_pipe_that_ends_early_is_as_in_any_shell(tmp_path):
+    ran = code.run("seq 1 1000000 | head -1", "bash", 10, sandbox.World(tmp_path / "work"))
+    assert ran == {"observation": "1", "well": True}

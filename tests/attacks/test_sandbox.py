@@ -93,6 +93,7 @@ PYTHON: dict[str, str] = {
     "widens_its_disk": "import ctypes; print('GOT' if ctypes.CDLL(None).mount(b'none', b'/sandbox', b'tmpfs', 32, b'size=9g') == 0 else '-')",
     "unmounts_the_media": "import ctypes; print('GOT' if ctypes.CDLL(None).umount2(b'/sandbox/media', 2) == 0 else '-')",
     "uses_the_pipes_of_the_first_process": each("range(3, 40)", "os.write(p, b'{{}}'); print('GOT', p)"),
+    "limits_the_first_process": "import resource; resource.prlimit(1, resource.RLIMIT_FSIZE, (0, 0)); print('GOT')",
     "types_into_the_terminal": "import fcntl; fcntl.ioctl(open('/dev/tty', 'w'), 0x5412, b'x'); print('GOT')",
 }  # fmt: skip
 
@@ -117,6 +118,8 @@ EXCESS: dict[str, tuple[str, str, dict[str, int]]] = {  # a program, what the ob
     "hides_files_under_very_deep_folders": ("import os, time\nfor _ in range(3000): os.mkdir('d' * 200); os.chdir('d' * 200)", "are lost", {}),
     "fills_the_disk_after_it_closed_its_output": ("import os, time\nos.close(1); os.close(2)\nfor n in range(9): open(f'{n}', 'wb').write(bytes(12 << 20))", "exit status 1", {"MAX_ADDED_BYTES": 50 << 20}),
     "makes_a_file_with_a_hole_of_10_tb": ("open('f', 'wb').truncate(10 << 40); print('GOT')", "File too large", {}),
+    "hides_memory_in_shared_mappings": ("import mmap; mmap.mmap(-1, 1 << 20); print('GOT')", "not permitted", {}),
+    "hides_memory_in_pipes": ("import ctypes; print('GOT' if ctypes.CDLL(None).syscall(278, 1, 0, 0, 0) >= 0 else 'not permitted')", "not permitted", {}),
     "hides_memory_in_attributes_of_files": ("import os\nopen('f', 'w')\nos.setxattr('f', 'user.x', bytes(60000)); print('GOT')", "not permitted", {}),
     "reserves_space_for_files": ("import os\nfor n in range(9): os.posix_fallocate(os.open(f'{n}', os.O_CREAT | os.O_WRONLY), 0, 60 << 20)\nprint('GOT')", "No space", {}),
     "makes_many_files_with_holes": ("for n in range(200): open(f'{n}', 'wb').truncate(60 << 20)", "are lost", {"MAX_ADDED_BYTES": 50 << 20}),
@@ -225,10 +228,10 @@ os.mkfifo('.gitignore'); socket.socket(socket.AF_UNIX).bind('socket')
 os.makedirs('d/e'); open('d/e/kept', 'w').write('x'); os.link('d/e/kept', 'hard')
 for name, to in (('in', 'd/e'), ('out', {str(planted)!r}), ('up', '../..'), ('dots', 'd/../../..'), ('self', 'self')):
     os.symlink(to, name)
-os.symlink('../../../..', 'd/e/far')""")
+os.symlink('../../../..', 'd/e/far'); os.symlink('d/e', 'dots..2'); os.symlink('in/../../..', 'chain')""")
     left = sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
     assert (
-        left == ["d", "d/e", "d/e/kept", "hard", "in", "self"]
+        left == ["d", "d/e", "d/e/kept", "dots..2", "hard", "in", "self"]
         and (folder / "hard").stat().st_nlink == 1
     )
     attempt("import os; os.remove('in'); os.symlink('..', 'd/in'); os.rename('d', 'in')")
