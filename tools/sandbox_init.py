@@ -22,20 +22,16 @@ MS_REMOUNT = 32 | 2 | 4  # with nosuid and nodev
 SET_DUMPABLE, NO_NEW_PRIVS, SET_SECCOMP, AMBIENT, CLEAR_ALL = 4, 38, 22, 47, 4  # of prctl(2)
 JOIN_SESSION_KEYRING = 1  # a new and empty one: the kernel hands on that of the user otherwise
 NEW_USER, NEW_NAMESPACES = 0x10000000, 0x7E020000 | 0x80  # flags of clone(2)
-ARCHES = {  # audit number; clone, clone3, socket, keyctl; what no program needs and no limit covers
-    "x86_64": (0xC000003E, (56, 435, 41, 250), [
-        *(272, 308, 319, 447, 29, 64, 68), *(248, 249, 250, 188, 189, 190, 463),
-        *(321, 298, 323, 425, 304, 278),
-    ]),
-    "aarch64": (0xC00000B7, (220, 435, 198, 219), [
-        *(97, 268, 279, 447, 194, 190, 186), *(217, 218, 219, 5, 6, 7, 463),
-        *(280, 241, 282, 425, 265, 75),
-    ]),
+MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column below, audit number
+REFUSED = {  # system calls that no limit covers, or that no program needs
+    "unshare": (272, 97), "setns": (308, 268), "memfd_create": (319, 279),
+    "memfd_secret": (447, 447), "shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186),
+    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "bpf": (321, 280),
+    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
+    "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
+    "open_by_handle_at": (304, 265), "vmsplice": (278, 75),
 }  # fmt: skip
-# In this order: unshare setns memfd_create memfd_secret shmget semget msgget add_key request_key
-# keyctl setxattr lsetxattr fsetxattr setxattrat bpf perf_event_open userfaultfd io_uring_setup
-# open_by_handle_at vmsplice
-MMAP, PRLIMIT = {"x86_64": 9, "aarch64": 222}, {"x86_64": 302, "aarch64": 261}
+CLONE, CLONE3, SOCKET, MMAP, PRLIMIT = (56, 220), (435, 435), (41, 198), (9, 222), (302, 261)
 SHARED_MEMORY = 1 | 0x20  # MAP_SHARED and MAP_ANONYMOUS: of no process's size
 FAMILIES = 1, 2, 10, 16  # of sockets: unix, IPv4, IPv6, netlink
 EPERM, ENAMETOOLONG, ENOSYS, EAFNOSUPPORT = 1, 36, 38, 97
@@ -44,23 +40,23 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 def system_calls() -> bytes:
     """A seccomp filter, see seccomp(2). Every test is followed by what to do if it holds."""
-    arch, (clone, clone3, socket, _), denied = ARCHES[os.uname().machine]
+    column, arch = MACHINES[os.uname().machine]
     load, equal, at_least, any_bit, mask, end = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
-    first, third = 16, 40  # where an argument is
+    first, fourth = 16, 40  # where an argument is
     refuse, allow = 0x50000, 0x7FFF0000
     rows = [(load, 0, 0, 4), (equal, 1, 0, arch), (end, 0, 0, refuse | EPERM), (load, 0, 0, 0)]
     rows += [(at_least, 0, 1, 1 << 30), (end, 0, 0, refuse | ENOSYS)]  # of another ABI
-    for number in denied:
-        rows += [(equal, 0, 1, number), (end, 0, 0, refuse | EPERM)]
-    rows += [(equal, 0, 1, clone3), (end, 0, 0, refuse | ENOSYS)]  # clone is tried instead
-    rows += [(equal, 0, 5, MMAP[os.uname().machine]), (load, 0, 0, third)]
+    for numbers in REFUSED.values():
+        rows += [(equal, 0, 1, numbers[column]), (end, 0, 0, refuse | EPERM)]
+    rows += [(equal, 0, 1, CLONE3[column]), (end, 0, 0, refuse | ENOSYS)]  # clone is tried instead
+    rows += [(equal, 0, 5, MMAP[column]), (load, 0, 0, fourth)]
     rows += [(mask, 0, 0, SHARED_MEMORY), (equal, 0, 1, SHARED_MEMORY)]
     rows += [(end, 0, 0, refuse | EPERM), (end, 0, 0, allow)]
-    rows += [(equal, 0, 4, PRLIMIT[os.uname().machine]), (load, 0, 0, first), (equal, 0, 1, 0)]
+    rows += [(equal, 0, 4, PRLIMIT[column]), (load, 0, 0, first), (equal, 0, 1, 0)]
     rows += [(end, 0, 0, allow), (end, 0, 0, refuse | EPERM)]  # of itself only
-    rows += [(equal, 0, 4, clone), (load, 0, 0, first), (any_bit, 0, 1, NEW_NAMESPACES)]
+    rows += [(equal, 0, 4, CLONE[column]), (load, 0, 0, first), (any_bit, 0, 1, NEW_NAMESPACES)]
     rows += [(end, 0, 0, refuse | EPERM), (end, 0, 0, allow)]
-    rows += [(equal, 0, 2 + 2 * len(FAMILIES), socket), (load, 0, 0, first)]
+    rows += [(equal, 0, 2 + 2 * len(FAMILIES), SOCKET[column]), (load, 0, 0, first)]
     for family in FAMILIES:
         rows += [(equal, 0, 1, family), (end, 0, 0, allow)]
     rows += [(end, 0, 0, refuse | EAFNOSUPPORT), (end, 0, 0, allow)]
@@ -75,7 +71,7 @@ def prctl(*arguments: int) -> None:
 def become_the_program(root: bool, user: int) -> None:
     """Without rights and beyond them. The rest of this process is the program's."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    libc.syscall(ARCHES[os.uname().machine][1][3], JOIN_SESSION_KEYRING, None)
+    libc.syscall(REFUSED["keyctl"][MACHINES[os.uname().machine][0]], JOIN_SESSION_KEYRING, None)
     prctl(AMBIENT, CLEAR_ALL)
     if root:
         os.setgroups([])
