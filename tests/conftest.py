@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -50,24 +51,14 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def endpoint() -> Iterator[Callable[..., Endpoint]]:
     """Start scripted endpoints; each is closed when the test ends."""
-    started: list[Endpoint] = []
-
-    def start(respond: Callable[[dict[str, Any]], Any], **options: Any) -> Endpoint:
-        started.append(Endpoint(respond, **options))
-        return started[-1]
-
-    yield start
-    for e in started:
-        e.close()
+    with ExitStack() as started:
+        yield lambda *how, **more: started.enter_context(closing(Endpoint(*how, **more)))
 
 
 def pool_at(url: str, *names: str, price: Price | None = FREE, **fields: Any) -> Pool:
     """A pool of scripted backends, free of charge unless said otherwise."""
-    fields = {
-        "skills": {"txt": 1.0, "img": 1.0, "aud": 1.0, "code": 1.0},
-        "price_usd_per_mtok": price,
-        **fields,
-    }
+    fields = {"skills": dict.fromkeys(("txt", "img", "aud", "code"), 1.0), **fields}
+    fields |= {"price_usd_per_mtok": price}
     backends = (Backend(name=n, model=n, base_url=url, **fields) for n in names or ("small",))
     return Pool(backends=tuple(backends))
 
