@@ -55,6 +55,11 @@ def endpoint() -> Iterator[Callable[..., Endpoint]]:
         yield lambda *how, **more: started.enter_context(closing(Endpoint(*how, **more)))
 
 
+@pytest.fixture
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 def pool_at(url: str, *names: str, price: Price | None = FREE, **fields: Any) -> Pool:
     """A pool of scripted backends, free of charge unless said otherwise."""
     fields = {"skills": dict.fromkeys(("txt", "img", "aud", "code"), 1.0), **fields}
