@@ -1,7 +1,5 @@
 """A budget is hard, and what every call costs is counted once."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 
@@ -9,8 +7,8 @@ import pytest
 
 from orchestra_min import compare, orchestrate
 from tests.conftest import ConfigError, Options, Price, pool_at
-from tests.program import CLOCK, METHODS, any_method, called, line_of, replay, resume
-from tests.scripted import Raw, act, complete, completion, delegate, finish, is_main, last_text
+from tests.program import METHODS, any_method, called, content, line_of, replay, resume
+from tests.scripted import Raw, complete, completion, delegate, finish, is_main
 
 UNIT_USD = (100 * 10 + 10 * 100) / 1e6  # of a scripted completion at this price
 PRICE = Price(10.0, 100.0, 10.0)
@@ -38,9 +36,7 @@ def bill_usd(requests: list[dict[str, Any]], price: Price = PRICE) -> float:
 
 @pytest.mark.parametrize("budget_usd", [0.0, 0.01, 0.1, 0.5, 1.3])
 @pytest.mark.parametrize("price", [PRICE, Price(0.1, 300.0, 0.1), Price(90.0, 1.0, 9.0)])
-def test_no_bill_passes_the_budget_however_greedy_the_endpoint(
-    budget_usd, price, endpoint, tmp_path
-):
+def test_no_bill_passes_the_budget(budget_usd, price, endpoint, tmp_path):
     def respond(request: dict[str, Any]) -> Any:
         return greedy(request, delegate("a", "b", "c") if is_main(request) else finish("seen"))
 
@@ -78,9 +74,7 @@ def test_an_answer_that_names_no_cost_is_booked_at_its_most(usage, endpoint, tmp
 
 @pytest.mark.parametrize("budget_usd", [2.0, None])
 @pytest.mark.parametrize("trouble", ["late", "cut off", "no gzip"])
-def test_an_attempt_that_may_be_on_the_bill_is_booked_at_its_most(
-    trouble, budget_usd, endpoint, tmp_path
-):
+def test_an_attempt_that_may_cost_is_booked_at_its_most(trouble, budget_usd, endpoint, tmp_path):
     """Without a budget such a cost is unknown."""
     never = threading.Event()
     broken = {
@@ -120,26 +114,10 @@ def test_every_call_of_a_method_is_counted_once(method, endpoint, tmp_path):
     assert (result.answer, result.calls) == ("42", len(server.requests))
     assert result.cost_usd == pytest.approx(result.calls * UNIT_USD) == result.paid_usd
     assert result.tokens == 110 * result.calls
-    for again in (replay(out), resume(out)):
+    server.close()
+    for again in (replay(out), resume(out, parallel=1)):
+        assert content(again.events) == content(result.events)
         assert (again.cost_usd, again.calls, again.paid_usd) == (result.cost_usd, result.calls, 0.0)
-
-
-def test_a_tool_that_asks_a_model_is_counted_once(endpoint, tmp_path):
-    def respond(request: dict[str, Any]) -> Any:
-        text = last_text(request)
-        if is_main(request):
-            task = {"task_instruction": "look", "tools": ["ImageAnalysisAction"]}
-            return complete("42") if "it is 12:34" in text else delegate(task)
-        if "image_url" in str(request["messages"]):
-            return "12:34"
-        look = act("ImageAnalysisAction", query="time?", image_path="clock.png")
-        return finish("it is 12:34") if "12:34" in text else look
-
-    server = endpoint(respond)
-    pool, media = pool_at(server.url, price=PRICE), [("image", CLOCK)]
-    result = orchestrate("?", media, pool, None, tmp_path / "run")
-    assert result.calls == len(server.requests) == 5
-    assert result.cost_usd == pytest.approx(5 * UNIT_USD)
 
 
 def test_a_decision_that_takes_two_calls_counts_both(endpoint, tmp_path):
