@@ -1,7 +1,5 @@
 """The program as its user meets it, as a process of its own or in this one, and what a run wrote."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """A scripted OpenAI-compatible endpoint on loopback: a test double for a language model, never the demo."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -151,3 +149,11 @@ def edge(*ends):
 
 def thought(*parts):
     return THINKING + "".join(parts)
+
+
+SAMPLES = thought(
+    *(agent(id, "SCAgent", "guess") for id in "AB"),
+    agent("C", input="join ${A} and ${B}") + edge("A", "C", "B", "C"),
+)
+CHAIN = thought(agent("A", input="first"), agent("B", input="${A}"), edge("A", "B"))
+DEBATE = thought(agent("A", "DebateAgent", "guess", roles='["Optimist", "Sceptic"]'))

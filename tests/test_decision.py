@@ -1,7 +1,5 @@
 """y_t from any reply: what models emit around the papers' format, and each mistake by its rule."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

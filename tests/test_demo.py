@@ -1,7 +1,5 @@
 """The recorded runs replay, from the repository as it is."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 

@@ -9,26 +9,13 @@ import pytest
 from orchestra_min import orchestrate
 from tests.conftest import EndpointError, Options, pool_at
 from tests.program import called, files_of, line_of, replay, resume
-from tests.scripted import (
-    Endpoint,
-    Raw,
-    agent,
-    complete,
-    delegate,
-    edge,
-    finish,
-    is_main,
-    last_text,
-    thought,
-)
+from tests.scripted import CHAIN, Endpoint, Raw, complete, delegate, finish, is_main, last_text
 
 
 def test_a_resume_of_a_finished_graph_asks_no_failed_agent_again(endpoint, tmp_path):
-    graph = thought(agent("A", input="first"), agent("B", input="${A}"), edge("A", "B"))
-
     def respond(request: dict[str, Any]) -> Any:
         if request["messages"][0]["role"] == "system":
-            return graph
+            return CHAIN
         return Raw(401, {}) if last_text(request).startswith("first") else "Answer: 42"
 
     server, options = endpoint(respond), Options(method="mas-orchestra")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from orchestra.vocabulary import ModelMistake
 from orchestrators.mas_xml import MAX_AGENTS, MAX_CHARS, MAX_ROLES, parse
-from runtime.prompts import ROOT, told
+from runtime.prompts import told
 from tests.scripted import SAID, THINKING, agent, edge, thought
 
 
@@ -127,11 +127,6 @@ def test_a_graph_without_thinking_is_refused():
 def test_an_answer_may_name_the_output_of_the_one_agent():
     (alone,) = parse(low() + "<answer>out</answer>", "low")
     assert (alone.id, alone.agent) == ("out", "cot")
-
-
-def test_every_rule_that_has_words_is_broken_above():
-    sections = re.findall(r"(?m)^## (\w+)", (ROOT / "mas_orchestra/mistakes.md").read_text())
-    assert BROKEN.keys() | BROKEN_LOW.keys() == {*sections} - {"answer_unseen", "no_thinking"}
 
 
 @pytest.mark.parametrize("tag", ["agent", "agent_id", "agent_name", "agent_description",

@@ -24,28 +24,13 @@ from tests.program import (
     resume,
     tool_file,
 )
-from tests.scripted import (
-    Endpoint,
-    act,
-    agent,
-    complete,
-    delegate,
-    edge,
-    finish,
-    is_main,
-    last_text,
-    thought,
-)
+from tests.scripted import SAMPLES, Endpoint, act, complete, delegate, finish, is_main, last_text
 
 MODEL = "gpt-5-mini"
 TASKS = (
     {"task_instruction": "when is it open?", "tools": ["library_hours"], "model": MODEL},
     {"task_instruction": "what is said?", "tools": ["ParseAudioAction"], "model": MODEL},
     {"task_instruction": "look at it", "tools": ["ImageAnalysisAction"], "model": "small"},
-)
-SAMPLES = thought(
-    *(agent(id, "SCAgent", "guess") for id in "AB"),
-    agent("C", input="join ${A} and ${B}") + edge("A", "C", "B", "C"),
 )
 MISTAKES = iter(["hm"])
 

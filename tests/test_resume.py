@@ -23,16 +23,15 @@ from tests.program import (
     tool_file,
 )
 from tests.scripted import (
+    DEBATE,
     Endpoint,
     Raw,
     act,
-    agent,
     complete,
     delegate,
     finish,
     is_main,
     last_text,
-    thought,
 )
 
 TASKS = (
@@ -58,9 +57,6 @@ ANSWERS = {
     "other sub-task": finish("found 2"),
     "last decision": complete("42"),
 }
-
-
-DEBATE = thought(agent("A", "DebateAgent", "guess", roles='["Optimist", "Sceptic"]'))
 
 
 class Held:

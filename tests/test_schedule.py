@@ -1,7 +1,5 @@
 """The graph, the batch and the matching, Eq. 5-12 of arXiv 2606.13707."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path

@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from tests.conftest import Media, ModelMistake, Task
+from tests.conftest import Media, Task
 from tools import Environment, ImageFile, all_tools, tool
 
 
@@ -39,14 +39,6 @@ def test_the_schema_comes_from_the_signature_and_lists_the_files_there_are():
         "type": "object", "required": ["picture"], "additionalProperties": False,
         "properties": {"picture": {"type": "string", **picture}, "colour": {"type": "string", **colour}},
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(("given", "words"), [
-    ({"picture": "clock.png", "colour": "green"}, "colour: Input should be 'red' or 'blue'"), ({"colour": "red"}, "picture: Field required"),
-])  # fmt: skip
-def test_parameters_that_do_not_fit_are_a_mistake_that_says_why(given, words):
-    with pytest.raises(ModelMistake, match=words):
-        paint(None, given)
 
 
 def test_what_a_model_leaves_out_gets_its_default():

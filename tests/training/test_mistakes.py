@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT, ConfigError
-from tests.training.runs import QUIET, flags, metrics, options, refused, run, torch, train_da_grpo
-from training import ranks
+from tests.conftest import ROOT
+from tests.training.runs import QUIET, flags, metrics, options, refused, run, torch
 
 pytestmark = QUIET
 MORE = ("--steps", "2", "--lora-rank", "4", "--save-every", "1")
@@ -129,13 +128,3 @@ def test_two_runs_never_write_to_one_folder(tiny, tmp_path, capsys):
     arguments = flags(tiny, tmp_path, "sft")
     with options.settled(options.parse(arguments)):
         assert "another run is at work" in refused(capsys, *arguments, "--resume")
-
-
-def test_what_one_of_several_processes_met_is_said(monkeypatch, capsys):
-    def meets(o):
-        raise ConfigError("the disk of this one is gone")
-
-    monkeypatch.setattr(ranks, "rank", lambda: 1)
-    monkeypatch.setattr(train_da_grpo, "train", meets)
-    assert train_da_grpo.main(None) == 2
-    assert capsys.readouterr().err == "train_da_grpo.py: the disk of this one is gone\n"

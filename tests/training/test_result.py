@@ -115,18 +115,6 @@ def asked(tmp_path):
     return SimpleNamespace(work=tmp_path, model=tmp_path, seeds=3, workers=1, **steps)
 
 
-def test_what_has_not_begun_does_not_begin_after_a_failure(asked, monkeypatch):
-    def train(a, stage, model, name, flags):
-        begun.append(name)
-        raise subprocess.CalledProcessError(4, name)
-
-    begun = []
-    monkeypatch.setattr(result, "train", train)
-    with pytest.raises(subprocess.CalledProcessError):
-        result.models(asked)
-    assert 1 <= len(begun) < 9
-
-
 def test_what_was_measured_with_the_same_weights_is_not_measured_again(asked, monkeypatch):
     measured, weights = [], asked.work / "model.safetensors"
     measure = lambda model, *_: measured.append(model) or {"each": [0.5]}  # noqa: E731
