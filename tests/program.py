@@ -37,13 +37,9 @@ def library_hours(day: str) -> str:
 def start(folder: Path, *arguments: Any, at: str = "", **how: Any) -> subprocess.Popen[str]:
     """The program in a process of its own, in `folder`, with OPENAI_BASE_URL=`at`."""
     where = {"OPENAI_BASE_URL": at} if at else {}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(
-        [sys.executable, str(PROGRAM), *map(str, arguments)],
-        cwd=folder,
-        env={**os.environ, **where},
-        **{**pipes, "text": True, **how},
-    )
+    how = {**dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE), "text": True, **how}
+    command = [sys.executable, str(PROGRAM), *map(str, arguments)]
+    return subprocess.Popen(command, cwd=folder, env={**os.environ, **where}, **how)
 
 
 def program(folder: Path, *arguments: Any, timeout_s: float = 60, **how: Any) -> Done:

@@ -5,7 +5,6 @@ The main agent's endpoint is sound; the odd one serves the model `odd`, which ge
 
 import gzip
 import json
-import socket
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -96,9 +95,7 @@ def test_what_is_no_answer_is_one_line_that_says_why(answer, said, told, endpoin
 
 
 def test_a_refused_connection_says_the_address(told):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
-    assert url in told(url)
+    assert "http://127.0.0.1:9/v1" in told("http://127.0.0.1:9/v1")
 
 
 def test_an_answer_that_drips_ends_at_the_deadline(told):

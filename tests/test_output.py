@@ -1,6 +1,7 @@
 """What a user gets: an answer, one object for --json, a folder of files, and no secret in any of it."""
 
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -10,18 +11,8 @@ from urllib.parse import quote
 import pytest
 
 from orchestra_min import orchestrate
-from tests.conftest import Options, pool_at
-from tests.program import (
-    HOURS,
-    METHODS,
-    PROGRAM,
-    any_method,
-    called,
-    line_of,
-    program,
-    replay,
-    tool_file,
-)
+from tests.conftest import ROOT, Options, pool_at
+from tests.program import HOURS, METHODS, any_method, called, line_of, program, replay, tool_file
 from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
@@ -54,9 +45,7 @@ def test_no_answer_holds_the_marks_around_data(copied_by, endpoint, tmp_path):
 
     def respond(request: dict[str, Any]) -> Any:
         text = last_text(request)
-        if "<data" in text:
-            marked.append("<data" + text.partition("<data")[2].partition("</data")[0] + "</data")
-            marked[-1] += text.partition("</data")[2].partition(">")[0] + ">"
+        marked.extend(re.findall(r"<data.*?</data.*?>", text, re.S))
         if is_main(request):
             if marked and copied_by == "main":
                 return complete(marked[-1])
@@ -106,7 +95,7 @@ def test_json_of_a_replay_that_differs_is_one_object_too(endpoint, tmp_path):
 def test_a_stream_that_is_closed_or_full_is_no_traceback(stream, endpoint, tmp_path):
     orchestrate("?", (), pool_at(endpoint(any_method).url), None, tmp_path / "run")
     line = f'"$1" "$2" --replay run {stream}'
-    call = ["sh", "-c", line, "sh", sys.executable, str(PROGRAM)]
+    call = ["sh", "-c", line, "sh", sys.executable, str(ROOT / "orchestra_min.py")]
     done = subprocess.run(call, capture_output=True, text=True, timeout=60)
     assert done.returncode == (1 if "full" in stream else 0) and "Traceback" not in done.stderr
 

@@ -183,11 +183,6 @@ def test_who_has_no_tools_may_answer_at_once(sub_agent):
     assert sub_agent(finish("green"), tools=[]).status == "done"
 
 
-def test_an_endpoint_that_fails_is_a_failed_result_with_the_reason(sub_agent):
-    z = sub_agent(A, Raw(401, {"error": {"message": "no"}}))
-    assert z.status == "failed" and "small at http://" in z.error and "status 401" in z.error
-
-
 # ---- alone: --method react -----------------------------------------------------------------------
 
 

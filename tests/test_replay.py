@@ -13,17 +13,7 @@ import pytest
 
 from orchestra_min import orchestrate
 from tests.conftest import ROOT, ConfigError, Options, Price, TapeMiss, pool_at
-from tests.program import (
-    CLOCK,
-    SPEECH,
-    called,
-    content,
-    files_of,
-    line_of,
-    replay,
-    resume,
-    tool_file,
-)
+from tests.program import CLOCK, SPEECH, called, content, files_of, line_of, replay, tool_file
 from tests.scripted import SAMPLES, Endpoint, act, complete, delegate, finish, is_main, last_text
 
 MODEL = "gpt-5-mini"
@@ -140,17 +130,6 @@ def test_a_copied_folder_replays_wherever_it_lies_and_nothing_is_written(recorde
     before = files_of(copy)
     same_again(recorded._replace(folder=copy))
     assert files_of(copy) == before
-
-
-@pytest.mark.parametrize("torn", ['{"v": 1, "call": "r2/ma', "{", '{"v": 1, "call": "\xff'])
-@pytest.mark.parametrize("mode", [replay, resume])
-def test_a_torn_last_line_of_the_tape_is_left_out(mode, torn, endpoint, tmp_path):
-    server = endpoint(lambda request: complete("42"))
-    orchestrate("?", (), pool_at(server.url), None, tmp_path / "run")
-    with (tmp_path / "run" / "tape.jsonl").open("ab") as file:
-        file.write(torn.encode("latin-1"))
-    assert mode(tmp_path / "run").answer == "42"
-    assert replay(tmp_path / "run").answer == "42" and len(server.requests) == 1
 
 
 # ---- a difference --------------------------------------------------------------------------------

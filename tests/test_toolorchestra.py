@@ -37,17 +37,10 @@ GOOD = [
     call("browse", "x") + SEARCH, call("search", "search-9") + SEARCH,
 ]  # fmt: skip
 BAD = {
-    "no_call": [
-        "", "The answer is 42.", "<tool_call>search, please", "<tool_call>" + "{'a': [" * 20_000,
-        '<tool_call>{"arguments": {}}',
-    ],
-    "unknown_function": [
-        call("browse", "search-1"), '<tool_call>{"name": ["search"]}',
-    ],
+    "no_call": ["", "The answer is 42.", "<tool_call>search, please", "<tool_call>" + "{'a': [" * 20_000, '<tool_call>{"arguments": {}}'],
+    "unknown_function": [call("browse", "search-1"), '<tool_call>{"name": ["search"]}'],
     "broken_arguments": [SEARCH.replace(GIVEN, given) for given in ('"s"', '["search-1"]')],
-    "unknown_slot": [
-        SEARCH.replace(GIVEN, "null"), *[call("search", slot) for slot in ("answer-1", True, "")],
-    ],
+    "unknown_slot": [SEARCH.replace(GIVEN, "null"), *[call("search", slot) for slot in ("answer-1", True, "")]],
 }  # fmt: skip
 
 
@@ -85,9 +78,7 @@ def test_the_three_tools_are_declared_with_slots_prices_and_latencies(run):
     run(ANSWER)
     declared = {t["function"]["name"]: str(t) for t in run.requests[0]["tools"]}
     assert list(declared) == ["enhance_reasoning", "answer", "search"]
-    assert (
-        "'answer-math-2'" in declared["answer"] and "1: USD 1.25 in, 10 out" in declared["answer"]
-    )
+    assert all(w in declared["answer"] for w in ("'answer-math-2'", "1: USD 1.25 in, 10 out"))
 
 
 def test_the_output_of_the_codes_reasoning_comes_back_without_its_thinking(run):

@@ -1,36 +1,31 @@
 """What MCP servers of the user offer, as tools beside the six."""
 
 import contextlib
-import functools
 import json
 import re
-import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
 
 import orchestra_min
-from runtime.secrets import Secrets
 from runtime.tape import exchanges
-from tests.conftest import ROOT, ConfigError, ModelMistake, Options, Tape, Task, pool_at
+from tests.conftest import ConfigError, ModelMistake, Options, Task, pool_at
 from tests.program import program, start, tool_file
 from tests.scripted import act, complete, delegate, finish, is_main, last_text
-from tools import Environment, ToolError
-from tools.own import own_tools
+from tests.tools.conftest import TOKEN, raw
+from tools import ToolError
 
-TOKEN, HIDDEN = "ORCHESTRA_TEST_TOKEN", "ORCHESTRA_TEST_SECRET"
-RAW_SERVER = str(ROOT / "tests" / "tools" / "raw_server.py")
-SERVER = f"""import os, sys; from mcp.server import MCPServer; server = MCPServer("demo")
+HIDDEN = "ORCHESTRA_TEST_SECRET"
+SERVER = f"""import json, os, sys; from mcp.server import MCPServer; server = MCPServer("demo")
 @server.tool()
 def add(a: int, b: int = 1) -> str:
     "Add two numbers."
     return f"{{a + b}} {{sys.argv[1]}} {{os.environ.get({HIDDEN!r})}}"
-server.run(**{{"transport": "streamable-http", "port": int(p)}} if (p := "".join(sys.argv[2:])) else {{}})"""
+server.run(**json.loads(sys.argv[2]) if sys.argv[2:] else {{}})"""
 
 
 def test_own_tools_are_used_recorded_and_replayed(endpoint, tmp_path, monkeypatch):
@@ -67,31 +62,6 @@ def test_an_mcp_server_that_does_not_start_is_told(command, why, bench, monkeypa
     with pytest.raises(ConfigError, match=why) as error:
         bench(own=((), [command])).use("GoogleSearchAction")
     assert "\n" not in str(error.value)
-
-
-def raw(schema=None, pages=1, answer=None, calls=9):
-    """The command of a server that lists tools with this schema and answers calls with this."""
-    arguments = schema or {"type": "object", "properties": {}}, pages, answer, calls
-    return shlex.join([sys.executable, RAW_SERVER, *map(json.dumps, arguments)])
-
-
-@pytest.fixture
-def using(tmp_path):
-    """The tools of servers, as functions of their parameters."""
-
-    @contextlib.contextmanager
-    def use(*commands, mode="record"):
-        with contextlib.closing(Tape(tmp_path / "tape.jsonl", mode, Secrets([TOKEN]))) as tape:
-            env = SimpleNamespace(tape=tape)
-            env.local = functools.partial(Environment.local, env)
-            with own_tools([], commands, tape) as found, tape.call("r1"):
-
-                def call(name, **given):
-                    return found[name](env, given)
-
-                yield SimpleNamespace(tools=found, env=env, call=call)
-
-    return use
 
 
 def object_of(**properties):
@@ -232,7 +202,8 @@ def test_a_server_is_reached_at_its_url_while_it_runs(using, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = sys.executable, "-c", SERVER, "x", str(port)
+    how = json.dumps({"transport": "streamable-http", "port": port})
+    command = sys.executable, "-c", SERVER, "x", how
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None:
             with contextlib.suppress(OSError):

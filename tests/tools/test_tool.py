@@ -46,11 +46,9 @@ def test_what_a_model_leaves_out_gets_its_default():
 
 
 @pytest.mark.parametrize(("name", "required", "others"), [
-    ("ImageAnalysisAction", ["query", "image_path"], []),
-    ("ParseAudioAction", ["query", "audio_path"], []),
+    ("ImageAnalysisAction", ["query", "image_path"], []), ("ParseAudioAction", ["query", "audio_path"], []),
     ("VideoAnalysisAction", ["query", "video_path"], ["max_frames", "start_time", "end_time", "analyze_audio"]),
-    ("GoogleSearchAction", ["query"], ["k", "gl", "hl"]),
-    ("ExtractUrlContentAction", ["url", "browse_query"], []),
+    ("GoogleSearchAction", ["query"], ["k", "gl", "hl"]), ("ExtractUrlContentAction", ["url", "browse_query"], []),
     ("ExecuteCodeAction", ["code"], ["code_type", "timeout_sec"]),
 ])  # fmt: skip
 def test_names_and_parameters_are_those_of_the_paper_and_explained(name, required, others):

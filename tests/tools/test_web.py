@@ -59,14 +59,6 @@ def test_a_search_that_fails_is_an_observation(answer, status, searching):
         searching(answer, status).use("GoogleSearchAction", query="everest")
 
 
-def test_a_search_that_drips_ends_in_time(searching, monkeypatch):
-    monkeypatch.setattr(search, "TIMEOUT_S", 0.4)
-    with hostile.serving({"/search": hostile.slow_body}) as server:
-        monkeypatch.setenv("SERPER_URL", server.url + "/search")
-        with pytest.raises(ToolError, match="did not answer the search: timed out"):
-            searching().use("GoogleSearchAction", query="everest")
-
-
 def test_what_is_no_text_in_a_result_is_left_out_and_a_huge_one_cut(searching):
     found = {"organic": [ODD, {"title": "\ud800 Salt"}]}
     seen = searching(found).use("GoogleSearchAction", query="everest")
@@ -166,21 +158,15 @@ def test_what_a_server_calls_its_page_is_no_word_to_the_model(bench):  # fails a
     assert "ignore" not in str(failure.value)
 
 
-def test_an_internal_page_is_not_sent_to_jina(monkeypatch):  # fails at d04ee41
+def test_an_internal_page_is_not_sent_to_jina_and_any_other_is(monkeypatch):  # fails at d04ee41
     monkeypatch.setenv("JINA_API_KEY", "jina-key-1234567890")
-    with hostile.serving({"/": hostile.page("Salt", "text/plain")}) as jina:
-        monkeypatch.setattr(visit, "JINA_URL", jina.url + "/?")
+    with hostile.serving({"/http://example.com/a": hostile.page("Salt", "text/plain")}) as jina:
+        monkeypatch.setattr(visit, "JINA_URL", jina.url + "/")
         with hostile.serving({"/": hostile.page("Inside", "text/plain")}) as intranet:
             assert visit.page_text(intranet.url + "/", (intranet.host,)).strip() == "Inside"
         with pytest.raises(ToolError, match="internal"):
             visit.page_text("http://10.0.0.7/")
-    assert not jina.seen
-
-
-def test_jina_is_asked_where_its_key_is_set(monkeypatch):
-    monkeypatch.setenv("JINA_API_KEY", "jina-key-1234567890")
-    with hostile.serving({"/http://example.com/a": hostile.page("Salt", "text/plain")}) as jina:
-        monkeypatch.setattr(visit, "JINA_URL", jina.url + "/")
+        assert not jina.seen
         assert visit.page_text("http://example.com/a", (jina.host,)) == "Salt"
         assert jina.seen[0][1]["Authorization"] == "Bearer jina-key-1234567890"
 
