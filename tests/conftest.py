@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import orchestra_min
 from orchestra.money import Purse
 from orchestra.vocabulary import (
     Backend,
@@ -15,7 +14,6 @@ from orchestra.vocabulary import (
     ConfigError,
     EndpointError,
     Media,
-    ModelMistake,
     Price,
     Task,
 )
@@ -60,11 +58,3 @@ def pool_at(url: str, *names: str, price: Price | None = FREE, **fields: Any) ->
     fields |= {"price_usd_per_mtok": price}
     backends = (Backend(name=n, model=n, base_url=url, **fields) for n in names or ("small",))
     return Pool(backends=tuple(backends))
-
-
-def command_line(arguments: list[str]) -> int:
-    """Run one command line in this process. Returns the exit code."""
-    try:
-        return orchestra_min.main(arguments)
-    except SystemExit as usage_error:
-        return int(usage_error.code or 0)

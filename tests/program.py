@@ -12,7 +12,7 @@ from unittest import mock
 
 import orchestra_min
 from runtime.run_folder import read_manifest
-from tests.conftest import ROOT, command_line
+from tests.conftest import ROOT
 from tests.scripted import agent, complete, finish, is_main, thought
 
 PROGRAM = ROOT / "orchestra_min.py"
@@ -61,7 +61,10 @@ def called(*arguments: Any, at: str = "", **variables: str) -> Done:
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
-        code = command_line([str(a) for a in arguments])
+        try:
+            code = orchestra_min.main([str(a) for a in arguments])
+        except SystemExit as usage_error:
+            code = int(usage_error.code or 0)
     for stream in (out, err):
         stream.seek(0)
     return Done(arguments, code, out.read(), err.read())

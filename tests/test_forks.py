@@ -33,6 +33,17 @@ def test_where_nothing_was_paid_nothing_is_kept(made, endpoint, tmp_path):
     assert [p.name for p in tmp_path.rglob("*")] == ["run"] * made
 
 
+@pytest.mark.parametrize("torn", ['{"v": 1, "call": "r2/ma', "{", '{"v": 1, "call": "\xff'])
+@pytest.mark.parametrize("mode", [replay, resume])
+def test_a_torn_last_line_of_the_tape_is_left_out(mode, torn, endpoint, tmp_path):
+    server = endpoint(lambda request: complete("42"))
+    orchestrate("?", (), pool_at(server.url), None, tmp_path / "run")
+    with (tmp_path / "run" / "tape.jsonl").open("ab") as file:
+        file.write(torn.encode("latin-1"))
+    assert mode(tmp_path / "run").answer == "42"
+    assert replay(tmp_path / "run").answer == "42" and len(server.requests) == 1
+
+
 # ---- forks ---------------------------------------------------------------------------------------
 
 

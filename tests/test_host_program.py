@@ -20,16 +20,15 @@ def test_calls_of_the_host_program_are_untouched_before_during_and_after(endpoin
     client = openai.OpenAI(base_url=other.url, api_key="none")
     messages: Any = [{"role": "user", "content": "mine"}]
 
-    def by_openai() -> Any:
-        return client.chat.completions.create(model="m", messages=messages).to_dict()
-
-    def by_requests() -> Any:
-        url = f"{other.url}/chat/completions"
-        return requests.post(url, json={"messages": messages}, timeout=5).json()
+    url = f"{other.url}/chat/completions"
+    by = (
+        lambda: client.chat.completions.create(model="m", messages=messages).to_dict(),
+        lambda: requests.post(url, json={"messages": messages}, timeout=5).json(),
+    )
 
     def mine(*_: Any) -> None:
         with ThreadPoolExecutor(1) as thread:
-            for ask in (by_openai, by_requests):
+            for ask in by:
                 reply = thread.submit(ask).result()
                 said = reply["choices"][0]["message"]["content"]
                 assert said == f"mine {len(other.requests) - 1}"

@@ -168,17 +168,6 @@ def test_no_call_starts_once_the_tape_can_not_be_written(endpoint, tmp_path):
     assert resume(out).answer == "42" and len(server.requests) == 5
 
 
-@pytest.mark.parametrize("torn", ['{"v": 1, "call": "r2/ma', "{", '{"v": 1, "call": "\xff'])
-@pytest.mark.parametrize("mode", [replay, resume])
-def test_a_torn_last_line_of_the_tape_is_left_out(mode, torn, endpoint, tmp_path):
-    server = endpoint(lambda request: complete("42"))
-    orchestrate("?", (), pool_at(server.url), None, tmp_path / "run")
-    with (tmp_path / "run" / "tape.jsonl").open("ab") as file:
-        file.write(torn.encode("latin-1"))
-    assert mode(tmp_path / "run").answer == "42"
-    assert replay(tmp_path / "run").answer == "42" and len(server.requests) == 1
-
-
 # ---- what had failed -----------------------------------------------------------------------------
 
 

@@ -12,8 +12,9 @@ import time
 import pytest
 
 import orchestra_min
+from orchestra.vocabulary import ModelMistake
 from runtime.tape import exchanges
-from tests.conftest import ConfigError, ModelMistake, Options, Task, pool_at
+from tests.conftest import ConfigError, Options, Task, pool_at
 from tests.program import program, start, tool_file
 from tests.scripted import act, complete, delegate, finish, is_main, last_text
 from tests.tools.conftest import TOKEN, raw

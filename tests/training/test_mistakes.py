@@ -2,12 +2,9 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 
-from tests.conftest import ROOT
 from tests.training.runs import QUIET, flags, metrics, options, refused, run, torch
 
 pytestmark = QUIET
@@ -34,12 +31,6 @@ def test_a_flag_that_makes_no_run_is_one_line(tiny, tmp_path, capsys, wrong):
 def test_a_reward_that_scores_nothing_ends_the_run(tiny, tmp_path, capsys):
     arguments = flags(tiny, tmp_path, "grpo", "--steps", "1", "--reward", "silence")
     assert "step 1: silence scored none" in refused(capsys, *arguments, code=4)
-
-
-def test_help_answers_before_torch_is_loaded():
-    code = "import sys, training.options as o\ntry: o.parse(['--help'])\nfinally: assert 'torch' not in sys.modules"
-    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert ended.returncode == 0 and "--vllm-url" in ended.stdout
 
 
 # ---- examples ------------------------------------------------------------------------------------
