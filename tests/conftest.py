@@ -8,15 +8,7 @@ from typing import Any
 import pytest
 
 from orchestra.money import Purse
-from orchestra.vocabulary import (
-    Backend,
-    BudgetExceeded,
-    ConfigError,
-    EndpointError,
-    Media,
-    Price,
-    Task,
-)
+from orchestra.vocabulary import Backend, ConfigError, EndpointError, Media, Price, Task
 from runtime.chat import Chat
 from runtime.jsonl import TapeWriteError
 from runtime.options import Options

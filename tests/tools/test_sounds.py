@@ -7,7 +7,8 @@ import wave
 import numpy
 import pytest
 
-from tests.conftest import BudgetExceeded, ConfigError, EndpointError, Engine, Purse, media
+from orchestra.vocabulary import BudgetExceeded
+from tests.conftest import ConfigError, EndpointError, Engine, Purse, media
 from tests.scripted import Raw
 from tests.tools.conftest import whisper
 from tests.tools.media import RATE, SPEECH, film, tone, toned, waved

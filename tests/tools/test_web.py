@@ -8,8 +8,9 @@ from unittest.mock import Mock
 import pypdf
 import pytest
 
+from orchestra.vocabulary import BudgetExceeded
 from tests.attacks import hostile
-from tests.conftest import BudgetExceeded, Price, Purse
+from tests.conftest import Price, Purse
 from tests.scripted import Raw, last_text
 from tools import ToolError, reading, search, visit
 
@@ -171,22 +172,6 @@ def test_an_internal_page_is_not_sent_to_jina_and_any_other_is(monkeypatch):  # 
         assert jina.seen[0][1]["Authorization"] == "Bearer jina-key-1234567890"
 
 
-@pytest.fixture
-def in_this_process(monkeypatch):
-    """Pages are read in this process: starting the reader and its libraries takes most of the time."""
-
-    def confined(program, arguments, body, *_, **__):
-        output = io.BytesIO()
-        monkeypatch.setattr(sys, "argv", ["-c", *arguments])
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(body)))
-        monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=output))
-        with pytest.raises(SystemExit) as ended:
-            exec(program, {"__name__": "__main__"})
-        return SimpleNamespace(output=output.getvalue(), ended="end", status=ended.value.code)
-
-    monkeypatch.setattr(visit.sandbox, "confined", confined)
-
-
 POLISH = "Zażółć gęślą jaźń. Cena biletu wynosi pięćdziesiąt złotych, dzieci płacą połowę."
 JAPANESE = "これは京都の天気についてのページです。入場料は五百円です。"
 ENGLISH = "“Salt” costs four crowns – a pound"
@@ -208,7 +193,7 @@ CHARSETS = [  # of the bytes, in the header, in the page; and what is written
 
 
 @pytest.mark.parametrize(("charset", "kind", "meta", "words"), CHARSETS)
-def test_a_page_is_read_in_its_charset(charset, kind, meta, words, in_this_process):
+def test_a_page_is_read_in_its_charset(charset, kind, meta, words):
     html = f"<html><head><meta charset='{meta}'></head><body><p>{words}</p></body></html>"
     page = html if "html" in kind else words
     assert text_of(hostile.page(page.encode(charset), kind)) == words

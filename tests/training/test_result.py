@@ -4,7 +4,6 @@ import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -104,18 +103,6 @@ def test_the_four_arms_are_trained_measured_and_published(flags, tmp_path, monke
     config = json.loads((out / "rubric-0/adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "sft-0"
     assert result.main([*flags, "--grpo-steps=2"]) == 2  # the runs in --work are of other flags
-
-
-def test_what_was_measured_with_the_same_weights_is_not_measured_again(tmp_path, monkeypatch):
-    measured, weights = [], tmp_path / "model.safetensors"
-    measure = lambda model, *_: measured.append(model) or {"each": [0.5]}  # noqa: E731
-    monkeypatch.setattr(result, "measure", measure)
-    for text, times in (("weights", 1), ("weights", 1), ("other weights", 2)):
-        weights.write_text(text)
-        (found,) = result.measured(
-            SimpleNamespace(work=tmp_path, workers=1), {("SFT", 0): tmp_path}, STATES
-        )
-        assert found["each"] == [0.5] and len(measured) == times
 
 
 # ---- what a user does wrong ----------------------------------------------------------------------
