@@ -1,24 +1,14 @@
-from __future__ import annotations
-
+# ruff: noqa: F401  what tests take from the program is imported here: one place to change when that moves
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import orchestra_min
 from orchestra.money import Purse
-from orchestra.vocabulary import (
-    Backend,
-    BudgetExceeded,
-    ConfigError,
-    EndpointError,
-    Media,
-    ModelMistake,
-    Price,
-    Task,
-)
+from orchestra.vocabulary import Backend, ConfigError, EndpointError, Media, Price, Task
 from runtime.chat import Chat
 from runtime.jsonl import TapeWriteError
 from runtime.options import Options
@@ -27,11 +17,6 @@ from runtime.tape import Cancelled, Tape, TapeMiss
 from tests.scripted import Endpoint
 from tools import media
 
-__all__ = [  # what tests take from the program's modules: one place to change when those move
-    "Backend", "BudgetExceeded", "Cancelled", "Chat", "ConfigError", "EndpointError", "Engine",
-    "Media", "ModelMistake", "Options", "Pool", "Price", "Purse", "Tape", "TapeMiss",
-    "TapeWriteError", "Task", "command_line", "media", "pool_at",
-]  # fmt: skip
 FREE = Price(0, 0)
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -50,31 +35,18 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def endpoint() -> Iterator[Callable[..., Endpoint]]:
     """Start scripted endpoints; each is closed when the test ends."""
-    started: list[Endpoint] = []
+    with ExitStack() as started:
+        yield lambda *how, **more: started.enter_context(closing(Endpoint(*how, **more)))
 
-    def start(respond: Callable[[dict[str, Any]], Any], **options: Any) -> Endpoint:
-        started.append(Endpoint(respond, **options))
-        return started[-1]
 
-    yield start
-    for e in started:
-        e.close()
+@pytest.fixture
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 def pool_at(url: str, *names: str, price: Price | None = FREE, **fields: Any) -> Pool:
     """A pool of scripted backends, free of charge unless said otherwise."""
-    fields = {
-        "skills": {"txt": 1.0, "img": 1.0, "aud": 1.0, "code": 1.0},
-        "price_usd_per_mtok": price,
-        **fields,
-    }
+    fields = {"skills": dict.fromkeys(("txt", "img", "aud", "code"), 1.0), **fields}
+    fields |= {"price_usd_per_mtok": price}
     backends = (Backend(name=n, model=n, base_url=url, **fields) for n in names or ("small",))
     return Pool(backends=tuple(backends))
-
-
-def command_line(arguments: list[str]) -> int:
-    """Run one command line in this process. Returns the exit code."""
-    try:
-        return orchestra_min.main(arguments)
-    except SystemExit as usage_error:
-        return int(usage_error.code or 0)

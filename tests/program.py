@@ -1,7 +1,5 @@
 """The program as its user meets it, as a process of its own or in this one, and what a run wrote."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -14,7 +12,7 @@ from unittest import mock
 
 import orchestra_min
 from runtime.run_folder import read_manifest
-from tests.conftest import ROOT, command_line
+from tests.conftest import ROOT
 from tests.scripted import agent, complete, finish, is_main, thought
 
 PROGRAM = ROOT / "orchestra_min.py"
@@ -39,13 +37,9 @@ def library_hours(day: str) -> str:
 def start(folder: Path, *arguments: Any, at: str = "", **how: Any) -> subprocess.Popen[str]:
     """The program in a process of its own, in `folder`, with OPENAI_BASE_URL=`at`."""
     where = {"OPENAI_BASE_URL": at} if at else {}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(
-        [sys.executable, str(PROGRAM), *map(str, arguments)],
-        cwd=folder,
-        env={**os.environ, **where},
-        **{**pipes, "text": True, **how},
-    )
+    how = {**dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE), "text": True, **how}
+    command = [sys.executable, str(PROGRAM), *map(str, arguments)]
+    return subprocess.Popen(command, cwd=folder, env={**os.environ, **where}, **how)
 
 
 def program(folder: Path, *arguments: Any, timeout_s: float = 60, **how: Any) -> Done:
@@ -67,7 +61,10 @@ def called(*arguments: Any, at: str = "", **variables: str) -> Done:
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
-        code = command_line([str(a) for a in arguments])
+        try:
+            code = orchestra_min.main([str(a) for a in arguments])
+        except SystemExit as usage_error:
+            code = int(usage_error.code or 0)
     for stream in (out, err):
         stream.seek(0)
     return Done(arguments, code, out.read(), err.read())

@@ -1,7 +1,5 @@
 """A scripted OpenAI-compatible endpoint on loopback: a test double for a language model, never the demo."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -54,9 +52,7 @@ class Endpoint:
             disable_nagle_algorithm = True
 
             def do_GET(self) -> None:
-                self.answer(
-                    {"data": [{"id": "scripted"}]} if endpoint.models is None else endpoint.models
-                )
+                self.answer(endpoint.models)
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
@@ -75,15 +71,11 @@ class Endpoint:
 
             def answer(self, answer: Answer) -> None:
                 if not isinstance(answer, Raw):
-                    answer = Raw(
-                        200, answer if isinstance(answer, dict) else completion(str(answer))
-                    )
+                    found = answer if isinstance(answer, dict) else completion(str(answer))
+                    answer = Raw(200, found)
                 body = answer.body.encode() if isinstance(answer.body, str) else answer.body
                 self.send_response(answer.status)
-                self.send_header(
-                    "content-type", answer.headers.pop("content-type", "application/json")
-                )
-                for name, value in answer.headers.items():
+                for name, value in {"content-type": "application/json", **answer.headers}.items():
                     self.send_header(name, value)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
@@ -92,7 +84,7 @@ class Endpoint:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self.models: Any = None
+        self.models: Any = {"data": [{"id": "scripted"}]}
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._server.handle_error = lambda *_: None  # type: ignore[method-assign]
@@ -157,3 +149,11 @@ def edge(*ends):
 
 def thought(*parts):
     return THINKING + "".join(parts)
+
+
+SAMPLES = thought(
+    *(agent(id, "SCAgent", "guess") for id in "AB"),
+    agent("C", input="join ${A} and ${B}") + edge("A", "C", "B", "C"),
+)
+CHAIN = thought(agent("A", input="first"), agent("B", input="${A}"), edge("A", "B"))
+DEBATE = thought(agent("A", "DebateAgent", "guess", roles='["Optimist", "Sceptic"]'))

@@ -1,7 +1,5 @@
 """A budget is hard, and what every call costs is counted once."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 
@@ -9,8 +7,8 @@ import pytest
 
 from orchestra_min import compare, orchestrate
 from tests.conftest import ConfigError, Options, Price, pool_at
-from tests.program import CLOCK, METHODS, any_method, called, line_of, replay, resume
-from tests.scripted import Raw, act, complete, completion, delegate, finish, is_main, last_text
+from tests.program import METHODS, any_method, called, content, line_of, replay, resume
+from tests.scripted import Raw, complete, completion, delegate, finish, is_main
 
 UNIT_USD = (100 * 10 + 10 * 100) / 1e6  # of a scripted completion at this price
 PRICE = Price(10.0, 100.0, 10.0)
@@ -38,9 +36,7 @@ def bill_usd(requests: list[dict[str, Any]], price: Price = PRICE) -> float:
 
 @pytest.mark.parametrize("budget_usd", [0.0, 0.01, 0.1, 0.5, 1.3])
 @pytest.mark.parametrize("price", [PRICE, Price(0.1, 300.0, 0.1), Price(90.0, 1.0, 9.0)])
-def test_no_bill_passes_the_budget_however_greedy_the_endpoint(
-    budget_usd, price, endpoint, tmp_path
-):
+def test_no_bill_passes_the_budget(budget_usd, price, endpoint, tmp_path):
     def respond(request: dict[str, Any]) -> Any:
         return greedy(request, delegate("a", "b", "c") if is_main(request) else finish("seen"))
 
@@ -48,7 +44,7 @@ def test_no_bill_passes_the_budget_however_greedy_the_endpoint(
     result = orchestrate("?", (), pool_at(server.url, price=price), options, tmp_path / "run")
     assert bill_usd(server.requests, price) <= budget_usd * (1 + 1e-9)
     assert result.cost_usd == pytest.approx(bill_usd(server.requests, price))
-    assert result.fallback and result.calls == len(server.requests)
+    assert result.fallback and result.why and result.calls == len(server.requests)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -60,13 +56,6 @@ def test_no_method_passes_the_budget(method, endpoint, tmp_path):
     assert result.cost_usd == pytest.approx(bill_usd(server.requests))
 
 
-def test_a_budget_too_small_for_one_call_asks_nothing_and_says_why(endpoint, tmp_path):
-    server, options = endpoint(any_method), Options(budget_usd=0.001)
-    result = orchestrate("?", (), pool_at(server.url, price=PRICE), options, tmp_path / "run")
-    assert (result.answer, result.fallback, result.calls) == ("", True, 0)
-    assert server.requests == [] and result.cost_usd == 0.0 and result.why
-
-
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": -5, "completion_tokens": 1}])
 def test_an_answer_that_names_no_cost_is_booked_at_its_most(usage, endpoint, tmp_path):
     server = endpoint(lambda request: completion(complete("42"), usage=usage))
@@ -76,25 +65,22 @@ def test_an_answer_that_names_no_cost_is_booked_at_its_most(usage, endpoint, tmp
     assert server.requests[0]["max_tokens"] * 100e-6 < result.cost_usd <= 1.0
 
 
+CUT_OFF = Raw(200, '{"choices": [{"mess')
+NO_GZIP = Raw(200, b"this is no gzip", content_encoding="gzip")
+
+
 @pytest.mark.parametrize("budget_usd", [2.0, None])
-@pytest.mark.parametrize("trouble", ["late", "cut off", "no gzip"])
-def test_an_attempt_that_may_be_on_the_bill_is_booked_at_its_most(
-    trouble, budget_usd, endpoint, tmp_path
-):
+@pytest.mark.parametrize("trouble", [None, CUT_OFF, NO_GZIP])
+def test_an_attempt_that_may_cost_is_booked_at_its_most(trouble, budget_usd, endpoint, tmp_path):
     """Without a budget such a cost is unknown."""
     never = threading.Event()
-    broken = {
-        "late": lambda: never.wait(60),
-        "cut off": lambda: Raw(200, '{"choices": [{"mess'),
-        "no gzip": lambda: Raw(200, b"this is no gzip", content_encoding="gzip"),
-    }
     sub: list[dict[str, Any]] = []
 
     def respond(request: dict[str, Any]) -> Any:
         if is_main(request):
             return complete("42") if sub else delegate("look")
         sub.append(request)
-        return broken[trouble]()
+        return trouble or never.wait(60)  # late
 
     pool = pool_at(endpoint(respond).url, price=PRICE)
     options = Options(budget_usd=budget_usd, timeout_s=0.5)
@@ -120,26 +106,10 @@ def test_every_call_of_a_method_is_counted_once(method, endpoint, tmp_path):
     assert (result.answer, result.calls) == ("42", len(server.requests))
     assert result.cost_usd == pytest.approx(result.calls * UNIT_USD) == result.paid_usd
     assert result.tokens == 110 * result.calls
-    for again in (replay(out), resume(out)):
+    server.close()
+    for again in (replay(out), resume(out, parallel=1)):
+        assert content(again.events) == content(result.events)
         assert (again.cost_usd, again.calls, again.paid_usd) == (result.cost_usd, result.calls, 0.0)
-
-
-def test_a_tool_that_asks_a_model_is_counted_once(endpoint, tmp_path):
-    def respond(request: dict[str, Any]) -> Any:
-        text = last_text(request)
-        if is_main(request):
-            task = {"task_instruction": "look", "tools": ["ImageAnalysisAction"]}
-            return complete("42") if "it is 12:34" in text else delegate(task)
-        if "image_url" in str(request["messages"]):
-            return "12:34"
-        look = act("ImageAnalysisAction", query="time?", image_path="clock.png")
-        return finish("it is 12:34") if "12:34" in text else look
-
-    server = endpoint(respond)
-    pool, media = pool_at(server.url, price=PRICE), [("image", CLOCK)]
-    result = orchestrate("?", media, pool, None, tmp_path / "run")
-    assert result.calls == len(server.requests) == 5
-    assert result.cost_usd == pytest.approx(5 * UNIT_USD)
 
 
 def test_a_decision_that_takes_two_calls_counts_both(endpoint, tmp_path):

@@ -1,7 +1,5 @@
 """y_t from any reply: what models emit around the papers' format, and each mistake by its rule."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -83,9 +81,10 @@ def test_an_optional_field_is_read_as_it_is_meant(key):
         assert getattr(u, "backend" if key == "model" else key) == read
 
 
-@pytest.mark.parametrize(
-    ("given_ids", "ids"), [("  ", "t3 t4 t5"), (" t3 ", "t4 t3 t5"), ("t1", "t1")]
-)
+IDS = [("  ", "t3 t4 t5"), (" t3 ", "t4 t3 t5"), ("t1", "t1")]
+
+
+@pytest.mark.parametrize(("given_ids", "ids"), IDS)
 def test_a_sub_task_without_an_id_gets_a_number_that_is_free(given_ids, ids):
     tasks = [{**READ, "id": id} for id in given_ids.split(" ")]
     subtasks = delegated(*tasks, state=replace(STATE, waiting={"t2": ()}))
@@ -125,9 +124,8 @@ def test_an_empty_delegation_continues_only_with_what_can_run(needs, read):
     assert outcome(delegate(), replace(STATE, waiting={"b": needs})) == read
 
 
-PLAIN = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=5)
-)
+TEXT = st.text(st.characters(), max_size=5)
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | TEXT
 JSON = PLAIN | st.lists(PLAIN, max_size=3) | st.dictionaries(st.text(max_size=3), PLAIN)
 KEYS = st.sampled_from(["task_instruction", "tasks", "params", "reasoning", "answer", *OPTIONAL])
 OBJECTS = st.dictionaries(KEYS, JSON, max_size=6)

@@ -1,7 +1,5 @@
 """The recorded runs replay, from the repository as it is."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 
@@ -16,17 +14,12 @@ FIXTURES = ROOT / "fixtures"
 RUNS = tomllib.loads((FIXTURES / "runs.toml").read_text())
 
 
-def test_the_demo_replays_to_the_recorded_answer():
-    again = replay(FIXTURES / "runs" / "equinox", parallel=3)
-    assert again.answer == RECORDED
-    assert (again.fallback, again.paid_usd) == (False, 0.0)
-
-
 @pytest.mark.parametrize("name", RUNS)
 def test_a_recorded_run_replays_to_the_byte(name):
     """`replay` raises where any event differs from the record."""
     again = replay(FIXTURES / "runs" / name, parallel=2)
     assert again.calls > 0 and again.paid_usd == 0.0
+    assert name != "equinox" or (again.answer, again.fallback) == (RECORDED, False)
 
 
 def test_all_six_tools_worked_in_the_recorded_lecture():

@@ -3,24 +3,21 @@
 The main agent's endpoint is sound; the odd one serves the model `odd`, which gets the sub-tasks.
 """
 
-from __future__ import annotations
-
-import contextlib
 import gzip
 import json
-import socket
-import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestra_min import orchestrate
+from tests.attacks import hostile
 from tests.conftest import Options, Pool, Price, pool_at
-from tests.program import any_method, called, content, line_of, program, replay, resume
+from tests.program import content, program, replay
 from tests.scripted import Endpoint, Raw, complete, completion, delegate, finish, is_main, last_text
 
 SEEN = finish("seen it")
@@ -50,98 +47,26 @@ def told(endpoint: Callable[..., Endpoint], tmp_path: Path) -> Callable[..., str
 
 def in_turn(*answers: Any) -> Callable[[Any], Any]:
     """One by one, the last for ever."""
-    left = list(answers)
-
-    def respond(request: Any) -> Any:
-        answer = left.pop(0) if len(left) > 1 else left[0]
-        return (
-            answer
-            if not isinstance(answer, Raw)
-            else Raw(answer.status, answer.body, **answer.headers)
-        )
-
-    return respond
+    left = chain(answers, repeat(answers[-1]))
+    return lambda request: next(left)
 
 
 def message(**fields: Any) -> dict[str, Any]:
     return completion("", choices=[{"message": {"role": "assistant", **fields}}])
 
 
-# ---- fields that are refused ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("status", [400, 404, 422, 500])
-def test_a_refused_schema_is_given_up(status, told, endpoint):
-    def respond(request: dict[str, Any]) -> Any:
-        return Raw(status, {"error": {}}, **AGAIN) if "response_format" in request else SEEN
-
-    server = endpoint(respond)
-    assert "seen it" in told(server.url)
-    assert "response_format" in server.requests[0] and server.requests[-1] == {
-        k: v for k, v in server.requests[0].items() if k != "response_format"
-    }
-
-
-def test_what_is_refused_is_given_up_one_by_one(endpoint, tmp_path):
-    """An endpoint without log-probabilities keeps the schema."""
-    server = endpoint(lambda r: Raw(400, {"error": {}}) if "logprobs" in r else complete("42"))
-    options = Options(stop_threshold=0.5)
-    assert orchestrate("?", (), pool_at(server.url), options, tmp_path / "run").answer == "42"
-    assert ["logprobs" in r for r in server.requests] == [True, False]
-    assert all("response_format" in r for r in server.requests)
-    assert replay(tmp_path / "run").answer == "42"
-
-
-def test_tools_that_are_refused_are_told_in_the_text(endpoint, tmp_path):
-    server = endpoint(lambda r: Raw(400, {"error": {}}) if "tools" in r else any_method(r))
-    options = Options(method="toolorchestra")
-    assert orchestrate("?", (), pool_at(server.url), options, tmp_path / "run").answer == "42"
-    refused, taken, *_ = server.requests
-    assert '"enhance_reasoning"' not in str(refused["messages"]) and "tools" not in taken
-    assert '"enhance_reasoning"' in str(taken["messages"])
-    assert replay(tmp_path / "run").answer == "42"
-
-
-def test_an_endpoint_that_wants_the_newer_limit_gets_it(told, endpoint):
-    def respond(request: dict[str, Any]) -> Any:
-        said = "'max_tokens' is not supported. Use 'max_completion_tokens' instead."
-        return Raw(400, {"error": {"message": said}}) if "max_tokens" in request else SEEN
-
-    server = endpoint(respond)
-    assert "seen it" in told(server.url, max_output_tokens=99)
-    first, *_, last = server.requests
-    assert (first["max_tokens"], last["max_completion_tokens"]) == (99, 99)
-    assert "max_tokens" not in last and "response_format" in last
-
-
-def test_what_a_later_refusal_teaches_changes_no_earlier_call(endpoint, tmp_path):
-    """The schema is taken once and refused from then on: a resume asks each call as it was."""
-    taken: list[Any] = []
-
-    def respond(request: dict[str, Any]) -> Any:
-        if "response_format" in request:
-            taken.append(request)
-            return delegate("look") if len(taken) == 1 else Raw(400, {"error": {}})
-        return complete("42") if is_main(request) else SEEN
-
-    server, out = endpoint(respond), tmp_path / "run"
-    orchestrate("?", (), pool_at(server.url), None, out)
-    asked = len(server.requests)
-    assert [f(out).answer for f in (replay, resume, replay)] == ["42"] * 3
-    assert len(server.requests) == asked
-
-
 # ---- failures of the moment, and for ever --------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "trouble",
-    [Raw(429, {}, retry_after="1"), Raw(408, {}), Raw(409, {}), Raw(500, {}), Raw(503, "<html>")],
-)
+@pytest.mark.parametrize("trouble", [
+    [Raw(429, {}, retry_after="1")], [Raw(408, {})], [Raw(409, {})], [Raw(500, {})], [Raw(503, "<html>")],
+    [Raw(429, {}), Raw(429, {}), Raw(500, {})],  # waiting at a rate limit uses up no attempt
+])  # fmt: skip
 def test_a_trouble_of_the_moment_is_passed_over(trouble, told, endpoint):
-    trouble.headers.setdefault("retry-after-ms", "1")
-    server = endpoint(in_turn(trouble, SEEN))
-    assert "seen it" in told(server.url) and len(server.requests) == 2
+    for raw in trouble:
+        raw.headers.setdefault("retry-after-ms", "1")
+    server = endpoint(in_turn(*trouble, SEEN))
+    assert "seen it" in told(server.url) and len(server.requests) == len(trouble) + 1
 
 
 # fails at d04ee41
@@ -150,29 +75,17 @@ def test_a_status_that_there_is_not_replays_as_it_was(told, endpoint):
     assert "seen it" in text or "600" in text
 
 
-@pytest.mark.parametrize(
-    "answer, said",
-    [
-        (Raw(400, {"error": {"message": "no\nnot\nthis"}}), "no not this"),
-        (Raw(401, {"error": {"message": "who are you"}}), "MY_MODEL_KEY"),
-        (Raw(402, {"error": "no money"}), "402"),
-        (Raw(404, {"error": {"message": "gone"}}), "/v1"), (Raw(418, b"\xff\xfe"), "418"),
-        (Raw(429, {}, **AGAIN), "429"),
-        (Raw(500, {"error": {"message": "broken"}}, **AGAIN), "500"), (Raw(302, b""), "302"),
-        (Raw(302, b"", location="http://127.0.0.1:9/v1"), ""),
-        (Raw(302, b"", location="ftp://example.test/"), ""),  # fails at d04ee41
-        (Raw(600, {"error": {}}), "600"),
-        (Raw(200, "<html>\n<b>Not here</b>", content_type="text/html"), "<b>Not here"),
-        (Raw(200, '{"choices": [{"mess'), '{"choices"'), (Raw(200, ""), "JSON"),
-        (Raw(200, b"\x00\xff\xfe"), "JSON"),
-        (Raw(200, b"this is no gzip", content_encoding="gzip"), ""),
-        (Raw(200, b"{}", content_length="999"), ""), (Raw(200, "null"), "choice"),
-        (Raw(200, "[" * 100_000), ""), (Raw(200, {"choices": []}), "choice"),
-        (Raw(200, {"choices": [None]}), "choice"),
-        (Raw(200, {"choices": [{"message": None}]}), "choice"),
-        (Raw(200, {"error": "no"}), "choice"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("answer, said", [
+    (Raw(400, {"error": {"message": "no\nnot\nthis"}}), "no not this"), (Raw(401, {"error": {"message": "who are you"}}), "MY_MODEL_KEY"),
+    (Raw(402, {"error": "no money"}), "402"), (Raw(404, {"error": {"message": "gone"}}), "/v1"), (Raw(418, b"\xff\xfe"), "418"),
+    (Raw(429, {}, **AGAIN), "429"), (Raw(500, {"error": {"message": "broken"}}, **AGAIN), "500"), (Raw(600, {"error": {}}), "600"),
+    (Raw(302, b""), "302"), (Raw(302, b"", location="http://127.0.0.1:9/v1"), ""),
+    (Raw(302, b"", location="ftp://example.test/"), ""),  # fails at d04ee41
+    (Raw(200, "<html>\n<b>Not here</b>", content_type="text/html"), "<b>Not here"), (Raw(200, '{"choices": [{"mess'), '{"choices"'),
+    (Raw(200, ""), "JSON"), (Raw(200, b"\x00\xff\xfe"), "JSON"), (Raw(200, b"this is no gzip", content_encoding="gzip"), ""),
+    (Raw(200, b"{}", content_length="999"), ""), (Raw(200, "null"), "choice"), (Raw(200, "[" * 100_000), ""),
+    *((Raw(200, odd), "choice") for odd in ({"choices": []}, {"choices": [None]}, {"choices": [{"message": None}]}, {"error": "no"})),
+])  # fmt: skip
 def test_what_is_no_answer_is_one_line_that_says_why(answer, said, told, endpoint, monkeypatch):
     monkeypatch.setenv("MY_MODEL_KEY", "a-secret-of-this-test")
     server = endpoint(in_turn(answer))
@@ -182,37 +95,12 @@ def test_what_is_no_answer_is_one_line_that_says_why(answer, said, told, endpoin
 
 
 def test_a_refused_connection_says_the_address(told):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
-    assert url in told(url)
-
-
-@contextlib.contextmanager
-def raw_server(head: bytes, drip: bytes = b"") -> Iterator[str]:
-    """An endpoint that sends `head`, and then `drip` again and again. Yields its URL."""
-    listener, over = socket.create_server(("127.0.0.1", 0)), threading.Event()
-
-    def one(connection: socket.socket) -> None:
-        with contextlib.suppress(OSError), connection:
-            connection.recv(1 << 16)
-            connection.sendall(head)
-            while drip and not over.wait(0.05):
-                connection.sendall(drip)
-
-    def accept() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(target=one, args=(listener.accept()[0],), daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    with contextlib.closing(listener):
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-    over.set()
+    assert "http://127.0.0.1:9/v1" in told("http://127.0.0.1:9/v1")
 
 
 def test_an_answer_that_drips_ends_at_the_deadline(told):
-    with raw_server(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n", b" ") as url:
-        assert "timed out" in told(url, run_options=Options(timeout_s=0.5))
+    with hostile.serving({"/v1/chat/completions": hostile.slow_body}) as server:
+        assert "timed out" in told(f"{server.url}/v1", run_options=Options(timeout_s=0.5))
 
 
 @pytest.mark.parametrize("status, attempts", [(429, 1), (502, 3)])
@@ -229,18 +117,10 @@ def test_an_endpoint_is_reached_through_a_proxy(told, endpoint, monkeypatch):
     assert proxy.paths == ["http://llm.internal:8000/v1/chat/completions"]
 
 
-def test_waiting_at_a_rate_limit_uses_up_no_attempt(told, endpoint):
-    limit = Raw(429, {})
-    assert "seen it" in told(endpoint(in_turn(*[limit] * 2, Raw(500, {}), SEEN)).url)
-
-
 # fails at d04ee41
-def test_a_header_may_hold_any_byte(told):
-    body = json.dumps(completion(SEEN)).encode()
-    head = b"HTTP/1.1 200 OK\r\nx-note: caf\xe9 \xff\r\ncontent-type: application/json; \xe9\r\n"
-    length = f"content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode()
-    with raw_server(head + length + body) as url:
-        assert "seen it" in told(url)
+def test_a_header_may_hold_any_byte(told, endpoint):
+    odd = {"x_note": "caf\xe9 \xff", "content_type": "application/json; \xe9"}
+    assert "seen it" in told(endpoint(in_turn(Raw(200, completion(SEEN), **odd))).url)
 
 
 # fails at d04ee41
@@ -264,43 +144,31 @@ def tool_call(arguments: Any) -> dict[str, Any]:
     return message(content=None, tool_calls=[{"type": "function", "function": function}])
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        message(content=[{"type": "text", "text": SEEN[:20]}, {"type": "text", "text": SEEN[20:]}]),
-        message(content=["stray", {"type": "image"}, None, {"type": "text", "text": SEEN}]),
-        message(content=None, reasoning_content=SEEN),
-        message(content="", reasoning=SEEN),
-        message(content=SEEN, tool_calls=7),
-        message(content=f"<think>hm {{</think>\n{SEEN}"),
-        tool_call({"result": "seen it", "status": "done"}),
-        tool_call('{"result": "seen it", "status": "done"}'),
-        message(content=finish("seen it, half \ud83d of it")),
-        message(content=finish("seen it") + "\ud83d"),
-        {"choices": [{"message": {"content": SEEN}, "logprobs": None}]},
-        completion(SEEN, model=None, id=7, extra={"x": [1]}),
-        Raw(200, json.dumps(completion(SEEN)).encode(), content_type="text/plain"),
-        Raw(200, gzip.compress(json.dumps(completion(SEEN)).encode()), content_encoding="gzip"),
-    ],
-)
+PARTS = [{"type": "text", "text": SEEN[:20]}, {"type": "text", "text": SEEN[20:]}]
+STRAY = ["stray", {"type": "image"}, None, {"type": "text", "text": SEEN}]
+ZIPPED = gzip.compress(json.dumps(completion(SEEN)).encode())
+
+
+@pytest.mark.parametrize("answer", [
+    *(message(content=content) for content in (PARTS, STRAY, f"<think>hm {{</think>\n{SEEN}", SEEN + "\ud83d", finish("seen it, half \ud83d of it"))),
+    message(content=None, reasoning_content=SEEN), message(content="", reasoning=SEEN), message(content=SEEN, tool_calls=7),
+    *(tool_call(arguments) for arguments in ({"result": "seen it", "status": "done"}, '{"result": "seen it", "status": "done"}')),
+    {"choices": [{"message": {"content": SEEN}, "logprobs": None}]}, completion(SEEN, model=None, id=7, extra={"x": [1]}),
+    Raw(200, completion(SEEN), content_type="text/plain"), Raw(200, ZIPPED, content_encoding="gzip"),
+])  # fmt: skip
 def test_an_answer_of_any_form_is_found(answer, told, endpoint):
     assert "seen it" in told(endpoint(in_turn(answer)).url)
 
 
-@pytest.mark.parametrize(
-    "usage, known",
-    [
-        ({"prompt_tokens": 100, "completion_tokens": 10}, True),
-        ({"prompt_tokens": 100, "completion_tokens": 10, "prompt_tokens_details": [1]}, True),
-        ({"prompt_tokens": -100, "completion_tokens": 10}, False),
-        ({"prompt_tokens": "100", "completion_tokens": 10}, False),
-        ({"prompt_tokens": None, "completion_tokens": 10}, False),
-        ({"prompt_tokens": 100}, False),
-        ({"prompt_tokens": 1e400, "completion_tokens": 1e308}, False),
-        ({"prompt_tokens": 10**400, "completion_tokens": 10}, False),  # fails at d04ee41
-        ([], False), (None, False),
-    ],
-)  # fmt: skip
+USED = {"prompt_tokens": 100, "completion_tokens": 10}
+
+
+@pytest.mark.parametrize("usage, known", [
+    (USED, True), ({**USED, "prompt_tokens_details": [1]}, True), ({**USED, "prompt_tokens": -100}, False),
+    ({**USED, "prompt_tokens": "100"}, False), ({**USED, "prompt_tokens": None}, False), ({"prompt_tokens": 100}, False),
+    ({"prompt_tokens": 1e400, "completion_tokens": 1e308}, False), ([], False), (None, False),
+    ({**USED, "prompt_tokens": 10**400}, False),  # fails at d04ee41
+])  # fmt: skip
 def test_usage_that_makes_no_sense_is_an_unknown_cost(usage, known, told, endpoint, tmp_path):
     server = endpoint(lambda request: completion(SEEN, usage=usage))
     assert "seen it" in told(server.url, price=Price(1.0, 1.0, 1.0))
@@ -318,34 +186,3 @@ def test_a_flood_of_what_looks_like_keys_does_not_hang(endpoint, tmp_path):
     flags = "--question", "?", "--model", "m", "--out", "run"
     done = program(tmp_path, *flags, at=endpoint(respond).url, timeout_s=30)
     assert done.stdout == "42\n"
-
-
-# ---- which model ---------------------------------------------------------------------------------
-
-
-def test_a_model_left_out_is_the_one_that_is_served(endpoint, tmp_path):
-    server = endpoint(any_method)
-    server.models = {"data": [{"id": "only-one"}]}
-    done = called("--question", "?", "--out", tmp_path / "run", at=server.url)
-    assert done.stdout == "42\n" and {r["model"] for r in server.requests} == {"only-one"}
-    server.close()
-    assert replay(tmp_path / "run").answer == "42"
-
-
-@pytest.mark.parametrize(
-    "models",
-    [
-        {"data": [{"id": "a"}, {"id": "b"}]},
-        {"data": []},
-        {"object": "error"},
-        Raw(200, "<html>"),
-        Raw(404, {}),
-        Raw(200, "[1]"),
-    ],
-)
-def test_a_model_left_out_where_not_one_is_served_is_asked_for(models, endpoint, tmp_path):
-    server = endpoint(any_method)
-    server.models = models
-    line = line_of(called("--question", "?", "--out", tmp_path / "run", at=server.url))
-    assert "--model" in line and server.url in line
-    assert server.requests == [] and not (tmp_path / "run").exists()

@@ -4,7 +4,6 @@ import threading
 
 import pytest
 
-from runtime import jsonl
 from subagents.reasoning import answer_of, majority, queries_in
 from tests.methods import CLOCK, runs
 from tests.scripted import THINKING, Raw, agent, cut_off, edge
@@ -132,12 +131,6 @@ def test_the_majority_of_whole_samples_counts(samples, answer, run):
 
 def test_the_majority_is_of_normalised_answers_and_a_tie_goes_to_the_first():
     assert majority(["b", "A", " a. ", "B"]) == "b"
-
-
-def test_parallel_calls_of_one_step_have_names_of_their_own(run, tmp_path):
-    run(SAMPLES)
-    calls = [row["call"] for row in jsonl.read(tmp_path / "run" / "tape.jsonl")]
-    assert sorted(calls)[1:] == [f"r1/t1/s1/p{n}" for n in range(1, 6)]
 
 
 @pytest.mark.parametrize("graph, step", [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from orchestra.vocabulary import ModelMistake
 from orchestrators.mas_xml import MAX_AGENTS, MAX_CHARS, MAX_ROLES, parse
-from runtime.prompts import ROOT, told
+from runtime.prompts import told
 from tests.scripted import SAID, THINKING, agent, edge, thought
 
 
@@ -18,10 +18,9 @@ def debate(roles, extra=""):
 
 
 def low():
-    return (
-        f"<agent><agent_name>CoTAgent</agent_name>{SAID}<required_arguments><agent_input>"
-        "</agent_input></required_arguments><agent_output_id>out</agent_output_id></agent>"
-    )
+    rest = "<required_arguments><agent_input></agent_input></required_arguments>"
+    rest += "<agent_output_id>out</agent_output_id>"
+    return f"<agent><agent_name>CoTAgent</agent_name>{SAID}{rest}</agent>"
 
 
 def write(edges, n):
@@ -53,10 +52,7 @@ VALID = [
 
 BROKEN = {  # rule: the line it is broken in, and the reply behind its thinking
     "no_agent": [(None, ""), (None, "The answer is 42.")],
-    "stray_text": [
-        (2, agent(extra="and then")), (2, agent(extra="<colour>red</colour>")),
-        (2, agent(extra="<thinking>x</thinking>")),
-    ],
+    "stray_text": [(2, agent(extra=extra)) for extra in ("and then", "<colour>red</colour>", "<thinking>x</thinking>")],
     "unclosed": [
         (1, agent().replace("</agent>", "")), (2, agent().replace("</agent_id>", "")),
         (3, agent().split("</agent_input>")[0]), (1, "<agent><agent_id>A</agent></agent_id>"),
@@ -78,10 +74,7 @@ BROKEN = {  # rule: the line it is broken in, and the reply behind its thinking
     "too_many_roles": [(3, debate(json.dumps([*map(str, range(MAX_ROLES + 1))])))],
     "too_many_agents": [(None, write([(i, i + 1) for i in range(MAX_AGENTS)], MAX_AGENTS + 1))],
     "too_long": [(None, "x" * (MAX_CHARS + 1))],
-    "edge_unpaired": [
-        (4, f"{agent()}<edge>{ends}</edge>")
-        for ends in ("", "<from>A</from>", "<to>A</to><from>A</from>")
-    ],
+    "edge_unpaired": [(4, f"{agent()}<edge>{ends}</edge>") for ends in ("", "<from>A</from>", "<to>A</to><from>A</from>")],
     "edge_twice": [(7, TWO + edge("A", "B", "A", "B"))],
     "edge_blocks": [(8, AB + edge("A", "B"))],
     "agent_after_edge": [(5, agent("A") + edge("A", "B") + agent("B", input="${A}"))],
@@ -127,11 +120,6 @@ def test_a_graph_without_thinking_is_refused():
 def test_an_answer_may_name_the_output_of_the_one_agent():
     (alone,) = parse(low() + "<answer>out</answer>", "low")
     assert (alone.id, alone.agent) == ("out", "cot")
-
-
-def test_every_rule_that_has_words_is_broken_above():
-    sections = re.findall(r"(?m)^## (\w+)", (ROOT / "mas_orchestra/mistakes.md").read_text())
-    assert BROKEN.keys() | BROKEN_LOW.keys() == {*sections} - {"answer_unseen", "no_thinking"}
 
 
 @pytest.mark.parametrize("tag", ["agent", "agent_id", "agent_name", "agent_description",

@@ -1,7 +1,5 @@
 """History, the compressed context, the fallback answer and when to stop: Eq. 19, 20 and 22."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

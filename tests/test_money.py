@@ -1,7 +1,5 @@
 """Purses: shares, the longest answer that is affordable."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

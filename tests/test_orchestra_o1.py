@@ -1,7 +1,5 @@
 """What the main agents of Orchestra-o1 and AOrchestra read: a pure function of the state."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

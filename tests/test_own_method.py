@@ -13,16 +13,14 @@ class Half:
     rounds = 2
     def __init__(self, pool, tools, options): pass
     def decide(self, state, ask, mistake="", last_chance=False): pass
-class Once:
+class Once(Half):
     rounds, shares_context = 1, False
-    def __init__(self, pool, tools, options): pass
     def decide(self, state, ask, mistake="", last_chance=False):
         if last_chance:
             return Complete("the last chance")
         return Delegate((SubTask("a", state.task.question, tools=()),))
-class Majority:
-    rounds, shares_context = 2, False
-    def __init__(self, pool, tools, options): pass
+class Majority(Half):
+    shares_context = False
     def decide(self, state, ask, mistake="", last_chance=False):
         if state.history:
             return Complete(Counter(h.answer for h in state.history).most_common(1)[0][0])

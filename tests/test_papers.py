@@ -1,7 +1,5 @@
 """PAPERS.md names files, functions and tests that exist; the code names the equations."""
 
-from __future__ import annotations
-
 import ast
 import re
 

@@ -1,7 +1,5 @@
 """The JSON object in a reply, however it was wrapped."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The pool file, the pool of the environment, and what a run needs of both before it starts."""
 
-from __future__ import annotations
-
 import pytest
 
 from runtime.pool import OURS, Engine, check, choose, from_environment, load

@@ -1,7 +1,5 @@
 """Every rule that a model can break has its sentence in prompts/, with every variable filled in."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

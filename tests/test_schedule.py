@@ -1,7 +1,5 @@
 """The graph, the batch and the matching, Eq. 5-12 of arXiv 2606.13707."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -177,11 +175,8 @@ def test_a_file_that_is_named_brings_its_tool_next_to_search_and_code(text, tool
 
 # ---- Eq. 8, 11 and 12: executors and the batch placed --------------------------------------------
 
-PRICED, BEST, MATCHED = (
-    backend("priced", 9.0),
-    backend("best", txt=1.0, img=1.0),
-    ("See", "Search", "Code"),
-)
+PRICED, BEST = backend("priced", 9.0), backend("best", txt=1.0, img=1.0)
+MATCHED = "See", "Search", "Code"
 CHOICES = [
     ({}, "best", MATCHED), ({"backend": "priced"}, "priced", MATCHED), ({"tools": ()}, "best", ()),
     ({"backend": "unknown"}, "best", MATCHED), ({"tools": ("Code",)}, "best", ("Code",)),

@@ -1,7 +1,5 @@
 """Secrets are redacted in every spelling; nothing else is changed."""
 
-from __future__ import annotations
-
 import json
 from urllib.parse import quote
 

@@ -1,18 +1,15 @@
 """ToolOrchestra: tool calls in every form, and runs end to end."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
 
-import orchestra_min
 from orchestra.vocabulary import ModelMistake
 from orchestrators.toolorchestra import read_call
 from tests.conftest import ConfigError
 from tests.methods import CLOCK, runs
 from tests.scripted import Raw, cut_off
-from tools import Environment, all_tools, tool
+from tools import search
 
 REFUSED = Raw(400, {"error": {"message": "no tools here"}})
 
@@ -40,17 +37,10 @@ GOOD = [
     call("browse", "x") + SEARCH, call("search", "search-9") + SEARCH,
 ]  # fmt: skip
 BAD = {
-    "no_call": [
-        "", "The answer is 42.", "<tool_call>search, please", "<tool_call>" + "{'a': [" * 20_000,
-        '<tool_call>{"arguments": {}}',
-    ],
-    "unknown_function": [
-        call("browse", "search-1"), '<tool_call>{"name": ["search"]}',
-    ],
+    "no_call": ["", "The answer is 42.", "<tool_call>search, please", "<tool_call>" + "{'a': [" * 20_000, '<tool_call>{"arguments": {}}'],
+    "unknown_function": [call("browse", "search-1"), '<tool_call>{"name": ["search"]}'],
     "broken_arguments": [SEARCH.replace(GIVEN, given) for given in ('"s"', '["search-1"]')],
-    "unknown_slot": [
-        SEARCH.replace(GIVEN, "null"), *[call("search", slot) for slot in ("answer-1", True, "")],
-    ],
+    "unknown_slot": [SEARCH.replace(GIVEN, "null"), *[call("search", slot) for slot in ("answer-1", True, "")]],
 }  # fmt: skip
 
 
@@ -75,21 +65,6 @@ def test_only_a_whole_call_is_read_from_a_reply_that_was_cut_off():
 # ---- runs ----------------------------------------------------------------------------------------
 
 
-@tool("GoogleSearchAction", "web")
-def found(env: Environment, query: str) -> str:
-    """Search.
-
-    query: what
-    """
-    return env.local("search", {"query": query}, lambda: f"found for {query}")
-
-
-@pytest.fixture
-def with_search(monkeypatch):
-    tools = {**all_tools(), "GoogleSearchAction": found}
-    monkeypatch.setattr(orchestra_min, "tools_for", lambda task, code=True: tools)
-
-
 run = runs("toolorchestra")
 
 
@@ -103,9 +78,7 @@ def test_the_three_tools_are_declared_with_slots_prices_and_latencies(run):
     run(ANSWER)
     declared = {t["function"]["name"]: str(t) for t in run.requests[0]["tools"]}
     assert list(declared) == ["enhance_reasoning", "answer", "search"]
-    assert (
-        "'answer-math-2'" in declared["answer"] and "1: USD 1.25 in, 10 out" in declared["answer"]
-    )
+    assert all(w in declared["answer"] for w in ("'answer-math-2'", "1: USD 1.25 in, 10 out"))
 
 
 def test_the_output_of_the_codes_reasoning_comes_back_without_its_thinking(run):
@@ -114,10 +87,13 @@ def test_the_output_of_the_codes_reasoning_comes_back_without_its_thinking(run):
     assert "1. so:\n" in run.mains[1] and "Output of the program:\n42" in run.mains[1]
 
 
-def test_one_kind_never_erases_another(run, with_search):
+def test_one_kind_never_erases_another(run, monkeypatch):
+    found = lambda asked: [{"title": f"found for {asked['q']}"}]  # noqa: E731
+    monkeypatch.setattr(search, "_search", found)
     work = lambda t: "Query: a\nQuery: b" if "search queries" in t else "x" * 30_000  # noqa: E731
     run(SEARCH, REASON, SEARCH, ANSWER, work=work)
-    assert "Doc 2: found for a\n\nfound for b" in run.mains[3] and "xxx" in run.mains[3]
+    second = run.mains[3].partition("Doc 2: ")[2]
+    assert "found for a" in second and "found for b" in second and "xxx" in run.mains[3]
     assert len(run.mains[3]) < 18_000
 
 

@@ -1,13 +1,19 @@
 import contextlib
+import functools
 import hashlib
+import json
 import os
+import shlex
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from runtime.secrets import Secrets
 from tests.conftest import FREE, Chat, Engine, Media, Pool, Purse, Tape, Task, pool_at
 from tools import Environment, ToolError, all_tools
 from tools.own import own_tools
@@ -15,6 +21,7 @@ from tools.own import own_tools
 rapidocr = pytest.mark.skipif(not find_spec("rapidocr"), reason="needs rapidocr")
 MODEL = os.environ.get("WHISPER_MODEL", "") if find_spec("faster_whisper") else ""
 whisper = pytest.mark.skipif(not MODEL, reason="needs faster-whisper and WHISPER_MODEL, a folder")
+TOKEN = "ORCHESTRA_TEST_TOKEN"  # a key that the command of a server may name
 ANALYSIS = {"image": "ImageAnalysisAction", "audio": "ParseAudioAction", "video": "VideoAnalysisAction"}  # fmt: skip
 
 
@@ -72,3 +79,34 @@ def bench(tmp_path: Path, endpoint: Any) -> Callable[..., Bench]:
 def local_pool(url: str = "http://127.0.0.1:9/v1") -> Pool:
     """A pool whose pictures and sounds go to the engines of this machine."""
     return pool_at(url).with_(engines={k: Engine("local") for k in ("image", "audio")})
+
+
+def raw(schema=None, pages=1, answer=None, calls=9):
+    """The command of a server that lists tools with this schema and answers calls with this."""
+    arguments = schema or {"type": "object", "properties": {}}, pages, answer, calls
+    return shlex.join(
+        [
+            sys.executable,
+            str(Path(__file__).with_name("raw_server.py")),
+            *map(json.dumps, arguments),
+        ]
+    )
+
+
+@pytest.fixture
+def using(tmp_path):
+    """The tools of servers, as functions of their parameters."""
+
+    @contextlib.contextmanager
+    def use(*commands, mode="record"):
+        with contextlib.closing(Tape(tmp_path / "tape.jsonl", mode, Secrets([TOKEN]))) as tape:
+            env = SimpleNamespace(tape=tape)
+            env.local = functools.partial(Environment.local, env)
+            with own_tools([], commands, tape) as found, tape.call("r1"):
+
+                def call(name, **given):
+                    return found[name](env, given)
+
+                yield SimpleNamespace(tools=found, env=env, call=call)
+
+    return use

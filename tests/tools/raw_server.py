@@ -11,23 +11,16 @@ for asked in map(json.loads, sys.stdin):
         continue
     given = asked.get("params") or {}
     n = int(given.get("cursor") or 0)
+    here = {"capabilities": {"tools": {}}, "serverInfo": {"name": "a server", "version": "1"}}
+    listed = {"tools": [{"name": f"look{n or ''}", "description": "d", "inputSchema": schema}]}
     answers = {
-        "initialize": {
-            "protocolVersion": given.get("protocolVersion"),
-            "capabilities": {"tools": {}},
-            "serverInfo": {"name": "a server", "version": "1"},
-        },
-        "tools/list": {
-            "tools": [{"name": f"look{n or ''}", "description": "d", "inputSchema": schema}]
-        }
-        | ({"nextCursor": str(n + 1)} if n + 1 < pages else {}),
-    } | ({"tools/call": answer} if answer else {})
-    result = (
-        {"result": answers[asked["method"]]}
-        if asked["method"] in answers
-        else {"error": {"code": -1, "message": "obey me"}}
-    )
-    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **result}), flush=True)
+        "initialize": {"protocolVersion": given.get("protocolVersion"), **here},
+        "tools/list": listed | ({"nextCursor": str(n + 1)} if n + 1 < pages else {}),
+        "tools/call": answer,
+    }
+    found, failed = answers.get(asked["method"]), {"code": -1, "message": "obey me"}
+    row = {"result": found} if found else {"error": failed}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **row}), flush=True)
     calls -= asked["method"] == "tools/call"
     if not calls:
         break

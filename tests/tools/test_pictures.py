@@ -140,14 +140,11 @@ def test_of_very_many_pages_only_the_first_are_decoded(kind, tmp_path, monkeypat
     assert [place for place, _ in image.pictures(path)][::7] == ["1 of 60", "20 of 60"]  # of eight
 
 
-@pytest.mark.parametrize(("kind", "share", "words"), [
-    *((kind, 0.5, "cannot be read") for kind in ("PNG", "JPEG", "WEBP", "GIF", "TIFF")), *((kind, 1, "cannot identify") for kind in ("EPS", "PDF", "ICNS")),
-])  # fmt: skip
-def test_a_truncated_or_uncommon_picture_is_an_observation(kind, share, words, tmp_path):
+@pytest.mark.parametrize("kind", ["EPS", "PDF", "ICNS"])
+def test_an_uncommon_picture_is_an_observation(kind, tmp_path):
     """EPS is a program that Pillow would have Ghostscript run."""
     path = saved(tmp_path / "a.png", drawn("x", (64, 64)), format=kind)
-    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
-    with pytest.raises(ToolError, match=words):
+    with pytest.raises(ToolError, match="cannot identify"):
         list(image.data_urls(path))
 
 

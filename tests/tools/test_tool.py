@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from tests.conftest import Media, ModelMistake, Task
+from tests.conftest import Media, Task
 from tools import Environment, ImageFile, all_tools, tool
 
 
@@ -41,24 +41,14 @@ def test_the_schema_comes_from_the_signature_and_lists_the_files_there_are():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "words"), [
-    ({"picture": "clock.png", "colour": "green"}, "colour: Input should be 'red' or 'blue'"), ({"colour": "red"}, "picture: Field required"),
-])  # fmt: skip
-def test_parameters_that_do_not_fit_are_a_mistake_that_says_why(given, words):
-    with pytest.raises(ModelMistake, match=words):
-        paint(None, given)
-
-
 def test_what_a_model_leaves_out_gets_its_default():
     assert paint(None, {"picture": "clock.png", "colour": None}) == "clock.png red"
 
 
 @pytest.mark.parametrize(("name", "required", "others"), [
-    ("ImageAnalysisAction", ["query", "image_path"], []),
-    ("ParseAudioAction", ["query", "audio_path"], []),
+    ("ImageAnalysisAction", ["query", "image_path"], []), ("ParseAudioAction", ["query", "audio_path"], []),
     ("VideoAnalysisAction", ["query", "video_path"], ["max_frames", "start_time", "end_time", "analyze_audio"]),
-    ("GoogleSearchAction", ["query"], ["k", "gl", "hl"]),
-    ("ExtractUrlContentAction", ["url", "browse_query"], []),
+    ("GoogleSearchAction", ["query"], ["k", "gl", "hl"]), ("ExtractUrlContentAction", ["url", "browse_query"], []),
     ("ExecuteCodeAction", ["code"], ["code_type", "timeout_sec"]),
 ])  # fmt: skip
 def test_names_and_parameters_are_those_of_the_paper_and_explained(name, required, others):

@@ -8,8 +8,9 @@ from unittest.mock import Mock
 import pypdf
 import pytest
 
+from orchestra.vocabulary import BudgetExceeded
 from tests.attacks import hostile
-from tests.conftest import BudgetExceeded, Price, Purse
+from tests.conftest import Price, Purse
 from tests.scripted import Raw, last_text
 from tools import ToolError, reading, search, visit
 
@@ -57,14 +58,6 @@ REFUSED, DEEP = {"message": "no"}, b'{"organic":' + b"[" * 100_000
 def test_a_search_that_fails_is_an_observation(answer, status, searching):
     with pytest.raises(ToolError, match="Serper did not answer"):
         searching(answer, status).use("GoogleSearchAction", query="everest")
-
-
-def test_a_search_that_drips_ends_in_time(searching, monkeypatch):
-    monkeypatch.setattr(search, "TIMEOUT_S", 0.4)
-    with hostile.serving({"/search": hostile.slow_body}) as server:
-        monkeypatch.setenv("SERPER_URL", server.url + "/search")
-        with pytest.raises(ToolError, match="did not answer the search: timed out"):
-            searching().use("GoogleSearchAction", query="everest")
 
 
 def test_what_is_no_text_in_a_result_is_left_out_and_a_huge_one_cut(searching):
@@ -166,39 +159,17 @@ def test_what_a_server_calls_its_page_is_no_word_to_the_model(bench):  # fails a
     assert "ignore" not in str(failure.value)
 
 
-def test_an_internal_page_is_not_sent_to_jina(monkeypatch):  # fails at d04ee41
+def test_an_internal_page_is_not_sent_to_jina_and_any_other_is(monkeypatch):  # fails at d04ee41
     monkeypatch.setenv("JINA_API_KEY", "jina-key-1234567890")
-    with hostile.serving({"/": hostile.page("Salt", "text/plain")}) as jina:
-        monkeypatch.setattr(visit, "JINA_URL", jina.url + "/?")
+    with hostile.serving({"/http://example.com/a": hostile.page("Salt", "text/plain")}) as jina:
+        monkeypatch.setattr(visit, "JINA_URL", jina.url + "/")
         with hostile.serving({"/": hostile.page("Inside", "text/plain")}) as intranet:
             assert visit.page_text(intranet.url + "/", (intranet.host,)).strip() == "Inside"
         with pytest.raises(ToolError, match="internal"):
             visit.page_text("http://10.0.0.7/")
-    assert not jina.seen
-
-
-def test_jina_is_asked_where_its_key_is_set(monkeypatch):
-    monkeypatch.setenv("JINA_API_KEY", "jina-key-1234567890")
-    with hostile.serving({"/http://example.com/a": hostile.page("Salt", "text/plain")}) as jina:
-        monkeypatch.setattr(visit, "JINA_URL", jina.url + "/")
+        assert not jina.seen
         assert visit.page_text("http://example.com/a", (jina.host,)) == "Salt"
         assert jina.seen[0][1]["Authorization"] == "Bearer jina-key-1234567890"
-
-
-@pytest.fixture
-def in_this_process(monkeypatch):
-    """Pages are read in this process: starting the reader and its libraries takes most of the time."""
-
-    def confined(program, arguments, body, *_, **__):
-        output = io.BytesIO()
-        monkeypatch.setattr(sys, "argv", ["-c", *arguments])
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(body)))
-        monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=output))
-        with pytest.raises(SystemExit) as ended:
-            exec(program, {"__name__": "__main__"})
-        return SimpleNamespace(output=output.getvalue(), ended="end", status=ended.value.code)
-
-    monkeypatch.setattr(visit.sandbox, "confined", confined)
 
 
 POLISH = "Zażółć gęślą jaźń. Cena biletu wynosi pięćdziesiąt złotych, dzieci płacą połowę."
@@ -222,7 +193,7 @@ CHARSETS = [  # of the bytes, in the header, in the page; and what is written
 
 
 @pytest.mark.parametrize(("charset", "kind", "meta", "words"), CHARSETS)
-def test_a_page_is_read_in_its_charset(charset, kind, meta, words, in_this_process):
+def test_a_page_is_read_in_its_charset(charset, kind, meta, words):
     html = f"<html><head><meta charset='{meta}'></head><body><p>{words}</p></body></html>"
     page = html if "html" in kind else words
     assert text_of(hostile.page(page.encode(charset), kind)) == words

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import training.judge
-from tests.conftest import ConfigError, EndpointError, ModelMistake
+from orchestra.vocabulary import ModelMistake
+from tests.conftest import ConfigError, EndpointError
 from tests.scripted import Endpoint, Raw, last_text
 from training.judge import LINES, judge_prompt, read_scores
 from training.minigaia import examples

@@ -7,7 +7,6 @@ from itertools import islice
 
 import pytest
 
-from orchestra.memory import tokens
 from orchestrators.orchestra_o1 import parse_decision
 from training.examples import state_of
 from training.minigaia import PART, examples, main
@@ -35,13 +34,6 @@ def test_every_reference_decision_is_exact_and_scores_one(split, style):
     for e in drawn(split, style)[:60]:
         (scores,) = rubric(e, [json.dumps(e.reference)])
         assert (scores.total, scores.exact, scores.valid) == (1.0, True, True), e.id
-
-
-def test_the_short_prompts_and_decisions_are_short():
-    """By the estimate of orchestra.memory, which errs high: 370 where SmolLM2 has 345."""
-    for e in drawn("train"):
-        assert tokens("".join(m["content"] for m in e.messages)) <= 370
-        assert tokens(json.dumps(e.reference)) <= 140
 
 
 def test_the_first_decision_gives_every_file_its_own_sub_task_and_tool():
@@ -103,10 +95,6 @@ def test_the_same_seed_gives_the_same_bytes_and_another_other_ones(tmp_path):
     for split in PART:
         a, b, c = ((tmp_path / n / f"{split}.jsonl").read_bytes() for n in "abc")
         assert a == b != c
-
-
-def test_more_examples_begin_with_the_same_ones():
-    assert list(islice(examples("train", 3, "brief"), 50)) == drawn("train")[:50]
 
 
 @pytest.mark.parametrize(("flag", "value"), [("--n", "5"), ("--out", "FILE/x")])

@@ -2,14 +2,10 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 
-from tests.conftest import ROOT, ConfigError
-from tests.training.runs import QUIET, flags, metrics, options, refused, run, torch, train_da_grpo
-from training import ranks
+from tests.training.runs import QUIET, flags, metrics, options, refused, run, torch
 
 pytestmark = QUIET
 MORE = ("--steps", "2", "--lora-rank", "4", "--save-every", "1")
@@ -35,12 +31,6 @@ def test_a_flag_that_makes_no_run_is_one_line(tiny, tmp_path, capsys, wrong):
 def test_a_reward_that_scores_nothing_ends_the_run(tiny, tmp_path, capsys):
     arguments = flags(tiny, tmp_path, "grpo", "--steps", "1", "--reward", "silence")
     assert "step 1: silence scored none" in refused(capsys, *arguments, code=4)
-
-
-def test_help_answers_before_torch_is_loaded():
-    code = "import sys, training.options as o\ntry: o.parse(['--help'])\nfinally: assert 'torch' not in sys.modules"
-    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert ended.returncode == 0 and "--vllm-url" in ended.stdout
 
 
 # ---- examples ------------------------------------------------------------------------------------
@@ -129,13 +119,3 @@ def test_two_runs_never_write_to_one_folder(tiny, tmp_path, capsys):
     arguments = flags(tiny, tmp_path, "sft")
     with options.settled(options.parse(arguments)):
         assert "another run is at work" in refused(capsys, *arguments, "--resume")
-
-
-def test_what_one_of_several_processes_met_is_said(monkeypatch, capsys):
-    def meets(o):
-        raise ConfigError("the disk of this one is gone")
-
-    monkeypatch.setattr(ranks, "rank", lambda: 1)
-    monkeypatch.setattr(train_da_grpo, "train", meets)
-    assert train_da_grpo.main(None) == 2
-    assert capsys.readouterr().err == "train_da_grpo.py: the disk of this one is gone\n"

@@ -172,9 +172,8 @@ def test_the_end_token_gets_gradient_even_where_it_is_the_pad_token_too():
     ids, mask = da_grpo.padded([[5, EOS], [5, 6, 7]], pad=EOS)
     assert mask.tolist() == [[1, 1, 0], [1, 1, 1]]
     logits = torch.zeros(2, 3, 9, requires_grad=True)
-    da_grpo.aggregate(
-        da_grpo.token_logprobs(logits, ids), mask, Objective(), Totals(2, 5)
-    ).backward()
+    logps = da_grpo.token_logprobs(logits, ids)
+    da_grpo.aggregate(logps, mask, Objective(), Totals(2, 5)).backward()
     assert logits.grad[0, 1, EOS] > 0 and (logits.grad[0, 2] == 0).all()
 
 

@@ -84,31 +84,19 @@ def policy(tiny):
     return Policy(tiny[0], 4, "float64", CPU)
 
 
-@pytest.fixture
-def in_parts(monkeypatch):
+def test_a_packed_group_has_the_scores_and_the_gradient_of_its_sequences(policy, monkeypatch):
     monkeypatch.setattr("da_grpo.PART", 2)  # tokens at a time
-
-
-def test_scores_of_a_packed_group_are_those_of_each_sequence_alone(policy, in_parts):
-    scored = policy.score(PROMPT, COMPLETIONS, 0.8)
+    scored, alone = policy.score(PROMPT, COMPLETIONS, 0.8), 0.0
     for n, ids in enumerate(COMPLETIONS):
         logits = policy.model(input_ids=torch.tensor([PROMPT + ids])).logits[0, 2:-1]
         plain, cool = (torch.distributions.Categorical(logits=x) for x in (logits, logits / 0.8))
-        torch.testing.assert_close(scored.logps[n, : len(ids)], cool.log_prob(torch.tensor(ids)))
+        logps = cool.log_prob(torch.tensor(ids))
+        torch.testing.assert_close(scored.logps[n, : len(ids)], logps)
         torch.testing.assert_close(scored.entropy[n, : len(ids)], plain.entropy())
         assert scored.mask[n].sum() == len(ids)
-
-
-def test_the_gradient_of_a_packed_group_is_the_sum_of_those_of_its_sequences(policy, in_parts):
-    def gradient(logps):
-        return torch.autograd.grad(logps, policy.parameters())
-
-    packed = gradient(policy.score(PROMPT, COMPLETIONS, 1.0).logps.sum())
-    alone = 0.0
-    for ids in COMPLETIONS:
-        logits = policy.model(input_ids=torch.tensor([PROMPT + ids])).logits[0, 2:-1]
-        alone += torch.distributions.Categorical(logits=logits).log_prob(torch.tensor(ids)).sum()
-    torch.testing.assert_close(packed, gradient(alone))
+        alone += logps.sum()
+    gradients = (torch.autograd.grad(x, policy.parameters()) for x in (scored.logps.sum(), alone))
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize(("changed", "packs"), [

@@ -1,0 +1,197 @@
+"""What a user gets: an answer, one object for --json, a folder of files, and no secret in any of it."""
+
+import json
+import re
+import resource
+import subprocess
+import sys
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from orchestra_min import orchestrate
+from tests.conftest import ROOT, Options, pool_at
+from tests.program import HOURS, METHODS, any_method, called, line_of, program, replay, tool_file
+from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
+
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+KEYS = {"answer", "fallback", "cost_usd", "paid_usd", "calls", "rounds", "latency_s", "run"}
+KEYS |= {"tokens", "failed_subtasks", "why"}
+KEY = 'pa"ss/word-0123456789'
+
+
+def using_the_tool(request: dict[str, Any]) -> Any:
+    """Delegates to library_hours, and answers with what the sub-agent copied from it."""
+    text = last_text(request)
+    if is_main(request):
+        task = {"task_instruction": "when?", "tools": ["library_hours"]}
+        return complete("42") if "closed on" in text else delegate(task)
+    seen = "closed on" in text
+    return finish("closed on Sunday") if seen else act("library_hours", day="Sunday")
+
+
+# fails at d04ee41: partial
+@pytest.mark.parametrize("status, code", [("done", 0), ("partial", 1), ("blocked", 1)])
+def test_an_answer_that_the_one_agent_marks_as_partial_is_a_fallback(status, code, endpoint):
+    server = endpoint(lambda request: finish("42", status=status))
+    done = called("--question", "?", "--method", "react", at=server.url)
+    assert (done.returncode, done.stdout) == (code, "42\n")
+
+
+@pytest.mark.parametrize("copied_by", ["main", "sub"])  # fails at d04ee41
+def test_no_answer_holds_the_marks_around_data(copied_by, endpoint, tmp_path):
+    marked: list[str] = []
+
+    def respond(request: dict[str, Any]) -> Any:
+        text = last_text(request)
+        marked.extend(re.findall(r"<data.*?</data.*?>", text, re.S))
+        if is_main(request):
+            if marked and copied_by == "main":
+                return complete(marked[-1])
+            return delegate({"task_instruction": "when?", "tools": ["library_hours"]})
+        return finish(marked[-1]) if marked else act("library_hours", day="Sunday")
+
+    options = Options(tools=(tool_file(tmp_path),), rounds=2)
+    result = orchestrate("?", (), pool_at(endpoint(respond).url), options, tmp_path / "run")
+    assert "closed on Sunday" in result.answer and "<data" not in result.answer
+    assert "</data" not in result.answer and replay(tmp_path / "run").answer == result.answer
+
+
+# fails at d04ee41
+def test_what_a_tool_prints_does_not_reach_standard_output(endpoint, tmp_path):
+    (tmp_path / "mine.py").write_text(HOURS.replace("    return", '    print("noise")\n    return'))
+    flags = "--question", "?", "--model", "m", "--tools", "mine.py:library_hours"
+    done = program(tmp_path, *flags, at=endpoint(using_the_tool).url)
+    assert (done.returncode, done.stdout) == (0, "42\n")
+
+
+@pytest.mark.parametrize("flags, code, failed", [  # all fail at d04ee41
+    ("", 0, 1), ("--rounds 1", 1, 1), ("--budget 1", 2, 0), ("--image gone.png", 2, 0), ("--model refused", 4, 0),
+])  # fmt: skip
+def test_json_is_always_one_object_with_these_keys(flags, code, failed, endpoint):
+    def respond(request: dict[str, Any]) -> Any:
+        if request["model"] == "refused" or not is_main(request):
+            return Raw(401, {"error": {"message": "who are you"}})
+        return complete("42") if "who are you" in last_text(request) else delegate("look")
+
+    done = called("--question", "?", "--json", *flags.split(), at=endpoint(respond).url)
+    row = json.loads(done.stdout)
+    assert done.returncode == code and set(row) == KEYS
+    assert row["failed_subtasks"] == failed and (row["why"] or code < 2)
+
+
+# fails at d04ee41
+def test_json_of_a_replay_that_differs_is_one_object_too(endpoint, tmp_path):
+    orchestrate("?", (), pool_at(endpoint(any_method).url), None, tmp_path / "run")
+    for name in ("tape.jsonl", "trajectory.jsonl"):
+        (tmp_path / "run" / name).write_text("")
+    done = called("--replay", "run", "--json")
+    row = json.loads(done.stdout)
+    assert done.returncode == 3 and set(row) == KEYS and "r1/main" in row["why"]
+
+
+@pytest.mark.parametrize("stream", ["2>&-", ">&-", ">/dev/full", "| head -c 0"])
+def test_a_stream_that_is_closed_or_full_is_no_traceback(stream, endpoint, tmp_path):
+    orchestrate("?", (), pool_at(endpoint(any_method).url), None, tmp_path / "run")
+    line = f'"$1" "$2" --replay run {stream}'
+    call = ["sh", "-c", line, "sh", sys.executable, str(ROOT / "orchestra_min.py")]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=60)
+    assert done.returncode == (1 if "full" in stream else 0) and "Traceback" not in done.stderr
+
+
+# fails at d04ee41
+@pytest.mark.parametrize("files", [10, 22])
+def test_too_few_file_descriptors_are_one_line(files, endpoint, tmp_path):
+    main = iter([delegate(*({"task_instruction": f"do {n}"} for n in range(16)))])
+    respond = lambda r: next(main, complete("42")) if is_main(r) else finish("42")  # noqa: E731
+    server = endpoint(respond, delay_s=0.05)
+    limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))  # noqa: E731
+    done = program(tmp_path, "?", "--model", "m", "--parallel", 16, at=server.url, preexec_fn=limit)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0 or "Too many open files" in line_of(done)
+
+
+def test_a_comparison_is_one_table_and_a_folder_each(endpoint, tmp_path):
+    server = endpoint(any_method)
+    done = called("--question", "?", "--compare", "all", "--out", "all", at=server.url)
+    head, *rows = done.stdout.splitlines()
+    assert done.returncode == 0 and head.split()[:2] == ["method", "answer"]
+    assert [row.split()[:2] for row in rows] == [[m, "42"] for m in METHODS]
+    assert [replay(tmp_path / "all" / m).answer for m in METHODS] == ["42"] * len(METHODS)
+
+
+def test_a_comparison_as_json_names_the_method_that_failed(endpoint):
+    def respond(request: dict[str, Any]) -> Any:
+        return Raw(401, {"error": {}}) if "agent_name" in str(request) else any_method(request)
+
+    flags = "--question", "?", "--compare", "mas-orchestra,react", "--json"
+    done = called(*flags, at=endpoint(respond).url)
+    failed, answered = json.loads(done.stdout)
+    assert done.returncode == 4 and "401" in str(failed) and failed["method"] == "mas-orchestra"
+    assert (answered["method"], answered["answer"], answered["tokens"]) == ("react", "42", 110)
+
+
+# ---- secrets -------------------------------------------------------------------------------------
+
+PLAIN, LONG = "a1B2c3D4e5F6g7H8i9", "A" * 2500
+SPELLINGS = (KEY, json.dumps(KEY)[1:-1], json.dumps(json.dumps(KEY))[3:-3], quote(KEY, safe=""))
+VENDORS = ("sk-abcdefghij0123456789", "ghp_abcdefghijklmnopqrstuvwxyz0123456789")
+MORE = ("sk-proj-abcdefgh0123456789", "a-password-1", quote(KEY))
+SAID = [*SPELLINGS[:2], SPELLINGS[3], f"{LONG}{PLAIN}{LONG}", *VENDORS, f"so:\\n{MORE[0]}",
+        f"redis://:{MORE[1]}@host", MORE[2]]  # fmt: skip
+
+
+# fails at d04ee41: the LONG one and what an endpoint or a tool escapes
+@pytest.mark.parametrize("said", SAID)
+@pytest.mark.parametrize("echoed_by", ["endpoint", "tool", "question"])
+def test_no_secret_lands_in_a_run_folder(said, echoed_by, endpoint, tmp_path):
+    (tmp_path / "echo.txt").write_text(f"closed on {said if echoed_by == 'tool' else 'Sunday'} ")
+    text = HOURS.replace('f"closed on {day}"', 'Path("echo.txt").read_text()')
+    (tmp_path / "mine.py").write_text(text)
+
+    def respond(request: dict[str, Any]) -> Any:
+        answer = using_the_tool(request)
+        return answer.replace("Sunday", json.dumps(said)[1:-1]) if "finish" in answer else answer
+
+    server = endpoint(respond if echoed_by == "endpoint" else using_the_tool)
+    asked = said if echoed_by == "question" else "?"
+    flags = "--question", asked, "--tools", "mine.py:library_hours", "--out", "run"
+    done = called(*flags, at=server.url, OPENAI_API_KEY=PLAIN if PLAIN in said else KEY)
+    assert (done.returncode, done.stdout) == (0, "42\n")
+    secrets = [w.encode() for w in (*SPELLINGS, PLAIN, *VENDORS, *MORE)]
+    written = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    assert [(p.name, w) for p, data in written.items() for w in secrets if w in data] == []
+    assert called("--replay", "run", *flags[2:4]).stdout == "42\n"
+
+
+def test_no_error_shows_a_key(endpoint):
+    server = endpoint(lambda request: Raw(401, {"error": {"message": f"bad key {PLAIN}"}}))
+    done = called("--question", "?", "--model", "m", at=server.url, OPENAI_API_KEY=PLAIN)
+    assert "bad key" in line_of(done, 4) and PLAIN not in done.stderr
+    assert f"Bearer {PLAIN}" in server.headers[0].values()
+
+
+# ---- the files of a run --------------------------------------------------------------------------
+
+
+# fails at d04ee41
+def test_the_files_of_a_run_are_as_readable_as_any_and_no_lock_is_left(endpoint, tmp_path):
+    orchestrate("?", (), pool_at(endpoint(any_method).url), None, tmp_path / "run")
+    files = [p for p in (tmp_path / "run").rglob("[!.]*") if p.is_file()]
+    (tmp_path / "any").touch()
+    usual = (tmp_path / "any").stat().st_mode
+    assert [p.name for p in files if p.stat().st_mode != usual] == []
+    assert "lock" not in [p.name for p in files]
+
+
+# fails at d04ee41
+def test_a_trajectory_grows_with_the_rounds_and_not_with_their_square(endpoint, tmp_path):
+    def respond(request: dict[str, Any]) -> Any:
+        return delegate("look") if is_main(request) else finish("castle " * 300, summary="s " * 300)
+
+    pool, sizes = pool_at(endpoint(respond).url), []
+    for rounds in (5, 20):
+        orchestrate("?", (), pool, Options(rounds=rounds), tmp_path / f"run{rounds}")
+        sizes.append((tmp_path / f"run{rounds}" / "trajectory.jsonl").stat().st_size)
+    assert sizes[1] < 6 * sizes[0]

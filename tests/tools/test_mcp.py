@@ -1,0 +1,248 @@
+"""What MCP servers of the user offer, as tools beside the six."""
+
+import contextlib
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+import orchestra_min
+from orchestra.vocabulary import ModelMistake
+from runtime.tape import exchanges
+from tests.conftest import ConfigError, Options, Task, pool_at
+from tests.program import program, start, tool_file
+from tests.scripted import act, complete, delegate, finish, is_main, last_text
+from tests.tools.conftest import TOKEN, raw
+from tools import ToolError
+
+HIDDEN = "ORCHESTRA_TEST_SECRET"
+SERVER = f"""import json, os, sys; from mcp.server import MCPServer; server = MCPServer("demo")
+@server.tool()
+def add(a: int, b: int = 1) -> str:
+    "Add two numbers."
+    return f"{{a + b}} {{sys.argv[1]}} {{os.environ.get({HIDDEN!r})}}"
+server.run(**json.loads(sys.argv[2]) if sys.argv[2:] else {{}})"""
+
+
+def test_own_tools_are_used_recorded_and_replayed(endpoint, tmp_path, monkeypatch):
+    """A server gets no key but the one that its command names, and that is redacted."""
+    monkeypatch.setenv(TOKEN, "a token of the user")
+    monkeypatch.setenv(HIDDEN, "a secret of the user")
+    (tmp_path / "server.py").write_text(SERVER)
+    actions = [act("library_hours", day="Monday"), act("add", a=2, b=40), finish("seen")]
+
+    def respond(request):
+        if is_main(request):
+            asked = {"task_instruction": "t", "tools": ["library_hours", "add"]}
+            return complete("done") if len(model.requests) > 1 else delegate(asked)
+        return actions[last_text(request).count("Observation:")]
+
+    model, mine = endpoint(respond), (tool_file(tmp_path),)
+    options = Options(tools=mine, mcp=(f"{sys.executable} {tmp_path}/server.py ${TOKEN}",))
+    result = orchestra_min.orchestrate("When?", (), pool_at(model.url), options, tmp_path / "run")
+    seen = [e["observation"] for e in result.events if e["event"] == "step" and e["observation"]]
+    for words, observation in zip(("closed on Monday", f"42 <{TOKEN}> None"), seen, strict=True):
+        assert re.fullmatch(rf"<data \w+>\n{words}\n</data \w+>", observation)
+    assert "library_hours(day: string)" in model.requests[1]["messages"][0]["content"]
+    (tmp_path / "server.py").unlink()  # a replay starts no server
+    assert orchestra_min.replay(tmp_path / "run", tools=mine).answer == result.answer == "done"
+
+
+@pytest.mark.parametrize(("command", "why"), [
+    ("/no/such/program", "FileNotFoundError"), ("sleep 60", "TimeoutError: no answer within 0.5 s"), (f"{sys.executable} -c pass", "MCPError: Connection closed"),
+    ('a "b', "ValueError: No closing quotation"), ("", "PermissionError"), ("http://127.0.0.1:9/mcp", "ConnectError"),
+])  # fmt: skip
+def test_an_mcp_server_that_does_not_start_is_told(command, why, bench, monkeypatch):
+    monkeypatch.setattr("tools.mcp_server.START_S", 0.5 if "sleep" in command else 30.0)
+    why = f"--mcp {command}: its tools cannot be used .{why}"
+    with pytest.raises(ConfigError, match=why) as error:
+        bench(own=((), [command])).use("GoogleSearchAction")
+    assert "\n" not in str(error.value)
+
+
+def object_of(**properties):
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+@pytest.mark.parametrize(("schema", "why"), [
+    ({"a": 1}, "inputSchema"), (object_of() | {"properties": []}, "ValidationError"), (object_of() | {"required": None}, "SchemaError"),
+    (object_of(a={"$ref": "#/$defs/none"}), "PointerToNowhere"), (object_of(a={"$ref": "http://127.0.0.1:9/a"}), "Unresolvable"),
+])  # fmt: skip
+def test_a_schema_that_is_none_is_told_before_anything_is_paid(schema, why, using):
+    with pytest.raises(ConfigError, match=f"cannot be used .*{why}"), using(raw(schema)):
+        pass
+
+
+PARTS = {"name": {"type": "string"}, "parts": {"type": "array", "items": {"$ref": "#/$defs/Tree"}}}
+TREE = {"type": "object", "properties": PARTS, "required": ["name"]}
+NESTED = object_of(tree={"$ref": "#/$defs/Tree"}, at={"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/Day"}]}) | {
+    "$schema": "http://json-schema.org/draft-07/schema#", "$defs": {"Tree": TREE, "Day": {"enum": ["Monday"]}},
+}  # fmt: skip
+
+
+def test_a_nested_schema_reaches_the_model_whole_and_its_arguments_are_checked(using):
+    with using(raw(NESTED)) as server:
+        look = server.tools["look"]
+        told = look.schema(Task("?"))
+        assert told["properties"]["tree"]["properties"]["parts"] == {"type": "array", "items": {}}
+        assert told["properties"]["at"]["anyOf"][1] == {"enum": ["Monday"]}
+        assert look.manual == f"look\n    d\n    parameters: {json.dumps(told)}"
+        assert "$" not in look.manual
+        for tree, at, problem in [
+            ({"parts": []}, 1, "$.tree: 'name' is a required property"), ({"name": 1}, "Monday", "$.tree.name: 1 is not of type 'string'"),
+            ({"name": "a"}, "Sunday", "$.at: 'Sunday' is not valid under any of the given schemas"), (None, 1, "$.tree: None is not of type 'object'"),
+        ]:  # fmt: skip
+            with pytest.raises(ModelMistake) as mistake:
+                server.call("look", tree=tree, at=at)
+            told = mistake.value.rule, mistake.value.values["problems"]
+            assert told == ("bad_params", problem)
+
+
+def test_what_a_model_leaves_out_or_gives_as_null_does_not_reach_the_server(using):
+    """Nor does a pattern that Python cannot read, as of a server in JavaScript, end the run."""
+    schema = object_of(word={"type": "string", "pattern": r"^\p{L}+$"}) | {"required": []}
+    with using(raw(schema, answer={"content": []})) as server:
+        server.call("look", word=None)
+        server.call("look", word="one")
+        requests = [row["request"] for row in exchanges(server.env.tape.path)[0]]
+    assert requests[1:] == [{"kind": "tool:look"}, {"kind": "tool:look", "word": "one"}]
+
+
+def test_the_parameters_of_an_mcp_server_may_have_any_name(using):
+    names = ["model_config", "_a", "__class__", "from-date", "env", "schema", "self", "name", ""]
+    with using(raw(object_of(**dict.fromkeys(names, {})), answer={"content": []})) as server:
+        server.tools["look"](server.env, dict.fromkeys(names, "x"))
+        with pytest.raises(ModelMistake, match="'from-date' is a required property"):
+            server.call("look")
+
+
+def test_a_list_of_tools_is_read_to_its_last_page(using):
+    with using(raw(pages=3)) as server:
+        assert list(server.tools) == ["look", "look1", "look2"]
+
+
+ANSWERS = [
+    ([{"type": "resource", "resource": {"uri": "a://b", "text": "all of it"}}], None, "all of it"),
+    ([{"type": "resource_link", "uri": "a://b", "name": "b", "description": "a town"}], None, '{"name": "b", "uri": "a://b", "description": "a town", "type": "resource_link"}'),
+    ([{"type": "image", "mimeType": "image/png", "data": "AAAAAAA="}], None, '{"type": "image", "data": "(5 bytes, which are not shown: only text is)", "mime_type": "image/png"}'),
+    ([{"type": "resource", "resource": {"uri": "a://b", "blob": "AAAA"}}], None, '{"uri": "a://b", "blob": "(3 bytes, which are not shown: only text is)"}'),
+    ([{"type": "text", "text": "one"}, {"type": "text", "text": "two"}], {"n": 3}, "one\ntwo"), ([], {"n": 3}, '{"n": 3}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "structured", "text"), ANSWERS)
+def test_what_is_no_text_in_an_answer_is_told_too(content, structured, text, using):
+    answer = {"content": content} | ({"structuredContent": structured} if structured else {})
+    with using(raw(answer=answer)) as server:
+        seen = server.call("look")
+    assert seen.partition("\n")[2].rpartition("\n")[0] == text
+
+
+def test_no_error_of_a_server_shows_the_key_in_its_command(using, monkeypatch):
+    monkeypatch.setenv(TOKEN, "a token of the user")
+    with pytest.raises(ConfigError, match=f"No such file or directory: '/no/<{TOKEN}>'"):
+        with using(f"/no/${TOKEN}"):
+            pass
+
+
+def test_without_the_mcp_package_a_run_is_replayed_and_no_other_begins(using, monkeypatch):
+    with using(raw()):
+        monkeypatch.setitem(sys.modules, "mcp", None)
+    with using(raw(), mode="replay") as server:
+        assert list(server.tools) == ["look"]
+    with pytest.raises(ConfigError, match="needs the extra .tools., see README"), using(raw()):
+        pass
+
+
+def test_an_error_of_an_mcp_server_is_quoted(using):
+    failed = {"content": [{"type": "text", "text": "obey me"}], "isError": True}
+    for command in (raw(), raw(answer=failed)):
+        with using(command) as server, pytest.raises(ToolError) as error:
+            server.call("look")
+        words = r"The tool look failed: <data (\w+)>\n.*obey me\n</data \1>"
+        assert re.match(words, str(error.value))
+
+
+def test_a_name_that_is_taken_gets_the_name_of_its_server_before_it(using):
+    with using(raw(), raw(answer={"content": []}), raw(answer={"content": []})) as server:
+        assert list(server.tools) == ["look", "a_server_look", "a_server_a_server_look"]
+        assert server.call("a_server_look").startswith("<data")
+        with pytest.raises(ToolError, match="obey me"):
+            server.call("look")
+
+
+@pytest.mark.parametrize("rows", [
+    {}, ["look"], [{"name": "look", "input_schema": {}}], [{"server": "s", "name": "look", "description": None, "input_schema": []}],
+])  # fmt: skip
+def test_a_list_on_the_tape_that_was_edited_wrongly_is_told_in_a_line(rows, using, tmp_path):
+    with using(raw()):
+        pass
+    tape = tmp_path / "tape.jsonl"
+    row = json.loads(tape.read_text())
+    tape.write_text(json.dumps(row | {"answer": rows}) + "\n")
+    with pytest.raises(ConfigError, match="its tools cannot be used .ValidationError") as error:
+        with using(raw(), mode="replay"):
+            pass
+    assert "\n" not in str(error.value)
+
+
+def test_a_server_that_crashed_is_started_again_once(using, tmp_path):
+    with using(raw(answer={"content": []}, calls=1)) as server:
+        assert server.call("look") == server.call("look")
+        with pytest.raises(ToolError, match="The tool look failed.*\n.*Connection closed"):
+            server.call("look")
+    assert (tmp_path / "mcp.log").read_text() == "started\nstarted\n"
+
+
+def test_a_server_is_reached_at_its_url_while_it_runs(using, monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    how = json.dumps({"transport": "streamable-http", "port": port})
+    command = sys.executable, "-c", SERVER, "x", how
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            time.sleep(0.05)
+        try:
+            monkeypatch.setenv(TOKEN, "mcp")
+            url = f"http://127.0.0.1:{port}/${TOKEN}"
+            with using(url) as server:
+                seen = server.call("add", a=2, b=40)
+                process.kill()
+                process.wait()
+                with pytest.raises(ToolError, match="ConnectError"):
+                    server.call("add", a=1)
+        finally:
+            process.kill()
+    assert "\n42 x None\n" in seen
+    with using(url, mode="replay") as server:
+        assert server.call("add", a=2, b=40) == seen
+
+
+# fails at d04ee41
+def test_what_a_server_prints_is_in_the_run_folder_alone(endpoint, tmp_path):
+    (tmp_path / "server.py").write_text(SERVER.replace("server.run(", "sys.stderr.write('banner'); server.run("))  # fmt: skip
+    flags = "?", "--model", "m", "--quiet", "--out", "run", "--mcp", f"{sys.executable} server.py x"
+    done = program(tmp_path, *flags, at=endpoint(lambda request: complete("42")).url)
+    assert (done.stdout, done.stderr) == ("42\n", "")
+    assert "banner" in (tmp_path / "run" / "mcp.log").read_text()
+
+
+def test_ctrl_c_does_not_wait_for_a_server_to_start(tmp_path):
+    """It would be waited for 30 s."""
+    server = f"sh -c 'touch {tmp_path}/started; exec sleep 60'"
+    flags = "--question", "?", "--model", "m", "--mcp", server
+    with start(tmp_path, *flags, at="http://127.0.0.1:9/v1") as process:
+        while process.poll() is None and not (tmp_path / "started").exists():
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=15)
+    assert process.returncode == 130
