@@ -45,7 +45,7 @@ def scripted_pool(url: str) -> Any:
         """
         return text
 
-    orchestra_min.tools_for = lambda task: {**all_tools(), "EchoAction": echo}  # type: ignore[attr-defined]
+    orchestra_min.tools_for = lambda task, code: {**all_tools(), "EchoAction": echo}  # type: ignore[attr-defined]
     backend = Backend("scripted", "scripted", url, "", {"txt": 1.0}, Price(0, 0))
     return Pool(backends=(backend,), engines={"image": Engine("local"), "audio": Engine("local")})
 
