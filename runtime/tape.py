@@ -45,6 +45,7 @@ OUTCOMES = {"answer", "failure"}
 Mode = Literal["record", "resume", "replay"]
 Row = dict[str, Any]
 _call: ContextVar[str] = ContextVar("logical_call")
+_adapter = cache(TypeAdapter)
 
 
 class TapeMiss(EndOfRun):
@@ -69,9 +70,6 @@ class Problem(TypedDict):
     status: int
     why: str
     unanswered: Annotated[int, Field(ge=0, le=10_000, strict=True)]
-
-
-_adapter = cache(TypeAdapter)
 
 
 def round_of(call: str) -> int:
