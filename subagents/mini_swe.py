@@ -2,7 +2,8 @@
 step, until a command prints the marker.
 
 Differences from the paper / the released code
-1. Every command runs in this program's sandbox, in a fresh shell: no network, no file of the user.
+1. Every command runs in this program's sandbox, in a fresh shell: no network, no file of the user
+   but the copy and the project's virtual environment.
 2. With --workdir each sub-task continues in a copy of the folder as the sub-task before it left it;
    the repository comes without its history, so that no later commit can be looked up.
 3. The unified diff is made by git in a directory of its own (subagents/workdir.py), so commands

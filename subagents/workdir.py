@@ -121,7 +121,6 @@ def changes(folder: Path) -> str | None:
     run = folder.parent.parent
     if not (run / "workdir.git").is_dir() or not folder.is_dir():
         return None
-    prepare(folder)
     work = (f"--git-dir={run / 'workdir.git'}", f"--work-tree={folder}")
     try:
         _git(*work, "read-tree", "--empty")

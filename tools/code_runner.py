@@ -1,7 +1,6 @@
-"""Runs behind the wall: the program that comes on standard input.
+"""Runs in the sandbox: the program that comes on standard input.
 
-Started as `python -I -c <wall_limits.py + this file> python|bash`, so it may import nothing of the
-project.
+Started as `python -I -u -c <this file> python|bash`, so it may import nothing of the project.
 """
 
 import ast

@@ -42,7 +42,7 @@ MAX_MEMORY_BYTES = 2 << 30  # of all processes
 MAX_ADDED_BYTES = 256 << 20  # to its folder
 MAX_ADDED_FILES = 5_000
 USER = 1 << 20  # who a program is: where root starts it, one of these users, who own nothing
-GRACE_S = 20.0  # to copy the folder out after a stop
+GRACE_S = 20  # to copy the folder out after a stop
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ def confined(
         try:
             if unsafe:
                 return _without(run, how, timeout_s, world, max_output)
-            mounts = {"media"} if world.media else set[str]()
-            mounts |= {world.venv.name} if world.venv else set()
+            mounts = {"media"} if world.media and world.media.is_dir() else set[str]()
+            mounts |= {world.venv.name} if world.venv and world.venv.parent == world.also else set()
             packed = pack(world.folder, mounts) if world.folder else None
             stack.enter_context(packed.file if packed else contextlib.nullcontext())
             return _inside(run, how, timeout_s, world, max_output, packed, out)
@@ -161,8 +161,10 @@ def _inside(
     out.seek(0)
     try:
         report = json.loads(out.readline())
-    except ValueError:  # the first process did not end in time
-        report = {"ended": "timeout", "status": 1, "gone": []}
+    except ValueError:  # the first process did not end in time, or could not begin
+        if ended == "end":
+            raise ToolError(say("tools/notes", "no_program", reason="no report")) from None
+        report = {"ended": ended, "status": 1, "gone": []}
     if "failed" in report:
         raise ToolError(say("tools/notes", "no_program", reason=report["failed"]))
     kept = not world.folder or unpack(out, world.folder, report["gone"])
@@ -181,6 +183,7 @@ def _wait_for(fd: int) -> None:
 def _listen(stdout: IO[bytes], first: int, timeout_s: float, most: int) -> tuple[bytes, str]:
     """The output until the first process has ended, and why it was told to, if it was."""
     output, ended, deadline = bytearray(), "end", time.monotonic() + timeout_s
+    tries = GRACE_S
     with selectors.DefaultSelector() as selector:
         selector.register(stdout, selectors.EVENT_READ)
         selector.register(first, selectors.EVENT_READ)
@@ -192,11 +195,14 @@ def _listen(stdout: IO[bytes], first: int, timeout_s: float, most: int) -> tuple
                 if not chunk:
                     selector.unregister(key.fileobj)
             late = time.monotonic() >= deadline
-            if late and ended != "end":  # it was told to end, and did not
+            if ended == "end" and len(output) > most:
+                ended, late = "flood", True
+            elif late and ended == "end":
+                ended = "timeout"
+            if late and tries == 0:  # it was told to end, and did not
                 break
-            if ended == "end" and (late or len(output) > most):
-                ended = "timeout" if late else "flood"
-                deadline = time.monotonic() + GRACE_S
+            if late:  # once a second: a signal of the program's own may hide ours
+                tries, deadline = tries - 1, time.monotonic() + 1
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(first, signal.SIGTERM)
             del output[most:]

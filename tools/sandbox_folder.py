@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import subprocess
@@ -33,7 +34,11 @@ def pack(folder: Path, mounts: Collection[str]) -> Packed | None:
     tar += ["--null", "-T", "-"]
     given = b"\0".join(map(os.fsencode, names))
     env = {k: v for k, v in os.environ.items() if k != "TAR_OPTIONS"}
-    subprocess.run(tar, input=given, stdout=file, stderr=subprocess.DEVNULL, env=env, check=False)
+    ran = subprocess.run(
+        tar, input=given, stdout=file, stderr=subprocess.DEVNULL, env=env, check=False
+    )
+    if ran.returncode > 1:  # 1: a file was changed meanwhile
+        raise OSError(errno.EIO, "the work folder cannot be copied")
     size_bytes = file.seek(0, os.SEEK_END)
     file.seek(0)
     return Packed(file, sum(1 for _ in folder.rglob("*")), size_bytes)

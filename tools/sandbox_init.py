@@ -107,7 +107,8 @@ def start(rules: dict[str, Any]) -> int:
         calls = system_calls()
         held = ctypes.create_string_buffer(calls)
         program = struct.pack("HxxxxxxP", len(calls) // 8, ctypes.addressof(held))
-        libc.prctl(SET_SECCOMP, 2, ctypes.c_char_p(program), 0, 0)
+        table = ctypes.create_string_buffer(program)
+        prctl(SET_SECCOMP, 2, ctypes.addressof(table))
         os.execv(rules["run"][0], rules["run"])
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr, flush=True)
@@ -133,7 +134,9 @@ def watch(program: int, most: int) -> tuple[str, int]:
     ended, status, watched = "end", None, {signal.SIGCHLD, signal.SIGTERM}
     while status is None:
         told = signal.sigtimedwait(watched, 0.1)
-        if told and told.si_signo == signal.SIGTERM and told.si_pid == 0:  # from outside
+        if (
+            told and told.si_signo == signal.SIGTERM and told.si_pid == 0
+        ):  # from outside, as far as it tells
             break
         with contextlib.suppress(ChildProcessError):
             while (done := os.waitpid(-1, os.WNOHANG))[0]:
@@ -172,7 +175,8 @@ def contents() -> tuple[dict[str, tuple[int, int, int]], bool]:
 def copy_out(out: IO[bytes], before: dict[str, Any], ended: str, status: int) -> None:
     """A line of JSON, then the changed files as a tar archive."""
     after, lost = contents()
-    gone = [p for p in before if p not in after and os.path.dirname(p) in {"", *after}]
+    kept = {"", *after}
+    gone = [p for p in before if p not in kept and os.path.dirname(p) in kept]
     report = {"ended": ended, "status": status, "gone": gone, "lost": lost}
     out.write(json.dumps(report).encode("utf-8", "replace") + b"\n")
     if changed := [path for path in after if after[path] != before.get(path)]:

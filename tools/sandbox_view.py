@@ -77,10 +77,10 @@ def bubblewrap(world: World, size: int) -> list[str]:
 
 
 def _python() -> list[Path]:
-    """The parts of this Python outside the system."""
+    """The parts of this Python outside the folders of the system."""
     prefixes = dict.fromkeys(map(absolute, (sys.base_prefix, sys.prefix)))
     parts = [Path(p) / name for p in prefixes for name in ("bin", "lib", "lib64", "pyvenv.cfg")]
-    return [part for part in parts if not part.is_relative_to("/usr")]
+    return [part for part in parts if not any(part.is_relative_to(place) for place in SYSTEM)]
 
 
 def absolute(path: str) -> str:

@@ -83,3 +83,20 @@ def test_a_signal_to_all_of_a_program_ends_it_and_keeps_its_files(signal, tmp_pa
 def test_a_pipe_that_ends_early_is_as_in_any_shell(tmp_path):
     ran = code.run("seq 1 1000000 | head -1", "bash", 10, sandbox.World(tmp_path / "work"))
     assert ran == {"observation": "1", "well": True}
+
+
+def test_a_program_that_signals_the_first_process_can_not_delay_its_end(tmp_path):
+    spam = "while :; do kill -TERM 1; done"
+    ran = code.run(f"echo x > f; {spam} & {spam}", "bash", 1, sandbox.World(tmp_path / "work"))
+    assert "took longer than 1 s" in ran["observation"] or not ran["well"]
+    assert (tmp_path / "work" / "f").read_text() == "x\n"
+
+
+def test_an_environment_elsewhere_hides_no_folder_of_its_name(tmp_path):
+    (tmp_path / "work" / "requests").mkdir(parents=True)
+    (tmp_path / "work" / "requests" / "a.py").write_text("1")
+    (tmp_path / "envs" / "requests" / "bin").mkdir(parents=True)
+    world = sandbox.World(
+        tmp_path / "work", None, tmp_path / "envs" / "requests", tmp_path / "repo"
+    )
+    assert code.run("ls requests; ls /", "bash", 10, world)["observation"].startswith("a.py\n")
