@@ -123,13 +123,14 @@ def named_again(
     names: dict[str, Callable[[Any], dict[str, Any]]] = {"tools": _by_name, "method": _by_name}
     if pool:  # commands and hosts are named as they are
         names |= {"mcp": dict.fromkeys, "allow_hosts": dict.fromkeys}
-        names |= {"unsafe_code": lambda on: {"": None} if on else {}}
     for option, named in names.items():
         flag = flag_of(option)
         ours = named(getattr(now, option)) if option in given else {}
         theirs = named(getattr(stored, option))
-        missing += [f"{flag} {name and shlex.quote(name)}" for name in theirs if name not in ours]
-        unknown += [f"{flag} {name}".strip() for name in ours if name not in theirs]
+        missing += [f"{flag} {shlex.quote(name)}" for name in theirs if name not in ours]
+        unknown += [f"{flag} {name}" for name in ours if name not in theirs]
+    if pool and stored.unsafe_code != now.unsafe_code:
+        (missing if stored.unsafe_code else unknown).append(flag_of("unsafe_code"))
     if pool and Path(repo).absolute() != Path(manifest.workdir).absolute():
         here, there = [f"--workdir {shlex.quote(p)}" for p in (repo, manifest.workdir)]
         missing += [there] if manifest.workdir else []
@@ -145,7 +146,7 @@ def named_again(
     if unknown:
         raise ConfigError(f"{unknown[0]}: the run in {folder} does not use it; leave it out")
     if missing:
-        lacking = " ".join(sorted({flag.strip() for flag in missing}))
+        lacking = " ".join(sorted(set(missing)))
         raise ConfigError(f"{folder} uses what only you can allow: add {lacking}")
     tools = _by_name(now.tools)
     own: dict[str, Any] = {"tools": tuple(tools[name] for name in _by_name(stored.tools))}

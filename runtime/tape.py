@@ -124,23 +124,28 @@ class Tape:
     ) -> tuple[Any, bool]:
         """What `ask()` returned, as JSON without secrets, and whether it comes from the tape.
 
-        `ask` is called only where the tape has no answer. `shape`: the type that an answer has; a
-        tape may come from someone else. Raises the Failure that it raised, TapeMiss.
+        `ask` is called only where the tape has no answer. `shape`: the type of an answer. Raises
+        the Failure that it raised, TapeMiss.
         """
         text = _without_data({"kind": kind, **request})
         call, key = _call.get(), hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         try:
             row, played = self._unplayed[call, key].popleft(), True  # atomic: one thread gets it
-            expected = Problem if "failure" in row else shape
-            _adapter(expected).validate_python(row.get("failure", row.get("answer")))
         except (KeyError, IndexError):
             row, played = self._ask(call, key, text, ask), False
-        except ValidationError as error:
-            where = ".".join(str(key) for key in error.errors()[0]["loc"])
-            raise TapeMiss(f"{self.path}: the answer of {call!r} is damaged ({where})") from None
+        if played:
+            self._check(row, Problem if "failure" in row else shape)
         if "failure" in row:
             raise Failure(row["failure"], played)
         return row["answer"], played
+
+    def _check(self, row: Row, shape: Any) -> None:
+        """A tape may come from someone else. Raises TapeMiss for an answer of another type."""
+        try:
+            _adapter(shape).validate_python(row.get("failure", row.get("answer")))
+        except ValidationError as error:
+            call, where = row["call"], ".".join(map(str, error.errors()[0]["loc"]))
+            raise TapeMiss(f"{self.path}: the answer of {call!r} is damaged ({where})") from None
 
     def wait(self, seconds: float) -> None:
         """Sleep before the next attempt. Raises Cancelled at once when the run is interrupted."""

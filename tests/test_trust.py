@@ -23,9 +23,7 @@ from tests.test_input import BACKEND
 EQUINOX = ROOT / "fixtures" / "runs" / "equinox"
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
 
 # ---- what its command line names -----------------------------------------------------------------

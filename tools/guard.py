@@ -99,8 +99,8 @@ def fetch(
 
 def checked(url: str, secrets: Secrets | None = None) -> Url:
     """The parts of a URL that may be fetched as far as its text can say. Raises Refused."""
-    plain = unquote(unquote(url))  # ?k=sk%2D... is a key too
-    if any((secrets or Secrets()).text(text) != text for text in (url, plain)):
+    secrets, plain = secrets or Secrets(), unquote(unquote(url))  # ?k=sk%2D... is a key too
+    if any(secrets.text(text) != text for text in (url, plain)):
         raise Refused(say("tools/notes", "web_secret"))
     shown = url[:200]
     if len(url) > MAX_URL_CHARS or "\\" in url or any(ord(c) <= 32 for c in url):

@@ -28,7 +28,7 @@ from runtime.prompts import say
 from tools import ToolError
 from tools.sandbox_folder import Packed, pack, unpack
 from tools.sandbox_view import World as World
-from tools.sandbox_view import absolute, bubblewrap, environment
+from tools.sandbox_view import absolute, bubblewrap, environment, mounts
 
 INIT = Path(__file__).with_name("sandbox_init.py").read_text(encoding="utf-8")
 LIMITS = {  # of each process
@@ -63,6 +63,9 @@ def confined(
 
     Raises ToolError where it cannot be started.
     """
+    if unsafe:
+        size = LIMITS["RLIMIT_FSIZE"]
+        source = f"import resource as r; r.setrlimit(r.RLIMIT_FSIZE, ({size}, {size}))\n{source}"
     run = [absolute(sys.executable), "-I", "-u", "-c", source, *arguments]
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(tempfile.NamedTemporaryFile())
@@ -74,9 +77,7 @@ def confined(
         try:
             if unsafe:
                 return _without(run, how, timeout_s, world, max_output)
-            mounts = {"media"} if world.media and world.media.is_dir() else set[str]()
-            mounts |= {world.venv.name} if world.venv and world.venv.parent == world.also else set()
-            packed = pack(world.folder, mounts) if world.folder else None
+            packed = pack(world.folder, mounts(world)) if world.folder else None
             stack.enter_context(packed.file if packed else contextlib.nullcontext())
             return _inside(run, how, timeout_s, world, max_output, packed, out)
         except OSError as error:
@@ -158,19 +159,26 @@ def _inside(
                     signal.pidfd_send_signal(first, signal.SIGKILL)
                 _wait_for(first)
                 os.close(first)
-    out.seek(0)
-    try:
-        report = json.loads(out.readline())
-    except ValueError:  # the first process did not end in time, or could not begin
-        if ended == "end":
-            raise ToolError(say("tools/notes", "no_program", reason="no report")) from None
-        report = {"ended": ended, "status": 1, "gone": []}
-    if "failed" in report:
-        raise ToolError(say("tools/notes", "no_program", reason=report["failed"]))
+    report = _report(out, ended)
     kept = not world.folder or unpack(out, world.folder, report["gone"])
-    if not kept or report.get("lost"):
+    if not kept or report["lost"]:
         ended = "disk"
     return Ran(output, ended if ended != "end" else report["ended"], report["status"])
+
+
+def _report(out: IO[bytes], ended: str) -> dict[str, Any]:
+    """The first line of what the first process wrote, before the archive of the changed files.
+    Raises ToolError where it could not start the program.
+    """
+    out.seek(0)
+    try:
+        report: dict[str, Any] = json.loads(out.readline())
+    except ValueError:  # it did not end in time, or could not begin
+        report = {"ended": ended, "status": 1, "gone": [], "lost": False}
+        report |= {"failed": "no report"} if ended == "end" else {}
+    if "failed" in report:
+        raise ToolError(say("tools/notes", "no_program", reason=report["failed"]))
+    return report
 
 
 def _wait_for(fd: int) -> None:
@@ -218,8 +226,6 @@ def _without(
         folder.mkdir(parents=True, exist_ok=True)
         if world.media and not os.path.lexists(folder / "media"):
             (folder / "media").symlink_to(world.media.resolve())
-        limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({64 << 20},) * 2)\n"
-        run[4] = limit + run[4]
         first = f"{world.venv}/bin:" if world.venv else ""
         process = subprocess.Popen(
             run, stdout=output, cwd=folder, env=environment(str(folder.resolve()), first),

@@ -81,11 +81,8 @@ def become_the_program(root: bool, user: int) -> None:
         prctl(SET_DUMPABLE, 1)
         if libc.unshare(NEW_USER) != 0:
             raise OSError(ctypes.get_errno(), "unshare")
-        for file, text in (
-            ("setgroups", "deny"),
-            ("uid_map", f"{user} 0 1"),
-            ("gid_map", f"{user} 0 1"),
-        ):
+        own = f"{user} 0 1"
+        for file, text in (("setgroups", "deny"), ("uid_map", own), ("gid_map", own)):
             with open(f"/proc/self/{file}", "w") as about:
                 about.write(text)
     prctl(NO_NEW_PRIVS, 1)
@@ -134,9 +131,7 @@ def watch(program: int, most: int) -> tuple[str, int]:
     ended, status, watched = "end", None, {signal.SIGCHLD, signal.SIGTERM}
     while status is None:
         told = signal.sigtimedwait(watched, 0.1)
-        if (
-            told and told.si_signo == signal.SIGTERM and told.si_pid == 0
-        ):  # from outside, as far as it tells
+        if told and told.si_signo == signal.SIGTERM and told.si_pid == 0:  # it says: from outside
             break
         with contextlib.suppress(ChildProcessError):
             while (done := os.waitpid(-1, os.WNOHANG))[0]:
@@ -178,7 +173,7 @@ def copy_out(out: IO[bytes], before: dict[str, Any], ended: str, status: int) ->
     kept = {"", *after}
     gone = [p for p in before if p not in kept and os.path.dirname(p) in kept]
     report = {"ended": ended, "status": status, "gone": gone, "lost": lost}
-    out.write(json.dumps(report).encode("utf-8", "replace") + b"\n")
+    out.write(json.dumps(report).encode() + b"\n")
     if changed := [path for path in after if after[path] != before.get(path)]:
         import tarfile
 

@@ -28,6 +28,22 @@ class World:
     also: Path | None = None
 
 
+def mounts(world: World) -> dict[str, Path]:
+    """What is mounted inside the folder of a program, by its path there."""
+    found, also = {}, seen_also(world)
+    if world.media and world.media.is_dir():
+        found["media"] = world.media.resolve()
+    if world.venv and also and world.venv.is_relative_to(also):
+        found[str(world.venv.relative_to(also))] = world.venv
+    return found
+
+
+def seen_also(world: World) -> Path | None:
+    """The path of the user's under which the folder is seen too, unless it is read-only there."""
+    also = world.also
+    return None if also and any(also.is_relative_to(path) for path in _shown()) else also
+
+
 def environment(home: str, first: str = "") -> dict[str, str]:
     """All that a program finds in its environment."""
     path = f"{first}/usr/local/bin:/usr/bin:/bin:{absolute(sys.executable).rpartition('/')[0]}"
@@ -42,38 +58,31 @@ def bubblewrap(world: World, size: int) -> list[str]:
     rights = ["KILL", "SYS_ADMIN", "DAC_OVERRIDE", "SETUID", "SETGID", "SETFCAP"]
     kernel = [f"--unshare-{what}" for what in ("ipc", "pid", "net", "uts", "cgroup-try")]
     kernel += [] if os.geteuid() == 0 else ["--unshare-user", "--uid", "0", "--gid", "0"]
-    shown = [p for p in (*map(Path, SYSTEM), *_python()) if p.exists()]
-    mounts = [flag for path in shown for flag in _mount(path)]
+    system = [flag for path in _shown() for flag in _mount(path)]
 
     def memory(place: str, limit: int) -> list[str]:
         return ["--size", str(limit), "--perms", "1777", "--tmpfs", place]
 
-    venv, also, media = world.venv, world.also, world.media
-    if also and any(also.is_relative_to(path) for path in shown):  # read-only there
-        also = None
-    if venv and also and venv.is_relative_to(also):
-        venv = Path(WORK, venv.relative_to(also))
-    first = f"{venv}/bin:" if venv else ""
+    venv, also, inside = world.venv, seen_also(world), mounts(world)
+    places = {Path(WORK, name): source for name, source in inside.items()}
+    if venv and venv not in inside.values():
+        places[venv] = venv
+    first = next((f"{place}/bin:" for place, source in places.items() if source == venv), "")
+    bound = [f for at, p in places.items() for f in (*_above(at), "--ro-bind", str(p), str(at))]
     variables = [f for kv in environment(WORK, first).items() for f in ("--setenv", *kv)]
     return [
         *("bwrap", *kernel, "--die-with-parent", "--new-session", "--as-pid-1"),
         *("--cap-drop", "ALL", *(f for right in rights for f in ("--cap-add", f"CAP_{right}"))),
-        *(
-            "--proc",
-            "/proc",
-            "--dev",
-            "/dev",
-            "--dev-bind",
-            "/dev/full",
-            "/dev/zero",
-            *memory("/dev/shm", TMP_BYTES),
-        ),
-        *("--remount-ro", "/dev", *memory("/tmp", TMP_BYTES), *mounts, *memory(WORK, size)),
-        *(["--ro-bind", str(media.resolve()), f"{WORK}/media"] if media and media.is_dir() else []),
-        *([*_above(venv), "--ro-bind", str(world.venv), str(venv)] if venv else []),
+        *("--proc", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero"),
+        *(*memory("/dev/shm", TMP_BYTES), "--remount-ro", "/dev", *memory("/tmp", TMP_BYTES)),
+        *(*system, *memory(WORK, size), *bound),
         *([*_above(also), "--symlink", WORK, str(also)] if also else []),
         *("--remount-ro", "/", "--clearenv", *variables, "--chdir", "/"),
     ]
+
+
+def _shown() -> list[Path]:
+    return [path for path in (*map(Path, SYSTEM), *_python()) if path.exists()]
 
 
 def _python() -> list[Path]:
