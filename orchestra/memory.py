@@ -19,7 +19,7 @@ W_STATUS = {"done": 1.0, "partial": 0.7, "blocked": 0.3, "failed": 0.2}  # w(h):
 W_AGE = 0.8  # w(h): each round of age takes a fifth
 KEPT_FAILURES = 3  # the reasons of the newest failures are kept whatever they weigh
 REASON_CHARS = 300
-LINE_TOKENS = 3  # "- " before a line of C, " [...]" and the line break behind it
+LINE_TOKENS = 3  # "- " before a line of C, " [...]" and the line break after it
 BYTES_PER_TOKEN = 3  # low for English, about right for CJK: the budget errs on the safe side
 
 STOP_WORDS = set(
@@ -76,7 +76,7 @@ def weight(h: Evidence, newest_round: int) -> float:
 @dataclass(frozen=True)
 class Snippet:
     """A piece of one h that C may take or leave: the head with its answer, or one sentence of the
-    summary.
+    summary. `terms`: its words, and the sentence itself.
     """
 
     text: str
@@ -89,20 +89,30 @@ class Snippet:
 def compress(
     question: str, history: Sequence[Evidence], wording: Wording, limit_tokens: int = L_CTX_TOKENS
 ) -> str:
-    """C_{t+1}: argmax of I(C;q) + sum_h w(h) I(C;h) under |C| <= L_ctx, greedily by gain per token
-    (Eq. 20).
+    """C_{t+1}: argmax of I(C;q) + sum_h w(h) I(C;h) under |C| <= L_ctx (Eq. 20). Where all of H
+    fits, C is all of H; else it is chosen greedily by gain per token.
 
     I(C;q) is the share of the question's terms that C covers. I(C;h) is, by half, the share of h's
-    terms, and by half that its head with the answer is there. Coverage has diminishing returns: a
-    repeated sentence gains nothing. A sentence is chosen only after its head, which says whose it
+    terms, and by half that its head with the answer is there. The terms of a sentence are its words
+    and the sentence itself: the same words in another order say something else, and a sentence that
+    is there already gains nothing. A sentence is chosen only after its head, which says whose it
     is. Lines stand in the order of H; "[...]" marks what was left out. Only the newest failures,
     with their reasons, may pass the limit.
+
+    Greedy is not always the best choice: over 1,000 random small histories it reached 0.983 of the
+    best sum on average and 0.665 at worst (benchmarks/optimum.py).
     """
+    whole = [_snippets(h, history[-1].round, wording, cut=False) for h in history]
+    everything = _lay_out(whole, {(i, n) for i, mine in enumerate(whole) for n in range(len(mine))})
+    if tokens(everything) <= limit_tokens:
+        return everything
     pieces = [_snippets(h, history[-1].round, wording) for h in history]
     failed = [i for i, h in enumerate(history) if h.status in ("failed", "blocked")]
     left = limit_tokens - tokens(wording.left_out(len(history))) - 1
     chosen = _choose(pieces, failed[-KEPT_FAILURES:], terms(question), left)
-    return _lay_out(pieces, chosen, wording)
+    lines = _lay_out(pieces, chosen)
+    dropped = len(pieces) - len({i for i, _ in chosen})
+    return "\n".join(filter(None, [lines, wording.left_out(dropped) if dropped else ""]))
 
 
 def _choose(
@@ -132,7 +142,7 @@ def _choose(
         _, i, n = heappop(queue)
         s = pieces[i][n]
         now = (-gain(s), i, n)
-        if not now[0] or s.tokens > left:
+        if s.tokens > left:
             continue
         if queue and now > queue[0]:
             heappush(queue, now)
@@ -145,13 +155,15 @@ def _choose(
     return chosen
 
 
-def _snippets(h: Evidence, newest_round: int, wording: Wording) -> list[Snippet]:
-    """The head of h and the sentences of its summary."""
-    answer, error = _clip(h.answer, 4 * REASON_CHARS), _clip(h.error, REASON_CHARS)
-    short = replace(h, instruction=_clip(h.instruction, REASON_CHARS), answer=answer, error=error)
-    head = wording.head(short)
+def _snippets(h: Evidence, newest_round: int, wording: Wording, cut: bool = True) -> list[Snippet]:
+    """The head of h and the sentences of its summary. `cut`: long texts in the head are cut."""
+    if cut:
+        answer, error = _clip(h.answer, 4 * REASON_CHARS), _clip(h.error, REASON_CHARS)
+        instruction = _clip(h.instruction, REASON_CHARS)
+        h = replace(h, instruction=instruction, answer=answer, error=error)
+    head = wording.head(h)
     sentences = [s.strip() for s in re.split(r"(?<=[.!?])\s+|\n+", h.summary) if s.strip()]
-    said = [terms(text) for text in (head, *sentences)]
+    said = [terms(text) | {" ".join(text.lower().split())} for text in (head, *sentences)]
     half = weight(h, newest_round) / 2
     per_term = half / len(frozenset().union(*said))
     first = Snippet(head, said[0], tokens(head) + 1 + LINE_TOKENS, half, per_term)
@@ -164,15 +176,12 @@ def _clip(text: str, chars: int) -> str:
     return text if len(text) <= chars else text[: chars - 6] + " [...]"
 
 
-def _lay_out(
-    pieces: Sequence[Sequence[Snippet]], chosen: set[tuple[int, int]], wording: Wording
-) -> str:
+def _lay_out(pieces: Sequence[Sequence[Snippet]], chosen: set[tuple[int, int]]) -> str:
     lines = []
     for i, mine in enumerate(pieces):
         if kept := [s.text for n, s in enumerate(mine) if (i, n) in chosen]:
             lines.append("- " + " ".join(kept) + ("" if len(kept) == len(mine) else " [...]"))
-    dropped = len(pieces) - len(lines)
-    return "\n".join([*lines, wording.left_out(dropped)] if dropped else lines)
+    return "\n".join(lines)
 
 
 # ---- the answer when no more may be asked, and Eq. 22 --------------------------------------------

@@ -94,9 +94,10 @@ def batch(
 ) -> list[SubTask]:
     """P_t: the subset of R_t with the largest sum of U under |P| <= K_max and sum of cost <= B_t.
 
-    Exact for up to EXACT candidates, or where the budget does not bind; beyond that greedy by
-    utility per cost, compared with the most useful single one. A tie goes to the cheaper subset,
-    then the smaller, then the earlier. `budget_usd` None: no limit.
+    Exact for up to EXACT candidates, or where the budget does not bind. Beyond that it is the
+    better of two greedy choices, by utility and by utility per cost: of the best subset's utility
+    they reached 0.986 on average and 0.765 at worst (benchmarks/optimum.py). A tie goes to the
+    cheaper subset, then the smaller, then the earlier. `budget_usd` None: no limit.
     """
     cost = [cost_usd(u) for u in candidates]
     order = sorted(range(len(candidates)), key=lambda i: (-candidates[i].priority, cost[i], i))
@@ -118,9 +119,14 @@ def _knapsack(
         subsets = (s for n in sizes for s in combinations(affordable, n))
         within = (s for s in subsets if sum(cost[i] for i in s) <= budget_usd)
         return min(within, key=rank, default=())  # Eq. 10
-    left, greedy = budget_usd, list[int]()
-    for i in sorted(affordable, key=lambda i: (-utility[i] / (cost[i] or 1e-12), i)):
-        if cost[i] <= left and len(greedy) < k_max:
-            left -= cost[i]
-            greedy.append(i)
-    return min(greedy, [max(affordable, key=lambda i: utility[i])], key=rank)
+
+    def greedy(gain: Callable[[int], float]) -> Sequence[int]:
+        left, taken = budget_usd, list[int]()
+        for i in sorted(affordable, key=gain, reverse=True):
+            if cost[i] <= left and len(taken) < k_max:
+                left -= cost[i]
+                taken.append(i)
+        return taken
+
+    per_cost = greedy(lambda i: utility[i] / (cost[i] or 1e-12))
+    return min(per_cost, greedy(lambda i: utility[i]), key=rank)
