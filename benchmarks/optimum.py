@@ -20,7 +20,23 @@ from orchestra.schedule import EXACT, batch
 from orchestra.vocabulary import Evidence, SubTask
 from runtime.prompts import WORDING
 
-WORDS = "red blue green scored won lost two three four game clock prague time seven night".split()
+WORDS = [
+    "red",
+    "blue",
+    "green",
+    "scored",
+    "won",
+    "lost",
+    "two",
+    "three",
+    "four",
+    "game",
+    "clock",
+    "prague",
+    "time",
+    "seven",
+    "night",
+]
 
 
 def batch_ratio(draw: random.Random, n: int) -> float:

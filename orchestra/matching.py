@@ -14,10 +14,13 @@ from orchestra.vocabulary import SKILL_OF, SKILLS, Backend, BudgetExceeded, Medi
 
 LAMBDA_COST = 10.0  # lambda_c of Eq. 5: one US cent weighs 0.1 of a capability
 LAMBDA_LATENCY = 0.005  # lambda_l of Eq. 5, per second
-LAMBDA_TOOL = 0.25  # lambda_s of Eq. 7
-STEPS, STEP_INPUT_TOKENS, STEP_OUTPUT_TOKENS = 4, 1500, 250  # l(u): the length of a sub-task
-UNKNOWN = 0.5  # r_T for web and code where the main agent says nothing
+LAMBDA_TOOL = 0.05  # lambda_s of Eq. 7
+STEP_INPUT_TOKENS, STEP_OUTPUT_TOKENS = 1500, 250
+DECISION_INPUT_TOKENS, DECISION_OUTPUT_TOKENS = 6000, 500
+EASY = 0.2  # r(u) of a sub-task that reads one file or searches; 1 for any other
+UNKNOWN = 0.5  # the part of it that web and code may take where nothing tells
 Capabilities = Mapping[str, frozenset[str]]  # psi(g) by tool name
+Requirements = Mapping[str, float]  # r(u) and r_T(u) by capability, each in [0, 1]
 
 
 def names(text: str, m: Media) -> bool:
@@ -25,32 +28,38 @@ def names(text: str, m: Media) -> bool:
     return bool(re.search(rf"(?a:(?<!\w){re.escape(m.name)}(?!\w))", text))
 
 
-def requirements(u: SubTask, task: Task) -> dict[str, float]:
-    """r(u) and r_T(u) in one: what the main agent gave, else the media that the sub-task names."""
+def requirements(u: SubTask, task: Task, capabilities: Capabilities) -> dict[str, float]:
+    """r(u) and r_T(u) in one: what the main agent gave, else how hard the sub-task looks and what
+    it needs, by the files that it names and the tools that it was given.
+    """
     if u.requirements:
         return {"web": UNKNOWN, **u.requirements}
     text = f"{u.instruction}\n{u.context}"
-    named = {m.modality for m in task.media if names(text, m)}
-    r = {"txt": 1.0, "web": UNKNOWN, "code": UNKNOWN}
-    return r | {SKILL_OF[m]: 1.0 for m in SKILL_OF if m in named or m in u.modalities}
+    files = [m.modality for m in task.media if names(text, m)]
+    given = {c for g in u.tools or () for c in capabilities.get(g, ())}
+    need = EASY if len(files) == 1 or given == {"web"} else 1.0
+    maybe = UNKNOWN * need
+    other = {c: maybe if u.tools is None else need * (c in given) for c in ("web", "code")}
+    seen: dict[str, float] = {
+        SKILL_OF[m]: need for m in SKILL_OF if m in files or m in u.modalities
+    }
+    return {"txt": need, **other, **seen}
 
 
-def match_backend(u: SubTask, task: Task, pool: Sequence[Backend]) -> Backend:
+def match_tools(r: Requirements, capabilities: Capabilities) -> tuple[str, ...]:
+    """T*(u): the sparse cover. The objective is a sum over tools: each is judged alone (Eq. 7)."""
+    gain = {g: sum(r.get(c, 0.0) for c in psi) for g, psi in capabilities.items()}
+    return tuple(g for g in capabilities if gain[g] > LAMBDA_TOOL)  # Eq. 7
+
+
+def match_backend(u: SubTask, r: Requirements, pool: Sequence[Backend]) -> Backend:
     """b*(u): capability match less cost less latency; the first of the pool wins a tie (Eq. 5)."""
-    r = requirements(u, task)
 
     def score(b: Backend) -> float:
         match = sum(r.get(s, 0.0) * b.skills.get(s, 0.0) for s in SKILLS)  # <r(u), phi_b>
-        return match - LAMBDA_COST * expected_cost_usd(b) - LAMBDA_LATENCY * b.latency_s  # Eq. 5
+        return match - LAMBDA_COST * expected_cost_usd(u, b) - LAMBDA_LATENCY * b.latency_s  # Eq. 5
 
     return max(pool, key=score)
-
-
-def match_tools(u: SubTask, task: Task, capabilities: Capabilities) -> tuple[str, ...]:
-    """T*(u): the sparse cover. The objective is a sum over tools: each is judged alone (Eq. 7)."""
-    r = requirements(u, task)
-    gain = {g: sum(r.get(c, 0.0) for c in psi) for g, psi in capabilities.items()}
-    return tuple(g for g in capabilities if gain[g] > LAMBDA_TOOL)  # Eq. 7
 
 
 def materialize(
@@ -60,9 +69,10 @@ def materialize(
 
     A valid backend or tools chosen by the main agent win.
     """
-    backend = next((b for b in pool if b.name == u.backend), None) or match_backend(u, task, pool)
-    tools = match_tools(u, task, capabilities) if u.tools is None else u.tools
-    return replace(u, backend=backend.name, tools=tools), backend
+    r = requirements(u, task, capabilities)
+    u = replace(u, tools=match_tools(r, capabilities)) if u.tools is None else u
+    backend = next((b for b in pool if b.name == u.backend), None) or match_backend(u, r, pool)
+    return replace(u, backend=backend.name), backend
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,7 @@ def place(
     Raises BudgetExceeded where no ready sub-task is affordable.
     """
     found = {u.id: materialize(u, task, pool, capabilities) for u in ready(graph)}  # Eq. 11
-    cost = {id: expected_cost_usd(b) for id, (_, b) in found.items()}
+    cost = {id: expected_cost_usd(u, b) for id, (u, b) in found.items()}
     chosen = batch([u for u, _ in found.values()], k_max, budget_usd, lambda u: cost[u.id])
     if not chosen:
         raise BudgetExceeded(
@@ -104,19 +114,22 @@ def with_shares(
     has the weight of the cheapest paid one, because its tools may cost money. Shares are fixed
     before anything runs, so what one spends changes no request of another.
     """
-    costs = [expected_cost_usd(b) for _, b in executors]
+    costs = [expected_cost_usd(u, b) for u, b in executors]
     least = min((c for c in costs if c > 0), default=1.0)
     weights = [c or least for c in costs]
     shares = [budget_usd and budget_usd * (w / sum(weights)) for w in weights]
     return [Placed(u, b, Purse(share)) for (u, b), share in zip(executors, shares, strict=True)]
 
 
-def expected_cost_usd(backend: Backend) -> float:
-    """cost(v) of Eq. 10: kappa_b l(u). An unknown price counts as 0 (--budget refuses those)."""
-    return backend.cost_usd(STEPS * STEP_INPUT_TOKENS, STEPS * STEP_OUTPUT_TOKENS) or 0.0
+def expected_cost_usd(u: SubTask, backend: Backend) -> float:
+    """cost(v) of Eq. 10: kappa_b l(u), with l(u) = a step for each tool and one to finish. An
+    unknown price counts as 0 (--budget refuses those).
+    """
+    steps = 1 + len(u.tools or ())  # l(u)
+    return backend.cost_usd(steps * STEP_INPUT_TOKENS, steps * STEP_OUTPUT_TOKENS) or 0.0
 
 
 def decision_reserve_usd(main: Backend, budget_usd: float) -> float:
     """The part of B_t that is reserved for the main agent, so that the answer can still be paid."""
-    two_decisions = main.cost_usd(2 * STEPS * STEP_INPUT_TOKENS, STEPS * STEP_OUTPUT_TOKENS)
+    two_decisions = main.cost_usd(2 * DECISION_INPUT_TOKENS, 2 * DECISION_OUTPUT_TOKENS)
     return min(budget_usd / 2, two_decisions or 0.0)

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from orchestra import matching
 from orchestra import vocabulary as v
-from orchestra.matching import expected_cost_usd, match_backend, match_tools
+from orchestra.matching import expected_cost_usd, match_backend, match_tools, requirements
 from orchestra.schedule import EXACT, Graph, batch, ready, refine, waiting
 from orchestra.vocabulary import SubTask
+from runtime import pool
 from tests.conftest import Backend, Price
 
 FILES = {"image": "clock.png", "audio": "speech.wav", "video": "walk.mp4"}
@@ -158,7 +159,8 @@ WORSE_AND_BETTER = [
 
 @pytest.mark.parametrize(("worse", "better"), WORSE_AND_BETTER)
 def test_skill_cost_and_latency_decide_between_backends_and_a_tie_is_the_first(worse, better):
-    assert match_backend(READ, TASK, [worse, better, better]) is better
+    r = requirements(READ, TASK, TOOLS)
+    assert match_backend(READ, r, [worse, better, better]) is better
 
 
 NAMED = {
@@ -170,7 +172,46 @@ NAMED = {
 @pytest.mark.parametrize(("text", "tools"), NAMED.items())
 def test_a_file_that_is_named_brings_its_tool_next_to_search_and_code(text, tools):
     for u in (SubTask("u", text), SubTask("u", "x", context=text)):
-        assert match_tools(u, TASK, TOOLS) == (*tools, "Search", "Code")
+        assert match_tools(requirements(u, TASK, TOOLS), TOOLS) == (*tools, "Search", "Code")
+
+
+EASY = [
+    ("Read the time in clock.png", None), ("Read the time in clock.png", ("See",)),
+    ("Write down what is said in speech.wav", None), ("Who built the Eiffel tower?", ("Search",)),
+]  # fmt: skip
+HARD = [
+    ("Which of the two routes is shorter?", None), ("What is 17 times 23?", ("Code",)),
+    ("Does speech.wav fit what clock.png shows?", None),
+    ("Does speech.wav fit what clock.png shows?", ("See", "Hear")),
+]  # fmt: skip
+
+
+def backend_of(text: str, tools, backends, **fields) -> str:
+    u = SubTask("u", text, tools=tools, **fields)
+    return matching.materialize(u, TASK, backends, TOOLS)[1].name
+
+
+def test_the_shipped_pool_searches_with_the_cheap_model_and_reasons_with_the_strong_one():
+    shipped = pool.load(pool.SHIPPED).backends
+    assert {backend_of(*asked, shipped) for asked in EASY} == {"gpt-5-mini"}
+    assert {backend_of(*asked, shipped) for asked in HARD} == {"gpt-5"}
+    easy, hard = ({"requirements": {"txt": r, "code": r}} for r in (0.2, 1.0))
+    assert [backend_of(*HARD[0], shipped, **r) for r in (easy, hard)] == ["gpt-5-mini", "gpt-5"]
+
+
+def test_sub_tasks_of_many_kinds_go_to_many_backends():
+    four = [
+        backend("strong", 4.0, 30, txt=1.0, img=0.9, code=1.0), backend("cheap", 0.5, 20, txt=0.7, img=0.6, code=0.6),
+        backend("eyes", 1.0, 20, txt=0.6, vid=1.0, img=1.0), backend("ears", 1.0, 20, txt=0.6, aud=1.0),
+    ]  # fmt: skip
+    wanted = (
+        {"requirements": {s: r}}
+        for s in ("txt", "img", "aud", "vid", "code")
+        for r in (0.2, 0.6, 1.0)
+    )
+    used = {backend_of("Which is it?", None, four, **fields) for fields in wanted}
+    used |= {backend_of(*asked, four) for asked in EASY + HARD}
+    assert used == {b.name for b in four}
 
 
 # ---- Eq. 8, 11 and 12: executors and the batch placed --------------------------------------------
@@ -200,6 +241,6 @@ def test_a_placed_batch_is_of_the_ready_and_the_most_useful():
 
 @pytest.mark.parametrize("part", [0.9, 0.0, -1.0])
 def test_a_budget_that_covers_no_ready_sub_task_is_exceeded(part):
-    budget_usd = part * expected_cost_usd(PRICED)
+    budget_usd = part * expected_cost_usd(SubTask("u", "?", tools=MATCHED), PRICED)
     with pytest.raises(v.BudgetExceeded):
         matching.place(delegated(READ), TASK, [PRICED], TOOLS, 8, budget_usd)
