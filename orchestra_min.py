@@ -98,6 +98,7 @@ class Run:
         self.history: tuple[Evidence, ...] = ()  # H_t
         self.context = ""  # C_t
         self.purse = Purse(o.budget_usd)  # B_t
+        self.kept = ""  # the best answer so far that the main agent was not sure of, Eq. 22
         self.why = ""  # what ended the run early
 
     def answer(self) -> tuple[str, bool, int]:
@@ -126,7 +127,7 @@ class Run:
             self.why = f"no usable decision: {told(error)}"
         except BudgetExceeded as error:
             self.why = str(error)
-        return answer or best_supported_answer(self.history), True, t
+        return answer or self.kept or best_supported_answer(self.history), True, t
 
     def decide(self, t: int, last_chance: bool = False) -> Decision:
         """y_t, accepted into G_t. An unusable one is shown back to the main agent.
@@ -163,6 +164,7 @@ class Run:
                 self.graph = refine(Graph() if y_t.drain else self.graph, y_t)
         except ModelMistake as error:
             self.note(s_t, number, replies, mistake=told(error))
+            self.kept = str(error.values.get("kept", self.kept))
             raise
         except (BudgetExceeded, EndpointError) as error:
             if replies:  # Eq. 22 asks twice: the first reply was paid for
@@ -185,9 +187,7 @@ class Run:
         """Z_t of what was delegated: a batch of the ready set, or a whole graph."""
         u_t = self.place(y_t)  # Eq. 5-12
         run = self.sub_agents.drain if y_t.drain else self.sub_agents.execute
-        shares = self.context and self.orchestrator.shares_context
-        found = say("notes", "found", context=quoted_whole(self.context)) if shares else ""
-        z_t = run(t, u_t, found)  # Eq. 13-15
+        z_t = run(t, u_t, self.shared())  # Eq. 13-15
         for p, z in zip(u_t, z_t, strict=True):  # in submission order
             self.graph = self.graph.with_result(p.subtask.id, z)
             self.history += (summarize(t, p.subtask, z, self.task),)  # Eq. 19
@@ -195,6 +195,17 @@ class Run:
         limit = self.options.context_tokens
         self.context = compress(self.task.question, self.history, WORDING, limit)  # Eq. 20
         return z_t
+
+    def shared(self) -> str:
+        """What each sub-agent reads beside the context that was written for it: C_t, and the
+        question (App. B.3), which small models would answer instead of their task.
+        """
+        if not self.orchestrator.shares_context:
+            return ""
+        texts = [say("notes", "found", context=quoted_whole(self.context))] if self.context else []
+        if self.options.prompts == "full":
+            texts.append(say("notes", "whole_question", question=self.task.question))
+        return "\n\n".join(texts)
 
     def place(self, y_t: Delegate) -> list[Placed]:
         """U_t, Eq. 12: the batch of the ready set, with backends, tools and shares of B_t."""

@@ -3,7 +3,8 @@ run in parallel, or completes.
 
 Differences from the paper / the released code
 1. A task may carry `id`, `needs`, `modalities`, `requirements` and `priority`: the graph, r(u) and
-   U of Eq. 5-10, which the paper leaves latent and the released code does not have.
+   U of Eq. 5-10, which the paper leaves latent and the released code does not have. `tools` may be
+   left out: Eq. 7 chooses them.
 2. `complete` is refused while nothing was tried on a task with media: the main agent has seen
    nothing.
 3. An unusable decision is shown back with its error, up to three times a round; the released code
@@ -12,9 +13,12 @@ Differences from the paper / the released code
 5. A sub-agent gets C_t beside the context that the main agent writes for it (C of Eq. 2 is "passed
    from previous rounds"), so a fact that was found is not lost in the retelling.
 6. Eq. 22 is read from the token log-probabilities of "complete", where the endpoint gives them and
-   a threshold is set.
+   a threshold is set. An answer that is not sure enough is kept until there is a better one.
 7. The schema puts the reasoning before the action: a model that names the action first has decided
    before it reasons. Replies in any order of keys are read.
+8. `--prompts small` (prompts/orchestra_o1/small) is for models of few parameters: it says what the
+   next decision is, from the history. Sub-agents do not read the whole question then, which App.
+   B.3 shows them: small models answer it instead of their task.
 """
 
 from __future__ import annotations
@@ -27,7 +31,14 @@ from typing import Any
 
 from orchestra.main_agent import Ask, Messages
 from orchestra.memory import stop_probability
-from orchestra.vocabulary import Complete, Decision, Delegate, ModelMistake, State
+from orchestra.vocabulary import (
+    SKILL_OF,
+    SKILLS,
+    Decision,
+    Delegate,
+    ModelMistake,
+    State,
+)
 from orchestrators.decision import (
     as_subtask,
     decision_schema,
@@ -37,7 +48,7 @@ from orchestrators.decision import (
 )
 from orchestrators.state_prompt import media_lines, model_lines, reported, status_lines, unopened
 from runtime.options import Options
-from runtime.parsing import TEXT, closed_object, list_of
+from runtime.parsing import TEXT, closed_object, list_of, one_of
 from runtime.pool import Pool
 from runtime.prompts import as_messages, render, say
 from tools import Tool
@@ -45,49 +56,60 @@ from tools import Tool
 CODE = "ExecuteCodeAction"
 MAX_SUBTASKS = 128  # in one decision
 MESSAGES = "orchestra_o1/messages"
+SMALL = "orchestra_o1/small/messages"
+SHARE = {"type": "number", "minimum": 0, "maximum": 1}
 
 
 # ---- what the model reads ------------------------------------------------------------------------
 
 
 def render_state(
-    state: State, models: str, tools: str, mistake: str = "", last_chance: bool = False
+    state: State,
+    models: str,
+    tools: str,
+    mistake: str = "",
+    last_chance: bool = False,
+    small: bool = False,
 ) -> Messages:
-    """s_t as the main agent sees it: a pure function, so a recorded prompt can be rebuilt."""
+    """s_t as the main agent sees it: a pure function, so a recorded prompt can be rebuilt. `small`:
+    in the words for small models.
+    """
+    next_step = _next_step(state) if small else say(MESSAGES, "next")
     user = render(
         "orchestra_o1/user.md",
         question=state.task.question,
         media=media_lines(state),
         context=reported(state.context),
         waiting="" if last_chance else _waiting_lines(state.waiting),
-        now=status_lines(state, _next_step(state), mistake, last_chance),
+        now=status_lines(state, next_step, mistake, last_chance),
     )
-    return as_messages(render("orchestra_o1/system.md", models=models, tools=tools), user)
+    system = "orchestra_o1/small/system.md" if small else "orchestra_o1/system.md"
+    return as_messages(render(system, models=models, tools=tools), user)
 
 
 def _next_step(state: State) -> str:
-    """Where the task stands, from the history alone: small models follow what they read last."""
+    """What to do next, from the history alone: small models follow what they read last."""
     history = state.history
     new, tried = unopened(state)
     newest = [h for h in history if h.round == history[-1].round]
     failed = [h.id for h in newest if h.status in ("failed", "blocked")]
     ids = ", ".join([h.id for h in newest if h.answer] or [h.id for h in newest])
     if new:
-        parts = ", ".join(say(MESSAGES, "next_unseen_part", file=name) for name in new)
-        first = "" if history else " " + say(MESSAGES, "next_unseen_first")
-        return say(MESSAGES, "next_unseen", parts=parts, first=first)
+        parts = ", ".join(say(SMALL, "next_unseen_part", file=name) for name in new)
+        first = "" if history else " " + say(SMALL, "next_unseen_first")
+        return say(SMALL, "next_unseen", parts=parts, first=first)
     if tried:
-        return say(MESSAGES, "next_tried", files=", ".join(tried))
+        return say(SMALL, "next_tried", files=", ".join(tried))
     if failed:
-        return say(MESSAGES, "next_failed", ids=", ".join(failed))
+        return say(SMALL, "next_failed", ids=", ".join(failed))
     if state.waiting:
-        return say(MESSAGES, "next_waiting")
+        return say(SMALL, "next_waiting")
     if not history:
-        return say(MESSAGES, "next_start")
+        return say(SMALL, "next_start")
     if not any(h.media for h in newest):
-        return say(MESSAGES, "next_found", ids=ids)
-    compute = " " + say(MESSAGES, "next_compute", ids=ids) if CODE in state.tools else ""
-    return say(MESSAGES, "next_seen", ids=ids, compute=compute)
+        return say(SMALL, "next_found", ids=ids)
+    compute = " " + say(SMALL, "next_compute", ids=ids) if CODE in state.tools else ""
+    return say(SMALL, "next_seen", ids=ids, compute=compute)
 
 
 def _waiting_lines(waiting: Mapping[str, Sequence[str]]) -> str:
@@ -99,6 +121,20 @@ def _waiting_lines(waiting: Mapping[str, Sequence[str]]) -> str:
 
 
 # ---- what the model may say ----------------------------------------------------------------------
+
+
+def delegation_schema(state: State, small: bool = False) -> Any:
+    """The params of a delegation. A small model is asked for the keys of the paper, the id and the
+    needs; all but the last two it must give.
+    """
+    task = task_schema(state.backends, state.tools)
+    required = [*task] if small else [key for key in task if key != "tools"]
+    task |= {"id": TEXT, "needs": list_of(TEXT)}
+    if not small:
+        r = closed_object(dict.fromkeys(SKILLS, SHARE), required=())
+        task |= {"modalities": list_of(one_of(SKILL_OF)), "requirements": r}
+        task |= {"priority": {"type": "number", "exclusiveMinimum": 0}}
+    return closed_object({"tasks": list_of(closed_object(task, required))})
 
 
 def parse_decision(
@@ -136,17 +172,15 @@ class OrchestraO1:
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
         self.models = model_lines(pool.backends)
         self.manuals = "\n\n".join(t.manual for t in tools.values())
-        self.stop_threshold = options.stop_threshold
+        self.stop_threshold, self.small = options.stop_threshold, options.prompts == "small"
         self.warn = cache(logging.getLogger("orchestra").warning)  # once a run
 
     def decide(
         self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
     ) -> Decision:
         """y_t ~ pi_theta(. | s_t). Raises ModelMistake."""
-        task = task_schema(state.backends, state.tools)
-        rows = closed_object({**task, "id": TEXT, "needs": list_of(TEXT)}, required=list(task))
-        schema = decision_schema(closed_object({"tasks": list_of(rows)}), last_chance)
-        prompt = render_state(state, self.models, self.manuals, mistake, last_chance)
+        schema = decision_schema(delegation_schema(state, self.small), last_chance)
+        prompt = self.prompt(state, mistake, last_chance)
         reply = ask(prompt, ("decision", schema), self.stop_threshold is not None)  # Eq. 3
         y_t = parse_decision(reply.text, state, reply.cut, last_chance)
         if self.stop_threshold is None or last_chance:
@@ -156,9 +190,14 @@ class OrchestraO1:
             self.warn("--stop-threshold has no effect: the endpoint gave no log-probabilities")
             return y_t
         stop = p_stop > self.stop_threshold  # Eq. 22
-        if stop == isinstance(y_t, Complete):
-            return y_t
-        if stop:  # sure enough: generate the answer
-            return self.decide(state, ask, mistake, last_chance=True)
-        threshold = f"{self.stop_threshold:g}"
-        raise ModelMistake("not_sure_enough", p=f"{p_stop:.2f}", threshold=threshold)
+        if isinstance(y_t, Delegate):  # sure enough: generate the answer
+            return self.decide(state, ask, mistake, last_chance=True) if stop else y_t
+        if not stop:
+            threshold = f"{self.stop_threshold:g}"
+            raise ModelMistake(
+                "not_sure_enough", kept=y_t.answer, p=f"{p_stop:.2f}", threshold=threshold
+            )
+        return y_t
+
+    def prompt(self, state: State, mistake: str = "", last_chance: bool = False) -> Messages:
+        return render_state(state, self.models, self.manuals, mistake, last_chance, self.small)

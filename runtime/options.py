@@ -66,6 +66,9 @@ class Options(Checked):
     stop_threshold: Annotated[float, Field(ge=0, le=1)] | None = _flag(
         None, "stop-threshold", "P", "orchestra-o1: end above this probability of complete, Eq. 22"
     )
+    prompts: Literal["full", "small"] = _flag(
+        "full", "prompts", "KIND", "orchestra-o1: the paper's rules, or words for small models"
+    )
     context_tokens: Count = 6000  # L_ctx of Eq. 20
     context: Literal["curated", "none", "full"] = _flag(
         "curated", "context", "KIND", "aorchestra: what a sub-agent is told of earlier results"

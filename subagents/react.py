@@ -11,8 +11,8 @@ Differences from the paper / the released code
    agent must also try each file and may not repeat a fruitless call: without these rules the 1.5B
    model of fixtures/ sent one search five times and opened none of three files.
 4. An endpoint that fails or an empty purse ends this sub-task alone, as a Result with the reason.
-5. A sub-agent does not read the whole question, which App. B.3 shows it beside its task: small
-   models answer the question instead of their task. What it must know is in its context.
+5. The whole question, which App. B.3 shows a sub-agent, is in its context for Orchestra-o1 only,
+   and not with `--prompts small`: small models answer it instead of their task.
 """
 
 from __future__ import annotations

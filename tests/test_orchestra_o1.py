@@ -31,8 +31,10 @@ def prompt(*history: Evidence, state: State = STATE, module=orchestra_o1, **how)
     return user["content"]
 
 
-def tells(text: str, name: str, **values: str) -> bool:
-    return say("orchestra_o1/messages", name, **values) in text
+def tells(name: str, *history: Evidence, state: State = STATE, **values: str) -> bool:
+    """Whether the words for small models say it."""
+    text = prompt(*history, state=state, small=True)
+    return say("orchestra_o1/small/messages", name, **values) in text
 
 
 @pytest.mark.parametrize("later", [(), (evidence("t3", "Convert", "ExecuteCodeAction"),)])
@@ -41,20 +43,20 @@ def test_a_finding_is_in_the_context_alone(later):
 
 
 def test_a_file_that_no_sub_task_was_given_is_requested():
-    assert all(tells(prompt(), "next_unseen_part", file=m.name) for m in (CLOCK, SPEECH))
+    assert all(tells("next_unseen_part", file=m.name) for m in (CLOCK, SPEECH))
 
 
 @pytest.mark.parametrize("status", ["failed", "blocked", "partial"])
 def test_a_file_that_could_not_be_read_is_not_called_unseen(status):
-    text = prompt(SEEN, evidence("t2", "Listen to speech.wav", HEAR, status))
-    assert "by t2 in round 1" in text and not tells(text, "next_unseen_part", file="speech.wav")
-    assert tells(text, "next_tried", files="speech.wav")
+    history = SEEN, evidence("t2", "Listen to speech.wav", HEAR, status)
+    assert "by t2 in round 1" in prompt(*history)
+    assert tells("next_tried", *history, files="speech.wav")
+    assert not tells("next_unseen_part", *history, file="speech.wav")
 
 
 def test_reading_another_file_is_not_an_attempt():
     state = replace(STATE, task=Task("?", (CLOCK, replace(CLOCK, name="b.png"))))
-    text = prompt(SEEN, state=state)
-    assert tells(text, "next_unseen_part", file="b.png")
+    assert tells("next_unseen_part", SEEN, state=state, file="b.png")
 
 
 ROUND = say("delegation", "round", round=2, rounds=6)
