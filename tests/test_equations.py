@@ -1,0 +1,103 @@
+"""Eq. 5, 7, 10 and 22 of Orchestra-o1 change what a run does: over a scripted endpoint."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from orchestra_min import orchestrate
+from tests.conftest import Options, Price, pool_at
+from tests.methods import CLOCK
+from tests.scripted import complete, completion, delegate, finish, is_main
+
+
+def task(instruction: str, **fields) -> dict:
+    return {"task_instruction": instruction, "context": "", "model": "auto", **fields}
+
+
+@pytest.fixture
+def run(endpoint, tmp_path):
+    """`run(*turns, dollars={"name": per million tokens}, ...)`: the result, and of each sub-task
+    (model, the first word of its instruction, the tools it may use).
+    """
+
+    def run(*turns, dollars=None, media=(), **options):
+        queue, seen = iter(turns), []
+
+        def respond(request):
+            if is_main(request):
+                return next(queue)
+            system, user = (m["content"] for m in request["messages"])
+            word = user.partition("# Your task\n")[2].split()[0]
+            tools = [name for name in ("Image", "Audio", "Code", "Search") if f"{name}A" in system]
+            seen.append((request["model"], word, tools))
+            return finish("found", "partial")
+
+        names = ("main", *(dollars or ["small"]))
+        pool = pool_at(endpoint(respond).url, *names)
+        prices = (0.0, *(dollars or {"small": 0.0}).values())
+        skills = {"main": 0.01, "weak": 0.5}
+        able = [dict.fromkeys(("txt", "img", "code"), skills.get(name, 1.0)) for name in names]
+        rows = zip(pool.backends, prices, able, strict=True)
+        made = (replace(b, price_usd_per_mtok=Price(p, p), skills=s) for b, p, s in rows)
+        pool = pool.with_(backends=tuple(made))
+        result = orchestrate("?", media, pool, Options(**options), tmp_path / "run")
+        return result, seen
+
+    return run
+
+
+def words(seen) -> list[str]:
+    return [word for _, word, _ in seen]
+
+
+def test_the_most_useful_sub_tasks_run_first_where_not_all_can_at_once(run):
+    tasks = [task("minor"), task("major", priority=3), task("middling", priority=2)]
+    _, seen = run(delegate(*tasks), delegate(), delegate(), complete("42"), parallel=1)
+    assert words(seen) == ["major", "middling", "minor"]
+
+
+def test_the_budget_goes_to_the_most_useful_batch_and_not_to_the_cheapest(run):
+    tools = ["GoogleSearchAction", "ExtractUrlContentAction", "ExecuteCodeAction"]
+    cheap, useful = (
+        task("cheap", model="low", tools=tools),
+        task("useful", model="high", tools=tools),
+    )
+    turns = delegate(cheap, {**useful, "priority": 2}), complete("42")
+    dollars = {"low": 1.0, "high": 4.0}  # four steps of 1,750 tokens: 0.007 and 0.028
+    _, seen = run(*turns, dollars=dollars, budget_usd=0.03)
+    assert words(seen) == ["useful"]
+
+
+def test_requirements_choose_the_model_and_the_tools(run):
+    easy = task("search", requirements={"txt": 0.2, "web": 1.0})
+    hard = task("reason", requirements={"txt": 1.0, "code": 1.0, "web": 0.0})
+    dollars = {"weak": 1.0, "strong": 5.0}
+    _, seen = run(delegate(easy, hard), complete("42"), dollars=dollars)
+    assert sorted(seen) == [("strong", "reason", ["Code"]), ("weak", "search", ["Search"])]
+
+
+def test_a_file_that_is_named_brings_its_tool_where_the_main_agent_gave_none(run):
+    _, [(_, _, tools)] = run(delegate(task("read clock.png")), complete("42"), media=[CLOCK])
+    assert tools == ["Image", "Code", "Search"]
+
+
+def sure(reply: str, p: float) -> dict:
+    """A decision with the probability of its action, Eq. 22."""
+    action = json.loads(reply)["action"]
+    top = [{"token": action, "logprob": math.log(p)}]
+    token = {"token": action, "logprob": math.log(p), "top_logprobs": top}
+    said = completion(reply)
+    said["choices"][0]["logprobs"] = {
+        "content": [{"token": '{"action": "', "logprob": 0}, token, {"token": '"', "logprob": 0}]
+    }
+    return said
+
+
+@pytest.mark.parametrize(("last", "answer"), [(sure(complete("42"), 0.9), "42"), ("?", "41")])
+def test_an_answer_that_is_not_sure_enough_is_kept_while_the_run_goes_on(run, last, answer):
+    more = sure(delegate("again"), 0.9)
+    result, seen = run(sure(complete("41"), 0.4), more, *[last] * 3, stop_threshold=0.5)
+    assert (result.answer, result.fallback) == (answer, answer == "41")
+    assert words(seen) == ["again"]
