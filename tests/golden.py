@@ -1,0 +1,35 @@
+"""What each method sends, as a file that can be read: tests/golden/METHOD.md."""
+
+import os
+
+from tests.conftest import ROOT
+from tests.scripted import Request
+
+SHOWN = ("model", "temperature", "logprobs")
+
+
+def _shown(number: int, request: Request, sent: dict[str, int]) -> str:
+    """One request; a message that was sent before is named by the request that had it first."""
+    about = [f"{key} {request[key]}" for key in SHOWN if key in request]
+    if described := request.get("response_format"):
+        about.append(f"schema {described['json_schema']['name']}")
+    about += [f"tool {tool['function']['name']}" for tool in request.get("tools", ())]
+    rows = [f"## {number}: {', '.join(about)}\n"]
+    for m in request["messages"]:
+        first = sent.setdefault(m["content"], number)
+        text = f"~~~text\n{m['content']}\n~~~" if first == number else f"As in {first}."
+        rows.append(f"**{m['role']}**\n\n{text}\n")
+    return "\n".join(rows)
+
+
+def check(name: str, requests: list[Request]) -> None:
+    """The requests of a run are those of tests/golden/NAME.md. UPDATE_GOLDEN=1 writes the file:
+    read the change before you commit it.
+    """
+    file = ROOT / "tests" / "golden" / f"{name}.md"
+    sent = dict[str, int]()
+    rows = [_shown(number, request, sent) for number, request in enumerate(requests, 1)]
+    text = "\n".join([f"# What `{name}` sends\n", *rows])
+    if os.environ.get("UPDATE_GOLDEN"):
+        file.write_text(text)
+    assert text.splitlines() == file.read_text().splitlines()
