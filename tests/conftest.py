@@ -1,7 +1,11 @@
 # ruff: noqa: F401  what tests take from the program is imported here: one place to change when that moves
+import re
 import sys
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +54,47 @@ def pool_at(url: str, *names: str, price: Price | None = FREE, **fields: Any) ->
     fields |= {"price_usd_per_mtok": price}
     backends = (Backend(name=n, model=n, base_url=url, **fields) for n in names or ("small",))
     return Pool(backends=tuple(backends))
+
+
+# ---- PAPERS.md: a test that it names calls a function of its row ---------------------------------
+
+PAPERS = (ROOT / "PAPERS.md").read_text()
+
+
+def named_in(text: str) -> list[tuple[str, str]]:
+    """(file, function) of each `file::function`; "" for a file alone."""
+    return re.findall(r"`([\w/]+\.\w+)(?:::([\w.]+))?`", text)
+
+
+@cache
+def papers_rows() -> dict[tuple[str, str], set[tuple[str, str]]]:
+    """The functions of the rows that name a test, by (file, test). Names of classes are left out."""
+    rows = defaultdict(set)
+    for row in PAPERS.splitlines():
+        *_, where, tests, _ = ["", "", *row.split("|")]
+        places = {place for place in named_in(where) if place[1].rpartition(".")[2].islower()}
+        for test in named_in(tests) if places else ():
+            rows[test] |= places
+    return rows
+
+
+@pytest.fixture(autouse=True)
+def calls_what_papers_md_says(request):
+    path = request.path.relative_to(ROOT).as_posix()
+    name = ".".join(filter(None, [request.cls and request.cls.__name__, request.function.__name__]))
+    places, called = papers_rows().get((path, name)), set()
+    if not places:
+        yield
+        return
+
+    def note(frame, event, _):
+        if event == "call":
+            code = frame.f_code
+            called.add((code.co_filename, code.co_qualname))
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    yield
+    sys.setprofile(None)
+    threading.setprofile(None)
+    assert any((str(ROOT / file), name) in called for file, name in places), places
