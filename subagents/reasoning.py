@@ -110,7 +110,7 @@ def prompt(name: str, job: Job, **values: str) -> str:
     about = "\n\n".join(text for text in (question, job.u.context) if text)
     kind = "task" if own == question else "sub_task"
     task = say("reasoning/messages", kind, question=about, input=own)
-    return say("reasoning/messages", name, task=task, **values)
+    return say("reasoning/messages", name, task=task, **{k: v.strip() for k, v in values.items()})
 
 
 def _note(name: str, **values: object) -> str:
@@ -119,7 +119,7 @@ def _note(name: str, **values: object) -> str:
 
 def _statements(said: Mapping[str, Reply]) -> str:
     rows = [_note("statement", role=r, text=said[r].text) for r in said if said[r].text]
-    return "".join(rows).strip() or say("reasoning/messages", "nobody_yet")
+    return "".join(rows) or say("reasoning/messages", "nobody_yet")
 
 
 def answered(job: Job, reply: str) -> str:

@@ -19,7 +19,7 @@ DIAMOND = (
 AB = THINKING + agent("A", input="first") + agent("B", input="use ${A}") + edge("A", "B")
 COT, DEBATE = THINKING + agent(), THINKING + agent(name="DebateAgent", roles='["P", "Q"]')
 REFLEXION, SAMPLES = (THINKING + agent(name=name) for name in ("ReflexionAgent", "SCAgent"))
-REFUSED = Raw(400, {"error": {"message": "no more"}})
+REFUSED = Raw(401, {"error": {"message": "no more"}})
 
 
 run = runs("mas-orchestra")
@@ -162,7 +162,7 @@ def test_samples_differ_also_where_the_endpoint_samples_at_0(of_the_pool, sent, 
 
 
 def test_an_endpoint_that_takes_no_temperature_is_asked_without(run):
-    refused = lambda r: "temperature" in r and REFUSED  # noqa: E731
+    refused = lambda r: "temperature" in r and Raw(400, {})  # noqa: E731
     assert run(SAMPLES, refused=refused).answer == "42"
 
 
@@ -184,6 +184,7 @@ def test_a_page_is_read_after_each_search(run, monkeypatch):
 def test_each_kind_of_agent_sends_what_the_paper_says(run, monkeypatch):
     """tests/golden/mas-orchestra.md is written from the formats of arXiv 2601.14652, App. H."""
     golden.in_order(monkeypatch)
+    monkeypatch.setattr("subagents.reasoning.DEBATE_ROUNDS", 2)
     monkeypatch.setattr(
         "tools.search._search", lambda asked: [{"link": "https://a.example/", "text": "a snippet"}]
     )
