@@ -5,8 +5,7 @@ from itertools import count
 
 import pytest
 
-from orchestra.vocabulary import Reply
-from subagents.reasoning import answer_of, majority, queries_in
+from subagents.reasoning import answer_of, queries_in
 from tests import golden
 from tests.methods import CLOCK, runs
 from tests.scripted import THINKING, Raw, agent, cut_off, edge, thought
@@ -128,15 +127,14 @@ CUT = cut_off("First we compute\n7")
 @pytest.mark.parametrize("samples, answer", [
     (["4", "Answer: 5", "five", "Answer: 5", "Answer: 5"], "5"), ([CUT] * 3 + ["8"] * 2, "8"),
     (["<think>no</think>"] * 3 + ["7"] * 2, "7"), ([REFUSED] * 4 + ["1"], "1"), ([CUT] * 5, ""),
+    (["b", "A", " a. ", "B", REFUSED], "b"),
 ])  # fmt: skip
-def test_the_majority_of_whole_samples_counts(samples, answer, run):
+def test_the_majority_of_whole_samples_counts(samples, answer, run, monkeypatch):
+    """Of normalised answers; a tie goes to the first."""
+    golden.in_order(monkeypatch)
     replies = iter(samples)
     result = run(SAMPLES, work=lambda _: next(replies))
     assert (result.answer, result.fallback) == (answer, not answer)
-
-
-def test_the_majority_is_of_normalised_answers_and_a_tie_goes_to_the_first():
-    assert majority([Reply(text) for text in ("b", "A", " a. ", "B")]) == "b"
 
 
 @pytest.mark.parametrize("graph, step", [
@@ -156,23 +154,25 @@ def test_what_was_paid_for_is_kept_when_a_later_call_fails(graph, step, run):
 
 @pytest.mark.parametrize(("of_the_pool", "sent"), [(None, 0.5), (0.0, 0.5), (0.7, 0.7)])
 def test_samples_differ_also_where_the_endpoint_samples_at_0(of_the_pool, sent, run):
-    options = {} if of_the_pool is None else {"temperature": of_the_pool}
-    run(SAMPLES, fields={"options": options})
-    assert [r.get("temperature") for r in run.requests] == [of_the_pool] + [sent] * 5
+    run(SAMPLES, fields={"options": {"temperature": of_the_pool}})
+    assert [r["temperature"] for r in run.requests] == [of_the_pool] + [sent] * 5
 
 
 def test_an_endpoint_that_takes_no_temperature_is_asked_without(run):
-    refused = lambda r: "temperature" in r and Raw(400, {})  # noqa: E731
-    assert run(SAMPLES, refused=refused).answer == "42"
+    assert run(SAMPLES, refused=lambda r: "temperature" in r and Raw(400, {})).answer == "42"
 
 
-def test_a_page_is_read_after_each_search(run, monkeypatch):
-    """The one that the model named, else the first new one; a page that fails is told."""
-    monkeypatch.setattr(
-        "tools.search._search", lambda asked: [{"link": f"https://{n}.example/"} for n in (1, 2)]
-    )
-    read = []
-    monkeypatch.setattr("tools.visit.page_text", lambda url, *_: read.append(url) or "It is 7.")
+@pytest.fixture
+def read(monkeypatch):
+    """A web in which each search finds two pages; the pages that were read."""
+    found, read = [{"link": f"https://{n}.example/", "text": "a snippet"} for n in (1, 2)], []
+    monkeypatch.setattr("tools.search._search", lambda asked: found)
+    monkeypatch.setattr("tools.visit.page_text", lambda url, *_: read.append(url) or "a page")
+    return read
+
+
+def test_a_page_is_read_after_each_search(run, read):
+    """The one that the model named, else the first new one."""
     thoughts = iter(
         ["Query: a", "Query: b", "Open: https://3.example/x.", "<think>Query: no</think>Enough"]
     )
@@ -181,14 +181,10 @@ def test_a_page_is_read_after_each_search(run, monkeypatch):
     assert read == ["https://1.example/", "https://2.example/", "https://3.example/x"]
 
 
-def test_each_kind_of_agent_sends_what_the_paper_says(run, monkeypatch):
+def test_each_kind_of_agent_sends_what_the_paper_says(run, read, monkeypatch):
     """tests/golden/mas-orchestra.md is written from the formats of arXiv 2601.14652, App. H."""
     golden.in_order(monkeypatch)
     monkeypatch.setattr("subagents.reasoning.DEBATE_ROUNDS", 2)
-    monkeypatch.setattr(
-        "tools.search._search", lambda asked: [{"link": "https://a.example/", "text": "a snippet"}]
-    )
-    monkeypatch.setattr("tools.visit.page_text", lambda *_: "the text of the page")
     graph = thought(
         agent("A", input="think"), agent("B", "SCAgent", "sample ${A}"),
         agent("C", "DebateAgent", "debate ${B}", roles="['P', \"Q\"]"),
@@ -207,17 +203,12 @@ def test_each_kind_of_agent_sends_what_the_paper_says(run, monkeypatch):
     golden.check("mas-orchestra", run.requests)
 
 
-@pytest.mark.parametrize("reply, answer", [
-    ("thinking\nAnswer: 42", "42"), ("**Answer:** 42**", "42"), ("42\nAnswer:", "42"),
-    ("Answer: 1\nno\nAnswer: 2\n3", "2\n3"), ("<think>Answer: 1</think>\nso\n2", "2"), ("Answer: **", ""),
+@pytest.mark.parametrize("read, reply, found", [
+    (answer_of, "thinking\nAnswer: 42", "42"), (answer_of, "**Answer:** 42**", "42"), (answer_of, "42\nAnswer:", "42"),
+    (answer_of, "Answer: 1\nno\nAnswer: 2\n3", "2\n3"), (answer_of, "<think>Answer: 1</think>\nso\n2", "2"),
+    (answer_of, "Answer: **", ""), (queries_in, "1. Query: alpha\n2. Query: beta", ["alpha", "beta"]),
+    (queries_in, "So:\n- **Query 1:** alpha\n- **Query 2:** `beta`", ["alpha", "beta"]),
+    (queries_in, "<think>Query: no</think>\nQuery = alpha\n 2) query:beta", ["alpha", "beta"]),
 ])  # fmt: skip
-def test_an_answer_is_the_text_behind_the_last_answer(reply, answer):
-    assert answer_of(reply) == answer
-
-
-@pytest.mark.parametrize("reply", [
-    "1. Query: alpha\n2. Query: beta", "So:\n- **Query 1:** alpha\n- **Query 2:** `beta`",
-    "<think>Query: no</think>\nQuery = alpha\n 2) query:beta",
-])  # fmt: skip
-def test_queries_are_read_numbered_or_not(reply):
-    assert queries_in(reply) == ["alpha", "beta"]
+def test_answers_and_queries_are_read_in_every_form(read, reply, found):
+    assert read(reply) == found

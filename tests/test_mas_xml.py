@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from orchestra.vocabulary import ModelMistake
 from orchestrators.mas_xml import parse
 from runtime.prompts import told
-from tests.scripted import SAID, THINKING, agent, edge, thought
+from tests.scripted import SAID, agent, edge, thought
 
 
 def debate(roles, extra=""):
@@ -20,14 +20,6 @@ def low(answer="<answer>out</answer>"):
     rest = "<required_arguments><agent_input></agent_input></required_arguments>"
     rest += "<agent_output_id>out</agent_output_id>"
     return f"<agent><agent_name>CoTAgent</agent_name>{SAID}{rest}</agent>{answer}"
-
-
-def write(edges, n):
-    """A graph as the format has it, by an independent writer."""
-    into = {i: [a for a, b in edges if b == i] for i in range(n)}
-    nodes = [agent(f"n{i}", input=" ".join(f"${{n{a}}}" for a in into[i])) for i in range(n)]
-    ends = [f"n{i}" for pair in edges for i in pair]
-    return THINKING + "".join(nodes) + (edge(*ends) if ends else "")
 
 
 TWO = agent("A") + agent("B", input="use ${A}")
@@ -52,18 +44,13 @@ VALID = [
 BROKEN = {  # rule: the line it is broken in, and the reply behind its thinking
     "no_agent": [(None, ""), (None, "The answer is 42.")],
     "stray_text": [(2, agent(extra=extra)) for extra in ("and then", "<colour>red</colour>", "<thinking>x</thinking>")],
-    "unclosed": [
-        (1, agent().replace("</agent>", "")), (2, agent().replace("</agent_id>", "")),
-        (3, agent().split("</agent_input>")[0]), (1, "<agent><agent_id>A</agent></agent_id>"),
-        (1, f"<agent>{agent()}</agent>"), (3, agent(input="a <agent> b")),
-    ],
+    "unclosed": [(1, f"<agent>{agent()}</agent>"), (3, agent(input="a <agent> b")), (3, agent().split("</agent_input>")[0])],
     "not_opened": [(4, agent() + "</agent>")],
     "misplaced": [(1, "<agent_id>A</agent_id>"), (1, "<from>A</from>")],
     "field_twice": [(2, agent(extra="<agent_id>B</agent_id>")), (3, agent(extra=SAID))],
     "field_missing": [
-        (1, agent().replace("<agent_id>A</agent_id>", "")), (1, agent().replace("<agent_name>CoTAgent</agent_name>", "")),
-        (1, agent().replace(SAID, "")), (3, agent().replace("<agent_input></agent_input>", "")),
-        (3, debate("")), (1, "<agent><agent_id>A</agent_id></agent>"),
+        *[(1, agent().replace(part, "")) for part in ("<agent_id>A</agent_id>", "<agent_name>CoTAgent</agent_name>", SAID)],
+        (3, agent().replace("<agent_input></agent_input>", "")), (3, debate("")), (1, "<agent><agent_id>A</agent_id></agent>"),
     ],
     "unknown_agent": [(5, agent() + agent("B", "Nobody"))],
     "bad_id": [(2, agent(id=id)) for id in (" ", "a-b", "é")],
@@ -114,7 +101,7 @@ def test_a_broken_rule_is_named_with_its_line(dom, rule, line, text):
 
 
 @pytest.mark.parametrize(
-    ("before", "rule"), [("", "no_thinking"), ("<thinking>hm\n", "thinking_unclosed")]
+    "before, rule", [("", "no_thinking"), ("<think>hm\n", "thinking_unclosed")]
 )
 def test_a_graph_without_thinking_is_refused(before, rule):
     with pytest.raises(ModelMistake, match=rule):
@@ -126,20 +113,19 @@ def test_an_answer_may_name_the_output_of_the_one_agent():
     assert (alone.id, alone.agent) == ("out", "cot")
 
 
-RIGHT = thought(
-    agent(), agent("B", "DebateAgent", "${A}", roles='["P", "Q"]'), agent("C", input="${B}")
-)
-RIGHT += edge("A", "B", "B", "C")
-CLOSED = [(dom, *found.span(), found[1]) for dom, text in (("high", RIGHT[len(THINKING):]), ("low", low()))
-          for found in re.finditer(r"</(\w+)>", text)]  # fmt: skip
+RIGHT = {
+    "high": thought(agent(), debate("['P', 'Q']").replace(">A<", ">B<"), agent("C", input="${A} ${B}"), edge("A", "C", "B", "C")),
+    "low": thought(low()),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("dom", "start", "end", "tag"), CLOSED)
-def test_every_unclosed_tag_is_said_to_be_unclosed(dom, start, end, tag):
-    text = RIGHT[len(THINKING) :] if dom == "high" else low()
+@pytest.mark.parametrize("dom, found", [
+    (dom, found) for dom in RIGHT for found in re.finditer(r"</(?!thinking)(\w+)>", RIGHT[dom])
+])  # fmt: skip
+def test_every_unclosed_tag_is_said_to_be_unclosed(dom, found):
     with pytest.raises(ModelMistake) as caught:
-        parse(thought(text[:start] + text[end:]), dom)
-    assert (caught.value.rule, caught.value.values["tag"]) == ("unclosed", tag)
+        parse(RIGHT[dom][: found.start()] + RIGHT[dom][found.end() :], dom)
+    assert (caught.value.rule, caught.value.values["tag"]) == ("unclosed", found[1])
 
 
 @pytest.mark.parametrize("written, read", [
@@ -153,18 +139,6 @@ def test_every_unclosed_tag_is_said_to_be_unclosed(dom, start, end, tag):
 def test_an_input_is_read_as_it_was_written(written, read):
     _, b = parse(thought(agent(), agent("B", input=f"${{A}} {written}"), edge("A", "B")))
     assert b.instruction == f"${{A}} {read}"
-
-
-@given(st.integers(1, 12), st.sets(st.tuples(st.integers(0, 11), st.integers(0, 11))))
-@settings(deadline=None)
-def test_a_random_graph_comes_back_as_it_was_written(n, pairs):
-    edges = sorted((a, b) for a, b in pairs if a < b < n)
-    sinks = [i for i in range(n - 1) if all(a != i for a, _ in edges)]
-    edges += [(i, n - 1) for i in sinks]  # one sink, nobody alone
-    agents = parse(write(edges, n))
-    found = {(need, u.id) for u in agents for need in u.needs}
-    assert found == {(f"n{a}", f"n{b}") for a, b in edges}
-    assert [u.id for u in agents] == [f"n{i}" for i in range(n)]
 
 
 MARKUP = "<agent> </agent> <edge> <from>A</from> <![CDATA[ ]]> & <thinking> </thinking> ```xml ${A}"
