@@ -38,9 +38,7 @@ def test_every_agent_reads_the_question_and_an_empty_input_is_the_question(run):
     run(AB.replace(">first<", '>""<'), question="Is ${A} it?")
     start, end = run.prompts
     assert start.startswith("# The task\nIs ${A} it?\n\n# Now")
-    assert end.startswith(
-        "# The original task, for context\nIs ${A} it?\n\n# Your sub-task: do only"
-    )
+    assert end.startswith("# The original task, for context\nIs ${A} it?\n\n# Your sub-task:")
 
 
 def test_a_node_that_fails_fails_alone_and_its_dependants_see_the_error(run):
