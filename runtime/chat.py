@@ -77,13 +77,14 @@ class Chat:
         schema: Schema | None = None,
         logprobs: bool = False,
         tools: Sequence[Mapping[str, Any]] = (),
+        temperature: float | None = None,
     ) -> Reply:
         """`schema`: of the answer; `tools`: functions to call. Tool calls are in the text of the
-        reply, as <tool_call> JSON.
+        reply, as <tool_call> JSON. `temperature`: instead of the pool's.
 
         Raises EndpointError, and BudgetExceeded before a call that could exceed the purse.
         """
-        wanted = optional_fields(schema, logprobs, tools)
+        wanted = optional_fields(schema, logprobs, tools, temperature)
         gave_up: set[tuple[str, str]] = set()
         while True:
             given_up = self.refused | gave_up

@@ -19,7 +19,10 @@ Body = dict[str, Any]
 
 
 def optional_fields(
-    schema: Schema | None, logprobs: bool, tools: Sequence[Mapping[str, Any]]
+    schema: Schema | None,
+    logprobs: bool,
+    tools: Sequence[Mapping[str, Any]],
+    temperature: float | None,
 ) -> dict[str, Body]:
     """What an endpoint may refuse, in the order in which it is given up."""
     fields: dict[str, Body] = {}
@@ -30,6 +33,8 @@ def optional_fields(
         fields["schema"] = {"response_format": {"type": "json_schema", "json_schema": described}}
     if tools:
         fields["tools"] = {"tools": list(tools)}
+    if temperature is not None:
+        fields["temperature"] = {"temperature": temperature}
     return fields
 
 

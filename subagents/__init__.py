@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
+from functools import partial
 
 from orchestra.matching import Placed
 from orchestra.memory import opened
@@ -110,12 +111,15 @@ class SubAgents:
 
 
 def insert_outputs(u: SubTask, ended: Mapping[str, Result]) -> SubTask:
-    """`u` with ${id} replaced by the output of the need `id`: once, whatever an output contains."""
+    """`u` with ${id} replaced by the whole output of the need `id`: its summary, which for an agent
+    that reasons is its whole reply, and its answer. Once, whatever an output contains.
+    """
 
     def output(id: str) -> str:
         z = ended[id]
-        return z.answer or z.summary or say("notes", "failed_need", id=id, error=z.error)
+        whole = z.summary if z.answer in z.summary else f"{z.summary}\n{z.answer}".strip()
+        return whole or say("notes", "failed_need", id=id, error=z.error)
 
     found = {id: output(id) for id in u.needs}
-    text = re.sub(r"\$\{([\w:]+)\}", lambda m: found.get(m[1], m[0]), u.instruction)
-    return replace(u, instruction=text)
+    insert = partial(re.sub, r"\$\{([\w:]+)\}", lambda m: found.get(m[1], m[0]))
+    return replace(u, instruction=insert(u.instruction), context=insert(u.context))

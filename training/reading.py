@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -22,8 +21,6 @@ from orchestra.vocabulary import (
 from orchestrators.orchestra_o1 import parse_decision
 from runtime.parsing import MAX_CHARS
 from training.examples import Example, state_of
-
-Parse = Callable[..., Decision]  # of a reply, a State, and by name whether the reply was `cut`
 
 # ---- a completion, read as the program reads it --------------------------------------------------
 
@@ -52,14 +49,12 @@ def state_at(example: Example) -> State:
         ) from None
 
 
-def read_decision(
-    text: str, state: State, parse: Parse = parse_decision, cut: bool = False
-) -> Reading:
+def read_decision(text: str, state: State, cut: bool = False) -> Reading:
     """`cut`: the text stopped at its length limit, and half a decision is none. No text makes this
     raise.
     """
     try:
-        decision = parse(text, state, cut=cut)
+        decision = parse_decision(text, state, cut=cut)
         if isinstance(decision, Delegate):
             _check(decision, state)
     except ModelMistake:

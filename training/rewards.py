@@ -6,13 +6,11 @@
     outcome         vanilla GRPO: 1 for the right decision, else 0. It sees whether the answer is
                     right, or whether the sub-tasks are the reference's one for one; not how near
                     they come, nor whether a wrong reply was at least well formed
-    mas             arXiv 2601.14652: w_exec * executed + w_ans * correct
     toolorchestra   arXiv 2511.21689: M_hat . P where correct, else 0
 
 Differences from the papers
-1. The rewards of the last two papers see the end of a run. Offline a single decision is seen:
-   `executed` is that the program could carry it out, `correct` is what `outcome` sees. `mas` takes
-   a function that runs the decision for real instead.
+1. The reward of ToolOrchestra sees the end of a run. Offline a single decision is seen: correct is
+   what `outcome` sees.
 2. M_hat . P is divided by the sum of P, so that it stays in [0, 1]; advantages do not change.
 3. Cost and latency of M are those that the decision commits to: a price for each sub-task, and the
    longest chain of needs. The group of M_hat is of the decisions that could be carried out.
@@ -32,10 +30,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from orchestra.vocabulary import ConfigError, Decision, Delegate, SubTask
-from orchestrators.orchestra_o1 import parse_decision
 from training.alignment import Match, compare
 from training.examples import Example
-from training.reading import Parse, Reading, read_decision, same_answer, state_at
+from training.reading import Reading, read_decision, state_at
 
 WEIGHTS = {"format": 0.1, "action": 0.1, "tool": 0.2, "decision": 0.6}  # alpha of Eq. 29
 
@@ -71,19 +68,14 @@ def weighted(parts: Mapping[str, float]) -> float:
 Seen = tuple[Reading, Match | None]  # a completion as the program reads it; None: no decision
 
 
-def look(
-    example: Example,
-    completions: Sequence[str],
-    cut: Sequence[bool] = (),
-    parse: Parse = parse_decision,
-) -> list[Seen]:
+def look(example: Example, completions: Sequence[str], cut: Sequence[bool] = ()) -> list[Seen]:
     """Each completion read, and how near it comes to the reference. Raises ValueError where `cut`
     is not as long as `completions`, nor empty.
     """
     state = state_at(example)
     flags = cut or [False] * len(completions)
     pairs = zip(completions, flags, strict=True)
-    readings = [read_decision(text, state, parse, flag) for text, flag in pairs]
+    readings = [read_decision(text, state, flag) for text, flag in pairs]
     return [(r, compare(example, state, r.decision) if r.decision else None) for r in readings]
 
 
@@ -126,37 +118,6 @@ def outcome() -> Reward:
 
     return lambda example, completions, cut=(): [
         one(match) for _, match in look(example, completions, cut)
-    ]
-
-
-# ---- MAS-Orchestra -------------------------------------------------------------------------------
-
-
-def mas(
-    w_exec: float = 0.1,
-    w_ans: float = 0.9,
-    parse: Parse = parse_decision,
-    execute: Callable[[Example, Decision], str] | None = None,
-) -> Reward:
-    """R = w_exec * executed + w_ans * correct. `execute` runs a decision and gives its answer;
-    None: what `outcome` sees. `parse` reads a completion: XML by mas_orchestra.parse_decision, say.
-
-    Raises ConfigError where the weights are negative or come to more than 1.
-    """
-    if not (w_exec >= 0 and w_ans >= 0 and w_exec + w_ans <= 1 + 1e-9):  # no NaN either
-        raise ConfigError(f"mas: w_exec {w_exec:g} and w_ans {w_ans:g} must be shares of 1")
-
-    def one(example: Example, reading: Reading, match: Match | None) -> Scores:
-        correct = match is not None and match.right
-        if execute and reading.decision:
-            answer = execute(example, reading.decision)
-            question = state_at(example).task.question
-            correct = same_answer(answer, str(example.meta.get("answer") or ""), question)
-        parts = {"executed": float(match is not None), "correct": float(correct)}
-        return scores(w_exec * parts["executed"] + w_ans * parts["correct"], parts, match)
-
-    return lambda example, completions, cut=(): [
-        one(example, *seen) for seen in look(example, completions, cut, parse)
     ]
 
 
@@ -234,7 +195,6 @@ REWARDS: dict[str, Callable[..., Reward]] = {
     "rubric": rubric,
     "judge": judge,
     "outcome": outcome,
-    "mas": mas,
     "toolorchestra": toolorchestra,
 }
 

@@ -168,9 +168,6 @@ def test_answers_are_one_whatever_their_spelling_and_several_are_none(said, righ
 @pytest.mark.parametrize(("name", "e", "decisions", "settings_", "expected"), [
     ("outcome", START, [START.reference, delegate(SEE), "", complete("42")], {}, [1, 0, 0, 0]),
     ("outcome", SUM, [complete("42"), complete("41")], {}, [1, 0]),
-    ("mas", END, [complete("42"), complete("41"), "nothing"], {}, [1, 0.1, 0]),
-    ("mas", END, [complete("41")], {"w_exec": 0, "w_ans": 1}, [0]),
-    ("mas", END, [complete("1")], {"execute": lambda e, decision: "42 apples"}, [1]),
     # one without sub-tasks costs nothing and takes no time
     ("toolorchestra", SUM, [SUM.reference, complete("42"), complete("41")], {}, [1 / 1.4, 1, 0]),
     ("toolorchestra", SUM, [SUM.reference, complete("42")], {"preference": {RUNS: 1, "outcome": 0}}, [1, 0]),
