@@ -5,28 +5,24 @@ deadline and one size limit per answer.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Mapping
 from functools import cache
+from http.cookiejar import DefaultCookiePolicy
 from typing import Any, NamedTuple
 
 import requests
 from requests.adapters import HTTPAdapter
-from urllib3 import BaseHTTPResponse, Timeout
-from urllib3.exceptions import (
-    ConnectTimeoutError,
-    HTTPError,
-    NewConnectionError,
-    ProxyError,
-    SSLError,
-)
+from urllib3 import BaseHTTPResponse
+from urllib3 import exceptions as errors
 
 MAX_BYTES = 64 << 20  # of an answer, decoded
 CONNECTIONS = 512  # kept to one endpoint
 CONNECT_S = 10.0
-NEVER_SENT = (NewConnectionError, ConnectTimeoutError, SSLError, ProxyError)
-_making = threading.Lock()
+NEVER_SENT = (
+    errors.NewConnectionError, errors.ConnectTimeoutError, errors.SSLError, errors.ProxyError,
+    ValueError,
+)  # fmt: skip
 
 
 class NoAnswer(Exception):
@@ -44,71 +40,49 @@ class Answer(NamedTuple):
 
 
 @cache
-def _connections(url: str) -> tuple[Any, str]:
-    """The connections to an endpoint, and the request target: through the proxy and with the
-    certificates that requests finds in the environment.
-    """
-    settings = requests.Session().merge_environment_settings(url, {}, True, None, None)
-    request, proxies = requests.Request("POST", url).prepare(), settings["proxies"]
-    adapter = HTTPAdapter(pool_connections=1, pool_maxsize=CONNECTIONS)
-    pool = adapter.get_connection_with_tls_context(
-        request, settings["verify"], proxies, settings["cert"]
-    )
-    return pool, adapter.request_url(request, proxies)
-
-
-def _after_fork() -> None:
-    """A child must not share sockets with its parent: each could read the other's answers."""
-    global _making
-    _making = threading.Lock()
-    _connections.cache_clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+def _session(process: int) -> requests.Session:
+    """The connections of a process: a forked child must not read its parent's answers."""
+    session = requests.Session()
+    session.auth = lambda request: request  # else ~/.netrc would replace the key
+    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS))
+    return session
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
     """The answer, whatever its status; redirects are not followed. Raises NoAnswer."""
-    deadline = time.monotonic() + timeout_s
-    timeout = Timeout(connect=min(CONNECT_S, timeout_s), read=timeout_s)
-    how = {"redirect": False, "retries": False, "timeout": timeout, "preload_content": False}
-    how["assert_same_host"] = False  # with a proxy, the target is a whole address
-    connected = False  # not where a proxy cannot be
+    deadline, limits_s = time.monotonic() + timeout_s, (min(CONNECT_S, timeout_s), timeout_s)
+    how: Any = {"timeout": limits_s, "allow_redirects": False, "stream": True}
     try:
-        with _making:
-            pool, target = _connections(url)
-        connected = True
-        response = pool.urlopen("POST", target, body=body, headers=dict(headers), **how)
-        try:
-            content = _content(response, deadline)
-        except BaseException:
-            response.close()
-            raise
-        response.release_conn()
-        return Answer(response.status, response.headers, content)
-    except (HTTPError, OSError, ValueError) as error:
-        raise NoAnswer(_reason(error), connected and not isinstance(error, NEVER_SENT)) from None
+        with _session(os.getpid()).post(url, body, headers=headers, **how) as response:
+            return Answer(response.status_code, response.headers, _content(response, deadline))
+    except (errors.HTTPError, OSError, ValueError) as error:
+        raise _no_answer(error) from None
 
 
-def _content(response: Any, deadline: float) -> bytes:
-    if not isinstance(response, BaseHTTPResponse):  # inside a vcrpy cassette of the host program
-        return bytes(response.read())
+def _content(response: requests.Response, deadline: float) -> bytes:
+    if not isinstance(response.raw, BaseHTTPResponse):  # inside a vcrpy cassette of the host
+        return response.content
     parts, size = [], 0
-    while part := response.read1(1 << 16, decode_content=True):  # one recv: a slow drip is seen
+    while part := response.raw.read1(1 << 16, decode_content=True):  # one recv: a drip is seen
         parts.append(part)
         size += len(part)
         if size > MAX_BYTES:
-            raise ValueError(f"the answer is larger than {MAX_BYTES >> 20} MiB")
+            raise errors.HTTPError(f"the answer is larger than {MAX_BYTES >> 20} MiB")
         if time.monotonic() > deadline:
             raise TimeoutError("timed out")
     return b"".join(parts)
 
 
-def _reason(error: Exception) -> str:
+def _no_answer(error: Exception) -> NoAnswer:
     """Why, without an address in memory or a number of seconds: a replay must read the same."""
+    inner = error.args[0] if error.args else None
+    inner = getattr(inner, "reason", inner)  # urllib3's error in one of requests
+    error = inner if isinstance(inner, Exception) else error
+    why = " ".join(str(error.args[-1] if error.args else error).split())[:200]
     if "timed out" in str(error):
-        return "timed out"
-    if isinstance(cause := error.__cause__, OSError) and cause.strerror:
-        return cause.strerror
-    text = str(error.args[-1] if error.args else error)
-    return " ".join(text.split())[:200]
+        why = "timed out"
+    elif isinstance(cause := error.__cause__, OSError) and cause.strerror:
+        why = cause.strerror
+    return NoAnswer(why, not isinstance(error, NEVER_SENT))
