@@ -47,7 +47,6 @@ from orchestra.vocabulary import (
 from runtime import command_line, console, run_folder, trajectory
 from runtime import pool as pools
 from runtime.chat import Chat
-from runtime.jsonl import TapeWriteError
 from runtime.log import Log
 from runtime.openai_api import with_model
 from runtime.options import Options, variables
@@ -55,7 +54,7 @@ from runtime.pool import Pool
 from runtime.prompts import WORDING, quoted_whole, say, told
 from runtime.run_folder import Manifest, MediaRow
 from runtime.secrets import Secrets
-from runtime.tape import Cancelled, Mode, Tape, TapeMiss
+from runtime.tape import Cancelled, Mode, Tape, TapeMiss, TapeWriteError
 from runtime.trajectory import Listener, Recorder, Trajectory
 from subagents import SubAgents
 from subagents import workdir as workdirs

@@ -10,15 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from typing import Any, SupportsIndex
+from typing import Any
 
 from orchestra.vocabulary import ModelMistake
 
 MAX_CHARS = 200_000  # a longer reply is cut: no decision is that long
 MAX_OBJECTS = 200  # braces tried as the start of an object
 MAX_DEPTH = 64  # of objects in one another
-REPAIR_CHARS = 25_000
-REPAIR_READS = 50_000  # json-repair reads a character twice, or, lost, quadratically often
+REPAIR_CHARS = 25_000  # json-repair, lost, takes quadratic time
 
 THINK_START, THINK_END = r"<think(?:ing)?>", r"</think(?:ing)?>"
 _START = re.compile(r"\{\s*[\"}]")  # of JSON: most other braces of a text, as LaTeX's, are not
@@ -47,9 +46,9 @@ def actions(reply: str, cut: bool = False) -> list[dict[str, Any]]:
         value = repaired(text[text.index("{") :])
         found = _actions(value if isinstance(value, list) else [value])
     if not found:
-        raise (
-            ModelMistake("cut") if cut else ModelMistake("not_json", start=repr(text.strip()[:80]))
-        )
+        if cut:
+            raise ModelMistake("cut")
+        raise ModelMistake("not_json", start=repr(text.strip()[:80]))
     return found
 
 
@@ -57,15 +56,9 @@ def shallow(value: Any) -> bool:
     """Whether no list or object is nested deeper than MAX_DEPTH: recursion handles the others."""
     level = [value]
     for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for v in level
-            if isinstance(v, dict | list)
-            for inner in (v.values() if isinstance(v, dict) else v)
-        ]
-        if not level:
-            return True
-    return False
+        nested = (v for v in level if isinstance(v, dict | list))
+        level = [v for n in nested for v in (n.values() if isinstance(n, dict) else n)]
+    return not level
 
 
 def _actions(values: Iterable[Any]) -> list[dict[str, Any]]:
@@ -126,24 +119,10 @@ def repaired(text: str) -> Any:
     import json_repair  # seldom needed, and a hundredth of a second to load
 
     try:
-        value = json_repair.loads(_Metered(text)) if len(text) <= REPAIR_CHARS else None
+        value = json_repair.loads(text) if len(text) <= REPAIR_CHARS else None
         return json.loads(json.dumps(value))  # joins the halves of characters
     except Exception:  # a parser of other people's mistakes: it has asserted and recursed
         return None
-
-
-class _Metered(str):
-    """A text that may be read REPAIR_READS times. A limit in seconds would make the outcome, and so
-    a replay, depend on the machine.
-    """
-
-    reads = 0
-
-    def __getitem__(self, key: SupportsIndex | slice) -> str:
-        self.reads += 1
-        if self.reads > REPAIR_READS:
-            raise ValueError("read too often")
-        return super().__getitem__(key)
 
 
 # ---- JSON schemas of replies ---------------------------------------------------------------------

@@ -8,16 +8,13 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from orchestra.vocabulary import SKILL_OF, Amount, Backend, ConfigError, Skill
-from runtime.secrets import Secrets
 
 OPENAI_URL = "https://api.openai.com/v1"
 SHIPPED = Path(__file__).with_name("backends.toml")
@@ -27,15 +24,20 @@ OURS = {  # request fields that the program sets itself
 }  # fmt: skip
 
 
-class Invalid(ConfigError):
-    """A value that does not fit; `loc` is its place, as in ("backend", 1, "price")."""
+URL = re.compile(r"https?://[\w.:\[\]-]+(/[^\s?#@]*)?")
+BAD_URL = "needs http(s)://host/v1, without user, key or ?query"
+Loc = tuple[int | str, ...]
 
-    def __init__(self, loc: tuple[int | str, ...], problem: str) -> None:
-        super().__init__(f"{'.'.join(map(str, loc))}: {problem}")
+
+class Invalid(ConfigError):
+    """A value that does not fit, and its place, as in ("backend", 1, "price")."""
+
+    def __init__(self, loc: Loc, problem: str) -> None:
+        super().__init__(loc, problem)
         self.loc, self.problem = loc, problem
 
-    def __reduce__(self) -> Any:
-        return Invalid, (self.loc, self.problem)
+    def __str__(self) -> str:
+        return f"{'.'.join(map(str, self.loc))}: {self.problem}"
 
 
 class Checked(BaseModel):
@@ -49,9 +51,8 @@ class Checked(BaseModel):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            errors = error.errors(include_input=False, include_url=False)
             unknown = ("extra_forbidden", "unexpected_keyword_argument")  # a misspelt key first
-            first = min(errors, key=lambda e: e["type"] not in unknown)
+            first = min(error.errors(), key=lambda e: e["type"] not in unknown)
             loc = tuple(key for key in first["loc"] if "[" not in str(key))
             raise Invalid(loc, first["msg"].removeprefix("Value error, ")) from None
 
@@ -99,12 +100,11 @@ class Pool(Checked):
                 raise Invalid(("backend", i, key), problem)
         if not self.main:
             object.__setattr__(self, "main", names[0])
-        used: dict[tuple[str, ...], str] = {("main",): self.main}
-        used |= {("expert_model_mapping", slot): name for slot, name in self.experts.items()}
-        for kind, e in self.engines.items():
-            if e.engine == "endpoint":
-                used["engines", kind, "backend"] = e.backend
-        for loc, name in used.items():
+        used: list[tuple[Loc, str]] = [(("main",), self.main)]
+        used += [(("expert_model_mapping", slot), name) for slot, name in self.experts.items()]
+        endpoints = {kind: e for kind, e in self.engines.items() if e.engine == "endpoint"}
+        used += [(("engines", kind, "backend"), e.backend) for kind, e in endpoints.items()]
+        for loc, name in used:
             if name not in names:
                 raise Invalid(loc, f"{name!r} is not a backend; one of {', '.join(names)}")
 
@@ -123,40 +123,20 @@ class Pool(Checked):
         return Engine("endpoint", able[0].name) if able else Engine("local")
 
 
-def _problems(b: Backend) -> Mapping[str, str]:
+def _problems(b: Backend) -> dict[str, str]:
     """What is wrong with a backend, by key. Never repeats what may be a key."""
     found = {}
-    if problem := url_problem(b.base_url):
-        found["base_url"] = problem
+    if not URL.fullmatch(b.base_url):
+        found["base_url"] = BAD_URL
     if not re.fullmatch(r"(?a:[a-zA-Z_]\w*)?", b.api_key_env):
         found["api_key_env"] = "needs the name of an environment variable, not the key itself"
-    if (price := b.price_usd_per_mtok) and (price.cached or 0.0) > price.input:
-        found["price_usd_per_mtok"] = "needs a cached price of at most the input price"
     if ours := sorted(OURS & set(b.options)):
         found["options"] = f"cannot set {ours[0]}: the program sets it"
     try:
-        sent = json.dumps(dict(b.options), allow_nan=False)
-        if Secrets().text(sent) != sent:
-            found["options"] = "has a key in it: name its environment variable in api_key_env"
+        json.dumps(dict(b.options), allow_nan=False)
     except (TypeError, ValueError) as error:
         found["options"] = f"cannot be sent as JSON ({error})"
     return found
-
-
-def url_problem(url: str) -> str:
-    """What keeps an address from being an endpoint's, "" if nothing. Never repeats a secret."""
-    wanted = "needs http(s)://host/v1, without user, key or ?query"
-    if not url.isprintable() or " " in url or Secrets().text(url) != url:
-        return wanted
-    try:
-        parts = urlsplit(url)
-        odd = parts.username or parts.password or parts.query or parts.fragment
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not odd:
-            parts.hostname.encode("idna")
-            return ""
-    except ValueError:  # of brackets, a port or a host
-        pass
-    return wanted
 
 
 def load(path: Path) -> Pool:
@@ -173,17 +153,16 @@ def load(path: Path) -> Pool:
         raise ConfigError(f"{path}:{_line(text, error.loc)}: {error}") from None
 
 
-def _line(text: str, loc: tuple[int | str, ...]) -> int:
+def _line(text: str, loc: Loc) -> int:
     """The line of the i-th [[table]], and in it the first one that sets the key."""
-    rows, keys = text.splitlines(), loc
-    at, end = 0, len(rows)
+    rows, at, keys = text.splitlines(), 0, loc
     if len(loc) > 1 and isinstance(loc[1], int):
         headers = [n for n, row in enumerate(rows) if re.match(rf"\s*\[\[\s*{loc[0]}\b", row)]
-        at, end = (*headers, end, end)[loc[1] : loc[1] + 2]
-        keys = loc[2:]
+        at, end = (*headers, len(rows), len(rows))[loc[1] : loc[1] + 2]
+        rows, keys = rows[:end], loc[2:]
     for key in keys:
         setting = re.compile(rf"\s*\[*\s*[\w.]*\b{re.escape(str(key))}\b")
-        at = next((n for n in range(at, end) if setting.match(rows[n])), at)
+        at = next((n for n, row in enumerate(rows) if n >= at and setting.match(row)), at)
     return at + 1
 
 
@@ -202,8 +181,8 @@ def from_environment(model: str | None = None) -> Pool:
         pool = load(SHIPPED)
         if model is None or model in pool.names:
             return pool.with_(main=model or pool.main)
-    if url and (problem := url_problem(url)):
-        raise ConfigError(f"OPENAI_BASE_URL: {problem}")
+    if url and not URL.fullmatch(url):
+        raise ConfigError(f"OPENAI_BASE_URL: {BAD_URL}")
     url, env = (url or OPENAI_URL).rstrip("/"), "OPENAI_API_KEY" if key else ""
     skills: dict[Skill, float] = {"txt": 1.0, "img": 1.0, "aud": 1.0, "code": 1.0}
     return Pool(backends=(Backend(model or "main", model or "", url, env, skills),))

@@ -20,7 +20,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from orchestra.vocabulary import ConfigError, Media, Modality, Task
-from runtime import jsonl
 from runtime import tape as tapes
 from runtime.options import Options, flag_of, spec_of
 from runtime.pool import Checked, Invalid, Pool
@@ -214,7 +213,7 @@ def check_same(folder: Path, question: str, media: list[Any], options: Options) 
 def holds_paid(path: Path) -> bool:
     """Whether anything on this tape may have been paid for: an answer, or an unanswered attempt."""
     try:
-        rows = [row for row in jsonl.read(path) if tapes.round_of(str(row.get("call")))]
+        rows = [row for row in tapes.read(path) if tapes.round_of(str(row.get("call")))]
     except OSError:
         return True  # it cannot be read now
     return any("answer" in row or row.get("failure", {}).get("unanswered") for row in rows)

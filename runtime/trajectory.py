@@ -27,7 +27,7 @@ from typing import Any
 
 from orchestra.money import Purse
 from orchestra.vocabulary import Complete, ConfigError, Decision
-from runtime import jsonl
+from runtime import tape
 
 VERSION = 2
 LAST = 1 << 30  # the step number of a result: after every step
@@ -63,7 +63,7 @@ class Recorder:
         self.events: list[Event] = []
         self._notices: set[str] = set()
         self._listeners = tuple(listeners)
-        self._file = jsonl.Appender(path) if path else None
+        self._file = tape.Appender(path) if path else None
 
     def emit(self, event: str, at: tuple[int, ...], timing: Any = None, **content: Any) -> None:
         """Raises TapeWriteError."""
@@ -108,7 +108,7 @@ def read(path: Path) -> list[Event]:
     is not an event.
     """
     events: list[Event] = []
-    for event in jsonl.read(path):
+    for event in tape.read(path):
         at = event.get("at")
         place = isinstance(at, list) and all(isinstance(n, int) for n in at)
         if not (place and isinstance(event.get("event"), str)):

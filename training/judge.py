@@ -26,12 +26,11 @@ from orchestra.main_agent import Messages
 from orchestra.money import Purse
 from orchestra.vocabulary import Backend, ConfigError, EndpointError, ModelMistake, Reply
 from runtime.chat import Chat
-from runtime.jsonl import TapeWriteError
 from runtime.openai_api import with_model
 from runtime.parsing import after_thinking
 from runtime.prompts import fenced, render, say, told
 from runtime.secrets import Secrets
-from runtime.tape import Failure, Tape
+from runtime.tape import Failure, Tape, TapeWriteError
 from runtime.trajectory import decision_row
 from training.examples import Example
 from training.reading import Reading, state_at
