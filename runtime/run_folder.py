@@ -11,8 +11,7 @@ import hashlib
 import json
 import shlex
 import shutil
-import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -113,27 +112,11 @@ def named_again(
 
     Raises ConfigError that lists the flags to add.
     """
-    stored, missing, unknown = manifest.options, list[str](), list[str]()
+    stored = manifest.options
     given = {k: v for k, v in given.items() if v is not None}
     repo = str(given.pop("workdir", ""))
-    if ".py:" not in stored.method:  # one of the program's own
-        given.setdefault("method", stored.method)
+    given.setdefault("method", "" if ".py:" in stored.method else stored.method)
     now = Options(**given)
-    names: dict[str, Callable[[Any], dict[str, Any]]] = {"tools": _by_name, "method": _by_name}
-    if pool:  # commands and hosts are named as they are
-        names |= {"mcp": dict.fromkeys, "allow_hosts": dict.fromkeys}
-    for option, named in names.items():
-        flag = flag_of(option)
-        ours = named(getattr(now, option)) if option in given else {}
-        theirs = named(getattr(stored, option))
-        missing += [f"{flag} {shlex.quote(name)}" for name in theirs if name not in ours]
-        unknown += [f"{flag} {name}" for name in ours if name not in theirs]
-    if pool and stored.unsafe_code != now.unsafe_code:
-        (missing if stored.unsafe_code else unknown).append(flag_of("unsafe_code"))
-    if pool and Path(repo).absolute() != Path(manifest.workdir).absolute():
-        here, there = [f"--workdir {shlex.quote(p)}" for p in (repo, manifest.workdir)]
-        missing += [there] if manifest.workdir else []
-        unknown += [] if manifest.workdir else [here]
     reached = {(b.base_url, b.api_key_env) for b in pool.backends} if pool else set()
     for b in manifest.pool.backends if pool else ():
         if (b.base_url, b.api_key_env) not in reached:
@@ -142,22 +125,28 @@ def named_again(
                 f"{folder}: the run calls {b.base_url}{key}, which your pool does not name; if "
                 "you trust it, give its pool with --backends FILE (or OPENAI_BASE_URL)"
             )
-    if unknown:
+    ours = _allowed(now, repo, pool is not None)
+    theirs = _allowed(stored, manifest.workdir, pool is not None)
+    if unknown := [flag for flag in ours if flag not in theirs]:
         raise ConfigError(f"{unknown[0]}: the run in {folder} does not use it; leave it out")
-    if missing:
-        lacking = " ".join(sorted(set(missing)))
-        raise ConfigError(f"{folder} uses what only you can allow: add {lacking}")
-    tools = _by_name(now.tools)
-    own: dict[str, Any] = {"tools": tuple(tools[name] for name in _by_name(stored.tools))}
+    if missing := [flag for flag in theirs if flag not in ours]:
+        raise ConfigError(f"{folder} uses what only you can allow: add {' '.join(missing)}")
+    own: dict[str, Any] = {"tools": tuple(ours[f] for f in theirs if f.startswith("--tools "))}
     own |= {k: given[k] for k in ("method", "timeout_s", "patience_s") if k in given}
     return manifest.model_copy(update={"options": stored.with_(**own)})
 
 
-def _by_name(values: Any) -> dict[str, Any]:
-    """Tools and methods by name; the user's own files wherever they are now."""
-    values = [values] if isinstance(values, str) else values
-    specs = [(spec_of(value), value) for value in values]
-    return {Path(spec).name if ".py:" in spec else spec: value for spec, value in specs}
+def _allowed(o: Options, workdir: str = "", resumed: bool = False) -> dict[str, Any]:
+    """What only a command line allows, by its flag: Python files by their names, wherever they are
+    now; for a resume also what else the run starts, reaches and reads.
+    """
+    found: list[tuple[str, str, Any]] = [("tools", Path(spec_of(t)).name, t) for t in o.tools]
+    found += [("method", Path(o.method).name, o.method)] if o.method else []
+    if resumed:
+        found += [(k, value, value) for k in ("mcp", "allow_hosts") for value in getattr(o, k)]
+        found += [("unsafe_code", "", True)] if o.unsafe_code else []
+        found += [("workdir", str(Path(workdir).absolute()), workdir)] if workdir else []
+    return {" ".join([flag_of(k), *([shlex.quote(n)] if n else [])]): v for k, n, v in found}
 
 
 @contextlib.contextmanager
@@ -177,18 +166,10 @@ def begun(path: Path) -> Iterator[Path]:
         yield path
     except BaseException:
         if not holds_paid(path / "tape.jsonl"):
-            clear(path)
-            with contextlib.suppress(OSError):
-                if not existed:
-                    path.rmdir()
+            shutil.rmtree(path, ignore_errors=True)
+            if existed:
+                path.mkdir(exist_ok=True)
         raise
-
-
-def clear(path: Path) -> None:
-    """Empty a folder; a copy of a repository may have closed folders in it."""
-    parts = [str(part) for part in path.absolute().iterdir()]
-    for command in (("chmod", "-R", "u+rwX"), ("rm", "-rf")) if parts else ():
-        subprocess.run([*command, "--", *parts], capture_output=True, check=False)
 
 
 def check_same(folder: Path, question: str, media: list[Any], options: Options) -> None:
@@ -196,18 +177,17 @@ def check_same(folder: Path, question: str, media: list[Any], options: Options) 
     SHA-256) each, or other options.
     """
     held = read_manifest(folder)
-    names = [{**_by_name(o.tools), **_by_name(o.method)}.keys() for o in (options, held.options)]
-    own = dict.fromkeys(("tools", "method"))  # by name, wherever the files are now
-    for what, ours, theirs in (
-        ("question", Secrets().text(question).strip(), held.question.strip()),
-        ("media", media, [(m.modality, m.sha256) for m in held.media]),
-        ("tools or method", *names),
-        ("options", {**dict(options), **own}, {**dict(held.options), **own}),
-    ):
-        if ours != theirs:
-            raise ConfigError(
-                f"{folder} was recorded with other {what}; use another folder, or rewrite it"
-            )
+    ours = Secrets().text(question).strip(), media, _allowed(options).keys(), _plain(options)
+    files = [(m.modality, m.sha256) for m in held.media]
+    if ours != (held.question.strip(), files, _allowed(held.options).keys(), _plain(held.options)):
+        raise ConfigError(
+            f"{folder} was recorded with other input (question, files, options); use another "
+            "folder, or rewrite it"
+        )
+
+
+def _plain(options: Options) -> Options:
+    return options.with_(tools=(), method="")
 
 
 def holds_paid(path: Path) -> bool:

@@ -79,7 +79,7 @@ def test_a_command_is_named_again_as_it_is_wherever_its_files_are(tmp_path):
     """Tools are found by the name of their file; a command is not."""
     pool = pool_at("http://127.0.0.1:9/v1")
     stored = Manifest(question="?", pool=pool, options=Options(mcp="run /theirs/server.py:app"))
-    with pytest.raises(ConfigError, match="--mcp run /mine/server.py:app"):
+    with pytest.raises(ConfigError, match="--mcp 'run /mine/server.py:app'"):
         named_again(tmp_path, stored, {"mcp": ("run /mine/server.py:app",)}, pool)
 
 
