@@ -16,12 +16,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
-import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ from orchestra.vocabulary import (
     Result,
     State,
 )
-from runtime import command_line, console, run_folder, trajectory
+from runtime import command_line, run_folder, trajectory
 from runtime import pool as pools
 from runtime.chat import Chat
 from runtime.log import Log
@@ -54,7 +53,7 @@ from runtime.pool import Pool
 from runtime.prompts import WORDING, quoted_whole, say, told
 from runtime.run_folder import Manifest, MediaRow
 from runtime.secrets import Secrets
-from runtime.tape import Cancelled, Mode, Tape, TapeMiss, TapeWriteError
+from runtime.tape import Mode, Tape, TapeMiss
 from runtime.trajectory import Listener, Recorder, Trajectory
 from subagents import SubAgents
 from subagents import workdir as workdirs
@@ -64,7 +63,6 @@ from tools.own import own_tools
 
 Files = Sequence[Any]  # paths, or (modality, path)
 Folder = str | Path
-Outcome = console.Outcome
 
 
 class Run:
@@ -309,56 +307,6 @@ def resume(
         return _run(target, named, "resume", listeners, **how)
 
 
-def recorded(
-    question: str, media: Files = (), out: Folder = "", record_mode: str = "once", **how: Any
-) -> Trajectory:
-    """For tests: replays the run in `out` if it has this very question, media and options, and
-    records it if there is none. `record_mode` "none" never records, "rewrite" always does. `how`:
-    options and pool, as for `orchestrate`.
-
-    Raises ConfigError where `out` holds another run, or none and none may be recorded.
-    """
-    folder, options = Path(out), how.get("options") or Options()
-    exists = (folder / "run.json").is_file()
-    if record_mode not in ("none", "once", "rewrite"):
-        raise ConfigError(f"record mode {record_mode!r}: needs none, once or rewrite")
-    if record_mode == "rewrite" and exists:  # the old run stays until the new one has ended
-        new = folder.with_name(f"{folder.name}.new")
-        again = orchestrate(question, media, out=new, **how)
-        shutil.rmtree(folder)
-        new.rename(folder)
-        return replace(again, run=str(folder))
-    if record_mode != "none" and not exists:
-        return orchestrate(question, media, out=folder, **how)
-    files = [(kind, run_folder.sha256_of(path)) for kind, path in media_files.check(media)]
-    run_folder.check_same(folder, question, files, options)
-    return replay(folder, tools=options.tools, method=options.method)
-
-
-def compare(
-    methods: Iterable[str],
-    question: str,
-    media: Files = (),
-    options: Options | None = None,
-    out: Folder | None = None,
-    **how: Any,
-) -> Iterator[tuple[str, Outcome]]:
-    """Each method's outcome as it ends, each in its own folder under `out` and with the whole
-    budget; `how` as for `orchestrate`. If the endpoint of one method fails, its outcome is the
-    EndpointError; the others still run.
-    """
-    folder, how["pool"] = Path(out or run_folder.default_path()), pools.given(how.get("pool"))
-    asked = {m: (options or Options()).with_(method=m) for m in methods}
-    for own in asked.values():  # a mistake in one of them is found before the first is paid for
-        orchestrators.make(own, how["pool"], {})
-    for method, own in asked.items():
-        target = folder / method.rpartition(":")[2]
-        try:
-            yield method, orchestrate(question, media, options=own, out=target, **how)
-        except EndpointError as error:
-            yield method, error
-
-
 def _runs_code(options: Options) -> bool:
     """Whether code of models can run here. Raises ConfigError where it must."""
     if options.unsafe_code or sandbox.works():
@@ -419,58 +367,13 @@ def _run(
         return recorder.end(folder, answer, fallback, rounds, run.purse, run.why)
 
 
-# ---- the command line ----------------------------------------------------------------------------
-
-EXIT_CODES: dict[type[BaseException], int] = {
-    ConfigError: 2, TapeWriteError: 2, OSError: 2, TapeMiss: 3, EndpointError: 4,
-    KeyboardInterrupt: 130, Cancelled: 130,
-}  # fmt: skip
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code; see --help."""
-    argv = list(sys.argv[1:] if argv is None else argv)
-    a, folder, done = None, Path(), dict[str, Outcome]()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the shell: no file may get its number
-            setattr(sys, name, Path(os.devnull).open("r+"))  # noqa: SIM115
-    try:
-        a = command_line.parse(argv)
-        if a.runs:
-            return console.list_runs(a.runs, a.json)
-        if a.quiet:
-            logging.getLogger("orchestra").setLevel(logging.ERROR)
-        stored = a.replay or (a.resume if a.from_round is None else None)
-        folder = stored or a.out or run_folder.default_path()
-        with contextlib.redirect_stdout(sys.stderr), console.listeners(a) as shown:
-            _command(a, folder, shown, done)
-        return console.report(done, a)
-    except tuple(EXIT_CODES) as error:
-        if done and a:
-            console.report(done, a)
-        console.tell_error(console.failure(error, folder, a, done), argv, done)
-        return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+    argv = sys.argv[1:] if argv is None else argv
+    return command_line.run(argv, orchestrate, replay, resume, orchestrators.make)
 
 
-def _command(a: Any, folder: Path, shown: tuple[Listener, ...], done: dict[str, Outcome]) -> None:
-    """Puts the outcome into `done`, by method."""
-    if a.replay:
-        done["replay"] = replay(folder, shown, **a.given)
-    elif a.resume:
-        given = {**a.given, "workdir": a.workdir}
-        done["resume"] = resume(a.resume, a.from_round, folder, shown, a.backends, **given)
-    else:
-        files = [(m, path) for m in ("image", "audio", "video") for path in getattr(a, m)]
-        pool = pools.choose(a.backends, a.model, a.perception)
-        asked, how = command_line.question(a), {"pool": pool, "workdir": a.workdir}
-        if a.compare:
-            done.update(compare(a.methods, asked, files, a.options, folder, listeners=shown, **how))
-        else:
-            done[a.methods[0]] = orchestrate(
-                asked, files, options=a.options, out=folder, listeners=shown, **how
-            )
-
+recorded = partial(run_folder.recorded, orchestrate, replay)  # for tests; see run_folder.recorded
 
 if __name__ == "__main__":
     status = main()

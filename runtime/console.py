@@ -16,12 +16,11 @@ from typing import Any, TextIO
 
 from orchestra.vocabulary import ConfigError, EndpointError
 from runtime import tape, trajectory
-from runtime.command_line import PROGRAM
 from runtime.log import describe, printable, usd
-from runtime.options import flag_of
 from runtime.run_folder import holds_paid, read_manifest
 from runtime.trajectory import Event, Listener, Trajectory
 
+PROGRAM = "orchestra-min" if Path(sys.argv[0]).name == "orchestra-min" else "orchestra_min.py"
 KEYS = "answer fallback why cost_usd paid_usd calls tokens rounds failed_subtasks latency_s run"
 Outcome = Trajectory | EndpointError
 
@@ -150,15 +149,13 @@ def failure(
     begun = [run for run in (left if a.compare else [folder]) if holds_paid(run / "tape.jsonl")]
     if not begun:
         return f"{text}; nothing was answered, so nothing is kept"
-    o = a.options
-    again: dict[str, Any] = {"": [sys.argv[0]], "--resume": begun}
-    again |= {"--backends": [a.backends] if a.backends else ()}
-    again |= {flag_of("method"): [o.method] if ".py:" in o.method else ()}
-    again |= {"--workdir": [a.workdir] if a.workdir else ()}
-    again |= {flag_of(name): getattr(o, name) for name in ("tools", "mcp", "allow_hosts")}
-    again |= {"": [*again[""], "--unsafe-code"] if o.unsafe_code else again[""]}
-    words = [word for flag, values in again.items() for v in values for word in (flag, str(v))]
-    return f"{text}; continue with: {shlex.join([sys.executable, *filter(None, words)])}"
+    words, o = [sys.executable, sys.argv[0]], a.options
+    own = [o.method] if ".py:" in o.method else []
+    again = {"--resume": begun, "--backends": [a.backends], "--workdir": [a.workdir]}
+    again |= {"--method": own, "--tools": o.tools, "--mcp": o.mcp, "--allow-host": o.allow_hosts}
+    words += [word for flag, vs in again.items() for v in vs if v for word in (flag, str(v))]
+    words += ["--unsafe-code"] * o.unsafe_code
+    return f"{text}; continue with: {shlex.join(words)}"
 
 
 def tell_error(line: str, argv: Sequence[str], printed: object) -> None:
@@ -181,14 +178,12 @@ def _shown(text: str, stream: TextIO) -> str:
 
 def _print(text: str) -> bool:
     """On standard output. False if it could not be written; a closed one is not an error."""
-    with contextlib.suppress(BrokenPipeError, AttributeError):
-        try:
-            encoding = sys.stdout.encoding or "utf-8"
-            shown = _shown(text, sys.stdout).encode(encoding, "backslashreplace").decode(encoding)
-            print(shown, flush=True)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        shown = _shown(text, sys.stdout).encode(encoding, "backslashreplace").decode(encoding)
+        print(shown, flush=True)
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
             tell(f"stdout: {error.strerror}; the answer is in the run folder")
             return False
     return True

@@ -11,7 +11,8 @@ import hashlib
 import json
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,6 +24,7 @@ from runtime import tape as tapes
 from runtime.options import Options, flag_of, spec_of
 from runtime.pool import Checked, Invalid, Pool
 from runtime.secrets import Secrets
+from runtime.trajectory import Trajectory
 
 VERSION = 2
 MAX_CHARS = 16 << 20  # of run.json
@@ -146,7 +148,7 @@ def _allowed(o: Options, workdir: str = "", resumed: bool = False) -> dict[str, 
         found += [(k, value, value) for k in ("mcp", "allow_hosts") for value in getattr(o, k)]
         found += [("unsafe_code", "", True)] if o.unsafe_code else []
         found += [("workdir", str(Path(workdir).absolute()), workdir)] if workdir else []
-    return {" ".join([flag_of(k), *([shlex.quote(n)] if n else [])]): v for k, n, v in found}
+    return {f"{flag_of(k)} {shlex.quote(n) if n else ''}".strip(): v for k, n, v in found}
 
 
 @contextlib.contextmanager
@@ -166,28 +168,53 @@ def begun(path: Path) -> Iterator[Path]:
         yield path
     except BaseException:
         if not holds_paid(path / "tape.jsonl"):
-            shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(path.resolve(), ignore_errors=True)
             if existed:
                 path.mkdir(exist_ok=True)
         raise
 
 
-def check_same(folder: Path, question: str, media: list[Any], options: Options) -> None:
-    """Raises ConfigError where `folder` holds a run of another question, other media, (modality,
-    SHA-256) each, or other options.
+def recorded(
+    orchestrate: Callable[..., Trajectory],
+    replay: Callable[..., Trajectory],
+    question: str,
+    media: Sequence[Any] = (),
+    out: Path | str = "",
+    record_mode: str = "once",
+    **how: Any,
+) -> Trajectory:
+    """For tests: replays the run in `out` if it has this very question, media and options, and
+    records it if there is none. `record_mode` "none" never records, "rewrite" always does. `how`:
+    options and pool, as for `orchestrate`.
+
+    Raises ConfigError where `out` holds another run, or none and none may be recorded.
     """
+    folder, options = Path(out), how.get("options") or Options()
+    exists = (folder / "run.json").is_file()
+    if record_mode not in ("none", "once", "rewrite"):
+        raise ConfigError(f"record mode {record_mode!r}: needs none, once or rewrite")
+    if record_mode == "rewrite" and exists:  # the old run stays until the new one has ended
+        new = folder.with_name(f"{folder.name}.new")
+        again = orchestrate(question, media, out=new, **how)
+        shutil.rmtree(folder)
+        new.rename(folder)
+        return replace(again, run=str(folder))
+    if record_mode != "none" and not exists:
+        return orchestrate(question, media, out=folder, **how)
     held = read_manifest(folder)
-    ours = Secrets().text(question).strip(), media, _allowed(options).keys(), _plain(options)
-    files = [(m.modality, m.sha256) for m in held.media]
-    if ours != (held.question.strip(), files, _allowed(held.options).keys(), _plain(held.options)):
+    files = [Path(f if isinstance(f, str | Path) else f[1]) for f in media]
+    ours = Secrets().text(question).strip(), [sha256_of(f) for f in files], *_plain(options)
+    if ours != (held.question.strip(), [m.sha256 for m in held.media], *_plain(held.options)):
         raise ConfigError(
             f"{folder} was recorded with other input (question, files, options); use another "
             "folder, or rewrite it"
         )
+    return replay(folder, tools=options.tools, method=options.method)
 
 
-def _plain(options: Options) -> Options:
-    return options.with_(tools=(), method="")
+def _plain(options: Options) -> tuple[Any, ...]:
+    """Options that can be compared: with the names of Python files, wherever they are now."""
+    return _allowed(options).keys(), options.with_(tools=(), method="")
 
 
 def holds_paid(path: Path) -> bool:
