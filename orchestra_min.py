@@ -13,12 +13,11 @@ As a library:
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ import orchestrators
 from orchestra.main_agent import ATTEMPTS, Messages
 from orchestra.matching import Placed, decision_reserve_usd, materialize, place, with_shares
 from orchestra.memory import best_supported_answer, compress, summarize
-from orchestra.money import Purse, add_usd
+from orchestra.money import Purse
 from orchestra.schedule import Graph, refine, waiting
 from orchestra.vocabulary import (
     BudgetExceeded,
@@ -46,9 +45,8 @@ from orchestra.vocabulary import (
 from runtime import command_line, run_folder, trajectory
 from runtime import pool as pools
 from runtime.chat import Chat
-from runtime.log import Log
 from runtime.openai_api import with_model
-from runtime.options import Options, variables
+from runtime.options import Options
 from runtime.pool import Pool
 from runtime.prompts import WORDING, quoted_whole, say, told
 from runtime.run_folder import Manifest, MediaRow
@@ -158,25 +156,15 @@ class Run:
                 y_t = self.orchestrator.decide(s_t, ask, mistake, last_chance)  # Eq. 3
             if isinstance(y_t, Delegate):
                 self.graph = refine(Graph() if y_t.drain else self.graph, y_t)
-        except ModelMistake as error:
-            self.note(s_t, number, replies, mistake=told(error))
-            raise
-        except (BudgetExceeded, EndpointError) as error:
-            if replies:  # Eq. 22 asks twice: the first reply was paid for
-                self.note(s_t, number, replies, mistake=str(error))
+        except (ModelMistake, BudgetExceeded, EndpointError) as error:
+            mistake = told(error) if isinstance(error, ModelMistake) else str(error)
+            if replies or isinstance(error, ModelMistake):  # Eq. 22 asks twice
+                self.recorder.decision(s_t, number, replies, mistake=mistake)
             raise
         finally:
             self.purse.join(purse)
-        self.note(s_t, number, replies, decision=trajectory.decision_row(y_t))
+        self.recorder.decision(s_t, number, replies, decision=trajectory.decision_row(y_t))
         return y_t
-
-    def note(self, s: State, attempt: int, replies: Sequence[Reply], **outcome: Any) -> None:
-        """One attempt of a decision in the trajectory."""
-        self.recorder.emit(
-            "decision", (s.round, 0, attempt), rounds=s.rounds, budget_usd=s.budget_usd,
-            waiting=s.waiting, reply=replies[-1].text if replies else "",
-            cost_usd=add_usd(*(r.cost_usd for r in replies)), **outcome,
-        )  # fmt: skip
 
     def carry_out(self, t: int, y_t: Delegate) -> list[Result]:
         """Z_t of what was delegated: a batch of the ready set, or a whole graph."""
@@ -201,8 +189,9 @@ class Run:
         psi = {name: tool.capabilities for name, tool in self.tools.items()}
         backends = self.pool.backends
         if y_t.drain:
-            nodes = [materialize(u, self.task, backends, psi) for u in y_t.subtasks]
-            return with_shares(nodes, left)
+            return with_shares(
+                [materialize(u, self.task, backends, psi) for u in y_t.subtasks], left
+            )
         return place(self.graph, self.task, backends, psi, self.options.parallel, left)
 
     def environment(self, placed: Placed, name: str) -> Environment:
@@ -238,21 +227,22 @@ def orchestrate(
     """
     pool, options = pools.given(pool), options or Options()
     files, repo = media_files.check(media), Path(workdir).absolute() if workdir else None
-    secrets = _check(question, [modality for modality, _ in files], pool, options)
+    secrets = run_folder.check(question, pool, options)
+    media_files.check_engines([modality for modality, _ in files], pool)
     code = _runs_code(options)
     if repo:
         workdirs.check(repo, bool(files))
     with run_folder.begun(Path(out) if out else run_folder.default_path()) as folder:
         copies = media_files.copy_into(folder, files)
         if repo:
-            workdirs.copy_into(folder, repo, Recorder(None, listeners).notify)
+            workdirs.copy_into(folder, repo)
         rows = tuple(MediaRow(modality=m.modality, name=m.name, sha256=m.sha256) for m in copies)
         manifest = Manifest(
             question=secrets.text(question), media=rows, pool=pool, options=options, code=code,
             workdir=str(repo or ""),
         )  # fmt: skip
         manifest.write(folder)
-        return _run(folder, manifest, "record", listeners, secrets, cancelled)
+        return _run(folder, manifest, "record", listeners, secrets, None, cancelled)
 
 
 def replay(folder: Folder, listeners: Iterable[Listener] = (), **given: Any) -> Trajectory:
@@ -264,13 +254,9 @@ def replay(folder: Folder, listeners: Iterable[Listener] = (), **given: Any) -> 
     folder = Path(folder)
     manifest = run_folder.named_again(folder, run_folder.read_manifest(folder), given)
     past = trajectory.read(folder / "trajectory.jsonl")
-    finished = trajectory.ended(past)
-    try:
-        again = _run(folder, manifest, "replay", listeners, threads=given.get("parallel"))
-    except TapeMiss as miss:
-        hint = "" if finished else f"; the run was not finished: --resume {folder} continues it"
-        raise TapeMiss(f"{miss}{hint}") from None
-    if finished and (difference := trajectory.first_difference(past, again.events)):
+    again = _run(folder, manifest, "replay", listeners, threads=given.get("parallel"))
+    difference = trajectory.ended(past) and trajectory.first_difference(past, again.events)
+    if difference:
         raise TapeMiss(f"{folder}: the replay differs from the record: {difference}")
     return again
 
@@ -293,18 +279,19 @@ def resume(
     """
     folder, stored = Path(folder), run_folder.read_manifest(Path(folder))
     named = run_folder.named_again(folder, stored, given, pools.given(pool))
-    secrets = _check(named.question, [m.modality for m in named.media], named.pool, named.options)
+    secrets = run_folder.check(named.question, named.pool, named.options)
+    media_files.check_engines([m.modality for m in named.media], named.pool)
     if named.code and not _runs_code(named.options):
         raise ConfigError(f"{folder}: the run may run code; {sandbox.missing()}")
-    how: dict[str, Any] = {"secrets": secrets, "threads": given.get("parallel")}
+    how = secrets, given.get("parallel")
     if from_round is None:
         end = trajectory.ended(trajectory.read(folder / "trajectory.jsonl"))
         mode: Mode = "replay" if end and not end["fallback"] else "resume"
-        return _run(folder, named, mode, listeners, **how)
+        return _run(folder, named, mode, listeners, *how)
     with run_folder.begun(Path(out) if out else run_folder.default_path()) as target:
         run_folder.fork(folder, target, from_round, stored)
         workdirs.write_last(target)
-        return _run(target, named, "resume", listeners, **how)
+        return _run(target, named, "resume", listeners, *how)
 
 
 def _runs_code(options: Options) -> bool:
@@ -317,50 +304,26 @@ def _runs_code(options: Options) -> bool:
     return False
 
 
-def _check(question: str, modalities: Iterable[Any], pool: Pool, options: Options) -> Secrets:
-    """The secrets of a run: its pool's keys, and the variables that --mcp names. Raises ConfigError
-    for what would fail after the first paid call.
-    """
-    if not question.strip():
-        raise ConfigError("the question is empty; give it a text")
-    pools.check(pool, options.budget_usd)
-    media_files.check_engines(modalities, pool)
-    secrets = Secrets([b.api_key_env for b in pool.backends] + variables(options.mcp))
-    text = pool.model_dump_json()
-    if secrets.text(text) != text:
-        raise ConfigError("the pool has a key in it: name its variable in api_key_env")
-    if any(secrets.text(command) != command for command in options.mcp):
-        raise ConfigError("--mcp: has a key in it; name its variable in single quotes: '$MY_KEY'")
-    return secrets
-
-
 def _run(
     folder: Path,
     manifest: Manifest,
     mode: Mode,
     listeners: Iterable[Listener],
     secrets: Secrets | None = None,
-    cancelled: threading.Event | None = None,
     threads: int | None = None,
+    cancelled: threading.Event | None = None,
 ) -> Trajectory:
-    with contextlib.ExitStack() as stack:
-        tape = Tape(folder / "tape.jsonl", mode, secrets, cancelled)
-        stack.callback(tape.close)
-        file = None
-        if mode != "replay":
-            file, log = folder / "trajectory.jsonl", Log(folder / "log.txt")
-            stack.callback(log.close)
-            listeners = (log, *listeners)
-        recorder = Recorder(file, listeners)
-        stack.callback(recorder.close)
+    with (
+        closing(Tape(folder / "tape.jsonl", mode, secrets, cancelled)) as tape,
+        closing(Recorder(None if mode == "replay" else folder, listeners)) as recorder,
+        own_tools(manifest.options.tools, manifest.options.mcp, tape) as own,
+    ):
         recorder.emit("run", (0,), **run_folder.read_manifest(folder).row())
-        own = stack.enter_context(own_tools(manifest.options.tools, manifest.options.mcp, tape))
         run = Run(folder, manifest, tape, recorder, own, threads)
         try:
             answer, fallback, rounds = run.answer()
-        except BaseException as error:
-            if not isinstance(error, EndpointError):
-                tape.cancelled.set()  # start no further call
+        except BaseException:
+            tape.cancelled.set()  # start no further call
             run.sub_agents.interrupt()
             raise
         run.sub_agents.executor.shutdown()
@@ -369,12 +332,10 @@ def _run(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code; see --help."""
-    argv = sys.argv[1:] if argv is None else argv
     return command_line.run(argv, orchestrate, replay, resume, orchestrators.make)
 
 
 recorded = partial(run_folder.recorded, orchestrate, replay)  # for tests; see run_folder.recorded
 
 if __name__ == "__main__":
-    status = main()
-    os._exit(status)  # threads that wait for an endpoint must not hold the exit
+    os._exit(main())  # threads that wait for an endpoint must not hold the exit

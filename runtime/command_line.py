@@ -152,13 +152,14 @@ def _methods(p: argparse.ArgumentParser, a: argparse.Namespace) -> tuple[str, ..
 
 
 def run(
-    argv: Sequence[str],
+    argv: Sequence[str] | None,
     orchestrate: Callable[..., Trajectory],
     replay: Callable[..., Trajectory],
     resume: Callable[..., Trajectory],
     check_method: Callable[..., object],
 ) -> int:
     """One command, over the functions of orchestra_min. Returns the exit code; see --help."""
+    argv = sys.argv[1:] if argv is None else argv
     a, folder, done = None, Path(), dict[str, console.Outcome]()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
     for name in ("stdin", "stdout", "stderr"):
@@ -188,7 +189,7 @@ def run(
                         done[method] = error  # the others still run
         return console.report(done, a)
     except tuple(EXIT_CODES) as error:
-        if done and a:
+        if a and 0 < len(done) < len(a.methods):
             console.report(done, a)
         console.tell_error(console.failure(error, folder, a, done), argv, done)
         return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))

@@ -16,9 +16,8 @@ from typing import Any, TextIO
 
 from orchestra.vocabulary import ConfigError, EndpointError
 from runtime import tape, trajectory
-from runtime.log import describe, printable, usd
 from runtime.run_folder import holds_paid, read_manifest
-from runtime.trajectory import Event, Listener, Trajectory
+from runtime.trajectory import Event, Listener, Trajectory, describe, printable, usd
 
 PROGRAM = "orchestra-min" if Path(sys.argv[0]).name == "orchestra-min" else "orchestra_min.py"
 KEYS = "answer fallback why cost_usd paid_usd calls tokens rounds failed_subtasks latency_s run"
@@ -40,16 +39,13 @@ def listeners(a: argparse.Namespace) -> Iterator[tuple[Listener, ...]]:
         yield () if a.quiet else (tell_progress,)
         return
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.text import Text
 
-    columns = SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False)
-    console = Console(stderr=True, markup=False, emoji=False, highlight=False)
-    with Progress(*columns, console=console, transient=True) as progress:
-        newest = progress.add_task("deciding", total=None)
+    with Console(stderr=True, markup=False, emoji=False).status("deciding") as status:
 
         def show(event: Event) -> None:
             tell_progress(event)
-            progress.update(newest, description=describe(event)[: max(console.width - 12, 20)])
+            status.update(Text(describe(event), no_wrap=True, overflow="ellipsis"))
 
         yield (show,)
 
@@ -76,12 +72,12 @@ def report(outcomes: Mapping[str, Outcome], a: argparse.Namespace) -> int:
         text = table("method answer rounds calls tokens cost_usd latency_s", rows)
     else:
         text = str(rows[0].get("answer") or "")
-    printed = not text or _print(text)
+    if text:
+        _print(text)
     for r in rows:
         for note in [r["error"]] if "error" in r else _notes(r, a.quiet):
             tell(f"{r['method']}: {note}" if a.compare else note)
-    worst = max(4 if "error" in r else int(r["fallback"]) for r in rows)
-    return worst or int(not printed)
+    return max(4 if "error" in r else int(r["fallback"]) for r in rows)
 
 
 def _notes(r: Mapping[str, Any], quiet: bool) -> Iterator[str]:
@@ -99,22 +95,16 @@ def _notes(r: Mapping[str, Any], quiet: bool) -> Iterator[str]:
 
 def table(columns: str, rows: Iterable[Mapping[str, Any]]) -> str:
     """Rows under a head, as plain text."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(box=None, pad_edge=False, header_style="")
-    for name in columns.split():
-        grid.add_column(name, max_width=40, no_wrap=True, overflow="ellipsis")
+    lines = [columns.split()]
     for r in rows:
-        r = {"answer": r.get("error"), **r}
-        cells = [f"{v:.4g}" if isinstance(v := r.get(k), float) else v for k in columns.split()]
-        texts = (" ".join(str("-" if c is None else c).split()) for c in cells)
-        grid.add_row(*(Text(printable(text)) for text in texts))
-    console = Console(width=200, color_system=None)
-    with console.capture() as text:
-        console.print(grid)
-    return "\n".join(line.rstrip() for line in text.get().splitlines())
+        cells = [{"answer": r.get("error"), **r}.get(name) for name in columns.split()]
+        texts = [
+            f"{c:.4g}" if isinstance(c, float) else "-" if c is None else str(c) for c in cells
+        ]
+        lines.append([printable(" ".join(text.split()))[:40] for text in texts])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = [[c.ljust(w) for c, w in zip(line, widths, strict=True)] for line in lines]
+    return "\n".join("  ".join(line).rstrip() for line in padded)
 
 
 def list_runs(folder: Path, as_json: bool) -> int:
@@ -176,14 +166,9 @@ def _shown(text: str, stream: TextIO) -> str:
     return printable(text, kept="\n\t") if stream.isatty() else text
 
 
-def _print(text: str) -> bool:
-    """On standard output. False if it could not be written; a closed one is not an error."""
+def _print(text: str) -> None:
+    """On standard output; a closed one is not an error."""
     encoding = sys.stdout.encoding or "utf-8"
-    try:
+    with contextlib.suppress(BrokenPipeError):
         shown = _shown(text, sys.stdout).encode(encoding, "backslashreplace").decode(encoding)
         print(shown, flush=True)
-    except OSError as error:
-        if not isinstance(error, BrokenPipeError):
-            tell(f"stdout: {error.strerror}; the answer is in the run folder")
-            return False
-    return True

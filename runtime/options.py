@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from types import FunctionType
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from runtime.pool import Checked
 
@@ -18,13 +19,7 @@ def _several(value: Any) -> Any:
     return (value,) if isinstance(value, str) or callable(value) else value
 
 
-def _loadable(tools: tuple[Any, ...]) -> tuple[Any, ...]:
-    if not all(isinstance(tool, str) or inspect.isfunction(tool) for tool in tools):
-        raise ValueError("needs FILE.py:FUNCTION, or a function defined in a file")
-    return tools
-
-
-def spec_of(tool: str | Callable[..., Any]) -> str:
+def spec_of(tool: str | FunctionType) -> str:
     """A tool of the user's as FILE.py:FUNCTION."""
     return tool if isinstance(tool, str) else f"{inspect.getsourcefile(tool)}:{tool.__name__}"
 
@@ -33,9 +28,8 @@ Several = Annotated[tuple[str, ...], BeforeValidator(_several)]
 HOST = r"^(\[[0-9a-fA-F:.]+\]|[\w.-]+|[0-9a-fA-F:]+)(:\d{1,5})?$"
 Hosts = Annotated[tuple[Annotated[str, Field(pattern=HOST)], ...], BeforeValidator(_several)]
 OwnTools = Annotated[
-    tuple[Any, ...],
+    tuple[str | FunctionType, ...],
     BeforeValidator(_several),
-    AfterValidator(_loadable),
     PlainSerializer(lambda tools: [spec_of(t) for t in tools]),
 ]
 Count = Annotated[int, Field(ge=1, le=10_000)]

@@ -44,8 +44,9 @@ class Checked(BaseModel):
     """A model whose ValidationError is one line."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, populate_by_name=True, revalidate_instances="always"
-    )
+        extra="forbid", frozen=True, populate_by_name=True, revalidate_instances="always",
+        arbitrary_types_allowed=True,
+    )  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:
         try:

@@ -20,8 +20,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from orchestra.vocabulary import ConfigError, Media, Modality, Task
+from runtime import pool as pools
 from runtime import tape as tapes
-from runtime.options import Options, flag_of, spec_of
+from runtime.options import Options, flag_of, spec_of, variables
 from runtime.pool import Checked, Invalid, Pool
 from runtime.secrets import Secrets
 from runtime.trajectory import Trajectory
@@ -68,6 +69,22 @@ class Manifest(Checked):
 
     def row(self) -> dict[str, Any]:
         return self.model_dump(mode="json", by_alias=True)
+
+
+def check(question: str, pool: Pool, options: Options) -> Secrets:
+    """The secrets of a run: its pool's keys, and the variables that --mcp names. Raises ConfigError
+    for what would fail after the first paid call.
+    """
+    if not question.strip():
+        raise ConfigError("the question is empty; give it a text")
+    pools.check(pool, options.budget_usd)
+    secrets = Secrets([b.api_key_env for b in pool.backends] + variables(options.mcp))
+    text = pool.model_dump_json()
+    if secrets.text(text) != text:
+        raise ConfigError("the pool has a key in it: name its variable in api_key_env")
+    if any(secrets.text(command) != command for command in options.mcp):
+        raise ConfigError("--mcp: has a key in it; name its variable in single quotes: '$MY_KEY'")
+    return secrets
 
 
 def sha256_of(path: Path) -> str:

@@ -22,7 +22,6 @@ import hashlib
 import json
 import os
 import re
-import textwrap
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -190,7 +189,8 @@ class Tape:
     def _difference(self, call: str, text: str) -> str:
         recorded = self._of_call.get(call)
         if not recorded:
-            return f"{self.path}: nothing is recorded for the call {call!r}"
+            hint = "--resume continues a run that was not finished"
+            return f"{self.path}: nothing is recorded for the call {call!r}; {hint}"
         new, *old = map(_readable, (json.loads(text), *(row["request"] for row in recorded)))
         near = max(old, key=lambda lines: len({*lines} & {*new}))
         diff = difflib.unified_diff(near, new, "recorded", "this run", n=1, lineterm="")
@@ -222,8 +222,8 @@ def exchanges(path: Path) -> tuple[list[Row], int]:
 
 
 def _readable(request: Row) -> list[str]:
-    text = json.dumps(request, sort_keys=True, ensure_ascii=False, indent=1).replace("\\n", "\n")
-    return [line for row in text.splitlines() for line in textwrap.wrap(row, 100) or [""]]
+    text = json.dumps(request, sort_keys=True, ensure_ascii=False, indent=1)
+    return text.replace("\\n", "\n").splitlines()
 
 
 def _without_retried(rows: list[Row], kept: int) -> list[Row]:

@@ -82,12 +82,9 @@ class Job:
         purses = self.env.purse.split(len(prompts), later)
         call = self.next_call
         calls = [(*call, f"p{n}") for n in range(1, len(prompts) + 1)] if prompts[1:] else [call]
-        if len(prompts) == 1:
-            outcomes = [self._one(calls[0], prompts[0], purses[0])]
-        else:
-            threads = min(len(prompts), MAX_THREADS)
-            with ThreadPoolExecutor(threads, thread_name_prefix="fan-out") as executor:
-                outcomes = list(executor.map(self._one, calls, prompts, purses))
+        threads = min(len(prompts), MAX_THREADS)
+        with ThreadPoolExecutor(threads, thread_name_prefix="fan-out") as executor:
+            outcomes = list(executor.map(self._one, calls, prompts, purses))
         for (what, _), purse, outcome in zip(prompts, purses, outcomes, strict=True):
             self.env.purse.join(purse)
             failed = not isinstance(outcome, Reply)
@@ -100,7 +97,7 @@ class Job:
 
     def _one(
         self, call: tuple[str, ...], prompt: tuple[str, str], purse: Purse
-    ) -> Reply | EndpointError | BudgetExceeded | ConfigError:
+    ) -> Reply | Exception:
         messages = [{"role": "user", "content": prompt[1]}]
         with self.env.tape.call(*call):
             try:

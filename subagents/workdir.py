@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from orchestra.vocabulary import ConfigError
@@ -20,7 +20,6 @@ from runtime.prompts import say
 from tools import ToolError
 
 GIT_TIMEOUT_S = 60
-PROGRESS_FILES = 1000
 BINARY = re.compile(r"(?m)^GIT binary patch\n(?:(?:literal|delta) \d+\n(?:.+\n)*\n?)+")
 ISOLATED = {  # git without the user's or the system's configuration
     "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "GIT_ATTR_NOSYSTEM": "1",
@@ -53,20 +52,18 @@ def check(path: Path, with_media: bool = False) -> None:
         raise ConfigError(f"--workdir {path}: {problem}")
 
 
-def copy_into(run: Path, source: Path, tell: Callable[[str], None]) -> None:
-    """Copy the repository into RUN/workdir and commit it; `tell` how far. Raises ConfigError."""
+def copy_into(run: Path, source: Path) -> None:
+    """Copy the repository into RUN/workdir and commit it. Raises ConfigError."""
     target = run / "workdir"
     try:
         target.mkdir()
-        names, top, own_run = _listed(source), source.resolve(), run.resolve()
-        for n, name in enumerate(names):
-            if n % PROGRESS_FILES == 0 and len(names) > PROGRESS_FILES:
-                tell(f"copying {source}: {n} of {len(names)} files")
+        top, own_run = source.resolve(), run.resolve()
+        for name in _listed(source):
             place = source / name
             parent = place.parent.resolve()
             inside = top / name.parent == parent  # not through a link
             own = own_run in (parent, *parent.parents)
-            if inside and not own and os.path.lexists(place):
+            if inside and not own and (place.is_symlink() or place.is_file()):
                 (target / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(place, target / name, follow_symlinks=False)
         git_dir = f"--git-dir={run / 'workdir.git'}"
@@ -82,17 +79,11 @@ def copy_into(run: Path, source: Path, tell: Callable[[str], None]) -> None:
 
 
 def _listed(source: Path) -> list[Path]:
-    """The files that git lists in a repository and in those inside it."""
-    found = []
-    out = _git("-C", source, "ls-files", "-coz", "--exclude-standard", isolated=False)
-    for name in map(os.fsdecode, out.split(b"\0")[:-1]):
-        inner = source / name
-        if inner.is_dir() and not inner.is_symlink():  # a repository in it
-            nested = _listed(inner) if (inner / ".git").exists() else []
-            found += [Path(name, part) for part in nested]
-        else:
-            found.append(Path(name))
-    return found
+    """The files that git lists: tracked ones, those of submodules too, and new ones."""
+    found = b""
+    for which in (("--recurse-submodules",), ("--others", "--exclude-standard")):
+        found += _git("-C", source, "ls-files", "-z", *which, isolated=False)
+    return [Path(name) for name in map(os.fsdecode, found.split(b"\0")) if name and name[-1] != "/"]
 
 
 def prepare(folder: Path) -> None:
