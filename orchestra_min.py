@@ -13,7 +13,6 @@ As a library:
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,7 +52,7 @@ from runtime.run_folder import Manifest, MediaRow
 from runtime.secrets import Secrets
 from runtime.tape import Mode, Tape, TapeMiss
 from runtime.trajectory import Listener, Recorder, Trajectory
-from subagents import SubAgents
+from subagents import SubAgents, runs_code
 from subagents import workdir as workdirs
 from tools import Environment, Tool, sandbox, tools_for
 from tools import media as media_files
@@ -97,18 +96,17 @@ class Run:
 
     def answer(self) -> tuple[str, bool, int]:
         """Algorithm 1: the answer, whether it is a fallback, and the rounds it took."""
-        t, answer = 0, ""
+        t = 0
         try:
             for t in range(1, self.rounds + 1):
                 y_t = self.decide(t)  # Eq. 1-3
                 if isinstance(y_t, Complete):
                     return y_t.answer, False, t
                 try:
-                    z_t = self.carry_out(t, y_t)  # Eq. 5-21
+                    z = self.carry_out(t, y_t)[-1]  # Eq. 5-21
                 except BudgetExceeded as error:  # a decision may still be affordable
                     self.why = str(error)
                     break
-                z = z_t[-1]
                 if y_t.drain and (z.answer or self.orchestrator.rounds == 1):  # nothing is left
                     self.why, fallback = y_t.fallback or z.error, bool(y_t.fallback)
                     answer = z.answer or best_supported_answer(self.history)
@@ -116,12 +114,12 @@ class Run:
             y_t = self.decide(t + 1, last_chance=True)
             self.why = self.why or "no round was left"
             last = y_t if isinstance(y_t, Complete) else self.carry_out(t + 1, y_t)[-1]
-            answer = last.answer
+            return last.answer or best_supported_answer(self.history), True, t
         except ModelMistake as error:
             self.why = f"no usable decision: {told(error)}"
         except BudgetExceeded as error:
             self.why = str(error)
-        return answer or best_supported_answer(self.history), True, t
+        return best_supported_answer(self.history), True, t
 
     def decide(self, t: int, last_chance: bool = False) -> Decision:
         """y_t, accepted into G_t. An unusable one is shown back to the main agent.
@@ -225,17 +223,15 @@ def orchestrate(
     Raises ConfigError before anything is paid, EndpointError when the main agent's endpoint fails,
     TapeWriteError when the disk is full; the folder then holds all that was paid for.
     """
-    pool, options = pools.given(pool), options or Options()
+    pool, options = pools.choose(pool), options or Options()
     files, repo = media_files.check(media), Path(workdir).absolute() if workdir else None
     secrets = run_folder.check(question, pool, options)
     media_files.check_engines([modality for modality, _ in files], pool)
-    code = _runs_code(options)
-    if repo:
-        workdirs.check(repo, bool(files))
+    code = runs_code(options)
     with run_folder.begun(Path(out) if out else run_folder.default_path()) as folder:
         copies = media_files.copy_into(folder, files)
         if repo:
-            workdirs.copy_into(folder, repo)
+            workdirs.copy_into(folder, repo, bool(files))
         rows = tuple(MediaRow(modality=m.modality, name=m.name, sha256=m.sha256) for m in copies)
         manifest = Manifest(
             question=secrets.text(question), media=rows, pool=pool, options=options, code=code,
@@ -278,10 +274,10 @@ def resume(
     and patience_s. Raises as `orchestrate` does.
     """
     folder, stored = Path(folder), run_folder.read_manifest(Path(folder))
-    named = run_folder.named_again(folder, stored, given, pools.given(pool))
+    named = run_folder.named_again(folder, stored, given, pools.choose(pool))
     secrets = run_folder.check(named.question, named.pool, named.options)
     media_files.check_engines([m.modality for m in named.media], named.pool)
-    if named.code and not _runs_code(named.options):
+    if named.code and not runs_code(named.options):
         raise ConfigError(f"{folder}: the run may run code; {sandbox.missing()}")
     how = secrets, given.get("parallel")
     if from_round is None:
@@ -292,16 +288,6 @@ def resume(
         run_folder.fork(folder, target, from_round, stored)
         workdirs.write_last(target)
         return _run(target, named, "resume", listeners, *how)
-
-
-def _runs_code(options: Options) -> bool:
-    """Whether code of models can run here. Raises ConfigError where it must."""
-    if options.unsafe_code or sandbox.works():
-        return True
-    if options.sub_agent == "mini-swe":
-        raise ConfigError(f"--sub-agent mini-swe: {sandbox.missing()}")
-    logging.getLogger("orchestra").warning("the code tool is not offered: %s", sandbox.missing())
-    return False
 
 
 def _run(

@@ -121,8 +121,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         p.error('the question is missing; try "..." --image FILE, or make demo')
     if a.from_round is not None and not a.resume:
         p.error("--from-round: needs --resume RUN")
-    if folder and a.out and a.from_round is None:
-        p.error("--out: goes with a new run or --from-round")
     if a.workdir and not folder and a.options.sub_agent != "mini-swe":
         p.error("--workdir: needs --sub-agent mini-swe")
     a.methods = _methods(p, a)

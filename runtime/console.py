@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from orchestra.vocabulary import ConfigError, EndpointError
-from runtime import tape, trajectory
+from runtime import trajectory
 from runtime.run_folder import holds_paid, read_manifest
 from runtime.trajectory import Event, Listener, Trajectory, describe, printable, usd
 
@@ -130,11 +130,8 @@ def failure(
 ) -> str:
     """What ended the command, and the command that continues what it began."""
     text = str(error) or "interrupted"
-    missed = isinstance(error, ConfigError | tape.TapeMiss)
-    if a is None or isinstance(error, ConfigError) or (a.replay and missed):
+    if a is None or a.replay or isinstance(error, ConfigError):
         return text
-    if a.replay:
-        return f"the recorded run ended with this error: {text}"
     left = [folder / m.rpartition(":")[2] for m in a.methods if m not in done]
     begun = [run for run in (left if a.compare else [folder]) if holds_paid(run / "tape.jsonl")]
     if not begun:

@@ -131,12 +131,8 @@ def repaired(text: str) -> Any:
 def closed_object(properties: dict[str, Any], required: Iterable[str] | None = None) -> Any:
     """An object with these keys and no other; all are required unless said otherwise."""
     needed = list(properties if required is None else required)
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": needed,
-        "additionalProperties": False,
-    }
+    closed = {"type": "object", "properties": properties, "required": needed}
+    return {**closed, "additionalProperties": False}
 
 
 def one_of(values: Iterable[str]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ mistake is one line that names file, line and key.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tomllib
@@ -22,10 +21,10 @@ OURS = {  # request fields that the program sets itself
     "model", "messages", "stream", "n", "response_format", "logprobs", "top_logprobs",
     "max_tokens", "max_completion_tokens",
 }  # fmt: skip
-
-
 URL = re.compile(r"https?://[\w.:\[\]-]+(/[^\s?#@]*)?")
 BAD_URL = "needs http(s)://host/v1, without user, key or ?query"
+VARIABLE = re.compile(r"(?a:[a-zA-Z_]\w*)?")
+BAD_VARIABLE = "needs the name of an environment variable, not the key itself"
 Loc = tuple[int | str, ...]
 
 
@@ -74,10 +73,9 @@ class Engine:
 
 def _named_like_models(entries: Any) -> Any:
     """Without `model`, a backend's name is the model's."""
-    rows = entries if isinstance(entries, list) else []
-    return [
-        {"model": e.get("name", ""), **e} if isinstance(e, dict) else e for e in rows
-    ] or entries
+    if not isinstance(entries, list):
+        return entries
+    return [{"model": e.get("name", ""), **e} if isinstance(e, dict) else e for e in entries]
 
 
 class Pool(Checked):
@@ -95,17 +93,23 @@ class Pool(Checked):
     def model_post_init(self, _: Any) -> None:
         names = self.names
         for i, b in enumerate(self.backends):
-            if b.name in names[:i]:
-                raise Invalid(("backend", i, "name"), f"{b.name!r} is defined twice")
-            for key, problem in _problems(b).items():
-                raise Invalid(("backend", i, key), problem)
+            ours = ", ".join(sorted(OURS & set(b.options)))
+            for key, wrong, problem in (
+                ("name", b.name in names[:i], f"{b.name!r} is defined twice"),
+                ("base_url", not URL.fullmatch(b.base_url), BAD_URL),
+                ("api_key_env", not VARIABLE.fullmatch(b.api_key_env), BAD_VARIABLE),
+                ("options", ours, f"cannot set {ours}: the program sets it"),
+            ):
+                if wrong:
+                    raise Invalid(("backend", i, key), problem)
         if not self.main:
             object.__setattr__(self, "main", names[0])
-        used: list[tuple[Loc, str]] = [(("main",), self.main)]
-        used += [(("expert_model_mapping", slot), name) for slot, name in self.experts.items()]
         endpoints = {kind: e for kind, e in self.engines.items() if e.engine == "endpoint"}
-        used += [(("engines", kind, "backend"), e.backend) for kind, e in endpoints.items()]
-        for loc, name in used:
+        for loc, name in (
+            (("main",), self.main),
+            *((("expert_model_mapping", slot), name) for slot, name in self.experts.items()),
+            *((("engines", kind, "backend"), e.backend) for kind, e in endpoints.items()),
+        ):
             if name not in names:
                 raise Invalid(loc, f"{name!r} is not a backend; one of {', '.join(names)}")
 
@@ -122,22 +126,6 @@ class Pool(Checked):
             return self.engines[kind]
         able = [b for b in self.backends if b.skills.get(SKILL_OF[kind], 0.0) > 0]
         return Engine("endpoint", able[0].name) if able else Engine("local")
-
-
-def _problems(b: Backend) -> dict[str, str]:
-    """What is wrong with a backend, by key. Never repeats what may be a key."""
-    found = {}
-    if not URL.fullmatch(b.base_url):
-        found["base_url"] = BAD_URL
-    if not re.fullmatch(r"(?a:[a-zA-Z_]\w*)?", b.api_key_env):
-        found["api_key_env"] = "needs the name of an environment variable, not the key itself"
-    if ours := sorted(OURS & set(b.options)):
-        found["options"] = f"cannot set {ours[0]}: the program sets it"
-    try:
-        json.dumps(dict(b.options), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        found["options"] = f"cannot be sent as JSON ({error})"
-    return found
 
 
 def load(path: Path) -> Pool:
@@ -189,15 +177,13 @@ def from_environment(model: str | None = None) -> Pool:
     return Pool(backends=(Backend(model or "main", model or "", url, env, skills),))
 
 
-def given(pool: Pool | Path | str | None) -> Pool:
-    """A pool, the one of a file, or the one of the environment."""
-    pool = load(Path(pool)) if isinstance(pool, str | Path) else pool
-    return pool or from_environment()
-
-
-def choose(file: Path | None, model: str | None, perception: str | None) -> Pool:
-    """The pool of --backends, --model and --perception, or of the environment."""
-    pool = load(file) if file else from_environment(model)
+def choose(
+    pool: Pool | Path | str | None, model: str | None = None, perception: str | None = None
+) -> Pool:
+    """A pool, the one of a file or of the environment; with --model and --perception."""
+    file = pool
+    if not isinstance(pool, Pool):
+        pool = load(Path(pool)) if pool else from_environment(model)
     if file and model:
         if model not in pool.names:
             raise ConfigError(f"--model {model}: not in {file}; one of {', '.join(pool.names)}")

@@ -62,10 +62,8 @@ class Manifest(Checked):
         return Task(self.question, tuple(media), tuple(name for name in top if name != ".git/"))
 
     def write(self, folder: Path) -> None:
-        try:
-            (folder / "run.json").write_text(json.dumps(self.row(), ensure_ascii=False, indent=1))
-        except OSError as error:
-            raise unwritable(folder, error) from None
+        text = json.dumps(self.row(), ensure_ascii=False, indent=1)
+        (folder / "run.json").write_text(text, "utf-8")
 
     def row(self) -> dict[str, Any]:
         return self.model_dump(mode="json", by_alias=True)
@@ -171,16 +169,13 @@ def _allowed(o: Options, workdir: str = "", resumed: bool = False) -> dict[str, 
 @contextlib.contextmanager
 def begun(path: Path) -> Iterator[Path]:
     """A new run folder. It is removed again if the run fails before anything may have been paid
-    for. Raises ConfigError.
+    for. Raises ConfigError, OSError.
     """
     existed = path.exists()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        if any(path.iterdir()):
-            raise ConfigError(f"{path} exists and is not empty; give another --out, or --resume it")
-        (path / "run.json").touch(exist_ok=False)  # of two processes, one gets the folder
-    except OSError as error:
-        raise unwritable(path, error) from None
+    path.mkdir(parents=True, exist_ok=True)
+    if any(path.iterdir()):
+        raise ConfigError(f"{path} exists and is not empty; give another --out, or --resume it")
+    (path / "run.json").touch(exist_ok=False)  # of two processes, one gets the folder
     try:
         yield path
     except BaseException:
@@ -253,16 +248,11 @@ def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> Non
         raise ConfigError(f"--from-round {from_round}: the run in {source} has rounds 1 to {last}")
     folders = [source / name for name in ("media", "workdir", "workdir.git")]
     folders += sorted((source / "work").glob("r*-t*"))
-    try:
-        for part in folders:
-            if part.is_dir() and tapes.round_of(part.name) < from_round:
-                shutil.copytree(part, target / part.relative_to(source), symlinks=True)
-        with (target / "tape.jsonl").open("w", encoding="utf-8") as tape:
-            for row in rows:
-                if tapes.round_of(row["call"]) < from_round:
-                    tape.write(json.dumps(row, ensure_ascii=False) + "\n")
-            tape.write(json.dumps({"v": VERSION, "forked": True}) + "\n")
-    except OSError as error:
-        raise unwritable(target, error) from None
+    for part in folders:
+        if part.is_dir() and tapes.round_of(part.name) < from_round:
+            shutil.copytree(part, target / part.relative_to(source), symlinks=True)
+    kept = [row for row in rows if tapes.round_of(row["call"]) < from_round]
+    lines = [json.dumps(row, ensure_ascii=False) for row in (*kept, {"v": VERSION, "forked": True})]
+    (target / "tape.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
     parent = f"{source.name} from round {from_round}"
     manifest.model_copy(update={"parent": parent}).write(target)

@@ -97,10 +97,10 @@ class Tape:
         self.secrets = secrets or Secrets()
         self.cancelled = cancelled or threading.Event()
         self._unplayed: dict[tuple[str, str], deque[Row]] = {}
-        self._of_call: dict[str, list[Row]] = defaultdict(list)  # for the text of a miss
         self._file = None if mode == "replay" else Appender(path)
-        if mode != "record":
-            self._load()
+        rows, kept = exchanges(path) if mode != "record" else ([], 0)
+        for row in _without_retried(rows, kept) if mode == "resume" else rows:
+            self._unplayed.setdefault((row["call"], row["key"]), deque()).append(row)
         if mode == "resume":
             self._append(json.dumps({"v": VERSION, "resumed": True}))
 
@@ -178,16 +178,8 @@ class Tape:
             self.cancelled.set()  # what cannot be kept is not asked
             raise
 
-    def _load(self) -> None:
-        rows, kept = exchanges(self.path)
-        if self.mode == "resume":
-            rows = _without_retried(rows, kept)
-        for row in rows:
-            self._unplayed.setdefault((row["call"], row["key"]), deque()).append(row)
-            self._of_call[row["call"]].append(row)
-
     def _difference(self, call: str, text: str) -> str:
-        recorded = self._of_call.get(call)
+        recorded = [row for row in exchanges(self.path)[0] if row["call"] == call]
         if not recorded:
             hint = "--resume continues a run that was not finished"
             return f"{self.path}: nothing is recorded for the call {call!r}; {hint}"

@@ -39,7 +39,7 @@ def _git(*arguments: str | Path, isolated: bool = True, given: bytes = b"") -> b
     ).stdout
 
 
-def check(path: Path, with_media: bool = False) -> None:
+def _check(path: Path, with_media: bool) -> None:
     """Raises ConfigError where `path` is not a repository whose copy can be worked in."""
     problem = ""
     if not (path / ".git").exists():
@@ -52,8 +52,9 @@ def check(path: Path, with_media: bool = False) -> None:
         raise ConfigError(f"--workdir {path}: {problem}")
 
 
-def copy_into(run: Path, source: Path) -> None:
+def copy_into(run: Path, source: Path, with_media: bool) -> None:
     """Copy the repository into RUN/workdir and commit it. Raises ConfigError."""
+    _check(source, with_media)
     target = run / "workdir"
     try:
         target.mkdir()
