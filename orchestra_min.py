@@ -228,10 +228,11 @@ def orchestrate(
     secrets = run_folder.check(question, pool, options)
     media_files.check_engines([modality for modality, _ in files], pool)
     code = runs_code(options)
+    workdirs.check(repo, bool(files))
     with run_folder.begun(Path(out) if out else run_folder.default_path()) as folder:
         copies = media_files.copy_into(folder, files)
         if repo:
-            workdirs.copy_into(folder, repo, bool(files))
+            workdirs.copy_into(folder, repo)
         rows = tuple(MediaRow(modality=m.modality, name=m.name, sha256=m.sha256) for m in copies)
         manifest = Manifest(
             question=secrets.text(question), media=rows, pool=pool, options=options, code=code,

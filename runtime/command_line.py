@@ -44,10 +44,7 @@ FLAGS = {  # flag: metavar, help; FILE, REPO and RUN are paths
     "json": ("", "one JSON object instead of the answer alone"),
     "quiet": ("", "no progress and no notes on standard error"),
 }
-EPILOG = (
-    "exit codes: 0 answered, 1 only a fallback answer, 2 usage or configuration, 3 replay differs, "
-    "4 endpoint, 130 interrupted"
-)
+EPILOG = "exit codes: 0 answer, 1 fallback, 2 usage, 3 replay differs, 4 endpoint, 130 interrupted"
 EXIT_CODES: dict[type[BaseException], int] = {
     ConfigError: 2, TapeWriteError: 2, OSError: 2, TapeMiss: 3, EndpointError: 4,
     KeyboardInterrupt: 130, Cancelled: 130,
@@ -64,9 +61,7 @@ class OneLineParser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     about = "Answer a question over text, images, audio and video."
     p = OneLineParser(prog=console.PROGRAM, description=about, epilog=EPILOG, allow_abbrev=False)
-    p.add_argument(
-        "words", nargs="*", metavar="QUESTION", help="the question; - reads it from stdin"
-    )
+    p.add_argument("words", nargs="*", metavar="QUESTION", help="the question; - reads stdin")
     for flag, (metavar, text) in FLAGS.items():
         kind: Any = {"FILE": Path, "REPO": Path, "RUN": Path, "N": int}.get(metavar, str)
         how: dict[str, Any] = {"metavar": metavar, "type": kind}
@@ -79,8 +74,7 @@ def parser() -> argparse.ArgumentParser:
         if field.json_schema_extra:
             extra: Any = field.json_schema_extra
             default = field.default
-            shown = f" ({default:g})" if isinstance(default, float) else f" ({default})"
-            how = {"help": f"{field.description}{shown if default else ''}"}
+            how = {"help": f"{field.description}{f' ({default})' if default else ''}"}
             if default is False:
                 how |= {"action": "store_true"}
             else:
@@ -134,10 +128,6 @@ def _methods(p: argparse.ArgumentParser, a: argparse.Namespace) -> tuple[str, ..
     methods = METHODS if a.compare == "all" else tuple(dict.fromkeys(names))
     if a.compare and "method" in a.given:
         p.error("--compare: names the methods itself; leave --method out")
-    for name in methods:
-        if name not in METHODS and ".py:" not in name:
-            flag = "--compare" if a.compare else "--method"
-            p.error(f"{flag} {name}: needs one of {', '.join(METHODS)}, or FILE.py:CLASS")
     for name, method in OWNERS.items():
         if name in a.given and method not in methods:
             p.error(f"{flag_of(name)}: belongs to --method {method}")

@@ -162,10 +162,7 @@ def from_environment(model: str | None = None) -> Pool:
     names = ("OPENAI_BASE_URL", "OPENAI_API_KEY")
     url, key = (os.environ.get(name, "").strip() for name in names)
     if not url and not key:
-        raise ConfigError(
-            "no endpoint: set OPENAI_API_KEY, or OPENAI_BASE_URL for a local server, or give "
-            "--backends FILE; to try it without one: make demo, or --replay fixtures/runs/equinox"
-        )
+        raise ConfigError("no endpoint: set OPENAI_API_KEY or OPENAI_BASE_URL; or try make demo")
     if not url:
         pool = load(SHIPPED)
         if model is None or model in pool.names:
@@ -207,10 +204,7 @@ def check(pool: Pool, budget_usd: float | None) -> None:
         if not (key.isascii() and key.isprintable()):
             raise ConfigError(f"{where} holds a line break or a non-ASCII character; set it again")
         if budget_usd is not None and b.price_usd_per_mtok is None:
-            raise ConfigError(
-                f"--budget needs prices, and backend {b.name} has none: "
-                "set price_usd_per_mtok in a --backends file"
-            )
+            raise ConfigError(f"--budget needs prices: set price_usd_per_mtok of backend {b.name}")
     audio = pool.engine("audio")
     if budget_usd is not None and audio.transcription_model and audio.usd_per_minute is None:
         raise ConfigError("--budget needs prices: set usd_per_minute of [engines] audio")

@@ -107,12 +107,11 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         with file.open(encoding="utf-8") as text:
             row = json.loads(text.read(MAX_CHARS))
-        version = row.get("v")
-        if version != VERSION:
-            raise ConfigError(f"{file}: version {version!r}; this program reads version {VERSION}")
         manifest = Manifest(**row)
     except (Invalid, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"{file} is damaged ({' '.join(str(error).split())[:200]})") from None
+        raise ConfigError(
+            f"{file} is damaged, or of another version ({' '.join(str(error).split())[:200]})"
+        ) from None
     inside = (folder, folder / "media", folder / "work")
     for path in (p for place in inside if place.is_dir() for p in place.iterdir()):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
@@ -138,10 +137,8 @@ def named_again(
     for b in manifest.pool.backends if pool else ():
         if (b.base_url, b.api_key_env) not in reached:
             key = f" with the key in {b.api_key_env}" if b.api_key_env else ""
-            raise ConfigError(
-                f"{folder}: the run calls {b.base_url}{key}, which your pool does not name; if "
-                "you trust it, give its pool with --backends FILE (or OPENAI_BASE_URL)"
-            )
+            problem = f"calls {b.base_url}{key}: if you trust it, name it in --backends FILE"
+            raise ConfigError(f"{folder} {problem} or by OPENAI_BASE_URL")
     ours = _allowed(now, repo, pool is not None)
     theirs = _allowed(stored, manifest.workdir, pool is not None)
     if unknown := [flag for flag in ours if flag not in theirs]:
@@ -196,15 +193,13 @@ def recorded(
     **how: Any,
 ) -> Trajectory:
     """For tests: replays the run in `out` if it has this very question, media and options, and
-    records it if there is none. `record_mode` "none" never records, "rewrite" always does. `how`:
-    options and pool, as for `orchestrate`.
+    records it if there is none. `record_mode` "none" never records, "rewrite" always does; any
+    other is "once". `how`: options and pool, as for `orchestrate`.
 
     Raises ConfigError where `out` holds another run, or none and none may be recorded.
     """
     folder, options = Path(out), how.get("options") or Options()
     exists = (folder / "run.json").is_file()
-    if record_mode not in ("none", "once", "rewrite"):
-        raise ConfigError(f"record mode {record_mode!r}: needs none, once or rewrite")
     if record_mode == "rewrite" and exists:  # the old run stays until the new one has ended
         new = folder.with_name(f"{folder.name}.new")
         again = orchestrate(question, media, out=new, **how)
@@ -217,10 +212,7 @@ def recorded(
     files = [Path(f if isinstance(f, str | Path) else f[1]) for f in media]
     ours = Secrets().text(question).strip(), [sha256_of(f) for f in files], *_plain(options)
     if ours != (held.question.strip(), [m.sha256 for m in held.media], *_plain(held.options)):
-        raise ConfigError(
-            f"{folder} was recorded with other input (question, files, options); use another "
-            "folder, or rewrite it"
-        )
+        raise ConfigError(f"{folder} was recorded with other input; rewrite it, or use another")
     return replay(folder, tools=options.tools, method=options.method)
 
 
@@ -242,8 +234,6 @@ def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> Non
     """Into the new folder `target` the rounds before `from_round`. Raises ConfigError."""
     rows, _ = tapes.exchanges(source / "tape.jsonl")
     last = max((tapes.round_of(row["call"]) for row in rows), default=0)
-    if source.resolve() in target.resolve().parents:
-        raise ConfigError(f"--out {target}: is inside {source}; give another folder")
     if not 1 <= from_round <= max(last, 1):
         raise ConfigError(f"--from-round {from_round}: the run in {source} has rounds 1 to {last}")
     folders = [source / name for name in ("media", "workdir", "workdir.git")]

@@ -181,8 +181,7 @@ class Tape:
     def _difference(self, call: str, text: str) -> str:
         recorded = [row for row in exchanges(self.path)[0] if row["call"] == call]
         if not recorded:
-            hint = "--resume continues a run that was not finished"
-            return f"{self.path}: nothing is recorded for the call {call!r}; {hint}"
+            return f"{self.path}: nothing is recorded for the call {call!r} (--resume asks)"
         new, *old = map(_readable, (json.loads(text), *(row["request"] for row in recorded)))
         near = max(old, key=lambda lines: len({*lines} & {*new}))
         diff = difflib.unified_diff(near, new, "recorded", "this run", n=1, lineterm="")

@@ -39,9 +39,11 @@ def _git(*arguments: str | Path, isolated: bool = True, given: bytes = b"") -> b
     ).stdout
 
 
-def _check(path: Path, with_media: bool) -> None:
+def check(path: Path | None, with_media: bool) -> None:
     """Raises ConfigError where `path` is not a repository whose copy can be worked in."""
     problem = ""
+    if path is None:
+        return
     if not (path / ".git").exists():
         problem = "is not a git repository (no .git); give its top folder, or use git init"
     elif with_media and os.path.lexists(path / "media"):
@@ -52,9 +54,8 @@ def _check(path: Path, with_media: bool) -> None:
         raise ConfigError(f"--workdir {path}: {problem}")
 
 
-def copy_into(run: Path, source: Path, with_media: bool) -> None:
+def copy_into(run: Path, source: Path) -> None:
     """Copy the repository into RUN/workdir and commit it. Raises ConfigError."""
-    _check(source, with_media)
     target = run / "workdir"
     try:
         target.mkdir()

@@ -230,7 +230,7 @@ def test_a_failed_call_of_a_sub_agent_is_retried_by_a_resume(endpoint, repo, tmp
 def copied(tmp_path, repo, run="run"):
     folder = tmp_path / run
     folder.mkdir(parents=True, exist_ok=True)
-    workdir.copy_into(folder, repo, False)
+    workdir.copy_into(folder, repo)
     found = (p.relative_to(folder / "workdir") for p in (folder / "workdir").rglob("*"))
     return {str(p) for p in found if ".git" not in p.parts}
 

@@ -121,7 +121,7 @@ DEEP = "[" * 100_000
 ODD: dict[str, tuple[Callable[[Path], None], str]] = {
     **{f"pipe {n}": (pipe(n), "special file") for n in ("tape.jsonl", "log.txt", "media/x", "lock")},
     "pipe run.json": (pipe("run.json"), "not a run folder"),
-    "3 GiB of run.json": (longer("run.json"), "is damaged"),
+    "3 GiB of run.json": (longer("run.json"), "run.json is damaged"),
     "3 GiB of the tape": (longer("tape.jsonl"), "is larger than"),
     "deep run.json": (lambda run: (run / "run.json").write_text(DEEP) and None, "is damaged"),
     "deep tape": (lambda run: (run / "tape.jsonl").write_text(DEEP) and None, "nothing is recorded"),
