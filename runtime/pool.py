@@ -159,10 +159,10 @@ def from_environment(model: str | None = None) -> Pool:
     """One endpoint by OPENAI_BASE_URL / OPENAI_API_KEY and --model; with a key alone, the pool that
     is shipped. Raises ConfigError.
     """
-    names = ("OPENAI_BASE_URL", "OPENAI_API_KEY")
-    url, key = (os.environ.get(name, "").strip() for name in names)
+    url, key = (os.environ.get(f"OPENAI_{n}", "").strip() for n in ("BASE_URL", "API_KEY"))
     if not url and not key:
-        raise ConfigError("no endpoint: set OPENAI_API_KEY or OPENAI_BASE_URL; or try make demo")
+        names = "OPENAI_API_KEY, OPENAI_BASE_URL or --backends FILE"
+        raise ConfigError(f"no endpoint: set {names}; to try it without one: make demo")
     if not url:
         pool = load(SHIPPED)
         if model is None or model in pool.names:

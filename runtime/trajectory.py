@@ -66,8 +66,8 @@ class Recorder:
         self.events: list[Event] = []
         self._notices: set[str] = set()
         self._file = tape.Appender(folder / "trajectory.jsonl") if folder else None
-        self._log = Log(folder / "log.txt") if folder else None
-        self._listeners: tuple[Listener, ...] = (*([self._log] if self._log else []), *listeners)
+        self._log = _log(folder / "log.txt") if folder else None
+        self._listeners = tuple(listeners)
 
     def emit(self, event: str, at: tuple[int, ...], timing: Any = None, **content: Any) -> None:
         """Raises TapeWriteError."""
@@ -84,6 +84,8 @@ class Recorder:
             self._tell({"event": "notice", "at": (), "message": message})
 
     def _tell(self, row: Event) -> None:
+        if self._log:
+            self._log.handle(logging.makeLogRecord({"msg": describe(row)}))
         for listener in self._listeners:
             listener(row)
 
@@ -206,19 +208,12 @@ def usd(amount: float | None) -> str:
     return "USD unknown" if amount is None else f"USD {amount:.4f}"
 
 
-class Log:
+def _log(path: Path) -> logging.Handler:
     """RUN/log.txt: a line an event; concurrent-log-handler rotates it."""
+    from concurrent_log_handler import ConcurrentRotatingFileHandler
 
-    def __init__(self, path: Path) -> None:
-        from concurrent_log_handler import ConcurrentRotatingFileHandler
-
-        how: Any = {"encoding": "utf-8", "lock_file_directory": tempfile.gettempdir()}
-        self._file = ConcurrentRotatingFileHandler(str(path), "a", LOG_BYTES, 2, **how)
-        # A full disk ends the run by its tape.
-        self._file.handleError = lambda record: None  # type: ignore[method-assign]
-        self._file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-        self.close = self._file.close
-
-    def __call__(self, event: Event) -> None:
-        line = describe(event)
-        self._file.handle(logging.LogRecord("orchestra", logging.INFO, "", 0, line, None, None))
+    how: Any = {"encoding": "utf-8", "lock_file_directory": tempfile.gettempdir()}
+    log: logging.Handler = ConcurrentRotatingFileHandler(str(path), "a", LOG_BYTES, 2, **how)
+    log.handleError = lambda record: None  # type: ignore[method-assign]  # the tape tells it
+    log.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    return log
