@@ -124,7 +124,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _methods(p: argparse.ArgumentParser, a: argparse.Namespace) -> tuple[str, ...]:
-    names = [name.strip() for name in (a.compare or a.options.method).split(",")]
+    names = [n.strip() for n in a.compare.split(",")] if a.compare else [a.options.method]
     methods = METHODS if a.compare == "all" else tuple(dict.fromkeys(names))
     if a.compare and "method" in a.given:
         p.error("--compare: names the methods itself; leave --method out")

@@ -149,7 +149,8 @@ def tell_error(line: str, argv: Sequence[str], printed: object) -> None:
     """The one line of an error; with --json, an object on standard output too."""
     if "--json" in argv and not printed:
         row = dict.fromkeys(KEYS.split()) | {"why": line, "failed_subtasks": 0}
-        _print(json.dumps(row, ensure_ascii=False))
+        with contextlib.suppress(OSError):  # it may be the error
+            _print(json.dumps(row, ensure_ascii=False))
     tell(f"{PROGRAM}: {line}")
 
 
