@@ -41,11 +41,12 @@ def listeners(a: argparse.Namespace) -> Iterator[tuple[Listener, ...]]:
     from rich.console import Console
     from rich.text import Text
 
-    with Console(stderr=True, markup=False, emoji=False).status("deciding") as status:
+    console = Console(stderr=True, markup=False, emoji=False, highlight=False)
+    with console.status("deciding") as status:
 
         def show(event: Event) -> None:
             tell_progress(event)
-            status.update(Text(describe(event), no_wrap=True, overflow="ellipsis"))
+            status.update(Text(describe(event)[: max(console.width - 4, 20)]))
 
         yield (show,)
 
@@ -130,7 +131,7 @@ def failure(
 ) -> str:
     """What ended the command, and the command that continues what it began."""
     text = str(error) or "interrupted"
-    if a is None or a.replay or isinstance(error, ConfigError):
+    if a is None or a.replay or a.runs or isinstance(error, ConfigError):
         return text
     left = [folder / m.rpartition(":")[2] for m in a.methods if m not in done]
     begun = [run for run in (left if a.compare else [folder]) if holds_paid(run / "tape.jsonl")]
