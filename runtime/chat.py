@@ -88,19 +88,19 @@ class Chat:
             if limit:
                 newer = "openai.com" in backend.base_url or (name, "max_tokens") in self.refused
                 body["max_completion_tokens" if newer else "max_tokens"] = limit
-            ask = partial(self._attempts, backend, body, purse, most_usd)
+            ask, failed = partial(self._attempts, backend, body, purse, most_usd), None
             try:
                 request = {"url": _url(backend), **body}
                 outcome, played = self.tape.exchange("chat", request, ask, Outcome)
             except Failure as failure:
-                outcome, played = failure.outcome, failure.played
+                failed, outcome, played = failure, failure.outcome, failure.played
             for _ in range(outcome["unanswered"]):  # it may be on the bill
                 purse.charge(unknown, played)
             if "data" in outcome:
                 return reply_of(backend, outcome["data"], purse, unknown, played)
             renamed = "max_tokens" in body and "max_completion_tokens" in outcome["why"]
             if outcome["status"] not in REFUSALS or not (renamed or left):
-                raise EndpointError(self.advice(backend, outcome, messages))
+                raise EndpointError(self.advice(backend, outcome, messages)) from failed
             self.refused.add((name, "max_tokens" if renamed else next(iter(left))))
 
     def _attempts(self, backend: Backend, body: Body, purse: Purse, most_usd: float | None) -> Any:

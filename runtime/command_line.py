@@ -19,10 +19,6 @@ from runtime.tape import Cancelled, TapeMiss, TapeWriteError
 from runtime.trajectory import Trajectory
 
 METHODS = ("orchestra-o1", "aorchestra", "toolorchestra", "mas-orchestra", "react")
-OWNERS = {  # flags of one method
-    "context": "aorchestra", "sub_agent": "aorchestra", "dom": "mas-orchestra",
-    "stop_threshold": "orchestra-o1",
-}  # fmt: skip
 ONE_DECISION = {"mas-orchestra", "react"}
 OF_REPLAY = {"method", "parallel", "tools"}  # options that may be given with --replay
 OF_RESUME = OF_REPLAY | {"timeout_s", "patience_s", "mcp", "allow_hosts", "unsafe_code"}
@@ -128,9 +124,10 @@ def _methods(p: argparse.ArgumentParser, a: argparse.Namespace) -> tuple[str, ..
     methods = METHODS if a.compare == "all" else tuple(dict.fromkeys(names))
     if a.compare and "method" in a.given:
         p.error("--compare: names the methods itself; leave --method out")
-    for name, method in OWNERS.items():
-        if name in a.given and method not in methods:
-            p.error(f"{flag_of(name)}: belongs to --method {method}")
+    for name in a.given:
+        owner = str(Options.model_fields[name].description).partition(": ")[0]
+        if owner in METHODS and owner not in methods:  # as its help says
+            p.error(f"{flag_of(name)}: belongs to --method {owner}")
     if "rounds" in a.given and set(methods) <= ONE_DECISION:
         p.error(f"--rounds: {', '.join(methods)} decides once; leave it out")
     return methods

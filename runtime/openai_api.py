@@ -71,9 +71,11 @@ def _exchange(
         try:
             return ask(openai.OpenAI(base_url=url, api_key=key, timeout=chat.timeout_s))
         except (openai.APIError, ValueError, TypeError, AttributeError) as error:
-            unreached = isinstance(error, openai.APIConnectionError)
-            status = getattr(error, "status_code", 0 if unreached else 200)
-            why = str(error.__cause__ or error)
+            status, why = getattr(error, "status_code", 200), str(error.__cause__ or error)
+            if isinstance(error, openai.APIConnectionError):
+                status = 0
+            elif status == 200:
+                why = f"no usable answer ({type(error).__name__})"
         raise Failure({"status": status, "why": why[:300], "unanswered": 0})
 
     shape = list[str] if kind == "models" else str

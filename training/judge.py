@@ -117,7 +117,7 @@ class Judge:
         except TapeWriteError as error:
             raise ConfigError(f"--reward judge: {error}") from None
         except EndpointError as error:
-            failure = error.__context__
+            failure = error.__cause__
             outcome = failure.outcome if isinstance(failure, Failure) else {}
             if outcome.get("status") in REFUSED or str(outcome.get("why")).startswith(OF_THE_TEXT):
                 return None
