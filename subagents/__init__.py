@@ -5,6 +5,7 @@ A style of executor is one function `run(job) -> Result`.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,12 +15,13 @@ from functools import partial
 
 from orchestra.matching import Placed
 from orchestra.memory import opened
-from orchestra.vocabulary import Result, Step, SubTask
+from orchestra.vocabulary import ConfigError, Result, Step, SubTask
+from runtime.options import Options
 from runtime.prompts import say
 from runtime.trajectory import LAST, Recorder
 from subagents import experts, mini_swe, react, reasoning
 from subagents.fan_out import Job, Style
-from tools import Environment, Tool
+from tools import Environment, Tool, sandbox
 
 STYLES: dict[str, Style] = {  # by SubTask.agent
     "react": react.run,
@@ -123,3 +125,13 @@ def insert_outputs(u: SubTask, ended: Mapping[str, Result]) -> SubTask:
     found = {id: output(id) for id in u.needs}
     insert = partial(re.sub, r"\$\{([\w:]+)\}", lambda m: found.get(m[1], m[0]))
     return replace(u, instruction=insert(u.instruction), context=insert(u.context))
+
+
+def runs_code(options: Options) -> bool:
+    """Whether code of models can run here. Raises ConfigError where it must."""
+    if options.unsafe_code or sandbox.works():
+        return True
+    if options.sub_agent == "mini-swe":
+        raise ConfigError(f"--sub-agent mini-swe: {sandbox.missing()}")
+    logging.getLogger("orchestra").warning("the code tool is not offered: %s", sandbox.missing())
+    return False

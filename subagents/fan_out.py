@@ -100,7 +100,7 @@ class Job:
 
     def _one(
         self, is_sample: bool, call: tuple[str, ...], prompt: tuple[str, str], purse: Purse
-    ) -> Reply | EndpointError | BudgetExceeded | ConfigError:
+    ) -> Reply | Exception:
         messages, backend = [{"role": "user", "content": prompt[1]}], self.env.backend
         temperature = backend.options.get("temperature") or TEMPERATURE if is_sample else None
         with self.env.tape.call(*call):

@@ -26,12 +26,11 @@ from orchestra.main_agent import Messages
 from orchestra.money import Purse
 from orchestra.vocabulary import Backend, ConfigError, EndpointError, ModelMistake, Reply
 from runtime.chat import Chat
-from runtime.jsonl import TapeWriteError
 from runtime.openai_api import with_model
 from runtime.parsing import after_thinking
 from runtime.prompts import fenced, render, say, told
 from runtime.secrets import Secrets
-from runtime.tape import Failure, Tape
+from runtime.tape import Failure, Tape, TapeWriteError
 from runtime.trajectory import decision_row
 from training.examples import Example
 from training.reading import Reading, state_at
@@ -118,7 +117,7 @@ class Judge:
         except TapeWriteError as error:
             raise ConfigError(f"--reward judge: {error}") from None
         except EndpointError as error:
-            failure = error.__context__
+            failure = error.__cause__
             outcome = failure.outcome if isinstance(failure, Failure) else {}
             if outcome.get("status") in REFUSED or str(outcome.get("why")).startswith(OF_THE_TEXT):
                 return None

@@ -38,10 +38,10 @@ from concurrent.futures import (
 from pathlib import Path
 
 from orchestra.vocabulary import ConfigError
-from runtime import jsonl
+from runtime import tape as tapes
 from runtime.command_line import OneLineParser
-from runtime.jsonl import TapeWriteError
 from runtime.run_folder import unwritable
+from runtime.tape import TapeWriteError
 from training import minigaia
 from training.examples import Example, read
 from training.metrics import cut_short, graded
@@ -161,11 +161,11 @@ def measured(
     What was measured before, with the same weights and as many states, is not measured again.
     """
     tape = a.work / "measured.jsonl"
-    kept = {tuple(row["key"]): row["figures"] for row in jsonl.read(tape)}
+    kept = {tuple(row["key"]): row["figures"] for row in tapes.read(tape)}
     keys = {of: (*of, len(examples), weights_sha256(model)) for of, model in made.items()}
     fresh = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(a.workers, mp_context=fresh)
-    file = jsonl.Appender(tape)
+    file = tapes.Appender(tape)
     try:
         asked = {
             of: pool.submit(measure, model, examples, threads(a))
