@@ -145,7 +145,7 @@ def excess(most: int) -> bool:
 def watch(program: int, output: int, rules: dict[str, Any]) -> tuple[bytes, str, int]:
     """What the program printed, why it ended, and its exit status. Nothing of it is left then."""
     printed, ended, status, most = bytearray(), "", None, rules["output"]
-    deadline, look = time.monotonic() + rules["timeout_s"], 0.0
+    deadline = time.monotonic() + rules["timeout_s"]
     os.set_blocking(output, False)
 
     def read() -> bool:
@@ -155,19 +155,17 @@ def watch(program: int, output: int, rules: dict[str, Any]) -> tuple[bytes, str,
         return False
 
     while not ended:
-        select.select([output], [], [], 0.02)
+        select.select([output], [], [], LOOK_S)
         if not read():
             time.sleep(0.002)  # its end is closed, and the program may go on
         with contextlib.suppress(ChildProcessError):
             while (done := os.waitpid(-1, os.WNOHANG))[0]:
                 if done[0] == program:
                     status, ended = os.waitstatus_to_exitcode(done[1]), "end"
-        now = time.monotonic()
-        if now >= deadline or len(printed) > most:
-            ended = ended or "timeout"
-        elif rules["sandbox"] and now >= look and excess(rules["memory"]):
-            ended = ended or "memory"
-        look = now + LOOK_S if now >= look else look
+        if not ended and (time.monotonic() >= deadline or len(printed) > most):
+            ended = "timeout"
+        elif not ended and rules["sandbox"] and excess(rules["memory"]):
+            ended = "memory"
     with contextlib.suppress(ProcessLookupError):
         if os.getpid() == 1:
             os.kill(-1, signal.SIGKILL)
