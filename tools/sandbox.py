@@ -126,8 +126,8 @@ def _sandboxed(rules: dict[str, Any], given: bytes, world: World) -> Ran:
             world.folder.mkdir(parents=True, exist_ok=True)
             rules["folder"] = os.open(world.folder, os.O_RDONLY | os.O_DIRECTORY)
             stack.callback(os.close, rules["folder"])
-        fds = [rules["folder"]] if world.folder else []
-        return _started(bubblewrap(world), rules, given, pass_fds=fds)
+        held = [rules["folder"]] if world.folder else []
+        return _started(bubblewrap(world), rules, given, pass_fds=held)
 
 
 def _unsafe(rules: dict[str, Any], given: bytes, world: World) -> Ran:

@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing takes as long as the rest
     from typing import Any
 
-WORK, MEMORY_DISKS, MAX_PROCESSES, MAX_SOCKETS = "/sandbox", ("/tmp", "/dev/shm"), 200, 400
+WORK, MEMORY_DISKS, MAX_SOCKETS = "/sandbox", ("/tmp", "/dev/shm"), 400
 LOOK_S = 0.1  # between two looks at the memory of all processes
 MS_REMOUNT = 32 | 2 | 4  # with nosuid and nodev
 SET_DEATH_SIGNAL, SET_DUMPABLE, SET_SECCOMP, NO_NEW_PRIVS = 1, 4, 22, 38  # of prctl(2)
@@ -40,7 +40,7 @@ REFUSED = {  # system calls that no limit covers, or that no program needs
 CLONE, CLONE3, SOCKET, MMAP, PRLIMIT = (56, 220), (435, 435), (41, 198), (9, 222), (302, 261)
 SHARED_MEMORY = 1 | 0x20  # MAP_SHARED and MAP_ANONYMOUS: of no process's size
 FAMILIES = 1, 2, 10, 16  # of sockets: unix, IPv4, IPv6, netlink
-EPERM, ENAMETOOLONG, ENOSYS, EAFNOSUPPORT = 1, 36, 38, 97
+EPERM, ENOSYS, EAFNOSUPPORT = 1, 38, 97
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -131,15 +131,14 @@ def start(rules: dict[str, Any]) -> tuple[int, int]:
 
 def excess(most: int) -> bool:
     """Whether all processes together take too much. Files in memory have limits of their own."""
-    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]
     pages = 0
-    for pid in pids:
-        with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/statm") as file:
-            pages += int(file.read().split()[1])
+    for pid in os.listdir("/proc"):
+        if pid.isdecimal() and pid != "1":
+            with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/statm") as file:
+                pages += int(file.read().split()[1])
     with open("/proc/net/sockstat") as file:
         sockets = int(file.read().split()[2])
-    too_many = len(pids) > MAX_PROCESSES or sockets > MAX_SOCKETS
-    return too_many or pages * resource.getpagesize() > most
+    return sockets > MAX_SOCKETS or pages * resource.getpagesize() > most
 
 
 def watch(program: int, output: int, rules: dict[str, Any]) -> tuple[bytes, str, int]:
@@ -181,23 +180,6 @@ def watch(program: int, output: int, rules: dict[str, Any]) -> tuple[bytes, str,
     return bytes(printed[:most]), ended, status
 
 
-def contents() -> tuple[dict[str, tuple[int, int, int]], bool]:
-    """What changes with each file of the folder, by path, and whether some could not be told."""
-    found, waiting, here, lost = {}, [""], os.stat(WORK).st_dev, False
-    while waiting:
-        inside = waiting.pop()
-        try:
-            for entry in list(os.scandir(os.path.join(WORK, inside))):
-                path, about = os.path.join(inside, entry.name), entry.stat(follow_symlinks=False)
-                if about.st_dev == here:  # else the media or a virtual environment
-                    folder = entry.is_dir(follow_symlinks=False)
-                    waiting += [path] if folder else []
-                    found[path] = about.st_mode, about.st_ino, 0 if folder else about.st_ctime_ns
-        except OSError as error:  # it is gone, or deeper than a path can tell
-            lost = lost or error.errno == ENAMETOOLONG
-    return found, lost
-
-
 def copy_in(rules: dict[str, Any]) -> None:
     """The user's folder, which is the working directory now, without what is mounted in it."""
 
@@ -205,10 +187,19 @@ def copy_in(rules: dict[str, Any]) -> None:
         return [n for n in names if os.path.normpath(os.path.join(here, n)) in rules["mounts"]]
 
     shutil.copytree(".", WORK, symlinks=True, ignore=mounted, dirs_exist_ok=True)
+    for path in contents([]) if rules["root"] else ():
+        os.lchown(path, rules["user"], rules["user"])
     os.chmod(WORK, 0o1777)
-    if rules["root"]:
-        for path in contents()[0]:
-            os.lchown(os.path.join(WORK, path), rules["user"], rules["user"])
+
+
+def contents(lost: list[OSError]) -> dict[str, os.stat_result]:
+    """What is in the folder of the program, by its path. What cannot be listed is `lost`."""
+    found = {}
+    for here, folders, files in os.walk(WORK, onerror=lost.append):
+        folders[:] = [name for name in folders if not os.path.ismount(os.path.join(here, name))]
+        paths = [os.path.join(here, name) for name in (*folders, *files)]
+        found.update({path: os.lstat(path) for path in paths})
+    return found
 
 
 def limit(place: str, size: int, files: int) -> None:
@@ -220,41 +211,38 @@ def limit(place: str, size: int, files: int) -> None:
         raise OSError(ctypes.get_errno(), f"mount {place}")
 
 
-def copy_out(before: dict[str, Any], most: int) -> bool:
-    """What the program changed, into the user's folder, which is the working directory now. Regular
-    files, folders, and links that stay inside are made, nothing else; no link is followed, because
-    each folder is made before what is in it. False where some of it is lost.
+def copy_out(before: dict[str, os.stat_result], most: int) -> bool:
+    """What the program changed, into the user's folder, which is the working directory now: regular
+    files, folders, and links that stay inside. No link is followed: first all goes that is now
+    something else. False where some of it is lost: a path is too long, or there are more than
+    `most` bytes, as files may have holes.
     """
-    after, lost = contents()
-    for path in sorted(before.keys() - after.keys()):
-        remove(path)
-    for path in sorted(path for path in after if after[path] != before.get(path)):
-        about = os.lstat(os.path.join(WORK, path))
-        most -= about.st_size if stat.S_ISREG(about.st_mode) else 0  # files may have holes
-        try:
-            if most >= 0:
-                put(path, about)
-        except OSError:
-            lost = True
-            remove(path)  # no half of a file
-    return not lost and most >= 0
+    for here, folders, files in os.walk("."):
+        for path in (os.path.join(here, name) for name in (*folders, *files)):
+            if kind(path) != kind(os.path.join(WORK, path)):
+                remove(path)
+    lost: list[OSError] = []
+    for source, about in contents(lost).items():
+        path, old = os.path.relpath(source, WORK), before.get(source)
+        if stat.S_ISDIR(about.st_mode):
+            os.makedirs(path, exist_ok=True)
+        elif old and (old.st_ino, old.st_ctime_ns) == (about.st_ino, about.st_ctime_ns):
+            continue
+        elif stat.S_ISREG(about.st_mode):
+            most -= about.st_size
+            if most < 0:
+                return False
+            shutil.copy2(source, path)
+            os.chmod(path, 0o755 if about.st_mode & 0o100 else 0o644)
+        elif stat.S_ISLNK(about.st_mode):
+            remove(path)
+            if stays_inside(path, os.readlink(source)):
+                os.symlink(os.readlink(source), path)
+    return not lost
 
 
-def put(path: str, about: os.stat_result) -> None:
-    source = os.path.join(WORK, path)
-    if not stat.S_ISDIR(about.st_mode) or os.path.islink(path) or not os.path.isdir(path):
-        remove(path)
-    if stat.S_ISDIR(about.st_mode):
-        os.makedirs(path, exist_ok=True)
-    elif stat.S_ISREG(about.st_mode):
-        shutil.copyfile(source, path)
-        os.chmod(path, 0o755 if about.st_mode & 0o100 else 0o644)
-        os.utime(path, ns=(about.st_mtime_ns, about.st_mtime_ns))
-    elif stat.S_ISLNK(about.st_mode):
-        target, depth = os.readlink(source).split("/"), path.count("/")
-        up = target.count("..")  # all of them first: behind a link, one would lead out
-        if up <= depth and set(target[:up]) <= {".."} and target[up:] and target[0]:
-            os.symlink("/".join(target), path)
+def kind(path: str) -> int:
+    return stat.S_IFMT(os.lstat(path).st_mode) if os.path.lexists(path) else 0
 
 
 def remove(path: str) -> None:
@@ -264,28 +252,35 @@ def remove(path: str) -> None:
         os.unlink(path)
 
 
+def stays_inside(path: str, link: str) -> bool:
+    """Whether it goes up first, and not too far: behind a link, `..` would lead out."""
+    target, depth = link.split("/"), path.count("/")
+    up = target.count("..")
+    return up <= depth and set(target[:up]) <= {".."} and bool(target[up:] and target[0])
+
+
 def main(rules: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     """A report, and what the program printed."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     if not rules["sandbox"]:
         printed, ended, status = watch(*start(rules), rules)
         return {"ended": ended, "status": status}, printed
-    folder = rules["folder"]
     prctl(SET_DUMPABLE, 0)
-    if folder is not None:
+    if folder := rules["folder"]:
         os.set_inheritable(folder, False)
         os.fchdir(folder)
         copy_in(rules)
         os.chdir("/")
     for place, size in ((WORK, rules["added"]), *((disk, rules["tmp"]) for disk in MEMORY_DISKS)):
         limit(place, size, rules["files"])
-    before, _ = contents()
-    most = os.statvfs(WORK).f_blocks * os.statvfs(WORK).f_frsize
+    disk, before, whole = os.statvfs(WORK), contents([]), True
     printed, ended, status = watch(*start(rules), rules)
-    if folder is not None:
+    if folder:
         os.fchdir(folder)
-        ended = ended if copy_out(before, most) else "disk"
-    return {"ended": ended, "status": status}, printed
+        whole = False
+        with contextlib.suppress(OSError, RecursionError):  # the user's disk is full, for one
+            whole = copy_out(before, disk.f_blocks * disk.f_frsize)
+    return {"ended": ended if whole else "disk", "status": status}, printed
 
 
 try:
