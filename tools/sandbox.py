@@ -146,10 +146,15 @@ def _unsafe(rules: dict[str, Any], given: bytes, world: World) -> Ran:
 def _started(before: list[str], rules: dict[str, Any], given: bytes, **how: Any) -> Ran:
     """The first process, until it and all that it started are gone."""
     init = [absolute(sys.executable), "-I", "-S", "-c", INIT, json.dumps(rules)]
-    done = subprocess.run(
-        [*before, *init], input=given, capture_output=True, start_new_session=True, check=False,
-        timeout=rules["timeout_s"] + COPY_S, **how,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            [*before, *init], input=given, capture_output=True, start_new_session=True,
+            check=False, timeout=rules["timeout_s"] + COPY_S, **how,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise subprocess.SubprocessError(
+            f"its folder took longer than {COPY_S} s to copy"
+        ) from None
     first, _, output = done.stdout.partition(b"\n")
     try:
         report = json.loads(first)
