@@ -16,7 +16,7 @@ PROGRAM = "orchestra-min" if Path(sys.argv[0]).name == "orchestra-min" else "orc
 METHODS = ("orchestra-o1", "aorchestra", "toolorchestra", "mas-orchestra", "react")
 OWNERS = {  # flags of one method
     "context": "aorchestra", "sub_agent": "aorchestra", "workdir": "aorchestra",
-    "dom": "mas-orchestra", "stop_threshold": "orchestra-o1",
+    "dom": "mas-orchestra", "stop_threshold": "orchestra-o1", "prefer": "toolorchestra",
 }  # fmt: skip
 ONE_DECISION = {"mas-orchestra", "react"}
 OF_REPLAY = {"method", "parallel", "tools"}  # options that may be given with --replay

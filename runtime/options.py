@@ -18,6 +18,12 @@ def _several(value: Any) -> Any:
     return (value,) if isinstance(value, str) or callable(value) else value
 
 
+def _weights(value: Any) -> Any:
+    """cost=0.5,latency=0.2 as a table."""
+    pairs = [pair.partition("=") for pair in value.split(",")] if isinstance(value, str) else []
+    return {name.strip(): weight for name, _, weight in pairs} or value
+
+
 def _loadable(tools: tuple[Any, ...]) -> tuple[Any, ...]:
     if not all(isinstance(tool, str) or inspect.isfunction(tool) for tool in tools):
         raise ValueError("needs FILE.py:FUNCTION, or a function defined in a file")
@@ -37,6 +43,10 @@ OwnTools = Annotated[
     BeforeValidator(_several),
     AfterValidator(_loadable),
     PlainSerializer(lambda tools: [spec_of(t) for t in tools]),
+]
+Measure = Literal["outcome", "cost", "latency", "enhance_reasoning", "answer", "search"]
+Preference = Annotated[
+    dict[Measure, Annotated[float, Field(ge=0, le=1)]], BeforeValidator(_weights)
 ]
 Count = Annotated[int, Field(ge=1, le=10_000)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -72,6 +82,9 @@ class Options(Checked):
     )
     sub_agent: Literal["react", "mini-swe"] = _flag(
         "react", "sub-agent", "KIND", "aorchestra: style of its sub-agents"
+    )
+    prefer: Preference = _flag(
+        {}, "prefer", "NAME=WEIGHT,...", "toolorchestra: what you prefer, as cost=0.5,latency=0.2"
     )
     dom: Literal["low", "high"] = _flag(
         "high", "dom", "KIND", "mas-orchestra: one agent, or a graph of agents"
