@@ -2,17 +2,22 @@
 tools, each by one of its slots, with their prices and latencies.
 
 Differences from the paper / the released code
-1. Slots map to the pool's backends by a table the user can edit ([expert_model_mapping]). The
-   prices the model reads are those it was trained with; what is counted is what was paid.
+1. Slots map to the pool's backends by a table the user can edit ([expert_model_mapping]). What the
+   model reads of a slot (abilities, price, latency) is what it was trained with, the sentences in
+   our words; what is counted is what was paid.
 2. enhance_reasoning's code runs in this program's sandbox and its output comes back; search uses
    this program's search tool. A popular port runs neither.
 3. The context has one block per kind, each with its own cap: no kind ever erases another.
 4. The first unusable reply of a turn is shown back; after the second the strongest answer slot
-   answers, WITH the context so far. Such an answer, and one given after the last turn, is marked as
-   a fallback. A slot whose backend has failed to answer is passed over as long as there is another.
+   answers, WITH the context so far; so it does after the last turn, of which the model is told
+   nothing, as in the training. Such an answer is marked as a fallback. A slot whose backend has
+   failed to answer is passed over as long as there is another.
 5. Files, which the paper does not have, are read in the first turn; the context has their text.
    That turn counts: with --rounds 1 the strongest slot answers at once.
 6. Of several calls in one reply the first usable one is carried out.
+7. The user's preference (--prefer) stands behind the problem, where the training has it, with its
+   weights P; the training's preferences are sentences without numbers. Experts do not read it.
+8. 8 turns, as in a popular port; the paper has 50 (--rounds 50).
 """
 
 from __future__ import annotations
@@ -23,45 +28,41 @@ from typing import Any
 from orchestra.main_agent import Ask, Messages
 from orchestra.vocabulary import ConfigError, Decision, Delegate, ModelMistake, State, SubTask
 from orchestrators.state_prompt import files_found, read_files_first
-from runtime.options import Options
-from runtime.parsing import actions, closed_object, one_of
+from runtime.options import Options, Preference
+from runtime.parsing import TEXT, actions
 from runtime.pool import Pool
 from runtime.prompts import as_messages, render, say, told
 from tools import Tool
 
-SLOTS: dict[str, dict[str, tuple[float, float, float]]] = {  # $/M in, $/M out, latency in s
-    "enhance_reasoning": {
-        "reasoner-1": (1.25, 10.0, 31.0),
-        "reasoner-2": (0.25, 2.0, 25.0),
-        "reasoner-3": (0.8, 0.8, 9.0),
-    },
-    "answer": {
-        "answer-1": (1.25, 10.0, 96.0),
-        "answer-2": (0.25, 2.0, 27.0),
-        "answer-3": (0.9, 0.9, 15.0),
-        "answer-4": (0.8, 0.8, 11.0),
-        "answer-math-1": (0.9, 0.9, 13.0),
-        "answer-math-2": (0.2, 0.2, 9.0),
-    },
-    "search": {
-        "search-1": (1.25, 10.0, 22.0),
-        "search-2": (0.25, 2.0, 16.0),
-        "search-3": (0.8, 0.8, 8.0),
-    },
+SLOTS = {  # of each tool, the strongest first; prompts/toolorchestra/tools.md describes them
+    "enhance_reasoning": ("reasoner-1", "reasoner-2", "reasoner-3"),
+    "answer": ("answer-1", "answer-2", "answer-3", "answer-4", "answer-math-1", "answer-math-2"),
+    "search": ("search-1", "search-2", "search-3"),
 }
 CAP_CHARS = {"search": 16_000, "enhance_reasoning": 16_000, "answer": 2_000}  # of each kind
 MESSAGES = "toolorchestra/messages"
+TOOLS = "toolorchestra/tools"
 
 
 # ---- what the model reads ------------------------------------------------------------------------
 
 
-def render_state(state: State, mistake: str = "") -> Messages:
+def render_state(state: State, preference: str = "", mistake: str = "") -> Messages:
     """`Problem: ...`, the context, the question for a tool: the words of the training."""
     notice = "\n\n" + say(MESSAGES, "mistake", mistake=mistake) if mistake else ""
-    context = gathered(state) + notice
-    user = render("toolorchestra/user.md", problem=state.task.question, context=context)
+    user = render(
+        "toolorchestra/user.md",
+        problem=state.task.question,
+        preference=preference,
+        context=gathered(state) + notice,
+    )
     return as_messages(say(MESSAGES, "system"), user)
+
+
+def preferred(weights: Preference) -> str:
+    """The user's preference P, by name of its element, as text behind the problem."""
+    wishes = [say(MESSAGES, f"prefer_{name}", weight=f"{p:g}") for name, p in weights.items()]
+    return "\n" + say(MESSAGES, "preference", wishes=", ".join(wishes)) if wishes else ""
 
 
 def gathered(state: State) -> str:
@@ -71,9 +72,9 @@ def gathered(state: State) -> str:
         found = [h for h in state.history if kind_of(h.id) == kind]
         texts = [h.answer or say(MESSAGES, "failed", id=h.id, error=h.error) for h in found]
         rows = [say(MESSAGES, f"{kind}_row", n=n, text=text) for n, text in enumerate(texts, 1)]
-        while len("\n".join(rows)) > CAP_CHARS[kind] and len(rows) > 1:
+        while len("\n\n".join(rows)) > CAP_CHARS[kind] and len(rows) > 1:
             del rows[0]
-        body = "\n".join(rows)[: CAP_CHARS[kind]]
+        body = "\n\n".join(rows)[: CAP_CHARS[kind]]
         blocks.append(say(MESSAGES, f"{kind}_block", rows=body) if rows else "")
     return "\n\n".join(block for block in blocks if block)
 
@@ -83,15 +84,16 @@ def kind_of(id: str) -> str:
     return id.rstrip("0123456789")
 
 
-def tool_schema(name: str, slots: Mapping[str, tuple[float, float, float]]) -> dict[str, Any]:
-    """One of the three tools of the training; each slot with its price and latency."""
-    rows = [
-        say(MESSAGES, "slot", slot=slot, into=f"{into:g}", out=f"{out:g}", latency=f"{latency:g}")
-        for slot, (into, out, latency) in slots.items()
-    ]
-    text = say(MESSAGES, "slots", rows="\n".join(rows))
-    parameters = closed_object({"model": {**one_of(slots), "description": text}})
-    function = {"name": name, "description": say(MESSAGES, name), "parameters": parameters}
+def tool_schema(name: str) -> dict[str, Any]:
+    """One of the three tools, key by key as in the training: its slots are in the text alone."""
+    model = {"description": say(TOOLS, f"{name}_model"), **TEXT}
+    parameters = {
+        "properties": {"model": model},
+        "required": ["model"],
+        "title": "parameters",
+        "type": "object",
+    }
+    function = {"name": name, "description": say(TOOLS, name), "parameters": parameters}
     return {"type": "function", "function": function}
 
 
@@ -146,8 +148,8 @@ class ToolOrchestra:
 
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
         """Raises ConfigError for an unknown slot of [expert_model_mapping]."""
-        self.pool = pool
-        self.tools = [tool_schema(name, slots) for name, slots in SLOTS.items()]
+        self.pool, self.preference = pool, preferred(options.prefer)
+        self.tools = [tool_schema(name) for name in SLOTS]
         known = [slot for slots in SLOTS.values() for slot in slots]
         if unknown := sorted(set(pool.experts) - set(known)):
             raise ConfigError(
@@ -159,11 +161,12 @@ class ToolOrchestra:
     ) -> Decision:
         """This turn's expert. Raises ModelMistake for a turn's first unusable reply."""
         if last_chance:
-            return self.strongest_answer(state, say(MESSAGES, "out_of_turns"))
+            return self.strongest_answer(state, say(MESSAGES, "last_chance"))
         if files := read_files_first(state):
             return files
         try:
-            reply = ask(render_state(state, mistake), tools=self.tools)
+            prompt = render_state(state, self.preference, mistake)
+            reply = ask(prompt, tools=self.tools)
             return self.expert(state, *read_call(reply.text, reply.cut))
         except ModelMistake as error:
             if not mistake:
@@ -175,7 +178,7 @@ class ToolOrchestra:
         slots = SLOTS["answer"]
         failed = {h.backend for h in state.history if kind_of(h.id) == "answer"}
         able = (slot for slot in slots if self.backend_of(slot) not in failed)
-        return self.expert(state, "answer", next(able, next(iter(slots))), why)
+        return self.expert(state, "answer", next(able, slots[0]), why)
 
     def expert(self, state: State, name: str, slot: str, fallback: str = "") -> Delegate:
         number = 1 + sum(kind_of(h.id) == name for h in state.history)

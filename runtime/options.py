@@ -19,6 +19,12 @@ def _several(value: Any) -> Any:
     return (value,) if isinstance(value, str) or callable(value) else value
 
 
+def _weights(value: Any) -> Any:
+    """cost=0.5,latency=0.2 as a table."""
+    pairs = [pair.partition("=") for pair in value.split(",")] if isinstance(value, str) else []
+    return {name.strip(): weight for name, _, weight in pairs} or value
+
+
 def spec_of(tool: str | FunctionType) -> str:
     """A tool of the user's as FILE.py:FUNCTION."""
     return tool if isinstance(tool, str) else f"{inspect.getsourcefile(tool)}:{tool.__name__}"
@@ -35,6 +41,8 @@ OwnTools = Annotated[
 Count = Annotated[int, Field(ge=1, le=10_000)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Measure = Literal["outcome", "cost", "latency", "enhance_reasoning", "answer", "search"]
+Preference = Annotated[dict[Measure, Share], BeforeValidator(_weights)]
 
 
 def _flag(default: Any, help: str, metavar: str = "", flag: str = "") -> Any:
@@ -65,6 +73,9 @@ class Options(Checked):
         "curated", "aorchestra: what a sub-agent is told of earlier results"
     )
     sub_agent: Literal["react", "mini-swe"] = _flag("react", "aorchestra: style of its sub-agents")
+    prefer: Preference = _flag(
+        {}, "toolorchestra: what you prefer, as cost=0.5,latency=0.2", "NAME=WEIGHT,..."
+    )
     dom: Literal["low", "high"] = _flag("high", "mas-orchestra: one agent, or a graph of agents")
     allow_hosts: Hosts = _flag(
         (), "internal host that pages may be fetched from; repeatable", "HOST[:PORT]", "allow-host"

@@ -87,9 +87,9 @@ def test_only_a_command_that_prints_the_marker_and_succeeds_ends_the_task(comman
     assert len(run.prompts) == 2 and "Result: it works" in run.mains[1]
 
 
-def test_a_sub_agent_out_of_steps_is_partial(run, swe):
-    swe(["echo 1", "echo 2"], steps=2)
-    assert "Status: partial" in run.mains[1] and "all its 2 steps" in run.mains[1]
+def test_a_sub_agent_out_of_steps_is_partial_and_says_so_beside_its_diff(run, swe):
+    swe(["echo 1", "echo 2 > b"], steps=2)
+    assert all(text in run.mains[1] for text in ("Status: partial", "all its 2 steps", "+2"))
 
 
 # ---- what was changed ----------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 
 from orchestra.vocabulary import ModelMistake
 from orchestrators.toolorchestra import read_call
-from tests.conftest import ConfigError
+from tests.conftest import ROOT, ConfigError
 from tests.methods import CLOCK, runs
 from tests.scripted import Raw, cut_off
 from tools import search
@@ -74,17 +74,19 @@ def test_an_answer_ends_the_run(run):
     assert run.mains == ["Problem: What is it?\n\n\n\nChoose an appropriate tool."]
 
 
-def test_the_three_tools_are_declared_with_slots_prices_and_latencies(run):
-    run(ANSWER)
-    declared = {t["function"]["name"]: str(t) for t in run.requests[0]["tools"]}
-    assert list(declared) == ["enhance_reasoning", "answer", "search"]
-    assert all(w in declared["answer"] for w in ("'answer-math-2'", "1: USD 1.25 in, 10 out"))
-
-
-def test_the_output_of_the_codes_reasoning_comes_back_without_its_thinking(run):
+def test_the_requests_are_those_of_the_golden_file(run, monkeypatch):
+    """Every message, role by role and as lines; the tools whole; a preference and mistakes too."""
     reasoning = "<think>```python\nprint(1)\n```</think>so:\n```python\nprint(6 * 7)\n```"
-    run(REASON, ANSWER, work=lambda t: reasoning if "Do not answer" in t else "Answer: 42")
-    assert "1. so:\n" in run.mains[1] and "Output of the program:\n42" in run.mains[1]
+    replies = {"Do not answer": reasoning, "search queries": "Query: a", "Solve": "Answer: 42"}
+    monkeypatch.setattr(search, "_search", lambda asked: [{"title": f"found for {asked['q']}"}])
+    work = lambda text: next(reply for key, reply in replies.items() if key in text)  # noqa: E731
+    turns = cut_off(ANSWER[:30]), REASON, "hm", SEARCH, ANSWER
+    run(*turns, work=work, names=("one", "two"), prefer="cost=0.5,search=1")
+    golden = json.loads((ROOT / "tests" / "golden" / "toolorchestra.json").read_text())
+    assert [r.pop("tools") for r in run.requests if "tools" in r] == [golden["tools"]] * 5
+    for r in run.requests:
+        r |= {m["role"]: m["content"].split("\n") for m in r.pop("messages")}
+    assert run.requests == golden["requests"]
 
 
 def test_one_kind_never_erases_another(run, monkeypatch):
@@ -117,21 +119,17 @@ def test_a_failed_expert_is_told_and_the_run_goes_on(run):
     assert "answer1 failed" in run.mains[1] and "no tools here" in run.mains[1]
 
 
-@pytest.mark.parametrize("bad, told", [("hm", "holds no tool"), (cut_off(ANSWER[:30]), "cut off")])
-def test_the_first_unusable_reply_is_told_back(bad, told, run):
-    result = run(bad, ANSWER)
-    assert (result.answer, result.fallback) == ("42", False) and told in run.mains[1]
-
-
 def test_the_second_falls_back_to_the_strongest_slot_with_the_context(run):
     work = lambda t: "a clue" if "Do not answer" in t else f"Answer: {'a clue' in t}"  # noqa: E731
     result = run(REASON, "hm", "hm", work=work, names=("one", "two"))
     assert (result.answer, result.fallback, run.models[-1]) == ("True", True, "one")
 
 
-def test_out_of_turns_the_strongest_slot_answers(run):
-    result = run(*[REASON] * 8)
-    assert (result.answer, result.fallback, len(run.mains)) == ("42", True, 8)
+@pytest.mark.parametrize("options, turns", [({}, 8), ({"rounds": 50}, 50)])
+def test_after_the_last_turn_the_strongest_slot_answers(options, turns, run):
+    result = run(*[REASON] * turns, names=("one", "two"), **options)
+    assert (result.answer, result.fallback, len(run.mains)) == ("42", True, turns)
+    assert run.models[-1] == "one" and result.why == "no round was left"
 
 
 def test_the_fallback_passes_over_a_slot_that_has_failed(run):

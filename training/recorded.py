@@ -2,6 +2,9 @@
 
     python -m training.examples runs/a runs/b --out examples.jsonl [--answers FILE] [--all]
 
+Runs of orchestra-o1 and aorchestra: learning (a) of arXiv 2602.03786 is SFT on its successful runs.
+Both write the JSON decision that the rewards read; that of aorchestra is one flat sub-task.
+
 A run is used where it ended by completing, not with a fallback answer. What would have been right
 no run knows: `--answers FILE`, a JSON array of {"question", "answer"} as OmniGAIA has it, leaves
 out the runs that answered something else.
@@ -19,7 +22,7 @@ from typing import Any
 from orchestra.main_agent import Messages
 from orchestra.memory import compress
 from orchestra.vocabulary import ConfigError, Delegate, Evidence, State, Task
-from orchestrators.orchestra_o1 import OrchestraO1, parse_decision, render_state
+from orchestrators import aorchestra, make, orchestra_o1
 from runtime import run_folder, trajectory
 from runtime.parsing import find_action
 from runtime.prompts import WORDING
@@ -31,6 +34,8 @@ from training.evidence import evidence_of
 from training.examples import Example, state_row, write
 from training.reading import same_answer
 
+METHODS: Mapping[str, Any] = {"orchestra-o1": orchestra_o1, "aorchestra": aorchestra}
+
 
 def from_run(folder: Path, answer: str = "", tools: Sequence[str] = ()) -> list[Example]:
     """tau of a run folder -> one (s_t, y*_t) a round. `answer`: the right one, if it is known, else
@@ -41,10 +46,10 @@ def from_run(folder: Path, answer: str = "", tools: Sequence[str] = ()) -> list[
     """
     manifest = run_folder.named_again(folder, run_folder.read_manifest(folder), {"tools": tools})
     options, task = manifest.options, manifest.task(folder)
-    if options.method != "orchestra-o1":
+    if options.method not in METHODS:
         raise ConfigError(
             f"{folder}: was recorded with --method {options.method}; decision examples are made "
-            "of runs with --method orchestra-o1"
+            f"of runs with --method {' or '.join(METHODS)}"
         )
     events = trajectory.read(folder / "trajectory.jsonl")
     sent = _sent(folder / "tape.jsonl")
@@ -52,10 +57,12 @@ def from_run(folder: Path, answer: str = "", tools: Sequence[str] = ()) -> list[
     answer = answer or (end["answer"] if end else "")
     tape = Tape(folder / "tape.jsonl", "replay")
     with own_tools(options.tools, options.mcp, tape) as own:
-        known = {**tools_for(task), **own}
-        main = OrchestraO1(manifest.pool, known, options)
+        known = {**tools_for(task, manifest.code), **own}
+        main = make(options, manifest.pool, known)
         taken = _taken(states(events, task, tuple(known)))
-        return [_decision(folder, main, *one, sent, answer) for one in taken]
+        return [
+            _decision(folder, METHODS[options.method], main, *one, sent, answer) for one in taken
+        ]
 
 
 def succeeded(folder: Path, answer: str = "", question: str = "") -> bool:
@@ -110,7 +117,8 @@ def _sent(tape: Path) -> dict[str, Messages]:
 
 def _decision(
     folder: Path,
-    main: OrchestraO1,
+    method: Any,
+    main: Any,
     state: State,
     event: Event,
     mistake: str,
@@ -120,7 +128,7 @@ def _decision(
     round, _, attempt = event["at"]
     asked = sent.get(f"r{round}/main/a{attempt}")
     about = state, main.models, main.manuals, mistake
-    if asked is None or asked not in [render_state(*about, last) for last in (False, True)]:
+    if asked is None or asked not in [method.render_state(*about, last) for last in (False, True)]:
         raise ConfigError(
             f"{folder}: what its main agent read in round {round} is not what the prompts of "
             "this program say; use the version that recorded it, or record it again"
@@ -131,7 +139,7 @@ def _decision(
         params = {k: v for k, v in decision.items() if k not in ("action", "reasoning")}
     reasoning = str(decision.get("reasoning") or "")
     reference = {"action": decision["action"], "reasoning": reasoning, "params": params}
-    taken = parse_decision(json.dumps(reference), state)
+    taken = method.parse_decision(json.dumps(reference), state)
     tasks = taken.subtasks if isinstance(taken, Delegate) else ()
     meta = {
         "level": 0,

@@ -9,6 +9,7 @@ from orchestra.vocabulary import Evidence, Media, State, Task
 from orchestra_min import orchestrate
 from tests.conftest import ROOT, ConfigError, Options, pool_at
 from tests.scripted import complete, delegate, finish, is_main
+from tests.test_aorchestra import tuple4
 from training.examples import Example, read, state_of, state_row, write
 from training.recorded import from_run, main, succeeded
 from training.rewards import make
@@ -74,10 +75,11 @@ def test_a_state_goes_through_json_and_back():
 # ---- recorded runs -------------------------------------------------------------------------------
 
 
-def test_each_round_of_the_recorded_demo_is_an_example_that_is_exact():
-    events = map(json.loads, (RUN / "trajectory.jsonl").read_text().splitlines())
+@pytest.mark.parametrize("run", [RUN, RUN.with_name("equinox-aorchestra")])
+def test_each_round_of_the_recorded_demo_is_an_example_that_is_exact(run):
+    events = map(json.loads, (run / "trajectory.jsonl").read_text().splitlines())
     rounds = {e["at"][0] for e in events if e["event"] == "decision"}
-    examples = from_run(RUN)
+    examples = from_run(run)
     scores = [make("rubric")(e, [json.dumps(e.reference)])[0] for e in examples]
     assert len(examples) == len(rounds) and all(s.exact for s in scores)
 
@@ -85,6 +87,8 @@ def test_each_round_of_the_recorded_demo_is_an_example_that_is_exact():
 @pytest.mark.parametrize(("replies", "options"), [
     ([delegate("find"), complete("7")], {}), ([delegate("find"), complete("7")], {"rounds": 1}),  # the last chance
     (["{}", delegate("find"), "no", complete("7")], {}),  # mistakes, told back
+    ([tuple4("find"), "no", delegate("find"), complete("7")], {"method": "aorchestra"}),
+    ([tuple4("find"), complete("7")], {"method": "aorchestra", "sub_agent": "mini-swe", "steps": 1, "unsafe_code": True}),
 ])  # fmt: skip
 def test_an_example_is_what_was_sent_and_what_was_decided(record, replies, options):
     folder, sent = record(*replies, **options)
@@ -102,7 +106,7 @@ def test_a_flat_decision_becomes_one_with_params(record):
 def test_a_changed_prompt_is_not_taken_for_the_recorded_one(record, monkeypatch):
     folder, _ = record(delegate("find"), complete("7"))
     new = [{"role": "user", "content": "new"}]
-    monkeypatch.setattr("training.recorded.render_state", lambda *_, **__: new)
+    monkeypatch.setattr("orchestrators.orchestra_o1.render_state", lambda *_, **__: new)
     with pytest.raises(ConfigError, match="round 1"):
         from_run(folder)
 

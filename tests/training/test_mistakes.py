@@ -19,7 +19,6 @@ MORE = ("--steps", "2", "--lora-rank", "4", "--save-every", "1")
     "--beta -1", "--warmup 1.5", "--seed -1", "--lora-rank 0", "--model nowhere", "--rollouts vllm", "--reward best",
     "--resume", "--epochs x", "--max-prompt 10", "--rollouts vllm --stage sft", "--rollouts vllm --vllm-url http://127.0.0.1:9",
     "--reward-setting salt=1", "--reward judge", "--reward mas",
-    '--reward toolorchestra --reward-setting preference={"outcome":2}', '--reward toolorchestra --reward-setting cost_usd={"a":Infinity}',
 ])  # fmt: skip
 def test_a_flag_that_makes_no_run_is_one_line(tiny, tmp_path, capsys, wrong):
     named = wrong.split("=")[0].split()[-1 if "=" in wrong else 0]
