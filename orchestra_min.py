@@ -382,6 +382,8 @@ def _check(question: str, modalities: Iterable[Any], pool: Pool, options: Option
     text = pool.model_dump_json()
     if secrets.text(text) != text:
         raise ConfigError("the pool has a key in it: name its variable in api_key_env")
+    if secrets.text(options.instruction or "") != (options.instruction or ""):
+        raise ConfigError("--instruction: has a key in it; remove it")
     if any(secrets.text(command) != command for command in options.mcp):
         raise ConfigError("--mcp: has a key in it; name its variable in single quotes: '$MY_KEY'")
     return secrets

@@ -51,9 +51,16 @@ MESSAGES = "orchestra_o1/messages"
 
 
 def render_state(
-    state: State, models: str, tools: str, mistake: str = "", last_chance: bool = False
+    state: State,
+    models: str,
+    tools: str,
+    mistake: str = "",
+    last_chance: bool = False,
+    instruction: str | None = None,
 ) -> Messages:
-    """s_t as the main agent sees it: a pure function, so a recorded prompt can be rebuilt."""
+    """s_t as the main agent sees it: a pure function, so a recorded prompt can be rebuilt.
+    `instruction`: a text of the user's in place of prompts/orchestra_o1/system.md.
+    """
     user = render(
         "orchestra_o1/user.md",
         question=state.task.question,
@@ -62,7 +69,8 @@ def render_state(
         waiting="" if last_chance else _waiting_lines(state.waiting),
         now=status_lines(state, _next_step(state), mistake, last_chance),
     )
-    return as_messages(render("orchestra_o1/system.md", models=models, tools=tools), user)
+    system = render("orchestra_o1/system.md", instruction, models=models, tools=tools)
+    return as_messages(system, user)
 
 
 def _next_step(state: State) -> str:
@@ -136,7 +144,7 @@ class OrchestraO1:
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
         self.models = model_lines(pool.backends)
         self.manuals = "\n\n".join(t.manual for t in tools.values())
-        self.stop_threshold = options.stop_threshold
+        self.stop_threshold, self.instruction = options.stop_threshold, options.instruction
         self.warn = cache(logging.getLogger("orchestra").warning)  # once a run
 
     def decide(
@@ -146,7 +154,8 @@ class OrchestraO1:
         task = task_schema(state.backends, state.tools)
         rows = closed_object({**task, "id": TEXT, "needs": list_of(TEXT)}, required=list(task))
         schema = decision_schema(closed_object({"tasks": list_of(rows)}), last_chance)
-        prompt = render_state(state, self.models, self.manuals, mistake, last_chance)
+        shown = self.models, self.manuals, mistake, last_chance, self.instruction
+        prompt = render_state(state, *shown)
         reply = ask(prompt, ("decision", schema), self.stop_threshold is not None)  # Eq. 3
         y_t = parse_decision(reply.text, state, reply.cut, last_chance)
         if self.stop_threshold is None or last_chance:

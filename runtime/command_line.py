@@ -14,9 +14,10 @@ from runtime.pool import Invalid
 
 PROGRAM = "orchestra-min" if Path(sys.argv[0]).name == "orchestra-min" else "orchestra_min.py"
 METHODS = ("orchestra-o1", "aorchestra", "toolorchestra", "mas-orchestra", "react")
-OWNERS = {  # flags of one method
+OWNERS = {  # flags of one method, or of some
     "context": "aorchestra", "sub_agent": "aorchestra", "workdir": "aorchestra",
     "dom": "mas-orchestra", "stop_threshold": "orchestra-o1",
+    "instruction": "aorchestra or orchestra-o1",
 }  # fmt: skip
 ONE_DECISION = {"mas-orchestra", "react"}
 OF_REPLAY = {"method", "parallel", "tools"}  # options that may be given with --replay
@@ -58,6 +59,14 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        problem = f"{path} cannot be read ({error}); give a text file"
+        raise argparse.ArgumentTypeError(problem) from None
+
+
 def parser() -> argparse.ArgumentParser:
     about = "Answer a question over text, images, audio and video."
     p = OneLineParser(prog=PROGRAM, description=about, epilog=EPILOG, allow_abbrev=False)
@@ -80,6 +89,8 @@ def parser() -> argparse.ArgumentParser:
             how |= {"help": f"{field.description}{shown}"}
             how |= {"action": "append" if field.default == () else "store"}
             how |= {"metavar": choices or extra["metavar"]}
+            if extra["metavar"] == "FILE":
+                how["type"] = _text
             if field.default is False:
                 how = {**how, "action": "store_true"}
                 del how["metavar"]
@@ -143,7 +154,7 @@ def _methods(p: argparse.ArgumentParser, a: argparse.Namespace) -> tuple[str, ..
             p.error(f"{flag} {name}: needs one of {', '.join(METHODS)}, or FILE.py:CLASS")
     for name, method in OWNERS.items():
         used = name in a.given or bool(getattr(a, name, None))
-        if used and method not in methods and not (a.replay or a.resume):
+        if used and not {*method.split(" or ")} & {*methods} and not (a.replay or a.resume):
             p.error(f"{flag_of(name)}: belongs to --method {method}")
     if "rounds" in a.given and set(methods) <= ONE_DECISION:
         p.error(f"--rounds: {', '.join(methods)} decides once; leave it out")

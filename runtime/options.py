@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable
+from string import Template
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
@@ -22,6 +23,14 @@ def _loadable(tools: tuple[Any, ...]) -> tuple[Any, ...]:
     if not all(isinstance(tool, str) or inspect.isfunction(tool) for tool in tools):
         raise ValueError("needs FILE.py:FUNCTION, or a function defined in a file")
     return tools
+
+
+def _fillable(text: str) -> str:
+    template = Template(text)
+    names = set(template.get_identifiers()) if template.is_valid() else set()
+    if names != {"models", "tools"}:
+        raise ValueError("needs ${models} and ${tools} and no other variable ($$ is a plain $)")
+    return text
 
 
 def spec_of(tool: str | Callable[..., Any]) -> str:
@@ -72,6 +81,9 @@ class Options(Checked):
     )
     sub_agent: Literal["react", "mini-swe"] = _flag(
         "react", "sub-agent", "KIND", "aorchestra: style of its sub-agents"
+    )
+    instruction: Annotated[str, AfterValidator(_fillable)] | None = _flag(
+        None, "instruction", "FILE", "aorchestra, orchestra-o1: system prompt of the main agent"
     )
     dom: Literal["low", "high"] = _flag(
         "high", "dom", "KIND", "mas-orchestra: one agent, or a graph of agents"
