@@ -25,10 +25,16 @@ def _loadable(tools: tuple[Any, ...]) -> tuple[Any, ...]:
     return tools
 
 
-def _fillable(text: str) -> str:
+def fillable(text: str) -> bool:
+    """Whether the program can use a text as a system prompt: its variables are ${models} and
+    ${tools}, and every other $ is $$.
+    """
     template = Template(text)
-    names = set(template.get_identifiers()) if template.is_valid() else set()
-    if names != {"models", "tools"}:
+    return template.is_valid() and {*template.get_identifiers()} == {"models", "tools"}
+
+
+def _fillable(text: str) -> str:
+    if not fillable(text):
         raise ValueError("needs ${models} and ${tools} and no other variable ($$ is a plain $)")
     return text
 
