@@ -111,10 +111,12 @@ def test_a_run_keeps_its_own_instruction_and_replays_with_it(learn, endpoint, tm
 
 def test_the_main_agent_of_orchestra_o1_takes_an_instruction_too(endpoint, tmp_path):
     server = endpoint(lambda request: complete("42"))
-    options = Options(instruction="${tools}: $$5 for one of ${models}")
-    orchestrate("?", (), pool_at(server.url), options, tmp_path / "run")
+    text, pool = "${tools}: $$5 for one of ${models}", pool_at(server.url)
+    orchestrate("?", (), pool, Options(instruction=text), tmp_path / "run")
     assert ": $5 for one of - small:" in server.requests[0]["messages"][0]["content"]
     assert replay(tmp_path / "run").answer == "42"
+    with pytest.raises(ConfigError, match="--instruction: has a key in it"):
+        orchestrate("?", (), pool, Options(instruction=f"{text} sk-abcdefghij0123456789"))
 
 
 @pytest.mark.parametrize(
