@@ -13,6 +13,7 @@ I_{k+1} = OPTIMIZE(I_k, tau_k, Perf(tau_k), Cost(tau_k)). For k = 0 ... K, in `o
 
 TASKS is a JSON array of {"question", "answer", "media": [{"modality", "path"}]}; a path is relative
 to the file. The same command again replays what has ended and pays only for what is missing.
+The flags of a run (orchestra_min.py --help) are taken too.
 
 Differences from the paper / the released code
 1. The optimizer writes the whole instruction. The variables, the reply format and the rule about
@@ -28,7 +29,7 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -168,7 +169,7 @@ def read_rewrite(reply: Reply, fixed: Sequence[str], earlier: Sequence[str]) -> 
 def optimize(a: argparse.Namespace, versions: list[Version]) -> None:
     """Fills in I_0 ... I_K. OUT/best.md is the best so far. Raises as `orchestrate` does."""
     pool = pools.choose(a.backends, a.model, a.perception)
-    tasks, optimizer = read_tasks(a.tasks), pool.with_(main=a.optimizer or pool.main)
+    tasks, optimizer = list(read_tasks(a.tasks)), pool.with_(main=a.optimizer or pool.main)
     a.out.mkdir(parents=True, exist_ok=True)
     tape = Tape(a.out / "tape.jsonl", "resume", Secrets(b.api_key_env for b in pool.backends))
     chat = Chat(tape, a.options.timeout_s, a.options.patience_s)
@@ -189,22 +190,21 @@ def optimize(a: argparse.Namespace, versions: list[Version]) -> None:
 # ---- the command line ----------------------------------------------------------------------------
 
 
-def read_tasks(path: Path) -> list[Task]:
+def read_tasks(path: Path) -> Iterator[Task]:
     """Raises ConfigError for a file that is missing or has another form, media files included."""
-    tasks = list[Task]()
     try:
-        for row in json.loads(path.read_text(encoding="utf-8")):
+        for row in json.loads(path.read_text(encoding="utf-8")) or [{}]:  # no task is a mistake
             files = [(m["modality"], path.parent / m["path"]) for m in row.get("media", ())]
-            tasks.append((str(row["question"]), media_files.check(files), str(row["answer"])))
+            yield str(row["question"]), media_files.check(files), str(row["answer"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"--tasks {path}: cannot be used ({error!r}); see --help") from None
-    return tasks
 
 
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit code, as of orchestra_min.py."""
-    p = command_line.OneLineParser(description="Takes the flags of a run too.", allow_abbrev=False)
-    p.add_argument("--tasks", type=Path, required=True, metavar="FILE", help="JSON, see the file")
+    p = command_line.OneLineParser(description=__doc__, allow_abbrev=False)
+    p.formatter_class = argparse.RawDescriptionHelpFormatter
+    p.add_argument("--tasks", type=Path, required=True, metavar="FILE", help="TASKS, as above")
     p.add_argument("--iterations", type=int, default=3, metavar="K", help="rewrites (3)")
     p.add_argument("--optimizer", metavar="BACKEND", help="writes instructions (default: main)")
     versions, code = list[Version](), 0
