@@ -216,7 +216,7 @@ def main(argv: list[str] | None = None) -> int:
             raise ConfigError(NEEDS)
         optimize(argparse.Namespace(**{**vars(a), **vars(own)}), versions)
     except tuple(CODES) as error:
-        console.tell(f"optimize_prompt.py: {error or 'interrupted'}")
+        console.tell(f"optimize_prompt.py: {str(error) or 'interrupted'}")
         code = next(c for kind, c in CODES.items() if isinstance(error, kind))
     if front(versions):
         print(console.table(COLUMNS, map(vars, versions)), chart(versions), sep="\n\n", flush=True)
