@@ -7,7 +7,8 @@ Differences from the paper / the released code
 2. Sub-agents are exchangeable: the ReAct loop of Orchestra-o1, or a mini-SWE agent at a shell.
 3. Several tasks in one decision are rejected with an error message, not cut to the first.
 4. `complete` is refused while nothing was tried on a task with media.
-5. The learning of the main prompt (OPTIMIZE) is not here; the prompts are in prompts/aorchestra.
+5. The learning of the main prompt (OPTIMIZE) is in optimize_prompt.py; `--instruction` uses what
+   it learned in place of prompts/aorchestra/system.md.
 """
 
 from __future__ import annotations
@@ -39,9 +40,16 @@ MESSAGES = "aorchestra/messages"
 
 
 def render_state(
-    state: State, models: str, tools: str, mistake: str = "", last_chance: bool = False
+    state: State,
+    models: str,
+    tools: str,
+    mistake: str = "",
+    last_chance: bool = False,
+    instruction: str | None = None,
 ) -> Messages:
-    """s_t as the main agent sees it: a pure function, so a recorded prompt can be rebuilt."""
+    """s_t as the main agent sees it: a pure function, so a recorded prompt can be rebuilt.
+    `instruction`: a text of the user's in place of prompts/aorchestra/system.md.
+    """
     user = render(
         "aorchestra/user.md",
         question=state.task.question,
@@ -49,7 +57,8 @@ def render_state(
         history=reported(history_lines(state.history)),
         now=status_lines(state, say(MESSAGES, "next"), mistake, last_chance),
     )
-    return as_messages(render("aorchestra/system.md", models=models, tools=tools), user)
+    system = render("aorchestra/system.md", instruction, models=models, tools=tools)
+    return as_messages(system, user)
 
 
 def _repo_line(state: State) -> str:
@@ -113,10 +122,14 @@ class AOrchestra:
         """y_t ~ pi_theta(. | s_t). Raises ModelMistake."""
         offered = replace(state, tools=() if self.shell else state.tools)
         task = closed_object(task_schema(state.backends, offered.tools))
-        prompt = render_state(state, self.models, self.manuals, mistake, last_chance)
+        prompt = self.prompt(state, mistake, last_chance)
         reply = ask(prompt, ("decision", decision_schema(task, last_chance)))
         y_t = parse_decision(reply.text, offered, reply.cut, last_chance)
         return self.equipped(y_t, state) if isinstance(y_t, Delegate) else y_t
+
+    def prompt(self, state: State, mistake: str = "", last_chance: bool = False) -> Messages:
+        how = mistake, last_chance, self.options.instruction
+        return render_state(state, self.models, self.manuals, *how)
 
     def equipped(self, y_t: Delegate, state: State) -> Delegate:
         """The sub-task with the context and the executor that the options ask for."""

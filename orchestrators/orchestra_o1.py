@@ -70,9 +70,10 @@ def render_state(
     mistake: str = "",
     last_chance: bool = False,
     small: bool = False,
+    instruction: str | None = None,
 ) -> Messages:
     """s_t as the main agent sees it: a pure function, so a recorded prompt can be rebuilt. `small`:
-    in the words for small models.
+    in the words for small models; `instruction`: a system prompt of the user's own.
     """
     next_step = _next_step(state) if small else say(MESSAGES, "next")
     user = render(
@@ -83,8 +84,8 @@ def render_state(
         waiting="" if last_chance else _waiting_lines(state.waiting),
         now=status_lines(state, next_step, mistake, last_chance),
     )
-    system = "orchestra_o1/small/system.md" if small else "orchestra_o1/system.md"
-    return as_messages(render(system, models=models, tools=tools), user)
+    file = "orchestra_o1/small/system.md" if small else "orchestra_o1/system.md"
+    return as_messages(render(file, instruction, models=models, tools=tools), user)
 
 
 def _next_step(state: State) -> str:
@@ -172,7 +173,8 @@ class OrchestraO1:
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
         self.models = model_lines(pool.backends)
         self.manuals = "\n\n".join(t.manual for t in tools.values())
-        self.stop_threshold, self.small = options.stop_threshold, options.prompts == "small"
+        self.stop_threshold, self.instruction = options.stop_threshold, options.instruction
+        self.small = options.prompts == "small"
         self.warn = cache(logging.getLogger("orchestra").warning)  # once a run
 
     def decide(
@@ -200,4 +202,5 @@ class OrchestraO1:
         return y_t
 
     def prompt(self, state: State, mistake: str = "", last_chance: bool = False) -> Messages:
-        return render_state(state, self.models, self.manuals, mistake, last_chance, self.small)
+        how = mistake, last_chance, self.small, self.instruction
+        return render_state(state, self.models, self.manuals, *how)

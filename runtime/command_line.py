@@ -54,6 +54,14 @@ class OneLineParser(argparse.ArgumentParser):
         raise ConfigError(f"{' '.join(message.removeprefix('argument ').split())} (see --help)")
 
 
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        problem = f"{path} cannot be read ({error}); give a text file"
+        raise argparse.ArgumentTypeError(problem) from None
+
+
 def parser() -> argparse.ArgumentParser:
     about = "Answer a question over text, images, audio and video."
     p = OneLineParser(prog=console.PROGRAM, description=about, epilog=EPILOG, allow_abbrev=False)
@@ -77,6 +85,7 @@ def parser() -> argparse.ArgumentParser:
                 choices = "|".join(get_args(field.annotation)) if isinstance(default, str) else ""
                 how |= {"metavar": choices or extra["metavar"]}
                 how |= {"action": "append" if default == () else "store"}
+                how |= {"type": _text} if extra["metavar"] == "FILE" else {}
             p.add_argument(flag_of(name), dest=name, default=argparse.SUPPRESS, **how)
     folder: dict[str, Any] = {"metavar": "DIR", "type": Path, "nargs": "?", "const": Path("runs")}
     p.add_argument("--runs", **folder, help="list the runs in a folder (runs)")
@@ -125,9 +134,9 @@ def _methods(p: argparse.ArgumentParser, a: argparse.Namespace) -> tuple[str, ..
     if a.compare and "method" in a.given:
         p.error("--compare: names the methods itself; leave --method out")
     for name in a.given:
-        owner = str(Options.model_fields[name].description).partition(": ")[0]
-        if owner in METHODS and owner not in methods:  # as its help says
-            p.error(f"{flag_of(name)}: belongs to --method {owner}")
+        owners = str(Options.model_fields[name].description).partition(": ")[0].split(" or ")
+        if {*owners} <= {*METHODS} and not {*owners} & {*methods}:  # as its help says
+            p.error(f"{flag_of(name)}: belongs to --method {' or '.join(owners)}")
     if "rounds" in a.given and set(methods) <= ONE_DECISION:
         p.error(f"--rounds: {', '.join(methods)} decides once; leave it out")
     return methods

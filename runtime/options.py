@@ -7,10 +7,11 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable
+from string import Template
 from types import FunctionType
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from runtime.pool import Checked
 
@@ -23,6 +24,20 @@ def _weights(value: Any) -> Any:
     """cost=0.5,latency=0.2 as a table."""
     pairs = [pair.partition("=") for pair in value.split(",")] if isinstance(value, str) else []
     return {name.strip(): weight for name, _, weight in pairs} or value
+
+
+def fillable(text: str) -> bool:
+    """Whether the program can use a text as a system prompt: its variables are ${models} and
+    ${tools}, and every other $ is $$.
+    """
+    template = Template(text)
+    return template.is_valid() and {*template.get_identifiers()} == {"models", "tools"}
+
+
+def _fillable(text: str) -> str:
+    if not fillable(text):
+        raise ValueError("needs ${models} and ${tools} and no other variable ($$ is a plain $)")
+    return text
 
 
 def spec_of(tool: str | FunctionType) -> str:
@@ -73,6 +88,9 @@ class Options(Checked):
         "curated", "aorchestra: what a sub-agent is told of earlier results"
     )
     sub_agent: Literal["react", "mini-swe"] = _flag("react", "aorchestra: style of its sub-agents")
+    instruction: Annotated[str, AfterValidator(_fillable)] | None = _flag(
+        None, "aorchestra or orchestra-o1: system prompt of the main agent", "FILE"
+    )
     prefer: Preference = _flag(
         {}, "toolorchestra: what you prefer, as cost=0.5,latency=0.2", "NAME=WEIGHT,..."
     )

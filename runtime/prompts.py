@@ -33,9 +33,11 @@ def _sections(path: str) -> dict[str, Template]:
     return {name: Template(text.strip()) for name, text in rows}
 
 
-def render(path: str, /, **values: object) -> str:
-    """The prompt file `path` (as in "react/system.md") with its ${variables} filled in."""
-    return _template(path).substitute(values)
+def render(path: str, instead: str | None = None, /, **values: object) -> str:
+    """The prompt file `path` (as in "react/system.md"), or a text `instead` of it, with its
+    ${variables} filled in.
+    """
+    return (Template(instead.strip()) if instead else _template(path)).substitute(values)
 
 
 def say(file: str, name: str, /, **values: object) -> str:

@@ -80,6 +80,8 @@ def check(question: str, pool: Pool, options: Options) -> Secrets:
     text = pool.model_dump_json()
     if secrets.text(text) != text:
         raise ConfigError("the pool has a key in it: name its variable in api_key_env")
+    if options.instruction and secrets.text(options.instruction) != options.instruction:
+        raise ConfigError("--instruction: has a key in it; remove it")
     if any(secrets.text(command) != command for command in options.mcp):
         raise ConfigError("--mcp: has a key in it; name its variable in single quotes: '$MY_KEY'")
     return secrets

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
     "--colour red", "--method magic", "--replay b --resume c", "--replay b", "--resume b", "--from-round 2",
     "--allow-host http://wiki/", "--dom low", "--method toolorchestra --context full", "--compare react,nothing", "--compare react,gone.py:X",
     "--method aorchestra --workdir .", "--method mas-orchestra --rounds 3", "--compare all --method react", "--budget 1",
+    f"--method react --instruction {PROGRAM.parent}/prompts/aorchestra/system.md",
     "--prefer cost=1", "--method toolorchestra --prefer cost=2", "--perception none", "--method aorchestra --sub-agent mini-swe --workdir /nowhere",
 ])  # fmt: skip
 def test_flags_that_do_not_fit_are_one_line_that_names_one(flags, endpoint, tmp_path):
@@ -60,7 +61,7 @@ def bad_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flags", [
     *(f"--image {name}" for name in ("gone.png", "empty.png", "full", "pipe.png", "huge.png", "notes.png")), "--video notes.png", f"--audio {CLOCK}",
-    "--out full", "--out full/mine.txt", "--out full/mine.txt/run", "--backends gone.toml", "--backends full", "--tools gone.py:f",
+    "--out full", "--out full/mine.txt", "--out full/mine.txt/run", "--backends gone.toml", "--backends full", "--instruction gone.md", "--tools gone.py:f",
     f"--tools {PROGRAM}:nothing", "--replay full", "--replay gone", "--resume gone", "--resume newer", "--replay damaged",
 ])  # fmt: skip
 def test_a_file_that_can_not_be_used_is_named_in_one_line(flags, bad_files, endpoint, tmp_path):

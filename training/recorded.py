@@ -127,8 +127,7 @@ def _decision(
 ) -> Example:
     round, _, attempt = event["at"]
     asked = sent.get(f"r{round}/main/a{attempt}")
-    about = state, main.models, main.manuals, mistake
-    if asked is None or asked not in [method.render_state(*about, last) for last in (False, True)]:
+    if asked is None or asked not in [main.prompt(state, mistake, last) for last in (False, True)]:
         raise ConfigError(
             f"{folder}: what its main agent read in round {round} is not what the prompts of "
             "this program say; use the version that recorded it, or record it again"

@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""AOrchestra's learning without weights (arXiv 2602.03786): a better instruction of the main agent.
+
+    python optimize_prompt.py --tasks tasks.json --method aorchestra --budget 2 --out runs/learned
+    python orchestra_min.py "..." --method aorchestra --instruction runs/learned/best.md
+
+I_{k+1} = OPTIMIZE(I_k, tau_k, Perf(tau_k), Cost(tau_k)). For k = 0 ... K, in `optimize`:
+
+1. roll out   each task with I_k; every run is recorded in OUT/k<k>/task<n>
+2. measure    Perf, the share of right answers, and Cost, USD a task
+3. keep       I_k, unless a version on the Pareto front is as right and as cheap
+4. rewrite    the optimizer model reads the best version of the front and writes I_{k+1}
+
+TASKS is a JSON array of {"question", "answer", "media": [{"modality", "path"}]}; a path is relative
+to the file. The same command again replays what has ended and pays only for what is missing.
+The flags of a run (orchestra_min.py --help) are taken too.
+
+Differences from the paper / the released code
+1. The optimizer writes the whole instruction. The variables, the reply format and the rule about
+   data marks must stay; an unusable rewrite is shown back once, then refused.
+2. It reads which answers were right, not the right answers: they could end up in the instruction.
+3. The best version is the one with the most right answers, and of those the cheapest.
+4. Every run and every rewrite gets an equal share of --budget, so that versions can be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestra.money import Purse
+from orchestra.vocabulary import Backend, BudgetExceeded, ConfigError, ModelMistake, Reply
+from orchestra_min import recorded, resume
+from runtime import command_line, console, trajectory
+from runtime import pool as pools
+from runtime.chat import Chat
+from runtime.openai_api import with_model
+from runtime.options import Options, fillable
+from runtime.parsing import after_thinking
+from runtime.prompts import ROOT, as_messages, capped, quoted_whole, render, say, told
+from runtime.secrets import Secrets
+from runtime.tape import Tape, TapeMiss
+from tools import media as media_files
+from training.reading import same_answer
+
+METHODS = {"aorchestra": "aorchestra/system.md", "orchestra-o1": "orchestra_o1/system.md"}
+NEEDS = "needs --out, --budget, --method aorchestra or orchestra-o1; media are named in --tasks"
+MESSAGES = "optimize/messages"
+RECORDS_CHARS = 24_000  # of all runs in one prompt
+SHOWN = "question action mistake instruction context backend tools status answer error cost_usd"
+COLUMNS = "k success cost_usd kept why change"
+CODES: dict[type[BaseException], int] = {**command_line.EXIT_CODES, BudgetExceeded: 1}
+Task = tuple[str, Sequence[tuple[str, Path]], str]  # question, (modality, path) of files, answer
+
+
+@dataclass
+class Version:
+    """I_k, what it changes, tau_k as text, Perf(tau_k) from 0 to 1, Cost(tau_k) of a task, and
+    whether it is kept and why.
+    """
+
+    k: int
+    instruction: str = ""
+    change: str = ""
+    records: str = ""
+    success: float = float("nan")
+    cost_usd: float = float("nan")
+    kept: str = "refused"
+    why: str = ""
+
+    def matches(self, other: Version) -> bool:
+        """As right and as cheap, or better."""
+        return self.success >= other.success and self.cost_usd <= other.cost_usd
+
+
+# ---- roll out and measure ------------------------------------------------------------------------
+
+
+def roll_out(folder: Path, task: Task, options: Options, pool: pools.Pool) -> trajectory.Trajectory:
+    """tau of one task. A run that has ended is replayed, one that has not is resumed."""
+    try:
+        return recorded(*task[:2], folder, options=options, pool=pool)
+    except TapeMiss:
+        if trajectory.ended(trajectory.read(folder / "trajectory.jsonl")):
+            raise
+    named = {k: getattr(options, k) for k in ("tools", "mcp", "allow_hosts", "unsafe_code")}
+    return resume(folder, pool=pool, **named)
+
+
+def measure(v: Version, tasks: Sequence[Task], runs: Sequence[trajectory.Trajectory]) -> None:
+    right = [same_answer(r.answer, t[2], t[0]) for r, t in zip(runs, tasks, strict=True)]
+    texts = [compact(*pair) for pair in zip(runs, right, strict=True)]
+    v.records = "\n".join(quoted_whole(capped(t, RECORDS_CHARS // len(texts))) for t in texts)
+    v.success = sum(right) / len(runs)
+    v.cost_usd = sum(run.cost_usd or 0.0 for run in runs) / len(runs)
+
+
+def compact(run: trajectory.Trajectory, right: bool) -> str:
+    """tau as JSON lines: the question, decisions, sub-tasks and results."""
+    events = [e for e in trajectory.in_order(run.events) if e["event"] != "step"]
+    flat = [{**e, **e.get(e["event"], {})} for e in events]  # a decision, a sub-task
+    rows = [{key: e[key] for key in SHOWN.split() if e.get(key)} for e in flat]
+    return "\n".join(json.dumps(row, ensure_ascii=False) for row in [{"right": right}, *rows])
+
+
+def front(versions: Sequence[Version]) -> list[Version]:
+    """The Pareto front, the most right first. Marks each version that was measured; of equals the
+    first is kept.
+    """
+    measured = [v for v in versions if v.records]
+    for v in measured:
+        better = [w.k for w in measured if w.matches(v) and (w.k < v.k or not v.matches(w))]
+        v.kept = "no" if better else "yes"
+        v.why = say(MESSAGES, "beaten", k=better[0]) if better else say(MESSAGES, "new")
+    return sorted((v for v in measured if v.kept == "yes"), key=lambda v: -v.success)
+
+
+def chart(versions: Sequence[Version]) -> str:
+    """Each k at its cost and success; * is on the front."""
+    measured = [v for v in versions if v.records]
+    most = max(v.cost_usd for v in measured) or 1.0
+    rows = {v.success: [" "] * 64 for v in sorted(measured, key=lambda v: -v.success)}
+    for v in measured:
+        rows[v.success][round(60 * v.cost_usd / most)] = f"{v.k}{'*' * (v.kept == 'yes')}"
+    lines = [f"{success:7.2f} |{''.join(row).rstrip()}" for success, row in rows.items()]
+    return "\n".join(["success", *lines, f"{'USD':>8} 0{most:>60.6f}"])
+
+
+# ---- rewrite -------------------------------------------------------------------------------------
+
+
+def rewrite(chat: Chat, backend: Backend, versions: Sequence[Version], purse: Purse) -> Version:
+    """I_{k+1} = OPTIMIZE(I_k, tau_k, Perf(tau_k), Cost(tau_k)), in at most two attempts."""
+    base, k = front(versions)[0], len(versions)
+    fixed = re.findall(r"^(?:[{$].*|.*<data>.*)$", base.instruction, re.M)  # lines that must stay
+    rows = (json.dumps({name: vars(v)[name] for name in COLUMNS.split()}) for v in versions)
+    shown = {"versions": "\n".join(rows), "fixed": "\n".join(fixed), **vars(base)}
+    messages = as_messages(render("optimize/system.md"), render("optimize/user.md", **shown))
+    for attempt in (1, 2):
+        with chat.tape.call(f"r{k}", "optimizer", f"a{attempt}"):
+            reply = chat(with_model(chat, backend), messages, purse)
+        try:
+            return Version(k, *read_rewrite(reply, fixed, [v.instruction for v in versions]))
+        except ModelMistake as mistake:
+            why = told(mistake)
+        messages += [{"role": "assistant", "content": reply.text}, {"role": "user", "content": why}]
+    return Version(k, why=why)
+
+
+def read_rewrite(reply: Reply, fixed: Sequence[str], earlier: Sequence[str]) -> tuple[str, str]:
+    """I_{k+1} in a reply, and what it changes. Raises ModelMistake."""
+    said = after_thinking(reply.text)
+    found = re.search(r"(.*?)<instruction>\s*(.*\S)\s*</instruction>", said, re.S)
+    if reply.cut or not found:
+        raise ModelMistake("cut" if reply.cut else "no_instruction", MESSAGES)
+    change, text = found.groups()
+    if not fillable(text) or not {*fixed} <= {*text.splitlines()}:
+        raise ModelMistake("must_stay", MESSAGES, lines="\n".join(fixed))
+    if text in earlier:
+        raise ModelMistake("unchanged", MESSAGES)
+    return text, " ".join(change.split())[:300]
+
+
+def optimize(a: argparse.Namespace, versions: list[Version]) -> None:
+    """Fills in I_0 ... I_K. OUT/best.md is the best so far. Raises as `orchestrate` does."""
+    pool = pools.choose(a.backends, a.model, a.perception)
+    tasks, optimizer = list(read_tasks(a.tasks)), pool.with_(main=a.optimizer or pool.main)
+    a.out.mkdir(parents=True, exist_ok=True)
+    tape = Tape(a.out / "tape.jsonl", "resume", Secrets(b.api_key_env for b in pool.backends))
+    chat = Chat(tape, a.options.timeout_s, a.options.patience_s)
+    share_usd = a.options.budget_usd / (len(tasks) * (a.iterations + 1) + a.iterations)
+    file = ROOT / METHODS[a.options.method]
+    v = Version(0, a.options.instruction or file.read_text(encoding="utf-8").strip())
+    for k in range(a.iterations + 1):
+        v = rewrite(chat, pool[optimizer.main], versions, Purse(share_usd)) if k else v
+        if v.instruction:
+            o = a.options.with_(budget_usd=share_usd, instruction=v.instruction)
+            tau = [roll_out(a.out / f"k{k}/task{n}", t, o, pool) for n, t in enumerate(tasks, 1)]
+            measure(v, tasks, tau)
+        versions.append(v)
+        (a.out / "best.md").write_text(front(versions)[0].instruction + "\n", encoding="utf-8")
+        console.tell(f"version {k}: success {v.success:.2f}, {v.cost_usd:.6f} USD a task, {v.kept}")
+
+
+# ---- the command line ----------------------------------------------------------------------------
+
+
+def read_tasks(path: Path) -> Iterator[Task]:
+    """Raises ConfigError for a file that is missing or has another form, media files included."""
+    try:
+        for row in json.loads(path.read_text(encoding="utf-8")) or [{}]:  # no task is a mistake
+            files = [(m["modality"], path.parent / m["path"]) for m in row.get("media", ())]
+            yield str(row["question"]), media_files.check(files), str(row["answer"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"--tasks {path}: cannot be used ({error!r}); see --help") from None
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit code, as of orchestra_min.py."""
+    p = command_line.OneLineParser(description=__doc__, allow_abbrev=False)
+    p.formatter_class = argparse.RawDescriptionHelpFormatter
+    p.add_argument("--tasks", type=Path, required=True, metavar="FILE", help="TASKS, as above")
+    p.add_argument("--iterations", type=int, default=3, metavar="K", help="rewrites (3)")
+    p.add_argument("--optimizer", metavar="BACKEND", help="writes instructions (default: main)")
+    versions, code = list[Version](), 0
+    try:
+        own, rest = p.parse_known_args(argv)
+        a = command_line.parse([*rest, "--question", "-"])
+        good = a.out and a.options.budget_usd and own.iterations > 0 and a.methods[0] in METHODS
+        if not good or any((a.image, a.audio, a.video, a.compare, a.workdir)):
+            raise ConfigError(NEEDS)
+        optimize(argparse.Namespace(**{**vars(a), **vars(own)}), versions)
+    except tuple(CODES) as error:
+        console.tell(f"optimize_prompt.py: {str(error) or 'interrupted'}")
+        code = next(c for kind, c in CODES.items() if isinstance(error, kind))
+    if front(versions):
+        print(console.table(COLUMNS, map(vars, versions)), chart(versions), sep="\n\n", flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    os._exit(main())  # threads that wait for an endpoint must not hold the exit
