@@ -313,9 +313,9 @@ def resume(
 def recorded(
     question: str, media: Files = (), out: Folder = "", record_mode: str = "once", **how: Any
 ) -> Trajectory:
-    """For tests: replays the run in `out` if it has this very question, media and options, and
-    records it if there is none. `record_mode` "none" never records, "rewrite" always does. `how`:
-    options and pool, as for `orchestrate`.
+    """For tests: replays the run in `out` if it has this very question, media and options (under
+    any budget), continues it if it was not finished, and records it if there is none. `record_mode`
+    "none" never records, "rewrite" always does. `how`: options and pool, as for `orchestrate`.
 
     Raises ConfigError where `out` holds another run, or none and none may be recorded.
     """
@@ -333,7 +333,11 @@ def recorded(
         return orchestrate(question, media, out=folder, **how)
     files = [(kind, run_folder.sha256_of(path)) for kind, path in media_files.check(media)]
     run_folder.check_same(folder, question, files, options)
-    return replay(folder, tools=options.tools, method=options.method)
+    own: Any = {"tools": options.tools, "method": options.method}
+    if record_mode == "once" and not trajectory.ended(trajectory.read(folder / "trajectory.jsonl")):
+        own |= {"mcp": options.mcp, "allow_hosts": options.allow_hosts}
+        return resume(folder, pool=how.get("pool"), unsafe_code=options.unsafe_code, **own)
+    return replay(folder, **own)
 
 
 def compare(

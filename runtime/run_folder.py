@@ -198,7 +198,8 @@ def check_same(folder: Path, question: str, media: list[Any], options: Options) 
     """
     held = read_manifest(folder)
     names = [{**_by_name(o.tools), **_by_name(o.method)}.keys() for o in (options, held.options)]
-    own = dict.fromkeys(("tools", "method"))  # by name, wherever the files are now
+    # Tools and method by name, wherever the files are now; a run replays under any budget.
+    own = dict.fromkeys(("tools", "method", "budget_usd"))
     for what, ours, theirs in (
         ("question", Secrets().text(question).strip(), held.question.strip()),
         ("media", media, [(m.modality, m.sha256) for m in held.media]),
