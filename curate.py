@@ -29,7 +29,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jsonschema import ValidationError, validate
+from jsonschema import Draft202012Validator, ValidationError, validate
+from jsonschema.exceptions import best_match
 
 import orchestra_min
 from orchestra import memory, money
@@ -50,14 +51,13 @@ as_json = partial(json.dumps, ensure_ascii=False)
 
 
 def read_seeds(path: Path) -> list[Row]:
-    """Eq. 26: D_0 of x = (q, M, a, T), each with its solution r and level l. The fields are those
-    of prompts/curation/seed.json. Raises ConfigError.
+    """Eq. 26: D_0 of x = (q, M, a, T), each with its solution r and level l, as
+    prompts/curation/seed.json has it: a JSON object, or one a line (.jsonl). Raises ConfigError.
     """
-    schema = json.loads(prompts.render("curation/seed.json"))
+    rows, schema = path.read_text("utf-8"), json.loads(prompts.render("curation/seed.json"))
     try:
-        text = path.read_text("utf-8")
-        rows = text.splitlines() if path.suffix == ".jsonl" else [text]
-        seeds = [json.loads(row) for row in rows if row.strip()]
+        lines = rows.splitlines() if path.suffix == ".jsonl" else [rows]
+        seeds = [json.loads(line) for line in lines if line.strip()]
         validate(seeds, {"items": schema})
     except (ValueError, ValidationError) as error:
         raise ConfigError(f"{path}: {str(error).splitlines()[0]}; see training/README.md") from None
@@ -99,15 +99,13 @@ class Curation:
             reply = self.chat(self.backend, messages, self.purse, (prompt, schema))
         try:
             found = parsing.find_action(reply.text, reply.cut)
-            validate(found, schema)
-            return found
+            if wrong := best_match(Draft202012Validator(schema).iter_errors(found)):
+                raise ModelMistake("bad_fields", problems=wrong.message[-200:])
+            return {key: value for key, value in found.items() if key != "action"}
         except ModelMistake as error:
-            problem = error
-        except ValidationError as error:
-            problem = ModelMistake("bad_fields", problems=error.message[-200:])
-        if mistake:
-            raise problem
-        return self.ask(x, prompt, prompts.told(problem), **values)
+            if mistake:
+                raise
+            return self.ask(x, prompt, prompts.told(error), **values)
 
     def passes(self, gate: Callable[[Curation, Row, Row], Verdict], seed: Row, x: Row) -> bool:
         """The verdict of a gate, which is kept in the row."""
@@ -122,7 +120,8 @@ class Curation:
         """Those of tau, the run of Orchestra-o1 on an accepted task, if its answer is right."""
         question, answer = x["task"]["question"], x["task"]["answer"]
         folder, mode = self.a.out / "runs" / x["id"], "none" if self.a.replay else "once"
-        how: Row = {"pool": self.pool, "options": Options(budget_usd=self.purse.left_usd)}
+        options = Options(budget_usd=self.purse.split(1)[0].limit_usd)  # B_t, not below 0
+        how: Row = {"pool": self.pool, "options": options}
         run = orchestra_min.recorded(question, self.files(seed), folder, mode, **how)
         self.purse.charge(run.cost_usd, tokens=run.tokens)
         right = recorded.succeeded(folder, answer, question)
@@ -164,9 +163,8 @@ def anchors(c: Curation, seed: Row, x: Row) -> Verdict:
     """
     if "anchors" not in seed:
         known = as_json(sorted({m["modality"] for m in seed["media"]}))
-        steps = len(seed["solution"])
-        reply = c.ask(x, "anchors", seed=as_json(seed), modalities=known, steps=steps)
-        seed["anchors"] = reply["anchors"]
+        about: Row = {"modalities": known, "steps": len(seed["solution"])}
+        seed["anchors"] = c.ask(x, "anchors", seed=as_json(seed), **about)["anchors"]
     return True, as_json(seed["anchors"])
 
 
@@ -185,15 +183,14 @@ def rewrite(c: Curation, seed: Row, x: Row) -> Verdict:
 
 
 def anchor_coverage(c: Curation, seed: Row, x: Row) -> Verdict:
-    """AnchorCov(q~, A) >= 1. A question covers an anchor if it refers to its source (a file's name,
-    or a word such as "picture"), or shares a content word with the fact.
+    """AnchorCov(q~, A) >= 1. A question covers an anchor if it shares a content word with the fact,
+    the names of its files, or the words for such a file ("picture", "recording").
     """
-    count = 0
+    asked, count = memory.terms(x["task"]["question"]), 0
     for a in seed["anchors"]:
         names = [path.name for modality, path in c.files(seed) if modality == a["modality"]]
-        words = sorted(w for w in memory.terms(a["fact"]) - evidence.GRAMMAR if len(w) >= 5)
-        covering = frozenset({"|".join([*names, *words, evidence.CALLED[a["modality"]]])})
-        count += len(evidence.found(covering, x["task"]["question"].lower()))
+        source = " ".join([a["fact"], evidence.CALLED[a["modality"]], *names])
+        count += bool(asked & memory.terms(source))
     return count >= 1, f"covers {count} of {len(seed['anchors'])} anchors"
 
 
@@ -219,9 +216,8 @@ def numeric_check(c: Curation, seed: Row, x: Row) -> Verdict:
     run = partial(code.run, program, "python", timeout_s=10.0, world=sandbox.World())
     with c.tape.call(x["id"], "code"):
         ran, _ = c.tape.exchange("code", {"code": program}, run, code.Observed)
-    printed = ran["observation"]
-    same = ran["well"] and reading.same_answer(printed, right, x["task"]["question"])
-    return same, f"the program printed {printed[-200:]!r}"
+    same = ran["well"] and reading.same_answer(ran["observation"], right, x["task"]["question"])
+    return same, f"the program printed {ran['observation'][-200:]!r}"
 
 
 def judge(c: Curation, seed: Row, x: Row) -> Verdict:

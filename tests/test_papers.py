@@ -26,7 +26,7 @@ def test_a_place_named_in_papers_md_exists(path, name):
     assert not name or name in names_in(path)
 
 
-@pytest.mark.parametrize("number", [1, 3, *range(5, 16), 19, 20, 21, 22, 26, 29, 30, 31])
+@pytest.mark.parametrize("number", [1, 3, *range(5, 16), 19, 20, 21, 22, 26, 27, 28, 29, 30, 31])
 def test_an_equation_is_named_where_it_is_computed(number):
     folders = (ROOT / d for d in ("", "orchestra", "orchestrators", "subagents", "training"))
     text = "\n".join(p.read_text() for folder in folders for p in folder.glob("*.py"))
