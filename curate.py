@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from collections.abc import Callable
 from difflib import SequenceMatcher
 from functools import partial
@@ -45,6 +44,7 @@ from training import evidence, examples, reading, recorded
 Row = dict[str, Any]
 Verdict = tuple[bool, str]  # whether a candidate passes, and why
 EXIT_CODES: dict[type[BaseException], int] = {BudgetExceeded: 1, **orchestra_min.EXIT_CODES}
+SEED = json.loads(Path(__file__).with_name("training").joinpath("seed.json").read_text("utf-8"))
 STRATEGIES = {"easy": "AD", "medium": "ADBC", "hard": "CE"}  # level -> z of Eq. 27, in turn
 MAX_STEP_CHANGE, MAX_SIMILARITY = 2, 0.85  # |s~ - s| of Eq. 27, Sim of Eq. 28
 as_json = partial(json.dumps, ensure_ascii=False)
@@ -52,13 +52,13 @@ as_json = partial(json.dumps, ensure_ascii=False)
 
 def read_seeds(path: Path) -> list[Row]:
     """Eq. 26: D_0 of x = (q, M, a, T), each with its solution r and level l, as
-    prompts/curation/seed.json has it: a JSON object, or one a line (.jsonl). Raises ConfigError.
+    training/seed.json has it: a JSON object, or one a line (.jsonl). Raises ConfigError.
     """
-    rows, schema = path.read_text("utf-8"), json.loads(prompts.render("curation/seed.json"))
+    text = path.read_text("utf-8")
     try:
-        lines = rows.splitlines() if path.suffix == ".jsonl" else [rows]
-        seeds = [json.loads(line) for line in lines if line.strip()]
-        validate(seeds, {"items": schema})
+        rows = text.splitlines() if path.suffix == ".jsonl" else [text]
+        seeds = [json.loads(row) for row in rows if row.strip()]
+        validate(seeds, {"items": SEED})
     except (ValueError, ValidationError) as error:
         raise ConfigError(f"{path}: {str(error).splitlines()[0]}; see training/README.md") from None
     return seeds
@@ -148,8 +148,8 @@ class Curation:
             examples.write(self.a.out / "examples.jsonl", found)
         if not file and rows != list(jsonl.read(path)):
             raise tape.TapeMiss(f"{path}: the replay differs from it")
-        dropped = Counter(x["verdicts"][-1]["gate"] for x in rows if not x["accepted"])
-        table = [{"gate": g.__name__, "dropped": dropped[g.__name__]} for g in GATES]
+        dropped_by = [x["verdicts"][-1]["gate"] for x in rows if not x["accepted"]]
+        table = [{"gate": g.__name__, "dropped": dropped_by.count(g.__name__)} for g in GATES]
         cost, listed = log.usd(self.purse.spent_usd), console.table("gate dropped", table)
         return f"{listed}\n{len(rows)} candidates, {len(found)} decisions, {cost}, {self.a.out}"
 
