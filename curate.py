@@ -34,9 +34,8 @@ from jsonschema.exceptions import best_match
 import orchestra_min
 from orchestra import memory, money
 from orchestra.vocabulary import BudgetExceeded, ConfigError, ModelMistake
-from runtime import chat, console, jsonl, log, parsing, pool, prompts, secrets, tape
+from runtime import chat, console, jsonl, log, openai_api, parsing, pool, prompts, secrets, tape
 from runtime.command_line import OneLineParser
-from runtime.openai_api import with_model
 from runtime.options import Options
 from tools import code, media, sandbox
 from training import evidence, examples, reading, recorded
@@ -82,7 +81,7 @@ class Curation:
         redact = secrets.Secrets(b.api_key_env for b in self.pool.backends)
         self.tape = tape.Tape(a.out / "tape.jsonl", "replay" if a.replay else "resume", redact)
         self.chat, self.purse = chat.Chat(self.tape), money.Purse(a.budget)
-        self.backend = with_model(self.chat, self.pool[self.pool.main])
+        self.backend = openai_api.with_model(self.chat, self.pool[self.pool.main])
 
     def files(self, seed: Row) -> list[tuple[str, Path]]:
         """M: modality and path of each file."""
