@@ -46,6 +46,7 @@ EXIT_CODES: dict[type[BaseException], int] = {BudgetExceeded: 1, **orchestra_min
 SEED = json.loads(Path(__file__).with_name("training").joinpath("seed.json").read_text("utf-8"))
 STRATEGIES = {"easy": "AD", "medium": "ADBC", "hard": "CE"}  # level -> z of Eq. 27, in turn
 MAX_STEP_CHANGE, MAX_SIMILARITY = 2, 0.85  # |s~ - s| of Eq. 27, Sim of Eq. 28
+TIMEOUT_S = 600.0  # of one attempt of a call: nobody waits for it
 as_json = partial(json.dumps, ensure_ascii=False)
 
 
@@ -80,7 +81,7 @@ class Curation:
             a.out.mkdir(parents=True, exist_ok=True)
         redact = secrets.Secrets(b.api_key_env for b in self.pool.backends)
         self.tape = tape.Tape(a.out / "tape.jsonl", "replay" if a.replay else "resume", redact)
-        self.chat, self.purse = chat.Chat(self.tape), money.Purse(a.budget)
+        self.chat, self.purse = chat.Chat(self.tape, TIMEOUT_S), money.Purse(a.budget)
         self.backend = openai_api.with_model(self.chat, self.pool[self.pool.main])
 
     def files(self, seed: Row) -> list[tuple[str, Path]]:
@@ -119,7 +120,8 @@ class Curation:
         """Those of tau, the run of Orchestra-o1 on an accepted task, if its answer is right."""
         question, answer = x["task"]["question"], x["task"]["answer"]
         folder, mode = self.a.out / "runs" / x["id"], "none" if self.a.replay else "once"
-        options = Options(budget_usd=self.purse.split(1)[0].limit_usd)  # B_t, not below 0
+        left_usd = self.purse.split(1)[0].limit_usd  # B_t, not below 0
+        options = Options(budget_usd=left_usd, timeout_s=TIMEOUT_S)
         how: Row = {"pool": self.pool, "options": options}
         run = orchestra_min.recorded(question, self.files(seed), folder, mode, **how)
         self.purse.charge(run.cost_usd, tokens=run.tokens)
