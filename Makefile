@@ -32,7 +32,7 @@ test: $(VENV)/dev  ## all tests; no network, no key, no GPU
 lint: $(VENV)/dev
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m mypy orchestra_min.py optimize_prompt.py orchestra orchestrators subagents runtime tools
+	$(RUN) -m mypy orchestra_min.py curate.py optimize_prompt.py orchestra orchestrators subagents runtime tools
 
 lint-train: $(VENV)/train  ## types of the training code need torch
 	$(RUN) -m mypy da_grpo.py train_da_grpo.py training

@@ -30,6 +30,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -171,20 +172,25 @@ def optimize(a: argparse.Namespace, versions: list[Version]) -> None:
     pool = pools.choose(a.backends, a.model, a.perception)
     tasks, optimizer = list(read_tasks(a.tasks)), pool.with_(main=a.optimizer or pool.main)
     a.out.mkdir(parents=True, exist_ok=True)
-    tape = Tape(a.out / "tape.jsonl", "resume", Secrets(b.api_key_env for b in pool.backends))
-    chat = Chat(tape, a.options.timeout_s, a.options.patience_s)
-    share_usd = a.options.budget_usd / (len(tasks) * (a.iterations + 1) + a.iterations)
-    file = ROOT / METHODS[a.options.method]
-    v = Version(0, a.options.instruction or file.read_text(encoding="utf-8").strip())
-    for k in range(a.iterations + 1):
-        v = rewrite(chat, pool[optimizer.main], versions, Purse(share_usd)) if k else v
-        if v.instruction:
-            o = a.options.with_(budget_usd=share_usd, instruction=v.instruction)
-            tau = [roll_out(a.out / f"k{k}/task{n}", t, o, pool) for n, t in enumerate(tasks, 1)]
-            measure(v, tasks, tau)
-        versions.append(v)
-        (a.out / "best.md").write_text(front(versions)[0].instruction + "\n", encoding="utf-8")
-        console.tell(f"version {k}: success {v.success:.2f}, {v.cost_usd:.6f} USD a task, {v.kept}")
+    redact = Secrets(b.api_key_env for b in pool.backends)
+    with closing(Tape(a.out / "tape.jsonl", "resume", redact)) as tape:
+        chat = Chat(tape, a.options.timeout_s, a.options.patience_s)
+        share_usd = a.options.budget_usd / (len(tasks) * (a.iterations + 1) + a.iterations)
+        file = ROOT / METHODS[a.options.method]
+        v = Version(0, a.options.instruction or file.read_text(encoding="utf-8").strip())
+        for k in range(a.iterations + 1):
+            v = rewrite(chat, pool[optimizer.main], versions, Purse(share_usd)) if k else v
+            if v.instruction:
+                o = a.options.with_(budget_usd=share_usd, instruction=v.instruction)
+                tau = [
+                    roll_out(a.out / f"k{k}/task{n}", t, o, pool) for n, t in enumerate(tasks, 1)
+                ]
+                measure(v, tasks, tau)
+            versions.append(v)
+            (a.out / "best.md").write_text(front(versions)[0].instruction + "\n", encoding="utf-8")
+            console.tell(
+                f"version {k}: success {v.success:.2f}, {v.cost_usd:.6f} USD a task, {v.kept}"
+            )
 
 
 # ---- the command line ----------------------------------------------------------------------------
@@ -210,7 +216,7 @@ def main(argv: list[str] | None = None) -> int:
     versions, code = list[Version](), 0
     try:
         own, rest = p.parse_known_args(argv)
-        a = command_line.parse([*rest, "--question", "-"])
+        a = command_line.parse([*rest, "--question", "?"])
         good = a.out and a.options.budget_usd and own.iterations > 0 and a.methods[0] in METHODS
         if not good or any((a.image, a.audio, a.video, a.compare, a.workdir)):
             raise ConfigError(NEEDS)

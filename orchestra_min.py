@@ -334,7 +334,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command_line.run(argv, orchestrate, replay, resume, orchestrators.make)
 
 
-recorded = partial(run_folder.recorded, orchestrate, replay)  # for tests; see run_folder.recorded
+recorded = partial(run_folder.recorded, orchestrate, replay, resume)  # see run_folder.recorded
 
 if __name__ == "__main__":
     os._exit(main())  # threads that wait for an endpoint must not hold the exit

@@ -25,7 +25,8 @@ from runtime import tape as tapes
 from runtime.options import Options, flag_of, spec_of, variables
 from runtime.pool import Checked, Invalid, Pool
 from runtime.secrets import Secrets
-from runtime.trajectory import Trajectory
+from runtime.trajectory import Trajectory, ended
+from runtime.trajectory import read as events_of
 
 VERSION = 2
 MAX_CHARS = 16 << 20  # of run.json
@@ -188,15 +189,17 @@ def begun(path: Path) -> Iterator[Path]:
 def recorded(
     orchestrate: Callable[..., Trajectory],
     replay: Callable[..., Trajectory],
+    resume: Callable[..., Trajectory],
     question: str,
     media: Sequence[Any] = (),
     out: Path | str = "",
     record_mode: str = "once",
     **how: Any,
 ) -> Trajectory:
-    """For tests: replays the run in `out` if it has this very question, media and options, and
-    records it if there is none. `record_mode` "none" never records, "rewrite" always does; any
-    other is "once". `how`: options and pool, as for `orchestrate`.
+    """For tests: replays the run in `out` if it has this very question, media and options (under
+    any budget), continues it if it was not finished, and records it if there is none. `record_mode`
+    "none" never records, "rewrite" always does; any other is "once". `how`: options and pool, as
+    for `orchestrate`.
 
     Raises ConfigError where `out` holds another run, or none and none may be recorded.
     """
@@ -215,12 +218,18 @@ def recorded(
     ours = Secrets().text(question).strip(), [sha256_of(f) for f in files], *_plain(options)
     if ours != (held.question.strip(), [m.sha256 for m in held.media], *_plain(held.options)):
         raise ConfigError(f"{folder} was recorded with other input; rewrite it, or use another")
-    return replay(folder, tools=options.tools, method=options.method)
+    own: Any = {"tools": options.tools, "method": options.method}
+    if record_mode != "none" and not ended(events_of(folder / "trajectory.jsonl")):
+        own |= {name: getattr(options, name) for name in ("mcp", "allow_hosts", "unsafe_code")}
+        return resume(folder, pool=how.get("pool"), **own)
+    return replay(folder, **own)
 
 
 def _plain(options: Options) -> tuple[Any, ...]:
-    """Options that can be compared: with the names of Python files, wherever they are now."""
-    return _allowed(options).keys(), options.with_(tools=(), method="")
+    """Options that can be compared: with the names of Python files, wherever they are now. A run
+    replays under any budget.
+    """
+    return _allowed(options).keys(), options.with_(tools=(), method="", budget_usd=None)
 
 
 def holds_paid(path: Path) -> bool:

@@ -3,7 +3,7 @@
 import pytest
 
 from orchestra_min import recorded
-from tests.conftest import ConfigError, EndpointError, Options, pool_at
+from tests.conftest import ConfigError, EndpointError, Options, TapeMiss, pool_at
 from tests.program import CLOCK, any_method, called, program
 from tests.scripted import Raw
 
@@ -20,6 +20,17 @@ def test_a_run_is_recorded_once_and_then_replayed(server, tmp_path):
     assert [run.answer for run in runs] == ["42", "42"] and len(server.requests) == 1
     with pytest.raises(ConfigError, match="no run.json"):
         recorded("?", out=tmp_path / "other", record_mode="none", pool=pool_at(server.url))
+
+
+def test_a_recording_that_was_cut_off_is_continued(server, tmp_path):
+    how = {"out": tmp_path / "run", "pool": pool_at(server.url), **HOW}
+    recorded("?", **how)
+    for name in ("tape.jsonl", "trajectory.jsonl"):
+        lines = (tmp_path / "run" / name).read_text().splitlines(keepends=True)
+        (tmp_path / "run" / name).write_text("".join(lines[:-1]))
+    with pytest.raises(TapeMiss, match="--resume asks"):
+        recorded("?", record_mode="none", **how)
+    assert recorded("?", **how).answer == "42" and len(server.requests) == 2
 
 
 @pytest.mark.parametrize("question, media, options", [

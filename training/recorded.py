@@ -1,4 +1,4 @@
-"""Recorded run folders -> one decision example a round (Eq. 26 and the end of section 3.3.1).
+"""Recorded run folders -> one decision example a round (end of section 3.3.1).
 
     python -m training.examples runs/a runs/b --out examples.jsonl [--answers FILE] [--all]
 

@@ -1,0 +1,138 @@
+"""curate.py: the gates of Eq. 28, a curation from seeds to decision examples, its kill and its replay."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+import curate
+from tests.program import CLOCK, files_of
+from tests.scripted import complete, delegate, finish, is_main, last_text
+from training import examples
+
+SEED = {
+    "question": "In which country is the clock that the picture shows?", "answer": "Czech Republic",
+    "media": [{"modality": "image", "path": str(CLOCK)}], "tools": ["ImageAnalysisAction"],
+    "solution": ["clock.png names Prague.", "Prague is in the Czech Republic."], "level": "easy",
+}  # fmt: skip
+FACT = {"fact": "The caption names Prague.", "modality": "image", "step": 1}
+TASK = {
+    "question": "Which town does the caption name?", "answer": "Prague", "code": "",
+    "solution": ["It names Prague."], "tools": ["ImageAnalysisAction"],
+}  # fmt: skip
+GOOD = {"consistent": True, "same_difficulty": True, "duplicate": False}
+GUESS = {"reasoning": "", "answer": "Rome"}
+JUDGED = {"reasoning": "", **GOOD}
+REPLIES = {"anchors": {"anchors": [FACT]}, "rewrite": TASK, "answer": GUESS, "judge": JUDGED}
+
+
+def part_of(request):
+    return next((p for p in REPLIES if f'{{"action": "{p}"' in last_text(request)), "")
+
+
+def scripted(changed="", **fields):
+    """A model for every part; `fields` change the reply of one part."""
+
+    def respond(request):
+        if part := part_of(request):
+            changes = fields if part == changed else {}
+            return json.dumps({"action": part, **REPLIES[part], **changes})
+        if not is_main(request):
+            return finish("Prague")
+        return delegate("Read") if "Nothing yet" in str(request["messages"]) else complete("Prague")
+
+    return respond
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def command(out, monkeypatch, capsys):
+    """Runs the command on one seed, into `out`. Returns its exit code and what it printed."""
+
+    def run(url, *flags, seed=SEED):
+        (out.parent / "seed.json").write_text(json.dumps(seed))
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        paths = str(out.parent / "seed.json"), "--out", str(out)
+        code = curate.main([*paths, "--model", "m", "--per-seed", "1", *flags])
+        return code, "".join(capsys.readouterr())
+
+    return run
+
+
+@pytest.mark.parametrize(("gate", "changed", "passed"), [
+    *[(gate.__name__, {}, True) for gate in curate.GATES[2:]],
+    ("anchor_coverage", {"question": "What is 2 plus 2?"}, False),
+    ("similarity", {"question": f"{SEED['question']} Say."}, False), ("modal_bypass", {"answer": "rome"}, False),
+    ("numeric_check", {"answer": "7"}, False), ("numeric_check", {"answer": "7", "code": "print(3 + 4)"}, True),
+    ("numeric_check", {"answer": "8", "code": "print(3 + 4)"}, False),
+])  # fmt: skip
+def test_a_gate_accepts_and_refuses(gate, changed, passed, tmp_path):
+    c = SimpleNamespace(tape=curate.tape.Tape(tmp_path / "tape.jsonl", "record"), peers=[])
+    c.ask = lambda x, prompt, **values: REPLIES["answer" if prompt == "bypass" else prompt]
+    c.files = lambda seed: [("image", CLOCK)]
+    x = {"id": "s1-1", "task": {**TASK, **changed}}
+    assert getattr(curate, gate)(c, {**SEED, "anchors": [FACT]}, x)[0] is passed
+
+
+@pytest.mark.parametrize(("part", "fields", "gate", "calls"), [
+    *[("anchors", {"anchors": [{**FACT, **wrong}]}, "anchors", 2) for wrong in ({"step": 3}, {"modality": "audio"})],
+    *[("rewrite", wrong, "rewrite", 2) for wrong in ({"solution": ["."] * 5}, {"tools": ["VideoAnalysisAction"]})],
+    ("answer", {"answer": None}, "modal_bypass", 2),
+    *[("judge", {name: not good}, "judge", 1) for name, good in GOOD.items()],
+])  # fmt: skip
+def test_a_mistake_is_told_once_and_a_refusal_is_kept(
+    part, fields, gate, calls, endpoint, command, out
+):
+    server = endpoint(scripted(part, **fields))
+    assert command(server.url)[0] == 0
+    *_, last = json.loads((out / "candidates.jsonl").read_text())["verdicts"]
+    assert (last["gate"], last["passed"]) == (gate, False) and last["reason"]
+    assert [part_of(r) for r in server.requests].count(part) == calls
+
+
+def test_training_reads_the_decisions_of_an_accepted_task(endpoint, command, out):
+    assert "1 candidates, 2 decisions" in command(endpoint(scripted()).url)[1]
+    found = [e.reference["action"] for e in examples.read(out / "examples.jsonl")]
+    assert found == ["delegate_task", "complete"]
+
+
+def test_what_was_cut_off_pays_for_the_rest_alone_and_replays(endpoint, command, out):
+    server = endpoint(scripted())
+    first, paid = command(server.url), len(server.requests)
+    rows, (run,) = (out / "candidates.jsonl").read_text(), (out / "runs").iterdir()
+    for tape, left in ((out / "tape.jsonl", 2), (out / "tape.jsonl", 4), (run / "tape.jsonl", 2)):
+        lines = tape.read_bytes().splitlines(keepends=True)
+        tape.write_bytes(b"".join(lines[:left]) + lines[left][:20])  # the last line is torn
+        events = (run / "trajectory.jsonl").read_text().splitlines(keepends=True)
+        (run / "trajectory.jsonl").write_text("".join(events[:-1]))  # and the run has no end
+        assert command(server.url) == first and (out / "candidates.jsonl").read_text() == rows
+        paid += sum(b'"answer"' in line for line in lines[left:])
+        assert len(server.requests) == paid
+    files = files_of(out)
+    assert command(server.url, "--replay") == first
+    assert len(server.requests) == paid and files_of(out) == files
+    assert command("http://127.0.0.1:9/v1", "--replay")[0] == 3  # another request
+
+
+@pytest.mark.parametrize(("flags", "seed", "code", "line"), [
+    ((), {**SEED, "level": "odd"}, 2, "'odd' is not one of"), ((), {**SEED, "media": []}, 2, "seed.json: "),
+    ((), {**SEED, "media": [{"modality": "image", "path": "gone.png"}]}, 2, "gone.png"),
+    (("--budget", "1"), SEED, 2, "--budget needs prices"), (("--replay",), SEED, 3, "nothing is recorded"),
+])  # fmt: skip
+def test_a_users_mistake_is_one_line_before_a_call(flags, seed, code, line, endpoint, command):
+    server = endpoint(scripted())
+    status, said = command(server.url, *flags, seed=seed)
+    assert status == code and line in said and "\n" not in said.strip() and not server.requests
+
+
+def test_no_call_passes_the_budget_and_a_larger_one_goes_on(endpoint, command, tmp_path):
+    server, pool = endpoint(scripted()), tmp_path / "pool.toml"
+    price = "skills = { txt = 1, img = 1 }\nprice_usd_per_mtok = { input = 100, output = 1000 }"
+    pool.write_text(f'[[backend]]\nname = "m"\nbase_url = "{server.url}"\n{price}')
+    assert command("", "--backends", str(pool), "--budget", "0.3")[0] == 1
+    assert len(server.requests) == 1
+    assert "2 decisions" in command("", "--backends", str(pool), "--budget", "50")[1]
