@@ -295,6 +295,7 @@ def resume(
     out: Folder | None = None,
     listeners: Iterable[Listener] = (),
     pool: Pool | Folder | None = None,
+    cancelled: threading.Event | None = None,
     **given: Any,
 ) -> Trajectory:
     """Continue a run, paying only for what its tape does not hold. With `from_round`: write a fork
@@ -303,14 +304,15 @@ def resume(
     A run folder may come from someone else, so the caller repeats the endpoints (`pool`; None:
     those of the environment) and, in `given`, tools, method, mcp, allow_hosts, workdir and
     unsafe_code. What is only in the folder is not used. `given` may also have parallel, timeout_s
-    and patience_s. Raises as `orchestrate` does.
+    and patience_s. `cancelled` and what is raised: as for `orchestrate`.
     """
     folder, stored = Path(folder), run_folder.read_manifest(Path(folder))
     named = run_folder.named_again(folder, stored, given, pools.given(pool))
     secrets = _check(named.question, [m.modality for m in named.media], named.pool, named.options)
     if named.code and not _runs_code(named.options):
         raise ConfigError(f"{folder}: the run may run code; {sandbox.missing()}")
-    how: dict[str, Any] = {"secrets": secrets, "threads": given.get("parallel")}
+    threads = given.get("parallel")
+    how: dict[str, Any] = {"secrets": secrets, "cancelled": cancelled, "threads": threads}
     if from_round is None:
         end = trajectory.ended(trajectory.read(folder / "trajectory.jsonl"))
         mode: Mode = "replay" if end and not end["fallback"] else "resume"
