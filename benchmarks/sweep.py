@@ -26,8 +26,8 @@ K, IN_FLIGHT = 4, 64
 
 def swept(url: str, questions: int) -> int:
     """The same questions by evaluate.py, a run folder each. Returns the calls."""
-    from evaluate import Crew, Funds, sweep
     from evaluation.questions import Plan, Question
+    from evaluation.sweep import Crew, Funds, sweep
     from orchestra_min import Options
 
     plan_of = partial(Plan, pool=scripted_pool(url), options=Options(parallel=K))

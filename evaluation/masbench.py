@@ -1,6 +1,6 @@
 """Parameter problems along the five axes of MASBENCH (MAS-Orchestra, arXiv 2601.14652).
 
-A problem defines counters by values and sums, modulo 23; a counter without a definition is 0. The
+A problem defines counters by numbers and sums, modulo 23; a counter without a definition is 0. The
 paper's generator is not public, this one is our own. With an axis at value v:
 
     depth       the longest chain of dependencies has v counters
@@ -16,7 +16,6 @@ import json
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestra.vocabulary import ConfigError
@@ -26,73 +25,46 @@ AXES = ("depth", "horizon", "breadth", "parallel", "robustness")
 MODULUS = 23
 MOST = 12  # the largest value of an axis
 FILE = "evaluation/masbench"
-Terms = dict[str, int]  # counter -> factor
-
-
-@dataclass
-class Builder:
-    """The sentences of one problem, and the value of each counter."""
-
-    dice: random.Random
-    sentences: list[str] = field(default_factory=list)
-    values: dict[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.unused = say(FILE, "names").split()
-        self.dice.shuffle(self.unused)
-
-    def value(self) -> str:
-        name, value = self.unused.pop(), self.dice.randrange(MODULUS)
-        self.values[name] = value
-        self.sentences.append(say(FILE, "value", name=name, value=value))
-        return name
-
-    def formula(self, *names: str) -> str:
-        """A counter that depends on these."""
-        name, total, terms = self.unused.pop(), 0, []
-        for other in names:
-            factor = self.dice.randrange(1, MODULUS)
-            total += factor * self.values.get(other, 0)
-            terms.append(say(FILE, "term", name=other, factor=factor))
-        self.values[name] = total % MODULUS
-        self.sentences.append(say(FILE, "formula", name=name, terms=" + ".join(terms)))
-        return name
-
-    def chain(self, length: int) -> list[str]:
-        names = [self.value()]
-        while len(names) < length:
-            names.append(self.formula(names[-1]))
-        return names
-
-    def contradict(self, name: str) -> None:
-        claim = (self.values[name] + self.dice.randrange(1, MODULUS)) % MODULUS
-        self.sentences.append(say(FILE, "note", name=name, value=claim))
-
-    def text(self, asked: list[str]) -> str:
-        self.dice.shuffle(self.sentences)
-        ask = say(FILE, "several" if len(asked) > 1 else "one", names=", ".join(asked))
-        return "\n".join([say(FILE, "rules"), *self.sentences, ask])
+Formula = int | dict[str, int]  # a number, or the factor of each counter
 
 
 def problem(axis: str, value: int, dice: random.Random) -> tuple[str, list[int]]:
     """The text of a problem and its answer."""
-    b = Builder(dice)
-    match axis:
-        case "depth":
-            asked = b.chain(value)[-1:]
-        case "horizon":
-            asked = b.chain(value)
-        case "breadth":
-            asked = [b.formula(*(b.value() for _ in range(value - 1)), b.unused.pop())]
-        case "parallel":
-            asked = [b.chain(2)[-1] for _ in range(value)]
-        case _:
-            chain = b.chain(value)
-            for name in chain:
-                b.contradict(name)
-            asked = chain[-1:]
-    b.formula(b.unused.pop(), b.unused.pop())  # leads nowhere, and uses counters that are 0
-    return b.text(asked), [b.values[name] for name in asked]
+    names = say(FILE, "names").split()
+    dice.shuffle(names)
+    values: dict[str, int] = {}
+    sentences: list[str] = []
+
+    def define(*needs: str) -> str:
+        """A new counter: a number, or a sum over others."""
+        name, factors = names.pop(), {need: dice.randrange(1, MODULUS) for need in needs}
+        number = sum(factor * values.get(need, 0) for need, factor in factors.items())
+        values[name] = number % MODULUS if needs else dice.randrange(MODULUS)
+        terms = [say(FILE, "term", name=need, factor=factor) for need, factor in factors.items()]
+        formula = " + ".join(terms) or values[name]
+        sentences.append(say(FILE, "definition", name=name, formula=formula))
+        return name
+
+    def chain(length: int) -> list[str]:
+        counters = [define()]
+        while len(counters) < length:
+            counters.append(define(counters[-1]))
+        return counters
+
+    if axis == "parallel":
+        asked = [chain(2)[-1] for _ in range(value)]
+    elif axis == "breadth":
+        asked = [define(*(define() for _ in range(value - 1)), names.pop())]
+    else:
+        counters = chain(value)
+        asked = counters if axis == "horizon" else counters[-1:]
+        for name in counters if axis == "robustness" else ():
+            claim = (values[name] + dice.randrange(1, MODULUS)) % MODULUS
+            sentences.append(say(FILE, "note", name=name, value=claim))
+    define(names.pop(), names.pop())  # leads nowhere, and uses counters that are 0
+    dice.shuffle(sentences)
+    ask = say(FILE, "several" if len(asked) > 1 else "one", names=", ".join(asked))
+    return "\n".join([say(FILE, "rules"), *sentences, ask]), [values[name] for name in asked]
 
 
 def problems(axis: str, values: range, count: int, seed: int = 0) -> Iterator[dict[str, str]]:
@@ -108,26 +80,25 @@ def problems(axis: str, values: range, count: int, seed: int = 0) -> Iterator[di
 
 def write(file: Path, axis: str, values: str, count: int, seed: int) -> None:
     """`problems` as JSON lines. `values`: 4, or 2..12. Raises ConfigError."""
-    found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", values)
-    low, high = (int(n or found[1]) for n in found.groups()) if found else (0, 0)
-    if not 2 <= low <= high <= MOST:
+    low, _, high = values.partition("..")
+    ends = range(2, MOST + 1)
+    numbers = range(int(low), int(high or low) + 1) if (low + high).isdecimal() else range(0)
+    if not numbers or numbers[0] not in ends or numbers[-1] not in ends:
         raise ConfigError(f"--value {values}: needs a number from 2 to {MOST}, or 2..{MOST}")
-    rows = problems(axis, range(low, high + 1), count, seed)
+    rows = problems(axis, numbers, count, seed)
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
 # ---- an independent solver -----------------------------------------------------------------------
 
 
-def read(text: str) -> tuple[dict[str, int | Terms], list[str]]:
+def read(text: str) -> tuple[dict[str, Formula], list[str]]:
     """The definition of each counter, and those that are asked for, from the text alone."""
-    defined: dict[str, int | Terms] = {}
-    *lines, ask = text.splitlines()
-    for line in lines:
-        if found := re.fullmatch(r"The counter (\w+) is (.*)\.", line):
-            terms = re.findall(r"(\d+) times the counter (\w+)", found[2])
-            defined[found[1]] = {n: int(f) for f, n in terms} if terms else int(found[2])
-    asked = re.findall(r"\w+", re.split(r"of the counters? ", ask)[1].partition("?")[0])
+    defined: dict[str, Formula] = {}
+    for name, formula in re.findall(r"^The counter (\w+) is (.*)\.$", text, re.M):
+        terms = re.findall(r"(\d+) times the counter (\w+)", formula)
+        defined[name] = {need: int(factor) for factor, need in terms} or int(formula)
+    asked = re.findall(r"\w+", re.findall(r"of the counters? (.*)\?", text)[-1])
     return defined, asked
 
 
@@ -136,9 +107,9 @@ def solve(text: str) -> list[int]:
     defined, asked = read(text)
 
     def value(name: str) -> int:
-        terms = defined.get(name, 0)
-        if isinstance(terms, int):
-            return terms
-        return sum(factor * value(n) for n, factor in terms.items()) % MODULUS
+        formula = defined.get(name, 0)
+        if isinstance(formula, int):
+            return formula
+        return sum(factor * value(need) for need, factor in formula.items()) % MODULUS
 
     return [value(name) for name in asked]

@@ -14,6 +14,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -31,7 +32,7 @@ from runtime.pool import Checked, Pool
 from runtime.prompts import fenced, render, say
 from runtime.secrets import Secrets
 from runtime.tape import Tape
-from runtime.trajectory import Event, Trajectory, ended, read
+from runtime.trajectory import Event, Listener, Trajectory, ended, read
 from training.reading import same_answer
 
 Row = dict[str, Any]
@@ -42,6 +43,7 @@ OF_RUN = (
     "latency_s",
 )  # fmt: skip
 JUDGE_SHARE = 0.1  # of what a question may spend
+STARVED = "budget exhausted"  # how a run says that its budget was too small
 VERDICTS = {"Correct": True, "Incorrect": False}
 RATE_LIMIT = re.compile(r"\bstatus (429|503)\b")
 DATES = ("%Y-%m-%d", "%Y/%m/%d", "%d %B %Y", "%B %d %Y", "%d %b %Y", "%b %d %Y")
@@ -49,38 +51,32 @@ DATES = ("%Y-%m-%d", "%Y/%m/%d", "%d %B %Y", "%B %d %Y", "%d %b %Y", "%b %d %Y")
 # ---- a file of questions -------------------------------------------------------------------------
 
 
-def _spelled(*keys: str, default: Any = ...) -> Any:
+def _spelled(*keys: str, **how: Any) -> Any:
     """A key as the data sets spell it, in lower case."""
-    return Field(default, validation_alias=AliasChoices(*keys))
+    return Field(validation_alias=AliasChoices(*keys), **how)
 
 
-class MediaFile(Checked):
-    """`type` "": that of the file's content."""
-
-    model_config = ConfigDict(extra="ignore")
-    path: str = Field(min_length=1)
-    type: Literal["image", "audio", "video", ""] = ""
+def _media(entry: Any) -> Any:
+    """A path, or an object with type and path, as (modality, path)."""
+    is_object = isinstance(entry, dict)
+    return (entry.get("type", ""), entry.get("path")) if is_object else ("", entry)
 
 
-Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
-Media = Annotated[
-    MediaFile, BeforeValidator(lambda entry: {"path": entry} if isinstance(entry, str) else entry)
-]
+Kind = Literal["image", "audio", "video", ""]  # "": that of the file's content
 
 
 class Question(Checked):
+    """`media`: (modality, path) each."""
+
     model_config = ConfigDict(extra="ignore", coerce_numbers_to_str=True, str_strip_whitespace=True)
-    question: str = Field(
-        min_length=1, validation_alias=AliasChoices("question", "problem", "query", "prompt")
+    question: str = _spelled("question", "problem", "query", "prompt", min_length=1)
+    answer: str = _spelled("answer", "final_answer", "ground_truth", "gold", min_length=1)
+    media: tuple[Annotated[tuple[Kind, str], BeforeValidator(_media)], ...] = _spelled(
+        "media", "omni_modal_input", "files", default=()
     )
-    answer: str = Field(
-        min_length=1,
-        validation_alias=AliasChoices("answer", "final_answer", "ground_truth", "gold", "target"),
-    )
-    media: tuple[Media, ...] = _spelled("media", "omni_modal_input", "files", default=())
-    id: Text = _spelled("id", "task_id", "_id", "qid", default="")
-    level: Text = _spelled("level", "difficulty", default="")
-    category: Text = _spelled("category", "topic", "subject", default="")
+    id: str = _spelled("id", "task_id", "_id", "qid", default="")
+    level: str = _spelled("level", "difficulty", default="")
+    category: str = _spelled("category", "topic", "subject", default="")
 
     @property
     def name(self) -> str:
@@ -97,10 +93,10 @@ def load(file: Path, media: Path | None = None) -> list[Question]:
         try:
             if not isinstance(row, dict):
                 raise ConfigError("needs an object with question and answer")
-            plain = {str(k).strip().lower().replace(" ", "_"): v for k, v in row.items()}
-            q = Question(**plain)
-            media_files = tuple(_found(m, media or file.parent) for m in q.media)
-            q = q.model_copy(update={"id": q.id or str(number), "media": media_files})
+            keys = {k.strip().lower().replace(" ", "_"): v for k, v in row.items() if v is not None}
+            q = Question(**keys)
+            paths = tuple((kind, _found(path, media or file.parent)) for kind, path in q.media)
+            q = q.model_copy(update={"id": q.id or str(number), "media": paths})
             if q.name in found:
                 raise ConfigError(f"another question has the id {q.id!r}; give each its own")
         except ConfigError as error:
@@ -129,13 +125,13 @@ def _rows(file: Path) -> list[Any]:
     return data if isinstance(data, list) else [data]
 
 
-def _found(m: MediaFile, root: Path) -> MediaFile:
-    inside = os.path.normpath(m.path)
-    if inside.startswith(("/", "..")):
-        raise ConfigError(f"media {m.path!r} needs a path inside {root}; see --media")
-    places = [root / inside, root / Path(inside).name]
-    path = next((p for p in places if p.is_file()), places[0]).absolute()
-    return m.model_copy(update={"path": str(path)})
+def _found(path: str, root: Path) -> str:
+    """The path of a media file, in its folder under `root` or in `root` itself."""
+    inside = Path(os.path.normpath(path))
+    if inside.is_absolute() or ".." in inside.parts:
+        raise ConfigError(f"media {path!r} needs a path inside {root}; see --media")
+    places = [root / inside, root / inside.name]
+    return str(next((p for p in places if p.is_file()), places[0]).absolute())
 
 
 # ---- scores --------------------------------------------------------------------------------------
@@ -166,30 +162,26 @@ def _date(text: str) -> datetime | None:
     return None
 
 
-def verdict(
-    q: Question, said: str, judge: Backend, chat: Chat, purse: Purse
-) -> tuple[bool | None, str]:
-    """Whether a language model, asked at most twice, finds the answer correct; None and why not.
-
-    Raises EndpointError.
+def verdict(q: Question, said: str, judge: Backend, chat: Chat, purse: Purse) -> bool | None:
+    """Whether a language model finds the answer correct. It is asked at most twice; None: it gave
+    no usable reply, or the purse could not pay for it. Raises EndpointError.
     """
     if exact(said, q.answer) or not said:
-        return bool(said), ""
+        return bool(said)
     texts = {"question": fenced(q.question), "answer": fenced(q.answer), "reply": fenced(said)}
     messages = [{"role": "user", "content": render("evaluation/judge.md", **texts)}]
-    reply = ""
     for attempt in ("a1", "a2"):
         try:
             with chat.tape.call("judge", attempt):
                 reply = chat(judge, messages, purse).text
-        except BudgetExceeded as error:
-            return None, str(error)
+        except BudgetExceeded:
+            return None
         word = after_thinking(reply).strip(" \n\t.*`\"'")
         if word in VERDICTS:
-            return VERDICTS[word], ""
+            return VERDICTS[word]
         messages += [{"role": "assistant", "content": reply}]
         messages += [{"role": "user", "content": say("evaluation/notes", "again")}]
-    return None, f"the judge replied {reply[:60]!r}"
+    return None
 
 
 # ---- one question, answered ----------------------------------------------------------------------
@@ -204,14 +196,27 @@ class Plan:
     options: Options
     judge: Backend | None = None
 
+    @property
+    def judge_share(self) -> float:
+        """The part of a question's share that is the judge's."""
+        return JUDGE_SHARE if self.judge else 0.0
+
     def folder(self, q: Question) -> Path:
-        """The newest run folder of a question: 7, or 7.2 if it was begun again."""
+        """The newest run folder of a question: 7, or 7.2 if it was begun again. A new one where
+        that run ended because its share of the budget was too small.
+        """
         first = self.out / "runs" / q.name
-        return max([first, *first.parent.glob(f"{first.name}.[0-9]*")], key=_attempt)
+        newest = max([first, *first.parent.glob(f"{q.name}.[0-9]*")], key=_attempt)
+        end = ended(read(newest / "trajectory.jsonl"))
+        return _next(newest) if end and STARVED in end["why"] else newest
 
 
 def _attempt(folder: Path) -> int:
     return int(folder.suffix[1:] or 1)
+
+
+def _next(folder: Path) -> Path:
+    return folder.with_name(f"{folder.stem}.{_attempt(folder) + 1}")
 
 
 def begun(folder: Path) -> bool:
@@ -232,50 +237,50 @@ def answered(
 
     `files`: for a worker that shares no disk, from `files_of`; the row then holds those of the run.
     `tell` hears of every retry; without it they are in the row, as "notices". An endpoint that
-    fails, a bad file or a rate limit that outlasted the patience gives a row of status "failed".
+    fails, a bad file, a budget that is too small and a rate limit that outlasted the patience give
+    a row of status "failed".
     """
     if files is not None:
         return _elsewhere(q, plan, share_usd, files)
     notices = list[str]()
+    folder = plan.folder(q)
     row: Row = {"id": q.id, "level": q.level, "category": q.category, "right": q.answer}
-    row |= {"status": "failed", "resumed": begun(plan.folder(q))}
-    judge_usd = JUDGE_SHARE * share_usd if plan.judge and share_usd < math.inf else None
+    row |= {"status": "failed", "resumed": begun(folder), "run": folder.name}
+    judge_usd = plan.judge_share * share_usd if share_usd < math.inf else None
 
     def listen(event: Event) -> None:
         if event["event"] == "notice":
             (tell or notices.append)(event["message"])
 
     try:
-        run = _run(q, plan, share_usd - (judge_usd or 0.0), listen, cancelled)
-        row |= {key: getattr(run, key) for key in OF_RUN}
+        run = _run(q, plan, folder, share_usd - (judge_usd or 0.0), listen, cancelled)
+        row |= {key: getattr(run, key) for key in OF_RUN} | {"run": Path(run.run).name}
         if at := _limited(run.events):
             row["why"] = f"rate limit in r{at[0]}/t{at[1]}"
-        else:
+        elif STARVED not in run.why:
             row |= _scores(q, plan, run, Purse(judge_usd), listen, cancelled) | {"status": "done"}
     except (EndpointError, ConfigError, OSError) as error:
         row["why"] = " ".join(str(error).split())
-    return {**row, "run": plan.folder(q).name, "notices": notices}
+    return {**row, "notices": notices}
 
 
 def _run(
-    q: Question, plan: Plan, limit_usd: float, listen: Callable[[Event], None], cancelled: Any
+    q: Question, plan: Plan, folder: Path, limit_usd: float, listen: Listener, cancelled: Any
 ) -> Trajectory:
     """The run of a question: a new one, one that goes on, or a fork of one that ended, from the
     round in which a rate limit outlasted the patience.
     """
-    folder, o = plan.folder(q), plan.options
-    how: dict[str, Any] = {"listeners": (listen,), "pool": plan.pool, "cancelled": cancelled}
+    o, how = plan.options, {"listeners": (listen,), "pool": plan.pool, "cancelled": cancelled}
     if not begun(folder):
         shutil.rmtree(folder, ignore_errors=True)  # killed before its first call
-        media = [(m.type, m.path) if m.type else m.path for m in q.media]
         o = o.with_(budget_usd=limit_usd) if limit_usd < math.inf else o
+        media = [file if file[0] else file[1] for file in q.media]
         return orchestrate(q.question, media, options=o, out=folder, **how)
     how |= {k: getattr(o, k) for k in ("method", "tools", "mcp", "allow_hosts", "unsafe_code")}
     past = read(folder / "trajectory.jsonl")
     end, at = ended(past), _limited(past)
     if end and at and not (end["fallback"] and at[0] == end["rounds"]):  # resume retries those
-        again = folder.with_name(f"{q.name}.{_attempt(folder) + 1}")
-        return resume(folder, at[0], again, **how)
+        return resume(folder, at[0], _next(folder), **how)
     return resume(folder, **how)
 
 
@@ -286,21 +291,17 @@ def _limited(events: Sequence[Event]) -> list[int]:
 
 
 def _scores(
-    q: Question, plan: Plan, run: Trajectory, purse: Purse, listen: Any, cancelled: Any
+    q: Question, plan: Plan, run: Trajectory, purse: Purse, listen: Listener, cancelled: Any
 ) -> Row:
     said = run.answer.strip()
     row: Row = {"exact": exact(said, q.answer), "match": matches(said, q.answer, q.question)}
-    if not plan.judge:
-        return row
-    secrets = Secrets([plan.judge.api_key_env])
-    tape = Tape(Path(run.run) / "judge.jsonl", "resume", secrets, cancelled)
-    chat = Chat(tape, plan.options.timeout_s, plan.options.patience_s)
-    chat.notify = lambda message: listen({"event": "notice", "message": message})
-    try:
-        correct, why = verdict(q, said, plan.judge, chat, purse)
-    finally:
-        tape.close()
-    return row | {"judge": correct, "unjudged": why, "judge_usd": purse.spent_usd}
+    if judge := plan.judge:
+        file = Path(run.run) / "judge.jsonl"
+        with closing(Tape(file, "resume", Secrets([judge.api_key_env]), cancelled)) as tape:
+            chat = Chat(tape, plan.options.timeout_s, plan.options.patience_s)
+            chat.notify = lambda message: listen({"event": "notice", "message": message})
+            row["judge"] = verdict(q, said, judge, chat, purse)
+    return row | {"judge_usd": purse.spent_usd}
 
 
 # ---- a worker that shares no disk ----------------------------------------------------------------
@@ -308,8 +309,8 @@ def _scores(
 
 def files_of(q: Question, plan: Plan) -> Files:
     """The files that a question needs: those of its run folder, and its media."""
-    media = {f"media/{n}/{Path(m.path).name}": m.path for n, m in enumerate(q.media)}
-    return _files(plan.folder(q)) | {name: Path(path).read_bytes() for name, path in media.items()}
+    media = {f"media/{n}/{Path(path).name}": Path(path) for n, (_, path) in enumerate(q.media)}
+    return _files(plan.folder(q)) | {name: path.read_bytes() for name, path in media.items()}
 
 
 def _files(folder: Path) -> Files:
@@ -324,11 +325,10 @@ def write(files: Mapping[str, bytes], folder: Path) -> None:
 
 
 def _elsewhere(q: Question, plan: Plan, share_usd: float, files: Files) -> Row:
-    with tempfile.TemporaryDirectory() as folder:
-        write(files, top := Path(folder))
-        names = enumerate(Path(m.path).name for m in q.media)
-        paths = [str(top / "media" / str(n) / name) for n, name in names]
-        media = [m.model_copy(update={"path": p}) for m, p in zip(q.media, paths, strict=True)]
-        here = q.model_copy(update={"media": tuple(media)})
+    with tempfile.TemporaryDirectory() as scratch:
+        write(files, top := Path(scratch))
+        names = [f"media/{n}/{Path(path).name}" for n, (_, path) in enumerate(q.media)]
+        media = tuple((m[0], str(top / name)) for m, name in zip(q.media, names, strict=True))
+        here = q.model_copy(update={"media": media})
         row = answered(here, replace(plan, out=top), share_usd)
         return {**row, "files": _files(top / "runs" / row["run"])}
