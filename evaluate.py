@@ -142,12 +142,17 @@ def run(a: argparse.Namespace, rest: list[str]) -> int:
         raise ConfigError(f"--judge {a.judge}: --budget needs its price; add it to --backends FILE")
     plan, asked = Plan(a.out, pool, options, judge), chosen(a, questions.load(a.data, a.media))
     with executor_at(a.executor or "") as executor:
-        rows = earlier(plan, a.data, a.budget is not None)
+        past = earlier(plan, a.data, a.budget is not None)
+        rows = {row["id"]: row for row in past}  # the newest of each question
         left = [q for q in asked if rows.get(q.id, {}).get("status") != "done"]
         done = [rows[q.id] for q in asked if q not in left]
-        funds = Funds(a.budget, rows.values())
-        with progress(done, len(asked), "judge" if judge else "match") as (show, tell):
-            for row in sweep(left, plan, executor, crew, funds, tell):
+        funds = Funds(a.budget, plan, past)
+        score = "judge" if judge else "match"
+        with (
+            progress(done, len(asked), score) as (show, tell),
+            contextlib.closing(sweep(left, plan, executor, crew, funds, tell)) as ended,
+        ):
+            for row in ended:
                 show(row)
     return int(sum(row["status"] == "done" for row in done) < len(asked))
 
@@ -167,7 +172,7 @@ def chosen(a: argparse.Namespace, asked: list[Question]) -> list[Question]:
             console.tell(f"question {q.id} is skipped, its media are missing: {', '.join(lost)}")
         whole += [] if lost else [q]
     if not whole:
-        raise ConfigError("no question is left: all miss media; see --media")
+        raise ConfigError("no question is left; see --media and --limit")
     return whole
 
 

@@ -34,8 +34,9 @@ def swept(url: str, questions: int) -> int:
     asked = [Question(question="How?", answer="42", id=str(n)) for n in range(questions)]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(IN_FLIGHT) as executor:
         Path(folder, "runs").mkdir()
-        crew, funds = Crew(str(IN_FLIGHT)), Funds(None, [])
-        rows = list(sweep(asked, plan_of(Path(folder)), executor, crew, funds, print))
+        plan = plan_of(Path(folder))
+        crew, funds = Crew(str(IN_FLIGHT)), Funds(None, plan, [])
+        rows = list(sweep(asked, plan, executor, crew, funds, print))
     assert all(row["exact"] for row in rows) and len(rows) == questions
     return sum(row["calls"] for row in rows)
 

@@ -260,7 +260,7 @@ def answered(
         elif STARVED not in run.why:
             row |= _scores(q, plan, run, Purse(judge_usd), listen, cancelled) | {"status": "done"}
     except (EndpointError, ConfigError, OSError) as error:
-        row["why"] = " ".join(str(error).split())
+        row |= {"why": " ".join(str(error).split()), "cost_usd": None}
     return {**row, "notices": notices}
 
 

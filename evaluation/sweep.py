@@ -10,7 +10,7 @@ import os
 import statistics
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 
 from evaluation import questions
 from evaluation.questions import STARVED, Plan, Question, Row, Tell, begun
+from orchestra.money import add_usd
 from orchestra.vocabulary import ConfigError
 from runtime import jsonl
 from runtime.run_folder import read_manifest
@@ -53,42 +54,48 @@ class Crew:
 
 class Funds:
     """The budget of a sweep. A question starts with a share that is reserved for it; what it did
-    not spend goes back. If it fails, the share stays reserved: what was spent is not known.
+    not spend goes back. If it fails, the share stays reserved: what was spent is not known. So it
+    is with runs that an earlier sweep began and did not end.
     """
 
-    def __init__(self, total_usd: float | None, rows: Iterable[Row]) -> None:
-        self.total_usd, self.least_usd, self.shares = total_usd, 0.0, dict[str, float]()
-        self.spent: dict[str, float] = {}  # by run folder
+    def __init__(self, total_usd: float | None, plan: Plan, rows: Iterable[Row]) -> None:
+        self.total_usd, self.plan, self.least_usd = total_usd, plan, 0.0
+        self.spent, self.shares = dict[str, float](), dict[str, float]()  # by folder; by question
         for row in rows:
             self.book(row)
+        for folder in (plan.out / "runs").iterdir():
+            if folder.name not in self.spent:
+                self.shares[folder.stem] = self._held_usd(folder)
+
+    def _held_usd(self, folder: Path) -> float:
+        """The share of a run that was begun: its limit, which a resume keeps, and the judge's."""
+        limit = read_manifest(folder).options.budget_usd if begun(folder) else None
+        return (limit or 0.0) / (1 - self.plan.judge_share)
 
     def book(self, row: Row) -> None:
-        if row.get("cost_usd") is not None:
-            share = self.shares.pop(row["id"], 0.0)
-            cost = self.spent[row["run"]] = row["cost_usd"] + row.get("judge_usd", 0.0)
-            least = 2 * share if STARVED in row["why"] else cost
-            self.least_usd = max(self.least_usd, least)
+        cost = add_usd(row.get("cost_usd"), row.get("judge_usd", 0.0))
+        if cost is not None:
+            self.spent[row["run"]] = cost
+            share = self.shares.pop(row["run"].partition(".")[0], 0.0)
+            self.least_usd = max(self.least_usd, 2 * share if STARVED in row["why"] else cost)
 
-    def share(self, q: Question, free: int, alone: bool, plan: Plan) -> float | None:
-        """What a question may spend: at least as much as the dearest so far, or what an earlier
-        sweep gave it; inf without a budget. None: nothing now. The first one runs alone.
+    def share(self, q: Question, free: int, alone: bool) -> float | None:
+        """What a question may spend: at least as much as the dearest so far; inf without a budget.
+        None: nothing now. The first question runs alone.
         """
         if self.total_usd is None:
             return math.inf
+        kept = self.shares.pop(q.name, 0.0)
         left = self.total_usd - sum(self.spent.values()) - sum(self.shares.values())
-        held, folder = None, plan.folder(q)
-        if begun(folder) and (held := read_manifest(folder).options.budget_usd):
-            held /= 1 - plan.judge_share
-        share = held or max(left / free, self.least_usd)
-        if not 0 < share <= left or not (alone or self.spent):
-            return None
-        self.shares[q.id] = share
-        return share
+        share = self._held_usd(self.plan.folder(q)) or max(left / free, self.least_usd)
+        fits = 0 < share <= left and (alone or bool(self.spent))
+        self.shares[q.name] = share if fits else kept
+        return share if fits else None
 
 
-def earlier(plan: Plan, data: Path, budget: bool) -> dict[str, Row]:
-    """The newest row of each question, from earlier sweeps into the same folder. Raises ConfigError
-    where those were of another kind.
+def earlier(plan: Plan, data: Path, budget: bool) -> list[Row]:
+    """The rows of earlier sweeps into the same folder. Raises ConfigError where those were of
+    another kind.
     """
     about = {"data": hashlib.sha256(data.read_bytes()).hexdigest(), "with_budget": budget}
     about |= {"method": plan.options.method, "model": plan.pool.main}
@@ -100,12 +107,12 @@ def earlier(plan: Plan, data: Path, budget: bool) -> dict[str, Row]:
     if other := [key for key, value in json.loads(text).items() if held.get(key) != value]:
         raise ConfigError(f"{plan.out} holds a sweep with other {other[0]}; use another --out")
     file.write_text(text)
-    return {row["id"]: row for row in jsonl.read(plan.out / "rows.jsonl")}
+    return list(jsonl.read(plan.out / "rows.jsonl"))
 
 
 def sweep(
     asked: Iterable[Question], plan: Plan, at: Executor, crew: Crew, funds: Funds, tell: Tell
-) -> Iterator[Row]:
+) -> Generator[Row, None, None]:
     """The row of each question as it ends, after it is on disk."""
     cancelled, local = threading.Event(), isinstance(at, ThreadPoolExecutor)
     with tempfile.NamedTemporaryFile(dir=plan.out) as mark:
@@ -127,7 +134,7 @@ def sweep(
     try:
         while waiting or running:
             while waiting and (free := crew.allowed - len(running)) > 0:
-                share = funds.share(waiting[0], free, not running, plan)
+                share = funds.share(waiting[0], free, not running)
                 if share is None:
                     break
                 start(waiting.pop(0), share)
