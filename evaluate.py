@@ -87,15 +87,17 @@ def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
         if not rows:
             raise ConfigError(f"{folder} is not the folder of a sweep, or has no rows yet")
         about = json.loads((folder / "sweep.json").read_text())
-        name, own = f"{about['method']}/{about['model']}", "judge" if about["judge"] else "match"
-        name, own = f"{name}/{folder.name}" if name in methods else name, score or own
+        name = f"{about['method']}/{about['model']}".replace(" ", "_")
+        name = f"{name}/{folder.name}" if name in methods else name
+        own = score or ("judge" if about["judge"] else "match")
         right[name] = {row["id"]: bool(row.get(own)) for row in rows}
         found: dict[str, Any] = {"score": own, "overall": figures(rows, own)}
         for kind in ("exact", "match", "judge"):
             found[kind] = figures(rows, kind)["accuracy"]
         for key in ("level", "category"):
-            parts = {row[key]: [r for r in rows if r[key] == row[key]] for row in rows}
-            found[key] = {part: figures(parts[part], own) for part in sorted(parts)}
+            for value in sorted({row[key] for row in rows}):
+                part = [row for row in rows if row[key] == value]
+                found.setdefault(key, {})[value] = figures(part, own)
         methods[name] = found
     pairs = []
     for a, b in combinations(methods, 2):

@@ -38,10 +38,6 @@ from training.reading import same_answer
 Row = dict[str, Any]
 Tell = Callable[[str], None]
 Files = dict[str, bytes]  # by their path in a folder
-OF_RUN = (
-    "answer", "fallback", "why", "rounds", "calls", "tokens", "cost_usd", "failed_subtasks",
-    "latency_s",
-)  # fmt: skip
 JUDGE_SHARE = 0.1  # of what a question may spend
 STARVED = "budget exhausted"  # how a run says that its budget was too small
 VERDICTS = {"Correct": True, "Incorrect": False}
@@ -237,8 +233,8 @@ def answered(
 
     `files`: for a worker that shares no disk, from `files_of`; the row then holds those of the run.
     `tell` hears of every retry; without it they are in the row, as "notices". An endpoint that
-    fails, a bad file, a budget that is too small and a rate limit that outlasted the patience give
-    a row of status "failed".
+    fails, a bad file or a rate limit that outlasted the patience gives a row of status "failed", a
+    share that was too small one of status "starved".
     """
     if files is not None:
         return _elsewhere(q, plan, share_usd, files)
@@ -254,10 +250,12 @@ def answered(
 
     try:
         run = _run(q, plan, folder, share_usd - (judge_usd or 0.0), listen, cancelled)
-        row |= {key: getattr(run, key) for key in OF_RUN} | {"run": Path(run.run).name}
+        row |= {k: v for k, v in vars(run).items() if k != "events"} | {"run": Path(run.run).name}
         if at := _limited(run.events):
             row["why"] = f"rate limit in r{at[0]}/t{at[1]}"
-        elif STARVED not in run.why:
+        elif share_usd < math.inf and STARVED in run.why:
+            row["status"] = "starved"
+        else:
             row |= _scores(q, plan, run, Purse(judge_usd), listen, cancelled) | {"status": "done"}
     except (EndpointError, ConfigError, OSError) as error:
         row |= {"why": " ".join(str(error).split()), "cost_usd": None}
@@ -309,8 +307,8 @@ def _scores(
 
 def files_of(q: Question, plan: Plan) -> Files:
     """The files that a question needs: those of its run folder, and its media."""
-    media = {f"media/{n}/{Path(path).name}": Path(path) for n, (_, path) in enumerate(q.media)}
-    return _files(plan.folder(q)) | {name: path.read_bytes() for name, path in media.items()}
+    media = {path.lstrip("/"): Path(path).read_bytes() for _, path in q.media}
+    return _files(plan.folder(q)) | media
 
 
 def _files(folder: Path) -> Files:
@@ -327,8 +325,7 @@ def write(files: Mapping[str, bytes], folder: Path) -> None:
 def _elsewhere(q: Question, plan: Plan, share_usd: float, files: Files) -> Row:
     with tempfile.TemporaryDirectory() as scratch:
         write(files, top := Path(scratch))
-        names = [f"media/{n}/{Path(path).name}" for n, (_, path) in enumerate(q.media)]
-        media = tuple((m[0], str(top / name)) for m, name in zip(q.media, names, strict=True))
+        media = tuple((kind, f"{top}{path}") for kind, path in q.media)
         here = q.model_copy(update={"media": media})
         row = answered(here, replace(plan, out=top), share_usd)
         return {**row, "files": _files(top / "runs" / row["run"])}

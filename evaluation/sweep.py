@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation import questions
-from evaluation.questions import STARVED, Plan, Question, Row, Tell, begun
+from evaluation.questions import Plan, Question, Row, Tell, begun
 from orchestra.money import add_usd
 from orchestra.vocabulary import ConfigError
 from runtime import jsonl
@@ -77,7 +77,8 @@ class Funds:
         if cost is not None:
             self.spent[row["run"]] = cost
             share = self.shares.pop(row["run"].partition(".")[0], 0.0)
-            self.least_usd = max(self.least_usd, 2 * share if STARVED in row["why"] else cost)
+            starved = row["status"] == "starved"
+            self.least_usd = max(self.least_usd, 2 * share if starved else cost)
 
     def share(self, q: Question, free: int, alone: bool) -> float | None:
         """What a question may spend: at least as much as the dearest so far; inf without a budget.
@@ -149,7 +150,7 @@ def sweep(
                 funds.book(row)
                 crew.ended(row)
                 file.append(json.dumps(row, ensure_ascii=False))
-                if STARVED in row.get("why", ""):
+                if row["status"] == "starved":
                     waiting.append(q)  # once more, with a larger share
                 else:
                     yield row
