@@ -74,6 +74,7 @@ def figures(rows: Sequence[Row], score: str) -> dict[str, Any]:
     return {
         "n": len(rows), "failed": len(rows) - len(done), "accuracy": right / len(rows),
         "interval": wilson(right, len(rows)), "cost_usd": add_usd(*(r["cost_usd"] for r in done)),
+        "unjudged": sum(r.get("judge", 0) is None for r in done),
         "latency_s": statistics.median([r["latency_s"] for r in done if not r["resumed"]] or [0.0]),
     }  # fmt: skip
 
@@ -92,7 +93,7 @@ def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
         own = score or ("judge" if about["judge"] else "match")
         right[name] = {row["id"]: bool(row.get(own)) for row in rows}
         found: dict[str, Any] = {"score": own, "overall": figures(rows, own)}
-        for kind in ("exact", "match", "judge"):
+        for kind in ("exact", "match", "judge") if about["judge"] else ("exact", "match"):
             found[kind] = figures(rows, kind)["accuracy"]
         for key in ("level", "category"):
             for value in sorted({row[key] for row in rows}):
@@ -121,8 +122,9 @@ def print_report(found: dict[str, Any]) -> None:
                 rows.setdefault(part, {key: part})[name] = cell
         print("\n" + console.table(" ".join([key, *found["methods"]]), rows.values()))
     rows = {name: {"method": name, **m, **m["overall"]} for name, m in found["methods"].items()}
-    print("\n" + console.table("method score exact match judge failed", rows.values()))
-    print("\n" + console.table("a b n only_a only_b p", found["mcnemar"]))
+    print("\n" + console.table("method score exact match judge unjudged failed", rows.values()))
+    if found["mcnemar"]:
+        print("\n" + console.table("a b n only_a only_b p", found["mcnemar"]))
 
 
 # ---- the command line ----------------------------------------------------------------------------

@@ -199,4 +199,4 @@ def executor_at(url: str) -> Iterator[Executor]:
         else:
             yield ThreadPoolExecutor(MOST, thread_name_prefix="question")
     except ImportError as error:
-        raise ConfigError(f"--executor {url}: {error}; pip install it") from None
+        raise ConfigError(f"--executor {url}: {error}; pip install {error.name}") from None
