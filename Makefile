@@ -32,7 +32,7 @@ test: $(VENV)/dev  ## all tests; no network, no key, no GPU
 lint: $(VENV)/dev
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m mypy orchestra_min.py curate.py optimize_prompt.py orchestra orchestrators subagents runtime tools
+	$(RUN) -m mypy orchestra_min.py curate.py evaluate.py optimize_prompt.py report.py orchestra orchestrators subagents runtime tools evaluation
 
 lint-train: $(VENV)/train  ## types of the training code need torch
 	$(RUN) -m mypy da_grpo.py train_da_grpo.py training
@@ -49,6 +49,7 @@ bench: $(VENV)/dev  ## the figures in docs/figures.md
 	$(RUN) benchmarks/startup.py
 	$(RUN) benchmarks/replays.py
 	$(RUN) benchmarks/kills.py
+	$(RUN) benchmarks/sweep_kills.py
 
 record: $(VENV)/local  ## record the fixture runs again; see fixtures/README.md
 	$(RUN) fixtures/record.py

@@ -276,6 +276,7 @@ def resume(
     out: Folder | None = None,
     listeners: Iterable[Listener] = (),
     pool: Pool | Folder | None = None,
+    cancelled: threading.Event | None = None,
     **given: Any,
 ) -> Trajectory:
     """Continue a run, paying only for what its tape does not hold. With `from_round`: write a fork
@@ -284,7 +285,7 @@ def resume(
     A run folder may come from someone else, so the caller repeats the endpoints (`pool`; None:
     those of the environment) and, in `given`, tools, method, mcp, allow_hosts, workdir and
     unsafe_code. What is only in the folder is not used. `given` may also have parallel, timeout_s
-    and patience_s. Raises as `orchestrate` does.
+    and patience_s. `cancelled` and what is raised: as for `orchestrate`.
     """
     folder, stored = Path(folder), run_folder.read_manifest(Path(folder))
     named = run_folder.named_again(folder, stored, given, pools.choose(pool))
@@ -292,7 +293,7 @@ def resume(
     media_files.check_engines([m.modality for m in named.media], named.pool)
     if named.code and not runs_code(named.options):
         raise ConfigError(f"{folder}: the run may run code; {sandbox.missing()}")
-    how = secrets, given.get("parallel")
+    how = secrets, given.get("parallel"), cancelled
     if from_round is None:
         end = trajectory.ended(trajectory.read(folder / "trajectory.jsonl"))
         mode: Mode = "replay" if end and not end["fallback"] else "resume"
@@ -321,8 +322,9 @@ def _run(
         run = Run(folder, manifest, tape, recorder, own, threads)
         try:
             answer, fallback, rounds = run.answer()
-        except BaseException:
-            tape.cancelled.set()  # start no further call
+        except BaseException as error:
+            if not isinstance(error, EndpointError):  # other runs may share `cancelled`
+                tape.cancelled.set()  # start no further call
             run.sub_agents.interrupt()
             raise
         run.sub_agents.executor.shutdown()

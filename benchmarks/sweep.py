@@ -1,50 +1,82 @@
 #!/usr/bin/env python3
 """A benchmark's worth of questions at once: CPU time a call, with a server that answers at once.
 
-    python benchmarks/sweep.py [QUESTIONS=360]
+    python benchmarks/sweep.py [QUESTIONS=360 [LATENCY_S=0]]
 
-64 questions are in flight in threads, each of 14 calls: two decisions, and 4 sub-tasks of 3 calls in parallel, recording on. The
-bare openai client makes the same calls and does nothing else. Each is the median of 3 new processes, taken in turn.
+64 questions are in flight in threads, each of 14 calls: two decisions, and 4 sub-tasks of 3 calls in parallel, recording on; once
+by `orchestrate` alone, once by evaluate.py with scores and rows. The bare openai client makes the same calls and does nothing else.
+Each is the median of 3 new processes, taken in turn.
 """
 
 from __future__ import annotations
 
 import json
+import resource
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
-from overhead import ROOT, bare, in_new_process, medians, ours, running
+from overhead import ROOT, bare, in_new_process, medians, ours, running, scripted_pool
 
 K, IN_FLIGHT = 4, 64
 
 
+def swept(url: str, questions: int) -> int:
+    """The same questions by evaluate.py, a run folder each. Returns the calls."""
+    from evaluation.questions import Plan, Question
+    from evaluation.sweep import Crew, Funds, sweep
+    from orchestra_min import Options
+
+    plan_of = partial(Plan, pool=scripted_pool(url), options=Options(parallel=K))
+    asked = [Question(question="How?", answer="42", id=str(n)) for n in range(questions)]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(IN_FLIGHT) as executor:
+        Path(folder, "runs").mkdir()
+        plan = plan_of(Path(folder))
+        crew, funds = Crew(str(IN_FLIGHT)), Funds(None, plan, [])
+        rows = list(sweep(asked, plan, executor, crew, funds, print))
+    assert all(row["exact"] for row in rows) and len(rows) == questions
+    return sum(row["calls"] for row in rows)
+
+
 def measure(what: str, url: str, questions: int) -> dict[str, float]:
-    once = {"ours": ours, "bare": bare}[what](url, K)
-    once()
+    if what == "evaluate":
+        many = partial(swept, url)
+    else:
+        once = {"ours": ours, "bare": bare}[what](url, K)
+
+        def many(count: int) -> int:
+            with ThreadPoolExecutor(IN_FLIGHT) as executor:
+                return sum(executor.map(lambda _: once(), range(count)))
+
+    many(1)
     cpu, start = time.process_time(), time.perf_counter()
-    with ThreadPoolExecutor(IN_FLIGHT) as executor:
-        calls = sum(executor.map(lambda _: once(), range(questions)))
+    calls = many(questions)
     took_s, cpu_s = time.perf_counter() - start, time.process_time() - cpu
-    return {"calls": calls, "wall_s": took_s, "cpu_ms": cpu_s / calls * 1e3}
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"calls": calls, "wall_s": took_s, "cpu_ms": cpu_s / calls * 1e3, "mib": peak_mib}
 
 
-def main(questions: int) -> None:
-    rows: dict[str, list[dict[str, float]]] = {"bare": [], "ours": []}
-    with running(ROOT / "benchmarks/scripted_server.py", 0, K) as url:
+def main(questions: int, delay_s: float) -> None:
+    rows: dict[str, list[dict[str, float]]] = {"bare": [], "ours": [], "evaluate": []}
+    with running(ROOT / "benchmarks/scripted_server.py", delay_s, K) as url:
         for _ in range(3):
             for what, measured in rows.items():
                 measured.append(in_new_process(__file__, what, url, questions))
-    a, b = medians(rows["ours"]), medians(rows["bare"])
-    for name, row in (("ours", a), ("bare", b)):
+    bare_row = medians(rows["bare"])
+    for name, measured in rows.items():
+        row = medians(measured)
         print(
-            f"{name}: {row['calls']:.0f} calls in {row['wall_s']:.1f} s, CPU {row['cpu_ms']:.2f} ms a call"
+            f"{name}: {row['calls']:.0f} calls in {row['wall_s']:.1f} s ({row['wall_s'] / bare_row['wall_s']:.2f} of bare), "
+            f"CPU {row['cpu_ms']:.2f} ms a call ({row['cpu_ms'] / bare_row['cpu_ms']:.2f}), peak {row['mib']:.0f} MiB"
         )
-    print(f"CPU ours / bare {a['cpu_ms'] / b['cpu_ms']:.2f}, wall {a['wall_s'] / b['wall_s']:.2f}")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
+    if len(sys.argv) > 3:
         print(json.dumps(measure(sys.argv[1], sys.argv[2], int(sys.argv[3]))))
     else:
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else 360)
+        arguments = [float(argument) for argument in sys.argv[1:]]
+        main(int(arguments[0]) if arguments else 360, arguments[1] if len(arguments) > 1 else 0.0)

@@ -139,7 +139,8 @@ class Chat:
             else:
                 attempt += 1
                 patience = f"attempt {attempt} of {ATTEMPTS}"
-            self.notify(f"waiting for {backend.name} ({patience}; {why[:60]})")
+            place = f"{self.tape.current_call} waiting for {backend.name}"
+            self.notify(f"{place} (status {status}, {patience}; {why[:60]})")
             self.tape.wait(pause_s)
 
     def advice(self, backend: Backend, o: Mapping[str, Any], messages: Messages) -> str:

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""kill -9 of a sweep at random moments, each time begun again: is a row lost or written twice, is anything paid twice?
+
+python benchmarks/sweep_kills.py [KILLS=10] [QUESTIONS=40]        8 questions in flight, each with 8 sub-tasks of 5 calls a round
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from kills import ROOT, Endpoint, read, script
+
+
+def paid(out: Path) -> list[tuple[str, str, str]]:
+    """The answers on the tapes of a sweep."""
+    tapes = sorted((out / "runs").glob("*/tape.jsonl"))
+    return [(str(t), row["call"], row["key"]) for t in tapes for row in read(t) if "answer" in row]
+
+
+def main(kills: int = 10, questions: int = 40) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        data, out = Path(folder, "data.jsonl"), Path(folder, "out")
+        rows = ({"question": f"What is {n}?", "answer": "42"} for n in range(1, questions + 1))
+        data.write_text("\n".join(map(json.dumps, rows)))
+        server = Endpoint(script, delay_s=0.05)
+        flags = f"run --data {data} --out {out} --model m --workers 8".split()
+        command, done, lost = [sys.executable, str(ROOT / "evaluate.py"), *flags], 0, 0
+        environment = {**os.environ, "OPENAI_BASE_URL": server.url}
+        while True:
+            before = len(server.requests)
+            process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+            while len(server.requests) == before and process.poll() is None:
+                time.sleep(0.01)  # up to its first request: kills before it prove nothing
+            try:
+                process.wait(random.random() * 3 if done < kills else None)
+                break
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            time.sleep(0.2)  # the server is done with the dead
+            done, lost = done + 1, len(server.requests) - len(paid(out))
+        lines = [json.loads(line)["id"] for line in (out / "rows.jsonl").read_text().splitlines()]
+        answers, beyond = paid(out), len(server.requests) - len(paid(out))
+        server.close()
+        assert sorted(lines, key=int) == [str(n) for n in range(1, questions + 1)], lines
+        assert len(answers) == len(set(answers)), "an answer on a tape was paid for twice"
+        print(
+            f"{done} kills: {len(lines)} rows of {questions} questions, none lost, none twice; {len(answers)} calls, "
+            f"{beyond} beyond the minimum, {lost} were in flight at the kills"
+        )
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:3]))

@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+"""Which method, which model, at what cost: many questions at once, scored and compared.
+
+    python evaluate.py run --data FILE --method react --out sweeps/react
+    python evaluate.py report sweeps/react sweeps/orchestra-o1
+    python evaluate.py masbench --axis depth --value 2..12 --n 10 --out depth.jsonl
+
+Each question has a run folder of its own, OUT/runs/<id>, which replays and resumes like any other.
+OUT/rows.jsonl gets a line for each question as it ends; OUT/sweep.json holds what they share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import math
+import os
+import signal
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import orchestrators
+from evaluation import masbench, questions
+from evaluation.questions import Plan, Question, Row, Tell
+from evaluation.sweep import Crew, Funds, earlier, executor_at, sweep
+from orchestra.money import add_usd
+from orchestra.vocabulary import ConfigError
+from runtime import command_line, console, tape
+from runtime import pool as pools
+from runtime.trajectory import printable, usd
+
+NOT_HERE = (
+    "image", "audio", "video", "workdir", "compare", "replay", "resume", "from_round", "runs", "out"
+)  # fmt: skip
+FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
+    "data": (Path, "questions: JSON or JSON lines; see docs/evaluate.md"),
+    "out": (Path, "folder of this sweep; run it again for what is missing or failed"),
+    "media": (Path, "where the media of the questions are (default: beside DATA)"),
+    "level": (str, "only these levels: A,B"),
+    "category": (str, "only these categories: A,B"),
+    "limit": (int, "only the first so many"),
+    "workers": (str, "questions in flight, or auto: as many as the endpoint keeps up with (auto)"),
+    "budget": (float, "spending limit of the whole sweep in USD, the judge included"),
+    "executor": (str, "dask://HOST:PORT or ray://HOST:PORT: answer on other machines"),
+    "judge": (str, "a backend, or another model at the main endpoint, that checks the answers"),
+}
+
+# ---- the tables ----------------------------------------------------------------------------------
+
+
+def wilson(right: int, n: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95 % interval of a proportion; n > 0."""
+    p, zz = right / n, z * z / n
+    half = z * math.sqrt(p * (1 - p) / n + zz / n / 4)
+    return (p + zz / 2 - half) / (1 + zz), (p + zz / 2 + half) / (1 + zz)
+
+
+def mcnemar(only_a: int, only_b: int) -> float:
+    """The exact two-sided p-value, from the questions that one of two methods alone got right."""
+    n = only_a + only_b
+    tail = sum(math.comb(n, k) for k in range(min(only_a, only_b) + 1))
+    return float(min(1.0, 2 * tail / 2**n))
+
+
+def figures(rows: Sequence[Row], score: str) -> dict[str, Any]:
+    """Accuracy with its interval, cost and latency. A failed row counts as wrong."""
+    right, done = sum(bool(r.get(score)) for r in rows), [r for r in rows if r["status"] == "done"]
+    return {
+        "n": len(rows), "failed": len(rows) - len(done), "accuracy": right / len(rows),
+        "interval": wilson(right, len(rows)), "cost_usd": add_usd(*(r["cost_usd"] for r in done)),
+        "unjudged": sum(r.get("judge", 0) is None for r in done),
+        "latency_s": statistics.median([r["latency_s"] for r in done if not r["resumed"]] or [0.0]),
+    }  # fmt: skip
+
+
+def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
+    """Figures of each method: overall, by score, level and category; and McNemar for each pair."""
+    methods: dict[str, Any] = {}
+    right: dict[str, dict[str, bool]] = {}
+    for folder in folders:
+        rows = [*{row["id"]: row for row in tape.read(folder / "rows.jsonl")}.values()]
+        if not rows:
+            raise ConfigError(f"{folder} is not the folder of a sweep, or has no rows yet")
+        about = json.loads((folder / "sweep.json").read_text())
+        name = f"{about['method']}/{about['model']}".replace(" ", "_")
+        name = f"{name}/{folder.name}" if name in methods else name
+        own = score or ("judge" if about["judge"] else "match")
+        right[name] = {row["id"]: bool(row.get(own)) for row in rows}
+        found: dict[str, Any] = {"score": own, "overall": figures(rows, own)}
+        for kind in ("exact", "match", "judge") if about["judge"] else ("exact", "match"):
+            found[kind] = figures(rows, kind)["accuracy"]
+        for key in ("level", "category"):
+            for value in sorted({row[key] for row in rows}):
+                part = [row for row in rows if row[key] == value]
+                found.setdefault(key, {})[value] = figures(part, own)
+        methods[name] = found
+    pairs = []
+    for a, b in combinations(methods, 2):
+        both = right[a].keys() & right[b].keys()
+        only_a, only_b = (sum(right[x][i] > right[y][i] for i in both) for x, y in ((a, b), (b, a)))
+        figure = {"n": len(both), "only_a": only_a, "only_b": only_b, "p": mcnemar(only_a, only_b)}
+        pairs.append({"a": a, "b": b, **figure})
+    return {"methods": methods, "mcnemar": pairs}
+
+
+def print_report(found: dict[str, Any]) -> None:
+    """Tables in the shape of Table 1 and Figures 4 to 6 of arXiv 2606.13707."""
+    print("accuracy in %, its 95 % interval, number of questions, cost, median latency")
+    for key in ("level", "category"):
+        rows: dict[str, Row] = {}
+        for name, method in found["methods"].items():
+            for part, f in {**method[key], "overall": method["overall"]}.items():
+                low, high = f["interval"]
+                accuracy = f"{100 * f['accuracy']:.1f} [{100 * low:.0f}-{100 * high:.0f}]"
+                cell = f"{accuracy} n={f['n']} {usd(f['cost_usd'])} {f['latency_s']:.1f} s"
+                rows.setdefault(part, {key: part})[name] = cell
+        print("\n" + console.table(" ".join([key, *found["methods"]]), rows.values()))
+    rows = {name: {"method": name, **m, **m["overall"]} for name, m in found["methods"].items()}
+    print("\n" + console.table("method score exact match judge unjudged failed", rows.values()))
+    if found["mcnemar"]:
+        print("\n" + console.table("a b n only_a only_b p", found["mcnemar"]))
+
+
+# ---- the command line ----------------------------------------------------------------------------
+
+
+def run(a: argparse.Namespace, rest: list[str]) -> int:
+    """A sweep. Returns 1 if a question failed or was not started."""
+    of_run = command_line.parse(["--question", "?", *rest])
+    if wrong := [name for name in NOT_HERE if getattr(of_run, name)]:
+        raise ConfigError(f"--{wrong[0].replace('_', '-')}: is for a single run; leave it out")
+    crew, options = Crew(a.workers or "auto"), of_run.options
+    pool = pools.choose(of_run.backends, of_run.model, of_run.perception)
+    pools.check(pool, a.budget)
+    orchestrators.make(options, pool, {})
+    judge = a.judge and replace(pool[pool.main], name=a.judge, model=a.judge)
+    if judge and judge.name in pool.names:
+        judge = pool[judge.name]
+    elif judge and a.budget is not None:
+        raise ConfigError(f"--judge {a.judge}: --budget needs its price; add it to --backends FILE")
+    plan, asked = Plan(a.out, pool, options, judge), chosen(a, questions.load(a.data, a.media))
+    with executor_at(a.executor or "") as executor:
+        past = earlier(plan, a.data, a.budget is not None)
+        rows = {row["id"]: row for row in past}  # the newest of each question
+        left = [q for q in asked if rows.get(q.id, {}).get("status") != "done"]
+        done = [rows[q.id] for q in asked if q not in left]
+        funds = Funds(a.budget, plan, past)
+        score = "judge" if judge else "match"
+        with (
+            progress(done, len(asked), score) as (show, tell),
+            contextlib.closing(sweep(left, plan, executor, crew, funds, tell)) as ended,
+        ):
+            for row in ended:
+                show(row)
+    return int(sum(row["status"] == "done" for row in done) < len(asked))
+
+
+def chosen(a: argparse.Namespace, asked: list[Question]) -> list[Question]:
+    """Those of --level, --category and --limit whose media exist; the others are named."""
+    for key in ("level", "category"):
+        if names := [name.strip().lower() for name in (getattr(a, key) or "").split(",") if name]:
+            known = sorted({getattr(q, key) for q in asked})
+            asked = [q for q in asked if getattr(q, key).lower() in names]
+            if not asked:
+                raise ConfigError(f"--{key}: no question has it; {a.data} has {', '.join(known)}")
+    whole = []
+    for q in asked[: a.limit]:
+        lost = [path for _, path in q.media if not Path(path).is_file()]
+        if lost:
+            console.tell(f"question {q.id} is skipped, its media are missing: {', '.join(lost)}")
+        whole += [] if lost else [q]
+    if not whole:
+        raise ConfigError("no question is left; see --media and --limit")
+    return whole
+
+
+@contextlib.contextmanager
+def progress(rows: list[Row], total: int, score: str) -> Iterator[tuple[Callable[..., None], Tell]]:
+    """`show(row)` and `tell(text)`: lines on standard error, above a bar with the accuracy, the
+    cost and the time left.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    screen = Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False)
+    with Progress(*columns, console=screen) as bar:
+        task = bar.add_task("", total=total, completed=len(rows))
+
+        def tell(text: str) -> None:
+            screen.print(printable(text)[:200])
+
+        def show(row: Row) -> None:
+            rows.append(row)
+            right = 100 * sum(bool(r.get(score)) for r in rows) / len(rows)
+            cost = usd(add_usd(*(r.get("cost_usd", 0.0) for r in rows)))
+            bar.update(task, advance=1)
+            text = f"{right:.1f} % right, {cost}, {bar.tasks[0].time_remaining or 0:.0f} s left"
+            bar.update(task, description=text)
+            outcome = "failed" if row["status"] == "failed" else "right" if row[score] else "wrong"
+            tell(f"{row['id']} {outcome}: {row.get('answer') or row['why']!r} | {text}")
+
+        yield show, tell
+
+
+def parser() -> argparse.ArgumentParser:
+    p = command_line.OneLineParser(prog="evaluate.py", allow_abbrev=False)
+    commands = p.add_subparsers(dest="command", required=True)
+    also = "and the flags of a run: --method, --model, --backends ...; see orchestra_min.py --help"
+    one = commands.add_parser("run", help="answer and score questions", epilog=also)
+    for flag, (kind, text) in FLAGS.items():
+        one.add_argument(f"--{flag}", type=kind, help=text, required=flag in ("data", "out"))
+    two = commands.add_parser("report", help="tables of sweeps, by level and category")
+    two.add_argument("folders", metavar="DIR", type=Path, nargs="+", help="--out of a sweep")
+    two.add_argument("--score", choices=("exact", "match", "judge"), help="(judge, else match)")
+    two.add_argument("--json", action="store_true", help="the same as one JSON object")
+    three = commands.add_parser("masbench", help="write problems along an axis of MASBENCH")
+    three.add_argument("--axis", choices=masbench.AXES, required=True)
+    three.add_argument("--value", default="2..12", help="V or V..W (2..12)")
+    three.add_argument("--n", type=int, default=10, help="problems for each value (10)")
+    three.add_argument("--seed", type=int, default=0, help="(0)")
+    three.add_argument("--out", type=Path, required=True, help="file to write")
+    return p
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes: 0, 1 where a question failed or was not started, 2 usage, 130 interrupted."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
+    logging.getLogger("orchestra").setLevel(logging.ERROR)
+    try:
+        a, rest = parser().parse_known_args(argv)
+        if a.command == "run":
+            return run(a, rest)
+        if rest:
+            raise ConfigError(f"{rest[0]}: unknown argument (see --help)")
+        if a.command == "masbench":
+            masbench.write(a.out, a.axis, a.value, a.n, a.seed)
+        elif a.json:
+            print(json.dumps(report(a.folders, a.score)))
+        else:
+            print_report(report(a.folders, a.score))
+    except (ConfigError, tape.TapeWriteError, OSError) as error:
+        console.tell(f"evaluate.py: {error}")
+        return 2
+    except KeyboardInterrupt:
+        console.tell("interrupted; the same command goes on with what is left")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    status = main()
+    os._exit(status)  # threads that wait for an endpoint must not hold the exit

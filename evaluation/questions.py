@@ -1,0 +1,331 @@
+"""One question: read from a file, answered in a run folder of its own, and scored.
+
+Everything here is a function of its arguments, so a question can be answered in a thread, in
+another process or on another machine.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field
+
+from orchestra.money import Purse
+from orchestra.vocabulary import Backend, BudgetExceeded, ConfigError, EndpointError
+from orchestra_min import orchestrate, resume
+from runtime.chat import Chat
+from runtime.options import Options
+from runtime.parsing import after_thinking
+from runtime.pool import Checked, Pool
+from runtime.prompts import fenced, render, say
+from runtime.secrets import Secrets
+from runtime.tape import Tape
+from runtime.trajectory import Event, Listener, Trajectory, ended, read
+from training.reading import same_answer
+
+Row = dict[str, Any]
+Tell = Callable[[str], None]
+Files = dict[str, bytes]  # by their path in a folder
+JUDGE_SHARE = 0.1  # of what a question may spend
+STARVED = "budget exhausted"  # how a run says that its budget was too small
+VERDICTS = {"Correct": True, "Incorrect": False}
+RATE_LIMIT = re.compile(r"\bstatus (429|503)\b")
+DATES = ("%Y-%m-%d", "%Y/%m/%d", "%d %B %Y", "%B %d %Y", "%d %b %Y", "%b %d %Y")
+
+# ---- a file of questions -------------------------------------------------------------------------
+
+
+def _spelled(*keys: str, **how: Any) -> Any:
+    """A key as the data sets spell it, in lower case."""
+    return Field(validation_alias=AliasChoices(*keys), **how)
+
+
+def _media(entry: Any) -> Any:
+    """A path, or an object with type and path, as (modality, path)."""
+    is_object = isinstance(entry, dict)
+    return (entry.get("type", ""), entry.get("path")) if is_object else ("", entry)
+
+
+Kind = Literal["image", "audio", "video", ""]  # "": that of the file's content
+
+
+class Question(Checked):
+    """`media`: (modality, path) each."""
+
+    model_config = ConfigDict(extra="ignore", coerce_numbers_to_str=True, str_strip_whitespace=True)
+    question: str = _spelled("question", "problem", "query", "prompt", min_length=1)
+    answer: str = _spelled("answer", "final_answer", "ground_truth", "gold", min_length=1)
+    media: tuple[Annotated[tuple[Kind, str], BeforeValidator(_media)], ...] = _spelled(
+        "media", "omni_modal_input", "files", default=()
+    )
+    id: str = _spelled("id", "task_id", "_id", "qid", default="")
+    level: str = _spelled("level", "difficulty", default="")
+    category: str = _spelled("category", "topic", "subject", default="")
+
+    @property
+    def name(self) -> str:
+        """The name of its run folder."""
+        return re.sub(r"[^\w-]", "_", self.id)[:80]
+
+
+def load(file: Path, media: Path | None = None) -> list[Question]:
+    """The questions of a JSON array, of an object that holds one, or of JSON lines. Media are
+    looked for under `media` (default: the folder of the file). Raises ConfigError: one line.
+    """
+    found: dict[str, Question] = {}
+    for number, row in enumerate(_rows(file), 1):
+        try:
+            if not isinstance(row, dict):
+                raise ConfigError("needs an object with question and answer")
+            keys = {k.strip().lower().replace(" ", "_"): v for k, v in row.items() if v is not None}
+            q = Question(**keys)
+            paths = tuple((kind, _found(path, media or file.parent)) for kind, path in q.media)
+            q = q.model_copy(update={"id": q.id or str(number), "media": paths})
+            if q.name in found:
+                raise ConfigError(f"another question has the id {q.id!r}; give each its own")
+        except ConfigError as error:
+            raise ConfigError(f"{file}: question {number}: {error}") from None
+        found[q.name] = q
+    if not found:
+        raise ConfigError(f"{file}: has no question in it")
+    return list(found.values())
+
+
+def _rows(file: Path) -> list[Any]:
+    try:
+        text = file.read_text(encoding="utf-8-sig").strip()
+        try:
+            data = json.loads(text or "[]")
+        except ValueError:
+            if text.startswith("["):
+                raise
+            lines = ",\n".join(line for line in text.split("\n") if line.strip())
+            data = json.loads(f"[{lines}]")
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{file}: cannot be read as JSON or JSON lines ({error})") from None
+    if isinstance(data, dict):
+        lists = [value for value in data.values() if isinstance(value, list)]
+        data = lists[0] if len(data) == len(lists) == 1 else [data]
+    return data if isinstance(data, list) else [data]
+
+
+def _found(path: str, root: Path) -> str:
+    """The path of a media file, in its folder under `root` or in `root` itself."""
+    inside = Path(os.path.normpath(path))
+    if inside.is_absolute() or ".." in inside.parts:
+        raise ConfigError(f"media {path!r} needs a path inside {root}; see --media")
+    places = [root / inside, root / inside.name]
+    return str(next((p for p in places if p.is_file()), places[0]).absolute())
+
+
+# ---- scores --------------------------------------------------------------------------------------
+
+
+def exact(said: str, right: str) -> bool:
+    """OmniGAIA's exact match: letter case and repeated white space aside."""
+    return said.lower().split() == right.lower().split()
+
+
+def matches(said: str, right: str, question: str = "") -> bool:
+    """The normalised match: numbers, units that the question names, dates, and lists in order."""
+    if exact(said, right) or same_answer(said, right, question):
+        return True
+    if date := _date(right):
+        return date == _date(said)
+    a, b = (re.split(r";\s*|,\s+(?:and )?| and ", t.strip(" .[]()")) for t in (said, right))
+    return len(a) == len(b) > 1 and all(map(lambda x, y: same_answer(x, y, question), a, b))
+
+
+def _date(text: str) -> datetime | None:
+    plain = re.sub(r"(?<=\d)(st|nd|rd|th)\b", "", " ".join(text.strip(" .").split()))
+    for form in DATES:
+        try:
+            return datetime.strptime(plain.replace(",", ""), form)
+        except ValueError:
+            continue
+    return None
+
+
+def verdict(q: Question, said: str, judge: Backend, chat: Chat, purse: Purse) -> bool | None:
+    """Whether a language model finds the answer correct. It is asked at most twice; None: it gave
+    no usable reply, or the purse could not pay for it. Raises EndpointError.
+    """
+    if exact(said, q.answer) or not said:
+        return bool(said)
+    texts = {"question": fenced(q.question), "answer": fenced(q.answer), "reply": fenced(said)}
+    messages = [{"role": "user", "content": render("evaluation/judge.md", **texts)}]
+    for attempt in ("a1", "a2"):
+        try:
+            with chat.tape.call("judge", attempt):
+                reply = chat(judge, messages, purse).text
+        except BudgetExceeded:
+            return None
+        word = after_thinking(reply).strip(" \n\t.*`\"'")
+        if word in VERDICTS:
+            return VERDICTS[word]
+        messages += [{"role": "assistant", "content": reply}]
+        messages += [{"role": "user", "content": say("evaluation/notes", "again")}]
+    return None
+
+
+# ---- one question, answered ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all questions of a sweep share."""
+
+    out: Path
+    pool: Pool
+    options: Options
+    judge: Backend | None = None
+
+    @property
+    def judge_share(self) -> float:
+        """The part of a question's share that is the judge's."""
+        return JUDGE_SHARE if self.judge else 0.0
+
+    def folder(self, q: Question) -> Path:
+        """The newest run folder of a question: 7, or 7.2 if it was begun again. A new one where
+        that run ended because its share of the budget was too small.
+        """
+        first = self.out / "runs" / q.name
+        newest = max([first, *first.parent.glob(f"{q.name}.[0-9]*")], key=_attempt)
+        end = ended(read(newest / "trajectory.jsonl"))
+        return _next(newest) if end and STARVED in end["why"] else newest
+
+
+def _attempt(folder: Path) -> int:
+    return int(folder.suffix[1:] or 1)
+
+
+def _next(folder: Path) -> Path:
+    return folder.with_name(f"{folder.stem}.{_attempt(folder) + 1}")
+
+
+def begun(folder: Path) -> bool:
+    """Whether anything in it may have been paid for."""
+    tape = folder / "tape.jsonl"
+    return tape.is_file() and tape.stat().st_size > 0
+
+
+def answered(
+    q: Question,
+    plan: Plan,
+    share_usd: float = math.inf,
+    files: Files | None = None,
+    tell: Tell | None = None,
+    cancelled: threading.Event | None = None,
+) -> Row:
+    """Answer and score one question, continuing its run folder if there is one. Returns its row.
+
+    `files`: for a worker that shares no disk, from `files_of`; the row then holds those of the run.
+    `tell` hears of every retry; without it they are in the row, as "notices". An endpoint that
+    fails, a bad file or a rate limit that outlasted the patience gives a row of status "failed", a
+    share that was too small one of status "starved".
+    """
+    if files is not None:
+        return _elsewhere(q, plan, share_usd, files)
+    notices = list[str]()
+    folder = plan.folder(q)
+    row: Row = {"id": q.id, "level": q.level, "category": q.category, "right": q.answer}
+    row |= {"status": "failed", "resumed": begun(folder), "run": folder.name}
+    judge_usd = plan.judge_share * share_usd if share_usd < math.inf else None
+
+    def listen(event: Event) -> None:
+        if event["event"] == "notice":
+            (tell or notices.append)(event["message"])
+
+    try:
+        run = _run(q, plan, folder, share_usd - (judge_usd or 0.0), listen, cancelled)
+        row |= {k: v for k, v in vars(run).items() if k != "events"} | {"run": Path(run.run).name}
+        if at := _limited(run.events):
+            row["why"] = f"rate limit in r{at[0]}/t{at[1]}"
+        elif share_usd < math.inf and STARVED in run.why:
+            row["status"] = "starved"
+        else:
+            row |= _scores(q, plan, run, Purse(judge_usd), listen, cancelled) | {"status": "done"}
+    except (EndpointError, ConfigError, OSError) as error:
+        row |= {"why": " ".join(str(error).split()), "cost_usd": None}
+    return {**row, "notices": notices}
+
+
+def _run(
+    q: Question, plan: Plan, folder: Path, limit_usd: float, listen: Listener, cancelled: Any
+) -> Trajectory:
+    """The run of a question: a new one, one that goes on, or a fork of one that ended, from the
+    round in which a rate limit outlasted the patience.
+    """
+    o, how = plan.options, {"listeners": (listen,), "pool": plan.pool, "cancelled": cancelled}
+    if not begun(folder):
+        shutil.rmtree(folder, ignore_errors=True)  # killed before its first call
+        o = o.with_(budget_usd=limit_usd) if limit_usd < math.inf else o
+        media = [file if file[0] else file[1] for file in q.media]
+        return orchestrate(q.question, media, options=o, out=folder, **how)
+    how |= {k: getattr(o, k) for k in ("method", "tools", "mcp", "allow_hosts", "unsafe_code")}
+    past = read(folder / "trajectory.jsonl")
+    end, at = ended(past), _limited(past)
+    if end and at and not (end["fallback"] and at[0] == end["rounds"]):  # resume retries those
+        return resume(folder, at[0], _next(folder), **how)
+    return resume(folder, **how)
+
+
+def _limited(events: Sequence[Event]) -> list[int]:
+    """The place of the first sub-task that failed at a rate limit; [] for none."""
+    failed = (e for e in events if e["event"] == "result" and e["status"] == "failed")
+    return next((list(e["at"]) for e in failed if RATE_LIMIT.search(e["error"])), [])
+
+
+def _scores(
+    q: Question, plan: Plan, run: Trajectory, purse: Purse, listen: Listener, cancelled: Any
+) -> Row:
+    said = run.answer.strip()
+    row: Row = {"exact": exact(said, q.answer), "match": matches(said, q.answer, q.question)}
+    if judge := plan.judge:
+        file = Path(run.run) / "judge.jsonl"
+        with closing(Tape(file, "resume", Secrets([judge.api_key_env]), cancelled)) as tape:
+            chat = Chat(tape, plan.options.timeout_s, plan.options.patience_s)
+            chat.notify = lambda message: listen({"event": "notice", "message": message})
+            row["judge"] = verdict(q, said, judge, chat, purse)
+    return row | {"judge_usd": purse.spent_usd}
+
+
+# ---- a worker that shares no disk ----------------------------------------------------------------
+
+
+def files_of(q: Question, plan: Plan) -> Files:
+    """The files that a question needs: those of its run folder, and its media."""
+    media = {path.lstrip("/"): Path(path).read_bytes() for _, path in q.media}
+    return _files(plan.folder(q)) | media
+
+
+def _files(folder: Path) -> Files:
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {f"runs/{path.relative_to(folder.parent)}": path.read_bytes() for path in paths}
+
+
+def write(files: Mapping[str, bytes], folder: Path) -> None:
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+
+
+def _elsewhere(q: Question, plan: Plan, share_usd: float, files: Files) -> Row:
+    with tempfile.TemporaryDirectory() as scratch:
+        write(files, top := Path(scratch))
+        media = tuple((kind, f"{top}{path}") for kind, path in q.media)
+        here = q.model_copy(update={"media": media})
+        row = answered(here, replace(plan, out=top), share_usd)
+        return {**row, "files": _files(top / "runs" / row["run"])}

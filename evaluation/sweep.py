@@ -1,0 +1,202 @@
+"""Many questions at once: who answers them, what they may spend, and what is left to do."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import statistics
+import tempfile
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from evaluation import questions
+from evaluation.questions import Plan, Question, Row, Tell, begun
+from orchestra.money import add_usd
+from orchestra.vocabulary import ConfigError
+from runtime import tape
+from runtime.run_folder import read_manifest
+
+MOST = 256  # questions in flight
+GRACE_S = 3.0  # after Ctrl-C: how long calls in flight may take to reach their tape
+
+
+class Crew:
+    """How many questions are in flight. `auto`: one more with each question whose calls took at
+    most 1.5 times as long as those of the first questions; half as many at a rate limit.
+    """
+
+    def __init__(self, workers: str) -> None:
+        if workers != "auto" and not (workers.isdecimal() and 0 < int(workers) <= MOST):
+            raise ConfigError(f"--workers {workers}: needs auto, or a number from 1 to {MOST}")
+        self.auto, self.allowed = workers == "auto", 4 if workers == "auto" else int(workers)
+        self.started = self.cut_at = 0
+        self.paces: list[float] = []  # seconds a call, of the first questions
+
+    def limited(self, number: int) -> None:
+        """Question `number` met a rate limit. One that started before the last cut is not news."""
+        if self.auto and number > self.cut_at:
+            self.allowed, self.cut_at = max(1, self.allowed // 2), self.started
+
+    def ended(self, row: Row) -> None:
+        if self.auto and row["status"] == "done" and not row["resumed"]:
+            pace = row["latency_s"] / max(row["calls"], 1)
+            self.paces += [pace] if len(self.paces) < 8 else []
+            if pace <= 1.5 * statistics.median(self.paces):
+                self.allowed = min(MOST, self.allowed + 1)
+
+
+class Funds:
+    """The budget of a sweep. A question starts with a share that is reserved for it; what it did
+    not spend goes back. If it fails, the share stays reserved: what was spent is not known. So it
+    is with runs that an earlier sweep began and did not end.
+    """
+
+    def __init__(self, total_usd: float | None, plan: Plan, rows: Iterable[Row]) -> None:
+        self.total_usd, self.plan, self.least_usd = total_usd, plan, 0.0
+        self.spent, self.shares = dict[str, float](), dict[str, float]()  # by folder; by question
+        for row in rows:
+            self.book(row)
+        for folder in (plan.out / "runs").iterdir():
+            if folder.name not in self.spent:
+                self.shares[folder.stem] = self._held_usd(folder)
+
+    def _held_usd(self, folder: Path) -> float:
+        """The share of a run that was begun: its limit, which a resume keeps, and the judge's."""
+        limit = read_manifest(folder).options.budget_usd if begun(folder) else None
+        return (limit or 0.0) / (1 - self.plan.judge_share)
+
+    def book(self, row: Row) -> None:
+        cost = add_usd(row.get("cost_usd"), row.get("judge_usd", 0.0))
+        if cost is not None:
+            self.spent[row["run"]] = cost
+            share = self.shares.pop(row["run"].partition(".")[0], 0.0)
+            starved = row["status"] == "starved"
+            self.least_usd = max(self.least_usd, 2 * share if starved else cost)
+
+    def share(self, q: Question, free: int, alone: bool) -> float | None:
+        """What a question may spend: at least as much as the dearest so far; inf without a budget.
+        None: nothing now. The first question runs alone.
+        """
+        if self.total_usd is None:
+            return math.inf
+        kept = self.shares.pop(q.name, 0.0)
+        left = self.total_usd - sum(self.spent.values()) - sum(self.shares.values())
+        share = self._held_usd(self.plan.folder(q)) or max(left / free, self.least_usd)
+        fits = 0 < share <= left and (alone or bool(self.spent))
+        self.shares[q.name] = share if fits else kept
+        return share if fits else None
+
+
+def earlier(plan: Plan, data: Path, budget: bool) -> list[Row]:
+    """The rows of earlier sweeps into the same folder. Raises ConfigError where those were of
+    another kind.
+    """
+    about = {"data": hashlib.sha256(data.read_bytes()).hexdigest(), "with_budget": budget}
+    about |= {"method": plan.options.method, "model": plan.pool.main}
+    about |= {"judge": plan.judge and plan.judge.model, "options": plan.options.model_dump()}
+    about |= {"backends": [(backend.name, backend.model) for backend in plan.pool.backends]}
+    text, file = json.dumps(about, indent=1, default=list), plan.out / "sweep.json"
+    (plan.out / "runs").mkdir(parents=True, exist_ok=True)
+    held = json.loads(file.read_text() if file.exists() else text)
+    if other := [key for key, value in json.loads(text).items() if held.get(key) != value]:
+        raise ConfigError(f"{plan.out} holds a sweep with other {other[0]}; use another --out")
+    file.write_text(text)
+    return list(tape.read(plan.out / "rows.jsonl"))
+
+
+def sweep(
+    asked: Iterable[Question], plan: Plan, at: Executor, crew: Crew, funds: Funds, tell: Tell
+) -> Generator[Row, None, None]:
+    """The row of each question as it ends, after it is on disk."""
+    cancelled, local = threading.Event(), isinstance(at, ThreadPoolExecutor)
+    with tempfile.NamedTemporaryFile(dir=plan.out) as mark:
+        shared = local or at.submit(os.path.exists, mark.name).result()
+    file, running = tape.Appender(plan.out / "rows.jsonl"), dict[Future[Row], Question]()
+    waiting = sorted(asked, key=lambda q: not begun(plan.folder(q)))
+
+    def note(q: Question, number: int, message: str) -> None:
+        tell(f"{q.id}: {message}")
+        if "status 429" in message:
+            crew.limited(number)
+
+    def start(q: Question, share: float) -> None:
+        crew.started += 1
+        files = None if shared else questions.files_of(q, plan)
+        here = (partial(note, q, crew.started), cancelled) if local else ()
+        running[at.submit(questions.answered, q, plan, share, files, *here)] = q
+
+    try:
+        while waiting or running:
+            while waiting and (free := crew.allowed - len(running)) > 0:
+                share = funds.share(waiting[0], free, not running)
+                if share is None:
+                    break
+                start(waiting.pop(0), share)
+            if not running:
+                tell(f"the budget is used up: {len(waiting)} questions were not started")
+                break
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                row = row_of(q := running.pop(future), future)
+                questions.write(row.pop("files", {}), plan.out)
+                for message in row.pop("notices", ()):
+                    note(q, crew.started, message)
+                funds.book(row)
+                crew.ended(row)
+                file.append(json.dumps(row, ensure_ascii=False))
+                if row["status"] == "starved":
+                    waiting.append(q)  # once more, with a larger share
+                else:
+                    yield row
+    finally:
+        cancelled.set()
+        wait(running, timeout=GRACE_S)
+        file.unlock()
+
+
+def row_of(q: Question, future: Future[Row]) -> Row:
+    """The row of a question that ended; an error of ours or the loss of its workers is one too."""
+    error = future.exception()
+    if not isinstance(error, Exception):
+        return future.result()  # raises what ends the sweep
+    about = {"id": q.id, "level": q.level, "category": q.category, "run": q.name}
+    return {**about, "status": "failed", "why": f"{type(error).__name__}: {error}"}
+
+
+# ---- where questions are answered ----------------------------------------------------------------
+
+
+class RayExecutor(Executor):
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        import ray
+
+        return ray.remote(fn).remote(*args, **kwargs).future()
+
+
+@contextlib.contextmanager
+def executor_at(url: str) -> Iterator[Executor]:
+    """Threads of this process, or the cluster of --executor. Raises ConfigError."""
+    kind, _, address = url.partition("://")
+    if kind not in ("", "dask", "ray"):
+        raise ConfigError(f"--executor {url}: needs dask://HOST:PORT or ray://HOST:PORT")
+    try:
+        if kind == "dask":
+            from distributed import Client
+
+            with Client(address, timeout=10) as client:
+                yield client.get_executor(pure=False)
+        elif kind == "ray":
+            import ray
+
+            with ray.init(url):
+                yield RayExecutor()
+        else:
+            yield ThreadPoolExecutor(MOST, thread_name_prefix="question")
+    except ImportError as error:
+        raise ConfigError(f"--executor {url}: {error}; pip install {error.name}") from None

@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""One page to look at a run, or at all runs in a folder: a single file that any browser shows.
+
+python report.py RUN [-o page.html]      the rounds, sub-tasks and calls of a run, on a timeline
+python report.py DIR [-o page.html]      the runs of a folder as a table, and any two side by side
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import mimetypes
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from orchestra.vocabulary import ConfigError
+from runtime import run_folder, tape, trajectory
+
+PAGE = Path(__file__).parent / "evaluation" / "page.html"
+INLINE_BYTES = 8 << 20  # a larger file of media is a link to the run folder
+OUTCOME = ("answer", "fallback", "why", "rounds", "calls", "tokens", "cost_usd", "failed_subtasks")
+SCORES = "judge", "match", "exact"  # of evaluate.py; the first that there is counts
+Row = dict[str, Any]
+
+
+class Texts:
+    """Each text of a page once: prompts repeat. What stands in the page is its number."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def number(self, value: Any) -> int:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+        return self.numbers.setdefault(text, len(self.numbers))
+
+
+def run_row(folder: Path, texts: Texts, whole: bool = True) -> Row:
+    """What the page shows of a run. `whole`: with its media and trajectory. Raises ConfigError."""
+    manifest = run_folder.read_manifest(folder)
+    events = trajectory.read(folder / "trajectory.jsonl")
+    end = trajectory.ended(events) or {"why": "the run has not ended"}
+    row: Row = {key: end.get(key) for key in OUTCOME}
+    row |= {"name": folder.name, "question": manifest.question, "method": manifest.options.method}
+    row["model"] = manifest.pool.main
+    row["latency_s"] = end.get("timing", {}).get("latency_s")
+    prices = {b.model: b for b in manifest.pool.backends}
+    rows, _ = tape.exchanges(folder / "tape.jsonl")
+    row["tape"] = [call_row(exchange, texts, prices) for exchange in rows]
+    if whole:
+        row["media"] = [media_row(folder, m.name, m.modality) for m in manifest.media]
+        row["events"] = [e for e in events if e["event"] not in ("run", "end")]
+    return row
+
+
+def call_row(exchange: Row, texts: Texts, prices: Row) -> Row:
+    """One exchange: what was asked, what came back, what it took and cost."""
+    request, answer = exchange["request"], exchange.get("answer")
+    failure, timing = exchange.get("failure"), exchange.get("timing", {})
+    row: Row = {
+        "call": exchange["call"],
+        "kind": request["kind"],
+        "key": exchange["key"][:16],
+        **timing,
+    }
+    messages = request.get("messages")
+    if messages:
+        row["model"] = request.get("model")
+        row["asked"] = [[m["role"], texts.number(m["content"])] for m in messages]
+    else:
+        rest = {k: v for k, v in request.items() if k != "kind"}
+        row["asked"] = [["request", texts.number(rest)]]
+    if failure is not None:
+        return {**row, "failed": True, "got": texts.number(failure)}
+    data = answer.get("data") if isinstance(answer, dict) else None
+    if messages and isinstance(data, dict):
+        message = data["choices"][0]["message"]
+        usage = data.get("usage") or {}
+        used = [usage.get(k) or 0 for k in ("prompt_tokens", "completion_tokens")]
+        backend = prices.get(row["model"])
+        row |= {"tokens": sum(used), "cost_usd": backend.cost_usd(*used) if backend else None}
+        answer = message.get("content") or message
+    row["failed"] = isinstance(answer, dict) and "error" in answer
+    return {**row, "got": texts.number(answer)}
+
+
+def media_row(folder: Path, name: str, modality: str) -> Row:
+    """A file of the question, inside the page where it is small enough."""
+    file = folder / "media" / name
+    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    if not file.is_file() or file.stat().st_size > INLINE_BYTES:
+        return {"name": name, "modality": modality, "url": file.resolve().as_uri()}
+    data = base64.b64encode(file.read_bytes()).decode()
+    return {"name": name, "modality": modality, "url": f"data:{kind};base64,{data}"}
+
+
+def runs_in(folder: Path) -> Iterator[Path]:
+    """The run folders in a folder, at most three levels down, by name."""
+    for depth in ("*", "*/*", "*/*/*"):
+        yield from sorted(p.parent for p in folder.glob(f"{depth}/run.json"))
+
+
+def page(data: Row, texts: Texts) -> str:
+    """The page with its data, compressed: no text of a model can become markup or script."""
+    whole = json.dumps({**data, "texts": list(texts.numbers)}, ensure_ascii=False, default=str)
+    packed = base64.b64encode(zlib.compress(whole.encode("utf-8", "replace"), 9)).decode()
+    return PAGE.read_text(encoding="utf-8").replace("{{DATA}}", packed)
+
+
+def report(folder: Path) -> str:
+    """The page of a run folder, or of a folder of runs. Raises ConfigError."""
+    texts = Texts()
+    if (folder / "run.json").is_file():
+        return page({"run": run_row(folder, texts)}, texts)
+    found = list(runs_in(folder)) if folder.is_dir() else []
+    if not found:
+        raise ConfigError(f"{folder}: is no run folder and has none in it; give RUN or DIR")
+    rows, scores = [], scores_in(folder)
+    for run in found:
+        name = run.relative_to(folder).as_posix()
+        try:
+            rows.append({**run_row(run, texts, whole=False), "name": name, **scores.get(name, {})})
+        except (ConfigError, tape.TapeMiss) as error:
+            print(f"report.py: left out: {error}", file=sys.stderr)
+    return page({"runs": rows, "name": folder.name}, texts)
+
+
+def scores_in(folder: Path) -> dict[str, Row]:
+    """What evaluate.py noted of each run: its category, its level, and whether it is right."""
+    found: dict[str, Row] = {}
+    for file in sorted([*folder.glob("rows.jsonl"), *folder.glob("*/rows.jsonl")]):
+        for row in tape.read(file):
+            kept = {key: row.get(key) for key in ("category", "level", "expected")}
+            kept["right"] = next((row[k] for k in SCORES if row.get(k) is not None), None)
+            run = file.parent / "runs" / str(row.get("run"))
+            found[run.relative_to(folder).as_posix()] = kept
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, metavar="RUN|DIR")
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="PAGE", help="(report.html in the folder)"
+    )
+    a = parser.parse_args()
+    out = a.out or a.folder / "report.html"
+    try:
+        text = report(a.folder)
+        out.write_text(text, encoding="utf-8")
+    except (ConfigError, tape.TapeMiss, OSError) as error:
+        print(f"report.py: {error}", file=sys.stderr)
+        return 2
+    print(out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

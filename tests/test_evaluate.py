@@ -1,0 +1,295 @@
+"""evaluate.py: each question is answered, scored and paid for once, whatever happens in between."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from unittest import mock
+
+import pytest
+
+import evaluate
+from evaluation import masbench, questions
+from evaluation.questions import exact, load, matches
+from evaluation.sweep import Crew
+from orchestra.vocabulary import ConfigError
+from tests.conftest import ROOT, Options, pool_at
+from tests.program import CLOCK, replay
+from tests.scripted import Endpoint, Raw, complete, delegate, finish, is_main
+
+OFFICIAL = {
+    "id": 7, "question": "What is number 7?", "answer": "7", "Level": "Easy", "category": "Art",
+    "omni_modal_input": [{"type": "image", "id": "i", "path": "images/clock.png"}],
+}  # fmt: skip
+
+
+def number_asked(request):
+    """The scripted model gives the number in the question."""
+    if "You check one answer" in request["messages"][0]["content"]:
+        return "Correct" if len(request["messages"]) > 1 else "I think so"
+    n = re.findall(r"number (\d+)", json.dumps(request["messages"]))[0]
+    return complete(n) if is_main(request) else finish(n)
+
+
+def data_file(folder, count=6, **more):
+    """Questions 1 to `count`; the right answer of every third is another number."""
+    rows = [
+        {"question": f"What is number {n}?", "answer": str(n if n % 3 else -n), "level": f"L{n % 2}", "category": "A B", **more}
+        for n in range(1, count + 1)
+    ]  # fmt: skip
+    (folder / "data.json").write_text(json.dumps(rows))
+    return folder / "data.json"
+
+
+def words(folder, *more):
+    data = folder / "data.json"
+    base = ["run", "--data", data, "--out", folder / "out", "--method", "react", "--model", "m"]
+    return [str(word) for word in (*base, *more)]
+
+
+def sweep(folder, url, *more):
+    """The exit code and the rows, the newest of each question, by id."""
+    with mock.patch.dict(os.environ, {"OPENAI_BASE_URL": url}):
+        code = evaluate.main(words(folder, *more))
+    out = Path(more[-1] if "--out" in more else folder / "out")
+    lines = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
+    return code, {row["id"]: row for row in lines}, lines
+
+
+# ---- the file ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("content", "expected"), [
+    ('[{QQ, "answer": 1}]', 1),
+    ('{QQ, "answer": "a"}\n\n{"Question": "b", "Final answer": 2.5}\n', 2),
+    ('\ufeff[{QQ, "answer": "a"}]', 1),
+    ('{"data": [{"problem": "b", "ground_truth": "c"}]}', 1),
+    ('{QQ, "answer": "a\u2028b"}', 1),
+    ('[{QQ, "answer": "a", "id": null, "level": null}]', 1),
+    ("", "no question"), ("[]", "no question"), ("[1]", "needs an object"), ("hello", "Expecting value"),
+    ('[{QQ, "answer": "a"}', "JSON"), ('{QQ, "answer": "a"}\nx', "line 2"), ("[" * 99999, "JSON"),
+    ('[{"answer": "a"}]', "question 1: question"), ("[{QQ}]", "answer"), ('[{QQ, "answer": " "}]', "answer"),
+    ('[{QQ, "answer": null}]', "answer"), ('[{QQ, "answer": true}]', "answer"), ('[{QQ, "answer": ["a"]}]', "answer"),
+    ('[{QQ, "answer": 1, "id": "x"}, {QQ, "answer": 1, "id": "x"}]', "question 2: another question"),
+    ('[{QQ, "answer": 1, "media": "a.png"}]', "media"), ('[{QQ, "answer": 1, "media": [{"type": "image"}]}]', "media.0.1"),
+    ('[{QQ, "answer": 1, "media": [{"type": "smell", "path": "a"}]}]', "'image'"), ('[{QQ, "answer": 1, "media": ["../a"]}]', "inside"),
+])  # fmt: skip
+def test_an_odd_file_gives_questions_or_one_line(tmp_path, content, expected):
+    file = tmp_path / "data.json"
+    file.write_text(content.replace("QQ", '"question": "What is 1?"'), encoding="utf-8")
+    if isinstance(expected, int):
+        assert len({q.id for q in load(file)}) == expected
+        return
+    with pytest.raises(ConfigError) as error:
+        load(file)
+    assert expected in str(error.value) and "\n" not in str(error.value)
+
+
+def test_questions_without_their_media_are_named_and_skipped(tmp_path, endpoint, capsys):
+    (tmp_path / "media/images").mkdir(parents=True)
+    (tmp_path / "media/images/clock.png").write_bytes(CLOCK.read_bytes())
+    lost = {**OFFICIAL, "id": 8, "omni_modal_input": [{"type": "video", "path": "v/x.mp4"}]}
+    (tmp_path / "data.json").write_text(json.dumps([OFFICIAL, lost]))
+    code, rows, _ = sweep(tmp_path, endpoint(number_asked).url, "--media", tmp_path / "media")
+    assert (code, list(rows), rows["7"]["exact"]) == (0, ["7"], True)
+    assert "question 8 is skipped" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [
+    ["--level", "L7"], ["--workers", "0"], ["--judge", "x", "--budget", "1"], ["--method", "nope"], ["--image", "a"],
+    ["--budget", "1"], ["--executor", "http://x"], ["--nonsense"],
+])  # fmt: skip
+def test_a_mistake_of_the_user_is_one_line_before_the_first_call(tmp_path, endpoint, capsys, more):
+    server = endpoint(number_asked)
+    data_file(tmp_path)
+    with mock.patch.dict(os.environ, {"OPENAI_BASE_URL": server.url}):
+        assert evaluate.main(words(tmp_path, *more)) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1 and not server.requests
+
+
+# ---- scores --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("said", "right", "same"), [
+    ("2", "2 years", 1), ("1,000", "1000", 1), ("March 5th, 2011", "2011-03-05", 1), ("50, 5005; 92", "50, 5005, 92", 1),
+    ("France, Peru and Chile", "France; Peru; Chile", 1), ("Peru", "Peru, Chile", 0), ("2011-03-06", "2011-03-05", 0), ("", "2", 0),
+])  # fmt: skip
+def test_the_normalised_match_reads_numbers_units_dates_and_lists(said, right, same):
+    assert matches(said, right, "How many years?") == bool(same)
+    assert exact(" Show  ME", "show me") and not exact("2", "2 years")
+
+
+def test_the_judge_is_asked_again_once_and_only_where_the_answers_differ(tmp_path, endpoint):
+    server = endpoint(number_asked)
+    data_file(tmp_path, 3)
+    _, rows, _ = sweep(tmp_path, server.url, "--judge", "j")
+    assert [rows[n]["judge"] for n in "123"] == [True] * 3 and not rows["3"]["exact"]
+    assert [r["model"] for r in server.requests].count("j") == 2
+    assert replay(tmp_path / "out/runs/3").answer == "3"
+    server = endpoint(lambda r: "Perhaps" if r["model"] == "j" else number_asked(r))
+    _, rows, _ = sweep(tmp_path, server.url, "--judge", "j", "--out", tmp_path / "out2")
+    asked = [r["model"] for r in server.requests].count("j")
+    assert (rows["3"]["judge"], asked) == (None, 2)
+
+
+# ---- what goes wrong -----------------------------------------------------------------------------
+
+
+def test_one_bad_question_is_a_failed_row_and_the_next_sweep_does_it_alone(tmp_path, endpoint):
+    broken = [True]
+    server = endpoint(
+        lambda r: Raw(401, {}) if broken[0] and "number 4" in json.dumps(r) else number_asked(r)
+    )
+    data_file(tmp_path)
+    code, rows, _ = sweep(tmp_path, server.url, "--workers", 3)
+    assert (code, rows["4"]["status"], len(rows)) == (1, "failed", 6) and "401" in rows["4"]["why"]
+    asked, broken[0] = len(server.requests), False
+    code, rows, lines = sweep(tmp_path, server.url, "--workers", 3)
+    assert (code, rows["4"]["exact"], len(lines), len(server.requests)) == (0, True, 7, asked + 1)
+
+
+def test_a_sub_task_that_met_a_rate_limit_fails_the_row_until_it_is_answered(tmp_path, endpoint):
+    limited = [True]
+
+    def respond(request):
+        if is_main(request):
+            told = "=> " in json.dumps(request) or "reason: " in json.dumps(request)
+            return complete("7") if told else delegate("look")
+        return Raw(429, {}, retry_after="9") if limited[0] else finish("7")
+
+    server = endpoint(respond)
+    data_file(tmp_path, 1)
+    how = ("--method", "orchestra-o1", "--patience", 0)
+    _, rows, _ = sweep(tmp_path, server.url, *how)
+    assert rows["1"]["status"] == "failed" and "rate limit in r1/t1" in rows["1"]["why"]
+    limited[0] = False
+    _, rows, _ = sweep(tmp_path, server.url, *how)
+    assert (rows["1"]["status"], rows["1"]["run"]) == ("done", "1.2")
+
+
+def test_the_budget_is_hard_and_a_question_starts_only_with_what_is_left(tmp_path, endpoint):
+    server = endpoint(number_asked)  # a question costs 0.01 USD, and needs 0.128 to start
+    data_file(tmp_path, 9)
+    (tmp_path / "pool.toml").write_text(
+        f'backend = [{{ name = "m", base_url = "{server.url}", price_usd_per_mtok = {{ input = 0, output = 1000 }} }}]'
+    )
+    how = ("--backends", tmp_path / "pool.toml", "--workers", 3, "--budget")
+    code, rows, _ = sweep(tmp_path, server.url, *how, 0.2)
+    done = [row for row in rows.values() if row["status"] == "done"]
+    assert code == 1 and 2 < len(done) == len(server.requests) < 9
+    code, rows, _ = sweep(tmp_path, server.url, *how, 0.4)
+    assert code == 0 and {row["status"] for row in rows.values()} == {"done"}
+    assert len(rows) == len(server.requests) == 9
+
+
+def test_after_kill_9_no_row_is_lost_or_doubled_and_only_calls_in_flight_are_paid_again(tmp_path):
+    data_file(tmp_path, 30)
+    extra = 0
+    with closing(Endpoint(number_asked, delay_s=0.1)) as server:
+        environment = {**os.environ, "OPENAI_BASE_URL": server.url}
+        command = [sys.executable, str(ROOT / "evaluate.py"), *words(tmp_path, "--workers", 4)]
+        for kills in (3, 9):
+            process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+            while len(server.requests) < kills * 2:
+                time.sleep(0.01)
+            extra += len(server.in_flight)
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        assert subprocess.run(command, env=environment, capture_output=True, check=True)
+        rows = (tmp_path / "out/rows.jsonl").read_text().splitlines()
+        assert sorted(int(json.loads(row)["id"]) for row in rows) == [*range(1, 31)]
+        assert len(server.requests) <= 30 + extra + 8
+
+
+def test_dask_answers_every_question_once_though_a_worker_is_killed(tmp_path):
+    distributed = pytest.importorskip("distributed", reason="pip install distributed")
+    data_file(tmp_path, 16)
+    pids: list[int] = []
+
+    def respond(request):
+        if len(server.requests) > 5 and pids:
+            os.kill(pids.pop(), signal.SIGKILL)
+        return number_asked(request)
+
+    how = {"n_workers": 2, "threads_per_worker": 2, "host": "127.0.0.1", "dashboard_address": None}
+    with closing(Endpoint(respond, delay_s=0.3)) as server:
+        where = {"OPENAI_BASE_URL": server.url, "PYTHONPATH": str(ROOT)}
+        with mock.patch.dict(os.environ, where), distributed.LocalCluster(**how) as cluster:
+            pids += [worker.pid for worker in cluster.workers.values()][:1]
+            address = cluster.scheduler_address.replace("tcp:", "dask:")
+            more = ("--executor", address, "--workers", 4)
+            code, rows, lines = sweep(tmp_path, server.url, *more)
+    assert (code, len(rows), len(lines), pids) == (0, 16, 16, [])
+    assert 16 <= len(server.requests) <= 20
+
+
+def test_a_worker_that_shares_no_disk_sends_the_run_folder_back(tmp_path, endpoint):
+    plan = questions.Plan(tmp_path, pool_at(endpoint(number_asked).url), Options(method="react"))
+    (tmp_path / "data.json").write_text(json.dumps([{**OFFICIAL, "media": [CLOCK.name]}]))
+    (q,) = load(tmp_path / "data.json", CLOCK.parent)
+    row = questions.answered(q, plan, files=questions.files_of(q, plan))
+    assert row["exact"] and not (tmp_path / "runs").exists()
+    questions.write(row["files"], tmp_path)
+    assert replay(tmp_path / "runs/7").answer == "7"
+
+
+# ---- tables and problems -------------------------------------------------------------------------
+
+
+def test_the_report_compares_methods_by_level_category_and_question(tmp_path, endpoint, capsys):
+    data_file(tmp_path)
+    server = endpoint(number_asked)
+    sweep(tmp_path, server.url)
+    sweep(tmp_path, server.url, "--judge", "j", "--out", tmp_path / "judged")
+    capsys.readouterr()
+    folders = [str(tmp_path / name) for name in ("out", "judged")]
+    assert evaluate.main(["report", *folders, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    plain = found["methods"]["react/m"]
+    assert plain["overall"]["accuracy"] == pytest.approx(4 / 6)
+    assert plain["level"]["L1"]["n"] == 3 and plain["category"]["A B"]["n"] == 6
+    (pair,) = found["mcnemar"]
+    assert (pair["only_a"], pair["only_b"], pair["p"]) == (0, 2, 0.5)
+    assert evaluate.main(["report", *folders]) == 0
+    assert "66.7 [30-90]" in capsys.readouterr().out
+
+
+def test_intervals_and_p_values_are_those_of_the_textbooks():
+    assert evaluate.wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    assert evaluate.mcnemar(1, 9) == pytest.approx(0.021484, abs=1e-6)
+    assert evaluate.mcnemar(0, 0) == 1.0
+
+
+def test_workers_halve_once_at_a_rate_limit_and_grow_while_calls_stay_fast():
+    crew, row = Crew("auto"), {"status": "done", "resumed": False, "calls": 1}
+    for _ in range(12):
+        crew.ended({**row, "latency_s": 1.0})
+    crew.started = 16
+    crew.limited(3)
+    crew.limited(4)
+    assert crew.allowed == 8
+    crew.ended({**row, "latency_s": 9.0})
+    assert crew.allowed == 8
+
+
+@pytest.mark.parametrize("axis", masbench.AXES)
+def test_a_masbench_problem_has_its_axis_at_the_value(axis):
+    for value in (2, 7, 12):
+        text, answer = masbench.problem(axis, value, Random(value))
+        defined, asked = masbench.read(text)
+        needs = {name: d if isinstance(d, dict) else {} for name, d in defined.items()}
+
+        def depth(name, needs=needs):
+            return 1 + max((depth(n) for n in needs.get(name, ())), default=0)
+
+        measured = {
+            "depth": max(map(depth, asked)), "horizon": len(asked), "breadth": len(needs[asked[-1]]),
+            "parallel": len(asked), "robustness": text.count("A visitor claims"),
+        }  # fmt: skip
+        assert measured[axis] == value and answer == masbench.solve(text)
