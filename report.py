@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """One page to look at a run, or at all runs in a folder: a single file that any browser shows.
 
-python report.py RUN [-o page.html]      the rounds, sub-tasks and calls of a run, on a timeline
-python report.py DIR [-o page.html]      the runs of a folder as a table, and any two side by side
+python report.py RUN    the rounds, sub-tasks and calls of a run, on a timeline
+python report.py DIR    the runs of a folder as a table, and any two side by side
 """
 
 from __future__ import annotations
@@ -133,7 +133,8 @@ def scores_in(folder: Path) -> dict[str, Row]:
     found: dict[str, Row] = {}
     for file in sorted([*folder.glob("rows.jsonl"), *folder.glob("*/rows.jsonl")]):
         for row in tape.read(file):
-            kept = {key: row.get(key) for key in ("category", "level", "expected")}
+            kept = {"category": row.get("category"), "level": row.get("level")}
+            kept["expected"] = row.get("right")
             kept["right"] = next((row[k] for k in SCORES if row.get(k) is not None), None)
             run = file.parent / "runs" / str(row.get("run"))
             found[run.relative_to(folder).as_posix()] = kept
