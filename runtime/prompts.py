@@ -83,7 +83,9 @@ def quoted_whole(text: str) -> str:
 
 def without_marks(answer: str) -> str:
     """An answer without the data marks that a model copied into it."""
-    return DATA_MARK.sub(" ", answer).strip() if "data " in answer else answer
+    if "data " not in answer:
+        return answer
+    return DATA_MARK.sub(lambda found: "\n" if "\n" in found[0] else " ", answer).strip()
 
 
 def _head(h: Evidence) -> str:
