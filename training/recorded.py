@@ -18,8 +18,8 @@ from typing import Any
 
 from orchestra.main_agent import Messages
 from orchestra.memory import compress
-from orchestra.vocabulary import ConfigError, Delegate, Evidence, State, Task
-from orchestrators.orchestra_o1 import OrchestraO1, parse_decision, render_state
+from orchestra.vocabulary import ConfigError, Evidence, State, Task
+from orchestrators.orchestra_o1 import OrchestraO1, render_state
 from runtime import run_folder, trajectory
 from runtime.jsonl import read
 from runtime.parsing import find_action
@@ -28,7 +28,6 @@ from runtime.tape import Tape
 from runtime.trajectory import Event
 from tools import tools_for
 from tools.own import own_tools
-from training.evidence import evidence_of
 from training.examples import Example, state_row, write
 from training.reading import same_answer
 
@@ -132,16 +131,7 @@ def _decision(
         params = {k: v for k, v in decision.items() if k not in ("action", "reasoning")}
     reasoning = str(decision.get("reasoning") or "")
     reference = {"action": decision["action"], "reasoning": reasoning, "params": params}
-    taken = parse_decision(json.dumps(reference), state)
-    tasks = taken.subtasks if isinstance(taken, Delegate) else ()
-    meta = {
-        "level": 0,
-        "template": folder.resolve().name,
-        "split": "recorded",
-        "answer": answer,
-        "evidence": [evidence_of(u, state) for u in tasks],
-        "state": state_row(state),
-    }
+    meta = {"split": "recorded", "answer": answer, "state": state_row(state)}
     return Example(f"{folder.resolve().name}-r{round}", tuple(asked), reference, meta)
 
 
