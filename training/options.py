@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from orchestra.vocabulary import ConfigError
 from runtime.command_line import OneLineParser
 from runtime.pool import Checked, Invalid
-from runtime.run_folder import sha256_of, unwritable
+from runtime.run_folder import sha256_of
 
 FREE = {"resume", "vllm_url", "save_every", "out"}  # may differ at a resume
 RULE = ("tasks.py", "world.py", "reading.py")  # what --reward rubric and outcome follow from
@@ -156,19 +156,17 @@ def begun(o: Options) -> Iterator[None]:
     if bool(before) != o.resume:
         found = "no run to --resume" if o.resume else "a run; add --resume, or give another --out"
         raise ConfigError(f"{o.out}: has {found}")
-    if before and before != now:
-        names = ", ".join(sorted(k for k in now.keys() | before if before.get(k) != now.get(k)))
-        raise ConfigError(f"--resume: {o.out} was started with other values of {names}")
-    try:
-        o.out.mkdir(parents=True, exist_ok=True)
-        with (o.out / "lock").open("w") as lock:
+    names = sorted(k for k in now.keys() | before if before.get(k) != now.get(k)) if before else ()
+    if names:
+        raise ConfigError(f"--resume: {o.out} was started with other values of {', '.join(names)}")
+    o.out.mkdir(parents=True, exist_ok=True)
+    with (o.out / "lock").open("w") as lock:
+        try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the process ends, however
-            path.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
-            yield
-    except BlockingIOError:
-        raise ConfigError(f"--out {o.out}: another run is at work there") from None
-    except OSError as error:
-        raise unwritable(Path(error.filename or o.out), error) from None
+        except BlockingIOError:
+            raise ConfigError(f"--out {o.out}: another run is at work there") from None
+        path.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+        yield
 
 
 def _noted(o: Options) -> dict[str, Any]:

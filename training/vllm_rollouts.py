@@ -7,8 +7,8 @@ adapter of a new name (`/v1/load_lora_adapter`), so that no answer can come from
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-import sys
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,8 +25,6 @@ from training.rollouts import Group, group_of
 
 TIMEOUT_S = 1800.0  # of one group
 PARALLEL = 64  # requests in flight
-APART_NATS = 1.0  # a token; a real vLLM with the same weights comes to less than 0.1
-TRIED = 4  # completions that are compared before the first step
 
 
 class _Card(BaseModel):
@@ -136,30 +134,13 @@ class VllmRollouts:
         ranks.gathered(0)  # nobody samples before it is loaded
 
     def _unload(self, adapter: str) -> None:
-        """A server that keeps it costs it memory, and no run its result."""
-        if adapter == self.served.id:
-            return
-        try:
-            self.post("/v1/unload_lora_adapter", lora_name=adapter)
-        except EndpointError as error:
-            print(f"train_da_grpo.py: {error}; the server keeps {adapter}", file=sys.stderr)
+        """A server that keeps an old adapter loses memory, and no run its result."""
+        if adapter != self.served.id:
+            with contextlib.suppress(EndpointError):
+                self.post("/v1/unload_lora_adapter", lora_name=adapter)
 
     def close(self) -> None:
         """Leave the server with its own model, unless that was trained itself."""
         if ranks.rank() == 0:
             self._unload(self.model)
             shutil.rmtree(self.folder)
-
-    def check(self, prompt: Ids, seed: int, temperature: float) -> None:
-        """Raises ConfigError for a server that has other weights than the policy."""
-        (group,) = self.sample([prompt], [seed], TRIED, temperature)
-        apart: list[float] = []
-        for ids, logps in zip(group.ids, group.logps, strict=True):
-            (own,) = self.policy.score(prompt, [ids], temperature).logps.tolist()
-            apart += [abs(a - b) for a, b in zip(own, logps, strict=True)]
-        mean = sum(apart) / len(apart)
-        if mean > APART_NATS:
-            raise ConfigError(
-                f"--vllm-url {self.url}: its probabilities are {mean:.2f} nats a token from the "
-                "model's: it has other weights; serve the folder of --model"
-            )

@@ -10,8 +10,8 @@ from orchestra_min import orchestrate
 from tests.conftest import ROOT, ConfigError, Options, pool_at
 from tests.scripted import complete, delegate, finish, is_main
 from training.examples import Example, read, state_of, state_row, write
-from training.recorded import from_run, main, succeeded
 from training.reading import read_decision, state_at
+from training.recorded import from_run, main, succeeded
 
 RUN = ROOT / "fixtures" / "runs" / "equinox"
 EXAMPLE = Example(
