@@ -54,16 +54,6 @@ def test_a_line_that_is_no_example_is_named(tmp_path, fields, named):
         read(tmp_path / "e.jsonl")
 
 
-@pytest.mark.parametrize(
-    "content", [None, b"", b"\n\n", b"\xff\xfe", b'{"schema": 1, "id"', b"[1]"]
-)
-def test_a_file_of_something_else_is_one_line(tmp_path, content):
-    if content is not None:
-        (tmp_path / "e.jsonl").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"e\.jsonl[^\n]*$"):
-        read(tmp_path / "e.jsonl")
-
-
 def test_a_state_goes_through_json_and_back():
     h = Evidence(1, "t1", "look", "b", ("T",), "partial", "5", "s", "e", ("a.png",))
     task = Task("q", (Media("image", "a.png", Path(), ""),))
@@ -93,23 +83,12 @@ def test_an_example_is_what_was_sent_and_what_was_decided(record, replies, optio
     assert found == [(messages, json.loads(reply)) for messages, reply in decided]
 
 
-def test_a_flat_decision_becomes_one_with_params(record):
-    folder, _ = record('{"action": "complete", "answer": 7}')
-    expected = {"action": "complete", "reasoning": "", "params": {"answer": 7}}
-    assert from_run(folder)[0].reference == expected
-
-
 def test_a_changed_prompt_is_not_taken_for_the_recorded_one(record, monkeypatch):
     folder, _ = record(delegate("find"), complete("7"))
     new = [{"role": "user", "content": "new"}]
     monkeypatch.setattr("training.recorded.render_state", lambda *_, **__: new)
     with pytest.raises(ConfigError, match="round 1"):
         from_run(folder)
-
-
-def test_runs_of_other_methods_are_refused(record):
-    with pytest.raises(ConfigError, match="--method react"):
-        from_run(record(method="react")[0])
 
 
 def test_a_fallback_and_a_wrong_answer_are_no_success(record):

@@ -12,7 +12,7 @@ from training.examples import write
 
 pytestmark = [QUIET, pytest.mark.skipif("TRAIN_TINY" not in os.environ, reason="make train-tiny")]
 BOTH = "--full --max-tokens 64 --save-every 1000 --batch 4"
-SFT = "--steps 35 --lr 1e-2 --lr-floor 1"
+SFT = "--steps 45 --lr 1e-2 --lr-floor 1"
 GRPO = (
     "--steps 80 --group 8 --micro-batch 32 --lr 2e-3 --beta 0.001 --clip-high 0.28 --reward rubric"
 )

@@ -147,15 +147,6 @@ def test_what_is_drawn_does_not_depend_on_the_rest_of_the_batch(policy, at_once)
         assert row[: len(logps)] == pytest.approx(logps, abs=1e-5)
 
 
-def test_a_row_ends_with_its_end_token_and_never_goes_on(policy):
-    policy.eos = tuple(range(0, policy.model.config.vocab_size, 3))  # a third of its tokens
-    (group,) = LocalRollouts(policy, 12).sample([PROMPT], [3], 8, 1.0)
-    assert (
-        group.cut == [ids[-1] not in policy.eos for ids in group.ids] and group.cut.count(False) > 2
-    )
-    assert not any(id in policy.eos for ids in group.ids for id in ids[:-1])
-
-
 # ---- other processes -----------------------------------------------------------------------------
 
 
@@ -261,11 +252,6 @@ def test_a_flag_that_makes_no_run_is_one_line(tiny, tmp_path, capsys, wrong):
     assert named in line and not (tmp_path / "out").exists()
 
 
-def test_a_reward_that_scores_nothing_ends_the_run(tiny, tmp_path, capsys):
-    arguments = flags(tiny, tmp_path, "grpo", "--steps", "1", "--reward", "silence")
-    assert "step 1: silence scored none" in refused(capsys, *arguments, code=4)
-
-
 @pytest.mark.parametrize(("fields", "reason"), [
     ({"meta": {"state": None}}, "no usable state"), ({"meta": {"world": None}}, "has no world"),
     ({"messages": [{"role": "user", "content": "word " * 9000}]}, "more than --max-prompt"), ({"schema": 99}, "schema"),
@@ -316,25 +302,7 @@ def test_a_run_is_neither_overwritten_nor_resumed_as_another(tiny, done, capsys,
     assert "other values of rule_sha256" in refused(capsys, *arguments, "--resume")
 
 
-def test_two_runs_never_write_to_one_folder(tiny, tmp_path, capsys):
-    arguments = flags(tiny, tmp_path, "sft")
-    with options.begun(options.parse(arguments)):
-        assert "another run is at work" in refused(capsys, *arguments, "--resume")
-
-
 # ---- the schedule --------------------------------------------------------------------------------
-
-
-def test_an_epoch_shows_each_example_once_and_the_next_in_another_order():
-    shown = [i for step in range(10) for i in train_da_grpo.batch_of(range(20), 4, step, seed=1)]
-    assert sorted(shown[:20]) == sorted(shown[20:]) == list(range(20))
-    assert shown[:20] != shown[20:]
-
-
-def test_the_learning_rate_rises_then_falls_to_its_floor():
-    rates = [train_da_grpo.learning_rate(s, 100, 5e-6, 0.05, 0.1) for s in range(101)]
-    assert rates[0] == pytest.approx(1e-6) and max(rates) == rates[5] == 5e-6
-    assert rates[100] == pytest.approx(5e-7) and rates[5:] == sorted(rates[5:], reverse=True)
 
 
 def test_an_adapter_and_all_weights_have_learning_rates_of_their_own(tiny, tmp_path):
