@@ -13,15 +13,12 @@ As a library:
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
-import shutil
-import signal
-import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +26,7 @@ import orchestrators
 from orchestra.main_agent import ATTEMPTS, Messages
 from orchestra.matching import Placed, decision_reserve_usd, materialize, place, with_shares
 from orchestra.memory import best_supported_answer, compress, summarize
-from orchestra.money import Purse, add_usd
+from orchestra.money import Purse
 from orchestra.schedule import Graph, refine, waiting
 from orchestra.vocabulary import (
     BudgetExceeded,
@@ -44,20 +41,18 @@ from orchestra.vocabulary import (
     Result,
     State,
 )
-from runtime import command_line, console, run_folder, trajectory
+from runtime import command_line, run_folder, trajectory
 from runtime import pool as pools
 from runtime.chat import Chat
-from runtime.jsonl import TapeWriteError
-from runtime.log import Log
 from runtime.openai_api import with_model
-from runtime.options import Options, variables
+from runtime.options import Options
 from runtime.pool import Pool
 from runtime.prompts import WORDING, quoted_whole, say, told
 from runtime.run_folder import Manifest, MediaRow
 from runtime.secrets import Secrets
-from runtime.tape import Cancelled, Mode, Tape, TapeMiss
+from runtime.tape import Mode, Tape, TapeMiss
 from runtime.trajectory import Listener, Recorder, Trajectory
-from subagents import SubAgents
+from subagents import SubAgents, runs_code
 from subagents import workdir as workdirs
 from tools import Environment, Tool, sandbox, tools_for
 from tools import media as media_files
@@ -65,7 +60,6 @@ from tools.own import own_tools
 
 Files = Sequence[Any]  # paths, or (modality, path)
 Folder = str | Path
-Outcome = console.Outcome
 
 
 class Run:
@@ -103,18 +97,17 @@ class Run:
 
     def answer(self) -> tuple[str, bool, int]:
         """Algorithm 1: the answer, whether it is a fallback, and the rounds it took."""
-        t, answer = 0, ""
+        t = 0
         try:
             for t in range(1, self.rounds + 1):
                 y_t = self.decide(t)  # Eq. 1-3
                 if isinstance(y_t, Complete):
                     return y_t.answer, False, t
                 try:
-                    z_t = self.carry_out(t, y_t)  # Eq. 5-21
+                    z = self.carry_out(t, y_t)[-1]  # Eq. 5-21
                 except BudgetExceeded as error:  # a decision may still be affordable
                     self.why = str(error)
                     break
-                z = z_t[-1]
                 if y_t.drain and (z.answer or self.orchestrator.rounds == 1):  # nothing is left
                     self.why, fallback = y_t.fallback or z.error, bool(y_t.fallback)
                     answer = z.answer or best_supported_answer(self.history)
@@ -122,12 +115,12 @@ class Run:
             y_t = self.decide(t + 1, last_chance=True)
             self.why = self.why or "no round was left"
             last = y_t if isinstance(y_t, Complete) else self.carry_out(t + 1, y_t)[-1]
-            answer = last.answer
+            self.kept = last.answer or self.kept
         except ModelMistake as error:
             self.why = f"no usable decision: {told(error)}"
         except BudgetExceeded as error:
             self.why = str(error)
-        return answer or self.kept or best_supported_answer(self.history), True, t
+        return self.kept or best_supported_answer(self.history), True, t
 
     def decide(self, t: int, last_chance: bool = False) -> Decision:
         """y_t, accepted into G_t. An unusable one is shown back to the main agent.
@@ -162,26 +155,17 @@ class Run:
                 y_t = self.orchestrator.decide(s_t, ask, mistake, last_chance)  # Eq. 3
             if isinstance(y_t, Delegate):
                 self.graph = refine(Graph() if y_t.drain else self.graph, y_t)
-        except ModelMistake as error:
-            self.note(s_t, number, replies, mistake=told(error))
-            self.kept = str(error.values.get("kept", self.kept))
-            raise
-        except (BudgetExceeded, EndpointError) as error:
-            if replies:  # Eq. 22 asks twice: the first reply was paid for
-                self.note(s_t, number, replies, mistake=str(error))
+        except (ModelMistake, BudgetExceeded, EndpointError) as error:
+            mistake = told(error) if isinstance(error, ModelMistake) else str(error)
+            if isinstance(error, ModelMistake):
+                self.kept = str(error.values.get("kept", self.kept))
+            if replies or isinstance(error, ModelMistake):  # Eq. 22 asks twice
+                self.recorder.decision(s_t, number, replies, mistake=mistake)
             raise
         finally:
             self.purse.join(purse)
-        self.note(s_t, number, replies, decision=trajectory.decision_row(y_t))
+        self.recorder.decision(s_t, number, replies, decision=trajectory.decision_row(y_t))
         return y_t
-
-    def note(self, s: State, attempt: int, replies: Sequence[Reply], **outcome: Any) -> None:
-        """One attempt of a decision in the trajectory."""
-        self.recorder.emit(
-            "decision", (s.round, 0, attempt), rounds=s.rounds, budget_usd=s.budget_usd,
-            waiting=s.waiting, reply=replies[-1].text if replies else "",
-            cost_usd=add_usd(*(r.cost_usd for r in replies)), **outcome,
-        )  # fmt: skip
 
     def carry_out(self, t: int, y_t: Delegate) -> list[Result]:
         """Z_t of what was delegated: a batch of the ready set, or a whole graph."""
@@ -215,8 +199,9 @@ class Run:
         psi = {name: tool.capabilities for name, tool in self.tools.items()}
         backends = self.pool.backends
         if y_t.drain:
-            nodes = [materialize(u, self.task, backends, psi) for u in y_t.subtasks]
-            return with_shares(nodes, left)
+            return with_shares(
+                [materialize(u, self.task, backends, psi) for u in y_t.subtasks], left
+            )
         return place(self.graph, self.task, backends, psi, self.options.parallel, left)
 
     def environment(self, placed: Placed, name: str) -> Environment:
@@ -250,12 +235,12 @@ def orchestrate(
     Raises ConfigError before anything is paid, EndpointError when the main agent's endpoint fails,
     TapeWriteError when the disk is full; the folder then holds all that was paid for.
     """
-    pool, options = pools.given(pool), options or Options()
+    pool, options = pools.choose(pool), options or Options()
     files, repo = media_files.check(media), Path(workdir).absolute() if workdir else None
-    secrets = _check(question, [modality for modality, _ in files], pool, options)
-    code = _runs_code(options)
-    if repo:
-        workdirs.check(repo, bool(files))
+    secrets = run_folder.check(question, pool, options)
+    media_files.check_engines([modality for modality, _ in files], pool)
+    code = runs_code(options)
+    workdirs.check(repo, bool(files))
     with run_folder.begun(Path(out) if out else run_folder.default_path()) as folder:
         copies = media_files.copy_into(folder, files)
         if repo:
@@ -266,7 +251,7 @@ def orchestrate(
             workdir=str(repo or ""),
         )  # fmt: skip
         manifest.write(folder)
-        return _run(folder, manifest, "record", listeners, secrets, cancelled)
+        return _run(folder, manifest, "record", listeners, secrets, None, cancelled)
 
 
 def replay(folder: Folder, listeners: Iterable[Listener] = (), **given: Any) -> Trajectory:
@@ -278,13 +263,9 @@ def replay(folder: Folder, listeners: Iterable[Listener] = (), **given: Any) -> 
     folder = Path(folder)
     manifest = run_folder.named_again(folder, run_folder.read_manifest(folder), given)
     past = trajectory.read(folder / "trajectory.jsonl")
-    finished = trajectory.ended(past)
-    try:
-        again = _run(folder, manifest, "replay", listeners, threads=given.get("parallel"))
-    except TapeMiss as miss:
-        hint = "" if finished else f"; the run was not finished: --resume {folder} continues it"
-        raise TapeMiss(f"{miss}{hint}") from None
-    if finished and (difference := trajectory.first_difference(past, again.events)):
+    again = _run(folder, manifest, "replay", listeners, threads=given.get("parallel"))
+    difference = trajectory.ended(past) and trajectory.first_difference(past, again.events)
+    if difference:
         raise TapeMiss(f"{folder}: the replay differs from the record: {difference}")
     return again
 
@@ -306,96 +287,20 @@ def resume(
     and patience_s. Raises as `orchestrate` does.
     """
     folder, stored = Path(folder), run_folder.read_manifest(Path(folder))
-    named = run_folder.named_again(folder, stored, given, pools.given(pool))
-    secrets = _check(named.question, [m.modality for m in named.media], named.pool, named.options)
-    if named.code and not _runs_code(named.options):
+    named = run_folder.named_again(folder, stored, given, pools.choose(pool))
+    secrets = run_folder.check(named.question, named.pool, named.options)
+    media_files.check_engines([m.modality for m in named.media], named.pool)
+    if named.code and not runs_code(named.options):
         raise ConfigError(f"{folder}: the run may run code; {sandbox.missing()}")
-    how: dict[str, Any] = {"secrets": secrets, "threads": given.get("parallel")}
+    how = secrets, given.get("parallel")
     if from_round is None:
         end = trajectory.ended(trajectory.read(folder / "trajectory.jsonl"))
         mode: Mode = "replay" if end and not end["fallback"] else "resume"
-        return _run(folder, named, mode, listeners, **how)
+        return _run(folder, named, mode, listeners, *how)
     with run_folder.begun(Path(out) if out else run_folder.default_path()) as target:
         run_folder.fork(folder, target, from_round, stored)
         workdirs.write_last(target)
-        return _run(target, named, "resume", listeners, **how)
-
-
-def recorded(
-    question: str, media: Files = (), out: Folder = "", record_mode: str = "once", **how: Any
-) -> Trajectory:
-    """For tests: replays the run in `out` if it has this very question, media and options, and
-    records it if there is none. `record_mode` "none" never records, "rewrite" always does. `how`:
-    options and pool, as for `orchestrate`.
-
-    Raises ConfigError where `out` holds another run, or none and none may be recorded.
-    """
-    folder, options = Path(out), how.get("options") or Options()
-    exists = (folder / "run.json").is_file()
-    if record_mode not in ("none", "once", "rewrite"):
-        raise ConfigError(f"record mode {record_mode!r}: needs none, once or rewrite")
-    if record_mode == "rewrite" and exists:  # the old run stays until the new one has ended
-        new = folder.with_name(f"{folder.name}.new")
-        again = orchestrate(question, media, out=new, **how)
-        shutil.rmtree(folder)
-        new.rename(folder)
-        return replace(again, run=str(folder))
-    if record_mode != "none" and not exists:
-        return orchestrate(question, media, out=folder, **how)
-    files = [(kind, run_folder.sha256_of(path)) for kind, path in media_files.check(media)]
-    run_folder.check_same(folder, question, files, options)
-    return replay(folder, tools=options.tools, method=options.method)
-
-
-def compare(
-    methods: Iterable[str],
-    question: str,
-    media: Files = (),
-    options: Options | None = None,
-    out: Folder | None = None,
-    **how: Any,
-) -> Iterator[tuple[str, Outcome]]:
-    """Each method's outcome as it ends, each in its own folder under `out` and with the whole
-    budget; `how` as for `orchestrate`. If the endpoint of one method fails, its outcome is the
-    EndpointError; the others still run.
-    """
-    folder, how["pool"] = Path(out or run_folder.default_path()), pools.given(how.get("pool"))
-    asked = {m: (options or Options()).with_(method=m) for m in methods}
-    for own in asked.values():  # a mistake in one of them is found before the first is paid for
-        orchestrators.make(own, how["pool"], {})
-    for method, own in asked.items():
-        target = folder / method.rpartition(":")[2]
-        try:
-            yield method, orchestrate(question, media, options=own, out=target, **how)
-        except EndpointError as error:
-            yield method, error
-
-
-def _runs_code(options: Options) -> bool:
-    """Whether code of models can run here. Raises ConfigError where it must."""
-    if options.unsafe_code or sandbox.works():
-        return True
-    if options.sub_agent == "mini-swe":
-        raise ConfigError(f"--sub-agent mini-swe: {sandbox.missing()}")
-    logging.getLogger("orchestra").warning("the code tool is not offered: %s", sandbox.missing())
-    return False
-
-
-def _check(question: str, modalities: Iterable[Any], pool: Pool, options: Options) -> Secrets:
-    """The secrets of a run: its pool's keys, and the variables that --mcp names. Raises ConfigError
-    for what would fail after the first paid call.
-    """
-    if not question.strip():
-        raise ConfigError("the question is empty; give it a text")
-    pools.check(pool, options.budget_usd)
-    media_files.check_engines(modalities, pool)
-    secrets = Secrets([b.api_key_env for b in pool.backends] + variables(options.mcp))
-    text = pool.model_dump_json()
-    if secrets.text(text) != text:
-        raise ConfigError("the pool has a key in it: name its variable in api_key_env")
-    if any(secrets.text(command) != command for command in options.mcp):
-        raise ConfigError("--mcp: has a key in it; name its variable in single quotes: '$MY_KEY'")
-    return secrets
+        return _run(target, named, "resume", listeners, *how)
 
 
 def _run(
@@ -404,86 +309,32 @@ def _run(
     mode: Mode,
     listeners: Iterable[Listener],
     secrets: Secrets | None = None,
-    cancelled: threading.Event | None = None,
     threads: int | None = None,
+    cancelled: threading.Event | None = None,
 ) -> Trajectory:
-    with contextlib.ExitStack() as stack:
-        tape = Tape(folder / "tape.jsonl", mode, secrets, cancelled)
-        stack.callback(tape.close)
-        file = None
-        if mode != "replay":
-            file, log = folder / "trajectory.jsonl", Log(folder / "log.txt")
-            stack.callback(log.close)
-            listeners = (log, *listeners)
-        recorder = Recorder(file, listeners)
-        stack.callback(recorder.close)
+    with (
+        closing(Tape(folder / "tape.jsonl", mode, secrets, cancelled)) as tape,
+        closing(Recorder(None if mode == "replay" else folder, listeners)) as recorder,
+        own_tools(manifest.options.tools, manifest.options.mcp, tape) as own,
+    ):
         recorder.emit("run", (0,), **run_folder.read_manifest(folder).row())
-        own = stack.enter_context(own_tools(manifest.options.tools, manifest.options.mcp, tape))
         run = Run(folder, manifest, tape, recorder, own, threads)
         try:
             answer, fallback, rounds = run.answer()
-        except BaseException as error:
-            if not isinstance(error, EndpointError):
-                tape.cancelled.set()  # start no further call
+        except BaseException:
+            tape.cancelled.set()  # start no further call
             run.sub_agents.interrupt()
             raise
         run.sub_agents.executor.shutdown()
         return recorder.end(folder, answer, fallback, rounds, run.purse, run.why)
 
 
-# ---- the command line ----------------------------------------------------------------------------
-
-EXIT_CODES: dict[type[BaseException], int] = {
-    ConfigError: 2, TapeWriteError: 2, OSError: 2, TapeMiss: 3, EndpointError: 4,
-    KeyboardInterrupt: 130, Cancelled: 130,
-}  # fmt: skip
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code; see --help."""
-    argv = list(sys.argv[1:] if argv is None else argv)
-    a, folder, done = None, Path(), dict[str, Outcome]()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the shell: no file may get its number
-            setattr(sys, name, Path(os.devnull).open("r+"))  # noqa: SIM115
-    try:
-        a = command_line.parse(argv)
-        if a.runs:
-            return console.list_runs(a.runs, a.json)
-        if a.quiet:
-            logging.getLogger("orchestra").setLevel(logging.ERROR)
-        stored = a.replay or (a.resume if a.from_round is None else None)
-        folder = stored or a.out or run_folder.default_path()
-        with contextlib.redirect_stdout(sys.stderr), console.listeners(a) as shown:
-            _command(a, folder, shown, done)
-        return console.report(done, a)
-    except tuple(EXIT_CODES) as error:
-        if done and a:
-            console.report(done, a)
-        console.tell_error(console.failure(error, folder, a, done), argv, done)
-        return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+    return command_line.run(argv, orchestrate, replay, resume, orchestrators.make)
 
 
-def _command(a: Any, folder: Path, shown: tuple[Listener, ...], done: dict[str, Outcome]) -> None:
-    """Puts the outcome into `done`, by method."""
-    if a.replay:
-        done["replay"] = replay(folder, shown, **a.given)
-    elif a.resume:
-        given = {**a.given, "workdir": a.workdir}
-        done["resume"] = resume(a.resume, a.from_round, folder, shown, a.backends, **given)
-    else:
-        files = [(m, path) for m in ("image", "audio", "video") for path in getattr(a, m)]
-        pool = pools.choose(a.backends, a.model, a.perception)
-        asked, how = command_line.question(a), {"pool": pool, "workdir": a.workdir}
-        if a.compare:
-            done.update(compare(a.methods, asked, files, a.options, folder, listeners=shown, **how))
-        else:
-            done[a.methods[0]] = orchestrate(
-                asked, files, options=a.options, out=folder, listeners=shown, **how
-            )
-
+recorded = partial(run_folder.recorded, orchestrate, replay)  # for tests; see run_folder.recorded
 
 if __name__ == "__main__":
-    status = main()
-    os._exit(status)  # threads that wait for an endpoint must not hold the exit
+    os._exit(main())  # threads that wait for an endpoint must not hold the exit

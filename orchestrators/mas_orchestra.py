@@ -7,12 +7,12 @@ Differences from the paper / the released code
 2. The parser is strict and names the rule, the id or edge, and the line; the mistake is shown back
    once. The released grader accepts plain text, and its regular expressions ignore unclosed tags.
 3. Without a usable graph one CoT agent answers the question, and the answer counts as a fallback.
-4. ${id} is inserted once: what an answer itself contains is never expanded again.
+4. ${id} inserts the whole output of an agent, its thinking and its answer, once: what an output
+   itself contains is never expanded again.
 5. An agent that fails, fails alone: those that need it read its error in its place.
-6. Files, which the paper has not, are looked at first; every agent that starts reads the text. A
-   direct answer is refused where there are any: nobody has looked at them.
+6. The paper has no files. Here they are read first, and every agent gets their text with the
+   question. A direct answer about files is refused: nobody has looked at them.
 7. Each agent's model is that of Eq. 5 in the pool; the paper has one for all.
-8. MAX_AGENTS and MAX_ROLES (mas_xml) bound a graph; the paper has no bound.
 """
 
 from __future__ import annotations
@@ -53,10 +53,8 @@ def parse_decision(reply: str, state: State, dom: str, cut: bool = False) -> Dec
     """
     try:
         system = parse(reply, dom)
-    except ModelMistake:
-        if not cut:
-            raise
-        raise ModelMistake("cut") from None
+    except ModelMistake as mistake:
+        raise ModelMistake("cut") if cut else mistake from None
     if isinstance(system, tuple):
         return delegate(system, state)
     if state.task.media:
@@ -65,18 +63,15 @@ def parse_decision(reply: str, state: State, dom: str, cut: bool = False) -> Dec
 
 
 def delegate(agents: tuple[SubTask, ...], state: State) -> Delegate:
-    """The agents behind those that read the task's files: each that starts reads their text."""
+    """The agents behind those that read the task's files: the text of these is part of the task."""
     task, readers = state.task, file_readers(state)
     files = [(m.name, f"${{{u.id}}}") for m, u in zip(task.media, readers, strict=True)]
     text, needs = files_as_text(files), tuple(u.id for u in readers)
-
-    def with_question(u: SubTask) -> SubTask:
-        instruction = u.instruction or task.question
-        if u.needs or not readers:
-            return replace(u, instruction=instruction)
-        return replace(u, instruction=f"{instruction}\n\n{text}", needs=needs)
-
-    return Delegate((*readers, *map(with_question, agents)), drain=True)
+    nodes = (
+        replace(u, instruction=u.instruction or task.question, context=text, needs=needs + u.needs)
+        for u in agents
+    )
+    return Delegate((*readers, *nodes), drain=True)
 
 
 # ---- the decision --------------------------------------------------------------------------------

@@ -9,29 +9,24 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
+from urllib3.exceptions import HTTPError
+from urllib3.util import Retry
 
 from orchestra.main_agent import Messages, Schema
 from orchestra.money import DEFAULT_OUTPUT_TOKENS, Purse
 from orchestra.vocabulary import Backend, EndpointError, Reply
 from runtime import http
-from runtime.completion import (
-    Body,
-    error_message,
-    input_token_bound,
-    media_in,
-    optional_fields,
-    read_completion,
-    reply_of,
-    tools_in_text,
-)
+from runtime.parsing import shallow
+from runtime.prompts import say
 from runtime.tape import Failure, Tape
 
 ATTEMPTS = 3
 BUSY = {408, 409, 429, *range(500, 600)}  # worth another attempt
 REFUSALS = {400, 404, 405, 422, 500, 501}  # what endpoints answer to a field that they do not take
 PAUSE_S = 0.25  # before the second attempt; doubled each time
+Body = dict[str, Any]
 
 
 class _Choice(TypedDict):
@@ -49,10 +44,6 @@ class Outcome(TypedDict):
     unanswered: Annotated[int, Field(ge=0, le=10_000, strict=True)]
 
 
-def _quiet(message: str) -> None:
-    pass
-
-
 @dataclass
 class Chat:
     """The chat client of one sub-agent. It remembers which request fields an endpoint refused in
@@ -62,7 +53,7 @@ class Chat:
     tape: Tape
     timeout_s: float = 120.0  # of one attempt
     patience_s: float = 120.0  # of waiting at a rate limit, in one call
-    notify: Callable[[str], None] = _quiet
+    notify: Callable[[str], None] = lambda message: None
     refused: set[tuple[str, str]] = field(default_factory=set)  # (backend, field)
 
     def copy(self) -> Chat:
@@ -77,17 +68,17 @@ class Chat:
         schema: Schema | None = None,
         logprobs: bool = False,
         tools: Sequence[Mapping[str, Any]] = (),
+        temperature: float | None = None,
     ) -> Reply:
         """`schema`: of the answer; `tools`: functions to call. Tool calls are in the text of the
-        reply, as <tool_call> JSON.
+        reply, as <tool_call> JSON. `temperature`: instead of the pool's.
 
         Raises EndpointError, and BudgetExceeded before a call that could exceed the purse.
         """
-        wanted = optional_fields(schema, logprobs, tools)
-        gave_up: set[tuple[str, str]] = set()
+        wanted = optional_fields(schema, logprobs, tools, temperature)
+        name = backend.name
         while True:
-            given_up = self.refused | gave_up
-            left = {k: v for k, v in wanted.items() if (backend.name, k) not in given_up}
+            left = {k: v for k, v in wanted.items() if (name, k) not in self.refused}
             body: Body = {"model": backend.model, "messages": messages, **backend.options}
             if tools and "tools" not in left:
                 body["messages"] = tools_in_text(messages, tools)
@@ -98,26 +89,22 @@ class Chat:
             most_usd = backend.cost_usd(input_tokens, limit or DEFAULT_OUTPUT_TOKENS)
             unknown = most_usd if purse.limit_usd is not None or most_usd == 0 else None
             if limit:
-                newer = "openai.com" in backend.base_url or (backend.name, "max_tokens") in given_up
+                newer = "openai.com" in backend.base_url or (name, "max_tokens") in self.refused
                 body["max_completion_tokens" if newer else "max_tokens"] = limit
-            ask = partial(self._attempts, backend, body, purse, most_usd)
+            ask, failed = partial(self._attempts, backend, body, purse, most_usd), None
             try:
                 request = {"url": _url(backend), **body}
                 outcome, played = self.tape.exchange("chat", request, ask, Outcome)
             except Failure as failure:
-                o = failure.outcome
-                for _ in range(o["unanswered"]):  # it may be on the bill
-                    purse.charge(unknown, failure.played)
-                renamed = "max_tokens" in body and "max_completion_tokens" in o["why"]
-                if o["status"] not in REFUSALS or not (renamed or left):
-                    raise EndpointError(self.advice(backend, o, messages)) from None
-                # A 500 may be an accident: it counts in this call alone.
-                known = self.refused if o["status"] < 500 else gave_up
-                known.add((backend.name, "max_tokens" if renamed else next(iter(left))))
-                continue
-            for _ in range(outcome["unanswered"]):
+                failed, outcome, played = failure, failure.outcome, failure.played
+            for _ in range(outcome["unanswered"]):  # it may be on the bill
                 purse.charge(unknown, played)
-            return reply_of(backend, outcome["data"], purse, unknown, played)
+            if "data" in outcome:
+                return reply_of(backend, outcome["data"], purse, unknown, played)
+            renamed = "max_tokens" in body and "max_completion_tokens" in outcome["why"]
+            if outcome["status"] not in REFUSALS or not (renamed or left):
+                raise EndpointError(self.advice(backend, outcome, messages)) from failed
+            self.refused.add((name, "max_tokens" if renamed else next(iter(left))))
 
     def _attempts(self, backend: Backend, body: Body, purse: Purse, most_usd: float | None) -> Any:
         """The answer's JSON, after at most ATTEMPTS attempts, and further ones at a rate limit for
@@ -127,10 +114,10 @@ class Chat:
         url, data = _url(backend), json.dumps(body).encode()
         unanswered, attempt, limits, waited_s = 0, 1, 0, 0.0
         while True:
-            retry_after: str | None = None
+            retry_after = ""
             try:
                 answer = http.post(url, data, headers, self.timeout_s)
-                status, retry_after = answer.status, answer.headers.get("retry-after")
+                status, retry_after = answer.status, answer.headers.get("retry-after", "")
                 if 200 <= status < 300:
                     return {"data": read_completion(answer), "unanswered": unanswered}
                 why, retry = error_message(answer), status in BUSY
@@ -139,7 +126,7 @@ class Chat:
                 unanswered += error.sent
             except ValueError as error:  # HTML, half of an answer, no choice in it
                 unanswered, retry, status, why = unanswered + 1, False, 0, str(error)
-            limited = status == 429 or (status == 503 and retry_after is not None)
+            limited = status == 429 or (status == 503 and retry_after != "")
             pause_s = PAUSE_S * 2 ** min(limits if limited else attempt - 1, 6)
             pause_s = (limited and _retry_after_s(retry_after)) or pause_s
             enough = waited_s + pause_s > self.patience_s if limited else attempt >= ATTEMPTS
@@ -158,7 +145,6 @@ class Chat:
     def advice(self, backend: Backend, o: Mapping[str, Any], messages: Messages) -> str:
         """One line: which endpoint, what it did, what to do."""
         key = backend.api_key_env or "OPENAI_API_KEY"
-        media = media_in(messages)
         advice = {
             0: "is it up, is base_url right (most end in /v1)? --timeout waits longer",
             401: f"check the key in {key}",
@@ -166,6 +152,7 @@ class Chat:
             404: f"check base_url (most end in /v1) and the model name {backend.model!r}",
             429: "rate limit or quota; --patience waits longer",
         }.get(o["status"], "see the endpoint's log")
+        media = media_in(messages)
         if media and 400 <= o["status"] < 500 and o["status"] not in (401, 403, 408, 429):
             advice = f"if it takes no {media}, use --perception local"
             self.notify(f"{backend.name} refused a request with {media}; {advice}")
@@ -181,11 +168,135 @@ def key_of(backend: Backend) -> str:
     return os.environ.get(backend.api_key_env, "").strip() or "none"
 
 
-def _retry_after_s(header: str | None) -> float:
-    from urllib3.exceptions import HTTPError
-    from urllib3.util import Retry
+# ---- the request ---------------------------------------------------------------------------------
 
+
+def _retry_after_s(header: str) -> float:
+    """Seconds, or a date."""
     try:
         return Retry().parse_retry_after(header) if header else 0.0
     except (ValueError, OverflowError, HTTPError):
         return 0.0
+
+
+def optional_fields(
+    schema: Schema | None,
+    logprobs: bool,
+    tools: Sequence[Mapping[str, Any]],
+    temperature: float | None,
+) -> dict[str, Body]:
+    """What an endpoint may refuse, in the order in which it is given up."""
+    fields: dict[str, Body] = {}
+    if logprobs:
+        fields["logprobs"] = {"logprobs": True, "top_logprobs": 5}
+    if schema:
+        described = {"name": schema[0], "schema": schema[1]}
+        fields["schema"] = {"response_format": {"type": "json_schema", "json_schema": described}}
+    if tools:
+        fields["tools"] = {"tools": list(tools)}
+    if temperature is not None:
+        fields["temperature"] = {"temperature": temperature}
+    return fields
+
+
+def tools_in_text(messages: Messages, tools: Sequence[Mapping[str, Any]]) -> Messages:
+    """For an endpoint that takes no `tools`: they are listed in the system prompt instead."""
+    system, *rest = messages
+    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    content = say("notes", "tools_in_text", system=system["content"], tools=listed)
+    return [{**system, "content": content}, *rest]
+
+
+def _parts(messages: Messages) -> list[Any]:
+    contents = [m["content"] for m in messages]
+    return [p for c in contents for p in (c if isinstance(c, list) else [c])]
+
+
+def media_in(messages: Messages) -> str:
+    kinds = {p["type"] for p in _parts(messages) if isinstance(p, dict)}
+    named = {"image_url": "images", "input_audio": "sound"}
+    return " and ".join(name for kind, name in named.items() if kind in kinds)
+
+
+def input_token_bound(backend: Backend, messages: Messages, fields: Mapping[str, Any]) -> int:
+    """An upper bound: a token for each byte of text, `image_tokens` for each picture, 100 tokens
+    for each second of sound (WAV, 16 kHz).
+    """
+    total = len(json.dumps(fields).encode()) + len(json.dumps(dict(backend.options)).encode())
+    for part in _parts(messages):
+        match part:
+            case {"type": "image_url"}:
+                total += backend.image_tokens
+            case {"type": "input_audio"}:
+                total += 1000 + len(part["input_audio"]["data"]) // 300
+            case _:
+                total += 16 + len(str(part["text"] if isinstance(part, dict) else part).encode())
+    return total
+
+
+# ---- the answer ----------------------------------------------------------------------------------
+
+
+def read_completion(answer: http.Answer) -> Any:
+    """The JSON of a completion. Raises ValueError."""
+    problem = "is nested too deep"
+    try:
+        data = json.loads(answer.content)
+        TypeAdapter(_Completion).validate_python(data)
+        if shallow(data):
+            return data
+    except ValidationError:
+        problem = "has no choice"
+    except (ValueError, RecursionError):
+        problem = "is not JSON"
+    start = " ".join(answer.content[:120].decode("utf-8", "replace").split())
+    raise ValueError(f"the answer {problem}: {start}")
+
+
+def error_message(answer: http.Answer) -> str:
+    """What an error answer says, in a line."""
+    text = answer.content[:2000].decode("utf-8", "replace")
+    try:
+        error = json.loads(answer.content)["error"]
+        text = str(error.get("message") or error) if isinstance(error, dict) else str(error)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    if 300 <= answer.status < 400:
+        text = f"redirects to {answer.headers.get('location', '?')}"
+    return " ".join(text.split())[:300] or "no message"
+
+
+def reply_of(
+    backend: Backend, data: Any, purse: Purse, unknown_usd: float | None, played: bool
+) -> Reply:
+    """The text of a completion, charged to the purse."""
+    usage = data.get("usage")
+    used = usage if isinstance(usage, dict) else {}
+    details = used.get("prompt_tokens_details")
+    given, said = _count(used.get("prompt_tokens")), _count(used.get("completion_tokens"))
+    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
+    cost_usd = unknown_usd
+    if given is not None and said is not None:
+        cost_usd = backend.cost_usd(given, said, min(cached or 0, given))
+    purse.charge(cost_usd, played, (given or 0) + (said or 0))
+    choice = data["choices"][0]
+    message, logprobs = choice["message"], choice.get("logprobs")
+    content, rows = message.get("content"), message.get("tool_calls")
+    if isinstance(content, list):
+        content = "".join(str(p.get("text") or "") for p in content if isinstance(p, dict))
+    rows = rows if isinstance(rows, list) else []
+    functions = [r.get("function") for r in rows if isinstance(r, dict)]
+    calls = [{k: f.get(k) for k in ("name", "arguments")} for f in functions if isinstance(f, dict)]
+    cut = choice.get("finish_reason") == "length"
+    text = str(content or "")
+    text += "".join(f"<tool_call>{json.dumps(c, ensure_ascii=False)}</tool_call>" for c in calls)
+    if not text and not cut:  # some servers put all of it into the thoughts
+        text = str(message.get("reasoning_content") or message.get("reasoning") or "")
+    tokens = logprobs.get("content") if isinstance(logprobs, dict) else None
+    return Reply(text, cost_usd, cut, tokens)
+
+
+def _count(value: Any) -> int | None:
+    """A token count that an endpoint may mean; None for anything else."""
+    plausible = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40
+    return value if plausible else None

@@ -1,23 +1,24 @@
-"""The flags. Those of a run come from Options, so each has one definition."""
+"""The command line: its flags, of which those of a run come from Options, and its commands."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import logging
+import os
+import signal
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
-from orchestra.vocabulary import ConfigError
-from runtime import __version__
+from orchestra.vocabulary import ConfigError, EndpointError
+from runtime import __version__, console, pool, run_folder
 from runtime.options import Options, flag_of
-from runtime.pool import Invalid
+from runtime.tape import Cancelled, TapeMiss, TapeWriteError
+from runtime.trajectory import Trajectory
 
-PROGRAM = "orchestra-min" if Path(sys.argv[0]).name == "orchestra-min" else "orchestra_min.py"
 METHODS = ("orchestra-o1", "aorchestra", "toolorchestra", "mas-orchestra", "react")
-OWNERS = {  # flags of one method
-    "context": "aorchestra", "sub_agent": "aorchestra", "workdir": "aorchestra",
-    "dom": "mas-orchestra", "stop_threshold": "orchestra-o1", "prompts": "orchestra-o1",
-}  # fmt: skip
 ONE_DECISION = {"mas-orchestra", "react"}
 OF_REPLAY = {"method", "parallel", "tools"}  # options that may be given with --replay
 OF_RESUME = OF_REPLAY | {"timeout_s", "patience_s", "mcp", "allow_hosts", "unsafe_code"}
@@ -39,10 +40,11 @@ FLAGS = {  # flag: metavar, help; FILE, REPO and RUN are paths
     "json": ("", "one JSON object instead of the answer alone"),
     "quiet": ("", "no progress and no notes on standard error"),
 }
-EPILOG = (
-    "exit codes: 0 answered, 1 only a fallback answer, 2 usage or configuration, 3 replay differs, "
-    "4 endpoint, 130 interrupted"
-)
+EPILOG = "exit codes: 0 answer, 1 fallback, 2 usage, 3 replay differs, 4 endpoint, 130 interrupted"
+EXIT_CODES: dict[type[BaseException], int] = {
+    ConfigError: 2, TapeWriteError: 2, OSError: 2, TapeMiss: 3, EndpointError: 4,
+    KeyboardInterrupt: 130, Cancelled: 130,
+}  # fmt: skip
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -52,45 +54,37 @@ class OneLineParser(argparse.ArgumentParser):
         raise ConfigError(f"{' '.join(message.removeprefix('argument ').split())} (see --help)")
 
 
-def _path(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("needs a path")
-    return Path(text)
-
-
 def parser() -> argparse.ArgumentParser:
     about = "Answer a question over text, images, audio and video."
-    p = OneLineParser(prog=PROGRAM, description=about, epilog=EPILOG, allow_abbrev=False)
-    p.add_argument(
-        "words", nargs="*", metavar="QUESTION", help="the question; - reads it from stdin"
-    )
+    p = OneLineParser(prog=console.PROGRAM, description=about, epilog=EPILOG, allow_abbrev=False)
+    p.add_argument("words", nargs="*", metavar="QUESTION", help="the question; - reads stdin")
     for flag, (metavar, text) in FLAGS.items():
-        kind: Any = {"FILE": _path, "REPO": _path, "RUN": _path, "N": int}.get(metavar, str)
+        kind: Any = {"FILE": Path, "REPO": Path, "RUN": Path, "N": int}.get(metavar, str)
         how: dict[str, Any] = {"metavar": metavar, "type": kind}
         if flag in ("image", "audio", "video"):
             how |= {"action": "append", "default": []}
+        if "|" in metavar:
+            how |= {"choices": metavar.split("|")}
         p.add_argument(f"--{flag}", help=text, **(how if metavar else {"action": "store_true"}))
     for name, field in Options.model_fields.items():
         if field.json_schema_extra:
             extra: Any = field.json_schema_extra
-            shown = f" ({field.default:g})" if isinstance(field.default, float) else ""
-            shown = f" ({field.default})" if field.default and not shown else shown
-            choices = "|".join(get_args(field.annotation)) if isinstance(field.default, str) else ""
-            how = {"dest": name, "default": argparse.SUPPRESS}
-            how |= {"help": f"{field.description}{shown}"}
-            how |= {"action": "append" if field.default == () else "store"}
-            how |= {"metavar": choices or extra["metavar"]}
-            if field.default is False:
-                how = {**how, "action": "store_true"}
-                del how["metavar"]
-            p.add_argument(flag_of(name), **how)
+            default = field.default
+            how = {"help": f"{field.description}{f' ({default})' if default else ''}"}
+            if default is False:
+                how |= {"action": "store_true"}
+            else:
+                choices = "|".join(get_args(field.annotation)) if isinstance(default, str) else ""
+                how |= {"metavar": choices or extra["metavar"]}
+                how |= {"action": "append" if default == () else "store"}
+            p.add_argument(flag_of(name), dest=name, default=argparse.SUPPRESS, **how)
     folder: dict[str, Any] = {"metavar": "DIR", "type": Path, "nargs": "?", "const": Path("runs")}
     p.add_argument("--runs", **folder, help="list the runs in a folder (runs)")
     p.add_argument("--version", action="version", version=__version__)
     return p
 
 
-def parse(argv: list[str] | None = None) -> argparse.Namespace:
+def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, with `options` (Options), `given` (its fields on this command line),
     `question` and `methods`. Raises ConfigError.
     """
@@ -99,59 +93,103 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     given = {k: getattr(a, k) for k in Options.model_fields if hasattr(a, k)}
     try:
         a.options = Options(**given)
-    except Invalid as error:
-        problem = str(error).partition(": ")[2]
-        raise ConfigError(f"{flag_of(str(error.loc[0]))}: {problem}") from None
+    except pool.Invalid as error:
+        raise ConfigError(f"{flag_of(str(error.loc[0]))}: {error.problem}") from None
     a.given = {k: getattr(a.options, k) for k in given}
     if a.words and a.question is not None:
         p.error("--question: the question is given twice")
     a.question = " ".join(a.words) if a.words else a.question
-    folder = a.replay or a.resume
     if a.replay and a.resume:
         p.error("--replay and --resume: give one of them")
+    folder = a.replay or a.resume
     if folder:
         fixed = OF_NEW_RUN - {"workdir"} if a.resume else OF_NEW_RUN | {"backends"}
-        allowed = OF_RESUME if a.resume else OF_REPLAY
-        wrong = {k for k in fixed if getattr(a, k)} | (a.given.keys() - allowed)
-        for name in sorted(wrong):
+        wrong = given.keys() - (OF_RESUME if a.resume else OF_REPLAY)
+        for name in sorted(wrong | {k for k in fixed if getattr(a, k)}):
             p.error(f"{flag_of(name)}: is stored in {folder}; leave it out")
     elif a.question is None and not a.runs:
         p.error('the question is missing; try "..." --image FILE, or make demo')
+    if a.from_round is not None and not a.resume:
+        p.error("--from-round: needs --resume RUN")
+    if a.workdir and not folder and a.options.sub_agent != "mini-swe":
+        p.error("--workdir: needs --sub-agent mini-swe")
     a.methods = _methods(p, a)
-    for wrong_use, problem in (
-        (a.from_round is not None and not a.resume, "--from-round: needs --resume RUN"),
-        (
-            a.workdir and not folder and a.options.sub_agent != "mini-swe",
-            "--workdir: needs --sub-agent mini-swe",
-        ),
-        (a.perception not in (None, "endpoint", "local"), "--perception: needs endpoint or local"),
-        (folder and a.out and a.from_round is None, "--out: goes with a new run or --from-round"),
-    ):
-        if wrong_use:
-            p.error(problem)
+    if a.question == "-":
+        a.question = sys.stdin.buffer.read().decode("utf-8", "replace")
     return a
 
 
 def _methods(p: argparse.ArgumentParser, a: argparse.Namespace) -> tuple[str, ...]:
-    names = [name.strip() for name in (a.compare or a.options.method).split(",")]
+    names = [n.strip() for n in a.compare.split(",")] if a.compare else [a.options.method]
     methods = METHODS if a.compare == "all" else tuple(dict.fromkeys(names))
     if a.compare and "method" in a.given:
         p.error("--compare: names the methods itself; leave --method out")
-    for name in methods:
-        if name not in METHODS and ".py:" not in name:
-            flag = "--compare" if a.compare else "--method"
-            p.error(f"{flag} {name}: needs one of {', '.join(METHODS)}, or FILE.py:CLASS")
-    for name, method in OWNERS.items():
-        used = name in a.given or bool(getattr(a, name, None))
-        if used and method not in methods and not (a.replay or a.resume):
-            p.error(f"{flag_of(name)}: belongs to --method {method}")
+    for name in a.given:
+        owner = str(Options.model_fields[name].description).partition(": ")[0]
+        if owner in METHODS and owner not in methods:  # as its help says
+            p.error(f"{flag_of(name)}: belongs to --method {owner}")
     if "rounds" in a.given and set(methods) <= ONE_DECISION:
         p.error(f"--rounds: {', '.join(methods)} decides once; leave it out")
     return methods
 
 
-def question(a: argparse.Namespace) -> str:
-    """The question itself; - stands for standard input."""
-    if a.question == "-":
-        return sys.stdin.buffer.read().decode("utf-8", "replace")
-    return str(a.question)
+# ---- the commands --------------------------------------------------------------------------------
+
+
+def run(
+    argv: Sequence[str] | None,
+    orchestrate: Callable[..., Trajectory],
+    replay: Callable[..., Trajectory],
+    resume: Callable[..., Trajectory],
+    check_method: Callable[..., object],
+) -> int:
+    """One command, over the functions of orchestra_min. Returns the exit code; see --help."""
+    argv = sys.argv[1:] if argv is None else argv
+    a, folder, done = None, Path(), dict[str, console.Outcome]()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell: no file may get its number
+            setattr(sys, name, Path(os.devnull).open("r+"))  # noqa: SIM115
+    try:
+        a = parse(argv)
+        if a.runs:
+            return console.list_runs(a.runs, a.json)
+        if a.quiet:
+            logging.getLogger("orchestra").setLevel(logging.ERROR)
+        stored = a.replay or (a.resume if a.from_round is None else None)
+        folder = stored or a.out or run_folder.default_path()
+        with contextlib.redirect_stdout(sys.stderr), console.listeners(a) as shown:
+            if a.replay:
+                done["replay"] = replay(folder, shown, **a.given)
+            elif a.resume:
+                again = {"pool": a.backends, "workdir": a.workdir, **a.given}
+                done["resume"] = resume(a.resume, a.from_round, folder, shown, **again)
+            else:
+                for method, target, how in _new_runs(a, folder, check_method):
+                    try:
+                        done[method] = orchestrate(a.question, out=target, listeners=shown, **how)
+                    except EndpointError as error:
+                        if not a.compare:
+                            raise
+                        done[method] = error  # the others still run
+        return console.report(done, a)
+    except tuple(EXIT_CODES) as error:
+        if a and 0 < len(done) < len(a.methods):
+            console.report(done, a)
+        console.tell_error(console.failure(error, folder, a, done), argv, done)
+        return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+
+
+def _new_runs(
+    a: argparse.Namespace, folder: Path, check_method: Callable[..., object]
+) -> list[tuple[str, Path, dict[str, Any]]]:
+    """Method, folder and arguments of each run. A mistake in one is found before the first call."""
+    models = pool.choose(a.backends, a.model, a.perception)
+    media = [(kind, path) for kind in ("image", "audio", "video") for path in getattr(a, kind)]
+    runs = []
+    for method in a.methods:
+        options = a.options.with_(method=method)
+        check_method(options, models, {})
+        how = {"media": media, "pool": models, "options": options, "workdir": a.workdir}
+        runs.append((method, folder / method.rpartition(":")[2] if a.compare else folder, how))
+    return runs

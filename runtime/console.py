@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from orchestra.vocabulary import ConfigError, EndpointError
-from runtime import tape, trajectory
-from runtime.command_line import PROGRAM
-from runtime.log import describe, printable, usd
-from runtime.options import flag_of
+from runtime import trajectory
 from runtime.run_folder import holds_paid, read_manifest
-from runtime.trajectory import Event, Listener, Trajectory
+from runtime.trajectory import Event, Listener, Trajectory, describe, printable, usd
 
+PROGRAM = "orchestra-min" if Path(sys.argv[0]).name == "orchestra-min" else "orchestra_min.py"
 KEYS = "answer fallback why cost_usd paid_usd calls tokens rounds failed_subtasks latency_s run"
 Outcome = Trajectory | EndpointError
 
@@ -77,12 +75,12 @@ def report(outcomes: Mapping[str, Outcome], a: argparse.Namespace) -> int:
         text = table("method answer rounds calls tokens cost_usd latency_s", rows)
     else:
         text = str(rows[0].get("answer") or "")
-    printed = not text or _print(text)
+    if text:
+        _print(text)
     for r in rows:
         for note in [r["error"]] if "error" in r else _notes(r, a.quiet):
             tell(f"{r['method']}: {note}" if a.compare else note)
-    worst = max(4 if "error" in r else int(r["fallback"]) for r in rows)
-    return worst or int(not printed)
+    return max(4 if "error" in r else int(r["fallback"]) for r in rows)
 
 
 def _notes(r: Mapping[str, Any], quiet: bool) -> Iterator[str]:
@@ -100,22 +98,16 @@ def _notes(r: Mapping[str, Any], quiet: bool) -> Iterator[str]:
 
 def table(columns: str, rows: Iterable[Mapping[str, Any]]) -> str:
     """Rows under a head, as plain text."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(box=None, pad_edge=False, header_style="")
-    for name in columns.split():
-        grid.add_column(name, max_width=40, no_wrap=True, overflow="ellipsis")
+    lines = [columns.split()]
     for r in rows:
-        r = {"answer": r.get("error"), **r}
-        cells = [f"{v:.4g}" if isinstance(v := r.get(k), float) else v for k in columns.split()]
-        texts = (" ".join(str("-" if c is None else c).split()) for c in cells)
-        grid.add_row(*(Text(printable(text)) for text in texts))
-    console = Console(width=200, color_system=None)
-    with console.capture() as text:
-        console.print(grid)
-    return "\n".join(line.rstrip() for line in text.get().splitlines())
+        cells = [{"answer": r.get("error"), **r}.get(name) for name in columns.split()]
+        texts = [
+            f"{c:.4g}" if isinstance(c, float) else "-" if c is None else str(c) for c in cells
+        ]
+        lines.append([printable(" ".join(text.split()))[:40] for text in texts])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = [[c.ljust(w) for c, w in zip(line, widths, strict=True)] for line in lines]
+    return "\n".join("  ".join(line).rstrip() for line in padded)
 
 
 def list_runs(folder: Path, as_json: bool) -> int:
@@ -141,31 +133,27 @@ def failure(
 ) -> str:
     """What ended the command, and the command that continues what it began."""
     text = str(error) or "interrupted"
-    missed = isinstance(error, ConfigError | tape.TapeMiss)
-    if a is None or isinstance(error, ConfigError) or (a.replay and missed):
+    if a is None or a.replay or a.runs or isinstance(error, ConfigError):
         return text
-    if a.replay:
-        return f"the recorded run ended with this error: {text}"
     left = [folder / m.rpartition(":")[2] for m in a.methods if m not in done]
     begun = [run for run in (left if a.compare else [folder]) if holds_paid(run / "tape.jsonl")]
     if not begun:
         return f"{text}; nothing was answered, so nothing is kept"
-    o = a.options
-    again: dict[str, Any] = {"": [sys.argv[0]], "--resume": begun}
-    again |= {"--backends": [a.backends] if a.backends else ()}
-    again |= {flag_of("method"): [o.method] if ".py:" in o.method else ()}
-    again |= {"--workdir": [a.workdir] if a.workdir else ()}
-    again |= {flag_of(name): getattr(o, name) for name in ("tools", "mcp", "allow_hosts")}
-    again |= {"": [*again[""], "--unsafe-code"] if o.unsafe_code else again[""]}
-    words = [word for flag, values in again.items() for v in values for word in (flag, str(v))]
-    return f"{text}; continue with: {shlex.join([sys.executable, *filter(None, words)])}"
+    words, o = [sys.executable, sys.argv[0]], a.options
+    own = [o.method] if ".py:" in o.method else []
+    again = {"--resume": begun, "--backends": [a.backends], "--workdir": [a.workdir]}
+    again |= {"--method": own, "--tools": o.tools, "--mcp": o.mcp, "--allow-host": o.allow_hosts}
+    words += [word for flag, vs in again.items() for v in vs if v for word in (flag, str(v))]
+    words += ["--unsafe-code"] * o.unsafe_code
+    return f"{text}; continue with: {shlex.join(words)}"
 
 
 def tell_error(line: str, argv: Sequence[str], printed: object) -> None:
     """The one line of an error; with --json, an object on standard output too."""
     if "--json" in argv and not printed:
         row = dict.fromkeys(KEYS.split()) | {"why": line, "failed_subtasks": 0}
-        _print(json.dumps(row, ensure_ascii=False))
+        with contextlib.suppress(OSError):  # it may be the error
+            _print(json.dumps(row, ensure_ascii=False))
     tell(f"{PROGRAM}: {line}")
 
 
@@ -179,16 +167,9 @@ def _shown(text: str, stream: TextIO) -> str:
     return printable(text, kept="\n\t") if stream.isatty() else text
 
 
-def _print(text: str) -> bool:
-    """On standard output. False if it could not be written; a closed one is not an error."""
-    with contextlib.suppress(BrokenPipeError, AttributeError):
-        try:
-            encoding = sys.stdout.encoding or "utf-8"
-            shown = _shown(text, sys.stdout).encode(encoding, "backslashreplace").decode(encoding)
-            print(shown, flush=True)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            tell(f"stdout: {error.strerror}; the answer is in the run folder")
-            return False
-    return True
+def _print(text: str) -> None:
+    """On standard output; a closed one is not an error."""
+    encoding = sys.stdout.encoding or "utf-8"
+    with contextlib.suppress(BrokenPipeError):
+        shown = _shown(text, sys.stdout).encode(encoding, "backslashreplace").decode(encoding)
+        print(shown, flush=True)

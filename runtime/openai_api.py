@@ -21,10 +21,10 @@ def transcribe(
     Raises EndpointError.
     """
     request = {"url": backend.base_url, "model": model, "prompt": hint, "sha256": sha256}
-    file = ("audio.wav", sound)
+    sent = {"model": model, "prompt": hint, "file": ("audio.wav", sound)}
 
     def ask(client: Any) -> str:
-        text = client.audio.transcriptions.create(model=model, file=file, prompt=hint).text
+        text = client.audio.transcriptions.create(**sent).text
         if not isinstance(text, str):
             raise TypeError("no text in the answer")
         return text
@@ -70,12 +70,12 @@ def _exchange(
         key, url = key_of(backend), backend.base_url
         try:
             return ask(openai.OpenAI(base_url=url, api_key=key, timeout=chat.timeout_s))
-        except openai.APIStatusError as error:
-            status, why = error.status_code, str(error.message)
-        except openai.APIConnectionError as error:
-            status, why = 0, str(error.__cause__ or error)
-        except (openai.APIError, ValueError, TypeError, AttributeError, ImportError) as error:
-            status, why = 200, f"no usable answer ({type(error).__name__})"
+        except (openai.APIError, ValueError, TypeError, AttributeError) as error:
+            status, why = getattr(error, "status_code", 200), str(error.__cause__ or error)
+            if isinstance(error, openai.APIConnectionError):
+                status = 0
+            elif status == 200:
+                why = f"no usable answer ({type(error).__name__})"
         raise Failure({"status": status, "why": why[:300], "unanswered": 0})
 
     shape = list[str] if kind == "models" else str

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from types import FunctionType
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from runtime.pool import Checked
 
@@ -18,13 +19,7 @@ def _several(value: Any) -> Any:
     return (value,) if isinstance(value, str) or callable(value) else value
 
 
-def _loadable(tools: tuple[Any, ...]) -> tuple[Any, ...]:
-    if not all(isinstance(tool, str) or inspect.isfunction(tool) for tool in tools):
-        raise ValueError("needs FILE.py:FUNCTION, or a function defined in a file")
-    return tools
-
-
-def spec_of(tool: str | Callable[..., Any]) -> str:
+def spec_of(tool: str | FunctionType) -> str:
     """A tool of the user's as FILE.py:FUNCTION."""
     return tool if isinstance(tool, str) else f"{inspect.getsourcefile(tool)}:{tool.__name__}"
 
@@ -33,69 +28,57 @@ Several = Annotated[tuple[str, ...], BeforeValidator(_several)]
 HOST = r"^(\[[0-9a-fA-F:.]+\]|[\w.-]+|[0-9a-fA-F:]+)(:\d{1,5})?$"
 Hosts = Annotated[tuple[Annotated[str, Field(pattern=HOST)], ...], BeforeValidator(_several)]
 OwnTools = Annotated[
-    tuple[Any, ...],
+    tuple[str | FunctionType, ...],
     BeforeValidator(_several),
-    AfterValidator(_loadable),
     PlainSerializer(lambda tools: [spec_of(t) for t in tools]),
 ]
 Count = Annotated[int, Field(ge=1, le=10_000)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
-def _flag(default: Any, flag: str, metavar: str, help: str) -> Any:
-    """A field of Options and its flag on the command line."""
+def _flag(default: Any, help: str, metavar: str = "", flag: str = "") -> Any:
+    """A field of Options and its flag on the command line, by default the name of the field."""
     return Field(default, description=help, json_schema_extra={"flag": flag, "metavar": metavar})
 
 
 class Options(Checked):
     """`parallel` is K_max of Eq. 10 and the number of threads."""
 
-    method: str = _flag(
-        "orchestra-o1", "method", "NAME", "orchestrator, or FILE.py:CLASS of your own"
-    )
-    rounds: Count | None = _flag(None, "rounds", "N", "most rounds (default: the method's)")
-    steps: Count = _flag(30, "steps", "N", "steps of a sub-agent")
-    parallel: Count = _flag(8, "parallel", "N", "sub-tasks that run in parallel")
+    method: str = _flag("orchestra-o1", "orchestrator, or FILE.py:CLASS of your own", "NAME")
+    rounds: Count | None = _flag(None, "most rounds (default: the method's)", "N")
+    steps: Count = _flag(30, "steps of a sub-agent", "N")
+    parallel: Count = _flag(8, "sub-tasks that run in parallel", "N")
     budget_usd: Annotated[float, Field(ge=0, le=1e9)] | None = _flag(
-        None, "budget", "USD", "spending limit; calls that could exceed it are not started"
+        None, "spending limit; calls that could exceed it are not started", "USD", "budget"
     )
-    timeout_s: Seconds = _flag(120.0, "timeout", "S", "time limit of one attempt of a call")
+    timeout_s: Seconds = _flag(120.0, "time limit of one attempt of a call", "S", "timeout")
     patience_s: Annotated[float, Field(ge=0, le=86_400)] = _flag(
-        120.0, "patience", "S", "how long one call waits at a rate limit"
-    )
-    stop_threshold: Annotated[float, Field(ge=0, le=1)] | None = _flag(
-        None, "stop-threshold", "P", "orchestra-o1: end above this probability of complete, Eq. 22"
+        120.0, "how long one call waits at a rate limit", "S", "patience"
     )
     prompts: Literal["full", "small"] = _flag(
-        "full", "prompts", "KIND", "orchestra-o1: the paper's rules, or words for small models"
+        "full", "orchestra-o1: the paper's rules, or words for small models"
     )
+    stop_threshold: Share | None = _flag(None, "orchestra-o1: ends above it, Eq. 22", "P")
     context_tokens: Count = 6000  # L_ctx of Eq. 20
     context: Literal["curated", "none", "full"] = _flag(
-        "curated", "context", "KIND", "aorchestra: what a sub-agent is told of earlier results"
+        "curated", "aorchestra: what a sub-agent is told of earlier results"
     )
-    sub_agent: Literal["react", "mini-swe"] = _flag(
-        "react", "sub-agent", "KIND", "aorchestra: style of its sub-agents"
-    )
-    dom: Literal["low", "high"] = _flag(
-        "high", "dom", "KIND", "mas-orchestra: one agent, or a graph of agents"
-    )
+    sub_agent: Literal["react", "mini-swe"] = _flag("react", "aorchestra: style of its sub-agents")
+    dom: Literal["low", "high"] = _flag("high", "mas-orchestra: one agent, or a graph of agents")
     allow_hosts: Hosts = _flag(
-        (), "allow-host", "HOST[:PORT]", "internal host that pages may be fetched from; repeatable"
+        (), "internal host that pages may be fetched from; repeatable", "HOST[:PORT]", "allow-host"
     )
-    unsafe_code: bool = _flag(
-        False, "unsafe-code", "", "run code of models without a sandbox; see SECURITY.md"
-    )
-    tools: OwnTools = _flag((), "tools", "FILE.py:FUNCTION", "a tool of your own; repeatable")
-    mcp: Several = _flag(
-        (), "mcp", "COMMAND", "command that starts an MCP server, or the URL of one; repeatable"
-    )
+    unsafe_code: bool = _flag(False, "run code of models without a sandbox; see SECURITY.md")
+    tools: OwnTools = _flag((), "a tool of your own; repeatable", "FILE.py:FUNCTION")
+    mcp: Several = _flag((), "command of an MCP server, or its URL; repeatable", "COMMAND")
 
 
 def flag_of(name: str) -> str:
     """The flag of a field of Options, or of another argument of the command line."""
     field = Options.model_fields.get(name)
-    extra: Any = field.json_schema_extra if field else None
-    return f"--{extra['flag'] if extra else name}"
+    extra: Any = field and field.json_schema_extra
+    return "--" + ((extra and extra["flag"]) or name.replace("_", "-"))
 
 
 def variables(commands: Iterable[str]) -> list[str]:

@@ -47,9 +47,9 @@ def actions(reply: str, cut: bool = False) -> list[dict[str, Any]]:
         value = repaired(text[text.index("{") :])
         found = _actions(value if isinstance(value, list) else [value])
     if not found:
-        raise (
-            ModelMistake("cut") if cut else ModelMistake("not_json", start=repr(text.strip()[:80]))
-        )
+        if cut:
+            raise ModelMistake("cut")
+        raise ModelMistake("not_json", start=repr(text.strip()[:80]))
     return found
 
 
@@ -57,15 +57,9 @@ def shallow(value: Any) -> bool:
     """Whether no list or object is nested deeper than MAX_DEPTH: recursion handles the others."""
     level = [value]
     for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for v in level
-            if isinstance(v, dict | list)
-            for inner in (v.values() if isinstance(v, dict) else v)
-        ]
-        if not level:
-            return True
-    return False
+        nested = (v for v in level if isinstance(v, dict | list))
+        level = [v for n in nested for v in (n.values() if isinstance(n, dict) else n)]
+    return not level
 
 
 def _actions(values: Iterable[Any]) -> list[dict[str, Any]]:
@@ -152,12 +146,8 @@ class _Metered(str):
 def closed_object(properties: dict[str, Any], required: Iterable[str] | None = None) -> Any:
     """An object with these keys and no other; all are required unless said otherwise."""
     needed = list(properties if required is None else required)
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": needed,
-        "additionalProperties": False,
-    }
+    closed = {"type": "object", "properties": properties, "required": needed}
+    return {**closed, "additionalProperties": False}
 
 
 def one_of(values: Iterable[str]) -> dict[str, Any]:

@@ -4,20 +4,16 @@ mistake is one line that names file, line and key.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from orchestra.vocabulary import SKILL_OF, Amount, Backend, ConfigError, Skill
-from runtime.secrets import Secrets
 
 OPENAI_URL = "https://api.openai.com/v1"
 SHIPPED = Path(__file__).with_name("backends.toml")
@@ -25,33 +21,38 @@ OURS = {  # request fields that the program sets itself
     "model", "messages", "stream", "n", "response_format", "logprobs", "top_logprobs",
     "max_tokens", "max_completion_tokens",
 }  # fmt: skip
+URL = re.compile(r"https?://[\w.:\[\]-]+(/[^\s?#@]*)?")
+BAD_URL = "needs http(s)://host/v1, without user, key or ?query"
+VARIABLE = re.compile(r"(?a:[a-zA-Z_]\w*)?")
+BAD_VARIABLE = "needs the name of an environment variable, not the key itself"
+Loc = tuple[int | str, ...]
 
 
 class Invalid(ConfigError):
-    """A value that does not fit; `loc` is its place, as in ("backend", 1, "price")."""
+    """A value that does not fit, and its place, as in ("backend", 1, "price")."""
 
-    def __init__(self, loc: tuple[int | str, ...], problem: str) -> None:
-        super().__init__(f"{'.'.join(map(str, loc))}: {problem}")
+    def __init__(self, loc: Loc, problem: str) -> None:
+        super().__init__(loc, problem)
         self.loc, self.problem = loc, problem
 
-    def __reduce__(self) -> Any:
-        return Invalid, (self.loc, self.problem)
+    def __str__(self) -> str:
+        return f"{'.'.join(map(str, self.loc))}: {self.problem}"
 
 
 class Checked(BaseModel):
     """A model whose ValidationError is one line."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, populate_by_name=True, revalidate_instances="always"
-    )
+        extra="forbid", frozen=True, populate_by_name=True, revalidate_instances="always",
+        arbitrary_types_allowed=True,
+    )  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            errors = error.errors(include_input=False, include_url=False)
             unknown = ("extra_forbidden", "unexpected_keyword_argument")  # a misspelt key first
-            first = min(errors, key=lambda e: e["type"] not in unknown)
+            first = min(error.errors(), key=lambda e: e["type"] not in unknown)
             loc = tuple(key for key in first["loc"] if "[" not in str(key))
             raise Invalid(loc, first["msg"].removeprefix("Value error, ")) from None
 
@@ -72,10 +73,9 @@ class Engine:
 
 def _named_like_models(entries: Any) -> Any:
     """Without `model`, a backend's name is the model's."""
-    rows = entries if isinstance(entries, list) else []
-    return [
-        {"model": e.get("name", ""), **e} if isinstance(e, dict) else e for e in rows
-    ] or entries
+    if not isinstance(entries, list):
+        return entries
+    return [{"model": e.get("name", ""), **e} if isinstance(e, dict) else e for e in entries]
 
 
 class Pool(Checked):
@@ -93,18 +93,23 @@ class Pool(Checked):
     def model_post_init(self, _: Any) -> None:
         names = self.names
         for i, b in enumerate(self.backends):
-            if b.name in names[:i]:
-                raise Invalid(("backend", i, "name"), f"{b.name!r} is defined twice")
-            for key, problem in _problems(b).items():
-                raise Invalid(("backend", i, key), problem)
+            ours = ", ".join(sorted(OURS & set(b.options)))
+            for key, wrong, problem in (
+                ("name", b.name in names[:i], f"{b.name!r} is defined twice"),
+                ("base_url", not URL.fullmatch(b.base_url), BAD_URL),
+                ("api_key_env", not VARIABLE.fullmatch(b.api_key_env), BAD_VARIABLE),
+                ("options", ours, f"cannot set {ours}: the program sets it"),
+            ):
+                if wrong:
+                    raise Invalid(("backend", i, key), problem)
         if not self.main:
             object.__setattr__(self, "main", names[0])
-        used: dict[tuple[str, ...], str] = {("main",): self.main}
-        used |= {("expert_model_mapping", slot): name for slot, name in self.experts.items()}
-        for kind, e in self.engines.items():
-            if e.engine == "endpoint":
-                used["engines", kind, "backend"] = e.backend
-        for loc, name in used.items():
+        endpoints = {kind: e for kind, e in self.engines.items() if e.engine == "endpoint"}
+        for loc, name in (
+            (("main",), self.main),
+            *((("expert_model_mapping", slot), name) for slot, name in self.experts.items()),
+            *((("engines", kind, "backend"), e.backend) for kind, e in endpoints.items()),
+        ):
             if name not in names:
                 raise Invalid(loc, f"{name!r} is not a backend; one of {', '.join(names)}")
 
@@ -123,42 +128,6 @@ class Pool(Checked):
         return Engine("endpoint", able[0].name) if able else Engine("local")
 
 
-def _problems(b: Backend) -> Mapping[str, str]:
-    """What is wrong with a backend, by key. Never repeats what may be a key."""
-    found = {}
-    if problem := url_problem(b.base_url):
-        found["base_url"] = problem
-    if not re.fullmatch(r"(?a:[a-zA-Z_]\w*)?", b.api_key_env):
-        found["api_key_env"] = "needs the name of an environment variable, not the key itself"
-    if (price := b.price_usd_per_mtok) and (price.cached or 0.0) > price.input:
-        found["price_usd_per_mtok"] = "needs a cached price of at most the input price"
-    if ours := sorted(OURS & set(b.options)):
-        found["options"] = f"cannot set {ours[0]}: the program sets it"
-    try:
-        sent = json.dumps(dict(b.options), allow_nan=False)
-        if Secrets().text(sent) != sent:
-            found["options"] = "has a key in it: name its environment variable in api_key_env"
-    except (TypeError, ValueError) as error:
-        found["options"] = f"cannot be sent as JSON ({error})"
-    return found
-
-
-def url_problem(url: str) -> str:
-    """What keeps an address from being an endpoint's, "" if nothing. Never repeats a secret."""
-    wanted = "needs http(s)://host/v1, without user, key or ?query"
-    if not url.isprintable() or " " in url or Secrets().text(url) != url:
-        return wanted
-    try:
-        parts = urlsplit(url)
-        odd = parts.username or parts.password or parts.query or parts.fragment
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not odd:
-            parts.hostname.encode("idna")
-            return ""
-    except ValueError:  # of brackets, a port or a host
-        pass
-    return wanted
-
-
 def load(path: Path) -> Pool:
     """Read a pool file. Raises ConfigError with file, line and key."""
     text = ""
@@ -173,17 +142,16 @@ def load(path: Path) -> Pool:
         raise ConfigError(f"{path}:{_line(text, error.loc)}: {error}") from None
 
 
-def _line(text: str, loc: tuple[int | str, ...]) -> int:
+def _line(text: str, loc: Loc) -> int:
     """The line of the i-th [[table]], and in it the first one that sets the key."""
-    rows, keys = text.splitlines(), loc
-    at, end = 0, len(rows)
+    rows, at, keys = text.splitlines(), 0, loc
     if len(loc) > 1 and isinstance(loc[1], int):
         headers = [n for n, row in enumerate(rows) if re.match(rf"\s*\[\[\s*{loc[0]}\b", row)]
-        at, end = (*headers, end, end)[loc[1] : loc[1] + 2]
-        keys = loc[2:]
+        at, end = (*headers, len(rows), len(rows))[loc[1] : loc[1] + 2]
+        rows, keys = rows[:end], loc[2:]
     for key in keys:
         setting = re.compile(rf"\s*\[*\s*[\w.]*\b{re.escape(str(key))}\b")
-        at = next((n for n in range(at, end) if setting.match(rows[n])), at)
+        at = next((n for n, row in enumerate(rows) if n >= at and setting.match(row)), at)
     return at + 1
 
 
@@ -191,33 +159,28 @@ def from_environment(model: str | None = None) -> Pool:
     """One endpoint by OPENAI_BASE_URL / OPENAI_API_KEY and --model; with a key alone, the pool that
     is shipped. Raises ConfigError.
     """
-    names = ("OPENAI_BASE_URL", "OPENAI_API_KEY")
-    url, key = (os.environ.get(name, "").strip() for name in names)
+    url, key = (os.environ.get(f"OPENAI_{n}", "").strip() for n in ("BASE_URL", "API_KEY"))
     if not url and not key:
-        raise ConfigError(
-            "no endpoint: set OPENAI_API_KEY, or OPENAI_BASE_URL for a local server, or give "
-            "--backends FILE; to try it without one: make demo, or --replay fixtures/runs/equinox"
-        )
+        names = "OPENAI_API_KEY, OPENAI_BASE_URL or --backends FILE"
+        raise ConfigError(f"no endpoint: set {names}; to try it without one: make demo")
     if not url:
         pool = load(SHIPPED)
         if model is None or model in pool.names:
             return pool.with_(main=model or pool.main)
-    if url and (problem := url_problem(url)):
-        raise ConfigError(f"OPENAI_BASE_URL: {problem}")
+    if url and not URL.fullmatch(url):
+        raise ConfigError(f"OPENAI_BASE_URL: {BAD_URL}")
     url, env = (url or OPENAI_URL).rstrip("/"), "OPENAI_API_KEY" if key else ""
     skills: dict[Skill, float] = {"txt": 1.0, "img": 1.0, "aud": 1.0, "code": 1.0}
     return Pool(backends=(Backend(model or "main", model or "", url, env, skills),))
 
 
-def given(pool: Pool | Path | str | None) -> Pool:
-    """A pool, the one of a file, or the one of the environment."""
-    pool = load(Path(pool)) if isinstance(pool, str | Path) else pool
-    return pool or from_environment()
-
-
-def choose(file: Path | None, model: str | None, perception: str | None) -> Pool:
-    """The pool of --backends, --model and --perception, or of the environment."""
-    pool = load(file) if file else from_environment(model)
+def choose(
+    pool: Pool | Path | str | None, model: str | None = None, perception: str | None = None
+) -> Pool:
+    """A pool, the one of a file or of the environment; with --model and --perception."""
+    file = pool
+    if not isinstance(pool, Pool):
+        pool = load(Path(pool)) if pool else from_environment(model)
     if file and model:
         if model not in pool.names:
             raise ConfigError(f"--model {model}: not in {file}; one of {', '.join(pool.names)}")
@@ -241,10 +204,7 @@ def check(pool: Pool, budget_usd: float | None) -> None:
         if not (key.isascii() and key.isprintable()):
             raise ConfigError(f"{where} holds a line break or a non-ASCII character; set it again")
         if budget_usd is not None and b.price_usd_per_mtok is None:
-            raise ConfigError(
-                f"--budget needs prices, and backend {b.name} has none: "
-                "set price_usd_per_mtok in a --backends file"
-            )
+            raise ConfigError(f"--budget needs prices: set price_usd_per_mtok of backend {b.name}")
     audio = pool.engine("audio")
     if budget_usd is not None and audio.transcription_model and audio.usd_per_minute is None:
         raise ConfigError("--budget needs prices: set usd_per_minute of [engines] audio")

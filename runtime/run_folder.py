@@ -11,8 +11,8 @@ import hashlib
 import json
 import shlex
 import shutil
-import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,11 +20,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from orchestra.vocabulary import ConfigError, Media, Modality, Task
-from runtime import jsonl
+from runtime import pool as pools
 from runtime import tape as tapes
-from runtime.options import Options, flag_of, spec_of
+from runtime.options import Options, flag_of, spec_of, variables
 from runtime.pool import Checked, Invalid, Pool
 from runtime.secrets import Secrets
+from runtime.trajectory import Trajectory
 
 VERSION = 2
 MAX_CHARS = 16 << 20  # of run.json
@@ -61,13 +62,27 @@ class Manifest(Checked):
         return Task(self.question, tuple(media), tuple(name for name in top if name != ".git/"))
 
     def write(self, folder: Path) -> None:
-        try:
-            (folder / "run.json").write_text(json.dumps(self.row(), ensure_ascii=False, indent=1))
-        except OSError as error:
-            raise unwritable(folder, error) from None
+        text = json.dumps(self.row(), ensure_ascii=False, indent=1)
+        (folder / "run.json").write_text(text, "utf-8")
 
     def row(self) -> dict[str, Any]:
         return self.model_dump(mode="json", by_alias=True)
+
+
+def check(question: str, pool: Pool, options: Options) -> Secrets:
+    """The secrets of a run: its pool's keys, and the variables that --mcp names. Raises ConfigError
+    for what would fail after the first paid call.
+    """
+    if not question.strip():
+        raise ConfigError("the question is empty; give it a text")
+    pools.check(pool, options.budget_usd)
+    secrets = Secrets([b.api_key_env for b in pool.backends] + variables(options.mcp))
+    text = pool.model_dump_json()
+    if secrets.text(text) != text:
+        raise ConfigError("the pool has a key in it: name its variable in api_key_env")
+    if any(secrets.text(command) != command for command in options.mcp):
+        raise ConfigError("--mcp: has a key in it; name its variable in single quotes: '$MY_KEY'")
+    return secrets
 
 
 def sha256_of(path: Path) -> str:
@@ -92,12 +107,11 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         with file.open(encoding="utf-8") as text:
             row = json.loads(text.read(MAX_CHARS))
-        version = row.get("v")
-        if version != VERSION:
-            raise ConfigError(f"{file}: version {version!r}; this program reads version {VERSION}")
         manifest = Manifest(**row)
     except (Invalid, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"{file} is damaged ({' '.join(str(error).split())[:200]})") from None
+        raise ConfigError(
+            f"{file} is damaged, or of another version ({' '.join(str(error).split())[:200]})"
+        ) from None
     inside = (folder, folder / "media", folder / "work")
     for path in (p for place in inside if place.is_dir() for p in place.iterdir()):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
@@ -114,107 +128,103 @@ def named_again(
 
     Raises ConfigError that lists the flags to add.
     """
-    stored, missing, unknown = manifest.options, list[str](), list[str]()
+    stored = manifest.options
     given = {k: v for k, v in given.items() if v is not None}
     repo = str(given.pop("workdir", ""))
-    if ".py:" not in stored.method:  # one of the program's own
-        given.setdefault("method", stored.method)
+    given.setdefault("method", "" if ".py:" in stored.method else stored.method)
     now = Options(**given)
-    names: dict[str, Callable[[Any], dict[str, Any]]] = {"tools": _by_name, "method": _by_name}
-    if pool:  # commands and hosts are named as they are
-        names |= {"mcp": dict.fromkeys, "allow_hosts": dict.fromkeys}
-    for option, named in names.items():
-        flag = flag_of(option)
-        ours = named(getattr(now, option)) if option in given else {}
-        theirs = named(getattr(stored, option))
-        missing += [f"{flag} {shlex.quote(name)}" for name in theirs if name not in ours]
-        unknown += [f"{flag} {name}" for name in ours if name not in theirs]
-    if pool and stored.unsafe_code != now.unsafe_code:
-        (missing if stored.unsafe_code else unknown).append(flag_of("unsafe_code"))
-    if pool and Path(repo).absolute() != Path(manifest.workdir).absolute():
-        here, there = [f"--workdir {shlex.quote(p)}" for p in (repo, manifest.workdir)]
-        missing += [there] if manifest.workdir else []
-        unknown += [] if manifest.workdir else [here]
     reached = {(b.base_url, b.api_key_env) for b in pool.backends} if pool else set()
     for b in manifest.pool.backends if pool else ():
         if (b.base_url, b.api_key_env) not in reached:
             key = f" with the key in {b.api_key_env}" if b.api_key_env else ""
-            raise ConfigError(
-                f"{folder}: the run calls {b.base_url}{key}, which your pool does not name; if "
-                "you trust it, give its pool with --backends FILE (or OPENAI_BASE_URL)"
-            )
-    if unknown:
+            problem = f"calls {b.base_url}{key}: if you trust it, name it in --backends FILE"
+            raise ConfigError(f"{folder} {problem} or by OPENAI_BASE_URL")
+    ours = _allowed(now, repo, pool is not None)
+    theirs = _allowed(stored, manifest.workdir, pool is not None)
+    if unknown := [flag for flag in ours if flag not in theirs]:
         raise ConfigError(f"{unknown[0]}: the run in {folder} does not use it; leave it out")
-    if missing:
-        lacking = " ".join(sorted(set(missing)))
-        raise ConfigError(f"{folder} uses what only you can allow: add {lacking}")
-    tools = _by_name(now.tools)
-    own: dict[str, Any] = {"tools": tuple(tools[name] for name in _by_name(stored.tools))}
+    if missing := [flag for flag in theirs if flag not in ours]:
+        raise ConfigError(f"{folder} uses what only you can allow: add {' '.join(missing)}")
+    own: dict[str, Any] = {"tools": tuple(ours[f] for f in theirs if f.startswith("--tools "))}
     own |= {k: given[k] for k in ("method", "timeout_s", "patience_s") if k in given}
     return manifest.model_copy(update={"options": stored.with_(**own)})
 
 
-def _by_name(values: Any) -> dict[str, Any]:
-    """Tools and methods by name; the user's own files wherever they are now."""
-    values = [values] if isinstance(values, str) else values
-    specs = [(spec_of(value), value) for value in values]
-    return {Path(spec).name if ".py:" in spec else spec: value for spec, value in specs}
+def _allowed(o: Options, workdir: str = "", resumed: bool = False) -> dict[str, Any]:
+    """What only a command line allows, by its flag: Python files by their names, wherever they are
+    now; for a resume also what else the run starts, reaches and reads.
+    """
+    found: list[tuple[str, str, Any]] = [("tools", Path(spec_of(t)).name, t) for t in o.tools]
+    found += [("method", Path(o.method).name, o.method)] if o.method else []
+    if resumed:
+        found += [(k, value, value) for k in ("mcp", "allow_hosts") for value in getattr(o, k)]
+        found += [("unsafe_code", "", True)] if o.unsafe_code else []
+        found += [("workdir", str(Path(workdir).absolute()), workdir)] if workdir else []
+    return {f"{flag_of(k)} {shlex.quote(n) if n else ''}".strip(): v for k, n, v in found}
 
 
 @contextlib.contextmanager
 def begun(path: Path) -> Iterator[Path]:
     """A new run folder. It is removed again if the run fails before anything may have been paid
-    for. Raises ConfigError.
+    for. Raises ConfigError, OSError.
     """
     existed = path.exists()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        if any(path.iterdir()):
-            raise ConfigError(f"{path} exists and is not empty; give another --out, or --resume it")
-        (path / "run.json").touch(exist_ok=False)  # of two processes, one gets the folder
-    except OSError as error:
-        raise unwritable(path, error) from None
+    path.mkdir(parents=True, exist_ok=True)
+    if any(path.iterdir()):
+        raise ConfigError(f"{path} exists and is not empty; give another --out, or --resume it")
+    (path / "run.json").touch(exist_ok=False)  # of two processes, one gets the folder
     try:
         yield path
     except BaseException:
         if not holds_paid(path / "tape.jsonl"):
-            clear(path)
-            with contextlib.suppress(OSError):
-                if not existed:
-                    path.rmdir()
+            shutil.rmtree(path.resolve(), ignore_errors=True)
+            if existed:
+                path.mkdir(exist_ok=True)
         raise
 
 
-def clear(path: Path) -> None:
-    """Empty a folder; a copy of a repository may have closed folders in it."""
-    parts = [str(part) for part in path.absolute().iterdir()]
-    for command in (("chmod", "-R", "u+rwX"), ("rm", "-rf")) if parts else ():
-        subprocess.run([*command, "--", *parts], capture_output=True, check=False)
+def recorded(
+    orchestrate: Callable[..., Trajectory],
+    replay: Callable[..., Trajectory],
+    question: str,
+    media: Sequence[Any] = (),
+    out: Path | str = "",
+    record_mode: str = "once",
+    **how: Any,
+) -> Trajectory:
+    """For tests: replays the run in `out` if it has this very question, media and options, and
+    records it if there is none. `record_mode` "none" never records, "rewrite" always does; any
+    other is "once". `how`: options and pool, as for `orchestrate`.
 
-
-def check_same(folder: Path, question: str, media: list[Any], options: Options) -> None:
-    """Raises ConfigError where `folder` holds a run of another question, other media, (modality,
-    SHA-256) each, or other options.
+    Raises ConfigError where `out` holds another run, or none and none may be recorded.
     """
+    folder, options = Path(out), how.get("options") or Options()
+    exists = (folder / "run.json").is_file()
+    if record_mode == "rewrite" and exists:  # the old run stays until the new one has ended
+        new = folder.with_name(f"{folder.name}.new")
+        again = orchestrate(question, media, out=new, **how)
+        shutil.rmtree(folder)
+        new.rename(folder)
+        return replace(again, run=str(folder))
+    if record_mode != "none" and not exists:
+        return orchestrate(question, media, out=folder, **how)
     held = read_manifest(folder)
-    names = [{**_by_name(o.tools), **_by_name(o.method)}.keys() for o in (options, held.options)]
-    own = dict.fromkeys(("tools", "method"))  # by name, wherever the files are now
-    for what, ours, theirs in (
-        ("question", Secrets().text(question).strip(), held.question.strip()),
-        ("media", media, [(m.modality, m.sha256) for m in held.media]),
-        ("tools or method", *names),
-        ("options", {**dict(options), **own}, {**dict(held.options), **own}),
-    ):
-        if ours != theirs:
-            raise ConfigError(
-                f"{folder} was recorded with other {what}; use another folder, or rewrite it"
-            )
+    files = [Path(f if isinstance(f, str | Path) else f[1]) for f in media]
+    ours = Secrets().text(question).strip(), [sha256_of(f) for f in files], *_plain(options)
+    if ours != (held.question.strip(), [m.sha256 for m in held.media], *_plain(held.options)):
+        raise ConfigError(f"{folder} was recorded with other input; rewrite it, or use another")
+    return replay(folder, tools=options.tools, method=options.method)
+
+
+def _plain(options: Options) -> tuple[Any, ...]:
+    """Options that can be compared: with the names of Python files, wherever they are now."""
+    return _allowed(options).keys(), options.with_(tools=(), method="")
 
 
 def holds_paid(path: Path) -> bool:
     """Whether anything on this tape may have been paid for: an answer, or an unanswered attempt."""
     try:
-        rows = [row for row in jsonl.read(path) if tapes.round_of(str(row.get("call")))]
+        rows = [row for row in tapes.read(path) if tapes.round_of(str(row.get("call")))]
     except OSError:
         return True  # it cannot be read now
     return any("answer" in row or row.get("failure", {}).get("unanswered") for row in rows)
@@ -224,22 +234,15 @@ def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> Non
     """Into the new folder `target` the rounds before `from_round`. Raises ConfigError."""
     rows, _ = tapes.exchanges(source / "tape.jsonl")
     last = max((tapes.round_of(row["call"]) for row in rows), default=0)
-    if source.resolve() in target.resolve().parents:
-        raise ConfigError(f"--out {target}: is inside {source}; give another folder")
     if not 1 <= from_round <= max(last, 1):
         raise ConfigError(f"--from-round {from_round}: the run in {source} has rounds 1 to {last}")
     folders = [source / name for name in ("media", "workdir", "workdir.git")]
     folders += sorted((source / "work").glob("r*-t*"))
-    try:
-        for part in folders:
-            if part.is_dir() and tapes.round_of(part.name) < from_round:
-                shutil.copytree(part, target / part.relative_to(source), symlinks=True)
-        with (target / "tape.jsonl").open("w", encoding="utf-8") as tape:
-            for row in rows:
-                if tapes.round_of(row["call"]) < from_round:
-                    tape.write(json.dumps(row, ensure_ascii=False) + "\n")
-            tape.write(json.dumps({"v": VERSION, "forked": True}) + "\n")
-    except OSError as error:
-        raise unwritable(target, error) from None
+    for part in folders:
+        if part.is_dir() and tapes.round_of(part.name) < from_round:
+            shutil.copytree(part, target / part.relative_to(source), symlinks=True)
+    kept = [row for row in rows if tapes.round_of(row["call"]) < from_round]
+    lines = [json.dumps(row, ensure_ascii=False) for row in (*kept, {"v": VERSION, "forked": True})]
+    (target / "tape.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
     parent = f"{source.name} from round {from_round}"
     manifest.model_copy(update={"parent": parent}).write(target)

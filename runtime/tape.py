@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
+import fcntl
 import hashlib
 import json
 import os
 import re
-import textwrap
 import threading
 import time
 from collections import defaultdict, deque
@@ -33,11 +34,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from orchestra.vocabulary import EndOfRun
-from runtime.jsonl import Appender, TapeWriteError, no_space, read
+from orchestra.vocabulary import ConfigError, EndOfRun
 from runtime.secrets import Secrets
 
 VERSION = 2
+MAX_BYTES = 2 << 30  # of a file that is read
 FREE_BYTES = 8 << 20  # no call starts with less disk space: its answer could not be kept
 BASE64 = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{4096,}={0,2}")  # a picture, a sound
 TYPES = ("call", str), ("key", str), ("request", dict)
@@ -50,6 +51,10 @@ _adapter = cache(TypeAdapter)
 
 class TapeMiss(EndOfRun):
     """A replay made a request that the tape does not hold."""
+
+
+class TapeWriteError(EndOfRun):
+    """The run folder cannot be written (a full disk): no further call is started."""
 
 
 class Cancelled(EndOfRun):
@@ -94,11 +99,10 @@ class Tape:
         self.secrets = secrets or Secrets()
         self.cancelled = cancelled or threading.Event()
         self._unplayed: dict[tuple[str, str], deque[Row]] = {}
-        self._of_call: dict[str, list[Row]] = defaultdict(list)  # for the text of a miss
-        self._space_seen_at = 0.0
         self._file = None if mode == "replay" else Appender(path)
-        if mode != "record":
-            self._load()
+        rows, kept = exchanges(path) if mode != "record" else ([], 0)
+        for row in _without_retried(rows, kept) if mode == "resume" else rows:
+            self._unplayed.setdefault((row["call"], row["key"]), deque()).append(row)
         if mode == "resume":
             self._append(json.dumps({"v": VERSION, "resumed": True}))
 
@@ -154,17 +158,19 @@ class Tape:
 
     def _ask(self, call: str, key: str, text: str, ask: Callable[[], Any]) -> Row:
         if self.mode == "replay":
-            raise TapeMiss(self._difference(call, key, text))
+            raise TapeMiss(self._difference(call, text))
         if self.cancelled.is_set():
             raise Cancelled(f"{call} was not started: the run was interrupted")
         self._check_space()
+        began_s = time.time()
         try:
             outcome, value = "answer", ask()
         except Failure as failure:
             outcome, value = "failure", failure.outcome
+        timing = json.dumps({"began_s": began_s, "took_s": round(time.time() - began_s, 4)})
         value = json.dumps(self.secrets.redacted(value), ensure_ascii=False, default=str)
         head = f'{{"v": {VERSION}, "call": {json.dumps(call)}, "key": "{key}"'
-        self._append(f'{head}, "request": {text}, "{outcome}": {value}}}')
+        self._append(f'{head}, "request": {text}, "{outcome}": {value}, "timing": {timing}}}')
         return {outcome: json.loads(value)}
 
     # ---- the file --------------------------------------------------------------------------------
@@ -172,33 +178,21 @@ class Tape:
     def _append(self, line: str) -> None:
         assert self._file, "a replay writes nothing"
         try:
-            self._file.append(line.encode("utf-8", "replace").decode())
+            self._file.append(line)
         except TapeWriteError:
             self.cancelled.set()  # what cannot be kept is not asked
             raise
 
     def _check_space(self) -> None:
-        if time.monotonic() - self._space_seen_at > 0.1:
-            disk = os.statvfs(self.path.parent)
-            if disk.f_bavail * disk.f_frsize < FREE_BYTES:
-                self.cancelled.set()
-                raise no_space(self.path, f"less than {FREE_BYTES >> 20} MiB left on the disk")
-            self._space_seen_at = time.monotonic()
+        disk = os.statvfs(self.path.parent)
+        if disk.f_bavail * disk.f_frsize < FREE_BYTES:
+            self.cancelled.set()
+            raise TapeWriteError(f"{self.path}: less than {FREE_BYTES >> 20} MiB of disk are free")
 
-    def _load(self) -> None:
-        rows, kept = exchanges(self.path)
-        if self.mode == "resume":
-            rows = _without_retried(rows, kept)
-        for row in rows:
-            self._unplayed.setdefault((row["call"], row["key"]), deque()).append(row)
-            self._of_call[row["call"]].append(row)
-
-    def _difference(self, call: str, key: str, text: str) -> str:
-        recorded = self._of_call.get(call)
+    def _difference(self, call: str, text: str) -> str:
+        recorded = [row for row in exchanges(self.path)[0] if row["call"] == call]
         if not recorded:
-            return f"{self.path}: nothing is recorded for the call {call!r}"
-        if any(row["key"] == key for row in recorded):
-            return f"{self.path}: the call {call!r} repeats a request that was recorded once"
+            return f"{self.path}: nothing is recorded for the call {call!r}; --resume asks it"
         new, *old = map(_readable, (json.loads(text), *(row["request"] for row in recorded)))
         near = max(old, key=lambda lines: len({*lines} & {*new}))
         diff = difflib.unified_diff(near, new, "recorded", "this run", n=1, lineterm="")
@@ -230,8 +224,8 @@ def exchanges(path: Path) -> tuple[list[Row], int]:
 
 
 def _readable(request: Row) -> list[str]:
-    text = json.dumps(request, sort_keys=True, ensure_ascii=False, indent=1).replace("\\n", "\n")
-    return [line for row in text.splitlines() for line in textwrap.wrap(row, 100) or [""]]
+    text = json.dumps(request, sort_keys=True, ensure_ascii=False, indent=1)
+    return text.replace("\\n", "\n").splitlines()
 
 
 def _without_retried(rows: list[Row], kept: int) -> list[Row]:
@@ -252,3 +246,62 @@ def _without_retried(rows: list[Row], kept: int) -> list[Row]:
             continue
         left.append(row)
     return rows[:kept] + left[::-1]
+
+
+# ---- JSONL files ---------------------------------------------------------------------------------
+
+
+class Appender:
+    """A JSONL file that threads append to. O_APPEND keeps their lines apart without a lock.
+
+    The file stays open until the last thread that may write is gone, so no file that is opened
+    later can get its lines.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._fd = path, -1
+        self._fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            message = f"{path.parent} is in use by another process; wait, or copy it"
+            raise ConfigError(message) from None
+        size = os.fstat(self._fd).st_size
+        self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
+
+    def append(self, line: str) -> None:
+        """Write one line; it outlives this process. Raises TapeWriteError."""
+        data = (b"\n" if self._torn else b"") + line.encode("utf-8", "replace") + b"\n"
+        try:
+            self._torn = os.write(self._fd, data) < len(data)
+            if self._torn:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            message = f"{self.path}: {error.strerror}; free some space, then resume the run"
+            raise TapeWriteError(message) from None
+
+    def unlock(self) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+def read(path: Path) -> Iterator[Row]:
+    """The complete lines of a JSONL file; one that a kill cut off is left out."""
+    import jsonlines
+
+    if not path.exists():
+        return
+    if path.stat().st_size > MAX_BYTES:
+        raise ConfigError(f"{path} is larger than {MAX_BYTES >> 30} GiB; restore it from a copy")
+    with path.open("rb") as file, jsonlines.Reader(file, loads=_loads) as reader:
+        yield from reader.iter(type=dict, skip_empty=True, skip_invalid=True)
+
+
+def _loads(line: str | bytes) -> Any:
+    try:
+        return json.loads(line)
+    except RecursionError:
+        raise ValueError("nested too deep") from None

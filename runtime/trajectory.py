@@ -18,6 +18,8 @@ Nothing is written twice: training/recorded.py puts s_t together again. A resume
 from __future__ import annotations
 
 import json
+import logging
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -25,11 +27,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from orchestra.money import Purse
-from orchestra.vocabulary import Complete, ConfigError, Decision
-from runtime import jsonl
+from orchestra.money import Purse, add_usd
+from orchestra.vocabulary import Complete, ConfigError, Decision, Reply, State
+from runtime import tape
 
 VERSION = 2
+LOG_BYTES = 10 << 20
 LAST = 1 << 30  # the step number of a result: after every step
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
@@ -58,12 +61,13 @@ class Trajectory:
 class Recorder:
     """Appends events to a file (in a replay, only to memory) and passes them to the listeners."""
 
-    def __init__(self, path: Path | None, listeners: Iterable[Listener] = ()) -> None:
+    def __init__(self, folder: Path | None, listeners: Iterable[Listener] = ()) -> None:
         self._started = time.monotonic()
         self.events: list[Event] = []
         self._notices: set[str] = set()
+        self._file = tape.Appender(folder / "trajectory.jsonl") if folder else None
+        self._log = _log(folder / "log.txt") if folder else None
         self._listeners = tuple(listeners)
-        self._file = jsonl.Appender(path) if path else None
 
     def emit(self, event: str, at: tuple[int, ...], timing: Any = None, **content: Any) -> None:
         """Raises TapeWriteError."""
@@ -71,36 +75,48 @@ class Recorder:
         self.events.append(row)
         if self._file:
             self._file.append(json.dumps(row, ensure_ascii=False, default=str))
-        for listener in self._listeners:
-            listener(row)
+        self._tell(row)
 
     def notify(self, message: str) -> None:
         """Tell the listeners, once, what is not part of the run, as that a call waits."""
-        if message in self._notices:
-            return
-        self._notices.add(message)
+        if message not in self._notices:
+            self._notices.add(message)
+            self._tell({"event": "notice", "at": (), "message": message})
+
+    def _tell(self, row: Event) -> None:
+        if self._log:
+            self._log.handle(logging.makeLogRecord({"msg": describe(row)}))
         for listener in self._listeners:
-            listener({"event": "notice", "at": (), "message": message})
+            listener(row)
 
     def end(
         self, run: Path, answer: str, fallback: bool, rounds: int, purse: Purse, why: str
     ) -> Trajectory:
         """The last event, and the outcome of the run."""
         latency_s = time.monotonic() - self._started
-        results = [e for e in self.events if e["event"] == "result"]
-        failed = sum(e["status"] == "failed" for e in results)
-        outcome: dict[str, Any] = {"answer": answer, "fallback": fallback, "rounds": rounds}
-        outcome |= {"calls": purse.calls, "cost_usd": purse.spent_usd, "tokens": purse.tokens}
-        outcome |= {"failed_subtasks": failed}
-        self.emit("end", (rounds + 2,), {"latency_s": latency_s}, **outcome, why=why)
-        return Trajectory(
-            **outcome, paid_usd=purse.paid_usd, latency_s=latency_s, run=str(run), why=why,
-            events=self.events,
+        failed = sum(e["event"] == "result" and e["status"] == "failed" for e in self.events)
+        outcome: dict[str, Any] = {
+            "answer": answer, "fallback": fallback, "rounds": rounds, "calls": purse.calls,
+            "cost_usd": purse.spent_usd, "tokens": purse.tokens, "failed_subtasks": failed,
+            "why": why,
+        }  # fmt: skip
+        self.emit("end", (rounds + 2,), {"latency_s": latency_s}, **outcome)
+        outcome |= {"paid_usd": purse.paid_usd, "latency_s": latency_s, "run": str(run)}
+        return Trajectory(**outcome, events=self.events)
+
+    def decision(self, s: State, attempt: int, replies: Sequence[Reply], **outcome: Any) -> None:
+        """One attempt of a decision."""
+        self.emit(
+            "decision", (s.round, 0, attempt), rounds=s.rounds, budget_usd=s.budget_usd,
+            waiting=s.waiting, reply=replies[-1].text if replies else "",
+            cost_usd=add_usd(*(r.cost_usd for r in replies)), **outcome,
         )  # fmt: skip
 
     def close(self) -> None:
         if self._file:
             self._file.unlock()
+        if self._log:
+            self._log.close()
 
 
 def read(path: Path) -> list[Event]:
@@ -108,7 +124,7 @@ def read(path: Path) -> list[Event]:
     is not an event.
     """
     events: list[Event] = []
-    for event in jsonl.read(path):
+    for event in tape.read(path):
         at = event.get("at")
         place = isinstance(at, list) and all(isinstance(n, int) for n in at)
         if not (place and isinstance(event.get("event"), str)):
@@ -145,3 +161,59 @@ def first_difference(recorded: list[Event], replayed: list[Event]) -> str:
 def decision_row(y_t: Decision) -> dict[str, Any]:
     """y_t as JSON: {"action": "delegate" | "complete", ...}."""
     return {"action": "complete" if isinstance(y_t, Complete) else "delegate", **asdict(y_t)}
+
+
+# ---- as lines of text ----------------------------------------------------------------------------
+
+
+def describe(event: Event) -> str:
+    """One event as one line."""
+    at = () if event["event"] == "end" else event["at"]  # it comes after every round
+    place = "/".join(f"{k}{n}" for k, n in zip("rts", at, strict=False) if n not in (0, LAST))
+    e, figures = event, ""
+    if "cost_usd" in e and "latency_s" in e["timing"]:
+        figures = f" ({usd(e['cost_usd'])}, {e['timing']['latency_s']:.1f} s)"
+    match e["event"]:
+        case "run":
+            text = f"run: {e['question']!r} with {e['options']['method']}"
+        case "notice":
+            text = e["message"]
+        case "decision" if "mistake" in e:
+            text = f"mistake: {e['mistake']}"
+        case "decision":
+            y = e["decision"]
+            delegated = f"delegate {len(y.get('subtasks', ()))}: {y['reasoning']}"
+            text = f"complete: {y['answer']!r}" if y["action"] == "complete" else delegated
+        case "subtask":
+            u = e["subtask"]
+            tools = ", ".join(u["tools"]) or "no tools"
+            text = f"{u['id']} to {u['backend']} with {tools}: {u['instruction']}"
+        case "step":
+            text = f"{e['action']} {e['params']} -> {e['observation'][:300]}"
+        case "result":
+            text = f"{e['status']}: {e['answer'] or e['error'] or e['summary']}{figures}"
+        case _:
+            text = f"{'fallback' if e['fallback'] else 'answer'}: {e['answer']!r}{figures}"
+    return printable(" ".join(f"{place} {text}".split()))
+
+
+def printable(text: str, kept: str = "") -> str:
+    """Without control characters, which a terminal would obey: models wrote some of it."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in kept else f"\\x{ord(c):02x}" for c in text)
+
+
+def usd(amount: float | None) -> str:
+    return "USD unknown" if amount is None else f"USD {amount:.4f}"
+
+
+def _log(path: Path) -> logging.Handler:
+    """RUN/log.txt: a line an event; concurrent-log-handler rotates it."""
+    from concurrent_log_handler import ConcurrentRotatingFileHandler
+
+    how: Any = {"encoding": "utf-8", "lock_file_directory": tempfile.gettempdir()}
+    log: logging.Handler = ConcurrentRotatingFileHandler(str(path), "a", LOG_BYTES, 2, **how)
+    log.handleError = lambda record: None  # type: ignore[method-assign]  # the tape tells it
+    log.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    return log

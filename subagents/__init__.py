@@ -5,20 +5,23 @@ A style of executor is one function `run(job) -> Result`.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
+from functools import partial
 
 from orchestra.matching import Placed
 from orchestra.memory import opened
-from orchestra.vocabulary import Result, Step, SubTask
+from orchestra.vocabulary import ConfigError, Result, Step, SubTask
+from runtime.options import Options
 from runtime.prompts import say
 from runtime.trajectory import LAST, Recorder
 from subagents import experts, mini_swe, react, reasoning
 from subagents.fan_out import Job, Style
-from tools import Environment, Tool
+from tools import Environment, Tool, sandbox
 
 STYLES: dict[str, Style] = {  # by SubTask.agent
     "react": react.run,
@@ -110,12 +113,25 @@ class SubAgents:
 
 
 def insert_outputs(u: SubTask, ended: Mapping[str, Result]) -> SubTask:
-    """`u` with ${id} replaced by the output of the need `id`: once, whatever an output contains."""
+    """`u` with ${id} replaced by the whole output of the need `id`: its summary, which for an agent
+    that reasons is its whole reply, and its answer. Once, whatever an output contains.
+    """
 
     def output(id: str) -> str:
         z = ended[id]
-        return z.answer or z.summary or say("notes", "failed_need", id=id, error=z.error)
+        whole = z.summary if z.answer in z.summary else f"{z.summary}\n{z.answer}".strip()
+        return whole or say("notes", "failed_need", id=id, error=z.error)
 
     found = {id: output(id) for id in u.needs}
-    text = re.sub(r"\$\{([\w:]+)\}", lambda m: found.get(m[1], m[0]), u.instruction)
-    return replace(u, instruction=text)
+    insert = partial(re.sub, r"\$\{([\w:]+)\}", lambda m: found.get(m[1], m[0]))
+    return replace(u, instruction=insert(u.instruction), context=insert(u.context))
+
+
+def runs_code(options: Options) -> bool:
+    """Whether code of models can run here. Raises ConfigError where it must."""
+    if options.unsafe_code or sandbox.works():
+        return True
+    if options.sub_agent == "mini-swe":
+        raise ConfigError(f"--sub-agent mini-swe: {sandbox.missing()}")
+    logging.getLogger("orchestra").warning("the code tool is not offered: %s", sandbox.missing())
+    return False

@@ -33,6 +33,7 @@ from runtime.prompts import capped, say, told
 from tools import Environment, Tool, ToolError
 
 MAX_THREADS = 8  # of one fan-out
+TEMPERATURE = 0.5  # of samples, unless the pool gives one above 0: at 0 all would be the same
 OBSERVATION_CHARS = 8000
 SUMMARY_CHARS = 600
 STOPPED = EndpointError, BudgetExceeded, ConfigError  # end one sub-task, with the reason
@@ -43,8 +44,8 @@ SEARCH, VISIT, CODE = "GoogleSearchAction", "ExtractUrlContentAction", "ExecuteC
 class Job:
     """One sub-task `u` in its thread: what it may reach, its logical call, and its steps so far.
 
-    `on_step` is told each step, counted from 1, as it happens. `stopped`: why it ended early; its
-    answer is then partial.
+    `on_step` is told each step, counted from 1, as it happens. `answer`: of the calls so far; it is
+    partial if a later call fails. `output`: the whole reply that holds it.
     """
 
     u: SubTask
@@ -54,7 +55,8 @@ class Job:
     steps: int
     on_step: Callable[[int, Step], None]
     trace: list[Step] = field(default_factory=list)
-    stopped: str = ""
+    answer: str = ""
+    output: str = ""
 
     @property
     def next_call(self) -> tuple[str, ...]:
@@ -75,19 +77,17 @@ class Job:
         return reply.text if reply else ""
 
     def ask_all(self, prompts: Sequence[tuple[str, str]], later: int = 0) -> list[Reply | None]:
-        """(what it is, prompt) each, in parallel; the replies in the order of the prompts.
+        """(what it is, prompt) each, in parallel; the replies in the order of the prompts. If there
+        are several, they are samples, drawn at TEMPERATURE.
 
         A failed call is None. Raises the first failure if all failed.
         """
         purses = self.env.purse.split(len(prompts), later)
         call = self.next_call
         calls = [(*call, f"p{n}") for n in range(1, len(prompts) + 1)] if prompts[1:] else [call]
-        if len(prompts) == 1:
-            outcomes = [self._one(calls[0], prompts[0], purses[0])]
-        else:
-            threads = min(len(prompts), MAX_THREADS)
-            with ThreadPoolExecutor(threads, thread_name_prefix="fan-out") as executor:
-                outcomes = list(executor.map(self._one, calls, prompts, purses))
+        one = functools.partial(self._one, len(prompts) > 1)
+        with ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="fan-out") as executor:
+            outcomes = list(executor.map(one, calls, prompts, purses))
         for (what, _), purse, outcome in zip(prompts, purses, outcomes, strict=True):
             self.env.purse.join(purse)
             failed = not isinstance(outcome, Reply)
@@ -99,12 +99,13 @@ class Job:
         return [o if isinstance(o, Reply) else None for o in outcomes]
 
     def _one(
-        self, call: tuple[str, ...], prompt: tuple[str, str], purse: Purse
-    ) -> Reply | EndpointError | BudgetExceeded | ConfigError:
-        messages = [{"role": "user", "content": prompt[1]}]
+        self, is_sample: bool, call: tuple[str, ...], prompt: tuple[str, str], purse: Purse
+    ) -> Reply | Exception:
+        messages, backend = [{"role": "user", "content": prompt[1]}], self.env.backend
+        temperature = backend.options.get("temperature") or TEMPERATURE if is_sample else None
         with self.env.tape.call(*call):
             try:
-                return self.env.chat.copy()(self.env.backend, messages, purse)
+                return self.env.chat.copy()(backend, messages, purse, temperature=temperature)
             except STOPPED as failure:
                 return failure
 
@@ -135,14 +136,15 @@ def agent(body: Callable[[Job], str]) -> Style:
 
     @functools.wraps(body)
     def run(job: Job) -> Result:
+        error = ""
         try:
-            answer, error = body(job).strip(), ""
+            job.answer = body(job).strip()
         except (*STOPPED, ToolError) as failure:
-            answer, error = "", str(failure)
-        if not answer:
+            error = str(failure)
+        if not job.answer:
             return job.result("failed", "", "", error or say("notes", "empty_reply"))
         replies = (s.observation.strip() for s in reversed(job.trace) if not s.failed)
-        summary = next((text for text in replies if text != answer), "")[-SUMMARY_CHARS:]
-        return job.result("partial" if job.stopped else "done", answer, summary, job.stopped)
+        summary = job.output or next((t for t in replies if t != job.answer), "")[-SUMMARY_CHARS:]
+        return job.result("partial" if error else "done", job.answer, summary, error)
 
     return run

@@ -34,11 +34,12 @@ from orchestra.vocabulary import (
 )
 from runtime.parsing import TEXT, closed_object, const, find_action, one_of
 from runtime.prompts import as_messages, capped, render, say, told, without_marks
-from subagents import react_rules as rules
-from subagents.fan_out import OBSERVATION_CHARS, STOPPED, Job
+from subagents.fan_out import OBSERVATION_CHARS, SEARCH, STOPPED, VISIT, Job
 from tools import Tool, ToolError
 
 LIKE_PATTERNS = 5
+FEW_STEPS = 5  # a warning when no more are left
+SAME_CALLS = 3
 FAILED_STEPS = 3  # after so many, the schema offers `finish` to a sub-agent that has seen nothing
 STATUSES: tuple[Status, ...] = ("done", "partial", "blocked")
 MESSAGES = "react/messages"
@@ -55,13 +56,13 @@ def run(job: Job) -> Result:
     error = say(MESSAGES, "out_of_steps", steps=job.steps)
     try:
         for number in range(1, job.steps + 1):
-            resting = rules.exhausted(job)
+            resting = exhausted(job)
             fresh = [job.tools[name] for name in u.tools or () if name not in resting]
-            looped = rules.like_patterns(trace) >= LIKE_PATTERNS or bool(u.tools and not fresh)
+            looped = like_patterns(trace) >= LIKE_PATTERNS or bool(u.tools and not fresh)
             must_finish = number == job.steps or looped
             usable = [] if must_finish else fresh
-            unopened = rules.unopened(job, usable)
-            early = len(trace) < FAILED_STEPS and rules.saw_nothing(job)
+            unopened = unopened_files(job, usable)
+            early = len(trace) < FAILED_STEPS and saw_nothing(job)
             may_finish = not usable or not (unopened or early)
             schema = ("action", action_schema(usable, job, may_finish))
             call = job.next_call
@@ -91,7 +92,7 @@ def render_step(job: Job) -> Messages:
     """The messages of the next step; an agent without a main agent has prompts of its own."""
     u, trace, alone = job.u, job.trace, job.u.agent == "single"
     offered = [job.tools[name] for name in u.tools or ()]
-    files = ", ".join(m.name for m in job.env.task.media) if any(map(rules.opens, offered)) else ""
+    files = ", ".join(m.name for m in job.env.task.media) if any(map(opens, offered)) else ""
     user = render(
         "react/alone_user.md" if alone else "react/user.md",
         instruction=u.instruction,
@@ -125,12 +126,12 @@ def _warning(job: Job) -> str:
     trace, left = job.trace, job.steps - len(job.trace)  # the next step included
     if left == 1:
         return say(MESSAGES, "last_step")
-    if (times := rules.like_patterns(trace)) >= LIKE_PATTERNS:
+    if (times := like_patterns(trace)) >= LIKE_PATTERNS:
         return say(MESSAGES, "repeated", times=times)
-    names = ", ".join(sorted(rules.exhausted(job)))
-    few = say(MESSAGES, "few_steps_left", left=left) if left <= rules.FEW_STEPS else ""
+    names = ", ".join(sorted(exhausted(job)))
+    few = say(MESSAGES, "few_steps_left", left=left) if left <= FEW_STEPS else ""
     same = say(MESSAGES, "same_call", tools=names) if names else ""
-    if trace and not same and (first := rules.seen_before(trace[-1].action, trace[-1].params, job)):
+    if trace and not same and (first := seen_before(trace[-1].action, trace[-1].params, job)):
         number = trace.index(first) + 1
         same = say(MESSAGES, "seen_before", step=number) + " " if number < len(trace) else ""
     return same + few
@@ -167,10 +168,10 @@ def _act(
         if name == "finish":
             if _status(params) == "done" and unopened:
                 raise ModelMistake("unopened", files=", ".join(unopened))
-            if usable and _status(params) == "done" and rules.saw_nothing(job):
+            if usable and _status(params) == "done" and saw_nothing(job):
                 raise ModelMistake("nothing_worked")
             return Step("finish", params, memory, ""), params or {"result": memory}
-        action, before = name, rules.seen_before(name, params, job)
+        action, before = name, seen_before(name, params, job)
         if before:
             return replace(before, memory=memory), None
         with job.env.tape.call(*call, name):
@@ -185,7 +186,7 @@ def _act(
 
 def _result(report: Mapping[str, Any], job: Job) -> Result:
     status = _status(report)
-    if status == "done" and rules.saw_nothing(job):
+    if status == "done" and saw_nothing(job):
         status = "partial"  # it had to finish, and no tool has shown anything
     answer = without_marks(_as_text(report.get("result")))
     summary = _as_text(report.get("summary")) or _memory(job.trace)
@@ -207,3 +208,66 @@ def _as_text(value: Any) -> str:
     if value is None:
         return ""
     return value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+# ---- what the steps so far allow: rules against loops, and against reports of what was not seen --
+
+
+def exhausted(job: Job) -> set[str]:
+    """For an agent without a main agent: the tools that it may not use in this step. A tool is
+    blocked after an identical call with an identical observation, until another call succeeds;
+    after SAME_CALLS such calls it stays blocked.
+    """
+    if job.u.agent != "single":
+        return set()
+    calls = [(s.action, s.params, s.observation) for s in job.trace]
+    found = {call[0] for call in calls if calls.count(call) >= SAME_CALLS}
+    for n in reversed(range(len(calls))):
+        if calls[n] in calls[:n]:
+            found.add(job.trace[n].action)
+        elif not job.trace[n].failed:
+            break
+    return found - {"invalid", "finish"}
+
+
+def like_patterns(trace: Sequence[Step]) -> int:
+    """How many of the last steps are of one kind. A visit right after a search belongs to it."""
+    patterns: list[str] = []
+    for before, step in zip([None, *trace], trace, strict=False):
+        if not (step.action == VISIT and before and before.action == SEARCH):
+            patterns.append(step.action)
+    return next((n for n, p in enumerate(reversed(patterns)) if p != patterns[-1]), len(patterns))
+
+
+def seen_before(name: str, params: Mapping[str, Any], job: Job) -> Step | None:
+    """The first step that opened the same file with the same parameters, and saw it."""
+    if not (name in job.tools and opens(job.tools[name])):
+        return None
+    same = (s for s in job.trace if (s.action, s.params, s.failed) == (name, params, False))
+    return next(same, None)
+
+
+def opens(tool: Tool) -> set[str]:
+    """The kinds of files that a tool opens."""
+    return {kind for field in tool.parameters.model_fields.values() for kind in field.metadata}
+
+
+def saw_nothing(job: Job) -> bool:
+    """No tool has worked, and one must. An agent without a main agent above it may know the answer
+    of a task without files.
+    """
+    if not job.u.tools or (job.u.agent == "single" and not job.env.task.media):
+        return False
+    return all(s.failed or s.action == "finish" for s in job.trace)
+
+
+def unopened_files(job: Job, tools: Sequence[Tool]) -> list[str]:
+    """For an agent without a main agent, while it has steps: the files of the task that one of
+    `tools` opens and that it has not tried to open.
+    """
+    if job.u.agent != "single" or job.steps - len(job.trace) <= FEW_STEPS:
+        return []
+    task = job.env.task
+    tried = [task.file(str(value)) for s in job.trace for value in s.params.values()]
+    kinds = set[str]().union(*map(opens, tools))
+    return [m.name for m in task.media if m.modality in kinds and m not in tried]

@@ -6,112 +6,126 @@ Differences from the paper / the released code
 2. The majority is of normalised answers (case, spaces, a final full stop); a tie goes to the first.
    An empty answer and a reply that was cut off at its length limit are no vote.
 3. A failed sample or role is left out; the agent fails only if all of a round fail. Reflexion then
-   returns its last attempt, a debate the majority of its last round, as partial.
+   returns its last attempt, a debate the majority of what was said last, as partial.
 4. A reply is plain text that ends in "Answer: ..."; without that line its last line is the answer.
+5. The search agent opens pages: the one that the model names, else the first that a search found.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 
 from orchestra.vocabulary import Reply
 from runtime.parsing import after_thinking
 from runtime.prompts import say
-from subagents.fan_out import SEARCH, STOPPED, Job, agent
+from subagents.fan_out import SEARCH, VISIT, Job, agent
 
-SAMPLES = 5
-DEBATE_ROUNDS = 5
-REFLECTIONS = 5
-SEARCHES = 5
+SAMPLES = DEBATE_ROUNDS = REFLECTIONS = SEARCHES = 5
 ANSWER = re.compile(r"^[^\w\n]*_*(?:final[ \t]+)?answer\b[^\w\n]*?:[ \t*_]*", flags=re.I | re.M)
-QUERY = re.compile(
-    r"^[^\w\n]*(?:\d+[^\w\n]+)?query[^\w\n]*(?:\d+[^\w\n]*)?[:=]\s*(.+)$", flags=re.I | re.M
-)
+QUERY = re.compile(r"(?im)^[^\w\n]*(?:\d+[^\w\n]+)?query[^\w\n]*(?:\d+[^\w\n]*)?[:=]\s*(.+)$")
+LINK = re.compile(r"https?://[^\s<>\"'`()\[\]*]+(?<![.,;:])")
 
 
 @agent
 def cot(job: Job) -> str:
     """Chain of thought: one call."""
-    return answer_of(job.ask("think", prompt("think", job)))
+    return answered(job, job.ask("think", prompt("think", job)))
 
 
 @agent
 def self_consistency(job: Job) -> str:
     """The majority of SAMPLES answers to the same prompt."""
-    replies = job.ask_all([(f"sample {n}", prompt("think", job)) for n in range(1, SAMPLES + 1)])
-    return vote(replies)
+    prompts = [(f"sample {n}", prompt("think", job)) for n in range(1, SAMPLES + 1)]
+    return answered(job, majority(job.ask_all(prompts)))
 
 
 @agent
 def debate(job: Job) -> str:
-    """DEBATE_ROUNDS rounds, each role seeing what the others last said; then one final decision."""
-    roles, said = job.u.roles, list[Reply | None]([None] * len(job.u.roles))
-    try:
-        for n in range(1, DEBATE_ROUNDS + 1):
-            prompts = []
-            for role in roles:
-                others = _statements([r for r in zip(roles, said, strict=True) if r[0] != role])
-                text = prompt("debate", job, role=role, others=others)
-                prompts.append((f"{role}, round {n}", text))
-            said = job.ask_all(prompts, later=(DEBATE_ROUNDS - n) * len(roles) + 1)
-        statements = _statements(list(zip(roles, said, strict=True)))
-        return answer_of(job.ask("decide", prompt("decide", job, statements=statements)))
-    except STOPPED as failure:
-        if not (answer := vote(said)):
-            raise
-        job.stopped = str(failure)
-        return answer
+    """DEBATE_ROUNDS rounds, each role seeing what all said last; then one final decision."""
+    roles, said = job.u.roles, dict[str, Reply]()  # by role: what it said last
+    for n in range(1, DEBATE_ROUNDS + 1):
+        statements = _statements(said)
+        prompts = [
+            (f"{role}, round {n}", prompt("debate", job, role=role, statements=statements))
+            for role in roles
+        ]
+        replies = job.ask_all(prompts, later=(DEBATE_ROUNDS - n) * len(roles) + 1)
+        said |= {role: reply for role, reply in zip(roles, replies, strict=True) if reply}
+        answered(job, majority(said.values()))
+    return answered(job, job.ask("decide", prompt("decide", job, statements=_statements(said))))
 
 
 @agent
 def reflexion(job: Job) -> str:
-    """Attempt; a critic; again with its feedback, until the critic says that it is correct."""
-    later = 2 * REFLECTIONS
+    """Attempt; a critic; again with all attempts and feedback, until the critic says: correct."""
+    later, earlier = 2 * REFLECTIONS, ""
     attempt = job.ask("attempt", prompt("think", job), later)
-    try:
-        for n in range(1, REFLECTIONS + 1):
-            criticise = prompt("criticise", job, attempt=attempt)
-            verdict = job.ask(f"critic {n}", criticise, later - 2 * n + 1)
-            if answer_of(verdict).lower().strip(" .*") == "correct":
-                break
-            again = prompt("again", job, attempt=attempt, feedback=verdict)
-            newer = job.ask(f"attempt {n + 1}", again, later - 2 * n)
-            attempt = newer if answer_of(newer) else attempt
-    except STOPPED as failure:
-        job.stopped = str(failure)
-    return answer_of(attempt)
+    for n in range(1, REFLECTIONS + 1):
+        answered(job, attempt)
+        criticise = prompt("criticise", job, attempt=attempt)
+        verdict = job.ask(f"critic {n}", criticise, later - 2 * n + 1)
+        if answer_of(verdict).lower().strip(" .*") == "correct":
+            break
+        earlier += _note("attempt", number=n, attempt=attempt, feedback=verdict)
+        again = prompt("again", job, earlier=earlier)
+        newer = job.ask(f"attempt {n + 1}", again, later - 2 * n)
+        attempt = newer if answer_of(newer) else attempt
+    return answered(job, attempt)
 
 
 @agent
 def search(job: Job) -> str:
-    """Up to SEARCHES searches, each chosen after the last; then the answer from what was found."""
-    found = ""
+    """Up to SEARCHES thoughts, each with a search, a page or both; then the answer from what was
+    found. After a search a page is read: the one that the model named, else the first new one.
+    """
+    found, read = "", list[str]()
+
+    def look(tool: str, **params: str) -> None:
+        nonlocal found
+        found += _note(tool, observation=job.use(tool, **params), **params)
+
     for n in range(1, SEARCHES + 1):
-        wanted = job.ask(f"query {n}", prompt("query", job, found=found or "-"), SEARCHES - n + 1)
-        if not (queries := queries_in(wanted)):
+        later = 2 * (SEARCHES - n + 1)  # a page takes a call too
+        thought = job.ask(f"search {n}", prompt("query", job, found=found or "-"), later)
+        queries, links = queries_in(thought)[:1], LINK.findall(after_thinking(thought))
+        if not queries and not links:
             break
-        observation = job.use(SEARCH, query=queries[0])
-        found += say("reasoning/messages", "found", query=queries[0], observation=observation)
-        found += "\n\n"
-    return answer_of(job.ask("answer", prompt("from_search", job, found=found or "-")))
+        for query in queries:
+            look(SEARCH, query=query)
+            links += LINK.findall(job.trace[-1].observation)
+        for url in [link for link in links if link not in read][:1]:
+            read.append(url)
+            look(VISIT, url=url, browse_query=job.u.instruction)
+    return answered(job, job.ask("answer", prompt("from_search", job, found=found or "-")))
 
 
 # ---- the words around ----------------------------------------------------------------------------
 
 
 def prompt(name: str, job: Job, **values: str) -> str:
-    return say("reasoning/messages", name, task=job.u.instruction, **values)
+    """The original question, with what its files hold; then the agent's input; then the prompt."""
+    question, own = job.env.task.question, job.u.instruction
+    about = "\n\n".join(text for text in (question, job.u.context) if text)
+    kind = "task" if own == question else "sub_task"
+    task = say("reasoning/messages", kind, question=about, input=own)
+    return say("reasoning/messages", name, task=task, **{k: v.strip() for k, v in values.items()})
 
 
-def _statements(said: list[tuple[str, Reply | None]]) -> str:
-    rows = [
-        say("reasoning/messages", "statement", role=role, text=reply.text)
-        for role, reply in said
-        if reply and reply.text
-    ]
-    return "\n\n".join(rows) or say("reasoning/messages", "nobody_yet")
+def _note(name: str, **values: object) -> str:
+    return say("reasoning/messages", name, **values) + "\n\n"
+
+
+def _statements(said: Mapping[str, Reply]) -> str:
+    rows = [_note("statement", role=r, text=said[r].text) for r in said if said[r].text]
+    return "".join(rows) or say("reasoning/messages", "nobody_yet")
+
+
+def answered(job: Job, reply: str) -> str:
+    """The answer of the reply, which as a whole is the output. Both stay if a later call fails."""
+    job.output, job.answer = reply.strip(), answer_of(reply)
+    return job.answer
 
 
 def answer_of(reply: str) -> str:
@@ -128,18 +142,9 @@ def queries_in(reply: str) -> list[str]:
     return [query for row in rows if (query := row.strip(" \"'*`"))]
 
 
-def vote(replies: Sequence[Reply | None]) -> str:
-    """The majority of the answers; "" where no reply is whole and has one."""
-    answers = [answer_of(reply.text) for reply in replies if reply and not reply.cut]
-    return majority([answer for answer in answers if answer])
-
-
-def majority(answers: list[str]) -> str:
-    """The answer given most often, as it was first spelled."""
-    spelled: dict[str, str] = {}
-    counts: Counter[str] = Counter()
-    for answer in answers:
-        key = " ".join(answer.lower().split()).rstrip(" .")
-        spelled.setdefault(key, answer)
-        counts[key] += 1
-    return spelled[max(counts, key=lambda key: counts[key])] if counts else ""
+def majority(replies: Iterable[Reply | None]) -> str:
+    """The first whole reply with the answer that is given most often; "" if none has an answer."""
+    whole = [reply.text for reply in replies if reply and not reply.cut]
+    keys = [" ".join(answer_of(text).lower().split()).rstrip(" .") for text in whole]
+    counts = Counter(key for key in keys if key)
+    return whole[keys.index(max(counts, key=lambda key: counts[key]))] if counts else ""

@@ -40,9 +40,11 @@ def _git(*arguments: str | Path, isolated: bool = True, given: bytes = b"") -> b
     ).stdout
 
 
-def check(path: Path, with_media: bool = False) -> None:
+def check(path: Path | None, with_media: bool) -> None:
     """Raises ConfigError where `path` is not a repository whose copy can be worked in."""
     problem = ""
+    if path is None:
+        return
     if not (path / ".git").exists():
         problem = "is not a git repository (no .git); give its top folder, or use git init"
     elif with_media and os.path.lexists(path / "media"):
@@ -66,7 +68,7 @@ def copy_into(run: Path, source: Path, tell: Callable[[str], None]) -> None:
             parent = place.parent.resolve()
             inside = top / name.parent == parent  # not through a link
             own = own_run in (parent, *parent.parents)
-            if inside and not own and os.path.lexists(place):
+            if inside and not own and (place.is_symlink() or place.is_file()):
                 (target / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(place, target / name, follow_symlinks=False)
         git_dir = f"--git-dir={run / 'workdir.git'}"
@@ -82,17 +84,11 @@ def copy_into(run: Path, source: Path, tell: Callable[[str], None]) -> None:
 
 
 def _listed(source: Path) -> list[Path]:
-    """The files that git lists in a repository and in those inside it."""
-    found = []
-    out = _git("-C", source, "ls-files", "-coz", "--exclude-standard", isolated=False)
-    for name in map(os.fsdecode, out.split(b"\0")[:-1]):
-        inner = source / name
-        if inner.is_dir() and not inner.is_symlink():  # a repository in it
-            nested = _listed(inner) if (inner / ".git").exists() else []
-            found += [Path(name, part) for part in nested]
-        else:
-            found.append(Path(name))
-    return found
+    """The files that git lists: tracked ones, those of submodules too, and new ones."""
+    found = b""
+    for which in (("--recurse-submodules",), ("--others", "--exclude-standard")):
+        found += _git("-C", source, "ls-files", "-z", *which, isolated=False)
+    return [Path(name) for name in map(os.fsdecode, found.split(b"\0")) if name and name[-1] != "/"]
 
 
 def prepare(folder: Path) -> None:

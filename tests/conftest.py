@@ -14,10 +14,9 @@ import pytest
 from orchestra.money import Purse
 from orchestra.vocabulary import Backend, ConfigError, EndpointError, Media, Price, Task
 from runtime.chat import Chat
-from runtime.jsonl import TapeWriteError
 from runtime.options import Options
 from runtime.pool import Engine, Pool
-from runtime.tape import Cancelled, Tape, TapeMiss
+from runtime.tape import Cancelled, Tape, TapeMiss, TapeWriteError
 from tests.scripted import Endpoint
 from tools import media
 

@@ -8,6 +8,11 @@ from tests.scripted import Request
 SHOWN = ("model", "temperature", "logprobs")
 
 
+def in_order(monkeypatch):
+    """Parallel calls of one sub-agent go out one after the other. (Use it with parallel=1.)"""
+    monkeypatch.setattr("subagents.fan_out.MAX_THREADS", 1)
+
+
 def _shown(number: int, request: Request, sent: dict[str, int]) -> str:
     """One request; a message that was sent before is named by the request that had it first."""
     about = [f"{key} {request[key]}" for key in SHOWN if key in request]

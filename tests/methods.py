@@ -19,15 +19,16 @@ class Runs:
 
     def __call__(
         self, *turns, work=lambda text: "Answer: 42", names=(), media=(), workdir=None,
-        experts=(), fields=None, **options,
+        experts=(), fields=None, question="What is it?", refused=lambda request: None, **options,
     ):  # fmt: skip
         queue = iter(turns)
-        respond = lambda r: next(queue) if self.is_main(r) else work(last_text(r))  # noqa: E731
+        of = lambda r: next(queue) if self.is_main(r) else work(last_text(r))  # noqa: E731
+        respond = lambda request: refused(request) or of(request)  # noqa: E731
         self.server = self.endpoint(respond)
         self.requests = self.server.requests
         pool = pool_at(self.server.url, *names, **fields or {}).with_(experts=dict(experts))
         options = Options(method=self.method, **options)
-        result = orchestrate("What is it?", media, pool, options, self.folder, workdir=workdir)
+        result = orchestrate(question, media, pool, options, self.folder, workdir=workdir)
         replay(self.folder, parallel=17)  # raises TapeMiss if anything differs
         return result
 

@@ -1,14 +1,16 @@
 """A budget is hard, and what every call costs is counted once."""
 
+import json
 import threading
 from typing import Any
 
 import pytest
 
-from orchestra_min import compare, orchestrate
+from orchestra_min import orchestrate
 from tests.conftest import ConfigError, Options, Price, pool_at
 from tests.program import METHODS, any_method, called, content, line_of, replay, resume
 from tests.scripted import Raw, complete, completion, delegate, finish, is_main
+from tests.test_input import BACKEND
 
 UNIT_USD = (100 * 10 + 10 * 100) / 1e6  # of a scripted completion at this price
 PRICE = Price(10.0, 100.0, 10.0)
@@ -141,12 +143,13 @@ def test_a_budget_without_prices_is_said_before_the_first_call(endpoint, tmp_pat
 
 def test_each_method_of_a_comparison_has_the_whole_budget(endpoint, tmp_path):
     server = endpoint(lambda request: greedy(request, any_method(request)))
-    pool, options = pool_at(server.url, price=PRICE), Options(budget_usd=0.5)
-    methods, out = ("orchestra-o1", "aorchestra"), tmp_path / "all"
-    results = [r for _, r in compare(methods, "?", pool=pool, options=options, out=out)]
-    costs = [r.cost_usd for r in results]
-    assert [r.answer for r in results] == ["42", "42"]
-    assert all(0.25 < cost <= 0.5 for cost in costs)
+    price = "price_usd_per_mtok = { input = 10, output = 100, cached = 10 }\n"
+    (tmp_path / "pool.toml").write_text(BACKEND.replace("http://x/v1", server.url) + price)
+    flags = "--compare", "orchestra-o1,aorchestra", "--budget", 0.5, "--out", tmp_path / "all"
+    done = called("?", "--json", "--backends", tmp_path / "pool.toml", *flags)
+    results = json.loads(done.stdout)
+    assert [r["answer"] for r in results] == ["42", "42"]
+    assert all(0.25 < r["cost_usd"] <= 0.5 for r in results)
 
 
 @pytest.mark.parametrize("budget_usd", [0.12, 0.15, 0.2])

@@ -1,6 +1,5 @@
 """The XML of MAS-Orchestra: every rule, where it is broken, and that no text does harm."""
 
-import json
 import re
 
 import pytest
@@ -8,27 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestra.vocabulary import ModelMistake
-from orchestrators.mas_xml import MAX_AGENTS, MAX_CHARS, MAX_ROLES, parse
+from orchestrators.mas_xml import parse
 from runtime.prompts import told
-from tests.scripted import SAID, THINKING, agent, edge, thought
+from tests.scripted import SAID, agent, edge, thought
 
 
 def debate(roles, extra=""):
     return agent(name="DebateAgent", roles=roles, extra=extra)
 
 
-def low():
+def low(answer="<answer>out</answer>"):
     rest = "<required_arguments><agent_input></agent_input></required_arguments>"
     rest += "<agent_output_id>out</agent_output_id>"
-    return f"<agent><agent_name>CoTAgent</agent_name>{SAID}{rest}</agent>"
-
-
-def write(edges, n):
-    """A graph as the format has it, by an independent writer."""
-    into = {i: [a for a, b in edges if b == i] for i in range(n)}
-    nodes = [agent(f"n{i}", input=" ".join(f"${{n{a}}}" for a in into[i])) for i in range(n)]
-    ends = [f"n{i}" for pair in edges for i in pair]
-    return THINKING + "".join(nodes) + (edge(*ends) if ends else "")
+    return f"<agent><agent_name>CoTAgent</agent_name>{SAID}{rest}</agent>{answer}"
 
 
 TWO = agent("A") + agent("B", input="use ${A}")
@@ -43,7 +34,7 @@ VALID = [
         debate('["Poet", "Judge"]'), debate("['Poet', \"Judge's\"]"),
         agent().replace("<agent_id>", "<agent_id >"), agent(input="Put it into <answer>x</answer>."),
         agent().replace("<agent_input></agent_input>", "<agent_input/>"),
-        agent().replace(">d</", ">a <it></"),
+        agent().replace(">d</", ">a <it></"), agent() + "<edge>\n</edge>", agent(input='""'),
     ]),
     f"<thinking>a < b & <agent> c</thinking>\n{AB}", f"<think>hm</think>{agent()}",
     f"<think>1</think><thinking>2</thinking>{agent()}", f"{thought(agent())}<thinking>2</thinking>",
@@ -53,34 +44,28 @@ VALID = [
 BROKEN = {  # rule: the line it is broken in, and the reply behind its thinking
     "no_agent": [(None, ""), (None, "The answer is 42.")],
     "stray_text": [(2, agent(extra=extra)) for extra in ("and then", "<colour>red</colour>", "<thinking>x</thinking>")],
-    "unclosed": [
-        (1, agent().replace("</agent>", "")), (2, agent().replace("</agent_id>", "")),
-        (3, agent().split("</agent_input>")[0]), (1, "<agent><agent_id>A</agent></agent_id>"),
-        (1, f"<agent>{agent()}</agent>"), (3, agent(input="a <agent> b")),
-    ],
+    "unclosed": [(1, f"<agent>{agent()}</agent>"), (3, agent(input="a <agent> b")), (3, agent().split("</agent_input>")[0])],
     "not_opened": [(4, agent() + "</agent>")],
     "misplaced": [(1, "<agent_id>A</agent_id>"), (1, "<from>A</from>")],
     "field_twice": [(2, agent(extra="<agent_id>B</agent_id>")), (3, agent(extra=SAID))],
     "field_missing": [
-        (1, agent().replace("<agent_id>A</agent_id>", "")), (1, agent().replace("<agent_name>CoTAgent</agent_name>", "")),
-        (1, agent().replace(SAID, "")), (3, agent().replace("<agent_input></agent_input>", "")),
-        (3, debate("")), (1, "<agent><agent_id>A</agent_id></agent>"),
+        *[(1, agent().replace(part, "")) for part in ("<agent_id>A</agent_id>", "<agent_name>CoTAgent</agent_name>", SAID)],
+        (3, agent().replace("<agent_input></agent_input>", "")), (3, debate("")), (1, "<agent><agent_id>A</agent_id></agent>"),
     ],
     "unknown_agent": [(5, agent() + agent("B", "Nobody"))],
     "bad_id": [(2, agent(id=id)) for id in (" ", "a-b", "é")],
     "duplicate_id": [(4, agent() + agent()), (1, (agent() + agent()).replace("\n", ""))],
     "roles_bad": [(3, debate(roles)) for roles in ('["a"]', '["a", "a "]', "a, b", "[1, 2]", "[" * 999)],
     "roles_not_here": [(3, agent(roles='["a", "b"]'))],
-    "too_many_roles": [(3, debate(json.dumps([*map(str, range(MAX_ROLES + 1))])))],
-    "too_many_agents": [(None, write([(i, i + 1) for i in range(MAX_AGENTS)], MAX_AGENTS + 1))],
-    "too_long": [(None, "x" * (MAX_CHARS + 1))],
-    "edge_unpaired": [(4, f"{agent()}<edge>{ends}</edge>") for ends in ("", "<from>A</from>", "<to>A</to><from>A</from>")],
+    "edge_unpaired": [(7, f"{TWO}<edge>{ends}</edge>") for ends in ("", "<from>A</from>", "<to>A</to><from>A</from>")],
+    "edge_missing": [(None, TWO)],
+    "id_tag": [(2, agent(extra="<agent_output_id>B</agent_output_id>"))],
     "edge_twice": [(7, TWO + edge("A", "B", "A", "B"))],
     "edge_blocks": [(8, AB + edge("A", "B"))],
     "agent_after_edge": [(5, agent("A") + edge("A", "B") + agent("B", input="${A}"))],
     "unknown_id": [(None, TWO + edge("A", "B", "A", "Z"))],
     "cycle": [(None, agent(input="${A}") + edge("A", "A")), (None, TWO + edge("A", "B", "B", "A"))],
-    "isolated": [(7, TWO + agent("C") + edge("A", "B"))],
+    "isolated": [(7, TWO + agent("C") + edge("A", "B")), (1, agent("Z") + thought(AB))],
     "many_sinks": [(None, TWO + agent("C", input="${A}") + edge("A", "B", "A", "C"))],
     "insert_without_edge": [(7, TWO + agent("C", input="${A}${B}") + edge("A", "B", "B", "C"))],
     "insert_unknown": [(1, agent(input="${x}^2"))],
@@ -89,9 +74,12 @@ BROKEN = {  # rule: the line it is broken in, and the reply behind its thinking
 }  # fmt: skip
 BROKEN_LOW = {
     "answer_empty": [(1, "<answer></answer>")],
-    "answer_and_agents": [(1, "<answer>4</answer>" + low()), (1, "<answer>4</answer>" * 2)],
-    "low_is_one_agent": [(None, low() + low()), (None, "42")],
+    "answer_and_agents": [
+        (1, low(answer)) for answer in ("", "<answer>4</answer>", "<answer></answer>", "<answer>out</answer>" * 2)
+    ] + [(1, "<answer>out</answer>" + low("")), (1, "<answer>4</answer>" * 2)],
+    "low_is_one_agent": [(None, low() + low()), (None, "42"), (None, agent().replace("agent_id", "agent_output_id") + edge("A", "A"))],
     "field_missing": [(1, low().replace("agent_output_id", "agent_description"))],
+    "id_tag": [(2, agent() + "<answer>A</answer>")],
 }  # fmt: skip
 
 
@@ -107,31 +95,37 @@ def test_a_graph_of_the_format_is_read(text):
 ])  # fmt: skip
 def test_a_broken_rule_is_named_with_its_line(dom, rule, line, text):
     with pytest.raises(ModelMistake) as caught:
-        parse(text if rule == "too_long" else thought(text), dom)
+        parse(thought(text), dom)
     assert (caught.value.rule, caught.value.values.get("line")) == (rule, line)
     assert told(caught.value)
 
 
-def test_a_graph_without_thinking_is_refused():
-    with pytest.raises(ModelMistake, match="no_thinking"):
-        parse("<thinking>hm\n" + AB)
+@pytest.mark.parametrize(
+    "before, rule", [("", "no_thinking"), ("<think>hm\n", "thinking_unclosed")]
+)
+def test_a_graph_without_thinking_is_refused(before, rule):
+    with pytest.raises(ModelMistake, match=rule):
+        parse(before + AB)
 
 
 def test_an_answer_may_name_the_output_of_the_one_agent():
-    (alone,) = parse(low() + "<answer>out</answer>", "low")
+    (alone,) = parse(thought(low()), "low")
     assert (alone.id, alone.agent) == ("out", "cot")
 
 
-@pytest.mark.parametrize("tag", ["agent", "agent_id", "agent_name", "agent_description",
-    "required_arguments", "agent_input", "edge", "from", "to"])  # fmt: skip
-@pytest.mark.parametrize("which", [0, -1])
-def test_every_unclosed_tag_is_said_to_be_unclosed(tag, which):
-    text = thought(agent("A"), agent("B", input="${A}"), agent("C", input="${B}"))
-    text += edge("A", "B", "B", "C")
-    start, end = [found.span() for found in re.finditer(f"</{tag}>", text)][which]
+RIGHT = {
+    "high": thought(agent(), debate("['P', 'Q']").replace(">A<", ">B<"), agent("C", input="${A} ${B}"), edge("A", "C", "B", "C")),
+    "low": thought(low()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dom, found", [
+    (dom, found) for dom in RIGHT for found in re.finditer(r"</(?!thinking)(\w+)>", RIGHT[dom])
+])  # fmt: skip
+def test_every_unclosed_tag_is_said_to_be_unclosed(dom, found):
     with pytest.raises(ModelMistake) as caught:
-        parse(text[:start] + text[end:])
-    assert (caught.value.rule, caught.value.values["tag"]) == ("unclosed", tag)
+        parse(RIGHT[dom][: found.start()] + RIGHT[dom][found.end() :], dom)
+    assert (caught.value.rule, caught.value.values["tag"]) == ("unclosed", found[1])
 
 
 @pytest.mark.parametrize("written, read", [
@@ -145,18 +139,6 @@ def test_every_unclosed_tag_is_said_to_be_unclosed(tag, which):
 def test_an_input_is_read_as_it_was_written(written, read):
     _, b = parse(thought(agent(), agent("B", input=f"${{A}} {written}"), edge("A", "B")))
     assert b.instruction == f"${{A}} {read}"
-
-
-@given(st.integers(1, 12), st.sets(st.tuples(st.integers(0, 11), st.integers(0, 11))))
-@settings(deadline=None)
-def test_a_random_graph_comes_back_as_it_was_written(n, pairs):
-    edges = sorted((a, b) for a, b in pairs if a < b < n)
-    sinks = [i for i in range(n - 1) if all(a != i for a, _ in edges)]
-    edges += [(i, n - 1) for i in sinks]  # one sink, nobody alone
-    agents = parse(write(edges, n))
-    found = {(need, u.id) for u in agents for need in u.needs}
-    assert found == {(f"n{a}", f"n{b}") for a, b in edges}
-    assert [u.id for u in agents] == [f"n{i}" for i in range(n)]
 
 
 MARKUP = "<agent> </agent> <edge> <from>A</from> <![CDATA[ ]]> & <thinking> </thinking> ```xml ${A}"

@@ -126,16 +126,6 @@ def test_the_copy_is_seen_at_its_own_path_with_the_projects_environment(
     assert (repo / "a").read_text() == "x\n" and applied(run.folder, repo)["a"] == b"mine\n"
 
 
-def test_a_large_copy_tells_how_far_it_is(repo, tmp_path, monkeypatch):  # fails at d04ee41
-    monkeypatch.setattr(workdir, "PROGRESS_FILES", 2)
-    for n in range(4):
-        (repo / f"f{n}").touch()
-    told = []
-    (tmp_path / "run").mkdir()
-    workdir.copy_into(tmp_path / "run", repo, told.append)
-    assert told == [f"copying {repo}: {n} of 5 files" for n in (0, 2, 4)]
-
-
 def test_the_diff_of_the_copy_is_told_and_the_repository_is_left_as_it_was(run, swe, repo):
     swe(["echo y > a"])
     assert (repo / "a").read_text() == "x\n" and "-x\n+y" in run.mains[1]

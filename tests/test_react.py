@@ -11,7 +11,7 @@ from orchestra.vocabulary import Step
 from orchestra_min import resume
 from runtime.prompts import say
 from subagents.fan_out import SEARCH, VISIT
-from subagents.react_rules import like_patterns
+from subagents.react import like_patterns
 from tests.conftest import EndpointError
 from tests.methods import CLOCK, Runs, runs
 from tests.scripted import Raw, act, complete, cut_off, delegate, finish, is_main

@@ -222,7 +222,7 @@ def test_a_failure_that_a_later_step_went_on_from_is_kept(endpoint, tmp_path):
             return DEBATE
         if (number := next(asked)) == 5:
             stop.set()
-        return Raw(400, {"error": {"message": "no"}}) if number == 0 else "Answer: 42"
+        return Raw(401, {"error": {"message": "no"}}) if number == 0 else "Answer: 42"
 
     server, options = endpoint(respond), Options(method="mas-orchestra")
     with pytest.raises(Cancelled):

@@ -79,7 +79,7 @@ def test_a_command_is_named_again_as_it_is_wherever_its_files_are(tmp_path):
     """Tools are found by the name of their file; a command is not."""
     pool = pool_at("http://127.0.0.1:9/v1")
     stored = Manifest(question="?", pool=pool, options=Options(mcp="run /theirs/server.py:app"))
-    with pytest.raises(ConfigError, match="--mcp run /mine/server.py:app"):
+    with pytest.raises(ConfigError, match="--mcp 'run /mine/server.py:app'"):
         named_again(tmp_path, stored, {"mcp": ("run /mine/server.py:app",)}, pool)
 
 
@@ -121,8 +121,8 @@ DEEP = "[" * 100_000
 ODD: dict[str, tuple[Callable[[Path], None], str]] = {
     **{f"pipe {n}": (pipe(n), "special file") for n in ("tape.jsonl", "log.txt", "media/x", "lock")},
     "pipe run.json": (pipe("run.json"), "not a run folder"),
-    "3 GiB of run.json": (longer("run.json"), "is damaged"),
-    "3 GiB of the tape": (longer("tape.jsonl"), "a line without end"),
+    "3 GiB of run.json": (longer("run.json"), "run.json is damaged"),
+    "3 GiB of the tape": (longer("tape.jsonl"), "is larger than"),
     "deep run.json": (lambda run: (run / "run.json").write_text(DEEP) and None, "is damaged"),
     "deep tape": (lambda run: (run / "tape.jsonl").write_text(DEEP) and None, "nothing is recorded"),
     **{f"chat {v!r}"[:40]: (answers(CHAT, v), "is damaged") for v in (None, [], "x", {"data": None, "unanswered": 0}, {"data": {"choices": []}, "unanswered": 0}, {"data": {"choices": [{"message": {}}]}, "unanswered": 1 << 40})},

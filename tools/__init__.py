@@ -26,15 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_type_hin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from typing_extensions import TypedDict
 
-from orchestra.vocabulary import (
-    CAPABILITIES,
-    SKILL_OF,
-    Backend,
-    Media,
-    Modality,
-    ModelMistake,
-    Task,
-)
+from orchestra.vocabulary import SKILL_OF, Backend, Media, Modality, ModelMistake, Task
 from runtime.prompts import say
 
 if TYPE_CHECKING:
@@ -44,9 +36,8 @@ if TYPE_CHECKING:
     from runtime.tape import Tape
 
 
-ImageFile = Annotated[
-    str, "image"
-]  # parameters that name a file of the task: a schema lists the names
+# Parameters that name a file of the task: a schema lists the names.
+ImageFile = Annotated[str, "image"]
 AudioFile = Annotated[str, "audio"]
 VideoFile = Annotated[str, "video"]
 T = TypeVar("T")
@@ -150,7 +141,8 @@ class Tool:
 
     def schema(self, task: Task) -> dict[str, Any]:
         """The JSON schema of what a model must give; a file parameter lists the files there are."""
-        properties = {k: _keep(row, "type", "enum") for k, row in self._rows.items()}
+        rows = self._rows.items()
+        properties = {k: {n: row[n] for n in ("type", "enum") if n in row} for k, row in rows}
         for name, field in self.parameters.model_fields.items():
             if files := [m.name for m in task.media if m.modality in field.metadata]:
                 properties[name]["enum"] = files
@@ -178,13 +170,8 @@ class Tool:
         return "\n".join([f"{self.name}({self.signature})", f"    {self.description}", *rows])
 
 
-def _keep(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {k: row[k] for k in names if k in row}
-
-
 def tool(name: str, *capabilities: str) -> Callable[[Callable[..., str]], Tool]:
     """Make a Tool of a function whose first parameter is the Environment: it is not told."""
-    assert set(capabilities) <= set(CAPABILITIES), capabilities
 
     def wrap(function: Callable[..., str]) -> Tool:
         purpose, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n\n")

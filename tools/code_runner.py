@@ -7,32 +7,22 @@ import ast
 import os
 import signal
 import sys
-import tempfile
 import traceback
 import types
-
-LONGEST_ARGUMENT = 100_000  # bytes; Linux takes 131,071
 
 
 def bash(code: bytes) -> None:
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python; bash would hand that on
         signal.signal(ignored, signal.SIG_DFL)
-    if len(code) < LONGEST_ARGUMENT and b"\0" not in code:
-        os.execvp("bash", [b"bash", b"-c", code])
-    with tempfile.TemporaryFile() as script:
-        script.write(code)
-        script.flush()
-        os.set_inheritable(script.fileno(), True)
-        os.execvp("bash", ["bash", f"/dev/fd/{script.fileno()}"])
+    os.execvp("bash", [b"bash", b"-c", code.replace(b"\0", b"")])
 
 
 def main() -> None:
     code = sys.stdin.buffer.read()
     if sys.argv[1] == "bash":
         bash(code)
-    module = sys.modules["__main__"] = types.ModuleType(
-        "__main__"
-    )  # as pickle and typing look it up
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module  # as pickle and typing look it up
     space = vars(module)
     try:
         body = ast.parse(code, "<code>").body

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import ipaddress
-import re
 import socket
 import ssl
 import threading
@@ -40,7 +39,6 @@ MAX_URL_CHARS = 2000
 TIMEOUT_S = 30.0  # for everything together
 CONNECT_S = 10.0
 AGENT = "Mozilla/5.0 (compatible; orchestra-min)"
-CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE | re.ASCII)
 PORTS = {"http": 80, "https": 443}
 GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 INTERNAL = [  # though Python calls them global
@@ -58,14 +56,11 @@ class UnknownHost(ToolError):
 
 @dataclass(frozen=True)
 class Page:
-    """What a URL gave: the last URL after redirects, the media type, the body, and in which charset
-    it says to be, if it does.
-    """
+    """What a URL gave: the last URL after redirects, the Content-Type header, and the body."""
 
     url: str
-    media_type: str
+    content_type: str
     body: bytes
-    charset: str = ""
 
 
 def fetch(
@@ -86,14 +81,10 @@ def fetch(
                 here, parts = parts, checked(urljoin(parts.url, target))
                 own = own if parts[:4] == here[:4] else {}  # a key stays with its host
                 continue
-            if not 200 <= answer.status < 300:
-                raise ToolError(
-                    say("tools/notes", "web_status", url=parts.url, status=answer.status)
-                )
-            header = answer.headers.get("content-type", "")
-            kind, charset = header.partition(";")[0].strip().lower(), CHARSET.search(header)
+            if not 200 <= (status := answer.status) < 300:
+                raise ToolError(say("tools/notes", "web_status", url=parts.url, status=status))
             body = _body(answer, parts.url, deadline, max_bytes)
-            return Page(parts.url, kind, body, charset[1] if charset else "")
+            return Page(parts.url, answer.headers.get("content-type", "").lower(), body)
     raise Refused(say("tools/notes", "web_redirects", url=parts.url, limit=MAX_REDIRECTS))
 
 
@@ -180,14 +171,14 @@ def _answer(
 
 
 def _connect(found: list[str], port: int, deadline: float) -> socket.socket:
-    for n, address in enumerate(found, 1):
-        left = deadline - time.monotonic()
+    failure = OSError("the host has no address")
+    for address in found:
+        left = max(0.01, min(CONNECT_S, deadline - time.monotonic()))
         try:
-            return socket.create_connection((address, port), max(0.01, min(CONNECT_S, left)))
-        except OSError:
-            if n == len(found) or left <= 0:
-                raise
-    raise OSError("the host has no address")
+            return socket.create_connection((address, port), left)
+        except OSError as error:
+            failure = error
+    raise failure
 
 
 def _hang_up(hook: socket.socket) -> None:

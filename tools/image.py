@@ -34,17 +34,8 @@ LARGE = {  # RapidOCR for pages: the detector's memory grows with the pixels tha
     "Det.limit_side_len": LARGE_SIDE,  # the lines found are read from the picture itself
     "Rec.rec_batch_num": 1,  # lines at a time: six as wide as the widest take more time and memory
 }
-QUICK = {  # RapidOCR for frames, read in parallel: a second thread in one costs more than it helps
-    **LARGE,
-    "Det.limit_side_len": 960,
-    "EngineConfig.onnxruntime.intra_op_num_threads": 1,
-    "EngineConfig.onnxruntime.enable_cpu_mem_arena": True,  # keeps its memory from frame to frame
-}
-OCR: dict[str, dict[str, Any]] = {"frame": QUICK, "page": LARGE, "picture": {}}
 MAX_RATIO = 4  # of the sides of a picture that is read; a longer one is padded
-FRAMES_AT_ONCE = 2  # of all videos that are being read; each takes up to 150 MiB
-_ocr_turn, _making = threading.Lock(), threading.Lock()
-_frame_turn = threading.BoundedSemaphore(FRAMES_AT_ONCE)
+_ocr_turn = threading.Lock()
 
 
 @tool("ImageAnalysisAction", "img")
@@ -140,10 +131,8 @@ def encoded(image: Image.Image, kind: str) -> bytes:
     return buffer.getvalue()
 
 
-def read_text(image: Image.Image, quick: bool = False) -> list[str]:
-    """The lines of text in a picture, top to bottom, by RapidOCR (the extra `local`).
-    `quick`: large letters only, as in a frame of a video; may be called in parallel.
-    """
+def read_text(image: Image.Image) -> list[str]:
+    """The lines of text in a picture, top to bottom, by RapidOCR (the extra `local`)."""
     import numpy
     from PIL import ImageOps
 
@@ -152,17 +141,15 @@ def read_text(image: Image.Image, quick: bool = False) -> list[str]:
         size = max(image.width, least), max(image.height, least)
         image = ImageOps.pad(image, size, color="white")
     array = numpy.ascontiguousarray(numpy.asarray(image)[:, :, ::-1])  # (height, width, BGR)
-    large = image.width * image.height > LARGE_SIDE**2
-    with _frame_turn if quick else _ocr_turn:
-        with _making:
-            engine = _ocr("frame" if quick else "page" if large else "picture")
+    with _ocr_turn:
+        engine = _ocr(image.width * image.height > LARGE_SIDE**2)
         return [str(line) for line in engine(array).txts or ()]
 
 
 @cache
-def _ocr(kind: str) -> Any:
+def _ocr(large: bool) -> Any:
     try:
         from rapidocr import RapidOCR
     except ImportError:
         raise ToolError(say("notes", "no_engine", what="RapidOCR")) from None
-    return RapidOCR(params={"Global.log_level": "error", **OCR[kind]})
+    return RapidOCR(params={"Global.log_level": "error", **(LARGE if large else {})})

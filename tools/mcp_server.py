@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,8 +27,6 @@ from tools import Environment, Tool, ToolError
 from tools.own import CAPABILITY, recorded, told
 
 TIMEOUT_S = 60.0  # for an answer
-START_S = 30.0
-END_S = 0.5  # for a server to end by itself, before it is told to
 STARTS = 2  # in one run
 LOST = ("Session terminated", "Session not found")  # of an HTTP server that was started again
 NOT_INSIDE = ("$schema", "$defs", "definitions")  # what a schema inside another has no use for
@@ -68,20 +66,18 @@ class Server:
     def _start(self) -> Callable[..., Any]:
         from anyio.from_thread import start_blocking_portal
         from mcp import Client, StdioServerParameters
-        from mcp.client import stdio
+        from mcp.client.stdio import stdio_client
 
         logging.getLogger("mcp").setLevel(logging.CRITICAL)  # its tracebacks are for nobody
-        stdio.PROCESS_TERMINATION_TIMEOUT = END_S
         start = self._running.enter_context
         server: Any = os.path.expandvars(self.command)
         if not server.startswith(("http://", "https://")):
             program, *rest = map(os.path.expandvars, shlex.split(self.command) or [""])
             errors = start(self.log.open("a", encoding="utf-8"))
-            parameters = StdioServerParameters(command=program, args=rest)
-            server = stdio.stdio_client(parameters, errlog=errors)
+            server = stdio_client(StdioServerParameters(command=program, args=rest), errlog=errors)
         portal = start(start_blocking_portal())
         start(contextlib.suppress(Exception))  # of the end of a client that lost its server
-        connected = _in_time(Client(server, read_timeout_seconds=TIMEOUT_S))
+        connected = Client(server, read_timeout_seconds=TIMEOUT_S)
         client = start(portal.wrap_async_context_manager(connected))
         portal.call(client.list_tools)  # or it would list them behind the first answer, to check it
         if client.server_info:
@@ -106,18 +102,6 @@ class Server:
         if answer.is_error:
             raise ToolError(say(NOTES, "own_failed", tool=tool, reason=fenced("\n".join(texts))))
         return "\n".join(texts)
-
-
-@contextlib.asynccontextmanager
-async def _in_time(client: Any) -> AsyncIterator[Any]:
-    import anyio
-
-    with anyio.CancelScope(deadline=anyio.current_time() + START_S) as start:
-        async with client as server:
-            start.deadline = float("inf")
-            yield server
-    if start.cancelled_caught:
-        raise TimeoutError(f"no answer within {START_S:g} s")
 
 
 def _text(part: Any) -> str:

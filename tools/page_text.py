@@ -1,13 +1,13 @@
 """Runs in the sandbox: the readable text of a page, which nobody trusts.
 
-Started as `python -I -c <this file> html|pdf|text CHARSET`; the page comes on standard input. The
-exit status says what else there is to know of it.
+Started as `python -I -c <this file> html|pdf|text CONTENT_TYPE`; the page comes on standard input.
+The exit status says what else there is to know of it.
 """
 
 import contextlib
 import io
 import sys
-from html.parser import HTMLParser
+from typing import Any
 
 MAX_CHARS = 400_000
 MAX_PAGES = 300
@@ -31,45 +31,28 @@ def pdf_text(body: bytes) -> tuple[str, bool]:
 
 def html_text(page: str) -> str:
     import trafilatura
+    from lxml import html  # type: ignore[import-untyped]
 
-    found = trafilatura.extract(
-        page, include_tables=True, include_links=True, with_metadata=False, favor_recall=True
-    )
-    return found or trafilatura.html2txt(page) or words_of(page)
+    def words(of: Any) -> str | None:
+        return trafilatura.extract(of, include_tables=True, include_links=True, favor_recall=True)
 
-
-def words_of(page: str) -> str:
-    """The words between the tags, of a page that is nested too deep or too long for lxml."""
-
-    found: list[str] = []
-
-    class Words(HTMLParser):
-        def handle_data(self, data: str) -> None:
-            if self.cdata_elem is None:  # no script, no style
-                found.append(data)
-
-    reader = Words()
-    reader.feed(page)
-    reader.close()
-    return " ".join(" ".join(found).split())
+    found = words(page) or str(trafilatura.html2txt(page))
+    if page.strip() and not found:  # it is nested too deep or too long for a parser with limits
+        whole = html.document_fromstring(page, parser=html.HTMLParser(huge_tree=True))
+        found = words(whole) or ""
+    return found
 
 
-def decoded(body: bytes, charset: str) -> str:
+def decoded(body: bytes, content_type: str) -> str:
     """UTF-8 where it is that, whatever it says; else as its byte order mark, the header or the page
-    says; else by a guess.
+    says.
     """
     with contextlib.suppress(UnicodeDecodeError):
         if not body.isascii():
             return body.decode("utf-8-sig")
-    from charset_normalizer import from_bytes
     from w3lib.encoding import html_to_unicode
 
-    def guess(body: bytes) -> str | None:
-        best = from_bytes(body[:50_000]).best()
-        return best.encoding if best else None
-
-    header = f"text/html; charset={charset}" if charset else None
-    return str(html_to_unicode(header, body, auto_detect_fun=guess)[1])
+    return str(html_to_unicode(content_type.replace('"', ""), body)[1])
 
 
 def main() -> None:

@@ -59,10 +59,8 @@ def parts(text: str) -> list[str]:
     """The text in pieces of at most PART_CHARS, cut between lines where there are any."""
     pieces: list[str] = []
     while text and len(pieces) < MAX_PARTS:
-        end = (
-            len(text) if len(text) <= PART_CHARS else text.rfind("\n", PART_CHARS // 2, PART_CHARS)
-        )
-        end = end if end > 0 else PART_CHARS
+        line = text.rfind("\n", PART_CHARS // 2, PART_CHARS)
+        end = line if line > 0 and len(text) > PART_CHARS else PART_CHARS
         pieces.append(text[:end])
         text = text[end:]
     return pieces

@@ -2,8 +2,9 @@
 
 It works in memory: its folder is copied in and, when it has ended, what it changed is copied out:
 regular files, folders, and links that stay inside. tools/sandbox_init.py is the first process of
-its world and sets the limits. Started by root, the program runs as a user that owns nothing else.
-What is tried against it is in tests/attacks; what it does not cover is in SECURITY.md.
+its world: it sets the limits, copies and watches. Started by root, the program runs as a user that
+owns nothing else. What is tried against it is in tests/attacks; what it does not cover is in
+SECURITY.md.
 """
 
 from __future__ import annotations
@@ -11,24 +12,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
-import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from secrets import randbelow
-from typing import IO, Any
+from typing import Any
 
 from runtime.prompts import say
 from tools import ToolError
-from tools.sandbox_folder import Packed, pack, unpack
-from tools.sandbox_view import World as World
-from tools.sandbox_view import absolute, bubblewrap, environment, mounts
 
 INIT = Path(__file__).with_name("sandbox_init.py").read_text(encoding="utf-8")
 LIMITS = {  # of each process
@@ -41,13 +35,34 @@ LIMITS = {  # of each process
 MAX_MEMORY_BYTES = 2 << 30  # of all processes
 MAX_ADDED_BYTES = 256 << 20  # to its folder
 MAX_ADDED_FILES = 5_000
+TMP_BYTES = 128 << 20  # /tmp; the same for /dev/shm
 USER = 1 << 20  # who a program is: where root starts it, one of these users, who own nothing
-GRACE_S = 20  # to copy the folder out after a stop
+COPY_S = 60  # to copy the folder in and out
+SYSTEM = (  # programs and libraries: no settings, and nothing else that may lie in /usr
+    *("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache"),
+    *(f"/usr/{name}" for name in ("bin", "sbin", "lib", "lib32", "lib64", "libexec")),
+    *("/usr/share", "/usr/include", "/usr/local/bin", "/usr/local/lib"),
+)
+WORK = "/sandbox"  # where a program finds its folder
+
+
+@dataclass(frozen=True)
+class World:
+    """What a program sees beside the system: its folder, the media of the task, a virtual
+    environment (both read-only), and the path of the user's under which its folder is seen too.
+    """
+
+    folder: Path | None = None
+    media: Path | None = None
+    venv: Path | None = None
+    also: Path | None = None
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What a program printed, why it ended (end, timeout, flood, memory), and its exit status."""
+    """What a program printed, why it ended (end, timeout, flood, memory, disk), and its exit
+    status.
+    """
 
     output: bytes
     ended: str
@@ -63,26 +78,13 @@ def confined(
 
     Raises ToolError where it cannot be started.
     """
-    if unsafe:
-        size = LIMITS["RLIMIT_FSIZE"]
-        source = f"import resource as r; r.setrlimit(r.RLIMIT_FSIZE, ({size}, {size}))\n{source}"
     run = [absolute(sys.executable), "-I", "-u", "-c", source, *arguments]
-    with contextlib.ExitStack() as stack:
-        file = stack.enter_context(tempfile.NamedTemporaryFile())
-        file.write(given)
-        file.flush()
-        stdin = stack.enter_context(Path(file.name).open("rb"))  # to read only
-        out = stack.enter_context(tempfile.TemporaryFile())
-        how = {"stdin": stdin, "stderr": subprocess.STDOUT if errors else subprocess.DEVNULL}
-        try:
-            if unsafe:
-                return _without(run, how, timeout_s, world, max_output)
-            packed = pack(world.folder, mounts(world)) if world.folder else None
-            stack.enter_context(packed.file if packed else contextlib.nullcontext())
-            return _inside(run, how, timeout_s, world, max_output, packed, out)
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise ToolError(say("tools/notes", "no_program", reason=reason)) from None
+    rules = {"run": run, "timeout_s": timeout_s, "output": max_output, "errors": errors}
+    try:
+        return _unsafe(rules, given, world) if unsafe else _sandboxed(rules, given, world)
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ToolError(say("tools/notes", "no_program", reason=reason)) from None
 
 
 def works() -> bool:
@@ -103,144 +105,137 @@ def trouble() -> str:
     """Why no sandbox can be built here, "" if one can: tried once."""
     if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
         return "it needs Linux on x86_64 or aarch64"
-    if os.geteuid() == 0 and not any(USER in users for users in _users()):
-        return "this is root of a user namespace with too few users"
+    rules = {"run": ["/bin/true"], "timeout_s": 10, "output": 200, "errors": True}
     try:
-        command = [*bubblewrap(World(), 1 << 20), "true"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        return error.strerror or "it does not start"
-    why = " ".join(done.stderr.split())[-200:] or f"status {done.returncode}"
-    return why if done.returncode else ""
+        ran = _sandboxed(rules, b"", World())
+    except (OSError, subprocess.SubprocessError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return ran.output.decode("utf-8", "replace") or f"status {ran.status}" if ran.status else ""
 
 
-def _users() -> Iterator[range]:
-    """The users that this namespace has."""
-    for row in Path("/proc/self/uid_map").read_text().splitlines():
-        first, _, count = map(int, row.split())
-        yield range(first, first + count)
-
-
-def _inside(
-    run: list[str], how: dict[str, Any], timeout_s: float, world: World, max_output: int,
-    packed: Packed | None, out: IO[bytes],
-) -> Ran:  # fmt: skip
-    files, size = (packed.files, packed.size_bytes) if packed else (0, 0)
-    size += 4096 * files + MAX_ADDED_BYTES  # in memory, a file takes whole pages
-    rules = {
-        "run": run, "root": os.geteuid() == 0, "memory": MAX_MEMORY_BYTES,
-        "user": USER + randbelow(1 << 16),
-        "limits": {**LIMITS, "RLIMIT_CPU": int(timeout_s) + 1}, "out": out.fileno(),
-        "in": packed.file.fileno() if packed else None, "size": size,
-        "inodes": files + MAX_ADDED_FILES,
+def _sandboxed(rules: dict[str, Any], given: bytes, world: World) -> Ran:
+    """Raises OSError and SubprocessError where the sandbox cannot be built."""
+    limits = {**LIMITS, "RLIMIT_CPU": int(rules["timeout_s"]) + 1}
+    rules |= {
+        "sandbox": True, "root": os.geteuid() == 0, "user": USER + randbelow(1 << 16),
+        "limits": limits, "memory": MAX_MEMORY_BYTES, "added": MAX_ADDED_BYTES,
+        "files": MAX_ADDED_FILES, "tmp": TMP_BYTES, "mounts": list(mounts(world)), "folder": None,
     }  # fmt: skip
-    told, tell = os.pipe()
-    fds = [tell, out.fileno(), *([packed.file.fileno()] if packed else ())]
-    init = [run[0], "-I", "-S", "-c", INIT, json.dumps(rules)]
-    command = [*bubblewrap(world, size), "--info-fd", str(tell), *init]
-    with os.fdopen(told) as info:
-        try:
-            process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, pass_fds=fds, start_new_session=True, **how
-            )
-        finally:
-            os.close(tell)
-        assert process.stdout
-        with process, process.stdout:
-            try:
-                first = os.pidfd_open(json.loads(info.read())["child-pid"])
-            except (ValueError, ProcessLookupError):  # bwrap could not begin
-                why = process.stdout.read(300).decode("utf-8", "replace").strip()
-                raise ToolError(say("tools/notes", "no_program", reason=why)) from None
-            try:
-                output, ended = _listen(process.stdout, first, timeout_s, max_output)
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(first, signal.SIGKILL)
-                _wait_for(first)
-                os.close(first)
-    report = _report(out, ended)
-    kept = not world.folder or unpack(out, world.folder, report["gone"])
-    if not kept or report["lost"]:
-        ended = "disk"
-    return Ran(output, ended if ended != "end" else report["ended"], report["status"])
+    with contextlib.ExitStack() as stack:
+        if world.folder:
+            world.folder.mkdir(parents=True, exist_ok=True)
+            rules["folder"] = os.open(world.folder, os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(os.close, rules["folder"])
+        held = [rules["folder"]] if world.folder else []
+        return _started(bubblewrap(world), rules, given, pass_fds=held)
 
 
-def _report(out: IO[bytes], ended: str) -> dict[str, Any]:
-    """The first line of what the first process wrote, before the archive of the changed files.
-    Raises ToolError where it could not start the program.
-    """
-    out.seek(0)
-    try:
-        report: dict[str, Any] = json.loads(out.readline())
-    except ValueError:  # it did not end in time, or could not begin
-        report = {"ended": ended, "status": 1, "gone": [], "lost": False}
-        report |= {"failed": "no report"} if ended == "end" else {}
-    if "failed" in report:
-        raise ToolError(say("tools/notes", "no_program", reason=report["failed"]))
-    return report
-
-
-def _wait_for(fd: int) -> None:
-    """Until the first process, and with it every other, is gone."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(fd, selectors.EVENT_READ)
-        selector.select(GRACE_S)
-
-
-def _listen(stdout: IO[bytes], first: int, timeout_s: float, most: int) -> tuple[bytes, str]:
-    """The output until the first process has ended, and why it was told to, if it was."""
-    output, ended, deadline = bytearray(), "end", time.monotonic() + timeout_s
-    tries = GRACE_S
-    with selectors.DefaultSelector() as selector:
-        selector.register(stdout, selectors.EVENT_READ)
-        selector.register(first, selectors.EVENT_READ)
-        while selector.get_map():
-            events = selector.select(max(0.0, deadline - time.monotonic()))
-            for key, _ in events:
-                chunk = os.read(key.fd, 65536) if key.fd != first else b""
-                output += chunk
-                if not chunk:
-                    selector.unregister(key.fileobj)
-            late = time.monotonic() >= deadline
-            if ended == "end" and len(output) > most:
-                ended, late = "flood", True
-            elif late and ended == "end":
-                ended = "timeout"
-            if late and tries == 0:  # it was told to end, and did not
-                break
-            if late:  # once a second: a signal of the program's own may hide ours
-                tries, deadline = tries - 1, time.monotonic() + 1
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(first, signal.SIGTERM)
-            del output[most:]
-    return bytes(output), ended
-
-
-def _without(
-    run: list[str], how: dict[str, Any], timeout_s: float, world: World, max_output: int
-) -> Ran:
+def _unsafe(rules: dict[str, Any], given: bytes, world: World) -> Ran:
     """No sandbox: the user said --unsafe-code."""
-    with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryFile() as output:
+    rules |= {"sandbox": False, "limits": {"RLIMIT_FSIZE": LIMITS["RLIMIT_FSIZE"]}}
+    with tempfile.TemporaryDirectory() as empty:
         folder = world.folder or Path(empty)
         folder.mkdir(parents=True, exist_ok=True)
         if world.media and not os.path.lexists(folder / "media"):
             (folder / "media").symlink_to(world.media.resolve())
         first = f"{world.venv}/bin:" if world.venv else ""
-        process = subprocess.Popen(
-            run, stdout=output, cwd=folder, env=environment(str(folder.resolve()), first),
-            start_new_session=True, **how,
+        own = environment(str(folder.resolve()), first)
+        return _started([], rules, given, cwd=folder, env=own)
+
+
+def _started(before: list[str], rules: dict[str, Any], given: bytes, **how: Any) -> Ran:
+    """The first process, until it and all that it started are gone."""
+    init = [absolute(sys.executable), "-I", "-S", "-c", INIT, json.dumps(rules)]
+    try:
+        done = subprocess.run(
+            [*before, *init], input=given, capture_output=True, start_new_session=True,
+            check=False, timeout=rules["timeout_s"] + COPY_S, **how,
         )  # fmt: skip
-        ended = "end"
-        try:
-            process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            ended = "timeout"
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        output.seek(0)
-        printed = output.read(max_output + 1)
-    flood = len(printed) > max_output
-    return Ran(printed[:max_output], "flood" if flood else ended, process.returncode)
+    except subprocess.TimeoutExpired:
+        raise subprocess.SubprocessError(
+            f"its folder took longer than {COPY_S} s to copy"
+        ) from None
+    first, _, output = done.stdout.partition(b"\n")
+    try:
+        report = json.loads(first)
+    except ValueError:  # bubblewrap could not begin
+        report = {"failed": " ".join(done.stderr.decode("utf-8", "replace").split())[-200:]}
+    if "failed" in report:
+        raise subprocess.SubprocessError(report["failed"] or f"status {done.returncode}")
+    return Ran(output, report["ended"], report["status"])
+
+
+def mounts(world: World) -> dict[str, Path]:
+    """What is mounted inside the folder of a program, by its path there."""
+    found, also = {}, seen_also(world)
+    if world.media and world.media.is_dir():
+        found["media"] = world.media.resolve()
+    if world.venv and also and world.venv.is_relative_to(also):
+        found[str(world.venv.relative_to(also))] = world.venv
+    return found
+
+
+def seen_also(world: World) -> Path | None:
+    """The path of the user's under which the folder is seen too, unless it is read-only there."""
+    also = world.also
+    return None if also and any(also.is_relative_to(path) for path in _shown()) else also
+
+
+def environment(home: str, first: str = "") -> dict[str, str]:
+    """All that a program finds in its environment."""
+    path = f"{first}/usr/local/bin:/usr/bin:/bin:{absolute(sys.executable).rpartition('/')[0]}"
+    one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+    return {"PATH": path, "HOME": home, "LANG": "C.UTF-8", **one_thread}
+
+
+def bubblewrap(world: World) -> list[str]:
+    """bwrap and its options. The first process keeps the rights to set limits, to copy, and to
+    change its user; the program has none.
+    """
+    rights = ["KILL", "SYS_ADMIN", "DAC_OVERRIDE", "SETUID", "SETGID", "SETFCAP", "CHOWN"]
+    kernel = [f"--unshare-{what}" for what in ("ipc", "pid", "net", "uts", "cgroup-try")]
+    kernel += [] if os.geteuid() == 0 else ["--unshare-user", "--uid", "0", "--gid", "0"]
+    system = [flag for path in _shown() for flag in _mount(path)]
+
+    def memory(place: str) -> list[str]:
+        return ["--perms", "1777", "--tmpfs", place]
+
+    venv, also, inside = world.venv, seen_also(world), mounts(world)
+    places = {Path(WORK, name): source for name, source in inside.items()}
+    if venv and venv not in inside.values():
+        places[venv] = venv
+    first = next((f"{place}/bin:" for place, source in places.items() if source == venv), "")
+    bound = [f for at, p in places.items() for f in (*_above(at), "--ro-bind", str(p), str(at))]
+    variables = [f for kv in environment(WORK, first).items() for f in ("--setenv", *kv)]
+    return [
+        *("bwrap", *kernel, "--die-with-parent", "--as-pid-1"),
+        *("--cap-drop", "ALL", *(f for right in rights for f in ("--cap-add", f"CAP_{right}"))),
+        *("--proc", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero"),
+        *(*memory("/dev/shm"), "--remount-ro", "/dev", *memory("/tmp")),
+        *(*system, *memory(WORK), *bound),
+        *([*_above(also), "--symlink", WORK, str(also)] if also else []),
+        *("--remount-ro", "/", "--clearenv", *variables, "--chdir", "/"),
+    ]
+
+
+def _shown() -> list[Path]:
+    """The parts of the system, and those of this Python outside them."""
+    prefixes = dict.fromkeys(map(absolute, (sys.base_prefix, sys.prefix)))
+    parts = [Path(p) / name for p in prefixes for name in ("bin", "lib", "lib64", "pyvenv.cfg")]
+    own = [part for part in parts if not any(part.is_relative_to(place) for place in SYSTEM)]
+    return [path for path in (*map(Path, SYSTEM), *own) if path.exists()]
+
+
+def absolute(path: str) -> str:
+    return os.path.normpath(Path(path).absolute())
+
+
+def _mount(path: Path) -> list[str]:
+    if path.is_symlink():
+        return [*_above(path), "--symlink", str(path.readlink()), str(path)]
+    return [*_above(path), "--ro-bind", str(path), str(path)]
+
+
+def _above(path: Path) -> list[str]:
+    """The folders above a path, open to every user: bubblewrap itself would close them."""
+    return [flag for a in list(path.parents)[-2::-1] for flag in ("--dir", str(a))]

@@ -1,6 +1,7 @@
-# The first process of a sandbox (tools/sandbox.py), which gives it its rules as JSON. It copies the
-# folder in, starts the program without rights, ends all that is left of it, and copies out what
-# changed. It may import nothing of the project.
+# The first process of a program (tools/sandbox.py), which gives it its rules as JSON. In the
+# sandbox it copies the folder in, starts the program without rights, ends all that is left of it,
+# and copies out what changed. On standard output it writes a line of JSON and then what the program
+# printed. It may import nothing of the project.
 from __future__ import annotations
 
 import contextlib
@@ -8,18 +9,23 @@ import ctypes
 import json
 import os
 import resource
+import select
+import shutil
 import signal
+import stat
 import struct
-import subprocess
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing takes as long as the rest
-    from typing import IO, Any
+    from typing import Any
 
-WORK, MEMORY_DISKS, MAX_PROCESSES, MAX_SOCKETS = "/sandbox", ("/tmp", "/dev/shm"), 200, 400
+WORK, MEMORY_DISKS, MAX_SOCKETS = "/sandbox", ("/tmp", "/dev/shm"), 400
+LOOK_S = 0.1  # between two looks at the memory of all processes
 MS_REMOUNT = 32 | 2 | 4  # with nosuid and nodev
-SET_DUMPABLE, NO_NEW_PRIVS, SET_SECCOMP, AMBIENT, CLEAR_ALL = 4, 38, 22, 47, 4  # of prctl(2)
+SET_DEATH_SIGNAL, SET_DUMPABLE, SET_SECCOMP, NO_NEW_PRIVS = 1, 4, 22, 38  # of prctl(2)
+AMBIENT, CLEAR_ALL = 47, 4
 JOIN_SESSION_KEYRING = 1  # a new and empty one: the kernel hands on that of the user otherwise
 NEW_USER, NEW_NAMESPACES = 0x10000000, 0x7E020000 | 0x80  # flags of clone(2)
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column below, audit number
@@ -34,7 +40,7 @@ REFUSED = {  # system calls that no limit covers, or that no program needs
 CLONE, CLONE3, SOCKET, MMAP, PRLIMIT = (56, 220), (435, 435), (41, 198), (9, 222), (302, 261)
 SHARED_MEMORY = 1 | 0x20  # MAP_SHARED and MAP_ANONYMOUS: of no process's size
 FAMILIES = 1, 2, 10, 16  # of sockets: unix, IPv4, IPv6, netlink
-EPERM, ENAMETOOLONG, ENOSYS, EAFNOSUPPORT = 1, 36, 38, 97
+EPERM, ENOSYS, EAFNOSUPPORT = 1, 38, 97
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -42,25 +48,23 @@ def system_calls() -> bytes:
     """A seccomp filter, see seccomp(2). Every test is followed by what to do if it holds."""
     column, arch = MACHINES[os.uname().machine]
     load, equal, at_least, any_bit, mask, end = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
-    first, fourth = 16, 40  # where an argument is
-    refuse, allow = 0x50000, 0x7FFF0000
-    rows = [(load, 0, 0, 4), (equal, 1, 0, arch), (end, 0, 0, refuse | EPERM), (load, 0, 0, 0)]
-    rows += [(at_least, 0, 1, 1 << 30), (end, 0, 0, refuse | ENOSYS)]  # of another ABI
-    for numbers in REFUSED.values():
-        rows += [(equal, 0, 1, numbers[column]), (end, 0, 0, refuse | EPERM)]
-    rows += [(equal, 0, 1, CLONE3[column]), (end, 0, 0, refuse | ENOSYS)]  # clone is tried instead
-    rows += [(equal, 0, 5, MMAP[column]), (load, 0, 0, fourth)]
-    rows += [(mask, 0, 0, SHARED_MEMORY), (equal, 0, 1, SHARED_MEMORY)]
-    rows += [(end, 0, 0, refuse | EPERM), (end, 0, 0, allow)]
-    rows += [(equal, 0, 4, PRLIMIT[column]), (load, 0, 0, first), (equal, 0, 1, 0)]
-    rows += [(end, 0, 0, allow), (end, 0, 0, refuse | EPERM)]  # of itself only
-    rows += [(equal, 0, 4, CLONE[column]), (load, 0, 0, first), (any_bit, 0, 1, NEW_NAMESPACES)]
-    rows += [(end, 0, 0, refuse | EPERM), (end, 0, 0, allow)]
-    rows += [(equal, 0, 2 + 2 * len(FAMILIES), SOCKET[column]), (load, 0, 0, first)]
-    for family in FAMILIES:
-        rows += [(equal, 0, 1, family), (end, 0, 0, allow)]
-    rows += [(end, 0, 0, refuse | EAFNOSUPPORT), (end, 0, 0, allow)]
-    return b"".join(struct.pack("HBBI", *row) for row in rows)
+    first, fourth = (load, 0, 0, 16), (load, 0, 0, 40)  # of the arguments
+    allow, eperm, enosys = (end, 0, 0, 0x7FFF0000), (end, 0, 0, 0x50000 | EPERM), ENOSYS | 0x50000
+    rows = [(load, 0, 0, 4), (equal, 1, 0, arch), eperm, (load, 0, 0, 0)]
+    rows += [(at_least, 0, 1, 1 << 30), (end, 0, 0, enosys)]  # of another ABI
+
+    def on(call: tuple[int, int], *then: tuple[int, int, int, int]) -> None:
+        rows.extend([(equal, 0, len(then), call[column]), *then])
+
+    for call in REFUSED.values():
+        on(call, eperm)
+    on(CLONE3, (end, 0, 0, enosys))  # clone is tried instead
+    on(CLONE, first, (any_bit, 0, 1, NEW_NAMESPACES), eperm, allow)
+    on(MMAP, fourth, (mask, 0, 0, SHARED_MEMORY), (equal, 0, 1, SHARED_MEMORY), eperm, allow)
+    on(PRLIMIT, first, (equal, 0, 1, 0), allow, eperm)  # of itself only
+    families = [row for family in FAMILIES for row in ((equal, 0, 1, family), allow)]
+    on(SOCKET, first, *families, (end, 0, 0, 0x50000 | EAFNOSUPPORT))
+    return b"".join(struct.pack("HBBI", *row) for row in [*rows, allow])
 
 
 def prctl(*arguments: int) -> None:
@@ -68,9 +72,8 @@ def prctl(*arguments: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl {arguments[0]}")
 
 
-def become_the_program(root: bool, user: int) -> None:
-    """Without rights and beyond them. The rest of this process is the program's."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+def drop_rights(root: bool, user: int) -> None:
+    """The rest of this process is the program's."""
     libc.syscall(REFUSED["keyctl"][MACHINES[os.uname().machine][0]], JOIN_SESSION_KEYRING, None)
     prctl(AMBIENT, CLEAR_ALL)
     if root:
@@ -86,129 +89,202 @@ def become_the_program(root: bool, user: int) -> None:
             with open(f"/proc/self/{file}", "w") as about:
                 about.write(text)
     prctl(NO_NEW_PRIVS, 1)
-    os.setpgid(0, 0)  # `kill 0` of a program means only itself
     os.chdir(WORK)
 
 
-def start(rules: dict[str, Any]) -> int:
-    """The program, in a process of its own."""
+def filter_system_calls() -> None:
+    calls = system_calls()
+    held = ctypes.create_string_buffer(calls)
+    program = struct.pack("HxxxxxxP", len(calls) // 8, ctypes.addressof(held))
+    table = ctypes.create_string_buffer(program)
+    prctl(SET_SECCOMP, 2, ctypes.addressof(table))
+
+
+def start(rules: dict[str, Any]) -> tuple[int, int]:
+    """The program, in a process of its own: its number, and where to read what it prints."""
+    output, its_end = os.pipe()
     if pid := os.fork():
-        return pid
+        os.close(its_end)
+        return pid, output
     try:
-        become_the_program(rules["root"], rules["user"])
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        os.setpgid(0, 0)  # `kill 0` of a program means only itself
+        os.dup2(its_end, 1)
+        os.dup2(its_end if rules["errors"] else os.open(os.devnull, os.O_WRONLY), 2)
+        if rules["sandbox"]:
+            drop_rights(rules["root"], rules["user"])
+        elif sys.platform == "linux":
+            prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
         for name, most in rules["limits"].items():
             number = getattr(resource, name)
             hard = resource.getrlimit(number)[1]
             most = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.setrlimit(number, (most, most))
-        calls = system_calls()
-        held = ctypes.create_string_buffer(calls)
-        program = struct.pack("HxxxxxxP", len(calls) // 8, ctypes.addressof(held))
-        table = ctypes.create_string_buffer(program)
-        prctl(SET_SECCOMP, 2, ctypes.addressof(table))
+        if rules["sandbox"]:
+            filter_system_calls()
         os.execv(rules["run"][0], rules["run"])
     except (OSError, ValueError) as error:
-        print(error, file=sys.stderr, flush=True)
+        os.write(its_end, str(error).encode())
     finally:
         os._exit(127)
 
 
 def excess(most: int) -> bool:
     """Whether all processes together take too much. Files in memory have limits of their own."""
-    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]
     pages = 0
-    for pid in pids:
-        with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/statm") as file:
-            pages += int(file.read().split()[1])
+    for pid in os.listdir("/proc"):
+        if pid.isdecimal() and pid != "1":
+            with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/statm") as file:
+                pages += int(file.read().split()[1])
     with open("/proc/net/sockstat") as file:
         sockets = int(file.read().split()[2])
-    too_many = len(pids) > MAX_PROCESSES or sockets > MAX_SOCKETS
-    return too_many or pages * resource.getpagesize() > most
+    return sockets > MAX_SOCKETS or pages * resource.getpagesize() > most
 
 
-def watch(program: int, most: int) -> tuple[str, int]:
-    """Why the program ended, and its exit status. Nothing of it is left then."""
-    ended, status, watched = "end", None, {signal.SIGCHLD, signal.SIGTERM}
-    while status is None:
-        told = signal.sigtimedwait(watched, 0.1)
-        if told and told.si_signo == signal.SIGTERM and told.si_pid == 0:  # it says: from outside
-            break
+def watch(program: int, output: int, rules: dict[str, Any]) -> tuple[bytes, str, int]:
+    """What the program printed, why it ended, and its exit status. Nothing of it is left then."""
+    printed, ended, status, most = bytearray(), "", None, rules["output"]
+    deadline = time.monotonic() + rules["timeout_s"]
+    os.set_blocking(output, False)
+
+    def read() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            printed.extend(chunk := os.read(output, 65536))
+            return bool(chunk)
+        return False
+
+    while not ended:
+        select.select([output], [], [], LOOK_S)
+        if not read():
+            time.sleep(0.002)  # its end is closed, and the program may go on
         with contextlib.suppress(ChildProcessError):
             while (done := os.waitpid(-1, os.WNOHANG))[0]:
                 if done[0] == program:
-                    status = os.waitstatus_to_exitcode(done[1])
-        if status is None and excess(most):
+                    status, ended = os.waitstatus_to_exitcode(done[1]), "end"
+        if not ended and (time.monotonic() >= deadline or len(printed) > most):
+            ended = "timeout"
+        elif not ended and rules["sandbox"] and excess(rules["memory"]):
             ended = "memory"
-            break
     with contextlib.suppress(ProcessLookupError):
-        os.kill(-1, signal.SIGKILL)
+        if os.getpid() == 1:
+            os.kill(-1, signal.SIGKILL)
+        else:
+            os.killpg(program, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
         while True:
             os.wait()
-    return ended, 137 if status is None else 128 - status if status < 0 else status
+    while len(printed) <= most and read():
+        pass
+    ended = "flood" if len(printed) > most else ended
+    status = 137 if status is None else 128 - status if status < 0 else status
+    return bytes(printed[:most]), ended, status
 
 
-def contents() -> tuple[dict[str, tuple[int, int, int]], bool]:
-    """What changes with each file of the folder, by path, and whether some could not be told."""
-    found, waiting, here, lost = {}, [""], os.stat(WORK).st_dev, False
-    while waiting:
-        inside = waiting.pop()
-        try:
-            entries = list(os.scandir(os.path.join(WORK, inside)))
-            for entry in entries:
-                path, about = os.path.join(inside, entry.name), entry.stat(follow_symlinks=False)
-                if about.st_dev == here:  # else the media or a virtual environment
-                    folder = entry.is_dir(follow_symlinks=False)
-                    waiting += [path] if folder else []
-                    changed = (about.st_mode, about.st_ino, 0 if folder else about.st_ctime_ns)
-                    found[path] = changed
-        except OSError as error:  # it is gone, or deeper than a path can tell
-            lost = lost or error.errno == ENAMETOOLONG
-    return found, lost
+def copy_in(rules: dict[str, Any]) -> None:
+    """The user's folder, which is the working directory now, without what is mounted in it."""
+
+    def mounted(here: str, names: list[str]) -> list[str]:
+        return [n for n in names if os.path.normpath(os.path.join(here, n)) in rules["mounts"]]
+
+    shutil.copytree(".", WORK, symlinks=True, ignore=mounted, dirs_exist_ok=True)
+    for path in contents([]) if rules["root"] else ():
+        os.lchown(path, rules["user"], rules["user"])
+    os.chmod(WORK, 0o1777)
 
 
-def copy_out(out: IO[bytes], before: dict[str, Any], ended: str, status: int) -> None:
-    """A line of JSON, then the changed files as a tar archive."""
-    after, lost = contents()
-    kept = {"", *after}
-    gone = [p for p in before if p not in kept and os.path.dirname(p) in kept]
-    report = {"ended": ended, "status": status, "gone": gone, "lost": lost}
-    out.write(json.dumps(report).encode() + b"\n")
-    if changed := [path for path in after if after[path] != before.get(path)]:
-        import tarfile
-
-        with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-            for path in changed:
-                archive.inodes = {}  # type: ignore[attr-defined]  # a hard link is a file
-                archive.add(os.path.join(WORK, path), path, recursive=False)
+def contents(lost: list[OSError]) -> dict[str, os.stat_result]:
+    """What is in the folder of the program, by its path. What cannot be listed is `lost`."""
+    found = {}
+    for here, folders, files in os.walk(WORK, onerror=lost.append):
+        folders[:] = [name for name in folders if not os.path.ismount(os.path.join(here, name))]
+        paths = [os.path.join(here, name) for name in (*folders, *files)]
+        found.update({path: os.lstat(path) for path in paths})
+    return found
 
 
-def main(rules: dict[str, Any], out: IO[bytes]) -> None:
-    for held in {rules["out"], rules["in"]} - {None}:
-        os.set_inheritable(held, False)
-    prctl(SET_DUMPABLE, 0)
-    for place in (WORK, *MEMORY_DISKS):
-        inodes = f"nr_inodes={rules['inodes']}".encode()
-        if libc.mount(b"none", place.encode(), b"tmpfs", MS_REMOUNT, inodes) != 0:
-            raise OSError(ctypes.get_errno(), f"mount {place}")
+def limit(place: str, size: int, files: int) -> None:
+    """A disk in memory takes so much more than is on it."""
+    disk = os.statvfs(place)
+    size += (disk.f_blocks - disk.f_bfree) * disk.f_frsize
+    options = f"size={size},nr_inodes={disk.f_files - disk.f_ffree + files}".encode()
+    if libc.mount(b"none", place.encode(), b"tmpfs", MS_REMOUNT, options) != 0:
+        raise OSError(ctypes.get_errno(), f"mount {place}")
+
+
+def copy_out(before: dict[str, os.stat_result], most: int) -> bool:
+    """What the program changed, into the user's folder, which is the working directory now: regular
+    files, folders, and links that stay inside. No link is followed: first all goes that is now
+    something else. False where some of it is lost: a path is too long, or there are more than
+    `most` bytes, as files may have holes.
+    """
+    for here, folders, files in os.walk("."):
+        for path in (os.path.join(here, name) for name in (*folders, *files)):
+            if kind(path) != kind(os.path.join(WORK, path)):
+                remove(path)
+    lost: list[OSError] = []
+    for source, about in contents(lost).items():
+        path, old = os.path.relpath(source, WORK), before.get(source)
+        if stat.S_ISDIR(about.st_mode):
+            os.makedirs(path, exist_ok=True)
+        elif old and (old.st_ino, old.st_ctime_ns) == (about.st_ino, about.st_ctime_ns):
+            continue
+        elif stat.S_ISREG(about.st_mode):
+            most -= about.st_size
+            if most < 0:
+                return False
+            shutil.copy2(source, path)
+            os.chmod(path, 0o755 if about.st_mode & 0o100 else 0o644)
+        elif stat.S_ISLNK(about.st_mode):
+            remove(path)
+            if stays_inside(path, os.readlink(source)):
+                os.symlink(os.readlink(source), path)
+    return not lost
+
+
+def kind(path: str) -> int:
+    return stat.S_IFMT(os.lstat(path).st_mode) if os.path.lexists(path) else 0
+
+
+def remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.unlink(path)
+
+
+def stays_inside(path: str, link: str) -> bool:
+    """Whether it goes up first, and not too far: behind a link, `..` would lead out."""
+    target, depth = link.split("/"), path.count("/")
+    up = target.count("..")
+    return up <= depth and set(target[:up]) <= {".."} and bool(target[up:] and target[0])
+
+
+def main(rules: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """A report, and what the program printed."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    if rules["in"] is not None:
-        tar = ["tar", "-x", "-p", "--no-same-owner", "-f", "-", "-C", WORK]
-        user = rules["user"] if rules["root"] else None
-        subprocess.run(tar, stdin=rules["in"], check=True, user=user, group=user)
-        os.close(rules["in"])
-    before, _ = contents()
-    ended, status = watch(start(rules), rules["memory"])
-    most = rules["size"] + 2048 * rules["inodes"]  # with heads; files may have holes
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-    with contextlib.suppress(OSError):  # an archive that is cut off tells it
-        copy_out(out, before, ended, status)
-        out.flush()
+    if not rules["sandbox"]:
+        printed, ended, status = watch(*start(rules), rules)
+        return {"ended": ended, "status": status}, printed
+    prctl(SET_DUMPABLE, 0)
+    if folder := rules["folder"]:
+        os.set_inheritable(folder, False)
+        os.fchdir(folder)
+        copy_in(rules)
+        os.chdir("/")
+    for place, size in ((WORK, rules["added"]), *((disk, rules["tmp"]) for disk in MEMORY_DISKS)):
+        limit(place, size, rules["files"])
+    disk, before, whole = os.statvfs(WORK), contents([]), True
+    printed, ended, status = watch(*start(rules), rules)
+    if folder:
+        os.fchdir(folder)
+        whole = False
+        with contextlib.suppress(OSError, RecursionError):  # the user's disk is full, for one
+            whole = copy_out(before, disk.f_blocks * disk.f_frsize)
+    return {"ended": ended if whole else "disk", "status": status}, printed
 
 
-RULES = json.loads(sys.argv[1])
-with os.fdopen(RULES["out"], "wb") as report:
-    try:
-        main(RULES, report)
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        report.write(json.dumps({"failed": str(error)}).encode())
+try:
+    told, shown = main(json.loads(sys.argv[1]))
+except (OSError, ValueError) as problem:
+    told, shown = {"failed": str(problem)[:200]}, b""
+sys.stdout.buffer.write(json.dumps(told).encode() + b"\n" + shown)

@@ -49,42 +49,32 @@ def _search(asked: dict[str, Any]) -> list[Row]:
 def serper(asked: dict[str, Any]) -> list[Row]:
     """The answer box, the knowledge graph and the pages that Serper gives. Raises ToolError."""
     headers = {"X-API-KEY": os.environ[SERPER_KEY], "content-type": "application/json"}
-    url, reason = os.environ.get(SERPER_AT) or SERPER_URL, "no JSON object"
-    found = None
+    url, found = os.environ.get(SERPER_AT) or SERPER_URL, None
     try:
         answer = http.post(url, json.dumps(asked).encode(), headers, TIMEOUT_S)
-        if not 200 <= answer.status < 300:
-            reason = f"HTTP {answer.status}"
-        else:
-            found = json.loads(answer.content)
+        reason = f"HTTP {answer.status}"
+        found = json.loads(answer.content) if 200 <= answer.status < 300 else None
     except http.NoAnswer as error:
         reason = error.why
     except (ValueError, RecursionError):
-        pass
+        reason = "no JSON"
     if not isinstance(found, dict):
         raise ToolError(say("tools/notes", "search_failed", engine="Serper", reason=reason))
-    boxes = [_box(found.get(kind)) for kind in ("answerBox", "knowledgeGraph")]
     pages = found.get("organic")
     listed = pages[: asked["num"]] if isinstance(pages, list) else []
-    return [row for row in (*boxes, *map(_box, listed)) if row]
+    rows = [_row(e) for e in (found.get("answerBox"), found.get("knowledgeGraph"), *listed)]
+    return [row for row in rows if row]
 
 
-def _box(entry: Any) -> Row:
+def _row(entry: Any) -> Row:
     """One entry of Serper's reply: every field it may have, and none it has not."""
-    if not isinstance(entry, dict):
-        return {}
-    attributes, marked = entry.get("attributes"), entry.get("snippetHighlighted")
+    entry = entry if isinstance(entry, dict) else {}
+    facts = entry.get("attributes")
     texts = [_text(entry.get(k)) for k in ("type", "answer", "snippet", "description", "date")]
-    if isinstance(attributes, dict):
-        texts += [f"{_text(k)}: {_text(v)}" for k, v in attributes.items() if _text(v)]
-    if isinstance(marked, list) and not entry.get("answer"):
-        texts.insert(0, "; ".join(filter(None, map(_text, marked))))
-    links = (_text(entry.get(k)) for k in ("link", "website", "descriptionLink"))
-    row = {
-        "link": next(filter(None, links), ""),
-        "text": _text("\n".join(filter(None, texts))),
-        "title": _text(entry.get("title")),
-    }
+    texts += [f"{k}: {_text(v)}" for k, v in facts.items()] if isinstance(facts, dict) else []
+    link = entry.get("link") or entry.get("website") or entry.get("descriptionLink")
+    text, title = "\n".join(filter(None, texts)), entry.get("title")
+    row = {"link": _text(link), "text": _text(text), "title": _text(title)}
     return {k: v for k, v in row.items() if v}
 
 

@@ -9,7 +9,6 @@ import base64
 import contextlib
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -76,8 +75,9 @@ def _seen(env: Environment, file: Media, query: str, key: dict[str, Any]) -> str
         )
         lines = "\n".join(f"[{times}] {text}" for times, text in rows)
         return say("tools/notes", "video_text", name=file.name, lines=fenced(lines))
+    jpegs = ((t, image.encoded(f, "JPEG")) for t, f in frames(file.path, *asked))
     shots = env.local(
-        "frames", key, lambda: [[t, _jpeg(f)] for t, f in frames(file.path, *asked)],
+        "frames", key, lambda: [[t, base64.b64encode(data).decode()] for t, data in jpegs],
         list[tuple[float, str]],
     )  # fmt: skip
     times = [clock(t) for t, _ in shots]
@@ -90,18 +90,10 @@ def _seen(env: Environment, file: Media, query: str, key: dict[str, Any]) -> str
 
 def read_frames(path: Path, count: int, window: Window = WHOLE) -> list[tuple[str, str]]:
     """(times, text) of what is written in the frames; like texts one after another are one."""
-
-    def read(shot: Frame) -> tuple[str, str]:
-        return " / ".join(image.read_text(shot[1], quick=True)) or "-", clock(shot[0])
-
-    with ThreadPoolExecutor(image.FRAMES_AT_ONCE, thread_name_prefix="frame") as readers:
-        texts = list(readers.map(read, frames(path, count, window)))
+    shots = frames(path, count, window)
+    texts = [(" / ".join(image.read_text(picture)) or "-", clock(t)) for t, picture in shots]
     rows = [(text, [t for _, t in same]) for text, same in groupby(texts, lambda row: row[0])]
     return [("-".join(dict.fromkeys((times[0], times[-1]))), text) for text, times in rows]
-
-
-def _jpeg(picture: Any) -> str:
-    return base64.b64encode(image.encoded(picture, "JPEG")).decode()
 
 
 def _seconds(text: str) -> float | None:

@@ -30,11 +30,9 @@ def extract_url_content(env: Environment, url: str, browse_query: str) -> str:
     browse_query: what you want to know from the page
     """
     text = env.local(
-        "visit",
-        {"url": url},
-        lambda: page_text(url.strip(), env.allow_hosts, env.tape.secrets),
-        str,
-    )
+        "visit", {"url": url},
+        lambda: page_text(url.strip(), env.allow_hosts, env.tape.secrets), str,
+    )  # fmt: skip
     return reading.answer_from(env, browse_query, text, "a web page")
 
 
@@ -58,9 +56,10 @@ def _kind(page: guard.Page) -> str:
     """html, pdf or text: by the content where it says so, else by the media type."""
     if page.body[:1024].lstrip().startswith(b"%PDF-"):
         return "pdf"
-    if page.media_type in ("text/html", "application/xhtml+xml", ""):
+    media_type = page.content_type.partition(";")[0].strip()
+    if media_type in ("text/html", "application/xhtml+xml", ""):
         return "html"
-    if page.media_type.startswith("text/") or page.media_type.endswith(("json", "xml")):
+    if media_type.startswith("text/") or media_type.endswith(("json", "xml")):
         return "text"
     raise ToolError(say("tools/notes", "page_kind", url=page.url[:200]))
 
@@ -70,8 +69,8 @@ def _read(page: guard.Page, kind: str) -> str:
     there is no sandbox, by one with limits.
     """
     ran = sandbox.confined(
-        READER, [kind, page.charset], page.body, READ_S, sandbox.World(), MAX_TEXT, errors=False,
-        unsafe=not sandbox.works(),
+        READER, [kind, page.content_type], page.body, READ_S, sandbox.World(), MAX_TEXT,
+        errors=False, unsafe=not sandbox.works(),
     )  # fmt: skip
     if ran.ended == "end" and ran.status == LOCKED:
         raise ToolError(say("tools/notes", "page_locked", url=page.url[:200]))

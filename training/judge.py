@@ -28,7 +28,7 @@ from runtime.openai_api import with_model
 from runtime.parsing import after_thinking
 from runtime.prompts import fenced, render, say, told
 from runtime.secrets import Secrets
-from runtime.tape import Failure, Tape
+from runtime.tape import Failure, Tape, TapeWriteError
 from runtime.trajectory import decision_row
 from training.examples import Example
 from training.options import Above0, Count
@@ -102,8 +102,10 @@ class Judge:
                 again = say(NOTES, "again", problem=told(mistake))
                 messages = [*messages, {"role": "assistant", "content": reply}]
                 messages = [*messages, {"role": "user", "content": again}]
+            except TapeWriteError as error:
+                raise ConfigError(f"--reward judge: {error}") from None
             except EndpointError as error:
-                failure = error.__context__
+                failure = error.__cause__
                 problem = failure.outcome if isinstance(failure, Failure) else {}
                 why = str(problem.get("why"))
                 if problem.get("status") in REFUSED or why.startswith(OF_THE_TEXT):

@@ -21,10 +21,9 @@ from orchestra.memory import compress
 from orchestra.vocabulary import ConfigError, Evidence, State, Task
 from orchestrators.orchestra_o1 import OrchestraO1, render_state
 from runtime import run_folder, trajectory
-from runtime.jsonl import read
 from runtime.parsing import find_action
 from runtime.prompts import WORDING
-from runtime.tape import Tape
+from runtime.tape import Tape, read
 from runtime.trajectory import Event
 from tools import tools_for
 from tools.own import own_tools

@@ -62,6 +62,14 @@ def test_a_program_that_can_not_be_started_is_an_observation(tmp_path):
         code.run("1", "python", 5, sandbox.World(tmp_path / "work"))
 
 
+def test_folders_that_change_their_names_keep_their_files(step, tmp_path):
+    for name in "ab":
+        (tmp_path / "work" / name).mkdir(parents=True)
+        (tmp_path / "work" / name / "f").write_text(name)
+    step("import os; os.rename('a', 'c'); os.rename('b', 'a'); os.rename('c', 'b')")
+    assert [(tmp_path / "work" / name / "f").read_text() for name in "ab"] == ["b", "a"]
+
+
 def test_names_and_times_come_and_go_as_they_are(step, tmp_path):
     (tmp_path / "work").mkdir()
     names = [r"a\tb", r"x\101y", "-rf", "*", "n\nl", "p q"]

@@ -89,6 +89,7 @@ PYTHON: dict[str, str] = {
     "faults_for_itself": "import ctypes; print('GOT' if ctypes.CDLL(None).syscall(323, 0) >= 0 else '-')",
     "queues_system_calls": "import ctypes; print('GOT' if ctypes.CDLL(None).syscall(425, 8, bytes(120)) >= 0 else '-')",
     "reads_the_memory_of_the_first_process": "import ctypes; print('GOT' if ctypes.CDLL(None).ptrace(16, 1, 0, 0) == 0 else '-', open('/proc/1/mem', 'rb').read(1))",
+    "reaches_the_folder_that_the_first_process_holds": each("range(64)", "print('GOT', p, os.listdir(f'/proc/1/fd/{{p}}'))"),
     "kills_the_first_process": "import os; os.kill(1, 9); print('-')",
     "widens_its_disk": "import ctypes; print('GOT' if ctypes.CDLL(None).mount(b'none', b'/sandbox', b'tmpfs', 32, b'size=9g') == 0 else '-')",
     "unmounts_the_media": "import ctypes; print('GOT' if ctypes.CDLL(None).umount2(b'/sandbox/media', 2) == 0 else '-')",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import code, sandbox, sandbox_view
+from tools import code, sandbox
 
 PARTS = {"bin", "sbin", "lib", "lib32", "lib64", "libexec", "share", "include", "local"}
 
@@ -43,8 +43,8 @@ def test_of_a_virtual_environment_in_a_project_only_the_environment_is_seen(tmp_
     for name in ("app/.env", "app/.venv/lib/package.py", "app/.venv/pip.conf"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
-    python = sandbox_view._python()
-    monkeypatch.setattr(sandbox_view, "_python", lambda: [*python, tmp_path / "app/.venv/lib"])
+    shown = sandbox._shown()
+    monkeypatch.setattr(sandbox, "_shown", lambda: [*shown, tmp_path / "app/.venv/lib"])
     look = f"from pathlib import Path; [str(p) for p in Path({str(tmp_path)!r}).rglob('*') if p.is_file()]"
     assert seen(look, tmp_path / "w") == str([f"{tmp_path}/app/.venv/lib/package.py"])
 

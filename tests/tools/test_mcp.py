@@ -54,11 +54,11 @@ def test_own_tools_are_used_recorded_and_replayed(endpoint, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(("command", "why"), [
-    ("/no/such/program", "FileNotFoundError"), ("sleep 60", "TimeoutError: no answer within 0.5 s"), (f"{sys.executable} -c pass", "MCPError: Connection closed"),
+    ("/no/such/program", "FileNotFoundError"), ("sleep 60", "MCPError: Request 'initialize' timed out"), (f"{sys.executable} -c pass", "MCPError: Connection closed"),
     ('a "b', "ValueError: No closing quotation"), ("", "PermissionError"), ("http://127.0.0.1:9/mcp", "ConnectError"),
 ])  # fmt: skip
 def test_an_mcp_server_that_does_not_start_is_told(command, why, bench, monkeypatch):
-    monkeypatch.setattr("tools.mcp_server.START_S", 0.5 if "sleep" in command else 30.0)
+    monkeypatch.setattr("tools.mcp_server.TIMEOUT_S", 0.5 if "sleep" in command else 60.0)
     why = f"--mcp {command}: its tools cannot be used .{why}"
     with pytest.raises(ConfigError, match=why) as error:
         bench(own=((), [command])).use("GoogleSearchAction")

@@ -59,14 +59,14 @@ def test_a_document_of_several_pages_is_read_by_page(tmp_path, bench):
     assert seen.index("(1 of 2)") < seen.index("Apple") < seen.index("Banana")
 
 
-@pytest.mark.parametrize(("size", "engine", "given"), [  # the engine enlarges the short side to 736
-    ((1, 2048), "picture", (2048, 512)), ((2048, 2048), "page", (2048, 2048)), ((600, 2048), "picture", (2048, 600)),
+@pytest.mark.parametrize(("size", "large", "given"), [  # the engine enlarges the short side to 736
+    ((1, 2048), False, (2048, 512)), ((2048, 2048), True, (2048, 2048)), ((600, 2048), False, (2048, 600)),
 ])  # fmt: skip
-def test_the_engine_is_given_what_it_can_read_in_little_memory(size, engine, given, monkeypatch):
+def test_the_engine_is_given_what_it_can_read_in_little_memory(size, large, given, monkeypatch):
     seen, nothing = [], SimpleNamespace(txts=None)  # what RapidOCR gives where nothing is written
-    monkeypatch.setattr(image, "_ocr", lambda kind: lambda a: seen.append((kind, a)) or nothing)
+    monkeypatch.setattr(image, "_ocr", lambda large: lambda a: seen.append((large, a)) or nothing)
     assert image.read_text(Image.new("RGB", size)) == []
-    assert [(kind, array.shape[:2]) for kind, array in seen] == [(engine, given)]
+    assert [(kind, array.shape[:2]) for kind, array in seen] == [(large, given)]
 
 
 def row(*values: float, kind: str = "float32") -> Image.Image:

@@ -144,7 +144,7 @@ def text_of(trick) -> str:
         return visit.page_text(server.url + "/", (server.host,)).strip()
 
 
-@pytest.mark.parametrize("page", ["<div>" * 100_000 + "Salt is dear", "<p>" + "Salt is dear " * 800_000], ids=["deep", "long"])  # fmt: skip
+@pytest.mark.parametrize("page", ["<div>" * 600 + "<p>Salt is dear and costly in this town</p>", "<p>" + "Salt is dear " * 800_000], ids=["deep", "long"])  # fmt: skip
 def test_a_page_too_deep_or_too_long_for_the_parser_is_read_too(page):
     assert text_of(hostile.page(page)).startswith("Salt is dear")
 
