@@ -194,7 +194,7 @@ class Drawn:
         policy = SimpleNamespace(eos=(1,), decode=lambda ids: "etaoin"[: ids[0] % 7])
         ids = [[[5 + (s + k) % 40, 6 + k] for k in range(n)] for s in seeds]
         return [
-            group_of(policy, p, i, [[-5.0, -5.0]] * n) for p, i in zip(prompts, ids, strict=True)
+            group_of(policy, p, i, [[-6.0, -6.0]] * n) for p, i in zip(prompts, ids, strict=True)
         ]
 
     def update(self, version):
@@ -205,7 +205,8 @@ class Drawn:
 
 
 def trained_with(*arguments):
-    with mock.patch.object(train_da_grpo, "make_rollouts", lambda *_: Drawn()):
+    served = mock.patch("training.vllm_rollouts.served", lambda url: None)
+    with served, mock.patch.object(train_da_grpo, "make_rollouts", lambda *_: Drawn()):
         return run(*arguments)
 
 
