@@ -151,7 +151,7 @@ class World:
             self.wasted += not fact or fact.id not in self.mini.needed() - self.found.keys()
             status: Status = "done"
             why, answer, opened = "", "", set[str]()
-            if fact is None:
+            if fact is None or not set(fact.needs) <= self.found.keys():
                 status, why = "failed", "nothing"
             elif fact.id == self.unlucky:
                 self.unlucky, status, why = "", self.trouble, self.trouble

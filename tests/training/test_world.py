@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orchestra.vocabulary import Media, SubTask, Task
 from training import result
 from training.examples import Example, state_row
-from training.reading import same_answer
+from training.reading import read_decision, same_answer
 from training.rewards import make
 from training.tasks import HELD_OUT, HELD_OUT_SHAPES, SEEN_SHAPES, Fact, MiniTask, compose, trees
 from training.world import ROUNDS, World, examples, finds, main
@@ -60,8 +60,6 @@ def state(*found):
 
 
 def result_of(asked, world):
-    from training.reading import read_decision
-
     return read_decision(json.dumps(delegate(asked)), world.state()).decision
 
 
@@ -142,6 +140,17 @@ def test_no_completion_makes_a_reward_raise_or_leave_its_bounds(name, e, group):
     assert all(
         0 <= value <= 1 for s in make(name)(e, group) for value in (s.total, *s.parts.values())
     )
+
+
+def test_a_sub_task_fails_where_one_that_it_needs_did_not_succeed():
+    world = World(
+        MiniTask(Task("How many apples?", MEDIA), FACTS, (), "seen"), unlucky="b", trouble="blocked"
+    )
+    planned = task("Search for what she wrote", SEARCHES, needs=["h"])
+    world.carry_out(
+        read_decision(json.dumps(delegate({**HEAR, "id": "h"}, planned)), world.state()).decision
+    )
+    assert [h.status for h in world.history] == ["blocked", "failed"] and not world.found
 
 
 # ---- the tasks -----------------------------------------------------------------------------------
