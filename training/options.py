@@ -153,7 +153,7 @@ def begun(o: Options) -> Iterator[None]:
     """
     path, now = o.out / "options.json", _noted(o)
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-    if bool(before) != o.resume:
+    if (before is not None) != o.resume:
         found = "no run to --resume" if o.resume else "a run; add --resume, or give another --out"
         raise ConfigError(f"{o.out}: has {found}")
     names = sorted(k for k in now.keys() | before if before.get(k) != now.get(k)) if before else ()
@@ -165,7 +165,10 @@ def begun(o: Options) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the process ends, however
         except BlockingIOError:
             raise ConfigError(f"--out {o.out}: another run is at work there") from None
-        path.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+        if before is None:
+            part = path.with_suffix(".part")
+            part.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+            part.rename(path)
         yield
 
 

@@ -145,7 +145,7 @@ def trained(a: Any, name: str, seed: int, flags: str, start: Path | None = None)
     import train_da_grpo
 
     out: Path = a.out / f"{name}-{seed}"
-    if not (out / "adapter").exists():
+    if not (out / "adapter/adapter_config.json").exists():  # what is saved last
         paths = ["--model", a.model, "--data", a.out / "train.jsonl", "--out", out]
         paths += ["--adapter", start / "adapter"] if start else []
         resume = ["--resume"] if (out / "options.json").exists() else []
