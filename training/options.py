@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -107,6 +107,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     )
     for name, field in Options.model_fields.items():
         how: dict[str, Any] = {"help": field.description, "default": argparse.SUPPRESS}
+        if choices := [c for c in get_args(field.annotation) if isinstance(c, str)]:
+            how["metavar"] = "|".join(choices)
         if isinstance(field.default, bool):
             how["action"] = argparse.BooleanOptionalAction
         elif field.default == ():
