@@ -57,8 +57,8 @@ record: $(VENV)/local  ## record the fixture runs again; see fixtures/README.md
 cassettes: $(VENV)/dev $(VENV)/local  ## record tests/cassettes/ again; needs what `make record` needs, and OPENAI_BASE_URL for another server
 	$(RUN) -m pytest tests/test_http.py --record-cassettes
 
-train-tiny: $(VENV)/train  ## a tiny model learns one template; fails where its reward does not rise (CPU, no server)
-	OMP_NUM_THREADS=1 $(RUN) -m training.tiny --out runs/tiny
+train-tiny: $(VENV)/train  ## a tiny model learns four decisions; fails where its reward does not rise (CPU, no server)
+	TRAIN_TINY=1 OMP_NUM_THREADS=1 $(RUN) -m pytest tests/training/test_tiny.py -s
 
 test-vllm: $(VENV)/train  ## a real vLLM server drives two steps: make test-vllm VLLM_PYTHON=... TRAIN_MODEL=...
 	VLLM_PYTHON=$(VLLM_PYTHON) TRAIN_MODEL=$(TRAIN_MODEL) $(RUN) -m pytest -rs tests/training/test_vllm.py

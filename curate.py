@@ -49,13 +49,18 @@ from runtime import (
 from runtime.command_line import OneLineParser
 from runtime.options import Options
 from tools import code, media, sandbox
-from training import evidence, examples, reading, recorded
+from training import examples, reading, recorded
 
 Row = dict[str, Any]
 Verdict = tuple[bool, str]  # whether a candidate passes, and why
 EXIT_CODES: dict[type[BaseException], int] = {BudgetExceeded: 1, **command_line.EXIT_CODES}
 SEED = json.loads(Path(__file__).with_name("training").joinpath("seed.json").read_text("utf-8"))
 STRATEGIES = {"easy": "AD", "medium": "ADBC", "hard": "CE"}  # level -> z of Eq. 27, in turn
+CALLED = {  # how a question may call a file of a modality
+    "image": "image picture photo",
+    "audio": "audio recording sound speech",
+    "video": "video clip film",
+}
 MAX_STEP_CHANGE, MAX_SIMILARITY = 2, 0.85  # |s~ - s| of Eq. 27, Sim of Eq. 28
 TIMEOUT_S = 600.0  # of one attempt of a call: nobody waits for it
 as_json = partial(json.dumps, ensure_ascii=False)
@@ -201,7 +206,7 @@ def anchor_coverage(c: Curation, seed: Row, x: Row) -> Verdict:
     asked, count = memory.terms(x["task"]["question"]), 0
     for a in seed["anchors"]:
         names = [path.name for modality, path in c.files(seed) if modality == a["modality"]]
-        source = " ".join([a["fact"], evidence.CALLED[a["modality"]], *names])
+        source = " ".join([a["fact"], CALLED[a["modality"]], *names])
         count += bool(asked & memory.terms(source))
     return count >= 1, f"covers {count} of {len(seed['anchors'])} anchors"
 

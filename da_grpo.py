@@ -1,12 +1,13 @@
 """DA-GRPO (arXiv 2606.13707, section 3.3.2): advantage and loss as pure functions of tensors.
 
 Shapes: P prompts, G completions of each, N = P * G sequences, T tokens of the longest completion,
-V words of the vocabulary. Eq. 29, the rubric reward, is `training.rewards.weighted`.
+V size of the vocabulary. Eq. 29, the rubric reward, is `training.rewards.weighted`.
 
 Differences from the paper / the released code
 1. The ratio of Eq. 31 is of a whole decision; here, as in TRL and verl, of each of its tokens.
 2. Eq. 31's expectation is over sequences (`grpo`); the released flags average over tokens (`dapo`).
-3. Not given are the Std of Eq. 30 (here by G - 1), its epsilon (1e-4), the clip (0.2): TRL's.
+3. The paper does not give the Std of Eq. 30, its epsilon or the clip. We use TRL's: divide by
+   G - 1, 1e-4, 0.2. With `dr_grpo` the advantage is not divided by the Std (arXiv 2503.20783).
 4. Rollouts from another engine are corrected by a truncated importance weight.
 """
 
@@ -20,7 +21,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 MAX_LOG_RATIO = 20.0  # a ratio beyond e^20 is cut, so that no input makes NaN
-PART = 512  # tokens whose logits are held in float32 at a time
+PART = 512  # tokens whose logits are in float32 at a time
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,15 @@ class Totals:
 
 
 def padded(completions: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
-    """ids (N, T) and mask (N, T). The mask goes by length, not by value: where the pad token is the
-    end token too, a sampled end still counts and a padded one does not.
+    """ids (N, T) and mask (N, T), T at least 1. The mask goes by length, not by value: where the
+    pad token is the end token too, a sampled end still counts and a padded one does not.
     """
-    width = max(1, *(len(c) for c in completions))
-    ids = torch.tensor([[*c, *[pad] * (width - len(c))] for c in completions])
-    lengths = torch.tensor([len(c) for c in completions])
-    return ids, (torch.arange(width)[None] < lengths[:, None]).float()
+    lengths = torch.tensor([len(c) for c in completions], dtype=torch.long)
+    width = max([1, *lengths.tolist()])
+    mask = torch.arange(width)[None] < lengths[:, None]
+    ids = torch.full(mask.shape, pad)
+    ids[mask] = torch.tensor([id for c in completions for id in c], dtype=torch.long)
+    return ids, mask.float()
 
 
 def token_logprobs(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> Tensor:
@@ -77,19 +80,20 @@ def token_entropy(logits: Tensor) -> Tensor:
 
 
 def group_advantages(
-    rewards: Tensor, epsilon: float = 1e-4, min_std: float = 1e-6
+    rewards: Tensor, epsilon: float = 1e-4, min_std: float = 1e-6, scale: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """A_hat (P, G) of rewards (P, G), and which groups (P,) teach anything.
+    """A_hat (P, G) of rewards (P, G), and which groups (P,) teach anything. Not `scale`: A_hat is
+    not divided by the deviation of its group.
 
     A reward of NaN is a dropped sample: advantage 0, and no part of the mean. A group that deviates
     by less than `min_std` has advantages of exactly 0, and is to be skipped and counted.
     """
-    there = ~rewards.isnan()
-    count = there.sum(1, keepdim=True)
-    centred = torch.where(there, rewards - rewards.nanmean(1, keepdim=True), 0.0)
+    scored = ~rewards.isnan()
+    count = scored.sum(1, keepdim=True)
+    centred = torch.where(scored, rewards - rewards.nanmean(1, keepdim=True), 0.0)
     std = (centred.square().sum(1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
     informative = std > min_std
-    advantages = centred / (std + epsilon)  # Eq. 30
+    advantages = centred / (std + epsilon) if scale else centred  # Eq. 30
     return torch.where(informative, advantages, 0.0), informative.squeeze(1)
 
 

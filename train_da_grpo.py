@@ -1,37 +1,39 @@
 #!/usr/bin/env python3
 """DA-GRPO (arXiv 2606.13707, section 3.3): a better main agent out of decision examples.
 
-    python train_da_grpo.py --stage sft  --model MODEL          --data train.jsonl --out runs/sft
-    python train_da_grpo.py --stage grpo --model runs/sft/model --data train.jsonl --out runs/grpo
+    python train_da_grpo.py --stage sft  --model MODEL --data train.jsonl --out runs/sft
+    python train_da_grpo.py --stage grpo --model MODEL --adapter runs/sft/adapter \
+        --data train.jsonl --out runs/grpo
 
 A step of `grpo`, in `Trainer.grpo_step`:
 
-1. sample a group of G decisions for each state of the batch     local, or a vLLM server
+1. sample a group of G decisions for each state of the batch     training/rollouts.py, or vLLM
 2. score each                                                    Eq. 29, training/rewards.py
 3. compare it with its group; leave out groups of equals         Eq. 30, da_grpo.py
 4. step on the clipped objective with its KL                     Eq. 31, da_grpo.py
 
-and `train` hands the new weights to the sampler, notes the metrics, and keeps checkpoints.
+and `train` hands the new weights to the sampler, writes the metrics, and keeps checkpoints.
 
 Differences from the paper / the released code
 1. The released code is flags for another program; here the loop is visible, SFT included.
 2. A group that teaches nothing is left out of the loss and of what it is divided by, and counted.
-3. Section 3.3 knows no SFT before DA-GRPO: here `--stage grpo` may start from an SFT model.
-4. LoRA by default: pi_ref is the model with its adapter off. --full is the paper's way.
+3. Section 3.3 has no SFT before DA-GRPO: here `--stage grpo` may start from an SFT adapter, and
+   pi_ref is the policy as the run began.
+4. LoRA by default. --full is the paper's way.
 """
 
 from __future__ import annotations
 
 import sys
 
-from training.options import parse
+from training.options import Options, begun, parse, reward_settings
 
 if __name__ == "__main__":
     ARGUMENTS = parse()  # --help and usage errors answer before the heavy imports
 
-import argparse
 import contextlib
 import math
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,14 +48,11 @@ from da_grpo import Objective, Totals, aggregate, da_grpo_loss, group_advantages
 from orchestra.vocabulary import ConfigError, EndpointError
 from runtime.run_folder import unwritable
 from training import checkpoint, ranks
-from training.examples import Example
-from training.metrics import Metrics, Row, cut_short, draw, outcomes
-from training.options import settled
-from training.policy import Ids, Policy, merged, text_of
-from training.preparation import make_reward, make_rollouts, prepared
-from training.rewards import Reward, Scores
-from training.rollouts import Group, Rollouts, likeliest
-from training.schedule import batch_of, learning_rate, seeds
+from training.examples import Example, read
+from training.metrics import Metrics, Row, outcomes
+from training.policy import Ids, Policy, load_tokenizer
+from training.rewards import Reward, Scores, make
+from training.rollouts import Group, LocalRollouts, Rollouts
 
 
 @dataclass(frozen=True)
@@ -67,10 +66,10 @@ class Sample:
 
 
 class Trainer:
-    """The policy, its optimizer, and one step of either stage."""
+    """The policy, its optimizer, and one step of either stage. `steps`: of the whole run."""
 
-    def __init__(self, o: argparse.Namespace, policy: Policy, reward: Reward) -> None:
-        self.o, self.policy, self.reward = o, policy, reward
+    def __init__(self, o: Options, policy: Policy, reward: Reward, steps: int) -> None:
+        self.o, self.policy, self.reward, self.steps = o, policy, reward, steps
         self.optimizer = torch.optim.AdamW(policy.parameters(), lr=o.lr, weight_decay=0.0)
         self.at_once = o.micro_batch if policy.packs else 1  # completions in a forward pass
         self.objective = Objective(
@@ -82,11 +81,11 @@ class Trainer:
     def sft_step(self, step: int, examples: Sequence[Example]) -> Row:
         """Cross-entropy of y*_t given s_t, over the tokens of the batch."""
         policy, share = self.policy, ranks.mine(examples)
-        rows = [Sample(policy.encode(e.messages), policy.target(text_of(e))) for e in share]
+        rows = [Sample(policy.encode(e.messages), policy.target(e)) for e in share]
         tokens = ranks.summed({"tokens": sum(len(r.ids) for r in rows)})["tokens"]
         loss_sum = 0.0
         for part in chunks(rows, self.at_once):
-            scored = policy.score(*asked_of(part, policy), 1.0)
+            scored = policy.score(*model_input(part, policy), 1.0)
             mask = scored.mask * bool(part)
             loss = aggregate(-scored.logps, mask, Objective(), Totals(len(examples), tokens))
             torch.autograd.backward(loss * ranks.world())  # FSDP2 takes the mean over ranks
@@ -100,11 +99,11 @@ class Trainer:
         """Sample, score, compare, step. Raises EndpointError where not one sample was scored."""
         o, share = self.o, ranks.mine(examples)
         prompts = [self.policy.encode(e.messages) for e in share]
-        dice = ranks.mine(seeds(o.seed, "train", step, len(examples)))
-        groups = rollouts.sample(prompts, dice, o.group, o.temperature)
-        scores = self.scores(share, groups)
-        samples, informative = compare(groups, scores, o.min_std)  # Eq. 30
-        row = outcomes(scores, [g.ids for g in groups], self.policy.eos)
+        seeds = [seed_of(o.seed, step, k) for k in range(len(examples))]
+        groups = rollouts.sample(prompts, ranks.mine(seeds), o.group, o.temperature)
+        scores = self.scores(share, groups)  # Eq. 29
+        samples, informative = compare(groups, scores, o)  # Eq. 30
+        row = outcomes(scores, groups)
         if row["dropped"] == 1:
             raise EndpointError(
                 f"step {step + 1}: {o.reward} scored none of its completions; does the judge "
@@ -116,10 +115,7 @@ class Trainer:
     def scores(
         self, examples: Sequence[Example], groups: Sequence[Group]
     ) -> list[Sequence[Scores | None]]:
-        """Eq. 29 of each completion; one that was cut at --max-tokens is read as one."""
-        eos = self.policy.eos
-        pairs = zip(examples, groups, strict=True)
-        return [self.reward(e, g.texts, cut_short(g.ids, eos)) for e, g in pairs]  # Eq. 29
+        return [self.reward(e, g.texts, g.cut) for e, g in zip(examples, groups, strict=True)]
 
     def improve(self, step: int, samples: list[Sample]) -> Row:
         """--iterations optimizer steps on what teaches. The metrics are means over its tokens, in
@@ -140,19 +136,19 @@ class Trainer:
 
     @torch.no_grad()
     def before(self, part: Sequence[Sample]) -> tuple[Tensor | None, Tensor | None]:
-        """log pi_old and log pi_ref (N, T) of a micro-batch. None: pi_old is pi_theta as it stands;
+        """log pi_old and log pi_ref (N, T) of a micro-batch. None: pi_old is pi_theta as it is;
         there is no KL.
         """
-        asked = (*asked_of(part, self.policy), self.o.temperature)
-        old = self.policy.score(*asked).logps if self.o.iterations > 1 else None
-        return old, self.policy.reference(*asked) if self.o.beta else None
+        given = (*model_input(part, self.policy), self.o.temperature)
+        old = self.policy.score(*given).logps if self.o.iterations > 1 else None
+        return old, self.policy.reference(*given) if self.o.beta else None
 
     def learn(
         self, part: Sequence[Sample], old: Tensor | None, ref: Tensor | None, totals: Totals
     ) -> Row:
         """Add the gradient of one micro-batch of N sequences. Returns sums over its tokens."""
         policy, cap = self.policy, self.objective.importance_cap
-        scored = policy.score(*asked_of(part, policy), self.o.temperature)
+        scored = policy.score(*model_input(part, policy), self.o.temperature)
         mask = scored.mask * bool(part)  # (N, T)
         old = scored.logps.detach() if old is None else old
         sampler = torch.full_like(old, math.nan)  # (N, T); NaN: not known, a weight of 1
@@ -165,31 +161,29 @@ class Trainer:
         )
         torch.autograd.backward(loss * ranks.world())  # FSDP2 takes the mean over ranks
         drift = (old - sampler).abs().nan_to_num(0.0)
-        noted = {"entropy": scored.entropy, "mismatch": drift, "capped": (weights >= cap).float()}
-        sums |= {key: float((value * mask).sum()) for key, value in noted.items()}
+        more = {"entropy": scored.entropy, "mismatch": drift, "capped": (weights >= cap).float()}
+        sums |= {key: float((value * mask).sum()) for key, value in more.items()}
         return {"loss": loss.item(), **sums}
 
     def descend(self, step: int) -> float:
         """One optimizer step. Returns the norm of the gradient before it was clipped."""
-        o = self.o
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(step, o.steps, o.lr, o.warmup, o.lr_floor)
-        norm: Any = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), o.max_grad_norm)
+            group["lr"] = learning_rate(step, self.steps, self.o.lr, self.o.warmup, self.o.lr_floor)
+        norm: Any = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.o.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return float(norm.full_tensor() if ranks.world() > 1 else norm)
 
-    # ---- held-out examples -----------------------------------------------------------------------
-
     def evaluate(self, examples: Sequence[Example], rollouts: Rollouts) -> Row:
         """The outcomes of the likeliest decision in each state."""
         share = ranks.mine(examples)
-        groups = likeliest(self.policy, share, rollouts)
-        scores = self.scores(share, groups)
-        row = outcomes(scores, [g.ids for g in groups], self.policy.eos)
+        prompts = [self.policy.encode(e.messages) for e in share]
+        groups = rollouts.sample(prompts, [0] * len(prompts), 1, 0.0)
+        row = outcomes(self.scores(share, groups), groups)
         return {f"eval/{name}": value for name, value in row.items()}
 
 
+APART_NATS = 1.0  # a token; a server with the same weights comes to less than 0.1
 MEANS = ("kl", "clipped", "entropy", "mismatch", "capped")  # over the tokens of a step
 
 
@@ -197,11 +191,13 @@ MEANS = ("kl", "clipped", "entropy", "mismatch", "capped")  # over the tokens of
 
 
 def compare(
-    groups: Sequence[Group], scores: Sequence[Sequence[Scores | None]], min_std: float
+    groups: Sequence[Group], scores: Sequence[Sequence[Scores | None]], o: Options
 ) -> tuple[list[Sample], list[bool]]:
     """The samples of the groups that teach, with their advantages, and which groups those are."""
     table = [[math.nan if s is None else s.total for s in group] for group in scores]
-    advantages, informative = group_advantages(torch.tensor(table), min_std=min_std)  # (P, G), (P,)
+    advantages, informative = group_advantages(  # (P, G), (P,)
+        torch.tensor(table), min_std=o.min_std, scale=o.aggregation != "dr_grpo"
+    )
     kept = [
         Sample(group.prompt, group.ids[j], group.logps[j], float(advantages[i, j]))
         for i, group in enumerate(groups)
@@ -217,88 +213,141 @@ def chunks(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
     """
     groups = [list(group) for _, group in groupby(samples, key=lambda s: s.prompt)]
     parts = [group[k : k + size] for group in groups for k in range(0, len(group), size)]
-    return parts + [[]] * (ranks.most(len(parts)) - len(parts))
+    return parts + [[]] * (max(ranks.gathered(len(parts))) - len(parts))
 
 
-def asked_of(part: Sequence[Sample], policy: Policy) -> tuple[Ids, list[Ids]]:
+def model_input(part: Sequence[Sample], policy: Policy) -> tuple[Ids, list[Ids]]:
     """Prompt and completions of a micro-batch; of an empty one, a stand-in that is masked out."""
     filled = part or [Sample([policy.pad], [policy.pad])]
     return filled[0].prompt, [s.ids for s in filled]
 
 
+# ---- what happens in which step, as functions of its number alone --------------------------------
+
+
+def batch_of(examples: Sequence[Example], size: int, step: int, seed: int) -> list[Example]:
+    """The examples of a step: each epoch in an order of its own, without a break between them."""
+    places = [divmod(step * size + k, len(examples)) for k in range(size)]
+    orders = {epoch: list(range(len(examples))) for epoch, _ in places}
+    for epoch, order in orders.items():
+        random.Random(f"{seed} epoch {epoch}").shuffle(order)
+    return [examples[orders[epoch][place]] for epoch, place in places]
+
+
+def seed_of(seed: int, step: int, k: int) -> int:
+    """Of the k-th prompt of a step."""
+    return random.Random(f"{seed} train {step} {k}").getrandbits(31)
+
+
+def learning_rate(step: int, steps: int, peak: float, warmup: float, floor: float) -> float:
+    """Linear warm-up, then half a cosine down to the floor. `warmup` is a share of the steps,
+    `floor` one of the peak. Never 0: the first step counts.
+
+    >>> [round(learning_rate(s, 20, 1.0, 0.1, 0.1), 3) for s in (0, 1, 2, 11, 20)]
+    [0.5, 1.0, 1.0, 0.55, 0.1]
+    """
+    rise = round(warmup * steps)
+    if step < rise:
+        return peak * (step + 1) / rise
+    part = (step - rise) / max(1, steps - rise)
+    return peak * (floor + (1 - floor) * (1 + math.cos(math.pi * part)) / 2)
+
+
 # ---- the run -------------------------------------------------------------------------------------
 
 
-def train(o: argparse.Namespace) -> None:
-    """Raises ConfigError where it can not start, EndpointError where a server fails."""
+def train(o: Options) -> None:
+    """Raises ConfigError where it cannot start, EndpointError where a server fails."""
     device = ranks.start()
     torch.manual_seed(o.seed)
     torch.use_deterministic_algorithms(device.type == "cpu")
-    examples, held_out, server = prepared(o)
-    reward = make_reward(o)
-    with settled(o) if ranks.rank() == 0 else contextlib.nullcontext():
-        policy = Policy(o.model, o.lora_rank, o.dtype, device, o.beta > 0, o.checkpointing)
-        trainer = Trainer(o, policy, reward)
-        resumed = checkpoint.load(o.out, policy.model, trainer.optimizer) if o.resume else (0, 0)
-        start, version = resumed
+    examples = read(o.data)
+    held_out = read(o.eval_data)[: o.eval_limit] if o.eval_data and o.stage == "grpo" else []
+    steps = o.steps or max(1, round(o.epochs * len(examples) / o.batch))
+    reward = make(o.reward, **reward_settings(o.reward_setting))
+    check(o, [*examples, *held_out], reward)
+    with begun(o) if ranks.rank() == 0 else contextlib.nullcontext():
+        policy = Policy(o.model, device, o.dtype, 0 if o.full else o.lora_rank, o.adapter,
+                        o.checkpointing)  # fmt: skip
+        if o.stage == "grpo" and o.beta:
+            policy.keep_reference()
+        trainer = Trainer(o, policy, reward, steps)
+        start, version = checkpoint.load(o.out, policy.model, trainer.optimizer)
         metrics = Metrics(o.out, start)
-        rollouts = make_rollouts(o, policy, server, version, examples[0])
-        for step in range(start, o.steps):
-            batch = batch_of(examples, o.batch, step, o.seed)
+        rollouts = make_rollouts(o, policy, version)
+        for step in range(start, steps):
+            batch, began = batch_of(examples, o.batch, step, o.seed), time.monotonic()
             version += 1
-            row = one_step(trainer, step, batch, held_out, rollouts, version)
-            metrics.add({"step": step, "version": version, **row}, o.steps)
-            if (step + 1) % o.save_every == 0 or step + 1 == o.steps:
+            if o.stage == "sft":
+                row = trainer.sft_step(step, batch)
+            else:
+                row = trainer.grpo_step(step, batch, rollouts)
+                rollouts.update(version)
+            if held_out and ((step + 1) % o.eval_every == 0 or step + 1 == steps):
+                row |= trainer.evaluate(held_out, rollouts)
+            if row.get("mismatch", 0.0) > APART_NATS:
+                raise EndpointError(
+                    f"step {step + 1}: what the server says of its tokens is {row['mismatch']:.2f} "
+                    f"nats a token from the model; serve the very folder of --model ({o.model})"
+                )
+            row = {"step": step, "version": version, **row}
+            metrics.add({**row, "seconds": round(time.monotonic() - began, 2)}, steps)
+            if (step + 1) % o.save_every == 0 or step + 1 == steps:
                 checkpoint.save(o.out, policy.model, trainer.optimizer, step + 1, version)
-        finish(o, policy)
+        policy.save(o.out / ("model" if o.full else "adapter"))
         rollouts.close()
 
 
-def one_step(
-    trainer: Trainer,
-    step: int,
-    batch: Sequence[Example],
-    held_out: Sequence[Example],
-    rollouts: Rollouts,
-    version: int,
-) -> Row:
-    """A step of the stage, and the look at the held-out examples where it is time for that."""
-    o, began = trainer.o, time.monotonic()
-    if o.stage == "sft":
-        row = trainer.sft_step(step, batch)
-    else:
-        row = trainer.grpo_step(step, batch, rollouts)
-        rollouts.update(version)
-    if held_out and ((step + 1) % o.eval_every == 0 or step + 1 == o.steps):
-        row |= trainer.evaluate(held_out, rollouts)
-    return {**row, "seconds": round(time.monotonic() - began, 2)}
+def check(o: Options, examples: Sequence[Example], reward: Reward) -> None:
+    """Raises ConfigError for an example that is too long or that the reward cannot score, for a
+    model without a chat template, and for a server that does not answer.
+    """
+    tokenizer, eos = load_tokenizer(o.model)
+    if not tokenizer.chat_template or not eos:
+        raise ConfigError(
+            f"--model {o.model}: no chat template or end token; use an instruct model"
+        )
+    for example in examples:
+        messages = list(example.messages)
+        length = len(tokenizer.apply_chat_template(messages, return_dict=False))
+        if length > o.max_prompt:
+            raise ConfigError(
+                f"example {example.id}: its prompt has {length} tokens, more than --max-prompt "
+                f"{o.max_prompt}; leave it out, or allow more"
+            )
+        if o.stage == "grpo":
+            reward(example, [])
+    if o.stage == "grpo" and o.rollouts == "vllm":
+        from training.vllm_rollouts import served
+
+        served(o.vllm_url)
 
 
-def finish(o: argparse.Namespace, policy: Policy) -> None:
-    """OUT/adapter, OUT/model (to serve, and for the next stage) and OUT/metrics.png."""
-    policy.save(o.out / ("adapter" if o.lora_rank else "model"))
-    if ranks.rank() == 0:
-        if o.lora_rank:
-            wide = torch.promote_types(policy.dtype, torch.float32)
-            merged(o.model, o.out / "adapter", o.out / "model", wide)
-        draw(o.out)
+def make_rollouts(o: Options, policy: Policy, version: int) -> Rollouts:
+    """Where completions come from, with the policy as it is."""
+    if o.stage == "sft" or o.rollouts == "local":
+        return LocalRollouts(policy, o.max_tokens, o.sample_batch)
+    from training.vllm_rollouts import VllmRollouts
+
+    rollouts = VllmRollouts(o.vllm_url, policy, o.out / "weights", o.max_tokens)
+    rollouts.update(version)
+    return rollouts
 
 
-def main(o: argparse.Namespace) -> int:
+def main(o: Options) -> int:
     """Returns the exit code; a user's mistake is one line on standard error, from any process."""
+    problem: Exception
     try:
         train(o)
     except OSError as error:
-        said: object = unwritable(Path(error.filename or o.out), error) if error.errno else error
+        problem = unwritable(Path(error.filename or o.out), error) if error.errno else error
     except (ConfigError, EndpointError, FloatingPointError) as error:
-        said = error
+        problem = error
     else:
         return 0
-    print(f"train_da_grpo.py: {str(said).strip().splitlines()[0]}", file=sys.stderr, flush=True)
-    return 4 if isinstance(said, EndpointError) else 2
+    print(f"train_da_grpo.py: {str(problem).strip().splitlines()[0]}", file=sys.stderr, flush=True)
+    return 4 if isinstance(problem, EndpointError) else 2
 
 
 if __name__ == "__main__":
-    status = main(ARGUMENTS)
-    ranks.stop()
-    sys.exit(status)
+    sys.exit(main(ARGUMENTS))

@@ -9,21 +9,24 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from orchestra.vocabulary import ConfigError, Evidence, Media, State, Task
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
 
-SCHEMA = 1
-FIELDS = {"id": str, "messages": list, "reference": dict, "meta": dict}
+from orchestra.vocabulary import ConfigError, State
+from runtime.pool import Checked
+
+SCHEMA = 2
 
 
 @dataclass(frozen=True)
 class Example:
     """One decision to learn. `messages` is s_t as the main agent saw it, `reference` is y*_t as the
-    JSON object that it should emit. `meta` holds what rewards need: `state` (s_t itself, see
-    `state_of`), `answer` (the right one, or "" where it is not known), and what a report groups by:
-    level, template, split, evidence.
+    JSON object that it should emit. `meta` has `state` (s_t itself, see `state_of`), `answer` (the
+    right one, or "" where it is not known), `split`, and of MiniGAIA `world` (training/world.py).
     """
 
     id: str
@@ -32,67 +35,51 @@ class Example:
     meta: dict[str, Any]
 
 
-# ---- files ---------------------------------------------------------------------------------------
+class _Message(TypedDict):
+    role: str
+    content: str
+
+
+class _Row(Checked):
+    version: Literal[2] = Field(alias="schema")
+    id: str
+    messages: Annotated[list[_Message], Field(min_length=1)]
+    reference: dict[str, Any]
+    meta: dict[str, Any]
 
 
 def write(path: Path, examples: Sequence[Example]) -> None:
     """The examples as JSONL, one a line, there whole or not at all. Raises ConfigError."""
     part = path.with_name(path.name + ".part")
-    rows = [
-        json.dumps({"schema": SCHEMA, **asdict(e)}, ensure_ascii=False) + "\n" for e in examples
-    ]
+    rows = [json.dumps({"schema": SCHEMA, **asdict(e)}, ensure_ascii=False) for e in examples]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text("".join(rows), encoding="utf-8")
+        part.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
         part.rename(path)
     except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be written ({error.strerror}); give another --out"
-        ) from None
+        reason = f"cannot be written ({error.strerror}); give another --out"
+        raise ConfigError(f"{path}: {reason}") from None
 
 
 def read(path: Path) -> list[Example]:
     """The examples of a file. Raises ConfigError, which names the line, for any that is not one."""
     try:
-        rows = path.read_text(encoding="utf-8-sig").split("\n")
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be read ({error.strerror}); check the path, or make the file with "
-            "python -m training.minigaia"
-        ) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not a text file; give a JSONL file of examples") from None
-    found = [_example(row, f"{path}, line {n}") for n, row in enumerate(rows, 1) if row.strip()]
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); give a file of examples") from None
+    found = []
+    for n, line in enumerate(lines, 1):
+        try:
+            row = _Row(**json.loads(line)) if line.strip() else None
+        except (ValueError, TypeError, RecursionError, ConfigError) as error:
+            where = f"{path}, line {n}: is not an example"
+            raise ConfigError(f"{where} ({error}); make the file again") from None
+        if row:
+            messages = tuple({**m} for m in row.messages)
+            found.append(Example(row.id, messages, row.reference, row.meta))  # type: ignore[arg-type]
     if not found:
-        raise ConfigError(f"{path}: holds no example; make it again")
+        raise ConfigError(f"{path}: has no examples; make it again")
     return found
-
-
-def _example(text: str, where: str) -> Example:
-    try:
-        row = json.loads(text)
-        json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise ConfigError(f"{where}: holds half a character; make the file again") from None
-    except (ValueError, RecursionError):
-        row = None
-    if not isinstance(row, dict):
-        raise ConfigError(f"{where}: is no JSON object; make the file again")
-    if row.get("schema") != SCHEMA or row["schema"] is True:
-        raise ConfigError(
-            f"{where}: has the schema {row.get('schema')!r}, and this program reads {SCHEMA}; make "
-            "the file again with this program"
-        )
-    for name, kind in FIELDS.items():
-        if not isinstance(row.get(name), kind):
-            raise ConfigError(f"{where}: has no usable {name!r}; make the file again")
-    if not row["messages"] or not all(map(_is_message, row["messages"])):
-        raise ConfigError(f"{where}: 'messages' are no chat messages; make the file again")
-    return Example(row["id"], tuple(row["messages"]), row["reference"], row["meta"])
-
-
-def _is_message(m: Any) -> bool:
-    return isinstance(m, dict) and all(isinstance(m.get(k), str) for k in ("role", "content"))
 
 
 # ---- s_t as JSON and back ------------------------------------------------------------------------
@@ -101,22 +88,19 @@ def _is_message(m: Any) -> bool:
 def state_row(state: State) -> dict[str, Any]:
     """s_t as JSON, without the paths of files."""
     media = [{"modality": m.modality, "name": m.name} for m in state.task.media]
-    task = {"question": state.task.question, "media": media}
-    rest = {k: v for k, v in asdict(state).items() if k != "task"}
-    return {"task": task, **rest}
+    row = asdict(state)
+    return {**row, "task": {**row["task"], "media": media}}
+
+
+@cache
+def _states() -> TypeAdapter[State]:
+    return TypeAdapter(State)
 
 
 def state_of(row: Mapping[str, Any]) -> State:
-    """s_t of a row that `state_row` made, whether it went through JSON or not."""
-    media = tuple(Media(m["modality"], m["name"], Path(), "") for m in row["task"]["media"])
-    task = Task(row["task"]["question"], media)
-
-    def tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
-        return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-
-    history = tuple(Evidence(**tuples(h)) for h in row["history"])
-    waiting = {id: tuple(needs) for id, needs in row["waiting"].items()}
-    return State(**{**tuples(row), "task": task, "history": history, "waiting": waiting})
+    """s_t of a row that `state_row` made, before or after JSON. Raises ValueError or KeyError."""
+    media = [{**m, "path": "", "sha256": ""} for m in row["task"]["media"]]
+    return _states().validate_python({**row, "task": {**row["task"], "media": media}})
 
 
 if __name__ == "__main__":

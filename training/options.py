@@ -1,4 +1,4 @@
-"""The flags of train_da_grpo.py, and every check that needs no model: nothing heavy is imported."""
+"""The options of train_da_grpo.py: one definition gives default, check and flag. No torch here."""
 
 from __future__ import annotations
 
@@ -7,223 +7,188 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import Field, model_validator
 
 from orchestra.vocabulary import ConfigError
 from runtime.command_line import OneLineParser
-from runtime.run_folder import sha256_of, unwritable
-from training.examples import read
-from training.rewards import REWARDS
+from runtime.pool import Checked, Invalid
+from runtime.run_folder import sha256_of
 
-AGGREGATIONS = ("dapo", "grpo", "dr_grpo")
 FREE = {"resume", "vllm_url", "save_every", "out"}  # may differ at a resume
-COUNTS = (
-    "batch", "micro_batch", "sample_batch", "group", "max_prompt", "max_tokens", "iterations",
-    "save_every", "eval_every", "eval_limit", "lora_rank", "steps",
-)  # fmt: skip
-ABOVE_0 = (
-    "epochs", "lr", "max_grad_norm", "temperature", "clip", "clip_high", "importance_cap"
-)  # fmt: skip
-FROM_0 = ("warmup", "lr_floor", "beta", "min_std", "seed")
-SHARES = ("warmup", "lr_floor")
+RULE = ("tasks.py", "world.py", "reading.py")  # what --reward rubric and outcome follow from
 EXIT_CODES = "exit codes: 0 trained, 2 usage or configuration, 4 a server failed: vLLM or the judge"
+Count = Annotated[int, Field(ge=1)]
+Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+From0 = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
-def parser() -> argparse.ArgumentParser:
+def _flag(default: Any, help: str) -> Any:
+    return Field(default, description=help)
+
+
+def _lr(data: dict[str, Any]) -> float:
+    return 5e-6 if data.get("full") else 5e-5
+
+
+class Options(Checked):
+    """The defaults are the paper's, but for what one GPU of 80 GB asks for: see README.md."""
+
+    stage: Literal["sft", "grpo"] = Field(description="sft imitates the reference decisions")
+    model: Path = Field(description="a Hugging Face folder, which is not changed")
+    data: Path = Field(description="examples, JSONL")
+    out: Path = Field(description="folder for all that is written")
+    resume: bool = _flag(False, "go on from the last checkpoint in --out")
+    adapter: Path | None = _flag(None, "start from this LoRA adapter, as SFT's OUT/adapter")
+    full: bool = _flag(False, "train all weights, without an adapter")
+    lora_rank: Count = _flag(16, "rank of a new adapter")
+    dtype: Literal["auto", "bfloat16", "float32", "float64"] = _flag("auto", "auto: the model's")
+    checkpointing: bool = _flag(True, "compute activations again: slower, less memory")
+    steps: Count | None = _flag(None, "optimizer steps (default: --epochs over the data)")
+    epochs: Above0 = _flag(5.0, "passes over the data, without --steps")
+    batch: Count = _flag(24, "examples a step, of all processes")
+    micro_batch: Count = _flag(4, "completions of a prompt in one forward pass")
+    max_prompt: Count = _flag(8192, "tokens of a prompt; the paper has 24576")
+    max_tokens: Count = _flag(4096, "tokens of a completion")
+    lr: Above0 = Field(default_factory=_lr, description="peak (5e-5; 5e-6 with --full)")
+    warmup: Share = _flag(0.05, "share of the steps")
+    lr_floor: Share = _flag(0.1, "share of --lr at the end of the cosine")
+    max_grad_norm: Above0 = _flag(1.0, "norm that gradients are clipped to")
+    reward: str = _flag("rubric", "rubric, judge or outcome; see training/rewards.py")
+    reward_setting: tuple[str, ...] = _flag((), "NAME=VALUE for the reward; repeatable")
+    rollouts: Literal["vllm", "local"] = _flag("vllm", "where completions come from")
+    vllm_url: str = _flag("http://127.0.0.1:8000", "the vLLM server")
+    sample_batch: Count = _flag(64, "completions at once of local rollouts")
+    group: Annotated[int, Field(ge=2)] = _flag(8, "completions of a prompt, G")
+    temperature: Above0 = _flag(1.0, "of the sampling")
+    iterations: Count = _flag(1, "optimizer steps on one batch of completions")
+    aggregation: Literal["dapo", "grpo", "dr_grpo"] = _flag("dapo", "how tokens are averaged")
+    beta: From0 = _flag(0.01, "weight of the KL")
+    clip: Above0 = _flag(0.2, "epsilon of Eq. 31")
+    clip_high: Above0 = Field(
+        default_factory=lambda data: data.get("clip", 0.2),
+        description="upper epsilon, as 0.28 of DAPO (default: --clip)",
+    )
+    importance_cap: Above0 = _flag(2.0, "limit of pi / pi_sampler, token by token")
+    min_std: From0 = _flag(1e-6, "deviation below which a group teaches nothing")
+    seed: Annotated[int, Field(ge=0)] = _flag(0, "of the order, the adapter and the sampling")
+    save_every: Count = _flag(10, "steps between checkpoints")
+    eval_data: Path | None = _flag(None, "grpo: held-out examples")
+    eval_every: Count = _flag(10, "steps between looks at them")
+    eval_limit: Count = _flag(64, "how many of them")
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        for folder, file in ((self.model, "config.json"), (self.adapter, "adapter_config.json")):
+            if folder and not (folder / file).is_file():
+                raise ValueError(f"{folder} has no {file}")
+        if self.full and self.adapter:
+            raise ValueError("--full and --adapter: give one of them")
+        if self.batch % world:
+            raise ValueError(f"--batch {self.batch}: give a multiple of the {world} processes")
+        if self.stage == "grpo" and self.rollouts == "local" and world > 1:
+            raise ValueError("--rollouts local is for one process; use vllm")
+        return self
+
+
+def parse(arguments: Sequence[str] | None = None) -> Options:
+    """The flags, checked as far as that needs no model. A mistake ends the program in one line."""
     p = OneLineParser(
         prog="train_da_grpo.py",
-        description="Train the main agent on decision examples. Defaults are the paper's.",
+        description="Train the main agent on decision examples.",
         epilog=EXIT_CODES,
+        allow_abbrev=False,
     )
-    p.add_argument("--stage", choices=("sft", "grpo"), required=True)
-    p.add_argument("--model", type=Path, required=True, metavar="DIR", help="a Hugging Face folder")
-    p.add_argument("--data", type=Path, required=True, metavar="FILE", help="examples, JSONL")
-    p.add_argument("--out", type=Path, required=True, metavar="DIR", help="for all that is written")
-    p.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
-    length = p.add_argument_group("length")
-    length.add_argument("--steps", type=int, help="optimizer steps; else --epochs over the data")
-    length.add_argument("--epochs", type=float, default=5.0, help="(%(default)g)")
-    length.add_argument("--batch", type=int, default=24, help="examples a step (%(default)s)")
-    length.add_argument("--micro-batch", type=int, default=8, metavar="N",
-                        help="completions of a prompt, one forward pass (%(default)s)")  # fmt: skip
-    length.add_argument("--max-prompt", type=int, default=24_576, metavar="TOKENS")
-    length.add_argument(
-        "--max-tokens", type=int, default=4096, help="of a completion (%(default)s)"
-    )
-    _weights(p.add_argument_group("weights"))
-    _grpo(p.add_argument_group("grpo"))
-    notes = p.add_argument_group("notes")
-    notes.add_argument("--seed", type=int, default=0)
-    notes.add_argument("--save-every", type=int, default=10, metavar="STEPS", help="(%(default)s)")
-    notes.add_argument("--eval-data", type=Path, metavar="FILE", help="held-out examples")
-    notes.add_argument("--eval-every", type=int, default=10, metavar="STEPS", help="(%(default)s)")
-    notes.add_argument("--eval-limit", type=int, default=64, metavar="N", help="(%(default)s)")
-    return p
-
-
-def _weights(p: Any) -> None:
-    kind = p.add_mutually_exclusive_group()
-    kind.add_argument("--lora-rank", type=int, default=16, metavar="R", help="(%(default)s)")
-    kind.add_argument("--full", action="store_true", help="train all weights, without an adapter")
-    p.add_argument("--dtype", choices=("auto", "bfloat16", "float32", "float64"), default="auto",
-                   help="auto: bfloat16, or what the base of an adapter has, if wider")  # fmt: skip
-    p.add_argument("--lr", type=float, default=5e-6, help="at its height (%(default)g)")
-    p.add_argument("--warmup", type=float, default=0.05, help="share of the steps (%(default)g)")
-    p.add_argument("--lr-floor", type=float, default=0.1, help="share of --lr (%(default)g)")
-    p.add_argument("--max-grad-norm", type=float, default=1.0, help="(%(default)g)")
-    p.add_argument(
-        "--checkpointing", action="store_true", help="recompute activations: less memory"
-    )
-
-
-def _grpo(p: Any) -> None:
-    p.add_argument("--reward", choices=sorted(REWARDS), default="rubric", help="(%(default)s)")
-    p.add_argument("--reward-setting", action="append", default=[], metavar="K=V",
-                   help="an argument of the reward, as JSON or text; repeatable")  # fmt: skip
-    p.add_argument("--rollouts", choices=("vllm", "local"), default="local", help="(%(default)s)")
-    p.add_argument("--vllm-url", metavar="URL", help="as in http://127.0.0.1:8000")
-    p.add_argument("--sample-batch", type=int, default=64, metavar="N",
-                   help="completions at once, of local rollouts (%(default)s)")  # fmt: skip
-    p.add_argument("--group", type=int, default=8, metavar="G", help="completions (%(default)s)")
-    p.add_argument("--temperature", type=float, default=1.0, help="(%(default)g)")
-    p.add_argument(
-        "--iterations", type=int, default=1, help="optimizer steps a batch (%(default)s)"
-    )
-    p.add_argument("--aggregation", choices=AGGREGATIONS, default="dapo", help="(%(default)s)")
-    p.add_argument("--beta", type=float, default=0.01, help="of the KL (%(default)g)")
-    p.add_argument("--clip", type=float, default=0.2, help="epsilon of Eq. 31 (%(default)g)")
-    p.add_argument("--clip-high", type=float, metavar="X", help="clip-higher, as 0.28 (as --clip)")
-    p.add_argument("--importance-cap", type=float, default=2.0, help="(%(default)g)")
-    p.add_argument(
-        "--min-std", type=float, default=1e-6, help="of a group that teaches (%(default)g)"
-    )
-
-
-def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The flags, checked as far as that needs no model, with `steps` and `clip_high` filled in. A
-    mistake ends the program with one line.
-    """
-    p = parser()
+    for name, field in Options.model_fields.items():
+        how: dict[str, Any] = {"help": field.description, "default": argparse.SUPPRESS}
+        if choices := [c for c in get_args(field.annotation) if isinstance(c, str)]:
+            how["metavar"] = "|".join(choices)
+        if isinstance(field.default, bool):
+            how["action"] = argparse.BooleanOptionalAction
+        elif field.default == ():
+            how["action"] = "append"
+        if field.is_required():
+            how["required"] = True
+        elif field.default and field.default is not True and field.default_factory is None:
+            how["help"] = f"{field.description} ({field.default})"
+        p.add_argument(_flag_of(name), **how)
     try:
-        o = p.parse_args(arguments)
-        check(o, world=int(os.environ.get("WORLD_SIZE", "1")))
+        return Options(**vars(p.parse_args(arguments)))
+    except Invalid as error:
+        where = f"{_flag_of(str(error.loc[0]))}: " if error.loc else ""
+        problem = f"{where}{error.problem}"
     except ConfigError as error:
-        p.exit(2, f"{p.prog}: {error}\n" if os.environ.get("RANK", "0") == "0" else None)
-    return o
+        problem = str(error)
+    return p.exit(2, f"{p.prog}: {problem}\n" if os.environ.get("RANK", "0") == "0" else None)
 
 
-def check(o: argparse.Namespace, world: int = 1) -> None:
-    """Raises ConfigError."""
-    if not (o.model / "config.json").is_file():
-        raise ConfigError(f"--model {o.model}: no config.json there; give a Hugging Face folder")
-    _in_range(o)
-    if o.batch % world:
-        raise ConfigError(f"--batch {o.batch}: give a multiple of the {world} processes")
-    if o.stage == "sft" and o.rollouts == "vllm":
-        raise ConfigError("--rollouts vllm: SFT samples nothing that a server could; leave it out")
-    if (o.rollouts == "vllm") != bool(o.vllm_url):
-        raise ConfigError("--rollouts vllm and --vllm-url go together; give both or neither")
-    if o.stage == "grpo" and o.group < 2:
-        raise ConfigError("--group 1: has nothing to compare; give 2 or more")
-    n = len(read(o.data))
-    o.lora_rank = 0 if o.full else o.lora_rank
-    o.steps = o.steps or max(1, round(o.epochs * n / o.batch))
-    o.clip_high = o.clip if o.clip_high is None else o.clip_high
+def _flag_of(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
-def _in_range(o: argparse.Namespace) -> None:
-    """Raises ConfigError for the first number that no run could be made with."""
-
-    def wanted(names: Sequence[str], fits: Callable[[float], bool], what: str) -> None:
-        for name in names:
-            value = getattr(o, name)
-            if value is not None and not (math.isfinite(value) and fits(value)):
-                raise ConfigError(f"--{name.replace('_', '-')} {value:g}: give {what}")
-
-    wanted(COUNTS, lambda v: v >= 1, "1 or more")
-    wanted(ABOVE_0, lambda v: v > 0, "a number above 0")
-    wanted(FROM_0, lambda v: 0 <= v < 2**63, "0 or more")
-    wanted(SHARES, lambda v: v <= 1, "a share, from 0 to 1")
-
-
-def reward_settings(pairs: list[str]) -> dict[str, Any]:
-    """KEY=VALUE pairs as arguments. Raises ConfigError."""
+def reward_settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """NAME=VALUE pairs as arguments; a value is JSON or text. Raises ConfigError."""
     found: dict[str, Any] = {}
     for pair in pairs:
-        key, sign, value = pair.partition("=")
+        name, sign, value = pair.partition("=")
         if not sign:
-            raise ConfigError(f"--reward-setting {pair}: write KEY=VALUE")
-        try:
-            found[key] = json.loads(value)
-        except ValueError:
-            found[key] = value
+            raise ConfigError(f"--reward-setting {pair}: write NAME=VALUE")
+        found[name] = value
+        with contextlib.suppress(ValueError):
+            found[name] = json.loads(value)
     return found
+
+
+# ---- the folder of a run -------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def settled(o: argparse.Namespace) -> Iterator[None]:
-    """Make --out ready, note the options there, and keep other runs out. Raises ConfigError where
-    that would lose a run, where a resume asks for another one, and where one is at work.
+def begun(o: Options) -> Iterator[None]:
+    """Note the options in --out and keep other processes out of it. Raises ConfigError where that
+    would overwrite a run, where a resume asks for another one, and where one is at work.
     """
     path, now = o.out / "options.json", _noted(o)
-    before = _before(path)
-    if o.resume and before is None:
-        raise ConfigError(f"--resume: {o.out} holds no run; check --out, or leave --resume out")
-    if before is not None and not o.resume:
-        raise ConfigError(f"--out {o.out}: holds a run; add --resume, or take another folder")
-    if before is not None and before != now:
-        names = sorted(k for k in now.keys() | before if before.get(k) != now.get(k))
-        raise ConfigError(
-            f"--resume: {o.out} was started with other values of {', '.join(names)}; give the same"
-        )
-    try:
-        o.out.mkdir(parents=True, exist_ok=True)
-        folder = os.open(o.out, os.O_RDONLY)
-    except OSError as error:
-        raise unwritable(o.out, error) from None
-    with contextlib.ExitStack() as stack:
-        stack.callback(os.close, folder)
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    if (before is not None) != o.resume:
+        found = "no run to --resume" if o.resume else "a run; add --resume, or give another --out"
+        raise ConfigError(f"{o.out}: has {found}")
+    names = sorted(k for k in now.keys() | before if before.get(k) != now.get(k)) if before else ()
+    if names:
+        raise ConfigError(f"--resume: {o.out} was started with other values of {', '.join(names)}")
+    o.out.mkdir(parents=True, exist_ok=True)
+    with (o.out / "lock").open("w") as lock:
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the process ends, however
-            if before is None:
-                part = path.with_suffix(".part")
-                part.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
-                part.rename(path)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the process ends, however
         except BlockingIOError:
-            raise ConfigError(f"--out {o.out}: another run is at work there; wait for it") from None
-        except OSError as error:
-            raise unwritable(o.out, error) from None
+            raise ConfigError(f"--out {o.out}: another run is at work there") from None
+        if before is None:
+            part = path.with_suffix(".part")
+            part.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+            part.rename(path)
         yield
 
 
-def _before(path: Path) -> dict[str, Any] | None:
-    """The options of the run that is there, if one is. Raises ConfigError."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path}: is damaged; take another --out")
-    return found
+def _noted(o: Options) -> dict[str, Any]:
+    """What a run's metrics follow from, the reward's rule included."""
+    here = Path(__file__).parent
+    weights = [*sorted(o.model.glob("*.safetensors")), *sorted(o.model.glob("*.bin"))]
+    files = {
+        "data_sha256": [o.data],
+        "eval_data_sha256": [o.eval_data] if o.eval_data else [],
+        "model_sha256": weights,
+        "adapter_sha256": sorted(o.adapter.glob("*.safetensors")) if o.adapter else [],
+        "rule_sha256": [here / name for name in RULE],
+    }
+    kept = {k: v for k, v in o.model_dump(mode="json").items() if k not in FREE}
+    return {**kept, **{name: _hash(paths) for name, paths in files.items()}}
 
 
-def _noted(o: argparse.Namespace) -> dict[str, Any]:
-    """What a run's metrics follow from."""
-    kept = {name: value for name, value in vars(o).items() if name not in FREE}
-    plain = {n: str(v) if isinstance(v, Path) else v for n, v in kept.items()}
-    held_out = sha256_of(o.eval_data) if o.eval_data else ""
-    shas = {"data": sha256_of(o.data), "eval_data": held_out, "model": weights_sha256(o.model)}
-    return {**plain, **{f"{name}_sha256": sha for name, sha in shas.items()}}
-
-
-def weights_sha256(model: Path) -> str:
-    """Of the names and contents of a model's weights files, in their order."""
-    files = sorted(model.glob("*.safetensors")) or sorted(model.glob("*.bin"))
-    whole = "".join(f"{sha256_of(path)}  {path.name}\n" for path in files)
+def _hash(paths: Sequence[Path]) -> str:
+    whole = "".join(f"{sha256_of(path)}  {path.name}\n" for path in paths)
     return hashlib.sha256(whole.encode()).hexdigest()

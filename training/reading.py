@@ -22,10 +22,11 @@ from orchestrators.orchestra_o1 import parse_decision
 from runtime.parsing import MAX_CHARS
 from training.examples import Example, state_of
 
-# ---- a completion, read as the program reads it --------------------------------------------------
+# ---- a completion --------------------------------------------------------------------------------
 
-_THINKING = re.compile(r"\s*<think(?:ing)?>.*?</think(?:ing)?>", re.S)
-_FENCE = re.compile(r"```(?:json)?\s*\n(.*)```", re.S)
+_AROUND = re.compile(  # thinking before the object, and a fence around it
+    r"\s*(?:<think(?:ing)?>.*?</think(?:ing)?>)?\s*(?:```(?:json)?\s*\n(.*)```|(.*?))\s*", re.S
+)
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,10 @@ def state_at(example: Example) -> State:
     """s_t of an example. Raises ConfigError where it has none."""
     try:
         return state_of(example.meta["state"])
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
+        problem = str(error).splitlines()[0]
         raise ConfigError(
-            f"example {example.id}: its meta has no usable state ({type(error).__name__}: {error});"
-            " make the file again"
+            f"example {example.id}: has no usable state ({problem}); make the file again"
         ) from None
 
 
@@ -73,14 +74,9 @@ def _check(decision: Delegate, state: State) -> None:
 
 
 def _is_plain(text: str) -> bool:
-    body = text[:MAX_CHARS]
-    if thought := _THINKING.match(body):
-        body = body[thought.end() :]
-    body = body.strip()
-    if fenced := _FENCE.fullmatch(body):
-        body = fenced[1]
+    body = _AROUND.fullmatch(text[:MAX_CHARS])
     try:
-        value = json.loads(body)
+        value = json.loads(body[1] or body[2]) if body else None
     except (ValueError, RecursionError):
         return False
     fields = value if isinstance(value, dict) else {}
@@ -89,15 +85,15 @@ def _is_plain(text: str) -> bool:
 
 # ---- answers -------------------------------------------------------------------------------------
 
-MULTIPLES = {"dozen", "hundred", "thousand", "million", "billion", "trillion"}  # are no units
+MULTIPLES = {"dozen", "hundred", "thousand", "million", "billion", "trillion"}  # are not units
 
 
-def same_answer(said: str, right: str, question: str = "") -> bool:
-    """Whether two short answers are one: letter case, spaces, articles, quotes, leading zeros, the
-    spelling of a number and a unit behind it, a word of the question, aside. Several answers in one
-    are none.
+def same_answer(given: str, right: str, question: str = "") -> bool:
+    """Whether two short answers are the same but for letter case, spaces, articles, quotes, leading
+    zeros, the spelling of a number, and a unit behind it that the question names. Several answers
+    in one are none.
     """
-    a, b = (_without_unit(_plain(answer), question) for answer in (said, right))
+    a, b = (_without_unit(_plain(answer), question) for answer in (given, right))
     return bool(b) and (a == b or (_number(a) is not None and _number(a) == _number(b)))
 
 

@@ -21,8 +21,8 @@ from typing import Any
 
 from orchestra.main_agent import Messages
 from orchestra.memory import compress
-from orchestra.vocabulary import ConfigError, Delegate, Evidence, State, Task
-from orchestrators import aorchestra, make, orchestra_o1
+from orchestra.vocabulary import ConfigError, Evidence, State, Task
+from orchestrators import make
 from runtime import run_folder, trajectory
 from runtime.parsing import find_action
 from runtime.prompts import WORDING
@@ -30,11 +30,10 @@ from runtime.tape import Tape, read
 from runtime.trajectory import Event
 from tools import tools_for
 from tools.own import own_tools
-from training.evidence import evidence_of
 from training.examples import Example, state_row, write
 from training.reading import same_answer
 
-METHODS: Mapping[str, Any] = {"orchestra-o1": orchestra_o1, "aorchestra": aorchestra}
+METHODS = "orchestra-o1", "aorchestra"
 
 
 def from_run(folder: Path, answer: str = "", tools: Sequence[str] = ()) -> list[Example]:
@@ -60,9 +59,7 @@ def from_run(folder: Path, answer: str = "", tools: Sequence[str] = ()) -> list[
         known = {**tools_for(task, manifest.code), **own}
         main = make(options, manifest.pool, known)
         taken = _taken(states(events, task, tuple(known)))
-        return [
-            _decision(folder, METHODS[options.method], main, *one, sent, answer) for one in taken
-        ]
+        return [_decision(folder, main, *one, sent, answer) for one in taken]
 
 
 def succeeded(folder: Path, answer: str = "", question: str = "") -> bool:
@@ -117,7 +114,6 @@ def _sent(tape: Path) -> dict[str, Messages]:
 
 def _decision(
     folder: Path,
-    method: Any,
     main: Any,
     state: State,
     event: Event,
@@ -138,16 +134,7 @@ def _decision(
         params = {k: v for k, v in decision.items() if k not in ("action", "reasoning")}
     reasoning = str(decision.get("reasoning") or "")
     reference = {"action": decision["action"], "reasoning": reasoning, "params": params}
-    taken = method.parse_decision(json.dumps(reference), state)
-    tasks = taken.subtasks if isinstance(taken, Delegate) else ()
-    meta = {
-        "level": 0,
-        "template": folder.resolve().name,
-        "split": "recorded",
-        "answer": answer,
-        "evidence": [evidence_of(u, state) for u in tasks],
-        "state": state_row(state),
-    }
+    meta = {"split": "recorded", "answer": answer, "state": state_row(state)}
     return Example(f"{folder.resolve().name}-r{round}", tuple(asked), reference, meta)
 
 

@@ -1,284 +1,283 @@
-"""The result: what DA-GRPO makes of a small model, in the shape of the paper's Table 2.
+"""The experiment of the paper's Table 2 on MiniGAIA: which arm solves more tasks?
 
-    python -m training.result --model SmolLM2-135M-Instruct --out fixtures/results/minigaia
+    python -m training.result --model SmolLM2-135M-Instruct --out runs/result
 
-Four arms on MiniGAIA decisions: the model as it is; imitation, stopped early (SFT); and from there
-GRPO with the plain outcome as reward (vanilla) or with the rubric of Eq. 29 (DA-GRPO), both with
-the same steps, states and seeds. All train on one file, and the states of GRPO are other states
-than SFT's, drawn anew (few meet again by chance), the same for both. Each arm is measured by its
-likeliest decisions on held-out states, whose templates and names nobody trained on; and beside them
-the policies of constant.py, which are no model.
+    untrained       the model as it is
+    SFT             imitation of the expert
+    SFT, longer     SFT and then imitation for as many seconds as DA-GRPO took
+    GRPO, outcome   from SFT, paid for the task's answer when the expert plays on (vanilla GRPO)
+    DA-GRPO         from SFT, paid by the rubric of Eq. 29
 
-What is done already in --work is kept, runs and what was measured (measured.jsonl; put it away
-after a change of the rule): a run that was stopped goes on.
-
-Differences from the paper
-1. Section 3.3 knows no SFT stage before DA-GRPO; here both GRPO arms start from SFT.
-2. "Vanilla" rewards the right decision, by the same rule's `right`, and not the final answer of a
-   run that was carried out.
+Each arm plays held-out tasks to their end, by its likeliest decisions, next to the expert and to
+two fixed rules. Reported are the tasks solved, also of held-out shapes and of held-out
+operations; the invalid decisions; the mean reward of a decision; and the rounds and the wasted
+sub-tasks of a task. A run that was stopped goes on with the same command: trainings resume,
+and what was played is read from OUT/played.jsonl.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import multiprocessing
-import os
-import shutil
-import subprocess
+import random
+import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import (
-    FIRST_EXCEPTION,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-    wait,
-)
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from orchestra.vocabulary import ConfigError
-from runtime import tape as tapes
+from orchestra.vocabulary import Complete, ConfigError
 from runtime.command_line import OneLineParser
-from runtime.run_folder import unwritable
-from runtime.tape import TapeWriteError
-from training import minigaia
-from training.examples import Example, read
-from training.metrics import cut_short, graded
-from training.options import weights_sha256
-from training.report import COLUMNS, CONSTANT, KINDS, REWARD, Figures, by_kind, differences, table
-from training.rewards import Scores, make
+from training.examples import write
+from training.metrics import read as metrics
+from training.options import parse
+from training.reading import read_decision, same_answer
+from training.rewards import weighted
+from training.tasks import TOOL
+from training.world import ROUNDS, World, examples, expert, new_world, prompt, rubric_parts
 
-SCRIPT = Path(__file__).resolve().parent.parent / "train_da_grpo.py"
-MAX_TOKENS = 144  # of a decision
-COMMON = f"--batch 4 --lora-rank 8 --max-tokens {MAX_TOKENS}"
-SFT = f"{COMMON} --lr 1e-3"
-GRPO = f"{COMMON} --lr 5e-4 --group 8 --micro-batch 8 --save-every 2"
-ORDER = 1000  # what is added to the seed of GRPO: other states than SFT's, the same for both
+Row = dict[str, Any]
+Decide = Callable[[Sequence[World]], Sequence[tuple[str, bool]]]  # texts, and which were cut
+MAX_TOKENS = 200  # of a decision
+COMMON = f"--batch 4 --max-tokens {MAX_TOKENS} --save-every 5"
+SFT = f"{COMMON} --stage sft --lr 1e-3"
+GRPO = f"{COMMON} --stage grpo --lr 2e-4 --rollouts local --micro-batch 8"
+ORDER = 1000  # what is added to the seed after SFT: other states, the same for all arms
+PERCENT = ("solved", "shape", "operation", "invalid")  # shape, operation: solved of held-out ones
+COLUMNS = (*PERCENT, "reward", "rounds", "wasted")
+EXAMPLES = 3000  # decisions to train on
+RESAMPLED = 10_000  # sets of tasks and seeds behind an interval
 
-
-# ---- the runs ------------------------------------------------------------------------------------
-
-
-def threads(a: argparse.Namespace) -> int:
-    """Of each of the runs in parallel."""
-    workers: int = a.workers
-    return max(1, (os.cpu_count() or 1) // workers)
+# ---- playing -------------------------------------------------------------------------------------
 
 
-def train(a: argparse.Namespace, stage: str, model: Path, name: str, flags: str) -> Path:
-    """A run of train_da_grpo.py, or what is left of it: one with other flags is refused there.
-    Returns the folder of its model.
+def play(worlds: Sequence[World], decide: Decide) -> list[Row]:
+    """Play tasks to their end, a round of all at a time. A reply that is no decision costs its
+    round. Returns a row for each task.
     """
-    out: Path = a.work / name
-    paths = ["--model", model, "--data", a.work / "data/train.jsonl", "--out", out]
-    rest = [*flags.split(), *(["--resume"] if (out / "options.json").exists() else [])]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads(a))}
-    command = [sys.executable, SCRIPT, "--stage", stage, *paths, *rest]
-    subprocess.run(command, check=True, env=environment)
-    return out / "model"
+    rewards: list[list[float]] = [[] for _ in worlds]
+    invalid, solved = [0] * len(worlds), dict[int, bool]()
+    for _ in range(ROUNDS):
+        live = [n for n in range(len(worlds)) if n not in solved]
+        for n, (text, cut) in zip(live, decide([worlds[n] for n in live]), strict=True):
+            world, state = worlds[n], worlds[n].state()
+            reading = read_decision(text, state, cut)
+            rewards[n].append(weighted(rubric_parts(world, reading)))
+            if isinstance(reading.decision, Complete):
+                answer = reading.decision.answer
+                solved[n] = same_answer(answer, world.mini.answer, state.task.question)
+            elif reading.decision:
+                world.carry_out(reading.decision)
+            else:
+                invalid[n] += 1
+                world.round += 1
+    rows = []
+    for n, world in enumerate(worlds):
+        row = {"solved": float(solved.get(n, False)), "reward": statistics.mean(rewards[n])}
+        row |= {world.mini.group: row["solved"], "invalid": invalid[n] / len(rewards[n])}
+        rows.append({**row, "rounds": len(rewards[n]), "wasted": world.wasted})
+    return rows
 
 
-def models(a: argparse.Namespace) -> dict[tuple[str, int], Path]:
-    """(arm, seed) -> its model. SFT stands first in the queue: what waits for it does not block.
-    Where a run fails, or Ctrl-C is pressed, what has not begun does not begin. Raises
-    CalledProcessError.
-    """
-
-    def sft(seed: int) -> Path:
-        return train(a, "sft", a.model, f"sft-{seed}", f"{SFT} --steps {a.sft_steps} --seed {seed}")
-
-    def grpo(reward: str, seed: int, start: Future[Path]) -> Path:
-        flags = f"{GRPO} --steps {a.grpo_steps} --seed {ORDER + seed} --reward {reward}"
-        return train(a, "grpo", start.result(), f"{reward}-{seed}", flags)
-
-    pool = ThreadPoolExecutor(a.workers)
-    try:
-        made = {("SFT", seed): pool.submit(sft, seed) for seed in range(a.seeds)}
-        made |= {
-            (arm, seed): pool.submit(grpo, reward, seed, made["SFT", seed])
-            for seed in range(a.seeds)
-            for arm, reward in REWARD.items()
-        }
-        for run in wait(made.values(), return_when=FIRST_EXCEPTION).done:
-            run.result()  # raises what one of them did
-        return {("untrained", 0): a.model} | {key: run.result() for key, run in made.items()}
-    finally:
-        pool.shutdown(cancel_futures=True)
+def tasks(count: int) -> list[World]:
+    """The held-out tasks of the experiment."""
+    return [new_world(random.Random(f"result {n}"), "held_out", n) for n in range(count)]
 
 
-def measure(model: Path, examples: Sequence[Example], threads: int) -> Figures:
-    """The rubric's scores of the likeliest decision in each state. In float32, in which a merged
-    model is what was trained.
-    """
+def model_policy(model: Path, adapter: Path | None) -> Decide:
+    """The likeliest decisions of a model."""
     import torch
 
     from training.policy import Policy
-    from training.rollouts import LocalRollouts, likeliest
+    from training.rollouts import LocalRollouts
 
-    torch.set_num_threads(threads)
-    policy = Policy(model, 0, "float32", torch.device("cpu"), reference=False)
+    policy = Policy(model, torch.device("cpu"), adapter=adapter)
     rollouts = LocalRollouts(policy, MAX_TOKENS, at_once=32)
-    groups = likeliest(policy, examples, rollouts)
-    short = [cut_short(g.ids, policy.eos)[0] for g in groups]
-    return figures(examples, [g.texts[0] for g in groups], short)
+
+    def decide(worlds: Sequence[World]) -> list[tuple[str, bool]]:
+        prompts = [policy.encode(prompt(world.state())) for world in worlds]
+        groups = rollouts.sample(prompts, [0] * len(prompts), 1, 0.0)
+        return [(g.texts[0], g.cut[0]) for g in groups]
+
+    return decide
 
 
-def figures(
-    examples: Sequence[Example], decisions: Sequence[str], cut: Sequence[bool] = ()
-) -> Figures:
-    """The rubric's scores of a decision in each state, as means; the reward by the kind of state
-    too, and of how many states that is. One with a retry and more counts as a retry. `each`: the
-    reward in each state. `cut`: which decisions stopped at the length limit, () for none.
+# ---- policies without a model: a JSON decision in each state -------------------------------------
+
+
+def question(world: World) -> Row:
+    """The question and all that was found, to one sub-agent with every tool."""
+    context = " ".join(h.answer for h in world.history)
+    return _delegated({"task_instruction": world.mini.task.question, "context": context})
+
+
+def files(world: World) -> Row:
+    """A sub-task for each file, its tool by the ending; then the answer of the newest report."""
+    task = world.mini.task
+    rows = [{"task_instruction": m.name, "tools": [TOOL[m.modality]]} for m in task.media]
+    if world.round == 1 and rows:
+        return _delegated(*rows)
+    answer = world.history[-1].answer.split(";")[0] if world.history else ""
+    return {"action": "complete", "reasoning": "", "params": {"answer": answer or "0"}}
+
+
+def _delegated(*rows: Row) -> Row:
+    return {"action": "delegate_task", "reasoning": "", "params": {"tasks": rows}}
+
+
+FIXED: Mapping[str, Callable[[World], Row]] = {
+    "expert": expert, "rule: question": question, "rule: files": files
+}  # fmt: skip
+
+
+def fixed(rule: Callable[[World], Row]) -> Decide:
+    return lambda worlds: [(json.dumps(rule(world)), False) for world in worlds]
+
+
+# ---- the arms ------------------------------------------------------------------------------------
+
+
+def trained(a: Any, name: str, seed: int, flags: str, start: Path | None = None) -> Path:
+    """The folder of a run of train_da_grpo.py, made or resumed where it has not ended. Raises
+    SystemExit with its exit code.
     """
-    rubric = make("rubric")
-    short = cut or [False] * len(decisions)
-    rows = zip(examples, decisions, short, strict=True)
-    scores = [rubric(e, [text], [flag]) for e, text, flag in rows]
-    of_kind: dict[str, list[Sequence[Scores | None]]] = {kind: [] for kind in KINDS}
-    for example, one in zip(examples, scores, strict=True):
-        of_kind[example.meta["kind"].split("+")[0]].append(one)
-    row = graded(scores)
-    for kind, some in of_kind.items():
-        row |= {f"states/{kind}": len(some), f"reward/in {kind}": graded(some).get("reward", 0.0)}
-    each = [s.total if s else 0.0 for one in scores for s in one]
-    return {**row, "invalid": 1 - row["valid"], "each": each}
+    import train_da_grpo
+
+    out: Path = a.out / f"{name}-{seed}"
+    if not (out / "adapter/adapter_config.json").exists():  # what is saved last
+        paths = ["--model", a.model, "--data", a.out / "train.jsonl", "--out", out]
+        paths += ["--adapter", start / "adapter"] if start else []
+        resume = ["--resume"] if (out / "options.json").exists() else []
+        if code := train_da_grpo.main(parse([*map(str, paths), *flags.split(), *resume])):
+            raise SystemExit(code)
+    return out
 
 
-def constants(examples: Sequence[Example]) -> list[Figures]:
-    """The policies that are no model, scored as a model is."""
-    return [
-        {"arm": arm, "seed": 0, **figures(examples, [policy(e) for e in examples])}
-        for arm, policy in CONSTANT.items()
-    ]
-
-
-def measured(
-    a: argparse.Namespace, made: Mapping[tuple[str, int], Path], examples: Sequence[Example]
-) -> Iterator[Figures]:
-    """The figures of each arm and seed, kept in --work. Raises TapeWriteError.
-
-    What was measured before, with the same weights and as many states, is not measured again.
+def arms(a: Any, seed: int) -> dict[str, Path]:
+    """arm -> its run, trained one after the other. The longer SFT has as many steps as fit in the
+    time of DA-GRPO, noted so that a resumed run has the same.
     """
-    tape = a.work / "measured.jsonl"
-    kept = {tuple(row["key"]): row["figures"] for row in tapes.read(tape)}
-    keys = {of: (*of, len(examples), weights_sha256(model)) for of, model in made.items()}
-    fresh = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(a.workers, mp_context=fresh)
-    file = tapes.Appender(tape)
-    try:
-        asked = {
-            of: pool.submit(measure, model, examples, threads(a))
-            for of, model in made.items()
-            if keys[of] not in kept
-        }
-        for of, key in keys.items():
-            if of in asked:
-                kept[key] = asked[of].result()
-                file.append(json.dumps({"key": key, "figures": kept[key]}))
-            yield {"arm": of[0], "seed": of[1], **kept[key]}
-    finally:
-        file.unlock()
-        pool.shutdown(cancel_futures=True)
+    sft = trained(a, "sft", seed, f"{SFT} --steps {a.sft_steps} --seed {seed}")
+    more = f"--steps {a.grpo_steps} --seed {ORDER + seed}"
+    outcome = trained(a, "outcome", seed, f"{GRPO} --reward outcome {more}", sft)
+    rubric = trained(a, "rubric", seed, f"{GRPO} --reward rubric {more}", sft)
+    note = a.out / f"longer-{seed}.steps"
+    if not note.exists():
+        spent, each = (
+            [row["seconds"] for row in metrics(run / "metrics.jsonl")] for run in (rubric, sft)
+        )
+        note.write_text(str(max(1, round(sum(spent) / (statistics.median(each) or 1.0)))))
+    flags = f"{SFT} --steps {note.read_text()} --seed {ORDER + seed}"
+    longer = trained(a, "longer", seed, flags, sft)
+    return {"SFT": sft, "SFT, longer": longer, "GRPO, outcome": outcome, "DA-GRPO": rubric}
+
+
+def played(a: Any) -> list[Row]:
+    """A row for each arm, seed and task: what is not in OUT/played.jsonl is trained and played."""
+    file = a.out / "played.jsonl"
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    rows: list[Row] = [json.loads(line) for line in text.splitlines()]
+
+    def add(arm: str, seed: int, make: Callable[[], Decide]) -> None:
+        if any((row["arm"], row["seed"]) == (arm, seed) for row in rows):
+            return
+        new = play(tasks(a.tasks), make())
+        rows.extend({"arm": arm, "seed": seed, **row} for row in new)
+        part = file.with_suffix(".part")
+        part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        part.rename(file)
+        print(f"{arm}, seed {seed}: {sum(row['solved'] for row in new):.0f} of {a.tasks} solved")
+
+    for name, rule in FIXED.items():
+        add(name, 0, partial(fixed, rule))
+    add("untrained", 0, partial(model_policy, a.model, None))
+    for seed in range(a.seeds):
+        for name, run in arms(a, seed).items():
+            add(name, seed, partial(model_policy, a.model, run / "adapter"))
+    return rows
 
 
 # ---- the report ----------------------------------------------------------------------------------
 
 
-def publish(a: argparse.Namespace, rows: Sequence[Figures], said: str) -> None:
-    """The tables, the figures of each arm and seed, every run's metrics, and the adapters of seed
-    0: DA-GRPO's, and SFT's that it stands on.
+def values(rows: Sequence[Row], arm: str, column: str) -> dict[int, list[float]]:
+    """seed -> a value for each task."""
+    found: dict[int, list[float]] = {}
+    for row in rows:
+        if row["arm"] == arm and column in row:
+            factor = 100 if column in PERCENT else 1
+            found.setdefault(row["seed"], []).append(factor * row[column])
+    return found
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Means over tasks and seeds, the first four in percent; what DA-GRPO solves more, in points,
+    with its interval. As Markdown.
     """
+    titles = [*COLUMNS, "DA-GRPO solves more", "95 %"]
+    lines = [f"| | {' | '.join(titles)} |", "| --- |" + " ---: |" * len(titles)]
+    best = values(rows, "DA-GRPO", "solved")
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        found = [sum(values(rows, arm, column).values(), []) for column in COLUMNS]
+        cells = [f"{statistics.mean(x):.2f}" if x else "" for x in found]
+        other = values(rows, arm, "solved")
+        gaps = [
+            [x - y for x, y in zip(mine, other.get(seed, other[0]), strict=True)]
+            for seed, mine in best.items()
+        ]
+        low, high = interval(gaps)
+        cells += [
+            f"{statistics.mean(map(statistics.mean, gaps)):+.1f}",
+            f"{low:+.1f} to {high:+.1f}",
+        ]
+        lines.append(f"| {arm} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def interval(gaps: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """The percentile bootstrap interval of the mean of gaps[seed][task]: seeds and tasks are drawn
+    anew, and a task keeps its gaps of all drawn seeds.
+    """
+    rng, means = random.Random(0), []
+    for _ in range(RESAMPLED):
+        seeds = rng.choices(gaps, k=len(gaps))
+        drawn = rng.choices(range(len(gaps[0])), k=len(gaps[0]))
+        means.append(statistics.fmean(seed[task] for seed in seeds for task in drawn))
+    means.sort()
+    return means[round(0.025 * (RESAMPLED - 1))], means[round(0.975 * (RESAMPLED - 1))]
+
+
+def begin(a: Any) -> None:
+    """Make the examples, or check that the folder is of the same experiment. Raises ConfigError."""
     a.out.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    (a.out / "results.jsonl").write_text(text, encoding="utf-8")
-    (a.out / "table.md").write_text(said, encoding="utf-8")
-    for name in (f"{kind}-{n}" for kind in ("sft", *REWARD.values()) for n in range(a.seeds)):
-        shutil.copy(a.work / name / "metrics.jsonl", a.out / f"{name}.jsonl")
-    for name, base in (("sft", a.model.name), (REWARD["DA-GRPO"], "sft-0")):
-        run, target = a.work / f"{name}-0", a.out / f"{name}-0"
-        target.mkdir(exist_ok=True)
-        shutil.copy(run / "adapter/adapter_model.safetensors", target)
-        config = json.loads((run / "adapter/adapter_config.json").read_text(encoding="utf-8"))
-        config["base_model_name_or_path"] = base  # not a path of the machine it was made on
-        text = json.dumps(config, indent=1, sort_keys=True) + "\n"
-        (target / "adapter_config.json").write_text(text, encoding="utf-8")
-        shutil.copy(run / "metrics.png", a.out / f"{name}-0.png")
-
-
-def _flags() -> argparse.ArgumentParser:
-    parser = OneLineParser(
-        prog="python -m training.result",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="what is published")
-    parser.add_argument("--work", type=Path, default=Path("runs/minigaia"), metavar="DIR")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=2, help="runs in parallel (%(default)s)")
-    parser.add_argument("--sft-steps", type=int, default=96)
-    parser.add_argument("--grpo-steps", type=int, default=20)
-    parser.add_argument("--held-out", type=int, default=96, metavar="N", help="states to measure")
-    return parser
-
-
-def check(a: argparse.Namespace) -> None:
-    """Raises ConfigError for a flag that makes no result and a folder that cannot be written."""
-    for name in ("seeds", "workers", "sft_steps", "grpo_steps", "held_out"):
-        if getattr(a, name) < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} {getattr(a, name)}: give 1 or more")
-    for folder in (a.work, a.out):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise unwritable(folder, error) from None
-
-
-def held_out(a: argparse.Namespace) -> list[Example]:
-    """The states to measure. Raises ConfigError where there are fewer than that."""
-    file = a.work / "data/held_out.jsonl"
-    examples = read(file)[: a.held_out]
-    if len(examples) < a.held_out:
-        raise ConfigError(f"--held-out {a.held_out}: {file} has only {len(examples)}; give less")
-    return examples
+    note, now = a.out / "experiment.json", {k: str(v) for k, v in vars(a).items() if k != "out"}
+    if not note.exists():
+        write(a.out / "train.jsonl", list(islice(examples("train", 0), EXAMPLES)))
+        note.write_text(json.dumps(now), encoding="utf-8")
+    if json.loads(note.read_text(encoding="utf-8")) != now:
+        raise ConfigError(f"--out {a.out}: has an experiment with other flags; give another folder")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code, that of train_da_grpo.py where it fails; a user's mistake is one line
-    on standard error.
-    """
-    parser = _flags()
+    """Returns the exit code; a user's mistake is one line on standard error."""
+    parser = OneLineParser(prog="python -m training.result", description="See training/README.md.")
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    for name, default in (("tasks", 120), ("seeds", 3), ("sft-steps", 240), ("grpo-steps", 20)):
+        parser.add_argument(f"--{name}", type=int, default=default, help="(%(default)s)")
     try:
         a = parser.parse_args(arguments)
-        check(a)
-        data = a.work / "data"
-        if not (data / "held_out.jsonl").exists():
-            code = minigaia.main(["--n", "3000", "--out", str(data)])
-            if code:  # it has said why
-                return code
-        examples = held_out(a)
-        rows = constants(examples)
-        for row in measured(a, models(a), examples):
-            rows.append(row)
-            said = ", ".join(f"{c} {row[c]:.3f}" for c in COLUMNS)
-            print(f"{row['arm']}, seed {row['seed']}: {said}", flush=True)
-        report = "\n".join([table(rows), by_kind(rows), differences(rows, examples)])
-        publish(a, rows, report)
-    except subprocess.CalledProcessError as error:  # it has said why
-        return error.returncode
-    except KeyboardInterrupt:
-        print(f"{parser.prog}: stopped; the same command goes on", file=sys.stderr)
-        return 130
-    except OSError as error:
-        mistake: object = unwritable(Path(error.filename or a.out), error)
-    except (ConfigError, TapeWriteError) as error:
-        mistake = error
-    else:
-        print(report)
-        return 0
-    print(f"{parser.prog}: {mistake}", file=sys.stderr)
-    return 2
+        if min(a.tasks, a.seeds, a.sft_steps, a.grpo_steps) < 1:
+            raise ConfigError("--tasks, --seeds, --sft-steps, --grpo-steps: give 1 or more")
+        begin(a)
+        rows = played(a)
+    except ConfigError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+    (a.out / "table.md").write_text(table(rows), encoding="utf-8")
+    print(table(rows))
+    return 0
 
 
 if __name__ == "__main__":

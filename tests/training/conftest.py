@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+from dataclasses import replace
+from itertools import islice
 
 import pytest
 
@@ -11,15 +13,55 @@ with contextlib.suppress(ImportError):  # without torch, the tests that need it 
 
     torch.set_num_threads(1)
 
+START, END = "<|im_start|>", "<|im_end|>"
+CHAT = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def short_examples(n):
+    """First decisions of one kind, without the system prompt: as short as they come."""
+    from training.world import examples
+
+    drawn = examples("train", 0)
+    chosen = (e for e in drawn if e.id.endswith("r1") and len(e.reference["params"]["tasks"]) == 1)
+    return [replace(e, messages=e.messages[-1:]) for e in islice(chosen, n)]
+
+
+def make_model(data, out, words=384, width=16):
+    """A random Llama of two layers, and a byte-level tokenizer learned from the examples."""
+    import json
+
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    texts = [m["content"] for e in data for m in e.messages] + [
+        json.dumps(e.reference) for e in data
+    ]
+    learned = ByteLevelBPETokenizer()
+    learned.train_from_iterator(
+        texts, vocab_size=words, special_tokens=[END, START], show_progress=False
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=learned._tokenizer, eos_token=END, pad_token=END, chat_template=CHAT
+    )
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=width, intermediate_size=4 * width, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=4096, bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, tie_word_embeddings=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
     """A model folder and a file of eight examples."""
     from training.examples import write
-    from training.tiny import examples, make_model
 
-    home = tmp_path_factory.mktemp("tiny")
-    data = examples(8)
+    home, data = tmp_path_factory.mktemp("tiny"), short_examples(8)
     write(home / "train.jsonl", data)
-    make_model(data, home / "model", words=384, width=16)
+    make_model(data, home / "model")
     return home / "model", home / "train.jsonl"

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch", reason="torch is not installed: requirements-train.txt")
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[train]'")
 
 import da_grpo  # noqa: E402
 from da_grpo import Objective, Totals, group_advantages  # noqa: E402
-from training.options import AGGREGATIONS  # noqa: E402
 
+AGGREGATIONS = ("dapo", "grpo", "dr_grpo")
 PROMPTS, GROUP, WIDTH, LONGEST, EOS = 3, 4, 7, 16, 2
 LOGP = st.floats(-30, 0) | st.just(-math.inf)
 SAME = {"atol": 1e-5, "rtol": 0}
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # TRL's imports warn
 
 @pytest.fixture(scope="module")
 def trainer():
-    needed = "TRL is not installed: requirements-train.txt"
+    needed = "TRL is not installed: pip install -e '.[train]'"
     return pytest.importorskip("trl.trainer.grpo_trainer", reason=needed).GRPOTrainer
 
 
@@ -71,12 +71,12 @@ def trl_loss(trainer, x, how, beta, ratio=None):
     return trainer._compute_loss(self, self.model, inputs), self._metrics["train"]
 
 
-def trl_scored(trainer, rewards, x):
+def trl_scored(trainer, rewards, x, scale="group"):
     """GRPOTrainer's own scoring of completions, with the generation and the rewards given."""
     n, completions = len(rewards), [list(range(2, 2 + int(k))) for k in x.mask.sum(1)]
     logps = [x.sampler[i, : len(c)].tolist() for i, c in enumerate(completions)]
     self = stub(
-        num_generations=GROUP, scale_rewards="group", tools=[], pad_to_multiple_of=None, environments=None,
+        num_generations=GROUP, scale_rewards=scale, tools=[], pad_to_multiple_of=None, environments=None,
         environment_factories=None, mask_truncated_completions=False, reward_weights=torch.ones(1),
         multi_objective_aggregation="sum_then_normalize", use_vllm=True, vllm_importance_sampling_mode="token_truncate",
         vllm_importance_sampling_clip_min=None, vllm_importance_sampling_clip_max=2.0,
@@ -151,6 +151,16 @@ def test_micro_batches_add_up_to_the_batch(how):
     torch.testing.assert_close(summed, da_grpo.aggregate(values, mask, *rest))
 
 
+@pytest.mark.parametrize("lengths", [[0, 0], [0, 3], [1, 0]])
+def test_empty_and_fully_masked_rows_add_nothing(lengths):
+    mask = (torch.arange(3)[None] < torch.tensor(lengths)[:, None]).float()
+    logps = torch.randn(2, 3, requires_grad=True)
+    rest = (torch.ones(2), mask, Objective(), Totals(2, sum(lengths)))
+    loss, _ = da_grpo.da_grpo_loss(logps, logps.detach(), None, *rest)
+    loss.backward()
+    assert loss.isfinite() and torch.equal(logps.grad != 0, mask.bool())
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(LOGP, LOGP, LOGP, LOGP, st.booleans()), min_size=1))
 def test_neither_loss_nor_gradient_is_ever_nan(tokens):
@@ -169,6 +179,7 @@ def test_neither_loss_nor_gradient_is_ever_nan(tokens):
 
 
 def test_the_end_token_gets_gradient_even_where_it_is_the_pad_token_too():
+    assert [x.shape for x in da_grpo.padded([], pad=0)] == [(0, 1), (0, 1)]
     ids, mask = da_grpo.padded([[5, EOS], [5, 6, 7]], pad=EOS)
     assert mask.tolist() == [[1, 1, 0], [1, 1, 1]]
     logits = torch.zeros(2, 3, 9, requires_grad=True)
@@ -188,9 +199,10 @@ def rewards(request):
     return rewards
 
 
-def test_the_advantages_are_trls(trainer, x, rewards):
-    mine, informative = group_advantages(rewards)
-    reference = trl_scored(trainer, rewards.flatten(), x)["advantages"]
+@pytest.mark.parametrize(("scale", "trls"), [(True, "group"), (False, "none")])
+def test_the_advantages_are_trls(trainer, x, rewards, scale, trls):
+    mine, informative = group_advantages(rewards, scale=scale)
+    reference = trl_scored(trainer, rewards.flatten(), x, trls)["advantages"]
     torch.testing.assert_close(mine.flatten(), reference, **SAME)
     assert informative.tolist() == [True, False, True]
 

@@ -8,51 +8,59 @@ import signal
 import socket
 import sys
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
+import train_da_grpo
 import training
-from tests.training.runs import CPU, QUIET, flags, load_file, metrics, refused, run, torch
-from training import schedule
+from tests.training.runs import CPU, QUIET, flags, load_file, metrics, options, refused, run, torch
 from training.policy import Policy, can_pack
-from training.rollouts import LocalRollouts
+from training.rollouts import LocalRollouts, group_of
 
 pytestmark = QUIET
 PROMPT, COMPLETIONS = [7, 8, 9], [[11, 12], [13, 14, 15], [16]]
+MORE = ("--steps", "2", "--lora-rank", "4", "--save-every", "1")
 
 
 # ---- what comes out ------------------------------------------------------------------------------
 
 
-def test_sft_lowers_the_loss(tiny, tmp_path):
-    assert run(*flags(tiny, tmp_path, "sft", "--steps", "6", "--lora-rank", "4")) == 0
-    assert metrics(tmp_path)[-1]["loss"] < metrics(tmp_path)[0]["loss"]
+def test_sft_lowers_the_loss_and_grpo_goes_on_from_its_adapter(tiny, tmp_path):
+    more = ["--steps", "6", "--lora-rank", "4"]
+    assert run(*flags(tiny, tmp_path / "sft", "sft", *more)) == 0
+    rows = metrics(tmp_path / "sft")
+    assert rows[-1]["loss"] < rows[0]["loss"] and [row["version"] for row in rows] == [*range(1, 7)]
+    adapter = tmp_path / "sft/adapter"
+    assert run(*flags(tiny, tmp_path / "grpo", "grpo", "--steps", "1", "--adapter", adapter)) == 0
+    (row,) = metrics(tmp_path / "grpo")
+    assert row["kl"] == 0  # pi_ref is the policy as this run began, and not the base
+    assert not (tmp_path / "grpo/model").exists()
+    before, after = (
+        load_file(f / "adapter_model.safetensors") for f in (adapter, tmp_path / "grpo/adapter")
+    )
+    assert before.keys() == after.keys() and any(
+        not torch.equal(before[k], after[k]) for k in before
+    )
 
 
-def test_the_model_that_is_left_is_the_policy_that_was_trained(tiny, tmp_path):
-    base, out, name = tmp_path / "base", tmp_path / "out", "model.layers.1.mlp.up_proj"
-    Policy(tiny[0], 0, "bfloat16", CPU, False).save(base)
-    more = ["--steps", "2", "--lora-rank", "4", "--dtype", "auto", "--lr", "1e-4"]
-    assert run(*flags((base, tiny[1]), out, "sft", *more)) == 0
-    old, new = (load_file(f / "model.safetensors")[f"{name}.weight"] for f in (base, out / "model"))
-    adapter = load_file(out / "adapter/adapter_model.safetensors")
-    a, b = (adapter[f"base_model.model.{name}.lora_{x}.weight"] for x in "AB")
-    assert old.dtype == torch.bfloat16 and b.abs().max() > 0
-    torch.testing.assert_close(new - old.float(), 2 * b @ a, atol=1e-8, rtol=0.01)
-    next_stage = Policy(out / "model", 4, "auto", CPU).model.get_base_model()
-    assert torch.equal(next_stage.get_parameter(f"{name}.base_layer.weight"), new)
-
-
-def test_a_grpo_run_tells_all_that_the_picture_shows(tiny, tmp_path):
+def test_a_grpo_run_writes_its_metrics(tiny, tmp_path):
     more = "--steps 2 --iterations 2 --checkpointing --eval-every 2 --eval-limit 2 --eval-data"
     assert run(*flags(tiny, tmp_path, "grpo", *more.split(), tiny[1])) == 0
     rows = metrics(tmp_path)
-    wanted = {"reward", "reward/variety", "kl", "clipped", "entropy", "mismatch", "zero_variance"}
+    wanted = {
+        "reward",
+        "reward/variety",
+        "valid",
+        "clipped",
+        "entropy",
+        "zero_variance",
+        "dropped",
+        "length",
+    }
     assert wanted <= set(rows[0]) and "eval/reward" in rows[1] and "eval/reward" not in rows[0]
-    assert [row["version"] for row in rows] == [1, 2]
-    assert rows[0]["cut"] == rows[0]["reward/cut"] > 0  # what the reward was told
+    assert rows[0]["cut"] == rows[0]["reward/cut"] > 0  # what the reward was given
     assert rows[1]["kl"] > 0 and rows[0]["mismatch"] < 1e-5 and rows[0]["grad_norm"] > 0
-    assert training.metrics.draw(tmp_path).read_bytes()[:4] == b"\x89PNG"
 
 
 def test_groups_of_equals_are_counted_and_move_nothing(tiny, tmp_path):
@@ -63,17 +71,12 @@ def test_groups_of_equals_are_counted_and_move_nothing(tiny, tmp_path):
     assert all(torch.equal(after[name], before[name]) for name in before)
 
 
-def test_a_model_that_does_not_pack_is_imitated_one_by_one(tiny, tmp_path, monkeypatch):
-    (tmp_path / "one.jsonl").write_text(tiny[1].read_text().splitlines()[0] + "\n")
-    losses, sizes, score = [], [], Policy.score
-    spy = lambda self, prompt, c, t: sizes.append(len(c)) or score(self, prompt, c, t)  # noqa: E731
-    monkeypatch.setattr(Policy, "score", spy)
-    for packs in (True, False):
-        monkeypatch.setattr(training.policy, "can_pack", lambda config, packs=packs: packs)
-        out = tmp_path / str(packs)
-        assert run(*flags((tiny[0], tmp_path / "one.jsonl"), out, "sft", "--steps", "1")) == 0
-        losses.append(metrics(out)[0]["loss"])
-    assert sizes == [2, 1, 1] and losses[0] == pytest.approx(losses[1], abs=1e-5)
+@pytest.mark.parametrize(("how", "advantage"), [("dr_grpo", 0.2), ("dapo", 2**-0.5)])
+def test_dr_grpo_is_not_divided_by_the_deviation(how, advantage):
+    group = group_of(SimpleNamespace(eos=(1,), decode=str), [1], [[1], [2]], [[0.0], [0.0]])
+    scores = [[SimpleNamespace(total=0.2), SimpleNamespace(total=0.6)]]
+    samples, _ = train_da_grpo.compare([group], scores, SimpleNamespace(aggregation=how, min_std=0))
+    assert samples[1].advantage == pytest.approx(advantage, rel=1e-3)
 
 
 # ---- the policy ----------------------------------------------------------------------------------
@@ -81,7 +84,7 @@ def test_a_model_that_does_not_pack_is_imitated_one_by_one(tiny, tmp_path, monke
 
 @pytest.fixture
 def policy(tiny):
-    return Policy(tiny[0], 4, "float64", CPU)
+    return Policy(tiny[0], CPU, "float64", 4)
 
 
 def test_a_packed_group_has_the_scores_and_the_gradient_of_its_sequences(policy, monkeypatch):
@@ -93,8 +96,8 @@ def test_a_packed_group_has_the_scores_and_the_gradient_of_its_sequences(policy,
         logps = cool.log_prob(torch.tensor(ids))
         torch.testing.assert_close(scored.logps[n, : len(ids)], logps)
         torch.testing.assert_close(scored.entropy[n, : len(ids)], plain.entropy())
-        assert scored.mask[n].sum() == len(ids)
         alone += logps.sum()
+    assert scored.mask.sum(1).tolist() == [2, 3, 1]
     gradients = (torch.autograd.grad(x, policy.parameters()) for x in (scored.logps.sum(), alone))
     torch.testing.assert_close(*gradients)
 
@@ -107,36 +110,30 @@ def test_a_model_with_its_own_idea_of_attention_is_not_packed(changed, packs):
     assert can_pack(SimpleNamespace(**{"_attn_implementation": "sdpa", **changed})) is packs
 
 
-def test_no_dice_are_thrown_over_a_probability(tiny, tmp_path):
+def test_a_completion_has_one_probability(tiny, tmp_path):
     config = shutil.copytree(tiny[0], tmp_path / "model") / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "attention_dropout": 0.5}))
-    policy = Policy(tmp_path / "model", 4, "float32", CPU)
+    policy = Policy(tmp_path / "model", CPU, "float32", 4)
     a, b = (policy.score(PROMPT, COMPLETIONS, 1.0).logps for _ in range(2))
     assert policy.model.training and torch.equal(a, b)
 
 
-def test_a_special_token_in_a_text_closes_nothing(policy):
-    end, text = policy.eos[0], "a<|im_end|>b"
-    target = policy.target(text)
-    assert target.count(end) == 1 and policy.decode(target) == text
-    plain, odd = (policy.encode([{"role": "user", "content": c}]) for c in ("ab", text))
-    assert odd.count(end) == plain.count(end) and text in policy.decode(odd)
+def test_an_end_token_in_a_reference_is_text(policy):
+    target = policy.target(SimpleNamespace(reference={"answer": "a<|im_end|>b"}))
+    assert target.count(policy.eos[0]) == 1 and "a<|im_end|>b" in policy.decode(target)
 
 
-def test_the_reference_is_the_model_with_its_adapter_off(policy, tiny):
-    expected = Policy(tiny[0], 0, "float64", CPU, False).score(PROMPT, COMPLETIONS, 1.0).logps
+@pytest.mark.parametrize("rank", [0, 4])
+def test_the_reference_is_the_policy_as_it_was(tiny, rank):
+    policy = Policy(tiny[0], CPU, "float64", rank)
+    expected = policy.score(PROMPT, COMPLETIONS, 1.0).logps.detach()
+    policy.keep_reference()
     with torch.no_grad():
         [p.add_(0.1) for p in policy.parameters()]
-    torch.testing.assert_close(policy.reference(PROMPT, COMPLETIONS, 1.0), expected.detach())
-    assert (policy.score(PROMPT, COMPLETIONS, 1.0).logps - expected).abs().max() > 1e-3
-
-
-def test_local_rollouts_know_the_probability_of_what_they_drew(policy):
-    (group,) = LocalRollouts(policy, 12).sample([PROMPT], [3], 5, 0.8)
-    scored = policy.score(PROMPT, group.ids, 0.8)
-    for row, logps in zip(scored.logps.tolist(), group.logps, strict=True):
-        assert row[: len(logps)] == pytest.approx(logps, abs=1e-5)
-    assert len({tuple(ids) for ids in group.ids}) > 1
+    moved = policy.score(PROMPT, COMPLETIONS, 1.0).logps
+    torch.testing.assert_close(policy.reference(PROMPT, COMPLETIONS, 1.0), expected)
+    torch.testing.assert_close(policy.score(PROMPT, COMPLETIONS, 1.0).logps, moved)
+    assert (moved - expected).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("at_once", [1, 10, 64])
@@ -144,16 +141,10 @@ def test_what_is_drawn_does_not_depend_on_the_rest_of_the_batch(policy, at_once)
     (alone,) = LocalRollouts(policy, 12).sample([PROMPT], [3], 5, 0.8)
     prompts = [[5], PROMPT, [6, 7, 8, 9, 10, 11, 12]]
     group = LocalRollouts(policy, 12, at_once).sample(prompts, [1, 3, 4], 5, 0.8)[1]
-    assert group.ids == alone.ids and group.prompt == PROMPT
-    assert sum(group.logps, []) == pytest.approx(sum(alone.logps, []), abs=1e-6)
-
-
-def test_a_row_ends_with_its_end_token_and_never_goes_on(policy):
-    policy.eos = tuple(range(0, policy.model.config.vocab_size, 3))  # a third of its tokens
-    (group,) = LocalRollouts(policy, 12).sample([PROMPT], [3], 8, 1.0)
-    assert sum(ids[-1] in policy.eos for ids in group.ids) > 2
-    assert not any(id in policy.eos for ids in group.ids for id in ids[:-1])
-    assert {len(ids) for ids in group.ids} != {12}
+    assert group.ids == alone.ids and len({tuple(ids) for ids in group.ids}) > 1
+    scored = policy.score(PROMPT, group.ids, 0.8).logps.tolist()
+    for row, logps in zip(scored, group.logps, strict=True):
+        assert row[: len(logps)] == pytest.approx(logps, abs=1e-5)
 
 
 # ---- other processes -----------------------------------------------------------------------------
@@ -191,57 +182,140 @@ def test_a_killed_run_goes_on_bit_for_bit(tiny, tmp_path):
     assert len(metrics(tmp_path / "again")) == 4
     assert run(*again, "--resume") == 0
     assert metrics(tmp_path / "again") == metrics(tmp_path / "whole")
-    last = "checkpoints/step-000005/state.pt"
-    a, b = (torch.load(tmp_path / name / last)["weights"] for name in ("whole", "again"))
+    last = "adapter/adapter_model.safetensors"
+    a, b = (load_file(tmp_path / name / last) for name in ("whole", "again"))
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+class Drawn:
+    """Rollouts that any number of processes can draw: the completion is a function of the seed."""
+
+    def sample(self, prompts, seeds, n, temperature):
+        policy = SimpleNamespace(eos=(1,), decode=lambda ids: "etaoin"[: ids[0] % 7])
+        ids = [[[5 + (s + k) % 40, 6 + k] for k in range(n)] for s in seeds]
+        return [
+            group_of(policy, p, i, [[-6.0, -6.0]] * n) for p, i in zip(prompts, ids, strict=True)
+        ]
+
+    def update(self, version):
+        pass
+
+    def close(self):
+        pass
+
+
+def trained_with(*arguments):
+    served = mock.patch("training.vllm_rollouts.served", lambda url: None)
+    with served, mock.patch.object(train_da_grpo, "make_rollouts", lambda *_: Drawn()):
+        return run(*arguments)
 
 
 def one_of_two(rank, port, runs):
     """What torchrun sets."""
     here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     os.environ |= {**here, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-    sys.exit(max(run(*arguments) for arguments in runs))
+    sys.exit(max(trained_with(*arguments) for arguments in runs))
 
 
-KINDS = {"adapter": ["grpo", "--lora-rank", "4"], "full": ["grpo", "--full"], "sft": ["sft"]}
+def test_two_ranks_come_to_what_one_comes_to(tiny, tmp_path, capsys):
+    """All weights and an adapter; then a checkpoint of two is refused by one."""
+    more = ["--steps=2", "--micro-batch=3", "--max-tokens=4", "--dtype=float64", "--rollouts=vllm"]
+    kinds = {"full": ["grpo", "--full"], "adapter": ["grpo", "--lora-rank=4"], "sft": ["sft"]}
+    one, two = (
+        {k: flags(tiny, tmp_path / n / k, *of, *more) for k, of in kinds.items()} for n in "12"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    processes = [started(one_of_two, rank, port, two.values()) for rank in (0, 1)]
+    assert list(map(ended, processes)) == [0, 0]
+    for kind, arguments in one.items():
+        assert trained_with(*arguments) == 0
+        a, b = metrics(tmp_path / "1" / kind), metrics(tmp_path / "2" / kind)
+        assert a[-1]["grad_norm"] > 0 and b == [pytest.approx(row, abs=1e-5) for row in a]
+    capsys.readouterr()
+    assert "was made by 2 processes, not 1" in refused(capsys, *two["sft"], "--resume")
+
+
+# ---- what a user does wrong: one line each, before anything is trained or lost -------------------
+
+
+@pytest.mark.parametrize("wrong", [
+    "--temperature 0", "--temperature nan", "--steps 0", "--group 1", "--lr -1", "--importance-cap 0", "--clip-high inf",
+    "--warmup 1.5", "--seed -1", "--lora-rank 0", "--model nowhere", "--reward best", "--epochs x", "--max-prompt 10",
+    "--rollouts vllm --vllm-url http://127.0.0.1:9", "--reward rubric --reward-setting salt=1", "--reward judge", "--resume",
+    "--full --adapter nowhere", "--data nowhere",
+])  # fmt: skip
+def test_a_flag_that_makes_no_run_is_one_line(tiny, tmp_path, capsys, wrong):
+    line = refused(capsys, *flags(tiny, tmp_path / "out", "grpo", *wrong.split()))
+    named = wrong.split("=")[0].split()[
+        -1 if "=" in wrong or "nowhere" in wrong or "vllm" in wrong else 0
+    ]
+    assert named in line and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("fields", "reason"), [
+    ({"meta": {"state": None}}, "no usable state"), ({"meta": {"world": None}}, "has no world"),
+    ({"messages": [{"role": "user", "content": "word " * 9000}]}, "more than --max-prompt"), ({"schema": 99}, "schema"),
+])  # fmt: skip
+def test_an_example_that_could_not_be_used_is_named(tiny, tmp_path, capsys, fields, reason):
+    row = json.loads(tiny[1].read_text().splitlines()[1])
+    row |= {k: {**row[k], **v} if isinstance(v, dict) else v for k, v in fields.items()}
+    (tmp_path / "data.jsonl").write_text(json.dumps(row))
+    arguments = flags(
+        (tiny[0], tmp_path / "data.jsonl"), tmp_path / "out", "grpo", "--reward", "rubric"
+    )
+    assert reason in refused(capsys, *arguments) and not (tmp_path / "out").exists()
 
 
 @pytest.fixture(scope="module")
-def two_ranks(tiny, tmp_path_factory):
-    """The folder of what two processes trained, and the flags, by kind."""
-    home = tmp_path_factory.mktemp("ranks")
-    more = "--steps=2 --micro-batch=3 --max-tokens=4 --dtype=float64"
-    runs = {kind: flags(tiny, home / kind, *of, *more.split()) for kind, of in KINDS.items()}
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    processes = [started(one_of_two, rank, port, runs.values()) for rank in (0, 1)]
-    assert list(map(ended, processes)) == [0, 0]
-    return home, runs
+def done(tiny, tmp_path_factory):
+    """A run that has ended."""
+    out = tmp_path_factory.mktemp("ended") / "out"
+    assert run(*flags(tiny, out, "grpo", *MORE)) == 0
+    return out
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_two_ranks_come_to_what_one_comes_to(two_ranks, tmp_path, kind):
-    home, runs = two_ranks
-    assert run(*runs[kind], "--out", str(tmp_path)) == 0
-    one, two = metrics(tmp_path), metrics(home / kind)
-    assert one[-1]["grad_norm"] > 0 and two == [pytest.approx(row, abs=1e-5) for row in one]
+@pytest.mark.parametrize(("name", "text", "reason"), [
+    ("metrics.jsonl", "garbage\n", "metrics.jsonl: is damaged"), ("metrics.jsonl", "", "lacks some of the 2 steps"),
+    ("options.json", '{"old": 1}', "other values of"), ("checkpoints/step-000002/state.pt", "x", "is damaged"),
+])  # fmt: skip
+def test_damage_is_one_line(tiny, done, tmp_path, capsys, name, text, reason):
+    out = shutil.copytree(done, tmp_path / "out")
+    (out / name).write_text(text)
+    assert reason in refused(capsys, *flags(tiny, out, "grpo", *MORE), "--resume")
 
 
-def test_a_checkpoint_of_more_processes_is_refused(two_ranks, capsys):
-    line = refused(capsys, *two_ranks[1]["sft"], "--resume")
-    assert "was made by 2 processes, and here are 1" in line
+def test_a_disk_that_is_full_at_a_checkpoint_is_one_line(tiny, tmp_path, capsys, monkeypatch):
+    def full(state, file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    assert run(*flags(tiny, tmp_path, "grpo", *MORE)) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "No space left" in line and "--resume" in line
+
+
+def test_a_run_is_neither_overwritten_nor_resumed_as_another(tiny, done, capsys, monkeypatch):
+    arguments = flags(tiny, done, "grpo", *MORE)
+    assert "add --resume" in refused(capsys, *arguments)
+    assert "other values of seed" in refused(capsys, *arguments, "--resume", "--seed", "5")
+    monkeypatch.setattr(training.options, "RULE", ("ranks.py",))  # another rule of the reward
+    assert "other values of rule_sha256" in refused(capsys, *arguments, "--resume")
 
 
 # ---- the schedule --------------------------------------------------------------------------------
 
 
-def test_an_epoch_shows_each_example_once_and_the_next_in_another_order():
-    shown = [i for step in range(10) for i in schedule.batch_of(range(20), 4, step, seed=1)]
-    assert sorted(shown[:20]) == sorted(shown[20:]) == list(range(20))
-    assert shown[:20] != shown[20:]
-
-
-def test_the_learning_rate_rises_then_falls_to_its_floor():
-    rates = [schedule.learning_rate(s, 100, 5e-6, 0.05, 0.1) for s in range(101)]
-    assert rates[0] == pytest.approx(1e-6) and max(rates) == rates[5] == 5e-6
-    assert rates[100] == pytest.approx(5e-7) and rates[5:] == sorted(rates[5:], reverse=True)
+def test_an_adapter_and_all_weights_have_learning_rates_of_their_own(tiny, tmp_path):
+    arguments = [
+        "--stage",
+        "sft",
+        "--model",
+        str(tiny[0]),
+        "--data",
+        str(tiny[1]),
+        "--out",
+        str(tmp_path),
+    ]
+    assert options.parse(arguments).lr == 5e-5 and options.parse([*arguments, "--full"]).lr == 5e-6
+    assert options.parse([*arguments, "--clip", "0.1"]).clip_high == 0.1

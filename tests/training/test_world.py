@@ -1,0 +1,235 @@
+"""MiniGAIA: what decisions find and are paid, that the tasks ask for all of it, and what is held out."""
+
+import json
+import random
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestra.vocabulary import Media, SubTask, Task
+from training import result
+from training.examples import Example, state_row
+from training.reading import read_decision, same_answer
+from training.rewards import make
+from training.tasks import HELD_OUT, HELD_OUT_SHAPES, SEEN_SHAPES, Fact, MiniTask, compose, trees
+from training.world import ROUNDS, World, examples, finds, main
+
+SEES, HEARS, SEARCHES, RUNS = (
+    "ImageAnalysisAction",
+    "ParseAudioAction",
+    "GoogleSearchAction",
+    "ExecuteCodeAction",
+)
+FACTS = (
+    Fact("x", SEES, (), ("x.png",), "Find x in x.png.", "7", "7"),  # distracts
+    Fact("a", SEES, (), ("a.png",), "Find a in a.png.", "40; the rake: 9", "40"),
+    Fact("b", HEARS, (), ("b.wav",), "Find b in b.wav.", "Mira Osei", "Mira Osei"),
+    Fact("c", SEARCHES, ("b",), ("Mira Osei",), "Search for Mira Osei.", "2", "2"),
+    Fact("d", RUNS, ("a", "c"), ("40", "2"), "Compute the sum of 40 and 2.", "42", "42", "sum"),
+)
+MEDIA = tuple(
+    Media(k, n, Path(), "") for k, n in (("image", "x.png"), ("image", "a.png"), ("audio", "b.wav"))
+)
+
+
+def task(instruction, *tools, **more):
+    return {"task_instruction": instruction, **({"tools": list(tools)} if tools else {}), **more}
+
+
+def delegate(*tasks):
+    return {"action": "delegate_task", "reasoning": "r", "params": {"tasks": list(tasks)}}
+
+
+def complete(answer):
+    return {"action": "complete", "reasoning": "r", "params": {"answer": answer}}
+
+
+def state(*found):
+    """An example of the task of FACTS in which these facts were found."""
+    world = World(MiniTask(Task("How many apples?", MEDIA), FACTS, (), "seen"))
+    for id in found:
+        fact = next(f for f in FACTS if f.id == id)
+        world.carry_out(result_of(task(fact.instruction, fact.tool, id=f"t{id}"), world))
+    return Example(
+        "e", (), {}, {"state": state_row(world.state()), "world": world.row(), "answer": "42"}
+    )
+
+
+def result_of(asked, world):
+    return read_decision(json.dumps(delegate(asked)), world.state()).decision
+
+
+START, BOTH, LAST, END = state(), state("a", "b"), state("a", "b", "c"), state("a", "b", "c", "d")
+SEE, HEAR, SUM = task("Read a.png", SEES), task("Hear b.wav", HEARS), task("Compute 40 + 2.", RUNS)
+
+
+def paid(name, e, *decisions, cut=()):
+    texts = [d if isinstance(d, str) else json.dumps(d) for d in decisions]
+    return [pytest.approx(s.total) for s in make(name)(e, texts, cut)]
+
+
+# ---- Eq. 29 --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("e", "decision"), [
+    (START, delegate(SEE, HEAR)), (START, delegate(task("What is in a.png?"), task("b.wav, please"))),
+    (START, delegate(task("Do not tell the weight of the rake in a.png", SEES), HEAR)),  # read literally
+    (START, delegate(SEE, {**HEAR, "id": "h"}, task("Search for what she wrote", SEARCHES, needs=["h"]))),  # planned ahead
+    (BOTH, delegate(task("How many apples has Mira Osei?", SEARCHES))), (LAST, delegate(SUM)), (LAST, complete("42")),
+    (LAST, delegate(task("What is 2 + 40?", RUNS))), (LAST, delegate(task("Add them", RUNS, context="40 and 2"))),
+    (LAST, delegate(task("Add them", RUNS, needs=["ta", "tc"]))), (END, complete("42 apples")),
+])  # fmt: skip
+def test_a_right_decision_is_paid_in_full(e, decision):
+    assert paid("rubric", e, decision) == [1.0]
+
+
+@pytest.mark.parametrize(("e", "decision", "total"), [
+    (START, delegate(SEE), 0.2 + 0.2 / 2 + 0.6 / 2), (START, delegate(SEE, HEAR, HEAR), 0.4 + 0.6 * 2 / 3),
+    (START, delegate(SEE, HEAR, task("Read x.png", SEES)), 0.4 + 0.6 * 2 / 3),
+    (START, delegate(task("Read a.png and b.wav")), 0.4 + 0.6 / 2), (START, complete("42"), 0.1),
+    (START, delegate({**SEE, "tools": [HEARS]}), 0.2 + 0.2 / 2), (LAST, delegate(task("Compute 40 - 2", RUNS)), 0.4),
+    (LAST, delegate(task("Compute 40 + 2 + 9", RUNS)), 0.4), (LAST, delegate(SUM, SUM), 0.4 + 0.6 / 2),
+    (LAST, complete("41"), 0.2), (END, complete("41"), 0.4), (END, delegate(task("Think")), 0.2),
+    (END, delegate(SEE), 0.2 + 0.8 / 3), (END, delegate(SEE, HEAR), 0.2 + 0.8 / 6),
+])  # fmt: skip
+def test_a_decision_is_paid_what_it_finds(e, decision, total):
+    assert paid("rubric", e, decision) == [pytest.approx(total)]
+
+
+@pytest.mark.parametrize(("text", "parts"), [
+    ("", (0, 0)), ("I would look at a.png first.", (0, 0)), ('{"action": "complete", "answer": "42"}', (0, 1)),
+    ('<think>{hm}</think>\n```json\n{"action": "complete", "params": {"answer": 42}}\n```', (1, 1)),
+    ('Sure: {"action": "complete", "params": {"answer": "42"}}', (0, 1)), ('{"action": "dance", "params": {}}', (1, 0)),
+    (json.dumps(delegate(task("x", "Fly"))), (1, 0)), (json.dumps(delegate({**SEE, "needs": ["nobody"]})), (1, 0)),
+    ("[" * 10_000, (0, 0)), ("\ud83d", (0, 0)),
+])  # fmt: skip
+def test_format_and_action_say_what_the_program_would_do(text, parts):
+    (s,) = make("rubric")(END, [text])
+    assert (s.parts["format"], s.parts["action"]) == parts and s.valid == bool(parts[1])
+
+
+def test_the_outcome_is_the_answer_when_the_expert_plays_on():
+    late = Example(
+        "e", (), {}, {**START.meta, "world": {**START.meta["world"], "round": ROUNDS - 1}}
+    )
+    assert paid("outcome", START, delegate(task("Think")), complete("42"), "no") == [1.0, 0.0, 0.0]
+    assert paid("outcome", LAST, complete("42"), complete("41")) == [1.0, 0.0]
+    assert paid("outcome", late, delegate(SEE, HEAR)) == [0.0]  # too few rounds are left
+
+
+JSON = st.recursive(
+    st.none() | st.floats() | st.text(max_size=9) | st.sampled_from(["ta", "a.png", "40 + 2", SEES, RUNS]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(("answer", "tasks", "tools")), inner),
+)  # fmt: skip
+ROW = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("task_instruction", "tools", "needs", "id", "context"), JSON)
+)
+DECISIONS = JSON | JSON.map(complete) | st.lists(ROW, max_size=4).map(lambda rows: delegate(*rows))
+
+
+@pytest.mark.parametrize("name", ["rubric", "outcome"])
+@given(
+    st.sampled_from([START, LAST, END]), st.lists(st.text() | DECISIONS.map(json.dumps), max_size=4)
+)
+@settings(max_examples=30, deadline=None)
+def test_no_completion_makes_a_reward_raise_or_leave_its_bounds(name, e, group):
+    assert all(
+        0 <= value <= 1 for s in make(name)(e, group) for value in (s.total, *s.parts.values())
+    )
+
+
+def test_a_sub_task_fails_where_one_that_it_needs_did_not_succeed():
+    world = World(
+        MiniTask(Task("How many apples?", MEDIA), FACTS, (), "seen"), unlucky="b", trouble="blocked"
+    )
+    planned = task("Search for what she wrote", SEARCHES, needs=["h"])
+    world.carry_out(
+        read_decision(json.dumps(delegate({**HEAR, "id": "h"}, planned)), world.state()).decision
+    )
+    assert [h.status for h in world.history] == ["blocked", "failed"] and not world.found
+
+
+# ---- the tasks -----------------------------------------------------------------------------------
+
+
+@cache
+def drawn(split, style="brief"):
+    return list(islice(examples(split, 3, style), 300))
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "held_out"])
+@pytest.mark.parametrize("style", ["brief", "full"])
+def test_every_decision_of_the_expert_is_paid_in_full(split, style):
+    for e in drawn(split, style)[:: 1 if style == "brief" else 10]:
+        assert paid("rubric", e, e.reference) == paid("outcome", e, e.reference) == [1.0], e.id
+
+
+def test_the_expert_solves_every_task_and_a_fixed_rule_none():
+    rows = {
+        name: result.play(result.tasks(120), result.fixed(rule))
+        for name, rule in result.FIXED.items()
+    }
+    solved = {name: sum(row["solved"] for row in of) / 120 for name, of in rows.items()}
+    assert solved.pop("expert") == 1.0 and all(share <= 0.05 for share in solved.values())
+    assert not sum(row["wasted"] for row in rows["expert"])
+
+
+def test_an_answer_cannot_be_guessed_from_the_kind_of_its_task():
+    answers = [compose(random.Random(n), "train", n).answer for n in range(400)]
+    assert max(map(answers.count, answers)) / len(answers) < 0.05
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_all_that_a_sub_task_of_the_expert_needs_is_in_it(number):
+    mini = compose(random.Random(number), "held_out", number)
+    for fact in mini.facts:
+        u = SubTask("t", fact.instruction, tools=(fact.tool,))
+        assert finds(u, mini.facts, {f.id for f in mini.facts}) == fact
+
+
+def test_no_split_has_a_name_or_a_prompt_of_another():
+    for of in (lambda e: [e.messages[1]["content"]], lambda e: e.meta["entities"]):
+        a, b, c = (
+            {x for e in drawn(split) for x in of(e)} for split in ("train", "valid", "held_out")
+        )
+        assert not (a & b or a & c or b & c)
+
+
+def test_held_out_tasks_have_shapes_and_operations_that_training_does_not_have():
+    new = {o.name for o in HELD_OUT}
+    seen = {
+        f["operation"]
+        for s in ("train", "valid")
+        for e in drawn(s)
+        for f in e.meta["world"]["facts"]
+    }
+    asked = [{f["operation"] for f in e.meta["world"]["facts"]} for e in drawn("held_out")]
+    assert (
+        not seen & new
+        and new <= set().union(*asked)
+        and not set(SEEN_SHAPES) & set(HELD_OUT_SHAPES)
+    )
+    assert all(tree.labels() & new for row in trees(SEEN_SHAPES, True).values() for tree in row)
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_other_ones(tmp_path):
+    for name, seed in (("a", "5"), ("b", "5"), ("c", "6")):
+        assert main(["--n", "60", "--seed", seed, "--out", str(tmp_path / name)]) == 0
+    a, b, c = ((tmp_path / n / "held_out.jsonl").read_bytes() for n in "abc")
+    assert a == b != c
+
+
+# ---- answers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("given", "right", "same"), [
+    ("42", "42.0", 1), ("1,234", "1234", 1), ("The Tower.", "tower", 1), ("  MIRA  Kolven ", "Mira Kolven", 1),
+    ("7:05", "07:05", 1), ("$5", "5", 1), ("ＡＢ", "ab", 1), ("13 coins", "13", 1), ("13 cm", "13", 0),
+    ("13 million", "13", 0), ("41 or 42", "42", 0), ("it is 42", "42", 0), ("-42", "42", 0), ("", "", 0), ("1.5", "15", 0),
+])  # fmt: skip
+def test_answers_are_the_same_in_any_spelling_and_several_are_none(given, right, same):
+    assert same_answer(given, right, "How many coins, 43 or a million?") == bool(same)

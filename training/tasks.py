@@ -1,0 +1,310 @@
+"""The tasks of MiniGAIA: random graphs of facts, the same on every machine.
+
+A fact is read in a file or on a page, found by a search, or computed from other facts. A shape says
+how: "R" a read, "N" a search for a name of the question, "S" a search for a name that is read
+first, and a tuple an operation on what is in it. Shapes, operations and names of the held-out tasks
+are their own. The words are in prompts/training/tasks.md: the same
+phrase asks for a fact in the question and in the sub-task, with values where names were.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+from orchestra.vocabulary import Media, Modality, Task
+from runtime.prompts import say
+
+Split = Literal["train", "valid", "held_out"]
+WORDS = "training/tasks"
+NAMES: Mapping[str, list[str]] = json.loads(
+    Path(__file__).with_name("names.json").read_text(encoding="utf-8")
+)
+SHARE: Mapping[Split, tuple[float, float]] = {  # of every list of names
+    "train": (0.0, 0.6), "valid": (0.6, 0.8), "held_out": (0.8, 1.0)
+}  # fmt: skip
+TOOL = {
+    "image": "ImageAnalysisAction",
+    "audio": "ParseAudioAction",
+    "video": "VideoAnalysisAction",
+    "page": "ExtractUrlContentAction",
+    "search": "GoogleSearchAction",
+    "compute": "ExecuteCodeAction",
+}
+ENDING: Mapping[Modality, str] = {"image": "png", "audio": "wav", "video": "mp4"}
+RANGES = {"number": (21, 399), "small": (3, 20), "hours": (2, 11), "year": (1700, 2020)}
+P_PAGE, P_NOISE, P_DISTRACTOR = 0.25, 0.3, 0.3
+
+# ---- operations ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Operation:
+    """`takes` and `gives` are kinds of values. `says`: how an instruction may ask for it, where #
+    stands for an operand. `factor`: a number that it may name besides its operands.
+    """
+
+    name: str
+    takes: tuple[str, ...]
+    gives: str
+    says: str
+    of: Callable[..., Any]
+    factor: str = ""
+
+
+def _unit(name: str, factor: int) -> Operation:
+    says = rf"\bconvert|\b(?:in|to|into) {name}|{TIMES}"
+    return Operation(name, ("number",), "number", says, lambda a: a * factor, str(factor))
+
+
+TWO, AND_SMALL = ("number", "number"), ("number", "small")
+PLUS, MINUS, TIMES = r"\+|\bplus|\badd", r"[-−–]\s*#|\bminus|\bsubtract", r"[*×]|\btimes|\bmultipl"
+AFTER, BEFORE = rf"{PLUS}|\bafter|\blater", rf"{MINUS}|\bbefore|\bearlier|\butc"
+APART = rf"{MINUS}|\bdiffer|\bbetween"
+LARGER, WEEKDAY = r"\bmax|\b(?:larg|great|bigg|high)e", r"\bweekday|\bday of the week"
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+SEEN = (
+    Operation("sum", TWO, "number", rf"{PLUS}|\bsum|\btotal|\btogether", lambda a, b: a + b),
+    Operation("difference", TWO, "number", APART, lambda a, b: abs(a - b)),
+    Operation("product", AND_SMALL, "number", rf"{TIMES}|\bproduct", lambda a, b: a * b),
+    Operation("larger", TWO, "number", LARGER, max),
+    Operation("later", ("time", "number"), "time", AFTER, lambda a, b: a + timedelta(minutes=b)),
+    Operation("zone", ("time", "hours"), "time", BEFORE, lambda a, b: a - timedelta(hours=b)),
+    Operation("day_after", ("date", "number"), "date", AFTER, lambda a, b: a + timedelta(days=b)),
+    Operation("weekday", ("date",), "weekday", WEEKDAY, lambda a: WEEKDAYS[a.weekday()]),
+    Operation("letters", ("person",), "small", r"\bletter", lambda a: sum(map(str.isalpha, a))),
+    Operation("years", ("year", "year"), "number", rf"{APART}|\byears", lambda a, b: abs(a - b)),
+    _unit("minutes", 60), _unit("grams", 1000), _unit("days", 7),
+)  # fmt: skip
+HELD_OUT = (
+    Operation("mean", TWO, "decimal", r"\bmean|\baverage", lambda a, b: (a + b) / 2),
+    Operation("remainder", AND_SMALL, "number", r"%|\bremainder|\bmod", lambda a, b: a % b),
+    Operation("earlier", ("time", "number"), "time", BEFORE, lambda a, b: a - timedelta(minutes=b)),
+    Operation("days_between", ("date", "date"), "number", APART, lambda a, b: abs((a - b).days)),
+    _unit("pieces", 12), _unit("centimetres", 100),
+)  # fmt: skip
+OPERATIONS = {operation.name: operation for operation in (*SEEN, *HELD_OUT)}
+NEVER_LAST = {"larger"}  # its value is one of those that were read
+
+
+def computed(operation: Operation, operands: Sequence[str]) -> str:
+    """The value of an operation as text."""
+    value = operation.of(*map(_parsed, operation.takes, operands))
+    return f"{value:%H:%M}" if isinstance(value, datetime) else str(value)
+
+
+def _parsed(kind: str, text: str) -> Any:
+    if kind == "time":
+        return datetime.strptime(text, "%H:%M")
+    if kind == "date":
+        return date.fromisoformat(text)
+    return text if kind == "person" else int(text)
+
+
+# ---- shapes --------------------------------------------------------------------------------------
+
+Shape = Any  # "R", "N", "S", or a tuple of shapes
+SEEN_SHAPES: tuple[Shape, ...] = (
+    ("R",), ("N",), ("R", "R"), ("R", "N"), ("R", "S"), (("R",), "R"), ("R", ("R",)),
+    (("R", "R"), "R"), (("R", "N"), "R"), (("S",), "R"),
+)  # fmt: skip
+HELD_OUT_SHAPES: tuple[Shape, ...] = (
+    ("S", "S"), ("N", "N"), (("R",), ("R",)), ("R", ("R", "R")), ((("R",), "R"), "R"),
+    (("R", "S"), "R"), (("R", "R"), ("R", "R")),
+)  # fmt: skip
+READ = {"number", "small", "time", "date", "year", "person"}
+SEARCH = {"number": ("person", "town"), "year": ("person", "town"), "hours": ("town",)}
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A shape with its operations. `label`: an operation, or "read", "search", "name"; `kind`: that
+    of its value.
+    """
+
+    label: str
+    kind: str
+    below: tuple[Tree, ...] = ()
+
+    def labels(self) -> set[str]:
+        return {self.label}.union(*(tree.labels() for tree in self.below))
+
+
+@cache
+def typed(shape: Shape, kind: str | None = None) -> tuple[Tree, ...]:
+    """Every tree of a shape whose value is of a kind; None: of any, as the answer is."""
+    if isinstance(shape, tuple):
+        fit = [o for o in OPERATIONS.values() if len(o.takes) == len(shape)]
+        return tuple(
+            Tree(o.name, o.gives, below)
+            for o in fit
+            if (o.gives == kind if kind else o.name not in NEVER_LAST)
+            for below in product(*map(typed, shape, o.takes))
+        )
+    if shape == "R":
+        return (Tree("read", str(kind)),) if kind in READ else ()
+    below = [Tree("read" if shape == "S" else "name", of) for of in SEARCH.get(str(kind), ())]
+    return tuple(Tree("search", str(kind), (tree,)) for tree in below)
+
+
+@cache
+def trees(shapes: tuple[Shape, ...], held_out: bool) -> Mapping[str, list[Tree]]:
+    """The trees of some shapes by their last operation: those with a held-out operation, or those
+    without.
+    """
+    new = {o.name for o in HELD_OUT}
+    found: dict[str, list[Tree]] = {}
+    for tree in (t for shape in shapes for t in typed(shape)):
+        if bool(tree.labels() & new) == held_out:
+            found.setdefault(tree.label, []).append(tree)
+    return found
+
+
+# ---- a task --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fact:
+    """`evidence`: what a sub-task that finds it must be told; `operation`: of one that computes."""
+
+    id: str
+    tool: str
+    needs: tuple[str, ...]
+    evidence: tuple[str, ...]
+    instruction: str
+    report: str
+    value: str
+    operation: str = ""
+
+
+@dataclass(frozen=True)
+class MiniTask:
+    """`facts` in an order in which they can be found, the answer last; those that it does not
+    follow from distract. `entities`: the names in it. `group`: what of it is held out, "shape" or
+    "operation", or "seen".
+    """
+
+    task: Task
+    facts: tuple[Fact, ...]
+    entities: tuple[str, ...]
+    group: str
+
+    @property
+    def answer(self) -> str:
+        return self.facts[-1].value
+
+    def needed(self) -> set[str]:
+        """The facts that the answer follows from."""
+        found = {self.facts[-1].id}
+        for fact in reversed(self.facts):
+            found |= set(fact.needs) if fact.id in found else set()
+        return found
+
+
+class Composer:
+    """Makes the facts of one task; no name, number or file occurs twice."""
+
+    def __init__(self, rng: random.Random, split: Split) -> None:
+        self.rng, self.split = rng, split
+        self.drawn: set[str] = set()
+        self.entities: list[str] = []
+        self.facts: list[Fact] = []
+        self.media: list[Media] = []
+
+    def draw(self, kind: str) -> str:
+        """A value of a kind, or a name of a list."""
+        value = self._any(kind)
+        while value in self.drawn:
+            value = self._any(kind)
+        self.drawn.add(value)
+        if kind in ("thing", "person", "town"):
+            self.entities.append(value)
+        return value
+
+    def _any(self, kind: str) -> str:
+        between = self.rng.randint
+        if kind in RANGES:
+            return str(between(*RANGES[kind]))
+        if kind == "time":
+            return f"{between(5, 23):02}:{between(0, 59):02}"
+        if kind == "date":
+            return date(between(2001, 2030), between(1, 12), between(1, 28)).isoformat()
+        if kind == "person":
+            return f"{self._any('first')} {self._any('last')}"
+        low, high = (round(share * len(NAMES[kind])) for share in SHARE[self.split])
+        return self.rng.choice(NAMES[kind][low:high])
+
+    def read(self, kind: str) -> str:
+        """Adds a fact that is read. Returns the phrase that asks for it."""
+        modality, stem = (
+            self.rng.choice(list(ENDING)),
+            f"{self.draw('stem')}{self.rng.randint(1, 9)}",
+        )
+        names = {name: self.draw(name) for name in ("thing", "person", "town")}
+        what = self.rng.choice(say(WORDS, f"read_{kind}", **names).splitlines())
+        if self.rng.random() < P_PAGE:
+            tool, place = TOOL["page"], f"https://{stem}.example"
+            phrase = say(WORDS, "on_page", what=what, place=place)
+        else:
+            tool, place = TOOL[modality], f"{stem}.{ENDING[modality]}"
+            phrase = say(WORDS, "in_file", what=what, place=place)
+            self.media.append(Media(modality, place, Path(), ""))
+        value = report = self.draw(kind)
+        if self.rng.random() < P_NOISE:
+            other = {"thing": self.draw("thing"), "noise": self.draw("number")}
+            report = say(WORDS, "noise", value=value, **other)
+        self._add(tool, (), (place,), say(WORDS, "read", what=phrase), report, value)
+        return phrase
+
+    def fact(self, tree: Tree) -> tuple[str, Fact | None, str]:
+        """Adds the facts of a tree. Returns its phrase, its last fact (None: a name) and value."""
+        if tree.label == "name":
+            name = self.draw(tree.kind)
+            return name, None, name
+        if tree.label == "read":
+            phrase = self.read(tree.kind)
+            return phrase, self.facts[-1], self.facts[-1].value
+        below = [self.fact(tree) for tree in tree.below]
+        values = tuple(value for *_, value in below)
+        inner = [
+            say(WORDS, "inner", what=phrase) if fact and fact.operation else phrase
+            for phrase, fact, _ in below
+        ]
+        if tree.label == "search":
+            section, verb, operation = f"search_{tree.kind}_{tree.below[0].kind}", "search", ""
+            value = self.draw(tree.kind)
+        else:
+            section, verb, operation = tree.label, "compute", tree.label
+            value = computed(OPERATIONS[operation], values)
+        phrase, asked = (
+            say(WORDS, section, **dict(zip("ab", x, strict=False))) for x in (inner, values)
+        )
+        line = self.rng.randrange(len(phrase.splitlines()))  # one of the alternatives
+        asked = say(WORDS, verb, what=asked.splitlines()[line])
+        needs = tuple(fact.id for _, fact, _ in below if fact)
+        self._add(TOOL[verb], needs, values, asked, value, value, operation)
+        return phrase.splitlines()[line], self.facts[-1], value
+
+    def _add(self, *fields: Any) -> None:
+        self.facts.append(Fact(f"n{len(self.facts) + 1}", *fields))
+
+
+def compose(rng: random.Random, split: Split, number: int) -> MiniTask:
+    """Task `number` of a split. A held-out one has a held-out shape, or else operation."""
+    group = ("shape", "operation")[number % 2] if split == "held_out" else "seen"
+    shapes = HELD_OUT_SHAPES if group == "shape" else SEEN_SHAPES
+    by_operation = trees(shapes, group == "operation")
+    tree = rng.choice(by_operation[rng.choice(list(by_operation))])
+    composer = Composer(rng, split)
+    if rng.random() < P_DISTRACTOR:
+        composer.read("number")
+    phrase = composer.fact(tree)[0]
+    task = Task(say(WORDS, "question", what=phrase), tuple(composer.media))
+    return MiniTask(task, tuple(composer.facts), tuple(composer.entities), group)

@@ -1,0 +1,304 @@
+"""MiniGAIA as a world: what sub-tasks find, what a decision is worth, and what the expert decides.
+
+    python -m training.world --n 2000 --seed 0 --out data/minigaia      writes decision examples
+
+A sub-task finds one fact: of those that can be found now with its tools, the one that it names
+first. To find a fact it is told the file or page to read; the name to search for; or the operation
+and exactly its operands, which a program computes from. That is what an executor would do that
+takes names and numbers literally and reads no sentence: "Do not tell the weight of the rake in
+a.png" finds that weight, and is paid for it. The expert delegates all that the answer needs and
+that can be found now, and completes once the answer is there.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import count, islice
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+
+from orchestra.memory import compress
+from orchestra.vocabulary import (
+    Complete,
+    ConfigError,
+    Decision,
+    Delegate,
+    Evidence,
+    State,
+    Status,
+    SubTask,
+)
+from orchestrators.orchestra_o1 import parse_decision, render_state
+from runtime.command_line import OneLineParser
+from runtime.prompts import WORDING, say
+from tools import tools_for
+from training.examples import Example, state_row, write
+from training.reading import Reading, same_answer
+from training.tasks import OPERATIONS, WORDS, Fact, MiniTask, Split, compose
+
+Style = Literal["brief", "full"]
+PART: dict[Split, float] = {"train": 0.7, "valid": 0.1, "held_out": 0.2}  # of the examples
+ROUNDS = 8
+MODEL = "auto"  # the one backend that decisions may name
+P_TROUBLE = 0.3  # that one sub-task of a task does not succeed at first
+TROUBLE: tuple[Status, ...] = ("failed", "blocked", "partial")
+BEYOND = 1 / 3  # going on where the answer is known: 1 of the judge's 3, not wrong but for less
+
+# ---- what a sub-task finds -----------------------------------------------------------------------
+
+NUMBER = re.compile(r"(?<!\w)(?:\d{4}-\d\d-\d\d|\d+:\d\d|\d+(?:\.\d+)?)(?!\w)")
+
+
+def finds(
+    u: SubTask, facts: Sequence[Fact], known: Collection[str], reports: Sequence[str] = ()
+) -> Fact | None:
+    """The fact that u finds. `known`: the facts that were found; `reports`: what the sub-tasks
+    found that u needs.
+    """
+    told = [u.instruction, u.context, " ".join(reports)]
+    named = {
+        fact.id: place
+        for fact in facts
+        if set(fact.needs) <= set(known)
+        and (u.tools is None or fact.tool in u.tools)
+        and (place := _place(fact, told)) is not None
+    }
+    return min((f for f in facts if f.id in named), key=lambda f: named[f.id], default=None)
+
+
+def _place(fact: Fact, told: Sequence[str]) -> int | None:
+    """Where in the text a fact is asked for; None: it is not."""
+    text = " ".join(told)
+    if fact.operation:
+        numbers = next((n for part in told if (n := set(NUMBER.findall(part)))), set[str]())
+        numbers -= {OPERATIONS[fact.operation].factor} - set(fact.evidence)
+        if numbers != set(NUMBER.findall(" ".join(fact.evidence))) or not _asks_for(fact, text):
+            return None
+    places = [re.search(rf"(?<!\w){re.escape(e)}(?!\w)", text, re.I) for e in fact.evidence]
+    found = [place.start() for place in places if place]
+    return min(found) if len(found) == len(places) else None
+
+
+def _asks_for(fact: Fact, text: str) -> bool:
+    """Whether the operation that a text names first is that of the fact."""
+    for operand in fact.evidence:
+        text = text.replace(operand, "#")
+    found = {o.name: m.start() for o in OPERATIONS.values() if (m := re.search(o.says, text, re.I))}
+    return fact.operation in found and found[fact.operation] == min(found.values())
+
+
+# ---- a task as it is played ----------------------------------------------------------------------
+
+
+@dataclass
+class World:
+    """`found`: fact -> the sub-task that found it. The first sub-task for the fact `unlucky`
+    ends with `trouble` instead. `wasted`: sub-tasks that found nothing new which the answer needs.
+    """
+
+    mini: MiniTask
+    unlucky: str = ""
+    trouble: Status = "failed"
+    round: int = 1
+    history: list[Evidence] = field(default_factory=list)
+    found: dict[str, str] = field(default_factory=dict)
+    wasted: int = 0
+
+    def state(self) -> State:
+        """s_t."""
+        task = self.mini.task
+        context = compress(task.question, self.history, WORDING) if self.history else ""
+        tools = tuple(tools_for(task))
+        return State(task, context, tuple(self.history), (), tools, self.round, ROUNDS)
+
+    def solved(self) -> bool:
+        """Whether the answer was found: it is time to complete."""
+        return self.mini.facts[-1].id in self.found
+
+    def ready(self) -> list[Fact]:
+        """What the answer needs, is not found, and can be found now."""
+        wanted = self.mini.needed() - self.found.keys()
+        return [f for f in self.mini.facts if f.id in wanted and self.found.keys() >= set(f.needs)]
+
+    def would_find(self, decision: Delegate) -> list[tuple[SubTask, Fact | None]]:
+        """What each sub-task finds if none is unlucky, in an order that their needs allow."""
+        facts = {f.id: f for f in self.mini.facts}
+        by_task = {id: facts[fact] for fact, id in self.found.items()}
+        done: list[tuple[SubTask, Fact | None]] = []
+        waiting, own = list(decision.subtasks), {u.id for u in decision.subtasks}
+        while waiting:
+            u = next(u for u in waiting if not own & set(u.needs))
+            waiting.remove(u)
+            own.discard(u.id)
+            reports = [by_task[id].value for id in u.needs if id in by_task]
+            known = self.found.keys() | {f.id for f in by_task.values()}
+            fact = finds(u, self.mini.facts, known, reports)
+            by_task |= {u.id: fact} if fact else {}
+            done.append((u, fact))
+        return done
+
+    def carry_out(self, decision: Delegate) -> None:
+        """Play a delegation: its sub-tasks report, and the next round begins."""
+        for u, fact in self.would_find(decision):
+            self.wasted += not fact or fact.id not in self.mini.needed() - self.found.keys()
+            status: Status = "done"
+            why, answer, opened = "", "", set[str]()
+            if fact is None or not set(fact.needs) <= self.found.keys():
+                status, why = "failed", "nothing"
+            elif fact.id == self.unlucky:
+                self.unlucky, status, why = "", self.trouble, self.trouble
+            else:
+                self.found.setdefault(fact.id, u.id)
+                answer, opened = fact.report, {m.name for m in self.mini.task.media}
+                opened &= set(fact.evidence)
+            asked = (u.id, u.instruction, MODEL, u.tools or ())
+            error = say(WORDS, why) if why else ""
+            seen = tuple(opened)  # one file, or none
+            self.history.append(Evidence(self.round, *asked, status, answer, "", error, media=seen))
+        self.round += 1
+
+    def row(self) -> dict[str, Any]:
+        """The world as JSON, without what the state of an example has."""
+        kept = {k: copy.copy(getattr(self, k)) for k in ("unlucky", "trouble", "round", "found")}
+        return {**kept, "facts": [asdict(fact) for fact in self.mini.facts]}
+
+
+def new_world(rng: random.Random, split: Split, number: int) -> World:
+    mini = compose(rng, split, number)
+    unlucky = rng.choice(sorted(mini.needed())) if rng.random() < P_TROUBLE else ""
+    return World(mini, unlucky, rng.choice(TROUBLE))
+
+
+def world_of(row: Mapping[str, Any], state: State) -> World:
+    """The world that `World.row` made a row of. Raises TypeError, KeyError or ValueError."""
+    facts = TypeAdapter(tuple[Fact, ...]).validate_python(row["facts"])
+    rest = {k: copy.copy(v) for k, v in row.items() if k != "facts"}
+    return World(MiniTask(state.task, facts, (), ""), **rest, history=list(state.history))
+
+
+# ---- what a decision is worth --------------------------------------------------------------------
+
+
+def rubric_parts(world: World, reading: Reading) -> dict[str, float]:
+    """The four parts of Eq. 29, each in [0, 1], of a decision by what it would find. `decision` of
+    a delegation: the share of what is ready that it finds, times the share of its sub-tasks that
+    find something new which the answer needs.
+    """
+    decision = reading.decision
+    parts = {"format": float(reading.format), "action": float(decision is not None)}
+    if decision is None:
+        return parts | {"tool": 0.0, "decision": 0.0}
+    if isinstance(decision, Complete):
+        right = same_answer(decision.answer, world.mini.answer, world.mini.task.question)
+        return parts | {"tool": float(right or world.solved()), "decision": float(right)}
+    done = world.would_find(decision)
+    count, known = max(1, len(done)), world.found.keys()
+    if world.solved():
+        share = BEYOND * sum(fact is not None for _, fact in done) / count**2
+        return parts | {"tool": share, "decision": share}
+    new = {f.id: f for _, f in done if f and f.id in world.mini.needed() - known}
+    ready = world.ready()
+    wanted = {f.tool for f in (*ready, *new.values())}
+    given = {tool for u, _ in done for tool in (wanted if u.tools is None else u.tools)}
+    progress = min(1.0, len(new) / len(ready)) * len(new) / count
+    return parts | {"tool": len(wanted & given) / len(wanted | given), "decision": progress}
+
+
+def plays_on(world: World, decision: Decision) -> bool:
+    """Whether the task ends with the right answer when the expert decides after `decision`."""
+    if isinstance(decision, Complete):
+        return same_answer(decision.answer, world.mini.answer, world.mini.task.question)
+    after = copy.deepcopy(world)
+    after.carry_out(decision)
+    while not after.solved() and after.round < ROUNDS:
+        ready = enumerate(after.ready())
+        after.carry_out(
+            Delegate(tuple(SubTask(f"x{n}", f.instruction, tools=(f.tool,)) for n, f in ready))
+        )
+    return after.solved()
+
+
+# ---- the expert ----------------------------------------------------------------------------------
+
+
+def expert(world: World, style: Style = "brief") -> dict[str, Any]:
+    """y*_t as JSON. The short prompt asks for no key that may be absent."""
+    if world.solved():
+        why = say(WORDS, "why_complete", id=world.found[world.mini.facts[-1].id])
+        return {"action": "complete", "reasoning": why, "params": {"answer": world.mini.answer}}
+    rest = {} if style == "brief" else {"context": "", "model": MODEL}
+    tried = {h.instruction: h.id for h in world.history if h.status != "done"}
+    rows, why = [], ""
+    for fact in world.ready():
+        told = fact.instruction
+        if told in tried:
+            why += say(WORDS, "why_again", id=tried[told]) + " "
+            told = say(WORDS, "again", instruction=told)
+        rows.append({"task_instruction": told, **rest, "tools": [fact.tool]})
+    why += say(WORDS, "why_delegate", count=len(rows))
+    return {"action": "delegate_task", "reasoning": why, "params": {"tasks": rows}}
+
+
+def prompt(state: State, style: Style = "brief") -> tuple[dict[str, str], ...]:
+    """s_t in the words of the real main agent, or in the few of prompts/training/brief.md."""
+    if style == "full":
+        manuals = "\n\n".join(t.manual for t in tools_for(state.task).values())
+        return tuple(render_state(state, MODEL, manuals))
+    nothing, found = say("training/brief", "nothing"), []
+    for h in state.history:
+        about = {"id": h.id, "status": h.status, "instruction": h.instruction}
+        found.append(say("training/brief", "found", **about, outcome=h.answer or h.error))
+    files = ", ".join(m.name for m in state.task.media) or nothing
+    values = {"question": state.task.question, "files": files, "rounds": state.rounds}
+    values |= {"found": "\n".join(found) or nothing, "round": state.round}
+    system = {"role": "system", "content": say("training/brief", "system")}
+    return system, {"role": "user", "content": say("training/brief", "user", **values)}
+
+
+def examples(split: Split, seed: int, style: Style = "brief") -> Iterator[Example]:
+    """The expert's decisions in task after task, without end; the same for the same seed."""
+    for n in count():
+        world = new_world(random.Random(f"minigaia {seed} {split} {n}"), split, n)
+        reference: dict[str, Any] = {}
+        while reference.get("action") != "complete":
+            state, reference = world.state(), expert(world, style)
+            meta = {"split": split, "answer": world.mini.answer, "state": state_row(state)}
+            meta |= {"entities": list(world.mini.entities), "world": world.row()}
+            id = f"{split}-{n:05}-r{state.round}"
+            yield Example(id, prompt(state, style), reference, copy.deepcopy(meta))
+            decision = parse_decision(json.dumps(reference), state)
+            if isinstance(decision, Delegate):
+                world.carry_out(decision)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write train.jsonl, valid.jsonl and held_out.jsonl. Returns the exit code."""
+    parser = OneLineParser(prog="python -m training.world", description=__doc__)
+    parser.add_argument("--n", type=int, default=2000, help="decisions, in all three files")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--prompt", choices=("brief", "full"), default="brief")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    try:
+        a = parser.parse_args(arguments)
+        if a.n < 10:
+            raise ConfigError(f"--n {a.n}: too few for three files; give 10 or more")
+        for split, part in PART.items():
+            rows = list(islice(examples(split, a.seed, a.prompt), round(a.n * part)))
+            write(a.out / f"{split}.jsonl", rows)
+            print(f"{a.out / split}.jsonl: {len(rows)} decisions")
+    except ConfigError as error:
+        print(f"training.world: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
