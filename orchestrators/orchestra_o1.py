@@ -108,7 +108,8 @@ def _next_step(state: State) -> str:
     if not history:
         return say(SMALL, "next_start")
     if not any(h.media for h in newest):
-        return say(SMALL, "next_found", ids=ids)
+        answers = "\n".join(h.answer for h in newest if h.answer)
+        return say(SMALL, "next_found", ids=ids, answers=reported(answers))
     compute = " " + say(SMALL, "next_compute", ids=ids) if CODE in state.tools else ""
     return say(SMALL, "next_seen", ids=ids, compute=compute)
 
