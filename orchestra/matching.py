@@ -40,9 +40,8 @@ def requirements(u: SubTask, task: Task, capabilities: Capabilities) -> dict[str
     need = EASY if len(files) == 1 or given == {"web"} else 1.0
     maybe = UNKNOWN * need
     other = {c: maybe if u.tools is None else need * (c in given) for c in ("web", "code")}
-    seen: dict[str, float] = {
-        SKILL_OF[m]: need for m in SKILL_OF if m in files or m in u.modalities
-    }
+    needed = {*files, *u.modalities, *(m for m in SKILL_OF if SKILL_OF[m] in given)}
+    seen: dict[str, float] = {SKILL_OF[m]: need for m in SKILL_OF if m in needed}
     return {"txt": need, **other, **seen}
 
 

@@ -95,7 +95,7 @@ def compress(
     I(C;q) is the share of the question's terms that C covers. I(C;h) is, by half, the share of h's
     terms, and by half that its head with the answer is there. The terms of a sentence are its words
     and the sentence itself: the same words in another order say something else, and a sentence that
-    is there already gains nothing. A sentence is chosen only after its head, which says whose it
+    is there already comes last. A sentence is chosen only after its head, which says whose it
     is. Lines stand in the order of H; "[...]" marks what was left out. Only the newest failures,
     with their reasons, may pass the limit.
 

@@ -91,7 +91,7 @@ def read_decision(
     flat = {k: v for k, v in wanted.items() if k != "action"}
     params = wanted["params"] if isinstance(wanted.get("params"), dict) else flat
     if action == "complete":
-        if state.task.media and not state.history:
+        if state.task.media and not state.history and not last_chance:
             raise ModelMistake("no_evidence")
         return Complete(answer_in(params), reasoning)
     if action in ("delegate_task", "delegate") and not last_chance:

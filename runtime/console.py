@@ -94,7 +94,7 @@ def _notes(r: Mapping[str, Any], quiet: bool) -> Iterator[str]:
         changes = f", {diff}" if diff.exists() else ""
         figures = f"{r['calls']} calls, {r['tokens']} tokens, {usd(r['cost_usd'])}"
         yield f"{figures}, {r['run']}{changes}"
-        yield f"to look at it: python -m report {shlex.quote(r['run'])}"
+        yield f"to look at it: {shlex.join([sys.executable, '-m', 'report', r['run']])}"
 
 
 def table(columns: str, rows: Iterable[Mapping[str, Any]]) -> str:
