@@ -187,9 +187,10 @@ def executor_at(url: str) -> Iterator[Executor]:
         raise ConfigError(f"--executor {url}: needs dask://HOST:PORT or ray://HOST:PORT")
     try:
         if kind == "dask":
-            from distributed import Client
+            import distributed
 
-            with Client(address, timeout=10) as client:
+            dask: Any = distributed  # parts of it have no types
+            with dask.Client(address, timeout=10) as client:
                 yield client.get_executor(pure=False)
         elif kind == "ray":
             import ray
