@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, ValidationError
 from typing_extensions import TypedDict
 from urllib3.exceptions import HTTPError
 from urllib3.util import Retry
@@ -20,7 +20,7 @@ from orchestra.vocabulary import Backend, EndpointError, Reply
 from runtime import http
 from runtime.parsing import shallow
 from runtime.prompts import say
-from runtime.tape import Failure, Tape
+from runtime.tape import Failure, Tape, adapter
 
 ATTEMPTS = 3
 BUSY = {408, 409, 429, *range(500, 600)}  # worth another attempt
@@ -169,15 +169,15 @@ def key_of(backend: Backend) -> str:
     return os.environ.get(backend.api_key_env, "").strip() or "none"
 
 
-# ---- the request ---------------------------------------------------------------------------------
-
-
 def _retry_after_s(header: str) -> float:
     """Seconds, or a date."""
     try:
         return Retry().parse_retry_after(header) if header else 0.0
     except (ValueError, OverflowError, HTTPError):
         return 0.0
+
+
+# ---- the request ---------------------------------------------------------------------------------
 
 
 def optional_fields(
@@ -243,7 +243,7 @@ def read_completion(answer: http.Answer) -> Any:
     problem = "is nested too deep"
     try:
         data = json.loads(answer.content)
-        TypeAdapter(_Completion).validate_python(data)
+        adapter(_Completion).validate_python(data)
         if shallow(data):
             return data
     except ValidationError:

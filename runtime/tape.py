@@ -46,7 +46,7 @@ OUTCOMES = {"answer", "failure"}
 Mode = Literal["record", "resume", "replay"]
 Row = dict[str, Any]
 _call: ContextVar[str] = ContextVar("logical_call")
-_adapter = cache(TypeAdapter)
+adapter = cache(TypeAdapter)  # of a type: made once, which takes longer than a check
 
 
 class TapeMiss(EndOfRun):
@@ -146,7 +146,7 @@ class Tape:
     def _check(self, row: Row, shape: Any) -> None:
         """A tape may come from someone else. Raises TapeMiss for an answer of another type."""
         try:
-            _adapter(shape).validate_python(row.get("failure", row.get("answer")))
+            adapter(shape).validate_python(row.get("failure", row.get("answer")))
         except ValidationError as error:
             call, where = row["call"], ".".join(map(str, error.errors()[0]["loc"]))
             raise TapeMiss(f"{self.path}: the answer of {call!r} is damaged ({where})") from None
