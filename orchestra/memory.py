@@ -196,9 +196,8 @@ def best_supported_answer(history: Sequence[Evidence]) -> str:
     for h in history:
         key = " ".join(h.answer.lower().split())
         if key and h.status in ("done", "partial"):
-            votes[key] = votes.pop(key, 0.0) + weight(
-                h, history[-1].round
-            )  # re-inserted: the newest stands last
+            before = votes.pop(key, 0.0)  # put in again: the newest stands last
+            votes[key] = before + weight(h, history[-1].round)
             spelled[key] = h.answer
     return spelled[max(reversed(votes), key=lambda k: votes[k])] if votes else ""
 
