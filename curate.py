@@ -22,71 +22,43 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jsonschema import Draft202012Validator, ValidationError, validate
-from jsonschema.exceptions import best_match
+from jsonschema import Draft202012Validator
 
 import orchestra_min
+from evaluation import questions
 from orchestra import memory, money
-from orchestra.vocabulary import BudgetExceeded, ConfigError, ModelMistake
-from runtime import (
-    chat,
-    command_line,
-    console,
-    openai_api,
-    parsing,
-    pool,
-    prompts,
-    secrets,
-    tape,
-    trajectory,
-)
-from runtime.command_line import OneLineParser
+from orchestra.vocabulary import ConfigError, ModelMistake
+from runtime import chat, command_line, console, openai_api, parsing, pool, prompts, secrets, tape
 from runtime.options import Options
+from runtime.trajectory import usd
 from tools import code, media, sandbox
 from training import examples, reading, recorded
 
 Row = dict[str, Any]
 Verdict = tuple[bool, str]  # whether a candidate passes, and why
-EXIT_CODES: dict[type[BaseException], int] = {BudgetExceeded: 1, **command_line.EXIT_CODES}
 SEED = json.loads(Path(__file__).with_name("training").joinpath("seed.json").read_text("utf-8"))
 STRATEGIES = {"easy": "AD", "medium": "ADBC", "hard": "CE"}  # level -> z of Eq. 27, in turn
-CALLED = {  # how a question may call a file of a modality
-    "image": "image picture photo",
-    "audio": "audio recording sound speech",
-    "video": "video clip film",
-}
+CALLED = {"image": "image picture", "audio": "audio recording speech", "video": "video film"}
 MAX_STEP_CHANGE, MAX_SIMILARITY = 2, 0.85  # |s~ - s| of Eq. 27, Sim of Eq. 28
 TIMEOUT_S = 600.0  # of one attempt of a call: nobody waits for it
 as_json = partial(json.dumps, ensure_ascii=False)
 
 
-def read_seeds(path: Path) -> list[Row]:
-    """Eq. 26: D_0 of x = (q, M, a, T), each with its solution r and level l, as
-    training/seed.json has it: a JSON object, or one a line (.jsonl). Raises ConfigError.
-    """
-    text = path.read_text("utf-8")
-    try:
-        rows = text.splitlines() if path.suffix == ".jsonl" else [text]
-        seeds = [json.loads(row) for row in rows if row.strip()]
-        validate(seeds, {"items": SEED})
-    except (ValueError, ValidationError) as error:
-        raise ConfigError(f"{path}: {str(error).splitlines()[0]}; see training/README.md") from None
-    return seeds
-
-
 class Curation:
     """One command: its seeds, models and tape, what it spent, and the questions that were accepted
-    for the seed at hand.
+    for the seed at hand. `seeds`, D_0 of Eq. 26: x = (q, M, a, T), each with its solution r and
+    level l, as training/seed.json has it, in a JSON array or a line each.
     """
 
     def __init__(self, a: Any) -> None:
-        self.a, self.seeds, self.peers = a, read_seeds(a.seeds), list[str]()
+        self.a, self.seeds, self.peers = a, questions.rows(a.seeds), list[str]()  # D_0, Eq. 26
+        if wrong := next(Draft202012Validator({"items": SEED}).iter_errors(self.seeds), None):
+            raise ConfigError(f"{a.seeds}: {wrong.message}; see training/README.md")
         self.pool = pool.choose(a.backends, a.model, None)
         if not a.replay:
             pool.check(self.pool, a.budget)
@@ -115,7 +87,7 @@ class Curation:
             reply = self.chat(self.backend, messages, self.purse, (prompt, schema))
         try:
             found = parsing.find_action(reply.text, reply.cut)
-            if wrong := best_match(Draft202012Validator(schema).iter_errors(found)):
+            if wrong := next(Draft202012Validator(schema).iter_errors(found), None):
                 raise ModelMistake("bad_fields", problems=wrong.message[-200:])
             return {key: value for key, value in found.items() if key != "action"}
         except ModelMistake as error:
@@ -123,22 +95,21 @@ class Curation:
                 raise
             return self.ask(x, prompt, prompts.told(error), **values)
 
-    def passes(self, gate: Callable[[Curation, Row, Row], Verdict], seed: Row, x: Row) -> bool:
+    def passes(self, gate: Any, seed: Row, x: Row) -> bool:
         """The verdict of a gate, which is kept in the row."""
         try:
             passed, reason = gate(self, seed, x)
         except ModelMistake as error:
             passed, reason = False, prompts.told(error)
         x["verdicts"].append({"gate": gate.__name__, "passed": passed, "reason": reason})
-        return passed
+        return bool(passed)
 
     def decisions(self, seed: Row, x: Row) -> list[examples.Example]:
         """Those of tau, the run of Orchestra-o1 on an accepted task, if its answer is right."""
         question, answer = x["task"]["question"], x["task"]["answer"]
         folder, mode = self.a.out / "runs" / x["id"], "none" if self.a.replay else "once"
         left_usd = self.purse.split(1)[0].limit_usd  # B_t, not below 0
-        options = Options(budget_usd=left_usd, timeout_s=TIMEOUT_S)
-        how: Row = {"pool": self.pool, "options": options}
+        how: Row = {"pool": self.pool, "options": Options(budget_usd=left_usd, timeout_s=TIMEOUT_S)}
         run = orchestra_min.recorded(question, self.files(seed), folder, mode, **how)
         self.purse.charge(run.cost_usd, tokens=run.tokens)
         right = recorded.succeeded(folder, answer, question)
@@ -147,28 +118,25 @@ class Curation:
     def run(self) -> str:
         """Every candidate of every seed. Returns the report."""
         rows, found, path = list[Row](), list[examples.Example](), self.a.out / "candidates.jsonl"
-        if not self.a.replay:
-            path.unlink(missing_ok=True)  # the rows follow from the tape
-        file = None if self.a.replay else tape.Appender(path)
         for n, seed in enumerate(self.seeds, 1):
             ways, self.peers = STRATEGIES[seed["level"]], []
             for k in range(self.a.per_seed):
                 x: Row = {"id": f"s{n}-{k + 1}", "strategy": ways[k % len(ways)], "verdicts": []}
                 rows.append(x)
                 x["accepted"] = all(self.passes(gate, seed, x) for gate in GATES)  # V(x~)
-                if file:
-                    file.append(as_json(x))
+                if not self.a.replay:
+                    path.write_text("".join(as_json(row) + "\n" for row in rows), "utf-8")
                 if x["accepted"]:
                     self.peers.append(x["task"]["question"])
                     found += self.decisions(seed, x)
-        if file and found:
-            examples.write(self.a.out / "examples.jsonl", found)
-        if not file and rows != list(tape.read(path)):
+        if self.a.replay and rows != list(tape.read(path)):
             raise tape.TapeMiss(f"{path}: the replay differs from it")
+        if found and not self.a.replay:
+            examples.write(self.a.out / "examples.jsonl", found)
         dropped_by = [x["verdicts"][-1]["gate"] for x in rows if not x["accepted"]]
         table = [{"gate": g.__name__, "dropped": dropped_by.count(g.__name__)} for g in GATES]
-        cost, listed = trajectory.usd(self.purse.spent_usd), console.table("gate dropped", table)
-        return f"{listed}\n{len(rows)} candidates, {len(found)} decisions, {cost}, {self.a.out}"
+        counts = f"{len(rows)} candidates, {len(found)} decisions, {usd(self.purse.spent_usd)}"
+        return f"{console.table('gate dropped', table)}\n{counts}, {self.a.out}"
 
 
 # ---- anchors and rewrites ------------------------------------------------------------------------
@@ -206,8 +174,7 @@ def anchor_coverage(c: Curation, seed: Row, x: Row) -> Verdict:
     asked, count = memory.terms(x["task"]["question"]), 0
     for a in seed["anchors"]:
         names = [path.name for modality, path in c.files(seed) if modality == a["modality"]]
-        source = " ".join([a["fact"], CALLED[a["modality"]], *names])
-        count += bool(asked & memory.terms(source))
+        count += bool(asked & memory.terms(f"{a['fact']} {CALLED[a['modality']]} {names}"))
     return count >= 1, f"covers {count} of {len(seed['anchors'])} anchors"
 
 
@@ -249,7 +216,9 @@ GATES = anchors, rewrite, anchor_coverage, similarity, modal_bypass, numeric_che
 
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit code."""
-    p = OneLineParser(prog="curate.py", description="Make new tasks and decision examples.")
+    p = command_line.OneLineParser(
+        prog="curate.py", description="Make new tasks and decision examples."
+    )
     p.add_argument("seeds", type=Path, metavar="SEEDS", help="old tasks, JSON or JSONL")
     p.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the curation")
     p.add_argument("--backends", type=Path, metavar="FILE", help="a pool of models")
@@ -257,12 +226,7 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--budget", type=float, metavar="USD", help="spending limit")
     p.add_argument("--per-seed", type=int, default=5, metavar="N", help="candidates a seed (5)")
     p.add_argument("--replay", action="store_true", help="the same command again, offline")
-    try:
-        print(Curation(p.parse_args(argv)).run())
-        return 0
-    except tuple(EXIT_CODES) as error:
-        console.tell(f"curate.py: {error or 'interrupted'}")
-        return next(status for kind, status in EXIT_CODES.items() if isinstance(error, kind))
+    return command_line.ended(p.prog, lambda: print(Curation(p.parse_args(argv)).run()))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ I_{k+1} = OPTIMIZE(I_k, tau_k, Perf(tau_k), Cost(tau_k)). For k = 0 ... K, in `o
 3. keep       I_k, unless a version on the Pareto front is as right and as cheap
 4. rewrite    the optimizer model reads the best version of the front and writes I_{k+1}
 
-TASKS is a JSON array of {"question", "answer", "media": [{"modality", "path"}]}; a path is relative
-to the file. The same command again replays what has ended and pays only for what is missing.
+TASKS is a file of questions and answers as evaluate.py reads it; the paths of media are relative to
+it. The same command again replays what has ended and pays only for what is missing.
 The flags of a run (orchestra_min.py --help) are taken too.
 
 Differences from the paper / the released code
@@ -29,13 +29,14 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from evaluation.questions import Question, load
 from orchestra.money import Purse
-from orchestra.vocabulary import Backend, BudgetExceeded, ConfigError, ModelMistake, Reply
+from orchestra.vocabulary import Backend, ConfigError, ModelMistake, Reply
 from orchestra_min import recorded, resume
 from runtime import command_line, console, trajectory
 from runtime import pool as pools
@@ -55,8 +56,6 @@ MESSAGES = "optimize/messages"
 RECORDS_CHARS = 24_000  # of all runs in one prompt
 SHOWN = "question action mistake instruction context backend tools status answer error cost_usd"
 COLUMNS = "k success cost_usd kept why change"
-CODES: dict[type[BaseException], int] = {**command_line.EXIT_CODES, BudgetExceeded: 1}
-Task = tuple[str, Sequence[tuple[str, Path]], str]  # question, (modality, path) of files, answer
 
 
 @dataclass
@@ -82,19 +81,19 @@ class Version:
 # ---- roll out and measure ------------------------------------------------------------------------
 
 
-def roll_out(folder: Path, task: Task, options: Options, pool: pools.Pool) -> trajectory.Trajectory:
+def roll_out(folder: Path, q: Question, o: Options, pool: pools.Pool) -> trajectory.Trajectory:
     """tau of one task. A run that has ended is replayed, one that has not is resumed."""
     try:
-        return recorded(*task[:2], folder, options=options, pool=pool)
+        return recorded(q.question, q.media, folder, options=o, pool=pool)
     except TapeMiss:
         if trajectory.ended(trajectory.read(folder / "trajectory.jsonl")):
             raise
-    named = {k: getattr(options, k) for k in ("tools", "mcp", "allow_hosts", "unsafe_code")}
+    named = {k: getattr(o, k) for k in ("tools", "mcp", "allow_hosts", "unsafe_code")}
     return resume(folder, pool=pool, **named)
 
 
-def measure(v: Version, tasks: Sequence[Task], runs: Sequence[trajectory.Trajectory]) -> None:
-    right = [same_answer(r.answer, t[2], t[0]) for r, t in zip(runs, tasks, strict=True)]
+def measure(v: Version, tasks: Sequence[Question], runs: Sequence[trajectory.Trajectory]) -> None:
+    right = [same_answer(r.answer, q.answer, q.question) for r, q in zip(runs, tasks, strict=True)]
     texts = [compact(*pair) for pair in zip(runs, right, strict=True)]
     v.records = "\n".join(quoted_whole(capped(t, RECORDS_CHARS // len(texts))) for t in texts)
     v.success = sum(right) / len(runs)
@@ -170,21 +169,21 @@ def read_rewrite(reply: Reply, fixed: Sequence[str], earlier: Sequence[str]) -> 
 def optimize(a: argparse.Namespace, versions: list[Version]) -> None:
     """Fills in I_0 ... I_K. OUT/best.md is the best so far. Raises as `orchestrate` does."""
     pool = pools.choose(a.backends, a.model, a.perception)
-    tasks, optimizer = list(read_tasks(a.tasks)), pool.with_(main=a.optimizer or pool.main)
+    tasks, optimizer = load(a.tasks), pool.with_(main=a.optimizer or pool.main)
+    media_files.check(file for q in tasks for file in q.media)
     a.out.mkdir(parents=True, exist_ok=True)
     redact = Secrets(b.api_key_env for b in pool.backends)
     with closing(Tape(a.out / "tape.jsonl", "resume", redact)) as tape:
         chat = Chat(tape, a.options.timeout_s, a.options.patience_s)
         share_usd = a.options.budget_usd / (len(tasks) * (a.iterations + 1) + a.iterations)
         file = ROOT / METHODS[a.options.method]
-        v = Version(0, a.options.instruction or file.read_text(encoding="utf-8").strip())
+        v = Version(0, a.options.instruction or file.read_text("utf-8").strip())
         for k in range(a.iterations + 1):
             v = rewrite(chat, pool[optimizer.main], versions, Purse(share_usd)) if k else v
             if v.instruction:
                 o = a.options.with_(budget_usd=share_usd, instruction=v.instruction)
-                tau = [
-                    roll_out(a.out / f"k{k}/task{n}", t, o, pool) for n, t in enumerate(tasks, 1)
-                ]
+                folders = [a.out / f"k{k}/task{n}" for n, _ in enumerate(tasks, 1)]
+                tau = [roll_out(f, q, o, pool) for f, q in zip(folders, tasks, strict=True)]
                 measure(v, tasks, tau)
             versions.append(v)
             (a.out / "best.md").write_text(front(versions)[0].instruction + "\n", encoding="utf-8")
@@ -196,16 +195,6 @@ def optimize(a: argparse.Namespace, versions: list[Version]) -> None:
 # ---- the command line ----------------------------------------------------------------------------
 
 
-def read_tasks(path: Path) -> Iterator[Task]:
-    """Raises ConfigError for a file that is missing or has another form, media files included."""
-    try:
-        for row in json.loads(path.read_text(encoding="utf-8")) or [{}]:  # no task is a mistake
-            files = [(m["modality"], path.parent / m["path"]) for m in row.get("media", ())]
-            yield str(row["question"]), media_files.check(files), str(row["answer"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"--tasks {path}: cannot be used ({error!r}); see --help") from None
-
-
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit code, as of orchestra_min.py."""
     p = command_line.OneLineParser(description=__doc__, allow_abbrev=False)
@@ -213,17 +202,17 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--tasks", type=Path, required=True, metavar="FILE", help="TASKS, as above")
     p.add_argument("--iterations", type=int, default=3, metavar="K", help="rewrites (3)")
     p.add_argument("--optimizer", metavar="BACKEND", help="writes instructions (default: main)")
-    versions, code = list[Version](), 0
-    try:
+    versions = list[Version]()
+
+    def work() -> None:
         own, rest = p.parse_known_args(argv)
         a = command_line.parse([*rest, "--question", "?"])
         good = a.out and a.options.budget_usd and own.iterations > 0 and a.methods[0] in METHODS
         if not good or any((a.image, a.audio, a.video, a.compare, a.workdir)):
             raise ConfigError(NEEDS)
         optimize(argparse.Namespace(**{**vars(a), **vars(own)}), versions)
-    except tuple(CODES) as error:
-        console.tell(f"optimize_prompt.py: {str(error) or 'interrupted'}")
-        code = next(c for kind, c in CODES.items() if isinstance(error, kind))
+
+    code = command_line.ended("optimize_prompt.py", work)
     if front(versions):
         print(console.table(COLUMNS, map(vars, versions)), chart(versions), sep="\n\n", flush=True)
     return code

@@ -54,8 +54,9 @@ def _spelled(*keys: str, **how: Any) -> Any:
 
 def _media(entry: Any) -> Any:
     """A path, or an object with type and path, as (modality, path)."""
-    is_object = isinstance(entry, dict)
-    return (entry.get("type", ""), entry.get("path")) if is_object else ("", entry)
+    if not isinstance(entry, dict):
+        return "", entry
+    return entry.get("type", entry.get("modality", "")), entry.get("path")
 
 
 Kind = Literal["image", "audio", "video", ""]  # "": that of the file's content
@@ -85,7 +86,7 @@ def load(file: Path, media: Path | None = None) -> list[Question]:
     looked for under `media` (default: the folder of the file). Raises ConfigError: one line.
     """
     found: dict[str, Question] = {}
-    for number, row in enumerate(_rows(file), 1):
+    for number, row in enumerate(rows(file), 1):
         try:
             if not isinstance(row, dict):
                 raise ConfigError("needs an object with question and answer")
@@ -103,7 +104,8 @@ def load(file: Path, media: Path | None = None) -> list[Question]:
     return list(found.values())
 
 
-def _rows(file: Path) -> list[Any]:
+def rows(file: Path) -> list[Any]:
+    """What a JSON array, an object that holds one, or JSON lines hold. Raises ConfigError."""
     try:
         text = file.read_text(encoding="utf-8-sig").strip()
         try:

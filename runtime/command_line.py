@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
-from orchestra.vocabulary import ConfigError, EndpointError
+from orchestra.vocabulary import BudgetExceeded, ConfigError, EndpointError
 from runtime import __version__, console, pool, run_folder
 from runtime.options import Options, flag_of
 from runtime.tape import Cancelled, TapeMiss, TapeWriteError
@@ -42,9 +42,24 @@ FLAGS = {  # flag: metavar, help; FILE, REPO and RUN are paths
 }
 EPILOG = "exit codes: 0 answer, 1 fallback, 2 usage, 3 replay differs, 4 endpoint, 130 interrupted"
 EXIT_CODES: dict[type[BaseException], int] = {
-    ConfigError: 2, TapeWriteError: 2, OSError: 2, TapeMiss: 3, EndpointError: 4,
+    BudgetExceeded: 1, ConfigError: 2, TapeWriteError: 2, OSError: 2, TapeMiss: 3, EndpointError: 4,
     KeyboardInterrupt: 130, Cancelled: 130,
 }  # fmt: skip
+ENDS = tuple(EXIT_CODES)  # what ends a command
+
+
+def exit_code(error: BaseException) -> int:
+    return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+
+
+def ended(program: str, work: Callable[[], object]) -> int:
+    """The exit code of `work`. What ends it is told in one line."""
+    try:
+        work()
+        return 0
+    except ENDS as error:
+        console.tell(f"{program}: {str(error) or 'interrupted'}")
+        return exit_code(error)
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -182,11 +197,11 @@ def run(
                             raise
                         done[method] = error  # the others still run
         return console.report(done, a)
-    except tuple(EXIT_CODES) as error:
+    except ENDS as error:
         if a and 0 < len(done) < len(a.methods):
             console.report(done, a)
         console.tell_error(console.failure(error, folder, a, done), argv, done)
-        return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+        return exit_code(error)
 
 
 def _new_runs(
