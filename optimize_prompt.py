@@ -154,8 +154,8 @@ def rewrite(chat: Chat, backend: Backend, versions: Sequence[Version], purse: Pu
 
 def read_rewrite(reply: Reply, fixed: Sequence[str], earlier: Sequence[str]) -> tuple[str, str]:
     """I_{k+1} in a reply, and what it changes. Raises ModelMistake."""
-    said = after_thinking(reply.text)
-    found = re.search(r"(.*?)<instruction>\s*(.*\S)\s*</instruction>", said, re.S)
+    text = after_thinking(reply.text)
+    found = re.search(r"(.*?)<instruction>\s*(.*\S)\s*</instruction>", text, re.S)
     if reply.cut or not found:
         raise ModelMistake("cut" if reply.cut else "no_instruction", MESSAGES)
     change, text = found.groups()

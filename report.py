@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 
 class Texts:
-    """Each text of a page once: prompts repeat. What stands in the page is its number."""
+    """Each text of a page once: prompts repeat. The page has its number in their places."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
@@ -117,7 +117,7 @@ def report(folder: Path) -> str:
         return page({"run": run_row(folder, texts)}, texts)
     found = list(runs_in(folder)) if folder.is_dir() else []
     if not found:
-        raise ConfigError(f"{folder}: is no run folder and has none in it; give RUN or DIR")
+        raise ConfigError(f"{folder}: is not a run folder and holds none; give RUN or DIR")
     rows, scores = [], scores_in(folder)
     for run in found:
         name = run.relative_to(folder).as_posix()

@@ -135,18 +135,18 @@ def _found(path: str, root: Path) -> str:
 # ---- scores --------------------------------------------------------------------------------------
 
 
-def exact(said: str, right: str) -> bool:
+def exact(given: str, right: str) -> bool:
     """OmniGAIA's exact match: letter case and repeated white space aside."""
-    return said.lower().split() == right.lower().split()
+    return given.lower().split() == right.lower().split()
 
 
-def matches(said: str, right: str, question: str = "") -> bool:
+def matches(given: str, right: str, question: str = "") -> bool:
     """The normalised match: numbers, units that the question names, dates, and lists in order."""
-    if exact(said, right) or same_answer(said, right, question):
+    if exact(given, right) or same_answer(given, right, question):
         return True
     if date := _date(right):
-        return date == _date(said)
-    a, b = (re.split(r";\s*|,\s+(?:and )?| and ", t.strip(" .[]()")) for t in (said, right))
+        return date == _date(given)
+    a, b = (re.split(r";\s*|,\s+(?:and )?| and ", t.strip(" .[]()")) for t in (given, right))
     return len(a) == len(b) > 1 and all(map(lambda x, y: same_answer(x, y, question), a, b))
 
 
@@ -160,13 +160,13 @@ def _date(text: str) -> datetime | None:
     return None
 
 
-def verdict(q: Question, said: str, judge: Backend, chat: Chat, purse: Purse) -> bool | None:
+def verdict(q: Question, given: str, judge: Backend, chat: Chat, purse: Purse) -> bool | None:
     """Whether a language model finds the answer correct. It is asked at most twice; None: it gave
     no usable reply, or the purse could not pay for it. Raises EndpointError.
     """
-    if exact(said, q.answer) or not said:
-        return bool(said)
-    texts = {"question": fenced(q.question), "answer": fenced(q.answer), "reply": fenced(said)}
+    if exact(given, q.answer) or not given:
+        return bool(given)
+    texts = {"question": fenced(q.question), "answer": fenced(q.answer), "reply": fenced(given)}
     messages = [{"role": "user", "content": render("evaluation/judge.md", **texts)}]
     for attempt in ("a1", "a2"):
         try:
@@ -293,14 +293,14 @@ def _limited(events: Sequence[Event]) -> list[int]:
 def _scores(
     q: Question, plan: Plan, run: Trajectory, purse: Purse, listen: Listener, cancelled: Any
 ) -> Row:
-    said = run.answer.strip()
-    row: Row = {"exact": exact(said, q.answer), "match": matches(said, q.answer, q.question)}
+    given = run.answer.strip()
+    row: Row = {"exact": exact(given, q.answer), "match": matches(given, q.answer, q.question)}
     if judge := plan.judge:
         file = Path(run.run) / "judge.jsonl"
         with closing(Tape(file, "resume", Secrets([judge.api_key_env]), cancelled)) as tape:
             chat = Chat(tape, plan.options.timeout_s, plan.options.patience_s)
             chat.notify = lambda message: listen({"event": "notice", "message": message})
-            row["judge"] = verdict(q, said, judge, chat, purse)
+            row["judge"] = verdict(q, given, judge, chat, purse)
     return row | {"judge_usd": purse.spent_usd}
 
 

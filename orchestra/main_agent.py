@@ -28,7 +28,7 @@ class Ask(Protocol):
 @runtime_checkable
 class Orchestrator(Protocol):
     """pi_theta of Eq. 3, one class per paper. `rounds`: how many decisions the paper allows.
-    `shares_context`: sub-agents get C_t beside the context written for them.
+    `shares_context`: sub-agents get C_t next to the context written for them.
     """
 
     rounds: int

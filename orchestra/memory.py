@@ -163,11 +163,11 @@ def _snippets(h: Evidence, newest_round: int, wording: Wording, cut: bool = True
         h = replace(h, instruction=instruction, answer=answer, error=error)
     head = wording.head(h)
     sentences = [s.strip() for s in re.split(r"(?<=[.!?])\s+|\n+", h.summary) if s.strip()]
-    said = [terms(text) | {" ".join(text.lower().split())} for text in (head, *sentences)]
+    found = [terms(text) | {" ".join(text.lower().split())} for text in (head, *sentences)]
     half = weight(h, newest_round) / 2
-    per_term = half / len(frozenset().union(*said))
-    first = Snippet(head, said[0], tokens(head) + 1 + LINE_TOKENS, half, per_term)
-    rows = zip(sentences, said[1:], strict=True)
+    per_term = half / len(frozenset().union(*found))
+    first = Snippet(head, found[0], tokens(head) + 1 + LINE_TOKENS, half, per_term)
+    rows = zip(sentences, found[1:], strict=True)
     return [first, *(Snippet(s, new, tokens(s) + 1, 0.0, per_term) for s, new in rows)]
 
 
@@ -196,7 +196,7 @@ def best_supported_answer(history: Sequence[Evidence]) -> str:
     for h in history:
         key = " ".join(h.answer.lower().split())
         if key and h.status in ("done", "partial"):
-            before = votes.pop(key, 0.0)  # put in again: the newest stands last
+            before = votes.pop(key, 0.0)  # put in again: the newest is last
             votes[key] = before + weight(h, history[-1].round)
             spelled[key] = h.answer
     return spelled[max(reversed(votes), key=lambda k: votes[k])] if votes else ""
@@ -219,22 +219,22 @@ def stop_probability(logprobs: Sequence[Mapping[str, Any]] | None) -> float | No
 
 def _probability_of_complete(logprobs: Sequence[Mapping[str, Any]]) -> float | None:
     text = "".join(str(entry["token"]) for entry in logprobs)
-    spoken = list(re.finditer(r'"action"\s*:\s*"(?=(complete|delegate(?:_task)?)")', text))
-    if not spoken:
+    matches = list(re.finditer(r'"action"\s*:\s*"(?=(complete|delegate(?:_task)?)")', text))
+    if not matches:
         return None
-    action, said = spoken[-1].end(), spoken[-1][1]  # the last, as of the decision itself
+    start_of_name, name = matches[-1].end(), matches[-1][1]  # the last, as of the decision itself
     end, log_p = 0, 0.0
     for entry in logprobs:
         start, end = end, end + len(str(entry["token"]))
-        if end > action and said != "complete":
-            return _mass_of_complete(entry, text[start:action])
-        if end > action and start < action + len(said):
+        if end > start_of_name and name != "complete":
+            return _mass_of_complete(entry, text[start:start_of_name])
+        if end > start_of_name and start < start_of_name + len(name):
             log_p += float(entry["logprob"])
     return math.exp(log_p)
 
 
 def _mass_of_complete(entry: Mapping[str, Any], prefix: str) -> float | None:
-    """The probability that this token would have begun `complete`, behind the same `prefix`."""
+    """The probability that this token would have begun `complete`, after the same `prefix`."""
     if not entry.get("top_logprobs"):
         return None
     mass = 0.0

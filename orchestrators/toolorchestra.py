@@ -15,7 +15,7 @@ Differences from the paper / the released code
 5. Files, which the paper does not have, are read in the first turn; the context has their text.
    That turn counts: with --rounds 1 the strongest slot answers at once.
 6. Of several calls in one reply the first usable one is carried out.
-7. The user's preference (--prefer) stands behind the problem, where the training has it, with its
+7. The user's preference (--prefer) comes after the problem, where the training has it, with its
    weights P; the training's preferences are sentences without numbers. Experts do not read it.
 8. 8 turns, as in a popular port; the paper has 50 (--rounds 50).
 """

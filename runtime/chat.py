@@ -274,12 +274,12 @@ def reply_of(
     usage = data.get("usage")
     used = usage if isinstance(usage, dict) else {}
     details = used.get("prompt_tokens_details")
-    given, said = _count(used.get("prompt_tokens")), _count(used.get("completion_tokens"))
+    read, written = _count(used.get("prompt_tokens")), _count(used.get("completion_tokens"))
     cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
     cost_usd = unknown_usd
-    if given is not None and said is not None:
-        cost_usd = backend.cost_usd(given, said, min(cached or 0, given))
-    purse.charge(cost_usd, played, (given or 0) + (said or 0))
+    if read is not None and written is not None:
+        cost_usd = backend.cost_usd(read, written, min(cached or 0, read))
+    purse.charge(cost_usd, played, (read or 0) + (written or 0))
     choice = data["choices"][0]
     message, logprobs = choice["message"], choice.get("logprobs")
     content, rows = message.get("content"), message.get("tool_calls")

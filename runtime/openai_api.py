@@ -36,7 +36,7 @@ def transcribe(
 
 
 def with_model(chat: Chat, backend: Backend) -> Backend:
-    """The backend with the name of its model; "" stands for the only one the endpoint serves.
+    """The backend with the name of its model; "" is the only one that the endpoint serves.
 
     Raises ConfigError where it serves several, EndpointError.
     """

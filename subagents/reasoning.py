@@ -43,18 +43,18 @@ def self_consistency(job: Job) -> str:
 
 @agent
 def debate(job: Job) -> str:
-    """DEBATE_ROUNDS rounds, each role seeing what all said last; then one final decision."""
-    roles, said = job.u.roles, dict[str, Reply]()  # by role: what it said last
+    """DEBATE_ROUNDS rounds, each role reading the newest reply of all; then one final decision."""
+    roles, newest = job.u.roles, dict[str, Reply]()  # the newest reply of each role
     for n in range(1, DEBATE_ROUNDS + 1):
-        statements = _statements(said)
+        statements = _statements(newest)
         prompts = [
             (f"{role}, round {n}", prompt("debate", job, role=role, statements=statements))
             for role in roles
         ]
         replies = job.ask_all(prompts, later=(DEBATE_ROUNDS - n) * len(roles) + 1)
-        said |= {role: reply for role, reply in zip(roles, replies, strict=True) if reply}
-        answered(job, majority(said.values()))
-    return answered(job, job.ask("decide", prompt("decide", job, statements=_statements(said))))
+        newest |= {role: reply for role, reply in zip(roles, replies, strict=True) if reply}
+        answered(job, majority(newest.values()))
+    return answered(job, job.ask("decide", prompt("decide", job, statements=_statements(newest))))
 
 
 @agent
@@ -117,8 +117,9 @@ def _note(name: str, **values: object) -> str:
     return say("reasoning/messages", name, **values) + "\n\n"
 
 
-def _statements(said: Mapping[str, Reply]) -> str:
-    rows = [_note("statement", role=r, text=said[r].text) for r in said if said[r].text]
+def _statements(newest: Mapping[str, Reply]) -> str:
+    replies = newest.items()
+    rows = [_note("statement", role=r, text=reply.text) for r, reply in replies if reply.text]
     return "".join(rows) or say("reasoning/messages", "nobody_yet")
 
 
@@ -129,15 +130,15 @@ def answered(job: Job, reply: str) -> str:
 
 
 def answer_of(reply: str) -> str:
-    """What stands behind the last "Answer:" that has any; without one, the last line."""
+    """The text after the last "Answer:" that has any; without one, the last line."""
     before, *parts = ANSWER.split(after_thinking(reply))
-    said = [text for part in parts if (text := part.strip().strip("*").strip())]
+    answers = [text for part in parts if (text := part.strip().strip("*").strip())]
     lines = [row.strip() for row in before.splitlines() if row.strip()]
-    return (said or lines or [""])[-1]
+    return (answers or lines or [""])[-1]
 
 
 def queries_in(reply: str) -> list[str]:
-    """What stands behind each "Query:", numbered or not."""
+    """The text after each "Query:", numbered or not."""
     rows = QUERY.findall(after_thinking(reply))
     return [query for row in rows if (query := row.strip(" \"'*`"))]
 

@@ -47,7 +47,7 @@ def test_no_text_of_a_model_is_markup(tmp_path):
 
 
 def test_a_folder_without_runs_is_one_line(tmp_path):
-    with pytest.raises(ConfigError, match="no run folder"):
+    with pytest.raises(ConfigError, match="not a run folder"):
         report.report(tmp_path)
     ran = subprocess.run(
         [sys.executable, ROOT / "report.py", tmp_path], capture_output=True, text=True, check=False
