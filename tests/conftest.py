@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from orchestra.money import Purse
 from orchestra.vocabulary import Backend, ConfigError, EndpointError, Media, Price, Task
@@ -21,6 +22,8 @@ from tests.scripted import Endpoint
 from tools import media
 
 FREE = Price(0, 0)
+settings.register_profile("any speed", deadline=None)
+settings.load_profile("any speed")
 ROOT = Path(__file__).resolve().parent.parent
 
 

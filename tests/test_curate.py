@@ -6,10 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 import curate
+from tests.conftest import ROOT
 from tests.program import CLOCK, files_of
 from tests.scripted import complete, delegate, finish, is_main, last_text
 from training import examples
 
+FIXTURES = ROOT / "fixtures"
 SEED = {
     "question": "In which country is the clock that the picture shows?", "answer": "Czech Republic",
     "media": [{"modality": "image", "path": str(CLOCK)}], "tools": ["ImageAnalysisAction"],
@@ -136,3 +138,9 @@ def test_no_call_passes_the_budget_and_a_larger_one_goes_on(endpoint, command, t
     assert command("", "--backends", str(pool), "--budget", "0.3")[0] == 1
     assert len(server.requests) == 1
     assert "2 decisions" in command("", "--backends", str(pool), "--budget", "50")[1]
+
+
+def test_the_recorded_curation_replays(capsys):
+    pool, seeds = str(FIXTURES / "pools" / "qwen-curate.toml"), str(FIXTURES / "seeds.jsonl")
+    flags = "--out", str(FIXTURES / "curated"), "--backends", pool, "--per-seed", "3", "--replay"
+    assert curate.main([seeds, *flags]) == 0 and "9 candidates" in capsys.readouterr().out

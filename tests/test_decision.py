@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestra import vocabulary as v
@@ -139,7 +139,6 @@ def is_usable(y_t: v.Decision | str) -> bool:
     return bool(y_t.answer.strip()) if isinstance(y_t, Complete) else y_t in MISTAKES.values()
 
 
-@settings(deadline=None)
 @given(OBJECTS, ACTIONS, PARAMS, st.integers(0, 99), st.sampled_from(["", '"', "{", "\\"]))
 def test_any_object_whole_or_damaged_is_a_decision_or_a_mistake(rest, action, params, at, put):
     reply = json.dumps(rest | {"action": action, "params": params})

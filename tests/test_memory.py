@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestra import memory
@@ -93,7 +93,6 @@ HISTORIES = st.lists(
 ).map(lambda history: sorted(history, key=lambda h: h.round))
 
 
-@settings(deadline=None)
 @given(HISTORIES, st.integers(40, 400))
 def test_a_context_exceeds_its_limit_by_no_more_than_the_newest_failures(history, limit):
     newest = [h for h in history if h.status in ("failed", "blocked")][-memory.KEPT_FAILURES :]
@@ -104,7 +103,6 @@ def test_a_context_exceeds_its_limit_by_no_more_than_the_newest_failures(history
 SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
-@settings(deadline=None)
 @given(HISTORIES)
 def test_nothing_is_left_out_of_a_context_while_it_fits(history):
     whole = "\n".join(

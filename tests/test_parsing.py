@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestra.vocabulary import ModelMistake
@@ -83,7 +83,6 @@ FRAGMENTS = [*'{}[]"\n: ,\\\'“/#(é\x00\ud83d', "```json\n", "<think>", "</thi
 GARBAGE = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=40).map("".join)
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(), max_size=200) | GARBAGE, st.booleans())
 def test_any_garbage_is_an_action_or_a_mistake_that_can_be_written(reply, cut):
     outcome = found(reply, cut)

@@ -84,7 +84,6 @@ def test_a_chain_of_three_thousand_is_walked_without_recursion():
     assert ids(ready(delegated(*reversed(chain)))) == "0"
 
 
-@settings(deadline=None)
 @given(st.lists(st.sets(st.integers(0, 9), max_size=4), min_size=1, max_size=10))
 def test_a_graph_is_refused_exactly_where_some_sub_task_could_never_run(needs):
     left = {str(i): {str(need) for need in n} for i, n in enumerate(needs)}
@@ -111,7 +110,7 @@ def chosen(items: list[tuple[float, float]], k_max: int, budget: float | None) -
     return [int(u.id) for u in batch(subtasks, k_max, budget, lambda u: items[int(u.id)][1])]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(ITEMS, max_size=EXACT), st.integers(1, 12), st.none() | BUDGETS)
 def test_a_batch_of_few_is_the_best_of_all_subsets(items, k_max, budget):
     """By brute force: most useful, then cheaper, then smaller, then earlier."""
@@ -125,7 +124,6 @@ def test_a_batch_of_few_is_the_best_of_all_subsets(items, k_max, budget):
     assert chosen(items, k_max, budget) == list(min(subsets, key=order))
 
 
-@settings(deadline=None)
 @given(st.lists(ITEMS, min_size=EXACT + 1, max_size=60), st.integers(1, 40), BUDGETS)
 def test_a_batch_of_many_is_affordable_and_no_worse_than_any_single_one(items, k_max, budget):
     picks = chosen(items, k_max, budget)

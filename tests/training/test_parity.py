@@ -161,7 +161,7 @@ def test_empty_and_fully_masked_rows_add_nothing(lengths):
     assert loss.isfinite() and torch.equal(logps.grad != 0, mask.bool())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(LOGP, LOGP, LOGP, LOGP, st.booleans()), min_size=1))
 def test_neither_loss_nor_gradient_is_ever_nan(tokens):
     """One sequence of any probabilities and any mask."""

@@ -135,7 +135,7 @@ DECISIONS = JSON | JSON.map(complete) | st.lists(ROW, max_size=4).map(lambda row
 @given(
     st.sampled_from([START, LAST, END]), st.lists(st.text() | DECISIONS.map(json.dumps), max_size=4)
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_no_completion_makes_a_reward_raise_or_leave_its_bounds(name, e, group):
     assert all(
         0 <= value <= 1 for s in make(name)(e, group) for value in (s.total, *s.parts.values())
