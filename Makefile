@@ -1,10 +1,10 @@
-# make demo | test | lint | live | bench | record | cassettes | train-tiny | test-vllm
+# make demo | test | lint | live | bench | record | cassettes | minigaia | results | record-results | train-tiny | test-vllm
 PYTHON ?= python3
 VENV = .venv
 RUN = $(VENV)/bin/python
 PIP = $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint lint-train live bench record cassettes train-tiny test-vllm clean
+.PHONY: demo test lint lint-train live bench record cassettes minigaia results record-results train-tiny test-vllm clean
 
 $(VENV)/run: requirements.txt
 	$(PYTHON) -m venv $(VENV)
@@ -56,6 +56,15 @@ record: $(VENV)/local  ## record the fixture runs again; see fixtures/README.md
 
 cassettes: $(VENV)/dev $(VENV)/local  ## record tests/cassettes/ again; needs what `make record` needs, and OPENAI_BASE_URL for another server
 	$(RUN) -m pytest tests/test_http.py --record-cassettes
+
+minigaia: $(VENV)/run  ## make fixtures/minigaia again; needs espeak-ng
+	$(RUN) -m fixtures.make_minigaia
+
+results: $(VENV)/run  ## replay the recorded sweeps of fixtures/results offline and print the tables of RESULTS.md
+	$(RUN) -m fixtures.results
+
+record-results: $(VENV)/local  ## record them, or what is missing; see fixtures/README.md; make record-results ARGS="--tasks 12"
+	$(RUN) -m fixtures.results record $(ARGS)
 
 train-tiny: $(VENV)/train  ## a tiny model learns four decisions; fails where its reward does not rise (CPU, no server)
 	TRAIN_TINY=1 OMP_NUM_THREADS=1 $(RUN) -m pytest tests/training/test_tiny.py -s

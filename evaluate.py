@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import orchestrators
-from evaluation import masbench, questions
+from evaluation import masbench, questions, world
 from evaluation.questions import Plan, Question, Row, Tell
 from evaluation.sweep import Crew, Funds, earlier, executor_at, sweep
 from orchestra.money import add_usd
@@ -144,7 +144,12 @@ def run(a: argparse.Namespace, rest: list[str]) -> int:
         judge = pool[judge.name]
     elif judge and a.budget is not None:
         raise ConfigError(f"--judge {a.judge}: --budget needs its price; add it to --backends FILE")
-    plan, asked = Plan(a.out, pool, options, judge), chosen(a, questions.load(a.data, a.media))
+    asked = chosen(a, questions.load(a.data, a.media))
+    if a.world:
+        world.check(options.method, asked)
+        nobody = {kind: pools.Engine("endpoint", pool.main) for kind in ("image", "audio")}
+        pool = pool.with_(engines=nobody)  # no file is looked at, so no local engine is needed
+    plan = Plan(a.out, pool, options, judge, a.world)
     with executor_at(a.executor or "") as executor:
         past = earlier(plan, a.data, a.budget is not None)
         rows = {row["id"]: row for row in past}  # the newest of each question
@@ -216,6 +221,7 @@ def parser() -> argparse.ArgumentParser:
     one = commands.add_parser("run", help="answer and score questions", epilog=also)
     for flag, (kind, text) in FLAGS.items():
         one.add_argument(f"--{flag}", type=kind, help=text, required=flag in ("data", "out"))
+    one.add_argument("--world", action="store_true", help="MiniGAIA: sub-agents are not models")
     two = commands.add_parser("report", help="tables of sweeps, by level and category")
     two.add_argument("folders", metavar="DIR", type=Path, nargs="+", help="--out of a sweep")
     two.add_argument("--score", choices=("exact", "match", "judge"), help="(judge, else match)")

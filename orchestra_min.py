@@ -85,9 +85,12 @@ class Run:
         self.orchestrator = orchestrators.make(o, self.pool, self.tools)
         once = self.orchestrator.rounds == 1  # the method decides once
         self.rounds = 1 if once else o.rounds or self.orchestrator.rounds
-        self.sub_agents = SubAgents(
-            self.environment, self.tools, recorder, o.steps, threads or o.parallel
-        )
+        how = self.environment, self.tools, recorder, o.steps, threads or o.parallel
+        self.sub_agents = SubAgents(*how)
+        if o.facts:
+            from evaluation.world import WorldAgents
+
+            self.sub_agents = WorldAgents(self.task, o.facts, *how)
         self.graph = Graph()  # G_t
         self.history: tuple[Evidence, ...] = ()  # H_t
         self.context = ""  # C_t

@@ -74,6 +74,7 @@ class Question(Checked):
     id: str = _spelled("id", "task_id", "_id", "qid", default="")
     level: str = _spelled("level", "difficulty", default="")
     category: str = _spelled("category", "topic", "subject", default="")
+    facts: Any = ()  # of MiniGAIA, for --world
 
     @property
     def name(self) -> str:
@@ -193,6 +194,7 @@ class Plan:
     pool: Pool
     options: Options
     judge: Backend | None = None
+    world: bool = False  # MiniGAIA's world plays the sub-agents
 
     @property
     def judge_share(self) -> float:
@@ -274,6 +276,7 @@ def _run(
     if not begun(folder):
         shutil.rmtree(folder, ignore_errors=True)  # killed before its first call
         o = o.with_(budget_usd=limit_usd) if limit_usd < math.inf else o
+        o = o.with_(facts=q.facts) if plan.world else o
         media = [file if file[0] else file[1] for file in q.media]
         return orchestrate(q.question, media, options=o, out=folder, **how)
     how |= {k: getattr(o, k) for k in ("method", "tools", "mcp", "allow_hosts", "unsafe_code")}

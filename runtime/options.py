@@ -100,6 +100,7 @@ class Options(Checked):
     )
     unsafe_code: bool = _flag(False, "run code of models without a sandbox; see SECURITY.md")
     tools: OwnTools = _flag((), "a tool of your own; repeatable", "FILE.py:FUNCTION")
+    facts: tuple[dict[str, Any], ...] = ()  # MiniGAIA's: evaluation/world.py plays the sub-agents
     mcp: Several = _flag((), "command of an MCP server, or its URL; repeatable", "COMMAND")
 
 

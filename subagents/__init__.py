@@ -99,12 +99,16 @@ class SubAgents:
 
         env = self.environment(p, f"r{t}-t{j}")
         job = Job(p.subtask, env, self.tools, (f"r{t}", f"t{j}"), self.steps, on_step)
-        z = STYLES[p.subtask.agent](job)
+        z = self.style(p.subtask)(job)
         z = replace(z, latency_s=time.monotonic() - started)
         row = {k: getattr(z, k) for k in ("status", "answer", "summary", "cost_usd", "error")}
         row |= {"media": opened(z, env.task), "subtask": p.subtask.id}
         self.recorder.emit("result", (t, j, LAST), {"latency_s": z.latency_s}, **row)
         return z
+
+    def style(self, u: SubTask) -> Style:
+        """The executor of a sub-task."""
+        return STYLES[u.agent]
 
     def interrupt(self) -> None:
         """Let the calls in flight reach the tape for a moment; wait for none after it."""

@@ -1,0 +1,64 @@
+"""MiniGAIA's world in the place of the sub-agents: only the main agent is a model (`--world`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import MinLen
+
+from orchestra.matching import Placed
+from orchestra.vocabulary import ConfigError, Delegate, Result, Step, SubTask, Task
+from runtime.pool import Checked
+from subagents import SubAgents
+from subagents.fan_out import Job, Style
+from training.tasks import Fact, MiniTask
+from training.world import World
+
+if TYPE_CHECKING:
+    from evaluation.questions import Question
+
+NOT_IN_IT = ("toolorchestra", "mas-orchestra", "react")  # they delegate otherwise
+
+
+class _Facts(Checked):
+    facts: Annotated[tuple[Fact, ...], MinLen(1)]
+
+
+def check(method: str, asked: Iterable[Question]) -> None:
+    """Raises ConfigError where the world cannot play the sub-agents."""
+    if method in NOT_IN_IT:
+        raise ConfigError(f"--world: {method} does not delegate reads, searches and computations")
+    for q in asked:
+        try:
+            _Facts(facts=q.facts)
+        except ConfigError as error:
+            raise ConfigError(f"--world: question {q.id} needs MiniGAIA's facts: {error}") from None
+
+
+class WorldAgents(SubAgents):
+    """The sub-agents of a run whose options have `facts`: a sub-task finds what training/world.py
+    says. That follows from the decisions and is computed again in a replay or resume, so the tape
+    holds the calls of the main agent only. Raises ConfigError where `facts` are not MiniGAIA's.
+    """
+
+    def __init__(self, task: Task, facts: Sequence[Any], *how: Any) -> None:
+        super().__init__(*how)
+        self.world = World(MiniTask(task, _Facts(facts=tuple(facts)).facts, (), ""))
+
+    def execute(self, t: int, placed: Sequence[Placed], found: str = "") -> list[Result]:
+        self.world.carry_out(Delegate(tuple(p.subtask for p in placed)))
+        return super().execute(t, placed, found)
+
+    def drain(self, t: int, placed: Sequence[Placed], found: str = "") -> list[Result]:
+        self.world.carry_out(Delegate(tuple(p.subtask for p in placed)))
+        return super().drain(t, placed, found)
+
+    def style(self, u: SubTask) -> Style:
+        return self._found
+
+    def _found(self, job: Job) -> Result:
+        """What the world found for a sub-task that was carried out."""
+        h = next(h for h in reversed(self.world.history) if h.id == job.u.id)
+        opened = tuple(Step("read", {"file": name}, "", h.answer) for name in h.media)
+        return Result(h.status, h.answer, h.summary, error=h.error, trace=opened)

@@ -1,0 +1,115 @@
+"""MiniGAIA on real media: the committed files are those of the generator, and its search finds the pages."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+import evaluate
+from evaluation.questions import load
+from fixtures import intranet
+from fixtures import make_minigaia as made
+from orchestra.vocabulary import Delegate, Media, Task
+from orchestra_min import replay
+from orchestrators.orchestra_o1 import parse_decision
+from training.tasks import TOOL, Fact, MiniTask
+from training.world import World, expert
+
+QUESTIONS = json.loads((made.FOLDER / "questions.json").read_text())
+NUMBERED = {f"{n:02}": pair for n, pair in enumerate(made.chosen(), 1)}
+
+
+def test_the_committed_questions_are_those_of_the_generator():
+    assert [made.row(id, *pair) for id, pair in NUMBERED.items()] == QUESTIONS
+    asked = load(made.FOLDER / "questions.json")
+    assert len({q.category for q in asked}) == 17 and len(asked) == 34
+
+
+@pytest.mark.parametrize("id", ["01", "09", "12"])
+def test_the_committed_media_are_made_again_bit_for_bit(id, tmp_path):
+    if not shutil.which("espeak-ng"):
+        pytest.skip("espeak-ng is missing (apt install espeak-ng)")
+    if made.made_with() != json.loads((made.FOLDER / "made-with.json").read_text()):
+        pytest.skip(f"the media were made with other versions than {made.made_with()}")
+    made.make_media(NUMBERED[id][1], tmp_path)
+    committed = made.FOLDER / "media" / id
+    assert {p.name for p in tmp_path.iterdir()} == {p.name for p in committed.iterdir()}
+    assert all(p.read_bytes() == (committed / p.name).read_bytes() for p in tmp_path.iterdir())
+
+
+def test_a_search_finds_the_page_of_every_fact_that_is_searched_for():
+    facts = [f for q in QUESTIONS for f in q["facts"] if f["tool"] == TOOL["search"]]
+    assert len(facts) > 15
+    for fact in facts:
+        found = intranet.search(fact["instruction"], "http://x", made.FOLDER / "site")["organic"]
+        page = made.FOLDER / "site" / found[0]["link"].rpartition("/")[2]
+        assert f": {fact['value']}." in page.read_text()
+
+
+def world_of(row):
+    media = tuple(Media(m["type"], Path(m["path"]).name, Path(), "") for m in row["media"])
+    facts = tuple(
+        Fact(**{k: tuple(v) if isinstance(v, list) else v for k, v in f.items()})
+        for f in row["facts"]
+    )
+    return World(MiniTask(Task(row["question"], media), facts, (), ""))  # fmt: skip
+
+
+def sweep(folder, url, *more):
+    command = [
+        "run",
+        "--data",
+        made.FOLDER / "questions.json",
+        "--out",
+        folder,
+        "--model",
+        "m",
+        "--world",
+        *more,
+    ]
+    with mock.patch.dict(os.environ, {"OPENAI_BASE_URL": url}):
+        code = evaluate.main([str(word) for word in command])
+    rows = (folder / "rows.jsonl").read_text().splitlines() if code < 2 else []
+    return code, {row["id"]: row for row in map(json.loads, rows)}
+
+
+def test_in_the_world_only_the_main_agent_is_asked_and_its_runs_replay_and_resume(
+    tmp_path, endpoint
+):
+    """The scripted main agent decides as the world's expert does, and so solves every task."""
+    worlds = {row["question"]: world_of(row) for row in QUESTIONS}
+
+    def respond(request):
+        (world,) = (w for q, w in worlds.items() if q in json.dumps(request, ensure_ascii=False))
+        reply = json.dumps(expert(world, "full"))
+        decision = parse_decision(reply, world.state())
+        if isinstance(decision, Delegate):
+            world.carry_out(decision)
+        return reply
+
+    server = endpoint(respond)
+    code, rows = sweep(tmp_path / "out", server.url)
+    assert (code, len(rows)) == (0, 34) and all(row["exact"] for row in rows.values())
+    assert len(server.requests) == sum(row["rounds"] for row in rows.values())
+    run = tmp_path / "out" / "runs" / "17"
+    assert replay(run).answer == rows["17"]["answer"]
+    for name in ("tape", "trajectory"):  # as if the process had been killed before the last call
+        lines = (run / f"{name}.jsonl").read_text().splitlines()
+        (run / f"{name}.jsonl").write_text("\n".join(lines[: -1 if name == "tape" else -2]) + "\n")
+    (tmp_path / "out" / "rows.jsonl").unlink()
+    asked = len(server.requests)
+    code, rows = sweep(tmp_path / "out", server.url)
+    assert (code, rows["17"]["exact"], len(server.requests)) == (0, True, asked + 1)
+
+
+@pytest.mark.parametrize("more", [("--method", "react"), ("--data", "plain.json")])
+def test_the_world_is_refused_before_the_first_call_where_it_cannot_play(
+    tmp_path, endpoint, monkeypatch, more
+):
+    monkeypatch.chdir(tmp_path)
+    Path("plain.json").write_text('[{"question": "Why?", "answer": "42"}]')
+    server = endpoint(lambda request: "never")
+    assert sweep(tmp_path / "out", server.url, *more) == (2, {}) and not server.requests

@@ -1,0 +1,59 @@
+"""fixtures/results.py: sweeps are recorded, go on where they stopped, and replay to the tables of RESULTS.md."""
+
+import shutil
+import socket
+import sys
+
+import pytest
+
+from evaluation.questions import load
+from fixtures import results
+from tests.conftest import ROOT, ConfigError
+from tests.program import any_method
+
+POOL = '[[backend]]\nname = "m"\nbase_url = "{}"\nskills = {{ txt = 1.0, img = 1.0, aud = 1.0 }}\nprice_usd_per_mtok = {{ input = 0, output = 0 }}\n'
+
+
+def test_two_methods_are_recorded_once_and_replay_without_their_media(tmp_path, endpoint, capsys):
+    server, pool, folder = endpoint(any_method), tmp_path / "pool.toml", tmp_path / "results"
+    pool.write_text(POOL.format(server.url))
+    for method in ("react", "orchestra-o1"):
+        assert results.record(method, 1, pool, folder) == 0
+    asked = len(server.requests)
+    assert results.record("react", 1, pool, folder) == 0 and len(server.requests) == asked > 0
+    for media in folder.glob("*/runs/*/media"):
+        shutil.rmtree(media)  # git keeps none
+    (page := tmp_path / "RESULTS.md").write_text(
+        f"# R\n{results.BEGIN}\nold\n{results.END}\nrest\n"
+    )
+    results.show(folder, page)
+    printed = capsys.readouterr().out
+    assert "react: 1 runs replayed, 0 rows" in printed
+    assert results.tables([folder / "orchestra-o1", folder / "react"]) in page.read_text()
+    assert "old" not in page.read_text() and page.read_text().endswith("rest\n")
+    rows = folder / "react" / "rows.jsonl"
+    rows.write_text(rows.read_text().replace('"answer": "42"', '"answer": "6100"'))
+    assert results.main(["--results", str(folder)]) == 2
+    assert "answer is '6100' in rows.jsonl, now '42'" in capsys.readouterr().err
+
+
+def test_a_server_is_started_and_stopped_by_its_process_id_and_another_one_is_left_alone(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
+    url = f"http://127.0.0.1:{port}"
+    with results.serving(command, url), pytest.raises(ConfigError, match="is in use"):
+        with results.serving(command, url):
+            pass
+    with pytest.raises(ConfigError, match="nothing answers"):
+        with results.serving([sys.executable, "-c", ""], url):
+            pass
+
+
+@pytest.mark.skipif(not results.RESULTS.exists(), reason="fixtures/results is not recorded yet")
+def test_results_md_has_the_tables_of_the_recorded_sweeps():
+    sweeps = [results.RESULTS / name for name in results.FLAGS]
+    assert f"```text\n{results.tables(sweeps)}\n```" in (ROOT / "RESULTS.md").read_text()
+    asked = {q.id: q for q in load(results.MINIGAIA / "questions.json")}
+    assert all(results.replayed(sweep, asked) for sweep in sweeps)
