@@ -4,6 +4,7 @@
 python report.py RUN    the rounds, sub-tasks and calls of a run, on a timeline
 python report.py DIR    the runs of a folder as a table, and any two side by side
 python report.py RUN --perfetto TRACE    the calls as a trace, for ui.perfetto.dev
+python report.py RUN --otel    send them to an OpenTelemetry collector, as GenAI spans
 """
 
 from __future__ import annotations
@@ -153,10 +154,16 @@ def main() -> int:
         "-o", "--out", type=Path, metavar="PAGE", help="(report.html in the folder)"
     )
     parser.add_argument("--perfetto", type=Path, metavar="TRACE", help="write a trace, not a page")
+    parser.add_argument(
+        "--otel", action="store_true", help="send spans; the SDK's OTEL_* say where"
+    )
     a = parser.parse_args()
     out = a.perfetto or a.out or a.folder / "report.html"
     try:
-        run = a.perfetto and run_row(a.folder, Texts())
+        run = (a.perfetto or a.otel) and run_row(a.folder, Texts())
+        if run and a.otel:
+            print(f"{trace.send(run)} spans sent")
+            return 0
         text = json.dumps(trace.perfetto(run)) if run else report(a.folder)
         out.write_text(text, encoding="utf-8")
     except (ConfigError, tape.TapeMiss, OSError) as error:

@@ -113,3 +113,31 @@ def test_a_trace_of_a_tape_without_times_is_one_line(tmp_path, capsys):
     with mock.patch.object(sys, "argv", words):
         assert report.main() == 2
     assert "no times" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_spans_have_the_recorded_times_their_parents_and_no_text_of_a_prompt():
+    pytest.importorskip("opentelemetry.exporter", reason="pip install 'orchestra-min[otel]'")
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    run, taken = parallel(), InMemorySpanExporter()
+    run["tape"][0] |= {"input_tokens": 7, "output_tokens": 5, "asked": EVIL, "got": EVIL}
+    run["tape"][4]["failed"] = True
+    run["events"][0]["subtask"]["instruction"] = EVIL
+    exporter = "opentelemetry.exporter.otlp.proto.http.trace_exporter.OTLPSpanExporter"
+    with mock.patch(exporter, return_value=taken):
+        assert trace.send(run) == 7
+    spans = taken.get_finished_spans()
+    names = {span.context.span_id: span.name for span in spans}
+    around = {span.name: span.parent and names[span.parent.span_id] for span in spans}
+    assert around == {
+        "invoke_workflow react": None, "invoke_agent t1": "invoke_workflow react",
+        "chat m": "invoke_agent t1", "execute_tool Look": "invoke_agent t1",
+    }  # fmt: skip
+    whole, decision = spans[:2]
+    assert decision.parent.span_id == whole.context.span_id
+    assert (whole.start_time, whole.end_time) == (10**9, 8_199_950_000)
+    wanted = {"operation.name": "chat", "provider.name": "openai", "request.model": "m"}
+    wanted |= {"usage.input_tokens": 7, "usage.output_tokens": 5}
+    assert decision.attributes.items() >= {f"gen_ai.{k}": v for k, v in wanted.items()}.items()
+    assert [s.name for s in spans if not s.status.is_unset] == ["execute_tool Look"]
+    assert EVIL not in "".join(span.to_json() for span in spans)
