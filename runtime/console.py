@@ -11,11 +11,12 @@ import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any, TextIO
 
 from orchestra.vocabulary import ConfigError, EndpointError
-from runtime import trajectory
+from runtime import tape, trajectory
 from runtime.run_folder import holds_paid, read_manifest
 from runtime.trajectory import Event, Listener, Trajectory, describe, printable, usd
 
@@ -117,16 +118,27 @@ def list_runs(folder: Path, as_json: bool) -> int:
     if not folder.is_dir():
         raise ConfigError(f"--runs {folder}: there is no such folder")
     for run in sorted(folder.iterdir()):
-        with contextlib.suppress(ConfigError, OSError):
-            about = {"run": run.name, "question": read_manifest(run).question}
+        with contextlib.suppress(ConfigError, OSError, OverflowError):
+            manifest = read_manifest(run)
+            about = {"run": run.name, "question": manifest.question}
             end = trajectory.ended(trajectory.read(run / "trajectory.jsonl"))
             end = end or {"answer": "(not finished)"}
-            written = time.localtime((run / "run.json").stat().st_mtime)
-            rows.append({**end, **about, "date": time.strftime("%Y-%m-%d %H:%M", written)})
+            began = time.localtime(_began_s(run, bool(manifest.parent)))
+            rows.append({**end, **about, "date": time.strftime("%Y-%m-%d %H:%M", began)})
     columns = "run question answer cost_usd date"
     listed = [{k: row.get(k) for k in columns.split()} for row in rows]
     _print(json.dumps(listed, ensure_ascii=False) if as_json else table(columns, rows))
     return 0
+
+
+def _began_s(run: Path, forked: bool) -> float:
+    """When the first call of a run began; of a fork, the first that it made itself. The time of its
+    files, which a copy changes, where the tape does not say.
+    """
+    calls = tape.read(run / "tape.jsonl")
+    own = dropwhile(lambda row: "forked" not in row, calls) if forked else calls
+    times = (row["timing"].get("began_s") for row in own if isinstance(row.get("timing"), dict))
+    return next((t for t in times if isinstance(t, float)), (run / "run.json").stat().st_mtime)
 
 
 def failure(

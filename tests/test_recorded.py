@@ -1,12 +1,18 @@
 """`recorded` and its pytest fixture: record once, replay from then on, refuse what differs."""
 
+import json
+import os
+import shutil
+
 import pytest
 
 from orchestra_min import recorded
-from tests.conftest import ConfigError, EndpointError, Options, TapeMiss, pool_at
+from runtime import run_folder
+from tests.conftest import ROOT, ConfigError, EndpointError, Options, TapeMiss, pool_at
 from tests.program import CLOCK, any_method, called, program
 from tests.scripted import Raw
 
+EQUINOX = ROOT / "fixtures" / "runs" / "equinox"
 HOW = {"options": Options(method="react")}
 
 
@@ -68,3 +74,17 @@ def test_runs_are_listed_with_question_answer_and_cost(server, tmp_path):
     (tmp_path / "runs" / "notes").mkdir()
     (row,) = called("--runs", tmp_path / "runs", "--json").stdout.splitlines()
     assert '"run": "a", "question": "What?", "answer": "42"' in row
+
+
+def test_the_date_of_a_listed_run_is_that_of_its_first_call_whatever_a_copy_did(tmp_path):
+    old, fork = tmp_path / "old", tmp_path / "fork"
+    shutil.copytree(EQUINOX, old)
+    fork.mkdir()
+    os.utime(old / "run.json", (99999, 99999))
+    run_folder.fork(EQUINOX, fork, 2, run_folder.read_manifest(EQUINOX))  # no call of its own yet
+    os.utime(fork / "run.json", (99999, 99999))
+    dates = {
+        row["run"]: row["date"][:4]
+        for row in json.loads(called("--runs", tmp_path, "--json").stdout)
+    }
+    assert dates == {"old": "2026", "fork": "1970"}
