@@ -193,8 +193,8 @@ def _new_runs(
     a: argparse.Namespace, folder: Path, check_method: Callable[..., object]
 ) -> list[tuple[str, Path, dict[str, Any]]]:
     """Method, folder and arguments of each run. A mistake in one is found before the first call."""
-    models = pool.choose(a.backends, a.model, a.perception)
     media = [(kind, path) for kind in ("image", "audio", "video") for path in getattr(a, kind)]
+    models = pool.choose(a.backends, a.model, a.perception, [kind for kind, _ in media])
     runs = []
     for method in a.methods:
         options = a.options.with_(method=method)
