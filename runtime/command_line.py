@@ -123,6 +123,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if a.workdir and not folder and a.options.sub_agent != "mini-swe":
         p.error("--workdir: needs --sub-agent mini-swe")
     a.methods = _methods(p, a)
+    a.folders = _folders(a.methods)
     if a.question == "-":
         a.question = sys.stdin.buffer.read().decode("utf-8", "replace")
     return a
@@ -140,6 +141,16 @@ def _methods(p: argparse.ArgumentParser, a: argparse.Namespace) -> tuple[str, ..
     if "rounds" in a.given and set(methods) <= ONE_DECISION:
         p.error(f"--rounds: {', '.join(methods)} decides once; leave it out")
     return methods
+
+
+def _folders(methods: Sequence[str]) -> dict[str, str]:
+    """The run folder of each method in a comparison; two classes may have the same name."""
+    folders = dict[str, str]()
+    for method in methods:
+        name = method.rpartition(":")[2]
+        same = sum(m.rpartition(":")[2] == name for m in folders)
+        folders[method] = f"{name}-{same + 1}" if same else name
+    return folders
 
 
 # ---- the commands --------------------------------------------------------------------------------
@@ -200,5 +211,5 @@ def _new_runs(
         options = a.options.with_(method=method)
         check_method(options, models, {})
         how = {"media": media, "pool": models, "options": options, "workdir": a.workdir}
-        runs.append((method, folder / method.rpartition(":")[2] if a.compare else folder, how))
+        runs.append((method, folder / a.folders[method] if a.compare else folder, how))
     return runs

@@ -148,7 +148,7 @@ def failure(
     text = str(error) or "interrupted"
     if a is None or a.replay or a.runs or isinstance(error, ConfigError):
         return text
-    left = [folder / m.rpartition(":")[2] for m in a.methods if m not in done]
+    left = [folder / name for m, name in a.folders.items() if m not in done]
     begun = [run for run in (left if a.compare else [folder]) if holds_paid(run / "tape.jsonl")]
     if not begun:
         return f"{text}; nothing was answered, so nothing is kept"
