@@ -120,6 +120,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         p.error('the question is missing; try "..." --image FILE, or make demo')
     if a.from_round is not None and not a.resume:
         p.error("--from-round: needs --resume RUN")
+    if a.out and folder and a.from_round is None:
+        p.error(f"--out: the run stays in {folder}; leave it out, or add --from-round N")
     if a.workdir and not folder and a.options.sub_agent != "mini-swe":
         p.error("--workdir: needs --sub-agent mini-swe")
     a.methods = _methods(p, a)
