@@ -147,12 +147,10 @@ def _methods(p: argparse.ArgumentParser, a: argparse.Namespace) -> tuple[str, ..
 
 def _folders(methods: Sequence[str]) -> dict[str, str]:
     """The run folder of each method in a comparison; two classes may have the same name."""
-    folders = dict[str, str]()
-    for method in methods:
-        name = method.rpartition(":")[2]
-        same = sum(m.rpartition(":")[2] == name for m in folders)
-        folders[method] = f"{name}-{same + 1}" if same else name
-    return folders
+    names = [method.rpartition(":")[2] for method in methods]
+    numbers = [names[:n].count(name) for n, name in enumerate(names, 1)]
+    rows = zip(methods, names, numbers, strict=True)
+    return {method: name if n == 1 else f"{name}-{n}" for method, name, n in rows}
 
 
 # ---- the commands --------------------------------------------------------------------------------

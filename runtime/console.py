@@ -114,15 +114,14 @@ def table(columns: str, rows: Iterable[Mapping[str, Any]]) -> str:
 
 def list_runs(folder: Path, as_json: bool) -> int:
     """--runs: question, answer, cost and date of each run folder. Returns the exit code."""
-    rows = []
+    rows, unfinished = [], {"answer": "(not finished)"}
     if not folder.is_dir():
         raise ConfigError(f"--runs {folder}: there is no such folder")
     for run in sorted(folder.iterdir()):
         with contextlib.suppress(ConfigError, OSError, OverflowError):
             manifest = read_manifest(run)
             about = {"run": run.name, "question": manifest.question}
-            end = trajectory.ended(trajectory.read(run / "trajectory.jsonl"))
-            end = end or {"answer": "(not finished)"}
+            end = trajectory.ended(trajectory.read(run / "trajectory.jsonl")) or unfinished
             began = time.localtime(_began_s(run, bool(manifest.parent)))
             rows.append({**end, **about, "date": time.strftime("%Y-%m-%d %H:%M", began)})
     columns = "run question answer cost_usd date"

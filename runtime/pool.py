@@ -202,10 +202,8 @@ def choose(
         return pool.with_(engines={"image": Engine("local"), "audio": Engine("local")})
     if perception == "endpoint":
         pool = pool.with_(engines={})
-        for kind in sorted(analysed(media)):
-            if pool.engine(kind).engine == "local":
-                problem = f"no backend has the skill {SKILL_OF[kind]}, for {kind}; add it to one"
-                raise ConfigError(f"--perception endpoint: {problem}")
+        if lost := [SKILL_OF[k] for k in analysed(media) if pool.engine(k).engine == "local"]:
+            raise ConfigError(f"--perception endpoint: no backend has the skill {min(lost)}")
     return pool
 
 
