@@ -136,7 +136,9 @@ def run(a: argparse.Namespace, rest: list[str]) -> int:
     if wrong := [name for name in NOT_HERE if getattr(of_run, name)]:
         raise ConfigError(f"--{wrong[0].replace('_', '-')}: is for a single run; leave it out")
     crew, options = Crew(a.workers or "auto"), of_run.options
-    pool = pools.choose(of_run.backends, of_run.model, of_run.perception)
+    asked = chosen(a, questions.load(a.data, a.media))
+    media = [modality for q in asked for modality, _ in q.media]
+    pool = pools.choose(of_run.backends, of_run.model, of_run.perception, media)
     pools.check(pool, a.budget)
     orchestrators.make(options, pool, {})
     judge = a.judge and replace(pool[pool.main], name=a.judge, model=a.judge)
@@ -144,7 +146,6 @@ def run(a: argparse.Namespace, rest: list[str]) -> int:
         judge = pool[judge.name]
     elif judge and a.budget is not None:
         raise ConfigError(f"--judge {a.judge}: --budget needs its price; add it to --backends FILE")
-    asked = chosen(a, questions.load(a.data, a.media))
     if a.world:
         world.check(options.method, asked)
         nobody = {kind: pools.Engine("endpoint", pool.main) for kind in ("image", "audio")}

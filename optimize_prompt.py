@@ -168,9 +168,10 @@ def read_rewrite(reply: Reply, fixed: Sequence[str], earlier: Sequence[str]) -> 
 
 def optimize(a: argparse.Namespace, versions: list[Version]) -> None:
     """Fills in I_0 ... I_K. OUT/best.md is the best so far. Raises as `orchestrate` does."""
-    pool = pools.choose(a.backends, a.model, a.perception)
-    tasks, optimizer = load(a.tasks), pool.with_(main=a.optimizer or pool.main)
-    media_files.check(file for q in tasks for file in q.media)
+    tasks = load(a.tasks)
+    media = [modality for modality, _ in media_files.check(f for q in tasks for f in q.media)]
+    pool = pools.choose(a.backends, a.model, a.perception, media)
+    optimizer = pool.with_(main=a.optimizer or pool.main)
     a.out.mkdir(parents=True, exist_ok=True)
     redact = Secrets(b.api_key_env for b in pool.backends)
     with closing(Tape(a.out / "tape.jsonl", "resume", redact)) as tape:

@@ -159,11 +159,11 @@ class Run:
             if isinstance(y_t, Delegate):
                 self.graph = refine(Graph() if y_t.drain else self.graph, y_t)
         except (ModelMistake, BudgetExceeded, EndpointError) as error:
-            mistake = told(error) if isinstance(error, ModelMistake) else str(error)
+            why = told(error) if isinstance(error, ModelMistake) else str(error)
             if isinstance(error, ModelMistake):
                 self.kept = str(error.values.get("kept", self.kept))
             if replies or isinstance(error, ModelMistake):  # Eq. 22 asks twice
-                self.recorder.decision(s_t, number, replies, mistake=mistake)
+                self.recorder.decision(s_t, number, replies, mistake=why)
             raise
         finally:
             self.purse.join(purse)

@@ -3,6 +3,8 @@
 
 python report.py RUN    the rounds, sub-tasks and calls of a run, on a timeline
 python report.py DIR    the runs of a folder as a table, and any two side by side
+python report.py RUN --perfetto TRACE    the calls as a trace, for ui.perfetto.dev
+python report.py RUN --otel    send them to an OpenTelemetry collector, as GenAI spans
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from evaluation import trace
 from orchestra.vocabulary import ConfigError
 from runtime import run_folder, tape, trajectory
 
@@ -81,7 +84,8 @@ def call_row(exchange: Row, texts: Texts, prices: Row) -> Row:
         usage = data.get("usage") or {}
         used = [usage.get(k) or 0 for k in ("prompt_tokens", "completion_tokens")]
         backend = prices.get(row["model"])
-        row |= {"tokens": sum(used), "cost_usd": backend.cost_usd(*used) if backend else None}
+        row |= {"input_tokens": used[0], "output_tokens": used[1], "tokens": sum(used)}
+        row["cost_usd"] = backend.cost_usd(*used) if backend else None
         answer = message.get("content") or message
     row["failed"] = isinstance(answer, dict) and "error" in answer
     return {**row, "got": texts.number(answer)}
@@ -149,10 +153,18 @@ def main() -> int:
     parser.add_argument(
         "-o", "--out", type=Path, metavar="PAGE", help="(report.html in the folder)"
     )
+    parser.add_argument("--perfetto", type=Path, metavar="TRACE", help="write a trace, not a page")
+    parser.add_argument(
+        "--otel", action="store_true", help="send spans; the SDK's OTEL_* say where"
+    )
     a = parser.parse_args()
-    out = a.out or a.folder / "report.html"
+    out = a.perfetto or a.out or a.folder / "report.html"
     try:
-        text = report(a.folder)
+        run = (a.perfetto or a.otel) and run_row(a.folder, Texts())
+        if run and a.otel:
+            print(f"{trace.send(run)} spans sent")
+            return 0
+        text = json.dumps(trace.perfetto(run)) if run else report(a.folder)
         out.write_text(text, encoding="utf-8")
     except (ConfigError, tape.TapeMiss, OSError) as error:
         print(f"report.py: {error}", file=sys.stderr)

@@ -186,19 +186,24 @@ def executor_at(url: str) -> Iterator[Executor]:
     kind, _, address = url.partition("://")
     if kind not in ("", "dask", "ray"):
         raise ConfigError(f"--executor {url}: needs dask://HOST:PORT or ray://HOST:PORT")
+    cluster: Any = contextlib.nullcontext()
+    executor: Executor = RayExecutor()
     try:
         if kind == "dask":
             import distributed
 
             dask: Any = distributed  # parts of it have no types
-            with dask.Client(address, timeout=10) as client:
-                yield client.get_executor(pure=False)
+            cluster = dask.Client(address, timeout=10)
+            executor = cluster.get_executor(pure=False)
         elif kind == "ray":
             import ray
 
-            with ray.init(url):
-                yield RayExecutor()
+            cluster = ray.init(url)
         else:
-            yield ThreadPoolExecutor(MOST, thread_name_prefix="question")
+            executor = ThreadPoolExecutor(MOST, thread_name_prefix="question")
     except ImportError as error:
         raise ConfigError(f"--executor {url}: {error}; pip install {error.name}") from None
+    except OSError as error:
+        raise ConfigError(f"--executor {url}: {error}; is the cluster running?") from None
+    with cluster:
+        yield executor

@@ -22,13 +22,9 @@ REASON_CHARS = 300
 LINE_TOKENS = 3  # "- " before a line of C, " [...]" and the line break after it
 BYTES_PER_TOKEN = 3  # low for English, about right for CJK: the budget errs on the safe side
 
-STOP_WORDS = set(
-    re.findall(
-        r"[a-z]+",
-        """a an and are as at be by for from has have in is it its of on or that the this to was
-        were what when where which who will with""",
-    )
-)
+SMALL_WORDS = """a an and are as at be by for from has have in is it its of on or that the this to
+was were what when where which who will with"""
+STOP_WORDS = frozenset(SMALL_WORDS.split())
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ Modality = Literal["image", "audio", "video"]
 Status = Literal["done", "partial", "blocked", "failed"]
 Skill = Literal["txt", "img", "aud", "vid", "code"]
 SKILLS: tuple[Skill, ...] = get_args(Skill)  # phi(b) and r(u), Eq. 5
-CAPABILITIES = ("txt", "img", "aud", "vid", "web", "code")  # psi(g) and r_T(u), Eq. 7
+# psi(g) and r_T(u), Eq. 7, have one more: web.
 Amount = Annotated[float, Ge(0), Lt(1e9)]
 SKILL_OF: Mapping[str, Skill] = {"image": "img", "audio": "aud", "video": "vid"}
 

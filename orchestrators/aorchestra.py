@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from orchestra.main_agent import Ask, Messages
@@ -83,13 +84,6 @@ def history_lines(history: Sequence[Evidence]) -> str:
 # ---- what the model may say ----------------------------------------------------------------------
 
 
-def parse_decision(
-    reply: str, state: State, cut: bool = False, last_chance: bool = False
-) -> Decision:
-    """y_t from any reply. Raises ModelMistake."""
-    return read_decision(reply, state, cut, last_chance, _delegate)
-
-
 def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
     tasks = params.get("tasks")
     if tasks is None or isinstance(tasks, dict):
@@ -99,6 +93,9 @@ def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
         raise ModelMistake("one_subtask", MESSAGES, count=count)
     u = as_subtask(read_tasks(tasks)[0], f"t{state.round}", state)
     return Delegate((replace(u, needs=()),), reasoning)
+
+
+parse_decision = partial(read_decision, _delegate)  # y_t from any reply; ModelMistake
 
 
 # ---- the decision --------------------------------------------------------------------------------

@@ -75,11 +75,11 @@ def decision_schema(delegation: dict[str, Any], last_chance: bool) -> dict[str, 
 
 
 def read_decision(
+    delegate: Callable[[dict[str, Any], str, State], Delegate],
     reply: str,
     state: State,
-    cut: bool,
-    last_chance: bool,
-    delegate: Callable[[dict[str, Any], str, State], Delegate],
+    cut: bool = False,
+    last_chance: bool = False,
 ) -> Decision:
     """y_t from any reply: fenced, thinking around it, flat params, nulls, extra keys. `delegate`
     reads a delegation's params.

@@ -25,20 +25,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from typing import Any
 
 from orchestra.main_agent import Ask, Messages
 from orchestra.memory import stop_probability
-from orchestra.vocabulary import (
-    SKILL_OF,
-    SKILLS,
-    Decision,
-    Delegate,
-    ModelMistake,
-    State,
-)
+from orchestra.vocabulary import SKILL_OF, SKILLS, Decision, Delegate, ModelMistake, State
 from orchestrators.decision import (
     as_subtask,
     decision_schema,
@@ -139,13 +132,6 @@ def delegation_schema(state: State, small: bool = False) -> Any:
     return closed_object({"tasks": list_of(closed_object(task, required))})
 
 
-def parse_decision(
-    reply: str, state: State, cut: bool = False, last_chance: bool = False
-) -> Decision:
-    """y_t from any reply. Raises ModelMistake."""
-    return read_decision(reply, state, cut, last_chance, _delegate)
-
-
 def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
     tasks = params.get("tasks")
     if tasks is None:
@@ -160,6 +146,9 @@ def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
     taken = {h.id for h in state.history} | set(state.waiting) | {f.id for f in fields}
     free = (id for n in count(1) if (id := f"t{n}") not in taken)
     return Delegate(tuple(as_subtask(f, f.id or next(free), state) for f in fields), reasoning)
+
+
+parse_decision = partial(read_decision, _delegate)  # y_t from any reply; ModelMistake
 
 
 # ---- the decision --------------------------------------------------------------------------------

@@ -135,9 +135,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         p.error('the question is missing; try "..." --image FILE, or make demo')
     if a.from_round is not None and not a.resume:
         p.error("--from-round: needs --resume RUN")
+    if a.out and folder and a.from_round is None:
+        p.error(f"--out: the run stays in {folder}; leave it out, or add --from-round N")
     if a.workdir and not folder and a.options.sub_agent != "mini-swe":
         p.error("--workdir: needs --sub-agent mini-swe")
     a.methods = _methods(p, a)
+    a.folders = _folders(a.methods)
     if a.question == "-":
         a.question = sys.stdin.buffer.read().decode("utf-8", "replace")
     return a
@@ -155,6 +158,14 @@ def _methods(p: argparse.ArgumentParser, a: argparse.Namespace) -> tuple[str, ..
     if "rounds" in a.given and set(methods) <= ONE_DECISION:
         p.error(f"--rounds: {', '.join(methods)} decides once; leave it out")
     return methods
+
+
+def _folders(methods: Sequence[str]) -> dict[str, str]:
+    """The run folder of each method in a comparison; two classes may have the same name."""
+    names = [method.rpartition(":")[2] for method in methods]
+    numbers = [names[:n].count(name) for n, name in enumerate(names, 1)]
+    rows = zip(methods, names, numbers, strict=True)
+    return {method: name if n == 1 else f"{name}-{n}" for method, name, n in rows}
 
 
 # ---- the commands --------------------------------------------------------------------------------
@@ -208,12 +219,12 @@ def _new_runs(
     a: argparse.Namespace, folder: Path, check_method: Callable[..., object]
 ) -> list[tuple[str, Path, dict[str, Any]]]:
     """Method, folder and arguments of each run. A mistake in one is found before the first call."""
-    models = pool.choose(a.backends, a.model, a.perception)
     media = [(kind, path) for kind in ("image", "audio", "video") for path in getattr(a, kind)]
+    models = pool.choose(a.backends, a.model, a.perception, [kind for kind, _ in media])
     runs = []
     for method in a.methods:
         options = a.options.with_(method=method)
         check_method(options, models, {})
         how = {"media": media, "pool": models, "options": options, "workdir": a.workdir}
-        runs.append((method, folder / method.rpartition(":")[2] if a.compare else folder, how))
+        runs.append((method, folder / a.folders[method] if a.compare else folder, how))
     return runs

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from orchestra.vocabulary import ConfigError, EndpointError
-from runtime import trajectory
+from runtime import tape, trajectory
 from runtime.run_folder import holds_paid, read_manifest
 from runtime.trajectory import Event, Listener, Trajectory, describe, printable, usd
 
 PROGRAM = "orchestra-min" if Path(sys.argv[0]).name == "orchestra-min" else "orchestra_min.py"
 KEYS = "answer fallback why cost_usd paid_usd calls tokens rounds failed_subtasks latency_s run"
 Outcome = Trajectory | EndpointError
+DAMAGED = KeyError, TypeError, ValueError, OverflowError  # what odd rows of a tape raise
 
 
 @contextlib.contextmanager
@@ -112,17 +113,21 @@ def table(columns: str, rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def list_runs(folder: Path, as_json: bool) -> int:
-    """--runs: question, answer, cost and date of each run folder. Returns the exit code."""
-    rows = []
+    """--runs: question, answer, cost and date (of the newest call) of each run folder. Returns the
+    exit code.
+    """
+    rows, unfinished = [], {"answer": "(not finished)"}
     if not folder.is_dir():
         raise ConfigError(f"--runs {folder}: there is no such folder")
     for run in sorted(folder.iterdir()):
-        with contextlib.suppress(ConfigError, OSError):
+        with contextlib.suppress(ConfigError, OSError, *DAMAGED):
             about = {"run": run.name, "question": read_manifest(run).question}
-            end = trajectory.ended(trajectory.read(run / "trajectory.jsonl"))
-            end = end or {"answer": "(not finished)"}
-            written = time.localtime((run / "run.json").stat().st_mtime)
-            rows.append({**end, **about, "date": time.strftime("%Y-%m-%d %H:%M", written)})
+            end = trajectory.ended(trajectory.read(run / "trajectory.jsonl")) or unfinished
+            calls = [
+                row["timing"]["began_s"] for row in tape.read(run / "tape.jsonl") if "timing" in row
+            ]
+            newest = time.localtime(max(calls, default=(run / "run.json").stat().st_mtime))
+            rows.append({**end, **about, "date": time.strftime("%Y-%m-%d %H:%M", newest)})
     columns = "run question answer cost_usd date"
     listed = [{k: row.get(k) for k in columns.split()} for row in rows]
     _print(json.dumps(listed, ensure_ascii=False) if as_json else table(columns, rows))
@@ -136,7 +141,7 @@ def failure(
     text = str(error) or "interrupted"
     if a is None or a.replay or a.runs or isinstance(error, ConfigError):
         return text
-    left = [folder / m.rpartition(":")[2] for m in a.methods if m not in done]
+    left = [folder / name for m, name in a.folders.items() if m not in done]
     begun = [run for run in (left if a.compare else [folder]) if holds_paid(run / "tape.jsonl")]
     if not begun:
         return f"{text}; nothing was answered, so nothing is kept"

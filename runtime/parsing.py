@@ -122,7 +122,7 @@ def repaired(text: str) -> Any:
     try:
         value = json_repair.loads(_Metered(text)) if len(text) <= REPAIR_CHARS else None
         return json.loads(json.dumps(value))  # joins the halves of characters
-    except Exception:  # a parser of other people's mistakes: it has asserted and recursed
+    except Exception:  # json-repair documents none; it has asserted, recursed and raised ValueError
         return None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -26,6 +27,7 @@ BAD_URL = "needs http(s)://host/v1, without user, key or ?query"
 VARIABLE = re.compile(r"(?a:[a-zA-Z_]\w*)?")
 BAD_VARIABLE = "needs the name of an environment variable, not the key itself"
 Loc = tuple[int | str, ...]
+Analysis = Literal["image", "audio"]
 
 
 class Invalid(ConfigError):
@@ -87,7 +89,7 @@ class Pool(Checked):
         BeforeValidator(_named_like_models),
     ]
     main: str = ""  # the first backend
-    engines: dict[Literal["image", "audio"], Engine] = {}
+    engines: dict[Analysis, Engine] = {}
     experts: dict[str, str] = Field({}, alias="expert_model_mapping")  # slot -> backend
 
     def model_post_init(self, _: Any) -> None:
@@ -120,7 +122,7 @@ class Pool(Checked):
     def names(self) -> tuple[str, ...]:
         return tuple(b.name for b in self.backends)
 
-    def engine(self, kind: Literal["image", "audio"]) -> Engine:
+    def engine(self, kind: Analysis) -> Engine:
         """Without an [engines] entry: the first backend that sees or hears, else the library."""
         if kind in self.engines:
             return self.engines[kind]
@@ -174,10 +176,21 @@ def from_environment(model: str | None = None) -> Pool:
     return Pool(backends=(Backend(model or "main", model or "", url, env, skills),))
 
 
+def analysed(media: Iterable[str]) -> set[Analysis]:
+    """What files of these modalities need. A video, or a file of none yet, may need both."""
+    needed: dict[str, set[Analysis]] = {"image": {"image"}, "audio": {"audio"}}
+    return {kind for m in media for kind in needed.get(m, {"image", "audio"})}
+
+
 def choose(
-    pool: Pool | Path | str | None, model: str | None = None, perception: str | None = None
+    pool: Pool | Path | str | None,
+    model: str | None = None,
+    perception: str | None = None,
+    media: Iterable[str] = (),
 ) -> Pool:
-    """A pool, the one of a file or of the environment; with --model and --perception."""
+    """A pool, the one of a file or of the environment; with --model, and --perception for files of
+    the modalities `media`. Raises ConfigError.
+    """
     file = pool
     if not isinstance(pool, Pool):
         pool = load(Path(pool)) if pool else from_environment(model)
@@ -189,8 +202,8 @@ def choose(
         return pool.with_(engines={"image": Engine("local"), "audio": Engine("local")})
     if perception == "endpoint":
         pool = pool.with_(engines={})
-        if "local" in (pool.engine("image").engine, pool.engine("audio").engine):
-            raise ConfigError("--perception endpoint: no backend has the skills img and aud")
+        if lost := [SKILL_OF[k] for k in analysed(media) if pool.engine(k).engine == "local"]:
+            raise ConfigError(f"--perception endpoint: no backend has the skill {min(lost)}")
     return pool
 
 

@@ -18,7 +18,8 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     try:
-        parser.addoption("--record-mode", default="once", help="none, once or rewrite")
+        modes = ("none", "once", "rewrite")
+        parser.addoption("--record-mode", choices=modes, help="of the fixture `recorded` (once)")
     except ValueError:  # pytest-recording has the same option
         return
 

@@ -198,11 +198,12 @@ def recorded(
 ) -> Trajectory:
     """For tests: replays the run in `out` if it has this very question, media and options (under
     any budget), continues it if it was not finished, and records it if there is none. `record_mode`
-    "none" never records, "rewrite" always does; any other is "once". `how`: options and pool, as
-    for `orchestrate`.
+    "none" never records, "rewrite" always does. `how`: options and pool, as for `orchestrate`.
 
     Raises ConfigError where `out` holds another run, or none and none may be recorded.
     """
+    if record_mode not in ("none", "once", "rewrite"):
+        raise ConfigError(f"record mode {record_mode!r}: needs none, once or rewrite")
     folder, options = Path(out), how.get("options") or Options()
     exists = (folder / "run.json").is_file()
     if record_mode == "rewrite" and exists:  # the old run stays until the new one has ended

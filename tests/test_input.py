@@ -44,6 +44,11 @@ def test_flags_that_do_not_fit_are_one_line_that_names_one(flags, endpoint, tmp_
     assert server.requests == [] and list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("flag", ["--replay", "--resume"])
+def test_another_folder_for_a_run_that_stays_in_its_own_is_refused(flag):
+    assert line_of(called(flag, "run", "--out", "other")).count("--out") == 1
+
+
 @pytest.fixture
 def bad_files(tmp_path: Path) -> None:
     (tmp_path / "empty.png").touch()

@@ -121,6 +121,16 @@ def test_a_comparison_is_one_table_and_a_folder_each(endpoint, tmp_path):
     assert [replay(tmp_path / "all" / m).answer for m in METHODS] == ["42"] * len(METHODS)
 
 
+def test_classes_of_one_name_have_folders_of_their_own_in_a_comparison(endpoint, tmp_path):
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text("from orchestrators.react import React as X")
+    server = endpoint(any_method)
+    done = called("--question", "?", "--compare", "a.py:X,b.py:X", "--out", "all", at=server.url)
+    assert done.returncode == 0, done.stderr
+    assert sorted(p.name for p in (tmp_path / "all").iterdir()) == ["X", "X-2"]
+    assert replay(tmp_path / "all" / "X-2", method=f"{tmp_path}/b.py:X").answer == "42"
+
+
 def test_a_comparison_as_json_names_the_method_that_failed(endpoint):
     def respond(request: dict[str, Any]) -> Any:
         return Raw(401, {"error": {}}) if "agent_name" in str(request) else any_method(request)

@@ -1,12 +1,17 @@
 """`recorded` and its pytest fixture: record once, replay from then on, refuse what differs."""
 
+import json
+import os
+import shutil
+
 import pytest
 
 from orchestra_min import recorded
-from tests.conftest import ConfigError, EndpointError, Options, TapeMiss, pool_at
+from tests.conftest import ROOT, ConfigError, EndpointError, Options, TapeMiss, pool_at
 from tests.program import CLOCK, any_method, called, program
 from tests.scripted import Raw
 
+EQUINOX = ROOT / "fixtures" / "runs" / "equinox"
 HOW = {"options": Options(method="react")}
 
 
@@ -56,6 +61,9 @@ def test_the_fixture_fails_where_a_test_asks_another_question(server, pytester, 
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     pytester.makeconftest("pytest_plugins = ['runtime.pytest_plugin']")
     source = "def test_it(recorded): assert recorded('{}', out='run').answer == '42'"
+    assert pytester.runpytest("--record-mode", "all").ret == pytest.ExitCode.USAGE_ERROR
+    with pytest.raises(ConfigError, match="'all'"):  # as pytest-recording allows it
+        recorded("?", out="run", record_mode="all")
     for question, mode, passed in (("a?", "none", 0), ("a?", "once", 1), ("b?", "once", 0)):
         pytester.makepyfile(source.format(question))
         outcome = pytester.runpytest("--record-mode", mode)
@@ -68,3 +76,10 @@ def test_runs_are_listed_with_question_answer_and_cost(server, tmp_path):
     (tmp_path / "runs" / "notes").mkdir()
     (row,) = called("--runs", tmp_path / "runs", "--json").stdout.splitlines()
     assert '"run": "a", "question": "What?", "answer": "42"' in row
+
+
+def test_the_date_of_a_listed_run_is_that_of_its_newest_call_whatever_a_copy_did(tmp_path):
+    shutil.copytree(EQUINOX, tmp_path / "old")
+    os.utime(tmp_path / "old/run.json", (99999, 99999))
+    (row,) = json.loads(called("--runs", tmp_path, "--json").stdout)
+    assert row["date"].startswith("2026")

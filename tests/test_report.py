@@ -6,10 +6,13 @@ import re
 import subprocess
 import sys
 import zlib
+from itertools import combinations
+from unittest import mock
 
 import pytest
 
 import report
+from evaluation import trace
 from tests.conftest import ROOT, ConfigError
 
 RUNS = ROOT / "fixtures" / "runs"
@@ -53,3 +56,88 @@ def test_a_folder_without_runs_is_one_line(tmp_path):
         [sys.executable, ROOT / "report.py", tmp_path], capture_output=True, text=True, check=False
     )
     assert ran.returncode == 2 and ran.stderr.count("\n") == 1
+
+
+# ---- traces --------------------------------------------------------------------------------------
+
+
+def call(name, began_s, took_s, kind="chat", **more):
+    timing = {"began_s": began_s, "took_s": took_s}
+    return {"call": name, "kind": kind, "model": "m", "failed": False, **timing, **more}
+
+
+def parallel():
+    """A run whose first sub-task makes three calls at once; the second one makes none."""
+    subtasks = [
+        {"event": "subtask", "at": [1, j, 0], "subtask": {"id": f"t{j}", "agent": "sc"}}
+        for j in (1, 2)
+    ]
+    samples = [call(f"r1/t1/s1/p{n}", 5 + n / 10, 2.0) for n in range(3)]
+    tape = [call("r1/main/a1", 1, 4.0), *samples, call("r1/t1/s2/Look", 7.2, 1.0, "ocr")]
+    return {"name": "run", "method": "react", "events": subtasks, "tape": tape}
+
+
+def timed_runs():
+    """That run and two recorded ones."""
+    rows = [report.run_row(RUNS / f"equinox{x}", report.Texts()) for x in ("", "-mas-orchestra")]
+    return [parallel(), *rows]
+
+
+@pytest.mark.parametrize("run", timed_runs(), ids=lambda run: run["name"])
+def test_the_slices_of_a_trace_follow_the_rules_of_its_format(run):
+    """Times in order and not negative; two slices of a track overlap only if one is inside."""
+    events = json.loads(json.dumps(trace.perfetto(run)))["traceEvents"]
+    slices = [e for e in events if e["ph"] == "X"]
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    ends = [e["ts"] + e["dur"] for e in slices]
+    assert slices == sorted(slices, key=lambda e: e["ts"]) and all(e["dur"] >= 0 for e in slices)
+    for (a, a_end), (b, b_end) in combinations(zip(slices, ends, strict=True), 2):
+        assert a["tid"] != b["tid"] or b["ts"] >= a_end or b_end <= a_end
+    around = {tracks[e["tid"]]: e for e in slices if e["cat"] == "invoke_agent"}
+    calls = [e for e in slices if "call" in e["args"]]
+    assert len(calls) == len(run["tape"]) and {e["tid"] for e in slices} == {*tracks}
+    for e in calls:
+        task = around.get("/".join(e["args"]["call"].split("/")[:2]))
+        inside = task and task["ts"] <= e["ts"] <= e["ts"] + e["dur"] <= task["ts"] + task["dur"]
+        assert inside if task else tracks[e["tid"]] == "main"
+
+
+def test_calls_in_parallel_have_tracks_of_their_own():
+    events = trace.perfetto(parallel())["traceEvents"]
+    names = [e["args"]["name"] for e in events if e["ph"] == "M"]
+    assert names == ["main", "r1/t1", "r1/t1 (2)", "r1/t1 (3)"]
+
+
+def test_a_trace_of_a_tape_without_times_is_one_line(tmp_path, capsys):
+    words = ["report.py", str(RUNS / "lecture"), "--perfetto", str(tmp_path / "trace.json")]
+    with mock.patch.object(sys, "argv", words):
+        assert report.main() == 2
+    assert "no times" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_spans_have_the_recorded_times_their_parents_and_no_text_of_a_prompt():
+    pytest.importorskip("opentelemetry.exporter", reason="pip install 'orchestra-min[otel]'")
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    run, taken = parallel(), InMemorySpanExporter()
+    run["tape"][0] |= {"input_tokens": 7, "output_tokens": 5, "asked": EVIL, "got": EVIL}
+    run["tape"][4]["failed"] = True
+    run["events"][0]["subtask"]["instruction"] = EVIL
+    exporter = "opentelemetry.exporter.otlp.proto.http.trace_exporter.OTLPSpanExporter"
+    with mock.patch(exporter, return_value=taken):
+        assert trace.send(run) == 7
+    spans = taken.get_finished_spans()
+    names = {span.context.span_id: span.name for span in spans}
+    around = {span.name: span.parent and names[span.parent.span_id] for span in spans}
+    assert around == {
+        "invoke_workflow react": None, "invoke_agent t1": "invoke_workflow react",
+        "chat m": "invoke_agent t1", "execute_tool Look": "invoke_agent t1",
+    }  # fmt: skip
+    whole, decision = spans[:2]
+    assert decision.parent.span_id == whole.context.span_id
+    assert (whole.start_time, whole.end_time) == (10**9, 8_199_950_000)
+    wanted = {"operation.name": "chat", "provider.name": "openai", "request.model": "m"}
+    wanted |= {"usage.input_tokens": 7, "usage.output_tokens": 5}
+    assert decision.attributes.items() >= {f"gen_ai.{k}": v for k, v in wanted.items()}.items()
+    assert [s.name for s in spans if not s.status.is_unset] == ["execute_tool Look"]
+    assert EVIL not in "".join(span.to_json() for span in spans)

@@ -152,8 +152,7 @@ class Tool:
 
     @cached_property
     def _rows(self) -> dict[str, dict[str, Any]]:
-        rows: dict[str, dict[str, Any]] = self.parameters.model_json_schema()["properties"]
-        return rows
+        return dict(self.parameters.model_json_schema()["properties"])
 
     @cached_property
     def signature(self) -> str:

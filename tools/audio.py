@@ -56,9 +56,7 @@ def heard(env: Environment, file: Media, query: str, window: Window = WHOLE) -> 
     if engine.engine == "local":
         hint = env.task.question
         key = {"sha256": file.sha256, "hint": hint, "start_s": window[0], "end_s": window[1]}
-        rows = env.local(
-            "transcribe", key, lambda: transcribe(file.path, hint, window), list[tuple[float, str]]
-        )
+        rows = env.local("transcribe", key, lambda: transcribe(file.path, hint, window), list[Row])
     else:
         rows = _ask_endpoint(env, engine, query, parts(file.path, ENDPOINT_S, window))
     text = "\n".join(f"[{clock(at)}] {said}" for at, said in rows if said)

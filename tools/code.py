@@ -6,6 +6,7 @@ as in a REPL.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -46,12 +47,8 @@ def execute_code(
     timeout_s = max(1, min(timeout_sec, MAX_TIMEOUT_S))
     arguments = {"code": code, "code_type": code_type, "timeout_s": timeout_s}
     world = sandbox.World(env.folder, env.media_folder)
-    ran = env.local(
-        "code",
-        arguments,
-        lambda: run(code, code_type, timeout_s, world, env.unsafe_code, True),
-        Observed,
-    )
+    work = partial(run, code, code_type, timeout_s, world, env.unsafe_code, marked=True)
+    ran = env.local("code", arguments, work, Observed)
     if not ran["well"]:
         raise ToolError(ran["observation"])
     return str(ran["observation"])
@@ -68,10 +65,8 @@ def run(
     """The observation of one program, and whether it ended well. `marked`: what it printed stands
     between the marks of data.
     """
-    given = code.encode("utf-8", "replace")
-    ran = sandbox.confined(
-        RUNNER, [code_type], given, timeout_s, world, MAX_OUTPUT_BYTES, unsafe=unsafe
-    )
+    how = code.encode("utf-8", "replace"), timeout_s, world, MAX_OUTPUT_BYTES
+    ran = sandbox.confined(RUNNER, [code_type], *how, unsafe=unsafe)
     text = ran.output.decode("utf-8", "replace").replace("\r\n", "\n").rstrip()
     text = text if ran.ended in ("end", "timeout") else text[:SHOWN_CHARS]
     output = reading.quoted(text) if marked else text

@@ -76,7 +76,9 @@ class Server:
             errors = start(self.log.open("a", encoding="utf-8"))
             server = stdio_client(StdioServerParameters(command=program, args=rest), errlog=errors)
         portal = start(start_blocking_portal())
-        start(contextlib.suppress(Exception))  # of the end of a client that lost its server
+        start(
+            contextlib.suppress(Exception)
+        )  # `mcp` lists no errors of a client without its server
         connected = Client(server, read_timeout_seconds=TIMEOUT_S)
         client = start(portal.wrap_async_context_manager(connected))
         portal.call(client.list_tools)  # or it would list them behind the first answer, to check it
@@ -175,7 +177,7 @@ def serving(command: str, tape: Tape, log: Path, taken: Set[str]) -> Iterator[di
                 raise
             except ImportError:
                 raise ConfigError(f"--mcp {command}: needs the extra [tools], see README") from None
-            except Exception as error:
+            except Exception as error:  # of four libraries on what a server sent; none lists them
                 why = tape.secrets.text(told(error)[:300])
                 raise ConfigError(f"--mcp {command}: its tools cannot be used ({why})") from None
             yield tools

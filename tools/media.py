@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.vocabulary import ConfigError, Media, Modality
-from runtime.pool import Pool
+from runtime.pool import Pool, analysed
 from runtime.prompts import say
 from runtime.run_folder import sha256_of, unwritable
 from runtime.secrets import Secrets
@@ -84,7 +84,9 @@ def _decodes(path: Path, kind: str) -> bool:
 
 @contextlib.contextmanager
 def _as_tool_error(path: Path) -> Iterator[None]:
-    """Any error inside as a ToolError: on damaged bytes parsers raise almost all there are."""
+    """Any error inside as a ToolError. Pillow and PyAV do not list what damaged bytes raise: of
+    thousands of damaged files, eight unrelated types came, RuntimeError and SyntaxError among them.
+    """
     try:
         yield
     except ToolError:
@@ -152,9 +154,8 @@ def _plain_name(path: Path, taken: set[str]) -> str:
 
 def check_engines(modalities: Iterable[Modality], pool: Pool) -> None:
     """Raises ConfigError where a file of such a kind needs a local engine that is not installed."""
-    needed = {kind for m in modalities for kind in (("image", "audio") if m == "video" else (m,))}
-    for kind, libraries in ENGINES.items():
-        missing = [name for name in libraries if kind in needed and find_spec(name) is None]
+    for kind in sorted(analysed(modalities)):
+        missing = [name for name in ENGINES[kind] if find_spec(name) is None]
         if missing and pool.engine(kind).engine == "local":
             raise ConfigError(
                 f"{kind} is analysed by the local engine, which needs {missing[0]}: "

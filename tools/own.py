@@ -103,7 +103,7 @@ def from_function(function: Callable[..., Any], flag: str = "tool") -> Tool:
             raise TypeError("needs a docstring, for the model, and must not be async")
         made = tool(function.__name__, CAPABILITY)(function)
         made.schema(Task("?"))
-    except Exception as error:  # whatever its annotations raise
+    except Exception as error:  # annotations are the user's code: whatever they raise
         raise ConfigError(f"{flag}: cannot be a tool ({told(error)})") from None
     if Environment in hints.values():
         return made

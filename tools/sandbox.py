@@ -152,9 +152,8 @@ def _started(before: list[str], rules: dict[str, Any], given: bytes, **how: Any)
             check=False, timeout=rules["timeout_s"] + COPY_S, **how,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise subprocess.SubprocessError(
-            f"its folder took longer than {COPY_S} s to copy"
-        ) from None
+        why = f"its folder took longer than {COPY_S} s to copy"
+        raise subprocess.SubprocessError(why) from None
     first, _, output = done.stdout.partition(b"\n")
     try:
         report = json.loads(first)

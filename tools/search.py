@@ -33,9 +33,8 @@ def google_search(env: Environment, query: str, k: int = 5, gl: str = "", hl: st
     if not query.strip():
         raise ToolError(say("tools/notes", "search_empty"))
     asked = {"q": query, "num": max(1, min(k, MAX_RESULTS)), "gl": gl, "hl": hl}
-    rows = env.local(
-        "search", asked, lambda: _search({k: v for k, v in asked.items() if v}), list[Row]
-    )
+    given = {k: v for k, v in asked.items() if v}
+    rows = env.local("search", asked, lambda: _search(given), list[Row])
     if not rows:
         raise ToolError(say("tools/notes", "search_nothing", query=query))
     texts = ["\n".join(row.values()) for row in rows]
