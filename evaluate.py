@@ -240,7 +240,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0, 1 where a question failed or was not started, 2 usage, 130 interrupted."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
     logging.getLogger("orchestra").setLevel(logging.ERROR)
-    try:
+
+    def work() -> int | None:
         a, rest = parser().parse_known_args(argv)
         if a.command == "run":
             return run(a, rest)
@@ -252,13 +253,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(json.dumps(report(a.folders, a.score)))
         else:
             print_report(report(a.folders, a.score))
-    except (ConfigError, tape.TapeWriteError, OSError) as error:
-        console.tell(f"evaluate.py: {error}")
-        return 2
-    except KeyboardInterrupt:
-        console.tell("interrupted; the same command goes on with what is left")
-        return 130
-    return 0
+        return None
+
+    return command_line.ended("evaluate.py", work)
 
 
 if __name__ == "__main__":

@@ -47,12 +47,12 @@ from runtime.chat import Chat
 from runtime.openai_api import with_model
 from runtime.options import Options
 from runtime.pool import Pool
-from runtime.prompts import WORDING, quoted_whole, say, told
-from runtime.run_folder import Manifest, MediaRow
+from runtime.prompts import WORDING, told
+from runtime.run_folder import Manifest
 from runtime.secrets import Secrets
 from runtime.tape import Mode, Tape, TapeMiss
 from runtime.trajectory import Listener, Recorder, Trajectory
-from subagents import SubAgents, runs_code
+from subagents import make, runs_code, shared
 from subagents import workdir as workdirs
 from tools import Environment, Tool, sandbox, tools_for
 from tools import media as media_files
@@ -60,21 +60,17 @@ from tools.own import own_tools
 
 Files = Sequence[Any]  # paths, or (modality, path)
 Folder = str | Path
+Tools = Mapping[str, Tool]
 
 
 class Run:
     """Algorithm 1 of arXiv 2606.13707 on one task."""
 
     def __init__(
-        self,
-        folder: Path,
-        manifest: Manifest,
-        tape: Tape,
-        recorder: Recorder,
-        own: Mapping[str, Tool],
-        threads: int | None,
+        self, manifest: Manifest, tape: Tape, recorder: Recorder, own: Tools, threads: int | None
     ) -> None:
-        self.task, self.options, self.folder = manifest.task(folder), manifest.options, folder
+        self.folder = tape.path.parent
+        self.task, self.options = manifest.task(self.folder), manifest.options
         self.repo = Path(manifest.workdir) if manifest.workdir else None
         self.tape, self.recorder = tape, recorder
         o = self.options
@@ -85,12 +81,7 @@ class Run:
         self.orchestrator = orchestrators.make(o, self.pool, self.tools)
         once = self.orchestrator.rounds == 1  # the method decides once
         self.rounds = 1 if once else o.rounds or self.orchestrator.rounds
-        how = self.environment, self.tools, recorder, o.steps, threads or o.parallel
-        self.sub_agents = SubAgents(*how)
-        if o.facts:
-            from evaluation.world import WorldAgents
-
-            self.sub_agents = WorldAgents(self.task, o.facts, *how)
+        self.sub_agents = make(self.task, o, self.environment, self.tools, recorder, threads)
         self.graph = Graph()  # G_t
         self.history: tuple[Evidence, ...] = ()  # H_t
         self.context = ""  # C_t
@@ -174,25 +165,15 @@ class Run:
         """Z_t of what was delegated: a batch of the ready set, or a whole graph."""
         u_t = self.place(y_t)  # Eq. 5-12
         run = self.sub_agents.drain if y_t.drain else self.sub_agents.execute
-        z_t = run(t, u_t, self.shared())  # Eq. 13-15
+        q = self.task.question
+        shares, full = self.orchestrator.shares_context, self.options.prompts == "full"
+        z_t = run(t, u_t, shared(self.context, q if full else "") if shares else "")  # Eq. 13-15
         for p, z in zip(u_t, z_t, strict=True):  # in submission order
             self.graph = self.graph.with_result(p.subtask.id, z)
             self.history += (summarize(t, p.subtask, z, self.task),)  # Eq. 19
             self.purse.join(p.purse)  # Eq. 21
-        limit = self.options.context_tokens
-        self.context = compress(self.task.question, self.history, WORDING, limit)  # Eq. 20
+        self.context = compress(q, self.history, WORDING, self.options.context_tokens)  # Eq. 20
         return z_t
-
-    def shared(self) -> str:
-        """What each sub-agent reads beside the context that was written for it: C_t, and the
-        question (App. B.3), which small models would answer instead of their task.
-        """
-        if not self.orchestrator.shares_context:
-            return ""
-        texts = [say("notes", "found", context=quoted_whole(self.context))] if self.context else []
-        if self.options.prompts == "full":
-            texts.append(say("notes", "whole_question", question=self.task.question))
-        return "\n\n".join(texts)
 
     def place(self, y_t: Delegate) -> list[Placed]:
         """U_t, Eq. 12: the batch of the ready set, with backends, tools and shares of B_t."""
@@ -248,11 +229,12 @@ def orchestrate(
         copies = media_files.copy_into(folder, files)
         if repo:
             workdirs.copy_into(folder, repo, Recorder(None, listeners).notify)
-        rows = tuple(MediaRow(modality=m.modality, name=m.name, sha256=m.sha256) for m in copies)
-        manifest = Manifest(
-            question=secrets.text(question), media=rows, pool=pool, options=options, code=code,
-            workdir=str(repo or ""),
-        )  # fmt: skip
+        about: Any = {
+            "question": secrets.text(question),
+            "media": copies,
+            "workdir": str(repo or ""),
+        }
+        manifest = Manifest(pool=pool, options=options, code=code, **about)
         manifest.write(folder)
         return _run(folder, manifest, "record", listeners, secrets, None, cancelled)
 
@@ -322,7 +304,7 @@ def _run(
         own_tools(manifest.options.tools, manifest.options.mcp, tape) as own,
     ):
         recorder.emit("run", (0,), **run_folder.read_manifest(folder).row())
-        run = Run(folder, manifest, tape, recorder, own, threads)
+        run = Run(manifest, tape, recorder, own, threads)
         try:
             answer, fallback, rounds = run.answer()
         except BaseException as error:

@@ -21,7 +21,7 @@ from typing import Any
 
 from evaluation import trace
 from orchestra.vocabulary import ConfigError
-from runtime import run_folder, tape, trajectory
+from runtime import command_line, run_folder, tape, trajectory
 
 PAGE = Path(__file__).parent / "evaluation" / "page.html"
 INLINE_BYTES = 8 << 20  # a larger file of media is a link to the run folder
@@ -146,31 +146,24 @@ def scores_in(folder: Path) -> dict[str, Row]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("folder", type=Path, metavar="RUN|DIR")
-    parser.add_argument(
-        "-o", "--out", type=Path, metavar="PAGE", help="(report.html in the folder)"
-    )
-    parser.add_argument("--perfetto", type=Path, metavar="TRACE", help="write a trace, not a page")
-    parser.add_argument(
-        "--otel", action="store_true", help="send spans; the SDK's OTEL_* say where"
-    )
-    a = parser.parse_args()
-    out = a.perfetto or a.out or a.folder / "report.html"
-    try:
+    """Returns the exit code."""
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p.add_argument("folder", type=Path, metavar="RUN|DIR")
+    p.add_argument("-o", "--out", type=Path, metavar="PAGE", help="(report.html in the folder)")
+    p.add_argument("--perfetto", type=Path, metavar="TRACE", help="write a trace, not a page")
+    p.add_argument("--otel", action="store_true", help="send spans; the SDK's OTEL_* say where")
+    a = p.parse_args()
+
+    def work() -> None:
         run = (a.perfetto or a.otel) and run_row(a.folder, Texts())
         if run and a.otel:
-            print(f"{trace.send(run)} spans sent")
-            return 0
+            return print(f"{trace.send(run)} spans sent")
+        out = a.perfetto or a.out or a.folder / "report.html"
         text = json.dumps(trace.perfetto(run)) if run else report(a.folder)
         out.write_text(text, encoding="utf-8")
-    except (ConfigError, tape.TapeMiss, OSError) as error:
-        print(f"report.py: {error}", file=sys.stderr)
-        return 2
-    print(out)
-    return 0
+        return print(out)
+
+    return command_line.ended("report.py", work)
 
 
 if __name__ == "__main__":

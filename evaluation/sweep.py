@@ -99,9 +99,8 @@ def earlier(plan: Plan, data: Path, budget: bool) -> list[Row]:
     another kind.
     """
     about = {"data": hashlib.sha256(data.read_bytes()).hexdigest(), "with_budget": budget}
-    about |= {"method": plan.options.method, "model": plan.pool.main}
+    about |= {"method": plan.options.method, "model": plan.pool.main, "world": plan.world}
     about |= {"judge": plan.judge and plan.judge.model, "options": plan.options.model_dump()}
-    about |= {"world": plan.world}
     about |= {"backends": [(backend.name, backend.model) for backend in plan.pool.backends]}
     text, file = json.dumps(about, indent=1, default=list), plan.out / "sweep.json"
     (plan.out / "runs").mkdir(parents=True, exist_ok=True)

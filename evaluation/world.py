@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from annotated_types import MinLen
 
@@ -15,9 +15,6 @@ from subagents.fan_out import Job, Style
 from training.tasks import Fact, MiniTask
 from training.world import World
 
-if TYPE_CHECKING:
-    from evaluation.questions import Question
-
 NOT_IN_IT = ("toolorchestra", "mas-orchestra", "react")  # they delegate otherwise
 
 
@@ -25,8 +22,8 @@ class _Facts(Checked):
     facts: Annotated[tuple[Fact, ...], MinLen(1)]
 
 
-def check(method: str, asked: Iterable[Question]) -> None:
-    """Raises ConfigError where the world cannot play the sub-agents."""
+def check(method: str, asked: Iterable[Any]) -> None:
+    """Raises ConfigError where the world cannot play the sub-agents for these questions."""
     if method in NOT_IN_IT:
         raise ConfigError(f"--world: {method} does not delegate reads, searches and computations")
     for q in asked:
@@ -46,13 +43,13 @@ class WorldAgents(SubAgents):
         super().__init__(*how)
         self.world = World(MiniTask(task, _Facts(facts=tuple(facts)).facts, (), ""))
 
-    def execute(self, t: int, placed: Sequence[Placed], found: str = "") -> list[Result]:
+    def execute(self, t: int, placed: Sequence[Placed], read: str = "") -> list[Result]:
         self.world.carry_out(Delegate(tuple(p.subtask for p in placed)))
-        return super().execute(t, placed, found)
+        return super().execute(t, placed, read)
 
-    def drain(self, t: int, placed: Sequence[Placed], found: str = "") -> list[Result]:
+    def drain(self, t: int, placed: Sequence[Placed], read: str = "") -> list[Result]:
         self.world.carry_out(Delegate(tuple(p.subtask for p in placed)))
-        return super().drain(t, placed, found)
+        return super().drain(t, placed, read)
 
     def style(self, u: SubTask) -> Style:
         return self._found

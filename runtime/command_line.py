@@ -52,13 +52,13 @@ def exit_code(error: BaseException) -> int:
     return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
 
 
-def ended(program: str, work: Callable[[], object]) -> int:
-    """The exit code of `work`. What ends it is told in one line."""
+def ended(program: str, work: Callable[[], int | None]) -> int:
+    """The exit code that `work` returns. What ends it early is one line on standard error."""
     try:
-        work()
-        return 0
+        return work() or 0
     except ENDS as error:
-        console.tell(f"{program}: {str(error) or 'interrupted'}")
+        again = "interrupted; the same command goes on with what is left"
+        console.tell(f"{program}: {str(error) or again}")
         return exit_code(error)
 
 

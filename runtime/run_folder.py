@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from orchestra.vocabulary import ConfigError, Media, Modality, Task
 from runtime import pool as pools
@@ -33,6 +33,9 @@ MAX_CHARS = 16 << 20  # of run.json
 
 
 class MediaRow(Checked):
+    """A file of the run, as `Media` without its path."""
+
+    model_config = ConfigDict(from_attributes=True)
     modality: Modality
     name: Annotated[str, Field(pattern=r"^[^/\x00]+$")]
     sha256: str

@@ -15,9 +15,9 @@ from functools import partial
 
 from orchestra.matching import Placed
 from orchestra.memory import opened
-from orchestra.vocabulary import ConfigError, Result, Step, SubTask
+from orchestra.vocabulary import ConfigError, Result, Step, SubTask, Task
 from runtime.options import Options
-from runtime.prompts import say
+from runtime.prompts import quoted_whole, say
 from runtime.trajectory import LAST, Recorder
 from subagents import experts, mini_swe, react, reasoning
 from subagents.fan_out import Job, Style
@@ -56,17 +56,17 @@ class SubAgents:
         self.executor = ThreadPoolExecutor(threads, thread_name_prefix="sub-agent")
         self.in_flight: list[Future[Result]] = []
 
-    def execute(self, t: int, placed: Sequence[Placed], found: str = "") -> list[Result]:
+    def execute(self, t: int, placed: Sequence[Placed], read: str = "") -> list[Result]:
         """Z_t = AsyncExecute(u_1, ..., u_K), Eq. 15: in parallel, results in submission order.
-        `found`: C_t, where sub-agents get it beside their own context.
+        `read`: what each of them reads besides its own context.
         """
-        self.in_flight = [self._start(t, j, p, found) for j, p in enumerate(placed, 1)]
+        self.in_flight = [self._start(t, j, p, read) for j, p in enumerate(placed, 1)]
         ended, _ = wait(self.in_flight, return_when=FIRST_EXCEPTION)
         for future in ended:
             future.result()  # what ends the run ends it now
         return [future.result() for future in self.in_flight]
 
-    def drain(self, t: int, placed: Sequence[Placed], found: str = "") -> list[Result]:
+    def drain(self, t: int, placed: Sequence[Placed], read: str = "") -> list[Result]:
         """Z_t of a whole graph: a node starts the moment its last need has ended, so the graph
         takes the time of its critical path. What needs a failed node reads its error.
         """
@@ -77,16 +77,16 @@ class SubAgents:
             for j, p in list(waiting.items()):
                 if ended.keys() >= set(p.subtask.needs):
                     ready = replace(waiting.pop(j), subtask=insert_outputs(p.subtask, ended))
-                    running[self._start(t, j, ready, found)] = p.subtask.id
+                    running[self._start(t, j, ready, read)] = p.subtask.id
             self.in_flight = list(running)
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 ended[running.pop(future)] = future.result()
         return [ended[p.subtask.id] for p in placed]
 
-    def _start(self, t: int, j: int, p: Placed, found: str) -> Future[Result]:
+    def _start(self, t: int, j: int, p: Placed, read: str) -> Future[Result]:
         row = asdict(p.subtask)
         self.recorder.emit("subtask", (t, j, 0), subtask=row, share_usd=p.purse.limit_usd)
-        context = "\n\n".join(part for part in (p.subtask.context, found) if part)
+        context = "\n\n".join(part for part in (p.subtask.context, read) if part)
         u = replace(p.subtask, context=context)
         return self.executor.submit(self._one, t, j, replace(p, subtask=u))
 
@@ -114,6 +114,32 @@ class SubAgents:
         """Let the calls in flight reach the tape for a moment; wait for none after it."""
         wait(self.in_flight, timeout=GRACE_S)
         self.executor.shutdown(wait=False, cancel_futures=True)
+
+
+def make(
+    task: Task,
+    o: Options,
+    environment: Callable[[Placed, str], Environment],
+    tools: Mapping[str, Tool],
+    recorder: Recorder,
+    threads: int | None,
+) -> SubAgents:
+    """The sub-agents of a run; where its options have MiniGAIA's facts, the world plays them."""
+    how = environment, tools, recorder, o.steps, threads or o.parallel
+    if o.facts:
+        from evaluation.world import WorldAgents
+
+        return WorldAgents(task, o.facts, *how)
+    return SubAgents(*how)
+
+
+def shared(context: str, question: str) -> str:
+    """What sub-agents read besides the context that was written for them: C_t, and the question
+    (App. B.3), "" for small models, which would answer it instead of their task.
+    """
+    texts = [say("notes", "found", context=quoted_whole(context))] if context else []
+    texts += [say("notes", "whole_question", question=question)] if question else []
+    return "\n\n".join(texts)
 
 
 def insert_outputs(u: SubTask, ended: Mapping[str, Result]) -> SubTask:
