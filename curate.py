@@ -93,14 +93,14 @@ class Curation:
         except ModelMistake as error:
             if mistake:
                 raise
-            return self.ask(x, prompt, prompts.told(error), **values)
+            return self.ask(x, prompt, prompts.explained(error), **values)
 
     def passes(self, gate: Any, seed: Row, x: Row) -> bool:
         """The verdict of a gate, which is kept in the row."""
         try:
             passed, reason = gate(self, seed, x)
         except ModelMistake as error:
-            passed, reason = False, prompts.told(error)
+            passed, reason = False, prompts.explained(error)
         x["verdicts"].append({"gate": gate.__name__, "passed": passed, "reason": reason})
         return bool(passed)
 

@@ -35,9 +35,7 @@ from runtime import command_line, console, tape
 from runtime import pool as pools
 from runtime.trajectory import printable, usd
 
-NOT_HERE = (
-    "image", "audio", "video", "workdir", "compare", "replay", "resume", "from_round", "runs", "out"
-)  # fmt: skip
+NOT_HERE = "image audio video workdir compare replay resume from_round runs out"
 FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
     "data": (Path, "questions: JSON or JSON lines; see docs/evaluate.md"),
     "out": (Path, "folder of this sweep; run it again for what is missing or failed"),
@@ -133,7 +131,7 @@ def print_report(found: dict[str, Any]) -> None:
 def run(a: argparse.Namespace, rest: list[str]) -> int:
     """A sweep. Returns 1 if a question failed or was not started."""
     of_run = command_line.parse(["--question", "?", *rest])
-    if wrong := [name for name in NOT_HERE if getattr(of_run, name)]:
+    if wrong := [name for name in NOT_HERE.split() if getattr(of_run, name)]:
         raise ConfigError(f"--{wrong[0].replace('_', '-')}: is for a single run; leave it out")
     crew, options = Crew(a.workers or "auto"), of_run.options
     asked = chosen(a, questions.load(a.data, a.media))
@@ -157,9 +155,8 @@ def run(a: argparse.Namespace, rest: list[str]) -> int:
         left = [q for q in asked if rows.get(q.id, {}).get("status") != "done"]
         done = [rows[q.id] for q in asked if q not in left]
         funds = Funds(a.budget, plan, past)
-        score = "judge" if judge else "match"
         with (
-            progress(done, len(asked), score) as (show, tell),
+            progress(done, len(asked), "judge" if judge else "match") as (show, tell),
             contextlib.closing(sweep(left, plan, executor, crew, funds, tell)) as ended,
         ):
             for row in ended:
@@ -177,8 +174,7 @@ def chosen(a: argparse.Namespace, asked: list[Question]) -> list[Question]:
                 raise ConfigError(f"--{key}: no question has it; {a.data} has {', '.join(known)}")
     whole = []
     for q in asked[: a.limit]:
-        lost = [path for _, path in q.media if not Path(path).is_file()]
-        if lost:
+        if lost := [path for _, path in q.media if not Path(path).is_file()]:
             console.tell(f"question {q.id} is skipped, its media are missing: {', '.join(lost)}")
         whole += [] if lost else [q]
     if not whole:
@@ -259,5 +255,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    status = main()
-    os._exit(status)  # threads that wait for an endpoint must not hold the exit
+    os._exit(main())  # threads that wait for an endpoint must not hold the exit

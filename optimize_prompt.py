@@ -44,7 +44,7 @@ from runtime.chat import Chat
 from runtime.openai_api import with_model
 from runtime.options import Options, fillable
 from runtime.parsing import after_thinking
-from runtime.prompts import ROOT, as_messages, capped, quoted_whole, render, say, told
+from runtime.prompts import ROOT, as_messages, capped, explained, quoted_whole, render, say
 from runtime.secrets import Secrets
 from runtime.tape import Tape, TapeMiss
 from tools import media as media_files
@@ -147,7 +147,7 @@ def rewrite(chat: Chat, backend: Backend, versions: Sequence[Version], purse: Pu
         try:
             return Version(k, *read_rewrite(reply, fixed, [v.instruction for v in versions]))
         except ModelMistake as mistake:
-            why = told(mistake)
+            why = explained(mistake)
         messages += [{"role": "assistant", "content": reply.text}, {"role": "user", "content": why}]
     return Version(k, why=why)
 

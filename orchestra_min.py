@@ -47,7 +47,7 @@ from runtime.chat import Chat
 from runtime.openai_api import with_model
 from runtime.options import Options
 from runtime.pool import Pool
-from runtime.prompts import WORDING, told
+from runtime.prompts import WORDING, explained
 from runtime.run_folder import Manifest
 from runtime.secrets import Secrets
 from runtime.tape import Mode, Tape, TapeMiss
@@ -111,7 +111,7 @@ class Run:
             last = y_t if isinstance(y_t, Complete) else self.carry_out(t + 1, y_t)[-1]
             self.kept = last.answer or self.kept
         except ModelMistake as error:
-            self.why = f"no usable decision: {told(error)}"
+            self.why = f"no usable decision: {explained(error)}"
         except BudgetExceeded as error:
             self.why = str(error)
         return self.kept or best_supported_answer(self.history), True, t
@@ -126,7 +126,7 @@ class Run:
             try:
                 return self.attempt(s_t, attempt, mistake, last_chance)
             except ModelMistake as error:
-                mistake = told(error)
+                mistake = explained(error)
         return self.attempt(s_t, ATTEMPTS, mistake, last_chance)
 
     def state(self, t: int) -> State:
@@ -150,7 +150,7 @@ class Run:
             if isinstance(y_t, Delegate):
                 self.graph = refine(Graph() if y_t.drain else self.graph, y_t)
         except (ModelMistake, BudgetExceeded, EndpointError) as error:
-            why = told(error) if isinstance(error, ModelMistake) else str(error)
+            why = explained(error) if isinstance(error, ModelMistake) else str(error)
             if isinstance(error, ModelMistake):
                 self.kept = str(error.values.get("kept", self.kept))
             if replies or isinstance(error, ModelMistake):  # Eq. 22 asks twice

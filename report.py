@@ -48,8 +48,7 @@ def run_row(folder: Path, texts: Texts, whole: bool = True) -> Row:
     end = trajectory.ended(events) or {"why": "the run has not ended"}
     row: Row = {key: end.get(key) for key in OUTCOME}
     row |= {"name": folder.name, "question": manifest.question, "method": manifest.options.method}
-    row["model"] = manifest.pool.main
-    row["latency_s"] = end.get("timing", {}).get("latency_s")
+    row |= {"model": manifest.pool.main, "latency_s": end.get("timing", {}).get("latency_s")}
     prices = {b.model: b for b in manifest.pool.backends}
     rows, _ = tape.exchanges(folder / "tape.jsonl")
     row["tape"] = [call_row(exchange, texts, prices) for exchange in rows]
@@ -137,8 +136,7 @@ def scores_in(folder: Path) -> dict[str, Row]:
     found: dict[str, Row] = {}
     for file in sorted([*folder.glob("rows.jsonl"), *folder.glob("*/rows.jsonl")]):
         for row in tape.read(file):
-            kept = {"category": row.get("category"), "level": row.get("level")}
-            kept["expected"] = row.get("right")
+            kept = {"expected": row.get("right"), **{k: row.get(k) for k in ("category", "level")}}
             kept["right"] = next((row[k] for k in SCORES if row.get(k) is not None), None)
             run = file.parent / "runs" / str(row.get("run"))
             found[run.relative_to(folder).as_posix()] = kept

@@ -28,18 +28,18 @@ FILE = "evaluation/masbench"
 Formula = int | dict[str, int]  # a number, or the factor of each counter
 
 
-def problem(axis: str, value: int, dice: random.Random) -> tuple[str, list[int]]:
+def problem(axis: str, value: int, rng: random.Random) -> tuple[str, list[int]]:
     """The text of a problem and its answer."""
     names = say(FILE, "names").split()
-    dice.shuffle(names)
+    rng.shuffle(names)
     values: dict[str, int] = {}
     sentences: list[str] = []
 
     def define(*needs: str) -> str:
         """A new counter: a number, or a sum over others."""
-        name, factors = names.pop(), {need: dice.randrange(1, MODULUS) for need in needs}
+        name, factors = names.pop(), {need: rng.randrange(1, MODULUS) for need in needs}
         number = sum(factor * values.get(need, 0) for need, factor in factors.items())
-        values[name] = number % MODULUS if needs else dice.randrange(MODULUS)
+        values[name] = number % MODULUS if needs else rng.randrange(MODULUS)
         terms = [say(FILE, "term", name=need, factor=factor) for need, factor in factors.items()]
         formula = " + ".join(terms) or values[name]
         sentences.append(say(FILE, "definition", name=name, formula=formula))
@@ -59,10 +59,10 @@ def problem(axis: str, value: int, dice: random.Random) -> tuple[str, list[int]]
         counters = chain(value)
         asked = counters if axis == "horizon" else counters[-1:]
         for name in counters if axis == "robustness" else ():
-            claim = (values[name] + dice.randrange(1, MODULUS)) % MODULUS
+            claim = (values[name] + rng.randrange(1, MODULUS)) % MODULUS
             sentences.append(say(FILE, "note", name=name, value=claim))
     define(names.pop(), names.pop())  # leads nowhere, and uses counters that are 0
-    dice.shuffle(sentences)
+    rng.shuffle(sentences)
     ask = say(FILE, "several" if len(asked) > 1 else "one", names=", ".join(asked))
     return "\n".join([say(FILE, "rules"), *sentences, ask]), [values[name] for name in asked]
 

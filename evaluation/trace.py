@@ -8,10 +8,7 @@ from typing import Any
 from orchestra.vocabulary import ConfigError
 
 ROUNDING_US = 50  # of a duration on the tape: without it, a call could overlap the next one
-ABOUT = (  # a call or a sub-task
-    "call", "kind", "model", "input_tokens", "output_tokens", "cost_usd", "status", "error",
-    "agent", "backend", "instruction",
-)  # fmt: skip
+ABOUT = "call kind model input_tokens output_tokens cost_usd status error agent backend instruction"
 GENAI = {  # attributes of OpenTelemetry's conventions for generative AI, and two of ours
     "model": "gen_ai.request.model", "input_tokens": "gen_ai.usage.input_tokens",
     "output_tokens": "gen_ai.usage.output_tokens", "call": "orchestra.call",
@@ -64,7 +61,7 @@ def spans(run: Row) -> list[Row]:
 
 
 def _span(track: str, operation: str, name: str, ts: int, us: int, row: Row) -> Row:
-    args = {key: row[key] for key in ABOUT if row.get(key) not in (None, "")}
+    args = {key: row[key] for key in ABOUT.split() if row.get(key) not in (None, "")}
     event = {"ph": "X", "pid": 1, "tid": track, "cat": operation, "name": name}
     return {**event, "ts": ts, "dur": us, "args": args}
 

@@ -26,7 +26,7 @@ from orchestrators.mas_xml import parse
 from orchestrators.state_prompt import file_readers, files_as_text
 from runtime.options import Options
 from runtime.pool import Pool
-from runtime.prompts import as_messages, render, say, told
+from runtime.prompts import as_messages, explained, render, say
 from tools import Tool
 
 # ---- what the model reads ------------------------------------------------------------------------
@@ -97,4 +97,4 @@ class MasOrchestra:
             if not mistake:
                 raise
             alone = SubTask("A", "", tools=(), agent="cot")
-            return replace(delegate((alone,), state), fallback=told(error))
+            return replace(delegate((alone,), state), fallback=explained(error))

@@ -31,7 +31,7 @@ from orchestrators.state_prompt import files_found, read_files_first
 from runtime.options import Options, Preference
 from runtime.parsing import TEXT, actions
 from runtime.pool import Pool
-from runtime.prompts import as_messages, render, say, told
+from runtime.prompts import as_messages, explained, render, say
 from tools import Tool
 
 SLOTS = {  # of each tool, the strongest first; prompts/toolorchestra/tools.md describes them
@@ -171,7 +171,7 @@ class ToolOrchestra:
         except ModelMistake as error:
             if not mistake:
                 raise
-            return self.strongest_answer(state, told(error))
+            return self.strongest_answer(state, explained(error))
 
     def strongest_answer(self, state: State, why: str) -> Delegate:
         """The first answer slot whose backend has not failed to answer, as a fallback."""

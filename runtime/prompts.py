@@ -49,7 +49,7 @@ def as_messages(system: str, user: str) -> Messages:
     return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
 
-def told(mistake: ModelMistake) -> str:
+def explained(mistake: ModelMistake) -> str:
     """What the model is told about its mistake; a rule that prompts/ does not have, as it is."""
     if mistake.rule not in _sections(f"{mistake.file}.md"):
         return mistake.rule

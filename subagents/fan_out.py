@@ -29,7 +29,7 @@ from orchestra.vocabulary import (
     Step,
     SubTask,
 )
-from runtime.prompts import capped, say, told
+from runtime.prompts import capped, explained, say
 from tools import Environment, Tool, ToolError
 
 MAX_THREADS = 8  # of one fan-out
@@ -120,7 +120,7 @@ class Job:
             except ToolError as failure:
                 observation = str(failure)
             except ModelMistake as mistake:
-                observation = told(mistake)
+                observation = explained(mistake)
         observation = capped(observation, OBSERVATION_CHARS)
         self.note(Step(name, params, "", observation, failed))
         return observation

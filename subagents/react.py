@@ -33,7 +33,7 @@ from orchestra.vocabulary import (
     Step,
 )
 from runtime.parsing import TEXT, closed_object, const, find_action, one_of
-from runtime.prompts import as_messages, capped, render, say, told, without_marks
+from runtime.prompts import as_messages, capped, explained, render, say, without_marks
 from subagents.fan_out import OBSERVATION_CHARS, SEARCH, STOPPED, VISIT, Job
 from tools import Tool, ToolError
 
@@ -178,7 +178,7 @@ def _act(
             seen = job.tools[name](job.env, params)
         return Step(action, params, memory, capped(seen, OBSERVATION_CHARS)), None
     except ModelMistake as mistake:
-        error = told(mistake)
+        error = explained(mistake)
     except ToolError as failure:
         error = str(failure)
     return Step(action, params, memory, capped(error, OBSERVATION_CHARS), failed=True), None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from orchestra.vocabulary import ModelMistake
 from orchestrators.mas_xml import parse
-from runtime.prompts import told
+from runtime.prompts import explained
 from tests.scripted import SAID, agent, edge, thought
 
 
@@ -97,7 +97,7 @@ def test_a_broken_rule_is_named_with_its_line(dom, rule, line, text):
     with pytest.raises(ModelMistake) as caught:
         parse(thought(text), dom)
     assert (caught.value.rule, caught.value.values.get("line")) == (rule, line)
-    assert told(caught.value)
+    assert explained(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -151,4 +151,4 @@ def test_no_text_does_more_than_break_a_rule(text, dom):
     try:
         parse(text, dom)
     except ModelMistake as mistake:
-        assert told(mistake)
+        assert explained(mistake)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from orchestra.vocabulary import ModelMistake
-from runtime.prompts import told
+from runtime.prompts import explained
 from tests.conftest import ROOT
 
 FOLDERS = ("", "orchestra", "runtime", "orchestrators", "subagents", "tools", "training")
@@ -38,7 +38,7 @@ RAISED = sorted({row for source in SOURCES for row in raised(ast.parse(source))}
 
 @pytest.mark.parametrize(("rule", "file", "variables"), RAISED)
 def test_a_broken_rule_is_told_in_a_sentence(rule, file, variables):
-    text = told(ModelMistake(rule, file, **dict.fromkeys(variables, "VALUE")))
+    text = explained(ModelMistake(rule, file, **dict.fromkeys(variables, "VALUE")))
     assert len(text.split()) > 3
 
 

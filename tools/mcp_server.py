@@ -24,7 +24,7 @@ from orchestra.vocabulary import ConfigError, ModelMistake, Task
 from runtime.prompts import fenced, say
 from runtime.tape import Tape
 from tools import Environment, Tool, ToolError
-from tools.own import CAPABILITY, recorded, told
+from tools.own import CAPABILITY, one_line, recorded
 
 TIMEOUT_S = 60.0  # for an answer
 STARTS = 2  # in one run
@@ -178,7 +178,7 @@ def serving(command: str, tape: Tape, log: Path, taken: Set[str]) -> Iterator[di
             except ImportError:
                 raise ConfigError(f"--mcp {command}: needs the extra [tools], see README") from None
             except Exception as error:  # of four libraries on what a server sent; none lists them
-                why = tape.secrets.text(told(error)[:300])
+                why = tape.secrets.text(one_line(error)[:300])
                 raise ConfigError(f"--mcp {command}: its tools cannot be used ({why})") from None
             yield tools
     finally:

@@ -84,7 +84,7 @@ def loaded(path: str | Path, flag: str) -> ModuleType:
     except (EndOfRun, KeyboardInterrupt):
         raise
     except BaseException as error:  # the user's own code: whatever it raises
-        raise ConfigError(f"{flag}: cannot be loaded ({told(error)})") from None
+        raise ConfigError(f"{flag}: cannot be loaded ({one_line(error)})") from None
     return module
 
 
@@ -104,7 +104,7 @@ def from_function(function: Callable[..., Any], flag: str = "tool") -> Tool:
         made = tool(function.__name__, CAPABILITY)(function)
         made.schema(Task("?"))
     except Exception as error:  # annotations are the user's code: whatever they raise
-        raise ConfigError(f"{flag}: cannot be a tool ({told(error)})") from None
+        raise ConfigError(f"{flag}: cannot be a tool ({one_line(error)})") from None
     if Environment in hints.values():
         return made
 
@@ -126,13 +126,13 @@ def recorded(env: Environment, name: str, arguments: dict[str, Any], run: Callab
         except (ToolError, EndOfRun, KeyboardInterrupt):
             raise
         except BaseException as error:
-            reason = fenced(told(error))
+            reason = fenced(one_line(error))
             raise ToolError(say("tools/notes", "own_failed", tool=name, reason=reason)) from None
 
     return fenced(env.local(f"tool:{name}", arguments, attempt, str))
 
 
-def told(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """The kind and the text of an error in a line; of a group, those of its first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

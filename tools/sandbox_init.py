@@ -284,7 +284,7 @@ def main(rules: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
 
 
 try:
-    told, shown = main(json.loads(sys.argv[1]))
+    report, shown = main(json.loads(sys.argv[1]))
 except (OSError, ValueError) as problem:
-    told, shown = {"failed": str(problem)[:200]}, b""
-sys.stdout.buffer.write(json.dumps(told).encode() + b"\n" + shown)
+    report, shown = {"failed": str(problem)[:200]}, b""
+sys.stdout.buffer.write(json.dumps(report).encode() + b"\n" + shown)

@@ -26,7 +26,7 @@ from orchestra.vocabulary import Backend, ConfigError, EndpointError, ModelMista
 from runtime.chat import Chat
 from runtime.openai_api import with_model
 from runtime.parsing import after_thinking
-from runtime.prompts import fenced, render, say, told
+from runtime.prompts import explained, fenced, render, say
 from runtime.secrets import Secrets
 from runtime.tape import Failure, Tape, TapeWriteError
 from runtime.trajectory import decision_row
@@ -99,7 +99,7 @@ class Judge:
                     reply = self.chat(self.backend, messages, purse).text
                 return read_scores(reply), purse
             except ModelMistake as mistake:
-                again = say(NOTES, "again", problem=told(mistake))
+                again = say(NOTES, "again", problem=explained(mistake))
                 messages = [*messages, {"role": "assistant", "content": reply}]
                 messages = [*messages, {"role": "user", "content": again}]
             except TapeWriteError as error:
