@@ -86,7 +86,7 @@ class Run:
         self.history: tuple[Evidence, ...] = ()  # H_t
         self.context = ""  # C_t
         self.purse = Purse(o.budget_usd)  # B_t
-        self.kept = ""  # the best answer so far that the main agent was not sure of, Eq. 22
+        self.kept = self.guess = ""  # refused answers: not sure enough (Eq. 22); nothing found yet
         self.why = ""  # what ended the run early
 
     def answer(self) -> tuple[str, bool, int]:
@@ -114,7 +114,7 @@ class Run:
             self.why = f"no usable decision: {explained(error)}"
         except BudgetExceeded as error:
             self.why = str(error)
-        return self.kept or best_supported_answer(self.history), True, t
+        return self.kept or best_supported_answer(self.history) or self.guess, True, t
 
     def decide(self, t: int, last_chance: bool = False) -> Decision:
         """y_t, accepted into G_t. An unusable one is shown back to the main agent.
@@ -153,6 +153,7 @@ class Run:
             why = explained(error) if isinstance(error, ModelMistake) else str(error)
             if isinstance(error, ModelMistake):
                 self.kept = str(error.values.get("kept", self.kept))
+                self.guess = str(error.values.get("guess", self.guess))
             if replies or isinstance(error, ModelMistake):  # Eq. 22 asks twice
                 self.recorder.decision(s_t, number, replies, mistake=why)
             raise

@@ -91,9 +91,10 @@ def read_decision(
     flat = {k: v for k, v in wanted.items() if k != "action"}
     params = wanted["params"] if isinstance(wanted.get("params"), dict) else flat
     if action == "complete":
+        answer = answer_in(params)
         if state.task.media and not state.history and not last_chance:
-            raise ModelMistake("no_evidence")
-        return Complete(answer_in(params), reasoning)
+            raise ModelMistake("no_evidence", guess=answer)
+        return Complete(answer, reasoning)
     if action in ("delegate_task", "delegate") and not last_chance:
         return delegate(params, reasoning, state)
     known = "complete" if last_chance else "delegate_task, complete"

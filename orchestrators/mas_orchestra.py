@@ -58,7 +58,7 @@ def parse_decision(reply: str, state: State, dom: str, cut: bool = False) -> Dec
     if isinstance(system, tuple):
         return delegate(system, state)
     if state.task.media:
-        raise ModelMistake("answer_unseen", "mas_orchestra/mistakes")
+        raise ModelMistake("answer_unseen", "mas_orchestra/mistakes", guess=system)
     return Complete(system)
 
 

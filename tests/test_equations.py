@@ -101,3 +101,11 @@ def test_an_answer_that_is_not_sure_enough_is_kept_while_the_run_goes_on(run, la
     result, seen = run(sure(complete("41"), 0.4), more, *[last] * 3, stop_threshold=0.5)
     assert (result.answer, result.fallback) == (answer, answer == "41")
     assert words(seen) == ["again"]
+
+
+@pytest.mark.parametrize(("turns", "answer"), [
+    ([complete("a guess")] * 3, "a guess"), ([complete("a guess"), delegate("look"), *["?"] * 3], "found"),
+])  # fmt: skip
+def test_a_refused_guess_is_the_answer_where_nothing_was_found(run, turns, answer):
+    result, _ = run(*turns, media=[CLOCK])
+    assert (result.answer, result.fallback) == (answer, True)
