@@ -29,8 +29,17 @@ def replayed(_: int) -> str:
 
 def seconds(workers: int, count: int) -> float:
     """The time of `count` replays, each a task of the cluster."""
-    how = {"n_workers": workers, "threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None}
-    with LocalCluster(**how) as cluster, cluster.get_client() as client, client.get_executor(pure=False) as executor:
+    how = {
+        "n_workers": workers,
+        "threads_per_worker": 1,
+        "host": "127.0.0.1",
+        "dashboard_address": None,
+    }
+    with (
+        LocalCluster(**how) as cluster,
+        cluster.get_client() as client,
+        client.get_executor(pure=False) as executor,
+    ):
         list(executor.map(replayed, range(4 * workers)))  # imports
         began = time.monotonic()
         assert len({*executor.map(replayed, range(count))}) == 1
@@ -41,4 +50,6 @@ if __name__ == "__main__":
     number = int(sys.argv[1]) if sys.argv[1:] else 80
     rounds = [(seconds(1, number), seconds(2, number)) for _ in range(3)]
     one, two = (statistics.median(column) for column in zip(*rounds, strict=True))
-    print(f"{number} replays: one worker {one:.1f} s, two workers {two:.1f} s: {one / two:.2f} times as fast")
+    print(
+        f"{number} replays: one worker {one:.1f} s, two workers {two:.1f} s: {one / two:.2f} times as fast"
+    )
