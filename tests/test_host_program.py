@@ -4,7 +4,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any
 
-import openai
 import requests
 import vcr
 
@@ -15,6 +14,8 @@ from tests.scripted import complete
 
 
 def test_calls_of_the_host_program_are_untouched_before_during_and_after(endpoint, tmp_path):
+    import openai  # takes long
+
     numbers = count()
     other = endpoint(lambda request: f"mine {next(numbers)}")
     client = openai.OpenAI(base_url=other.url, api_key="none")

@@ -133,9 +133,9 @@ def test_the_diff_of_the_copy_is_told_and_the_repository_is_left_as_it_was(run, 
 
 
 @pytest.mark.parametrize("command", [
-    "rm -rf .git", "chmod 000 new/f a", "mkfifo pipe .gitignore", "printf '* -diff\\n' > .git/info/attributes",
+    "rm -rf .git", "chmod 000 new/f a; mkfifo pipe .gitignore",
+    "printf '* -diff\\n' > .git/info/attributes; git config color.ui always; git config diff.noprefix true",
     "git add -A; git -c user.name=a -c user.email=b commit -qm n",
-    "git config color.ui always; git config diff.noprefix true",
 ])  # fmt: skip
 def test_whatever_is_done_to_git_the_diff_is_of_the_files(command, run, swe, repo):
     swe([f"echo y > a; mkdir new; echo n > new/f; {command}"], ["cat a"])

@@ -31,10 +31,14 @@ def choice(index=0, ids=(5, 6), logps=(-1.0, -2.0)):
     return {"index": index, "token_ids": ids, "logprobs": {"token_logprobs": logps}}
 
 
+@pytest.fixture(scope="module")
+def policy(tiny):
+    return Policy(tiny[0], CPU, "float32")
+
+
 @pytest.fixture
-def served(tiny, tmp_path, endpoint):
+def served(tiny, policy, tmp_path, endpoint):
     """The flags of a run on the tiny model, served; `odd` answers stand for it, by kind."""
-    policy = Policy(tiny[0], CPU, "float32")
 
     def respond(request, odd):
         if "lora_name" in request:
