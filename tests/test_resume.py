@@ -13,15 +13,7 @@ import pytest
 
 from orchestra_min import orchestrate
 from tests.conftest import Cancelled, EndpointError, Options, TapeWriteError, pool_at
-from tests.program import (
-    called,
-    line_of,
-    program,
-    replay,
-    resume,
-    start,
-    tool_file,
-)
+from tests.program import called, line_of, replay, resume, start, tool_file
 from tests.scripted import (
     DEBATE,
     Endpoint,

@@ -158,7 +158,7 @@ def test_a_sub_task_fails_where_one_that_it_needs_did_not_succeed():
 
 @cache
 def drawn(split, style="brief"):
-    return list(islice(examples(split, 3, style), 150))
+    return list(islice(examples(split, 3, style), 220))
 
 
 @pytest.mark.parametrize("split", ["train", "valid", "held_out"])
