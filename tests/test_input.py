@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -34,13 +35,8 @@ pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 def test_flags_that_do_not_fit_are_one_line_that_names_one(flags, endpoint, tmp_path):
     server = endpoint(any_method)
     line = line_of(called("--question", "?", *flags.split(), at=server.url))
-    named = [f for f in ("--question", *flags.split()) if f.startswith("--")]
-    assert (
-        any(f in line for f in named)
-        or "/nowhere" in line
-        or "gone.py" in line
-        or "nothing" in line
-    )
+    words = re.findall(r"--[\w-]+|/nowhere|gone\.py|nothing", f"--question {flags}")
+    assert any(word in line for word in words)
     assert server.requests == [] and list(tmp_path.iterdir()) == []
 
 
@@ -83,13 +79,6 @@ def test_a_key_that_can_not_be_sent_is_said_by_its_name(key, endpoint, tmp_path)
     line = line_of(called("--question", "?", "--backends", "pool.toml", MY_KEY=key))
     assert "MY_KEY" in line and (not key or key.strip() not in line)
     assert server.requests == [] and not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize("question", ["", " \n"])
-def test_an_empty_question_is_said(question, endpoint, tmp_path):
-    server = endpoint(any_method)
-    assert "question" in line_of(called("--question", question, at=server.url))
-    assert server.requests == [] and list(tmp_path.iterdir()) == []
 
 
 def test_a_dash_reads_the_question_from_standard_input_whatever_its_bytes(endpoint, tmp_path):

@@ -100,9 +100,10 @@ def test_a_broken_rule_is_named_with_its_line(dom, rule, line, text):
     assert told(caught.value)
 
 
-@pytest.mark.parametrize(
-    "before, rule", [("", "no_thinking"), ("<think>hm\n", "thinking_unclosed")]
-)
+OPENINGS = [("", "no_thinking"), ("<think>hm\n", "thinking_unclosed")]
+
+
+@pytest.mark.parametrize("before, rule", OPENINGS)
 def test_a_graph_without_thinking_is_refused(before, rule):
     with pytest.raises(ModelMistake, match=rule):
         parse(before + AB)

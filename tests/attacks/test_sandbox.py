@@ -256,10 +256,8 @@ for name, to in (('in', 'd/e'), ('out', {str(planted)!r}), ('up', '../..'), ('do
     os.symlink(to, name)
 os.symlink('../../../..', 'd/e/far'); os.symlink('d/e', 'dots..2'); os.symlink('in/../../..', 'chain')""")
     left = sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
-    assert (
-        left == ["d", "d/e", "d/e/kept", "dots..2", "hard", "in", "self"]
-        and (folder / "hard").stat().st_nlink == 1
-    )
+    assert left == ["d", "d/e", "d/e/kept", "dots..2", "hard", "in", "self"]
+    assert (folder / "hard").stat().st_nlink == 1
     attempt("import os; os.remove('in'); os.symlink('..', 'd/in'); os.rename('d', 'in')")
     assert (folder / "in/e/kept").read_text() == "x" and not (folder / "d").exists()
 
@@ -274,13 +272,10 @@ def test_a_link_that_an_earlier_step_left_is_not_followed(attempt, folder, plant
     folder.mkdir(parents=True)
     (folder / "out").symlink_to(planted)
     attempt(
-        "import os; os.path.lexists('out') and os.remove('out'); os.mkdir('out'); open('out/notes.txt', 'w').write('x')"
+        "import os; os.path.lexists('out') and os.remove('out'); os.mkdir('out'); open('out/notes.txt', 'w')"
     )
-    assert (
-        (folder / "out").is_dir()
-        and not (folder / "out").is_symlink()
-        and KEY in (planted / "notes.txt").read_text()
-    )
+    assert (folder / "out").is_dir() and not (folder / "out").is_symlink()
+    assert KEY in (planted / "notes.txt").read_text()
 
 
 DETACHED = "env -i setsid nohup sh -c 'sleep {s}' >/dev/null 2>&1 & env -i setsid sleep {s} >/dev/null 2>&1 & echo started"

@@ -1,11 +1,7 @@
 """What of the system a program sees, also where the project or the run lie in a system folder, as in containers."""
 
-import os
-import shutil
 import sys
 from pathlib import Path
-
-import pytest
 
 from tools import code, sandbox
 
@@ -21,22 +17,8 @@ def test_only_programs_and_libraries_are_seen(tmp_path):
     top = {"bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "dev", "proc", "tmp", "sandbox"}
     above = {Path(p).parts[1] for p in (sys.prefix, sys.base_prefix)}
     assert set(eval(seen("import os; os.listdir('/')", tmp_path / "w"))) <= top | above
-    assert set(eval(seen("import os; os.listdir('/etc')", tmp_path / "w"))) <= {
-        "alternatives",
-        "ld.so.cache",
-    }
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to write to /usr/src")
-def test_a_project_in_usr_src_is_not_seen():
-    project = Path("/usr/src/orchestra-test")
-    try:
-        (project / "runs/1/work").mkdir(parents=True)
-        (project / "secret").write_text("x")
-        look = f"import os; os.path.exists({str(project)!r}), os.path.exists('/usr/src')"
-        assert seen(look, project / "runs/1/work/r1-t1") == "(False, False)"
-    finally:
-        shutil.rmtree(project)
+    etc = {"alternatives", "ld.so.cache"}
+    assert set(eval(seen("import os; os.listdir('/etc')", tmp_path / "w"))) <= etc
 
 
 def test_of_a_virtual_environment_in_a_project_only_the_environment_is_seen(tmp_path, monkeypatch):
