@@ -58,7 +58,7 @@ cassettes: $(VENV)/dev $(VENV)/local  ## record tests/cassettes/ again; needs wh
 	$(RUN) -m pytest tests/test_http.py --record-cassettes
 
 train-tiny: $(VENV)/train  ## a tiny model learns four decisions; fails where its reward does not rise (CPU, no server)
-	TRAIN_TINY=1 OMP_NUM_THREADS=1 $(RUN) -m pytest tests/training/test_tiny.py -s
+	TRAIN_TINY=1 OMP_NUM_THREADS=1 $(RUN) -m pytest tests/training/test_train.py -k tiny_model -s
 
 test-vllm: $(VENV)/train  ## a real vLLM server drives two steps: make test-vllm VLLM_PYTHON=... TRAIN_MODEL=...
 	VLLM_PYTHON=$(VLLM_PYTHON) TRAIN_MODEL=$(TRAIN_MODEL) $(RUN) -m pytest -rs tests/training/test_vllm.py

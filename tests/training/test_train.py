@@ -15,7 +15,9 @@ import pytest
 
 import train_da_grpo
 import training
+from tests.training.conftest import make_model, short_examples
 from tests.training.runs import CPU, QUIET, flags, load_file, metrics, options, refused, run, torch
+from training.examples import write
 from training.policy import Policy, can_pack
 from training.rollouts import LocalRollouts, group_of
 
@@ -300,3 +302,26 @@ def test_an_adapter_and_all_weights_have_learning_rates_of_their_own(tiny, tmp_p
     arguments = f"--stage sft --model {tiny[0]} --data {tiny[1]} --out {tmp_path}".split()
     assert options.parse(arguments).lr == 5e-5 and options.parse([*arguments, "--full"]).lr == 5e-6
     assert options.parse([*arguments, "--clip", "0.1"]).clip_high == 0.1
+
+
+# ---- opt-in, `make train-tiny`: a tiny random model imitates the expert, then DA-GRPO raises its reward
+
+BOTH = "--full --max-tokens 64 --save-every 1000 --batch 4"
+SFT = "--steps 45 --lr 1e-2 --lr-floor 1"
+GRPO = (
+    "--steps 80 --group 8 --micro-batch 32 --lr 2e-3 --beta 0.001 --clip-high 0.28 --reward rubric"
+)
+
+
+@pytest.mark.skipif("TRAIN_TINY" not in os.environ, reason="make train-tiny")
+def test_da_grpo_raises_the_reward_of_a_tiny_model(tmp_path):
+    data, stages = short_examples(4), {"sft": f"{SFT} {BOTH}", "grpo": f"{GRPO} {BOTH}"}
+    write(tmp_path / "train.jsonl", data)
+    make_model(data, tmp_path / "model", words=512, width=64)
+    start = tmp_path / "model"
+    for stage, more in stages.items():
+        given = start, tmp_path / "train.jsonl"
+        assert run(*flags(given, tmp_path / stage, stage, *more.split())) == 0
+        start = tmp_path / stage / "model"
+    rewards = [row["reward"] for row in metrics(tmp_path / "grpo")]
+    assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.1
