@@ -27,7 +27,7 @@ demo: $(VENV)/run  ## the case study, offline: replays a recorded run
 	$(RUN) orchestra_min.py --replay fixtures/runs/equinox
 
 test: $(VENV)/dev  ## all tests; no network, no key, no GPU
-	$(RUN) -m pytest -n 2 --dist loadfile
+	$(RUN) -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/dev
 	$(RUN) -m ruff check .

@@ -45,7 +45,7 @@ def test_flags_that_do_not_fit_are_one_line_that_names_one(flags, endpoint, tmp_
 
 
 @pytest.fixture
-def bad_files(tmp_path: Path) -> None:
+def bad_files(tmp_path: Path) -> Iterator[None]:
     (tmp_path / "empty.png").touch()
     (tmp_path / "notes.png").write_text("these are notes\n" * 50)
     (tmp_path / "full").mkdir()
@@ -57,6 +57,8 @@ def bad_files(tmp_path: Path) -> None:
     (tmp_path / "newer" / "run.json").write_text('{"v": 999}')
     with (tmp_path / "huge.png").open("wb") as file:
         file.truncate(101 << 20)
+    yield
+    (tmp_path / "huge.png").unlink()  # or attacks/conftest.py would search it for a key
 
 
 @pytest.mark.parametrize("flags", [

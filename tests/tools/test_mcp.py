@@ -59,6 +59,7 @@ def test_own_tools_are_used_recorded_and_replayed(endpoint, tmp_path, monkeypatc
 ])  # fmt: skip
 def test_an_mcp_server_that_does_not_start_is_told(command, why, bench, monkeypatch):
     monkeypatch.setattr("tools.mcp_server.TIMEOUT_S", 0.5 if "cat" in command else 60.0)
+    monkeypatch.setattr("mcp.client.session.DISCOVER_TIMEOUT_SECONDS", 0.5)
     why = f"--mcp {command}: its tools cannot be used .{why}"
     with pytest.raises(ConfigError, match=why) as error:
         bench(own=((), [command])).use("GoogleSearchAction")
