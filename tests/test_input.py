@@ -11,7 +11,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,7 +44,7 @@ def test_flags_that_do_not_fit_are_one_line_that_names_one(flags, endpoint, tmp_
 
 
 @pytest.fixture
-def bad_files(tmp_path: Path) -> Iterator[None]:
+def bad_files(tmp_path):
     (tmp_path / "empty.png").touch()
     (tmp_path / "notes.png").write_text("these are notes\n" * 50)
     (tmp_path / "full").mkdir()
