@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from orchestra.vocabulary import BudgetExceeded
 from orchestra_min import orchestrate
-from tests.conftest import Backend, ConfigError, Options, Price, Purse, pool_at
-from tests.program import METHODS, any_method, called, content, line_of, replay, resume
+from tests.conftest import Backend, Options, Price, Purse, pool_at
+from tests.program import METHODS, any_method, called, content, replay, resume
 from tests.scripted import Raw, complete, completion, delegate, finish, is_main
 from tests.test_input import BACKEND
 
@@ -133,15 +133,6 @@ def test_a_decision_that_takes_two_calls_counts_both(endpoint, tmp_path):
 
 
 # ---- what a budget needs -------------------------------------------------------------------------
-
-
-def test_a_budget_without_prices_is_said_before_the_first_call(endpoint, tmp_path):
-    server, out = endpoint(any_method), tmp_path / "run"
-    line = line_of(called("--question", "?", "--budget", 1, "--out", out, at=server.url))
-    assert "--budget" in line and "price_usd_per_mtok" in line
-    with pytest.raises(ConfigError, match="budget"):
-        orchestrate("?", (), pool_at(server.url, price=None), Options(budget_usd=1.0), out)
-    assert server.requests == [] and not out.exists()
 
 
 def test_each_method_of_a_comparison_has_the_whole_budget(endpoint, tmp_path):
