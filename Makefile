@@ -27,7 +27,7 @@ demo: $(VENV)/run  ## the case study, offline: replays a recorded run
 	$(RUN) orchestra_min.py --replay fixtures/runs/equinox
 
 test: $(VENV)/dev  ## all tests; no network, no key, no GPU
-	$(RUN) -m pytest -n 2 --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/dev
 	$(RUN) -m ruff check .
@@ -67,7 +67,7 @@ record-results: $(VENV)/local  ## record them, or what is missing; see fixtures/
 	$(RUN) -m fixtures.results record $(ARGS)
 
 train-tiny: $(VENV)/train  ## a tiny model learns four decisions; fails where its reward does not rise (CPU, no server)
-	TRAIN_TINY=1 OMP_NUM_THREADS=1 $(RUN) -m pytest tests/training/test_tiny.py -s
+	TRAIN_TINY=1 OMP_NUM_THREADS=1 $(RUN) -m pytest tests/training/test_train.py -k tiny_model -s
 
 test-vllm: $(VENV)/train  ## a real vLLM server drives two steps: make test-vllm VLLM_PYTHON=... TRAIN_MODEL=...
 	VLLM_PYTHON=$(VLLM_PYTHON) TRAIN_MODEL=$(TRAIN_MODEL) $(RUN) -m pytest -rs tests/training/test_vllm.py

@@ -84,19 +84,22 @@ def papers_rows() -> dict[tuple[str, str], set[tuple[str, str]]]:
 def calls_what_papers_md_says(request):
     path = request.path.relative_to(ROOT).as_posix()
     name = ".".join(filter(None, [request.cls and request.cls.__name__, request.function.__name__]))
-    places, called = papers_rows().get((path, name)), set()
-    if not places:
-        yield
-        return
+    places = {
+        (str(ROOT / file), function) for file, function in papers_rows().get((path, name), ())
+    }
+    called = not places
+
+    def profile(function):
+        threading.setprofile(function)
+        sys.setprofile(function)
 
     def note(frame, event, _):
-        if event == "call":
-            code = frame.f_code
-            called.add((code.co_filename, code.co_qualname))
+        nonlocal called
+        if called or (frame.f_code.co_filename, frame.f_code.co_qualname) in places:
+            called = True  # it is enough to know of one
+            profile(None)
 
-    threading.setprofile(note)
-    sys.setprofile(note)
+    profile(note if places else None)
     yield
-    sys.setprofile(None)
-    threading.setprofile(None)
-    assert any((str(ROOT / file), name) in called for file, name in places), places
+    profile(None)
+    assert called, places

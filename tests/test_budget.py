@@ -5,10 +5,13 @@ import threading
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from orchestra.vocabulary import BudgetExceeded
 from orchestra_min import orchestrate
-from tests.conftest import ConfigError, Options, Price, pool_at
-from tests.program import METHODS, any_method, called, content, line_of, replay, resume
+from tests.conftest import Backend, Options, Price, Purse, pool_at
+from tests.program import METHODS, any_method, called, content, replay, resume
 from tests.scripted import Raw, complete, completion, delegate, finish, is_main
 from tests.test_input import BACKEND
 
@@ -132,15 +135,6 @@ def test_a_decision_that_takes_two_calls_counts_both(endpoint, tmp_path):
 # ---- what a budget needs -------------------------------------------------------------------------
 
 
-def test_a_budget_without_prices_is_said_before_the_first_call(endpoint, tmp_path):
-    server, out = endpoint(any_method), tmp_path / "run"
-    line = line_of(called("--question", "?", "--budget", 1, "--out", out, at=server.url))
-    assert "--budget" in line and "price_usd_per_mtok" in line
-    with pytest.raises(ConfigError, match="budget"):
-        orchestrate("?", (), pool_at(server.url, price=None), Options(budget_usd=1.0), out)
-    assert server.requests == [] and not out.exists()
-
-
 def test_each_method_of_a_comparison_has_the_whole_budget(endpoint, tmp_path):
     server = endpoint(lambda request: greedy(request, any_method(request)))
     price = "price_usd_per_mtok = { input = 10, output = 100, cached = 10 }\n"
@@ -162,3 +156,33 @@ def test_tools_that_are_told_in_the_prompt_count_towards_the_budget(budget_usd, 
     orchestrate("?", (), pool_at(server.url, price=PRICE), options, tmp_path / "run")
     paid = [r for r in server.requests if "tools" not in r]
     assert paid and bill_usd(paid) <= budget_usd
+
+
+# ---- the purse: shares, the longest answer that is affordable -----------------------------------
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.integers(1, 9), st.integers(0, 9))
+def test_even_shares_and_those_kept_back_add_up_to_what_is_left(limit, spent, parts, later):
+    purse = Purse(limit)
+    purse.charge(spent)
+    shares = [part.limit_usd for part in purse.split(parts, later)]
+    assert len(shares) == parts and min(shares) >= 0
+    assert sum(shares) * (parts + later) / parts == pytest.approx(max(limit - spent, 0))
+
+
+@given(st.floats(0, 1), st.floats(0.01, 100), st.integers(0, 10_000))
+def test_a_call_that_is_started_never_costs_more_than_is_left(limit, usd, given_tokens):
+    backend = Backend("a", "a", "http://none/v1", price_usd_per_mtok=Price(usd, usd))
+    try:
+        length = Purse(limit).output_tokens(backend, given_tokens)
+        assert backend.cost_usd(given_tokens, length) <= limit * (1 + 1e-9)
+    except BudgetExceeded:
+        assert backend.cost_usd(given_tokens, 64) > limit * (1 - 1e-9)
+
+
+def test_an_unknown_cost_stays_unknown_in_every_sum():
+    run, part = Purse(), Purse()
+    part.charge(None, tokens=7)
+    run.charge(0.5)
+    run.join(part)
+    assert (run.spent_usd, run.paid_usd, run.calls, run.tokens) == (None, None, 2, 7)

@@ -60,11 +60,9 @@ def test_the_most_useful_sub_tasks_run_first_where_not_all_can_at_once(run):
 
 def test_the_budget_goes_to_the_most_useful_batch_and_not_to_the_cheapest(run):
     tools = ["GoogleSearchAction", "ExtractUrlContentAction", "ExecuteCodeAction"]
-    cheap, useful = (
-        task("cheap", model="low", tools=tools),
-        task("useful", model="high", tools=tools),
-    )
-    turns = delegate(cheap, {**useful, "priority": 2}), complete("42")
+    cheap = task("cheap", model="low", tools=tools)
+    useful = task("useful", model="high", tools=tools, priority=2)
+    turns = delegate(cheap, useful), complete("42")
     dollars = {"low": 1.0, "high": 4.0}  # four steps of 1,750 tokens: 0.007 and 0.028
     _, seen = run(*turns, dollars=dollars, budget_usd=0.03)
     assert words(seen) == ["useful"]
@@ -89,9 +87,8 @@ def sure(reply: str, p: float) -> dict:
     top = [{"token": action, "logprob": math.log(p)}]
     token = {"token": action, "logprob": math.log(p), "top_logprobs": top}
     said = completion(reply)
-    said["choices"][0]["logprobs"] = {
-        "content": [{"token": '{"action": "', "logprob": 0}, token, {"token": '"', "logprob": 0}]
-    }
+    around = [{"token": text, "logprob": 0} for text in ('{"action": "', '"')]
+    said["choices"][0]["logprobs"] = {"content": [around[0], token, around[1]]}
     return said
 
 

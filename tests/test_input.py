@@ -5,13 +5,17 @@ import dataclasses
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 import pytest
+import requests
+import vcr
 
 from orchestra_min import orchestrate
 from tests.conftest import ROOT, ConfigError, EndpointError, Options, TapeMiss, pool_at
@@ -34,13 +38,8 @@ pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 def test_flags_that_do_not_fit_are_one_line_that_names_one(flags, endpoint, tmp_path):
     server = endpoint(any_method)
     line = line_of(called("--question", "?", *flags.split(), at=server.url))
-    named = [f for f in ("--question", *flags.split()) if f.startswith("--")]
-    assert (
-        any(f in line for f in named)
-        or "/nowhere" in line
-        or "gone.py" in line
-        or "nothing" in line
-    )
+    words = re.findall(r"--[\w-]+|/nowhere|gone\.py|nothing", f"--question {flags}")
+    assert any(word in line for word in words)
     assert server.requests == [] and list(tmp_path.iterdir()) == []
 
 
@@ -50,7 +49,7 @@ def test_another_folder_for_a_run_that_stays_in_its_own_is_refused(flag):
 
 
 @pytest.fixture
-def bad_files(tmp_path: Path) -> None:
+def bad_files(tmp_path):
     (tmp_path / "empty.png").touch()
     (tmp_path / "notes.png").write_text("these are notes\n" * 50)
     (tmp_path / "full").mkdir()
@@ -62,6 +61,8 @@ def bad_files(tmp_path: Path) -> None:
     (tmp_path / "newer" / "run.json").write_text('{"v": 999}')
     with (tmp_path / "huge.png").open("wb") as file:
         file.truncate(101 << 20)
+    yield
+    (tmp_path / "huge.png").unlink()  # or attacks/conftest.py would search it for a key
 
 
 @pytest.mark.parametrize("flags", [
@@ -88,13 +89,6 @@ def test_a_key_that_can_not_be_sent_is_said_by_its_name(key, endpoint, tmp_path)
     line = line_of(called("--question", "?", "--backends", "pool.toml", MY_KEY=key))
     assert "MY_KEY" in line and (not key or key.strip() not in line)
     assert server.requests == [] and not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize("question", ["", " \n"])
-def test_an_empty_question_is_said(question, endpoint, tmp_path):
-    server = endpoint(any_method)
-    assert "question" in line_of(called("--question", question, at=server.url))
-    assert server.requests == [] and list(tmp_path.iterdir()) == []
 
 
 def test_a_dash_reads_the_question_from_standard_input_whatever_its_bytes(endpoint, tmp_path):
@@ -179,8 +173,8 @@ def one(n):
 
 if __name__ == "__main__":
     print(one(0))
-    with ProcessPoolExecutor(4, get_context("fork")) as workers:
-        print(*workers.map(one, range(1, 13)), sep="\\n")
+    with ProcessPoolExecutor(3, get_context("fork")) as workers:
+        print(*workers.map(one, range(1, 7)), sep="\\n")
 """
 
 
@@ -193,4 +187,48 @@ def test_forked_workers_get_their_own_answers(endpoint, tmp_path):
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OPENAI_BASE_URL": server.url}
     call = ["timeout", "-s", "KILL", "40", sys.executable, "-c", FORKED]  # with its workers
     done = subprocess.run(call, env=env, cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout.split() == [str(n) for n in range(13)], done.stderr[-500:]
+    assert done.stdout.split() == [str(n) for n in range(7)], done.stderr[-500:]
+
+
+# ---- the calls and cassettes of the program that runs us are untouched --------------------------
+
+
+def test_calls_of_the_host_program_are_untouched_before_during_and_after(endpoint, tmp_path):
+    import openai  # takes long
+
+    numbers = count()
+    other = endpoint(lambda request: f"mine {next(numbers)}")
+    client = openai.OpenAI(base_url=other.url, api_key="none")
+    messages: Any = [{"role": "user", "content": "mine"}]
+
+    url = f"{other.url}/chat/completions"
+    by = (
+        lambda: client.chat.completions.create(model="m", messages=messages).to_dict(),
+        lambda: requests.post(url, json={"messages": messages}, timeout=5).json(),
+    )
+
+    def mine(*_: Any) -> None:
+        with ThreadPoolExecutor(1) as thread:
+            for ask in by:
+                reply = thread.submit(ask).result()
+                said = reply["choices"][0]["message"]["content"]
+                assert said == f"mine {len(other.requests) - 1}"
+
+    mine()
+    pool = pool_at(endpoint(lambda request: complete("42")).url)
+    orchestrate("?", (), pool, None, tmp_path / "run", listeners=[mine])
+    tape = (tmp_path / "run" / "tape.jsonl").read_text()
+    replay(tmp_path / "run", listeners=[mine])
+    mine()
+    assert len(other.requests) > 8 and "mine" not in tape
+
+
+# fails at d04ee41
+def test_a_run_inside_a_cassette_of_the_host_program_has_its_own_tape(endpoint, tmp_path):
+    server = endpoint(lambda request: complete("42"))
+    with vcr.use_cassette(str(tmp_path / "mine.yaml")):
+        for name in ("first", "second"):
+            assert orchestrate("?", (), pool_at(server.url), None, tmp_path / name).answer == "42"
+    server.close()
+    for name in ("first", "second"):
+        assert replay(tmp_path / name).answer == "42"

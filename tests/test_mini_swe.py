@@ -95,9 +95,8 @@ def test_a_sub_agent_out_of_steps_is_partial_and_says_so_beside_its_diff(run, sw
 # ---- what was changed ----------------------------------------------------------------------------
 
 
-def test_the_main_agent_is_told_what_the_repository_holds_and_that_nothing_was_changed(
-    run, swe, repo
-):  # fails at d04ee41
+# fails at d04ee41
+def test_the_main_agent_is_told_what_the_copy_holds_and_that_nothing_was_changed(run, swe, repo):
     (repo / "src").mkdir()
     (repo / "src" / "b").write_text("y")
     swe(["cat a"])
@@ -106,23 +105,19 @@ def test_the_main_agent_is_told_what_the_repository_holds_and_that_nothing_was_c
     assert not (run.folder / "changes.diff").exists()
 
 
-def test_the_copy_is_seen_at_its_own_path_with_the_projects_environment(
-    run, swe, repo
-):  # fails at d04ee41
+# fails at d04ee41
+def test_the_copy_is_seen_at_its_own_path_with_the_projects_environment(run, swe, repo):
     (repo / ".venv" / "bin").mkdir(parents=True)
     (repo / ".venv" / "pyvenv.cfg").write_text("")
     tool = repo / ".venv" / "bin" / "checker"
-    tool.write_text(
-        f"#!/bin/sh\ncat {repo}/a; echo $0; echo x > {repo}/.venv/new || echo read-only"
-    )
+    writes = f"echo x > {repo}/.venv/new || echo read-only"
+    tool.write_text(f"#!/bin/sh\ncat {repo}/a; echo $0; {writes}")
     tool.chmod(0o755)
     git(repo, "config", "--local", "core.excludesFile", "/dev/null")
     (repo / ".git" / "info" / "exclude").write_text(".venv")
     swe([f"echo mine > {repo}/a; checker; git status --short"])
-    assert (
-        "mine\n/sandbox/.venv/bin/checker\n" in run.prompts[1]
-        and "read-only\n M a\n" in run.prompts[1]
-    )
+    assert "mine\n/sandbox/.venv/bin/checker\n" in run.prompts[1]
+    assert "read-only\n M a\n" in run.prompts[1]
     assert (repo / "a").read_text() == "x\n" and applied(run.folder, repo)["a"] == b"mine\n"
 
 
@@ -133,9 +128,9 @@ def test_the_diff_of_the_copy_is_told_and_the_repository_is_left_as_it_was(run, 
 
 
 @pytest.mark.parametrize("command", [
-    "rm -rf .git", "chmod 000 new/f a", "mkfifo pipe .gitignore", "printf '* -diff\\n' > .git/info/attributes",
+    "rm -rf .git", "chmod 000 new/f a; mkfifo pipe .gitignore",
+    "printf '* -diff\\n' > .git/info/attributes; git config color.ui always; git config diff.noprefix true",
     "git add -A; git -c user.name=a -c user.email=b commit -qm n",
-    "git config color.ui always; git config diff.noprefix true",
 ])  # fmt: skip
 def test_whatever_is_done_to_git_the_diff_is_of_the_files(command, run, swe, repo):
     swe([f"echo y > a; mkdir new; echo n > new/f; {command}"], ["cat a"])
@@ -159,11 +154,9 @@ def test_a_diff_with_binary_files_and_any_bytes_can_be_applied(run, swe, repo):
 def test_a_repository_inside_the_copy_runs_nothing_outside_the_sandbox(run, swe, repo, tmp_path):
     """Its settings may name commands, and a later `git add` would obey them."""
     made = "git init -q sub && cd sub && echo 1 > f && echo '* filter=x' > .gitattributes && git add -A"
+    made += " && git -c user.name=a -c user.email=b commit -qm 1"
     settings = f"git config filter.x.clean 'sh -c \"touch {tmp_path}/got; cat\"'"
-    swe(
-        [f"{made} && git -c user.name=a -c user.email=b commit -qm 1 && {settings}"],
-        ["echo 2 > sub/f"],
-    )
+    swe([f"{made} && {settings}"], ["echo 2 > sub/f"])
     assert not (tmp_path / "got").exists()
     assert applied(run.folder, repo)["sub/f"] == b"2\n"
 

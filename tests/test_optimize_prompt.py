@@ -11,9 +11,8 @@ from tests.program import called, line_of
 from tests.scripted import Raw, complete, delegate, finish, is_main, last_text
 
 START = (ROOT / "prompts" / "aorchestra" / "system.md").read_text().strip()
-CHECK, BRIEF, GUESS = (
-    START.replace("# Reply", f"{rule}\n\n# Reply") for rule in ("Check.", "Be brief.", "Guess.")
-)
+RULES = "Check.", "Be brief.", "Guess."
+CHECK, BRIEF, GUESS = (START.replace("# Reply", f"{rule}\n\n# Reply") for rule in RULES)
 POOL = '[[backend]]\nname = "small"\nbase_url = "{}"\nprice_usd_per_mtok = {{ input = 1.0, output = 1.0 }}'
 
 
@@ -44,10 +43,8 @@ def learn(endpoint, tmp_path, capsys):
     def learned(*rewrites, iterations=None):
         learned.queue = iter(rewrites)
         n = iterations or len(rewrites)
-        flags = (
-            f"--tasks {tmp_path}/tasks.json --backends {tmp_path}/pool.toml --out {tmp_path}/out"
-        )
-        flags += f" --method aorchestra --budget 1 --iterations {n}"
+        files = f"--tasks {tmp_path}/tasks.json --backends {tmp_path}/pool.toml"
+        flags = f"{files} --out {tmp_path}/out --method aorchestra --budget 1 --iterations {n}"
         code = optimize_prompt.main(flags.split())
         rows = (line.split() for line in capsys.readouterr().out.splitlines() if line[:1].isdigit())
         return code, [kept for _, _, _, kept, *_ in rows]
@@ -77,10 +74,8 @@ def test_the_optimizer_reads_which_answers_were_right_but_not_the_right_ones(lea
     (reply(CHECK.replace('"complete"', '"finish"')), '\n{"reasoning"'), (reply(CHECK.replace("<data>", "quote")), "<data> marks"),
 ])  # fmt: skip
 def test_a_broken_rewrite_is_told_once_and_then_refused(broken, told, learn):
-    assert learn(broken, reply(CHECK), broken, broken, iterations=2) == (
-        0,
-        ["no", "yes", "refused"],
-    )
+    outcome = learn(broken, reply(CHECK), broken, broken, iterations=2)
+    assert outcome == (0, ["no", "yes", "refused"])
     assert told in learn.prompts[1] and len(learn.prompts) == 4
 
 
@@ -119,14 +114,13 @@ def test_the_main_agent_of_orchestra_o1_takes_an_instruction_too(endpoint, tmp_p
         orchestrate("?", (), pool, Options(instruction=f"{text} sk-abcdefghij0123456789"))
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "no variables", "${models}", "${models} ${tools} ${other}", "${models} ${tools} $5"],
-)
+FILLS_IN = ["", "no variables", "${models}", "${models} ${tools} ${other}", "${models} ${tools} $5"]
+
+
+@pytest.mark.parametrize("text", FILLS_IN)
 def test_an_instruction_that_cannot_be_filled_in_is_refused(text, tmp_path):
     with pytest.raises(ConfigError, match="needs .{models} and .{tools} and no other variable"):
         Options(instruction=text)
     (tmp_path / "i.md").write_text(text)
-    assert "--instruction: needs" in line_of(
-        called("?", "--method", "aorchestra", "--instruction", tmp_path / "i.md")
-    )
+    flags = "--method", "aorchestra", "--instruction", tmp_path / "i.md"
+    assert "--instruction: needs" in line_of(called("?", *flags))

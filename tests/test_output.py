@@ -148,14 +148,17 @@ PLAIN, LONG = "a1B2c3D4e5F6g7H8i9", "A" * 2500
 SPELLINGS = (KEY, json.dumps(KEY)[1:-1], json.dumps(json.dumps(KEY))[3:-3], quote(KEY, safe=""))
 VENDORS = ("sk-abcdefghij0123456789", "ghp_abcdefghijklmnopqrstuvwxyz0123456789")
 MORE = ("sk-proj-abcdefgh0123456789", "a-password-1", quote(KEY))
-SAID = [*SPELLINGS[:2], SPELLINGS[3], f"{LONG}{PLAIN}{LONG}", *VENDORS, f"so:\\n{MORE[0]}",
-        f"redis://:{MORE[1]}@host", MORE[2]]  # fmt: skip
+SAID = {
+    PLAIN: [f"{LONG}{PLAIN}{LONG}"],
+    KEY: [*SPELLINGS[:2], SPELLINGS[3], *VENDORS, f"so:\\n{MORE[0]}", f"redis://:{MORE[1]}@host", MORE[2]],
+}  # fmt: skip
 
 
 # fails at d04ee41: the LONG one and what an endpoint or a tool escapes
-@pytest.mark.parametrize("said", SAID)
+@pytest.mark.parametrize("key", SAID)
 @pytest.mark.parametrize("echoed_by", ["endpoint", "tool", "question"])
-def test_no_secret_lands_in_a_run_folder(said, echoed_by, endpoint, tmp_path):
+def test_no_secret_lands_in_a_run_folder(key, echoed_by, endpoint, tmp_path):
+    said = " ".join(SAID[key])
     (tmp_path / "echo.txt").write_text(f"closed on {said if echoed_by == 'tool' else 'Sunday'} ")
     text = HOURS.replace('f"closed on {day}"', 'Path("echo.txt").read_text()')
     (tmp_path / "mine.py").write_text(text)
@@ -167,7 +170,7 @@ def test_no_secret_lands_in_a_run_folder(said, echoed_by, endpoint, tmp_path):
     server = endpoint(respond if echoed_by == "endpoint" else using_the_tool)
     asked = said if echoed_by == "question" else "?"
     flags = "--question", asked, "--tools", "mine.py:library_hours", "--out", "run"
-    done = called(*flags, at=server.url, OPENAI_API_KEY=PLAIN if PLAIN in said else KEY)
+    done = called(*flags, at=server.url, OPENAI_API_KEY=key)
     assert (done.returncode, done.stdout) == (0, "42\n")
     secrets = [w.encode() for w in (*SPELLINGS, PLAIN, *VENDORS, *MORE)]
     written = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.conftest import PAPERS, ROOT, named_in, papers_rows
 NAMED = sorted(set(named_in(PAPERS)))
 
 
+@cache
 def names_in(path: str) -> set[str]:
     """Functions, classes and constants; methods as Class.method."""
     found = set()

@@ -7,8 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from orchestra.vocabulary import ModelMistake
+from orchestra_min import orchestrate
 from runtime.prompts import explained
-from tests.conftest import ROOT
+from tests import golden
+from tests.conftest import ROOT, Options, pool_at
+from tests.methods import CLOCK
+from tests.scripted import act, complete, delegate, finish, is_main
 
 FOLDERS = ("", "orchestra", "runtime", "orchestrators", "subagents", "tools", "training")
 FILE_OF = {"ModelMistake": "mistakes", "fail": "mas_orchestra/mistakes"}
@@ -33,7 +37,8 @@ def raised(tree: ast.Module) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 
 SOURCES = [path.read_text() for d in FOLDERS for path in (ROOT / d).glob("*.py")]
-RAISED = sorted({row for source in SOURCES for row in raised(ast.parse(source))})
+TREES = [ast.parse(source) for source in SOURCES if re.search(r"\b(ModelMistake|fail)\(", source)]
+RAISED = sorted({row for tree in TREES for row in raised(tree)})
 
 
 @pytest.mark.parametrize(("rule", "file", "variables"), RAISED)
@@ -46,3 +51,25 @@ def test_a_broken_rule_is_told_in_a_sentence(rule, file, variables):
 def test_every_sentence_about_a_mistake_is_used(file):
     sentences = re.findall(r"^## (\w+)", (ROOT / f"prompts/{file}.md").read_text(), re.M)
     assert set(sentences) <= {rule for rule, where, _ in RAISED if where == file}
+
+
+# ---- every word that the models of a method are sent, role by role -------------------------------
+
+LOOK = {"task_instruction": "Read the time in clock.png", "context": "It hangs in Prague.", "model": "auto",
+        "tools": ["ExecuteCodeAction"]}  # fmt: skip
+ADD = {**LOOK, "task_instruction": "Convert it to UTC", "tools": [], "id": "utc", "needs": ["t1"]}
+TURNS = {
+    "orchestra-o1": [delegate(LOOK, ADD), "?", delegate(), complete("05:49")],
+    "aorchestra": [delegate(LOOK), complete("05:49")],
+    "react": [],
+}
+
+
+@pytest.mark.parametrize("method", TURNS)
+def test_the_requests_of_a_run_are_those_of_its_golden_file(method, endpoint, tmp_path):
+    turns, steps = iter(TURNS[method]), iter([act("ExecuteCodeAction", code="7 + 1")])
+    works = lambda: next(steps, finish("It is 7:49.", summary="The clock shows 7:49."))  # noqa: E731
+    server = endpoint(lambda request: next(turns) if is_main(request) else works())
+    options = Options(method=method, parallel=1, unsafe_code=True)
+    orchestrate("What is the time in UTC?", [CLOCK], pool_at(server.url), options, tmp_path / "run")
+    golden.check(method, server.requests)

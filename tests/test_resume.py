@@ -13,15 +13,7 @@ import pytest
 
 from orchestra_min import orchestrate
 from tests.conftest import Cancelled, EndpointError, Options, TapeWriteError, pool_at
-from tests.program import (
-    called,
-    line_of,
-    program,
-    replay,
-    resume,
-    start,
-    tool_file,
-)
+from tests.program import called, line_of, replay, resume, start, tool_file
 from tests.scripted import (
     DEBATE,
     Endpoint,
@@ -114,7 +106,7 @@ def test_ctrl_c_ends_with_130_and_the_line_that_it_prints_goes_on(stop, endpoint
     held.let_go.set()
     hint = shlex.split(err[err.index("continue with: ") :])
     assert hint[hint.index("--resume") :] == ["--resume", "my run", *named]
-    assert program(tmp_path, "--resume", "my run", *named, at=held.server.url).stdout == "42\n"
+    assert called("--resume", tmp_path / "my run", *named, at=held.server.url).stdout == "42\n"
     assert len(held.server.requests) == 5 + 2
 
 

@@ -124,6 +124,7 @@ def test_a_batch_of_few_is_the_best_of_all_subsets(items, k_max, budget):
     assert chosen(items, k_max, budget) == list(min(subsets, key=order))
 
 
+@settings(max_examples=50)
 @given(st.lists(ITEMS, min_size=EXACT + 1, max_size=60), st.integers(1, 40), BUDGETS)
 def test_a_batch_of_many_is_affordable_and_no_worse_than_any_single_one(items, k_max, budget):
     picks = chosen(items, k_max, budget)

@@ -68,12 +68,6 @@ def test_only_a_whole_call_is_read_from_a_reply_that_was_cut_off():
 run = runs("toolorchestra")
 
 
-def test_an_answer_ends_the_run(run):
-    result = run(ANSWER)
-    assert (result.answer, result.fallback, result.rounds, result.calls) == ("42", False, 1, 2)
-    assert run.mains == ["Problem: What is it?\n\n\n\nChoose an appropriate tool."]
-
-
 def test_the_requests_are_those_of_the_golden_file(run, monkeypatch):
     """Every message, role by role and as lines; the tools whole; a preference and mistakes too."""
     reasoning = "<think>```python\nprint(1)\n```</think>so:\n```python\nprint(6 * 7)\n```"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tests.conftest import ROOT, ConfigError, Options, pool_at
 from tests.program import any_method, called, line_of, tool_file
 from tests.scripted import Endpoint
 from tests.test_input import BACKEND
+from tests.tools.conftest import raw
 
 EQUINOX = ROOT / "fixtures" / "runs" / "equinox"
 
@@ -28,27 +29,16 @@ pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
 # ---- what its command line names -----------------------------------------------------------------
 
-SERVER = """
-from mcp.server import MCPServer
-open(__file__.replace("server.py", "started"), "w").close()
-server = MCPServer("sums")
-@server.tool()
-def add(a: int, b: int) -> int:
-    "Add two numbers."
-    return a + b
-server.run()
-"""
-
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str], Endpoint]]:
     """A run with a tool, a server, a host and a key of its user's, and the flags that name them."""
     pytest.importorskip("mcp")
     folder, server = tmp_path_factory.mktemp("theirs"), Endpoint(any_method)
-    (folder / "server.py").write_text(SERVER)
+    server_command = shlex.join(["sh", "-c", f"touch {folder}/started; exec {raw()}"])
     pool = BACKEND.replace("http://x/v1", server.url) + 'api_key_env = "MY_KEY"\n'
     (folder / "pool.toml").write_text(pool)
-    flags = ["--tools", tool_file(folder), "--mcp", f"{sys.executable} {folder}/server.py"]
+    flags = ["--tools", tool_file(folder), "--mcp", server_command]
     flags += ["--allow-host", "wiki:80", "--backends", f"{folder}/pool.toml"]
     done = called("--question", "?", "--out", folder / "run", *flags, MY_KEY="k1")
     assert done.stdout == "42\n", done.stderr
@@ -137,6 +127,7 @@ def test_what_is_odd_in_a_folder_is_one_line(name, tmp_path):  # most fail at d0
     change(tmp_path / "run")
     done = called("--quiet", "--replay", "run")
     assert words in line_of(done, code=done.returncode) and done.returncode in (2, 3)
+    shutil.rmtree(tmp_path / "run")  # it may have 3 GiB, which other tests would search for a key
 
 
 # ---- without a sandbox ---------------------------------------------------------------------------

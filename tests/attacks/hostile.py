@@ -6,6 +6,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -101,10 +102,15 @@ SLOW: dict[str, Trick] = {
 }  # fmt: skip
 
 
-def bomb(encoding: str = "gzip", layers: int = 1) -> Trick:
-    """160 MiB of zeros, as few bytes."""
+@cache
+def packed(size_mib: int, encoding: str) -> bytes:
+    """Zeros, as few bytes."""
     packer = zlib.compressobj(1, zlib.DEFLATED, 31 if encoding == "gzip" else 15)
-    data = b"".join(packer.compress(bytes(1 << 20)) for _ in range(160)) + packer.flush()
+    return b"".join(packer.compress(bytes(1 << 20)) for _ in range(size_mib)) + packer.flush()
+
+
+def bomb(encoding: str = "gzip", layers: int = 1) -> Trick:
+    data = packed(160, encoding)
     for _ in range(layers - 1):
         data = gzip.compress(data)
     return page(data, Content_Encoding=", ".join([encoding] * layers))

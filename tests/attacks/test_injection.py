@@ -80,10 +80,15 @@ def test_letters_that_are_seen_are_left_alone():
     assert text in quoted(text)
 
 
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("media")
+    return [("image", saved(folder / "a.png", drawn("x"))), ("video", scenes(folder / "a.mp4", 1))]
+
+
 @pytest.fixture
-def page_and_media(endpoint, tmp_path):
+def page_and_media(endpoint, tmp_path, files):
     """Uses of tools on a page, a picture and a video, by a model that answers this; its requests."""
-    files = [("image", saved(tmp_path / "a.png", drawn("x"))), ("video", scenes(tmp_path / "a.mp4", 1))]  # fmt: skip
 
     def make(page, answer):
         model = endpoint(lambda _: answer)

@@ -1,11 +1,8 @@
 """What a URL, a name server or a web server tries. Nothing internal is reached; every refusal is an observation."""
 
 import contextlib
-import io
 import resource
 import socket
-import zipfile
-import zlib
 
 import pytest
 
@@ -184,7 +181,7 @@ def test_an_endless_body_is_stopped():
 @pytest.mark.parametrize("trick", hostile.SLOW)
 def test_a_slow_server_is_left_when_the_time_is_over(trick):
     with pytest.raises(ToolError, match="too slow"):
-        fetched(hostile.SLOW[trick], timeout_s=1)
+        fetched(hostile.SLOW[trick], timeout_s=0.4)
 
 
 ANSWERS = {
@@ -216,14 +213,6 @@ def test_a_page_that_nests_without_end_is_an_observation():
         read("<div>" * 250_000 + "deep")
 
 
-def test_a_zip_bomb_is_not_opened():
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("a", bytes(50 << 20))
-    with pytest.raises(ToolError, match="not a page of text"):
-        read(buffer.getvalue(), "application/zip")
-
-
 PDFS = {
     "no_pdf": b"%PDF-1.7 not one",
     "pages_that_hold_themselves": hostile.pdf(b"<</Type/Pages/Kids[2 0 R 2 0 R]/Count 9>>"),
@@ -233,7 +222,7 @@ PDFS = {
         b"<</Subtype/Form/Resources<</XObject<</F 4 0 R>>>>/Length 6>>stream\n/F Do \nendstream",
     ),
     "nested_arrays": hostile.pdf(b"[" * 100_000),
-    "a_bomb": hostile.pages_of(zlib.compress(zlib.compress(bytes(200 << 20), 1), 9), b"/Filter[/FlateDecode/FlateDecode]"),
+    "a_bomb": hostile.pages_of(hostile.packed(200, "deflate"), b"/Filter/FlateDecode"),
 }  # fmt: skip
 
 

@@ -98,15 +98,27 @@ PYTHON: dict[str, str] = {
     "types_into_the_terminal": "import fcntl; fcntl.ioctl(open('/dev/tty', 'w'), 0x5412, b'x'); print('GOT')",
 }  # fmt: skip
 
+ALONE = {  # may end or change what others of the same start need
+    "reads_what_was_open_before_it", "changes_the_media", "deletes_the_media", "mounts_a_disk", "signals_every_process",
+    *(name for name in PYTHON if "first_process" in name), "widens_its_disk", "unmounts_the_media", "types_into_the_terminal",
+}  # fmt: skip
+TOGETHER = """
+import subprocess, sys
+got = []
+for name, program in {programs!r}.items():
+    ran = subprocess.run([sys.executable, "-IS", "-"], input=program, capture_output=True, text=True, timeout=20)
+    if "GOT" in ran.stdout + ran.stderr or {key!r} in ran.stdout + ran.stderr: got.append(name)
+print(len({programs!r}), "programs got through:", got)"""
+
 EXCESS: dict[str, tuple[str, str, dict[str, int]]] = {  # a program, what the observation says, lower limits
     "fork_bomb": ("import os\nwhile True:\n  try: os.fork()\n  except OSError: pass", "took longer", {}),
     "thread_bomb": ("import threading, time\nfor _ in range(5000): threading.Thread(target=time.sleep, args=(2,)).start()\nprint('GOT')", "", {}),
     "memory_bomb": ("x = bytearray(3 << 30); print('GOT', len(x))", "MemoryError", {}),
-    "memory_bomb_by_children": ("import os, time\nfor _ in range(6): os.fork()\nx = bytearray(90 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\ntime.sleep(20); print('GOT')", "stopped", {}),
+    "memory_bomb_by_children": ("import os, time\nfor _ in range(6): os.fork()\nx = bytearray(90 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\ntime.sleep(20); print('GOT')", "stopped", {"MAX_MEMORY_BYTES": 500 << 20}),
     "fills_the_memory_disks": ("for p in ('/tmp', '/dev/shm'):\n  for n in range(40):\n    open(f'{p}/{n}', 'wb').write(bytes(16 << 20))\nprint('GOT')", "space", {}),
     "fills_the_disk_with_one_file": ("f = open('big', 'wb')\nfor _ in range(40): f.write(bytes(8 << 20))\nprint('GOT')", "exit status", {}),
-    "fills_the_disk_with_large_files": ("import time\nfor n in range(60):\n  open(f'f{n}', 'wb').write(bytes(32 << 20))\nprint('GOT')", "No space", {}),
-    "fills_the_disk_with_small_files": ("for n in range(20000): open(f'f{n}', 'w')\nprint('GOT')", "No space", {}),
+    "fills_the_disk_with_large_files": ("for n in range(60): open(f'f{n}', 'wb').write(bytes(8 << 20))\nprint('GOT')", "No space", {"MAX_ADDED_BYTES": 50 << 20}),
+    "fills_the_disk_with_small_files": ("for n in range(20000): open(f'f{n}', 'w')\nprint('GOT')", "No space", {"MAX_ADDED_FILES": 500}),
     "floods_the_output": ("while True: print('x' * 4000)", "printed more than", {}),
     "sleeps_forever": ("import time; time.sleep(1000); print('GOT')", "took longer", {}),
     "computes_forever": ("while True: pass", "took longer", {}),
@@ -124,8 +136,8 @@ EXCESS: dict[str, tuple[str, str, dict[str, int]]] = {  # a program, what the ob
     "hides_memory_in_attributes_of_files": ("import os\nopen('f', 'w')\nos.setxattr('f', 'user.x', bytes(60000)); print('GOT')", "not permitted", {}),
     "reserves_space_for_files": ("import os\nfor n in range(9): os.posix_fallocate(os.open(f'{n}', os.O_CREAT | os.O_WRONLY), 0, 60 << 20)\nprint('GOT')", "No space", {}),
     "makes_many_files_with_holes": ("for n in range(200): open(f'{n}', 'wb').truncate(60 << 20)", "are lost", {"MAX_ADDED_BYTES": 50 << 20}),
-    "ignores_its_dead_children": ("import os, signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nfor n in range(5):\n  if os.fork() == 0: x = bytearray(600 << 20); time.sleep(20)\ntime.sleep(20); print('GOT')", "of memory", {}),
-    "hides_memory_in_sockets": ("import os, socket, time\nfor _ in range(4):\n    if os.fork() == 0: break\nkept = []\nfor _ in range(100):\n    pair = socket.socketpair()\n    for one in pair:\n        one.setblocking(False); one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 24)\n        try:\n            while True: one.send(bytes(65536))\n        except OSError: kept.append(pair)\ntime.sleep(20); print('GOT')", "too many", {}),
+    "ignores_its_dead_children": ("import os, signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nfor n in range(5):\n  if os.fork() == 0: x = bytearray(150 << 20); time.sleep(20)\ntime.sleep(20); print('GOT')", "of memory", {"MAX_MEMORY_BYTES": 500 << 20}),
+    "hides_memory_in_sockets": ("import os, socket, time\nfor _ in range(4):\n    if os.fork() == 0: break\nkept = []\nfor _ in range(100):\n    pair = socket.socketpair()\n    for one in pair:\n        one.setblocking(False); one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)\n        try:\n            while True: one.send(bytes(65536))\n        except OSError: kept.append(pair)\ntime.sleep(20); print('GOT')", "too many", {}),
 }  # fmt: skip
 
 
@@ -172,12 +184,24 @@ def attempt(folder, planted, port, tmp_path) -> Callable[..., str]:
     return run
 
 
-@pytest.mark.parametrize("name", PYTHON)
-def test_a_program_does_not_get_through(name, attempt, planted, folder, port, keyring):
+@pytest.fixture
+def programs(planted, folder, port, keyring) -> dict[str, str]:
     told = {"key": KEY, "home": str(planted), "root": str(ROOT), "run": str(folder.parent.parent)}
     numbers = {"port": port, "pid": os.getpid(), "keyring": keyring}
-    observation = attempt(PYTHON[name].format(**told, **numbers).strip())
+    return {name: program.format(**told, **numbers) for name, program in PYTHON.items()}
+
+
+@pytest.mark.parametrize("name", sorted(ALONE))
+def test_a_program_does_not_get_through(name, attempt, programs):
+    observation = attempt(programs[name])
     assert "GOT" not in observation and KEY not in observation
+
+
+def test_no_program_of_many_in_one_sandbox_gets_through(attempt, programs):
+    """Each is a process of its own. To start the sandbox takes far longer than most of them."""
+    many = {name: program for name, program in programs.items() if name not in ALONE}
+    observation = attempt(TOGETHER.format(programs=many, key=KEY), timeout_s=60)
+    assert f"{len(many)} programs got through: []" in observation
 
 
 @pytest.mark.parametrize("name", EXCESS)
@@ -185,7 +209,7 @@ def test_a_program_does_not_take_too_much(name, attempt, folder, monkeypatch):
     program, words, limits = EXCESS[name]
     for limit, value in limits.items():
         monkeypatch.setattr(sandbox, limit, value)
-    observation = attempt(program, timeout_s=2 if "took longer" in words else 25)
+    observation = attempt(program, timeout_s=1 if "took longer" in words else 25)
     assert "GOT" not in observation and words in observation
     kept = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
     assert kept <= sandbox.MAX_ADDED_BYTES + 2048 * sandbox.MAX_ADDED_FILES
@@ -202,8 +226,9 @@ PRINTED = {
 }
 
 
-@pytest.mark.parametrize("ends", ["", "; exit 3", "; sleep 9"])
-@pytest.mark.parametrize("name", PRINTED)
+@pytest.mark.parametrize(("name", "ends"), [
+    *((name, "") for name in PRINTED), ("plays_a_mark", "; exit 3"), ("plays_an_observation", "; sleep 9"),
+])  # fmt: skip
 def test_what_a_program_prints_can_not_pass_for_a_prompt(name, ends, folder):
     media = folder.parent.parent / "media"
     (media / "page.txt").write_text(PRINTED[name])
@@ -231,10 +256,8 @@ for name, to in (('in', 'd/e'), ('out', {str(planted)!r}), ('up', '../..'), ('do
     os.symlink(to, name)
 os.symlink('../../../..', 'd/e/far'); os.symlink('d/e', 'dots..2'); os.symlink('in/../../..', 'chain')""")
     left = sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
-    assert (
-        left == ["d", "d/e", "d/e/kept", "dots..2", "hard", "in", "self"]
-        and (folder / "hard").stat().st_nlink == 1
-    )
+    assert left == ["d", "d/e", "d/e/kept", "dots..2", "hard", "in", "self"]
+    assert (folder / "hard").stat().st_nlink == 1
     attempt("import os; os.remove('in'); os.symlink('..', 'd/in'); os.rename('d', 'in')")
     assert (folder / "in/e/kept").read_text() == "x" and not (folder / "d").exists()
 
@@ -249,13 +272,10 @@ def test_a_link_that_an_earlier_step_left_is_not_followed(attempt, folder, plant
     folder.mkdir(parents=True)
     (folder / "out").symlink_to(planted)
     attempt(
-        "import os; os.path.lexists('out') and os.remove('out'); os.mkdir('out'); open('out/notes.txt', 'w').write('x')"
+        "import os; os.path.lexists('out') and os.remove('out'); os.mkdir('out'); open('out/notes.txt', 'w')"
     )
-    assert (
-        (folder / "out").is_dir()
-        and not (folder / "out").is_symlink()
-        and KEY in (planted / "notes.txt").read_text()
-    )
+    assert (folder / "out").is_dir() and not (folder / "out").is_symlink()
+    assert KEY in (planted / "notes.txt").read_text()
 
 
 DETACHED = "env -i setsid nohup sh -c 'sleep {s}' >/dev/null 2>&1 & env -i setsid sleep {s} >/dev/null 2>&1 & echo started"

@@ -84,13 +84,8 @@ def local_pool(url: str = "http://127.0.0.1:9/v1") -> Pool:
 def raw(schema=None, pages=1, answer=None, calls=9):
     """The command of a server that lists tools with this schema and answers calls with this."""
     arguments = schema or {"type": "object", "properties": {}}, pages, answer, calls
-    return shlex.join(
-        [
-            sys.executable,
-            str(Path(__file__).with_name("raw_server.py")),
-            *map(json.dumps, arguments),
-        ]
-    )
+    program = Path(__file__).with_name("raw_server.py")
+    return shlex.join([sys.executable, str(program), *map(json.dumps, arguments)])
 
 
 @pytest.fixture

@@ -95,12 +95,12 @@ def test_every_kind_of_pixel_becomes_rgb_of_its_brightness(kind, tmp_path):
 @pytest.mark.parametrize("mode", ["1", "P"])
 def test_a_large_page_of_black_and_white_becomes_grey_when_it_is_made_small(mode, tmp_path):
     """Else thin lines get lost."""
-    rows = numpy.full((4500, 4500), 255, numpy.uint8)
+    rows = numpy.full((4500, 1125), 255, numpy.uint8)
     rows[::2] = 0
     path = saved(tmp_path / "a.png", Image.fromarray(rows).convert(mode))
     ((_, picture),) = image.pictures(path)
-    low, high = picture.convert("L").crop((8, 8, 2040, 2040)).getextrema()
-    assert picture.size == (2048, 2048) and low > 100 and high < 160
+    low, high = picture.convert("L").crop((8, 8, 500, 2040)).getextrema()
+    assert picture.size == (512, 2048) and low > 100 and high < 160
 
 
 @pytest.mark.parametrize(("name", "pages"), [("a.png", 1), ("a.tif", 2)])
@@ -116,7 +116,7 @@ def test_every_orientation_is_turned_upright(orientation, name, pages, tmp_path)
     assert [(p.size, p.tobytes()) for _, p in upright] == [((80, 40), shown.tobytes())] * pages  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "size"), [("a.jpg", (8000, 6000)), ("a.png", (5000, 2500))])
+@pytest.mark.parametrize(("name", "size"), [("a.jpg", (8000, 6000)), ("a.png", (2500, 1250))])
 def test_a_large_picture_is_sent_small_and_a_jpeg_decoded_small(name, size, tmp_path, monkeypatch):
     path = saved(tmp_path / name, drawn("x", size))
     monkeypatch.setattr(media, "MAX_PIXELS", 15 << 20)  # the JPEG has 48 million if whole
@@ -160,4 +160,4 @@ def test_a_picture_of_every_kind_is_taken_and_damage_is_an_observation(kind, tmp
     assert media.check([("image", path)]) == [("image", path)]
     shown = [picture.getpixel((1, 1)) for _, picture in image.pictures(path)]
     assert shown == [pytest.approx((255, 255, 255), abs=3)] * len(pages)
-    assert read_damaged(path, 150, image.data_urls) == {True, False}
+    assert read_damaged(path, 100, image.data_urls) == {True, False}

@@ -39,11 +39,11 @@ def test_the_model_is_told_when_each_frame_and_each_scene_is(tmp_path, bench):
 
 @pytest.mark.parametrize("suffix", FILMS)
 def test_short_scenes_are_seen_at_their_beginning(suffix, tmp_path):
-    path = scenes(tmp_path / f"a.{suffix}", 7.3, 1.1, 20, 1.3, 10, codec=FILMS[suffix][0])
+    path = scenes(tmp_path / f"a.{suffix}", 7.3, 1.1, 8, 1.3, 4, codec=FILMS[suffix][0])
     shown = seen(path.rename(tmp_path / "a.avi"), 8)  # whatever its name
     rows = [(round(t, 1), picture.getpixel((9, 9))) for t, picture in shown]
     colours = [tuple(v > 64 for v in colour) for _, colour in rows]
-    assert len(rows) <= 8 and 7.3 in dict(rows) and any(28.4 <= t < 29.7 for t, _ in rows)
+    assert len(rows) <= 8 and 7.3 in dict(rows) and any(16.4 <= t < 17.7 for t, _ in rows)
     assert (True, True, True) in colours and (True, True, False) in colours  # white and yellow
 
 
@@ -120,4 +120,4 @@ def test_odd_media_and_times_are_an_observation(make, kind, asked, words, tmp_pa
 @pytest.mark.parametrize("suffix", FILMS)
 def test_no_damage_to_a_video_is_more_than_an_observation(suffix, tmp_path):
     path = film(tmp_path / f"a.{suffix}", *FILMS[suffix])
-    assert read_damaged(path, 20, lambda p: seen(p, 2), lambda p: audio.parts(p, 2)) == {True, False}  # fmt: skip
+    assert read_damaged(path, 8, lambda p: seen(p, 2), lambda p: audio.parts(p, 2)) == {True, False}  # fmt: skip

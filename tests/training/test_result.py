@@ -1,7 +1,6 @@
 """training/result.py: the arms, on a model so small that they take seconds."""
 
 import json
-import shutil
 from unittest import mock
 
 import pytest
@@ -24,36 +23,23 @@ def test_the_arms_are_trained_played_and_compared_and_a_stopped_run_goes_on(
 ):
     monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda on: None)
     make_model(short_examples(4), tmp_path / "model")
-    flags = [
-        f"--model={tmp_path / 'model'}",
-        f"--out={tmp_path / 'out'}",
-        "--seeds=1",
-        "--tasks=2",
-        "--sft-steps=1",
-        "--grpo-steps=1",
-    ]
+    flags = "--seeds=1", "--tasks=2", "--sft-steps=1", "--grpo-steps=1"
+    flags = [f"--model={tmp_path}/model", f"--out={tmp_path}/out", *flags]
     with mock.patch.multiple(result, **QUICK):
-        with (
-            mock.patch.object(train_da_grpo, "main", side_effect=KeyboardInterrupt),
-            pytest.raises(KeyboardInterrupt),
-        ):
-            result.main(flags)
+        with mock.patch.object(train_da_grpo, "main", side_effect=KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt):
+                result.main(flags)
         with mock.patch.object(train_da_grpo, "main", side_effect=train_da_grpo.main) as trained:
             assert result.main(flags) == result.main(flags) == 0
         assert trained.call_count == 4  # what is done is not done again
-        assert (
-            result.main([*flags, "--grpo-steps=2"]) == 2
-            and "other flags" in capsys.readouterr().err
-        )
+        assert result.main([*flags, "--grpo-steps=2"]) == 2
+    assert "other flags" in capsys.readouterr().err
     rows = [json.loads(line) for line in (tmp_path / "out/played.jsonl").read_text().splitlines()]
     arms = ["untrained", "SFT", "SFT, longer", "GRPO, outcome", "DA-GRPO"]
     assert [row["arm"] for row in rows[::2]] == [*result.FIXED, *arms]
     table = (tmp_path / "out/table.md").read_text()
-    assert (
-        "| expert | 100.00 | 100.00 | 100.00 | 0.00 | 1.00 |" in table
-        and "-100.0 to -100.0" in table
-    )
-    shutil.rmtree(tmp_path / "out")
+    assert "| expert | 100.00 | 100.00 | 100.00 | 0.00 | 1.00 |" in table
+    assert "-100.0 to -100.0" in table
 
 
 @pytest.mark.parametrize(("gaps", "expected"), [

@@ -31,10 +31,14 @@ def choice(index=0, ids=(5, 6), logps=(-1.0, -2.0)):
     return {"index": index, "token_ids": ids, "logprobs": {"token_logprobs": logps}}
 
 
+@pytest.fixture(scope="module")
+def policy(tiny):
+    return Policy(tiny[0], CPU, "float32")
+
+
 @pytest.fixture
-def served(tiny, tmp_path, endpoint):
+def served(tiny, policy, tmp_path, endpoint):
     """The flags of a run on the tiny model, served; `odd` answers stand for it, by kind."""
-    policy = Policy(tiny[0], CPU, "float32")
 
     def respond(request, odd):
         if "lora_name" in request:
@@ -111,10 +115,9 @@ def server(home):
     """The URL of a vLLM server with the model of `home`."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    command = (
-        f"{os.environ['VLLM_PYTHON']} {FLAGS} --model {os.environ['TRAIN_MODEL']} --port {port}"
-    )
-    process = subprocess.Popen(command.split(), env={**os.environ, **SERVER})
+    python, model = os.environ["VLLM_PYTHON"], os.environ["TRAIN_MODEL"]
+    command = f"{python} {FLAGS} --model {model} --port {port}".split()
+    process = subprocess.Popen(command, env={**os.environ, **SERVER})
     retries = requests.adapters.Retry(120, backoff_factor=2, backoff_max=2)
     try:
         session = requests.Session()

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -18,12 +19,8 @@ from training.rewards import make
 from training.tasks import HELD_OUT, HELD_OUT_SHAPES, SEEN_SHAPES, Fact, MiniTask, compose, trees
 from training.world import ROUNDS, World, examples, finds, main
 
-SEES, HEARS, SEARCHES, RUNS = (
-    "ImageAnalysisAction",
-    "ParseAudioAction",
-    "GoogleSearchAction",
-    "ExecuteCodeAction",
-)
+SEES, HEARS = "ImageAnalysisAction", "ParseAudioAction"
+SEARCHES, RUNS = "GoogleSearchAction", "ExecuteCodeAction"
 FACTS = (
     Fact("x", SEES, (), ("x.png",), "Find x in x.png.", "7", "7"),  # distracts
     Fact("a", SEES, (), ("a.png",), "Find a in a.png.", "40; the rake: 9", "40"),
@@ -31,9 +28,9 @@ FACTS = (
     Fact("c", SEARCHES, ("b",), ("Mira Osei",), "Search for Mira Osei.", "2", "2"),
     Fact("d", RUNS, ("a", "c"), ("40", "2"), "Compute the sum of 40 and 2.", "42", "42", "sum"),
 )
-MEDIA = tuple(
-    Media(k, n, Path(), "") for k, n in (("image", "x.png"), ("image", "a.png"), ("audio", "b.wav"))
-)
+FILES = ("image", "x.png"), ("image", "a.png"), ("audio", "b.wav")
+MEDIA = tuple(Media(kind, name, Path(), "") for kind, name in FILES)
+MINI = MiniTask(Task("How many apples?", MEDIA), FACTS, (), "seen")
 
 
 def task(instruction, *tools, **more):
@@ -50,13 +47,12 @@ def complete(answer):
 
 def state(*found):
     """An example of the task of FACTS in which these facts were found."""
-    world = World(MiniTask(Task("How many apples?", MEDIA), FACTS, (), "seen"))
+    world = World(MINI)
     for id in found:
         fact = next(f for f in FACTS if f.id == id)
         world.carry_out(result_of(task(fact.instruction, fact.tool, id=f"t{id}"), world))
-    return Example(
-        "e", (), {}, {"state": state_row(world.state()), "world": world.row(), "answer": "42"}
-    )
+    meta = {"state": state_row(world.state()), "world": world.row(), "answer": "42"}
+    return Example("e", (), {}, meta)
 
 
 def result_of(asked, world):
@@ -113,9 +109,8 @@ def test_format_and_action_say_what_the_program_would_do(text, parts):
 
 
 def test_the_outcome_is_the_answer_when_the_expert_plays_on():
-    late = Example(
-        "e", (), {}, {**START.meta, "world": {**START.meta["world"], "round": ROUNDS - 1}}
-    )
+    world = {**START.meta["world"], "round": ROUNDS - 1}
+    late = replace(START, meta={**START.meta, "world": world})
     assert paid("outcome", START, delegate(task("Think")), complete("42"), "no") == [1.0, 0.0, 0.0]
     assert paid("outcome", LAST, complete("42"), complete("41")) == [1.0, 0.0]
     assert paid("outcome", late, delegate(SEE, HEAR)) == [0.0]  # too few rounds are left
@@ -125,57 +120,50 @@ JSON = st.recursive(
     st.none() | st.floats() | st.text(max_size=9) | st.sampled_from(["ta", "a.png", "40 + 2", SEES, RUNS]),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(("answer", "tasks", "tools")), inner),
 )  # fmt: skip
-ROW = st.fixed_dictionaries(
-    {}, optional=dict.fromkeys(("task_instruction", "tools", "needs", "id", "context"), JSON)
-)
+KEYS = "task_instruction", "tools", "needs", "id", "context"
+ROW = st.fixed_dictionaries({}, optional=dict.fromkeys(KEYS, JSON))
 DECISIONS = JSON | JSON.map(complete) | st.lists(ROW, max_size=4).map(lambda rows: delegate(*rows))
+GROUPS = st.lists(st.text() | DECISIONS.map(json.dumps), max_size=4)
 
 
 @pytest.mark.parametrize("name", ["rubric", "outcome"])
-@given(
-    st.sampled_from([START, LAST, END]), st.lists(st.text() | DECISIONS.map(json.dumps), max_size=4)
-)
+@given(st.sampled_from([START, LAST, END]), GROUPS)
 @settings(max_examples=30)
 def test_no_completion_makes_a_reward_raise_or_leave_its_bounds(name, e, group):
-    assert all(
-        0 <= value <= 1 for s in make(name)(e, group) for value in (s.total, *s.parts.values())
-    )
+    values = [v for s in make(name)(e, group) for v in (s.total, *s.parts.values())]
+    assert all(0 <= value <= 1 for value in values)
 
 
 def test_a_sub_task_fails_where_one_that_it_needs_did_not_succeed():
-    world = World(
-        MiniTask(Task("How many apples?", MEDIA), FACTS, (), "seen"), unlucky="b", trouble="blocked"
-    )
-    planned = task("Search for what she wrote", SEARCHES, needs=["h"])
-    world.carry_out(
-        read_decision(json.dumps(delegate({**HEAR, "id": "h"}, planned)), world.state()).decision
-    )
+    world = World(MINI, unlucky="b", trouble="blocked")
+    planned = delegate({**HEAR, "id": "h"}, task("Search for it", SEARCHES, needs=["h"]))
+    world.carry_out(read_decision(json.dumps(planned), world.state()).decision)
     assert [h.status for h in world.history] == ["blocked", "failed"] and not world.found
 
 
 # ---- the tasks -----------------------------------------------------------------------------------
 
 
+SPLITS = "train", "valid", "held_out"
+
+
 @cache
 def drawn(split, style="brief"):
-    return list(islice(examples(split, 3, style), 300))
+    return list(islice(examples(split, 3, style), 220))
 
 
-@pytest.mark.parametrize("split", ["train", "valid", "held_out"])
+@pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("style", ["brief", "full"])
 def test_every_decision_of_the_expert_is_paid_in_full(split, style):
-    for e in drawn(split, style)[:: 1 if style == "brief" else 10]:
+    for e in drawn(split, style)[:: 5 if style == "brief" else 10]:
         assert paid("rubric", e, e.reference) == paid("outcome", e, e.reference) == [1.0], e.id
 
 
 def test_the_expert_solves_every_task_and_a_fixed_rule_none():
-    rows = {
-        name: result.play(result.tasks(120), result.fixed(rule))
-        for name, rule in result.FIXED.items()
-    }
-    solved = {name: sum(row["solved"] for row in of) / 120 for name, of in rows.items()}
-    assert solved.pop("expert") == 1.0 and all(share <= 0.05 for share in solved.values())
-    assert not sum(row["wasted"] for row in rows["expert"])
+    for name, rule in result.FIXED.items():
+        rows = result.play(result.tasks(60), result.fixed(rule))
+        solved, wasted = (sum(row[key] for row in rows) for key in ("solved", "wasted"))
+        assert (solved, wasted) == (60, 0) if name == "expert" else solved <= 3
 
 
 def test_an_answer_cannot_be_guessed_from_the_kind_of_its_task():
@@ -193,26 +181,19 @@ def test_all_that_a_sub_task_of_the_expert_needs_is_in_it(number):
 
 def test_no_split_has_a_name_or_a_prompt_of_another():
     for of in (lambda e: [e.messages[1]["content"]], lambda e: e.meta["entities"]):
-        a, b, c = (
-            {x for e in drawn(split) for x in of(e)} for split in ("train", "valid", "held_out")
-        )
+        a, b, c = ({x for e in drawn(split) for x in of(e)} for split in SPLITS)
         assert not (a & b or a & c or b & c)
+
+
+def operations(split):
+    return {f["operation"] for e in drawn(split) for f in e.meta["world"]["facts"]}
 
 
 def test_held_out_tasks_have_shapes_and_operations_that_training_does_not_have():
     new = {o.name for o in HELD_OUT}
-    seen = {
-        f["operation"]
-        for s in ("train", "valid")
-        for e in drawn(s)
-        for f in e.meta["world"]["facts"]
-    }
-    asked = [{f["operation"] for f in e.meta["world"]["facts"]} for e in drawn("held_out")]
-    assert (
-        not seen & new
-        and new <= set().union(*asked)
-        and not set(SEEN_SHAPES) & set(HELD_OUT_SHAPES)
-    )
+    assert not new & (operations("train") | operations("valid"))
+    assert new <= operations("held_out")
+    assert not set(SEEN_SHAPES) & set(HELD_OUT_SHAPES)
     assert all(tree.labels() & new for row in trees(SEEN_SHAPES, True).values() for tree in row)
 
 
