@@ -17,7 +17,6 @@ import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -179,7 +178,8 @@ class Run:
     def place(self, y_t: Delegate) -> list[Placed]:
         """U_t, Eq. 12: the batch of the ready set, with backends, tools and shares of B_t."""
         left = self.purse.left_usd
-        if left is not None:
+        last = y_t.drain and self.orchestrator.rounds == 1  # no decision follows
+        if left is not None and not last:
             left -= decision_reserve_usd(self.pool[self.pool.main], left)
         psi = {name: tool.capabilities for name, tool in self.tools.items()}
         backends = self.pool.backends
@@ -191,7 +191,7 @@ class Run:
 
     def environment(self, placed: Placed, name: str) -> Environment:
         return Environment(
-            self.task, placed.backend, self.pool, replace(self.chat, refused=set()), self.tape,
+            self.task, placed.backend, self.pool, self.chat.copy(), self.tape,
             placed.purse, self.folder / "work" / name, self.options.allow_hosts,
             self.options.unsafe_code, self.repo,
         )  # fmt: skip

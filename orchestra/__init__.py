@@ -1,1 +1,1 @@
-"""The ideas of the papers as pure functions: no I/O, no prompt text, nothing of ours imported."""
+"""The ideas of the papers: no I/O, no prompt text, nothing imported from other folders of ours."""

@@ -23,7 +23,7 @@ Capabilities = Mapping[str, frozenset[str]]  # psi(g) by tool name
 Requirements = Mapping[str, float]  # r(u) and r_T(u) by capability, each in [0, 1]
 
 
-def names(text: str, m: Media) -> bool:
+def mentions(text: str, m: Media) -> bool:
     """Whether a text names a file. (?a: in Chinese no space separates a name from its sentence.)"""
     return bool(re.search(rf"(?a:(?<!\w){re.escape(m.name)}(?!\w))", text))
 
@@ -35,7 +35,7 @@ def requirements(u: SubTask, task: Task, capabilities: Capabilities) -> dict[str
     if u.requirements:
         return {"web": UNKNOWN, **u.requirements}
     text = f"{u.instruction}\n{u.context}"
-    files = [m.modality for m in task.media if names(text, m)]
+    files = [m.modality for m in task.media if mentions(text, m)]
     given = {c for g in u.tools or () for c in capabilities.get(g, ())}
     need = EASY if len(files) == 1 or given == {"web"} else 1.0
     maybe = UNKNOWN * need

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestra.matching import names
+from orchestra.matching import mentions
 from orchestra.vocabulary import SKILLS, Backend, Delegate, Evidence, Media, State, SubTask
 from runtime.prompts import quoted_whole, say
 
@@ -60,7 +60,7 @@ def opened_by(m: Media, state: State) -> list[Evidence]:
 
 def tried_by(m: Media, state: State) -> list[Evidence]:
     """The sub-tasks that were told to open the file."""
-    return [h for h in state.history if names(h.instruction, m)]
+    return [h for h in state.history if mentions(h.instruction, m)]
 
 
 def unopened(state: State) -> tuple[list[str], list[str]]:

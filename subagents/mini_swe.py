@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from orchestra.main_agent import Messages
 from orchestra.vocabulary import Result, Status, Step
+from runtime.parsing import after_thinking
 from runtime.prompts import as_messages, render, say
 from subagents import workdir
 from subagents.fan_out import OBSERVATION_CHARS, STOPPED, Job
@@ -33,7 +34,6 @@ SETTINGS = (
     "export PYTHONDONTWRITEBYTECODE=1 GIT_CONFIG_COUNT=1"
     " GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'"
 )
-THINKING = re.compile(r"\A.*?</think(?:ing)?>", re.S)
 BLOCK = re.compile(r"^(`{3,})(?:bash|sh|shell)[ \t]*\n(.*?)^\1[ \t]*$", re.S | re.M)
 MESSAGES = "mini_swe/messages"
 
@@ -107,13 +107,14 @@ def read_block(reply: str, cut: bool) -> Block:
     >>> read_block("I see.\\n```bash\\nls\\n```", cut=False)
     Block(thought='I see.', command='ls', mistake='')
     """
-    text = THINKING.sub("", reply.replace("\r\n", "\n"))
+    text = after_thinking(reply.replace("\r\n", "\n"))
     thought, blocks = text.split("```")[0].strip(), list(BLOCK.finditer(text))
     if cut:
         return Block(thought, "", say("mistakes", "cut"))
     if len(blocks) != 1:
         return Block(thought, "", say(MESSAGES, "one_command", count=len(blocks)))
-    if "```" in text[: blocks[0].start()] or "```" in text[blocks[0].end() :]:
+    before, after = text[: blocks[0].start()], text[blocks[0].end() :]
+    if "```" in before + after or "<think" in before:
         return Block(thought, "", say(MESSAGES, "text_behind"))
     return Block(thought, blocks[0][2].removesuffix("\n"), "")
 

@@ -52,6 +52,17 @@ def test_no_bill_passes_the_budget(budget_usd, price, endpoint, tmp_path):
     assert result.fallback and result.why and result.calls == len(server.requests)
 
 
+def test_a_method_that_decides_once_may_spend_the_whole_budget(endpoint, tmp_path):
+    server, options = (
+        endpoint(lambda request: finish("seen")),
+        Options(method="react", budget_usd=0.03),
+    )
+    pool = pool_at(server.url, price=Price(1.25, 10.0, 1.25))
+    assert orchestrate("?", (), pool, options, tmp_path / "run").answer == "seen"
+    (request,) = server.requests
+    assert 0.02 < most_tokens(request)[1] * 10.0 / 1e6 < 0.03  # not half of it
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_no_method_passes_the_budget(method, endpoint, tmp_path):
     server = endpoint(lambda request: greedy(request, any_method(request)))
