@@ -78,8 +78,8 @@ class Run:
         self.pool = manifest.pool.with_(backends=backends)
         self.tools = {**tools_for(self.task, manifest.code), **own}
         self.orchestrator = orchestrators.make(o, self.pool, self.tools)
-        once = self.orchestrator.rounds == 1  # the method decides once
-        self.rounds = 1 if once else o.rounds or self.orchestrator.rounds
+        self.once = self.orchestrator.rounds == 1  # the method decides once
+        self.rounds = 1 if self.once else o.rounds or self.orchestrator.rounds
         self.sub_agents = make(self.task, o, self.environment, self.tools, recorder, threads)
         self.graph = Graph()  # G_t
         self.history: tuple[Evidence, ...] = ()  # H_t
@@ -101,7 +101,7 @@ class Run:
                 except BudgetExceeded as error:  # a decision may still be affordable
                     self.why = str(error)
                     break
-                if y_t.drain and (z.answer or self.orchestrator.rounds == 1):  # nothing is left
+                if y_t.drain and (z.answer or self.once):  # nothing is left
                     self.why, fallback = y_t.fallback or z.error, bool(y_t.fallback)
                     answer = z.answer or best_supported_answer(self.history)
                     return answer, fallback or z.status != "done", t
@@ -148,13 +148,14 @@ class Run:
                 y_t = self.orchestrator.decide(s_t, ask, mistake, last_chance)  # Eq. 3
             if isinstance(y_t, Delegate):
                 self.graph = refine(Graph() if y_t.drain else self.graph, y_t)
-        except (ModelMistake, BudgetExceeded, EndpointError) as error:
-            why = explained(error) if isinstance(error, ModelMistake) else str(error)
-            if isinstance(error, ModelMistake):
-                self.kept = str(error.values.get("kept", self.kept))
-                self.guess = str(error.values.get("guess", self.guess))
-            if replies or isinstance(error, ModelMistake):  # Eq. 22 asks twice
-                self.recorder.decision(s_t, number, replies, mistake=why)
+        except ModelMistake as error:
+            self.kept = str(error.values.get("kept", self.kept))
+            self.guess = str(error.values.get("guess", self.guess))
+            self.recorder.decision(s_t, number, replies, mistake=explained(error))
+            raise
+        except (BudgetExceeded, EndpointError) as error:
+            if replies:  # Eq. 22 asks twice
+                self.recorder.decision(s_t, number, replies, mistake=str(error))
             raise
         finally:
             self.purse.join(purse)
@@ -178,8 +179,7 @@ class Run:
     def place(self, y_t: Delegate) -> list[Placed]:
         """U_t, Eq. 12: the batch of the ready set, with backends, tools and shares of B_t."""
         left = self.purse.left_usd
-        last = y_t.drain and self.orchestrator.rounds == 1  # no decision follows
-        if left is not None and not last:
+        if left is not None and not (y_t.drain and self.once):  # else no decision follows
             left -= decision_reserve_usd(self.pool[self.pool.main], left)
         psi = {name: tool.capabilities for name, tool in self.tools.items()}
         backends = self.pool.backends

@@ -78,16 +78,16 @@ class Chat:
         wanted = optional_fields(schema, logprobs, tools, temperature)
         name = backend.name
         while True:
-            left = {k: v for k, v in wanted.items() if (name, k) not in self.refused}
+            fields = {k: v for k, v in wanted.items() if (name, k) not in self.refused}
             body: Body = {"model": backend.model, "messages": messages, **backend.options}
-            if tools and "tools" not in left:
+            if tools and "tools" not in fields:
                 body["messages"] = tools_in_text(messages, tools)
-            for value in left.values():
+            for value in fields.values():
                 body |= value
-            input_tokens = input_token_bound(backend, body["messages"], left)
+            input_tokens = input_token_bound(backend, body["messages"], fields)
             limit = purse.output_tokens(backend, input_tokens)
             most_usd = backend.cost_usd(input_tokens, limit or DEFAULT_OUTPUT_TOKENS)
-            unknown = most_usd if purse.limit_usd is not None or most_usd == 0 else None
+            assumed_usd = most_usd if purse.limit_usd is not None or most_usd == 0 else None
             if limit:
                 newer = "openai.com" in backend.base_url or (name, "max_tokens") in self.refused
                 body["max_completion_tokens" if newer else "max_tokens"] = limit
@@ -98,13 +98,13 @@ class Chat:
             except Failure as failure:
                 failed, outcome, played = failure, failure.outcome, failure.played
             for _ in range(outcome["unanswered"]):  # it may be on the bill
-                purse.charge(unknown, played)
+                purse.charge(assumed_usd, played)
             if "data" in outcome:
-                return reply_of(backend, outcome["data"], purse, unknown, played)
+                return reply_of(backend, outcome["data"], purse, assumed_usd, played)
             renamed = "max_tokens" in body and "max_completion_tokens" in outcome["why"]
-            if outcome["status"] not in REFUSALS or not (renamed or left):
+            if outcome["status"] not in REFUSALS or not (renamed or fields):
                 raise EndpointError(self.advice(backend, outcome, messages)) from failed
-            self.refused.add((name, "max_tokens" if renamed else next(iter(left))))
+            self.refused.add((name, "max_tokens" if renamed else next(iter(fields))))
 
     def _attempts(self, backend: Backend, body: Body, purse: Purse, most_usd: float | None) -> Any:
         """The answer's JSON, after at most ATTEMPTS attempts, and further ones at a rate limit for
@@ -268,7 +268,7 @@ def error_message(answer: http.Answer) -> str:
 
 
 def reply_of(
-    backend: Backend, data: Any, purse: Purse, unknown_usd: float | None, played: bool
+    backend: Backend, data: Any, purse: Purse, assumed_usd: float | None, played: bool
 ) -> Reply:
     """The text of a completion, charged to the purse."""
     usage = data.get("usage")
@@ -276,7 +276,7 @@ def reply_of(
     details = used.get("prompt_tokens_details")
     read, written = _count(used.get("prompt_tokens")), _count(used.get("completion_tokens"))
     cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
-    cost_usd = unknown_usd
+    cost_usd = assumed_usd
     if read is not None and written is not None:
         cost_usd = backend.cost_usd(read, written, min(cached or 0, read))
     purse.charge(cost_usd, played, (read or 0) + (written or 0))
