@@ -111,7 +111,7 @@ def print_report(found: dict[str, Any]) -> None:
     """Tables in the shape of Table 1 and Figures 4 to 6 of arXiv 2606.13707."""
     print("accuracy in %, its 95 % interval, number of questions, cost, median latency")
     for key in ("level", "category"):
-        rows: dict[str, Row] = {}
+        rows: dict[str, Row] = {p: {key: p} for m in found["methods"].values() for p in m[key]}
         for name, method in found["methods"].items():
             for part, f in {**method[key], "overall": method["overall"]}.items():
                 low, high = f["interval"]
