@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """How much faster two workers of a Dask cluster replay recorded runs than one: no call waits, so this is CPU time alone.
 
-    python benchmarks/workers.py [REPLAYS=80]        needs pip install -e '.[eval]'
+    python benchmarks/workers.py [QUESTIONS=40]        needs pip install -e '.[eval]'
 
-Each worker is a process with one thread on this machine; the medians of 3 rounds, the two clusters in turn.
+A question is ten replays. Each worker is a process with one thread on this machine; the medians of 3 rounds, the two clusters in turn.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def replayed(_: int) -> str:
         sys.path.insert(0, str(ROOT))
     from orchestra_min import replay
 
-    return replay(RUN).answer
+    return [replay(RUN).answer for _ in range(10)][0]  # as long as a question of a few rounds
 
 
 def seconds(workers: int, count: int) -> float:
-    """The time of `count` replays, each a task of the cluster."""
+    """The time of `count` questions, each a task of the cluster."""
     how = {
         "n_workers": workers,
         "threads_per_worker": 1,
@@ -47,9 +47,9 @@ def seconds(workers: int, count: int) -> float:
 
 
 if __name__ == "__main__":
-    number = int(sys.argv[1]) if sys.argv[1:] else 80
+    number = int(sys.argv[1]) if sys.argv[1:] else 40
     rounds = [(seconds(1, number), seconds(2, number)) for _ in range(3)]
     one, two = (statistics.median(column) for column in zip(*rounds, strict=True))
     print(
-        f"{number} replays: one worker {one:.1f} s, two workers {two:.1f} s: {one / two:.2f} times as fast"
+        f"{number} questions: one worker {one:.1f} s, two workers {two:.1f} s: {one / two:.2f} times as fast"
     )
