@@ -83,7 +83,7 @@ def decoding(folder: Path) -> Callable[[], Any]:
 
 
 def twenty_frames(folder: Path) -> Callable[[], Any]:
-    from tools import video
+    from tools import image, video
 
     path = folder / "film.mp4"
     film(path, 600, 2)
@@ -92,11 +92,11 @@ def twenty_frames(folder: Path) -> Callable[[], Any]:
 
 
 def long_video(folder: Path) -> Callable[[], Any]:
-    from tools import video
+    from tools import image, video
 
     path = folder / "film.mp4"
     film(path, 7200, 1)
-    return lambda: [video._jpeg(picture) for _, picture in video.frames(path, 16)]
+    return lambda: [image.encoded(picture, "JPEG") for _, picture in video.frames(path, 16)]
 
 
 def large_picture(folder: Path) -> Callable[[], Any]:
