@@ -83,7 +83,7 @@ def decoding(folder: Path) -> Callable[[], Any]:
 
 
 def twenty_frames(folder: Path) -> Callable[[], Any]:
-    from tools import image, video
+    from tools import video
 
     path = folder / "film.mp4"
     film(path, 600, 2)

@@ -13,8 +13,8 @@ Differences from the paper / the released code
 5. A sub-agent gets C_t beside the context that the main agent writes for it (C of Eq. 2 is "passed
    from previous rounds"), so a fact that was found is not lost in the retelling.
 6. Eq. 22 is read from the token log-probabilities of "complete", where the endpoint gives them and
-   a threshold is set. The newest answer that was not sure enough is the fallback; three of them in a
-   round end the run.
+   a threshold is set. The newest answer that was not sure enough is the fallback; three in a round
+   end the run.
 7. The schema puts the reasoning before the action: a model that names the action first has decided
    before it reasons. Replies in any order of keys are read.
 8. `--prompts small` (prompts/orchestra_o1/small) is for models of few parameters: it says what the
