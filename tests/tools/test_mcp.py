@@ -238,7 +238,7 @@ def test_what_a_server_prints_is_in_the_run_folder_alone(endpoint, tmp_path):
 
 def test_ctrl_c_does_not_wait_for_a_server_to_start(tmp_path):
     """It would be waited for 30 s."""
-    server = f"sh -c 'touch {tmp_path}/started; exec cat > /dev/null'"
+    server = f"sh -c 'touch {tmp_path}/started; while read -r line; do :; done'"
     flags = "--question", "?", "--model", "m", "--mcp", server
     with start(tmp_path, *flags, at="http://127.0.0.1:9/v1") as process:
         while process.poll() is None and not (tmp_path / "started").exists():
