@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
 
 import orchestra_min
 from evaluation import questions
@@ -43,7 +44,6 @@ Row = dict[str, Any]
 Verdict = tuple[bool, str]  # whether a candidate passes, and why
 SEED = json.loads(Path(__file__).with_name("training").joinpath("seed.json").read_text("utf-8"))
 STRATEGIES = {"easy": "AD", "medium": "ADBC", "hard": "CE"}  # level -> z of Eq. 27, in turn
-CALLED = {"image": "image picture", "audio": "audio recording speech", "video": "video film"}
 MAX_STEP_CHANGE, MAX_SIMILARITY = 2, 0.85  # |s~ - s| of Eq. 27, Sim of Eq. 28
 TIMEOUT_S = 600.0  # of one attempt of a call: nobody waits for it
 as_json = partial(json.dumps, ensure_ascii=False)
@@ -57,7 +57,7 @@ class Curation:
 
     def __init__(self, a: Any) -> None:
         self.a, self.seeds, self.peers = a, questions.rows(a.seeds), list[str]()  # D_0, Eq. 26
-        if wrong := next(Draft202012Validator({"items": SEED}).iter_errors(self.seeds), None):
+        if wrong := best_match(Draft202012Validator({"items": SEED}).iter_errors(self.seeds)):
             raise ConfigError(f"{a.seeds}: {wrong.message}; see training/README.md")
         self.pool = pool.choose(a.backends, a.model, None)
         if not a.replay:
@@ -87,7 +87,7 @@ class Curation:
             reply = self.chat(self.backend, messages, self.purse, (prompt, schema))
         try:
             found = parsing.find_action(reply.text, reply.cut)
-            if wrong := next(Draft202012Validator(schema).iter_errors(found), None):
+            if wrong := best_match(Draft202012Validator(schema).iter_errors(found)):
                 raise ModelMistake("bad_fields", problems=wrong.message[-200:])
             return {key: value for key, value in found.items() if key != "action"}
         except ModelMistake as error:
@@ -125,7 +125,8 @@ class Curation:
                 rows.append(x)
                 x["accepted"] = all(self.passes(gate, seed, x) for gate in GATES)  # V(x~)
                 if not self.a.replay:
-                    path.write_text("".join(as_json(row) + "\n" for row in rows), "utf-8")
+                    with path.open("a" if rows[1:] else "w", encoding="utf-8") as file:
+                        file.write(as_json(x) + "\n")
                 if x["accepted"]:
                     self.peers.append(x["task"]["question"])
                     found += self.decisions(seed, x)
@@ -173,8 +174,9 @@ def anchor_coverage(c: Curation, seed: Row, x: Row) -> Verdict:
     """
     asked, count = memory.terms(x["task"]["question"]), 0
     for a in seed["anchors"]:
+        called = prompts.say("curation/called", a["modality"])
         names = [path.name for modality, path in c.files(seed) if modality == a["modality"]]
-        count += bool(asked & memory.terms(f"{a['fact']} {CALLED[a['modality']]} {names}"))
+        count += bool(asked & memory.terms(f"{a['fact']} {called} {names}"))
     return count >= 1, f"covers {count} of {len(seed['anchors'])} anchors"
 
 
@@ -216,9 +218,7 @@ GATES = anchors, rewrite, anchor_coverage, similarity, modal_bypass, numeric_che
 
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit code."""
-    p = command_line.OneLineParser(
-        prog="curate.py", description="Make new tasks and decision examples."
-    )
+    p = command_line.OneLineParser(prog="curate.py", description="Makes tasks and examples.")
     p.add_argument("seeds", type=Path, metavar="SEEDS", help="old tasks, JSON or JSONL")
     p.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the curation")
     p.add_argument("--backends", type=Path, metavar="FILE", help="a pool of models")

@@ -76,9 +76,7 @@ class Server:
             errors = start(self.log.open("a", encoding="utf-8"))
             server = stdio_client(StdioServerParameters(command=program, args=rest), errlog=errors)
         portal = start(start_blocking_portal())
-        start(
-            contextlib.suppress(Exception)
-        )  # `mcp` lists no errors of a client without its server
+        start(contextlib.suppress(Exception))  # `mcp` lists no errors of a client that lost it
         connected = Client(server, read_timeout_seconds=TIMEOUT_S)
         client = start(portal.wrap_async_context_manager(connected))
         portal.call(client.list_tools)  # or it would list them behind the first answer, to check it

@@ -53,7 +53,7 @@ RESAMPLED = 10_000  # sets of tasks and seeds behind an interval
 
 
 def play(worlds: Sequence[World], decide: Decide) -> list[Row]:
-    """Play tasks to their end, a round of all at a time. A reply that is no decision costs its
+    """Play tasks to their end, a round of all at a time. A reply without a decision costs its
     round. Returns a row for each task.
     """
     rewards: list[list[float]] = [[] for _ in worlds]
