@@ -69,6 +69,9 @@ class Policy:
             model.enable_input_require_grads()
         self.packs = can_pack(model.config)
         self.model: Any = with_adapter(model, lora_rank, adapter) if self.lora else model
+        self.mixed = self.dtype == torch.bfloat16 and ranks.world() == 1  # else FSDP2 sees to it
+        for module in self.model.modules() if self.mixed else ():
+            module.cast_input_dtype_enabled = False  # or peft would compute in float32
         self.model.train()
         if ranks.world() > 1:
             ranks.shard(self.model, self.dtype)  # layer by layer to the device
@@ -142,9 +145,8 @@ class Policy:
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
-        """In `dtype`, where all weights are held in float32 and FSDP2 does not see to it."""
-        mixed = not self.lora and ranks.world() == 1 and self.dtype == torch.bfloat16
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=mixed):
+        """In `dtype`, also where weights are held in float32: an adapter's, or all of them."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
             yield
 
     # ---- weights ---------------------------------------------------------------------------------

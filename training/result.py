@@ -12,16 +12,20 @@ Each arm plays held-out tasks to their end, by its likeliest decisions, next to 
 two fixed rules. Reported are the tasks solved, also of held-out shapes and of held-out
 operations; the invalid decisions; the mean reward of a decision; and the rounds and the wasted
 sub-tasks of a task. A run that was stopped goes on with the same command: trainings resume,
-and what was played is read from OUT/played.jsonl.
+and what was played is read from OUT/played. --jobs trains as many seeds side by side: two
+processes with a core each do more than one with both.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import random
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -40,7 +44,7 @@ from training.world import ROUNDS, World, examples, expert, new_world, prompt, r
 Row = dict[str, Any]
 Decide = Callable[[Sequence[World]], Sequence[tuple[str, bool]]]  # texts, and which were cut
 MAX_TOKENS = 200  # of a decision
-COMMON = f"--batch 4 --max-tokens {MAX_TOKENS} --save-every 5"
+COMMON = f"--batch 4 --max-tokens {MAX_TOKENS} --save-every 5 --no-checkpointing"
 SFT = f"{COMMON} --stage sft --lr 1e-3"
 GRPO = f"{COMMON} --stage grpo --lr 2e-4 --rollouts local --micro-batch 8"
 ORDER = 1000  # what is added to the seed after SFT: other states, the same for all arms
@@ -154,14 +158,16 @@ def trained(a: Any, name: str, seed: int, flags: str, start: Path | None = None)
     return out
 
 
-def arms(a: Any, seed: int) -> dict[str, Path]:
-    """arm -> its run, trained one after the other. The longer SFT has as many steps as fit in the
-    time of DA-GRPO, noted so that a resumed run has the same.
+def arms(a: Any, seed: int) -> Iterator[tuple[str, Path]]:
+    """Each arm and its run, trained when it is its turn. The longer SFT has as many steps as fit in
+    the time of DA-GRPO, noted so that a resumed run has the same.
     """
     sft = trained(a, "sft", seed, f"{SFT} --steps {a.sft_steps} --seed {seed}")
+    yield "SFT", sft
     more = f"--steps {a.grpo_steps} --seed {ORDER + seed}"
-    outcome = trained(a, "outcome", seed, f"{GRPO} --reward outcome {more}", sft)
     rubric = trained(a, "rubric", seed, f"{GRPO} --reward rubric {more}", sft)
+    yield "DA-GRPO", rubric
+    yield "GRPO, outcome", trained(a, "outcome", seed, f"{GRPO} --reward outcome {more}", sft)
     note = a.out / f"longer-{seed}.steps"
     if not note.exists():
         spent, each = (
@@ -169,33 +175,45 @@ def arms(a: Any, seed: int) -> dict[str, Path]:
         )
         note.write_text(str(max(1, round(sum(spent) / (statistics.median(each) or 1.0)))))
     flags = f"{SFT} --steps {note.read_text()} --seed {ORDER + seed}"
-    longer = trained(a, "longer", seed, flags, sft)
-    return {"SFT": sft, "SFT, longer": longer, "GRPO, outcome": outcome, "DA-GRPO": rubric}
+    yield "SFT, longer", trained(a, "longer", seed, flags, sft)
 
 
-def played(a: Any) -> list[Row]:
-    """A row for each arm, seed and task: what is not in OUT/played.jsonl is trained and played."""
-    file = a.out / "played.jsonl"
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
-    rows: list[Row] = [json.loads(line) for line in text.splitlines()]
-
-    def add(arm: str, seed: int, make: Callable[[], Decide]) -> None:
-        if any((row["arm"], row["seed"]) == (arm, seed) for row in rows):
-            return
-        new = play(tasks(a.tasks), make())
-        rows.extend({"arm": arm, "seed": seed, **row} for row in new)
+def played(a: Any, arm: str, seed: int, make: Callable[[], Decide]) -> list[Row]:
+    """A row for each task, from OUT/played if this arm was played before."""
+    file: Path = a.out / "played" / f"{arm}-{seed}.json"
+    if not file.exists():
+        rows = [{"arm": arm, "seed": seed, **row} for row in play(tasks(a.tasks), make())]
         part = file.with_suffix(".part")
-        part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        part.write_text(json.dumps(rows), encoding="utf-8")
         part.rename(file)
-        print(f"{arm}, seed {seed}: {sum(row['solved'] for row in new):.0f} of {a.tasks} solved")
+        solved = sum(row["solved"] for row in rows)
+        print(f"{arm}, seed {seed}: {solved:.0f} of {a.tasks} solved", flush=True)
+    found: list[Row] = json.loads(file.read_text(encoding="utf-8"))
+    return found
 
-    for name, rule in FIXED.items():
-        add(name, 0, partial(fixed, rule))
-    add("untrained", 0, partial(model_policy, a.model, None))
-    for seed in range(a.seeds):
-        for name, run in arms(a, seed).items():
-            add(name, seed, partial(model_policy, a.model, run / "adapter"))
-    return rows
+
+def of_seed(a: Any, seed: int) -> list[Row]:
+    """The rows of all arms that are trained with a seed; the untrained model is one of seed 0."""
+    if a.jobs > 1:
+        import torch
+
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // a.jobs))
+    rows = [
+        row
+        for arm, run in arms(a, seed)
+        for row in played(a, arm, seed, partial(model_policy, a.model, run / "adapter"))
+    ]
+    untrained = partial(model_policy, a.model, None)
+    return rows + (played(a, "untrained", 0, untrained) if seed == 0 else [])
+
+
+def all_rows(a: Any) -> list[Row]:
+    """A row for each arm, seed and task."""
+    rows = [row for arm, rule in FIXED.items() for row in played(a, arm, 0, partial(fixed, rule))]
+    if a.jobs == 1:
+        return rows + [row for seed in range(a.seeds) for row in of_seed(a, seed)]
+    with ProcessPoolExecutor(a.jobs, multiprocessing.get_context("spawn")) as pool:
+        return sum(pool.map(partial(of_seed, a), range(a.seeds)), rows)
 
 
 # ---- the report ----------------------------------------------------------------------------------
@@ -250,8 +268,9 @@ def interval(gaps: Sequence[Sequence[float]]) -> tuple[float, float]:
 
 def begin(a: Any) -> None:
     """Make the examples, or check that the folder is of the same experiment. Raises ConfigError."""
-    a.out.mkdir(parents=True, exist_ok=True)
-    note, now = a.out / "experiment.json", {k: str(v) for k, v in vars(a).items() if k != "out"}
+    (a.out / "played").mkdir(parents=True, exist_ok=True)
+    free = ("out", "jobs")
+    note, now = a.out / "experiment.json", {k: str(v) for k, v in vars(a).items() if k not in free}
     if not note.exists():
         write(a.out / "train.jsonl", list(islice(examples("train", 0), EXAMPLES)))
         note.write_text(json.dumps(now), encoding="utf-8")
@@ -264,14 +283,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = OneLineParser(prog="python -m training.result", description="See training/README.md.")
     parser.add_argument("--model", type=Path, required=True, metavar="DIR")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    for name, default in (("tasks", 120), ("seeds", 3), ("sft-steps", 240), ("grpo-steps", 20)):
+    numbers = {"tasks": 120, "seeds": 3, "sft-steps": 240, "grpo-steps": 20, "jobs": 1}
+    for name, default in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=default, help="(%(default)s)")
     try:
         a = parser.parse_args(arguments)
-        if min(a.tasks, a.seeds, a.sft_steps, a.grpo_steps) < 1:
-            raise ConfigError("--tasks, --seeds, --sft-steps, --grpo-steps: give 1 or more")
+        if any(getattr(a, name.replace("-", "_")) < 1 for name in numbers):
+            raise ConfigError(f"--{', --'.join(numbers)}: give 1 or more")
         begin(a)
-        rows = played(a)
+        rows = all_rows(a)
     except ConfigError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

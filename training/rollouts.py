@@ -1,13 +1,15 @@
 """Where completions come from, and `--rollouts local`: the policy itself, in this process.
 
-Groups grow in parallel, as many as `at_once` allows. A prompt is read once, its cache repeated for
-the group (`batch_repeat_interleave`), and a row leaves the batch when it ends. Each prompt has a
+Groups grow in parallel, as many as `at_once` allows. What all prompts begin with is read once, then
+the rest of each; its cache is repeated for the group (`batch_repeat_interleave`), and a row leaves
+the batch when it ends. Prompts of like lengths go together, for less padding. Each prompt has a
 seed of its own, so what is sampled does not depend on the other prompts of the batch; in bfloat16
 but for rounding, which depends on the shape of the batch.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,13 +69,13 @@ class LocalRollouts:
     ) -> list[Group]:
         size = max(1, self.at_once // n)
         self.policy.model.eval()  # a model that computes activations again has no cache
-        groups = [
-            group
-            for k in range(0, len(prompts), size)
-            for group in self._grown(prompts[k : k + size], seeds[k : k + size], n, temperature)
-        ]
+        order = sorted(range(len(prompts)), key=lambda k: len(prompts[k]))
+        groups: dict[int, Group] = {}
+        for part in (order[k : k + size] for k in range(0, len(order), size)):
+            chosen = [prompts[k] for k in part], [seeds[k] for k in part]
+            groups |= zip(part, self._grown(*chosen, n, temperature), strict=True)
         self.policy.model.train()
-        return groups
+        return [groups[k] for k in range(len(prompts))]
 
     @torch.no_grad()
     def _grown(
@@ -88,8 +90,14 @@ class LocalRollouts:
         logps: list[list[float]] = [[] for _ in ids]
         live = list(range(len(ids)))
         cache = DynamicCache(config=policy.model.config)
-        tokens, sees = left_padded(prompts, policy.pad, device)  # (P, width)
+        alike = min(len(os.path.commonprefix(prompts)), min(map(len, prompts)) - 1)  # tokens
+        tokens, sees = left_padded([p[alike:] for p in prompts], policy.pad, device)  # (P, width)
         with policy.computing():
+            if alike:
+                begin = torch.tensor([prompts[0][:alike]], device=device)
+                self._step(begin, torch.ones_like(begin), cache)
+                cache.batch_repeat_interleave(len(prompts))
+                sees = torch.nn.functional.pad(sees, (alike, 0), value=1)
             logits = self._step(tokens, sees, cache).repeat_interleave(n, 0)  # (P * G, V)
             cache.batch_repeat_interleave(n)
             sees = sees.repeat_interleave(n, 0)
@@ -103,11 +111,13 @@ class LocalRollouts:
                     logps[j].append(p)
                 going = [r for r, j in enumerate(live) if self._goes_on(ids[j])]
                 live = [live[r] for r in going]
-                if live:
+                if live and len(live) < len(chosen):
                     rows = torch.tensor(going, device=device)
                     cache.batch_select_indices(rows)
-                    sees = torch.nn.functional.pad(sees[rows], (0, 1), value=1)
-                    logits = self._step(chosen[rows][:, None], sees, cache)
+                    sees, chosen = sees[rows], chosen[rows]
+                if live:
+                    sees = torch.nn.functional.pad(sees, (0, 1), value=1)
+                    logits = self._step(chosen[:, None], sees, cache)
         cuts = [slice(k * n, (k + 1) * n) for k in range(len(prompts))]
         return [group_of(policy, p, ids[c], logps[c]) for p, c in zip(prompts, cuts, strict=True)]
 
@@ -123,7 +133,7 @@ class LocalRollouts:
             position_ids=position,
             past_key_values=cache,
             use_cache=True,
-            logits_to_keep=1,
+            logits_to_keep=torch.tensor([-1], device=ids.device),  # 1 would copy the head P times
         )
         last: Tensor = out.logits[:, -1].float()
         return last
@@ -141,7 +151,9 @@ def draw(logits: Tensor, temperature: float, generator: torch.Generator) -> tupl
     """One token of each row of logits (rows, V), and its log-probability: (rows,), (rows,)."""
     log_p = (logits / (temperature or 1.0)).log_softmax(-1)
     if temperature:
-        chosen = torch.multinomial(log_p.exp(), 1, generator=generator)
+        sums = log_p.double().exp().cumsum(-1)  # one random number a row: a tenth of multinomial
+        point = torch.rand(len(sums), 1, generator=generator, dtype=sums.dtype, device=sums.device)
+        chosen = torch.searchsorted(sums, point * sums[:, -1:], right=True)
     else:
         chosen = log_p.argmax(-1, keepdim=True)
     return chosen.squeeze(1), log_p.gather(1, chosen).squeeze(1)

@@ -34,10 +34,14 @@ def test_the_arms_are_trained_played_and_compared_and_a_stopped_run_goes_on(
         assert trained.call_count == 4  # what is done is not done again
         assert result.main([*flags, "--grpo-steps=2"]) == 2
     assert "other flags" in capsys.readouterr().err
-    rows = [json.loads(line) for line in (tmp_path / "out/played.jsonl").read_text().splitlines()]
-    arms = ["untrained", "SFT", "SFT, longer", "GRPO, outcome", "DA-GRPO"]
-    assert [row["arm"] for row in rows[::2]] == [*result.FIXED, *arms]
+    arms = ["SFT", "DA-GRPO", "GRPO, outcome", "SFT, longer", "untrained"]
+    for arm in (*result.FIXED, *arms):
+        rows = json.loads((tmp_path / f"out/played/{arm}-0.json").read_text())
+        assert [row["arm"] for row in rows] == [arm, arm]
     table = (tmp_path / "out/table.md").read_text()
+    assert [line.split(" | ")[0] for line in table.splitlines()[2:]] == [
+        f"| {a}" for a in (*result.FIXED, *arms)
+    ]
     assert "| expert | 100.00 | 100.00 | 100.00 | 0.00 | 1.00 |" in table
     assert "-100.0 to -100.0" in table
 

@@ -19,7 +19,7 @@ from tests.training.conftest import make_model, short_examples
 from tests.training.runs import CPU, QUIET, flags, load_file, metrics, options, refused, run, torch
 from training.examples import write
 from training.policy import Policy, can_pack
-from training.rollouts import LocalRollouts, group_of
+from training.rollouts import LocalRollouts, draw, group_of
 
 pytestmark = QUIET
 PROMPT, COMPLETIONS = [7, 8, 9], [[11, 12], [13, 14, 15], [16]]
@@ -133,14 +133,25 @@ def test_the_reference_is_the_policy_as_it_was(tiny, rank):
 
 
 @pytest.mark.parametrize("at_once", [1, 10, 64])
-def test_what_is_drawn_does_not_depend_on_the_rest_of_the_batch(policy, at_once):
+@pytest.mark.parametrize(("before", "after"), [
+    ([5], [6, 7, 8, 9, 10, 11, 12]), ([*PROMPT, 7, 8], PROMPT[:2]),  # with a common beginning
+])  # fmt: skip
+def test_what_is_drawn_does_not_depend_on_the_rest_of_the_batch(policy, at_once, before, after):
     (alone,) = LocalRollouts(policy, 12).sample([PROMPT], [3], 5, 0.8)
-    prompts = [[5], PROMPT, [6, 7, 8, 9, 10, 11, 12]]
+    prompts = [before, PROMPT, after]
     group = LocalRollouts(policy, 12, at_once).sample(prompts, [1, 3, 4], 5, 0.8)[1]
     assert group.ids == alone.ids and len({tuple(ids) for ids in group.ids}) > 1
     scored = policy.score(PROMPT, group.ids, 0.8).logps.tolist()
     for row, logps in zip(scored, group.logps, strict=True):
         assert row[: len(logps)] == pytest.approx(logps, abs=1e-5)
+
+
+def test_tokens_are_drawn_as_often_as_they_are_likely():
+    logits = torch.tensor([0.7, 0.2, 0.0, 0.1]).log().repeat(10_000, 1)
+    ids, logps = draw(logits, 1.0, torch.Generator().manual_seed(0))
+    shares = torch.bincount(ids, minlength=4) / len(ids)
+    torch.testing.assert_close(shares, logits[0].exp(), atol=0.01, rtol=0)
+    torch.testing.assert_close(logps, logits[0][ids])
 
 
 # ---- other processes -----------------------------------------------------------------------------
