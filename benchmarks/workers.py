@@ -3,11 +3,13 @@
 
     python benchmarks/workers.py [QUESTIONS=40]        needs pip install -e '.[eval]'
 
-A question is ten replays. Each worker is a process with one thread on this machine; the medians of 3 rounds, the two clusters in turn.
+A question is ten replays. Each worker is a process with one thread on this machine; the medians of 3 rounds, all in turn. The limit of
+the machine stands beside it: the same questions in one and in two processes that share nothing, half of them each.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
 import sys
 import time
@@ -46,10 +48,20 @@ def seconds(workers: int, count: int) -> float:
         return time.monotonic() - began
 
 
+def apart(processes: int, count: int) -> float:
+    """The time of `count` questions in processes that share nothing."""
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        pool.map(replayed, range(4 * processes), 4)  # imports
+        began = time.monotonic()
+        pool.map(replayed, range(count), count // processes)
+        return time.monotonic() - began
+
+
 if __name__ == "__main__":
     number = int(sys.argv[1]) if sys.argv[1:] else 40
-    rounds = [(seconds(1, number), seconds(2, number)) for _ in range(3)]
-    one, two = (statistics.median(column) for column in zip(*rounds, strict=True))
+    rounds = [[how(n, number) for how in (seconds, apart) for n in (1, 2)] for _ in range(3)]
+    one, two, *limit = (statistics.median(column) for column in zip(*rounds, strict=True))
     print(
-        f"{number} questions: one worker {one:.1f} s, two workers {two:.1f} s: {one / two:.2f} times as fast"
+        f"{number} questions: one worker {one:.1f} s, two workers {two:.1f} s: {one / two:.2f} times as fast; "
+        f"processes that share nothing {limit[0]:.1f} s, {limit[1]:.1f} s: {limit[0] / limit[1]:.2f}"
     )
