@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 import evaluate
+import training.agent
 from evaluation.questions import load
 from fixtures import intranet
 from fixtures import make_minigaia as made
@@ -16,7 +17,7 @@ from orchestra.vocabulary import Delegate, Media, Task
 from orchestra_min import replay
 from orchestrators.orchestra_o1 import parse_decision
 from training.tasks import TOOL, Fact, MiniTask
-from training.world import World, expert
+from training.world import World, expert, prompt
 
 QUESTIONS = json.loads((made.FOLDER / "questions.json").read_text())
 NUMBERED = {f"{n:02}": pair for n, pair in enumerate(made.chosen(), 1)}
@@ -76,32 +77,38 @@ def sweep(folder, url, *more):
     return code, {row["id"]: row for row in map(json.loads, rows)}
 
 
+@pytest.mark.parametrize(("method", "style"), [
+    ("orchestra-o1", "full"), (f"{Path(training.agent.__file__)}:Trained", "brief"),
+])  # fmt: skip
 def test_in_the_world_only_the_main_agent_is_asked_and_its_runs_replay_and_resume(
-    tmp_path, endpoint
+    tmp_path, endpoint, method, style
 ):
     """The scripted main agent decides as the world's expert does, and so solves every task."""
     worlds = {row["question"]: world_of(row) for row in QUESTIONS}
 
     def respond(request):
         (world,) = (w for q, w in worlds.items() if q in json.dumps(request, ensure_ascii=False))
-        reply = json.dumps(expert(world, "full"))
+        if style == "brief":  # the prompt of the training, and no schema
+            assert request["messages"] == list(prompt(world.state()))
+            assert "response_format" not in request
+        reply = json.dumps(expert(world, style))
         decision = parse_decision(reply, world.state())
         if isinstance(decision, Delegate):
             world.carry_out(decision)
         return reply
 
     server = endpoint(respond)
-    code, rows = sweep(tmp_path / "out", server.url)
+    code, rows = sweep(tmp_path / "out", server.url, "--method", method)
     assert (code, len(rows)) == (0, 34) and all(row["exact"] for row in rows.values())
     assert len(server.requests) == sum(row["rounds"] for row in rows.values())
     run = tmp_path / "out" / "runs" / "17"
-    assert replay(run).answer == rows["17"]["answer"]
+    assert replay(run, method=method).answer == rows["17"]["answer"]
     for name in ("tape", "trajectory"):  # as if the process had been killed before the last call
         lines = (run / f"{name}.jsonl").read_text().splitlines()
         (run / f"{name}.jsonl").write_text("\n".join(lines[: -1 if name == "tape" else -2]) + "\n")
     (tmp_path / "out" / "rows.jsonl").unlink()
     asked = len(server.requests)
-    code, rows = sweep(tmp_path / "out", server.url)
+    code, rows = sweep(tmp_path / "out", server.url, "--method", method)
     assert (code, rows["17"]["exact"], len(server.requests)) == (0, True, asked + 1)
 
 
