@@ -36,5 +36,5 @@ class Orchestrator(Protocol):
 
     def decide(self, state: State, ask: Ask, mistake: str, last_chance: bool) -> Decision:
         """y_t for s_t. `mistake`: what was wrong with the reply before, as the model is told it.
-        `last_chance`: only an answer is accepted. Raises ModelMistake.
+        `last_chance`: no round follows. Raises ModelMistake.
         """

@@ -189,13 +189,12 @@ def best_supported_answer(history: Sequence[Evidence]) -> str:
     """
     votes: dict[str, float] = {}
     spelled: dict[str, str] = {}
-    for h in history:
+    for h in reversed(history):  # the newest first: it wins a tie
         key = " ".join(h.answer.lower().split())
         if key and h.status in ("done", "partial"):
-            before = votes.pop(key, 0.0)  # put in again: the newest is last
-            votes[key] = before + weight(h, history[-1].round)
-            spelled[key] = h.answer
-    return spelled[max(reversed(votes), key=lambda k: votes[k])] if votes else ""
+            votes[key] = votes.get(key, 0.0) + weight(h, history[-1].round)
+            spelled.setdefault(key, h.answer)
+    return spelled[max(votes, key=lambda k: votes[k])] if votes else ""
 
 
 def stop_probability(logprobs: Sequence[Mapping[str, Any]] | None) -> float | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
 
 from orchestra.vocabulary import Delegate, ModelMistake, Result, SubTask
@@ -45,7 +46,7 @@ def refine(graph: Graph, decision: Delegate) -> Graph:
         if unknown := next((need for need in u.needs if need not in nodes), None):
             raise ModelMistake("unknown_need", id=u.id, need=unknown, known=", ".join(nodes))
     if path := cycle({id: u.needs for id, u in nodes.items()}):
-        raise ModelMistake("cycle", path=" -> ".join(path))
+        raise ModelMistake("cycle", path=" -> ".join(reversed(path)))
     refined = Graph(nodes, {id: z for id, z in graph.results.items() if id not in ids})
     if not ready(refined):
         held = [f"{id} <- {', '.join(needs)}" for id, needs in waiting(refined).items()]
@@ -54,22 +55,11 @@ def refine(graph: Graph, decision: Delegate) -> Graph:
 
 
 def cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:
-    """One cycle as ids, each followed by one of its needs, or []: a depth-first search without
-    recursion.
-    """
-    finished: set[str] = set()
-    for start in needs:
-        path: list[str] = []
-        walk: list[tuple[str, bool]] = [(start, False)]
-        while walk:
-            id, leaving = walk.pop()
-            if leaving:
-                finished.add(path.pop())
-            elif id in path:
-                return [*path[path.index(id) :], id]
-            elif id not in finished:
-                path.append(id)
-                walk += [(id, True), *((need, False) for need in needs[id])]
+    """One cycle as ids, each needed by the next, or []."""
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        return list(error.args[1])
     return []
 
 

@@ -223,7 +223,7 @@ def _checked(
     edges = set(pairs)
     needs = {id: tuple(a for a in lines if (a, id) in edges) for id in lines}
     if path := cycle(needs):
-        fail("cycle", path=" -> ".join(reversed(path)))
+        fail("cycle", path=" -> ".join(path))
     for id, line in lines.items():
         if len(lines) > 1 and not any(id in pair for pair in pairs):
             fail("isolated", id=id, line=line)

@@ -70,11 +70,9 @@ def run(
     text = ran.output.decode("utf-8", "replace").replace("\r\n", "\n").rstrip()
     text = text if ran.ended in ("end", "timeout") else text[:SHOWN_CHARS]
     output = reading.quoted(text) if marked else text
+    if ran.ended == "end" and not ran.status:
+        return {"observation": output or say("notes", "code_silent"), "well": True}
     about = {"seconds": f"{timeout_s:g}", "limit": MAX_OUTPUT_BYTES, "status": ran.status}
-    ended = "failed" if ran.ended == "end" and ran.status else ran.ended
-    well = ended == "end"
-    if well:
-        observation = output or say("notes", "code_silent")
-    else:
-        observation = say("notes", f"code_{ended}", output=output or "-", **about)
-    return {"observation": observation, "well": well}
+    ended = "failed" if ran.ended == "end" else ran.ended
+    observation = say("notes", f"code_{ended}", output=output or "-", **about)
+    return {"observation": observation, "well": False}

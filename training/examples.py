@@ -9,15 +9,15 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from orchestra.vocabulary import ConfigError, State
 from runtime.pool import Checked
+from runtime.tape import adapter
 
 SCHEMA = 2
 
@@ -92,15 +92,11 @@ def state_row(state: State) -> dict[str, Any]:
     return {**row, "task": {**row["task"], "media": media}}
 
 
-@cache
-def _states() -> TypeAdapter[State]:
-    return TypeAdapter(State)
-
-
 def state_of(row: Mapping[str, Any]) -> State:
     """s_t of a row that `state_row` made, before or after JSON. Raises ValueError or KeyError."""
     media = [{**m, "path": "", "sha256": ""} for m in row["task"]["media"]]
-    return _states().validate_python({**row, "task": {**row["task"], "media": media}})
+    s_t: State = adapter(State).validate_python({**row, "task": {**row["task"], "media": media}})
+    return s_t
 
 
 if __name__ == "__main__":

@@ -64,13 +64,12 @@ def read_scores(reply: str) -> dict[str, float]:
 
 
 class Judge:
-    """Scores a group in parallel, the same text once. `purse` counts what was spent."""
+    """Scores a group in parallel, the same text once."""
 
     def __init__(self, backend: Backend, tape: Tape, tries: int, parallel: int, timeout_s: float):
         self.tape, self.tries, self.parallel = tape, tries, parallel
         self.chat = Chat(tape, timeout_s, PATIENCE_S)
         self.backend = with_model(self.chat, backend)
-        self.purse = Purse()
         self._known: dict[str, dict[str, float] | None] = {}
 
     def __call__(
@@ -80,24 +79,22 @@ class Judge:
         prompts = [judge_prompt(example, *pair) for pair in zip(completions, read, strict=True)]
         new = [text for text in dict.fromkeys(prompts) if text not in self._known]
         with ThreadPoolExecutor(self.parallel) as executor:
-            for text, (parts, purse) in zip(new, executor.map(self._judged, new), strict=True):
-                self._known[text] = parts
-                self.purse.join(purse)
+            self._known |= zip(new, executor.map(self._judged, new), strict=True)
         rows = [
             (self._known[text], r.decision is not None)
             for text, r in zip(prompts, read, strict=True)
         ]
         return [Scores(weighted(parts), parts, valid) if parts else None for parts, valid in rows]
 
-    def _judged(self, text: str) -> tuple[dict[str, float] | None, Purse]:
+    def _judged(self, text: str) -> dict[str, float] | None:
         """The four parts, or None where no reply has them. Raises EndpointError."""
-        purse, name = Purse(), hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+        name = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
         messages: Messages = [{"role": "user", "content": text}]
         for _ in range(self.tries):
             try:
                 with self.tape.call("judge", name):
-                    reply = self.chat(self.backend, messages, purse).text
-                return read_scores(reply), purse
+                    reply = self.chat(self.backend, messages, Purse()).text
+                return read_scores(reply)
             except ModelMistake as mistake:
                 again = say(NOTES, "again", problem=explained(mistake))
                 messages = [*messages, {"role": "assistant", "content": reply}]
@@ -111,7 +108,7 @@ class Judge:
                 if problem.get("status") in REFUSED or why.startswith(OF_THE_TEXT):
                     break
                 raise
-        return None, purse
+        return None
 
 
 def judge_prompt(example: Example, reply: str, reading: Reading) -> str:

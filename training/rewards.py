@@ -75,26 +75,18 @@ def world_at(example: Example) -> World:
         ) from None
 
 
-def rubric() -> Reward:
+def rubric(example: Example, completions: list[str], cut: Sequence[bool] = ()) -> list[Scores]:
     """Eq. 29 by rule: no model is asked."""
-
-    def reward(example: Example, completions: list[str], cut: Sequence[bool] = ()) -> list[Scores]:
-        world, read = world_at(example), readings(example, completions, cut)
-        rows = [rubric_parts(world, reading) for reading in read]
-        return [Scores(weighted(row), row, bool(row["action"])) for row in rows]
-
-    return reward
+    world, read = world_at(example), readings(example, completions, cut)
+    rows = [rubric_parts(world, reading) for reading in read]
+    return [Scores(weighted(row), row, bool(row["action"])) for row in rows]
 
 
-def outcome() -> Reward:
+def outcome(example: Example, completions: list[str], cut: Sequence[bool] = ()) -> list[Scores]:
     """1 where the answer comes out right, else 0."""
-
-    def reward(example: Example, completions: list[str], cut: Sequence[bool] = ()) -> list[Scores]:
-        world, read = world_at(example), [r.decision for r in readings(example, completions, cut)]
-        rows = [(float(plays_on(world, y)) if y else 0.0, y is not None) for y in read]
-        return [Scores(right, {"outcome": right}, valid) for right, valid in rows]
-
-    return reward
+    world, read = world_at(example), [r.decision for r in readings(example, completions, cut)]
+    rows = [(float(plays_on(world, y)) if y else 0.0, y is not None) for y in read]
+    return [Scores(right, {"outcome": right}, valid) for right, valid in rows]
 
 
 def judge(**settings: Any) -> Reward:
@@ -104,7 +96,9 @@ def judge(**settings: Any) -> Reward:
     return validate_call(made)(**settings)
 
 
-REWARDS: dict[str, Callable[..., Reward]] = {"rubric": rubric, "judge": judge, "outcome": outcome}
+REWARDS: dict[str, Callable[..., Reward]] = {
+    "rubric": lambda: rubric, "judge": judge, "outcome": lambda: outcome
+}  # fmt: skip
 
 
 def make(name: str, **settings: Any) -> Reward:
