@@ -28,7 +28,7 @@ from typing import Any
 import orchestrators
 from evaluation import masbench, questions, world
 from evaluation.questions import Plan, Question, Row, Tell
-from evaluation.sweep import Crew, Funds, earlier, executor_at, sweep
+from evaluation.sweep import Crew, Funds, earlier, executor_at, kind_of, sweep
 from orchestra.money import add_usd
 from orchestra.vocabulary import ConfigError
 from runtime import command_line, console, tape
@@ -56,7 +56,8 @@ def wilson(right: int, n: int, z: float = 1.96) -> tuple[float, float]:
     """The 95 % interval of a proportion; n > 0."""
     p, zz = right / n, z * z / n
     half = z * math.sqrt(p * (1 - p) / n + zz / n / 4)
-    return (p + zz / 2 - half) / (1 + zz), (p + zz / 2 + half) / (1 + zz)
+    low, high = (p + zz / 2 - half) / (1 + zz), (p + zz / 2 + half) / (1 + zz)
+    return max(0.0, low), min(1.0, high)  # without the errors of rounding
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
@@ -79,19 +80,22 @@ def figures(rows: Sequence[Row], score: str) -> dict[str, Any]:
 
 def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
     """Figures of each method: overall, by score, level and category; and McNemar for each pair."""
-    methods: dict[str, Any] = {}
+    folders, methods = list(folders), dict[str, Any]()
+    about = {folder: kind_of(folder) for folder in folders if (folder / "sweep.json").exists()}
+    unjudged = [folder for folder in about if not about[folder]["judge"]]
+    if score == "judge" and unjudged:
+        raise ConfigError(f"--score judge: {unjudged[0]} was run without --judge")
+    own = score or ("match" if unjudged else "judge")
     right: dict[str, dict[str, bool]] = {}
     for folder in folders:
         rows = [*{row["id"]: row for row in tape.read(folder / "rows.jsonl")}.values()]
         if not rows:
             raise ConfigError(f"{folder} is not the folder of a sweep, or has no rows yet")
-        about = json.loads((folder / "sweep.json").read_text())
-        name = f"{about['method']}/{about['model']}".replace(" ", "_")
-        name = f"{name}/{folder.name}" if name in methods else name
-        own = score or ("judge" if about["judge"] else "match")
+        name = "_".join(f"{about[folder]['method']}/{about[folder]['model']}".split())
+        name = "_".join(f"{name}/{folder}".split()) if name in methods else name
         right[name] = {row["id"]: bool(row.get(own)) for row in rows}
         found: dict[str, Any] = {"score": own, "overall": figures(rows, own)}
-        for kind in ("exact", "match", "judge") if about["judge"] else ("exact", "match"):
+        for kind in ("exact", "match", "judge") if about[folder]["judge"] else ("exact", "match"):
             found[kind] = figures(rows, kind)["accuracy"]
         for key in ("level", "category"):
             for value in sorted({row[key] for row in rows}):
@@ -133,6 +137,9 @@ def run(a: argparse.Namespace, rest: list[str]) -> int:
     of_run = command_line.parse(["--question", "?", *rest])
     if wrong := [name for name in NOT_HERE.split() if getattr(of_run, name)]:
         raise ConfigError(f"--{wrong[0].replace('_', '-')}: is for a single run; leave it out")
+    for name in ("limit", "budget"):
+        if (given := getattr(a, name)) is not None and not 0 < given < math.inf:
+            raise ConfigError(f"--{name} {given}: needs a number above 0")
     crew, options = Crew(a.workers or "auto"), of_run.options
     asked = chosen(a, questions.load(a.data, a.media))
     media = [modality for q in asked for modality, _ in q.media]
@@ -153,7 +160,7 @@ def run(a: argparse.Namespace, rest: list[str]) -> int:
         past = earlier(plan, a.data, a.budget is not None)
         rows = {row["id"]: row for row in past}  # the newest of each question
         left = [q for q in asked if rows.get(q.id, {}).get("status") != "done"]
-        done = [rows[q.id] for q in asked if q not in left]
+        done = [row for q in asked if (row := rows.get(q.id)) and row["status"] == "done"]
         funds = Funds(a.budget, plan, past)
         with (
             progress(done, len(asked), "judge" if judge else "match") as (show, tell),

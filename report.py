@@ -15,13 +15,14 @@ import json
 import mimetypes
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from evaluation import trace
-from orchestra.vocabulary import ConfigError
+from orchestra.vocabulary import Backend, ConfigError
 from runtime import command_line, run_folder, tape, trajectory
+from runtime.chat import tokens_of, url_of
 
 PAGE = Path(__file__).parent / "evaluation" / "page.html"
 INLINE_BYTES = 8 << 20  # a larger file of media is a link to the run folder
@@ -49,7 +50,7 @@ def run_row(folder: Path, texts: Texts, whole: bool = True) -> Row:
     row: Row = {key: end.get(key) for key in OUTCOME}
     row |= {"name": folder.name, "question": manifest.question, "method": manifest.options.method}
     row |= {"model": manifest.pool.main, "latency_s": end.get("timing", {}).get("latency_s")}
-    prices = {b.model: b for b in manifest.pool.backends}
+    prices = {(url_of(b), b.model): b for b in manifest.pool.backends}
     rows, _ = tape.exchanges(folder / "tape.jsonl")
     row["tape"] = [call_row(exchange, texts, prices) for exchange in rows]
     if whole:
@@ -58,7 +59,7 @@ def run_row(folder: Path, texts: Texts, whole: bool = True) -> Row:
     return row
 
 
-def call_row(exchange: Row, texts: Texts, prices: Row) -> Row:
+def call_row(exchange: Row, texts: Texts, prices: Mapping[tuple[str, str], Backend]) -> Row:
     """One exchange: what was asked, what came back, what it took and cost."""
     request, answer = exchange["request"], exchange.get("answer")
     failure, timing = exchange.get("failure"), exchange.get("timing", {})
@@ -80,11 +81,12 @@ def call_row(exchange: Row, texts: Texts, prices: Row) -> Row:
     data = answer.get("data") if isinstance(answer, dict) else None
     if messages and isinstance(data, dict):
         message = data["choices"][0]["message"]
-        usage = data.get("usage") or {}
-        used = [usage.get(k) or 0 for k in ("prompt_tokens", "completion_tokens")]
-        backend = prices.get(row["model"])
-        row |= {"input_tokens": used[0], "output_tokens": used[1], "tokens": sum(used)}
-        row["cost_usd"] = backend.cost_usd(*used) if backend else None
+        read, written, cached = tokens_of(data)
+        row |= {"input_tokens": read, "output_tokens": written}
+        row["tokens"] = (read or 0) + (written or 0)
+        backend = prices.get((str(request.get("url")), row["model"]))
+        if backend and read is not None and written is not None:
+            row["cost_usd"] = backend.cost_usd(read, written, cached)
         answer = message.get("content") or message
     row["failed"] = isinstance(answer, dict) and "error" in answer
     return {**row, "got": texts.number(answer)}
@@ -137,7 +139,7 @@ def scores_in(folder: Path) -> dict[str, Row]:
     for file in sorted([*folder.glob("rows.jsonl"), *folder.glob("*/rows.jsonl")]):
         for row in tape.read(file):
             kept = {"expected": row.get("right"), **{k: row.get(k) for k in ("category", "level")}}
-            kept["right"] = next((row[k] for k in SCORES if row.get(k) is not None), None)
+            kept["right"] = next((row[k] for k in SCORES if row.get(k) is not None), False)
             run = file.parent / "runs" / str(row.get("run"))
             found[run.relative_to(folder).as_posix()] = kept
     return found

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -39,6 +40,7 @@ Row = dict[str, Any]
 Tell = Callable[[str], None]
 Files = dict[str, bytes]  # by their path in a folder
 JUDGE_SHARE = 0.1  # of what a question may spend
+FREE = "timeout_s", "patience_s"  # options that may change when a sweep goes on
 STARVED = "budget exhausted"  # how a run says that its budget was too small
 VERDICTS = {"Correct": True, "Incorrect": False}
 RATE_LIMIT = re.compile(r"\bstatus (429|503)\b")
@@ -96,7 +98,7 @@ def load(file: Path, media: Path | None = None) -> list[Question]:
             paths = tuple((kind, _found(path, media or file.parent)) for kind, path in q.media)
             q = q.model_copy(update={"id": q.id or str(number), "media": paths})
             if q.name in found:
-                raise ConfigError(f"another question has the id {q.id!r}; give each its own")
+                raise ConfigError(f"another question has an id like {q.id!r}; change it")
         except ConfigError as error:
             raise ConfigError(f"{file}: question {number}: {error}") from None
         found[q.name] = q
@@ -143,12 +145,20 @@ def exact(given: str, right: str) -> bool:
 
 def matches(given: str, right: str, question: str = "") -> bool:
     """The normalised match: numbers, units that the question names, dates, and lists in order."""
+    given, right = _plain(given), _plain(right)
     if exact(given, right) or same_answer(given, right, question):
         return True
     if date := _date(right):
         return date == _date(given)
     a, b = (re.split(r";\s*|,\s+(?:and )?| and ", t.strip(" .[]()")) for t in (given, right))
     return len(a) == len(b) > 1 and all(map(lambda x, y: same_answer(x, y, question), a, b))
+
+
+def _plain(text: str) -> str:
+    """With numbers as people write them: -0.5 for a typeset minus and .5, 0.00001 for 1e-05."""
+    text = re.sub(r"(?<![\w.])\.(?=\d)", "0.", text.replace("\u2212", "-"))
+    power = re.compile(r"(?<![\w.])\d+(?:\.\d+)?e[-+]?\d{1,2}(?!\w)", re.I | re.A)
+    return power.sub(lambda number: f"{Decimal(number[0]):f}", text)
 
 
 def _date(text: str) -> datetime | None:
@@ -163,18 +173,15 @@ def _date(text: str) -> datetime | None:
 
 def verdict(q: Question, given: str, judge: Backend, chat: Chat, purse: Purse) -> bool | None:
     """Whether a language model finds the answer correct. It is asked at most twice; None: it gave
-    no usable reply, or the purse could not pay for it. Raises EndpointError.
+    no usable reply. Raises EndpointError, and BudgetExceeded where the purse cannot pay for it.
     """
     if exact(given, q.answer) or not given:
         return bool(given)
     texts = {"question": fenced(q.question), "answer": fenced(q.answer), "reply": fenced(given)}
     messages = [{"role": "user", "content": render("evaluation/judge.md", **texts)}]
     for attempt in ("a1", "a2"):
-        try:
-            with chat.tape.call("judge", attempt):
-                reply = chat(judge, messages, purse).text
-        except BudgetExceeded:
-            return None
+        with chat.tape.call("judge", attempt):
+            reply = chat(judge, messages, purse).text
         word = after_thinking(reply).strip(" \n\t.*`\"'")
         if word in VERDICTS:
             return VERDICTS[word]
@@ -206,7 +213,7 @@ class Plan:
         that run ended because its share of the budget was too small.
         """
         first = self.out / "runs" / q.name
-        newest = max([first, *first.parent.glob(f"{q.name}.[0-9]*")], key=_attempt)
+        newest = max([first, *filter(begun, first.parent.glob(f"{q.name}.[0-9]*"))], key=_attempt)
         end = ended(read(newest / "trajectory.jsonl"))
         return _next(newest) if end and STARVED in end["why"] else newest
 
@@ -260,7 +267,10 @@ def answered(
         elif share_usd < math.inf and STARVED in run.why:
             row["status"] = "starved"
         else:
-            row |= _scores(q, plan, run, Purse(judge_usd), listen, cancelled) | {"status": "done"}
+            purse = Purse(None if judge_usd is None else share_usd - (run.cost_usd or 0.0))
+            row |= _scores(q, plan, run, purse, listen, cancelled) | {"status": "done"}
+    except BudgetExceeded as error:  # of the judge
+        row |= {"status": "starved", "why": str(error)}
     except (EndpointError, ConfigError, OSError) as error:
         row |= {"why": " ".join(str(error).split()), "cost_usd": None}
     return {**row, "notices": notices}
@@ -279,10 +289,12 @@ def _run(
         o = o.with_(facts=q.facts) if plan.world else o
         media = [file if file[0] else file[1] for file in q.media]
         return orchestrate(q.question, media, options=o, out=folder, **how)
-    how |= {k: getattr(o, k) for k in ("method", "tools", "mcp", "allow_hosts", "unsafe_code")}
+    names = "method", "tools", "mcp", "allow_hosts", "unsafe_code", *FREE
+    how |= {name: getattr(o, name) for name in names}
     past = read(folder / "trajectory.jsonl")
     end, at = ended(past), _limited(past)
     if end and at and not (end["fallback"] and at[0] == end["rounds"]):  # resume retries those
+        shutil.rmtree(_next(folder), ignore_errors=True)  # killed before it was whole
         return resume(folder, at[0], _next(folder), **how)
     return resume(folder, **how)
 

@@ -88,7 +88,7 @@ class Funds:
             return math.inf
         kept = self.shares.pop(q.name, 0.0)
         left = self.total_usd - sum(self.spent.values()) - sum(self.shares.values())
-        share = self._held_usd(self.plan.folder(q)) or max(left / free, self.least_usd)
+        share = max(self._held_usd(self.plan.folder(q)) or left / free, self.least_usd)
         fits = 0 < share <= left and (alone or bool(self.spent))
         self.shares[q.name] = share if fits else kept
         return share if fits else None
@@ -100,15 +100,28 @@ def earlier(plan: Plan, data: Path, budget: bool) -> list[Row]:
     """
     about = {"data": hashlib.sha256(data.read_bytes()).hexdigest(), "with_budget": budget}
     about |= {"method": plan.options.method, "model": plan.pool.main, "world": plan.world}
-    about |= {"judge": plan.judge and plan.judge.model, "options": plan.options.model_dump()}
+    about |= {"judge": plan.judge and plan.judge.model}
     about |= {"backends": [(backend.name, backend.model) for backend in plan.pool.backends]}
+    about |= plan.options.model_dump(exclude={"method", *questions.FREE})
     text, file = json.dumps(about, indent=1, default=list), plan.out / "sweep.json"
     (plan.out / "runs").mkdir(parents=True, exist_ok=True)
-    held = json.loads(file.read_text() if file.exists() else text)
+    if not file.exists():
+        file.with_suffix(".part").write_text(text)
+        file.with_suffix(".part").rename(file)
+    held = kind_of(plan.out)
     if other := [key for key, value in json.loads(text).items() if held.get(key) != value]:
         raise ConfigError(f"{plan.out} holds a sweep with other {other[0]}; use another --out")
-    file.write_text(text)
     return list(tape.read(plan.out / "rows.jsonl"))
+
+
+def kind_of(folder: Path) -> Row:
+    """What all questions of a sweep share. Raises ConfigError."""
+    file = folder / "sweep.json"
+    try:
+        about: Row = json.loads(file.read_text())
+    except ValueError:
+        raise ConfigError(f"{file} is damaged; restore it from a copy") from None
+    return {**about, **about.get("options", {})}  # earlier versions had them apart
 
 
 def sweep(
@@ -202,7 +215,7 @@ def executor_at(url: str) -> Iterator[Executor]:
             executor = ThreadPoolExecutor(MOST, thread_name_prefix="question")
     except ImportError as error:
         raise ConfigError(f"--executor {url}: {error}; pip install {error.name}") from None
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"--executor {url}: {error}; is the cluster running?") from None
     with cluster:
         yield executor

@@ -93,7 +93,7 @@ class Chat:
                 body["max_completion_tokens" if newer else "max_tokens"] = limit
             ask, failed = partial(self._attempts, backend, body, purse, most_usd), None
             try:
-                request = {"url": _url(backend), **body}
+                request = {"url": url_of(backend), **body}
                 outcome, played = self.tape.exchange("chat", request, ask, Outcome)
             except Failure as failure:
                 failed, outcome, played = failure, failure.outcome, failure.played
@@ -111,7 +111,7 @@ class Chat:
         as long as `patience_s` lasts. Raises Failure with the outcome of all of them.
         """
         headers = {"authorization": f"Bearer {key_of(backend)}", "content-type": "application/json"}
-        url, data = _url(backend), json.dumps(body).encode()
+        url, data = url_of(backend), json.dumps(body).encode()
         unanswered, attempt, limits, waited_s = 0, 1, 0, 0.0
         while True:
             retry_after = ""
@@ -161,7 +161,7 @@ class Chat:
         return f"{backend.name} at {backend.base_url}: {status}{o['why']}; {advice}"
 
 
-def _url(backend: Backend) -> str:
+def url_of(backend: Backend) -> str:
     return f"{backend.base_url.rstrip('/')}/chat/completions"
 
 
@@ -271,14 +271,10 @@ def reply_of(
     backend: Backend, data: Any, purse: Purse, assumed_usd: float | None, played: bool
 ) -> Reply:
     """The text of a completion, charged to the purse."""
-    usage = data.get("usage")
-    used = usage if isinstance(usage, dict) else {}
-    details = used.get("prompt_tokens_details")
-    read, written = _count(used.get("prompt_tokens")), _count(used.get("completion_tokens"))
-    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
+    read, written, cached = tokens_of(data)
     cost_usd = assumed_usd
     if read is not None and written is not None:
-        cost_usd = backend.cost_usd(read, written, min(cached or 0, read))
+        cost_usd = backend.cost_usd(read, written, cached)
     purse.charge(cost_usd, played, (read or 0) + (written or 0))
     choice = data["choices"][0]
     message, logprobs = choice["message"], choice.get("logprobs")
@@ -295,6 +291,16 @@ def reply_of(
         text = str(message.get("reasoning_content") or message.get("reasoning") or "")
     tokens = logprobs.get("content") if isinstance(logprobs, dict) else None
     return Reply(text, cost_usd, cut, tokens)
+
+
+def tokens_of(data: Any) -> tuple[int | None, int | None, int]:
+    """Read, written, and of those read the cached; None where the endpoint did not say."""
+    usage = data.get("usage")
+    used = usage if isinstance(usage, dict) else {}
+    details = used.get("prompt_tokens_details")
+    read, written = _count(used.get("prompt_tokens")), _count(used.get("completion_tokens"))
+    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
+    return read, written, min(cached or 0, read or 0)
 
 
 def _count(value: Any) -> int | None:

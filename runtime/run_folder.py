@@ -258,6 +258,7 @@ def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> Non
             shutil.copytree(part, target / part.relative_to(source), symlinks=True)
     kept = [row for row in rows if tapes.round_of(row["call"]) < from_round]
     lines = [json.dumps(row, ensure_ascii=False) for row in (*kept, {"v": VERSION, "forked": True})]
-    (target / "tape.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
     parent = f"{source.name} from round {from_round}"
     manifest.model_copy(update={"parent": parent}).write(target)
+    (target / "tape.new").write_text("\n".join(lines) + "\n", "utf-8")
+    (target / "tape.new").rename(target / "tape.jsonl")  # last and whole: a fork without it is none

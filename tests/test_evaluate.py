@@ -103,7 +103,7 @@ def test_questions_without_their_media_are_named_and_skipped(tmp_path, endpoint,
 
 @pytest.mark.parametrize("more", [
     ["--level", "L7"], ["--workers", "0"], ["--judge", "x", "--budget", "1"], ["--method", "nope"], ["--image", "a"],
-    ["--budget", "1"], ["--executor", "http://x"], ["--nonsense"],
+    ["--budget", "1"], ["--budget", "nan"], ["--limit", "-2"], ["--executor", "http://x"], ["--executor", "dask://"], ["--nonsense"],
 ])  # fmt: skip
 def test_a_mistake_of_the_user_is_one_line_before_the_first_call(tmp_path, endpoint, capsys, more):
     server = endpoint(number_asked)
@@ -119,6 +119,7 @@ def test_a_mistake_of_the_user_is_one_line_before_the_first_call(tmp_path, endpo
 @pytest.mark.parametrize(("said", "right", "same"), [
     ("2", "2 years", 1), ("1,000", "1000", 1), ("March 5th, 2011", "2011-03-05", 1), ("50, 5005; 92", "50, 5005, 92", 1),
     ("France, Peru and Chile", "France; Peru; Chile", 1), ("Peru", "Peru, Chile", 0), ("2011-03-06", "2011-03-05", 0), ("", "2", 0),
+    (".5", "5", 0), (".5", "0.5", 1), ("\u22125", "-5", 1), ("0.00001", "1e-05", 1), ("v1.5", "v15", 0),
 ])  # fmt: skip
 def test_the_normalised_match_reads_numbers_units_dates_and_lists(said, right, same):
     assert matches(said, right, "How many years?") == bool(same)
@@ -136,6 +137,20 @@ def test_the_judge_is_asked_again_once_and_only_where_the_answers_differ(tmp_pat
     _, rows, _ = sweep(tmp_path, server.url, "--judge", "j", "--out", tmp_path / "out2")
     asked = [r["model"] for r in server.requests].count("j")
     assert (rows["3"]["judge"], asked) == (None, 2)
+
+
+def test_a_judge_that_the_share_cannot_pay_asks_again_with_a_larger_one(tmp_path, endpoint):
+    server = endpoint(number_asked)
+    data_file(tmp_path)
+    price = "price_usd_per_mtok = { input = %s, output = 1 }"
+    rows = "".join(
+        f'[[backend]]\nname = "{n}"\nbase_url = "{server.url}"\n{price % usd}\n'
+        for n, usd in (("m", 1), ("j", 50))
+    )
+    (tmp_path / "pool.toml").write_text(rows)
+    how = ("--backends", tmp_path / "pool.toml", "--judge", "j", "--budget", 1)
+    code, rows, _ = sweep(tmp_path, server.url, *how)
+    assert code == 0 and all(row["judge"] for row in rows.values())
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------
@@ -158,19 +173,23 @@ def test_a_sub_task_that_met_a_rate_limit_fails_the_row_until_it_is_answered(tmp
     limited = [True]
 
     def respond(request):
+        text = json.dumps(request)
         if is_main(request):
-            told = "=> " in json.dumps(request) or "reason: " in json.dumps(request)
-            return complete("7") if told else delegate("look")
-        return Raw(429, {}, retry_after="9") if limited[0] else finish("7")
+            second = complete("7") if "look2" in text else delegate("look2")
+            return second if "look1" in text else delegate("look1")
+        return Raw(429, {}, retry_after="9") if limited[0] and "look2" in text else finish("7")
 
     server = endpoint(respond)
     data_file(tmp_path, 1)
     how = ("--method", "orchestra-o1", "--patience", 0)
     _, rows, _ = sweep(tmp_path, server.url, *how)
-    assert rows["1"]["status"] == "failed" and "rate limit in r1/t1" in rows["1"]["why"]
-    limited[0] = False
-    _, rows, _ = sweep(tmp_path, server.url, *how)
+    assert rows["1"]["status"] == "failed" and "rate limit in r2/t1" in rows["1"]["why"]
+    limited[0], asked = False, len(server.requests)
+    (tmp_path / "out/runs/1.2").mkdir()  # killed while the run was copied
+    (tmp_path / "out/runs/1.2/run.json").touch()
+    _, rows, _ = sweep(tmp_path, server.url, *how[:3], 1)  # the patience may change
     assert (rows["1"]["status"], rows["1"]["run"]) == ("done", "1.2")
+    assert len(server.requests) == asked + 3  # from round 2 on
 
 
 def test_the_budget_is_hard_and_a_question_starts_only_with_what_is_left(tmp_path, endpoint):
@@ -222,16 +241,31 @@ def test_the_report_compares_methods_by_level_category_and_question(tmp_path, en
     plain = found["methods"]["react/m"]
     assert plain["overall"]["accuracy"] == pytest.approx(4 / 6)
     assert plain["level"]["L1"]["n"] == 3 and plain["category"]["A B"]["n"] == 6
-    (pair,) = found["mcnemar"]
-    assert (pair["only_a"], pair["only_b"], pair["p"]) == (0, 2, 0.5)
+    (pair,) = found["mcnemar"]  # by a score that both have
+    assert (pair["only_a"], pair["only_b"], pair["p"]) == (0, 0, 1.0)
     assert evaluate.main(["report", *folders]) == 0
     assert "66.7 [30-90]" in capsys.readouterr().out
+    assert evaluate.main(["report", *folders, "--score", "judge"]) == 2
+    wrong = endpoint(lambda request: finish("no")).url
+    sweep(tmp_path, wrong, "--out", tmp_path / "all wrong")
+    capsys.readouterr()
+    folders += [str(tmp_path / "all wrong")]
+    assert evaluate.main(["report", *folders, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["methods"]) == 3 and not any(" " in name for name in found["methods"])
+    assert [(p["only_a"], p["only_b"]) for p in found["mcnemar"]] == [(0, 0), (4, 0), (4, 0)]
+    (tmp_path / "out/sweep.json").write_text("")
+    for words_ in (["report", folders[0]], words(tmp_path)):
+        with mock.patch.dict(os.environ, {"OPENAI_BASE_URL": server.url}):
+            assert evaluate.main(words_) == 2
+        assert "damaged" in capsys.readouterr().err
 
 
 def test_intervals_and_p_values_are_those_of_the_textbooks():
     assert evaluate.wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
     assert evaluate.mcnemar(1, 9) == pytest.approx(0.021484, abs=1e-6)
     assert evaluate.mcnemar(0, 0) == 1.0
+    assert evaluate.wilson(0, 15)[0] == 0.0 and evaluate.wilson(40, 40)[1] == 1.0
 
 
 def test_workers_halve_once_at_a_rate_limit_and_grow_while_calls_stay_fast():

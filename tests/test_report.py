@@ -13,7 +13,10 @@ import pytest
 
 import report
 from evaluation import trace
-from tests.conftest import ROOT, ConfigError
+from orchestra.vocabulary import Price
+from orchestra_min import Options, orchestrate
+from tests.conftest import ROOT, ConfigError, pool_at
+from tests.scripted import Raw, finish
 
 RUNS = ROOT / "fixtures" / "runs"
 EVIL = "</script><script>alert(1)</script>"
@@ -41,6 +44,20 @@ def test_a_page_has_every_call_sub_task_and_file_of_a_run(name):
 def test_the_runs_of_a_folder_are_its_rows():
     data = data_of(report.report(RUNS))
     assert [r["name"] for r in data["runs"]] == sorted(p.name for p in RUNS.iterdir())
+
+
+@pytest.mark.parametrize(("usage", "cost_usd"), [
+    ({"prompt_tokens": 1000, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": 900}}, 0.0029),
+    ("none", None), ([1], None), ({"prompt_tokens": 1e999, "completion_tokens": 3}, None), ({"prompt_tokens": "9"}, None),
+])  # fmt: skip
+def test_a_call_costs_what_the_run_paid_for_it(tmp_path, endpoint, usage, cost_usd):
+    answer = {"choices": [{"message": {"content": finish("4")}}], "usage": usage}
+    server = endpoint(lambda request: Raw(200, answer))
+    pool = pool_at(server.url, price=Price(10.0, 100.0, 1.0))
+    ran = orchestrate("?", (), pool, Options(method="react"), tmp_path / "run")
+    page = data_of(report.report(tmp_path / "run"))
+    assert page["run"]["tape"][0].get("cost_usd") == cost_usd
+    assert cost_usd is None or ran.cost_usd == pytest.approx(cost_usd)
 
 
 def test_no_text_of_a_model_is_markup(tmp_path):
