@@ -39,7 +39,6 @@ from training.reading import same_answer
 Row = dict[str, Any]
 Tell = Callable[[str], None]
 Files = dict[str, bytes]  # by their path in a folder
-JUDGE_SHARE = 0.1  # of what a question may spend
 FREE = "timeout_s", "patience_s"  # options that may change when a sweep goes on
 STARVED = "budget exhausted"  # how a run says that its budget was too small
 VERDICTS = {"Correct": True, "Incorrect": False}
@@ -203,11 +202,6 @@ class Plan:
     judge: Backend | None = None
     world: bool = False  # MiniGAIA's world plays the sub-agents
 
-    @property
-    def judge_share(self) -> float:
-        """The part of a question's share that is the judge's."""
-        return JUDGE_SHARE if self.judge else 0.0
-
     def folder(self, q: Question) -> Path:
         """The newest run folder of a question: 7, or 7.2 if it was begun again. A new one where
         that run ended because its share of the budget was too small.
@@ -253,21 +247,20 @@ def answered(
     folder = plan.folder(q)
     row: Row = {"id": q.id, "level": q.level, "category": q.category, "right": q.answer}
     row |= {"status": "failed", "resumed": begun(folder), "run": folder.name}
-    judge_usd = plan.judge_share * share_usd if share_usd < math.inf else None
 
     def listen(event: Event) -> None:
         if event["event"] == "notice":
             (tell or notices.append)(event["message"])
 
     try:
-        run = _run(q, plan, folder, share_usd - (judge_usd or 0.0), listen, cancelled)
+        run = _run(q, plan, folder, share_usd, listen, cancelled)
         row |= {k: v for k, v in vars(run).items() if k != "events"} | {"run": Path(run.run).name}
         if at := _limited(run.events):
             row["why"] = f"rate limit in r{at[0]}/t{at[1]}"
         elif share_usd < math.inf and STARVED in run.why:
             row["status"] = "starved"
         else:
-            purse = Purse(None if judge_usd is None else share_usd - (run.cost_usd or 0.0))
+            purse = Purse(share_usd - (run.cost_usd or 0.0) if share_usd < math.inf else None)
             row |= _scores(q, plan, run, purse, listen, cancelled) | {"status": "done"}
     except BudgetExceeded as error:  # of the judge
         row |= {"status": "starved", "why": str(error)}

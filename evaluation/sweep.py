@@ -68,9 +68,9 @@ class Funds:
                 self.shares[folder.stem] = self._held_usd(folder)
 
     def _held_usd(self, folder: Path) -> float:
-        """The share of a run that was begun: its limit, which a resume keeps, and the judge's."""
+        """The share of a run that was begun: its limit, which a resume keeps."""
         limit = read_manifest(folder).options.budget_usd if begun(folder) else None
-        return (limit or 0.0) / (1 - self.plan.judge_share)
+        return limit or 0.0
 
     def book(self, row: Row) -> None:
         cost = add_usd(row.get("cost_usd"), row.get("judge_usd", 0.0))
