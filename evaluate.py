@@ -81,7 +81,7 @@ def figures(rows: Sequence[Row], score: str) -> dict[str, Any]:
 def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
     """Figures of each method: overall, by score, level and category; and McNemar for each pair."""
     folders, methods = list(folders), dict[str, Any]()
-    about = {folder: kind_of(folder) for folder in folders if (folder / "sweep.json").exists()}
+    about = {folder: kind_of(folder) for folder in folders}
     unjudged = [folder for folder in about if not about[folder]["judge"]]
     if score == "judge" and unjudged:
         raise ConfigError(f"--score judge: {unjudged[0]} was run without --judge")
@@ -90,7 +90,7 @@ def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
     for folder in folders:
         rows = [*{row["id"]: row for row in tape.read(folder / "rows.jsonl")}.values()]
         if not rows:
-            raise ConfigError(f"{folder} is not the folder of a sweep, or has no rows yet")
+            raise ConfigError(f"{folder} has no rows yet")
         name = "_".join(f"{about[folder]['method']}/{about[folder]['model']}".split())
         name = "_".join(f"{name}/{folder}".split()) if name in methods else name
         right[name] = {row["id"]: bool(row.get(own)) for row in rows}

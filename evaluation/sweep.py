@@ -119,8 +119,8 @@ def kind_of(folder: Path) -> Row:
     file = folder / "sweep.json"
     try:
         about: Row = json.loads(file.read_text())
-    except ValueError:
-        raise ConfigError(f"{file} is damaged; restore it from a copy") from None
+    except (OSError, ValueError):
+        raise ConfigError(f"{file} is missing or damaged; is {folder} a sweep?") from None
     return {**about, **about.get("options", {})}  # earlier versions had them apart
 
 
