@@ -39,7 +39,9 @@ CHILDREN = {
     "edge": ("from", "to"),
 }  # fmt: skip
 TAG = re.compile(rf"<(/?)({'|'.join(sum(CHILDREN.values(), ()))})[ \t]*(/?)>")
-THOUGHT_END = re.compile(r"</think(?:ing)?>(?=[^<]*<(?:agent|answer|edge)\b)")
+THOUGHT_END = re.compile(
+    r"</think(?:ing)?>(?=(?:[^<]|<(?!/?think|(?:agent|answer|edge)[\s/>]))*<(?:agent|answer|edge)\b)"
+)
 
 
 def fail(rule: str, **values: object) -> NoReturn:

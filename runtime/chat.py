@@ -125,7 +125,10 @@ class Chat:
                 status, why, retry = 0, error.why, True
                 unanswered += error.sent
             except ValueError as error:  # HTML, half of an answer, no choice in it
-                unanswered, retry, status, why = unanswered + 1, False, 0, str(error)
+                if status := error_code(answer):
+                    why, retry = error_message(answer), status in BUSY
+                else:
+                    unanswered, retry, why = unanswered + 1, False, str(error)
             limited = status == 429 or (status == 503 and retry_after != "")
             pause_s = PAUSE_S * 2 ** min(limits if limited else attempt - 1, 6)
             pause_s = (limited and _retry_after_s(retry_after)) or pause_s
@@ -254,6 +257,15 @@ def read_completion(answer: http.Answer) -> Any:
     raise ValueError(f"the answer {problem}: {start}")
 
 
+def error_code(answer: http.Answer) -> int:
+    """The status of an error that a router sends with status 200; 0 if there is none."""
+    try:
+        code = int(json.loads(answer.content)["error"]["code"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return 0
+    return code if 400 <= code < 600 else 0
+
+
 def error_message(answer: http.Answer) -> str:
     """What an error answer says, in a line."""
     text = answer.content[:2000].decode("utf-8", "replace")
@@ -300,6 +312,9 @@ def tokens_of(data: Any) -> tuple[int | None, int | None, int]:
     details = used.get("prompt_tokens_details")
     read, written = _count(used.get("prompt_tokens")), _count(used.get("completion_tokens"))
     cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
+    total = _count(used.get("total_tokens"))
+    if read is not None and written is not None and total is not None:
+        written = max(written, total - read)  # some endpoints count the thoughts in the total alone
     return read, written, min(cached or 0, read or 0)
 
 

@@ -26,6 +26,7 @@ _HALF = re.compile(  # \ud83d alone: half of a character, which no file and no r
     r"\\u[dD][89abAB][\da-fA-F]{2}(?!\\u[dD][c-fC-F])"
     r"|(?<!\\u[dD][89abAB][\da-fA-F]{2})\\u[dD][c-fC-F][\da-fA-F]{2}"
 )
+_LATEX = re.compile(r"(?<!\\)((?:\\\\)*)\\(?=[bf][a-z])")  # \frac, \boxed are no control characters
 _decoder = json.JSONDecoder()
 TEXT: dict[str, Any] = {"type": "string"}  # JSON schema
 
@@ -41,7 +42,8 @@ def actions(reply: str, cut: bool = False) -> list[dict[str, Any]]:
 
     A tool call, {"name", "arguments"}, is an action of that name. Raises ModelMistake.
     """
-    text = _without_thinking(_HALF.sub("\ufffd", reply[:MAX_CHARS]), cut)
+    text = _HALF.sub("\ufffd", reply[:MAX_CHARS])
+    text = _without_thinking(_LATEX.sub(r"\1\\\\", text), cut)
     found = _actions(_objects(text))
     if not found and not cut and "{" in text:
         value = repaired(text[text.index("{") :])
@@ -67,7 +69,8 @@ def _actions(values: Iterable[Any]) -> list[dict[str, Any]]:
     for value in values:
         if not isinstance(value, dict):
             continue
-        if "action" not in value and "name" in value:
+        named = "name" in value and (value.keys() & {"arguments", "parameters"} or len(value) == 1)
+        if named and "action" not in value:
             params = value.get("arguments", value.get("parameters"))
             value = {"action": value["name"], "params": as_object(params)}
         if "action" in value and shallow(value):

@@ -57,6 +57,7 @@ class Job:
     trace: list[Step] = field(default_factory=list)
     answer: str = ""
     output: str = ""
+    cut: bool = False  # the newest reply hit its length limit
 
     @property
     def next_call(self) -> tuple[str, ...]:
@@ -74,6 +75,7 @@ class Job:
     def ask(self, what: str, prompt: str, later: int = 0) -> str:
         """One call. `later`: how many calls after it must still be paid from the same purse."""
         (reply,) = self.ask_all([(what, prompt)], later)
+        self.cut = bool(reply and reply.cut)
         return reply.text if reply else ""
 
     def ask_all(self, prompts: Sequence[tuple[str, str]], later: int = 0) -> list[Reply | None]:
@@ -139,6 +141,7 @@ def agent(body: Callable[[Job], str]) -> Style:
         error = ""
         try:
             job.answer = body(job).strip()
+            error = say("mistakes", "cut") if job.cut else ""
         except (*STOPPED, ToolError) as failure:
             error = str(failure)
         if not job.answer:

@@ -32,7 +32,7 @@ from orchestra.vocabulary import (
     Status,
     Step,
 )
-from runtime.parsing import TEXT, closed_object, const, find_action, one_of
+from runtime.parsing import TEXT, as_object, closed_object, const, find_action, one_of
 from runtime.prompts import as_messages, capped, explained, render, say, without_marks
 from subagents.fan_out import OBSERVATION_CHARS, SEARCH, STOPPED, VISIT, Job
 from tools import Tool, ToolError
@@ -42,6 +42,7 @@ FEW_STEPS = 5  # a warning when no more are left
 SAME_CALLS = 3
 FAILED_STEPS = 3  # after so many, the schema offers `finish` to a sub-agent that has seen nothing
 STATUSES: tuple[Status, ...] = ("done", "partial", "blocked")
+REPORT = "result", "status", "summary"  # the parameters of `finish`
 MESSAGES = "react/messages"
 
 
@@ -160,7 +161,7 @@ def _act(
     try:
         wanted = find_action(reply.text, reply.cut)
         memory, name = _as_text(wanted.get("memory")), _as_text(wanted["action"])
-        params = wanted["params"] if isinstance(wanted.get("params"), dict) else {}
+        params = _params(wanted, name, job)
         known = (*(t.name for t in usable), "finish")
         if name not in known:
             rule = "unassigned_tool" if name in job.tools else "bad_action"
@@ -182,6 +183,13 @@ def _act(
     except ToolError as failure:
         error = str(failure)
     return Step(action, params, memory, capped(error, OBSERVATION_CHARS), failed=True), None
+
+
+def _params(wanted: Mapping[str, Any], name: str, job: Job) -> dict[str, Any]:
+    """The parameters of an action; some models write them beside it, or as a JSON string."""
+    params = as_object(wanted.get("params"))
+    fields = job.tools[name].parameters.model_fields if name in job.tools else REPORT
+    return params if isinstance(params, dict) else {k: wanted[k] for k in fields if k in wanted}
 
 
 def _result(report: Mapping[str, Any], job: Job) -> Result:

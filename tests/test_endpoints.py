@@ -60,6 +60,7 @@ def message(**fields: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("trouble", [
     [Raw(429, {}, retry_after="1")], [Raw(408, {})], [Raw(409, {})], [Raw(500, {})], [Raw(503, "<html>")],
+    [Raw(200, {"error": {"message": "busy", "code": 502}})], [Raw(200, {"error": {"code": 429}}, retry_after="1")],
     [Raw(429, {}), Raw(429, {}), Raw(500, {})],  # waiting at a rate limit uses up no attempt
 ])  # fmt: skip
 def test_a_trouble_of_the_moment_is_passed_over(trouble, told, endpoint):
@@ -67,6 +68,12 @@ def test_a_trouble_of_the_moment_is_passed_over(trouble, told, endpoint):
         raw.headers.setdefault("retry-after-ms", "1")
     server = endpoint(in_turn(*trouble, SEEN))
     assert "seen it" in told(server.url) and len(server.requests) == len(trouble) + 1
+
+
+def test_thoughts_that_only_the_total_counts_are_paid(told, endpoint, tmp_path):
+    usage = {"prompt_tokens": 500, "completion_tokens": 30, "total_tokens": 1530}
+    told(endpoint(lambda request: completion(SEEN, usage=usage)).url, price=Price(0.0, 1.0, 0.0))
+    assert replay(tmp_path / "run").cost_usd == pytest.approx(1030e-6)
 
 
 # fails at d04ee41

@@ -88,6 +88,11 @@ def test_a_graph_of_the_format_is_read(text):
     assert parse(text)[0].id == "A"
 
 
+@pytest.mark.parametrize("prose", ["Since 3 < 5:\n{}", "<agents>{}</agents>"])
+def test_prose_between_the_thinking_and_the_graph_is_read_over(prose):
+    assert parse("<thinking>x</thinking>\n" + prose.format(agent()))[0].id == "A"
+
+
 @pytest.mark.parametrize("dom, rule, line, text", [
     (dom, rule, *row)
     for dom, broken in (("high", BROKEN), ("low", BROKEN_LOW))

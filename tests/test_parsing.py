@@ -40,6 +40,13 @@ CHANGES = ("}}", ",},}"), ('"', "'"), ('"act', "act")
 BROKEN = [TEXT[:-1], *(TEXT.replace(*change) for change in CHANGES)]
 
 
+def test_latex_is_no_control_character_and_a_task_with_a_name_no_call():
+    reply = r'{"action": "complete", "params": {"answer": "\frac{1}{2} \boxed{3}", "ok": "a\\b\n"}}'
+    assert find_action(reply)["params"] == {"answer": r"\frac{1}{2} \boxed{3}", "ok": "a\\b\n"}
+    tasks = '{"action": "delegate_task", "params": {"tasks": [{"name": "t1", "task_instruction": "do"},]},}'
+    assert find_action(tasks)["action"] == "delegate_task"
+
+
 @pytest.mark.parametrize("reply", [*FENCED, *IN_PROSE, *THINKING, *TOOL_CALLS, *BROKEN])
 def test_the_action_is_found_whatever_is_around_it(reply):
     assert find_action(reply) == ACTION

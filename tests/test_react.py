@@ -89,6 +89,15 @@ def test_finish_reports_status_answer_and_summary(sub_agent):
     assert [(s.action, s.observation) for s in z.steps] == [("EchoAction", "hello"), ("finish", "")]
 
 
+@pytest.mark.parametrize("reply", [
+    '{"action": "finish", "result": "42", "status": "partial", "summary": "s", "memory": "I looked"}',
+    json.dumps({"action": "finish", "params": json.dumps({"result": "42", "status": "partial"})}),
+])  # fmt: skip
+def test_the_params_of_finish_may_be_flat_or_a_string(reply, sub_agent):
+    z = sub_agent(A, reply)
+    assert (z.status, z.answer) == ("partial", "42")
+
+
 @pytest.mark.parametrize("result, answer", [(0, "0"), (False, "false"), (["a"], '["a"]')])
 def test_a_result_of_any_type_is_an_answer(result, answer, sub_agent):
     assert sub_agent(A, finish(result)).answer == answer

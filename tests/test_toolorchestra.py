@@ -113,6 +113,11 @@ def test_a_failed_expert_is_told_and_the_run_goes_on(run):
     assert "answer1 failed" in run.mains[1] and "no tools here" in run.mains[1]
 
 
+def test_an_answer_that_was_cut_off_is_partial(run):
+    result = run(ANSWER, work=lambda _: cut_off("Let me see. 17 % of"))
+    assert result.fallback and "length limit" in result.why
+
+
 def test_the_second_falls_back_to_the_strongest_slot_with_the_context(run):
     work = lambda t: "a clue" if "Do not answer" in t else f"Answer: {'a clue' in t}"  # noqa: E731
     result = run(REASON, "hm", "hm", work=work, names=("one", "two"))
