@@ -69,7 +69,7 @@ def call_row(exchange: Row, texts: Texts, prices: Mapping[tuple[str, str], Backe
         "key": exchange["key"][:16],
         **timing,
     }
-    messages = request.get("messages")
+    messages = request.get("messages") if request["kind"] == "chat" else None
     if messages:
         row["model"] = request.get("model")
         row["asked"] = [[m["role"], texts.number(m["content"])] for m in messages]

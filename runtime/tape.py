@@ -131,7 +131,8 @@ class Tape:
         `ask` is called only where the tape has no answer. `shape`: the type of an answer. Raises
         the Failure that it raised, TapeMiss.
         """
-        text = _without_data({"kind": kind, **request})
+        own = {f"{k}_" if k == "kind" else k: v for k, v in request.items()}  # a tool's parameter
+        text = _without_data({**own, "kind": kind})
         call, key = _call.get(), hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         try:
             row, played = self._unplayed[call, key].popleft(), True  # atomic: one thread gets it

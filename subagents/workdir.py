@@ -106,7 +106,7 @@ def prepare(folder: Path) -> None:
         shutil.rmtree(part, ignore_errors=True)
         shutil.copytree(origin, part, symlinks=True)
         part.rename(folder)
-    except OSError as error:
+    except (OSError, RecursionError) as error:
         raise ToolError(say("mini_swe/messages", "not_copied", reason=_reason(error))) from None
 
 

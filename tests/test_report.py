@@ -60,6 +60,12 @@ def test_a_call_costs_what_the_run_paid_for_it(tmp_path, endpoint, usage, cost_u
     assert cost_usd is None or ran.cost_usd == pytest.approx(cost_usd)
 
 
+def test_a_tool_may_have_a_parameter_named_messages():
+    request = {"kind": "tool:post", "messages": ["hello"]}
+    row = {"call": "r1/t1/s1", "key": "k", "request": request, "answer": "sent"}
+    assert report.call_row(row, report.Texts(), {})["asked"][0][0] == "request"
+
+
 def test_no_text_of_a_model_is_markup(tmp_path):
     page = report.page({"run": {"answer": EVIL, "name": EVIL}}, report.Texts())
     assert EVIL not in page and data_of(page)["run"]["answer"] == EVIL

@@ -15,13 +15,15 @@ agent can act on.
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_type_hints
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from typing_extensions import TypedDict
@@ -41,6 +43,10 @@ ImageFile = Annotated[str, "image"]
 AudioFile = Annotated[str, "audio"]
 VideoFile = Annotated[str, "video"]
 T = TypeVar("T")
+SHAPE = (
+    *("type", "enum", "const", "anyOf"),
+    *("items", "properties", "required", "additionalProperties"),
+)
 
 
 class ToolError(Exception):
@@ -129,7 +135,9 @@ class Tool:
         """The observation. Raises ModelMistake for parameters that do not fit, ToolError for what
         failed.
         """
-        given = {k: v for k, v in params.items() if v is not None}
+        fields = self.parameters.model_fields
+        nullable = {k for k, f in fields.items() if NoneType in get_args(f.annotation)}
+        given = {k: v for k, v in params.items() if v is not None or k in nullable}
         try:
             arguments = self.parameters.model_validate(given)
         except ValidationError as error:
@@ -142,7 +150,7 @@ class Tool:
     def schema(self, task: Task) -> dict[str, Any]:
         """The JSON schema of what a model must give; a file parameter lists the files there are."""
         rows = self._rows.items()
-        properties = {k: {n: row[n] for n in ("type", "enum") if n in row} for k, row in rows}
+        properties = {k: {n: row[n] for n in SHAPE if n in row} for k, row in rows}
         for name, field in self.parameters.model_fields.items():
             if files := [m.name for m in task.media if m.modality in field.metadata]:
                 properties[name]["enum"] = files
@@ -152,13 +160,16 @@ class Tool:
 
     @cached_property
     def _rows(self) -> dict[str, dict[str, Any]]:
-        return dict(self.parameters.model_json_schema()["properties"])
+        whole = self.parameters.model_json_schema()
+        return dict(_without_refs(whole["properties"], whole.get("$defs", {})))
 
     @cached_property
     def signature(self) -> str:
         def one(name: str, row: dict[str, Any]) -> str:
             default = f" = {row['default']!r}" if "default" in row else ""
-            return f"{name}: {row.get('type', 'any')}{default}"
+            shape = {n: row[n] for n in SHAPE if n in row}
+            plain = shape.keys() <= {"type", "enum"}
+            return f"{name}: {row.get('type', 'any') if plain else json.dumps(shape)}{default}"
 
         return ", ".join(one(name, row) for name, row in self._rows.items())
 
@@ -167,6 +178,23 @@ class Tool:
         """What a sub-agent reads: name, purpose, parameters."""
         rows = [f"    {k}: {row.get('description', '')}" for k, row in self._rows.items()]
         return "\n".join([f"{self.name}({self.signature})", f"    {self.description}", *rows])
+
+
+def _without_refs(schema: Any, kinds: dict[str, Any], path: tuple[str, ...] = ()) -> Any:
+    """A schema of pydantic's with its parts in place of each $ref, without its titles; a part of
+    itself may be any.
+    """
+    if isinstance(schema, list):
+        return [_without_refs(part, kinds, path) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if isinstance(ref := schema.get("$ref"), str):
+        name = ref.removeprefix("#/$defs/")
+        rest = {k: v for k, v in schema.items() if k != "$ref"}
+        known = {} if name in path else kinds[name]
+        return _without_refs({**known, **rest}, kinds, (*path, name))
+    rows = schema.items()
+    return {k: _without_refs(v, kinds, path) for k, v in rows if (k, type(v)) != ("title", str)}
 
 
 def tool(name: str, *capabilities: str) -> Callable[[Callable[..., str]], Tool]:

@@ -122,7 +122,9 @@ def opened(path: Path, kind: str) -> Iterator[tuple[Any, Any]]:
     limit = {"max_pixels": str(MAX_PIXELS)}  # also for those that are decoded to guess a format
     options = {"protocol_whitelist": "none", **limit}
     with _as_tool_error(path), path.open("rb") as file, av.open(file, options=options) as source:
-        streams: list[Any] = [s for s in source.streams if s.type == kind and s.codec_context]
+        cover = av.stream.Disposition.attached_pic  # the picture of an album is no video
+        found: list[Any] = [s for s in source.streams if s.type == kind and s.codec_context]
+        streams = [s for s in found if not s.disposition & cover]
         if not streams:
             raise ToolError(say("tools/notes", f"no_{kind}", name=path.name))
         streams[0].codec_context.options = limit

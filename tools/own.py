@@ -109,7 +109,7 @@ def from_function(function: Callable[..., Any], flag: str = "tool") -> Tool:
         return made
 
     def call(env: Environment, /, **arguments: Any) -> str:
-        return recorded(env, made.name, arguments, partial(function, **arguments))
+        return recorded(env, made.name, _plain(arguments), partial(function, **arguments))
 
     return replace(made, function=call)
 
@@ -132,8 +132,22 @@ def recorded(env: Environment, name: str, arguments: dict[str, Any], run: Callab
     return fenced(env.local(f"tool:{name}", arguments, attempt, str))
 
 
+def _plain(value: Any) -> Any:
+    """A parameter as the tape has it, the same in every process: a set has an order of its own."""
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, dict):
+        return {k if isinstance(k, str | int) else str(k): _plain(v) for k, v in value.items()}
+    return value
+
+
 def one_line(error: BaseException) -> str:
     """The kind and the text of an error in a line; of a group, those of its first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return " ".join(f"{type(error).__name__}: {error}".split())[:1000]
+    text = ""
+    with contextlib.suppress(Exception):  # its own text may be what fails
+        text = str(error)
+    return " ".join(f"{type(error).__name__}: {text}".split())[:1000]

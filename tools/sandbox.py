@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -194,7 +195,7 @@ def bubblewrap(world: World) -> list[str]:
     rights = ["KILL", "SYS_ADMIN", "DAC_OVERRIDE", "SETUID", "SETGID", "SETFCAP", "CHOWN"]
     kernel = [f"--unshare-{what}" for what in ("ipc", "pid", "net", "uts", "cgroup-try")]
     kernel += [] if os.geteuid() == 0 else ["--unshare-user", "--uid", "0", "--gid", "0"]
-    system = [flag for path in _shown() for flag in _mount(path)]
+    system = [flag for path in (*_shown(), *_base(world.venv)) for flag in _mount(path)]
 
     def memory(place: str) -> list[str]:
         return ["--perms", "1777", "--tmpfs", place]
@@ -223,6 +224,17 @@ def _shown() -> list[Path]:
     parts = [Path(p) / name for p in prefixes for name in ("bin", "lib", "lib64", "pyvenv.cfg")]
     own = [part for part in parts if not any(part.is_relative_to(place) for place in SYSTEM)]
     return [path for path in (*map(Path, SYSTEM), *own) if path.exists()]
+
+
+def _base(venv: Path | None) -> list[Path]:
+    """The parts of the Python that a virtual environment was made with, unless they are shown."""
+    config = venv / "pyvenv.cfg" if venv else Path()
+    text = config.read_text("utf-8", "replace") if config.is_file() else ""
+    home = re.search(r"(?m)^home *= *(/.+?) *$", text)
+    base = Path(absolute(home[1])).parent if home and Path(home[1], "python3").is_file() else Path()
+    parts = [base / name for name in ("bin", "lib")] if home else []
+    parts = [p for p in parts if p.is_absolute() and p.is_dir()]
+    return [p for p in parts if not any(p.is_relative_to(shown) for shown in _shown())]
 
 
 def absolute(path: str) -> str:

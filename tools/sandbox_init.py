@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # typing takes as long as the rest
     from typing import Any
 
 WORK, MEMORY_DISKS, MAX_SOCKETS = "/sandbox", ("/tmp", "/dev/shm"), 400
+MAX_DEPTH = 200  # of folders in one another: who copies them later goes down by recursion
 LOOK_S = 0.1  # between two looks at the memory of all processes
 MS_REMOUNT = 32 | 2 | 4  # with nosuid and nodev
 SET_DEATH_SIGNAL, SET_DUMPABLE, SET_SECCOMP, NO_NEW_PRIVS = 1, 4, 22, 38  # of prctl(2)
@@ -197,6 +198,9 @@ def contents(lost: list[OSError]) -> dict[str, os.stat_result]:
     found = {}
     for here, folders, files in os.walk(WORK, onerror=lost.append):
         folders[:] = [name for name in folders if not os.path.ismount(os.path.join(here, name))]
+        if here.count("/") >= MAX_DEPTH and folders:
+            lost.append(OSError("too deep"))
+            folders.clear()
         paths = [os.path.join(here, name) for name in (*folders, *files)]
         found.update({path: os.lstat(path) for path in paths})
     return found

@@ -43,6 +43,11 @@ def test_what_is_printed_and_the_value_of_the_last_expression_are_seen(text, see
     assert program(text) == seen
 
 
+def test_folders_nested_without_end_do_not_stop_the_next_program(program):
+    program("import os\nfor _ in range(600):\n  os.mkdir('d'); os.chdir('d')")
+    assert program("1 + 1") == "2"
+
+
 @pytest.mark.parametrize("text", [
     "x = (", "  x = 1\ny", "a\0b", "(" * 100_000, "x = " + "-" * 10**6 + "1", "raise KeyboardInterrupt", "input()",
 ], ids=["open", "indented", "null", "deep", "long", "interrupt", "input"])  # fmt: skip

@@ -1,5 +1,7 @@
 """Typed functions of the user, as tools beside the six. What MCP servers offer is in test_mcp.py."""
 
+import json
+
 import pytest
 
 from tests.conftest import ConfigError
@@ -35,6 +37,7 @@ def mine(day: str): 'A tool.'; import closing_times; return f'{Opening(day).day}
     ("import sys\ndef mine(day: str): 'A tool.'; sys.exit('no more')", "SystemExit: no more"),
     (r"def mine(day: str): 'A tool.'; return 'a half \ud800 character'", "a half \ufffd character"),
     ("def mine(env: str = 'ours'): 'A tool.'; return f'it is {env}'", "it is ours"), (DEEP, "RecursionError: "), (BESIDE, "Monday to 17, 12"),
+    ("class Odd(Exception):\n  def __str__(self): raise ValueError\ndef mine(day: str): 'A tool.'; raise Odd", "Odd:"),
     ("import asyncio\ndef mine(day: str): 'A tool.'; raise asyncio.CancelledError('no more')", "CancelledError: no more"),
 ])  # fmt: skip
 def test_whatever_a_tool_of_the_user_does_is_an_observation(source, words, tmp_path, bench):
@@ -44,6 +47,39 @@ def test_whatever_a_tool_of_the_user_does_is_an_observation(source, words, tmp_p
     tools = bench(own=([f"{tmp_path}/my_tools.py:mine"], ()))
     seen = [tools.outcome("mine", mode, day="Monday") for mode in ("record", "replay")]
     assert words in seen[0] and seen[0] == seen[1]
+
+
+FORMS = """
+from dataclasses import dataclass
+from datetime import date
+from enum import Enum
+class Size(Enum): S = "s"; L = "l"
+@dataclass
+class Order: what: str; sizes: list[Size]
+def mine(words: set[str], order: Order, when: dict[date, int], limit: int | None = 9, kind: str = "x") -> str:
+    "A tool."
+    return f"{len(words)} {order.what} {order.sizes[0].value} {list(when)[0].year} {limit} {kind}"
+"""
+
+
+def test_a_model_is_shown_the_form_of_every_parameter_and_a_replay_meets_the_same_call(
+    tmp_path, bench
+):
+    (tmp_path / "forms.py").write_text(FORMS)
+    tools = bench(own=([f"{tmp_path}/forms.py:mine"], ()))
+    given = {"words": ["b", "a"], "order": {"what": "tea", "sizes": ["s"]}, "limit": None}
+    given |= {"when": {"2026-01-02": 1}, "kind": "chat"}
+    seen = [tools.outcome("mine", mode, **given) for mode in ("record", "replay")]
+    assert "2 tea s 2026 None chat" in seen[0] and seen[0] == seen[1]
+    mine = from_file(f"{tmp_path}/forms.py:mine")
+    assert mine.schema(tools.task)["properties"]["order"]["properties"]["sizes"] == {
+        "type": "array", "items": {"enum": ["s", "l"], "type": "string"},
+    }  # fmt: skip
+    assert '"enum": ["s", "l"]' in mine.signature
+    (row,) = (
+        json.loads(line) for line in next(tmp_path.rglob("tape.jsonl")).read_text().splitlines()
+    )
+    assert row["request"]["words"] == ["a", "b"] and row["request"]["kind"] == "tool:mine"
 
 
 def test_a_tool_can_not_take_the_name_of_another(tmp_path, bench):

@@ -11,8 +11,9 @@ from orchestra.vocabulary import BudgetExceeded
 from tests.conftest import ConfigError, EndpointError, Engine, Purse, media
 from tests.scripted import Raw
 from tests.tools.conftest import whisper
-from tests.tools.media import RATE, SPEECH, film, tone, toned, waved
+from tests.tools.media import RATE, SPEECH, film, saved, tone, toned, waved
 from tools import ToolError, audio
+from tools.media import check
 
 
 def heard_s(path, *window) -> float:
@@ -30,6 +31,16 @@ def test_an_audio_model_gets_the_query_and_16_khz_mono_wav(sound_of, bench, tmp_
     with wave.open(io.BytesIO(base64.b64decode(given["data"]))) as got:
         assert (given["format"], got.getframerate(), got.getnchannels()) == ("wav", RATE, 1)
     assert "Which day?" in text["text"] and part["type"] == "input_audio"
+
+
+def test_music_with_the_picture_of_its_album_is_sound(tmp_path):
+    music = toned(tmp_path / "t.mp3", "libmp3lame", 44100, "stereo", seconds=3).read_bytes()
+    saved(tmp_path / "cover.jpg", "album")
+    picture = b"\0image/jpeg\0\x03\0" + (tmp_path / "cover.jpg").read_bytes()
+    frame = b"APIC" + len(picture).to_bytes(4, "big") + b"\0\0" + picture
+    size = bytes(len(frame) >> shift & 127 for shift in (21, 14, 7, 0))
+    (tmp_path / "song.mp3").write_bytes(b"ID3\x03\0\0" + size + frame + music)
+    assert [kind for kind, _ in check([tmp_path / "song.mp3"])] == ["audio"]
 
 
 @pytest.mark.parametrize(("level", "seconds"), [(0, 3), (8000, 0), (8000, 0.001), (8000, 0.09)])
