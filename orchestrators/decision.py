@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from orchestra.vocabulary import Complete, Decision, Delegate, ModelMistake, State, SubTask
-from runtime.parsing import TEXT, as_object, closed_object, const, find_action, list_of, one_of
+from runtime.parsing import TEXT, closed_object, const, find_action, list_of, one_of
 from runtime.prompts import without_marks
 
 Text = Annotated[str, BeforeValidator(lambda v: "" if v is None else str(v))]
@@ -89,8 +89,7 @@ def read_decision(
     wanted = find_action(reply, cut)
     action, reasoning = wanted["action"], str(wanted.get("reasoning") or "")
     flat = {k: v for k, v in wanted.items() if k != "action"}
-    given = as_object(wanted.get("params"))  # it may be a JSON string
-    params = given if isinstance(given, dict) else flat
+    params = wanted["params"] if isinstance(wanted.get("params"), dict) else flat
     if action == "complete":
         answer = answer_in(params)
         if state.task.media and not state.history and not last_chance:

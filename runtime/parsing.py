@@ -40,7 +40,8 @@ def actions(reply: str, cut: bool = False) -> list[dict[str, Any]]:
     """The objects with an "action" that are valid JSON; else what json-repair makes of the reply,
     unless it was `cut` off at its length limit: half a decision is not what the model decided.
 
-    A tool call, {"name", "arguments"}, is an action of that name. Raises ModelMistake.
+    A tool call, {"name", "arguments"}, is an action of that name. Params may be a JSON string.
+    Raises ModelMistake.
     """
     text = _HALF.sub("\ufffd", reply[:MAX_CHARS])
     text = _without_thinking(_LATEX.sub(r"\1\\\\", text), cut)
@@ -72,7 +73,9 @@ def _actions(values: Iterable[Any]) -> list[dict[str, Any]]:
         named = "name" in value and (value.keys() & {"arguments", "parameters"} or len(value) == 1)
         if named and "action" not in value:
             params = value.get("arguments", value.get("parameters"))
-            value = {"action": value["name"], "params": as_object(params)}
+            value = {"action": value["name"], "params": params}
+        if "params" in value:
+            value = {**value, "params": as_object(value["params"])}
         if "action" in value and shallow(value):
             found.append(value)
     return found

@@ -32,7 +32,7 @@ from orchestra.vocabulary import (
     Status,
     Step,
 )
-from runtime.parsing import TEXT, as_object, closed_object, const, find_action, one_of
+from runtime.parsing import TEXT, closed_object, const, find_action, one_of
 from runtime.prompts import as_messages, capped, explained, render, say, without_marks
 from subagents.fan_out import OBSERVATION_CHARS, SEARCH, STOPPED, VISIT, Job
 from tools import Tool, ToolError
@@ -186,8 +186,8 @@ def _act(
 
 
 def _params(wanted: Mapping[str, Any], name: str, job: Job) -> dict[str, Any]:
-    """The parameters of an action; some models write them beside it, or as a JSON string."""
-    params = as_object(wanted.get("params"))
+    """The parameters of an action; some models write them beside it."""
+    params = wanted.get("params")
     fields = job.tools[name].parameters.model_fields if name in job.tools else REPORT
     return params if isinstance(params, dict) else {k: wanted[k] for k in fields if k in wanted}
 

@@ -231,9 +231,10 @@ def _base(venv: Path | None) -> list[Path]:
     config = venv / "pyvenv.cfg" if venv else Path()
     text = config.read_text("utf-8", "replace") if config.is_file() else ""
     home = re.search(r"(?m)^home *= *(/.+?) *$", text)
-    base = Path(absolute(home[1])).parent if home and Path(home[1], "python3").is_file() else Path()
-    parts = [base / name for name in ("bin", "lib")] if home else []
-    parts = [p for p in parts if p.is_absolute() and p.is_dir()]
+    if not home or not Path(home[1], "python3").is_file():
+        return []
+    base = Path(absolute(home[1])).parent
+    parts = [part for part in (base / "bin", base / "lib") if part.is_dir()]
     return [p for p in parts if not any(p.is_relative_to(shown) for shown in _shown())]
 
 

@@ -90,17 +90,9 @@ class LocalRollouts:
         logps: list[list[float]] = [[] for _ in ids]
         live = list(range(len(ids)))
         cache = DynamicCache(config=policy.model.config)
-        alike = min(len(os.path.commonprefix(prompts)), min(map(len, prompts)) - 1)  # tokens
-        tokens, sees = left_padded([p[alike:] for p in prompts], policy.pad, device)  # (P, width)
         with policy.computing():
-            if alike:
-                begin = torch.tensor([prompts[0][:alike]], device=device)
-                self._step(begin, torch.ones_like(begin), cache)
-                cache.batch_repeat_interleave(len(prompts))
-                sees = torch.nn.functional.pad(sees, (alike, 0), value=1)
-            logits = self._step(tokens, sees, cache).repeat_interleave(n, 0)  # (P * G, V)
+            logits, sees = (t.repeat_interleave(n, 0) for t in self._read(prompts, cache))
             cache.batch_repeat_interleave(n)
-            sees = sees.repeat_interleave(n, 0)
             while live:
                 counts = Counter(j // n for j in live)  # rows of each prompt, in their order
                 parts = zip(counts, torch.split(logits, list(counts.values())), strict=True)
@@ -120,6 +112,20 @@ class LocalRollouts:
                     logits = self._step(chosen[:, None], sees, cache)
         cuts = [slice(k * n, (k + 1) * n) for k in range(len(prompts))]
         return [group_of(policy, p, ids[c], logps[c]) for p, c in zip(prompts, cuts, strict=True)]
+
+    def _read(self, prompts: Sequence[Ids], cache: Any) -> tuple[Tensor, Tensor]:
+        """Logits (P, V) after each prompt, and where the cache has its tokens (P, width). What all
+        prompts begin with is read once.
+        """
+        policy, device = self.policy, self.policy.device
+        alike = min(len(os.path.commonprefix(prompts)), min(map(len, prompts)) - 1)  # tokens
+        tokens, sees = left_padded([p[alike:] for p in prompts], policy.pad, device)
+        if alike:
+            begin = torch.tensor([prompts[0][:alike]], device=device)
+            self._step(begin, torch.ones_like(begin), cache)
+            cache.batch_repeat_interleave(len(prompts))
+            sees = torch.nn.functional.pad(sees, (alike, 0), value=1)
+        return self._step(tokens, sees, cache), sees
 
     def _goes_on(self, ids: Ids) -> bool:
         return ids[-1] not in self.policy.eos and len(ids) < self.max_tokens
