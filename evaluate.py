@@ -35,7 +35,7 @@ from runtime import command_line, console, tape
 from runtime import pool as pools
 from runtime.trajectory import printable, usd
 
-NOT_HERE = "image audio video workdir compare replay resume from_round runs out"
+NOT_HERE = "image audio video workdir compare replay resume from_round runs out json quiet"
 FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
     "data": (Path, "questions: JSON or JSON lines; see docs/evaluate.md"),
     "out": (Path, "folder of this sweep; run it again for what is missing or failed"),
@@ -80,28 +80,20 @@ def figures(rows: Sequence[Row], score: str) -> dict[str, Any]:
 
 def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
     """Figures of each method: overall, by score, level and category; and McNemar for each pair."""
-    folders, methods = list(folders), dict[str, Any]()
-    about = {folder: kind_of(folder) for folder in folders}
-    unjudged = [folder for folder in about if not about[folder]["judge"]]
+    sweeps = [(folder, kind_of(folder)) for folder in folders]
+    unjudged = [folder for folder, about in sweeps if not about["judge"]]
     if score == "judge" and unjudged:
         raise ConfigError(f"--score judge: {unjudged[0]} was run without --judge")
-    own = score or ("match" if unjudged else "judge")
-    right: dict[str, dict[str, bool]] = {}
-    for folder in folders:
+    score = score or ("match" if unjudged else "judge")
+    methods, right = dict[str, Row](), dict[str, dict[str, bool]]()
+    for folder, about in sweeps:
         rows = [*{row["id"]: row for row in tape.read(folder / "rows.jsonl")}.values()]
         if not rows:
             raise ConfigError(f"{folder} has no rows yet")
-        name = "_".join(f"{about[folder]['method']}/{about[folder]['model']}".split())
+        name = "_".join(f"{about['method']}/{about['model']}".split())
         name = "_".join(f"{name}/{folder}".split()) if name in methods else name
-        right[name] = {row["id"]: bool(row.get(own)) for row in rows}
-        found: dict[str, Any] = {"score": own, "overall": figures(rows, own)}
-        for kind in ("exact", "match", "judge") if about[folder]["judge"] else ("exact", "match"):
-            found[kind] = figures(rows, kind)["accuracy"]
-        for key in ("level", "category"):
-            for value in sorted({row[key] for row in rows}):
-                part = [row for row in rows if row[key] == value]
-                found.setdefault(key, {})[value] = figures(part, own)
-        methods[name] = found
+        right[name] = {row["id"]: bool(row.get(score)) for row in rows}
+        methods[name] = method_row(rows, score, bool(about["judge"]))
     pairs = []
     for a, b in combinations(methods, 2):
         both = right[a].keys() & right[b].keys()
@@ -109,6 +101,16 @@ def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
         figure = {"n": len(both), "only_a": only_a, "only_b": only_b, "p": mcnemar(only_a, only_b)}
         pairs.append({"a": a, "b": b, **figure})
     return {"methods": methods, "mcnemar": pairs}
+
+
+def method_row(rows: Sequence[Row], score: str, judged: bool) -> Row:
+    found: Row = {"score": score, "overall": figures(rows, score)}
+    for kind in ("exact", "match", "judge") if judged else ("exact", "match"):
+        found[kind] = figures(rows, kind)["accuracy"]
+    for key in ("level", "category"):
+        parts = {value: [r for r in rows if r[key] == value] for value in {r[key] for r in rows}}
+        found[key] = {value: figures(parts[value], score) for value in sorted(parts)}
+    return found
 
 
 def print_report(found: dict[str, Any]) -> None:
