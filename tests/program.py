@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
+
 import orchestra_min
 from runtime.run_folder import read_manifest
-from tests.conftest import ROOT
-from tests.scripted import agent, complete, finish, is_main, thought
+from tests.conftest import FREE, ROOT, Options, pool_at
+from tests.scripted import agent, complete, finish, is_main, last_text, thought
 
 PROGRAM = ROOT / "orchestra_min.py"
 CLOCK = ROOT / "fixtures" / "media" / "clock.png"
@@ -124,3 +126,60 @@ def any_method(request: dict[str, Any]) -> str:
     if "agent_name" in system["content"]:
         return thought(agent("A", "SCAgent", "guess"))
     return complete("42") if is_main(request) else finish("42")
+
+
+class Runs:
+    """`run(*turns, work=...)`: the main agent's replies in order; `work`, or what it makes of the
+    prompt, answers every other call. `respond(request)` answers all. Every run is replayed.
+    """
+
+    def __init__(self, endpoint, folder, method):
+        self.endpoint, self.parent, self.method = endpoint, folder, method
+
+    def __call__(
+        self, *turns, work=None, respond=None, names=(), price=FREE, fields=None, experts=(),
+        question="What is it?", media=(), out="run", **how,
+    ):  # fmt: skip
+        queue = iter(turns)
+
+        def reply(request):
+            if turns and self.is_main(request):
+                return next(queue)
+            answer = any_method(request) if work is None else work
+            return answer(last_text(request)) if callable(answer) else answer
+
+        self.server = self.endpoint(respond or reply)
+        self.requests, self.folder = self.server.requests, self.parent / out
+        self.pool = pool_at(self.server.url, *names, price=price, **fields or {})
+        self.pool = self.pool.with_(experts=dict(experts))
+        given = {k: how.pop(k) for k in ("workdir", "listeners", "cancelled") if k in how}
+        options = Options(**{"method": self.method, **how})
+        result = orchestra_min.orchestrate(
+            question, media, self.pool, options, self.folder, **given
+        )
+        replay(self.folder, parallel=17)  # raises TapeMiss if anything differs
+        return result
+
+    def is_main(self, request):
+        if self.method in ("orchestra-o1", "aorchestra"):
+            return is_main(request)
+        return request["messages"][0]["role"] == "system"
+
+    @property
+    def mains(self):
+        """The last messages that the main agent was sent."""
+        return [last_text(r) for r in self.requests if self.is_main(r)]
+
+    @property
+    def prompts(self):
+        """Those that the others were sent."""
+        return [last_text(r) for r in self.requests if not self.is_main(r)]
+
+    @property
+    def models(self):
+        return [r["model"] for r in self.requests]
+
+
+def runs(method="orchestra-o1"):
+    """A fixture."""
+    return pytest.fixture(lambda endpoint, tmp_path: Runs(endpoint, tmp_path, method))

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.methods import CLOCK, runs
-from tests.scripted import Raw, complete, delegate, finish, is_main
+from tests.program import CLOCK, runs
+from tests.scripted import Raw, complete, delegate, finish
 
 
 def tuple4(instruction, **fields):
@@ -13,22 +13,13 @@ def tuple4(instruction, **fields):
     return json.dumps({"action": "delegate_task", "reasoning": "r", "params": params | fields})
 
 
-def found(text):
-    return finish("found it")
-
-
-run = runs("aorchestra", is_main)
-
-
-def test_one_tuple_a_turn_then_complete(run):
-    result = run(tuple4("first"), tuple4("second"), complete("42"), work=found)
-    assert (result.answer, result.fallback, result.rounds, result.calls) == ("42", False, 3, 5)
-    assert "[Round 1] first" in run.mains[2] and "[Round 2] second" in run.mains[2]
+FOUND = finish("found it")
+run = runs("aorchestra")
 
 
 def test_the_model_and_tools_of_the_tuple_do_the_task(run):
     task = tuple4("a", model="large", tools=["ExecuteCodeAction"])
-    run(task, complete("1"), work=found, names=("small", "large"), steps=1)
+    run(task, complete("1"), work=FOUND, names=("small", "large"), steps=1)
     assert run.models == ["small", "large", "small"]
     system = run.requests[1]["messages"][0]["content"]
     assert "ExecuteCodeAction(" in system and "ImageAnalysisAction(" not in system
@@ -39,7 +30,9 @@ def test_the_model_and_tools_of_the_tuple_do_the_task(run):
 ])  # fmt: skip
 def test_context_is_shared_as_the_option_says(context, shared, kept_back, run):
     decisions = delegate("first"), tuple4("second", context="KNOWN"), complete("42")
-    run(*decisions, work=found, context=context)
+    result = run(*decisions, work=FOUND, context=context)
+    assert (result.answer, result.fallback, result.rounds, result.calls) == ("42", False, 3, 5)
+    assert "[Round 1] first" in run.mains[2] and "[Round 2] second" in run.mains[2]
     assert shared in run.prompts[1] and kept_back not in run.prompts[1]
 
 
@@ -54,7 +47,7 @@ def test_a_mistake_is_told_back(bad, told, options, run):
 
 
 def test_complete_is_refused_while_nothing_was_tried_on_a_task_with_files(run):
-    fail = lambda text: Raw(400, {"error": {"message": "broken"}})  # noqa: E731
+    fails = Raw(400, {"error": {"message": "broken"}})
     decisions = complete("guess"), tuple4("look"), complete("42")
-    assert run(*decisions, work=fail, media=[CLOCK]).answer == "42"
+    assert run(*decisions, work=fails, media=[CLOCK]).answer == "42"
     assert "Status: failed" in run.mains[2] and "broken" in run.mains[2]

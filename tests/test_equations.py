@@ -8,7 +8,7 @@ import pytest
 
 from orchestra_min import orchestrate
 from tests.conftest import Options, Price, pool_at
-from tests.methods import CLOCK
+from tests.program import CLOCK
 from tests.scripted import complete, completion, delegate, finish, is_main
 
 

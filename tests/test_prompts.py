@@ -11,7 +11,7 @@ from orchestra_min import orchestrate
 from runtime.prompts import explained
 from tests import golden
 from tests.conftest import ROOT, Options, pool_at
-from tests.methods import CLOCK
+from tests.program import CLOCK
 from tests.scripted import act, complete, delegate, finish, is_main
 
 FOLDERS = ("", "orchestra", "runtime", "orchestrators", "subagents", "tools", "training")

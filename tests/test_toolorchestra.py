@@ -7,7 +7,7 @@ import pytest
 from orchestra.vocabulary import ModelMistake
 from orchestrators.toolorchestra import read_call
 from tests.conftest import ROOT, ConfigError
-from tests.methods import CLOCK, runs
+from tests.program import CLOCK, runs
 from tests.scripted import Raw, cut_off
 from tools import search
 
@@ -114,7 +114,7 @@ def test_a_failed_expert_is_told_and_the_run_goes_on(run):
 
 
 def test_an_answer_that_was_cut_off_is_partial(run):
-    result = run(ANSWER, work=lambda _: cut_off("Let me see. 17 % of"))
+    result = run(ANSWER, work=cut_off("Let me see. 17 % of"))
     assert result.fallback and "length limit" in result.why
 
 
@@ -139,8 +139,8 @@ def test_the_fallback_passes_over_a_slot_that_has_failed(run):
 
 
 def test_all_files_are_read_first_however_few_may_run_at_once(run, tmp_path):
-    (tmp_path / "other.png").write_bytes(CLOCK[1].read_bytes() + b"x")
-    media, texts = [CLOCK, ("image", tmp_path / "other.png")], iter(["12:34", "56:78"])
+    (tmp_path / "other.png").write_bytes(CLOCK.read_bytes() + b"x")
+    media, texts = [CLOCK, tmp_path / "other.png"], iter(["12:34", "56:78"])
     work = lambda t: next(texts) if "Look at the picture" in t else "Answer: 1"  # noqa: E731
     run(ANSWER, work=work, media=media, parallel=1)
     assert "clock.png: 12:34\nother.png: 56:78" in run.mains[0] and len(run.mains) == 1
