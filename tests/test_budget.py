@@ -2,36 +2,36 @@
 
 import json
 import threading
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestra.vocabulary import BudgetExceeded
-from orchestra_min import orchestrate
-from tests.conftest import Backend, Options, Price, Purse, pool_at
-from tests.program import METHODS, any_method, called, content, replay, resume
+from tests.conftest import Backend, Price, Purse
+from tests.program import METHODS, any_method, called, content, replay, resume, runs
 from tests.scripted import Raw, complete, completion, delegate, finish, is_main
 from tests.test_input import BACKEND
 
 UNIT_USD = (100 * 10 + 10 * 100) / 1e6  # of a scripted completion at this price
 PRICE = Price(10.0, 100.0, 10.0)
 
+run = runs()
 
-def most_tokens(request: dict[str, Any]) -> tuple[int, int]:
+
+def most_tokens(request):
     """An endpoint that uses all it may: a token a byte and 16 a message in, the limit out."""
     read = sum(len(str(m["content"]).encode()) + 16 for m in request["messages"])
     limits = (request.get(name) for name in ("max_tokens", "max_completion_tokens"))
     return read, next(limit for limit in limits if limit)
 
 
-def greedy(request: dict[str, Any], text: str) -> dict[str, Any]:
+def greedy(request, text):
     read, written = most_tokens(request)
     return completion(text, usage={"prompt_tokens": read, "completion_tokens": written})
 
 
-def bill_usd(requests: list[dict[str, Any]], price: Price = PRICE) -> float:
+def bill_usd(requests, price=PRICE):
     used = [most_tokens(r) for r in requests]
     return sum(read * price.input + written * price.output for read, written in used) / 1e6
 
@@ -41,44 +41,37 @@ def bill_usd(requests: list[dict[str, Any]], price: Price = PRICE) -> float:
 
 @pytest.mark.parametrize("budget_usd", [0.0, 0.01, 0.1, 0.5, 1.3])
 @pytest.mark.parametrize("price", [PRICE, Price(0.1, 300.0, 0.1), Price(90.0, 1.0, 9.0)])
-def test_no_bill_passes_the_budget(budget_usd, price, endpoint, tmp_path):
-    def respond(request: dict[str, Any]) -> Any:
+def test_no_bill_passes_the_budget(budget_usd, price, run):
+    def respond(request):
         return greedy(request, delegate("a", "b", "c") if is_main(request) else finish("seen"))
 
-    server, options = endpoint(respond), Options(budget_usd=budget_usd, rounds=20)
-    result = orchestrate("?", (), pool_at(server.url, price=price), options, tmp_path / "run")
-    assert bill_usd(server.requests, price) <= budget_usd * (1 + 1e-9)
-    assert result.cost_usd == pytest.approx(bill_usd(server.requests, price))
-    assert result.fallback and result.why and result.calls == len(server.requests)
+    result = run(respond=respond, price=price, budget_usd=budget_usd, rounds=20)
+    assert bill_usd(run.requests, price) <= budget_usd * (1 + 1e-9)
+    assert result.cost_usd == pytest.approx(bill_usd(run.requests, price))
+    assert result.fallback and result.why and result.calls == len(run.requests)
 
 
-def test_a_method_that_decides_once_may_spend_the_whole_budget(endpoint, tmp_path):
-    server, options = (
-        endpoint(lambda request: finish("seen")),
-        Options(method="react", budget_usd=0.03),
-    )
-    pool = pool_at(server.url, price=Price(1.25, 10.0, 1.25))
-    assert orchestrate("?", (), pool, options, tmp_path / "run").answer == "seen"
-    (request,) = server.requests
+def test_a_method_that_decides_once_may_spend_the_whole_budget(run):
+    run(price=Price(1.25, 10.0, 1.25), method="react", budget_usd=0.03)
+    (request,) = run.requests
     assert 0.02 < most_tokens(request)[1] * 10.0 / 1e6 < 0.03  # not half of it
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_no_method_passes_the_budget(method, endpoint, tmp_path):
-    server = endpoint(lambda request: greedy(request, any_method(request)))
-    options = Options(method=method, budget_usd=0.6)
-    result = orchestrate("?", (), pool_at(server.url, price=PRICE), options, tmp_path / "run")
-    assert 0 < bill_usd(server.requests) <= 0.6
-    assert result.cost_usd == pytest.approx(bill_usd(server.requests))
+TOLD = [("toolorchestra", usd, "tools") for usd in (0.12, 0.15, 0.2)]  # the tools in the prompt
+
+
+@pytest.mark.parametrize("method, budget_usd, refused", [*((m, 0.6, "") for m in METHODS), *TOLD])
+def test_no_method_passes_the_budget(method, budget_usd, refused, run):
+    respond = lambda r: Raw(400, {}) if refused in r else greedy(r, any_method(r))  # noqa: E731
+    result = run(respond=respond, method=method, price=PRICE, budget_usd=budget_usd)
+    bill = bill_usd(r for r in run.requests if refused not in r)
+    assert 0 < bill <= budget_usd and result.cost_usd == pytest.approx(bill)
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": -5, "completion_tokens": 1}])
-def test_an_answer_that_names_no_cost_is_booked_at_its_most(usage, endpoint, tmp_path):
-    server = endpoint(lambda request: completion(complete("42"), usage=usage))
-    options, pool = Options(budget_usd=1.0), pool_at(server.url, price=PRICE)
-    result = orchestrate("?", (), pool, options, tmp_path / "run")
-    assert result.cost_usd is not None
-    assert server.requests[0]["max_tokens"] * 100e-6 < result.cost_usd <= 1.0
+def test_an_answer_that_names_no_cost_is_booked_at_its_most(usage, run):
+    result = run(completion(complete("42"), usage=usage), price=PRICE, budget_usd=1.0)
+    assert run.requests[0]["max_tokens"] * 100e-6 < result.cost_usd <= 1.0
 
 
 CUT_OFF = Raw(200, '{"choices": [{"mess')
@@ -87,63 +80,47 @@ NO_GZIP = Raw(200, b"this is no gzip", content_encoding="gzip")
 
 @pytest.mark.parametrize("budget_usd", [2.0, None])
 @pytest.mark.parametrize("trouble", [None, CUT_OFF, NO_GZIP])
-def test_an_attempt_that_may_cost_is_booked_at_its_most(trouble, budget_usd, endpoint, tmp_path):
+def test_an_attempt_that_may_cost_is_booked_at_its_most(trouble, budget_usd, run):
     """Without a budget such a cost is unknown."""
     never = threading.Event()
-    sub: list[dict[str, Any]] = []
-
-    def respond(request: dict[str, Any]) -> Any:
-        if is_main(request):
-            return complete("42") if sub else delegate("look")
-        sub.append(request)
-        return trouble or never.wait(60)  # late
-
-    pool = pool_at(endpoint(respond).url, price=PRICE)
-    options = Options(budget_usd=budget_usd, timeout_s=0.5)
-    result = orchestrate("?", (), pool, options, tmp_path / "run")
-    again = [f(tmp_path / "run") for f in (replay, resume)]
+    work = trouble or (lambda text: never.wait(60))  # late
+    decisions = delegate("look"), complete("42")
+    result = run(*decisions, work=work, price=PRICE, budget_usd=budget_usd, timeout_s=0.5)
+    again = [f(run.folder) for f in (replay, resume)]
     never.set()
     assert {r.cost_usd for r in again} == {result.cost_usd} and result.answer == "42"
     if budget_usd is None:
         assert result.cost_usd is None
     else:
-        least = sum(r["max_tokens"] for r in sub) * 100e-6 + 2 * UNIT_USD
-        assert result.cost_usd is not None and least < result.cost_usd <= budget_usd
+        sub = [r["max_tokens"] for r in run.requests if not is_main(r)]
+        assert sum(sub) * 100e-6 + 2 * UNIT_USD < result.cost_usd <= budget_usd
 
 
 # ---- counted once --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_call_of_a_method_is_counted_once(method, endpoint, tmp_path):
-    server = endpoint(any_method)
-    pool, out = pool_at(server.url, price=PRICE), tmp_path / "run"
-    result = orchestrate("?", (), pool, Options(method=method), out)
-    assert (result.answer, result.calls) == ("42", len(server.requests))
+def test_every_call_of_a_method_is_counted_once(method, run):
+    result = run(method=method, price=PRICE)
+    assert (result.answer, result.calls) == ("42", len(run.requests))
     assert result.cost_usd == pytest.approx(result.calls * UNIT_USD) == result.paid_usd
     assert result.tokens == 110 * result.calls
-    server.close()
-    for again in (replay(out), resume(out, parallel=1)):
+    run.server.close()
+    for again in (replay(run.folder), resume(run.folder, parallel=1)):
         assert content(again.events) == content(result.events)
         assert (again.cost_usd, again.calls, again.paid_usd) == (result.cost_usd, result.calls, 0.0)
 
 
-def test_a_decision_that_takes_two_calls_counts_both(endpoint, tmp_path):
+def test_a_decision_that_takes_two_calls_counts_both(run):
     """Eq. 22: sure enough to stop while it delegates, the main agent is asked for the answer."""
     sure = completion(delegate("look"))
     tokens = [{"token": '{"action": "', "logprob": 0.0, "top_logprobs": []},
               {"token": 'delegate_task"', "logprob": -5.0,
                "top_logprobs": [{"token": "complete", "logprob": -0.01}]}]  # fmt: skip
     sure["choices"][0]["logprobs"] = {"content": tokens}
-    answers = iter([sure, complete("42")])
-    server = endpoint(lambda request: next(answers))
-    options, pool = Options(stop_threshold=0.5), pool_at(server.url, price=PRICE)
-    result = orchestrate("?", (), pool, options, tmp_path / "run")
+    result = run(sure, complete("42"), price=PRICE, stop_threshold=0.5)
     assert (result.answer, result.calls) == ("42", 2)
     assert result.cost_usd == pytest.approx(2 * UNIT_USD)
-
-
-# ---- what a budget needs -------------------------------------------------------------------------
 
 
 def test_each_method_of_a_comparison_has_the_whole_budget(endpoint, tmp_path):
@@ -155,18 +132,6 @@ def test_each_method_of_a_comparison_has_the_whole_budget(endpoint, tmp_path):
     results = json.loads(done.stdout)
     assert [r["answer"] for r in results] == ["42", "42"]
     assert all(0.25 < r["cost_usd"] <= 0.5 for r in results)
-
-
-@pytest.mark.parametrize("budget_usd", [0.12, 0.15, 0.2])
-def test_tools_that_are_told_in_the_prompt_count_towards_the_budget(budget_usd, endpoint, tmp_path):
-    def respond(request: dict[str, Any]) -> Any:
-        return Raw(400, {}) if "tools" in request else greedy(request, any_method(request))
-
-    server = endpoint(respond)
-    options = Options(method="toolorchestra", budget_usd=budget_usd)
-    orchestrate("?", (), pool_at(server.url, price=PRICE), options, tmp_path / "run")
-    paid = [r for r in server.requests if "tools" not in r]
-    assert paid and bill_usd(paid) <= budget_usd
 
 
 # ---- the purse: shares, the longest answer that is affordable -----------------------------------
@@ -189,11 +154,3 @@ def test_a_call_that_is_started_never_costs_more_than_is_left(limit, usd, given_
         assert backend.cost_usd(given_tokens, length) <= limit * (1 + 1e-9)
     except BudgetExceeded:
         assert backend.cost_usd(given_tokens, 64) > limit * (1 - 1e-9)
-
-
-def test_an_unknown_cost_stays_unknown_in_every_sum():
-    run, part = Purse(), Purse()
-    part.charge(None, tokens=7)
-    run.charge(0.5)
-    run.join(part)
-    assert (run.spent_usd, run.paid_usd, run.calls, run.tokens) == (None, None, 2, 7)
