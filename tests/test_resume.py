@@ -1,22 +1,22 @@
-"""Nothing paid for is lost: after a kill, a failure, a full disk or Ctrl-C, a resume pays the rest alone."""
+"""Nothing paid for is lost: after a kill, a failure, a full disk or Ctrl-C, a resume pays the rest alone.
+A fork keeps the rounds before it and asks the rest anew.
+"""
 
+import contextlib
 import resource
 import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from itertools import count
-from typing import Any
 
 import pytest
 
-from orchestra_min import orchestrate
-from tests.conftest import Cancelled, EndpointError, Options, TapeWriteError, pool_at
-from tests.program import called, line_of, replay, resume, start, tool_file
+from tests.conftest import Cancelled, EndpointError, TapeWriteError
+from tests.program import called, files_of, line_of, replay, resume, runs, start, tool_file
 from tests.scripted import (
+    CHAIN,
     DEBATE,
-    Endpoint,
     Raw,
     act,
     complete,
@@ -30,9 +30,11 @@ TASKS = (
     {"task_instruction": "when?", "tools": ["library_hours"]},
     {"task_instruction": "which city?", "tools": []},
 )
+OUT_OF_ORDER = Raw(400, {"error": {"message": "out of order"}})
+run = runs()
 
 
-def moment(request: dict[str, Any]) -> str:
+def moment(request):
     """Which call of the run below a request is."""
     text = last_text(request)
     if is_main(request):
@@ -54,41 +56,45 @@ ANSWERS = {
 class Held:
     """An endpoint that lets the calls of `names` wait until `let_go` is set."""
 
-    def __init__(self, endpoint: Callable[..., Endpoint], *names: str) -> None:
+    def __init__(self, endpoint, *names):
         self.let_go, self.arrived = threading.Event(), {n: threading.Event() for n in names}
         self.server = endpoint(self.respond)
 
-    def respond(self, request: dict[str, Any]) -> Any:
+    def respond(self, request):
         name = moment(request)
         if name in self.arrived:
             self.arrived[name].set()
             self.let_go.wait(60)
         return ANSWERS[name]
 
-    def wait(self) -> None:
+    def wait(self):
         assert all(arrived.wait(30) for arrived in self.arrived.values())
 
 
 # ---- stopped from outside ------------------------------------------------------------------------
 
 
-MOMENTS = [["first decision"], ["second step", "other sub-task"], ["last decision"]]
+MOMENTS = [  # and how the kill tears the last line
+    (["first decision"], '{"v": 1, "call": "r2/ma'),
+    (["second step", "other sub-task"], "{"),
+    (["last decision"], '{"v": 1, "call": "\xff'),
+]
 
 
-@pytest.mark.parametrize("names", MOMENTS)
-def test_kill_9_loses_only_what_was_in_flight(names, endpoint, tmp_path):
+@pytest.mark.parametrize("names, torn", MOMENTS)
+def test_kill_9_loses_only_what_was_in_flight(names, torn, endpoint, tmp_path):
     held = Held(endpoint, *names)
     flags = "--question", "?", "--model", "m", "--tools", tool_file(tmp_path), "--out", "run"
     with start(tmp_path, *flags, at=held.server.url) as process:
         held.wait()
         process.kill()
-    with (tmp_path / "run" / "tape.jsonl").open("a") as file:
-        file.write('{"v": 1, "call": "r')  # torn by the kill
     held.let_go.set()
-    assert resume(tmp_path / "run").answer == "42"
+    for again in (resume, replay, resume):
+        with (tmp_path / "run" / "tape.jsonl").open("ab") as file:
+            file.write(torn.encode("latin-1"))
+        assert again(tmp_path / "run").answer == "42"
     asked = [moment(r) for r in held.server.requests]
     assert {n: asked.count(n) for n in ANSWERS} == {n: 1 + (n in names) for n in ANSWERS}
-    assert replay(tmp_path / "run").answer == "42"
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
@@ -105,59 +111,48 @@ def test_ctrl_c_ends_with_130_and_the_line_that_it_prints_goes_on(stop, endpoint
     assert "my run" in line_of(in_use)
     held.let_go.set()
     hint = shlex.split(err[err.index("continue with: ") :])
+    assert sys.executable in hint
     assert hint[hint.index("--resume") :] == ["--resume", "my run", *named]
     assert called("--resume", tmp_path / "my run", *named, at=held.server.url).stdout == "42\n"
     assert len(held.server.requests) == 5 + 2
 
 
-# fails at d04ee41
-def test_the_line_that_goes_on_names_this_python(endpoint, tmp_path):
-    answers = iter([delegate("look"), finish("seen"), Raw(401, {})])
-    server = endpoint(lambda request: next(answers))
-    line = line_of(called("--question", "?", "--out", tmp_path / "run", at=server.url), 4)
-    assert f"{shlex.quote(sys.executable)} " in line
-
-
-def test_a_run_that_the_host_program_cancels_starts_no_further_call(endpoint, tmp_path):
+def test_a_run_that_the_host_program_cancels_starts_no_further_call(run, tmp_path):
     stop = threading.Event()
 
-    def respond(request: dict[str, Any]) -> Any:
+    def respond(request):
         stop.set()
         return ANSWERS[moment(request)]
 
-    server = endpoint(respond)
-    options, pool = Options(tools=(tool_file(tmp_path),)), pool_at(server.url)
     with pytest.raises(Cancelled):
-        orchestrate("?", (), pool, options, tmp_path / "run", cancelled=stop)
-    assert len(server.requests) == 1
-    assert resume(tmp_path / "run").answer == "42" and len(server.requests) == 5
+        run(respond=respond, tools=tool_file(tmp_path), cancelled=stop)
+    assert len(run.requests) == 1
+    assert resume(run.folder).answer == "42" and len(run.requests) == 5
 
 
 # ---- a disk that is full -------------------------------------------------------------------------
 
 
-def test_no_call_starts_once_the_tape_can_not_be_written(endpoint, tmp_path):
-    answers = {**ANSWERS, "first decision": delegate(TASKS[0])}
-
-    def respond(request: dict[str, Any]) -> Any:
-        return complete("42") if "found 1" in last_text(request) else answers[moment(request)]
-
-    server, out = endpoint(respond), tmp_path / "run"
+def test_no_call_starts_once_the_tape_can_not_be_written(run, tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    def fill(event: dict[str, Any]) -> None:
+    def respond(request):
+        if is_main(request):
+            return complete("42") if "found 1" in last_text(request) else delegate(TASKS[0])
+        return ANSWERS[moment(request)]
+
+    def fill(event):
         if event["event"] == "step":  # from now on the tape is as long as a file may be
-            size = (out / "tape.jsonl").stat().st_size
+            size = (run.folder / "tape.jsonl").stat().st_size
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
 
-    options = Options(tools=(tool_file(tmp_path),))
     try:
         with pytest.raises(TapeWriteError):
-            orchestrate("?", (), pool_at(server.url), options, out, listeners=[fill])
+            run(respond=respond, tools=tool_file(tmp_path), listeners=[fill])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert len(server.requests) == 3  # the last of them is lost
-    assert resume(out).answer == "42" and len(server.requests) == 5
+    assert len(run.requests) == 3  # the last of them is lost
+    assert resume(run.folder).answer == "42" and len(run.requests) == 5
 
 
 # ---- what had failed -----------------------------------------------------------------------------
@@ -166,71 +161,111 @@ def test_no_call_starts_once_the_tape_can_not_be_written(endpoint, tmp_path):
 @pytest.mark.parametrize("failure", [
     Raw(401, {}), Raw(402, {"error": {}}), Raw(500, {}, retry_after_ms="1", retry_after="0"), Raw(200, "<html>"), {"choices": []},
 ])  # fmt: skip
-def test_a_failure_of_the_last_round_is_asked_again(failure, endpoint, tmp_path):
-    broken = [True]
-
-    def respond(request: dict[str, Any]) -> Any:
-        if moment(request) == "last decision" and broken[0]:
-            return failure
-        return ANSWERS[moment(request)]
-
-    server, options = endpoint(respond), Options(tools=(tool_file(tmp_path),))
+def test_a_failure_of_the_last_round_is_asked_again(failure, run, tmp_path):
+    answers = {**ANSWERS, "last decision": failure}
     with pytest.raises(EndpointError):
-        orchestrate("?", (), pool_at(server.url), options, tmp_path / "run")
-    broken[0], asked = False, len(server.requests)
-    assert resume(tmp_path / "run").answer == "42" and len(server.requests) == asked + 1
-    for again in (replay, resume, replay):
-        assert again(tmp_path / "run").answer == "42"
-    assert len(server.requests) == asked + 1
+        run(respond=lambda request: answers[moment(request)], tools=tool_file(tmp_path))
+    answers["last decision"], asked = complete("42"), len(run.requests)
+    for again in (resume, replay, resume):
+        assert again(run.folder).answer == "42"
+    assert len(run.requests) == asked + 1
 
 
-def test_a_failure_that_a_later_round_read_is_kept(endpoint, tmp_path):
+def test_a_failure_that_a_later_round_read_is_kept(run):
     dead = {"main": True}
 
-    def respond(request: dict[str, Any]) -> Any:
+    def respond(request):
         if not is_main(request):
-            return Raw(400, {"error": {"message": "out of order"}}) if dead else finish("seen")
+            return OUT_OF_ORDER if dead else finish("seen")
         if last_text(request).count("out of order") and "look again" in last_text(request):
             return Raw(401, {}) if dead else complete("42")
         return delegate("look again" if "out of order" in last_text(request) else "look")
 
-    server, out = endpoint(respond), tmp_path / "run"
     with pytest.raises(EndpointError):
-        orchestrate("?", (), pool_at(server.url), Options(rounds=3), out)
+        run(respond=respond, rounds=3)
     dead.clear()
-    asked = len(server.requests)
-    assert resume(out).answer == "42"
-    again = [last_text(r) for r in server.requests[asked:]]
+    asked = len(run.requests)
+    assert resume(run.folder).answer == "42"
+    again = [last_text(r) for r in run.requests[asked:]]
     assert len(again) == 2 and "look again" in again[0]  # of the last round, and the decision
-    assert replay(out).answer == "42"
+    assert replay(run.folder).answer == "42"
 
 
-def test_a_failure_that_a_later_step_went_on_from_is_kept(endpoint, tmp_path):
+def test_a_failure_that_a_later_step_went_on_from_is_kept(run):
     """A role of a debate is refused once; the run is cancelled two rounds later."""
     stop, asked = threading.Event(), count()
 
-    def respond(request: dict[str, Any]) -> Any:
+    def respond(request):
         if request["messages"][0]["role"] == "system":
             return DEBATE
         if (number := next(asked)) == 5:
             stop.set()
         return Raw(401, {"error": {"message": "no"}}) if number == 0 else "Answer: 42"
 
-    server, options = endpoint(respond), Options(method="mas-orchestra")
     with pytest.raises(Cancelled):
-        orchestrate("?", (), pool_at(server.url), options, tmp_path / "run", cancelled=stop)
-    assert resume(tmp_path / "run").answer == "42"
-    assert len(server.requests) == 1 + 5 * 2 + 1  # the graph, five rounds of two roles, the verdict
-    assert replay(tmp_path / "run").answer == "42"
+        run(respond=respond, method="mas-orchestra", cancelled=stop)
+    assert resume(run.folder).answer == "42"
+    assert len(run.requests) == 1 + 5 * 2 + 1  # the graph, five rounds of two roles, the verdict
+    assert replay(run.folder).answer == "42"
 
 
-def test_a_run_that_is_resumed_with_more_time_replays(endpoint, tmp_path):
-    """What the main agent reads of a time-out names no number of seconds."""
-    never, replies = threading.Event(), iter([delegate("look"), complete("42")])
-    server = endpoint(lambda r: next(replies) if is_main(r) else never.wait(60))
-    pool, out = pool_at(server.url), tmp_path / "run"
-    assert orchestrate("?", (), pool, Options(timeout_s=0.5), out).answer == "42"
-    asked = len(server.requests)
-    assert resume(out, timeout_s=60.0).answer == "42" and len(server.requests) == asked
-    assert replay(out).answer == "42"
-    never.set()
+def test_a_resume_of_a_finished_graph_asks_no_failed_agent_again(run):
+    work = lambda text: Raw(401, {}) if "first" in text else "Answer: 42"  # noqa: E731
+    run(CHAIN, work=work, method="mas-orchestra")
+    assert resume(run.folder).answer == "42" and len(run.requests) == 3
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_where_nothing_was_paid_nothing_is_kept(made, endpoint, tmp_path):
+    if made:
+        (tmp_path / "run").mkdir()
+    server = endpoint(lambda request: Raw(401, {}))
+    done = called("--question", "?", "--model", "m", "--out", tmp_path / "run", at=server.url)
+    assert "--resume" not in line_of(done, 4)
+    assert [p.name for p in tmp_path.rglob("*")] == ["run"] * made
+
+
+# ---- forks ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def three_rounds(run):
+    replies = iter([delegate("a"), delegate("b"), complete("42")])
+    work = lambda r: next(replies, complete("other")) if is_main(r) else finish("seen")  # noqa: E731
+    run(respond=work)
+    return run
+
+
+@pytest.mark.parametrize("round", [1, 2, 3])
+def test_a_fork_keeps_the_rounds_before_and_asks_the_rest_anew(round, three_rounds, tmp_path):
+    before, asked = files_of(three_rounds.folder), len(three_rounds.requests)
+    forked = resume(three_rounds.folder, from_round=round, out=tmp_path / "fork")
+    assert (forked.answer, forked.rounds, forked.run) == ("other", round, str(tmp_path / "fork"))
+    assert len(three_rounds.requests) == asked + 1 and files_of(three_rounds.folder) == before
+    assert replay(tmp_path / "fork").answer == "other"
+
+
+@pytest.mark.parametrize("round", [4, 99])
+def test_a_fork_from_a_round_that_was_not_reached_is_refused(round, three_rounds, tmp_path):
+    fork = "--from-round", round, "--out", tmp_path / "fork"
+    done = called("--resume", three_rounds.folder, *fork, at=three_rounds.server.url)
+    assert f"--from-round {round}" in line_of(done) and not (tmp_path / "fork").exists()
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_fork_keeps_the_failures_of_the_rounds_before(resumed, run, tmp_path):
+    dead = iter([Raw(401, {})] * resumed)
+
+    def respond(request):
+        if is_main(request):
+            failed = "out of order" in last_text(request)
+            return next(dead, complete("42")) if failed else delegate("look")
+        return OUT_OF_ORDER
+
+    with contextlib.suppress(EndpointError):
+        run(respond=respond)
+    assert resume(run.folder).answer == "42"
+    asked = len(run.requests)
+    assert resume(run.folder, from_round=2, out=tmp_path / "fork").answer == "42"
+    assert len(run.requests) == asked + 1
+    assert replay(tmp_path / "fork").answer == "42"
