@@ -5,23 +5,32 @@ import re
 import resource
 import subprocess
 import sys
-from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from orchestra_min import orchestrate
-from tests.conftest import ROOT, Options, pool_at
-from tests.program import HOURS, METHODS, any_method, called, line_of, program, replay, tool_file
+from tests.conftest import ROOT
+from tests.program import (
+    HOURS,
+    METHODS,
+    any_method,
+    called,
+    line_of,
+    program,
+    replay,
+    runs,
+    tool_file,
+)
 from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 KEYS = {"answer", "fallback", "cost_usd", "paid_usd", "calls", "rounds", "latency_s", "run"}
 KEYS |= {"tokens", "failed_subtasks", "why"}
 KEY = 'pa"ss/word-0123456789'
+run = runs()
 
 
-def using_the_tool(request: dict[str, Any]) -> Any:
+def using_the_tool(request):
     """Delegates to library_hours, and answers with what the sub-agent copied from it."""
     text = last_text(request)
     if is_main(request):
@@ -40,10 +49,10 @@ def test_an_answer_that_the_one_agent_marks_as_partial_is_a_fallback(status, cod
 
 
 @pytest.mark.parametrize("copied_by", ["main", "sub"])  # fails at d04ee41
-def test_no_answer_holds_the_marks_around_data(copied_by, endpoint, tmp_path):
-    marked: list[str] = []
+def test_no_answer_holds_the_marks_around_data(copied_by, run, tmp_path):
+    marked = []
 
-    def respond(request: dict[str, Any]) -> Any:
+    def respond(request):
         text = last_text(request)
         marked.extend(re.findall(r"<data.*?</data.*?>", text, re.S))
         if is_main(request):
@@ -52,10 +61,9 @@ def test_no_answer_holds_the_marks_around_data(copied_by, endpoint, tmp_path):
             return delegate({"task_instruction": "when?", "tools": ["library_hours"]})
         return finish(marked[-1]) if marked else act("library_hours", day="Sunday")
 
-    options = Options(tools=(tool_file(tmp_path),), rounds=2)
-    result = orchestrate("?", (), pool_at(endpoint(respond).url), options, tmp_path / "run")
-    assert "closed on Sunday" in result.answer and "<data" not in result.answer
-    assert "</data" not in result.answer and replay(tmp_path / "run").answer == result.answer
+    result = run(respond=respond, tools=tool_file(tmp_path), rounds=2)
+    assert "closed on Sunday" in result.answer
+    assert "<data" not in result.answer and "</data" not in result.answer
 
 
 # fails at d04ee41
@@ -70,7 +78,7 @@ def test_what_a_tool_prints_does_not_reach_standard_output(endpoint, tmp_path):
     ("", 0, 1), ("--rounds 1", 1, 1), ("--budget 1", 2, 0), ("--image gone.png", 2, 0), ("--model refused", 4, 0),
 ])  # fmt: skip
 def test_json_is_always_one_object_with_these_keys(flags, code, failed, endpoint):
-    def respond(request: dict[str, Any]) -> Any:
+    def respond(request):
         if request["model"] == "refused" or not is_main(request):
             return Raw(401, {"error": {"message": "who are you"}})
         return complete("42") if "who are you" in last_text(request) else delegate("look")
@@ -82,8 +90,8 @@ def test_json_is_always_one_object_with_these_keys(flags, code, failed, endpoint
 
 
 # fails at d04ee41
-def test_json_of_a_replay_that_differs_is_one_object_too(endpoint, tmp_path):
-    orchestrate("?", (), pool_at(endpoint(any_method).url), None, tmp_path / "run")
+def test_json_of_a_replay_that_differs_is_one_object_too(run, tmp_path):
+    run()
     for name in ("tape.jsonl", "trajectory.jsonl"):
         (tmp_path / "run" / name).write_text("")
     done = called("--replay", "run", "--json")
@@ -92,8 +100,8 @@ def test_json_of_a_replay_that_differs_is_one_object_too(endpoint, tmp_path):
 
 
 @pytest.mark.parametrize("stream", ["2>&-", ">&-", ">/dev/full", "| head -c 0"])
-def test_a_stream_that_is_closed_or_full_is_no_traceback(stream, endpoint, tmp_path):
-    orchestrate("?", (), pool_at(endpoint(any_method).url), None, tmp_path / "run")
+def test_a_stream_that_is_closed_or_full_is_no_traceback(stream, run):
+    run()
     line = f'"$1" "$2" --replay run {stream}'
     call = ["sh", "-c", line, "sh", sys.executable, str(ROOT / "orchestra_min.py")]
     done = subprocess.run(call, capture_output=True, text=True, timeout=60)
@@ -132,7 +140,7 @@ def test_classes_of_one_name_have_folders_of_their_own_in_a_comparison(endpoint,
 
 
 def test_a_comparison_as_json_names_the_method_that_failed(endpoint):
-    def respond(request: dict[str, Any]) -> Any:
+    def respond(request):
         return Raw(401, {"error": {}}) if "agent_name" in str(request) else any_method(request)
 
     flags = "--question", "?", "--compare", "mas-orchestra,react", "--json"
@@ -163,7 +171,7 @@ def test_no_secret_lands_in_a_run_folder(key, echoed_by, endpoint, tmp_path):
     text = HOURS.replace('f"closed on {day}"', 'Path("echo.txt").read_text()')
     (tmp_path / "mine.py").write_text(text)
 
-    def respond(request: dict[str, Any]) -> Any:
+    def respond(request):
         answer = using_the_tool(request)
         return answer.replace("Sunday", json.dumps(said)[1:-1]) if "finish" in answer else answer
 
@@ -189,9 +197,9 @@ def test_no_error_shows_a_key(endpoint):
 
 
 # fails at d04ee41
-def test_the_files_of_a_run_are_as_readable_as_any_and_no_lock_is_left(endpoint, tmp_path):
-    orchestrate("?", (), pool_at(endpoint(any_method).url), None, tmp_path / "run")
-    files = [p for p in (tmp_path / "run").rglob("[!.]*") if p.is_file()]
+def test_the_files_of_a_run_are_as_readable_as_any_and_no_lock_is_left(run, tmp_path):
+    run()
+    files = [p for p in run.folder.rglob("[!.]*") if p.is_file()]
     (tmp_path / "any").touch()
     usual = (tmp_path / "any").stat().st_mode
     assert [p.name for p in files if p.stat().st_mode != usual] == []
@@ -199,12 +207,9 @@ def test_the_files_of_a_run_are_as_readable_as_any_and_no_lock_is_left(endpoint,
 
 
 # fails at d04ee41
-def test_a_trajectory_grows_with_the_rounds_and_not_with_their_square(endpoint, tmp_path):
-    def respond(request: dict[str, Any]) -> Any:
-        return delegate("look") if is_main(request) else finish("castle " * 300, summary="s " * 300)
-
-    pool, sizes = pool_at(endpoint(respond).url), []
+def test_a_trajectory_grows_with_the_rounds_and_not_with_their_square(run):
+    sizes, work = [], finish("castle " * 300, summary="s " * 300)
     for rounds in (5, 20):
-        orchestrate("?", (), pool, Options(rounds=rounds), tmp_path / f"run{rounds}")
-        sizes.append((tmp_path / f"run{rounds}" / "trajectory.jsonl").stat().st_size)
+        run(*[delegate("look")] * (rounds + 9), work=work, rounds=rounds, out=f"run{rounds}")
+        sizes.append((run.folder / "trajectory.jsonl").stat().st_size)
     assert sizes[1] < 6 * sizes[0]
