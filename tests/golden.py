@@ -3,7 +3,7 @@
 import os
 
 from tests.conftest import ROOT
-from tests.scripted import Request
+from tests.scripted import Request, last_text
 
 SHOWN = ("model", "temperature", "logprobs")
 
@@ -21,8 +21,9 @@ def _shown(number: int, request: Request, sent: dict[str, int]) -> str:
     about += [f"tool {tool['function']['name']}" for tool in request.get("tools", ())]
     rows = [f"## {number}: {', '.join(about)}\n"]
     for m in request["messages"]:
-        first = sent.setdefault(m["content"], number)
-        text = f"~~~text\n{m['content']}\n~~~" if first == number else f"As in {first}."
+        content = last_text({"messages": [m]})
+        first = sent.setdefault(content, number)
+        text = f"~~~text\n{content}\n~~~" if first == number else f"As in {first}."
         rows.append(f"**{m['role']}**\n\n{text}\n")
     return "\n".join(rows)
 

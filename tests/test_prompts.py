@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from orchestra.vocabulary import ModelMistake
-from orchestra_min import orchestrate
 from runtime.prompts import explained
 from tests import golden
-from tests.conftest import ROOT, Options, pool_at
-from tests.program import CLOCK
-from tests.scripted import act, complete, delegate, finish, is_main
+from tests.conftest import ROOT
+from tests.program import CLOCK, SPEECH, runs
+from tests.scripted import act, complete, delegate, finish
 
+run = runs()
 FOLDERS = ("", "orchestra", "runtime", "orchestrators", "subagents", "tools", "training")
 FILE_OF = {"ModelMistake": "mistakes", "fail": "mas_orchestra/mistakes"}
 
@@ -58,18 +58,28 @@ def test_every_sentence_about_a_mistake_is_used(file):
 LOOK = {"task_instruction": "Read the time in clock.png", "context": "It hangs in Prague.", "model": "auto",
         "tools": ["ExecuteCodeAction"]}  # fmt: skip
 ADD = {**LOOK, "task_instruction": "Convert it to UTC", "tools": [], "id": "utc", "needs": ["t1"]}
-TURNS = {
-    "orchestra-o1": [delegate(LOOK, ADD), "?", delegate(), complete("05:49")],
-    "aorchestra": [delegate(LOOK), complete("05:49")],
-    "react": [],
-}
+LISTEN = {"task_instruction": "Listen to equinox.wav", "tools": ["ParseAudioAction"]}
+SEE = act("ImageAnalysisAction", query="time?", image_path="clock.png")
+HEAR = act("ParseAudioAction", query="day?", audio_path="equinox.wav")
+TIME = finish("It is 7:49.", summary="The clock shows 7:49.")
+RUNS = {  # the options, the decisions, all other replies
+    "orchestra-o1": ({}, [delegate(LOOK, ADD), "?", delegate(), complete("05:49")], [act("ExecuteCodeAction", code="7 + 1"), TIME, TIME]),
+    "orchestra-o1-small": (
+        {"prompts": "small", "media": [CLOCK, SPEECH], "rounds": 5},
+        [delegate({**LOOK, "tools": ["ImageAnalysisAction"]}), delegate(LISTEN), "?", delegate({**LISTEN, "id": "t1"}, ADD), delegate(),
+         delegate({**ADD, "needs": []}), "?", complete("05:49")],
+        [SEE, "7:49", TIME, finish("no idea", "partial"), HEAR, "the day", finish("the day"), finish("05:49"), finish("05:49")],
+    ),
+    "aorchestra": ({"rounds": 1}, ["?", delegate(LOOK), "?", complete("05:49")], [act("ExecuteCodeAction", code="7 + 1"), TIME]),
+    "react": ({}, [], [act("ExecuteCodeAction", code="7 + 1"), TIME, SEE, "7:49", TIME]),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("method", TURNS)
-def test_the_requests_of_a_run_are_those_of_its_golden_file(method, endpoint, tmp_path):
-    turns, steps = iter(TURNS[method]), iter([act("ExecuteCodeAction", code="7 + 1")])
-    works = lambda: next(steps, finish("It is 7:49.", summary="The clock shows 7:49."))  # noqa: E731
-    server = endpoint(lambda request: next(turns) if is_main(request) else works())
-    options = Options(method=method, parallel=1, unsafe_code=True)
-    orchestrate("What is the time in UTC?", [CLOCK], pool_at(server.url), options, tmp_path / "run")
-    golden.check(method, server.requests)
+@pytest.mark.parametrize("name", RUNS)
+def test_the_requests_of_a_run_are_those_of_its_golden_file(name, run):
+    options, decisions, replies = RUNS[name]
+    replies = iter(replies)
+    how = {"method": name.removesuffix("-small"), "media": [CLOCK], "budget_usd": 0.25, **options}
+    work = lambda text: next(replies)  # noqa: E731
+    run(*decisions, work=work, question="What is the time in UTC?", parallel=1, unsafe_code=True, **how)  # fmt: skip
+    golden.check(name, run.requests)
