@@ -1,5 +1,6 @@
 # ruff: noqa: F401  what tests take from the program is imported here: one place to change when that moves
 import re
+import socket
 import sys
 import threading
 from collections import defaultdict
@@ -43,6 +44,15 @@ def endpoint() -> Iterator[Callable[..., Endpoint]]:
     """Start scripted endpoints; each is closed when the test ends."""
     with ExitStack() as started:
         yield lambda *how, **more: started.enter_context(closing(Endpoint(*how, **more)))
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def refuse(*arguments):
+        raise AssertionError(f"a socket to {arguments[1:]}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
 @pytest.fixture

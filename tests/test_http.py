@@ -6,7 +6,6 @@ tests/tools/test_web.py and tests/attacks/test_network.py fetch pages over loopb
 """
 
 import json
-import socket
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -37,17 +36,13 @@ def cassette(request, endpoint, monkeypatch):
     """
     recording = request.config.getoption("--record-cassettes")
 
-    def refuse(*arguments):
-        raise AssertionError(f"a socket to {arguments[1:]}")
-
     @contextmanager
     def use(name, source):
         path, url = CASSETTES / f"{name}.yaml", f"{record_cassettes.HOST}/v1"
         if recording:
             url = source if isinstance(source, str) else endpoint(source).url
         else:
-            monkeypatch.setattr(socket.socket, "connect", refuse)
-            monkeypatch.setattr(socket, "getaddrinfo", refuse)
+            request.getfixturevalue("no_network")
         mode = {"record_mode": "all" if recording else "none", "drop_unused_requests": recording}
         with record_cassettes.RECORDER.use_cassette(path, **mode) as played:
             yield url

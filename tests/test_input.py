@@ -11,18 +11,18 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from typing import Any
 
 import pytest
 import requests
 import vcr
 
 from orchestra_min import orchestrate
-from tests.conftest import ROOT, ConfigError, EndpointError, Options, TapeMiss, pool_at
-from tests.program import CLOCK, PROGRAM, any_method, called, line_of, program, replay
+from tests.conftest import ROOT, ConfigError, EndpointError, Options, pool_at
+from tests.program import CLOCK, PROGRAM, any_method, called, line_of, program, replay, runs
 from tests.scripted import Raw, complete, delegate, finish, is_main, last_text
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+run = runs()
 
 # ---- flags, files, keys --------------------------------------------------------------------------
 
@@ -100,19 +100,16 @@ def test_a_dash_reads_the_question_from_standard_input_whatever_its_bytes(endpoi
     assert done.stdout == "42\n" and "Wie spät ist es\nin Prag? caf" in asked
 
 
-def test_files_of_any_name_can_be_given(endpoint, tmp_path):
+def test_files_of_any_name_can_be_given(run, tmp_path):
     names = ["My clock (1).png", "-rf.png", "line\nbreak.png", "Uhr-größe.png", "a" * 100 + ".png"]
     names += ["no-suffix", "hf-20240612-evening-walk.png", os.fsdecode(b"\xff.png"), "sub/-rf.png"]
     (tmp_path / "sub").mkdir()
     for name in names:
         shutil.copy(CLOCK, tmp_path / name)
     media = [("image", tmp_path / name) for name in names]
-    server = endpoint(lambda r: delegate("look") if is_main(r) else finish("seen"))
-    options, pool = Options(rounds=1), pool_at(server.url)
-    assert orchestrate("?", media, pool, options, tmp_path / "run").answer == "seen"
-    kept = [p.name for p in (tmp_path / "run" / "media").iterdir()]
+    assert run(delegate("look"), complete("42"), media=media).answer == "42"
+    kept = [p.name for p in (run.folder / "media").iterdir()]
     assert len(kept) == len(names) and all(n.isprintable() and " " not in n for n in kept)
-    assert replay(tmp_path / "run").answer == "seen"
 
 
 # ---- as a library --------------------------------------------------------------------------------
@@ -137,29 +134,16 @@ def test_a_library_call_works_or_raises_config_error(given, endpoint, tmp_path):
     with contextlib.suppress(ConfigError):
         result = orchestrate(**{**kept, **given()})
         assert result.answer == "seen" and result.run == str(tmp_path / "run")
+        assert json.loads(json.dumps(dataclasses.asdict(result)))["answer"] == "seen"
 
 
 # fails at d04ee41
-def test_a_trajectory_is_json(endpoint, tmp_path):
-    result = orchestrate("?", (), pool_at(endpoint(any_method).url), None, tmp_path / "run")
-    assert json.loads(json.dumps(dataclasses.asdict(result)))["answer"] == "42"
-
-
-# fails at d04ee41
-def test_errors_can_be_pickled(endpoint, tmp_path):
-    server, errors = endpoint(lambda request: Raw(200, "<html>")), []
-    pool = pool_at(server.url)
-    for run in (
-        lambda: orchestrate("?", (), pool, None, tmp_path / "run"),
-        lambda: orchestrate("", (), pool, None, tmp_path / "run"),
-        lambda: Options(steps=0),
-        lambda: orchestrate("?", ["gone"], pool, None, tmp_path / "run"),
-    ):
-        with pytest.raises((EndpointError, ConfigError, TapeMiss)) as raised:
-            run()
-        errors.append(raised.value)
-    again = [pickle.loads(pickle.dumps(e)) for e in errors]
-    assert [(type(e), str(e)) for e in again] == [(type(e), str(e)) for e in errors]
+@pytest.mark.parametrize("how", [{}, {"question": ""}, {"steps": 0}, {"media": ["gone"]}])
+def test_errors_can_be_pickled(how, run):
+    with pytest.raises((EndpointError, ConfigError)) as raised:
+        run(Raw(200, "<html>"), **how)
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert (type(again), str(again)) == (raised.type, str(raised.value))
 
 
 FORKED = """
@@ -180,7 +164,7 @@ if __name__ == "__main__":
 
 # fails at d04ee41
 def test_forked_workers_get_their_own_answers(endpoint, tmp_path):
-    def respond(request: dict[str, Any]) -> Any:
+    def respond(request):
         return complete(last_text(request).partition("question ")[2].partition(".")[0])
 
     server = endpoint(respond)
@@ -193,13 +177,13 @@ def test_forked_workers_get_their_own_answers(endpoint, tmp_path):
 # ---- the calls and cassettes of the program that runs us are untouched --------------------------
 
 
-def test_calls_of_the_host_program_are_untouched_before_during_and_after(endpoint, tmp_path):
+def test_calls_of_the_host_program_are_untouched_before_during_and_after(endpoint, run):
     import openai  # takes long
 
     numbers = count()
     other = endpoint(lambda request: f"mine {next(numbers)}")
     client = openai.OpenAI(base_url=other.url, api_key="none")
-    messages: Any = [{"role": "user", "content": "mine"}]
+    messages = [{"role": "user", "content": "mine"}]
 
     url = f"{other.url}/chat/completions"
     by = (
@@ -207,7 +191,7 @@ def test_calls_of_the_host_program_are_untouched_before_during_and_after(endpoin
         lambda: requests.post(url, json={"messages": messages}, timeout=5).json(),
     )
 
-    def mine(*_: Any) -> None:
+    def mine(*_):
         with ThreadPoolExecutor(1) as thread:
             for ask in by:
                 reply = thread.submit(ask).result()
@@ -215,20 +199,16 @@ def test_calls_of_the_host_program_are_untouched_before_during_and_after(endpoin
                 assert said == f"mine {len(other.requests) - 1}"
 
     mine()
-    pool = pool_at(endpoint(lambda request: complete("42")).url)
-    orchestrate("?", (), pool, None, tmp_path / "run", listeners=[mine])
-    tape = (tmp_path / "run" / "tape.jsonl").read_text()
-    replay(tmp_path / "run", listeners=[mine])
+    run(listeners=[mine])
+    replay(run.folder, listeners=[mine])
     mine()
-    assert len(other.requests) > 8 and "mine" not in tape
+    assert len(other.requests) > 8 and "mine" not in (run.folder / "tape.jsonl").read_text()
 
 
 # fails at d04ee41
-def test_a_run_inside_a_cassette_of_the_host_program_has_its_own_tape(endpoint, tmp_path):
-    server = endpoint(lambda request: complete("42"))
+def test_a_run_inside_a_cassette_of_the_host_program_has_its_own_tape(run, tmp_path):
     with vcr.use_cassette(str(tmp_path / "mine.yaml")):
         for name in ("first", "second"):
-            assert orchestrate("?", (), pool_at(server.url), None, tmp_path / name).answer == "42"
-    server.close()
+            assert run(out=name).answer == "42"
     for name in ("first", "second"):
         assert replay(tmp_path / name).answer == "42"

@@ -1,19 +1,27 @@
 """A replay is exact: under any threads, in any environment, without network; a difference says where."""
 
 import shutil
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
 from orchestra_min import orchestrate
 from tests.conftest import ROOT, ConfigError, Options, Price, TapeMiss, pool_at
-from tests.program import CLOCK, SPEECH, called, content, files_of, line_of, replay, tool_file
+from tests.program import (
+    CLOCK,
+    SPEECH,
+    called,
+    content,
+    files_of,
+    line_of,
+    replay,
+    runs,
+    tool_file,
+)
 from tests.scripted import SAMPLES, Endpoint, act, complete, delegate, finish, is_main, last_text
 
 MODEL = "gpt-5-mini"
@@ -23,9 +31,10 @@ TASKS = (
     {"task_instruction": "look at it", "tools": ["ImageAnalysisAction"], "model": "small"},
 )
 MISTAKES = iter(["hm"])
+run = runs()
 
 
-def respond(request: dict[str, Any]) -> Any:
+def respond(request):
     """A mistake, three sub-tasks side by side with a tool each, and the answer."""
     text = last_text(request)
     if is_main(request):
@@ -42,42 +51,22 @@ def respond(request: dict[str, Any]) -> Any:
     return "12:34" if "image_url" in str(request["messages"]) else "spoken words"
 
 
-class Recorded(NamedTuple):
-    folder: Path
-    server: Endpoint
-    content: list[dict[str, Any]]
-    calls: int
-
-
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
+def recorded(tmp_path_factory):
     """A run with two models, three tools and two files; its endpoint is closed."""
-    folder, server = tmp_path_factory.mktemp("recorded"), Endpoint(respond)
-    options, media = Options(tools=(tool_file(folder),)), [("image", CLOCK), ("audio", SPEECH)]
-    pool = pool_at(server.url, MODEL, "small", price=Price(10.0, 100.0, 10.0))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
-        result = orchestrate("What?", media, pool, options, folder / "run")
-    server.close()
+    folder = tmp_path_factory.mktemp("recorded")
+    with closing(Endpoint(respond)) as server:
+        options = Options(tools=tool_file(folder))
+        pool = pool_at(server.url, MODEL, "small", price=Price(10.0, 100.0, 10.0))
+        result = orchestrate("What?", [CLOCK, SPEECH], pool, options, folder / "run")
     assert (result.answer, result.rounds, result.calls) == ("42", 2, 11)
-    assert result.cost_usd == pytest.approx(
-        11 * (100 * 10 + 10 * 100) / 1e6
-    )  # the tools' calls too
-    yield Recorded(folder / "run", server, content(result.events), result.calls)
+    assert result.cost_usd == pytest.approx(11 * 2000 / 1e6)  # the tools' calls too
+    return result
 
 
-@pytest.fixture
-def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: Any) -> None:
-        raise AssertionError(f"a socket to {arguments[1:]}")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-
-
-def same_again(recorded: Recorded, parallel: int | None = None) -> None:
-    again = replay(recorded.folder, parallel=parallel)
-    assert content(again.events) == recorded.content
+def same_again(recorded, folder=None, parallel=None):
+    again = replay(folder or recorded.run, parallel=parallel)
+    assert content(again.events) == content(recorded.events)
     assert (again.answer, again.calls, again.paid_usd) == ("42", recorded.calls, 0.0)
 
 
@@ -86,7 +75,7 @@ def same_again(recorded: Recorded, parallel: int | None = None) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 5, 17])
 def test_a_replay_is_the_same_under_any_threads_and_opens_no_socket(threads, recorded, no_network):
-    same_again(recorded, threads)
+    same_again(recorded, parallel=threads)
 
 
 @pytest.mark.parametrize("variables", [
@@ -103,21 +92,18 @@ def test_a_replay_is_the_same_in_any_environment(variables, recorded, no_network
     same_again(recorded)
 
 
-def test_identical_samples_keep_their_own_answers(endpoint, tmp_path):
+def test_identical_samples_keep_their_own_answers(run):
     numbers = count()
 
-    def answer(request: dict[str, Any]) -> Any:
+    def answer(request):
         if request["messages"][0]["role"] == "system":
             return SAMPLES
         return f"Answer: {'joined' if 'join' in last_text(request) else next(numbers)}"
 
-    server = endpoint(answer)
-    options = Options(method="mas-orchestra")
-    result = orchestrate("?", (), pool_at(server.url), options, tmp_path / "run")
-    server.close()
+    result = run(respond=answer, method="mas-orchestra")
     assert next(numbers) == 10 and result.calls == 12
     for threads in (1, 4, 17):
-        assert content(replay(tmp_path / "run", parallel=threads).events) == content(result.events)
+        assert content(replay(run.folder, parallel=threads).events) == content(result.events)
 
 
 # ---- the folder ----------------------------------------------------------------------------------
@@ -125,21 +111,21 @@ def test_identical_samples_keep_their_own_answers(endpoint, tmp_path):
 
 def test_a_copied_folder_replays_wherever_it_lies_and_nothing_is_written(recorded, tmp_path):
     copy = tmp_path / "else where" / "my run"
-    shutil.copytree(recorded.folder, copy)
+    shutil.copytree(recorded.run, copy)
     before = files_of(copy)
-    same_again(recorded._replace(folder=copy))
+    same_again(recorded, copy)
     assert files_of(copy) == before
 
 
 # ---- a difference --------------------------------------------------------------------------------
 
 
-def tool_of(recorded: Recorded) -> tuple[str, str]:
-    return "--tools", f"{recorded.folder.parent}/mine.py:library_hours"
+def tool_of(recorded):
+    return "--tools", f"{Path(recorded.run).parent}/mine.py:library_hours"
 
 
-def changed(recorded: Recorded, folder: Path, name: str, old: bytes, new: bytes) -> Path:
-    shutil.copytree(recorded.folder, folder)
+def changed(recorded, folder, name, old, new):
+    shutil.copytree(recorded.run, folder)
     data = (folder / name).read_bytes()
     assert old in data
     (folder / name).write_bytes(data.replace(old, new))
@@ -151,7 +137,7 @@ def test_an_edit_is_a_miss_that_names_the_call_and_shows_the_difference(edited, 
     """Of a copy of the program, whose prompt may be the one that was edited."""
     left_out = shutil.ignore_patterns(".*", "fixtures", "tests", "training", "runs", "__pycache__")
     shutil.copytree(ROOT, tmp_path / "program", ignore=left_out)
-    run, system = recorded.folder, tmp_path / "program" / "prompts" / "orchestra_o1" / "system.md"
+    run, system = recorded.run, tmp_path / "program" / "prompts" / "orchestra_o1" / "system.md"
     if edited == "question":
         run = changed(recorded, tmp_path / "run", "run.json", b'"What?"', b'"What then?"')
     else:
@@ -173,7 +159,7 @@ def test_an_edited_file_is_said_with_its_name(recorded, tmp_path):
 
 
 def test_the_command_line_takes_the_number_of_threads_and_no_other_method(recorded):
-    named = "--replay", recorded.folder, *tool_of(recorded)
+    named = "--replay", recorded.run, *tool_of(recorded)
     assert called(*named, "--parallel", 3).stdout == "42\n"
     assert "--method react" in line_of(called(*named, "--method", "react"))
 

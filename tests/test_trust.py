@@ -1,22 +1,16 @@
 """A run folder that comes from someone else, and a machine without a sandbox."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import orchestra_min
-from orchestra_min import orchestrate
 from runtime.run_folder import Manifest, named_again
 from tests.conftest import ROOT, ConfigError, Options, pool_at
-from tests.program import any_method, called, line_of, tool_file
+from tests.program import any_method, called, line_of, replay, resume, runs, tool_file
 from tests.scripted import Endpoint
 from tests.test_input import BACKEND
 from tests.tools.conftest import raw
@@ -25,13 +19,14 @@ EQUINOX = ROOT / "fixtures" / "runs" / "equinox"
 
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+run, CODE = runs("react"), "ExecuteCodeAction(code"
 
 
 # ---- what its command line names -----------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str], Endpoint]]:
+def theirs(tmp_path_factory):
     """A run with a tool, a server, a host and a key of its user's, and the flags that name them."""
     pytest.importorskip("mcp")
     folder, server = tmp_path_factory.mktemp("theirs"), Endpoint(any_method)
@@ -47,9 +42,8 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, lis
 
 
 @pytest.mark.parametrize("left_out", ["--tools", "--mcp", "--allow-host", "--backends", None])
-def test_a_resume_uses_only_what_its_command_line_names(left_out, theirs, tmp_path, monkeypatch):
+def test_a_resume_uses_only_what_its_command_line_names(left_out, theirs, tmp_path):
     folder, flags, server = theirs
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
     shutil.copytree(folder / "run", tmp_path / "run")
     for name in ("tape.jsonl", "trajectory.jsonl"):
         (tmp_path / "run" / name).write_text("")
@@ -73,9 +67,8 @@ def test_a_command_is_named_again_as_it_is_wherever_its_files_are(tmp_path):
         named_again(tmp_path, stored, {"mcp": ("run /mine/server.py:app",)}, pool)
 
 
-def test_a_replay_loads_only_the_tools_that_its_command_line_names(theirs, tmp_path, monkeypatch):
+def test_a_replay_loads_only_the_tools_that_its_command_line_names(theirs):
     folder, flags, _ = theirs
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
     (folder / "loaded").unlink(missing_ok=True)
     assert "--tools" in line_of(called("--replay", folder / "run"))
     assert not (folder / "loaded").exists()
@@ -85,10 +78,10 @@ def test_a_replay_loads_only_the_tools_that_its_command_line_names(theirs, tmp_p
 # ---- what is in it -------------------------------------------------------------------------------
 
 
-def answers(kinds: set[str], value: Any) -> Callable[[Path], None]:
+def answers(kinds, value):
     """Every answer of these kinds on the tape is this one."""
 
-    def change(run: Path) -> None:
+    def change(run):
         rows = [json.loads(line) for line in (run / "tape.jsonl").read_text().splitlines()]
         for row in rows:
             if row.get("request", {}).get("kind") in kinds:
@@ -98,17 +91,17 @@ def answers(kinds: set[str], value: Any) -> Callable[[Path], None]:
     return change
 
 
-def pipe(name: str) -> Callable[[Path], None]:
+def pipe(name):
     return lambda run: ((run / name).unlink(missing_ok=True), os.mkfifo(run / name))[1]
 
 
-def longer(name: str) -> Callable[[Path], None]:
+def longer(name):
     return lambda run: os.truncate(run / name, 3 << 30)
 
 
 CHAT, LOCAL = {"chat"}, {"ocr", "transcribe", "code"}
 DEEP = "[" * 100_000
-ODD: dict[str, tuple[Callable[[Path], None], str]] = {
+ODD = {
     **{f"pipe {n}": (pipe(n), "special file") for n in ("tape.jsonl", "log.txt", "media/x", "lock")},
     "pipe run.json": (pipe("run.json"), "not a run folder"),
     "3 GiB of run.json": (longer("run.json"), "run.json is damaged"),
@@ -134,33 +127,27 @@ def test_what_is_odd_in_a_folder_is_one_line(name, tmp_path):  # most fail at d0
 
 
 @pytest.fixture
-def no_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_sandbox(monkeypatch):
     monkeypatch.setattr(orchestra_min.sandbox, "trouble", lambda: "not here")
 
 
-def test_without_a_sandbox_code_is_not_offered_and_one_line_says_so(no_sandbox, endpoint, caplog):
+def test_without_a_sandbox_code_is_not_offered_and_one_line_says_so(no_sandbox, run, caplog):
     caplog.set_level("WARNING", "orchestra")
-    server, tool = endpoint(any_method), "ExecuteCodeAction(code"
-    pool, how = pool_at(server.url), {"method": "react"}
-    run = orchestrate("?", (), pool, Options(**how), "run")
-    assert tool not in str(server.requests) and "apt install" in caplog.text
-    assert orchestra_min.replay("run").answer == run.answer
-    orchestrate("?", (), pool, Options(**how, unsafe_code=True), "unsafe")
-    assert tool in str(server.requests[-1]) and len(caplog.records) == 1
-    with pytest.raises(
-        ConfigError, match="--sub-agent mini-swe: bubblewrap does not work here .not here"
-    ):
-        orchestrate("?", (), pool, Options(method="aorchestra", sub_agent="mini-swe"), "swe")
+    run()
+    assert CODE not in str(run.requests) and "apt install" in caplog.text
+    run(unsafe_code=True, out="unsafe")
+    assert CODE in str(run.requests) and len(caplog.records) == 1
+    with pytest.raises(ConfigError, match="mini-swe: bubblewrap does not work here .not here"):
+        run(method="aorchestra", sub_agent="mini-swe", out="swe")
 
 
-def test_a_run_with_code_needs_a_sandbox_to_go_on_and_none_to_replay(endpoint, monkeypatch):
-    pool = pool_at(endpoint(any_method).url)
-    orchestrate("?", (), pool, Options(method="react"), "safe")
-    orchestrate("?", (), pool, Options(method="react", unsafe_code=True), "unsafe")
+def test_a_run_with_code_needs_a_sandbox_to_go_on_and_none_to_replay(run, monkeypatch):
+    run(out="safe")
+    run(unsafe_code=True, out="unsafe")
     with pytest.raises(ConfigError, match="add --unsafe-code"):
-        orchestra_min.resume("unsafe", pool=pool)
+        resume("unsafe")
     monkeypatch.setattr(orchestra_min.sandbox, "trouble", lambda: "not here")
-    assert orchestra_min.replay("safe").answer == "42"
-    assert orchestra_min.resume("unsafe", pool=pool, unsafe_code=True).answer == "42"
+    assert replay("safe").answer == "42"
+    assert resume("unsafe", unsafe_code=True).answer == "42"
     with pytest.raises(ConfigError, match="may run code; bubblewrap does not work"):
-        orchestra_min.resume("safe", pool=pool)
+        resume("safe")
