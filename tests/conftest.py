@@ -56,7 +56,15 @@ def no_network(monkeypatch):
 
 
 @pytest.fixture
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def run(endpoint, tmp_path):
+    """Runs of Orchestra-o1 or, with `method=`, of another: see tests/program.py."""
+    from tests.program import Runs  # which imports this file
+
+    return Runs(endpoint, tmp_path, "orchestra-o1")
+
+
+@pytest.fixture
+def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 

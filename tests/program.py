@@ -180,6 +180,6 @@ class Runs:
         return [r["model"] for r in self.requests]
 
 
-def runs(method="orchestra-o1"):
+def runs(method):
     """A fixture."""
     return pytest.fixture(lambda endpoint, tmp_path: Runs(endpoint, tmp_path, method))

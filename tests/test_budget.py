@@ -9,14 +9,12 @@ from hypothesis import strategies as st
 
 from orchestra.vocabulary import BudgetExceeded
 from tests.conftest import Backend, Price, Purse
-from tests.program import METHODS, any_method, called, content, replay, resume, runs
+from tests.program import METHODS, any_method, called, content, replay, resume
 from tests.scripted import Raw, complete, completion, delegate, finish, is_main
 from tests.test_input import BACKEND
 
 UNIT_USD = (100 * 10 + 10 * 100) / 1e6  # of a scripted completion at this price
 PRICE = Price(10.0, 100.0, 10.0)
-
-run = runs()
 
 
 def most_tokens(request):

@@ -14,7 +14,7 @@ import pytest
 from orchestra_min import orchestrate
 from tests.attacks import hostile
 from tests.conftest import Options, Pool, Price, pool_at
-from tests.program import any_method, called, content, line_of, replay, resume, runs
+from tests.program import any_method, called, content, line_of, replay, resume
 from tests.scripted import Raw, complete, completion, delegate, finish, is_main, last_text
 
 SEEN = finish("seen it")
@@ -161,7 +161,6 @@ def test_usage_that_makes_no_sense_is_an_unknown_cost(usage, tokens, told):
 # ---- what it does not take is given up, once -----------------------------------------------------
 
 REFUSED = Raw(400, {"error": {}})
-run = runs()
 
 
 @pytest.fixture

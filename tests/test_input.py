@@ -18,11 +18,10 @@ import vcr
 
 from orchestra_min import orchestrate
 from tests.conftest import ROOT, ConfigError, EndpointError, Options, pool_at
-from tests.program import CLOCK, PROGRAM, any_method, called, line_of, program, replay, runs
+from tests.program import CLOCK, PROGRAM, any_method, called, line_of, program, replay
 from tests.scripted import Raw, complete, delegate, finish, is_main, last_text
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
-run = runs()
 
 # ---- flags, files, keys --------------------------------------------------------------------------
 

@@ -10,24 +10,13 @@ from urllib.parse import quote
 import pytest
 
 from tests.conftest import ROOT
-from tests.program import (
-    HOURS,
-    METHODS,
-    any_method,
-    called,
-    line_of,
-    program,
-    replay,
-    runs,
-    tool_file,
-)
+from tests.program import HOURS, METHODS, any_method, called, line_of, program, replay, tool_file
 from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 KEYS = {"answer", "fallback", "cost_usd", "paid_usd", "calls", "rounds", "latency_s", "run"}
 KEYS |= {"tokens", "failed_subtasks", "why"}
 KEY = 'pa"ss/word-0123456789'
-run = runs()
 
 
 def using_the_tool(request):

@@ -10,10 +10,9 @@ from orchestra.vocabulary import ModelMistake
 from runtime.prompts import explained
 from tests import golden
 from tests.conftest import ROOT
-from tests.program import CLOCK, SPEECH, runs
+from tests.program import CLOCK, SPEECH
 from tests.scripted import act, complete, delegate, finish
 
-run = runs()
 FOLDERS = ("", "orchestra", "runtime", "orchestrators", "subagents", "tools", "training")
 FILE_OF = {"ModelMistake": "mistakes", "fail": "mas_orchestra/mistakes"}
 

@@ -11,17 +11,7 @@ import pytest
 
 from orchestra_min import orchestrate
 from tests.conftest import ROOT, ConfigError, Options, Price, TapeMiss, pool_at
-from tests.program import (
-    CLOCK,
-    SPEECH,
-    called,
-    content,
-    files_of,
-    line_of,
-    replay,
-    runs,
-    tool_file,
-)
+from tests.program import CLOCK, SPEECH, called, content, files_of, line_of, replay, tool_file
 from tests.scripted import SAMPLES, Endpoint, act, complete, delegate, finish, is_main, last_text
 
 MODEL = "gpt-5-mini"
@@ -31,7 +21,6 @@ TASKS = (
     {"task_instruction": "look at it", "tools": ["ImageAnalysisAction"], "model": "small"},
 )
 MISTAKES = iter(["hm"])
-run = runs()
 
 
 def respond(request):

@@ -13,25 +13,14 @@ from itertools import count
 import pytest
 
 from tests.conftest import Cancelled, EndpointError, TapeWriteError
-from tests.program import called, files_of, line_of, replay, resume, runs, start, tool_file
-from tests.scripted import (
-    CHAIN,
-    DEBATE,
-    Raw,
-    act,
-    complete,
-    delegate,
-    finish,
-    is_main,
-    last_text,
-)
+from tests.program import called, files_of, line_of, replay, resume, start, tool_file
+from tests.scripted import CHAIN, DEBATE, Raw, act, complete, delegate, finish, is_main, last_text
 
 TASKS = (
     {"task_instruction": "when?", "tools": ["library_hours"]},
     {"task_instruction": "which city?", "tools": []},
 )
 OUT_OF_ORDER = Raw(400, {"error": {"message": "out of order"}})
-run = runs()
 
 
 def moment(request):
