@@ -111,17 +111,19 @@ def test_a_broken_rule_is_named(reply, rule):
     assert outcome(reply) == rule
 
 
+IN_STATES = [  # an empty delegation continues only with what can run
+    (complete("7:49"), {"history": ()}, "no_evidence"), (delegate(), {"waiting": {"b": ("a",)}}, "no_subtasks"),
+    (delegate(), {"waiting": {"b": ()}}, Delegate((), "r")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reply", "changes", "read"), IN_STATES)
+def test_a_decision_fits_the_state(reply, changes, read):
+    assert outcome(reply, replace(STATE, **changes)) == read
+
+
 def test_the_last_chance_takes_no_delegation():
     assert outcome(delegate(READ), last_chance=True) == "bad_action"
-
-
-def test_a_task_with_media_is_not_completed_before_a_sub_task_was_tried():
-    assert outcome(complete("7:49"), replace(STATE, history=())) == "no_evidence"
-
-
-@pytest.mark.parametrize(("needs", "read"), [((), Delegate((), "r")), (("a",), "no_subtasks")])
-def test_an_empty_delegation_continues_only_with_what_can_run(needs, read):
-    assert outcome(delegate(), replace(STATE, waiting={"b": needs})) == read
 
 
 TEXT = st.text(st.characters(), max_size=5)

@@ -30,7 +30,7 @@ VALID = [
     *map(thought, [
         agent(), AB, AB.replace("\n", "\r\n"), ABC + edge("A", "C", "B", "C"),
         agent() + agent("B", input="${A} ${A}") + edge("A", "B"), AB + "And so it is.",
-        "Here it is:\n" + AB, f"```xml\n{AB}```", f"\n```\n{AB}\n```\n", agent(name="WebSearchAgent"),
+        "Here it is:\n" + AB, "\nSince 3 < 5:\n" + AB, f"\n<agents>{agent()}</agents>", f"```xml\n{AB}```", f"\n```\n{AB}\n```\n", agent(name="WebSearchAgent"),
         debate('["Poet", "Judge"]'), debate("['Poet', \"Judge's\"]"),
         agent().replace("<agent_id>", "<agent_id >"), agent(input="Put it into <answer>x</answer>."),
         agent().replace("<agent_input></agent_input>", "<agent_input/>"),
@@ -86,11 +86,6 @@ BROKEN_LOW = {
 @pytest.mark.parametrize("text", VALID)
 def test_a_graph_of_the_format_is_read(text):
     assert parse(text)[0].id == "A"
-
-
-@pytest.mark.parametrize("prose", ["Since 3 < 5:\n{}", "<agents>{}</agents>"])
-def test_prose_between_the_thinking_and_the_graph_is_read_over(prose):
-    assert parse("<thinking>x</thinking>\n" + prose.format(agent()))[0].id == "A"
 
 
 @pytest.mark.parametrize("dom, rule, line, text", [

@@ -50,14 +50,6 @@ def test_a_file_is_opened_under_each_of_its_names_and_by_no_address(path, media)
 # ---- Eq. 20: what is in the context --------------------------------------------------------------
 
 
-def test_a_short_history_is_kept_whole_in_its_order():
-    late = seen("t2", "7:49", "The clock shows 7:49. It hangs in Prague.", round=2)
-    assert compress([seen("t1", status="failed", error="no such file"), late]) == (
-        "- [t1, round 1, failed] look for t1 (reason: no such file)\n"
-        "- [t2, round 2, done] look for t2 => 7:49 The clock shows 7:49. It hangs in Prague."
-    )
-
-
 def test_the_newest_failures_are_kept_where_nothing_else_fits():
     statuses = ["failed"] * 5 + ["blocked", "failed", "done"]
     history = [seen(f"t{n}", round=n, status=status) for n, status in enumerate(statuses)]

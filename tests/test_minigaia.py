@@ -7,6 +7,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from pydantic import TypeAdapter
 
 import evaluate
 import training.agent
@@ -52,25 +53,13 @@ def test_a_search_finds_the_page_of_every_fact_that_is_searched_for():
 
 def world_of(row):
     media = tuple(Media(m["type"], Path(m["path"]).name, Path(), "") for m in row["media"])
-    facts = tuple(
-        Fact(**{k: tuple(v) if isinstance(v, list) else v for k, v in f.items()})
-        for f in row["facts"]
-    )
-    return World(MiniTask(Task(row["question"], media), facts, (), ""))  # fmt: skip
+    facts = TypeAdapter(tuple[Fact, ...]).validate_python(row["facts"])
+    return World(MiniTask(Task(row["question"], media), facts, (), ""))
 
 
 def sweep(folder, url, *more):
-    command = [
-        "run",
-        "--data",
-        made.FOLDER / "questions.json",
-        "--out",
-        folder,
-        "--model",
-        "m",
-        "--world",
-        *more,
-    ]
+    files = "--data", made.FOLDER / "questions.json", "--out", folder
+    command = ["run", *files, "--model", "m", "--world", *more]
     with mock.patch.dict(os.environ, {"OPENAI_BASE_URL": url}):
         code = evaluate.main([str(word) for word in command])
     rows = (folder / "rows.jsonl").read_text().splitlines() if code < 2 else []

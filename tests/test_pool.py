@@ -117,28 +117,20 @@ def test_perception_of_the_command_line_replaces_the_engines_of_the_file(percept
     assert {pool.engine("image").engine, pool.engine("audio").engine} == {perception}
 
 
-@pytest.mark.parametrize(("media", "missing"), [
-    ([], ""), (["image"], ""), (["image", "audio"], "aud"), (["video"], "aud"), ([""], "aud"),
-])  # fmt: skip
-def test_perception_by_the_endpoint_needs_the_skills_for_the_files_at_hand(
-    media, missing, pool_file
-):
+def test_perception_by_the_endpoint_needs_the_skills_for_the_files_at_hand(pool_file):
     file = pool_file(TWO.replace('name = "a"', 'name = "a"\nskills = { img = 0.5 }'))
-    if not missing:
+    for media in ([], ["image"]):
         assert choose(file, None, "endpoint", media).engine("image").backend == "a"
-        return
-    with pytest.raises(ConfigError, match=f"skill {missing}"):
-        choose(file, None, "endpoint", media)
+    for media in (["image", "audio"], ["video"], [""]):
+        with pytest.raises(ConfigError, match="skill aud"):
+            choose(file, None, "endpoint", media)
 
 
-NEEDED = [
-    ("", "", "A_KEY is not set"), ("abc\ndef", "", "A_KEY holds"), ("schlüssel", "", "A_KEY holds"),
-    ("k", PRICE, "backend b"), ("k", ", usd_per_minute = 0.006", "usd_per_minute"),
-]  # fmt: skip
+NEEDED = {PRICE: "backend b", ", usd_per_minute = 0.006": "usd_per_minute"}
 
 
-@pytest.mark.parametrize(("key", "without", "words"), NEEDED)
-def test_a_key_or_price_that_is_missing_is_named(key, without, words, pool_file, monkeypatch):
-    monkeypatch.setenv("A_KEY", key)
-    with pytest.raises(ConfigError, match=words):
+@pytest.mark.parametrize("without", NEEDED)
+def test_a_price_that_a_budget_needs_is_named(without, pool_file, monkeypatch):
+    monkeypatch.setenv("A_KEY", "k")
+    with pytest.raises(ConfigError, match=NEEDED[without]):
         check(load(pool_file(FULL.replace(without, ""))), budget_usd=0.0)

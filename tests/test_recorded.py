@@ -8,10 +8,9 @@ import pytest
 
 from orchestra_min import recorded
 from tests.conftest import ROOT, ConfigError, EndpointError, Options, TapeMiss, pool_at
-from tests.program import CLOCK, any_method, called, program
+from tests.program import CLOCK, any_method, called
 from tests.scripted import Raw
 
-EQUINOX = ROOT / "fixtures" / "runs" / "equinox"
 HOW = {"options": Options(method="react")}
 
 
@@ -20,16 +19,12 @@ def server(endpoint):
     return endpoint(any_method)
 
 
-def test_a_run_is_recorded_once_and_then_replayed(server, tmp_path):
-    runs = [recorded("?", out=tmp_path / "run", pool=pool_at(server.url), **HOW) for _ in range(2)]
-    assert [run.answer for run in runs] == ["42", "42"] and len(server.requests) == 1
-    with pytest.raises(ConfigError, match="no run.json"):
-        recorded("?", out=tmp_path / "other", record_mode="none", pool=pool_at(server.url))
-
-
-def test_a_recording_that_was_cut_off_is_continued(server, tmp_path):
+def test_a_run_is_recorded_once_then_replayed_and_continued_if_it_was_cut_off(server, tmp_path):
     how = {"out": tmp_path / "run", "pool": pool_at(server.url), **HOW}
-    recorded("?", **how)
+    with pytest.raises(ConfigError, match="no run.json"):
+        recorded("?", record_mode="none", **how)
+    runs = [recorded("?", **how) for _ in range(2)]
+    assert [run.answer for run in runs] == ["42", "42"] and len(server.requests) == 1
     for name in ("tape.jsonl", "trajectory.jsonl"):
         lines = (tmp_path / "run" / name).read_text().splitlines(keepends=True)
         (tmp_path / "run" / name).write_text("".join(lines[:-1]))
@@ -70,16 +65,10 @@ def test_the_fixture_fails_where_a_test_asks_another_question(server, pytester, 
         outcome.assert_outcomes(passed=passed, failed=1 - passed)
 
 
-def test_runs_are_listed_with_question_answer_and_cost(server, tmp_path):
-    done = program(tmp_path, "What?", "--model", "m", "--out", "runs/a", at=server.url)
-    assert done.stdout == "42\n", done
-    (tmp_path / "runs" / "notes").mkdir()
-    (row,) = called("--runs", tmp_path / "runs", "--json").stdout.splitlines()
-    assert '"run": "a", "question": "What?", "answer": "42"' in row
-
-
-def test_the_date_of_a_listed_run_is_that_of_its_newest_call_whatever_a_copy_did(tmp_path):
-    shutil.copytree(EQUINOX, tmp_path / "old")
+def test_runs_are_listed_with_question_answer_and_the_date_of_their_newest_call(tmp_path):
+    shutil.copytree(ROOT / "fixtures" / "runs" / "equinox", tmp_path / "old")
     os.utime(tmp_path / "old/run.json", (99999, 99999))
+    (tmp_path / "notes").mkdir()
     (row,) = json.loads(called("--runs", tmp_path, "--json").stdout)
-    assert row["date"].startswith("2026")
+    assert row["date"].startswith("2026") and row["answer"] == "2023-09-23 05:49:00+00:00"
+    assert (row["run"], row["question"][:12]) == ("old", "The recordin")

@@ -154,15 +154,13 @@ def test_the_time_a_model_asks_for_has_bounds(asked, allowed, bench, monkeypatch
     assert ran.call_args.args[2] == allowed
 
 
-def test_a_program_runs_once_and_is_replayed(bench):
-    tools, counted = bench(), "open('runs', 'a').write('x')\nprint(open('runs').read())"
-    assert tools.use("ExecuteCodeAction", code=counted) == "x"
-    assert tools.use("ExecuteCodeAction", "replay", code=counted) == "x"
-    assert (tools.folder / "work" / "runs").read_text() == "x"
+COUNTED = "open('runs', 'a').write('x')\nprint(open('runs').read())"
 
 
-@pytest.mark.parametrize("text", ["print('\\ud800')", "print('a\\0b')", "print('\\xff')"])
-def test_odd_characters_go_through_the_tape(text, bench):
+@pytest.mark.parametrize(
+    "text", [COUNTED, *(f"print('{c}')" for c in ("\\ud800", "a\\0b", "\\xff"))]
+)
+def test_a_program_runs_once_and_is_replayed_whatever_it_prints(text, bench):
     tools = bench()
     seen = [tools.outcome("ExecuteCodeAction", m, code=text) for m in ("record", "replay")]
-    assert seen[0] == seen[1]
+    assert seen[0] == seen[1] and (text != COUNTED or seen[1] == "x")
