@@ -113,6 +113,15 @@ def tool_file(folder: Path) -> str:
     return f"{folder}/mine.py:library_hours"
 
 
+def pool_file(folder, url, key="", **prices):
+    """A pool file of backends with these prices, in USD per million tokens in and out."""
+    about = f'base_url = "{url}"\nskills = {{ txt = 1, img = 1, aud = 1 }}\napi_key_env = "{key}"'
+    price = "price_usd_per_mtok = {{ input = {}, output = {} }}\n".format
+    rows = [f'[[backend]]\nname = "{n}"\n{about}\n{price(*usd)}' for n, usd in prices.items()]
+    (folder / "pool.toml").write_text("".join(rows))
+    return folder / "pool.toml"
+
+
 METHODS = ("orchestra-o1", "aorchestra", "toolorchestra", "mas-orchestra", "react")
 
 

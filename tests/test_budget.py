@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from orchestra.vocabulary import BudgetExceeded
 from tests.conftest import Backend, Price, Purse
-from tests.program import METHODS, any_method, called, content, replay, resume
+from tests.program import METHODS, any_method, called, content, pool_file, replay, resume
 from tests.scripted import Raw, complete, completion, delegate, finish, is_main
-from tests.test_input import BACKEND
 
 UNIT_USD = (100 * 10 + 10 * 100) / 1e6  # of a scripted completion at this price
 PRICE = Price(10.0, 100.0, 10.0)
@@ -123,10 +122,9 @@ def test_a_decision_that_takes_two_calls_counts_both(run):
 
 def test_each_method_of_a_comparison_has_the_whole_budget(endpoint, tmp_path):
     server = endpoint(lambda request: greedy(request, any_method(request)))
-    price = "price_usd_per_mtok = { input = 10, output = 100, cached = 10 }\n"
-    (tmp_path / "pool.toml").write_text(BACKEND.replace("http://x/v1", server.url) + price)
+    pool = pool_file(tmp_path, server.url, a=(10, 100))
     flags = "--compare", "orchestra-o1,aorchestra", "--budget", 0.5, "--out", tmp_path / "all"
-    done = called("?", "--json", "--backends", tmp_path / "pool.toml", *flags)
+    done = called("?", "--json", "--backends", pool, *flags)
     results = json.loads(done.stdout)
     assert [r["answer"] for r in results] == ["42", "42"]
     assert all(0.25 < r["cost_usd"] <= 0.5 for r in results)

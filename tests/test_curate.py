@@ -7,7 +7,7 @@ import pytest
 
 import curate
 from tests.conftest import ROOT
-from tests.program import CLOCK, files_of
+from tests.program import CLOCK, files_of, pool_file
 from tests.scripted import complete, delegate, finish, is_main, last_text
 from training import examples
 
@@ -132,12 +132,11 @@ def test_a_users_mistake_is_one_line_before_a_call(flags, seed, code, line, endp
 
 
 def test_no_call_passes_the_budget_and_a_larger_one_goes_on(endpoint, command, tmp_path):
-    server, pool = endpoint(scripted()), tmp_path / "pool.toml"
-    price = "skills = { txt = 1, img = 1 }\nprice_usd_per_mtok = { input = 100, output = 1000 }"
-    pool.write_text(f'[[backend]]\nname = "m"\nbase_url = "{server.url}"\n{price}')
-    assert command("", "--backends", str(pool), "--budget", "0.3")[0] == 1
+    server = endpoint(scripted())
+    pool = str(pool_file(tmp_path, server.url, m=(100, 1000)))
+    assert command("", "--backends", pool, "--budget", "0.3")[0] == 1
     assert len(server.requests) == 1
-    assert "2 decisions" in command("", "--backends", str(pool), "--budget", "50")[1]
+    assert "2 decisions" in command("", "--backends", pool, "--budget", "50")[1]
 
 
 def test_the_recorded_curation_replays(capsys):

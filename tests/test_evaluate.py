@@ -20,7 +20,7 @@ from evaluation.questions import exact, load, matches
 from evaluation.sweep import Crew
 from orchestra.vocabulary import ConfigError
 from tests.conftest import ROOT
-from tests.program import CLOCK, replay
+from tests.program import CLOCK, pool_file, replay
 from tests.scripted import Endpoint, Raw, complete, delegate, finish, is_main
 
 OFFICIAL = {
@@ -140,16 +140,17 @@ def test_the_judge_is_asked_again_once_and_only_where_the_answers_differ(tmp_pat
 
 
 def test_a_judge_that_the_share_cannot_pay_asks_again_with_a_larger_one(tmp_path, endpoint):
-    server = endpoint(number_asked)
     data_file(tmp_path)
-    price = "price_usd_per_mtok = { input = %s, output = 1 }"
-    rows = "".join(
-        f'[[backend]]\nname = "{n}"\nbase_url = "{server.url}"\n{price % usd}\n'
-        for n, usd in (("m", 1), ("j", 50))
+    url = endpoint(number_asked).url
+    how = (
+        "--backends",
+        pool_file(tmp_path, url, m=(1, 1), j=(50, 1)),
+        "--judge",
+        "j",
+        "--budget",
+        1,
     )
-    (tmp_path / "pool.toml").write_text(rows)
-    how = ("--backends", tmp_path / "pool.toml", "--judge", "j", "--budget", 1)
-    code, rows, _ = sweep(tmp_path, server.url, *how)
+    code, rows, _ = sweep(tmp_path, url, *how)
     assert code == 0 and all(row["judge"] for row in rows.values())
 
 
@@ -195,10 +196,8 @@ def test_a_sub_task_that_met_a_rate_limit_fails_the_row_until_it_is_answered(tmp
 def test_the_budget_is_hard_and_a_question_starts_only_with_what_is_left(tmp_path, endpoint):
     server = endpoint(number_asked)  # a question costs 0.01 USD, and needs 0.128 to start
     data_file(tmp_path, 9)
-    (tmp_path / "pool.toml").write_text(
-        f'backend = [{{ name = "m", base_url = "{server.url}", price_usd_per_mtok = {{ input = 0, output = 1000 }} }}]'
-    )
-    how = ("--backends", tmp_path / "pool.toml", "--workers", 3, "--budget")
+    pool = pool_file(tmp_path, server.url, m=(0, 1000))
+    how = ("--backends", pool, "--workers", 3, "--budget")
     code, rows, _ = sweep(tmp_path, server.url, *how, 0.2)
     done = [row for row in rows.values() if row["status"] == "done"]
     assert code == 1 and 2 < len(done) == len(server.requests) < 9
@@ -231,33 +230,35 @@ def test_after_kill_9_no_row_is_lost_or_doubled_and_only_calls_in_flight_are_pai
 
 def test_the_report_compares_methods_by_level_category_and_question(tmp_path, endpoint, capsys):
     data_file(tmp_path)
-    server = endpoint(number_asked)
-    sweep(tmp_path, server.url)
-    sweep(tmp_path, server.url, "--judge", "j", "--out", tmp_path / "judged")
-    capsys.readouterr()
-    folders = [str(tmp_path / name) for name in ("out", "judged")]
-    assert evaluate.main(["report", *folders, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    right, wrong = endpoint(number_asked).url, endpoint(lambda request: finish("no")).url
+    sweep(tmp_path, right)
+    sweep(tmp_path, right, "--judge", "j", "--out", tmp_path / "judged")
+    sweep(tmp_path, wrong, "--out", tmp_path / "all wrong")
+    folders = [str(tmp_path / name) for name in ("out", "judged", "all wrong")]
+
+    def reported(*more):
+        capsys.readouterr()
+        assert evaluate.main(["report", *folders, *more]) == 0
+        return capsys.readouterr().out
+
+    found = json.loads(reported("--json"))
     plain = found["methods"]["react/m"]
     assert plain["overall"]["accuracy"] == pytest.approx(4 / 6)
     assert plain["level"]["L1"]["n"] == 3 and plain["category"]["A B"]["n"] == 6
-    (pair,) = found["mcnemar"]  # by a score that both have
-    assert (pair["only_a"], pair["only_b"], pair["p"]) == (0, 0, 1.0)
-    assert evaluate.main(["report", *folders]) == 0
-    assert "66.7 [30-90]" in capsys.readouterr().out
-    assert evaluate.main(["report", *folders, "--score", "judge"]) == 2
-    wrong = endpoint(lambda request: finish("no")).url
-    sweep(tmp_path, wrong, "--out", tmp_path / "all wrong")
-    capsys.readouterr()
-    folders += [str(tmp_path / "all wrong")]
-    assert evaluate.main(["report", *folders, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
     assert len(found["methods"]) == 3 and not any(" " in name for name in found["methods"])
-    assert [(p["only_a"], p["only_b"]) for p in found["mcnemar"]] == [(0, 0), (4, 0), (4, 0)]
+    pairs = found["mcnemar"]  # by a score that both have
+    assert [(p["only_a"], p["only_b"]) for p in pairs] == [(0, 0), (4, 0), (4, 0)]
+    assert pairs[0]["p"] == 1.0 and "66.7 [30-90]" in reported()
+    assert evaluate.main(["report", *folders, "--score", "judge"]) == 2
+
+
+def test_a_damaged_sweep_is_one_line(tmp_path, capsys):
+    data_file(tmp_path)
+    (tmp_path / "out").mkdir()
     (tmp_path / "out/sweep.json").write_text("")
-    for words_ in (["report", folders[0]], words(tmp_path)):
-        with mock.patch.dict(os.environ, {"OPENAI_BASE_URL": server.url}):
-            assert evaluate.main(words_) == 2
+    for command in (["report", str(tmp_path / "out")], words(tmp_path)):
+        with mock.patch.dict(os.environ, {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}):
+            assert evaluate.main(command) == 2
         assert "damaged" in capsys.readouterr().err
 
 

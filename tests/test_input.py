@@ -18,7 +18,7 @@ import vcr
 
 from orchestra_min import orchestrate
 from tests.conftest import ROOT, ConfigError, EndpointError, Options, pool_at
-from tests.program import CLOCK, PROGRAM, any_method, called, line_of, program, replay
+from tests.program import CLOCK, PROGRAM, any_method, called, line_of, pool_file, program, replay
 from tests.scripted import Raw, complete, delegate, finish, is_main, last_text
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
@@ -77,15 +77,11 @@ def test_a_file_that_can_not_be_used_is_named_in_one_line(flags, bad_files, endp
     assert server.requests == [] and before == {p for p in tmp_path.rglob("*") if not p.is_dir()}
 
 
-BACKEND = '[[backend]]\nname = "a"\nbase_url = "http://x/v1"\n'
-
-
 @pytest.mark.parametrize("key", ["", "a key\nin two lines", "schlüssel", "\ufeffkey"])
 def test_a_key_that_can_not_be_sent_is_said_by_its_name(key, endpoint, tmp_path):
     server = endpoint(any_method)
-    pool = BACKEND.replace("http://x/v1", server.url) + 'api_key_env = "MY_KEY"\n'
-    (tmp_path / "pool.toml").write_text(pool)
-    line = line_of(called("--question", "?", "--backends", "pool.toml", MY_KEY=key))
+    pool = pool_file(tmp_path, server.url, "MY_KEY", a=(0, 0))
+    line = line_of(called("--question", "?", "--backends", pool, MY_KEY=key))
     assert "MY_KEY" in line and (not key or key.strip() not in line)
     assert server.requests == [] and not (tmp_path / "runs").exists()
 

@@ -7,13 +7,12 @@ import pytest
 import optimize_prompt
 from orchestra_min import replay
 from tests.conftest import ROOT, ConfigError, Options, TapeMiss
-from tests.program import called, line_of
+from tests.program import called, line_of, pool_file
 from tests.scripted import Raw, complete, delegate, finish, is_main, last_text
 
 START = (ROOT / "prompts" / "aorchestra" / "system.md").read_text().strip()
 RULES = "Check.", "Be brief.", "Guess."
 CHECK, BRIEF, GUESS = (START.replace("# Reply", f"{rule}\n\n# Reply") for rule in RULES)
-POOL = '[[backend]]\nname = "small"\nbase_url = "{}"\nprice_usd_per_mtok = {{ input = 1.0, output = 1.0 }}'
 
 
 def reply(instruction):
@@ -43,14 +42,14 @@ def learn(endpoint, tmp_path, capsys):
     def learned(*rewrites, iterations=None):
         learned.queue = iter(rewrites)
         n = iterations or len(rewrites)
-        files = f"--tasks {tmp_path}/tasks.json --backends {tmp_path}/pool.toml"
+        pool = pool_file(tmp_path, learned.server.url, small=(1, 1))
+        files = f"--tasks {tmp_path}/tasks.json --backends {pool}"
         flags = f"{files} --out {tmp_path}/out --method aorchestra --budget 1 --iterations {n}"
         code = optimize_prompt.main(flags.split())
         rows = (line.split() for line in capsys.readouterr().out.splitlines() if line[:1].isdigit())
         return code, [kept for _, _, _, kept, *_ in rows]
 
     learned.prompts, learned.server = [], endpoint(respond)
-    (tmp_path / "pool.toml").write_text(POOL.format(learned.server.url))
     rows = [{"question": "Q1?", "answer": "One"}, {"question": "Q2?", "answer": "two"}]
     (tmp_path / "tasks.json").write_text(json.dumps(rows))
     return learned

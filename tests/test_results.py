@@ -9,14 +9,12 @@ import pytest
 from evaluation.questions import load
 from fixtures import results
 from tests.conftest import ROOT, ConfigError
-from tests.program import any_method
-
-POOL = '[[backend]]\nname = "m"\nbase_url = "{}"\nskills = {{ txt = 1.0, img = 1.0, aud = 1.0 }}\nprice_usd_per_mtok = {{ input = 0, output = 0 }}\n'
+from tests.program import any_method, pool_file
 
 
 def test_two_methods_are_recorded_once_and_replay_without_their_media(tmp_path, endpoint, capsys):
-    server, pool, folder = endpoint(any_method), tmp_path / "pool.toml", tmp_path / "results"
-    pool.write_text(POOL.format(server.url))
+    server, folder = endpoint(any_method), tmp_path / "results"
+    pool = pool_file(tmp_path, server.url, m=(0, 0))
     for method in ("react", "orchestra-o1"):
         assert results.record(method, 1, pool, folder) == 0
     asked = len(server.requests)

@@ -10,9 +10,8 @@ import pytest
 import orchestra_min
 from runtime.run_folder import Manifest, named_again
 from tests.conftest import ROOT, ConfigError, Options, pool_at
-from tests.program import any_method, called, line_of, replay, resume, runs, tool_file
+from tests.program import any_method, called, line_of, pool_file, replay, resume, runs, tool_file
 from tests.scripted import Endpoint
-from tests.test_input import BACKEND
 from tests.tools.conftest import raw
 
 EQUINOX = ROOT / "fixtures" / "runs" / "equinox"
@@ -31,10 +30,9 @@ def theirs(tmp_path_factory):
     pytest.importorskip("mcp")
     folder, server = tmp_path_factory.mktemp("theirs"), Endpoint(any_method)
     server_command = shlex.join(["sh", "-c", f"touch {folder}/started; exec {raw()}"])
-    pool = BACKEND.replace("http://x/v1", server.url) + 'api_key_env = "MY_KEY"\n'
-    (folder / "pool.toml").write_text(pool)
+    pool = str(pool_file(folder, server.url, "MY_KEY", a=(0, 0)))
     flags = ["--tools", tool_file(folder), "--mcp", server_command]
-    flags += ["--allow-host", "wiki:80", "--backends", f"{folder}/pool.toml"]
+    flags += ["--allow-host", "wiki:80", "--backends", pool]
     done = called("--question", "?", "--out", folder / "run", *flags, MY_KEY="k1")
     assert done.stdout == "42\n", done.stderr
     yield folder, flags, server
