@@ -176,10 +176,22 @@ def asked(run):
 
 
 @pytest.mark.parametrize("status", [400, 404, 422, 500])
-def test_a_refused_schema_is_given_up(status, asked):
-    first, *_, last = asked("response_format", Raw(status, {"error": {}}, **AGAIN))
-    assert "response_format" not in last
+def test_a_refused_schema_is_given_up_and_not_sent_again(status, run):
+    refused, decisions = (
+        Raw(status, {"error": {}}, **AGAIN),
+        iter([delegate("look"), complete("42")]),
+    )
+
+    def respond(request):
+        if "response_format" in request:
+            return refused
+        return next(decisions) if is_main(request) else SEEN
+
+    assert run(respond=respond).answer == "42"
+    attempts = 3 if status == 500 else 1
+    first, last, *later = run.requests[attempts - 1 :]
     assert first == {**last, "response_format": first["response_format"]}
+    assert len(later) == 2 and not any("response_format" in r for r in later)
 
 
 def test_what_is_refused_is_given_up_one_by_one(asked):

@@ -89,16 +89,6 @@ def test_the_only_model_of_a_server_is_found(cassette, chat):
         assert with_model(chat, replace(backend_at(url), model="")).model == MODEL
 
 
-def test_a_refused_field_is_given_up_and_not_sent_again(cassette, chat):
-    """The cassette has three requests: with the schema, without it, and the second call."""
-    refusal = {"error": {"message": "response_format is not supported", "code": 400}}
-    answer = lambda request: Raw(400, refusal) if "response_format" in request else "Prague"  # noqa: E731
-    with cassette("refused", answer) as url:
-        replies = [chat(backend_at(url), CAPITAL, Purse(), SCHEMA) for _ in range(2)]
-    assert [reply.text for reply in replies] == ["Prague"] * 2
-    assert chat.refused == {(MODEL, "schema")}
-
-
 def test_a_rate_limit_is_waited_out_and_costs_nothing(cassette, chat, monkeypatch):
     pauses_s, limit = [], {"error": {"message": "slow down", "code": 429}}
     answers = [Raw(429, limit, retry_after=s) for s in ("2", "0")] + ["Prague"]
