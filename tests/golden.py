@@ -1,5 +1,6 @@
 """What each method sends, as a file that can be read: tests/golden/METHOD.md."""
 
+import json
 import os
 
 from tests.conftest import ROOT
@@ -32,10 +33,20 @@ def check(name: str, requests: list[Request]) -> None:
     """The requests of a run are those of tests/golden/NAME.md. UPDATE_GOLDEN=1 writes the file:
     read the change before you commit it.
     """
-    file = ROOT / "tests" / "golden" / f"{name}.md"
     sent = dict[str, int]()
     rows = [_shown(number, request, sent) for number, request in enumerate(requests, 1)]
     text = "\n".join([f"# What `{name}` sends\n", *rows])
+    assert text.splitlines() == _stored(f"{name}.md", text).splitlines()
+
+
+def same(name: str, value: object) -> None:
+    """A JSON value is that of tests/golden/NAME.json; UPDATE_GOLDEN=1 writes it."""
+    text = json.dumps(value, ensure_ascii=False, indent=1) + "\n"
+    assert json.loads(text) == json.loads(_stored(f"{name}.json", text))
+
+
+def _stored(name: str, text: str) -> str:
+    file = ROOT / "tests" / "golden" / name
     if os.environ.get("UPDATE_GOLDEN"):
         file.write_text(text)
-    assert text.splitlines() == file.read_text().splitlines()
+    return file.read_text()

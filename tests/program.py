@@ -146,7 +146,7 @@ class Runs:
         self.endpoint, self.parent, self.method = endpoint, folder, method
 
     def __call__(
-        self, *turns, work=None, respond=None, names=(), price=FREE, fields=None, experts=(),
+        self, *turns, work=None, respond=None, names=(), price=FREE, fields=None, change=lambda pool: pool,
         question="What is it?", media=(), out="run", **how,
     ):  # fmt: skip
         queue = iter(turns)
@@ -159,8 +159,7 @@ class Runs:
 
         self.server = self.endpoint(respond or reply)
         self.requests, self.folder = self.server.requests, self.parent / out
-        self.pool = pool_at(self.server.url, *names, price=price, **fields or {})
-        self.pool = self.pool.with_(experts=dict(experts))
+        self.pool = change(pool_at(self.server.url, *names, price=price, **fields or {}))
         given = {k: how.pop(k) for k in ("workdir", "listeners", "cancelled") if k in how}
         options = Options(**{"method": self.method, **how})
         result = orchestra_min.orchestrate(

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestra_min import orchestrate
-from tests.conftest import Options, Price, pool_at
+from tests.conftest import Price
 from tests.program import CLOCK
 from tests.scripted import complete, completion, delegate, finish, is_main
 
@@ -17,67 +16,61 @@ def task(instruction: str, **fields) -> dict:
 
 
 @pytest.fixture
-def run(endpoint, tmp_path):
-    """`run(*turns, dollars={"name": per million tokens}, ...)`: the result, and of each sub-task
+def play(run):
+    """`play(*turns, dollars={"name": per million tokens}, ...)`: the result, and of each sub-task
     (model, the first word of its instruction, the tools it may use).
     """
+    skills = {"main": 0.01, "weak": 0.5}
 
-    def run(*turns, dollars=None, media=(), **options):
-        queue, seen = iter(turns), []
+    def priced(backend, usd):
+        able = dict.fromkeys(("txt", "img", "code"), skills.get(backend.name, 1.0))
+        return replace(backend, price_usd_per_mtok=Price(usd, usd), skills=able)
 
-        def respond(request):
-            if is_main(request):
-                return next(queue)
-            system, user = (m["content"] for m in request["messages"])
-            word = user.partition("# Your task\n")[2].split()[0]
-            tools = [name for name in ("Image", "Audio", "Code", "Search") if f"{name}A" in system]
-            seen.append((request["model"], word, tools))
-            return finish("found", "partial")
+    def play(*turns, dollars=None, **how):
+        usd = {"main": 0.0, **(dollars or {"small": 0.0})}
+        pool = lambda p: p.with_(backends=tuple(priced(b, usd[b.name]) for b in p.backends))  # noqa: E731
+        result = run(*turns, work=finish("found", "partial"), names=usd, change=pool, **how)
+        return result, [sub_task(r) for r in run.requests if not is_main(r)]
 
-        names = ("main", *(dollars or ["small"]))
-        pool = pool_at(endpoint(respond).url, *names)
-        prices = (0.0, *(dollars or {"small": 0.0}).values())
-        skills = {"main": 0.01, "weak": 0.5}
-        able = [dict.fromkeys(("txt", "img", "code"), skills.get(name, 1.0)) for name in names]
-        rows = zip(pool.backends, prices, able, strict=True)
-        made = (replace(b, price_usd_per_mtok=Price(p, p), skills=s) for b, p, s in rows)
-        pool = pool.with_(backends=tuple(made))
-        result = orchestrate("?", media, pool, Options(**options), tmp_path / "run")
-        return result, seen
+    return play
 
-    return run
+
+def sub_task(request):
+    system, user = (m["content"] for m in request["messages"])
+    tools = [name for name in ("Image", "Audio", "Code", "Search") if f"{name}A" in system]
+    return request["model"], user.partition("# Your task\n")[2].split()[0], tools
 
 
 def words(seen) -> list[str]:
     return [word for _, word, _ in seen]
 
 
-def test_the_most_useful_sub_tasks_run_first_where_not_all_can_at_once(run):
+def test_the_most_useful_sub_tasks_run_first_where_not_all_can_at_once(play):
     tasks = [task("minor"), task("major", priority=3), task("middling", priority=2)]
-    _, seen = run(delegate(*tasks), delegate(), delegate(), complete("42"), parallel=1)
+    _, seen = play(delegate(*tasks), delegate(), delegate(), complete("42"), parallel=1)
     assert words(seen) == ["major", "middling", "minor"]
 
 
-def test_the_budget_goes_to_the_most_useful_batch_and_not_to_the_cheapest(run):
+def test_the_budget_goes_to_the_most_useful_batch_and_not_to_the_cheapest(play):
     tools = ["GoogleSearchAction", "ExtractUrlContentAction", "ExecuteCodeAction"]
     cheap = task("cheap", model="low", tools=tools)
     useful = task("useful", model="high", tools=tools, priority=2)
     turns = delegate(cheap, useful), complete("42")
     dollars = {"low": 1.0, "high": 4.0}  # four steps of 1,750 tokens: 0.007 and 0.028
-    _, seen = run(*turns, dollars=dollars, budget_usd=0.03)
+    _, seen = play(*turns, dollars=dollars, budget_usd=0.03)
     assert words(seen) == ["useful"]
 
 
-def test_requirements_choose_the_model_and_the_tools(run):
+def test_requirements_choose_the_model_and_the_tools(play):
     easy = task("search", requirements={"txt": 0.2, "web": 1.0})
     hard = task("reason", requirements={"txt": 1.0, "code": 1.0, "web": 0.0})
     dollars = {"weak": 1.0, "strong": 5.0}
-    _, seen = run(delegate(easy, hard), complete("42"), dollars=dollars)
+    _, seen = play(delegate(easy, hard), complete("42"), dollars=dollars)
     assert sorted(seen) == [("strong", "reason", ["Code"]), ("weak", "search", ["Search"])]
 
 
-def test_a_file_that_is_named_brings_its_tool_where_the_main_agent_gave_none(run):
-    _, [(_, _, tools)] = run(delegate(task("read clock.png")), complete("42"), media=[CLOCK])
+def test_a_file_that_is_named_brings_its_tool_where_the_main_agent_gave_none(play):
+    _, [(_, _, tools)] = play(delegate(task("read clock.png")), complete("42"), media=[CLOCK])
     assert tools == ["Image", "Code", "Search"]
 
 
@@ -93,9 +86,9 @@ def sure(reply: str, p: float) -> dict:
 
 
 @pytest.mark.parametrize(("last", "answer"), [(sure(complete("42"), 0.9), "42"), ("?", "41")])
-def test_an_answer_that_is_not_sure_enough_is_kept_while_the_run_goes_on(run, last, answer):
+def test_an_answer_that_is_not_sure_enough_is_kept_while_the_run_goes_on(play, last, answer):
     more = sure(delegate("again"), 0.9)
-    result, seen = run(sure(complete("41"), 0.4), more, *[last] * 3, stop_threshold=0.5)
+    result, seen = play(sure(complete("41"), 0.4), more, *[last] * 3, stop_threshold=0.5)
     assert (result.answer, result.fallback) == (answer, answer == "41")
     assert words(seen) == ["again"]
 
@@ -103,6 +96,6 @@ def test_an_answer_that_is_not_sure_enough_is_kept_while_the_run_goes_on(run, la
 @pytest.mark.parametrize(("turns", "answer"), [
     ([complete("a guess")] * 3, "a guess"), ([complete("a guess"), delegate("look"), *["?"] * 3], "found"),
 ])  # fmt: skip
-def test_a_refused_guess_is_the_answer_where_nothing_was_found(run, turns, answer):
-    result, _ = run(*turns, media=[CLOCK])
+def test_a_refused_guess_is_the_answer_where_nothing_was_found(play, turns, answer):
+    result, _ = play(*turns, media=[CLOCK])
     assert (result.answer, result.fallback) == (answer, True)

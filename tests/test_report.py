@@ -14,6 +14,7 @@ import pytest
 import report
 from evaluation import trace
 from orchestra.vocabulary import Price
+from tests import golden
 from tests.conftest import ROOT
 from tests.scripted import completion, finish
 
@@ -112,17 +113,13 @@ def test_the_slices_of_a_trace_follow_the_rules_of_its_format(run):
         assert a["tid"] != b["tid"] or b["ts"] >= a_end or b_end <= a_end
     around = {tracks[e["tid"]]: e for e in slices if e["cat"] == "invoke_agent"}
     calls = [e for e in slices if "call" in e["args"]]
+    if run == parallel():
+        assert [*tracks.values()] == ["main", "r1/t1", "r1/t1 (2)", "r1/t1 (3)"]
     assert len(calls) == len(run["tape"]) and {e["tid"] for e in slices} == {*tracks}
     for e in calls:
         task = around.get("/".join(e["args"]["call"].split("/")[:2]))
         inside = task and task["ts"] <= e["ts"] <= e["ts"] + e["dur"] <= task["ts"] + task["dur"]
         assert inside if task else tracks[e["tid"]] == "main"
-
-
-def test_calls_in_parallel_have_tracks_of_their_own():
-    events = trace.perfetto(parallel())["traceEvents"]
-    names = [e["args"]["name"] for e in events if e["ph"] == "M"]
-    assert names == ["main", "r1/t1", "r1/t1 (2)", "r1/t1 (3)"]
 
 
 def test_a_trace_of_a_tape_without_times_is_one_line(tmp_path, capsys):
@@ -145,16 +142,9 @@ def test_spans_have_the_recorded_times_their_parents_and_no_text_of_a_prompt():
         assert trace.send(run) == 7
     spans = taken.get_finished_spans()
     names = {span.context.span_id: span.name for span in spans}
-    around = {span.name: span.parent and names[span.parent.span_id] for span in spans}
-    assert around == {
-        "invoke_workflow react": None, "invoke_agent t1": "invoke_workflow react",
-        "chat m": "invoke_agent t1", "execute_tool Look": "invoke_agent t1",
-    }  # fmt: skip
-    whole, decision = spans[:2]
-    assert decision.parent.span_id == whole.context.span_id
-    assert (whole.start_time, whole.end_time) == (10**9, 8_199_950_000)
-    wanted = {"operation.name": "chat", "provider.name": "openai", "request.model": "m"}
-    wanted |= {"usage.input_tokens": 7, "usage.output_tokens": 5}
-    assert decision.attributes.items() >= {f"gen_ai.{k}": v for k, v in wanted.items()}.items()
-    assert [s.name for s in spans if not s.status.is_unset] == ["execute_tool Look"]
-    assert EVIL not in "".join(span.to_json() for span in spans)
+    rows = [json.loads(span.to_json()) for span in spans]
+    for row in rows:
+        row["parent"] = names.get(int(row.pop("parent_id") or "0", 16))
+        del row["context"], row["resource"]
+    assert EVIL not in json.dumps(rows)
+    golden.same("spans", rows)
