@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orchestra import matching
 from orchestra import vocabulary as v
-from orchestra.matching import expected_cost_usd, match_backend, match_tools, requirements
+from orchestra.matching import match_backend, match_tools, requirements
 from orchestra.schedule import EXACT, Graph, batch, ready, refine, waiting
 from orchestra.vocabulary import SubTask
 from runtime import pool
@@ -230,16 +230,3 @@ def test_what_the_main_agent_states_wins_over_the_matching(fields, name, tools):
     u = SubTask("u", "read clock.png", **fields)
     u, b = matching.materialize(u, TASK, [PRICED, BEST], TOOLS)
     assert (u.backend, b.name, u.tools) == (name, name, tools)
-
-
-def test_a_placed_batch_is_of_the_ready_and_the_most_useful():
-    graph = delegated(sub("a"), sub("w", "a"), sub("b", priority=3.0), sub("c", priority=2.0))
-    placed = matching.place(graph, TASK, [PRICED], TOOLS, 2, None)
-    assert ids(p.subtask for p in placed) == "b c"
-
-
-@pytest.mark.parametrize("part", [0.9, 0.0, -1.0])
-def test_a_budget_that_covers_no_ready_sub_task_is_exceeded(part):
-    budget_usd = part * expected_cost_usd(SubTask("u", "?", tools=MATCHED), PRICED)
-    with pytest.raises(v.BudgetExceeded):
-        matching.place(delegated(READ), TASK, [PRICED], TOOLS, 8, budget_usd)
