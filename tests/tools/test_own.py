@@ -1,12 +1,46 @@
-"""Typed functions of the user, as tools beside the six. What MCP servers offer is in test_mcp.py."""
+"""What a model reads of a tool and what becomes of what it gives; typed functions of the user, as tools
+beside the six. What MCP servers offer is in test_mcp.py.
+"""
 
 import json
+from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from tests.conftest import ConfigError
+from tests.conftest import ConfigError, Media, Task
 from tests.program import tool_file
+from tools import Environment, ImageFile, tool
 from tools.own import from_file
+
+
+@tool("PaintAction", "img", "code")
+def paint(env: Environment, picture: ImageFile, colour: Literal["red", "blue"] = "red") -> str:
+    """Paint it
+    all over.
+
+    picture: which one
+    colour: of the paint
+    """
+    return f"{picture} {colour}"
+
+
+TASK = Task("?", (Media("image", "clock.png", Path("clock.png"), "0"), Media("audio", "a.wav", Path("a.wav"), "1")))  # fmt: skip
+
+
+def test_the_schema_comes_from_the_signature_and_lists_the_files_there_are():
+    picture, colour = {"enum": ["clock.png"]}, {"enum": ["red", "blue"]}
+    assert paint.schema(TASK) == {
+        "type": "object", "required": ["picture"], "additionalProperties": False,
+        "properties": {"picture": {"type": "string", **picture}, "colour": {"type": "string", **colour}},
+    }  # fmt: skip
+
+
+def test_what_a_model_leaves_out_gets_its_default():
+    assert paint(None, {"picture": "clock.png", "colour": None}) == "clock.png red"
+
+
+# ---- tools of the user ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("source", "words"), [

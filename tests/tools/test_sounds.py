@@ -2,18 +2,21 @@
 
 import base64
 import io
+import sys
 import wave
 
 import numpy
 import pytest
 
+import orchestra_min
 from orchestra.vocabulary import BudgetExceeded
 from tests.conftest import ConfigError, EndpointError, Engine, Purse, media
+from tests.program import CLOCK
 from tests.scripted import Raw
-from tests.tools.conftest import whisper
+from tests.tools.conftest import local_pool, whisper
 from tests.tools.media import RATE, SPEECH, film, saved, tone, toned, waved
-from tools import ToolError, audio
-from tools.media import check
+from tools import ToolError, audio, image
+from tools.media import check, check_engines
 
 
 def heard_s(path, *window) -> float:
@@ -170,3 +173,31 @@ def test_speech_is_heard_and_a_replay_needs_neither_model_nor_sound(tmp_path, be
     assert "[0:00]" in seen and "september 23" in seen.lower()
     path.unlink()
     assert tools.analyse("replay") == seen
+
+
+# ---- the engines of this machine, looked for before anything is paid ----------------------------
+
+
+@pytest.mark.parametrize(("kind", "path", "missing"), [("image", CLOCK, "rapidocr"), ("audio", SPEECH, "faster_whisper")])  # fmt: skip
+def test_an_engine_that_is_not_installed_is_told(kind, path, missing, bench, monkeypatch):
+    monkeypatch.setitem(sys.modules, missing, None)
+    image._ocr.cache_clear()
+    audio._whisper.cache_clear()
+    with pytest.raises(ToolError, match="not set up: .* is not installed"):
+        bench((kind, path)).analyse()
+
+
+@pytest.mark.parametrize(("missing", "kind"), [("faster_whisper", "audio"), ("rapidocr", "video")])
+def test_a_missing_library_ends_a_run_before_it_starts(missing, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(media, "find_spec", lambda name: name != missing or None)
+    monkeypatch.setattr("tools.media._checked", lambda *given: given)
+    with pytest.raises(ConfigError, match=f"needs {missing}: pip install .orchestra-min"):
+        orchestra_min.orchestrate("?", [(kind, SPEECH)], local_pool(), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_without_a_model_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(media, "find_spec", lambda name: object())
+    monkeypatch.setenv("WHISPER_MODEL", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"WHISPER_MODEL: .* holds no model.bin"):
+        check_engines(["audio"], local_pool())
