@@ -102,9 +102,8 @@ def papers_rows() -> dict[tuple[str, str], set[tuple[str, str]]]:
 def calls_what_papers_md_says(request):
     path = request.path.relative_to(ROOT).as_posix()
     name = ".".join(filter(None, [request.cls and request.cls.__name__, request.function.__name__]))
-    places = {
-        (str(ROOT / file), function) for file, function in papers_rows().get((path, name), ())
-    }
+    rows = papers_rows().get((path, name), ())
+    places = {(str(ROOT / file), function) for file, function in rows}
     called = not places
 
     def profile(function):

@@ -149,7 +149,7 @@ class Runs:
         self, *turns, work=None, respond=None, names=(), price=FREE, fields=None, change=lambda pool: pool,
         question="What is it?", media=(), out="run", **how,
     ):  # fmt: skip
-        queue = iter(turns)
+        queue, self.method = iter(turns), how.setdefault("method", self.method)
 
         def reply(request):
             if turns and self.is_main(request):
@@ -159,12 +159,10 @@ class Runs:
 
         self.server = self.endpoint(respond or reply)
         self.requests, self.folder = self.server.requests, self.parent / out
-        self.pool = change(pool_at(self.server.url, *names, price=price, **fields or {}))
+        pool = change(pool_at(self.server.url, *names, price=price, **fields or {}))
         given = {k: how.pop(k) for k in ("workdir", "listeners", "cancelled") if k in how}
-        options = Options(**{"method": self.method, **how})
-        result = orchestra_min.orchestrate(
-            question, media, self.pool, options, self.folder, **given
-        )
+        files = media, pool, Options(**how), self.folder
+        result = orchestra_min.orchestrate(question, *files, **given)
         replay(self.folder, parallel=17)  # raises TapeMiss if anything differs
         return result
 

@@ -70,7 +70,7 @@ def test_a_trouble_of_the_moment_is_passed_over(trouble, told):
     (Raw(402, {"error": "no money"}), "402"), (Raw(404, {"error": {"message": "gone"}}), "/v1"), (Raw(418, b"\xff\xfe"), "418"),
     (Raw(429, {}, **AGAIN), "429"), (Raw(500, {"error": {"message": "broken"}}, **AGAIN), "500"), (Raw(600, {"error": {}}), "600"),
     (Raw(302, b""), "302"), (Raw(302, b"", location="http://127.0.0.1:9/v1"), ""),
-    (Raw(302, b"", location="ftp://example.test/"), ""),  # fails at d04ee41
+    (Raw(302, b"", location="ftp://example.test/"), ""),
     (Raw(200, "<html>\n<b>Not here</b>", content_type="text/html"), "<b>Not here"), (Raw(200, '{"choices": [{"mess'), '{"choices"'),
     (Raw(200, ""), "JSON"), (Raw(200, b"\x00\xff\xfe"), "JSON"), (Raw(200, b"this is no gzip", content_encoding="gzip"), ""),
     (Raw(200, b"{}", content_length="999"), ""), (Raw(200, "null"), "choice"), (Raw(200, "[" * 100_000), ""),
@@ -106,7 +106,6 @@ def test_an_endpoint_is_reached_through_a_proxy(told, endpoint, monkeypatch):
     assert proxy.paths == ["http://llm.internal:8000/v1/chat/completions"]
 
 
-# fails at d04ee41
 def test_a_gzip_bomb_is_one_line_and_takes_little_memory(told):
     bomb = gzip.compress(b" " * 1_000_000, 9) * 200
     assert len(bomb) < 300_000
@@ -138,7 +137,7 @@ ZIPPED = gzip.compress(json.dumps(completion(SEEN)).encode())
     *(tool_call(arguments) for arguments in ({"result": "seen it", "status": "done"}, '{"result": "seen it", "status": "done"}')),
     {"choices": [{"message": {"content": SEEN}, "logprobs": None}]}, completion(SEEN, model=None, id=7, extra={"x": [1]}),
     Raw(200, completion(SEEN), content_type="text/plain"), Raw(200, ZIPPED, content_encoding="gzip"),
-    Raw(200, completion(SEEN), x_note="caf\xe9 \xff", content_type="application/json; \xe9"),  # fails at d04ee41
+    Raw(200, completion(SEEN), x_note="caf\xe9 \xff", content_type="application/json; \xe9"),
 ])  # fmt: skip
 def test_an_answer_of_any_form_is_found(answer, told):
     assert "seen it" in told(answer)
@@ -151,7 +150,7 @@ USED = {"prompt_tokens": 100, "completion_tokens": 10}
     (USED, 110), ({**USED, "prompt_tokens_details": [1]}, 110), ({**USED, "total_tokens": 1000}, 1000),  # thoughts that only the total counts
     ({**USED, "prompt_tokens": -100}, None), ({**USED, "prompt_tokens": "100"}, None), ({**USED, "prompt_tokens": None}, None),
     ({"prompt_tokens": 100}, None), ({"prompt_tokens": 1e400, "completion_tokens": 1e308}, None), ([], None), (None, None),
-    ({**USED, "prompt_tokens": 10**400}, None),  # fails at d04ee41
+    ({**USED, "prompt_tokens": 10**400}, None),
 ])  # fmt: skip
 def test_usage_that_makes_no_sense_is_an_unknown_cost(usage, tokens, told):
     assert "seen it" in told(completion(SEEN, usage=usage), fields={"price": Price(1.0, 1.0, 1.0)})
@@ -177,10 +176,8 @@ def asked(run):
 
 @pytest.mark.parametrize("status", [400, 404, 422, 500])
 def test_a_refused_schema_is_given_up_and_not_sent_again(status, run):
-    refused, decisions = (
-        Raw(status, {"error": {}}, **AGAIN),
-        iter([delegate("look"), complete("42")]),
-    )
+    refused = Raw(status, {"error": {}}, **AGAIN)
+    decisions = iter([delegate("look"), complete("42")])
 
     def respond(request):
         if "response_format" in request:

@@ -142,14 +142,8 @@ def test_the_judge_is_asked_again_once_and_only_where_the_answers_differ(tmp_pat
 def test_a_judge_that_the_share_cannot_pay_asks_again_with_a_larger_one(tmp_path, endpoint):
     data_file(tmp_path)
     url = endpoint(number_asked).url
-    how = (
-        "--backends",
-        pool_file(tmp_path, url, m=(1, 1), j=(50, 1)),
-        "--judge",
-        "j",
-        "--budget",
-        1,
-    )
+    pool = pool_file(tmp_path, url, m=(1, 1), j=(50, 1))
+    how = ("--backends", pool, "--judge", "j", "--budget", 1)
     code, rows, _ = sweep(tmp_path, url, *how)
     assert code == 0 and all(row["judge"] for row in rows.values())
 
@@ -158,14 +152,14 @@ def test_a_judge_that_the_share_cannot_pay_asks_again_with_a_larger_one(tmp_path
 
 
 def test_one_bad_question_is_a_failed_row_and_the_next_sweep_does_it_alone(tmp_path, endpoint):
-    broken = [True]
-    server = endpoint(
-        lambda r: Raw(401, {}) if broken[0] and "number 4" in json.dumps(r) else number_asked(r)
-    )
+    broken = ["number 4"]
+    refused = lambda r: any(words in json.dumps(r) for words in broken)  # noqa: E731
+    server = endpoint(lambda r: Raw(401, {}) if refused(r) else number_asked(r))
     data_file(tmp_path)
     code, rows, _ = sweep(tmp_path, server.url, "--workers", 3)
     assert (code, rows["4"]["status"], len(rows)) == (1, "failed", 6) and "401" in rows["4"]["why"]
-    asked, broken[0] = len(server.requests), False
+    asked = len(server.requests)
+    broken.clear()
     code, rows, lines = sweep(tmp_path, server.url, "--workers", 3)
     assert (code, rows["4"]["exact"], len(lines), len(server.requests)) == (0, True, 7, asked + 1)
 

@@ -116,9 +116,9 @@ def library_hours(day: str) -> str:
 
 
 @pytest.mark.parametrize("given", [
-    lambda: {"options": Options(tools=(library_hours,))},  # fails at d04ee41
-    lambda: {"media": ["a.png"]},  # fails at d04ee41
-    lambda: {"pool": "x.toml"},  # fails at d04ee41
+    lambda: {"options": Options(tools=(library_hours,))},
+    lambda: {"media": ["a.png"]},
+    lambda: {"pool": "x.toml"},
     lambda: {"options": Options(mcp="python x.py")}, lambda: {"options": Options(parallel=0)}, lambda: {"options": Options(steps=2.5)},
     lambda: {"options": Options(budget_usd=float("nan"))}, lambda: {"options": Options(timeout_s=0.0)}, lambda: {"options": Options(method="magic")},
     lambda: {"media": [("picture", CLOCK)]}, lambda: {"media": [("image", str(CLOCK))]}, lambda: {"pool": None}, lambda: {"question": " "},
@@ -132,7 +132,6 @@ def test_a_library_call_works_or_raises_config_error(given, endpoint, tmp_path):
         assert json.loads(json.dumps(dataclasses.asdict(result)))["answer"] == "seen"
 
 
-# fails at d04ee41
 @pytest.mark.parametrize("how", [{}, {"question": ""}, {"steps": 0}, {"media": ["gone"]}])
 def test_errors_can_be_pickled(how, run):
     with pytest.raises((EndpointError, ConfigError)) as raised:
@@ -203,7 +202,6 @@ if __name__ == "__main__":
 """
 
 
-# fails at d04ee41
 def test_forked_workers_get_their_own_answers(endpoint, tmp_path):
     def respond(request):
         return complete(last_text(request).partition("question ")[2].partition(".")[0])
@@ -246,7 +244,6 @@ def test_calls_of_the_host_program_are_untouched_before_during_and_after(endpoin
     assert len(other.requests) > 8 and "mine" not in (run.folder / "tape.jsonl").read_text()
 
 
-# fails at d04ee41
 def test_a_run_inside_a_cassette_of_the_host_program_has_its_own_tape(run, tmp_path):
     with vcr.use_cassette(str(tmp_path / "mine.yaml")):
         for name in ("first", "second"):

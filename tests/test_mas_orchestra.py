@@ -167,9 +167,8 @@ def read(monkeypatch):
 
 def test_a_page_is_read_after_each_search(run, read):
     """The one that the model named, else the first new one."""
-    thoughts = iter(
-        ["Query: a", "Query: b", "Open: https://3.example/x.", "<think>Query: no</think>Enough"]
-    )
+    open_one, enough = "Open: https://3.example/x.", "<think>Query: no</think>Enough"
+    thoughts = iter(["Query: a", "Query: b", open_one, enough])
     work = lambda t: next(thoughts) if t.endswith("Enough") else "Answer: 7"  # noqa: E731
     assert run(THINKING + agent(name="SearchAgent"), work=work).answer == "7"
     assert read == ["https://1.example/", "https://2.example/", "https://3.example/x"]

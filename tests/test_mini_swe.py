@@ -95,7 +95,6 @@ def test_a_sub_agent_out_of_steps_is_partial_and_says_so_beside_its_diff(run, sw
 # ---- what was changed ----------------------------------------------------------------------------
 
 
-# fails at d04ee41
 def test_the_main_agent_is_told_what_the_copy_holds_and_that_nothing_was_changed(run, swe, repo):
     (repo / "src").mkdir()
     (repo / "src" / "b").write_text("y")
@@ -105,7 +104,6 @@ def test_the_main_agent_is_told_what_the_copy_holds_and_that_nothing_was_changed
     assert not (run.folder / "changes.diff").exists()
 
 
-# fails at d04ee41
 def test_the_copy_is_seen_at_its_own_path_with_the_projects_environment(run, swe, repo):
     (repo / ".venv" / "bin").mkdir(parents=True)
     (repo / ".venv" / "pyvenv.cfg").write_text("")

@@ -69,9 +69,7 @@ def sweep(folder, url, *more):
 @pytest.mark.parametrize(("method", "style"), [
     ("orchestra-o1", "full"), (f"{Path(training.agent.__file__)}:Trained", "brief"),
 ])  # fmt: skip
-def test_in_the_world_only_the_main_agent_is_asked_and_its_runs_replay_and_resume(
-    tmp_path, endpoint, method, style
-):
+def test_in_the_world_only_the_main_agent_is_asked(tmp_path, endpoint, method, style):
     """The scripted main agent decides as the world's expert does, and so solves every task."""
     worlds = {row["question"]: world_of(row) for row in QUESTIONS}
 
@@ -102,9 +100,7 @@ def test_in_the_world_only_the_main_agent_is_asked_and_its_runs_replay_and_resum
 
 
 @pytest.mark.parametrize("more", [("--method", "react"), ("--data", "plain.json")])
-def test_the_world_is_refused_before_the_first_call_where_it_cannot_play(
-    tmp_path, endpoint, monkeypatch, more
-):
+def test_the_world_is_refused_where_it_cannot_play(tmp_path, endpoint, monkeypatch, more):
     monkeypatch.chdir(tmp_path)
     Path("plain.json").write_text('[{"question": "Why?", "answer": "42"}]')
     server = endpoint(lambda request: "never")

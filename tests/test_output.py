@@ -30,7 +30,6 @@ def using_the_tool(request):
     return finish("closed on Sunday") if seen else act("library_hours", day="Sunday")
 
 
-# fails at d04ee41: partial
 @pytest.mark.parametrize("status, code", [("done", 0), ("partial", 1), ("blocked", 1)])
 def test_an_answer_that_the_one_agent_marks_as_partial_is_a_fallback(status, code, endpoint):
     server = endpoint(lambda request: finish("42", status=status))
@@ -38,7 +37,7 @@ def test_an_answer_that_the_one_agent_marks_as_partial_is_a_fallback(status, cod
     assert (done.returncode, done.stdout) == (code, "42\n")
 
 
-@pytest.mark.parametrize("copied_by", ["main", "sub"])  # fails at d04ee41
+@pytest.mark.parametrize("copied_by", ["main", "sub"])
 def test_no_answer_holds_the_marks_around_data(copied_by, run, tmp_path):
     marked = []
 
@@ -56,7 +55,6 @@ def test_no_answer_holds_the_marks_around_data(copied_by, run, tmp_path):
     assert "<data" not in result.answer and "</data" not in result.answer
 
 
-# fails at d04ee41
 def test_what_a_tool_or_a_server_prints_does_not_reach_standard_output(endpoint, tmp_path):
     (tmp_path / "mine.py").write_text(HOURS.replace("    return", '    print("noise")\n    return'))
     flags = "--model", "m", "--quiet", "--tools", "mine.py:library_hours", "--mcp", raw()
@@ -65,7 +63,7 @@ def test_what_a_tool_or_a_server_prints_does_not_reach_standard_output(endpoint,
     assert (tmp_path / "run" / "mcp.log").read_text() == "started\n"
 
 
-@pytest.mark.parametrize("flags, code, failed", [  # all fail at d04ee41
+@pytest.mark.parametrize("flags, code, failed", [
     ("", 0, 1), ("--rounds 1", 1, 1), ("--budget 1", 2, 0), ("--image gone.png", 2, 0), ("--model refused", 4, 0),
 ])  # fmt: skip
 def test_json_is_always_one_object_with_these_keys(flags, code, failed, endpoint):
@@ -80,7 +78,6 @@ def test_json_is_always_one_object_with_these_keys(flags, code, failed, endpoint
     assert row["failed_subtasks"] == failed and (row["why"] or code < 2)
 
 
-# fails at d04ee41
 def test_json_of_a_replay_that_differs_is_one_object_too(run, tmp_path):
     run()
     for name in ("tape.jsonl", "trajectory.jsonl"):
@@ -99,7 +96,6 @@ def test_a_stream_that_is_closed_or_full_is_no_traceback(stream, run):
     assert done.returncode == (2 if "full" in stream else 0) and "Traceback" not in done.stderr
 
 
-# fails at d04ee41
 @pytest.mark.parametrize("files", [10, 22])
 def test_too_few_file_descriptors_are_one_line(files, endpoint, tmp_path):
     main = iter([delegate(*({"task_instruction": f"do {n}"} for n in range(16)))])
@@ -153,7 +149,6 @@ SAID = {
 }  # fmt: skip
 
 
-# fails at d04ee41: the LONG one and what an endpoint or a tool escapes
 @pytest.mark.parametrize("key", SAID)
 @pytest.mark.parametrize("echoed_by", ["endpoint", "tool", "question"])
 def test_no_secret_lands_in_a_run_folder(key, echoed_by, endpoint, tmp_path):
@@ -187,7 +182,6 @@ def test_no_error_shows_a_key(endpoint):
 # ---- the files of a run --------------------------------------------------------------------------
 
 
-# fails at d04ee41
 def test_the_files_of_a_run_are_as_readable_as_any_and_no_lock_is_left(run, tmp_path):
     run()
     files = [p for p in run.folder.rglob("[!.]*") if p.is_file()]
@@ -197,7 +191,6 @@ def test_the_files_of_a_run_are_as_readable_as_any_and_no_lock_is_left(run, tmp_
     assert "lock" not in [p.name for p in files]
 
 
-# fails at d04ee41
 def test_a_trajectory_grows_with_the_rounds_and_not_with_their_square(run):
     sizes, work = [], finish("castle " * 300, summary="s " * 300)
     for rounds in (5, 20):

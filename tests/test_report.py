@@ -86,10 +86,8 @@ def call(name, began_s, took_s, kind="chat", **more):
 
 def parallel():
     """A run whose first sub-task makes three calls at once; the second one makes none."""
-    subtasks = [
-        {"event": "subtask", "at": [1, j, 0], "subtask": {"id": f"t{j}", "agent": "sc"}}
-        for j in (1, 2)
-    ]
+    tasks = {j: {"id": f"t{j}", "agent": "sc"} for j in (1, 2)}
+    subtasks = [{"event": "subtask", "at": [1, j, 0], "subtask": u} for j, u in tasks.items()]
     samples = [call(f"r1/t1/s1/p{n}", 5 + n / 10, 2.0) for n in range(3)]
     tape = [call("r1/main/a1", 1, 4.0), *samples, call("r1/t1/s2/Look", 7.2, 1.0, "ocr")]
     return {"name": "run", "method": "react", "events": subtasks, "tape": tape}

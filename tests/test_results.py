@@ -21,9 +21,8 @@ def test_two_methods_are_recorded_once_and_replay_without_their_media(tmp_path, 
     assert results.record("react", 1, pool, folder) == 0 and len(server.requests) == asked > 0
     for media in folder.glob("*/runs/*/media"):
         shutil.rmtree(media)  # git keeps none
-    (page := tmp_path / "RESULTS.md").write_text(
-        f"# R\n{results.BEGIN}\nold\n{results.END}\nrest\n"
-    )
+    page = tmp_path / "RESULTS.md"
+    page.write_text(f"# R\n{results.BEGIN}\nold\n{results.END}\nrest\n")
     results.show(folder, page)
     printed = capsys.readouterr().out
     assert "react: 1 runs replayed, 0 rows" in printed

@@ -203,12 +203,8 @@ def test_sub_tasks_of_many_kinds_go_to_many_backends():
         backend("strong", 4.0, 30, txt=1.0, img=0.9, code=1.0), backend("cheap", 0.5, 20, txt=0.7, img=0.6, code=0.6),
         backend("eyes", 1.0, 20, txt=0.6, vid=1.0, img=1.0), backend("ears", 1.0, 20, txt=0.6, aud=1.0),
     ]  # fmt: skip
-    wanted = (
-        {"requirements": {s: r}}
-        for s in ("txt", "img", "aud", "vid", "code")
-        for r in (0.2, 0.6, 1.0)
-    )
-    used = {backend_of("Which is it?", None, four, **fields) for fields in wanted}
+    needed = [{s: r} for s in ("txt", "img", "aud", "vid", "code") for r in (0.2, 0.6, 1.0)]
+    used = {backend_of("Which is it?", None, four, requirements=r) for r in needed}
     used |= {backend_of(*asked, four) for asked in EASY + HARD}
     assert used == {b.name for b in four}
 

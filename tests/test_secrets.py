@@ -30,9 +30,7 @@ def secrets(monkeypatch):
 
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize(("secret", "shown"), SECRET)
-def test_a_value_or_a_word_in_the_shape_of_a_vendors_key_is_redacted(
-    secret, shown, around, secrets
-):
+def test_a_value_or_a_vendors_key_is_redacted(secret, shown, around, secrets):
     assert secrets.text(around.format(secret)) == around.format(shown)
 
 

@@ -112,7 +112,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_what_is_odd_in_a_folder_is_one_line(name, tmp_path):  # most fail at d04ee41
+def test_what_is_odd_in_a_folder_is_one_line(name, tmp_path):
     change, words = ODD[name]
     shutil.copytree(EQUINOX, tmp_path / "run")
     change(tmp_path / "run")

@@ -57,9 +57,7 @@ def test_own_tools_are_used_recorded_and_replayed(endpoint, tmp_path, monkeypatc
     ("/no/such/program", "FileNotFoundError"), ("sh -c 'cat > /dev/null'", "MCPError: Request 'initialize' timed out"), (f"{sys.executable} -c pass", "MCPError: Connection closed"),
     (f"/no/${TOKEN}", f"FileNotFoundError: .*'/no/<{TOKEN}>'"), ('a "b', "ValueError: No closing quotation"), ("", "PermissionError"), ("http://127.0.0.1:9/mcp", "ConnectError"),
 ])  # fmt: skip
-def test_an_mcp_server_that_does_not_start_is_told_without_its_key(
-    command, why, using, monkeypatch
-):
+def test_an_mcp_server_that_does_not_start_is_told(command, why, using, monkeypatch):
     monkeypatch.setenv(TOKEN, "a token of the user")
     monkeypatch.setattr("tools.mcp_server.TIMEOUT_S", 0.5 if "cat" in command else 60.0)
     monkeypatch.setattr("mcp.client.session.DISCOVER_TIMEOUT_SECONDS", 0.5)

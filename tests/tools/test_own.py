@@ -96,9 +96,7 @@ def mine(words: set[str], order: Order, when: dict[date, int], limit: int | None
 """
 
 
-def test_a_model_is_shown_the_form_of_every_parameter_and_a_replay_meets_the_same_call(
-    tmp_path, bench
-):
+def test_a_model_is_shown_the_form_of_every_parameter(tmp_path, bench):
     (tmp_path / "forms.py").write_text(FORMS)
     tools = bench(own=([f"{tmp_path}/forms.py:mine"], ()))
     given = {"words": ["b", "a"], "order": {"what": "tea", "sizes": ["s"]}, "limit": None}
