@@ -188,7 +188,7 @@ def _act(
 def _params(wanted: Mapping[str, Any], name: str, job: Job) -> dict[str, Any]:
     """The parameters of an action; some models write them beside it."""
     params = wanted.get("params")
-    fields = job.tools[name].parameters.model_fields if name in job.tools else REPORT
+    fields = job.tools[name].inputs.get("properties", ()) if name in job.tools else REPORT
     return params if isinstance(params, dict) else {k: wanted[k] for k in fields if k in wanted}
 
 
@@ -257,7 +257,7 @@ def seen_before(name: str, params: Mapping[str, Any], job: Job) -> Step | None:
 
 def opens(tool: Tool) -> set[str]:
     """The kinds of files that a tool opens."""
-    return {kind for field in tool.parameters.model_fields.values() for kind in field.metadata}
+    return set(tool.files.values())
 
 
 def saw_nothing(job: Job) -> bool:

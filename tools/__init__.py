@@ -18,8 +18,8 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import NoneType
@@ -43,10 +43,10 @@ ImageFile = Annotated[str, "image"]
 AudioFile = Annotated[str, "audio"]
 VideoFile = Annotated[str, "video"]
 T = TypeVar("T")
-SHAPE = (
-    *("type", "enum", "const", "anyOf"),
-    *("items", "properties", "required", "additionalProperties"),
-)
+ABOUT = "title", "default"  # what a schema says of a parameter beside its form
+KINDS = get_args(Modality)
+NOT_INSIDE = ("$schema", "$defs", "definitions")  # what a schema inside another has no use for
+MAX_REFS = 8  # of a schema that lead from one to the next
 
 
 class ToolError(Exception):
@@ -127,74 +127,31 @@ class Tool:
 
     name: str
     capabilities: frozenset[str]
-    description: str
-    parameters: type[BaseModel]
+    inputs: dict[str, Any]  # the JSON schema of its parameters
+    signature: str  # the parameters as a model reads them
+    manual: str  # all that a model reads: name, purpose, parameters
+    check: Callable[[dict[str, Any]], dict[str, Any]]  # the arguments; ValueError: what is wrong
     function: Callable[..., str]
+    files: Mapping[str, Modality] = field(default_factory=dict)  # parameters that name a file
 
     def __call__(self, env: Environment, params: Mapping[str, Any]) -> str:
         """The observation. Raises ModelMistake for parameters that do not fit, ToolError for what
         failed.
         """
-        fields = self.parameters.model_fields
-        nullable = {k for k, f in fields.items() if NoneType in get_args(f.annotation)}
-        given = {k: v for k, v in params.items() if v is not None or k in nullable}
         try:
-            arguments = self.parameters.model_validate(given)
-        except ValidationError as error:
-            where = [(".".join(map(str, e["loc"])) or "params", e["msg"]) for e in error.errors()]
-            problems = "; ".join(f"{place}: {what}" for place, what in where)
-            fit = {"tool": self.name, "problems": problems, "signature": self.signature}
+            arguments = self.check(dict(params))
+        except ValueError as problems:
+            fit = {"tool": self.name, "problems": str(problems), "signature": self.signature}
             raise ModelMistake("bad_params", **fit) from None
-        return self.function(env, **{k: getattr(arguments, k) for k in self._rows})
+        return self.function(env, **arguments)
 
     def schema(self, task: Task) -> dict[str, Any]:
         """The JSON schema of what a model must give; a file parameter lists the files there are."""
-        rows = self._rows.items()
-        properties = {k: {n: row[n] for n in SHAPE if n in row} for k, row in rows}
-        for name, field in self.parameters.model_fields.items():
-            if files := [m.name for m in task.media if m.modality in field.metadata]:
-                properties[name]["enum"] = files
-        required = [name for name, f in self.parameters.model_fields.items() if f.is_required()]
-        fixed = {"required": required, "additionalProperties": False}
-        return {"type": "object", "properties": properties, **fixed}
-
-    @cached_property
-    def _rows(self) -> dict[str, dict[str, Any]]:
-        whole = self.parameters.model_json_schema()
-        return dict(_without_refs(whole["properties"], whole.get("$defs", {})))
-
-    @cached_property
-    def signature(self) -> str:
-        def one(name: str, row: dict[str, Any]) -> str:
-            default = f" = {row['default']!r}" if "default" in row else ""
-            shape = {n: row[n] for n in SHAPE if n in row}
-            plain = shape.keys() <= {"type", "enum"}
-            return f"{name}: {row.get('type', 'any') if plain else json.dumps(shape)}{default}"
-
-        return ", ".join(one(name, row) for name, row in self._rows.items())
-
-    @cached_property
-    def manual(self) -> str:
-        """What a sub-agent reads: name, purpose, parameters."""
-        rows = [f"    {k}: {row.get('description', '')}" for k, row in self._rows.items()]
-        return "\n".join([f"{self.name}({self.signature})", f"    {self.description}", *rows])
-
-
-def _without_refs(schema: Any, kinds: dict[str, Any], path: tuple[str, ...] = ()) -> Any:
-    """A schema of pydantic's with its parts in place of each $ref, without its titles; a part of
-    itself may be any.
-    """
-    if isinstance(schema, list):
-        return [_without_refs(part, kinds, path) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if isinstance(ref := schema.get("$ref"), str):
-        name = ref.removeprefix("#/$defs/")
-        rest = {k: v for k, v in schema.items() if k != "$ref"}
-        known = {} if name in path else kinds[name]
-        return _without_refs({**known, **rest}, kinds, (*path, name))
-    rows = schema.items()
-    return {k: _without_refs(v, kinds, path) for k, v in rows if (k, type(v)) != ("title", str)}
+        properties = dict(self.inputs.get("properties", {}))
+        for name, modality in self.files.items():
+            if names := [m.name for m in task.media if m.modality == modality]:
+                properties[name] = {**properties[name], "enum": names}
+        return {**self.inputs, "properties": properties} if self.files else self.inputs
 
 
 def tool(name: str, *capabilities: str) -> Callable[[Callable[..., str]], Tool]:
@@ -206,16 +163,71 @@ def tool(name: str, *capabilities: str) -> Callable[[Callable[..., str]], Tool]:
         hints = get_type_hints(function, localns={"Environment": Environment}, include_extras=True)
         fields: dict[str, Any] = {}
         for p in inspect.signature(function).parameters.values():
-            if hints[p.name] is Environment:
-                continue
-            default = ... if p.default is p.empty else p.default
-            fields[p.name] = (hints[p.name], Field(default, description=meanings.get(p.name)))
-        model = create_model(
-            name, __config__=ConfigDict(extra="ignore", coerce_numbers_to_str=True), **fields
+            if hints[p.name] is not Environment:
+                fields[p.name] = hints[p.name], Field(... if p.default is p.empty else p.default)
+        config = ConfigDict(extra="ignore", coerce_numbers_to_str=True)
+        model = create_model(name, __config__=config, **fields)
+        whole = model.model_json_schema()
+        rows = (without_refs(whole) if "$defs" in whole else whole)["properties"]
+        shapes = {k: {n: v for n, v in row.items() if n not in ABOUT} for k, row in rows.items()}
+        inputs = {
+            "type": "object", "properties": shapes, "required": whole.get("required", []),
+            "additionalProperties": False,
+        }  # fmt: skip
+        signature = ", ".join(_told(k, shapes[k], row) for k, row in rows.items())
+        about = [" ".join(purpose.split()), *(f"{k}: {meanings.get(k, '')}" for k in rows)]
+        manual = "\n    ".join([f"{name}({signature})", *about])
+        known = model.model_fields.items()
+        files = {k: kind for k, f in known for kind in f.metadata if kind in KINDS}
+        check = partial(_arguments, model)
+        return Tool(
+            name, frozenset(capabilities), inputs, signature, manual, check, function, files
         )
-        return Tool(name, frozenset(capabilities), " ".join(purpose.split()), model, function)
 
     return wrap
+
+
+def _told(name: str, shape: dict[str, Any], row: dict[str, Any]) -> str:
+    """A parameter in a signature."""
+    default = f" = {row['default']!r}" if "default" in row else ""
+    plain = shape.keys() <= {"type", "enum"}
+    return f"{name}: {row.get('type', 'any') if plain else json.dumps(shape)}{default}"
+
+
+def _arguments(model: type[BaseModel], params: dict[str, Any]) -> dict[str, Any]:
+    """What a typed function is called with. Raises ValueError: what is wrong."""
+    fields = model.model_fields
+    nullable = {k for k, f in fields.items() if NoneType in get_args(f.annotation)}
+    given = {k: v for k, v in params.items() if v is not None or k in nullable}
+    try:
+        checked = model.model_validate(given)
+    except ValidationError as error:
+        where = [(".".join(map(str, e["loc"])) or "params", e["msg"]) for e in error.errors()]
+        raise ValueError("; ".join(f"{place}: {what}" for place, what in where)) from None
+    return {k: getattr(checked, k) for k in fields}
+
+
+def without_refs(schema: dict[str, Any]) -> dict[str, Any]:
+    """A JSON schema with its parts in place of each $ref, so that it can stand inside another. One
+    that contains itself ends where it repeats: anything fits there.
+    """
+    from referencing import Registry
+    from referencing.jsonschema import DRAFT202012
+
+    resolver: Any = Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
+
+    def inside(part: Any, path: tuple[str, ...]) -> Any:
+        if isinstance(part, list):
+            return [inside(p, path) for p in part]
+        if not isinstance(part, dict):
+            return part
+        if isinstance(ref := part.get("$ref"), str):
+            known = {} if ref in path or len(path) == MAX_REFS else resolver.lookup(ref).contents
+            rest = {k: v for k, v in part.items() if k != "$ref"}
+            return inside({**known, **rest}, (*path, ref))
+        return {k: inside(v, path) for k, v in part.items()}
+
+    return dict(inside({k: v for k, v in schema.items() if k not in NOT_INSIDE}, ()))
 
 
 def all_tools() -> dict[str, Tool]:

@@ -12,25 +12,22 @@ import os
 import re
 import shlex
 import threading
-from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Callable, Iterator, Set
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
-from orchestra.vocabulary import ConfigError, ModelMistake, Task
+from orchestra.vocabulary import ConfigError
 from runtime.prompts import fenced, say
 from runtime.tape import Tape
-from tools import Environment, Tool, ToolError
+from tools import Environment, Tool, ToolError, without_refs
 from tools.own import CAPABILITY, one_line, recorded
 
 TIMEOUT_S = 60.0  # for an answer
 STARTS = 2  # in one run
 LOST = ("Session terminated", "Session not found")  # of an HTTP server that was started again
-NOT_INSIDE = ("$schema", "$defs", "definitions")  # what a schema inside another has no use for
-MAX_REFS = 8  # of a schema that lead from one to the next
 NOTES = "tools/notes"
 
 
@@ -113,39 +110,6 @@ def _text(part: Any) -> str:
     return about["text"] if "text" in about else json.dumps(about, ensure_ascii=False)
 
 
-@dataclass(frozen=True)
-class ServerTool(Tool):
-    """A tool of a server. `inputs` is the JSON schema of its parameters, without $ref."""
-
-    inputs: dict[str, Any]
-    validator: Any
-
-    def __call__(self, env: Environment, params: Mapping[str, Any]) -> str:
-        from jsonschema.exceptions import best_match
-
-        needed = self.inputs.get("required", ())
-        given = {k: v for k, v in params.items() if v is not None or k in needed}
-        wrong: list[Any] = []
-        with contextlib.suppress(re.error):  # a pattern that is not Python's: the server checks it
-            wrong = [best_match([error]) for error in self.validator.iter_errors(given)]
-        if wrong:
-            problems = "; ".join(f"{error.json_path}: {error.message[:200]}" for error in wrong)
-            fit = {"tool": self.name, "problems": problems, "signature": self.signature}
-            raise ModelMistake("bad_params", **fit)
-        return recorded(env, self.name, given, lambda: self.function(given))
-
-    def schema(self, task: Task) -> dict[str, Any]:
-        return self.inputs
-
-    @cached_property
-    def signature(self) -> str:
-        return json.dumps(self.inputs, ensure_ascii=False)
-
-    @cached_property
-    def manual(self) -> str:
-        return f"{self.name}\n    {self.description}\n    parameters: {self.signature}"
-
-
 class Row(BaseModel):
     """A tool of a server on the tape."""
 
@@ -185,38 +149,37 @@ def serving(command: str, tape: Tape, log: Path, taken: Set[str]) -> Iterator[di
             log.write_text(text, encoding="utf-8")
 
 
-def _tool(row: Row, server: Server, taken: Set[str]) -> ServerTool:
+def _tool(row: Row, server: Server, taken: Set[str]) -> Tool:
     from jsonschema import Draft202012Validator, FormatChecker
     from jsonschema.validators import validator_for
-    from referencing import Registry
-    from referencing.jsonschema import DRAFT202012
 
     kind = validator_for(row.input_schema, default=Draft202012Validator)
     # Without the check of formats: a pattern of a server in JavaScript may not be one of Python's.
     kind.check_schema(row.input_schema, format_checker=FormatChecker(()))
-    document = DRAFT202012.create_resource(row.input_schema)
-    resolver = Registry().with_resource("", document).resolver()
-    kept = {k: v for k, v in row.input_schema.items() if k not in NOT_INSIDE}
-    inputs = _without_refs(kept, resolver)
+    inputs = without_refs(row.input_schema)
     name = row.name
     while name in taken:
         name = re.sub(r"\W+", "_", f"{row.server}_{name}")
+    signature = json.dumps(inputs, ensure_ascii=False)
     about = " ".join((row.description or "").split())
-    call = partial(server.call, row.name)
-    return ServerTool(name, frozenset({CAPABILITY}), about, BaseModel, call, inputs, kind(inputs))
+    manual = f"{name}\n    {about}\n    parameters: {signature}"
+
+    def call(env: Environment, arguments: dict[str, Any]) -> str:
+        return recorded(env, name, arguments, lambda: server.call(row.name, arguments))
+
+    check = partial(_arguments, kind(inputs))
+    return Tool(name, frozenset({CAPABILITY}), inputs, signature, manual, check, call)
 
 
-def _without_refs(schema: Any, resolver: Any, path: tuple[str, ...] = ()) -> Any:
-    """A JSON schema with its parts in place of each $ref, so that it can stand inside another. One
-    that contains itself ends where it repeats: anything fits there.
-    """
-    if isinstance(schema, list):
-        return [_without_refs(part, resolver, path) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    ref = schema.get("$ref")
-    if isinstance(ref, str):
-        rest = {k: v for k, v in schema.items() if k != "$ref"}
-        known = {} if ref in path or len(path) == MAX_REFS else resolver.lookup(ref).contents
-        return _without_refs({**known, **rest}, resolver, (*path, ref))
-    return {k: _without_refs(v, resolver, path) for k, v in schema.items()}
+def _arguments(validator: Any, params: dict[str, Any]) -> dict[str, Any]:
+    """What a server is given; null stands for a parameter that is left out. Raises ValueError."""
+    from jsonschema.exceptions import best_match
+
+    needed = validator.schema.get("required", ())
+    given = {k: v for k, v in params.items() if v is not None or k in needed}
+    wrong: list[Any] = []
+    with contextlib.suppress(re.error):  # a pattern that is not Python's: the server checks it
+        wrong = [best_match([error]) for error in validator.iter_errors(given)]
+    if wrong:
+        raise ValueError("; ".join(f"{e.json_path}: {e.message[:200]}" for e in wrong))
+    return {"arguments": given}

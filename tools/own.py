@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
 
-from orchestra.vocabulary import ConfigError, EndOfRun, Task
+from orchestra.vocabulary import ConfigError, EndOfRun
 from runtime.prompts import fenced, say
 from runtime.tape import Tape
 from tools import Environment, Tool, ToolError, all_tools, tool
@@ -102,21 +102,23 @@ def from_function(function: Callable[..., Any], flag: str = "tool") -> Tool:
         if not inspect.getdoc(function) or inspect.iscoroutinefunction(function):
             raise TypeError("needs a docstring, for the model, and must not be async")
         made = tool(function.__name__, CAPABILITY)(function)
-        made.schema(Task("?"))
     except Exception as error:  # annotations are the user's code: whatever they raise
         raise ConfigError(f"{flag}: cannot be a tool ({one_line(error)})") from None
     if Environment in hints.values():
         return made
 
-    def call(env: Environment, /, **arguments: Any) -> str:
-        return recorded(env, made.name, _plain(arguments), partial(function, **arguments))
+    def check(params: dict[str, Any]) -> dict[str, Any]:
+        return {"params": params, "arguments": made.check(params)}
 
-    return replace(made, function=call)
+    def call(env: Environment, params: dict[str, Any], arguments: dict[str, Any]) -> str:
+        return recorded(env, made.name, params, partial(function, **arguments))
+
+    return replace(made, check=check, function=call)
 
 
-def recorded(env: Environment, name: str, arguments: dict[str, Any], run: Callable[[], Any]) -> str:
-    """What a tool of the user returns, on the tape and as data. Whatever it raises is an
-    observation: it is not our code, so its error is not our bug.
+def recorded(env: Environment, name: str, params: dict[str, Any], run: Callable[[], Any]) -> str:
+    """What a tool of the user returns for what a model gave, on the tape and as data. Whatever it
+    raises is an observation: it is not our code, so its error is not our bug.
     """
 
     def attempt() -> str:
@@ -129,18 +131,7 @@ def recorded(env: Environment, name: str, arguments: dict[str, Any], run: Callab
             reason = fenced(one_line(error))
             raise ToolError(say("tools/notes", "own_failed", tool=name, reason=reason)) from None
 
-    return fenced(env.local(f"tool:{name}", arguments, attempt, str))
-
-
-def _plain(value: Any) -> Any:
-    """A parameter as the tape has it, the same in every process: a set has an order of its own."""
-    if isinstance(value, set | frozenset):
-        return sorted(map(str, value))
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, dict):
-        return {k if isinstance(k, str | int) else str(k): _plain(v) for k, v in value.items()}
-    return value
+    return fenced(env.local(f"tool:{name}", params, attempt, str))
 
 
 def one_line(error: BaseException) -> str:

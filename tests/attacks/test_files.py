@@ -33,7 +33,7 @@ def env(tmp_path: Path) -> Environment:
 @pytest.mark.parametrize("tool", ["ImageAnalysisAction", "ParseAudioAction", "VideoAnalysisAction"])
 @pytest.mark.parametrize("name", NAMES)
 def test_no_other_file_is_opened(name, tool, env):
-    parameter = next(p for p in all_tools()[tool].parameters.model_fields if p.endswith("_path"))
+    (parameter,) = all_tools()[tool].files
     wanted = NAMES[name].format(path=env.task.media[0].path)
     with pytest.raises(ToolError, match="No other file can be opened"):
         all_tools()[tool](env, {"query": "?", parameter: wanted})
