@@ -114,7 +114,7 @@ def test_the_copy_is_seen_at_its_own_path_with_the_projects_environment(run, swe
     git(repo, "config", "--local", "core.excludesFile", "/dev/null")
     (repo / ".git" / "info" / "exclude").write_text(".venv")
     swe([f"echo mine > {repo}/a; checker; git status --short"])
-    assert "mine\n/sandbox/.venv/bin/checker\n" in run.prompts[1]
+    assert f"mine\n{tool}\n" in run.prompts[1]
     assert "read-only\n M a\n" in run.prompts[1]
     assert (repo / "a").read_text() == "x\n" and applied(run.folder, repo)["a"] == b"mine\n"
 

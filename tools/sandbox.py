@@ -50,13 +50,13 @@ WORK = "/sandbox"  # where a program finds its folder
 @dataclass(frozen=True)
 class World:
     """What a program sees beside the system: its folder, the media of the task, a virtual
-    environment (both read-only), and the path of the user's under which its folder is seen too.
+    environment (both read-only), and the path at which its folder is seen, beside /sandbox.
     """
 
     folder: Path | None = None
     media: Path | None = None
     venv: Path | None = None
-    also: Path | None = None
+    place: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _sandboxed(rules: dict[str, Any], given: bytes, world: World) -> Ran:
     rules |= {
         "sandbox": True, "root": os.geteuid() == 0, "user": USER + randbelow(1 << 16),
         "limits": limits, "memory": MAX_MEMORY_BYTES, "added": MAX_ADDED_BYTES,
-        "files": MAX_ADDED_FILES, "tmp": TMP_BYTES, "mounts": list(mounts(world)), "folder": None,
+        "files": MAX_ADDED_FILES, "tmp": TMP_BYTES, "folder": None,
     }  # fmt: skip
     with contextlib.ExitStack() as stack:
         if world.folder:
@@ -165,22 +165,6 @@ def _started(before: list[str], rules: dict[str, Any], given: bytes, **how: Any)
     return Ran(output, report["ended"], report["status"])
 
 
-def mounts(world: World) -> dict[str, Path]:
-    """What is mounted inside the folder of a program, by its path there."""
-    found, also = {}, seen_also(world)
-    if world.media and world.media.is_dir():
-        found["media"] = world.media.resolve()
-    if world.venv and also and world.venv.is_relative_to(also):
-        found[str(world.venv.relative_to(also))] = world.venv
-    return found
-
-
-def seen_also(world: World) -> Path | None:
-    """The path of the user's under which the folder is seen too, unless it is read-only there."""
-    also = world.also
-    return None if also and any(also.is_relative_to(path) for path in _shown()) else also
-
-
 def environment(home: str, first: str = "") -> dict[str, str]:
     """All that a program finds in its environment."""
     path = f"{first}/usr/local/bin:/usr/bin:/bin:{absolute(sys.executable).rpartition('/')[0]}"
@@ -195,26 +179,27 @@ def bubblewrap(world: World) -> list[str]:
     rights = ["KILL", "SYS_ADMIN", "DAC_OVERRIDE", "SETUID", "SETGID", "SETFCAP", "CHOWN"]
     kernel = [f"--unshare-{what}" for what in ("ipc", "pid", "net", "uts", "cgroup-try")]
     kernel += [] if os.geteuid() == 0 else ["--unshare-user", "--uid", "0", "--gid", "0"]
-    system = [flag for path in (*_shown(), *_base(world.venv)) for flag in _mount(path)]
 
     def memory(place: str) -> list[str]:
         return ["--perms", "1777", "--tmpfs", place]
 
-    venv, also, inside = world.venv, seen_also(world), mounts(world)
-    places = {Path(WORK, name): source for name, source in inside.items()}
-    if venv and venv not in inside.values():
-        places[venv] = venv
-    first = next((f"{place}/bin:" for place, source in places.items() if source == venv), "")
-    bound = [f for at, p in places.items() for f in (*_above(at), "--ro-bind", str(p), str(at))]
-    variables = [f for kv in environment(WORK, first).items() for f in ("--setenv", *kv)]
+    shown, venv, place = _shown(), world.venv, world.place or Path(WORK)
+    if any(place.is_relative_to(path) for path in shown):  # read-only there
+        place = Path(WORK)
+    folder = [*_above(place), *memory(str(place))]
+    folder += ["--symlink", str(place), WORK] if place != Path(WORK) else []
+    seen = {path: path for path in (*shown, *_base(venv))}
+    seen |= {venv: venv.resolve()} if venv else {}
+    seen |= {place / "media": world.media.resolve()} if world.media and world.media.is_dir() else {}
+    system = [flag for at, source in seen.items() for flag in _mount(at, source)]
+    variables = environment(WORK, f"{venv}/bin:" if venv else "")
     return [
         *("bwrap", *kernel, "--die-with-parent", "--as-pid-1"),
         *("--cap-drop", "ALL", *(f for right in rights for f in ("--cap-add", f"CAP_{right}"))),
         *("--proc", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero"),
-        *(*memory("/dev/shm"), "--remount-ro", "/dev", *memory("/tmp")),
-        *(*system, *memory(WORK), *bound),
-        *([*_above(also), "--symlink", WORK, str(also)] if also else []),
-        *("--remount-ro", "/", "--clearenv", *variables, "--chdir", "/"),
+        *(*memory("/dev/shm"), "--remount-ro", "/dev", *memory("/tmp"), *folder, *system),
+        *("--remount-ro", "/", "--clearenv"),
+        *(*(f for kv in variables.items() for f in ("--setenv", *kv)), "--chdir", "/"),
     ]
 
 
@@ -242,10 +227,10 @@ def absolute(path: str) -> str:
     return os.path.normpath(Path(path).absolute())
 
 
-def _mount(path: Path) -> list[str]:
-    if path.is_symlink():
-        return [*_above(path), "--symlink", str(path.readlink()), str(path)]
-    return [*_above(path), "--ro-bind", str(path), str(path)]
+def _mount(at: Path, source: Path) -> list[str]:
+    if source.is_symlink():
+        return [*_above(at), "--symlink", str(source.readlink()), str(at)]
+    return [*_above(at), "--ro-bind", str(source), str(at)]
 
 
 def _above(path: Path) -> list[str]:

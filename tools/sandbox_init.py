@@ -185,7 +185,7 @@ def copy_in(rules: dict[str, Any]) -> None:
     """The user's folder, which is the working directory now, without what is mounted in it."""
 
     def mounted(here: str, names: list[str]) -> list[str]:
-        return [n for n in names if os.path.normpath(os.path.join(here, n)) in rules["mounts"]]
+        return [name for name in names if os.path.ismount(os.path.join(WORK, here, name))]
 
     shutil.copytree(".", WORK, symlinks=True, ignore=mounted, dirs_exist_ok=True)
     for path in contents([]) if rules["root"] else ():

@@ -139,6 +139,16 @@ def test_of_a_virtual_environment_in_a_project_only_the_environment_is_seen(tmp_
     assert seen(look, tmp_path / "w") == str([f"{tmp_path}/app/.venv/lib/package.py"])
 
 
+def test_a_repository_may_hold_the_python_that_runs_the_program(tmp_path, monkeypatch):
+    """As with `--workdir .` where orchestra-min is installed in the repository's .venv."""
+    (tmp_path / "repo/.venv/lib").mkdir(parents=True)
+    shown = sandbox._shown()
+    monkeypatch.setattr(sandbox, "_shown", lambda: [*shown, tmp_path / "repo/.venv/lib"])
+    world = sandbox.World(tmp_path / "w", place=tmp_path / "repo")
+    ran = code.run("echo x > f; pwd; ls -a; cat /sandbox/f", "bash", 10, world)
+    assert ran["observation"].split() == [f"{tmp_path}/repo", ".", "..", ".venv", "f", "x"]
+
+
 def test_a_python_named_by_a_path_with_dots_works(tmp_path, monkeypatch):  # fails at d04ee41
     dotted = f"{sys.prefix}/lib/../bin/{Path(sys.executable).name}"
     monkeypatch.setattr(sys, "executable", dotted)
