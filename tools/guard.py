@@ -50,10 +50,6 @@ class Refused(ToolError):
     """A URL that is not fetched, and why."""
 
 
-class UnknownHost(ToolError):
-    """A name without an address."""
-
-
 @dataclass(frozen=True)
 class Page:
     """What a URL gave: the last URL after redirects, the Content-Type header, and the body."""
@@ -115,7 +111,7 @@ def addresses(parts: Url, allow: Collection[str]) -> list[str]:
     try:
         rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise UnknownHost(say("tools/notes", "web_unknown_host", host=host)) from None
+        raise ToolError(say("tools/notes", "web_unknown_host", host=host)) from None
     found = [str(address[0]) for *_, address in rows]
     if not (is_allowed(parts, allow) or all(map(is_public, found))):
         raise Refused(say("tools/notes", "web_internal", host=host))

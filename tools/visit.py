@@ -6,7 +6,6 @@ guard and read by trafilatura (HTML) or pypdf (PDF), both in the sandbox of the 
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -40,8 +39,7 @@ def page_text(url: str, allow: tuple[str, ...] = (), secrets: Secrets | None = N
     """The readable text of a page. Raises ToolError: refused, failed, or nothing to read."""
     parts, key = guard.checked(url, secrets), os.environ.get(JINA_KEY)
     if key and not guard.is_allowed(parts, allow):  # what is internal stays here
-        with contextlib.suppress(guard.UnknownHost):  # Jina may know it
-            guard.addresses(parts, ())
+        guard.addresses(parts, ())
         headers = {"Authorization": f"Bearer {key}"}
         text = guard.fetch(JINA_URL + url, allow, headers).body.decode("utf-8", "replace")
     else:

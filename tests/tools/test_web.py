@@ -156,14 +156,14 @@ def test_of_a_pdf_of_very_many_pages_the_first_are_read_and_that_is_told():
 
 def test_an_internal_page_is_not_sent_to_jina_and_any_other_is(monkeypatch):
     monkeypatch.setenv("JINA_API_KEY", "jina-key-1234567890")
-    with hostile.serving({"/http://example.com/a": hostile.page("Salt", "text/plain")}) as jina:
+    with hostile.serving({"/http://9.9.9.9/a": hostile.page("Salt", "text/plain")}) as jina:
         monkeypatch.setattr(visit, "JINA_URL", jina.url + "/")
         with hostile.serving({"/": hostile.page("Inside", "text/plain")}) as intranet:
             assert visit.page_text(intranet.url + "/", (intranet.host,)).strip() == "Inside"
         with pytest.raises(ToolError, match="internal"):
             visit.page_text("http://10.0.0.7/")
         assert not jina.seen
-        assert visit.page_text("http://example.com/a", (jina.host,)) == "Salt"
+        assert visit.page_text("http://9.9.9.9/a", (jina.host,)) == "Salt"
         assert jina.seen[0][1]["Authorization"] == "Bearer jina-key-1234567890"
 
 
