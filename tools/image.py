@@ -1,7 +1,7 @@
 """ImageAnalysisAction: a vision model looks, or RapidOCR reads, behind one function.
 
-A picture is turned upright (EXIF), made small enough for an endpoint, and sent under the type that
-it is, whatever its name says. Of an animation or a document of several pages, up to eight.
+A picture is turned upright (EXIF), made small enough for an endpoint, and sent as a JPEG or PNG. Of
+an animation or a document of several pages, up to eight.
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 MAX_SIDE = 2048  # pixels; endpoints make larger ones smaller themselves
 MAX_FRAMES = 8
 MOST_PAGES = 2000  # of which they are taken: to come to one, all before it are decoded
-OWN_BYTES = 4 << 20  # a file of more is encoded again
-AS_IT_IS = ("PNG", "JPEG", "WEBP", "GIF")  # what endpoints take
 LOSSY = ("JPEG", "MPO", "WEBP", "HEIF", "AVIF")
-ORIENTATION = 0x0112  # of EXIF
 LARGE_SIDE = 1536  # pixels
 LARGE = {  # RapidOCR for pages: the detector's memory grows with the pixels that it looks at
     "Det.limit_type": "max",
@@ -107,22 +104,12 @@ def _small(file: Any, more: bool) -> Image.Image:
 
 
 def data_urls(path: Path) -> Iterator[tuple[str, str]]:
-    """(place, data URL) of each frame: the file's own bytes where an endpoint takes them."""
-    from PIL import Image
-
+    """(place, data URL) of each frame: its pixels, without what else the file holds."""
     with media.opened_picture(path) as file:
-        source = file.format or ""
-        plain = (
-            source in AS_IT_IS
-            and not getattr(file, "is_animated", False)
-            and max(file.size) <= MAX_SIDE
-            and path.stat().st_size <= OWN_BYTES
-            and file.getexif().get(ORIENTATION, 1) == 1
-        )
-    for place, image in pictures(path):  # also shows that the file can be read to its end
-        kind = source if plain else "JPEG" if source in LOSSY else "PNG"
-        data = path.read_bytes() if plain else encoded(image, kind)
-        yield place, f"data:{Image.MIME[kind]};base64,{base64.b64encode(data).decode()}"
+        kind = "JPEG" if file.format in LOSSY else "PNG"
+    for place, image in pictures(path):
+        data = base64.b64encode(encoded(image, kind)).decode()
+        yield place, f"data:image/{kind.lower()};base64,{data}"
 
 
 def encoded(image: Image.Image, kind: str) -> bytes:
