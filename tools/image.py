@@ -107,15 +107,15 @@ def data_urls(path: Path) -> Iterator[tuple[str, str]]:
     """(place, data URL) of each frame: its pixels, without what else the file holds."""
     with media.opened_picture(path) as file:
         kind = "JPEG" if file.format in LOSSY else "PNG"
-    for place, image in pictures(path):
-        data = base64.b64encode(encoded(image, kind)).decode()
-        yield place, f"data:image/{kind.lower()};base64,{data}"
+    for place, picture in pictures(path):
+        yield place, data_url(picture, kind)
 
 
-def encoded(image: Image.Image, kind: str) -> bytes:
+def data_url(picture: Image.Image, kind: str) -> str:
+    """A picture as a vision model is sent it. `kind`: "JPEG" or "PNG"."""
     buffer = io.BytesIO()
-    image.save(buffer, kind, quality=90)
-    return buffer.getvalue()
+    picture.save(buffer, kind, quality=90)
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def read_text(image: Image.Image) -> list[str]:

@@ -5,7 +5,6 @@ neither memory nor time grows with the length of the video.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import re
 from collections.abc import Iterator
@@ -54,9 +53,7 @@ def video_analysis(
     start_s, end_s = window = _seconds(start_time) or 0.0, _seconds(end_time)
     if end_s is not None and end_s <= start_s:
         raise ToolError(say("tools/notes", "empty_window", start=start_time or "0", end=end_time))
-    count = max(1, min(max_frames, MOST_FRAMES))
-    key = {"sha256": file.sha256, "frames": count, "start_s": start_s, "end_s": end_s}
-    seen = _seen(env, file, query, key)
+    seen = _seen(env, file, query, max(1, min(max_frames, MOST_FRAMES)), window)
     if not analyze_audio:
         return seen
     try:
@@ -66,26 +63,20 @@ def video_analysis(
     return say("tools/notes", "video", seen=seen, said=said)
 
 
-def _seen(env: Environment, file: Media, query: str, key: dict[str, Any]) -> str:
-    engine = env.pool.engine("image")
-    asked = key["frames"], (key["start_s"], key["end_s"])
+def _seen(env: Environment, file: Media, query: str, count: int, window: Window) -> str:
+    engine, path = env.pool.engine("image"), file.path
+    key = {"sha256": file.sha256, "frames": count, "start_s": window[0], "end_s": window[1]}
+    rows = list[tuple[str, str]]
     if engine.engine == "local":
-        rows = env.local(
-            "video_text", key, lambda: read_frames(file.path, *asked), list[tuple[str, str]]
-        )
-        lines = "\n".join(f"[{times}] {text}" for times, text in rows)
+        texts = env.local("video_text", key, lambda: read_frames(path, count, window), rows)
+        lines = "\n".join(f"[{times}] {text}" for times, text in texts)
         return say("tools/notes", "video_text", name=file.name, lines=fenced(lines))
-    jpegs = ((t, image.encoded(f, "JPEG")) for t, f in frames(file.path, *asked))
-    shots = env.local(
-        "frames", key, lambda: [[t, base64.b64encode(data).decode()] for t, data in jpegs],
-        list[tuple[float, str]],
-    )  # fmt: skip
-    times = [clock(t) for t, _ in shots]
-    shown = ", ".join(times)
-    request = render("tools/video.md", query=query, times=shown, count=len(shots))
-    urls = [f"data:image/jpeg;base64,{data}" for _, data in shots]
-    answer = image.ask(env, engine, request, zip(times, urls, strict=True))
-    return say("tools/notes", "video_seen", name=file.name, times=shown, answer=answer)
+    shown = ((clock(t), image.data_url(f, "JPEG")) for t, f in frames(path, count, window))
+    shots = env.local("frames", key, lambda: list(shown), rows)
+    times = ", ".join(time for time, _ in shots)
+    request = render("tools/video.md", query=query, times=times, count=len(shots))
+    answer = image.ask(env, engine, request, shots)
+    return say("tools/notes", "video_seen", name=file.name, times=times, answer=answer)
 
 
 def read_frames(path: Path, count: int, window: Window = WHOLE) -> list[tuple[str, str]]:
