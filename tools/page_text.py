@@ -6,6 +6,7 @@ The exit status says what else there is to know of it.
 
 import contextlib
 import io
+import os
 import sys
 from typing import Any
 
@@ -56,6 +57,7 @@ def decoded(body: bytes, content_type: str) -> str:
 
 
 def main() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what parsers complain about
     body, whole = sys.stdin.buffer.read(), True
     if sys.argv[1] == "pdf":
         text, whole = pdf_text(body)

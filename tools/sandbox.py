@@ -72,15 +72,15 @@ class Ran:
 
 def confined(
     source: str, arguments: list[str], given: bytes, timeout_s: float, world: World,
-    max_output: int = 200_000, errors: bool = True, unsafe: bool = False,
+    max_output: int, unsafe: bool = False,
 ) -> Ran:  # fmt: skip
-    """Run Python source with `given` on standard input. `errors`: standard error is output too.
-    `unsafe`: without a sandbox, with limits on time, output and the size of a file only.
+    """Run Python source with `given` on standard input; standard error is output too. `unsafe`:
+    without a sandbox, with limits on time, output and the size of a file only.
 
     Raises ToolError where it cannot be started.
     """
     run = [absolute(sys.executable), "-I", "-u", "-c", source, *arguments]
-    rules = {"run": run, "timeout_s": timeout_s, "output": max_output, "errors": errors}
+    rules = {"run": run, "timeout_s": timeout_s, "output": max_output}
     try:
         return _unsafe(rules, given, world) if unsafe else _sandboxed(rules, given, world)
     except (OSError, subprocess.SubprocessError) as error:
@@ -106,7 +106,7 @@ def trouble() -> str:
     """Why no sandbox can be built here, "" if one can: tried once."""
     if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
         return "it needs Linux on x86_64 or aarch64"
-    rules = {"run": ["/bin/true"], "timeout_s": 10, "output": 200, "errors": True}
+    rules = {"run": ["/bin/true"], "timeout_s": 10, "output": 200}
     try:
         ran = _sandboxed(rules, b"", World())
     except (OSError, subprocess.SubprocessError) as error:

@@ -26,7 +26,6 @@ MAX_DEPTH = 200  # of folders in one another: who copies them later goes down by
 LOOK_S = 0.1  # between two looks at the memory of all processes
 MS_REMOUNT = 32 | 2 | 4  # with nosuid and nodev
 SET_DEATH_SIGNAL, SET_DUMPABLE, SET_SECCOMP, NO_NEW_PRIVS = 1, 4, 22, 38  # of prctl(2)
-AMBIENT, CLEAR_ALL = 47, 4
 JOIN_SESSION_KEYRING = 1  # a new and empty one: the kernel hands on that of the user otherwise
 NEW_USER, NEW_NAMESPACES = 0x10000000, 0x7E020000 | 0x80  # flags of clone(2)
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column below, audit number
@@ -76,7 +75,6 @@ def prctl(*arguments: int) -> None:
 def drop_rights(root: bool, user: int) -> None:
     """The rest of this process is the program's."""
     libc.syscall(REFUSED["keyctl"][MACHINES[os.uname().machine][0]], JOIN_SESSION_KEYRING, None)
-    prctl(AMBIENT, CLEAR_ALL)
     if root:
         os.setgroups([])
         os.setresgid(user, user, user)
@@ -111,7 +109,7 @@ def start(rules: dict[str, Any]) -> tuple[int, int]:
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         os.setpgid(0, 0)  # `kill 0` of a program means only itself
         os.dup2(its_end, 1)
-        os.dup2(its_end if rules["errors"] else os.open(os.devnull, os.O_WRONLY), 2)
+        os.dup2(its_end, 2)
         if rules["sandbox"]:
             drop_rights(rules["root"], rules["user"])
         elif sys.platform == "linux":

@@ -68,7 +68,7 @@ def _read(page: guard.Page, kind: str) -> str:
     """
     ran = sandbox.confined(
         READER, [kind, page.content_type], page.body, READ_S, sandbox.World(), MAX_TEXT,
-        errors=False, unsafe=not sandbox.works(),
+        unsafe=not sandbox.works(),
     )  # fmt: skip
     if ran.ended == "end" and ran.status == LOCKED:
         raise ToolError(say("tools/notes", "page_locked", url=page.url[:200]))
