@@ -9,7 +9,6 @@ SECURITY.md.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -82,7 +81,7 @@ def confined(
     run = [absolute(sys.executable), "-I", "-u", "-c", source, *arguments]
     rules = {"run": run, "timeout_s": timeout_s, "output": max_output}
     try:
-        return _unsafe(rules, given, world) if unsafe else _sandboxed(rules, given, world)
+        return _ran(rules, given, world, unsafe)
     except (OSError, subprocess.SubprocessError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ToolError(say("tools/notes", "no_program", reason=reason)) from None
@@ -104,44 +103,43 @@ def missing() -> str:
 @cache
 def trouble() -> str:
     """Why no sandbox can be built here, "" if one can: tried once."""
-    if sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"):
-        return "it needs Linux on x86_64 or aarch64"
     rules = {"run": ["/bin/true"], "timeout_s": 10, "output": 200}
     try:
-        ran = _sandboxed(rules, b"", World())
+        ran = _ran(rules, b"", World())
     except (OSError, subprocess.SubprocessError) as error:
         return getattr(error, "strerror", None) or str(error)
     return ran.output.decode("utf-8", "replace") or f"status {ran.status}" if ran.status else ""
 
 
-def _sandboxed(rules: dict[str, Any], given: bytes, world: World) -> Ran:
-    """Raises OSError and SubprocessError where the sandbox cannot be built."""
-    limits = {**LIMITS, "RLIMIT_CPU": int(rules["timeout_s"]) + 1}
-    rules |= {
-        "sandbox": True, "root": os.geteuid() == 0, "user": USER + randbelow(1 << 16),
-        "limits": limits, "memory": MAX_MEMORY_BYTES, "added": MAX_ADDED_BYTES,
-        "files": MAX_ADDED_FILES, "tmp": TMP_BYTES, "folder": None,
-    }  # fmt: skip
-    with contextlib.ExitStack() as stack:
-        if world.folder:
-            world.folder.mkdir(parents=True, exist_ok=True)
-            rules["folder"] = os.open(world.folder, os.O_RDONLY | os.O_DIRECTORY)
-            stack.callback(os.close, rules["folder"])
-        held = [rules["folder"]] if world.folder else []
-        return _started(bubblewrap(world), rules, given, pass_fds=held)
-
-
-def _unsafe(rules: dict[str, Any], given: bytes, world: World) -> Ran:
-    """No sandbox: the user said --unsafe-code."""
-    rules |= {"sandbox": False, "limits": {"RLIMIT_FSIZE": LIMITS["RLIMIT_FSIZE"]}}
+def _ran(rules: dict[str, Any], given: bytes, world: World, unsafe: bool = False) -> Ran:
+    """Raises OSError and SubprocessError where the program cannot be started."""
     with tempfile.TemporaryDirectory() as empty:
         folder = world.folder or Path(empty)
         folder.mkdir(parents=True, exist_ok=True)
-        if world.media and not os.path.lexists(folder / "media"):
-            (folder / "media").symlink_to(world.media.resolve())
-        first = f"{world.venv}/bin:" if world.venv else ""
-        own = environment(str(folder.resolve()), first)
-        return _started([], rules, given, cwd=folder, env=own)
+        return (_unsafe if unsafe else _sandboxed)(rules, given, world, folder)
+
+
+def _sandboxed(rules: dict[str, Any], given: bytes, world: World, folder: Path) -> Ran:
+    limits = {**LIMITS, "RLIMIT_CPU": int(rules["timeout_s"]) + 1}
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    rules |= {
+        "sandbox": True, "root": os.geteuid() == 0, "user": USER + randbelow(1 << 16),
+        "limits": limits, "memory": MAX_MEMORY_BYTES, "added": MAX_ADDED_BYTES,
+        "files": MAX_ADDED_FILES, "tmp": TMP_BYTES, "folder": held,
+    }  # fmt: skip
+    try:
+        return _started(bubblewrap(world), rules, given, pass_fds=[held])
+    finally:
+        os.close(held)
+
+
+def _unsafe(rules: dict[str, Any], given: bytes, world: World, folder: Path) -> Ran:
+    """No sandbox: the user said --unsafe-code."""
+    rules |= {"sandbox": False, "limits": {"RLIMIT_FSIZE": LIMITS["RLIMIT_FSIZE"]}}
+    if world.media and not os.path.lexists(folder / "media"):
+        (folder / "media").symlink_to(world.media.resolve())
+    own = environment(str(folder.resolve()), world.venv)
+    return _started([], rules, given, cwd=folder, env=own)
 
 
 def _started(before: list[str], rules: dict[str, Any], given: bytes, **how: Any) -> Ran:
@@ -165,8 +163,9 @@ def _started(before: list[str], rules: dict[str, Any], given: bytes, **how: Any)
     return Ran(output, report["ended"], report["status"])
 
 
-def environment(home: str, first: str = "") -> dict[str, str]:
+def environment(home: str, venv: Path | None) -> dict[str, str]:
     """All that a program finds in its environment."""
+    first = f"{venv}/bin:" if venv else ""
     path = f"{first}/usr/local/bin:/usr/bin:/bin:{absolute(sys.executable).rpartition('/')[0]}"
     one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
     return {"PATH": path, "HOME": home, "LANG": "C.UTF-8", **one_thread}
@@ -192,7 +191,7 @@ def bubblewrap(world: World) -> list[str]:
     seen |= {venv: venv.resolve()} if venv else {}
     seen |= {place / "media": world.media.resolve()} if world.media and world.media.is_dir() else {}
     system = [flag for at, source in seen.items() for flag in _mount(at, source)]
-    variables = environment(WORK, f"{venv}/bin:" if venv else "")
+    variables = environment(WORK, venv)
     return [
         *("bwrap", *kernel, "--die-with-parent", "--as-pid-1"),
         *("--cap-drop", "ALL", *(f for right in rights for f in ("--cap-add", f"CAP_{right}"))),

@@ -268,20 +268,17 @@ def main(rules: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         printed, ended, status = watch(*start(rules), rules)
         return {"ended": ended, "status": status}, printed
     prctl(SET_DUMPABLE, 0)
-    if folder := rules["folder"]:
-        os.set_inheritable(folder, False)
-        os.fchdir(folder)
-        copy_in(rules)
-        os.chdir("/")
+    os.set_inheritable(rules["folder"], False)
+    os.fchdir(rules["folder"])
+    copy_in(rules)
+    os.chdir("/")
     for place, size in ((WORK, rules["added"]), *((disk, rules["tmp"]) for disk in MEMORY_DISKS)):
         limit(place, size, rules["files"])
-    disk, before, whole = os.statvfs(WORK), contents([]), True
+    disk, before, whole = os.statvfs(WORK), contents([]), False
     printed, ended, status = watch(*start(rules), rules)
-    if folder:
-        os.fchdir(folder)
-        whole = False
-        with contextlib.suppress(OSError, RecursionError):  # the user's disk is full, for one
-            whole = copy_out(before, disk.f_blocks * disk.f_frsize)
+    os.fchdir(rules["folder"])
+    with contextlib.suppress(OSError, RecursionError):  # the user's disk is full, for one
+        whole = copy_out(before, disk.f_blocks * disk.f_frsize)
     return {"ended": ended if whole else "disk", "status": status}, printed
 
 
