@@ -23,20 +23,17 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from typing_extensions import TypedDict
 
+from orchestra.money import Purse
 from orchestra.vocabulary import SKILL_OF, Backend, Media, Modality, ModelMistake, Task
+from runtime.chat import Chat
+from runtime.pool import Pool
 from runtime.prompts import say
-
-if TYPE_CHECKING:
-    from orchestra.money import Purse
-    from runtime.chat import Chat
-    from runtime.pool import Pool
-    from runtime.tape import Tape
-
+from runtime.tape import Tape
 
 # Parameters that name a file of the task: a schema lists the names.
 ImageFile = Annotated[str, "image"]

@@ -18,6 +18,9 @@ from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
+import av
+import numpy
+
 from orchestra.vocabulary import BudgetExceeded, Media
 from runtime import openai_api
 from runtime.pool import Engine
@@ -130,8 +133,6 @@ def parts(path: Path, part_s: float, window: Window = WHOLE) -> Iterator[Part]:
     """The sound of the window, cut where it is quiet, in parts of at most `part_s`. Of a damaged
     file, what can be decoded. Raises ToolError: nothing can.
     """
-    import numpy
-
     held, at = numpy.zeros(0, numpy.int16), window[0]
     with opened(path, "audio") as (source, stream):
         for block in _resampled(_frames(source, stream, *window)):
@@ -148,8 +149,6 @@ def _resampled(frames: Iterable[Any]) -> Iterator[Samples]:
     """16 kHz mono, a second at a time. Where the form of the sound changes, as in files that were
     joined, another resampler goes on.
     """
-    import av
-
     for _, same in groupby(frames, lambda f: (f.format.name, f.layout.name, f.sample_rate)):
         resampler: Any = av.AudioResampler("s16", "mono", RATE, frame_size=RATE)
         for frame in chain(same, [None]):
@@ -161,8 +160,6 @@ def _frames(source: Any, stream: Any, start_s: float, end_s: float | None) -> It
     """What is decoded of the window; its times count from the start of the file, as shown. Packets
     that cannot be decoded are skipped.
     """
-    import av
-
     origin_s = (source.start_time or 0) / av.time_base
     if start_s > 0:
         source.seek(int((start_s + origin_s) * av.time_base))
@@ -184,8 +181,6 @@ def _frames(source: Any, stream: Any, start_s: float, end_s: float | None) -> It
 
 def quietest(samples: Samples) -> int:
     """Where to cut: the middle of the quietest moment in the last share of the samples."""
-    import numpy
-
     window = int(QUIET_S * RATE)
     first = int(len(samples) * (1 - SEARCH))
     loudness = numpy.abs(samples[first:].astype(numpy.int32))

@@ -12,14 +12,14 @@ import threading
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy
+from PIL import Image, ImageOps
 
 from runtime.pool import Engine
 from runtime.prompts import fenced, render, say
 from tools import Environment, ImageFile, ToolError, media, reading, tool
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 MAX_SIDE = 2048  # pixels; endpoints make larger ones smaller themselves
 MAX_FRAMES = 8
@@ -82,8 +82,6 @@ def pictures(path: Path) -> Iterator[tuple[str, Image.Image]]:
 
 def _small(file: Any, more: bool) -> Image.Image:
     """The current frame as small upright RGB, transparent parts white. `more`: it has others."""
-    from PIL import Image, ImageOps
-
     file.draft("RGB", (MAX_SIDE, MAX_SIDE))  # a JPEG is never decoded larger than needed
     if file.width * file.height > media.MAX_PIXELS:
         size, limit = f"{file.width} x {file.height}", media.MAX_PIXELS * 4 >> 20
@@ -120,9 +118,6 @@ def data_url(picture: Image.Image, kind: str) -> str:
 
 def read_text(image: Image.Image) -> list[str]:
     """The lines of text in a picture, top to bottom, by RapidOCR (the extra `local`)."""
-    import numpy
-    from PIL import ImageOps
-
     least = max(image.size) // MAX_RATIO  # the engine enlarges the short side, whatever the other
     if min(image.size) < least:
         size = max(image.width, least), max(image.height, least)

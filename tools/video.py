@@ -12,6 +12,9 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
+import av
+from PIL import ImageChops, ImageStat
+
 from orchestra.vocabulary import Media
 from runtime.prompts import fenced, render, say
 from tools import Environment, ToolError, VideoFile, audio, image, tool
@@ -123,8 +126,6 @@ def _times(source: Any, stream: Any, start_s: float, end_s: float, count: int) -
     """The greatest changes of scene, half of all at most, and even times. Encoders set a key frame
     where a scene begins, and one alone is quickly decoded.
     """
-    from PIL import ImageChops, ImageStat
-
     keys: dict[float, Any] = {}  # seconds, small grey picture
     for probe in even(start_s, end_s, count * PROBES):
         t, frame = _frame_at(source, stream, probe, key=True)
@@ -152,8 +153,6 @@ def _frame_at(source: Any, stream: Any, t: float, key: bool = False) -> tuple[fl
     """The frame that is shown at `t`, or the `key` frame before it, and its time; None where the
     file is damaged.
     """
-    import av
-
     best: tuple[float, Any] = t, None
     whole = False
     with contextlib.suppress(av.FFmpegError):
@@ -182,8 +181,6 @@ def _upright(frame: Any) -> Any:
 
 def _length_s(source: Any, stream: Any) -> float:
     """The length of a video, from its packets where its header does not tell."""
-    import av
-
     if source.duration:
         return float(source.duration / av.time_base)
     start = stream.start_time or 0
