@@ -142,23 +142,22 @@ def _answer(
     """The answer of the first address that takes a connection. It hangs up at the deadline."""
     sent = {"User-Agent": AGENT, "Accept-Encoding": "gzip, deflate", **headers}
     sent["Host"] = parts.netloc or ""
+    host, port = _place(parts)
     try:
-        wire = _connect(found, _place(parts)[1], deadline)
-        hook = wire.dup()  # outlives what TLS makes of the wire
-        watch = threading.Timer(max(0.0, deadline - time.monotonic()), _hang_up, (hook,))
-        watch.daemon = True
-        watch.start()
-        with hook, contextlib.closing(HTTPConnection(found[0], timeout=CONNECT_S)) as connection:
-            try:
-                connection.sock = wire
-                if parts.scheme == "https":
-                    connection.sock = _tls().wrap_socket(wire, server_hostname=_place(parts)[0])
-                target = parts.request_uri
-                connection.request("GET", target, headers=sent, preload_content=False)
-                yield connection.getresponse()
-            finally:
-                watch.cancel()
-                wire.close()
+        with contextlib.ExitStack() as stack:
+            wire = stack.enter_context(_connect(found, port, deadline))
+            hook = stack.enter_context(wire.dup())  # outlives what TLS makes of the wire
+            watch = threading.Timer(max(0.0, deadline - time.monotonic()), _hang_up, (hook,))
+            watch.daemon = True
+            watch.start()
+            stack.callback(watch.cancel)
+            connection = HTTPConnection(found[0], timeout=CONNECT_S)
+            stack.callback(connection.close)
+            connection.sock = wire
+            if parts.scheme == "https":
+                connection.sock = _tls().wrap_socket(wire, server_hostname=host)
+            connection.request("GET", parts.request_uri, headers=sent, preload_content=False)
+            yield connection.getresponse()
     except (HTTPError, http.client.HTTPException, OSError, ValueError) as error:
         if time.monotonic() >= deadline:
             raise ToolError(say("tools/notes", "web_slow", url=parts.url)) from None

@@ -17,10 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter
+from typing_extensions import TypedDict
 
 from orchestra.vocabulary import ConfigError
 from runtime.prompts import fenced, say
+from runtime.secrets import Secrets
 from runtime.tape import Tape
 from tools import Environment, Tool, ToolError, without_refs
 from tools.own import CAPABILITY, one_line, recorded
@@ -88,8 +89,8 @@ class Server:
         while page.next_cursor:
             page = self.ask("list_tools", cursor=page.next_cursor)
             found += page.tools
-        fields = Row.model_fields.keys() - {"server"}
-        return [{"server": self.name, **t.model_dump(include=fields)} for t in found]
+        kept = {"name", "description", "input_schema"}
+        return [{"server": self.name, **tool.model_dump(include=kept)} for tool in found]
 
     def call(self, tool: str, arguments: dict[str, Any]) -> str:
         answer = self.ask("call_tool", name=tool, arguments=arguments)
@@ -110,7 +111,7 @@ def _text(part: Any) -> str:
     return about["text"] if "text" in about else json.dumps(about, ensure_ascii=False)
 
 
-class Row(BaseModel):
+class Row(TypedDict):
     """A tool of a server on the tape."""
 
     server: str
@@ -125,47 +126,50 @@ def serving(command: str, tape: Tape, log: Path, taken: Set[str]) -> Iterator[di
     cannot be used.
     """
     tools: dict[str, Tool] = {}
-    try:
-        with contextlib.closing(contextlib.ExitStack()) as running:
-            server = Server(command, log, running)
-            try:
-                with tape.call("mcp"):
-                    rows, _ = tape.exchange("mcp_tools", {"command": command}, server.rows)
-                for row in TypeAdapter(list[Row]).validate_python(rows):
-                    made = _tool(row, server, taken | tools.keys())
-                    tools[made.name] = made
-            except KeyboardInterrupt as stop:
-                running.__exit__(type(stop), stop, None)  # cancels the start, does not wait for it
-                raise
-            except ImportError:
-                raise ConfigError(f"--mcp {command}: needs the extra [tools], see README") from None
-            except Exception as error:  # of four libraries on what a server sent; none lists them
-                why = tape.secrets.text(one_line(error)[:300])
-                raise ConfigError(f"--mcp {command}: its tools cannot be used ({why})") from None
-            yield tools
-    finally:
-        if log.exists():  # a server may print its key
-            text = tape.secrets.text(log.read_text(encoding="utf-8", errors="replace"))
-            log.write_text(text, encoding="utf-8")
+    with contextlib.closing(contextlib.ExitStack()) as running:
+        running.callback(_redact, log, tape.secrets)  # runs when the server has ended
+        server = Server(command, log, running)
+        try:
+            with tape.call("mcp"):
+                rows, _ = tape.exchange("mcp_tools", {"command": command}, server.rows, list[Row])
+            for row in rows:
+                made = _tool(row, server, taken | tools.keys())
+                tools[made.name] = made
+        except KeyboardInterrupt as stop:
+            running.__exit__(type(stop), stop, None)  # cancels the start, does not wait for it
+            raise
+        except ImportError:
+            raise ConfigError(f"--mcp {command}: needs the extra [tools], see README") from None
+        except Exception as error:  # of four libraries on what a server sent; none lists them
+            why = tape.secrets.text(one_line(error)[:300])
+            raise ConfigError(f"--mcp {command}: its tools cannot be used ({why})") from None
+        yield tools
+
+
+def _redact(log: Path, secrets: Secrets) -> None:
+    """A server may print its key."""
+    if log.exists():
+        text = secrets.text(log.read_text(encoding="utf-8", errors="replace"))
+        log.write_text(text, encoding="utf-8")
 
 
 def _tool(row: Row, server: Server, taken: Set[str]) -> Tool:
     from jsonschema import Draft202012Validator, FormatChecker
     from jsonschema.validators import validator_for
 
-    kind = validator_for(row.input_schema, default=Draft202012Validator)
+    kind = validator_for(row["input_schema"], default=Draft202012Validator)
     # Without the check of formats: a pattern of a server in JavaScript may not be one of Python's.
-    kind.check_schema(row.input_schema, format_checker=FormatChecker(()))
-    inputs = without_refs(row.input_schema)
-    name = row.name
+    kind.check_schema(row["input_schema"], format_checker=FormatChecker(()))
+    inputs = without_refs(row["input_schema"])
+    name = row["name"]
     while name in taken:
-        name = re.sub(r"\W+", "_", f"{row.server}_{name}")
+        name = re.sub(r"\W+", "_", f"{row['server']}_{name}")
     signature = json.dumps(inputs, ensure_ascii=False)
-    about = " ".join((row.description or "").split())
+    about = " ".join((row["description"] or "").split())
     manual = f"{name}\n    {about}\n    parameters: {signature}"
 
     def call(env: Environment, arguments: dict[str, Any]) -> str:
-        return recorded(env, name, arguments, lambda: server.call(row.name, arguments))
+        return recorded(env, name, arguments, lambda: server.call(row["name"], arguments))
 
     check = partial(_arguments, kind(inputs))
     return Tool(name, frozenset({CAPABILITY}), inputs, signature, manual, check, call)

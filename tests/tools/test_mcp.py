@@ -13,7 +13,7 @@ import pytest
 
 import orchestra_min
 from orchestra.vocabulary import ModelMistake
-from runtime.tape import exchanges
+from runtime.tape import TapeMiss, exchanges
 from tests.conftest import ConfigError, Options, Task, pool_at
 from tests.program import start, tool_file
 from tests.scripted import act, complete, delegate, finish, is_main, last_text
@@ -180,7 +180,7 @@ def test_a_list_on_the_tape_that_was_edited_wrongly_is_told_in_a_line(rows, usin
     tape = tmp_path / "tape.jsonl"
     row = json.loads(tape.read_text())
     tape.write_text(json.dumps(row | {"answer": rows}) + "\n")
-    with pytest.raises(ConfigError, match="its tools cannot be used .ValidationError") as error:
+    with pytest.raises(TapeMiss, match="the answer of 'mcp' is damaged") as error:
         with using(raw(), mode="replay"):
             pass
     assert "\n" not in str(error.value)
