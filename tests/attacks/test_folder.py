@@ -52,11 +52,6 @@ def test_what_a_program_closed_is_open_to_the_next(closed, step):
     assert step("open('d/kept').read()") == "'mine'"
 
 
-def test_a_link_to_nowhere_in_the_place_of_the_media_ends_no_run(step):
-    step("import os\nif os.path.islink('media'): os.remove('media'); os.symlink('x', 'media')")
-    assert step("6 * 7") == "42"
-
-
 def test_a_program_that_can_not_be_started_is_an_observation(tmp_path):
     (tmp_path / "work").write_text("a file where its folder would be")
     with pytest.raises(ToolError, match="No program can be started now: File exists"):
@@ -99,16 +94,6 @@ def test_a_program_that_signals_the_first_process_can_not_delay_its_end(tmp_path
     ran = code.run(f"echo x > f; {spam} & {spam}", "bash", 1, sandbox.World(tmp_path / "work"))
     assert "took longer than 1 s" in ran["observation"] or not ran["well"]
     assert (tmp_path / "work" / "f").read_text() == "x\n"
-
-
-def test_an_environment_elsewhere_hides_no_folder_of_its_name(tmp_path):
-    (tmp_path / "work" / "requests").mkdir(parents=True)
-    (tmp_path / "work" / "requests" / "a.py").write_text("1")
-    (tmp_path / "envs" / "requests" / "bin").mkdir(parents=True)
-    world = sandbox.World(
-        tmp_path / "work", None, tmp_path / "envs" / "requests", tmp_path / "repo"
-    )
-    assert code.run("ls requests; ls /", "bash", 10, world)["observation"].startswith("a.py\n")
 
 
 # ---- what of the system is seen, also where the run is in a system folder -------------------------
