@@ -40,6 +40,7 @@ ImageFile = Annotated[str, "image"]
 AudioFile = Annotated[str, "audio"]
 VideoFile = Annotated[str, "video"]
 T = TypeVar("T")
+FILES = "image", "audio", "video", "search", "visit", "code"  # loaded when a task needs them
 ABOUT = "title", "default"  # what a schema says of a parameter beside its form
 KINDS = get_args(Modality)
 NOT_INSIDE = ("$schema", "$defs", "definitions")  # what a schema inside another has no use for
@@ -242,16 +243,7 @@ def tools_for(task: Task, code: bool = True) -> dict[str, Tool]:
     return _load([name for name in FILES if name not in unfit])
 
 
-FILES = {  # a tool's file is loaded when a task needs it
-    "image": "image_analysis",
-    "audio": "audio_analysis",
-    "video": "video_analysis",
-    "search": "google_search",
-    "visit": "extract_url_content",
-    "code": "execute_code",
-}
-
-
 def _load(files: Iterable[str]) -> dict[str, Tool]:
-    found: list[Tool] = [getattr(import_module(f"tools.{f}"), FILES[f]) for f in files]
+    modules = [import_module(f"tools.{file}") for file in files]
+    found = [value for m in modules for value in vars(m).values() if isinstance(value, Tool)]
     return {tool.name: tool for tool in found}

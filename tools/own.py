@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 import sys
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -74,8 +72,7 @@ def loaded(path: str | Path, flag: str) -> ModuleType:
     """The module of a user's file; it finds the modules in its folder. Raises ConfigError."""
     file = Path(path).resolve()
     folder = str(file.parent)
-    name = f"own_tools.{file.stem}_{zlib.crc32(os.fsencode(folder)):x}"
-    module = sys.modules[name] = ModuleType(name)
+    module = sys.modules[str(file)] = ModuleType(str(file))
     module.__file__ = str(file)
     if folder not in sys.path:
         sys.path.append(folder)  # last: it hides no module of ours
