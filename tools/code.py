@@ -17,7 +17,6 @@ from tools import Environment, ToolError, reading, sandbox, tool
 
 MAX_TIMEOUT_S = 60
 MAX_OUTPUT_BYTES = 200_000
-SHOWN_CHARS = 2000  # of a flood
 RUNNER = Path(__file__).with_name("code_runner.py").read_text(encoding="utf-8")
 
 
@@ -68,7 +67,6 @@ def run(
     how = code.encode("utf-8", "replace"), timeout_s, world, MAX_OUTPUT_BYTES
     ran = sandbox.confined(RUNNER, [code_type], *how, unsafe=unsafe)
     text = ran.output.decode("utf-8", "replace").replace("\r\n", "\n").rstrip()
-    text = text if ran.ended in ("end", "timeout") else text[:SHOWN_CHARS]
     output = reading.quoted(text) if marked else text
     if ran.ended == "end" and not ran.status:
         return {"observation": output or say("notes", "code_silent"), "well": True}

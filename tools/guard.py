@@ -89,19 +89,18 @@ def checked(url: str, secrets: Secrets | None = None) -> Url:
     secrets, plain = secrets or Secrets(), unquote(unquote(url))  # ?k=sk%2D... is a key too
     if any(secrets.text(text) != text for text in (url, plain)):
         raise Refused(say("tools/notes", "web_secret"))
-    shown = url[:200]
-    if len(url) > MAX_URL_CHARS or "\\" in url or any(ord(c) <= 32 for c in url):
-        raise Refused(say("tools/notes", "web_malformed", url=repr(shown)))
+    odd = len(url) > MAX_URL_CHARS or "\\" in url or any(ord(c) <= 32 for c in url)
     try:
         parts = parse_url(url)
     except LocationParseError:
-        raise Refused(say("tools/notes", "web_malformed", url=repr(shown))) from None
-    if "://" not in url or parts.scheme not in PORTS:
-        raise Refused(say("tools/notes", "web_scheme", url=shown))
+        odd, parts = True, Url("http")
+    is_web = "://" in url and parts.scheme in PORTS
+    if odd or (is_web and (not parts.host or "%" in parts.host)):  # a zone is of this machine
+        raise Refused(say("tools/notes", "web_malformed", url=repr(url[:200])))
+    if not is_web:
+        raise Refused(say("tools/notes", "web_scheme", url=url[:200]))
     if parts.auth is not None:
         raise Refused(say("tools/notes", "web_credentials"))
-    if not parts.host or "%" in parts.host:  # a zone is of this machine
-        raise Refused(say("tools/notes", "web_malformed", url=repr(shown)))
     return parts
 
 
