@@ -4,8 +4,8 @@ deadline and one size limit per answer.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import threading
 import time
 from collections.abc import Mapping
 from functools import cache
@@ -25,8 +25,9 @@ from urllib3.exceptions import (
 MAX_BYTES = 64 << 20  # of an answer, decoded
 CONNECTIONS = 512  # kept to one endpoint
 CONNECT_S = 10.0
-NEVER_SENT = (NewConnectionError, ConnectTimeoutError, SSLError, ProxyError)
-_making = threading.Lock()
+NEVER_SENT = (  # the first one comes from `_connections` alone, as for a proxy that cannot be
+    requests.RequestException, NewConnectionError, ConnectTimeoutError, SSLError, ProxyError,
+)  # fmt: skip
 
 
 class NoAnswer(Exception):
@@ -44,9 +45,10 @@ class Answer(NamedTuple):
 
 
 @cache
-def _connections(url: str) -> tuple[Any, str]:
+def _connections(url: str, process_id: int) -> tuple[Any, str]:
     """The connections to an endpoint, and the request target: through the proxy and with the
-    certificates that requests finds in the environment.
+    certificates that requests finds in the environment. A forked child has its own: if it shared
+    its parent's, each could read the other's answers.
     """
     settings = requests.Session().merge_environment_settings(url, {}, True, None, None)
     request, proxies = requests.Request("POST", url).prepare(), settings["proxies"]
@@ -57,37 +59,19 @@ def _connections(url: str) -> tuple[Any, str]:
     return pool, adapter.request_url(request, proxies)
 
 
-def _after_fork() -> None:
-    """A child must not share sockets with its parent: each could read the other's answers."""
-    global _making
-    _making = threading.Lock()
-    _connections.cache_clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
 def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
     """The answer, whatever its status; redirects are not followed. Raises NoAnswer."""
     deadline = time.monotonic() + timeout_s
     timeout = Timeout(connect=min(CONNECT_S, timeout_s), read=timeout_s)
     how = {"redirect": False, "retries": False, "timeout": timeout, "preload_content": False}
     how["assert_same_host"] = False  # with a proxy, the target is a whole address
-    connected = False  # not where a proxy cannot be
     try:
-        with _making:
-            pool, target = _connections(url)
-        connected = True
+        pool, target = _connections(url, os.getpid())
         response = pool.urlopen("POST", target, body=body, headers=dict(headers), **how)
-        try:
-            content = _content(response, deadline)
-        except BaseException:
-            response.close()
-            raise
-        response.release_conn()
-        return Answer(response.status, response.headers, content)
+        with contextlib.closing(response):  # one that was read to its end gave its connection back
+            return Answer(response.status, response.headers, _content(response, deadline))
     except (HTTPError, OSError, ValueError) as error:
-        raise NoAnswer(_reason(error), connected and not isinstance(error, NEVER_SENT)) from None
+        raise NoAnswer(_reason(error), not isinstance(error, NEVER_SENT)) from None
 
 
 def _content(response: Any, deadline: float) -> bytes:
