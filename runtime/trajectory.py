@@ -24,7 +24,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
-from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,6 @@ from runtime import tape
 
 VERSION = 2
 LOG_BYTES = 10 << 20
-LOG_BATCH = 100  # events
 LAST = 1 << 30  # the step number of a result: after every step
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
@@ -118,10 +116,7 @@ class Recorder:
         if self._file:
             self._file.unlock()
         if self._log:
-            target = self._log.target
-            self._log.close()  # writes what is left
-            if target:
-                target.close()
+            self._log.close()
 
 
 def read(path: Path) -> list[Event]:
@@ -213,12 +208,12 @@ def usd(amount: float | None) -> str:
     return "USD unknown" if amount is None else f"USD {amount:.4f}"
 
 
-def _log(path: Path) -> MemoryHandler:
-    """RUN/log.txt: a line an event, written in batches; concurrent-log-handler rotates it."""
+def _log(path: Path) -> logging.Handler:
+    """RUN/log.txt: a line an event; concurrent-log-handler rotates it."""
     from concurrent_log_handler import ConcurrentRotatingFileHandler
 
     how: Any = {"encoding": "utf-8", "lock_file_directory": tempfile.gettempdir()}
     log: logging.Handler = ConcurrentRotatingFileHandler(str(path), "a", LOG_BYTES, 2, **how)
     log.handleError = lambda record: None  # type: ignore[method-assign]  # the tape tells it
     log.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    return MemoryHandler(LOG_BATCH, logging.ERROR, log)
+    return log
