@@ -165,10 +165,10 @@ class Run:
     def carry_out(self, t: int, y_t: Delegate) -> list[Result]:
         """Z_t of what was delegated: a batch of the ready set, or a whole graph."""
         u_t = self.place(y_t)  # Eq. 5-12
-        run = self.sub_agents.drain if y_t.drain else self.sub_agents.execute
         q = self.task.question
         shares, full = self.orchestrator.shares_context, self.options.prompts == "full"
-        z_t = run(t, u_t, shared(self.context, q if full else "") if shares else "")  # Eq. 13-15
+        read = shared(self.context, q if full else "") if shares else ""
+        z_t = self.sub_agents.execute(t, u_t, read)  # Eq. 13-15
         for p, z in zip(u_t, z_t, strict=True):  # in submission order
             self.graph = self.graph.with_result(p.subtask.id, z)
             self.history += (summarize(t, p.subtask, z, self.task),)  # Eq. 19

@@ -47,10 +47,6 @@ class WorldAgents(SubAgents):
         self.world.carry_out(Delegate(tuple(p.subtask for p in placed)))
         return super().execute(t, placed, read)
 
-    def drain(self, t: int, placed: Sequence[Placed], read: str = "") -> list[Result]:
-        self.world.carry_out(Delegate(tuple(p.subtask for p in placed)))
-        return super().drain(t, placed, read)
-
     def style(self, u: SubTask) -> Style:
         return self._found
 

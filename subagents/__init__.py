@@ -9,7 +9,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -59,23 +59,16 @@ class SubAgents:
     def execute(self, t: int, placed: Sequence[Placed], read: str = "") -> list[Result]:
         """Z_t = AsyncExecute(u_1, ..., u_K), Eq. 15: in parallel, results in submission order.
         `read`: what each of them reads besides its own context.
-        """
-        self.in_flight = [self._start(t, j, p, read) for j, p in enumerate(placed, 1)]
-        ended, _ = wait(self.in_flight, return_when=FIRST_EXCEPTION)
-        for future in ended:
-            future.result()  # what ends the run ends it now
-        return [future.result() for future in self.in_flight]
 
-    def drain(self, t: int, placed: Sequence[Placed], read: str = "") -> list[Result]:
-        """Z_t of a whole graph: a node starts the moment its last need has ended, so the graph
+        In a whole graph, a node starts the moment the last of its needs has ended, so the graph
         takes the time of its critical path. What needs a failed node reads its error.
         """
         ended: dict[str, Result] = {}
         running: dict[Future[Result], str] = {}
-        waiting = dict(enumerate(placed, 1))
+        waiting, here = dict(enumerate(placed, 1)), {p.subtask.id for p in placed}
         while waiting or running:
             for j, p in list(waiting.items()):
-                if ended.keys() >= set(p.subtask.needs):
+                if ended.keys() >= here & set(p.subtask.needs):
                     ready = replace(waiting.pop(j), subtask=insert_outputs(p.subtask, ended))
                     running[self._start(t, j, ready, read)] = p.subtask.id
             self.in_flight = list(running)
@@ -143,8 +136,9 @@ def shared(context: str, question: str) -> str:
 
 
 def insert_outputs(u: SubTask, ended: Mapping[str, Result]) -> SubTask:
-    """`u` with ${id} replaced by the whole output of the need `id`: its summary, which for an agent
-    that reasons is its whole reply, and its answer. Once, whatever an output contains.
+    """`u` with ${id} replaced by the whole output of a need `id` of the same graph: its summary,
+    which for an agent that reasons is its whole reply, and its answer. Once, whatever an output
+    contains.
     """
 
     def output(id: str) -> str:
@@ -152,7 +146,7 @@ def insert_outputs(u: SubTask, ended: Mapping[str, Result]) -> SubTask:
         whole = z.summary if z.answer in z.summary else f"{z.summary}\n{z.answer}".strip()
         return whole or say("notes", "failed_need", id=id, error=z.error)
 
-    found = {id: output(id) for id in u.needs}
+    found = {id: output(id) for id in u.needs if id in ended}
     insert = partial(re.sub, r"\$\{([\w:]+)\}", lambda m: found.get(m[1], m[0]))
     return replace(u, instruction=insert(u.instruction), context=insert(u.context))
 
