@@ -20,13 +20,7 @@ WORD = re.compile(r"[a-z_]{,19}|[A-Z_]{,19}")  # a dummy such as "anything", no 
 TOKEN = re.compile(r"(?<![\w.~+/=-])[\w.~+/=-]{20,512}+(?![\w.~+/=-])")  # longer runs are data
 ALWAYS = ("SERPER_API_KEY", "JINA_API_KEY")
 LLM_VENDORS = ("sk-", "sk_", "hf_", "gsk_", "xai-", "jina_")  # detect-secrets has none of them
-VENDORS = {
-    "aws": "AWSKeyDetector", "github_token": "GitHubTokenDetector",
-    "gitlab_token": "GitLabTokenDetector", "openai": "OpenAIDetector",
-    "pypi_token": "PypiTokenDetector", "sendgrid": "SendGridDetector",
-    "slack": "SlackDetector", "stripe": "StripeDetector",
-    "telegram_token": "TelegramBotTokenDetector",
-}  # fmt: skip
+VENDORS = "aws github_token gitlab_token openai pypi_token sendgrid slack stripe telegram_token"
 URL_PASSWORD = re.compile(r"(?<=://)([^\s/:@]{0,100}):([^\s/@]{1,200})(?=@)")
 REDACTED = "<SECRET>"
 
@@ -83,8 +77,7 @@ def _shapes() -> tuple[re.Pattern[str], ...]:
     """detect-secrets' patterns of vendors' keys."""
     from importlib import import_module
 
-    plugins = [
-        getattr(import_module(f"detect_secrets.plugins.{file}"), name)
-        for file, name in VENDORS.items()
-    ]
-    return tuple(shape for plugin in plugins for shape in plugin.denylist)
+    plugins = [import_module(f"detect_secrets.plugins.{name}") for name in VENDORS.split()]
+    lists = [getattr(kind, "denylist", ()) for plugin in plugins for kind in vars(plugin).values()]
+    # the base class, which each of them imports, has a property of that name
+    return tuple(shape for shapes in lists if isinstance(shapes, list | tuple) for shape in shapes)
