@@ -13,20 +13,14 @@ from typing import Any, NamedTuple
 
 import requests
 from requests.adapters import HTTPAdapter
-from urllib3 import BaseHTTPResponse, Timeout
-from urllib3.exceptions import (
-    ConnectTimeoutError,
-    HTTPError,
-    NewConnectionError,
-    ProxyError,
-    SSLError,
-)
+from urllib3 import BaseHTTPResponse, Timeout, exceptions
 
 MAX_BYTES = 64 << 20  # of an answer, decoded
 CONNECTIONS = 512  # kept to one endpoint
 CONNECT_S = 10.0
 NEVER_SENT = (  # the first one comes from `_connections` alone, as for a proxy that cannot be
-    requests.RequestException, NewConnectionError, ConnectTimeoutError, SSLError, ProxyError,
+    requests.RequestException, exceptions.NewConnectionError, exceptions.ConnectTimeoutError,
+    exceptions.SSLError, exceptions.ProxyError,
 )  # fmt: skip
 
 
@@ -70,7 +64,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) ->
         response = pool.urlopen("POST", target, body=body, headers=dict(headers), **how)
         with contextlib.closing(response):  # one that was read to its end gave its connection back
             return Answer(response.status, response.headers, _content(response, deadline))
-    except (HTTPError, OSError, ValueError) as error:
+    except (exceptions.HTTPError, OSError, ValueError) as error:
         raise NoAnswer(_reason(error), not isinstance(error, NEVER_SENT)) from None
 
 
