@@ -51,7 +51,7 @@ def run_row(folder: Path, texts: Texts, whole: bool = True) -> Row:
     row |= {"name": folder.name, "question": manifest.question, "method": manifest.options.method}
     row |= {"model": manifest.pool.main, "latency_s": end.get("timing", {}).get("latency_s")}
     prices = {(url_of(b), b.model): b for b in manifest.pool.backends}
-    rows, _ = tape.exchanges(folder / "tape.jsonl")
+    rows = tape.exchanges(folder / "tape.jsonl")
     row["tape"] = [call_row(exchange, texts, prices) for exchange in rows]
     if whole:
         row["media"] = [media_row(folder, m.name, m.modality) for m in manifest.media]

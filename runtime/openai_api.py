@@ -69,7 +69,8 @@ def _exchange(
 
         key, url = key_of(backend), backend.base_url
         try:
-            return ask(openai.OpenAI(base_url=url, api_key=key, timeout=chat.timeout_s))
+            with openai.OpenAI(base_url=url, api_key=key, timeout=chat.timeout_s) as client:
+                return ask(client)
         except (openai.APIError, ValueError, TypeError, AttributeError) as error:
             status, why = getattr(error, "status_code", 200), str(error.__cause__ or error)
             if isinstance(error, openai.APIConnectionError):

@@ -28,7 +28,6 @@ from runtime.secrets import Secrets
 from runtime.trajectory import Trajectory, ended
 from runtime.trajectory import read as events_of
 
-VERSION = 2
 MAX_CHARS = 16 << 20  # of run.json
 
 
@@ -247,7 +246,7 @@ def holds_paid(path: Path) -> bool:
 
 def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> None:
     """Into the new folder `target` the rounds before `from_round`. Raises ConfigError."""
-    rows, _ = tapes.exchanges(source / "tape.jsonl")
+    rows = tapes.exchanges(source / "tape.jsonl")
     last = max((tapes.round_of(row["call"]) for row in rows), default=0)
     if not 1 <= from_round <= max(last, 1):
         raise ConfigError(f"--from-round {from_round}: the run in {source} has rounds 1 to {last}")
@@ -257,8 +256,8 @@ def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> Non
         if part.is_dir() and tapes.round_of(part.name) < from_round:
             shutil.copytree(part, target / part.relative_to(source), symlinks=True)
     kept = [row for row in rows if tapes.round_of(row["call"]) < from_round]
-    lines = [json.dumps(row, ensure_ascii=False) for row in (*kept, {"v": VERSION, "forked": True})]
+    lines = [json.dumps({**row, "kept": True}, ensure_ascii=False) + "\n" for row in kept]
     parent = f"{source.name} from round {from_round}"
     manifest.model_copy(update={"parent": parent}).write(target)
-    (target / "tape.new").write_text("\n".join(lines) + "\n", "utf-8")
+    (target / "tape.new").write_text("".join(lines), "utf-8")
     (target / "tape.new").rename(target / "tape.jsonl")  # last and whole: a fork without it is none

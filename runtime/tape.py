@@ -100,11 +100,10 @@ class Tape:
         self.cancelled = cancelled or threading.Event()
         self._unplayed: dict[tuple[str, str], deque[Row]] = {}
         self._file = None if mode == "replay" else Appender(path)
-        rows, kept = exchanges(path) if mode != "record" else ([], 0)
-        for row in _without_retried(rows, kept) if mode == "resume" else rows:
-            self._unplayed.setdefault((row["call"], row["key"]), deque()).append(row)
         if mode == "resume":
             self._append(json.dumps({"v": VERSION, "resumed": True}))
+        for row in exchanges(path) if mode != "record" else ():
+            self._unplayed.setdefault((row["call"], row["key"]), deque()).append(row)
 
     def close(self) -> None:
         if self._file:
@@ -191,7 +190,7 @@ class Tape:
             raise TapeWriteError(f"{self.path}: less than {FREE_BYTES >> 20} MiB of disk are free")
 
     def _difference(self, call: str, text: str) -> str:
-        recorded = [row for row in exchanges(self.path)[0] if row["call"] == call]
+        recorded = [row for row in exchanges(self.path) if row["call"] == call]
         if not recorded:
             return f"{self.path}: nothing is recorded for the call {call!r}; --resume asks it"
         new, *old = map(_readable, (json.loads(text), *(row["request"] for row in recorded)))
@@ -206,22 +205,17 @@ def _without_data(request: Row) -> str:
     return BASE64.sub(lambda data: f"blob:{hashlib.sha256(data[0].encode()).hexdigest()}", text)
 
 
-def exchanges(path: Path) -> tuple[list[Row], int]:
-    """The exchanges of a tape that count, and how many of them come from the run it was forked
-    from: their failures stay as they are.
-    """
+def exchanges(path: Path) -> list[Row]:
+    """The exchanges of a tape that count."""
     rows: list[Row] = []
-    kept = 0
     for row in read(path):
         if "resumed" in row:
-            rows = _without_retried(rows, kept)
-        elif "forked" in row:
-            kept = len(rows)
+            rows = _without_retried(rows)
         elif not (all(isinstance(row.get(k), t) for k, t in TYPES) and OUTCOMES & row.keys()):
             raise TapeMiss(f"{path} has a line that is not an exchange; restore a copy")
         else:
             rows.append(row)
-    return rows, kept
+    return rows
 
 
 def _readable(request: Row) -> list[str]:
@@ -229,24 +223,24 @@ def _readable(request: Row) -> list[str]:
     return text.replace("\\n", "\n").splitlines()
 
 
-def _without_retried(rows: list[Row], kept: int) -> list[Row]:
-    """The rows without the failures that a resume retries: those behind the first `kept` rows after
-    which no later round, no other step of the same sub-task and no other attempt of the same call
-    was answered. Later prompts may quote the other failures.
+def _without_retried(rows: list[Row]) -> list[Row]:
+    """The rows without the failures that a resume retries: those after which no later round, no
+    other step of the same sub-task and no other attempt of the same call was answered. Later
+    prompts may quote the other failures. Those that a fork kept stay as they are.
     """
     left, last_round, calls = list[Row](), 0, set[str]()
     steps: dict[str, set[str]] = defaultdict(set)
-    for row in reversed(rows[kept:]):
+    for row in reversed(rows):
         call, parts = row["call"], row["call"].split("/")  # as r1/t2/s3/part4
         task, step = "/".join(parts[:2]), "/".join(parts[:3])
+        quoted = last_round > round_of(call) or call in calls or steps[task] - {step}
         if "answer" in row:
             last_round = max(last_round, round_of(call))
             steps[task].add(step)
             calls.add(call)
-        elif last_round <= round_of(call) and call not in calls and not steps[task] - {step}:
-            continue
-        left.append(row)
-    return rows[:kept] + left[::-1]
+        if "answer" in row or "kept" in row or quoted:
+            left.append(row)
+    return left[::-1]
 
 
 # ---- JSONL files ---------------------------------------------------------------------------------
