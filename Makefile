@@ -1,10 +1,10 @@
-# make demo | test | lint | live | bench | record | cassettes | minigaia | results | record-results | train-tiny | test-vllm
+# make demo | demo-trained | test | lint | live | bench | record | cassettes | minigaia | results | record-results | train-tiny | test-vllm
 PYTHON ?= python3
 VENV = .venv
 RUN = $(VENV)/bin/python
 PIP = $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint lint-train live bench record cassettes minigaia results record-results train-tiny test-vllm clean
+.PHONY: demo demo-trained test lint lint-train live bench record cassettes minigaia results record-results train-tiny test-vllm clean
 
 $(VENV)/run: requirements.txt
 	$(PYTHON) -m venv $(VENV)
@@ -25,6 +25,9 @@ $(VENV)/train: $(VENV)/dev
 
 demo: $(VENV)/run  ## the case study, offline: replays a recorded run
 	$(RUN) orchestra_min.py --replay fixtures/runs/equinox
+
+demo-trained: $(VENV)/run  ## a main agent of 135M parameters that DA-GRPO trained, offline: replays a recorded run
+	$(RUN) orchestra_min.py --replay fixtures/runs/trained --method training/agent.py:Trained
 
 test: $(VENV)/dev  ## all tests; no network, no key, no GPU
 	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 2 --dist worksteal
