@@ -96,7 +96,7 @@ def long_video(folder: Path) -> Callable[[], Any]:
 
     path = folder / "film.mp4"
     film(path, 7200, 1)
-    return lambda: [image.encoded(picture, "JPEG") for _, picture in video.frames(path, 16)]
+    return lambda: [image.data_url(picture, "JPEG") for _, picture in video.frames(path, 16)]
 
 
 def large_picture(folder: Path) -> Callable[[], Any]:

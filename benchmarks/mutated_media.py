@@ -83,7 +83,7 @@ def read(path: Path, kind: str) -> bool:
     if kind == "image":
         reads.append(lambda: list(image.data_urls(path)))
     if kind == "video":
-        reads.append(lambda: [image.encoded(p, "JPEG") for _, p in video.frames(path, 8)])
+        reads.append(lambda: [image.data_url(p, "JPEG") for _, p in video.frames(path, 8)])
     if kind != "image":
         reads.append(lambda: [audio.as_wav(s) for _, s in audio.parts(path, 120)])
     good = True
