@@ -104,6 +104,7 @@ def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
 
 
 def method_row(rows: Sequence[Row], score: str, judged: bool) -> Row:
+    """Figures of one method: overall, by score, level and category."""
     found: Row = {"score": score, "overall": figures(rows, score)}
     for kind in ("exact", "match", "judge") if judged else ("exact", "match"):
         found[kind] = figures(rows, kind)["accuracy"]
