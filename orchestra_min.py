@@ -304,8 +304,8 @@ def _run(
         closing(Recorder(None if mode == "replay" else folder, listeners)) as recorder,
         own_tools(manifest.options.tools, manifest.options.mcp, tape) as own,
     ):
-        recorder.emit("run", (0,), **run_folder.read_manifest(folder).row())
         run = Run(manifest, tape, recorder, own, threads)
+        recorder.emit("run", (0,), **run_folder.read_manifest(folder).row())
         try:
             answer, fallback, rounds = run.answer()
         except BaseException as error:

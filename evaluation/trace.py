@@ -75,7 +75,7 @@ def send(run: Row) -> int:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace import TracerProvider, export, sampling
     except ImportError as error:
-        raise ConfigError(f"--otel: {error}; pip install 'orchestra-min[otel]'") from None
+        raise ConfigError(f"--otel: {error}; pip install '.[otel]'") from None
     tracer = TracerProvider(sampling.ALWAYS_ON).get_tracer("orchestra-min")
     events, parents, sent = spans(run), dict[str, Any](), list[Any]()
     begin, end = events[0]["ts"], max(e["ts"] + e["dur"] for e in events)

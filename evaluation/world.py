@@ -25,7 +25,7 @@ class _Facts(Checked):
 def check(method: str, asked: Iterable[Any]) -> None:
     """Raises ConfigError where the world cannot play the sub-agents for these questions."""
     if method in NOT_IN_IT:
-        raise ConfigError(f"--world: {method} does not delegate reads, searches and computations")
+        raise ConfigError(f"--world: {method} delegates otherwise; use orchestra-o1 or aorchestra")
     for q in asked:
         try:
             _Facts(facts=q.facts)

@@ -49,7 +49,8 @@ def terms(text: str) -> frozenset[str]:
 
 def opened(z: Result, task: Task) -> tuple[str, ...]:
     """The names of the files that a sub-task opened with success."""
-    named = [task.file(str(v)) for s in z.trace if not s.failed for v in s.params.values()]
+    worked = [s for s in z.trace if not s.failed and s.action != "finish"]
+    named = [task.file(str(v)) for s in worked for v in s.params.values()]
     return tuple(m.name for m in task.media if m in named)
 
 

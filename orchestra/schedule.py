@@ -65,8 +65,7 @@ def cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:
 
 def ready(graph: Graph) -> list[SubTask]:
     """R_t = {v in V_t without result : Pred(v) subset of C_t}, in submission order."""
-    held_back = waiting(graph)
-    return [u for id, u in graph.subtasks.items() if held_back.get(id) == ()]  # Eq. 9
+    return [graph.subtasks[id] for id, needs in waiting(graph).items() if not needs]  # Eq. 9
 
 
 def waiting(graph: Graph) -> dict[str, tuple[str, ...]]:

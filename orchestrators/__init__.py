@@ -36,7 +36,10 @@ def make(options: Options, pool: Pool, tools: Mapping[str, Tool]) -> Orchestrato
         if not file:
             raise ConfigError(f"{flag}: needs one of {', '.join(CLASSES)}, or FILE.py:CLASS")
         own = getattr(loaded(file, flag), name, None)
-        made = own(pool, tools, options) if callable(own) else None
+        try:
+            made = own(pool, tools, options) if callable(own) else None
+        except TypeError as error:
+            raise ConfigError(f"{flag}: takes no (pool, tools, options) ({error})") from None
     if not isinstance(made, Orchestrator):
         raise ConfigError(
             f"{flag}: is not a class with rounds, shares_context and decide; see CONTRIBUTING.md"

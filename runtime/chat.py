@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 from pydantic import Field, ValidationError
 from typing_extensions import TypedDict
@@ -20,13 +20,15 @@ from orchestra.vocabulary import Backend, EndpointError, Reply
 from runtime import http
 from runtime.parsing import shallow
 from runtime.prompts import say
-from runtime.tape import Failure, Tape, adapter
+from runtime.tape import Failure, Tape, Unanswered, adapter
 
 ATTEMPTS = 3
 BUSY = {408, 409, 429, *range(500, 600)}  # worth another attempt
 REFUSALS = {400, 404, 405, 422, 500, 501}  # what endpoints answer to a field that they do not take
 PAUSE_S = 0.25  # before the second attempt; doubled each time
+T = TypeVar("T")
 Body = dict[str, Any]
+Send = Callable[[], http.Answer]  # one attempt; raises NoAnswer
 
 
 class _Choice(TypedDict):
@@ -37,11 +39,19 @@ class _Completion(TypedDict):
     choices: Annotated[list[_Choice], Field(min_length=1)]
 
 
-class Outcome(TypedDict):
-    """The answer of a chat exchange on the tape."""
+class Outcome(TypedDict, Generic[T]):
+    """The answer of an exchange on the tape."""
 
-    data: _Completion
-    unanswered: Annotated[int, Field(ge=0, le=10_000, strict=True)]
+    data: T
+    unanswered: Unanswered
+
+
+class Kind(NamedTuple):
+    """A kind of exchange. `read` raises ValueError for an answer that is none."""
+
+    name: str
+    read: Callable[[http.Answer], Any]
+    shape: Any
 
 
 @dataclass
@@ -87,53 +97,65 @@ class Chat:
             input_tokens = input_token_bound(backend, body["messages"], fields)
             limit = purse.output_tokens(backend, input_tokens)
             most_usd = backend.cost_usd(input_tokens, limit or DEFAULT_OUTPUT_TOKENS)
-            assumed_usd = most_usd if purse.limit_usd is not None or most_usd == 0 else None
             if limit:
                 newer = "openai.com" in backend.base_url or (name, "max_tokens") in self.refused
                 body["max_completion_tokens" if newer else "max_tokens"] = limit
-            ask, failed = partial(self._attempts, backend, body, purse, most_usd), None
-            try:
-                request = {"url": url_of(backend), **body}
-                outcome, played = self.tape.exchange("chat", request, ask, Outcome)
-            except Failure as failure:
-                failed, outcome, played = failure, failure.outcome, failure.played
-            for _ in range(outcome["unanswered"]):  # it may be on the bill
-                purse.charge(assumed_usd, played)
+            request, post = {"url": url_of(backend), **body}, partial(self._post, backend, body)
+            outcome, played = self.exchange(CHAT, name, request, post, purse, most_usd)
             if "data" in outcome:
-                return reply_of(backend, outcome["data"], purse, assumed_usd, played)
+                return reply_of(backend, outcome["data"], purse, most_usd, played)
             renamed = "max_tokens" in body and "max_completion_tokens" in outcome["why"]
             if outcome["status"] not in REFUSALS or not (renamed or fields):
-                raise EndpointError(self.advice(backend, outcome, messages)) from failed
+                raise EndpointError(self.advice(backend, outcome, messages))
             self.refused.add((name, "max_tokens" if renamed else next(iter(fields))))
 
-    def _attempts(self, backend: Backend, body: Body, purse: Purse, most_usd: float | None) -> Any:
-        """The answer's JSON, after at most ATTEMPTS attempts, and further ones at a rate limit for
-        as long as `patience_s` lasts. Raises Failure with the outcome of all of them.
-        """
+    def _post(self, backend: Backend, body: Body) -> http.Answer:
         headers = {"authorization": f"Bearer {key_of(backend)}", "content-type": "application/json"}
-        url, data = url_of(backend), json.dumps(body).encode()
+        return http.post(url_of(backend), json.dumps(body).encode(), headers, self.timeout_s)
+
+    def exchange(
+        self, kind: Kind, backend: str, request: Body, send: Send, purse: Purse, usd: float | None
+    ) -> tuple[Any, bool]:
+        """The outcome of all attempts: an Outcome, or a Problem; and whether the tape had it.
+        Attempts without an answer are charged. `usd`: the most that one attempt costs.
+        """
+        ask = partial(self._attempts, kind, backend, send, purse, usd)
+        try:
+            outcome, played = self.tape.exchange(kind.name, request, ask, kind.shape)
+        except Failure as failure:
+            outcome, played = failure.outcome, failure.played
+        for _ in range(outcome["unanswered"]):
+            purse.charge(assumed_usd(purse, usd), played)
+        return outcome, played
+
+    def _attempts(
+        self, kind: Kind, backend: str, send: Send, purse: Purse, usd: float | None
+    ) -> Any:
+        """At most ATTEMPTS attempts, and further ones at a rate limit for as long as `patience_s`
+        lasts. Raises Failure with the outcome of all of them.
+        """
         unanswered, attempt, limits, waited_s = 0, 1, 0, 0.0
         while True:
             retry_after = ""
             try:
-                answer = http.post(url, data, headers, self.timeout_s)
+                answer = send()
                 status, retry_after = answer.status, answer.headers.get("retry-after", "")
                 if 200 <= status < 300:
-                    return {"data": read_completion(answer), "unanswered": unanswered}
-                why, retry = error_message(answer), status in BUSY
+                    return {"data": kind.read(answer), "unanswered": unanswered}
+                why, retry = http.error_message(answer), status in BUSY
             except http.NoAnswer as error:
                 status, why, retry = 0, error.why, True
                 unanswered += error.sent
             except ValueError as error:  # HTML, half of an answer, no choice in it
-                if status := error_code(answer):
-                    why, retry = error_message(answer), status in BUSY
+                if status := http.error_code(answer):
+                    why, retry = http.error_message(answer), status in BUSY
                 else:
                     unanswered, retry, why = unanswered + 1, False, str(error)
             limited = status == 429 or (status == 503 and retry_after != "")
             pause_s = PAUSE_S * 2 ** min(limits if limited else attempt - 1, 6)
             pause_s = (limited and _retry_after_s(retry_after)) or pause_s
             enough = waited_s + pause_s > self.patience_s if limited else attempt >= ATTEMPTS
-            affordable = purse.affords((unanswered + 1) * (most_usd or 0.0))
+            affordable = purse.affords((unanswered + 1) * (usd or 0.0))
             if not retry or enough or not affordable:
                 raise Failure({"status": status, "why": why, "unanswered": unanswered})
             if limited:
@@ -142,7 +164,7 @@ class Chat:
             else:
                 attempt += 1
                 patience = f"attempt {attempt} of {ATTEMPTS}"
-            place = f"{self.tape.current_call} waiting for {backend.name}"
+            place = f"{self.tape.current_call} waiting for {backend}"
             self.notify(f"{place} (status {status}, {patience}; {why[:60]})")
             self.tape.wait(pause_s)
 
@@ -257,34 +279,20 @@ def read_completion(answer: http.Answer) -> Any:
     raise ValueError(f"the answer {problem}: {start}")
 
 
-def error_code(answer: http.Answer) -> int:
-    """The status of an error that a router sends with status 200; 0 if there is none."""
-    try:
-        code = int(json.loads(answer.content)["error"]["code"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return 0
-    return code if 400 <= code < 600 else 0
+CHAT = Kind("chat", read_completion, Outcome[_Completion])
 
 
-def error_message(answer: http.Answer) -> str:
-    """What an error answer says, in a line."""
-    text = answer.content[:2000].decode("utf-8", "replace")
-    try:
-        error = json.loads(answer.content)["error"]
-        text = str(error.get("message") or error) if isinstance(error, dict) else str(error)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
-    if 300 <= answer.status < 400:
-        text = f"redirects to {answer.headers.get('location', '?')}"
-    return " ".join(text.split())[:300] or "no message"
+def assumed_usd(purse: Purse, most_usd: float | None) -> float | None:
+    """What is booked where the endpoint does not say: under a budget, the most it can be."""
+    return most_usd if purse.limit_usd is not None or most_usd == 0 else None
 
 
 def reply_of(
-    backend: Backend, data: Any, purse: Purse, assumed_usd: float | None, played: bool
+    backend: Backend, data: Any, purse: Purse, most_usd: float | None, played: bool
 ) -> Reply:
     """The text of a completion, charged to the purse."""
     read, written, cached = tokens_of(data)
-    cost_usd = assumed_usd
+    cost_usd = assumed_usd(purse, most_usd)
     if read is not None and written is not None:
         cost_usd = backend.cost_usd(read, written, cached)
     purse.charge(cost_usd, played, (read or 0) + (written or 0))

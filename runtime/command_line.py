@@ -153,7 +153,8 @@ def _methods(p: argparse.ArgumentParser, a: argparse.Namespace) -> tuple[str, ..
         p.error("--compare: names the methods itself; leave --method out")
     for name in a.given:
         owners = str(Options.model_fields[name].description).partition(": ")[0].split(" or ")
-        if {*owners} <= {*METHODS} and not {*owners} & {*methods}:  # as its help says
+        used = {*owners} & {*methods} or any(".py:" in m for m in methods)  # yours may use any
+        if {*owners} <= {*METHODS} and not used:  # as its help says
             p.error(f"{flag_of(name)}: belongs to --method {' or '.join(owners)}")
     if "rounds" in a.given and set(methods) <= ONE_DECISION:
         p.error(f"--rounds: {', '.join(methods)} decides once; leave it out")

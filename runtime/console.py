@@ -73,7 +73,7 @@ def report(outcomes: Mapping[str, Outcome], a: argparse.Namespace) -> int:
         one = {k: v for k, v in rows[0].items() if k != "method"}
         text = json.dumps(rows if a.compare else one, ensure_ascii=False)
     elif a.compare:
-        text = table("method answer rounds calls tokens cost_usd latency_s", rows)
+        text = table("method answer fallback rounds calls tokens cost_usd latency_s", rows)
     else:
         text = str(rows[0].get("answer") or "")
     if text:
@@ -141,12 +141,12 @@ def failure(
     text = str(error) or "interrupted"
     if a is None or a.replay or a.runs or isinstance(error, ConfigError):
         return text
-    left = [folder / name for m, name in a.folders.items() if m not in done]
-    begun = [run for run in (left if a.compare else [folder]) if holds_paid(run / "tape.jsonl")]
-    if not begun:
+    left = {m: folder / name if a.compare else folder for m, name in a.folders.items()}
+    kept = [m for m in left if m not in done and holds_paid(left[m] / "tape.jsonl")]
+    if not kept:
         return f"{text}; nothing was answered, so nothing is kept"
-    words, o = [sys.executable, sys.argv[0]], a.options
-    own = [o.method] if ".py:" in o.method else []
+    words, o, begun = [sys.executable, sys.argv[0]], a.options, [left[m] for m in kept]
+    own = [m for m in kept if ".py:" in m]
     again = {"--resume": begun, "--backends": [a.backends], "--workdir": [a.workdir]}
     again |= {"--method": own, "--tools": o.tools, "--mcp": o.mcp, "--allow-host": o.allow_hosts}
     words += [word for flag, vs in again.items() for v in vs if v for word in (flag, str(v))]

@@ -5,6 +5,7 @@ deadline and one size limit per answer.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Mapping
@@ -90,3 +91,25 @@ def _reason(error: Exception) -> str:
         return cause.strerror
     text = str(error.args[-1] if error.args else error)
     return " ".join(text.split())[:200]
+
+
+def error_code(answer: Answer) -> int:
+    """The status of an error that a router sends with status 200; 0 if there is none."""
+    try:
+        code = int(json.loads(answer.content)["error"]["code"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return 0
+    return code if 400 <= code < 600 else 0
+
+
+def error_message(answer: Answer) -> str:
+    """What an error answer says, in a line."""
+    text = answer.content[:2000].decode("utf-8", "replace")
+    try:
+        error = json.loads(answer.content)["error"]
+        text = str(error.get("message") or error) if isinstance(error, dict) else str(error)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    if 300 <= answer.status < 400:
+        text = f"redirects to {answer.headers.get('location', '?')}"
+    return " ".join(text.split())[:300] or "no message"

@@ -4,35 +4,49 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from pydantic import ValidationError
+from typing_extensions import TypedDict
+
+from orchestra.money import Purse
 from orchestra.vocabulary import Backend, ConfigError, EndpointError
-from runtime.chat import Chat, key_of
-from runtime.tape import Failure
+from runtime import http
+from runtime.chat import Chat, Kind, Outcome, key_of
+from runtime.tape import adapter
+
+NEVER_SENT = "ConnectError", "ConnectTimeout", "ProxyError", "UnsupportedProtocol"
+
+
+class _Transcript(TypedDict):
+    text: str
+
+
+class _Models(TypedDict):
+    data: list[dict[str, Any]] | None
 
 
 def transcribe(
-    chat: Chat, backend: Backend, model: str, sound: bytes, sha256: str, hint: str
-) -> tuple[str, bool]:
-    """The text of a WAV file by /audio/transcriptions, and whether it was played from the tape.
-
-    Raises EndpointError.
-    """
-    request = {"url": backend.base_url, "model": model, "prompt": hint, "sha256": sha256}
-    sent = {"model": model, "prompt": hint, "file": ("audio.wav", sound)}
-
-    def ask(client: Any) -> str:
-        text = client.audio.transcriptions.create(**sent).text
-        if not isinstance(text, str):
-            raise TypeError("no text in the answer")
-        return text
-
-    try:
-        return _exchange(chat, "transcription", backend, request, ask)
-    except Failure as failure:
-        raise EndpointError(chat.advice(backend, failure.outcome, [])) from None
+    chat: Chat, backend: Backend, model: str, sound: bytes, hint: str, purse: Purse,
+    cost_usd: float | None,
+) -> str:  # fmt: skip
+    """The text of a WAV file by /audio/transcriptions. Raises EndpointError."""
+    asked = {"model": model, "prompt": hint}
+    request = {"url": backend.base_url, "sha256": hashlib.sha256(sound).hexdigest(), **asked}
+    file = ("audio.wav", sound)
+    send = partial(
+        _send, chat, backend,
+        lambda api: api.audio.transcriptions.with_raw_response.create(file=file, **asked),
+    )  # fmt: skip
+    outcome, played = chat.exchange(TRANSCRIPTION, backend.name, request, send, purse, cost_usd)
+    if "data" not in outcome:
+        raise EndpointError(chat.advice(backend, outcome, []))
+    purse.charge(cost_usd, played)
+    return str(outcome["data"])
 
 
 def with_model(chat: Chat, backend: Backend) -> Backend:
@@ -42,42 +56,51 @@ def with_model(chat: Chat, backend: Backend) -> Backend:
     """
     if backend.model:
         return backend
-
-    def ask(client: Any) -> list[str]:
-        return [m.id for m in client.models.list().data or () if isinstance(m.id, str)]
-
-    served: list[str] = []
-    try:
-        with chat.tape.call("models"):
-            served, _ = _exchange(chat, "models", backend, {"url": backend.base_url}, ask)
-    except Failure as failure:
-        if (status := failure.outcome["status"]) in (0, 401, 403, 429) or status >= 500:
-            raise EndpointError(chat.advice(backend, failure.outcome, [])) from None
+    send = partial(_send, chat, backend, lambda api: api.models.with_raw_response.list())
+    request = {"url": backend.base_url}
+    with chat.tape.call("models"):
+        outcome, _ = chat.exchange(MODELS, backend.name, request, send, Purse(), 0.0)
+    if (status := outcome.get("status", 200)) in (0, 401, 403, 429) or status >= 500:
+        raise EndpointError(chat.advice(backend, outcome, []))
+    served = outcome.get("data", [])
     if len(served) != 1:
         listed = ", ".join(served[:10]) or "no list of models"
         raise ConfigError(f"{backend.base_url} serves {listed}: name one with --model")
     return replace(backend, model=served[0])
 
 
-def _exchange(
-    chat: Chat, kind: str, backend: Backend, request: dict[str, Any], ask: Callable[[Any], Any]
-) -> tuple[Any, bool]:
-    """`ask(client)` on the tape, with the client's own retries. Raises Failure."""
+def _send(chat: Chat, backend: Backend, call: Callable[[Any], Any]) -> http.Answer:
+    """One attempt of a call with the client. Raises NoAnswer."""
+    import openai
 
-    def attempt() -> Any:
-        import openai
+    how: Any = {"timeout": chat.timeout_s, "max_retries": 0}
+    try:
+        with openai.OpenAI(base_url=backend.base_url, api_key=key_of(backend), **how) as api:
+            answer = call(api)
+    except openai.APIStatusError as error:
+        answer = error.response
+    except (openai.APIConnectionError, ValueError) as error:
+        why = "timed out" if isinstance(error, openai.APITimeoutError) else error.__cause__ or error
+        sent = type(error.__cause__).__name__ not in NEVER_SENT
+        raise http.NoAnswer(str(why)[:200], sent) from None
+    return http.Answer(answer.status_code, answer.headers, answer.content)
 
-        key, url = key_of(backend), backend.base_url
-        try:
-            with openai.OpenAI(base_url=url, api_key=key, timeout=chat.timeout_s) as client:
-                return ask(client)
-        except (openai.APIError, ValueError, TypeError, AttributeError) as error:
-            status, why = getattr(error, "status_code", 200), str(error.__cause__ or error)
-            if isinstance(error, openai.APIConnectionError):
-                status = 0
-            elif status == 200:
-                why = f"no usable answer ({type(error).__name__})"
-        raise Failure({"status": status, "why": why[:300], "unanswered": 0})
 
-    shape = list[str] if kind == "models" else str
-    return chat.tape.exchange(kind, request, attempt, shape)
+def _text(answer: http.Answer) -> str:
+    try:
+        return str(adapter(_Transcript).validate_json(answer.content)["text"])
+    except ValidationError as error:
+        raise ValueError(f"no usable answer ({error.errors()[0]['msg']})") from None
+
+
+def _ids(answer: http.Answer) -> list[str]:
+    """[] for an answer that is no list of models."""
+    try:
+        models = adapter(_Models).validate_json(answer.content)["data"] or []
+    except ValidationError:
+        return []
+    return [m["id"] for m in models if isinstance(m.get("id"), str)]
+
+
+TRANSCRIPTION = Kind("transcription", _text, Outcome[str])
+MODELS = Kind("models", _ids, Outcome[list[str]])

@@ -217,7 +217,8 @@ def check(pool: Pool, budget_usd: float | None) -> None:
         if not (key.isascii() and key.isprintable()):
             raise ConfigError(f"{where} holds a line break or a non-ASCII character; set it again")
         if budget_usd is not None and b.price_usd_per_mtok is None:
-            raise ConfigError(f"--budget needs prices: set price_usd_per_mtok of backend {b.name}")
+            price = f"price_usd_per_mtok of backend {b.name} in the file of --backends"
+            raise ConfigError(f"--budget needs prices: set {price} (docs/models.md)")
     audio = pool.engine("audio")
     if budget_usd is not None and audio.transcription_model and audio.usd_per_minute is None:
         raise ConfigError("--budget needs prices: set usd_per_minute of [engines] audio")

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    try:
+    if not find_spec("pytest_recording"):  # which has the same option
         modes = ("none", "once", "rewrite")
         parser.addoption("--record-mode", choices=modes, help="of the fixture `recorded` (once)")
-    except ValueError:  # pytest-recording has the same option
-        return
 
 
 @pytest.fixture

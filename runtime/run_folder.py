@@ -108,7 +108,9 @@ def read_manifest(folder: Path) -> Manifest:
     """Raises ConfigError: not a run folder, another version, a damaged file, a link out of it."""
     file = folder / "run.json"
     if not file.is_file():
-        raise ConfigError(f"{folder} is not a run folder (no run.json)")
+        runs = ", ".join(sorted(f"{p.parent}" for p in folder.glob("*/run.json"))[:5])
+        hint = f"; it has the runs {runs}" if runs else ""
+        raise ConfigError(f"{folder} is not a run folder (no run.json){hint}")
     try:
         with file.open(encoding="utf-8") as text:
             row = json.loads(text.read(MAX_CHARS))
@@ -216,15 +218,18 @@ def recorded(
         return replace(again, run=str(folder))
     if record_mode != "none" and not exists:
         return orchestrate(question, media, out=folder, **how)
+    if not exists:
+        raise ConfigError(f"{folder}: nothing is recorded; --record-mode once records it")
     held = read_manifest(folder)
     files = [Path(f if isinstance(f, str | Path) else f[1]) for f in media]
     ours = Secrets().text(question).strip(), [sha256_of(f) for f in files], *_plain(options)
     if ours != (held.question.strip(), [m.sha256 for m in held.media], *_plain(held.options)):
-        raise ConfigError(f"{folder} was recorded with other input; rewrite it, or use another")
+        problem = "was recorded with another question, media or options"
+        raise ConfigError(f"{folder} {problem}: --record-mode rewrite records it again")
     own: Any = {"tools": options.tools, "method": options.method}
     if record_mode != "none" and not ended(events_of(folder / "trajectory.jsonl")):
         own |= {name: getattr(options, name) for name in ("mcp", "allow_hosts", "unsafe_code")}
-        return resume(folder, pool=how.get("pool"), **own)
+        return resume(folder, pool=how.get("pool"), workdir=how.get("workdir"), **own)
     return replay(folder, **own)
 
 

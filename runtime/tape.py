@@ -7,8 +7,8 @@ by (logical call, SHA-256 of its request), so the timing of threads plays no par
         answer, played = tape.exchange("chat", body, ask)   # ask() returns JSON or raises Failure
 
     record   a new tape                  a miss asks
-    resume   plays what was answered     a miss asks; a failure is retried unless a later exchange
-                                         may depend on it
+    resume   plays what was answered     a miss asks; a failure is asked again, unless an answer of
+                                         a later round or step may quote it
     replay   plays all, asks nothing     a miss raises TapeMiss and shows the difference
 """
 
@@ -69,12 +69,15 @@ class Failure(Exception):
         self.outcome, self.played = outcome, played
 
 
+Unanswered = Annotated[int, Field(ge=0, le=10_000, strict=True)]  # attempts that may be billed
+
+
 class Problem(TypedDict):
-    """The outcome of a failed exchange. `unanswered`: attempts that may be on the bill."""
+    """The outcome of a failed exchange."""
 
     status: int
     why: str
-    unanswered: Annotated[int, Field(ge=0, le=10_000, strict=True)]
+    unanswered: Unanswered
 
 
 def round_of(call: str) -> int:
@@ -99,6 +102,7 @@ class Tape:
         self.secrets = secrets or Secrets()
         self.cancelled = cancelled or threading.Event()
         self._unplayed: dict[tuple[str, str], deque[Row]] = {}
+        self._closed = False
         self._file = None if mode == "replay" else Appender(path)
         if mode == "resume":
             self._append(json.dumps({"v": VERSION, "resumed": True}))
@@ -106,6 +110,8 @@ class Tape:
             self._unplayed.setdefault((row["call"], row["key"]), deque()).append(row)
 
     def close(self) -> None:
+        """Start no further call; those in flight are still written."""
+        self._closed = True
         if self._file:
             self._file.unlock()
 
@@ -153,13 +159,13 @@ class Tape:
 
     def wait(self, seconds: float) -> None:
         """Sleep before the next attempt. Raises Cancelled at once when the run is interrupted."""
-        if self.cancelled.wait(seconds):
+        if self.cancelled.wait(seconds) or self._closed:
             raise Cancelled(f"{_call.get()}: interrupted")
 
     def _ask(self, call: str, key: str, text: str, ask: Callable[[], Any]) -> Row:
         if self.mode == "replay":
             raise TapeMiss(self._difference(call, text))
-        if self.cancelled.is_set():
+        if self.cancelled.is_set() or self._closed:
             raise Cancelled(f"{call} was not started: the run was interrupted")
         self._check_space()
         began_s = time.time()

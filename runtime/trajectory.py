@@ -8,7 +8,7 @@ sub-task, step): lines are written in the order of time and read in the order of
     decision   at [t, 0, a]    attempt a of round t: B_t, the reply, y_t or a mistake
     subtask    at [t, j, 0]    sub-task j as it was placed (Eq. 12), and what it may spend
     step       at [t, j, l]    (rho, a, o) of sub-task j, Eq. 13
-    result     at [t, j, inf]  z of sub-task j, Eq. 14, and the media it opened
+    result     at [t, j, 2**30]  z of sub-task j, Eq. 14, and the media it opened
     end        at [T+2]        answer, fallback, cost; round T+1 is that of a last chance
 
 Nothing is written twice: training/recorded.py puts s_t together again. A resumed run appends a new
@@ -71,6 +71,8 @@ class Recorder:
 
     def emit(self, event: str, at: tuple[int, ...], timing: Any = None, **content: Any) -> None:
         """Raises TapeWriteError."""
+        if event == "run":
+            self._started = time.monotonic()  # what came before was the list of models
         row = {"v": VERSION, "event": event, "at": at, **content, "timing": timing or {}}
         self.events.append(row)
         if self._file:
@@ -182,7 +184,7 @@ def describe(event: Event) -> str:
             text = f"mistake: {e['mistake']}"
         case "decision":
             y = e["decision"]
-            delegated = f"delegate {len(y.get('subtasks', ()))}: {y['reasoning']}"
+            delegated = f"delegate {len(y.get('subtasks', ()))}: {y['reasoning']}".rstrip(": ")
             text = f"complete: {y['answer']!r}" if y["action"] == "complete" else delegated
         case "subtask":
             u = e["subtask"]

@@ -102,8 +102,9 @@ def test_a_rate_limit_is_waited_out_and_costs_nothing(cassette, chat, monkeypatc
 def test_a_transcription_sends_model_hint_and_sound(cassette, chat):
     sound = SPEECH.read_bytes()
     with cassette("transcription", record_cassettes.transcription) as url:
-        text, played = transcribe(chat, backend_at(url), "whisper-1", sound, "hash", "The equinox?")
-    assert "September 23" in text and not played
+        about = "whisper-1", sound, "The equinox?", (purse := Purse()), 0.01
+        text = transcribe(chat, backend_at(url), *about)
+    assert "September 23" in text and purse.spent_usd == purse.paid_usd == 0.01
 
 
 def test_a_search_reads_title_link_and_text_of_each_page(cassette, monkeypatch):

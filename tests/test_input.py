@@ -143,6 +143,9 @@ def test_errors_can_be_pickled(how, run):
 MAJORITY = """
 from collections import Counter
 from orchestra.vocabulary import Complete, Delegate, SubTask
+def hours(day): return "9 to 17"
+class Plain:
+    def __init__(self): pass
 class Half:
     rounds = 2
     def __init__(self, pool, tools, options): pass
@@ -170,10 +173,34 @@ def own(run, tmp_path):
     return lambda name: run(work=work, method=f"{tmp_path}/own.py:{name}").answer
 
 
-@pytest.mark.parametrize("name", ["Minority", "Half"])
-def test_what_is_no_orchestrator_is_refused_in_one_line(name, own):
-    with pytest.raises(ConfigError, match=f"own.py:{name}: is not a class with rounds"):
+@pytest.mark.parametrize(("name", "why"), [
+    ("Minority", "is not a class with rounds"), ("Half", "is not a class with rounds"), ("Plain", "takes no .pool, tools, options."),
+    ("hours", "takes no .pool, tools, options."),
+])  # fmt: skip
+def test_what_is_no_orchestrator_is_refused_in_one_line(name, why, own):
+    with pytest.raises(ConfigError, match=f"own.py:{name}: {why}"):
         own(name)
+
+
+def test_an_orchestrator_of_ones_own_takes_the_flags_of_the_one_it_extends(endpoint, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from orchestrators.aorchestra import AOrchestra\nclass Mine(AOrchestra): pass\n"
+    )
+    given = "--method", f"{tmp_path}/mine.py:Mine", "--context", "none", "--out", tmp_path / "run"
+    assert called("?", *given, at=endpoint(any_method).url).stdout == "42\n"
+
+
+def test_the_hint_after_an_interrupt_names_the_orchestrator_of_ones_own(endpoint, tmp_path):
+    (tmp_path / "own.py").write_text(
+        "from orchestrators.react import React\nclass Stop(React):\n"
+        "    def decide(self, state, ask, *rest):\n"
+        "        ask([{'role': 'user', 'content': '?'}])\n"
+        "        raise KeyboardInterrupt\n"
+    )
+    method, given = f"{tmp_path}/own.py:Stop", ("--out", tmp_path / "all")
+    server = endpoint(any_method)
+    line = line_of(called("?", "--compare", f"{method},react", *given, at=server.url), 130)
+    assert line.endswith(f"--resume {tmp_path}/all/Stop --method {method}")
 
 
 def test_an_orchestrator_of_ones_own_decides_and_is_named_again_for_a_replay(own, tmp_path):

@@ -41,6 +41,11 @@ def test_an_entry_of_the_history_keeps_of_the_trace_the_files_that_were_opened(t
     assert summarize(3, u, z, Task("q", MEDIA)) == expected
 
 
+def test_a_file_that_is_only_named_in_the_answer_was_not_opened():
+    z = Result("done", "a", "s", trace=(Step("finish", {"result": "a"}, "", ""),))
+    assert summarize(1, SubTask("u", "i"), z, Task("q", MEDIA)).media == ()
+
+
 @pytest.mark.parametrize("path, media", [("media/a", ("a",)), ("./b", ("b",)), ("http://x/a", ())])
 def test_a_file_is_opened_under_each_of_its_names_and_by_no_address(path, media):
     z = Result("done", "7", "s", trace=(Step("See", {"path": path}, "", "o"),))

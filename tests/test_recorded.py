@@ -21,7 +21,7 @@ def server(endpoint):
 
 def test_a_run_is_recorded_once_then_replayed_and_continued_if_it_was_cut_off(server, tmp_path):
     how = {"out": tmp_path / "run", "pool": pool_at(server.url), **HOW}
-    with pytest.raises(ConfigError, match="no run.json"):
+    with pytest.raises(ConfigError, match="nothing is recorded"):
         recorded("?", record_mode="none", **how)
     runs = [recorded("?", **how) for _ in range(2)]
     assert [run.answer for run in runs] == ["42", "42"] and len(server.requests) == 1
@@ -38,7 +38,7 @@ def test_a_run_is_recorded_once_then_replayed_and_continued_if_it_was_cut_off(se
 ])  # fmt: skip
 def test_another_run_than_the_recorded_one_is_refused(question, media, options, server, tmp_path):
     recorded("?", out=tmp_path / "run", pool=pool_at(server.url), **HOW)
-    with pytest.raises(ConfigError, match="was recorded with other"):
+    with pytest.raises(ConfigError, match="was recorded with another"):
         recorded(question, media, tmp_path / "run", options=HOW["options"].with_(**options))
 
 
@@ -63,6 +63,18 @@ def test_the_fixture_fails_where_a_test_asks_another_question(server, pytester, 
         pytester.makepyfile(source.format(question))
         outcome = pytester.runpytest("--record-mode", mode)
         outcome.assert_outcomes(passed=passed, failed=1 - passed)
+
+
+def test_the_fixture_works_beside_pytest_recording(pytester):
+    pytester.makepyfile(
+        pytest_recording="def pytest_addoption(parser): parser.addoption('--record-mode')"
+    )
+    assert (
+        pytester.runpytest_subprocess(
+            "-p", "runtime.pytest_plugin", "-p", "pytest_recording", "--version"
+        ).ret
+        == 0
+    )
 
 
 def test_runs_are_listed_with_question_answer_and_the_date_of_their_newest_call(tmp_path):

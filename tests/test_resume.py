@@ -12,7 +12,7 @@ from itertools import count
 
 import pytest
 
-from tests.conftest import Cancelled, EndpointError, TapeWriteError
+from tests.conftest import Cancelled, EndpointError, Tape, TapeWriteError
 from tests.program import called, files_of, line_of, replay, resume, start, tool_file
 from tests.scripted import CHAIN, DEBATE, Raw, act, complete, delegate, finish, is_main, last_text
 
@@ -117,6 +117,13 @@ def test_a_run_that_the_host_program_cancels_starts_no_further_call(run, tmp_pat
         run(respond=respond, tools=tool_file(tmp_path), cancelled=stop)
     assert len(run.requests) == 1
     assert resume(run.folder).answer == "42" and len(run.requests) == 5
+
+
+def test_once_the_tape_is_closed_no_sub_agent_that_is_left_starts_a_call(tmp_path):
+    tape = Tape(tmp_path / "tape.jsonl", "record")
+    tape.close()
+    with pytest.raises(Cancelled), tape.call("r1"):
+        tape.exchange("chat", {}, lambda: pytest.fail("paid for nothing"))
 
 
 # ---- a disk that is full -------------------------------------------------------------------------

@@ -7,7 +7,6 @@ where it is quiet, and the parts are transcribed in parallel; the transcript say
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import os
 import threading
@@ -89,15 +88,12 @@ def _ask_part(engine: Engine, query: str, batch: list[Samples], env: Environment
         price = None if engine.usd_per_minute is None else engine.usd_per_minute * minutes
         if not env.purse.affords(price):
             raise BudgetExceeded(f"budget exhausted: transcription costs {price:.6f} USD")
-        key = hashlib.sha256(data).hexdigest()
-        hint, model = env.task.question, engine.transcription_model
-        text, played = openai_api.transcribe(env.chat, backend, model, data, key, hint)
-        env.purse.charge(price, played)
-        return text
+        about = engine.transcription_model, data, env.task.question, env.purse, price
+        return openai_api.transcribe(env.chat, backend, *about)
     encoded = {"data": base64.b64encode(data).decode(), "format": "wav"}
     request: dict[str, Any] = {"type": "text", "text": render("tools/audio.md", query=query)}
     content = [request, {"type": "input_audio", "input_audio": encoded}]
-    return env.chat(backend, [{"role": "user", "content": content}], env.purse).text
+    return reading.said(env, backend, content)
 
 
 def transcribe(path: Path, hint: str, window: Window = WHOLE) -> list[Row]:

@@ -64,8 +64,7 @@ def ask(env: Environment, engine: Engine, request: str, shown: Iterable[tuple[st
     for place, url in shown:
         content += [{"type": "text", "text": place}] if place else []
         content += [{"type": "image_url", "image_url": {"url": url}}]
-    messages = [{"role": "user", "content": content}]
-    return reading.quoted(env.chat(env.pool[engine.backend], messages, env.purse).text)
+    return reading.quoted(reading.said(env, env.pool[engine.backend], content))
 
 
 def pictures(path: Path) -> Iterator[tuple[str, Image.Image]]:

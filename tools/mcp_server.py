@@ -139,9 +139,10 @@ def serving(command: str, tape: Tape, log: Path, taken: Set[str]) -> Iterator[di
             running.__exit__(type(stop), stop, None)  # cancels the start, does not wait for it
             raise
         except ImportError:
-            raise ConfigError(f"--mcp {command}: needs the extra [tools], see README") from None
+            raise ConfigError(f"--mcp {command}: needs pip install '.[tools]'") from None
         except Exception as error:  # of four libraries on what a server sent; none lists them
-            why = tape.secrets.text(one_line(error)[:300])
+            printed = log.read_text("utf-8", "replace").splitlines() if log.exists() else []
+            why = tape.secrets.text("; ".join([one_line(error)[:300], *printed[-1:]])[:600])
             raise ConfigError(f"--mcp {command}: its tools cannot be used ({why})") from None
         yield tools
 

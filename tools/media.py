@@ -161,7 +161,7 @@ def check_engines(modalities: Iterable[Modality], pool: Pool) -> None:
         if missing and pool.engine(kind).engine == "local":
             raise ConfigError(
                 f"{kind} is analysed by the local engine, which needs {missing[0]}: "
-                "pip install 'orchestra-min[local]', or --perception endpoint"
+                "pip install '.[local]', or --perception endpoint"
             )
     model = os.environ.get(WHISPER, "")
     if os.sep in model and not (Path(model) / "model.bin").is_file():

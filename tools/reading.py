@@ -9,8 +9,11 @@ import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 from orchestra.money import Purse
+from orchestra.vocabulary import Backend
+from runtime.parsing import after_thinking
 from runtime.prompts import DATA_CHARS, fenced, render, say
 from tools import Environment
 
@@ -42,7 +45,7 @@ def answer_from(env: Environment, query: str, text: str, source: str) -> str:
             "tools/reading.md", query=query, source=source, part=n + 1, parts=len(pieces),
             text=fenced(pieces[n], PART_CHARS),
         )  # fmt: skip
-        return env.chat(env.backend, [{"role": "user", "content": content}], env.purse).text
+        return said(env, env.backend, content)
 
     answers = side_by_side(env, len(pieces), ask)
     if len(answers) == 1:
@@ -53,6 +56,11 @@ def answer_from(env: Environment, query: str, text: str, source: str) -> str:
         for n, answer in enumerate(answers, 1)
     ]
     return fenced("\n".join(rows)) + cut
+
+
+def said(env: Environment, backend: Backend, content: Any) -> str:
+    """What a model answers to one message, without its thoughts."""
+    return after_thinking(env.chat(backend, [{"role": "user", "content": content}], env.purse).text)
 
 
 def parts(text: str) -> list[str]:

@@ -150,7 +150,7 @@ def test_without_the_mcp_package_a_run_is_replayed_and_no_other_begins(using, mo
         monkeypatch.setitem(sys.modules, "mcp", None)
     with using(raw(), mode="replay") as server:
         assert list(server.tools) == ["look"]
-    with pytest.raises(ConfigError, match="needs the extra .tools., see README"), using(raw()):
+    with pytest.raises(ConfigError, match="needs pip install"), using(raw()):
         pass
 
 

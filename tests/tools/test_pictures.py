@@ -27,6 +27,11 @@ def test_a_vision_model_gets_the_query_and_the_picture(kind, sent, bench, tmp_pa
     assert ImageStat.Stat(ImageChops.difference(shown, drawn("Gate 12"))).mean[0] < 1
 
 
+def test_the_thoughts_of_a_vision_model_are_not_what_it_saw(bench):
+    thoughts = f"<think>{'a castle? ' * 2000}</think>Prague"
+    assert bench(("image", CLOCK), says=thoughts).analyse() == "Prague"
+
+
 def test_an_animation_is_sent_by_frame(tmp_path, bench):
     path = saved(tmp_path / "a.gif", *map(drawn, "abcdefghijklmnopqrst"))
     (tools := bench(("image", path), says="seen")).analyse()

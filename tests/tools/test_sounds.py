@@ -1,6 +1,7 @@
 """Sounds of every kind, odd ones and damaged ones: what an endpoint is sent of them, and what that costs."""
 
 import base64
+import contextlib
 import io
 import sys
 import wave
@@ -135,7 +136,8 @@ def transcribing(bench):
     """Tools whose sounds go to a transcription endpoint."""
 
     def make(answer={"text": "September 23"}, **fields):  # noqa: B006
-        tools = bench(("audio", SPEECH), says=Raw(200, answer), **fields)
+        says = answer if callable(answer) else Raw(200, answer)
+        tools = bench(("audio", SPEECH), says=says, **fields)
         engine = Engine("endpoint", "small", "whisper-1", usd_per_minute=0.6)
         tools.pool = tools.pool.with_(engines={"audio": engine})
         return tools
@@ -155,6 +157,16 @@ def test_a_transcription_that_could_pass_the_budget_is_not_started(transcribing)
     with pytest.raises(BudgetExceeded, match="transcription costs 0.0784"):
         tools.analyse()
     assert tools.model.requests == []
+
+
+@pytest.mark.parametrize(("limit_usd", "uploads"), [(0.2, 2), (0.1, 1)])
+def test_an_upload_without_an_answer_is_booked_and_made_again_if_it_is_affordable(limit_usd, uploads, transcribing):  # fmt: skip
+    said = [{"text": "September 23"}, BrokenPipeError()]
+    tools = transcribing(lambda request: said.pop(), purse=(purse := Purse(limit_usd)))
+    with pytest.raises(EndpointError) if uploads == 1 else contextlib.nullcontext():
+        tools.analyse()
+    assert len(tools.model.requests) == uploads
+    assert purse.spent_usd == pytest.approx(uploads * 7.842375 / 60 * 0.6)
 
 
 @pytest.mark.parametrize("body", ["<html>\n", {"error": "no"}, "[]", {}])
@@ -191,7 +203,7 @@ def test_an_engine_that_is_not_installed_is_told(kind, path, missing, bench, mon
 def test_a_missing_library_ends_a_run_before_it_starts(missing, kind, tmp_path, monkeypatch):
     monkeypatch.setattr(media, "find_spec", lambda name: name != missing or None)
     monkeypatch.setattr("tools.media._checked", lambda *given: given)
-    with pytest.raises(ConfigError, match=f"needs {missing}: pip install .orchestra-min"):
+    with pytest.raises(ConfigError, match=f"needs {missing}: pip install"):
         orchestra_min.orchestrate("?", [(kind, SPEECH)], local_pool(), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
