@@ -115,6 +115,7 @@ def read_manifest(folder: Path) -> Manifest:
         with file.open(encoding="utf-8") as text:
             row = json.loads(text.read(MAX_CHARS))
         manifest = Manifest(**row)
+        json.dumps(row, ensure_ascii=False).encode()  # not half a surrogate pair
     except (Invalid, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"{file} is damaged, or of another version ({' '.join(str(error).split())[:200]})"

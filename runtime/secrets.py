@@ -17,7 +17,9 @@ from urllib.parse import quote
 
 SHORTEST = 8  # characters; a shorter value would be found in ordinary words
 WORD = re.compile(r"[a-z_]{,19}|[A-Z_]{,19}")  # a dummy such as "anything", no key
-TOKEN = re.compile(r"(?<![\w.~+/=-])[\w.~+/=-]{20,512}+(?![\w.~+/=-])")  # longer runs are data
+TOKEN = re.compile(
+    r"(?<![\w.~+/=-])[\w.~+/=-]{20,512}+(?![\w.~+/=-])", re.A
+)  # longer runs are data
 ALWAYS = ("SERPER_API_KEY", "JINA_API_KEY")
 LLM_VENDORS = ("sk-", "sk_", "hf_", "gsk_", "xai-", "jina_")  # detect-secrets has none of them
 VENDORS = "aws github_token gitlab_token openai pypi_token sendgrid slack stripe telegram_token"

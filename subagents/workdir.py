@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -115,17 +116,23 @@ def changes(folder: Path) -> str | None:
     without the content of binary files; None where there is no repository. Raises ToolError.
     """
     run = folder.parent.parent
-    if not (run / "workdir.git").is_dir() or not folder.is_dir():
+    base = run / "workdir.git/refs/heads/main"
+    if not base.is_file() or not folder.is_dir():
         return None
-    work = (f"--git-dir={run / 'workdir.git'}", f"--work-tree={folder}")
     try:
-        _git(*work, "read-tree", "--empty")
-        _git(*work, "update-index", "--add", "-z", "--stdin", given=b"\0".join(_files(folder)))
-        diff = _git(*work, "diff", "--cached", "--binary", "--no-renames", "--no-ext-diff", "HEAD")
+        with tempfile.TemporaryDirectory() as own:  # settings in workdir.git may be someone else's
+            work = f"--git-dir={own}", f"--work-tree={folder}"
+            _git(work[0], "init", "-q", "--template=")
+            alternates = Path(own, "objects/info/alternates")
+            alternates.write_text(f"{(run / 'workdir.git/objects').absolute()}\n")
+            _git(*work, "update-index", "--add", "-z", "--stdin", given=b"\0".join(_files(folder)))
+            commit = bytes.fromhex(base.read_text()).hex()
+            how = "--cached", "--binary", "--no-renames", "--no-ext-diff"
+            diff = _git(*work, "diff", *how, commit, "--")
         (run / "changes.diff").unlink(missing_ok=True)
         if diff:
             (run / "changes.diff").write_bytes(diff)
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         (run / "changes.diff").unlink(missing_ok=True)
         raise ToolError(say("mini_swe/messages", "no_diff", reason=_reason(error))) from None
     left_out = say("mini_swe/messages", "binary") + "\n"
@@ -146,9 +153,12 @@ def _files(folder: Path) -> Iterator[bytes]:
 
 
 def write_last(run: Path) -> None:
-    """changes.diff of a fork: what its last work folder changed."""
+    """changes.diff of a fork: what its last work folder changed. Raises ConfigError."""
     if folders := sorted((run / "work").glob("r*-t*"), key=_place):
-        changes(folders[-1])
+        try:
+            changes(folders[-1])
+        except ToolError as error:
+            raise ConfigError(f"{run}: {error}") from None
 
 
 def _place(folder: Path) -> tuple[int, ...]:

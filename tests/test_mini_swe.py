@@ -176,6 +176,26 @@ def test_a_fork_continues_in_the_folder_of_its_round(run, swe, repo, tmp_path):
     assert applied(tmp_path / "fork", repo) == {"a": b"x\n1\n3\n"}
 
 
+def test_a_run_folder_of_someone_else_runs_nothing_outside_the_sandbox(swe, run, tmp_path):
+    commands = ["echo 1 >> a"], ["echo 2 >> a"], ["echo 3 >> a"]
+    swe(*commands, turns=[tuple4("do"), tuple4("do"), complete("x"), tuple4("do"), complete("ok")])
+    base, got = run.folder / "workdir.git", f"touch {tmp_path}/GOT; cat"
+    for key in ("filter.x.clean", "diff.x.textconv", "core.fsmonitor"):
+        git(base, "config", key, got)
+    (base / "info").mkdir(exist_ok=True)
+    (base / "info/attributes").write_text("* filter=x diff=x\n")
+    (base / "hooks").mkdir()
+    for name in ("post-index-change", "post-checkout", "reference-transaction"):
+        (base / "hooks" / name).write_text(f"#!/bin/sh\n{got}\n")
+        (base / "hooks" / name).chmod(0o755)
+    resume(run.folder, from_round=2, out=tmp_path / "fork", workdir=tmp_path / "repo")
+    assert "+1\n+3" in (tmp_path / "fork/changes.diff").read_text()
+    (tmp_path / "fork/workdir.git/refs/heads/main").write_text(f"--output={tmp_path}/GOT")
+    with pytest.raises(ConfigError, match="fork-2"):
+        resume(tmp_path / "fork", from_round=2, out=tmp_path / "fork-2", workdir=tmp_path / "repo")
+    assert not (tmp_path / "GOT").exists()
+
+
 def test_a_command_that_a_kill_cut_off_runs_again_in_its_folder(run, swe, repo):
     swe(["echo 1 >> a"])
     tape = run.folder / "tape.jsonl"

@@ -16,7 +16,7 @@ KEYS = [
     "gsk_abcdefghij0123456789", "xai-abcdefghij0123456789", "token=sk-abcdefghij0123456789",
 ]  # fmt: skip
 SECRET = [*((text, "<MY_TOKEN>") for text in SPELLINGS), *((key, REDACTED) for key in KEYS)]
-AROUND = ["{}", "see\n{} or", '{{"a": "{}"}}']
+AROUND = ["{}", "\u5bc6\u94a5\u662f{}", "see\n{} or", '{{"a": "{}"}}']
 
 
 @pytest.fixture

@@ -104,6 +104,7 @@ ODD = {
     "pipe run.json": (pipe("run.json"), "not a run folder"),
     "3 GiB of run.json": (longer("run.json"), "run.json is damaged"),
     "3 GiB of the tape": (longer("tape.jsonl"), "is larger than"),
+    "half a character": (lambda run: (run / "run.json").write_text((run / "run.json").read_text().replace('"question": "', r'"question": "\ud800')) and None, "is damaged"),
     "deep run.json": (lambda run: (run / "run.json").write_text(DEEP) and None, "is damaged"),
     "deep tape": (lambda run: (run / "tape.jsonl").write_text(DEEP) and None, "nothing is recorded"),
     **{f"chat {v!r}"[:40]: (answers(CHAT, v), "is damaged") for v in (None, [], "x", {"data": None, "unanswered": 0}, {"data": {"choices": []}, "unanswered": 0}, {"data": {"choices": [{"message": {}}]}, "unanswered": 1 << 40})},

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_type_hints
@@ -44,6 +45,7 @@ FILES = "image", "audio", "video", "search", "visit", "code"  # loaded when a ta
 ABOUT = "title", "default"  # what a schema says of a parameter beside its form
 KINDS = get_args(Modality)
 NOT_INSIDE = ("$schema", "$defs", "definitions")  # what a schema inside another has no use for
+MAX_REPLACED = 200  # of the $ref in a schema
 MAX_REFS = 8  # of a schema that lead from one to the next
 
 
@@ -207,11 +209,13 @@ def _arguments(model: type[BaseModel], params: dict[str, Any]) -> dict[str, Any]
 
 def without_refs(schema: dict[str, Any]) -> dict[str, Any]:
     """A JSON schema with its parts in place of each $ref, so that it can stand inside another. One
-    that contains itself ends where it repeats: anything fits there.
+    that contains itself ends where it repeats, and a large one after MAX_REPLACED: anything fits
+    there.
     """
     from referencing import Registry
     from referencing.jsonschema import DRAFT202012
 
+    replaced = count()
     resolver: Any = Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
 
     def inside(part: Any, path: tuple[str, ...]) -> Any:
@@ -220,7 +224,8 @@ def without_refs(schema: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(part, dict):
             return part
         if isinstance(ref := part.get("$ref"), str):
-            known = {} if ref in path or len(path) == MAX_REFS else resolver.lookup(ref).contents
+            ends = ref in path or len(path) == MAX_REFS or next(replaced) >= MAX_REPLACED
+            known = {} if ends else resolver.lookup(ref).contents
             rest = {k: v for k, v in part.items() if k != "$ref"}
             return inside({**known, **rest}, (*path, ref))
         return {k: inside(v, path) for k, v in part.items()}

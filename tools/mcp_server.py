@@ -85,8 +85,9 @@ class Server:
     def rows(self) -> list[dict[str, Any]]:
         """The tools that it offers, for the tape."""
         page = self.ask("list_tools")
-        found = list(page.tools)
-        while page.next_cursor:
+        found, cursors = list(page.tools), set[str]()
+        while page.next_cursor and page.next_cursor not in cursors:
+            cursors.add(page.next_cursor)
             page = self.ask("list_tools", cursor=page.next_cursor)
             found += page.tools
         kept = {"name", "description", "input_schema"}

@@ -133,11 +133,20 @@ def excess(most: int) -> bool:
     pages = 0
     for pid in os.listdir("/proc"):
         if pid.isdecimal() and pid != "1":
-            with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/statm") as file:
-                pages += int(file.read().split()[1])
+            with contextlib.suppress(OSError, IndexError):
+                pages += pages_of(f"/proc/{pid}/task")
     with open("/proc/net/sockstat") as file:
         sockets = int(file.read().split()[2])
     return sockets > MAX_SOCKETS or pages * resource.getpagesize() > most
+
+
+def pages_of(tasks: str) -> int:
+    """What a process takes. A thread that has ended shows nothing, the first one too."""
+    for task in os.listdir(tasks):
+        with open(f"{tasks}/{task}/statm") as file:
+            if pages := int(file.read().split()[1]):
+                return pages
+    return 0
 
 
 def watch(program: int, output: int, rules: dict[str, Any]) -> tuple[bytes, str, int]:
