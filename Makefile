@@ -8,6 +8,7 @@ PIP = $(RUN) -m pip install --quiet --disable-pip-version-check
 
 $(VENV)/run: requirements.txt
 	$(PYTHON) -m venv $(VENV)
+	@echo "installing the packages of requirements.txt: up to a few minutes"
 	$(PIP) -r requirements.txt
 	touch $@
 

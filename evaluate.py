@@ -34,7 +34,9 @@ from orchestra.vocabulary import ConfigError
 from runtime import command_line, console, tape
 from runtime import pool as pools
 from runtime.trajectory import printable, usd
+from tools.media import check
 
+WIDTH = 100  # of a cell
 NOT_HERE = "image audio video workdir compare replay resume from_round runs out json quiet"
 FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
     "data": (Path, "questions: JSON or JSON lines; see docs/evaluate.md"),
@@ -85,18 +87,18 @@ def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
     if score == "judge" and unjudged:
         raise ConfigError(f"--score judge: {unjudged[0]} was run without --judge")
     score = score or ("match" if unjudged else "judge")
-    methods, right = dict[str, Row](), dict[str, dict[str, bool]]()
+    methods, right = dict[str, Row](), dict[str, dict[Any, bool]]()
     for folder, about in sweeps:
         rows = [*{row["id"]: row for row in tape.read(folder / "rows.jsonl")}.values()]
         if not rows:
             raise ConfigError(f"{folder} has no rows yet")
         name = "_".join(f"{about['method']}/{about['model']}".split())
         name = "_".join(f"{name}/{folder}".split()) if name in methods else name
-        right[name] = {row["id"]: bool(row.get(score)) for row in rows}
+        right[name] = {(row["id"], row.get("right")): bool(row.get(score)) for row in rows}
         methods[name] = method_row(rows, score, bool(about["judge"]))
     pairs = []
     for a, b in combinations(methods, 2):
-        both = right[a].keys() & right[b].keys()
+        both = right[a].keys() & right[b].keys()  # the same question with the same right answer
         only_a, only_b = (sum(right[x][i] > right[y][i] for i in both) for x, y in ((a, b), (b, a)))
         figure = {"n": len(both), "only_a": only_a, "only_b": only_b, "p": mcnemar(only_a, only_b)}
         pairs.append({"a": a, "b": b, **figure})
@@ -110,13 +112,17 @@ def method_row(rows: Sequence[Row], score: str, judged: bool) -> Row:
         found[kind] = figures(rows, kind)["accuracy"]
     for key in ("level", "category"):
         parts = {value: [r for r in rows if r[key] == value] for value in {r[key] for r in rows}}
-        found[key] = {value: figures(parts[value], score) for value in sorted(parts)}
+        order = sorted(parts, key=lambda value: value.zfill(9) if value.isdigit() else value)
+        found[key] = {value: figures(parts[value], score) for value in order}
     return found
 
 
 def print_report(found: dict[str, Any]) -> None:
     """Tables in the shape of Table 1 and Figures 4 to 6 of arXiv 2606.13707."""
-    print("accuracy in %, its 95 % interval, number of questions, cost, median latency")
+    tables = [
+        "accuracy in %, its 95 % interval, number of questions, cost without the judge's, "
+        "median latency"
+    ]
     for key in ("level", "category"):
         rows: dict[str, Row] = {p: {key: p} for m in found["methods"].values() for p in m[key]}
         for name, method in found["methods"].items():
@@ -125,11 +131,13 @@ def print_report(found: dict[str, Any]) -> None:
                 accuracy = f"{100 * f['accuracy']:.1f} [{100 * low:.0f}-{100 * high:.0f}]"
                 cell = f"{accuracy} n={f['n']} {usd(f['cost_usd'])} {f['latency_s']:.1f} s"
                 rows.setdefault(part, {key: part})[name] = cell
-        print("\n" + console.table(" ".join([key, *found["methods"]]), rows.values()))
+        tables.append(console.table(" ".join([key, *found["methods"]]), rows.values(), WIDTH))
     rows = {name: {"method": name, **m, **m["overall"]} for name, m in found["methods"].items()}
-    print("\n" + console.table("method score exact match judge unjudged failed", rows.values()))
+    columns = "method score exact match judge unjudged failed"
+    tables.append(console.table(columns, rows.values(), WIDTH))
     if found["mcnemar"]:
-        print("\n" + console.table("a b n only_a only_b p", found["mcnemar"]))
+        tables.append(console.table("a b n only_a only_b p", found["mcnemar"], WIDTH))
+    console.put("\n\n".join(tables))
 
 
 # ---- the command line ----------------------------------------------------------------------------
@@ -166,7 +174,7 @@ def run(a: argparse.Namespace, rest: list[str]) -> int:
         done = [row for q in asked if (row := rows.get(q.id)) and row["status"] == "done"]
         funds = Funds(a.budget, plan, past)
         with (
-            progress(done, len(asked), "judge" if judge else "match") as (show, tell),
+            progress(done, len(asked), "judge" if judge else "match", funds) as (show, tell),
             contextlib.closing(sweep(left, plan, executor, crew, funds, tell)) as ended,
         ):
             for row in ended:
@@ -186,16 +194,23 @@ def chosen(a: argparse.Namespace, asked: list[Question]) -> list[Question]:
     for q in asked[: a.limit]:
         if lost := [path for _, path in q.media if not Path(path).is_file()]:
             console.tell(f"question {q.id} is skipped, its media are missing: {', '.join(lost)}")
-        whole += [] if lost else [q]
+            continue
+        try:
+            check(file if file[0] else file[1] for file in q.media)
+            whole.append(q)
+        except ConfigError as error:
+            console.tell(f"question {q.id} is skipped: {error}")
     if not whole:
         raise ConfigError("no question is left; see --media and --limit")
     return whole
 
 
 @contextlib.contextmanager
-def progress(rows: list[Row], total: int, score: str) -> Iterator[tuple[Callable[..., None], Tell]]:
+def progress(
+    rows: list[Row], total: int, score: str, funds: Funds
+) -> Iterator[tuple[Callable[..., None], Tell]]:
     """`show(row)` and `tell(text)`: lines on standard error, above a bar with the accuracy, the
-    cost and the time left.
+    known cost of all runs and the judge, and the time left.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -211,12 +226,13 @@ def progress(rows: list[Row], total: int, score: str) -> Iterator[tuple[Callable
         def show(row: Row) -> None:
             rows.append(row)
             right = 100 * sum(bool(r.get(score)) for r in rows) / len(rows)
-            cost = usd(add_usd(*(r.get("cost_usd", 0.0) for r in rows)))
+            cost = usd(sum(funds.spent.values()))
             bar.update(task, advance=1)
             text = f"{right:.1f} % right, {cost}, {bar.tasks[0].time_remaining or 0:.0f} s left"
             bar.update(task, description=text)
             outcome = "failed" if row["status"] == "failed" else "right" if row[score] else "wrong"
-            tell(f"{row['id']} {outcome}: {row.get('answer') or row['why']!r} | {text}")
+            about = row["why"] if outcome == "failed" else row["answer"] or row["why"]
+            tell(f"{row['id']} {outcome}: {about!r} | {text}")
 
         yield show, tell
 

@@ -51,7 +51,7 @@ from tools import media as media_files
 from training.reading import same_answer
 
 METHODS = {"aorchestra": "aorchestra/system.md", "orchestra-o1": "orchestra_o1/system.md"}
-NEEDS = "needs --out, --budget, --method aorchestra or orchestra-o1; media are named in --tasks"
+NOT_HERE = "image audio video compare workdir"
 MESSAGES = "optimize/messages"
 RECORDS_CHARS = 24_000  # of all runs in one prompt
 SHOWN = "question action mistake instruction context backend tools status answer error cost_usd"
@@ -208,9 +208,16 @@ def main(argv: list[str] | None = None) -> int:
     def work() -> None:
         own, rest = p.parse_known_args(argv)
         a = command_line.parse([*rest, "--question", "?"])
-        good = a.out and a.options.budget_usd and own.iterations > 0 and a.methods[0] in METHODS
-        if not good or any((a.image, a.audio, a.video, a.compare, a.workdir)):
-            raise ConfigError(NEEDS)
+        needs = {
+            "--out": a.out,
+            "--budget": a.options.budget_usd,
+            "--iterations": own.iterations > 0,
+        }
+        needs["--method aorchestra or orchestra-o1"] = a.methods[0] in METHODS
+        if missing := [flag for flag, given in needs.items() if not given]:
+            raise ConfigError(f"needs {missing[0]}")
+        if wrong := [name for name in NOT_HERE.split() if getattr(a, name)]:
+            raise ConfigError(f"--{wrong[0]}: leave it out; the media are named in --tasks")
         optimize(argparse.Namespace(**{**vars(a), **vars(own)}), versions)
 
     code = command_line.ended("optimize_prompt.py", work)

@@ -137,7 +137,7 @@ def scores_in(folder: Path) -> dict[str, Row]:
     """What evaluate.py noted of each run: its category, its level, and whether it is right."""
     found: dict[str, Row] = {}
     for file in sorted([*folder.glob("rows.jsonl"), *folder.glob("*/rows.jsonl")]):
-        for row in tape.read(file):
+        for row in {row.get("id"): row for row in tape.read(file)}.values():  # the newest of each
             kept = {"expected": row.get("right"), **{k: row.get(k) for k in ("category", "level")}}
             kept["right"] = next((row[k] for k in SCORES if row.get(k) is not None), False)
             run = file.parent / "runs" / str(row.get("run"))

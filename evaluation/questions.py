@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field
 
@@ -34,7 +34,7 @@ from runtime.prompts import fenced, render, say
 from runtime.secrets import Secrets
 from runtime.tape import Tape
 from runtime.trajectory import Event, Listener, Trajectory, ended, read
-from training.reading import same_answer
+from training.reading import MULTIPLES, same_answer
 
 Row = dict[str, Any]
 Tell = Callable[[str], None]
@@ -43,6 +43,7 @@ FREE = "timeout_s", "patience_s"  # options that may change when a sweep goes on
 STARVED = "budget exhausted"  # how a run says that its budget was too small
 VERDICTS = {"Correct": True, "Incorrect": False}
 RATE_LIMIT = re.compile(r"\bstatus (429|503)\b")
+LONG = 1000  # longer answers are only compared whole
 DATES = ("%Y-%m-%d", "%Y/%m/%d", "%d %B %Y", "%B %d %Y", "%d %b %Y", "%b %d %Y")
 
 # ---- a file of questions -------------------------------------------------------------------------
@@ -57,9 +58,11 @@ def _media(entry: Any) -> Any:
     """A path, or an object with type and path, as (modality, path)."""
     if not isinstance(entry, dict):
         return "", entry
-    return entry.get("type", entry.get("modality", "")), entry.get("path")
+    kind = entry.get("type", entry.get("modality", ""))
+    return kind.lower() if isinstance(kind, str) else kind, entry.get("path")
 
 
+QUESTION = {"question", "problem", "query", "prompt"}
 Kind = Literal["image", "audio", "video", ""]  # "": that of the file's content
 
 
@@ -93,6 +96,8 @@ def load(file: Path, media: Path | None = None) -> list[Question]:
             if not isinstance(row, dict):
                 raise ConfigError("needs an object with question and answer")
             keys = {k.strip().lower().replace(" ", "_"): v for k, v in row.items() if v is not None}
+            if unread := [k for k in keys if k.removesuffix("s") in get_args(Kind) and keys[k]]:
+                raise ConfigError(f"{unread[0]}: name its files in media")
             q = Question(**keys)
             paths = tuple((kind, _found(path, media or file.parent)) for kind, path in q.media)
             q = q.model_copy(update={"id": q.id or str(number), "media": paths})
@@ -121,7 +126,8 @@ def rows(file: Path) -> list[Any]:
         raise ConfigError(f"{file}: cannot be read as JSON or JSON lines ({error})") from None
     if isinstance(data, dict):
         lists = [value for value in data.values() if isinstance(value, list)]
-        data = lists[0] if len(data) == len(lists) == 1 else [data]
+        whole = QUESTION & {key.lower() for key in data}
+        data = lists[0] if len(lists) == 1 and not whole else [data]
     return data if isinstance(data, list) else [data]
 
 
@@ -145,26 +151,48 @@ def exact(given: str, right: str) -> bool:
 def matches(given: str, right: str, question: str = "") -> bool:
     """The normalised match: numbers, units that the question names, dates, and lists in order."""
     given, right = _plain(given), _plain(right)
-    if exact(given, right) or same_answer(given, right, question):
+    if exact(given, right) or max(len(given), len(right)) > LONG:
+        return exact(given, right)
+    if same_answer(given, right, question):
         return True
     if date := _date(right):
         return date == _date(given)
-    a, b = (re.split(r";\s*|,\s+(?:and )?| and ", t.strip(" .[]()")) for t in (given, right))
-    return len(a) == len(b) > 1 and all(map(lambda x, y: same_answer(x, y, question), a, b))
+    a, b = (_items(_without_unit(text, question)) for text in (given, right))
+    return len(a) == len(b) and all(map(lambda x, y: same_answer(x, y, question), a, b))
 
 
 def _plain(text: str) -> str:
     """With numbers as people write them: -0.5 for a typeset minus and .5, 0.00001 for 1e-05."""
+    text = re.sub("^[\u2012-\u2015](?=\\d)", "-", text.strip(" *_`\"'\u201c\u201d\u2018\u2019"))
     text = re.sub(r"(?<![\w.])\.(?=\d)", "0.", text.replace("\u2212", "-"))
+    text = re.sub(r"(?<=\d)\s+(?=%|[ap]m\b)|(?<=[$\u20ac\u00a3])\s+(?=\d)", "", text, flags=re.I)
     power = re.compile(r"(?<![\w.])\d+(?:\.\d+)?e[-+]?\d{1,2}(?!\w)", re.I | re.A)
     return power.sub(lambda number: f"{Decimal(number[0]):f}", text)
 
 
+def _without_unit(text: str, question: str) -> str:
+    """A number without the unit behind it, as km/h, where the question names that."""
+    measured = re.fullmatch(r"([-+]?[\d.,]*\d)\s*([^\d\s,.;].{0,30})", text)
+    unit = re.escape(measured[2].casefold().rstrip(" .")) if measured else ""
+    named = unit and re.search(rf"(?<!\w){unit}(?!\w)", question.casefold())
+    return measured[1] if measured and named and unit not in MULTIPLES else text
+
+
+def _items(text: str) -> list[str]:
+    """Of a list; a comma between digits may be part of a number."""
+    items = re.split(r";\s*|\n|,\s+(?:and )?| and ", text.strip(" .[]()"))
+    return text.strip(" .[]()").split(",") if len(items) == 1 and not _is_number(text) else items
+
+
+def _is_number(text: str) -> bool:
+    return bool(re.fullmatch(r"\W*\d{1,3}(,\d{3})+(\.\d+)?\W*", text))
+
+
 def _date(text: str) -> datetime | None:
-    plain = re.sub(r"(?<=\d)(st|nd|rd|th)\b", "", " ".join(text.strip(" .").split()))
+    plain = re.sub(r"(?<=\d)(st|nd|rd|th)\b|\bof\b|[.,]|(?<=\bSep)t\b", " ", text, flags=re.I)
     for form in DATES:
         try:
-            return datetime.strptime(plain.replace(",", ""), form)
+            return datetime.strptime(" ".join(plain.split()), form)
         except ValueError:
             continue
     return None
@@ -286,10 +314,13 @@ def _run(
     how |= {name: getattr(o, name) for name in names}
     past = read(folder / "trajectory.jsonl")
     end, at = ended(past), _limited(past)
-    if end and at and not (end["fallback"] and at[0] == end["rounds"]):  # resume retries those
-        shutil.rmtree(_next(folder), ignore_errors=True)  # killed before it was whole
-        return resume(folder, at[0], _next(folder), **how)
-    return resume(folder, **how)
+    if not end or not at or (end["fallback"] and at[0] == end["rounds"]):  # resume retries those
+        return resume(folder, **how)
+    shutil.rmtree(_next(folder), ignore_errors=True)  # killed before it was whole
+    before_usd = past[0]["options"]["budget_usd"] or 0.0
+    if limit_usd < before_usd * (1 - 1e-9):  # what is left pays no fork
+        return _run(q, plan, _next(folder), limit_usd, listen, cancelled)
+    return resume(folder, at[0], _next(folder), **how)
 
 
 def _limited(events: Sequence[Event]) -> list[int]:

@@ -82,13 +82,14 @@ class Funds:
 
     def share(self, q: Question, free: int, alone: bool) -> float | None:
         """What a question may spend: at least as much as the dearest so far; inf without a budget.
-        None: nothing now. The first question runs alone.
+        A run that was begun keeps its limit. None: nothing now. The first question runs alone.
         """
         if self.total_usd is None:
             return math.inf
         kept = self.shares.pop(q.name, 0.0)
         left = self.total_usd - sum(self.spent.values()) - sum(self.shares.values())
-        share = max(self._held_usd(self.plan.folder(q)) or left / free, self.least_usd)
+        held = min(self._held_usd(self.plan.folder(q)), left)  # rounding may make it more
+        share = held or max(left / free, self.least_usd)
         fits = 0 < share <= left and (alone or bool(self.spent))
         self.shares[q.name] = share if fits else kept
         return share if fits else None
@@ -153,7 +154,8 @@ def sweep(
                     break
                 start(waiting.pop(0), share)
             if not running:
-                tell(f"the budget is used up: {len(waiting)} questions were not started")
+                need = f"; the next one may need USD {funds.least_usd:.4f}" * (funds.least_usd > 0)
+                tell(f"the budget is used up: {len(waiting)} questions were not started{need}")
                 break
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 row = row_of(q := running.pop(future), future)
@@ -178,8 +180,8 @@ def row_of(q: Question, future: Future[Row]) -> Row:
     error = future.exception()
     if not isinstance(error, Exception):
         return future.result()  # raises what ends the sweep
-    about = {"id": q.id, "level": q.level, "category": q.category, "run": q.name}
-    return {**about, "status": "failed", "why": f"{type(error).__name__}: {error}"}
+    about = {"id": q.id, "level": q.level, "category": q.category, "right": q.answer}
+    return {**about, "run": q.name, "status": "failed", "why": f"{type(error).__name__}: {error}"}
 
 
 # ---- where questions are answered ----------------------------------------------------------------

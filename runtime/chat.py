@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -143,6 +144,9 @@ class Chat:
                 if 200 <= status < 300:
                     return {"data": kind.read(answer), "unanswered": unanswered}
                 why, retry = http.error_message(answer), status in BUSY
+                retry = (
+                    retry and b"insufficient_quota" not in answer.content
+                )  # none comes by waiting
             except http.NoAnswer as error:
                 status, why, retry = 0, error.why, True
                 unanswered += error.sent
@@ -196,6 +200,8 @@ def key_of(backend: Backend) -> str:
 
 def _retry_after_s(header: str) -> float:
     """Seconds, or a date."""
+    if re.fullmatch(r"\d{1,9}\.\d{1,9}", header):
+        return float(header)
     try:
         return Retry().parse_retry_after(header) if header else 0.0
     except (ValueError, OverflowError, HTTPError):
@@ -308,7 +314,8 @@ def reply_of(
     text = str(content or "")
     text += "".join(f"<tool_call>{json.dumps(c, ensure_ascii=False)}</tool_call>" for c in calls)
     if not text and not cut:  # some servers put all of it into the thoughts
-        text = str(message.get("reasoning_content") or message.get("reasoning") or "")
+        others = (message.get(k) for k in ("reasoning_content", "reasoning", "refusal"))
+        text = str(next(filter(None, others), ""))
     tokens = logprobs.get("content") if isinstance(logprobs, dict) else None
     return Reply(text, cost_usd, cut, tokens)
 

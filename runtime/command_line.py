@@ -21,7 +21,7 @@ from runtime.trajectory import Trajectory
 METHODS = ("orchestra-o1", "aorchestra", "toolorchestra", "mas-orchestra", "react")
 ONE_DECISION = {"mas-orchestra", "react"}
 OF_REPLAY = {"method", "parallel", "tools"}  # options that may be given with --replay
-OF_RESUME = OF_REPLAY | {"timeout_s", "patience_s", "mcp", "allow_hosts", "unsafe_code"}
+OF_RESUME = run_folder.AGAIN
 OF_NEW_RUN = {"question", "image", "audio", "video", "workdir", "compare", "model", "perception"}
 FLAGS = {  # flag: metavar, help; FILE, REPO and RUN are paths
     "question": ("TEXT", "same as QUESTION"),

@@ -77,7 +77,7 @@ def report(outcomes: Mapping[str, Outcome], a: argparse.Namespace) -> int:
     else:
         text = str(rows[0].get("answer") or "")
     if text:
-        _print(text)
+        put(text)
     for r in rows:
         for note in [r["error"]] if "error" in r else _notes(r, a.quiet):
             tell(f"{r['method']}: {note}" if a.compare else note)
@@ -98,15 +98,15 @@ def _notes(r: Mapping[str, Any], quiet: bool) -> Iterator[str]:
         yield f"to look at it: {shlex.join([sys.executable, '-m', 'report', r['run']])}"
 
 
-def table(columns: str, rows: Iterable[Mapping[str, Any]]) -> str:
-    """Rows under a head, as plain text."""
+def table(columns: str, rows: Iterable[Mapping[str, Any]], width: int = 40) -> str:
+    """Rows under a head, as plain text. `width`: of a cell, at most."""
     lines = [columns.split()]
     for r in rows:
         cells = [{"answer": r.get("error"), **r}.get(name) for name in columns.split()]
         texts = [
             f"{c:.4g}" if isinstance(c, float) else "-" if c is None else str(c) for c in cells
         ]
-        lines.append([printable(" ".join(text.split()))[:40] for text in texts])
+        lines.append([printable(" ".join(text.split()))[:width] for text in texts])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = [[c.ljust(w) for c, w in zip(line, widths, strict=True)] for line in lines]
     return "\n".join("  ".join(line).rstrip() for line in padded)
@@ -130,7 +130,7 @@ def list_runs(folder: Path, as_json: bool) -> int:
             rows.append({**end, **about, "date": time.strftime("%Y-%m-%d %H:%M", newest)})
     columns = "run question answer cost_usd date"
     listed = [{k: row.get(k) for k in columns.split()} for row in rows]
-    _print(json.dumps(listed, ensure_ascii=False) if as_json else table(columns, rows))
+    put(json.dumps(listed, ensure_ascii=False) if as_json else table(columns, rows))
     return 0
 
 
@@ -159,7 +159,7 @@ def tell_error(line: str, argv: Sequence[str], printed: object) -> None:
     if "--json" in argv and not printed:
         row = dict.fromkeys(KEYS.split()) | {"why": line, "failed_subtasks": 0}
         with contextlib.suppress(OSError):  # it may be the error
-            _print(json.dumps(row, ensure_ascii=False))
+            put(json.dumps(row, ensure_ascii=False))
     tell(f"{PROGRAM}: {line}")
 
 
@@ -173,7 +173,7 @@ def _shown(text: str, stream: TextIO) -> str:
     return printable(text, kept="\n\t") if stream.isatty() else text
 
 
-def _print(text: str) -> None:
+def put(text: str) -> None:
     """On standard output; a closed one is not an error."""
     encoding = sys.stdout.encoding or "utf-8"
     with contextlib.suppress(BrokenPipeError):

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import ssl
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -74,6 +76,9 @@ def _send(chat: Chat, backend: Backend, call: Callable[[Any], Any]) -> http.Answ
     import openai
 
     how: Any = {"timeout": chat.timeout_s, "max_retries": 0}
+    if bundle := os.environ.get("REQUESTS_CA_BUNDLE"):  # as for chat, which goes over requests
+        trusted = ssl.create_default_context(cafile=bundle)
+        how["http_client"] = openai.DefaultHttpxClient(verify=trusted)
     try:
         with openai.OpenAI(base_url=backend.base_url, api_key=key_of(backend), **how) as api:
             answer = call(api)

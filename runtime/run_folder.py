@@ -28,6 +28,16 @@ from runtime.secrets import Secrets
 from runtime.trajectory import Trajectory, ended
 from runtime.trajectory import read as events_of
 
+AGAIN = {
+    "method",
+    "parallel",
+    "tools",
+    "timeout_s",
+    "patience_s",
+    "mcp",
+    "allow_hosts",
+    "unsafe_code",
+}
 MAX_CHARS = 16 << 20  # of run.json
 
 
@@ -139,6 +149,8 @@ def named_again(
     stored = manifest.options
     given = {k: v for k, v in given.items() if v is not None}
     repo = str(given.pop("workdir", ""))
+    if fixed := given.keys() - AGAIN:
+        raise ConfigError(f"{min(fixed)}: is stored in {folder}; leave it out")
     given.setdefault("method", "" if ".py:" in stored.method else stored.method)
     now = Options(**given)
     reached = {(b.base_url, b.api_key_env) for b in pool.backends} if pool else set()

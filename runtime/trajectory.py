@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -214,7 +215,8 @@ def _log(path: Path) -> logging.Handler:
     """RUN/log.txt: a line an event; concurrent-log-handler rotates it."""
     from concurrent_log_handler import ConcurrentRotatingFileHandler
 
-    how: Any = {"encoding": "utf-8", "lock_file_directory": tempfile.gettempdir()}
+    locks = f"{tempfile.gettempdir()}/orchestra-min-{os.getuid()}"  # not in the run folder
+    how: Any = {"encoding": "utf-8", "lock_file_directory": locks}
     log: logging.Handler = ConcurrentRotatingFileHandler(str(path), "a", LOG_BYTES, 2, **how)
     log.handleError = lambda record: None  # type: ignore[method-assign]  # the tape tells it
     log.setFormatter(logging.Formatter("%(asctime)s %(message)s"))

@@ -98,6 +98,12 @@ def test_no_endpoint_makes_a_call_wait_for_a_day(status, attempts, told):
     assert len(told.server.requests) == attempts
 
 
+def test_a_quota_that_is_used_up_is_not_waited_for(told):
+    error = {"message": "You exceeded your current quota", "code": "insufficient_quota"}
+    assert "your current quota" in told(Raw(429, {"error": error}))
+    assert len(told.server.requests) == 1
+
+
 def test_an_endpoint_is_reached_through_a_proxy(told, endpoint, monkeypatch):
     proxy = endpoint(lambda request: SEEN)
     monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))

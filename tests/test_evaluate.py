@@ -10,6 +10,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 import evaluate
 from evaluation import masbench
 from evaluation.questions import exact, load, matches
-from evaluation.sweep import Crew
+from evaluation.sweep import Crew, Funds
 from orchestra.vocabulary import ConfigError
 from tests.conftest import ROOT
 from tests.program import CLOCK, pool_file, replay
@@ -77,6 +78,8 @@ def sweep(folder, url, *more):
     ('[{"answer": "a"}]', "question 1: question"), ("[{QQ}]", "answer"), ('[{QQ, "answer": " "}]', "answer"),
     ('[{QQ, "answer": null}]', "answer"), ('[{QQ, "answer": true}]', "answer"), ('[{QQ, "answer": ["a"]}]', "answer"),
     ('[{QQ, "answer": 1, "id": "x"}, {QQ, "answer": 1, "id": "x"}]', "question 2: another question"),
+    ('{"version": 1, "data": [{QQ, "answer": 1}]}', 1), ('[{QQ, "answer": 1, "media": [{"type": "Image", "path": "a.png"}]}]', 1),
+    ('[{QQ, "answer": 1, "image": "a.png"}]', "image: name its files in media"),
     ('[{QQ, "answer": 1, "media": "a.png"}]', "media"), ('[{QQ, "answer": 1, "media": [{"type": "image"}]}]', "media.0.1"),
     ('[{QQ, "answer": 1, "media": [{"type": "smell", "path": "a"}]}]', "'image'"), ('[{QQ, "answer": 1, "media": ["../a"]}]', "inside"),
 ])  # fmt: skip
@@ -95,10 +98,14 @@ def test_questions_without_their_media_are_named_and_skipped(tmp_path, endpoint,
     (tmp_path / "media/images").mkdir(parents=True)
     (tmp_path / "media/images/clock.png").write_bytes(CLOCK.read_bytes())
     lost = {**OFFICIAL, "id": 8, "omni_modal_input": [{"type": "video", "path": "v/x.mp4"}]}
-    (tmp_path / "data.json").write_text(json.dumps([OFFICIAL, lost]))
+    (tmp_path / "media/images/text.png").write_text("no picture")
+    odd = {**OFFICIAL, "id": 9, "omni_modal_input": [{"type": "image", "path": "text.png"}]}
+    (tmp_path / "media/text.png").write_text("no picture")
+    (tmp_path / "data.json").write_text(json.dumps([OFFICIAL, lost, odd]))
     code, rows, _ = sweep(tmp_path, endpoint(number_asked).url, "--media", tmp_path / "media")
     assert (code, list(rows), rows["7"]["exact"]) == (0, ["7"], True)
-    assert "question 8 is skipped" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "question 8 is skipped" in said and "question 9 is skipped" in said
 
 
 @pytest.mark.parametrize("more", [
@@ -119,10 +126,13 @@ def test_a_mistake_of_the_user_is_one_line_before_the_first_call(tmp_path, endpo
 @pytest.mark.parametrize(("said", "right", "same"), [
     ("2", "2 years", 1), ("1,000", "1000", 1), ("March 5th, 2011", "2011-03-05", 1), ("50, 5005; 92", "50, 5005, 92", 1),
     ("France, Peru and Chile", "France; Peru; Chile", 1), ("Peru", "Peru, Chile", 0), ("2011-03-06", "2011-03-05", 0), ("", "2", 0),
-    (".5", "5", 0), (".5", "0.5", 1), ("\u22125", "-5", 1), ("0.00001", "1e-05", 1), ("v1.5", "v15", 0),
+    ("[1,2,3]", "1, 2, 3", 1), ("1,2,3", "1, 2, 3", 1), ("Red\nBlue", "Red,Blue", 1), ('["Peru","Chile"]', "Peru, Chile", 1), ("1,234", "1; 234", 0),
+    ("5 km/h", "5", 1), ("5 m\u00b2", "5", 1), ("20 \u00b0C.", "20", 1), ("5 mph", "5", 0), ("5 %", "5%", 1), ("$ 5", "$5", 1),
+    ("Sept. 5, 2020", "2020-09-05", 1), ("5th of March 2020", "5 March 2020", 1), ("**Paris**", "Paris", 1), ("7:49 AM", "7:49am", 1),
+    ("\u20135", "-5", 1), ("a" * 1001 + "b", "a" * 1001 + "c", 0), (".5", "5", 0), (".5", "0.5", 1), ("\u22125", "-5", 1), ("0.00001", "1e-05", 1), ("v1.5", "v15", 0),
 ])  # fmt: skip
 def test_the_normalised_match_reads_numbers_units_dates_and_lists(said, right, same):
-    assert matches(said, right, "How many years?") == bool(same)
+    assert matches(said, right, "How many years, km/h, m\u00b2 or \u00b0C?") == bool(same)
     assert exact(" Show  ME", "show me") and not exact("2", "2 years")
 
 
@@ -200,6 +210,36 @@ def test_the_budget_is_hard_and_a_question_starts_only_with_what_is_left(tmp_pat
     assert len(rows) == len(server.requests) == 9
 
 
+def test_under_a_budget_a_question_that_met_a_rate_limit_starts_anew_where_the_rest_pays_no_fork(tmp_path, endpoint):  # fmt: skip
+    limited = [True]
+
+    def respond(request):
+        if is_main(request):
+            return complete("7") if "look1" in json.dumps(request) else delegate("look1")
+        return Raw(429, {}, retry_after="9") if limited[0] else finish("7")
+
+    server = endpoint(respond)
+    data_file(tmp_path, 1)
+    pool = pool_file(tmp_path, server.url, m=(1, 1))
+    how = ("--method", "orchestra-o1", "--patience", 0, "--backends", pool, "--budget", 1)
+    _, rows, _ = sweep(tmp_path, server.url, *how)
+    assert rows["1"]["status"] == "failed" and rows["1"]["cost_usd"] > 0
+    limited[0] = False
+    _, rows, _ = sweep(tmp_path, server.url, *how)
+    assert (rows["1"]["status"], rows["1"]["run"], rows["1"]["rounds"]) == ("done", "1.2", 2)
+
+
+def test_shares_that_only_rounding_makes_more_than_is_left_are_still_shares(tmp_path, monkeypatch):
+    held = {"a": 0.1376249999999999, "b": 0.13762500000000003, "c": 0.13762500000000005, "d": 0.13762500000000005}  # fmt: skip
+    for name in held:
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    monkeypatch.setattr(Funds, "_held_usd", lambda self, folder: held[folder.name])
+    past = [{"run": str(n), "cost_usd": 0.0044, "judge_usd": 0.0011, "status": "done"} for n in range(9)]  # fmt: skip
+    plan = SimpleNamespace(out=tmp_path, folder=lambda q: tmp_path / "runs" / q.name)
+    funds = Funds(0.6, plan, past)
+    assert all(funds.share(SimpleNamespace(name=name), 4, True) for name in held)
+
+
 def test_after_kill_9_no_row_is_lost_or_doubled_and_only_calls_in_flight_are_paid_again(tmp_path):
     data_file(tmp_path, 16)
     extra = 0
@@ -244,6 +284,11 @@ def test_the_report_compares_methods_by_level_category_and_question(tmp_path, en
     assert [(p["only_a"], p["only_b"]) for p in pairs] == [(0, 0), (4, 0), (4, 0)]
     assert pairs[0]["p"] == 1.0 and "66.7 [30-90]" in reported()
     assert evaluate.main(["report", *folders, "--score", "judge"]) == 2
+    rows = (tmp_path / "out/rows.jsonl").read_text()
+    (tmp_path / "out/rows.jsonl").write_text(
+        rows.replace('"right": "', '"right": "of other data: ')
+    )
+    assert [p["n"] for p in json.loads(reported("--json"))["mcnemar"]] == [0, 0, 6]
 
 
 def test_a_damaged_sweep_is_one_line(tmp_path, capsys):

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from orchestra_min import recorded
+from orchestra_min import recorded, replay
 from tests.conftest import ROOT, ConfigError, EndpointError, Options, TapeMiss, pool_at
 from tests.program import CLOCK, any_method, called
 from tests.scripted import Raw
@@ -75,6 +75,12 @@ def test_the_fixture_works_beside_pytest_recording(pytester):
         ).ret
         == 0
     )
+
+
+def test_what_is_stored_can_not_be_given_again(server, tmp_path):
+    recorded("?", out=tmp_path / "run", pool=pool_at(server.url), **HOW)
+    with pytest.raises(ConfigError, match="budget_usd: is stored in"):
+        replay(tmp_path / "run", budget_usd=5.0)
 
 
 def test_runs_are_listed_with_question_answer_and_the_date_of_their_newest_call(tmp_path):

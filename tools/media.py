@@ -34,6 +34,7 @@ def check(files: Iterable[Any]) -> list[tuple[Modality, Path]]:
     """Check each file, a path or (modality, path), before anything is paid. Raises ConfigError:
     unreadable, empty, too large, of another kind.
     """
+    files = [files] if isinstance(files, str | Path) else files
     return [_checked(*(("", f) if isinstance(f, str | Path) else f)) for f in files]
 
 
