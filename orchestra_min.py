@@ -167,8 +167,8 @@ class Run:
         u_t = self.place(y_t)  # Eq. 5-12
         q = self.task.question
         shares, full = self.orchestrator.shares_context, self.options.prompts == "full"
-        read = shared(self.context, q if full else "") if shares else ""
-        z_t = self.sub_agents.execute(t, u_t, read)  # Eq. 13-15
+        shared_context = shared(self.context, q if full else "") if shares else ""
+        z_t = self.sub_agents.execute(t, u_t, shared_context)  # Eq. 13-15
         for p, z in zip(u_t, z_t, strict=True):  # in submission order
             self.graph = self.graph.with_result(p.subtask.id, z)
             self.history += (summarize(t, p.subtask, z, self.task),)  # Eq. 19
@@ -305,7 +305,7 @@ def _run(
         own_tools(manifest.options.tools, manifest.options.mcp, tape) as own,
     ):
         run = Run(manifest, tape, recorder, own, threads)
-        recorder.emit("run", (0,), **run_folder.read_manifest(folder).row())
+        recorder.emit("run", (0,), **run_folder.read_manifest(folder).row())  # as it is stored
         try:
             answer, fallback, rounds = run.answer()
         except BaseException as error:

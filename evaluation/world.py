@@ -43,9 +43,9 @@ class WorldAgents(SubAgents):
         super().__init__(*how)
         self.world = World(MiniTask(task, _Facts(facts=tuple(facts)).facts, (), ""))
 
-    def execute(self, t: int, placed: Sequence[Placed], read: str = "") -> list[Result]:
+    def execute(self, t: int, placed: Sequence[Placed], shared_context: str = "") -> list[Result]:
         self.world.carry_out(Delegate(tuple(p.subtask for p in placed)))
-        return super().execute(t, placed, read)
+        return super().execute(t, placed, shared_context)
 
     def style(self, u: SubTask) -> Style:
         return self._found

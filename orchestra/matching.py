@@ -18,7 +18,7 @@ LAMBDA_TOOL = 0.05  # lambda_s of Eq. 7
 STEP_INPUT_TOKENS, STEP_OUTPUT_TOKENS = 1500, 250
 DECISION_INPUT_TOKENS, DECISION_OUTPUT_TOKENS = 6000, 500
 EASY = 0.2  # r(u) of a sub-task that reads one file or searches; 1 for any other
-UNKNOWN = 0.5  # the part of it that web and code may take where nothing tells
+UNKNOWN = 0.5  # the share of the need that is assumed for web and code where no tools are given
 Capabilities = Mapping[str, frozenset[str]]  # psi(g) by tool name
 Requirements = Mapping[str, float]  # r(u) and r_T(u) by capability, each in [0, 1]
 

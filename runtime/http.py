@@ -19,7 +19,7 @@ from urllib3 import BaseHTTPResponse, Timeout, exceptions
 MAX_BYTES = 64 << 20  # of an answer, decoded
 CONNECTIONS = 512  # kept to one endpoint
 CONNECT_S = 10.0
-NEVER_SENT = (  # the first one comes from `_connections` alone, as for a proxy that cannot be
+NEVER_SENT = (  # RequestException comes only from `_connections`, as for a malformed proxy
     requests.RequestException, exceptions.NewConnectionError, exceptions.ConnectTimeoutError,
     exceptions.SSLError, exceptions.ProxyError,
 )  # fmt: skip

@@ -56,9 +56,9 @@ class SubAgents:
         self.executor = ThreadPoolExecutor(threads, thread_name_prefix="sub-agent")
         self.in_flight: list[Future[Result]] = []
 
-    def execute(self, t: int, placed: Sequence[Placed], read: str = "") -> list[Result]:
+    def execute(self, t: int, placed: Sequence[Placed], shared_context: str = "") -> list[Result]:
         """Z_t = AsyncExecute(u_1, ..., u_K), Eq. 15: in parallel, results in submission order.
-        `read`: what each of them reads besides its own context.
+        `shared_context`: what each of them reads besides its own.
 
         In a whole graph, a node starts the moment the last of its needs has ended, so the graph
         takes the time of its critical path. What needs a failed node reads its error.
@@ -70,16 +70,16 @@ class SubAgents:
             for j, p in list(waiting.items()):
                 if ended.keys() >= here & set(p.subtask.needs):
                     ready = replace(waiting.pop(j), subtask=insert_outputs(p.subtask, ended))
-                    running[self._start(t, j, ready, read)] = p.subtask.id
+                    running[self._start(t, j, ready, shared_context)] = p.subtask.id
             self.in_flight = list(running)
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 ended[running.pop(future)] = future.result()
         return [ended[p.subtask.id] for p in placed]
 
-    def _start(self, t: int, j: int, p: Placed, read: str) -> Future[Result]:
+    def _start(self, t: int, j: int, p: Placed, shared_context: str) -> Future[Result]:
         row = asdict(p.subtask)
         self.recorder.emit("subtask", (t, j, 0), subtask=row, share_usd=p.purse.limit_usd)
-        context = "\n\n".join(part for part in (p.subtask.context, read) if part)
+        context = "\n\n".join(part for part in (p.subtask.context, shared_context) if part)
         u = replace(p.subtask, context=context)
         return self.executor.submit(self._one, t, j, replace(p, subtask=u))
 
