@@ -107,7 +107,7 @@ class Chat:
                 return reply_of(backend, outcome["data"], purse, most_usd, played)
             renamed = "max_tokens" in body and "max_completion_tokens" in outcome["why"]
             if outcome["status"] not in REFUSALS or not (renamed or fields):
-                raise EndpointError(self.advice(backend, outcome, messages))
+                raise EndpointError(self.advice(backend, outcome, messages)) from Failure(outcome)
             self.refused.add((name, "max_tokens" if renamed else next(iter(fields))))
 
     def _post(self, backend: Backend, body: Body) -> http.Answer:
