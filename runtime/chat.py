@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,8 +11,6 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 from pydantic import Field, ValidationError
 from typing_extensions import TypedDict
-from urllib3.exceptions import HTTPError
-from urllib3.util import Retry
 
 from orchestra.main_agent import Messages, Schema
 from orchestra.money import DEFAULT_OUTPUT_TOKENS, Purse
@@ -157,7 +154,7 @@ class Chat:
                     unanswered, retry, why = unanswered + 1, False, str(error)
             limited = status == 429 or (status == 503 and retry_after != "")
             pause_s = PAUSE_S * 2 ** min(limits if limited else attempt - 1, 6)
-            pause_s = (limited and _retry_after_s(retry_after)) or pause_s
+            pause_s = (limited and http.retry_after_s(retry_after)) or pause_s
             enough = waited_s + pause_s > self.patience_s if limited else attempt >= ATTEMPTS
             affordable = purse.affords((unanswered + 1) * (usd or 0.0))
             if not retry or enough or not affordable:
@@ -196,16 +193,6 @@ def url_of(backend: Backend) -> str:
 
 def key_of(backend: Backend) -> str:
     return os.environ.get(backend.api_key_env, "").strip() or "none"
-
-
-def _retry_after_s(header: str) -> float:
-    """Seconds, or a date."""
-    if re.fullmatch(r"\d{1,9}\.\d{1,9}", header):
-        return float(header)
-    try:
-        return Retry().parse_retry_after(header) if header else 0.0
-    except (ValueError, OverflowError, HTTPError):
-        return 0.0
 
 
 # ---- the request ---------------------------------------------------------------------------------

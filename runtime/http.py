@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import time
 from collections.abc import Mapping
 from functools import cache
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3 import BaseHTTPResponse, Timeout, exceptions
+from urllib3.util import Retry
 
 MAX_BYTES = 64 << 20  # of an answer, decoded
 CONNECTIONS = 512  # kept to one endpoint
@@ -91,6 +93,16 @@ def _reason(error: Exception) -> str:
         return cause.strerror
     text = str(error.args[-1] if error.args else error)
     return " ".join(text.split())[:200]
+
+
+def retry_after_s(header: str) -> float:
+    """The seconds of a header Retry-After; 0 for none that can be read. It may be a date."""
+    if re.fullmatch(r"\d{1,9}\.\d{1,9}", header):
+        return float(header)
+    try:
+        return Retry().parse_retry_after(header) if header else 0.0
+    except (ValueError, OverflowError, exceptions.HTTPError):
+        return 0.0
 
 
 def error_code(answer: Answer) -> int:

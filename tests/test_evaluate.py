@@ -17,7 +17,8 @@ import pytest
 
 import evaluate
 from evaluation import masbench
-from evaluation.questions import exact, load, matches
+from evaluation.questions import load
+from evaluation.scores import exact, matches
 from evaluation.sweep import Crew, Funds
 from orchestra.vocabulary import ConfigError
 from tests.conftest import ROOT
