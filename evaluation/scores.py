@@ -50,7 +50,9 @@ def _without_unit(text: str, question: str) -> str:
 def _items(text: str) -> list[str]:
     """Of a list; a comma between digits may be part of a number."""
     items = re.split(r";\s*|\n|,\s+(?:and )?| and ", text.strip(" .[]()"))
-    return text.strip(" .[]()").split(",") if len(items) == 1 and not _has_thousands(text) else items
+    return (
+        text.strip(" .[]()").split(",") if len(items) == 1 and not _has_thousands(text) else items
+    )
 
 
 def _has_thousands(text: str) -> bool:
