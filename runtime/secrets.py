@@ -17,9 +17,8 @@ from urllib.parse import quote
 
 SHORTEST = 8  # characters; a shorter value would be found in ordinary words
 WORD = re.compile(r"[a-z_]{,19}|[A-Z_]{,19}")  # a dummy such as "anything", no key
-TOKEN = re.compile(
-    r"(?<![\w.~+/=-])[\w.~+/=-]{20,512}+(?![\w.~+/=-])", re.A
-)  # longer runs are data
+# Longer runs are data. ASCII: a key may stand next to letters of other scripts.
+TOKEN = re.compile(r"(?<![\w.~+/=-])[\w.~+/=-]{20,512}+(?![\w.~+/=-])", re.A)
 ALWAYS = ("SERPER_API_KEY", "JINA_API_KEY")
 LLM_VENDORS = ("sk-", "sk_", "hf_", "gsk_", "xai-", "jina_")  # detect-secrets has none of them
 VENDORS = "aws github_token gitlab_token openai pypi_token sendgrid slack stripe telegram_token"
