@@ -134,8 +134,8 @@ def _warning(job: Job) -> str:
     same = say(MESSAGES, "same_call", tools=names) if names else ""
     if trace and not same and (first := seen_before(trace[-1].action, trace[-1].params, job)):
         number = trace.index(first) + 1
-        same = say(MESSAGES, "seen_before", step=number) + " " if number < len(trace) else ""
-    return same + few
+        same = say(MESSAGES, "seen_before", step=number) if number < len(trace) else ""
+    return " ".join(filter(None, (same, few)))
 
 
 # ---- what it may reply ---------------------------------------------------------------------------
