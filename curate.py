@@ -32,13 +32,14 @@ from jsonschema.exceptions import best_match
 
 import orchestra_min
 from evaluation import questions
+from evaluation.scores import matches
 from orchestra import memory, money
 from orchestra.vocabulary import ConfigError, ModelMistake
 from runtime import chat, command_line, console, openai_api, parsing, pool, prompts, secrets, tape
 from runtime.options import Options
 from runtime.trajectory import usd
 from tools import code, media, sandbox
-from training import examples, reading, recorded
+from training import examples, recorded
 
 Row = dict[str, Any]
 Verdict = tuple[bool, str]  # whether a candidate passes, and why
@@ -191,7 +192,7 @@ def modal_bypass(c: Curation, seed: Row, x: Row) -> Verdict:
     """Bypass(q~, a~) = 0: the model does not find the answer without the files."""
     question, right = x["task"]["question"], x["task"]["answer"]
     guess = c.ask(x, "bypass", question=question)["answer"]
-    return not reading.same_answer(guess, right, question), f"without the files: {guess!r}"
+    return not matches(guess, right, question), f"without the files: {guess!r}"
 
 
 def numeric_check(c: Curation, seed: Row, x: Row) -> Verdict:
@@ -202,7 +203,7 @@ def numeric_check(c: Curation, seed: Row, x: Row) -> Verdict:
     run = partial(code.run, program, "python", timeout_s=10.0, world=sandbox.World())
     with c.tape.call(x["id"], "code"):
         ran, _ = c.tape.exchange("code", {"code": program}, run, code.Observed)
-    same = ran["well"] and reading.same_answer(ran["observation"], right, x["task"]["question"])
+    same = ran["well"] and matches(ran["observation"], right, x["task"]["question"])
     return same, f"the program printed {ran['observation'][-200:]!r}"
 
 

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evaluation.questions import Question, load
+from evaluation.scores import matches
 from orchestra.money import Purse
 from orchestra.vocabulary import Backend, ConfigError, ModelMistake, Reply
 from orchestra_min import recorded, resume
@@ -48,7 +49,6 @@ from runtime.prompts import ROOT, as_messages, capped, explained, quoted_whole, 
 from runtime.secrets import Secrets
 from runtime.tape import Tape, TapeMiss
 from tools import media as media_files
-from training.reading import same_answer
 
 METHODS = {"aorchestra": "aorchestra/system.md", "orchestra-o1": "orchestra_o1/system.md"}
 NOT_HERE = "image audio video compare workdir"
@@ -93,7 +93,7 @@ def roll_out(folder: Path, q: Question, o: Options, pool: pools.Pool) -> traject
 
 
 def measure(v: Version, tasks: Sequence[Question], runs: Sequence[trajectory.Trajectory]) -> None:
-    right = [same_answer(r.answer, q.answer, q.question) for r, q in zip(runs, tasks, strict=True)]
+    right = [matches(r.answer, q.answer, q.question) for r, q in zip(runs, tasks, strict=True)]
     texts = [compact(*pair) for pair in zip(runs, right, strict=True)]
     v.records = "\n".join(quoted_whole(capped(t, RECORDS_CHARS // len(texts))) for t in texts)
     v.success = sum(right) / len(runs)

@@ -20,7 +20,7 @@ from runtime.pool import Checked, Invalid
 from runtime.run_folder import sha256_of
 
 FREE = {"resume", "vllm_url", "save_every", "out"}  # may differ at a resume
-RULE = ("tasks.py", "world.py", "reading.py")  # what --reward rubric and outcome follow from
+RULE = "tasks.py", "world.py", "reading.py", "../evaluation/scores.py"  # of rubric and outcome
 EXIT_CODES = "exit codes: 0 trained, 2 usage or configuration, 4 a server failed: vLLM or the judge"
 Count = Annotated[int, Field(ge=1)]
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]

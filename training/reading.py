@@ -1,12 +1,10 @@
-"""A completion read as the program would read it, and answers compared."""
+"""A completion read as the program would read it."""
 
 from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from dataclasses import dataclass
-from decimal import Decimal
 
 from orchestra.schedule import Graph, refine
 from orchestra.vocabulary import (
@@ -21,8 +19,6 @@ from orchestra.vocabulary import (
 from orchestrators.orchestra_o1 import parse_decision
 from runtime.parsing import MAX_CHARS
 from training.examples import Example, state_of
-
-# ---- a completion --------------------------------------------------------------------------------
 
 _AROUND = re.compile(  # thinking before the object, and a fence around it
     r"\s*(?:<think(?:ing)?>.*?</think(?:ing)?>)?\s*(?:```(?:json)?\s*\n(.*)```|(.*?))\s*", re.S
@@ -81,36 +77,3 @@ def _is_plain(text: str) -> bool:
         return False
     fields = value if isinstance(value, dict) else {}
     return isinstance(fields.get("action"), str) and isinstance(fields.get("params"), dict)
-
-
-# ---- answers -------------------------------------------------------------------------------------
-
-MULTIPLES = {"dozen", "hundred", "thousand", "million", "billion", "trillion"}  # are not units
-
-
-def same_answer(given: str, right: str, question: str = "") -> bool:
-    """Whether two short answers are the same but for letter case, spaces, articles, quotes, leading
-    zeros, the spelling of a number, and a unit behind it that the question names. Several answers
-    in one are none.
-    """
-    a, b = (_without_unit(_plain(answer), question) for answer in (given, right))
-    return bool(b) and (a == b or (_number(a) is not None and _number(a) == _number(b)))
-
-
-def _plain(answer: str) -> str:
-    text = " ".join(unicodedata.normalize("NFKC", answer[:1000]).casefold().split())
-    text = re.sub(r"^(?:the|an|a) ", "", text.strip(" \"'`.,;!"))
-    return re.sub(r"(?<![\d.,])0+(?=\d)", "", text)
-
-
-def _without_unit(answer: str, question: str) -> str:
-    measured = re.fullmatch(r"(\S*\d)\s*([^\W\d_]+)", answer)
-    if measured is None or _number(measured[1]) is None or measured[2] in MULTIPLES:
-        return answer
-    return measured[1] if measured[2] in re.findall(r"\w+", question.casefold()) else answer
-
-
-def _number(text: str) -> Decimal | None:
-    if not re.fullmatch(r"[-+]?[$€£]?(?:\d{1,3}(?:,\d{3})+|\d{1,30})(?:\.\d{1,30})?%?", text, re.A):
-        return None
-    return Decimal(re.sub(r"[$€£,%]", "", text))

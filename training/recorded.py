@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evaluation.scores import matches
 from orchestra.main_agent import Messages
 from orchestra.memory import compress
 from orchestra.vocabulary import ConfigError, Evidence, State, Task
@@ -31,7 +32,6 @@ from runtime.trajectory import Event
 from tools import tools_for
 from tools.own import own_tools
 from training.examples import Example, state_row, write
-from training.reading import same_answer
 
 METHODS = "orchestra-o1", "aorchestra"
 
@@ -67,7 +67,7 @@ def succeeded(folder: Path, answer: str = "", question: str = "") -> bool:
     ended = trajectory.ended(trajectory.read(folder / "trajectory.jsonl"))
     if ended is None or ended["fallback"] or not ended["answer"]:
         return False
-    return not answer or same_answer(ended["answer"], answer, question)
+    return not answer or matches(ended["answer"], answer, question)
 
 
 def states(

@@ -31,12 +31,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from evaluation.scores import matches
 from orchestra.vocabulary import Complete, ConfigError
 from runtime.command_line import OneLineParser
 from training.examples import write
 from training.metrics import read as metrics
 from training.options import parse
-from training.reading import read_decision, same_answer
+from training.reading import read_decision
 from training.rewards import weighted
 from training.tasks import TOOL
 from training.world import ROUNDS, World, examples, expert, new_world, prompt, rubric_parts
@@ -70,7 +71,7 @@ def play(worlds: Sequence[World], decide: Decide) -> list[Row]:
             rewards[n].append(weighted(rubric_parts(world, reading)))
             if isinstance(reading.decision, Complete):
                 answer = reading.decision.answer
-                solved[n] = same_answer(answer, world.mini.answer, state.task.question)
+                solved[n] = matches(answer, world.mini.answer, state.task.question)
             elif reading.decision:
                 world.carry_out(reading.decision)
             else:

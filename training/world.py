@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
+from evaluation.scores import matches
 from orchestra.memory import compress
 from orchestra.vocabulary import (
     Complete,
@@ -41,7 +42,7 @@ from runtime.command_line import OneLineParser
 from runtime.prompts import WORDING, say
 from tools import tools_for
 from training.examples import Example, state_row, write
-from training.reading import Reading, same_answer
+from training.reading import Reading
 from training.tasks import OPERATIONS, WORDS, Fact, MiniTask, Split, compose
 
 Style = Literal["brief", "full"]
@@ -197,7 +198,7 @@ def rubric_parts(world: World, reading: Reading) -> dict[str, float]:
     if decision is None:
         return parts | {"tool": 0.0, "decision": 0.0}
     if isinstance(decision, Complete):
-        right = same_answer(decision.answer, world.mini.answer, world.mini.task.question)
+        right = matches(decision.answer, world.mini.answer, world.mini.task.question)
         return parts | {"tool": float(right or world.solved()), "decision": float(right)}
     done = world.would_find(decision)
     count, known = max(1, len(done)), world.found.keys()
@@ -215,7 +216,7 @@ def rubric_parts(world: World, reading: Reading) -> dict[str, float]:
 def plays_on(world: World, decision: Decision) -> bool:
     """Whether the task ends with the right answer when the expert decides after `decision`."""
     if isinstance(decision, Complete):
-        return same_answer(decision.answer, world.mini.answer, world.mini.task.question)
+        return matches(decision.answer, world.mini.answer, world.mini.task.question)
     after = copy.deepcopy(world)
     after.carry_out(decision)
     while not after.solved() and after.round < ROUNDS:
