@@ -119,10 +119,7 @@ def method_row(rows: Sequence[Row], score: str, judged: bool) -> Row:
 
 def print_report(found: dict[str, Any]) -> None:
     """Tables in the shape of Table 1 and Figures 4 to 6 of arXiv 2606.13707."""
-    tables = [
-        "accuracy in %, its 95 % interval, number of questions, cost without the judge's, "
-        "median latency"
-    ]
+    tables = ["accuracy in %, 95 % interval, questions, cost without the judge's, median latency"]
     for key in ("level", "category"):
         rows: dict[str, Row] = {p: {key: p} for m in found["methods"].values() for p in m[key]}
         for name, method in found["methods"].items():
@@ -271,10 +268,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError(f"{rest[0]}: unknown argument (see --help)")
         if a.command == "masbench":
             masbench.write(a.out, a.axis, a.value, a.n, a.seed)
-        elif a.json:
-            print(json.dumps(report(a.folders, a.score)))
         else:
-            print_report(report(a.folders, a.score))
+            found = report(a.folders, a.score)
+            print(json.dumps(found)) if a.json else print_report(found)
         return None
 
     return command_line.ended("evaluate.py", work)

@@ -88,8 +88,7 @@ def roll_out(folder: Path, q: Question, o: Options, pool: pools.Pool) -> traject
     except TapeMiss:
         if trajectory.ended(trajectory.read(folder / "trajectory.jsonl")):
             raise
-    named = {k: getattr(o, k) for k in ("tools", "mcp", "allow_hosts", "unsafe_code")}
-    return resume(folder, pool=pool, **named)
+    return resume(folder, pool=pool, **o.again())
 
 
 def measure(v: Version, tasks: Sequence[Question], runs: Sequence[trajectory.Trajectory]) -> None:

@@ -4,7 +4,6 @@
 python report.py RUN    the rounds, sub-tasks and calls of a run, on a timeline
 python report.py DIR    the runs of a folder as a table, and any two side by side
 python report.py RUN --perfetto TRACE    the calls as a trace, for ui.perfetto.dev
-python report.py RUN --otel    send them to an OpenTelemetry collector, as GenAI spans
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from evaluation import trace
+from evaluation.trace import perfetto
 from orchestra.vocabulary import Backend, ConfigError
 from runtime import command_line, run_folder, tape, trajectory
 from runtime.chat import tokens_of, url_of
@@ -62,13 +61,9 @@ def run_row(folder: Path, texts: Texts, whole: bool = True) -> Row:
 def call_row(exchange: Row, texts: Texts, prices: Mapping[tuple[str, str], Backend]) -> Row:
     """One exchange: what was asked, what came back, what it took and cost."""
     request, answer = exchange["request"], exchange.get("answer")
-    failure, timing = exchange.get("failure"), exchange.get("timing", {})
-    row: Row = {
-        "call": exchange["call"],
-        "kind": request["kind"],
-        "key": exchange["key"][:16],
-        **timing,
-    }
+    failure, key = exchange.get("failure"), exchange["key"][:16]
+    row: Row = {"call": exchange["call"], "kind": request["kind"], "key": key}
+    row |= exchange.get("timing", {})
     messages = request.get("messages") if request["kind"] == "chat" else None
     if messages:
         row["model"] = request.get("model")
@@ -151,17 +146,13 @@ def main() -> int:
     p.add_argument("folder", type=Path, metavar="RUN|DIR")
     p.add_argument("-o", "--out", type=Path, metavar="PAGE", help="(report.html in the folder)")
     p.add_argument("--perfetto", type=Path, metavar="TRACE", help="write a trace, not a page")
-    p.add_argument("--otel", action="store_true", help="send spans; the SDK's OTEL_* say where")
     a = p.parse_args()
 
     def work() -> None:
-        run = (a.perfetto or a.otel) and run_row(a.folder, Texts())
-        if run and a.otel:
-            return print(f"{trace.send(run)} spans sent")
         out = a.perfetto or a.out or a.folder / "report.html"
-        text = json.dumps(trace.perfetto(run)) if run else report(a.folder)
-        out.write_text(text, encoding="utf-8")
-        return print(out)
+        trace = a.perfetto and json.dumps(perfetto(run_row(a.folder, Texts())))
+        out.write_text(trace or report(a.folder), encoding="utf-8")
+        print(out)
 
     return command_line.ended("report.py", work)
 

@@ -212,8 +212,7 @@ def answered(
     """
     if files is not None:
         return _elsewhere(q, plan, share_usd, files)
-    notices = list[str]()
-    folder = plan.folder(q)
+    notices, folder = list[str](), plan.folder(q)
     row: Row = {"id": q.id, "level": q.level, "category": q.category, "right": q.answer}
     row |= {"status": "failed", "resumed": begun(folder), "run": folder.name}
 
@@ -251,8 +250,7 @@ def _run(
         o = o.with_(facts=q.facts) if plan.world else o
         media = [file if file[0] else file[1] for file in q.media]
         return orchestrate(q.question, media, options=o, out=folder, **how)
-    names = "method", "tools", "mcp", "allow_hosts", "unsafe_code", *FREE
-    how |= {name: getattr(o, name) for name in names}
+    how |= o.again()
     past = read(folder / "trajectory.jsonl")
     end, at = ended(past), _limited(past)
     if not end or not at or (end["fallback"] and at[0] == end["rounds"]):  # resume retries those

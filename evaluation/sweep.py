@@ -100,10 +100,9 @@ def earlier(plan: Plan, data: Path, budget: bool) -> list[Row]:
     another kind.
     """
     about = {"data": hashlib.sha256(data.read_bytes()).hexdigest(), "with_budget": budget}
-    about |= {"method": plan.options.method, "model": plan.pool.main, "world": plan.world}
-    about |= {"judge": plan.judge and plan.judge.model}
-    about |= {"backends": [(backend.name, backend.model) for backend in plan.pool.backends]}
-    about |= plan.options.model_dump(exclude={"method", *questions.FREE})
+    about |= {"model": plan.pool.main, "backends": [(b.name, b.model) for b in plan.pool.backends]}
+    about |= {"judge": plan.judge and plan.judge.model, "world": plan.world}
+    about |= plan.options.model_dump(exclude={*questions.FREE})
     text, file = json.dumps(about, indent=1, default=list), plan.out / "sweep.json"
     (plan.out / "runs").mkdir(parents=True, exist_ok=True)
     if not file.exists():
@@ -140,19 +139,16 @@ def sweep(
         if "status 429" in message:
             crew.limited(number)
 
-    def start(q: Question, share: float) -> None:
-        crew.started += 1
-        files = None if shared else questions.files_of(q, plan)
-        here = (partial(note, q, crew.started), cancelled) if local else ()
-        running[at.submit(questions.answered, q, plan, share, files, *here)] = q
-
     try:
         while waiting or running:
             while waiting and (free := crew.allowed - len(running)) > 0:
                 share = funds.share(waiting[0], free, not running)
                 if share is None:
                     break
-                start(waiting.pop(0), share)
+                q, crew.started = waiting.pop(0), crew.started + 1
+                files = None if shared else questions.files_of(q, plan)
+                here = (partial(note, q, crew.started), cancelled) if local else ()
+                running[at.submit(questions.answered, q, plan, share, files, *here)] = q
             if not running:
                 need = f"; the next one may need USD {funds.least_usd:.4f}" * (funds.least_usd > 0)
                 tell(f"the budget is used up: {len(waiting)} questions were not started{need}")
@@ -206,8 +202,7 @@ def executor_at(url: str) -> Iterator[Executor]:
         if kind == "dask":
             import distributed
 
-            dask: Any = distributed  # parts of it have no types
-            cluster = dask.Client(address, timeout=10)
+            cluster = distributed.Client(address, timeout=10)  # type: ignore[no-untyped-call]
             executor = cluster.get_executor(pure=False)
         elif kind == "ray":
             import ray
@@ -215,9 +210,8 @@ def executor_at(url: str) -> Iterator[Executor]:
             cluster = ray.init(url)
         else:
             executor = ThreadPoolExecutor(MOST, thread_name_prefix="question")
-    except ImportError as error:
-        raise ConfigError(f"--executor {url}: {error}; pip install {error.name}") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--executor {url}: {error}; is the cluster running?") from None
+    except (ImportError, OSError, ValueError) as error:
+        hint = f"pip install {error.name}" if isinstance(error, ImportError) else "is it running?"
+        raise ConfigError(f"--executor {url}: {error}; {hint}") from None
     with cluster:
         yield executor

@@ -14,14 +14,12 @@ from typing import Any, NoReturn, get_args
 
 from orchestra.vocabulary import BudgetExceeded, ConfigError, EndpointError
 from runtime import __version__, console, pool, run_folder
-from runtime.options import Options, flag_of
+from runtime.options import OF_REPLAY, OF_RESUME, Options, flag_of
 from runtime.tape import Cancelled, TapeMiss, TapeWriteError
 from runtime.trajectory import Trajectory
 
 METHODS = ("orchestra-o1", "aorchestra", "toolorchestra", "mas-orchestra", "react")
 ONE_DECISION = {"mas-orchestra", "react"}
-OF_REPLAY = {"method", "parallel", "tools"}  # options that may be given with --replay
-OF_RESUME = run_folder.AGAIN
 OF_NEW_RUN = {"question", "image", "audio", "video", "workdir", "compare", "model", "perception"}
 FLAGS = {  # flag: metavar, help; FILE, REPO and RUN are paths
     "question": ("TEXT", "same as QUESTION"),
@@ -128,7 +126,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     folder = a.replay or a.resume
     if folder:
         fixed = OF_NEW_RUN - {"workdir"} if a.resume else OF_NEW_RUN | {"backends"}
-        wrong = given.keys() - (OF_RESUME if a.resume else OF_REPLAY)
+        wrong = given.keys() - {*(OF_RESUME if a.resume else OF_REPLAY)}
         for name in sorted(wrong | {k for k in fixed if getattr(a, k)}):
             p.error(f"{flag_of(name)}: is stored in {folder}; leave it out")
     elif a.question is None and not a.runs:

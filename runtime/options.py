@@ -65,6 +65,10 @@ def _flag(default: Any, help: str, metavar: str = "", flag: str = "") -> Any:
     return Field(default, description=help, json_schema_extra={"flag": flag, "metavar": metavar})
 
 
+OF_REPLAY = "method", "parallel", "tools"  # may be given again
+OF_RESUME = *OF_REPLAY, "timeout_s", "patience_s", "mcp", "allow_hosts", "unsafe_code"
+
+
 class Options(Checked):
     """`parallel` is K_max of Eq. 10 and the number of threads."""
 
@@ -102,6 +106,10 @@ class Options(Checked):
     tools: OwnTools = _flag((), "a tool of your own; repeatable", "FILE.py:FUNCTION")
     facts: tuple[dict[str, Any], ...] = ()  # MiniGAIA's: evaluation/world.py plays the sub-agents
     mcp: Several = _flag((), "command of an MCP server, or its URL; repeatable", "COMMAND")
+
+    def again(self) -> dict[str, Any]:
+        """What a resume is told again: a run folder may come from someone else."""
+        return {name: getattr(self, name) for name in OF_RESUME}
 
 
 def flag_of(name: str) -> str:

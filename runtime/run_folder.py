@@ -22,22 +22,12 @@ from pydantic import ConfigDict, Field
 from orchestra.vocabulary import ConfigError, Media, Modality, Task
 from runtime import pool as pools
 from runtime import tape as tapes
-from runtime.options import Options, flag_of, spec_of, variables
+from runtime.options import OF_RESUME, Options, flag_of, spec_of, variables
 from runtime.pool import Checked, Invalid, Pool
 from runtime.secrets import Secrets
 from runtime.trajectory import Trajectory, ended
 from runtime.trajectory import read as events_of
 
-AGAIN = {
-    "method",
-    "parallel",
-    "tools",
-    "timeout_s",
-    "patience_s",
-    "mcp",
-    "allow_hosts",
-    "unsafe_code",
-}
 MAX_CHARS = 16 << 20  # of run.json
 
 
@@ -149,7 +139,7 @@ def named_again(
     stored = manifest.options
     given = {k: v for k, v in given.items() if v is not None}
     repo = str(given.pop("workdir", ""))
-    if fixed := given.keys() - AGAIN:
+    if fixed := given.keys() - {*OF_RESUME}:
         raise ConfigError(f"{min(fixed)}: is stored in {folder}; leave it out")
     given.setdefault("method", "" if ".py:" in stored.method else stored.method)
     now = Options(**given)
@@ -239,11 +229,10 @@ def recorded(
     if ours != (held.question.strip(), [m.sha256 for m in held.media], *_plain(held.options)):
         problem = "was recorded with another question, media or options"
         raise ConfigError(f"{folder} {problem}: --record-mode rewrite records it again")
-    own: Any = {"tools": options.tools, "method": options.method}
     if record_mode != "none" and not ended(events_of(folder / "trajectory.jsonl")):
-        own |= {name: getattr(options, name) for name in ("mcp", "allow_hosts", "unsafe_code")}
-        return resume(folder, pool=how.get("pool"), workdir=how.get("workdir"), **own)
-    return replay(folder, **own)
+        own = {"pool": how.get("pool"), "workdir": how.get("workdir")}
+        return resume(folder, **own, **options.again())
+    return replay(folder, tools=options.tools, method=options.method)
 
 
 def _plain(options: Options) -> tuple[Any, ...]:
