@@ -40,28 +40,6 @@ MESSAGES = "aorchestra/messages"
 # ---- what the model reads ------------------------------------------------------------------------
 
 
-def render_state(
-    state: State,
-    models: str,
-    tools: str,
-    mistake: str = "",
-    last_chance: bool = False,
-    instruction: str | None = None,
-) -> Messages:
-    """s_t as the main agent sees it: a pure function, so a recorded prompt can be rebuilt.
-    `instruction`: a text of the user's in place of prompts/aorchestra/system.md.
-    """
-    user = render(
-        "aorchestra/user.md",
-        question=state.task.question,
-        media=media_lines(state) + _repo_line(state),
-        history=reported(history_lines(state.history)),
-        now=status_lines(state, say(MESSAGES, "next"), mistake, last_chance),
-    )
-    system = render("aorchestra/system.md", instruction, models=models, tools=tools)
-    return as_messages(system, user)
-
-
 def _repo_line(state: State) -> str:
     """The user's repository, of which the sub-agents have a copy."""
     top = ", ".join(state.task.repo)
@@ -125,8 +103,16 @@ class AOrchestra:
         return self.equipped(y_t, state) if isinstance(y_t, Delegate) else y_t
 
     def prompt(self, state: State, mistake: str = "", last_chance: bool = False) -> Messages:
-        how = mistake, last_chance, self.options.instruction
-        return render_state(state, self.models, self.manuals, *how)
+        """s_t as the main agent sees it: it follows from the arguments and the options alone."""
+        user = render(
+            "aorchestra/user.md",
+            question=state.task.question,
+            media=media_lines(state) + _repo_line(state),
+            history=reported(history_lines(state.history)),
+            now=status_lines(state, say(MESSAGES, "next"), mistake, last_chance),
+        )
+        how = {"models": self.models, "tools": self.manuals}
+        return as_messages(render("aorchestra/system.md", self.options.instruction, **how), user)
 
     def equipped(self, y_t: Delegate, state: State) -> Delegate:
         """The sub-task with the context and the executor that the options ask for."""

@@ -57,31 +57,6 @@ SHARE = {"type": "number", "minimum": 0, "maximum": 1}
 # ---- what the model reads ------------------------------------------------------------------------
 
 
-def render_state(
-    state: State,
-    models: str,
-    tools: str,
-    mistake: str = "",
-    last_chance: bool = False,
-    small: bool = False,
-    instruction: str | None = None,
-) -> Messages:
-    """s_t as the main agent sees it: a pure function, so a recorded prompt can be rebuilt. `small`:
-    in the words for small models; `instruction`: a system prompt of the user's own.
-    """
-    next_step = _next_step(state) if small else say(MESSAGES, "next")
-    user = render(
-        "orchestra_o1/user.md",
-        question=state.task.question,
-        media=media_lines(state),
-        context=reported(state.context),
-        waiting="" if last_chance else _waiting_lines(state.waiting),
-        now=status_lines(state, next_step, mistake, last_chance),
-    )
-    file = "orchestra_o1/small/system.md" if small else "orchestra_o1/system.md"
-    return as_messages(render(file, instruction, models=models, tools=tools), user)
-
-
 def _next_step(state: State) -> str:
     """What to do next, from the history alone: small models follow what they read last."""
     history = state.history
@@ -193,5 +168,16 @@ class OrchestraO1:
         return y_t
 
     def prompt(self, state: State, mistake: str = "", last_chance: bool = False) -> Messages:
-        how = mistake, last_chance, self.small, self.instruction
-        return render_state(state, self.models, self.manuals, *how)
+        """s_t as the main agent sees it: it follows from the arguments and the options alone."""
+        next_step = _next_step(state) if self.small else say(MESSAGES, "next")
+        user = render(
+            "orchestra_o1/user.md",
+            question=state.task.question,
+            media=media_lines(state),
+            context=reported(state.context),
+            waiting="" if last_chance else _waiting_lines(state.waiting),
+            now=status_lines(state, next_step, mistake, last_chance),
+        )
+        file = "orchestra_o1/small/system.md" if self.small else "orchestra_o1/system.md"
+        how = {"models": self.models, "tools": self.manuals}
+        return as_messages(render(file, self.instruction, **how), user)

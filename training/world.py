@@ -28,6 +28,7 @@ from pydantic import TypeAdapter
 from evaluation.scores import matches
 from orchestra.memory import compress
 from orchestra.vocabulary import (
+    Backend,
     Complete,
     ConfigError,
     Decision,
@@ -37,8 +38,10 @@ from orchestra.vocabulary import (
     Status,
     SubTask,
 )
-from orchestrators.orchestra_o1 import parse_decision, render_state
+from orchestrators.orchestra_o1 import OrchestraO1, parse_decision
 from runtime.command_line import OneLineParser
+from runtime.options import Options
+from runtime.pool import Pool
 from runtime.prompts import WORDING, say
 from tools import tools_for
 from training.examples import Example, state_row, write
@@ -49,6 +52,7 @@ Style = Literal["brief", "full"]
 PART: dict[Split, float] = {"train": 0.7, "valid": 0.1, "held_out": 0.2}  # of the examples
 ROUNDS = 8
 MODEL = "auto"  # the one backend that decisions may name
+POOL = Pool(backend=(Backend(MODEL, "", "http://localhost/v1"),))
 P_TROUBLE = 0.3  # that one sub-task of a task does not succeed at first
 TROUBLE: tuple[Status, ...] = ("failed", "blocked", "partial")
 BEYOND = 1 / 3  # going on where the answer is known: 1 of the judge's 3, not wrong but for less
@@ -251,8 +255,7 @@ def expert(world: World, style: Style = "brief") -> dict[str, Any]:
 def prompt(state: State, style: Style = "brief") -> tuple[dict[str, str], ...]:
     """s_t in the words of the real main agent, or in the few of prompts/training/brief.md."""
     if style == "full":
-        manuals = "\n\n".join(t.manual for t in tools_for(state.task).values())
-        return tuple(render_state(state, MODEL, manuals))
+        return tuple(OrchestraO1(POOL, tools_for(state.task), Options()).prompt(state))
     nothing, found = say("training/brief", "nothing"), []
     for h in state.history:
         about = {"id": h.id, "status": h.status, "instruction": h.instruction}

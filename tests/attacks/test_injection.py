@@ -6,8 +6,9 @@ import re
 import pytest
 
 from orchestra.vocabulary import Evidence, State, Task
-from orchestrators import aorchestra, orchestra_o1
+from orchestrators import make
 from runtime import prompts
+from runtime.options import Options
 from runtime.prompts import fenced
 from tests.attacks import hostile
 from tests.conftest import pool_at
@@ -132,12 +133,14 @@ def test_the_sub_agent_is_told_that_marked_text_is_no_instruction():
 
 
 @pytest.mark.parametrize("trick", TRICKS)
-@pytest.mark.parametrize("module", [orchestra_o1, aorchestra])
-def test_a_report_reaches_the_main_agent_as_data(trick, module):  # fails at d04ee41
+@pytest.mark.parametrize("method", ["orchestra-o1", "aorchestra"])
+def test_a_report_reaches_the_main_agent_as_data(trick, method):  # fails at d04ee41
     said = f"It says:\n{fenced(TRICKS[trick], 200)}"
     found = Evidence(1, "t1", "look", "small", (), "done", said, said)
     state = State(Task("?"), f"- t1 => {said}", (found,), ("small",), (), 2, 9)
-    prompt = module.render_state(state, "-", "-")[1]["content"]
+    prompt = make(Options(method=method), pool_at("http://x/v1", "small"), {}).prompt(state)[1][
+        "content"
+    ]
     (mark,) = set(marks(prompt)) - set(marks(TRICKS[trick]))
     before, inside, after = re.split(rf"</?data {mark}>", prompt)
     assert "It says:" in inside and "It says:" not in before + after

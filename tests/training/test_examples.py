@@ -90,7 +90,7 @@ def test_an_example_is_what_was_sent_and_what_was_decided(record, replies, optio
 def test_a_changed_prompt_is_not_taken_for_the_recorded_one(record, monkeypatch):
     folder, _ = record(delegate("find"), complete("7"))
     new = [{"role": "user", "content": "new"}]
-    monkeypatch.setattr("orchestrators.orchestra_o1.render_state", lambda *_, **__: new)
+    monkeypatch.setattr("orchestrators.orchestra_o1.OrchestraO1.prompt", lambda *_, **__: new)
     with pytest.raises(ConfigError, match="round 1"):
         from_run(folder)
 
