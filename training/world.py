@@ -52,7 +52,7 @@ Style = Literal["brief", "full"]
 PART: dict[Split, float] = {"train": 0.7, "valid": 0.1, "held_out": 0.2}  # of the examples
 ROUNDS = 8
 MODEL = "auto"  # the one backend that decisions may name
-POOL = Pool(backend=(Backend(MODEL, "", "http://localhost/v1"),))
+POOL = Pool.model_validate({"backend": [Backend(MODEL, "", "http://localhost/v1")]})
 P_TROUBLE = 0.3  # that one sub-task of a task does not succeed at first
 TROUBLE: tuple[Status, ...] = ("failed", "blocked", "partial")
 BEYOND = 1 / 3  # going on where the answer is known: 1 of the judge's 3, not wrong but for less
