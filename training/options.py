@@ -47,7 +47,9 @@ class Options(Checked):
     adapter: Path | None = _flag(None, "start from this LoRA adapter, as SFT's OUT/adapter")
     full: bool = _flag(False, "train all weights, without an adapter")
     lora_rank: Count = _flag(16, "rank of a new adapter")
-    dtype: Literal["auto", "bfloat16", "float32", "float64"] = _flag("auto", "auto: the model's")
+    dtype: Literal["auto", "bfloat16", "float32", "float64"] = _flag(
+        "auto", "auto: the model's, or float32 on a CPU that is slow in bfloat16"
+    )
     checkpointing: bool = _flag(True, "compute activations again: slower, less memory")
     steps: Count | None = _flag(None, "optimizer steps (default: --epochs over the data)")
     epochs: Above0 = _flag(5.0, "passes over the data, without --steps")

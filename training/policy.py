@@ -55,7 +55,8 @@ class Policy:
 
         disable_progress_bar()  # type: ignore[no-untyped-call]
         config = without_dropout(AutoConfig.from_pretrained(folder))
-        own = config.dtype or torch.bfloat16
+        slow = device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        own = torch.float32 if slow else config.dtype or torch.bfloat16
         self.dtype: torch.dtype = own if dtype == "auto" else getattr(torch, dtype)
         self.device, self.lora = device, bool(lora_rank or adapter)
         self.tokenizer, self.eos = load_tokenizer(folder)
