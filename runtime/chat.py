@@ -141,9 +141,7 @@ class Chat:
                 if 200 <= status < 300:
                     return {"data": kind.read(answer), "unanswered": unanswered}
                 why, retry = http.error_message(answer), status in BUSY
-                retry = (
-                    retry and b"insufficient_quota" not in answer.content
-                )  # none comes by waiting
+                retry &= b"insufficient_quota" not in answer.content  # none comes by waiting
             except http.NoAnswer as error:
                 status, why, retry = 0, error.why, True
                 unanswered += error.sent
