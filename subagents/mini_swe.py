@@ -29,9 +29,10 @@ from tools import ToolError, code, reading, sandbox
 MARKER = "TASK_COMPLETE"  # the first line of a command's output; the rest is the report
 COMMAND_TIMEOUT_S = 60
 # A file changed twice in one second would else run from its old byte code; and in the sandbox the
-# program is another user than the owner of the copy.
+# program is another user than the owner of the copy. Our own pytest plugin is not shown there.
 SETTINGS = (
-    "export PYTHONDONTWRITEBYTECODE=1 GIT_CONFIG_COUNT=1"
+    "export PYTHONDONTWRITEBYTECODE=1 PYTEST_ADDOPTS='-p no:runtime.pytest_plugin'"
+    " GIT_CONFIG_COUNT=1"
     " GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'"
 )
 BLOCK = re.compile(r"^(`{3,})(?:bash|sh|shell)[ \t]*\n(.*?)^\1[ \t]*$", re.S | re.M)
@@ -137,7 +138,8 @@ def _act(block: Block, job: Job) -> Step:
     except ToolError as failure:
         return Step("bash", params, block.thought, str(failure), failed=True)
     silent = ran["observation"] == say("notes", "code_silent")
-    output = say(MESSAGES, "silent") if silent else cut_in_the_middle(ran["observation"])
+    shown = code.cut_in_the_middle(ran["observation"], OBSERVATION_CHARS)
+    output = say(MESSAGES, "silent") if silent else shown
     return Step("bash", params, block.thought, output, not ran["well"])
 
 
@@ -149,12 +151,5 @@ def _changes(job: Job) -> str:
         return str(error)
     if diff is None:
         return ""
-    return say(MESSAGES, "changed", diff=cut_in_the_middle(diff)) if diff else say(MESSAGES, "same")
-
-
-def cut_in_the_middle(text: str) -> str:
-    """The beginning and the end of a long text, with a note of how much is left out."""
-    if len(text) <= OBSERVATION_CHARS:
-        return text
-    half = OBSERVATION_CHARS // 2
-    return say(MESSAGES, "cut", head=text[:half], tail=text[-half:], count=len(text) - 2 * half)
+    shown = code.cut_in_the_middle(diff, OBSERVATION_CHARS)
+    return say(MESSAGES, "changed", diff=shown) if diff else say(MESSAGES, "same")

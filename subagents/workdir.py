@@ -125,8 +125,12 @@ def changes(folder: Path) -> str | None:
             _git(work[0], "init", "-q", "--template=")
             alternates = Path(own, "objects/info/alternates")
             alternates.write_text(f"{(run / 'workdir.git/objects').absolute()}\n")
-            _git(*work, "update-index", "--add", "-z", "--stdin", given=b"\0".join(_files(folder)))
             commit = bytes.fromhex(base.read_text()).hex()
+            _git(*work, "read-tree", commit)
+            new = "ls-files", "-z", "--others", "--ignored", "--exclude-per-directory=.gitignore"
+            kept = set(_files(folder)) - set(_git("-C", folder, *work, *new).split(b"\0"))
+            _git(*work, "read-tree", "--empty")
+            _git(*work, "update-index", "--add", "-z", "--stdin", given=b"\0".join(sorted(kept)))
             how = "--cached", "--binary", "--no-renames", "--no-ext-diff"
             diff = _git(*work, "diff", *how, commit, "--")
         (run / "changes.diff").unlink(missing_ok=True)
@@ -143,8 +147,9 @@ def _files(folder: Path) -> Iterator[bytes]:
     """The files and links of a folder, those of repositories in it too: named one by one, because
     `git add` would obey the settings of such a repository, which may name commands.
     """
+    with_media = (folder.parent.parent / "media").is_dir()  # those of the task are seen there
     for here, folders, names in os.walk(folder):
-        out = {".git", "media"} if Path(here) == folder else {".git"}
+        out = {".git", "media"} if here == str(folder) and with_media else {".git"}
         folders[:] = [name for name in folders if name not in out]
         places = [Path(here, name) for name in (*names, *folders) if name not in out]
         for place in places:

@@ -151,6 +151,22 @@ def test_a_repository_inside_the_copy_runs_nothing_outside_the_sandbox(run, swe,
     assert applied(run.folder, repo)["sub/f"] == b"2\n"
 
 
+def test_a_media_folder_of_the_repository_stays_and_ignored_files_are_in_no_diff(run, swe, repo):
+    (repo / "media").mkdir()
+    (repo / "media/logo").write_text("1\n")
+    (repo / ".gitignore").write_text("*.o\nkept\n")
+    (repo / "kept").write_text("1\n")
+    git(repo, "add", "-f", ".")
+    swe(
+        [
+            "echo 2 > media/logo; echo 2 > kept; mkdir cache; echo '*' > cache/.gitignore; touch cache/x y.o new"
+        ]
+    )
+    after = applied(run.folder, repo)
+    assert (after["media/logo"], after["kept"], after["new"]) == (b"2\n", b"2\n", b"")
+    assert after.keys() == {"a", ".gitignore", "media/logo", "kept", "new"}
+
+
 def test_a_folder_that_was_emptied_stays_empty(run, swe):
     swe(["rm -rf ./* .git", "ls -A"])
     assert "[the command succeeded and printed nothing]" in run.prompts[2]

@@ -17,6 +17,7 @@ from tools import Environment, ToolError, reading, sandbox, tool
 
 MAX_TIMEOUT_S = 60
 MAX_OUTPUT_BYTES = 200_000
+SHOWN_CHARS = 6900  # of what a program printed; fits into what is quoted
 RUNNER = Path(__file__).with_name("code_runner.py").read_text(encoding="utf-8")
 
 
@@ -67,10 +68,19 @@ def run(
     how = code.encode("utf-8", "replace"), timeout_s, world, MAX_OUTPUT_BYTES
     ran = sandbox.confined(RUNNER, [code_type], *how, unsafe=unsafe)
     text = ran.output.decode("utf-8", "replace").replace("\r\n", "\n").rstrip()
-    output = reading.quoted(text) if marked else text
+    output = reading.quoted(cut_in_the_middle(text, SHOWN_CHARS)) if marked else text
     if ran.ended == "end" and not ran.status:
         return {"observation": output or say("notes", "code_silent"), "well": True}
     about = {"seconds": f"{timeout_s:g}", "limit": MAX_OUTPUT_BYTES, "status": ran.status}
     ended = "failed" if ran.ended == "end" else ran.ended
     observation = say("notes", f"code_{ended}", output=output or "-", **about)
     return {"observation": observation, "well": False}
+
+
+def cut_in_the_middle(text: str, most: int) -> str:
+    """The beginning and the end of a long text, with a note of how much is left out."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    how = {"head": text[:half], "tail": text[-half:], "count": len(text) - 2 * half}
+    return say("tools/notes", "cut", **how)

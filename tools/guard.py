@@ -25,6 +25,7 @@ from urllib.parse import unquote, urljoin
 
 import certifi
 import urllib3
+from requests.utils import requote_uri
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError, LocationParseError
 from urllib3.util import Url, parse_url
@@ -74,7 +75,8 @@ def fetch(
     for _ in range(MAX_REDIRECTS + 1):
         with _answer(parts, addresses(parts, allow), own, deadline) as answer:
             if target := answer.get_redirect_location():
-                here, parts = parts, checked(urljoin(parts.url, target))
+                sent = target.encode("latin-1", "replace").decode("utf-8", "replace").strip()
+                here, parts = parts, checked(urljoin(parts.url, requote_uri(sent)))
                 own = own if parts[:4] == here[:4] else {}  # a key stays with its host
                 continue
             if not 200 <= (status := answer.status) < 300:

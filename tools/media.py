@@ -23,6 +23,7 @@ from tools import ToolError
 
 MAX_BYTES: dict[Modality, int] = {"image": 100 << 20, "audio": 1 << 30, "video": 4 << 30}
 MAX_PIXELS = 64 << 20  # of one picture or frame: 256 MiB in memory
+GUESSED = re.compile("tty|mjpeg|.*_pipe")  # what FFmpeg sees in texts, PDF and office files
 PICTURES = "PNG JPEG WEBP GIF MPO HEIF AVIF BMP DIB TIFF JPEG2000 ICO PPM TGA PCX"
 ENGINES: dict[Any, list[str]] = {"image": ["rapidocr", "onnxruntime"], "audio": ["faster_whisper"]}
 Window = tuple[float, float | None]  # seconds from the start of a file; None: to its end
@@ -77,9 +78,10 @@ def _kinds(path: Path) -> set[str]:
 
 
 def _decodes(path: Path, kind: str) -> bool:
-    """Whether one frame of sound or picture comes out. FFmpeg draws text as a terminal: tty."""
+    """Whether one frame of sound or picture comes out."""
     with contextlib.suppress(ToolError), opened(path, kind) as (source, stream):
-        return source.format.name != "tty" and next(source.decode(stream), None) is not None
+        sure = not GUESSED.fullmatch(source.format.name)
+        return sure and next(source.decode(stream), None) is not None
     return False
 
 

@@ -97,6 +97,8 @@ def duckduckgo(asked: dict[str, Any]) -> list[Row]:
             asked["q"], region=region, max_results=asked["num"]
         )
     except DDGSException as error:
+        if "No results" in str(error):
+            return []
         reason = type(error).__name__
         raise ToolError(say("tools/notes", "search_failed", engine="ddgs", reason=reason)) from None
     fields = {"link": "href", "text": "body", "title": "title"}

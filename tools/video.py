@@ -15,7 +15,7 @@ from typing import Any
 import av
 from PIL import ImageChops, ImageStat
 
-from orchestra.vocabulary import Media
+from orchestra.vocabulary import EndpointError, Media
 from runtime.prompts import fenced, render, say
 from tools import Environment, ToolError, VideoFile, audio, image, tool
 from tools.audio import clock
@@ -61,7 +61,7 @@ def video_analysis(
         return seen
     try:
         said = audio.heard(env, file, query, window)
-    except ToolError as failure:  # the pictures stand without the sound
+    except (ToolError, EndpointError) as failure:  # the pictures stand without the sound
         said = str(failure)
     return say("tools/notes", "video", seen=seen, said=said)
 

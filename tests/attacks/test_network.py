@@ -114,6 +114,12 @@ def test_a_redirect_to_what_may_not_be_fetched_is_not_followed(target):
         assert len(server.seen) == 1
 
 
+@pytest.mark.parametrize(("sent", "path"), [("/Z\u00fcrich", "/Z%C3%BCrich"), ("/a b", "/a%20b")])
+def test_a_redirect_is_read_as_browsers_read_it(sent, path):
+    with hostile.serving({"/": hostile.redirect(sent), path: hostile.page("ok")}) as server:
+        assert guard.fetch(server.url + "/", allow=[server.host]).url.endswith(path)
+
+
 def test_a_chain_of_redirects_ends():
     with hostile.serving({"/": hostile.redirect("/?again")}) as server:
         with pytest.raises(guard.Refused, match="redirects more than"):

@@ -43,6 +43,16 @@ def test_what_is_printed_and_the_value_of_the_last_expression_are_seen(text, see
     assert program(text) == seen
 
 
+def test_the_reason_of_a_failure_is_seen_behind_long_output(program):
+    seen = program("print('x\\n' * 9999)\nraise ValueError('the reason')")
+    assert "characters are left out here" in seen and "ValueError: the reason" in seen
+
+
+def test_programs_of_the_system_copy_files_and_write_where_they_print(program):
+    script = "echo 1 > a; cp -a a b && install b c && sed -i s/1/2/ c && cat c > /dev/stderr"
+    assert program(script, "bash") == "2"
+
+
 def test_folders_nested_without_end_do_not_stop_the_next_program(program):
     program("import os\nfor _ in range(600):\n  os.mkdir('d'); os.chdir('d')")
     assert program("1 + 1") == "2"

@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from tests.conftest import ConfigError, media
+from tests.scripted import Raw
 from tests.tools.conftest import rapidocr, whisper
 from tests.tools.media import drawn, film, filmed, read_damaged, scenes, toned
 from tools import ToolError, audio, video
@@ -35,6 +36,22 @@ def test_the_model_is_told_when_each_frame_and_each_scene_is(tmp_path, bench):
     times = [part["text"] for part in shown[::2]]
     assert 12 <= len(times) <= 16 and times[0] == "0:01" and times[-1] == "0:11"
     assert {"0:07", "0:08"} <= set(times) and ", ".join(times) in asked["text"]
+
+
+def test_a_look_that_was_paid_is_kept_where_the_sound_is_refused(tmp_path, bench):
+    def says(request):
+        return Raw(400, "no sound") if "input_audio" in str(request) else "two colours"
+
+    text = bench(("video", film(tmp_path / "a.mp4", *FILMS["mp4"])), says=says).analyse()
+    assert "two colours" in text and "status 400" in text
+
+
+def test_a_scanned_text_is_no_video(tmp_path):
+    Image.new("RGB", (99, 99)).save(
+        tmp_path / "a.pdf", save_all=True, append_images=[drawn("x")]
+    )
+    with pytest.raises(ConfigError, match="no picture and no sound"):
+        media.check([tmp_path / "a.pdf"])
 
 
 @pytest.mark.parametrize("suffix", FILMS)

@@ -80,6 +80,9 @@ def test_without_a_key_ddgs_is_asked(bench, monkeypatch):
     seen = bench().use("GoogleSearchAction", query="everest", gl="de", hl="de")
     assert "https://t.example/" in seen
     text.assert_called_once_with("everest", region="de-de", max_results=5)
+    text.side_effect = OSError("No results found.")
+    with pytest.raises(ToolError, match="Nothing was found"):
+        bench().use("GoogleSearchAction", query="k2")
 
 
 SALT = "<p>Salt costs four crowns a pound at the market.</p>" * 3
