@@ -44,7 +44,7 @@ FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
     "media": (Path, "where the media of the questions are (default: beside DATA)"),
     "level": (str, "only these levels: A,B"),
     "category": (str, "only these categories: A,B"),
-    "limit": (int, "only the first so many"),
+    "limit": (int, "only the first LIMIT"),
     "workers": (str, "questions in flight, or auto: as many as the endpoint keeps up with (auto)"),
     "budget": (float, "spending limit of the whole sweep in USD, the judge included"),
     "executor": (str, "dask://HOST:PORT or ray://HOST:PORT: answer on other machines"),

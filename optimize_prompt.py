@@ -38,16 +38,16 @@ from evaluation.questions import Question, load
 from evaluation.scores import matches
 from orchestra.money import Purse
 from orchestra.vocabulary import Backend, ConfigError, ModelMistake, Reply
-from orchestra_min import recorded, resume
+from orchestra_min import recorded
 from runtime import command_line, console, trajectory
 from runtime import pool as pools
 from runtime.chat import Chat
 from runtime.openai_api import with_model
-from runtime.options import Options, fillable
+from runtime.options import fillable
 from runtime.parsing import after_thinking
 from runtime.prompts import ROOT, as_messages, capped, explained, quoted_whole, render, say
 from runtime.secrets import Secrets
-from runtime.tape import Tape, TapeMiss
+from runtime.tape import Tape
 from tools import media as media_files
 
 METHODS = {"aorchestra": "aorchestra/system.md", "orchestra-o1": "orchestra_o1/system.md"}
@@ -79,16 +79,6 @@ class Version:
 
 
 # ---- roll out and measure ------------------------------------------------------------------------
-
-
-def roll_out(folder: Path, q: Question, o: Options, pool: pools.Pool) -> trajectory.Trajectory:
-    """tau of one task. A run that has ended is replayed, one that has not is resumed."""
-    try:
-        return recorded(q.question, q.media, folder, options=o, pool=pool)
-    except TapeMiss:
-        if trajectory.ended(trajectory.read(folder / "trajectory.jsonl")):
-            raise
-    return resume(folder, pool=pool, **o.again())
 
 
 def measure(v: Version, tasks: Sequence[Question], runs: Sequence[trajectory.Trajectory]) -> None:
@@ -182,8 +172,10 @@ def optimize(a: argparse.Namespace, versions: list[Version]) -> None:
             v = rewrite(chat, pool[optimizer.main], versions, Purse(share_usd)) if k else v
             if v.instruction:
                 o = a.options.with_(budget_usd=share_usd, instruction=v.instruction)
-                folders = [a.out / f"k{k}/task{n}" for n, _ in enumerate(tasks, 1)]
-                tau = [roll_out(f, q, o, pool) for f, q in zip(folders, tasks, strict=True)]
+                tau = [
+                    recorded(q.question, q.media, a.out / f"k{k}/task{n}", options=o, pool=pool)
+                    for n, q in enumerate(tasks, 1)
+                ]
                 measure(v, tasks, tau)
             versions.append(v)
             (a.out / "best.md").write_text(front(versions)[0].instruction + "\n", encoding="utf-8")

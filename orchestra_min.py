@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Orchestra-o1 over one small kernel: Algorithm 1, and the commands around it. Read this first.
+"""Orchestra-o1 over one small kernel: Algorithm 1, and the commands around it.
 
     python orchestra_min.py "What is the UTC time?" --image clock.png --audio speech.wav
     python orchestra_min.py --replay fixtures/runs/equinox
@@ -23,10 +23,10 @@ from typing import Any
 
 import orchestrators
 from orchestra.main_agent import ATTEMPTS, Messages
-from orchestra.matching import Placed, decision_reserve_usd, materialize, place, with_shares
+from orchestra.matching import Placed, decision_reserve_usd, place
 from orchestra.memory import best_supported_answer, compress, summarize
 from orchestra.money import Purse
-from orchestra.schedule import Graph, refine, waiting
+from orchestra.schedule import Graph, ready, refine, waiting
 from orchestra.vocabulary import (
     BudgetExceeded,
     Complete,
@@ -182,12 +182,9 @@ class Run:
         if left is not None and not (y_t.drain and self.once):  # else no decision follows
             left -= decision_reserve_usd(self.pool[self.pool.main], left)
         psi = {name: tool.capabilities for name, tool in self.tools.items()}
-        backends = self.pool.backends
-        if y_t.drain:
-            return with_shares(
-                [materialize(u, self.task, backends, psi) for u in y_t.subtasks], left
-            )
-        return place(self.graph, self.task, backends, psi, self.options.parallel, left)
+        v_t = y_t.subtasks if y_t.drain else ready(self.graph)
+        k_max = None if y_t.drain else self.options.parallel
+        return place(v_t, self.task, self.pool.backends, psi, k_max, left)
 
     def environment(self, placed: Placed, name: str) -> Environment:
         return Environment(

@@ -110,7 +110,7 @@ def earlier(plan: Plan, data: Path, budget: bool) -> list[Row]:
         file.with_suffix(".part").rename(file)
     held = kind_of(plan.out)
     if other := [key for key, value in json.loads(text).items() if held.get(key) != value]:
-        raise ConfigError(f"{plan.out} holds a sweep with other {other[0]}; use another --out")
+        raise ConfigError(f"{plan.out} is a sweep with another {other[0]}; use another --out")
     return list(tape.read(plan.out / "rows.jsonl"))
 
 

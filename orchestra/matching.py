@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestra.money import Purse
-from orchestra.schedule import Graph, batch, ready
+from orchestra.schedule import batch
 from orchestra.vocabulary import SKILL_OF, SKILLS, Backend, BudgetExceeded, Media, SubTask, Task
 
 LAMBDA_COST = 10.0  # lambda_c of Eq. 5: one US cent weighs 0.1 of a capability
@@ -84,40 +84,34 @@ class Placed:
 
 
 def place(
-    graph: Graph,
+    candidates: Sequence[SubTask],
     task: Task,
     pool: Sequence[Backend],
     capabilities: Capabilities,
-    k_max: int,
+    k_max: int | None,
     budget_usd: float | None,
 ) -> list[Placed]:
-    """U_t, Eq. 12: the batch P_t of the ready set, each with its executor and its share of B_t.
+    """U_t, Eq. 12: the batch P_t of the candidates, each with its executor and its share of B_t, in
+    proportion to cost(v). `k_max` None: all of them. A sub-task on a free backend has the weight of
+    the cheapest paid one, because its tools may cost money. Shares are fixed before anything runs,
+    so what one spends changes no request of another.
 
-    Raises BudgetExceeded where no ready sub-task is affordable.
+    Raises BudgetExceeded where no candidate is affordable.
     """
-    found = {u.id: materialize(u, task, pool, capabilities) for u in ready(graph)}  # Eq. 11
-    cost = {id: expected_cost_usd(u, b) for id, (u, b) in found.items()}
-    chosen = batch([u for u, _ in found.values()], k_max, budget_usd, lambda u: cost[u.id])
-    if not chosen:
+    found = [materialize(u, task, pool, capabilities) for u in candidates]  # Eq. 11
+    cost = {u.id: expected_cost_usd(u, b) for u, b in found}
+    if k_max is not None:
+        chosen = batch([u for u, _ in found], k_max, budget_usd, lambda u: cost[u.id])
+        found = [executor for executor in found if executor[0] in chosen]
+    if not found:
         raise BudgetExceeded(
             f"budget exhausted: {budget_usd:.6f} USD, without the reserve for the next decision, "
             "cannot cover any sub-task; start a new run with a larger --budget"
         )
-    return with_shares([found[u.id] for u in chosen], budget_usd)
-
-
-def with_shares(
-    executors: Sequence[tuple[SubTask, Backend]], budget_usd: float | None
-) -> list[Placed]:
-    """Each executor with its share of B_t, in proportion to cost(v). A sub-task on a free backend
-    has the weight of the cheapest paid one, because its tools may cost money. Shares are fixed
-    before anything runs, so what one spends changes no request of another.
-    """
-    costs = [expected_cost_usd(u, b) for u, b in executors]
-    least = min((c for c in costs if c > 0), default=1.0)
-    weights = [c or least for c in costs]
+    least = min((c for u, _ in found if (c := cost[u.id]) > 0), default=1.0)
+    weights = [cost[u.id] or least for u, _ in found]
     shares = [budget_usd and budget_usd * (w / sum(weights)) for w in weights]
-    return [Placed(u, b, Purse(share)) for (u, b), share in zip(executors, shares, strict=True)]
+    return [Placed(u, b, Purse(share)) for (u, b), share in zip(found, shares, strict=True)]
 
 
 def expected_cost_usd(u: SubTask, backend: Backend) -> float:

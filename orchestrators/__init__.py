@@ -11,30 +11,22 @@ from importlib import import_module
 
 from orchestra.main_agent import Orchestrator
 from orchestra.vocabulary import ConfigError
-from runtime.options import Options
+from runtime.options import METHODS, Options
 from runtime.pool import Pool
 from tools import Tool
 from tools.own import loaded
-
-CLASSES = {
-    "orchestra-o1": "orchestra_o1.OrchestraO1",
-    "aorchestra": "aorchestra.AOrchestra",
-    "toolorchestra": "toolorchestra.ToolOrchestra",
-    "mas-orchestra": "mas_orchestra.MasOrchestra",
-    "react": "react.React",
-}
 
 
 def make(options: Options, pool: Pool, tools: Mapping[str, Tool]) -> Orchestrator:
     """The orchestrator of a --method. Raises ConfigError."""
     flag = f"--method {options.method}"
-    if options.method in CLASSES:
-        file, name = CLASSES[options.method].split(".")
-        made = getattr(import_module(f"orchestrators.{file}"), name)(pool, tools, options)
+    if options.method in METHODS:
+        module = import_module(f"orchestrators.{options.method.replace('-', '_')}")
+        made = getattr(module, METHODS[options.method])(pool, tools, options)
     else:
         file, _, name = options.method.rpartition(":")
         if not file:
-            raise ConfigError(f"{flag}: needs one of {', '.join(CLASSES)}, or FILE.py:CLASS")
+            raise ConfigError(f"{flag}: needs one of {', '.join(METHODS)}, or FILE.py:CLASS")
         own = getattr(loaded(file, flag), name, None)
         try:
             made = own(pool, tools, options) if callable(own) else None

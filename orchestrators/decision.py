@@ -20,6 +20,7 @@ from pydantic import (
 from orchestra.vocabulary import Complete, Decision, Delegate, ModelMistake, State, SubTask
 from runtime.parsing import TEXT, closed_object, const, find_action, list_of, one_of
 from runtime.prompts import without_marks
+from runtime.tape import adapter
 
 Text = Annotated[str, BeforeValidator(lambda v: "" if v is None else str(v))]
 Word = Annotated[Text, AfterValidator(str.strip)]
@@ -46,13 +47,6 @@ class TaskFields(BaseModel):
     modalities: GivenNames = ()
     requirements: Table = {}
     priority: Priority = 1.0
-
-
-class TaskList(BaseModel):
-    """`params.tasks`: an error in a field says in which of them."""
-
-    model_config = ConfigDict(defer_build=True)
-    tasks: list[TaskFields]
 
 
 def task_schema(backends: Sequence[str], tools: Sequence[str]) -> dict[str, Any]:
@@ -104,9 +98,9 @@ def read_decision(
 def read_tasks(rows: list[Any]) -> list[TaskFields]:
     """The fields of the tasks. Raises ModelMistake."""
     try:
-        return TaskList.model_validate({"tasks": rows}).tasks
+        return list(adapter(list[TaskFields]).validate_python(rows))
     except ValidationError as error:
-        places = [(".".join(map(str, e["loc"])), e["msg"]) for e in error.errors()[:5]]
+        places = [(".".join(map(str, ("tasks", *e["loc"]))), e["msg"]) for e in error.errors()[:5]]
         problems = "; ".join(f"{place}: {problem}" for place, problem in places)
         raise ModelMistake("bad_fields", problems=problems) from None
 

@@ -118,10 +118,7 @@ class Chat:
         Attempts without an answer are charged. `usd`: the most that one attempt costs.
         """
         ask = partial(self._attempts, kind, backend, send, purse, usd)
-        try:
-            outcome, played = self.tape.exchange(kind.name, request, ask, kind.shape)
-        except Failure as failure:
-            outcome, played = failure.outcome, failure.played
+        outcome, played = self.tape.exchange(kind.name, request, ask, kind.shape)
         for _ in range(outcome["unanswered"]):
             purse.charge(assumed_usd(purse, usd), played)
         return outcome, played
@@ -320,5 +317,4 @@ def tokens_of(data: Any) -> tuple[int | None, int | None, int]:
 
 def _count(value: Any) -> int | None:
     """A token count that an endpoint may mean; None for anything else."""
-    plausible = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40
-    return value if plausible else None
+    return value if type(value) is int and 0 <= value < 1 << 40 else None

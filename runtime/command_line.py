@@ -14,11 +14,10 @@ from typing import Any, NoReturn, get_args
 
 from orchestra.vocabulary import BudgetExceeded, ConfigError, EndpointError
 from runtime import __version__, console, pool, run_folder
-from runtime.options import OF_REPLAY, OF_RESUME, Options, flag_of
+from runtime.options import METHODS, OF_REPLAY, OF_RESUME, Options, flag_of
 from runtime.tape import Cancelled, TapeMiss, TapeWriteError
 from runtime.trajectory import Trajectory
 
-METHODS = ("orchestra-o1", "aorchestra", "toolorchestra", "mas-orchestra", "react")
 ONE_DECISION = {"mas-orchestra", "react"}
 OF_NEW_RUN = {"question", "image", "audio", "video", "workdir", "compare", "model", "perception"}
 FLAGS = {  # flag: metavar, help; FILE, REPO and RUN are paths
@@ -146,7 +145,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _methods(p: argparse.ArgumentParser, a: argparse.Namespace) -> tuple[str, ...]:
     names = [n.strip() for n in a.compare.split(",")] if a.compare else [a.options.method]
-    methods = METHODS if a.compare == "all" else tuple(dict.fromkeys(names))
+    methods = tuple(METHODS if a.compare == "all" else dict.fromkeys(names))
     if a.compare and "method" in a.given:
         p.error("--compare: names the methods itself; leave --method out")
     for name in a.given:

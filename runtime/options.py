@@ -65,6 +65,10 @@ def _flag(default: Any, help: str, metavar: str = "", flag: str = "") -> Any:
     return Field(default, description=help, json_schema_extra={"flag": flag, "metavar": metavar})
 
 
+METHODS = {  # --method: its class, in orchestrators/
+    "orchestra-o1": "OrchestraO1", "aorchestra": "AOrchestra", "toolorchestra": "ToolOrchestra",
+    "mas-orchestra": "MasOrchestra", "react": "React",
+}  # fmt: skip
 OF_REPLAY = "method", "parallel", "tools"  # may be given again
 OF_RESUME = *OF_REPLAY, "timeout_s", "patience_s", "mcp", "allow_hosts", "unsafe_code"
 
@@ -81,12 +85,12 @@ class Options(Checked):
     )
     timeout_s: Seconds = _flag(120.0, "time limit of one attempt of a call", "S", "timeout")
     patience_s: Annotated[float, Field(ge=0, le=86_400)] = _flag(
-        120.0, "how long one call waits at a rate limit", "S", "patience"
+        120.0, "most seconds that a call waits at rate limits", "S", "patience"
     )
     prompts: Literal["full", "small"] = _flag(
         "full", "orchestra-o1: the paper's rules, or words for small models"
     )
-    stop_threshold: Share | None = _flag(None, "orchestra-o1: ends above it, Eq. 22", "P")
+    stop_threshold: Share | None = _flag(None, "orchestra-o1: ends where p is above P, Eq. 22", "P")
     context_tokens: Count = 6000  # L_ctx of Eq. 20
     context: Literal["curated", "none", "full"] = _flag(
         "curated", "aorchestra: what a sub-agent is told of earlier results"

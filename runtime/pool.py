@@ -217,7 +217,7 @@ def check(pool: Pool, budget_usd: float | None) -> None:
         if not (key.isascii() and key.isprintable()):
             raise ConfigError(f"{where} holds a line break or a non-ASCII character; set it again")
         if budget_usd is not None and b.price_usd_per_mtok is None:
-            price = f"price_usd_per_mtok of backend {b.name} in the file of --backends"
+            price = f"price_usd_per_mtok of backend {b.name} in a file of --backends"
             raise ConfigError(f"--budget needs prices: set {price} (docs/models.md)")
     audio = pool.engine("audio")
     if budget_usd is not None and audio.transcription_model and audio.usd_per_minute is None:

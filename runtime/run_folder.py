@@ -154,7 +154,7 @@ def named_again(
     if unknown := [flag for flag in ours if flag not in theirs]:
         raise ConfigError(f"{unknown[0]}: the run in {folder} does not use it; leave it out")
     if missing := [flag for flag in theirs if flag not in ours]:
-        raise ConfigError(f"{folder} uses what only you can allow: add {' '.join(missing)}")
+        raise ConfigError(f"{folder} needs your permission again: add {' '.join(missing)}")
     own: dict[str, Any] = {"tools": tuple(ours[f] for f in theirs if f.startswith("--tools "))}
     own |= {k: given[k] for k in ("method", "timeout_s", "patience_s") if k in given}
     return manifest.model_copy(update={"options": stored.with_(**own)})

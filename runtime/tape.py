@@ -64,9 +64,9 @@ class Cancelled(EndOfRun):
 class Failure(Exception):
     """An exchange without an answer. `outcome` is JSON, so that a replay meets it too."""
 
-    def __init__(self, outcome: Row, played: bool = False) -> None:
+    def __init__(self, outcome: Row) -> None:
         super().__init__(outcome)
-        self.outcome, self.played = outcome, played
+        self.outcome = outcome
 
 
 Unanswered = Annotated[int, Field(ge=0, le=10_000, strict=True)]  # attempts that may be billed
@@ -131,10 +131,10 @@ class Tape:
     def exchange(
         self, kind: str, request: Row, ask: Callable[[], Any], shape: Any = Any
     ) -> tuple[Any, bool]:
-        """What `ask()` returned, as JSON without secrets, and whether it comes from the tape.
+        """What `ask()` returned, or the outcome of the Failure that it raised, as JSON without
+        secrets; and whether it comes from the tape. Raises TapeMiss.
 
-        `ask` is called only where the tape has no answer. `shape`: the type of an answer. Raises
-        the Failure that it raised, TapeMiss.
+        `ask` is called only where the tape has no answer. `shape`: the type of an answer.
         """
         own = {f"{k}_" if k == "kind" else k: v for k, v in request.items()}  # a tool's parameter
         text = _without_data({**own, "kind": kind})
@@ -145,9 +145,7 @@ class Tape:
             row, played = self._ask(call, key, text, ask), False
         if played:
             self._check(row, Problem if "failure" in row else shape)
-        if "failure" in row:
-            raise Failure(row["failure"], played)
-        return row["answer"], played
+        return row.get("failure", row.get("answer")), played
 
     def _check(self, row: Row, shape: Any) -> None:
         """A tape may come from someone else. Raises TapeMiss for an answer of another type."""

@@ -172,7 +172,8 @@ def decision_row(y_t: Decision) -> dict[str, Any]:
 def describe(event: Event) -> str:
     """One event as one line."""
     at = () if event["event"] == "end" else event["at"]  # it comes after every round
-    place = "/".join(f"{k}{n}" for k, n in zip("rts", at, strict=False) if n not in (0, LAST))
+    kinds = "rta" if event["event"] == "decision" else "rts"  # of a decision: its attempt
+    place = "/".join(f"{k}{n}" for k, n in zip(kinds, at, strict=False) if n not in (0, LAST))
     e, figures = event, ""
     if "cost_usd" in e and "latency_s" in e["timing"]:
         figures = f" ({usd(e['cost_usd'])}, {e['timing']['latency_s']:.1f} s)"

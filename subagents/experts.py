@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from orchestra.vocabulary import Modality, Result
+from orchestra.vocabulary import Result
 from runtime.parsing import after_thinking
 from runtime.prompts import say
 from subagents.fan_out import CODE, SEARCH, Job, agent
@@ -19,11 +19,6 @@ from subagents.reasoning import answer_of, queries_in
 from tools import ToolError
 
 QUERIES = 3  # of one search
-READ_WITH: dict[Modality, tuple[str, str]] = {
-    "image": ("ImageAnalysisAction", "image_path"),
-    "audio": ("ParseAudioAction", "audio_path"),
-    "video": ("VideoAnalysisAction", "video_path"),
-}
 
 
 @agent
@@ -64,9 +59,9 @@ def read_file(job: Job) -> Result:
 def _read_file(job: Job) -> str:
     task = job.env.task
     media = task.media[int(job.u.id.removeprefix("file:")) - 1]
-    name, parameter = READ_WITH[media.modality]
+    tool = next(t for t in job.tools.values() if media.modality in t.files.values())
     query = say("files", "query", question=task.question)
-    observation = job.use(name, query=query, **{parameter: media.name})
+    observation = job.use(tool.name, query=query, **dict.fromkeys(tool.files, media.name))
     if job.trace[-1].failed:
         raise ToolError(observation)
     return observation

@@ -90,15 +90,13 @@ class Job:
         one = functools.partial(self._one, len(prompts) > 1)
         with ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="fan-out") as executor:
             outcomes = list(executor.map(one, calls, prompts, purses))
-        for (what, _), purse, outcome in zip(prompts, purses, outcomes, strict=True):
+        replies = [o if isinstance(o, Reply) else None for o in outcomes]
+        for (what, _), purse, o, reply in zip(prompts, purses, outcomes, replies, strict=True):
             self.env.purse.join(purse)
-            failed = not isinstance(outcome, Reply)
-            text = outcome.text if isinstance(outcome, Reply) else str(outcome)
-            self.note(Step(what, {}, "", text, failed))
-        failures = [o for o in outcomes if not isinstance(o, Reply)]
-        if len(failures) == len(outcomes):
-            raise failures[0]
-        return [o if isinstance(o, Reply) else None for o in outcomes]
+            self.note(Step(what, {}, "", reply.text if reply else str(o), failed=not reply))
+        if not any(replies) and isinstance(outcomes[0], Exception):
+            raise outcomes[0]
+        return replies
 
     def _one(
         self, is_sample: bool, call: tuple[str, ...], prompt: tuple[str, str], purse: Purse

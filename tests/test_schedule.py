@@ -143,8 +143,11 @@ SHARES = [
 
 @pytest.mark.parametrize(("usd", "budget", "shares"), SHARES)
 def test_shares_are_in_proportion_to_the_expected_costs(usd, budget, shares):
-    executors = [(sub("a"), backend("b", price)) for price in usd]
-    assert [p.purse.limit_usd for p in matching.with_shares(executors, budget)] == shares
+    pool = [backend(str(n), price) for n, price in enumerate(usd)]
+    placed = matching.place(
+        [sub(b.name, backend=b.name) for b in pool], TASK, pool, {}, None, budget
+    )
+    assert [p.purse.limit_usd for p in placed] == shares
 
 
 # ---- Eq. 5: the backend; Eq. 7: the tools --------------------------------------------------------

@@ -13,18 +13,18 @@ out the runs that answered something else.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evaluation.questions import load
 from evaluation.scores import matches
 from orchestra.main_agent import Messages
 from orchestra.memory import compress
 from orchestra.vocabulary import ConfigError, Evidence, State, Task
 from orchestrators import make
-from runtime import run_folder, trajectory
+from runtime import command_line, run_folder, trajectory
 from runtime.parsing import find_action
 from runtime.prompts import WORDING
 from runtime.tape import Tape, read
@@ -141,21 +141,6 @@ def _decision(
 # ---- the command ---------------------------------------------------------------------------------
 
 
-def read_answers(path: Path) -> dict[str, str]:
-    """Question -> right answer, of a JSON array of objects with both. Raises ConfigError."""
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-        return {str(row["question"]).strip(): str(row["answer"]) for row in rows}
-    except OSError as error:
-        raise ConfigError(
-            f"--answers {path}: cannot be read ({error.strerror}); check the path"
-        ) from None
-    except (ValueError, KeyError, TypeError):
-        raise ConfigError(
-            f"--answers {path}: is not a JSON array of objects with a question and an answer"
-        ) from None
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the examples of the runs given. Returns the exit code."""
     parser = argparse.ArgumentParser(
@@ -173,8 +158,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--tools", action="append", default=[], metavar="FILE.py:FUNCTION", help="as the run had it"
     )
     a = parser.parse_args(arguments)
-    try:
-        known = read_answers(a.answers) if a.answers else {}
+
+    def work() -> None:
+        known = {q.question: q.answer for q in load(a.answers)} if a.answers else {}
         kept: list[Example] = []
         for folder in a.runs:
             question = run_folder.read_manifest(folder).question
@@ -186,8 +172,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not kept:
             raise ConfigError("no run of those given succeeded; give others, or --all")
         write(a.out, kept)
-    except ConfigError as error:
-        print(f"training.examples: {error}", file=sys.stderr)
-        return 2
-    print(f"{len(kept)} decisions in {a.out}")
-    return 0
+        print(f"{len(kept)} decisions in {a.out}")
+
+    return command_line.ended("training.examples", work)

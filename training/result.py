@@ -33,7 +33,7 @@ from typing import Any
 
 from evaluation.scores import matches
 from orchestra.vocabulary import Complete, ConfigError
-from runtime.command_line import OneLineParser
+from runtime.command_line import OneLineParser, ended
 from training.examples import write
 from training.metrics import read as metrics
 from training.options import parse
@@ -287,18 +287,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     numbers = {"tasks": 120, "seeds": 3, "sft-steps": 240, "grpo-steps": 20, "jobs": 1}
     for name, default in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=default, help="(%(default)s)")
-    try:
+
+    def work() -> None:
         a = parser.parse_args(arguments)
         if any(getattr(a, name.replace("-", "_")) < 1 for name in numbers):
             raise ConfigError(f"--{', --'.join(numbers)}: give 1 or more")
         begin(a)
-        rows = all_rows(a)
-    except ConfigError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 2
-    (a.out / "table.md").write_text(table(rows), encoding="utf-8")
-    print(table(rows))
-    return 0
+        text = table(all_rows(a))
+        (a.out / "table.md").write_text(text, encoding="utf-8")
+        print(text)
+
+    return ended(parser.prog, work)
 
 
 if __name__ == "__main__":

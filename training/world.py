@@ -39,7 +39,7 @@ from orchestra.vocabulary import (
     SubTask,
 )
 from orchestrators.orchestra_o1 import OrchestraO1, parse_decision
-from runtime.command_line import OneLineParser
+from runtime.command_line import OneLineParser, ended
 from runtime.options import Options
 from runtime.pool import Pool
 from runtime.prompts import WORDING, say
@@ -285,12 +285,15 @@ def examples(split: Split, seed: int, style: Style = "brief") -> Iterator[Exampl
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write train.jsonl, valid.jsonl and held_out.jsonl. Returns the exit code."""
-    parser = OneLineParser(prog="python -m training.world", description=__doc__)
+    parser = OneLineParser(
+        prog="python -m training.world", description="Decision examples of MiniGAIA."
+    )
     parser.add_argument("--n", type=int, default=2000, help="decisions, in all three files")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--prompt", choices=("brief", "full"), default="brief")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    try:
+
+    def work() -> None:
         a = parser.parse_args(arguments)
         if a.n < 10:
             raise ConfigError(f"--n {a.n}: too few for three files; give 10 or more")
@@ -298,10 +301,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows = list(islice(examples(split, a.seed, a.prompt), round(a.n * part)))
             write(a.out / f"{split}.jsonl", rows)
             print(f"{a.out / split}.jsonl: {len(rows)} decisions")
-    except ConfigError as error:
-        print(f"training.world: {error}", file=sys.stderr)
-        return 2
-    return 0
+
+    return ended("training.world", work)
 
 
 if __name__ == "__main__":

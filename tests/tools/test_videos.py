@@ -47,9 +47,7 @@ def test_a_look_that_was_paid_is_kept_where_the_sound_is_refused(tmp_path, bench
 
 
 def test_a_scanned_text_is_no_video(tmp_path):
-    Image.new("RGB", (99, 99)).save(
-        tmp_path / "a.pdf", save_all=True, append_images=[drawn("x")]
-    )
+    Image.new("RGB", (99, 99)).save(tmp_path / "a.pdf", save_all=True, append_images=[drawn("x")])
     with pytest.raises(ConfigError, match="no picture and no sound"):
         media.check([tmp_path / "a.pdf"])
 

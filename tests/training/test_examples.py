@@ -113,7 +113,7 @@ def test_the_command_writes_the_successful_runs(tmp_path):
 
 
 @pytest.mark.parametrize(("run", "answers", "line"), [
-    (RUN, "", "--answers"), (RUN, "[1]", "--answers"), (RUN, "{}x", "--answers"), ("", "[]", "not a run folder"),
+    (RUN, "", "a.json"), (RUN, "[1]", "a.json"), (RUN, "{}x", "a.json"), ("", '[{"question": "q", "answer": "a"}]', "not a run folder"),
 ])  # fmt: skip
 def test_the_command_says_in_one_line_what_is_wrong(tmp_path, capsys, run, answers, line):
     (tmp_path / "a.json").write_text(answers)
