@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field
 
@@ -92,8 +92,11 @@ def load(file: Path, media: Path | None = None) -> list[Question]:
             if not isinstance(row, dict):
                 raise ConfigError("needs an object with question and answer")
             keys = {k.strip().lower().replace(" ", "_"): v for k, v in row.items() if v is not None}
-            if unread := [k for k in keys if k.removesuffix("s") in get_args(Kind) and keys[k]]:
-                raise ConfigError(f"{unread[0]}: name its files in media")
+            keys |= {"media": [keys["file_name"]]} if keys.get("file_name") else {}  # GAIA
+            if odd := [
+                k for k in keys if keys[k] and re.match("(image|audio|video)(_path)?s?$", k)
+            ]:
+                raise ConfigError(f"{odd[0]}: name its files in media")
             q = Question(**keys)
             paths = tuple((kind, _found(path, media or file.parent)) for kind, path in q.media)
             q = q.model_copy(update={"id": q.id or str(number), "media": paths})

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import unicodedata
 from datetime import datetime
 from decimal import Decimal
+from itertools import repeat
 
-LONG = 1000  # longer answers are only compared whole
 DATES = ("%Y-%m-%d", "%Y/%m/%d", "%d %B %Y", "%B %d %Y", "%d %b %Y", "%b %d %Y")
 MULTIPLES = {"dozen", "hundred", "thousand", "million", "billion", "trillion"}  # are not units
-NUMBER = r"[-+]?[$€£]?(?:\d{1,3}(?:,\d{3})+|\d{1,30})(?:\.\d{1,30})?%?"
+SIGNS = {"$", "€", "£", "%"}
+VALUE = re.compile(
+    r"([-+]?)([$€£]?)((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*(%|[^\d\s,.;%].{0,30})?"
+)
 
 
 def exact(given: str, right: str) -> bool:
@@ -22,15 +26,13 @@ def matches(given: str, right: str, question: str = "") -> bool:
     """The normalised match: numbers, units that the question names, articles, dates, and lists in
     order. Several answers in the place of one are none.
     """
-    if exact(given, right) or max(len(given), len(right)) > LONG:
-        return exact(given, right)
-    given, right = (_without_unit(_plain(text), question) for text in (given, right))
-    if _same(given, right):
+    given, right = _plain(given), _plain(right)
+    if _same(given, right, question):
         return True
     if date := _date(right):
         return date == _date(given)
-    a, b = ([_without_unit(_plain(i), question) for i in _items(t)] for t in (given, right))
-    return len(a) == len(b) and all(map(_same, a, b))
+    a, b = ([_plain(item) for item in _items(text)] for text in (given, right))
+    return len(a) == len(b) and all(map(_same, a, b, repeat(question)))
 
 
 def _plain(text: str) -> str:
@@ -46,26 +48,19 @@ def _plain(text: str) -> str:
     return re.sub(r"(?<![\d.,])0+(?=\d)", "", power.sub(lambda n: f"{Decimal(n[0]):f}", text))
 
 
-def _without_unit(text: str, question: str) -> str:
-    """A number without the unit behind it, as km/h, where the question names that."""
-    measured = re.fullmatch(rf"({NUMBER})\s*([^\d\s,.;].{{0,30}})", text)
-    unit = re.escape(measured[2].rstrip(" .")) if measured else ""
-    named = unit and re.search(rf"(?<!\w){unit}(?!\w)", _plain(question))
-    return measured[1] if measured and named and unit not in MULTIPLES else text
-
-
-def _same(a: str, b: str) -> bool:
-    """Two answers in plain spelling, not both empty."""
-    if (x := _number(a)) and (y := _number(b)):
-        return x[0] == y[0] and ("" in (x[1], y[1]) or x[1] == y[1])
-    return bool(b) and " ".join(a.split()) == " ".join(b.split())
-
-
-def _number(text: str) -> tuple[Decimal, str] | None:
-    """A number, and its sign of money or percent."""
-    if not re.fullmatch(NUMBER, text, re.A):
-        return None
-    return Decimal(re.sub(r"[$€£,%]", "", text)), re.sub(r"[^$€£%]", "", text)
+def _same(a: str, b: str, question: str) -> bool:
+    """Two answers in plain spelling, not both empty. A unit may be missing if it is a sign or the
+    question names it; two units must be the same.
+    """
+    x, y = VALUE.fullmatch(a), VALUE.fullmatch(b)
+    if not x or not y:
+        return bool(b) and " ".join(a.split()) == " ".join(b.split())
+    units = [m[2] + (m[4] or "").rstrip() for m in (x, y)]
+    words, signs = {*units} - SIGNS - {""}, {*units} & SIGNS
+    asked = rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)"
+    named = not words or (re.search(asked, _plain(question)) and not words & MULTIPLES)
+    fit = units[0] == units[1] or (max(len(words), len(signs)) < 2 and named)
+    return bool(fit) and len({Decimal(m[1] + m[3].replace(",", "")) for m in (x, y)}) == 1
 
 
 def _items(text: str) -> list[str]:
@@ -79,8 +74,6 @@ def _items(text: str) -> list[str]:
 def _date(text: str) -> datetime | None:
     plain = re.sub(r"(?<=\d)(st|nd|rd|th)\b|\bof\b|[.,]|(?<=\bsep)t\b", " ", text)
     for form in DATES:
-        try:
+        with contextlib.suppress(ValueError):
             return datetime.strptime(" ".join(plain.split()), form)
-        except ValueError:
-            continue
     return None

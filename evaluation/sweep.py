@@ -69,8 +69,7 @@ class Funds:
 
     def _held_usd(self, folder: Path) -> float:
         """The share of a run that was begun: its limit, which a resume keeps."""
-        limit = read_manifest(folder).options.budget_usd if begun(folder) else None
-        return limit or 0.0
+        return (read_manifest(folder).options.budget_usd if begun(folder) else None) or 0.0
 
     def book(self, row: Row) -> None:
         cost = add_usd(row.get("cost_usd"), row.get("judge_usd", 0.0))
@@ -89,7 +88,8 @@ class Funds:
         kept = self.shares.pop(q.name, 0.0)
         left = self.total_usd - sum(self.spent.values()) - sum(self.shares.values())
         held = min(self._held_usd(self.plan.folder(q)), left)  # rounding may make it more
-        share = held or max(left / free, self.least_usd)
+        enough = alone and left > self.least_usd / 2  # the dearest may have had twice its need
+        share = held or max(left / free, min(self.least_usd, left) if enough else self.least_usd)
         fits = 0 < share <= left and (alone or bool(self.spent))
         self.shares[q.name] = share if fits else kept
         return share if fits else None

@@ -71,6 +71,7 @@ def read(path: Path) -> list[Example]:
     for n, line in enumerate(lines, 1):
         try:
             row = _Row(**json.loads(line)) if line.strip() else None
+            json.dumps(row and row.messages, ensure_ascii=False).encode()  # no half of a character
         except (ValueError, TypeError, RecursionError, ConfigError) as error:
             where = f"{path}, line {n}: is not an example"
             raise ConfigError(f"{where} ({error}); make the file again") from None

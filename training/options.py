@@ -87,7 +87,8 @@ class Options(Checked):
     @model_validator(mode="after")
     def _together(self) -> Self:
         world = int(os.environ.get("WORLD_SIZE", "1"))
-        for folder, file in ((self.model, "config.json"), (self.adapter, "adapter_config.json")):
+        files = "adapter_config.json", "adapter_model.safetensors"
+        for folder, file in ((self.model, "config.json"), *((self.adapter, f) for f in files)):
             if folder and not (folder / file).is_file():
                 raise ValueError(f"{folder} has no {file}")
         if self.full and self.adapter:

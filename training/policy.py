@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from da_grpo import padded, token_entropy, token_logprobs
+from orchestra.vocabulary import ConfigError
 from training import ranks
 from training.examples import Example
 
@@ -219,7 +220,11 @@ def with_adapter(model: Any, rank: int, adapter: Path | None) -> Any:
     """A new adapter on all linear layers, or the one of a folder, to be trained further."""
     from peft import LoraConfig, PeftModel, get_peft_model
 
-    if adapter:
-        return PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
+    try:
+        if adapter:
+            return PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
+    except (RuntimeError, ValueError) as error:
+        why = str(error).splitlines()[0]
+        raise ConfigError(f"--adapter {adapter}: does not fit the model ({why})") from None
     kind: Any = {"target_modules": "all-linear", "task_type": "CAUSAL_LM"}
     return get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank, **kind))

@@ -163,9 +163,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = {q.question: q.answer for q in load(a.answers)} if a.answers else {}
         kept: list[Example] = []
         for folder in a.runs:
-            question = run_folder.read_manifest(folder).question
-            right = known.get(question.strip(), "")
-            if a.all or succeeded(folder, right, question):
+            manifest = run_folder.read_manifest(folder)
+            right = known.get(manifest.question.strip(), "")
+            if manifest.options.method not in METHODS:
+                print(f"{folder}: left out, no {' or '.join(METHODS)}", file=sys.stderr)
+            elif a.all or succeeded(folder, right, manifest.question):
                 kept += from_run(folder, right, a.tools)
             else:
                 print(f"{folder}: left out, it did not succeed (--all takes it)", file=sys.stderr)

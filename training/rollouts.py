@@ -119,6 +119,7 @@ class LocalRollouts:
         """
         policy, device = self.policy, self.policy.device
         alike = min(len(os.path.commonprefix(prompts)), min(map(len, prompts)) - 1)  # tokens
+        alike = alike if policy.packs else 0  # a window would count the padding behind it
         tokens, sees = left_padded([p[alike:] for p in prompts], policy.pad, device)
         if alike:
             begin = torch.tensor([prompts[0][:alike]], device=device)
