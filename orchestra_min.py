@@ -104,7 +104,7 @@ class Run:
                 if y_t.drain and (z.answer or self.once):  # nothing is left
                     self.why, fallback = y_t.fallback or z.error, bool(y_t.fallback)
                     answer = z.answer or best_supported_answer(self.history)
-                    return answer, fallback or z.status != "done", t
+                    return answer, fallback or z.status != "done" or not answer, t
             y_t = self.decide(t + 1, last_chance=True)
             self.why = self.why or "no round was left"
             last = y_t if isinstance(y_t, Complete) else self.carry_out(t + 1, y_t)[-1]

@@ -149,7 +149,7 @@ class Chat:
                     unanswered, retry, why = unanswered + 1, False, str(error)
             limited = status == 429 or (status == 503 and retry_after != "")
             pause_s = PAUSE_S * 2 ** min(limits if limited else attempt - 1, 6)
-            pause_s = (limited and http.retry_after_s(retry_after)) or pause_s
+            pause_s = max(PAUSE_S, (limited and http.retry_after_s(retry_after)) or pause_s)
             enough = waited_s + pause_s > self.patience_s if limited else attempt >= ATTEMPTS
             affordable = purse.affords((unanswered + 1) * (usd or 0.0))
             if not retry or enough or not affordable:
@@ -257,7 +257,9 @@ def read_completion(answer: http.Answer) -> Any:
     try:
         data = json.loads(answer.content)
         adapter(_Completion).validate_python(data)
-        if shallow(data):
+        if data["choices"][0].get("error"):
+            problem = "holds an error"
+        elif shallow(data):
             return data
     except ValidationError:
         problem = "has no choice"

@@ -108,19 +108,25 @@ def retry_after_s(header: str) -> float:
 def error_code(answer: Answer) -> int:
     """The status of an error that a router sends with status 200; 0 if there is none."""
     try:
-        code = int(json.loads(answer.content)["error"]["code"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        code = int(_error(answer)["code"])
+    except (ValueError, LookupError, TypeError, RecursionError):
         return 0
     return code if 400 <= code < 600 else 0
+
+
+def _error(answer: Answer) -> Any:
+    """Of the answer, or of its choice, as OpenRouter has it."""
+    data = json.loads(answer.content)
+    return data["error"] if "error" in data else data["choices"][0]["error"]
 
 
 def error_message(answer: Answer) -> str:
     """What an error answer says, in a line."""
     text = answer.content[:2000].decode("utf-8", "replace")
     try:
-        error = json.loads(answer.content)["error"]
+        error = _error(answer)
         text = str(error.get("message") or error) if isinstance(error, dict) else str(error)
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         pass
     if 300 <= answer.status < 400:
         text = f"redirects to {answer.headers.get('location', '?')}"

@@ -66,7 +66,7 @@ def with_model(chat: Chat, backend: Backend) -> Backend:
         raise EndpointError(chat.advice(backend, outcome, []))
     served = outcome.get("data", [])
     if len(served) != 1:
-        listed = ", ".join(served[:10]) or "no list of models"
+        listed = ", ".join(served[:10]) or "no list of models (most URLs end in /v1)"
         raise ConfigError(f"{backend.base_url} serves {listed}: name one with --model")
     return replace(backend, model=served[0])
 

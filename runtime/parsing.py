@@ -20,7 +20,8 @@ MAX_DEPTH = 64  # of objects in one another
 REPAIR_CHARS = 25_000
 REPAIR_READS = 50_000  # json-repair reads a character twice, or, lost, quadratically often
 
-THINK_START, THINK_END = r"<think(?:ing)?>", r"</think(?:ing)?>"
+THINK_START = r"<(?:seed:)?think(?:ing)?>|\[THINK\]"
+THINK_END = r"</(?:seed:)?think(?:ing)?>|\[/THINK\]"
 _START = re.compile(r"\{\s*[\"}]")  # of JSON: most other braces of a text, as LaTeX's, are not
 _HALF = re.compile(  # \ud83d alone: half of a character, which no file and no request takes
     r"\\u[dD][89abAB][\da-fA-F]{2}(?!\\u[dD][c-fC-F])"
@@ -43,7 +44,7 @@ def actions(reply: str, cut: bool = False) -> list[dict[str, Any]]:
     A tool call, {"name", "arguments"}, is an action of that name. Params may be a JSON string.
     Raises ModelMistake.
     """
-    text = _HALF.sub("\ufffd", reply[:MAX_CHARS])
+    text = _HALF.sub("\ufffd", reply[:MAX_CHARS].encode("utf-8", "replace").decode())
     text = _without_thinking(_LATEX.sub(r"\1\\\\", text), cut)
     found = _actions(_objects(text))
     if not found and not cut and "{" in text:

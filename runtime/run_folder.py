@@ -215,7 +215,7 @@ def recorded(
     exists = (folder / "run.json").is_file()
     if record_mode == "rewrite" and exists:  # the old run stays until the new one has ended
         new = folder.with_name(f"{folder.name}.new")
-        again = orchestrate(question, media, out=new, **how)
+        again = recorded(orchestrate, replay, resume, question, media, new, **how)
         shutil.rmtree(folder)
         new.rename(folder)
         return replace(again, run=str(folder))

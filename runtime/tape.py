@@ -103,6 +103,7 @@ class Tape:
         self.cancelled = cancelled or threading.Event()
         self._unplayed: dict[tuple[str, str], deque[Row]] = {}
         self._closed = False
+        self._full: TapeWriteError | None = None  # what ended the run, in whatever thread
         self._file = None if mode == "replay" else Appender(path)
         if mode == "resume":
             self._append(json.dumps({"v": VERSION, "resumed": True}))
@@ -158,13 +159,13 @@ class Tape:
     def wait(self, seconds: float) -> None:
         """Sleep before the next attempt. Raises Cancelled at once when the run is interrupted."""
         if self.cancelled.wait(seconds) or self._closed:
-            raise Cancelled(f"{_call.get()}: interrupted")
+            raise self._full or Cancelled(f"{_call.get()}: interrupted")
 
     def _ask(self, call: str, key: str, text: str, ask: Callable[[], Any]) -> Row:
         if self.mode == "replay":
             raise TapeMiss(self._difference(call, text))
         if self.cancelled.is_set() or self._closed:
-            raise Cancelled(f"{call} was not started: the run was interrupted")
+            raise self._full or Cancelled(f"{call} was not started: the run was interrupted")
         self._check_space()
         began_s = time.time()
         try:
@@ -183,15 +184,18 @@ class Tape:
         assert self._file, "a replay writes nothing"
         try:
             self._file.append(line)
-        except TapeWriteError:
+        except TapeWriteError as error:
+            self._full = error
             self.cancelled.set()  # what cannot be kept is not asked
             raise
 
     def _check_space(self) -> None:
         disk = os.statvfs(self.path.parent)
         if disk.f_bavail * disk.f_frsize < FREE_BYTES:
+            problem = f"{self.path}: less than {FREE_BYTES >> 20} MiB of disk are free"
+            self._full = TapeWriteError(problem)
             self.cancelled.set()
-            raise TapeWriteError(f"{self.path}: less than {FREE_BYTES >> 20} MiB of disk are free")
+            raise self._full
 
     def _difference(self, call: str, text: str) -> str:
         recorded = [row for row in exchanges(self.path) if row["call"] == call]

@@ -171,7 +171,10 @@ def _act(
                 raise ModelMistake("unopened", files=", ".join(unopened))
             if usable and _status(params) == "done" and saw_nothing(job):
                 raise ModelMistake("nothing_worked")
-            return Step("finish", params, memory, ""), params or {"result": memory}
+            report = params or {"result": memory}
+            if job.u.agent == "single" and not _as_text(report.get("result")).strip():
+                raise ModelMistake("no_result")
+            return Step("finish", params, memory, ""), report
         action, before = name, seen_before(name, params, job)
         if before:
             return replace(before, memory=memory), None

@@ -56,10 +56,11 @@ def message(**fields):
 @pytest.mark.parametrize("trouble", [
     [Raw(429, {}, retry_after="1")], [Raw(408, {})], [Raw(409, {})], [Raw(500, {})], [Raw(503, "<html>")],
     [Raw(200, {"error": {"message": "busy", "code": 502}})], [Raw(200, {"error": {"code": 429}}, retry_after="1")],
+    [completion("", choices=[{"message": {"content": ""}, "error": {"code": 502, "message": "died"}, "finish_reason": "error"}])],
     [Raw(429, {}), Raw(429, {}), Raw(500, {})],  # waiting at a rate limit uses up no attempt
 ])  # fmt: skip
 def test_a_trouble_of_the_moment_is_passed_over(trouble, told):
-    for raw in trouble:
+    for raw in (t for t in trouble if isinstance(t, Raw)):
         raw.headers.setdefault("retry-after-ms", "1")
     assert "seen it" in told(*trouble, SEEN)
     assert len(told.server.requests) == len(trouble) + 1

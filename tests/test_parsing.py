@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestra.vocabulary import ModelMistake
@@ -30,7 +30,7 @@ IN_PROSE = [
 THINKING = [
     f"<think>a {{ b }} {DRAFT}</think>{TEXT}", f"{TEXT}<think>{DRAFT}</think>",
     f"{DRAFT}</thinking>{TEXT}", f"<think>a<think>{DRAFT}</think>b</think>{TEXT}",
-    f"<think>I am sure. {TEXT}", f"<think>\n{TEXT}\n</think>",
+    f"<think>I am sure. {TEXT}", f"<think>\n{TEXT}\n</think>", f"[THINK]{DRAFT}[/THINK]{TEXT}", f"<seed:think>{DRAFT}</seed:think>{TEXT}",
 ]  # fmt: skip
 TOOL_CALLS = [
     json.dumps({**CALL, "arguments": a})
@@ -90,6 +90,7 @@ FRAGMENTS = [*'{}[]"\n: ,\\\'“/#(é\x00\ud83d', "```json\n", "<think>", "</thi
 GARBAGE = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=40).map("".join)
 
 
+@example("{action:A\ud800", False)
 @given(st.text(st.characters(), max_size=200) | GARBAGE, st.booleans())
 def test_any_garbage_is_an_action_or_a_mistake_that_can_be_written(reply, cut):
     outcome = found(reply, cut)

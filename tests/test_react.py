@@ -200,6 +200,18 @@ def test_a_question_about_files_is_not_answered_before_a_look(alone):
     assert (result.answer, result.calls) == ("12:34", 4)
 
 
+def test_an_answer_without_a_text_is_asked_for_again(alone):
+    empty = (
+        act("ExecuteCodeAction", code=" "),
+        CODE,
+        act("finish", answer="42"),
+        act("finish", result="", summary="42"),
+    )
+    result = alone(*empty, finish("42"))
+    assert (result.answer, result.fallback, result.calls) == ("42", False, 5)
+    assert '"code" is empty' in alone.mains[1] and '"result" is empty' in alone.mains[3]
+
+
 def test_an_endpoint_that_fails_ends_the_run_and_a_resume_continues_it(alone):
     with pytest.raises(EndpointError, match="status 401"):
         alone(CODE, Raw(401, {}), finish("1"))

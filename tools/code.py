@@ -44,6 +44,8 @@ def execute_code(
     code_type: python or bash
     timeout_sec: seconds until it is stopped
     """
+    if not code.strip():
+        raise ToolError(say("tools/notes", "no_code"))
     timeout_s = max(1, min(timeout_sec, MAX_TIMEOUT_S))
     arguments = {"code": code, "code_type": code_type, "timeout_s": timeout_s}
     world = sandbox.World(env.folder, env.media_folder)
