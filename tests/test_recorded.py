@@ -11,7 +11,7 @@ from orchestra_min import recorded, replay
 from runtime.tape import Cancelled
 from tests.conftest import ROOT, ConfigError, EndpointError, Options, TapeMiss, pool_at
 from tests.program import CLOCK, any_method, called
-from tests.scripted import Raw
+from tests.scripted import Raw, act, finish
 
 HOW = {"options": Options(method="react")}
 
@@ -50,18 +50,16 @@ def test_a_rewrite_keeps_the_old_run_until_the_new_one_has_ended(endpoint, serve
     with pytest.raises(EndpointError):
         recorded("?", out=tmp_path / "run", record_mode="rewrite", pool=dead, **HOW)
     assert recorded("?", out=tmp_path / "run", **HOW).answer == "42"
-    stop, how = threading.Event(), {"record_mode": "rewrite", "pool": pool_at(server.url)}
+    slow = endpoint(lambda r: finish("42") if "Zilch" in json.dumps(r) else act("Zilch"))
+    how = {**HOW, "out": tmp_path / "run", "record_mode": "rewrite", "pool": pool_at(slow.url)}
+    stop = threading.Event()
     with pytest.raises(Cancelled):  # what was paid before is kept for the next rewrite
         recorded(
-            "?",
-            out=tmp_path / "run",
-            listeners=[lambda e: e["event"] == "decision" and stop.set()],
-            cancelled=stop,
-            **how,
+            "?", listeners=[lambda e: e["event"] == "step" and stop.set()], cancelled=stop, **how
         )
-    assert (tmp_path / "run.new").exists()
-    again = recorded("?", out=tmp_path / "run", record_mode="rewrite", pool=pool_at(server.url))
+    again, asked = recorded("?", **how), [json.dumps(r) for r in slow.requests]
     assert again.run == str(tmp_path / "run") and list(tmp_path.iterdir()) == [tmp_path / "run"]
+    assert again.calls == len(asked) == len({*asked}) > 1
 
 
 def test_the_fixture_fails_where_a_test_asks_another_question(server, pytester, monkeypatch):
