@@ -128,7 +128,7 @@ def changes(folder: Path) -> str | None:
             commit = bytes.fromhex(base.read_text()).hex()
             _git(*work, "read-tree", commit)
             new = "ls-files", "-z", "--others", "--ignored", "--exclude-per-directory=.gitignore"
-            kept = set(_files(folder)) - set(_git("-C", folder, *work, *new).split(b"\0"))
+            kept = set(_files(folder)) - set(_git(*work, *new).split(b"\0"))
             _git(*work, "read-tree", "--empty")
             _git(*work, "update-index", "--add", "-z", "--stdin", given=b"\0".join(sorted(kept)))
             how = "--cached", "--binary", "--no-renames", "--no-ext-diff"

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -151,7 +152,9 @@ def test_a_repository_inside_the_copy_runs_nothing_outside_the_sandbox(run, swe,
     assert applied(run.folder, repo)["sub/f"] == b"2\n"
 
 
-def test_a_media_folder_of_the_repository_stays_and_ignored_files_are_in_no_diff(run, swe, repo):
+def test_a_media_folder_of_the_repository_stays_and_ignored_files_are_in_no_diff(
+    run, swe, repo, monkeypatch
+):
     (repo / "media").mkdir()
     (repo / "media/logo").write_text("1\n")
     (repo / ".gitignore").write_text("*.o\nkept\n")
@@ -162,6 +165,8 @@ def test_a_media_folder_of_the_repository_stays_and_ignored_files_are_in_no_diff
             "echo 2 > media/logo; echo 2 > kept; mkdir cache; echo '*' > cache/.gitignore; touch cache/x y.o new"
         ]
     )
+    monkeypatch.chdir(run.folder)
+    assert "+2" in workdir.changes(Path("work/r1-t1"))  # run folders are relative by default
     after = applied(run.folder, repo)
     assert (after["media/logo"], after["kept"], after["new"]) == (b"2\n", b"2\n", b"")
     assert after.keys() == {"a", ".gitignore", "media/logo", "kept", "new"}

@@ -60,6 +60,8 @@ def test_a_rewrite_keeps_the_old_run_until_the_new_one_has_ended(endpoint, serve
     again, asked = recorded("?", **how), [json.dumps(r) for r in slow.requests]
     assert again.run == str(tmp_path / "run") and list(tmp_path.iterdir()) == [tmp_path / "run"]
     assert again.calls == len(asked) == len({*asked}) > 1
+    other = recorded("?", out=tmp_path / "run", record_mode="rewrite", pool=pool_at(server.url))
+    assert other.run == str(tmp_path / "run") and list(tmp_path.iterdir()) == [tmp_path / "run"]
 
 
 def test_the_fixture_fails_where_a_test_asks_another_question(server, pytester, monkeypatch):

@@ -138,9 +138,8 @@ def test_a_report_reaches_the_main_agent_as_data(trick, method):  # fails at d04
     said = f"It says:\n{fenced(TRICKS[trick], 200)}"
     found = Evidence(1, "t1", "look", "small", (), "done", said, said)
     state = State(Task("?"), f"- t1 => {said}", (found,), ("small",), (), 2, 9)
-    prompt = make(Options(method=method), pool_at("http://x/v1", "small"), {}).prompt(state)[1][
-        "content"
-    ]
+    main = make(Options(method=method), pool_at("http://x/v1", "small"), {})
+    prompt = main.prompt(state)[1]["content"]
     (mark,) = set(marks(prompt)) - set(marks(TRICKS[trick]))
     before, inside, after = re.split(rf"</?data {mark}>", prompt)
     assert "It says:" in inside and "It says:" not in before + after
