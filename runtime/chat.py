@@ -161,7 +161,8 @@ class Chat:
                 attempt += 1
                 patience = f"attempt {attempt} of {ATTEMPTS}"
             place = f"{self.tape.current_call} waiting for {backend}"
-            self.notify(f"{place} (status {status}, {patience}; {why[:60]})")
+            problem = f"status {status}; {why[:60]}" if status else why[:60]
+            self.notify(f"{place} ({patience}; {problem})")
             self.tape.wait(pause_s)
 
     def advice(self, backend: Backend, o: Mapping[str, Any], messages: Messages) -> str:

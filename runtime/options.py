@@ -40,14 +40,19 @@ def _fillable(text: str) -> str:
     return text
 
 
+def _host(text: str) -> str:
+    if not re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+|[0-9a-fA-F:]+)(:\d{1,5})?", text):
+        raise ValueError(f"{text}: needs HOST or HOST:PORT, as in intranet.example:8080")
+    return text
+
+
 def spec_of(tool: str | FunctionType) -> str:
     """A tool of the user's as FILE.py:FUNCTION."""
     return tool if isinstance(tool, str) else f"{inspect.getsourcefile(tool)}:{tool.__name__}"
 
 
 Several = Annotated[tuple[str, ...], BeforeValidator(_several)]
-HOST = r"^(\[[0-9a-fA-F:.]+\]|[\w.-]+|[0-9a-fA-F:]+)(:\d{1,5})?$"
-Hosts = Annotated[tuple[Annotated[str, Field(pattern=HOST)], ...], BeforeValidator(_several)]
+Hosts = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], BeforeValidator(_several)]
 OwnTools = Annotated[
     tuple[str | FunctionType, ...],
     BeforeValidator(_several),

@@ -56,7 +56,8 @@ class Checked(BaseModel):
             unknown = ("extra_forbidden", "unexpected_keyword_argument")  # a misspelt key first
             first = min(error.errors(), key=lambda e: e["type"] not in unknown)
             loc = tuple(key for key in first["loc"] if "[" not in str(key))
-            raise Invalid(loc, first["msg"].removeprefix("Value error, ")) from None
+            problem = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+            raise Invalid(loc, problem) from None
 
     def with_(self, **fields: Any) -> Self:
         """A copy with other fields, checked."""
