@@ -11,9 +11,9 @@
 Each arm plays held-out tasks to their end, by its likeliest decisions, next to the expert and to
 two fixed rules. Reported are the tasks solved, also of held-out shapes and of held-out
 operations; the invalid decisions; the mean reward of a decision; and the rounds and the wasted
-sub-tasks of a task. A run that was stopped goes on with the same command: trainings resume,
-and what was played is read from OUT/played. --jobs trains as many seeds side by side: two
-processes with a core each do more than one with both.
+sub-tasks of a task. A run that was stopped goes on with the same command: trainings resume, and
+an arm that was played, as OUT/played says, is not trained again. --jobs trains as many seeds side
+by side: two processes with a core each do more than one with both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import os
 import random
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import islice
@@ -43,6 +43,7 @@ from training.tasks import TOOL
 from training.world import ROUNDS, World, examples, expert, new_world, prompt, rubric_parts
 
 Row = dict[str, Any]
+Run = Callable[[], Path | None]  # the folder of a run of train_da_grpo.py; None: no training
 Decide = Callable[[Sequence[World]], Sequence[tuple[str, bool]]]  # texts, and which were cut
 MAX_TOKENS = 200  # of a decision
 COMMON = f"--batch 4 --max-tokens {MAX_TOKENS} --save-every 5 --no-checkpointing"
@@ -90,14 +91,15 @@ def tasks(count: int) -> list[World]:
     return [new_world(random.Random(f"result {n}"), "held_out", n) for n in range(count)]
 
 
-def model_policy(model: Path, adapter: Path | None) -> Decide:
-    """The likeliest decisions of a model."""
+def model_policy(model: Path, run: Run) -> Decide:
+    """The likeliest decisions of a model, with the adapter of a run that is made now."""
     import torch
 
     from training.policy import Policy
     from training.rollouts import LocalRollouts
 
-    policy = Policy(model, torch.device("cpu"), adapter=adapter)
+    out = run()
+    policy = Policy(model, torch.device("cpu"), adapter=out / "adapter" if out else None)
     rollouts = LocalRollouts(policy, MAX_TOKENS, at_once=32)
 
     def decide(worlds: Sequence[World]) -> list[tuple[str, bool]]:
@@ -159,24 +161,30 @@ def trained(a: Any, name: str, seed: int, flags: str, start: Path | None = None)
     return out
 
 
-def arms(a: Any, seed: int) -> Iterator[tuple[str, Path]]:
-    """Each arm and its run, trained when it is its turn. The longer SFT has as many steps as fit in
-    the time of DA-GRPO, noted so that a resumed run has the same.
+def arms(a: Any, seed: int) -> dict[str, Run]:
+    """What trains each arm; the untrained model is one of seed 0. The longer SFT has as many steps
+    as fit in the time of DA-GRPO, noted so that a resumed run has the same.
     """
-    sft = trained(a, "sft", seed, f"{SFT} --steps {a.sft_steps} --seed {seed}")
-    yield "SFT", sft
     more = f"--steps {a.grpo_steps} --seed {ORDER + seed}"
-    rubric = trained(a, "rubric", seed, f"{GRPO} --reward rubric {more}", sft)
-    yield "DA-GRPO", rubric
-    yield "GRPO, outcome", trained(a, "outcome", seed, f"{GRPO} --reward outcome {more}", sft)
-    note = a.out / f"longer-{seed}.steps"
-    if not note.exists():
-        spent, each = (
-            [row["seconds"] for row in metrics(run / "metrics.jsonl")] for run in (rubric, sft)
-        )
-        note.write_text(str(max(1, round(sum(spent) / (statistics.median(each) or 1.0)))))
-    flags = f"{SFT} --steps {note.read_text()} --seed {ORDER + seed}"
-    yield "SFT, longer", trained(a, "longer", seed, flags, sft)
+
+    def sft() -> Path:
+        return trained(a, "sft", seed, f"{SFT} --steps {a.sft_steps} --seed {seed}")
+
+    def grpo(reward: str) -> Path:
+        return trained(a, reward, seed, f"{GRPO} --reward {reward} {more}", sft())
+
+    def longer() -> Path:
+        note = a.out / f"longer-{seed}.steps"
+        if not note.exists():
+            runs = (grpo("rubric"), sft())
+            spent, each = ([r["seconds"] for r in metrics(run / "metrics.jsonl")] for run in runs)
+            note.write_text(str(max(1, round(sum(spent) / (statistics.median(each) or 1.0)))))
+        flags = f"{SFT} --steps {note.read_text()} --seed {ORDER + seed}"
+        return trained(a, "longer", seed, flags, sft())
+
+    of_reward = {"DA-GRPO": partial(grpo, "rubric"), "GRPO, outcome": partial(grpo, "outcome")}
+    untrained: dict[str, Run] = {"untrained": lambda: None} if seed == 0 else {}
+    return {"SFT": sft, **of_reward, "SFT, longer": longer, **untrained}
 
 
 def played(a: Any, arm: str, seed: int, make: Callable[[], Decide]) -> list[Row]:
@@ -194,18 +202,16 @@ def played(a: Any, arm: str, seed: int, make: Callable[[], Decide]) -> list[Row]
 
 
 def of_seed(a: Any, seed: int) -> list[Row]:
-    """The rows of all arms that are trained with a seed; the untrained model is one of seed 0."""
+    """The rows of all arms of a seed."""
     if a.jobs > 1:
         import torch
 
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // a.jobs))
-    rows = [
+    return [
         row
-        for arm, run in arms(a, seed)
-        for row in played(a, arm, seed, partial(model_policy, a.model, run / "adapter"))
+        for arm, run in arms(a, seed).items()
+        for row in played(a, arm, seed, partial(model_policy, a.model, run))
     ]
-    untrained = partial(model_policy, a.model, None)
-    return rows + (played(a, "untrained", 0, untrained) if seed == 0 else [])
 
 
 def all_rows(a: Any) -> list[Row]:
@@ -271,7 +277,8 @@ def begin(a: Any) -> None:
     """Make the examples, or check that the folder is of the same experiment. Raises ConfigError."""
     (a.out / "played").mkdir(parents=True, exist_ok=True)
     free = ("out", "jobs")
-    note, now = a.out / "experiment.json", {k: str(v) for k, v in vars(a).items() if k not in free}
+    now = {k: str(v) for k, v in vars(a).items() if k not in free} | {"model": a.model.name}
+    note = a.out / "experiment.json"
     if not note.exists():
         write(a.out / "train.jsonl", list(islice(examples("train", 0), EXAMPLES)))
         note.write_text(json.dumps(now), encoding="utf-8")
