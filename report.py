@@ -131,7 +131,8 @@ def report(folder: Path) -> str:
 def scores_in(folder: Path) -> dict[str, Row]:
     """What evaluate.py noted of each run: its category, its level, and whether it is right."""
     found: dict[str, Row] = {}
-    for file in sorted([*folder.glob("rows.jsonl"), *folder.glob("*/rows.jsonl")]):
+    files = (*folder.glob("rows.jsonl"), *folder.glob("*/rows.jsonl"))
+    for file in sorted(f for f in files if f.is_file()):
         for row in {row.get("id"): row for row in tape.read(file)}.values():  # the newest of each
             kept = {"expected": row.get("right"), **{k: row.get(k) for k in ("category", "level")}}
             kept["right"] = next((row[k] for k in SCORES if row.get(k) is not None), False)
@@ -150,6 +151,8 @@ def main() -> int:
 
     def work() -> None:
         out = a.perfetto or a.out or a.folder / "report.html"
+        if out.is_symlink() and not a.out:  # the folder may come from someone else
+            raise ConfigError(f"{out} is a link; remove it, or give another --out")
         trace = a.perfetto and json.dumps(perfetto(run_row(a.folder, Texts())))
         out.write_text(trace or report(a.folder), encoding="utf-8")
         print(out)

@@ -17,7 +17,7 @@ from orchestra.vocabulary import Evidence, ModelMistake
 
 ROOT = Path(__file__).resolve().parent.parent / "prompts"
 DATA_CHARS = 7000  # of text quoted in one observation
-DATA_MARK = re.compile(r"\s*</?data [0-9a-f]{8,64}>\s*")
+DATA_MARK = re.compile(r"(?:(?<!\s)\s+)?</?data [0-9a-f]{8,64}>\s*")
 
 
 @cache

@@ -121,8 +121,10 @@ def read_manifest(folder: Path) -> Manifest:
             f"{file} is damaged, or of another version ({' '.join(str(error).split())[:200]})"
         ) from None
     inside = (folder, folder / "media", folder / "work")
-    for path in (p for place in inside if place.is_dir() for p in place.iterdir()):
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+    paths = [p for place in inside if place.is_dir() for p in place.iterdir()]
+    for path in (*paths, *(folder / "workdir.git").rglob("*")):
+        leads_out = path.is_symlink() or path.name == "alternates"  # git's link to other objects
+        if leads_out or not (path.is_file() or path.is_dir()):
             raise ConfigError(f"{path} is a link or a special file; a run folder has none")
     return manifest
 

@@ -36,6 +36,7 @@ SETTINGS = (
     " GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'"
 )
 BLOCK = re.compile(r"^(`{3,})(?:bash|sh|shell)[ \t]*\n(.*?)^\1[ \t]*$", re.S | re.M)
+MOST_TICKS = 1000  # in a reply: to pair them takes quadratic time
 MESSAGES = "mini_swe/messages"
 
 
@@ -109,7 +110,8 @@ def read_block(reply: str, cut: bool) -> Block:
     Block(thought='I see.', command='ls', mistake='')
     """
     text = after_thinking(reply.replace("\r\n", "\n"))
-    thought, blocks = text.split("```")[0].strip(), list(BLOCK.finditer(text))
+    thought, *rest = text.split("```")
+    thought, blocks = thought.strip(), list(BLOCK.finditer(text)) if len(rest) < MOST_TICKS else []
     if cut:
         return Block(thought, "", say("mistakes", "cut"))
     if len(blocks) != 1:

@@ -65,7 +65,7 @@ def applied(folder, repo):
     ("```bash\nls\n```\nIt will print:\n```\nrm a\n```", ""),
     ("I think of ```bash\nrm a\n```</think>\nI am done.", ""),
     *((f"<think>a</think>b\n<think>\n```bash\nrm a\n```\n{end}I am done.", "") for end in ("</think>", "")),
-    ("```bash\ncat > f <<END\nhalf", ""), ("```bash\nls ``` it", ""), ("no command", ""),
+    ("```bash\n" * 30_000, ""), ("```bash\ncat > f <<END\nhalf", ""), ("```bash\nls ``` it", ""), ("no command", ""),
 ])  # fmt: skip
 def test_only_a_command_that_can_be_read_in_one_way_is_run(reply, command):
     block = read_block(reply, cut=False)

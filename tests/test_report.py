@@ -2,7 +2,9 @@
 
 import base64
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import zlib
@@ -73,6 +75,16 @@ def test_a_folder_without_runs_is_one_line(tmp_path):
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 2 and "not a run folder" in ran.stderr
     assert ran.stderr.count("\n") == 1
+
+
+def test_a_folder_from_someone_else_overwrites_no_file_and_hangs_nothing(tmp_path, capsys):
+    shutil.copytree(RUNS / "lecture", tmp_path / "run")
+    (tmp_path / "report.html").symlink_to(tmp_path / "mine")
+    os.mkfifo(tmp_path / "rows.jsonl")
+    with mock.patch.object(sys, "argv", ["report.py", str(tmp_path)]):
+        assert report.main() == 2
+    assert "is a link" in capsys.readouterr().err and not (tmp_path / "mine").exists()
+    assert data_of(report.report(tmp_path))["runs"][0]["name"] == "run"
 
 
 # ---- traces --------------------------------------------------------------------------------------

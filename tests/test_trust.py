@@ -102,6 +102,8 @@ DEEP = "[" * 100_000
 ODD = {
     **{f"pipe {n}": (pipe(n), "special file") for n in ("tape.jsonl", "log.txt", "media/x", "lock")},
     "pipe run.json": (pipe("run.json"), "not a run folder"),
+    "git objects of another repository": (lambda run: ((run / "workdir.git/objects/info").mkdir(parents=True), (run / "workdir.git/objects/info/alternates").touch())[1], "special file"),
+    "a link to another repository": (lambda run: ((run / "workdir.git/refs/heads").mkdir(parents=True), (run / "workdir.git/refs/heads/main").symlink_to("/x"))[1], "special file"),
     "3 GiB of run.json": (longer("run.json"), "run.json is damaged"),
     "3 GiB of the tape": (longer("tape.jsonl"), "is larger than"),
     "half a character": (lambda run: (run / "run.json").write_text((run / "run.json").read_text().replace('"question": "', r'"question": "\ud800')) and None, "is damaged"),

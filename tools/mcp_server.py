@@ -28,6 +28,7 @@ from tools.own import CAPABILITY, one_line, recorded
 
 TIMEOUT_S = 60.0  # for an answer
 STARTS = 2  # in one run
+MOST_PAGES = 100  # of the list of tools
 LOST = ("Session terminated", "Session not found")  # of an HTTP server that was started again
 NOTES = "tools/notes"
 
@@ -86,7 +87,7 @@ class Server:
         """The tools that it offers, for the tape."""
         page = self.ask("list_tools")
         found, cursors = list(page.tools), set[str]()
-        while page.next_cursor and page.next_cursor not in cursors:
+        while page.next_cursor and page.next_cursor not in cursors and len(cursors) < MOST_PAGES:
             cursors.add(page.next_cursor)
             page = self.ask("list_tools", cursor=page.next_cursor)
             found += page.tools
@@ -163,7 +164,7 @@ def _tool(row: Row, server: Server, taken: Set[str]) -> Tool:
     # Without the check of formats: a pattern of a server in JavaScript may not be one of Python's.
     kind.check_schema(row["input_schema"], format_checker=FormatChecker(()))
     inputs = without_refs(row["input_schema"])
-    name = row["name"]
+    name = re.sub(r"[^\w./-]+", "_", row["name"])[:100]
     while name in taken:
         name = re.sub(r"\W+", "_", f"{row['server']}_{name}")
     signature = json.dumps(inputs, ensure_ascii=False)

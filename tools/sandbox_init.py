@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing takes as long as the rest
     from typing import Any
 
-WORK, MEMORY_DISKS, MAX_SOCKETS = "/sandbox", ("/tmp", "/dev/shm"), 400
+WORK, MEMORY_DISKS, MAX_SOCKETS = "/sandbox", ("/tmp", "/dev/shm"), 128
 MAX_DEPTH = 200  # of folders in one another: who copies them later goes down by recursion
 LOOK_S = 0.1  # between two looks at the memory of all processes
 MS_REMOUNT = 32 | 2 | 4  # with nosuid and nodev
@@ -35,7 +35,8 @@ REFUSED = {  # system calls that no limit covers, or that no program needs
     "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "bpf": (321, 280),
     "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
     "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
-    "open_by_handle_at": (304, 265), "vmsplice": (278, 75),
+    "open_by_handle_at": (304, 265), "vmsplice": (278, 75), "io_setup": (206, 0),
+    "landlock_create_ruleset": (444, 444),
 }  # fmt: skip
 CLONE, CLONE3, SOCKET, MMAP, PRLIMIT = (56, 220), (435, 435), (41, 198), (9, 222), (302, 261)
 SHARED_MEMORY = 1 | 0x20  # MAP_SHARED and MAP_ANONYMOUS: of no process's size
@@ -226,24 +227,24 @@ def limit(place: str, size: int, files: int) -> None:
 def copy_out(before: dict[str, os.stat_result], most: int) -> bool:
     """What the program changed, into the user's folder, which is the working directory now: regular
     files, folders, and links that stay inside. No link is followed: first all goes that is now
-    something else. False where some of it is lost: a path is too long, or there are more than
-    `most` bytes, as files may have holes.
+    something else. False where it is lost: some of it, as a path is too long; or all, as it is more
+    than `most` bytes larger than before: files may have holes.
     """
+    lost: list[OSError] = []
+    after = contents(lost)
+    if size_of(after) - size_of(before) > most:
+        return False
     for here, folders, files in os.walk("."):
         for path in (os.path.join(here, name) for name in (*folders, *files)):
             if kind(path) != kind(os.path.join(WORK, path)):
                 remove(path)
-    lost: list[OSError] = []
-    for source, about in contents(lost).items():
+    for source, about in after.items():
         path, old = os.path.relpath(source, WORK), before.get(source)
         if stat.S_ISDIR(about.st_mode):
             os.makedirs(path, exist_ok=True)
         elif old and (old.st_ino, old.st_ctime_ns) == (about.st_ino, about.st_ctime_ns):
             continue
         elif stat.S_ISREG(about.st_mode):
-            most -= about.st_size
-            if most < 0:
-                return False
             shutil.copy2(source, path)
             os.chmod(path, 0o755 if about.st_mode & 0o100 else 0o644)
         elif stat.S_ISLNK(about.st_mode):
@@ -251,6 +252,10 @@ def copy_out(before: dict[str, os.stat_result], most: int) -> bool:
             if stays_inside(path, os.readlink(source)):
                 os.symlink(os.readlink(source), path)
     return not lost
+
+
+def size_of(files: dict[str, os.stat_result]) -> int:
+    return sum(about.st_size for about in files.values() if stat.S_ISREG(about.st_mode))
 
 
 def kind(path: str) -> int:
@@ -284,11 +289,11 @@ def main(rules: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     os.chdir("/")
     for place, size in ((WORK, rules["added"]), *((disk, rules["tmp"]) for disk in MEMORY_DISKS)):
         limit(place, size, rules["files"])
-    disk, before, whole = os.statvfs(WORK), contents([]), False
+    before, whole = contents([]), False
     printed, ended, status = watch(*start(rules), rules)
     os.fchdir(rules["folder"])
     with contextlib.suppress(OSError, RecursionError):  # the user's disk is full, for one
-        whole = copy_out(before, disk.f_blocks * disk.f_frsize)
+        whole = copy_out(before, rules["added"])
     return {"ended": ended if whole else "disk", "status": status}, printed
 
 

@@ -41,7 +41,7 @@ def page_text(url: str, allow: tuple[str, ...] = (), secrets: Secrets | None = N
     if key and not guard.is_allowed(parts, allow):  # what is internal stays here
         guard.addresses(parts, ())
         headers = {"Authorization": f"Bearer {key}"}
-        text = guard.fetch(JINA_URL + url, allow, headers).body.decode("utf-8", "replace")
+        text = guard.fetch(JINA_URL + parts.url, allow, headers).body.decode("utf-8", "replace")
     else:
         page = guard.fetch(url, allow)
         text = _read(page, _kind(page))

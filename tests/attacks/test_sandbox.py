@@ -125,6 +125,8 @@ EXCESS: dict[str, tuple[str, str, dict[str, int]]] = {  # a program, what the ob
     "hides_memory_in_pipes": ("import ctypes; print('GOT' if ctypes.CDLL(None).syscall(278, 1, 0, 0, 0) >= 0 else 'not permitted')", "not permitted", {}),
     "hides_memory_in_attributes_of_files": ("import os\nopen('f', 'w')\nos.setxattr('f', 'user.x', bytes(60000)); print('GOT')", "not supported", {}),
     "makes_many_files_with_holes": ("for n in range(200): open(f'{n}', 'wb').truncate(60 << 20)", "are lost", {"MAX_ADDED_BYTES": 50 << 20}),
+    "takes_all_slots_for_asynchronous_input": ("import ctypes; n = ctypes.c_ulong(); print('GOT' if ctypes.CDLL(None).syscall(206, 65000, ctypes.byref(n)) == 0 else 'not permitted')", "not permitted", {}),
+    "hides_memory_in_landlock_rules": ("import ctypes; print('GOT' if ctypes.CDLL(None).syscall(444, 0, 0, 1) >= 0 else 'not permitted')", "not permitted", {}),
     "hides_memory_in_sockets": ("import os, socket, time\nfor _ in range(4):\n    if os.fork() == 0: break\nkept = []\nfor _ in range(100):\n    pair = socket.socketpair()\n    for one in pair:\n        one.setblocking(False); one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)\n        try:\n            while True: one.send(bytes(65536))\n        except OSError: kept.append(pair)\ntime.sleep(20); print('GOT')", "too many", {}),
 }  # fmt: skip
 
@@ -244,6 +246,13 @@ os.symlink('../../../..', 'd/e/far'); os.symlink('d/e', 'dots..2'); os.symlink('
     assert (folder / "hard").stat().st_nlink == 1
     attempt("import os; os.remove('in'); os.symlink('..', 'd/in'); os.rename('d', 'in')")
     assert (folder / "in/e/kept").read_text() == "x" and not (folder / "d").exists()
+
+
+def test_the_holes_in_files_count_for_each_program(attempt, folder, monkeypatch):
+    monkeypatch.setattr(sandbox, "MAX_ADDED_BYTES", 50 << 20)
+    attempt("open('full', 'wb').write(bytes(45 << 20))")
+    assert "are lost" in attempt("for n in range(3): open(f'{n}', 'wb').truncate(20 << 20)")
+    assert [path.name for path in folder.iterdir()] == ["full"]
 
 
 def test_a_link_that_an_earlier_step_left_is_not_followed(attempt, folder, planted):

@@ -159,7 +159,9 @@ def test_of_a_pdf_of_very_many_pages_the_first_are_read_and_that_is_told():
 
 def test_an_internal_page_is_not_sent_to_jina_and_any_other_is(monkeypatch):
     monkeypatch.setenv("JINA_API_KEY", "jina-key-1234567890")
-    with hostile.serving({"/http://9.9.9.9/a": hostile.page("Salt", "text/plain")}) as jina:
+    salt, dots = hostile.page("Salt", "text/plain"), "http://9.9.9.9/../../http://10.0.0.7/"
+    pages = {"/http://9.9.9.9/a": salt, "/http://9.9.9.9/http://10.0.0.7/": salt}
+    with hostile.serving(pages) as jina:
         monkeypatch.setattr(visit, "JINA_URL", jina.url + "/")
         with hostile.serving({"/": hostile.page("Inside", "text/plain")}) as intranet:
             assert visit.page_text(intranet.url + "/", (intranet.host,)).strip() == "Inside"
@@ -168,6 +170,7 @@ def test_an_internal_page_is_not_sent_to_jina_and_any_other_is(monkeypatch):
         assert not jina.seen
         assert visit.page_text("http://9.9.9.9/a", (jina.host,)) == "Salt"
         assert jina.seen[0][1]["Authorization"] == "Bearer jina-key-1234567890"
+        assert visit.page_text(dots, (jina.host,)) == "Salt"
 
 
 POLISH = "Zażółć gęślą jaźń. Cena biletu wynosi pięćdziesiąt złotych, dzieci płacą połowę."
