@@ -9,14 +9,12 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
-from random import Random
 from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 
 import evaluate
-from evaluation import masbench
 from evaluation.questions import load
 from evaluation.scores import exact, matches
 from evaluation.sweep import Crew, Funds
@@ -262,7 +260,7 @@ def test_after_kill_9_no_row_is_lost_or_doubled_and_only_calls_in_flight_are_pai
         assert len(server.requests) <= 16 + extra + 8
 
 
-# ---- tables and problems -------------------------------------------------------------------------
+# ---- tables --------------------------------------------------------------------------------------
 
 
 def test_the_report_compares_methods_by_level_category_and_question(tmp_path, endpoint, capsys):
@@ -321,27 +319,3 @@ def test_workers_halve_once_at_a_rate_limit_and_grow_while_calls_stay_fast():
     assert crew.allowed == 8
     crew.ended({**row, "latency_s": 9.0})
     assert crew.allowed == 8
-
-
-@pytest.mark.parametrize("axis", masbench.AXES)
-def test_a_masbench_problem_has_its_axis_at_the_value(axis):
-    for value in (2, 7, 12):
-        text, answer = masbench.problem(axis, value, Random(value))
-        formulas = re.findall(r"^The counter (\w+) is (.*)\.$", text, re.M)
-        terms = {name: re.findall(r"(\d+) times the counter (\w+)", f) for name, f in formulas}
-        needs = {name: {need for _, need in found} for name, found in terms.items()}
-        asked = re.findall(r"\w+", re.findall(r"of the counters? (.*)\?", text)[-1])
-        values = {name: int(f) for name, f in formulas if f.isdecimal()}
-
-        def solved(name, terms=terms, values=values):  # by the text alone
-            summed = sum(int(factor) * solved(need) for factor, need in terms.get(name, ()))
-            return (values.get(name, 0) + summed) % masbench.MODULUS
-
-        def depth(name, needs=needs):
-            return 1 + max((depth(n) for n in needs.get(name, ())), default=0)
-
-        measured = {
-            "depth": max(map(depth, asked)), "horizon": len(asked), "breadth": len(needs[asked[-1]]),
-            "parallel": len(asked), "robustness": text.count("A visitor claims"),
-        }  # fmt: skip
-        assert measured[axis] == value and answer == [solved(name) for name in asked]
