@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -22,35 +21,7 @@ from orchestra.vocabulary import ConfigError
 from tests.conftest import ROOT
 from tests.program import CLOCK, pool_file, replay
 from tests.scripted import Endpoint, Raw, complete, delegate, finish, is_main
-
-OFFICIAL = {
-    "id": 7, "question": "What is number 7?", "answer": "7", "Level": "Easy", "category": "Art",
-    "omni_modal_input": [{"type": "image", "id": "i", "path": "images/clock.png"}],
-}  # fmt: skip
-
-
-def number_asked(request):
-    """The scripted model gives the number in the question."""
-    if "You check one answer" in request["messages"][0]["content"]:
-        return "Correct" if len(request["messages"]) > 1 else "I think so"
-    n = re.findall(r"number (\d+)", json.dumps(request["messages"]))[0]
-    return complete(n) if is_main(request) else finish(n)
-
-
-def data_file(folder, count=6, **more):
-    """Questions 1 to `count`; the right answer of every third is another number."""
-    rows = [
-        {"question": f"What is number {n}?", "answer": str(n if n % 3 else -n), "level": f"L{n % 2}", "category": "A B", **more}
-        for n in range(1, count + 1)
-    ]  # fmt: skip
-    (folder / "data.json").write_text(json.dumps(rows))
-    return folder / "data.json"
-
-
-def words(folder, *more):
-    data = folder / "data.json"
-    base = ["run", "--data", data, "--out", folder / "out", "--method", "react", "--model", "m"]
-    return [str(word) for word in (*base, *more)]
+from tests.sweeps import OFFICIAL, data_file, number_asked, words
 
 
 def sweep(folder, url, *more):

@@ -20,7 +20,7 @@ from evaluation.questions import load
 from tests.conftest import ROOT, Options, pool_at
 from tests.program import CLOCK, replay
 from tests.scripted import Endpoint
-from tests.test_evaluate import OFFICIAL, data_file, number_asked, words
+from tests.sweeps import OFFICIAL, data_file, number_asked, words
 
 
 @contextlib.contextmanager
