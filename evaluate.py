@@ -41,7 +41,7 @@ NOT_HERE = "image audio video workdir compare replay resume from_round runs out 
 FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
     "data": (Path, "questions: JSON or JSON lines; see docs/evaluate.md"),
     "out": (Path, "folder of this sweep; run it again for what is missing or failed"),
-    "media": (Path, "where the media of the questions are (default: beside DATA)"),
+    "media": (Path, "where the media of the questions are (default: the folder of DATA)"),
     "level": (str, "only these levels: A,B"),
     "category": (str, "only these categories: A,B"),
     "limit": (int, "only the first LIMIT"),

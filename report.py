@@ -2,7 +2,7 @@
 """One page to look at a run, or at all runs in a folder: a single file that any browser shows.
 
 python report.py RUN    the rounds, sub-tasks and calls of a run, on a timeline
-python report.py DIR    the runs of a folder as a table, and any two side by side
+python report.py DIR    the runs of a folder as a table, and any two next to each other
 python report.py RUN --perfetto TRACE    the calls as a trace, for ui.perfetto.dev
 """
 

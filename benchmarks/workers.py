@@ -4,7 +4,7 @@
     python benchmarks/workers.py [QUESTIONS=40]        needs pip install -e '.[eval]'
 
 A question is ten replays. Each worker is a process with one thread on this machine; the fastest of 5 rounds, all in turn, as other
-load only adds. The limit of the machine stands beside it: the same questions in one and in two processes that share nothing, half of
+load only adds. The limit of the machine is shown next to it: the same questions in one and in two processes that share nothing, half of
 them each.
 """
 

@@ -80,15 +80,16 @@ class Funds:
             self.least_usd = max(self.least_usd, 2 * share if starved else cost)
 
     def share(self, q: Question, free: int, alone: bool) -> float | None:
-        """What a question may spend: at least as much as the dearest so far; inf without a budget.
-        A run that was begun keeps its limit. None: nothing now. The first question runs alone.
+        """What a question may spend: at least as much as the most expensive so far; inf without a
+        budget. A run that was begun keeps its limit. None: nothing now. The first question runs
+        alone.
         """
         if self.total_usd is None:
             return math.inf
         kept = self.shares.pop(q.name, 0.0)
         left = self.total_usd - sum(self.spent.values()) - sum(self.shares.values())
         held = min(self._held_usd(self.plan.folder(q)), left)  # rounding may make it more
-        enough = alone and left > self.least_usd / 2  # the dearest may have had twice its need
+        enough = alone and left > self.least_usd / 2  # a share may be twice the need
         share = held or max(left / free, min(self.least_usd, left) if enough else self.least_usd)
         fits = 0 < share <= left and (alone or bool(self.spent))
         self.shares[q.name] = share if fits else kept

@@ -10,7 +10,7 @@ Differences from the paper / the released code
 3. An unusable decision is shown back with its error, up to three times a round; the released code
    skips the round.
 4. What is found is shown by file and as the compressed context of Eq. 20, not as the whole history.
-5. A sub-agent gets C_t beside the context that the main agent writes for it (C of Eq. 2 is "passed
+5. A sub-agent gets C_t next to the context that the main agent writes for it (C of Eq. 2 is "passed
    from previous rounds"), so a fact that was found is not lost in the retelling.
 6. Eq. 22 is read from the token log-probabilities of "complete", where the endpoint gives them and
    a threshold is set. The newest answer that was not sure enough is the fallback; three in a round

@@ -99,7 +99,7 @@ def _text(answer: http.Answer) -> str:
 
 
 def _ids(answer: http.Answer) -> list[str]:
-    """[] for an answer that is no list of models."""
+    """[] for an answer that is not a list of models."""
     try:
         models = adapter(_Models).validate_json(answer.content)["data"] or []
     except ValidationError:

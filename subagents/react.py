@@ -8,7 +8,7 @@ Differences from the paper / the released code
 2. The five-like-patterns rule and the last step are enforced: only `finish` is left. The paper asks
    for it in the prompt.
 3. "done" needs one successful tool call, and a tool must be assigned. Without a main agent, the
-   agent must also try each file and may not repeat a fruitless call: without these rules the 1.5B
+   agent must also try each file and must not repeat a fruitless call: without these rules the 1.5B
    model of fixtures/ sent one search five times and opened none of three files.
 4. An endpoint that fails or an empty purse ends this sub-task alone, as a Result with the reason.
 5. The whole question, which App. B.3 shows a sub-agent, is in its context for Orchestra-o1 only,
@@ -189,7 +189,7 @@ def _act(
 
 
 def _params(wanted: Mapping[str, Any], name: str, job: Job) -> dict[str, Any]:
-    """The parameters of an action; some models write them beside it."""
+    """The parameters of an action; some models write them next to it."""
     params = wanted.get("params")
     fields = job.tools[name].inputs.get("properties", ()) if name in job.tools else REPORT
     return params if isinstance(params, dict) else {k: wanted[k] for k in fields if k in wanted}
@@ -225,7 +225,7 @@ def _as_text(value: Any) -> str:
 
 
 def exhausted(job: Job) -> set[str]:
-    """For an agent without a main agent: the tools that it may not use in this step. A tool is
+    """For an agent without a main agent: the tools that it must not use in this step. A tool is
     blocked after an identical call with an identical observation, until another call succeeds;
     after SAME_CALLS such calls it stays blocked.
     """

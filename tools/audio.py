@@ -72,9 +72,9 @@ def heard(env: Environment, file: Media, query: str, window: Window = WHOLE) -> 
 def _ask_endpoint(env: Environment, engine: Engine, query: str, left: Iterator[Part]) -> list[Row]:
     """Each part to the endpoint, a few in parallel; no more parts in memory than that."""
     rows: list[Row] = []
-    while batch := list(islice(left, reading.SIDE_BY_SIDE)):
+    while batch := list(islice(left, reading.AT_ONCE)):
         ask = partial(_ask_part, engine, query, [samples for _, samples in batch])
-        texts = reading.side_by_side(env, len(batch), ask, first=len(rows))
+        texts = reading.in_parallel(env, len(batch), ask, first=len(rows))
         rows += [(at, text) for (at, _), text in zip(batch, texts, strict=True)]
     return rows
 

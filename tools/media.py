@@ -53,7 +53,7 @@ def _checked(modality: Any, file: str | Path) -> tuple[Modality, Path]:
     modality = modality or max(kinds, default="image")  # video, image, audio
     most, held = MAX_BYTES.get(modality, 0), " and ".join(sorted(kinds))
     if not most:
-        problem = f"is no kind of media; one of {', '.join(MAX_BYTES)}"
+        problem = f"is not a kind of media; one of {', '.join(MAX_BYTES)}"
     elif size > most:
         problem = f"{size >> 20} MiB is over the limit of {most >> 20} MiB; cut or shrink it"
     elif not kinds:

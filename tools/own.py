@@ -1,4 +1,4 @@
-"""Tools of the user beside the six: typed functions with a docstring, and what MCP servers offer.
+"""Tools of the user besides the six: typed functions with a docstring, and what MCP servers offer.
 
     def library_hours(day: str) -> str:
         '''When the town library is open.

@@ -19,7 +19,7 @@ from tools import Environment
 
 PART_CHARS = 24_000
 MAX_PARTS = 8
-SIDE_BY_SIDE = 4
+AT_ONCE = 4
 WORD = r"['(\[b-]{0,2}[a-z0-9]{1,16}['.,:%)\]]{0,2}"
 NUMBER = r"[-+.('\[]{0,2}\d[\dTZe.,:+*/%()'\]-]{0,39}"
 PLAIN = re.compile(rf"(?:{WORD}|{NUMBER})(?: (?:{WORD}|{NUMBER})){{0,2}}", re.ASCII | re.IGNORECASE)
@@ -47,7 +47,7 @@ def answer_from(env: Environment, query: str, text: str, source: str) -> str:
         )  # fmt: skip
         return said(env, env.backend, content)
 
-    answers = side_by_side(env, len(pieces), ask)
+    answers = in_parallel(env, len(pieces), ask)
     if len(answers) == 1:
         return fenced(answers[0])
     cut = "\n" + say("tools/notes", "part_cut") if sum(map(len, pieces)) < len(text) else ""
@@ -74,7 +74,7 @@ def parts(text: str) -> list[str]:
     return pieces
 
 
-def side_by_side(
+def in_parallel(
     env: Environment, count: int, ask: Callable[[Environment, int], str], first: int = 0
 ) -> list[str]:
     """`ask(env, n)` for each n, in threads of their own, each in a logical call of its own. Under a
@@ -89,7 +89,7 @@ def side_by_side(
     if env.purse.limit_usd is not None or count == 1:
         return [one(env.purse, n) for n in range(count)]
     purses = [Purse() for _ in range(count)]
-    with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="part") as executor:
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="part") as executor:
         futures = [executor.submit(one, purse, n) for n, purse in enumerate(purses)]
     for purse in purses:
         env.purse.join(purse)

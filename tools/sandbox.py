@@ -48,8 +48,8 @@ WORK = "/sandbox"  # where a program finds its folder
 
 @dataclass(frozen=True)
 class World:
-    """What a program sees beside the system: its folder, the media of the task, a virtual
-    environment (both read-only), and the path at which its folder is seen, beside /sandbox.
+    """What a program sees besides the system: its folder, the media of the task, a virtual
+    environment (both read-only), and the path at which its folder is seen, besides /sandbox.
     """
 
     folder: Path | None = None

@@ -12,8 +12,8 @@ Each arm plays held-out tasks to their end, by its likeliest decisions, next to 
 two fixed rules. Reported are the tasks solved, also of held-out shapes and of held-out
 operations; the invalid decisions; the mean reward of a decision; and the rounds and the wasted
 sub-tasks of a task. A run that was stopped goes on with the same command: trainings resume, and
-an arm that was played, as OUT/played says, is not trained again. --jobs trains as many seeds side
-by side: two processes with a core each do more than one with both.
+an arm that was played, as OUT/played says, is not trained again. --jobs trains as many seeds in
+parallel: two processes with a core each do more than one with both.
 """
 
 from __future__ import annotations

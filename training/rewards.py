@@ -6,7 +6,7 @@
                the decision, else 0 (world.py)
 
 Differences of format and action from App. B.4: here they say what the program would do
-1. A missing "params" costs `format` alone: the program reads the fields that stand beside "action".
+1. A missing "params" costs `format` alone: the program reads the fields next to "action".
 2. An unknown tool or backend costs `action`: the program would refuse the decision.
 3. Completing before anything was seen of a task with files costs `action`: it is refused too.
 4. A reply that was cut at its limit and is not whole costs `action`: the program would ask again.

@@ -279,7 +279,7 @@ def test_installed_packages_can_be_imported(attempt):
     assert attempt(f"import {', '.join(installed)}; 'all'", timeout_s=30) == "'all'"
 
 
-def test_many_programs_run_side_by_side(tmp_path):
+def test_many_programs_run_in_parallel(tmp_path):
     def one(n: int) -> str:
         ran = code.run(f"{n} * 2", "python", 20, sandbox.World(tmp_path / str(n)))
         return str(ran["observation"])
