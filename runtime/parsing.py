@@ -20,8 +20,8 @@ MAX_DEPTH = 64  # of objects in one another
 REPAIR_CHARS = 25_000
 REPAIR_READS = 50_000  # json-repair reads a character twice, or, lost, quadratically often
 
-THINK_START = r"<(?:seed:)?think(?:ing)?>|\[THINK\]"
-THINK_END = r"</(?:seed:)?think(?:ing)?>|\[/THINK\]"
+THINK_START = r"<(?:(?:seed:)?think(?:ing)?|thought|reasoning)>|\[THINK\]|◁think▷"
+THINK_END = r"</(?:(?:seed:)?think(?:ing)?|thought|reasoning)>|\[/THINK\]|◁/think▷"
 _START = re.compile(r"\{\s*[\"}]")  # of JSON: most other braces of a text, as LaTeX's, are not
 _HALF = re.compile(  # \ud83d alone: half of a character, which no file and no request takes
     r"\\u[dD][89abAB][\da-fA-F]{2}(?!\\u[dD][c-fC-F])"

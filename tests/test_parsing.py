@@ -31,6 +31,7 @@ THINKING = [
     f"<think>a {{ b }} {DRAFT}</think>{TEXT}", f"{TEXT}<think>{DRAFT}</think>",
     f"{DRAFT}</thinking>{TEXT}", f"<think>a<think>{DRAFT}</think>b</think>{TEXT}",
     f"<think>I am sure. {TEXT}", f"<think>\n{TEXT}\n</think>", f"[THINK]{DRAFT}[/THINK]{TEXT}", f"<seed:think>{DRAFT}</seed:think>{TEXT}",
+    f"<thought>{DRAFT}</thought>{TEXT}", f"<reasoning>{DRAFT}</reasoning>{TEXT}", f"◁think▷{DRAFT}◁/think▷{TEXT}",
 ]  # fmt: skip
 TOOL_CALLS = [
     json.dumps({**CALL, "arguments": a})
