@@ -1,4 +1,4 @@
-"""A server on loopback that misbehaves: each path is one trick. It remembers what it was asked."""
+"""A server on loopback that misbehaves: each path is one trick."""
 
 import contextlib
 import gzip
@@ -10,29 +10,19 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tools import visit
+
 Trick = Callable[[Any], None]
 
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
-    tricks: dict[str, Trick]
-    seen: list[tuple[str, dict[str, str]]]
-
-    @property
-    def host(self) -> str:
-        return f"127.0.0.1:{self.server_address[1]}"
-
-    @property
-    def url(self) -> str:
-        return f"http://{self.host}"
 
     def handle_error(self, *_: object) -> None:
         pass
 
 
 class Handler(BaseHTTPRequestHandler):
-    server: Server
-
     def do_GET(self) -> None:
         self.server.seen.append((self.path, dict(self.headers)))
         with contextlib.suppress(OSError):
@@ -45,15 +35,23 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serving(tricks: dict[str, Trick]) -> Iterator[Server]:
-    server = Server(("127.0.0.1", 0), Handler)
-    server.tricks, server.seen = tricks, []
+def serving(tricks: dict[str, Trick]) -> Iterator[Any]:
+    """It has `host`, `url`, and in `seen` what it was asked: paths with their headers."""
+    server: Any = Server(("127.0.0.1", 0), Handler)
+    server.tricks, server.seen, server.host = tricks, [], f"127.0.0.1:{server.server_address[1]}"
+    server.url = f"http://{server.host}"
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield server
     finally:
         server.shutdown()
         server.server_close()
+
+
+def read(trick: Trick) -> str:
+    """What the program reads of the page."""
+    with serving({"/": trick}) as server:
+        return visit.page_text(server.url + "/", (server.host,)).strip()
 
 
 def page(body: bytes | str, kind: str = "text/html", **headers: str) -> Trick:

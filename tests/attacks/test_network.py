@@ -3,12 +3,13 @@
 import contextlib
 import resource
 import socket
+from unittest.mock import Mock
 
 import pytest
 
 from tests.attacks import hostile
 from tests.attacks.conftest import KEY
-from tools import ToolError, guard, visit
+from tools import ToolError, guard
 
 INTERNAL = {
     "loopback": "http://127.0.0.1/", "localhost": "http://localhost/", "decimal": "http://2130706433/", "hexadecimal": "http://0x7f000001/",
@@ -43,11 +44,6 @@ def fetched(trick, **how) -> guard.Page:
         return guard.fetch(server.url + "/", [server.host], **how)
 
 
-def read(body, kind="text/html") -> str:
-    with hostile.serving({"/": hostile.page(body, kind)}) as server:
-        return visit.page_text(server.url + "/", (server.host,))
-
-
 @pytest.fixture
 def resolving(monkeypatch):
     """Every name has the first of these lists of addresses, the next time the next."""
@@ -59,16 +55,11 @@ def resolving(monkeypatch):
     return resolve
 
 
-@pytest.mark.parametrize("form", INTERNAL)
-def test_an_internal_address_is_refused(form):
+@pytest.mark.parametrize("form", INTERNAL | MALFORMED)
+def test_an_internal_address_or_a_url_that_is_none_is_refused(form, planted):
+    url = (INTERNAL | MALFORMED)[form].replace("{here}", socket.gethostname())
     with pytest.raises(guard.Refused):
-        guard.fetch(INTERNAL[form].replace("{here}", socket.gethostname()), timeout_s=5)
-
-
-@pytest.mark.parametrize("form", MALFORMED)
-def test_a_url_that_is_none_is_refused(form, planted):
-    with pytest.raises(guard.Refused):
-        guard.fetch(MALFORMED[form], timeout_s=5)
+        guard.fetch(url, timeout_s=5)
 
 
 NAMED = ["10.0.0.5", "::1", "fd00::1", "169.254.169.254", "::ffff:10.0.0.5", "fe80::1%1"]
@@ -83,35 +74,31 @@ def test_a_name_that_means_an_internal_address_is_refused(address, others, resol
 
 
 def test_a_name_that_changes_after_the_check_gains_nothing(resolving, monkeypatch):
-    connected = []
     resolving(["93.184.215.14"], ["127.0.0.1"], ["127.0.0.1"])
-
-    def connect(place, *_):
-        connected.append(place)
-        raise ConnectionRefusedError(111, "refused")
-
+    connect = Mock(side_effect=ConnectionRefusedError(111, "refused"))
     monkeypatch.setattr(socket, "create_connection", connect)
     with pytest.raises(ToolError):
         guard.fetch("http://rebinding.example/")
-    assert connected == [("93.184.215.14", 80)]
+    assert [called.args[0] for called in connect.mock_calls] == [("93.184.215.14", 80)]
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_to_an_internal_address_is_refused(status):
-    with hostile.serving({"/secret": hostile.page("GOT")}) as inner:
-        with pytest.raises(guard.Refused):
-            fetched(hostile.redirect(inner.url + "/secret", status))
-        assert not inner.seen
+@pytest.fixture
+def other():
+    with hostile.serving({"/": hostile.page("x")}) as server:
+        yield server
 
 
-@pytest.mark.parametrize("target", [
-    "file:///etc/passwd", "gopher://x/", "//169.254.169.254/x", "http://u:p@e.com/", "http://[::1", "http://127.1/", "data:text/html,x", "http://e.com/" + "a" * 5000,
-], ids=range(8))  # fmt: skip
-def test_a_redirect_to_what_may_not_be_fetched_is_not_followed(target):
-    with hostile.serving({"/": hostile.redirect(target)}) as server:
-        with pytest.raises(ToolError):
-            guard.fetch(server.url + "/", allow=[server.host])
-        assert len(server.seen) == 1
+@pytest.mark.parametrize(("status", "target"), [
+    *((status, "{other}/") for status in (301, 302, 303, 307, 308)),
+    *((302, url) for url in (
+        "file:///etc/passwd", "gopher://x/", "//169.254.169.254/x", "http://u:p@e.com/", "http://[::1", "http://127.1/", "data:text/html,x", "http://e.com/" + "a" * 5000,
+    )),
+], ids=range(13))  # fmt: skip
+def test_a_redirect_to_what_may_not_be_fetched_is_not_followed(status, target, other):
+    with hostile.serving({"/": hostile.redirect(target.format(other=other.url), status)}) as server:
+        with pytest.raises(ToolError if target == "http://[::1" else guard.Refused):
+            guard.fetch(server.url + "/", [server.host])
+        assert len(server.seen) == 1 and not other.seen
 
 
 @pytest.mark.parametrize(("sent", "path"), [("/Z\u00fcrich", "/Z%C3%BCrich"), ("/a b", "/a%20b")])
@@ -125,12 +112,6 @@ def test_a_chain_of_redirects_ends():
         with pytest.raises(guard.Refused, match="redirects more than"):
             guard.fetch(server.url + "/", allow=[server.host])
         assert len(server.seen) == guard.MAX_REDIRECTS + 1
-
-
-@pytest.fixture
-def other():
-    with hostile.serving({"/": hostile.page("x")}) as server:
-        yield server
 
 
 def test_a_key_does_not_go_with_a_redirect_to_another_host(other):
@@ -166,9 +147,11 @@ def test_a_bomb_is_stopped_before_it_fills_the_memory(encoding, layers):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # KiB
 
 
-def test_an_endless_body_is_stopped():
+def test_endless_answers_are_stopped():
     with pytest.raises(ToolError, match="MiB"):
         fetched(hostile.without_end(hostile.HTML, bytes(65536)), max_bytes=1 << 20)
+    with pytest.raises(ToolError):
+        fetched(hostile.without_end(hostile.OK, b"X-Header: " + b"y" * 1000 + b"\r\n"), timeout_s=5)
 
 
 @pytest.mark.parametrize("trick", hostile.SLOW)
@@ -196,14 +179,9 @@ def test_an_answer_that_makes_no_sense_is_an_observation_without_its_words(answe
         assert "IGNORE" not in str(failure)
 
 
-def test_endless_headers_are_stopped():
-    with pytest.raises(ToolError):
-        fetched(hostile.without_end(hostile.OK, b"X-Header: " + b"y" * 1000 + b"\r\n"), timeout_s=5)
-
-
 def test_a_page_that_nests_without_end_is_an_observation():
     with contextlib.suppress(ToolError):  # either is fine; a crash or a hang is not
-        read("<div>" * 250_000 + "deep")
+        hostile.read(hostile.page("<div>" * 250_000 + "deep"))
 
 
 PDFS = {
@@ -223,4 +201,4 @@ PDFS = {
 def test_a_pdf_that_is_none_loops_or_is_a_bomb_is_an_observation(name):
     empty = name in ("a_billion_pages", "a_form_that_draws_itself")
     with pytest.raises(ToolError, match="no text to read" if empty else "cannot be read as pdf"):
-        read(PDFS[name], "application/pdf")
+        hostile.read(hostile.page(PDFS[name], "application/pdf"))

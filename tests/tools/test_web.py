@@ -143,18 +143,13 @@ def test_a_page_that_can_not_be_read_is_an_observation(trick, words, bench):
         open_page(bench, trick)
 
 
-def text_of(trick) -> str:
-    with hostile.serving({"/": trick}) as server:
-        return visit.page_text(server.url + "/", (server.host,)).strip()
-
-
 @pytest.mark.parametrize("page", ["<div>" * 600 + "<p>Salt is dear and costly in this town</p>", "<p>" + "Salt is dear " * 800_000], ids=["deep", "long"])  # fmt: skip
 def test_a_page_too_deep_or_too_long_for_the_parser_is_read_too(page):
-    assert text_of(hostile.page(page)).startswith("Salt is dear")
+    assert hostile.read(hostile.page(page)).startswith("Salt is dear")
 
 
 def test_of_a_pdf_of_very_many_pages_the_first_are_read_and_that_is_told():
-    assert "only its first parts were read" in text_of(salty_pdf(301))
+    assert "only its first parts were read" in hostile.read(salty_pdf(301))
 
 
 def test_an_internal_page_is_not_sent_to_jina_and_any_other_is(monkeypatch):
@@ -198,4 +193,4 @@ def test_a_page_is_read_in_its_charset(charset, kind, meta, words, monkeypatch):
     monkeypatch.setattr(visit, "_kind", lambda page: "text")  # to read the HTML takes long
     head, end = (f"<meta charset='{meta}'>", "</p>") if "html" in kind else ("", "")
     page = f"{head}{words}{end}".encode(charset)
-    assert text_of(hostile.page(page, kind)) == f"{head}{words}{end}"
+    assert hostile.read(hostile.page(page, kind)) == f"{head}{words}{end}"
