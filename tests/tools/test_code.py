@@ -13,7 +13,6 @@ from tests.conftest import ROOT
 from tools import ToolError, code, sandbox
 
 
-
 @pytest.fixture
 def program(tmp_path):
     """Run a program in the folder of one sub-agent, and see it without marks."""
