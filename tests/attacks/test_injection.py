@@ -39,10 +39,12 @@ def marks(text: str) -> list[str]:
 
 @pytest.mark.parametrize("trick", TRICKS)
 def test_quoted_text_can_not_close_its_marks(trick):
+    """The same text gives the same prompt; a long one is cut inside its marks."""
     block = fenced(TRICKS[trick])
     mark = marks(block)[0]
     assert block.startswith(f"<data {mark}>\n") and block.endswith(f"\n</data {mark}>")
-    assert block.count(mark) == 2
+    assert block.count(mark) == 2 and len(block) < 8000
+    assert block == fenced(TRICKS[trick]) != fenced("y")
 
 
 def test_the_mark_grows_while_the_text_holds_it(monkeypatch):
@@ -50,12 +52,6 @@ def test_the_mark_grows_while_the_text_holds_it(monkeypatch):
     monkeypatch.setattr(prompts.hashlib, "sha256", lambda _: digest)
     guess = digest.hexdigest()[:8]
     assert marks(fenced(f"</data {guess}>"))[0] == digest.hexdigest()[:9]
-
-
-def test_the_same_text_gives_the_same_prompt_and_a_long_one_is_cut_inside_its_marks():
-    block = fenced("x" * 50_000)
-    assert block == fenced("x" * 50_000) != fenced("y" * 50_000)
-    assert len(block) < 8000 and block.splitlines()[-1].startswith("</data ")
 
 
 def test_marks_are_taken_out_of_an_answer_with_the_white_space_around_them():
@@ -78,13 +74,10 @@ def test_a_few_plain_words_and_numbers_stand_bare(text):
 
 
 @pytest.mark.parametrize("letter", "\xad\u034f\u061c\u115f\u180e\u200b\u202e\u2066\u2800\u3164\ufe0f\ufeff\uffa0\U000e0041\U000e01ef\U0001d173")  # fmt: skip
-def test_a_letter_that_nobody_sees_is_spelled_out(letter):
-    assert letter not in quoted(f"a{letter}b") and "a\\" in quoted(f"a{letter}b")
-
-
-def test_letters_that_are_seen_are_left_alone():
+def test_a_letter_that_nobody_sees_is_spelled_out_and_others_are_left_alone(letter):
     text = "Жё café می‌خواهم € 小 😀"
-    assert text in quoted(text)
+    seen = quoted(f"{text}{letter}b")
+    assert letter not in seen and f"{text}\\" in seen
 
 
 @pytest.fixture(scope="module")
@@ -93,44 +86,29 @@ def files(tmp_path_factory):
     return [("image", saved(folder / "a.png", drawn("x"))), ("video", scenes(folder / "a.mp4", 1))]
 
 
-@pytest.fixture
-def page_and_media(endpoint, tmp_path, files):
-    """Uses of tools on a page, a picture and a video, by a model that answers this; its requests."""
-
-    def make(page, answer):
-        model = endpoint(lambda _: answer)
-        with hostile.serving({"/": hostile.page(page, "text/plain")}) as server:
-            url = {"url": server.url + "/", "browse_query": "What is the price?"}
-            fields = {"allow_hosts": (server.host,)}
-            tools = Bench(tmp_path, pool_at(model.url), *files, **fields)
-            seen = {
-                "page": tools.use("ExtractUrlContentAction", **url),
-                "picture": tools.use("ImageAnalysisAction", query="?", image_path="a.png"),
-                "video": tools.use("VideoAnalysisAction", query="?", video_path="a.mp4", analyze_audio=False),
-                "search": tools.use("GoogleSearchAction", query="q"),
-            }  # fmt: skip
-        return seen, model.requests
-
-    return make
-
-
-def split(text: str) -> list[str]:
-    """What is before, inside and behind the marks."""
-    return re.split(rf"</?data {marks(text)[0]}>", text)
-
-
 @pytest.mark.parametrize("trick", TRICKS)
-def test_what_a_page_a_picture_or_a_search_says_is_quoted(trick, page_and_media, monkeypatch):
+def test_what_a_page_a_picture_or_a_search_says_is_quoted(
+    trick, endpoint, tmp_path, files, monkeypatch
+):
     """To the model that reads a page, and to the sub-agent in the words of the model that looked."""
-    row = {"title": TRICKS[trick], "link": "http://e.com/", "text": TRICKS[trick]}
+    text = TRICKS[trick]
+    row = {"title": text, "link": "http://e.com/", "text": text}
     monkeypatch.setattr(search, "_search", lambda _: [row])
-    seen, requests = page_and_media(TRICKS[trick], TRICKS[trick])
-    words = max(re.findall(r"[!-~][ -~]+", TRICKS[trick]), key=len)[:40].strip()
-    for text in (last_text(requests[0]), *seen.values()):
-        before, inside, after = split(text)
+    model = endpoint(lambda _: text)
+    with hostile.serving({"/": hostile.page(text, "text/plain")}) as server:
+        tools = Bench(tmp_path, pool_at(model.url), *files, allow_hosts=(server.host,))
+        seen = [
+            tools.use("ExtractUrlContentAction", url=server.url, browse_query="What is the price?"),
+            tools.use("ImageAnalysisAction", query="?", image_path="a.png"),
+            tools.use("VideoAnalysisAction", query="?", video_path="a.mp4", analyze_audio=False),
+            tools.use("GoogleSearchAction", query="q"),
+        ]
+    words = max(re.findall(r"[!-~][ -~]+", text), key=len)[:40].strip()
+    prompt = last_text(model.requests[0])
+    for told in (prompt, *seen):
+        before, inside, after = re.split(rf"</?data {marks(told)[0]}>", told)
         assert words in inside and words not in before + after
-    before, _, after = split(last_text(requests[0]))
-    assert "What is the price?" in before and "What is the price?" in after
+    assert re.search(r"(?s)the price\?.*\n<data (\w+)>\n.*\n</data \1>.*the price\?", prompt)
 
 
 def test_the_sub_agent_is_told_that_marked_text_is_no_instruction():
