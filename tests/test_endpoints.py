@@ -135,7 +135,6 @@ def tool_call(arguments):
 
 PARTS = [{"type": "text", "text": SEEN[:20]}, {"type": "text", "text": SEEN[20:]}]
 STRAY = ["stray", {"type": "image"}, None, {"type": "text", "text": SEEN}]
-ZIPPED = gzip.compress(json.dumps(completion(SEEN)).encode())
 
 
 @pytest.mark.parametrize("answer", [
@@ -143,7 +142,7 @@ ZIPPED = gzip.compress(json.dumps(completion(SEEN)).encode())
     message(content=None, reasoning_content=SEEN), message(content="", reasoning=SEEN), message(content=SEEN, tool_calls=7),
     *(tool_call(arguments) for arguments in ({"result": "seen it", "status": "done"}, '{"result": "seen it", "status": "done"}')),
     {"choices": [{"message": {"content": SEEN}, "logprobs": None}]}, completion(SEEN, model=None, id=7, extra={"x": [1]}),
-    Raw(200, completion(SEEN), content_type="text/plain"), Raw(200, ZIPPED, content_encoding="gzip"),
+    Raw(200, completion(SEEN), content_type="text/plain"), Raw(200, gzip.compress(json.dumps(completion(SEEN)).encode()), content_encoding="gzip"),
     Raw(200, completion(SEEN), x_note="caf\xe9 \xff", content_type="application/json; \xe9"),
 ])  # fmt: skip
 def test_an_answer_of_any_form_is_found(answer, told):
@@ -169,16 +168,8 @@ def test_usage_that_makes_no_sense_is_an_unknown_cost(usage, tokens, told):
 REFUSED = Raw(400, {"error": {}})
 
 
-@pytest.fixture
-def asked(run):
-    """What an endpoint is sent in a run where it refuses every request with `field`."""
-
-    def asked(field, refused=REFUSED, **how):
-        result = run(respond=lambda r: refused if field in r else any_method(r), **how)
-        assert result.answer == "42"
-        return run.requests
-
-    return asked
+def without(field, refused=REFUSED):
+    return lambda request: refused if field in request else any_method(request)
 
 
 @pytest.mark.parametrize("status", [400, 404, 422, 500])
@@ -198,23 +189,25 @@ def test_a_refused_schema_is_given_up_and_not_sent_again(status, run):
     assert len(later) == 2 and not any("response_format" in r for r in later)
 
 
-def test_what_is_refused_is_given_up_one_by_one(asked):
+def test_what_is_refused_is_given_up_one_by_one(run):
     """An endpoint without log-probabilities keeps the schema."""
-    requests = asked("logprobs", stop_threshold=0.5)
-    assert ["logprobs" in r for r in requests] == [True, False]
-    assert all("response_format" in r for r in requests)
+    assert run(respond=without("logprobs"), stop_threshold=0.5).answer == "42"
+    assert ["logprobs" in r for r in run.requests] == [True, False]
+    assert all("response_format" in r for r in run.requests)
 
 
-def test_tools_that_are_refused_are_told_in_the_text(asked):
-    refused, taken, *_ = asked("tools", method="toolorchestra")
+def test_tools_that_are_refused_are_told_in_the_text(run):
+    assert run(respond=without("tools"), method="toolorchestra").answer == "42"
+    refused, taken, *_ = run.requests
     assert '"enhance_reasoning"' not in str(refused["messages"]) and "tools" not in taken
     assert '"enhance_reasoning"' in str(taken["messages"])
 
 
-def test_an_endpoint_that_wants_the_newer_limit_gets_it(asked):
+def test_an_endpoint_that_wants_the_newer_limit_gets_it(run):
     said = "'max_tokens' is not supported. Use 'max_completion_tokens' instead."
-    refused = Raw(400, {"error": {"message": said}})
-    first, *_, last = asked("max_tokens", refused, fields={"max_output_tokens": 99})
+    respond = without("max_tokens", Raw(400, {"error": {"message": said}}))
+    assert run(respond=respond, fields={"max_output_tokens": 99}).answer == "42"
+    first, *_, last = run.requests
     assert (first["max_tokens"], last["max_completion_tokens"]) == (99, 99)
     assert "max_tokens" not in last and "response_format" in last
 

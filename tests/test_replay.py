@@ -1,5 +1,6 @@
 """A replay is exact: under any threads, in any environment, without network; a difference says where."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestra_min import orchestrate
-from tests.conftest import ROOT, ConfigError, Options, Price, TapeMiss, pool_at
+from tests.conftest import ROOT, Options, Price, pool_at
 from tests.program import CLOCK, SPEECH, called, content, files_of, line_of, replay, tool_file
 from tests.scripted import SAMPLES, Endpoint, act, complete, delegate, finish, is_main, last_text
 
@@ -53,20 +54,10 @@ def recorded(tmp_path_factory):
     return result
 
 
-def same_again(recorded, folder=None, parallel=None):
-    again = replay(folder or recorded.run, parallel=parallel)
-    assert content(again.events) == content(recorded.events)
-    assert (again.answer, again.calls, again.paid_usd) == ("42", recorded.calls, 0.0)
-
-
 # ---- exact ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5, 17])
-def test_a_replay_is_the_same_under_any_threads_and_opens_no_socket(threads, recorded, no_network):
-    same_again(recorded, parallel=threads)
-
-
 @pytest.mark.parametrize("variables", [
     {"TOKENIZER_NAME": MODEL},
     {"X_TOKENIZER": "ParseAudioAction"},
@@ -75,10 +66,18 @@ def test_a_replay_is_the_same_under_any_threads_and_opens_no_socket(threads, rec
     {"SERPER_API_KEY": "k", "JINA_API_KEY": "k", "TZ": "Asia/Tokyo", "COLUMNS": "20"},
     {f"{name}_{n}": str(n) * 9 for n in range(9) for name in ("A", "X_KEY", "ORCHESTRA")},
 ])  # fmt: skip
-def test_a_replay_is_the_same_in_any_environment(variables, recorded, no_network, monkeypatch):
+def test_a_replay_is_the_same_under_any_threads_and_opens_no_socket(
+    variables, threads, recorded, no_network, tmp_path, monkeypatch
+):
+    """In any environment, wherever the folder was copied to; and it writes nothing."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    same_again(recorded)
+    copy = shutil.copytree(recorded.run, tmp_path / "else where" / "my run")
+    before = files_of(copy)
+    again = replay(copy, parallel=threads)
+    assert content(again.events) == content(recorded.events)
+    assert (again.answer, again.calls, again.paid_usd) == ("42", recorded.calls, 0.0)
+    assert files_of(copy) == before
 
 
 def test_identical_samples_keep_their_own_answers(run):
@@ -89,21 +88,9 @@ def test_identical_samples_keep_their_own_answers(run):
             return SAMPLES
         return f"Answer: {'joined' if 'join' in last_text(request) else next(numbers)}"
 
-    result = run(respond=answer, method="mas-orchestra")
+    result = run(respond=answer, method="mas-orchestra")  # is replayed with 17 threads
     assert next(numbers) == 10 and result.calls == 12
-    for threads in (1, 4, 17):
-        assert content(replay(run.folder, parallel=threads).events) == content(result.events)
-
-
-# ---- the folder ----------------------------------------------------------------------------------
-
-
-def test_a_copied_folder_replays_wherever_it_lies_and_nothing_is_written(recorded, tmp_path):
-    copy = tmp_path / "else where" / "my run"
-    shutil.copytree(recorded.run, copy)
-    before = files_of(copy)
-    same_again(recorded, copy)
-    assert files_of(copy) == before
+    assert content(replay(run.folder, parallel=1).events) == content(result.events)
 
 
 # ---- a difference --------------------------------------------------------------------------------
@@ -113,45 +100,35 @@ def tool_of(recorded):
     return "--tools", f"{Path(recorded.run).parent}/mine.py:library_hours"
 
 
-def changed(recorded, folder, name, old, new):
-    shutil.copytree(recorded.run, folder)
-    data = (folder / name).read_bytes()
-    assert old in data
-    (folder / name).write_bytes(data.replace(old, new))
-    return folder
+EDITS = {  # what is edited, into what, and what is said about it
+    "run.json": (b'"What?"', b'"What then?"', r"r1/main.*\n-[^\n]*What\?.*\n\+[^\n]*What then\?"),
+    "media/clock.png": (b"IDAT", b"IDAX", r"clock\.png"),
+    "trajectory.jsonl": (b'"found 1"', b'"found 9"', "(?=.*found 9).*found 1"),
+}
 
 
-@pytest.mark.parametrize("edited", ["question", "prompt"])
-def test_an_edit_is_a_miss_that_names_the_call_and_shows_the_difference(edited, recorded, tmp_path):
-    """Of a copy of the program, whose prompt may be the one that was edited."""
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_is_a_miss_that_names_the_call_and_shows_the_difference(name, recorded, tmp_path):
+    old, new, said = EDITS[name]
+    run = shutil.copytree(recorded.run, tmp_path / "run")
+    (run / name).write_bytes((run / name).read_bytes().replace(old, new))
+    done = called("--replay", run, *tool_of(recorded))
+    assert (done.returncode, done.stdout) == (2 if "media" in name else 3, "")
+    assert re.search(said, done.stderr, re.S)
+
+
+def test_an_edited_prompt_of_the_program_is_a_miss_too(recorded, tmp_path):
     left_out = shutil.ignore_patterns(".*", "fixtures", "tests", "training", "runs", "__pycache__")
-    shutil.copytree(ROOT, tmp_path / "program", ignore=left_out)
-    run, system = recorded.run, tmp_path / "program" / "prompts" / "orchestra_o1" / "system.md"
-    if edited == "question":
-        run = changed(recorded, tmp_path / "run", "run.json", b'"What?"', b'"What then?"')
-    else:
-        system.write_text(system.read_text() + "\nWhat then?\n")
-    call = [sys.executable, "orchestra_min.py", "--replay", run, *tool_of(recorded)]
-    done = subprocess.run(call, cwd=tmp_path / "program", capture_output=True, text=True)
-    rows = done.stderr.splitlines()
-    assert (done.returncode, done.stdout) == (3, "") and "r1/main" in done.stderr
-    assert any(r.startswith("+") and "What then?" in r for r in rows)
-    assert edited == "prompt" or any(r.startswith("-") and "What?" in r for r in rows)
-
-
-def test_an_edited_file_is_said_with_its_name(recorded, tmp_path):
-    run = changed(recorded, tmp_path / "run", "media/clock.png", b"IDAT", b"IDAX")
-    with pytest.raises((ConfigError, TapeMiss), match=r"clock\.png"):
-        replay(run)
+    copy = shutil.copytree(ROOT, tmp_path / "program", ignore=left_out)
+    system = copy / "prompts" / "orchestra_o1" / "system.md"
+    system.write_text(system.read_text() + "\nWhat then?\n")
+    call = [sys.executable, "orchestra_min.py", "--replay", recorded.run, *tool_of(recorded)]
+    done = subprocess.run(call, cwd=copy, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert re.search(r"r1/main.*\n\+[^\n]*What then\?", done.stderr, re.S)
 
 
 def test_the_command_line_takes_the_number_of_threads_and_no_other_method(recorded):
     named = "--replay", recorded.run, *tool_of(recorded)
     assert called(*named, "--parallel", 3).stdout == "42\n"
     assert "--method react" in line_of(called(*named, "--method", "react"))
-
-
-def test_a_trajectory_that_differs_from_the_replay_is_a_miss(recorded, tmp_path):
-    run = changed(recorded, tmp_path / "run", "trajectory.jsonl", b'"found 1"', b'"found 9"')
-    done = called("--replay", run, *tool_of(recorded))
-    assert done.returncode == 3 and "found 9" in done.stderr and "found 1" in done.stderr
