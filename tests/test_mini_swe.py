@@ -59,10 +59,8 @@ def applied(folder, repo):
     ("```bash\ncat > f <<'END'\n```python\nx\n```\nrest\nEND\n```", ""),
     ("````bash\ncat > f <<'END'\n```python\nx\n```\nEND\n````", "cat > f <<'END'\n```python\nx\n```\nEND"),
     ("I see.\r\n```bash\r\nls\r\n```\r\n", "ls"), ("```bash\nls\n```\nThat lists them.", "ls"),
-    ("<think>Or ```bash\nrm a\n```?</think>\n```bash\nls\n```", "ls"),
-    ("Or ```bash\nrm a\n```\n?</think>\n```bash\nls\n```", "ls"),
-    ("```bash\nls\n```\n```bash\nrm a\n```", ""),
-    ("```bash\nls\n```\nIt will print:\n```\nrm a\n```", ""),
+    ("<think>Or ```bash\nrm a\n```?</think>\n```bash\nls\n```", "ls"), ("Or ```bash\nrm a\n```\n?</think>\n```bash\nls\n```", "ls"),
+    ("```bash\nls\n```\n```bash\nrm a\n```", ""), ("```bash\nls\n```\nIt will print:\n```\nrm a\n```", ""),
     ("I think of ```bash\nrm a\n```</think>\nI am done.", ""),
     *((f"<think>a</think>b\n<think>\n```bash\nrm a\n```\n{end}I am done.", "") for end in ("</think>", "")),
     ("```bash\n" * 30_000, ""), ("```bash\ncat > f <<END\nhalf", ""), ("```bash\nls ``` it", ""), ("no command", ""),
@@ -152,24 +150,22 @@ def test_a_repository_inside_the_copy_runs_nothing_outside_the_sandbox(run, swe,
     assert applied(run.folder, repo)["sub/f"] == b"2\n"
 
 
-def test_a_media_folder_of_the_repository_stays_and_ignored_files_are_in_no_diff(
-    run, swe, repo, monkeypatch
-):
+def test_a_media_folder_stays_and_ignored_files_are_not_sent(run, swe, repo, monkeypatch):
+    """Nor are they in a diff."""
     (repo / "media").mkdir()
     (repo / "media/logo").write_text("1\n")
-    (repo / ".gitignore").write_text("*.o\nkept\n")
+    (repo / ".gitignore").write_text("*.o\nkept\n.env\n")
     (repo / "kept").write_text("1\n")
     git(repo, "add", "-f", ".")
-    swe(
-        [
-            "echo 2 > media/logo; echo 2 > kept; mkdir cache; echo '*' > cache/.gitignore; touch cache/x y.o new"
-        ]
-    )
+    (repo / ".env").write_text("PASSWORD=hunter2horse\n")
+    edit = "echo 2 > media/logo; echo 2 > kept; mkdir cache; echo '*' > cache/.gitignore"
+    swe([f"cat .env; ls -a; {edit}; touch cache/x y.o new"])
+    assert "hunter2horse" not in json.dumps(run.requests) and ".gitignore" in run.prompts[1]
     monkeypatch.chdir(run.folder)
     assert "+2" in workdir.changes(Path("work/r1-t1"))  # run folders are relative by default
     after = applied(run.folder, repo)
     assert (after["media/logo"], after["kept"], after["new"]) == (b"2\n", b"2\n", b"")
-    assert after.keys() == {"a", ".gitignore", "media/logo", "kept", "new"}
+    assert after.keys() == {"a", ".env", ".gitignore", "media/logo", "kept", "new"}
 
 
 def test_a_folder_that_was_emptied_stays_empty(run, swe):
@@ -190,14 +186,8 @@ def test_the_files_of_the_task_are_in_the_folder_and_not_in_the_diff(run, swe):
     assert "clock" not in (run.folder / "changes.diff").read_text()
 
 
-def test_a_fork_continues_in_the_folder_of_its_round(run, swe, repo, tmp_path):
-    commands = ["echo 1 >> a"], ["echo 2 >> a"], ["echo 3 >> a"]
-    swe(*commands, turns=[tuple4("do"), tuple4("do"), complete("x"), tuple4("do"), complete("ok")])
-    resume(run.folder, from_round=2, out=tmp_path / "fork", workdir=repo)
-    assert applied(tmp_path / "fork", repo) == {"a": b"x\n1\n3\n"}
-
-
-def test_a_run_folder_of_someone_else_runs_nothing_outside_the_sandbox(swe, run, tmp_path):
+def test_a_fork_continues_in_the_folder_of_its_round(swe, run, repo, tmp_path):
+    """And runs nothing outside the sandbox, whatever its run folder, of someone else, says."""
     commands = ["echo 1 >> a"], ["echo 2 >> a"], ["echo 3 >> a"]
     swe(*commands, turns=[tuple4("do"), tuple4("do"), complete("x"), tuple4("do"), complete("ok")])
     base, got = run.folder / "workdir.git", f"touch {tmp_path}/GOT; cat"
@@ -209,11 +199,11 @@ def test_a_run_folder_of_someone_else_runs_nothing_outside_the_sandbox(swe, run,
     for name in ("post-index-change", "post-checkout", "reference-transaction"):
         (base / "hooks" / name).write_text(f"#!/bin/sh\n{got}\n")
         (base / "hooks" / name).chmod(0o755)
-    resume(run.folder, from_round=2, out=tmp_path / "fork", workdir=tmp_path / "repo")
-    assert "+1\n+3" in (tmp_path / "fork/changes.diff").read_text()
+    resume(run.folder, from_round=2, out=tmp_path / "fork", workdir=repo)
+    assert applied(tmp_path / "fork", repo) == {"a": b"x\n1\n3\n"}
     (tmp_path / "fork/workdir.git/refs/heads/main").write_text(f"--output={tmp_path}/GOT")
     with pytest.raises(ConfigError, match="fork-2"):
-        resume(tmp_path / "fork", from_round=2, out=tmp_path / "fork-2", workdir=tmp_path / "repo")
+        resume(tmp_path / "fork", from_round=2, out=tmp_path / "fork-2", workdir=repo)
     assert not (tmp_path / "GOT").exists()
 
 
@@ -230,22 +220,7 @@ def test_a_command_that_a_kill_cut_off_runs_again_in_its_folder(run, swe, repo):
 # ---- what is copied ------------------------------------------------------------------------------
 
 
-def copied(tmp_path, repo, run="run"):
-    folder = tmp_path / run
-    folder.mkdir(parents=True, exist_ok=True)
-    workdir.copy_into(folder, repo, print)
-    found = (p.relative_to(folder / "workdir") for p in (folder / "workdir").rglob("*"))
-    return {str(p) for p in found if ".git" not in p.parts}
-
-
-def test_what_git_ignores_is_neither_copied_nor_sent(run, swe, repo):
-    (repo / ".gitignore").write_text(".env\n")
-    (repo / ".env").write_text("PASSWORD=hunter2horse\n")
-    swe(["cat .env; ls -a"])
-    assert "hunter2horse" not in json.dumps(run.requests) and ".gitignore" in run.prompts[1]
-
-
-def test_odd_names_are_copied_as_they_are_and_no_link_is_followed(tmp_path, repo):
+def test_odd_names_are_copied_but_no_target_of_a_link_nor_the_run_folder(tmp_path, repo):
     names = ("-n", "new\nline", ":(top)x", "*", "sp ace", "d/f")
     (repo / "d").mkdir()
     for name in (*names, "gone"):
@@ -255,13 +230,12 @@ def test_odd_names_are_copied_as_they_are_and_no_link_is_followed(tmp_path, repo
     (repo / "gone").unlink()
     (repo / "d").rename(tmp_path / "elsewhere")
     (repo / "d").symlink_to(tmp_path / "elsewhere")
-    assert copied(tmp_path, repo) == {"a", "link", "d", *names[:-1]}
-
-
-def test_the_run_folder_in_the_repository_is_left_out(tmp_path, repo):
-    (repo / "runs" / "now").mkdir(parents=True)
-    (repo / "runs" / "now" / "lock").touch()
-    assert copied(tmp_path, repo, "repo/runs/now") == {"a"}
+    run = repo / "runs" / "now"
+    run.mkdir(parents=True)
+    (run / "lock").touch()
+    workdir.copy_into(run, repo, print)
+    copied = (str(p.relative_to(run / "workdir")) for p in (run / "workdir").rglob("*"))
+    assert {p for p in copied if ".git" not in p} == {"a", "link", "d", *names[:-1]}
 
 
 @pytest.mark.parametrize("name, told", [
