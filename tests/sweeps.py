@@ -6,8 +6,7 @@ import re
 from tests.scripted import complete, finish, is_main
 
 OFFICIAL = {
-    "id": 7, "question": "What is number 7?", "answer": "7", "Level": "Easy", "category": "Art",
-    "omni_modal_input": [{"type": "image", "id": "i", "path": "images/clock.png"}],
+    "id": 7, "question": "What is number 7?", "answer": "7", "Level": "Easy", "category": "Art", "omni_modal_input": [{"type": "image", "id": "i", "path": "images/clock.png"}],
 }  # fmt: skip
 
 
@@ -19,17 +18,15 @@ def number_asked(request):
     return complete(n) if is_main(request) else finish(n)
 
 
-def data_file(folder, count=6, **more):
+def data_file(folder, count=6):
     """Questions 1 to `count`; the right answer of every third is another number."""
     rows = [
-        {"question": f"What is number {n}?", "answer": str(n if n % 3 else -n), "level": f"L{n % 2}", "category": "A B", **more}
+        {"question": f"What is number {n}?", "answer": str(n if n % 3 else -n), "level": f"L{n % 2}", "category": "A B"}
         for n in range(1, count + 1)
     ]  # fmt: skip
     (folder / "data.json").write_text(json.dumps(rows))
-    return folder / "data.json"
 
 
 def words(folder, *more):
-    data = folder / "data.json"
-    base = ["run", "--data", data, "--out", folder / "out", "--method", "react", "--model", "m"]
-    return [str(word) for word in (*base, *more)]
+    base = ["run", "--data", folder / "data.json", "--out", folder / "out", "--method", "react"]
+    return [str(word) for word in (*base, "--model", "m", *more)]
