@@ -1,13 +1,12 @@
 """What MCP servers of the user offer, as tools beside the six."""
 
-import contextlib
 import json
 import re
 import signal
-import socket
-import subprocess
 import sys
 import time
+from contextlib import ExitStack
+from subprocess import PIPE, Popen
 
 import pytest
 
@@ -128,16 +127,13 @@ def test_a_list_of_tools_is_read_to_its_last_page(using):
         assert list(server.tools) == ["look", "look1", "look2"]
 
 
-ANSWERS = [
+@pytest.mark.parametrize(("content", "structured", "text"), [
     ([{"type": "resource", "resource": {"uri": "a://b", "text": "all of it"}}], None, "all of it"),
     ([{"type": "resource_link", "uri": "a://b", "name": "b", "description": "a town"}], None, '{"name": "b", "uri": "a://b", "description": "a town", "type": "resource_link"}'),
     ([{"type": "image", "mimeType": "image/png", "data": "AAAAAAA="}], None, '{"type": "image", "data": "(5 bytes, which are not shown: only text is)", "mime_type": "image/png"}'),
     ([{"type": "resource", "resource": {"uri": "a://b", "blob": "AAAA"}}], None, '{"uri": "a://b", "blob": "(3 bytes, which are not shown: only text is)"}'),
     ([{"type": "text", "text": "one"}, {"type": "text", "text": "two"}], {"n": 3}, "one\ntwo"), ([], {"n": 3}, '{"n": 3}'),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("content", "structured", "text"), ANSWERS)
+])  # fmt: skip
 def test_what_is_no_text_in_an_answer_is_told_too(content, structured, text, using):
     answer = {"content": content} | ({"structuredContent": structured} if structured else {})
     with using(raw(answer=answer)) as server:
@@ -195,28 +191,20 @@ def test_a_server_that_crashed_is_started_again_once(using, tmp_path):
 
 
 def test_a_server_is_reached_at_its_url_while_it_runs(using, monkeypatch):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    how = json.dumps({"transport": "streamable-http", "port": port})
+    how = json.dumps({"transport": "streamable-http", "port": 0})
     command = sys.executable, "-c", SERVER, "x", how
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        while process.poll() is None:
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", port)).close()
-                break
-            time.sleep(0.05)
-        try:
-            monkeypatch.setenv(TOKEN, "mcp")
-            url = f"http://127.0.0.1:{port}/${TOKEN}"
-            with using(url) as server:
-                seen = server.call("add", a=2, b=40)
-                process.kill()
-                process.wait()
-                with pytest.raises(ToolError, match="ConnectError"):
-                    server.call("add", a=1)
-        finally:
+    monkeypatch.setenv(TOKEN, "mcp")
+    with ExitStack() as ends:
+        process = ends.enter_context(Popen(command, stderr=PIPE, text=True))
+        ends.callback(process.kill)
+        found = (re.search(r"running on (http://\S+)", line) for line in process.stderr)
+        url = next(filter(None, found))[1] + f"/${TOKEN}"
+        with using(url) as server:
+            seen = server.call("add", a=2, b=40)
             process.kill()
+            process.wait()
+            with pytest.raises(ToolError, match="ConnectError"):
+                server.call("add", a=1)
     assert "\n42 x None\n" in seen
     with using(url, mode="replay") as server:
         assert server.call("add", a=2, b=40) == seen
