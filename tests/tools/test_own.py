@@ -28,15 +28,12 @@ def paint(env: Environment, picture: ImageFile, colour: Literal["red", "blue"] =
 TASK = Task("?", (Media("image", "clock.png", Path("clock.png"), "0"), Media("audio", "a.wav", Path("a.wav"), "1")))  # fmt: skip
 
 
-def test_the_schema_comes_from_the_signature_and_lists_the_files_there_are():
+def test_schema_and_defaults_come_from_the_signature_and_the_files_there_are():
     picture, colour = {"enum": ["clock.png"]}, {"enum": ["red", "blue"]}
     assert paint.schema(TASK) == {
         "type": "object", "required": ["picture"], "additionalProperties": False,
         "properties": {"picture": {"type": "string", **picture}, "colour": {"type": "string", **colour}},
     }  # fmt: skip
-
-
-def test_what_a_model_leaves_out_gets_its_default():
     assert paint(None, {"picture": "clock.png", "colour": None}) == "clock.png red"
 
 
