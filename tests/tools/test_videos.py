@@ -116,17 +116,14 @@ def head(path):
     return path
 
 
-ODD = [  # what makes a medium, of what kind it is said to be, what is asked of it, and the answer
+@pytest.mark.parametrize(("make", "kind", "asked", "words"), [  # `asked` of a medium that is said to be of this kind
     (lambda folder: film(folder / "a.mp4"), "audio", {}, "a.mp4 has no sound"),
     (lambda folder: head(film(folder / "a.mp4")), "video", {}, "cannot be read: (?!.*pixels)"),
     (lambda folder: toned(folder / "a.mp4", "aac"), "video", {}, "no moving pictures"),
     (lambda folder: film(folder / "a.mp4"), "video", {"start_time": "9"}, "behind its end"),
     (lambda folder: film(folder / "a.mp4"), "video", {"start_time": "3", "end_time": "2"}, "empty"),
     *((lambda folder: film(folder / "a.mp4"), "video", {"start_time": t}, "not a time") for t in ("soon", "1:-30", "nan")),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("make", "kind", "asked", "words"), ODD, ids=range(len(ODD)))
+], ids=range(8))  # fmt: skip
 def test_odd_media_and_times_are_an_observation(make, kind, asked, words, tmp_path, bench):
     with pytest.raises(ToolError, match=words):
         bench((kind, make(tmp_path)), says="x").analyse(**asked)
