@@ -17,7 +17,6 @@ from tests.scripted import Raw
 from tests.tools.conftest import local_pool, whisper
 from tests.tools.media import RATE, SPEECH, film, saved, tone, toned, waved
 from tools import ToolError, audio, image
-from tools.media import check, check_engines
 
 
 def heard_s(path, *window) -> float:
@@ -44,7 +43,7 @@ def test_music_with_the_picture_of_its_album_is_sound(tmp_path):
     frame = b"APIC" + len(picture).to_bytes(4, "big") + b"\0\0" + picture
     size = bytes(len(frame) >> shift & 127 for shift in (21, 14, 7, 0))
     (tmp_path / "song.mp3").write_bytes(b"ID3\x03\0\0" + size + frame + music)
-    assert [kind for kind, _ in check([tmp_path / "song.mp3"])] == ["audio"]
+    assert [kind for kind, _ in media.check([tmp_path / "song.mp3"])] == ["audio"]
 
 
 @pytest.mark.parametrize(("level", "seconds"), [(0, 3), (8000, 0), (8000, 0.001), (8000, 0.09)])
@@ -194,17 +193,13 @@ def test_an_engine_that_is_not_installed_is_told(kind, path, missing, bench, mon
         bench((kind, path)).analyse()
 
 
-@pytest.mark.parametrize(("missing", "kind"), [("faster_whisper", "audio"), ("rapidocr", "video")])
-def test_a_missing_library_ends_a_run_before_it_starts(missing, kind, tmp_path, monkeypatch):
+@pytest.mark.parametrize("missing", ["faster_whisper", "rapidocr", "model.bin"])
+def test_what_is_missing_ends_a_run_before_it_starts(missing, tmp_path, monkeypatch):
     monkeypatch.setattr(media, "find_spec", lambda name: name != missing or None)
     monkeypatch.setattr("tools.media._checked", lambda *given: given)
-    with pytest.raises(ConfigError, match=f"needs {missing}: pip install"):
+    monkeypatch.setenv("WHISPER_MODEL", str(tmp_path))
+    kind = "video" if missing == "rapidocr" else "audio"
+    words = f"needs {missing}: pip install|WHISPER_MODEL: .* holds no {missing}"
+    with pytest.raises(ConfigError, match=words):
         orchestra_min.orchestrate("?", [(kind, SPEECH)], local_pool(), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_folder_without_a_model_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(media, "find_spec", lambda name: object())
-    monkeypatch.setenv("WHISPER_MODEL", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"WHISPER_MODEL: .* holds no model.bin"):
-        check_engines(["audio"], local_pool())
