@@ -67,12 +67,9 @@ def test_what_is_no_text_in_a_result_is_left_out_and_a_huge_one_cut(searching):
     assert len(seen) < 6000 and "1. 7\nsalt" in seen
 
 
-def test_without_any_search_engine_that_is_told(bench):
+def test_without_a_key_ddgs_is_asked_and_without_that_it_is_told(bench, monkeypatch):
     with pytest.raises(ToolError, match="no search engine configured"):
         bench().use("GoogleSearchAction", query="everest")
-
-
-def test_without_a_key_ddgs_is_asked(bench, monkeypatch):
     text = Mock(return_value=[{"title": "T", "href": "https://t.example/", "body": "B"}])
     ddgs = SimpleNamespace(DDGS=lambda timeout: SimpleNamespace(text=text))
     monkeypatch.setitem(sys.modules, "ddgs", ddgs)
