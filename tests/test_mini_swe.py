@@ -188,8 +188,8 @@ def test_the_files_of_the_task_are_in_the_folder_and_not_in_the_diff(run, swe):
 
 def test_a_fork_continues_in_the_folder_of_its_round(swe, run, repo, tmp_path):
     """And runs nothing outside the sandbox, whatever its run folder, of someone else, says."""
-    commands = ["echo 1 >> a"], ["echo 2 >> a"], ["echo 3 >> a"]
-    swe(*commands, turns=[tuple4("do"), tuple4("do"), complete("x"), tuple4("do"), complete("ok")])
+    turns = *[tuple4("do")] * 3, complete("x"), tuple4("do"), complete("ok")
+    swe(*([f"echo {n} >> a"] for n in range(4)), turns=turns)
     base, got = run.folder / "workdir.git", f"touch {tmp_path}/GOT; cat"
     for key in ("filter.x.clean", "diff.x.textconv", "core.fsmonitor"):
         git(base, "config", key, got)
@@ -199,8 +199,8 @@ def test_a_fork_continues_in_the_folder_of_its_round(swe, run, repo, tmp_path):
     for name in ("post-index-change", "post-checkout", "reference-transaction"):
         (base / "hooks" / name).write_text(f"#!/bin/sh\n{got}\n")
         (base / "hooks" / name).chmod(0o755)
-    resume(run.folder, from_round=2, out=tmp_path / "fork", workdir=repo)
-    assert applied(tmp_path / "fork", repo) == {"a": b"x\n1\n3\n"}
+    resume(run.folder, from_round=3, out=tmp_path / "fork", workdir=repo)
+    assert applied(tmp_path / "fork", repo) == {"a": b"x\n0\n1\n3\n"}
     (tmp_path / "fork/workdir.git/refs/heads/main").write_text(f"--output={tmp_path}/GOT")
     with pytest.raises(ConfigError, match="fork-2"):
         resume(tmp_path / "fork", from_round=2, out=tmp_path / "fork-2", workdir=repo)
