@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 
 import pytest
 import requests
@@ -51,13 +50,11 @@ def test_another_folder_for_a_run_that_stays_in_its_own_is_refused(flag):
 def bad_files(tmp_path):
     (tmp_path / "empty.png").touch()
     (tmp_path / "notes.png").write_text("these are notes\n" * 50)
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "mine.txt").write_text("mine")
     os.mkfifo(tmp_path / "pipe.png")
-    (tmp_path / "damaged").mkdir()
-    (tmp_path / "damaged" / "run.json").write_text("{")
-    (tmp_path / "newer").mkdir()
-    (tmp_path / "newer" / "run.json").write_text('{"v": 999}')
+    texts = {"full/mine.txt": "mine", "damaged/run.json": "{", "newer/run.json": '{"v": 999}'}
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
     with (tmp_path / "huge.png").open("wb") as file:
         file.truncate(101 << 20)
     yield
@@ -140,9 +137,11 @@ def test_errors_can_be_pickled(how, run):
     assert (type(again), str(again)) == (raised.type, str(raised.value))
 
 
-MAJORITY = """
+OWN = """
 from collections import Counter
 from orchestra.vocabulary import Complete, Delegate, SubTask
+from orchestrators.aorchestra import AOrchestra
+from orchestrators.react import React
 def hours(day): return "9 to 17"
 class Plain:
     def __init__(self): pass
@@ -156,6 +155,11 @@ class Once(Half):
         if last_chance:
             return Complete("the last chance")
         return Delegate((SubTask("a", state.task.question, tools=()),))
+class Mine(AOrchestra): pass
+class Stop(React):
+    def decide(self, state, ask, *rest):
+        ask([{'role': 'user', 'content': '?'}])
+        raise KeyboardInterrupt
 class Majority(Half):
     shares_context = False
     def decide(self, state, ask, mistake="", last_chance=False):
@@ -167,7 +171,7 @@ class Majority(Half):
 
 @pytest.fixture
 def own(run, tmp_path):
-    (tmp_path / "own.py").write_text(MAJORITY)
+    (tmp_path / "own.py").write_text(OWN)
     answers = iter(["4", "5", "5"])
     work = lambda text: finish(next(answers))  # noqa: E731
     return lambda name: run(work=work, method=f"{tmp_path}/own.py:{name}").answer
@@ -182,35 +186,22 @@ def test_what_is_no_orchestrator_is_refused_in_one_line(name, why, own):
         own(name)
 
 
-def test_an_orchestrator_of_ones_own_takes_the_flags_of_the_one_it_extends(endpoint, tmp_path):
-    (tmp_path / "mine.py").write_text(
-        "from orchestrators.aorchestra import AOrchestra\nclass Mine(AOrchestra): pass\n"
-    )
-    given = "--method", f"{tmp_path}/mine.py:Mine", "--context", "none", "--out", tmp_path / "run"
+def test_an_orchestrator_of_ones_own_takes_the_flags_of_the_one_it_extends(own, endpoint):
+    given = "--method", "own.py:Mine", "--context", "none", "--out", "run"
     assert called("?", *given, at=endpoint(any_method).url).stdout == "42\n"
 
 
-def test_the_hint_after_an_interrupt_names_the_orchestrator_of_ones_own(endpoint, tmp_path):
-    (tmp_path / "own.py").write_text(
-        "from orchestrators.react import React\nclass Stop(React):\n"
-        "    def decide(self, state, ask, *rest):\n"
-        "        ask([{'role': 'user', 'content': '?'}])\n"
-        "        raise KeyboardInterrupt\n"
-    )
-    method, given = f"{tmp_path}/own.py:Stop", ("--out", tmp_path / "all")
-    server = endpoint(any_method)
-    line = line_of(called("?", "--compare", f"{method},react", *given, at=server.url), 130)
+def test_the_hint_after_an_interrupt_names_the_orchestrator_of_ones_own(own, endpoint, tmp_path):
+    method = f"{tmp_path}/own.py:Stop"
+    given = "--compare", f"{method},react", "--out", tmp_path / "all"
+    line = line_of(called("?", *given, at=endpoint(any_method).url), 130)
     assert line.endswith(f"--resume {tmp_path}/all/Stop --method {method}")
 
 
-def test_an_orchestrator_of_ones_own_decides_and_is_named_again_for_a_replay(own, tmp_path):
-    assert own("Majority") == "5"  # its replay names it
-    line = line_of(called("--replay", tmp_path / "run"))
-    assert line.endswith("add --method own.py:Majority")
-
-
-def test_an_orchestrator_of_one_round_has_its_last_chance(own):
-    assert own("Once") == "the last chance"
+@pytest.mark.parametrize(("name", "answer"), [("Majority", "5"), ("Once", "the last chance")])
+def test_an_orchestrator_of_ones_own_decides_and_is_named_again_for_a_replay(name, answer, own):
+    assert own(name) == answer  # its replay names it
+    assert line_of(called("--replay", "run")).endswith(f"add --method own.py:{name}")
 
 
 FORKED = """
@@ -246,21 +237,18 @@ def test_forked_workers_get_their_own_answers(endpoint, tmp_path):
 def test_calls_of_the_host_program_are_untouched_before_during_and_after(endpoint, run):
     import openai  # takes long
 
-    numbers = count()
-    other = endpoint(lambda request: f"mine {next(numbers)}")
+    other = endpoint(lambda request: f"mine {len(other.requests) - 1}")
     client = openai.OpenAI(base_url=other.url, api_key="none")
-    messages = [{"role": "user", "content": "mine"}]
-
+    how = {"model": "m", "messages": [{"role": "user", "content": "mine"}]}
     url = f"{other.url}/chat/completions"
     by = (
-        lambda: client.chat.completions.create(model="m", messages=messages).to_dict(),
-        lambda: requests.post(url, json={"messages": messages}, timeout=5).json(),
+        lambda: client.chat.completions.create(**how).to_dict(),
+        lambda: requests.post(url, json=how, timeout=5).json(),
     )
 
     def mine(*_):
         with ThreadPoolExecutor(1) as thread:
-            for ask in by:
-                reply = thread.submit(ask).result()
+            for reply in (thread.submit(ask).result() for ask in by):
                 said = reply["choices"][0]["message"]["content"]
                 assert said == f"mine {len(other.requests) - 1}"
 
@@ -273,7 +261,5 @@ def test_calls_of_the_host_program_are_untouched_before_during_and_after(endpoin
 
 def test_a_run_inside_a_cassette_of_the_host_program_has_its_own_tape(run, tmp_path):
     with vcr.use_cassette(str(tmp_path / "mine.yaml")):
-        for name in ("first", "second"):
-            assert run(out=name).answer == "42"
-    for name in ("first", "second"):
-        assert replay(tmp_path / name).answer == "42"
+        assert [run(out=name).answer for name in ("first", "second")] == ["42"] * 2
+    assert [replay(tmp_path / name).answer for name in ("first", "second")] == ["42"] * 2
