@@ -28,8 +28,8 @@ def sweep(folder, url, *more):
     with mock.patch.dict(os.environ, {"OPENAI_BASE_URL": url}):
         code = evaluate.main(words(folder, *more))
     out = Path(more[-1] if "--out" in more else folder / "out")
-    rows = map(json.loads, (out / "rows.jsonl").read_text().splitlines())
-    return code, {row["id"]: row for row in rows}
+    rows = (out / "rows.jsonl").read_text().splitlines() if code < 2 else []
+    return code, {row["id"]: row for row in map(json.loads, rows)}
 
 
 # ---- the file ------------------------------------------------------------------------------------
@@ -79,8 +79,7 @@ def test_questions_without_their_media_are_named_and_skipped(tmp_path, endpoint,
 def test_a_mistake_of_the_user_is_one_line_before_the_first_call(tmp_path, endpoint, capsys, more):
     server = endpoint(number_asked)
     data_file(tmp_path)
-    with mock.patch.dict(os.environ, {"OPENAI_BASE_URL": server.url}):
-        assert evaluate.main(words(tmp_path, *more)) == 2
+    assert sweep(tmp_path, server.url, *more) == (2, {})
     assert len(capsys.readouterr().err.splitlines()) == 1 and not server.requests
 
 

@@ -1,15 +1,12 @@
 """MiniGAIA on real media: the committed files are those of the generator, and its search finds the pages."""
 
 import json
-import os
 import shutil
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from pydantic import TypeAdapter
 
-import evaluate
 import training.agent
 from evaluation.questions import load
 from fixtures import intranet
@@ -17,16 +14,18 @@ from fixtures import make_minigaia as made
 from orchestra.vocabulary import Delegate, Media, Task
 from orchestra_min import replay
 from orchestrators.orchestra_o1 import parse_decision
+from tests.test_evaluate import sweep
 from training.tasks import TOOL, Fact, MiniTask
 from training.world import World, expert, prompt
 
-QUESTIONS = json.loads((made.FOLDER / "questions.json").read_text())
+DATA = made.FOLDER / "questions.json"
+QUESTIONS = json.loads(DATA.read_text())
 NUMBERED = {f"{n:02}": pair for n, pair in enumerate(made.chosen(), 1)}
 
 
 def test_the_committed_questions_are_those_of_the_generator():
     assert [made.row(id, *pair) for id, pair in NUMBERED.items()] == QUESTIONS
-    asked = load(made.FOLDER / "questions.json")
+    asked = load(DATA)
     assert len({q.category for q in asked}) == 17 and len(asked) == 34
 
 
@@ -37,9 +36,8 @@ def test_the_committed_media_are_made_again_bit_for_bit(id, tmp_path):
     if made.made_with() != json.loads((made.FOLDER / "made-with.json").read_text()):
         pytest.skip(f"the media were made with other versions than {made.made_with()}")
     made.make_media(NUMBERED[id][1], tmp_path)
-    committed = made.FOLDER / "media" / id
-    assert {p.name for p in tmp_path.iterdir()} == {p.name for p in committed.iterdir()}
-    assert all(p.read_bytes() == (committed / p.name).read_bytes() for p in tmp_path.iterdir())
+    new, committed = tmp_path.iterdir(), (made.FOLDER / "media" / id).iterdir()
+    assert {p.name: p.read_bytes() for p in new} == {p.name: p.read_bytes() for p in committed}
 
 
 def test_a_search_finds_the_page_of_every_fact_that_is_searched_for():
@@ -55,15 +53,6 @@ def world_of(row):
     media = tuple(Media(m["type"], Path(m["path"]).name, Path(), "") for m in row["media"])
     facts = TypeAdapter(tuple[Fact, ...]).validate_python(row["facts"])
     return World(MiniTask(Task(row["question"], media), facts, (), ""))
-
-
-def sweep(folder, url, *more):
-    files = "--data", made.FOLDER / "questions.json", "--out", folder
-    command = ["run", *files, "--model", "m", "--world", *more]
-    with mock.patch.dict(os.environ, {"OPENAI_BASE_URL": url}):
-        code = evaluate.main([str(word) for word in command])
-    rows = (folder / "rows.jsonl").read_text().splitlines() if code < 2 else []
-    return code, {row["id"]: row for row in map(json.loads, rows)}
 
 
 @pytest.mark.parametrize(("method", "style"), [
@@ -84,8 +73,8 @@ def test_in_the_world_only_the_main_agent_is_asked(tmp_path, endpoint, method, s
             world.carry_out(decision)
         return reply
 
-    server = endpoint(respond)
-    code, rows = sweep(tmp_path / "out", server.url, "--method", method)
+    server, how = endpoint(respond), ("--data", DATA, "--world", "--method", method)
+    code, rows = sweep(tmp_path, server.url, *how)
     assert (code, len(rows)) == (0, 34) and all(row["exact"] for row in rows.values())
     assert len(server.requests) == sum(row["rounds"] for row in rows.values())
     run = tmp_path / "out" / "runs" / "17"
@@ -95,13 +84,13 @@ def test_in_the_world_only_the_main_agent_is_asked(tmp_path, endpoint, method, s
         (run / f"{name}.jsonl").write_text("\n".join(lines[: -1 if name == "tape" else -2]) + "\n")
     (tmp_path / "out" / "rows.jsonl").unlink()
     asked = len(server.requests)
-    code, rows = sweep(tmp_path / "out", server.url, "--method", method)
+    code, rows = sweep(tmp_path, server.url, *how)
     assert (code, rows["17"]["exact"], len(server.requests)) == (0, True, asked + 1)
 
 
-@pytest.mark.parametrize("more", [("--method", "react"), ("--data", "plain.json")])
-def test_the_world_is_refused_where_it_cannot_play(tmp_path, endpoint, monkeypatch, more):
-    monkeypatch.chdir(tmp_path)
-    Path("plain.json").write_text('[{"question": "Why?", "answer": "42"}]')
+@pytest.mark.parametrize("more", [("--data", DATA), ("--method", "orchestra-o1")])
+def test_the_world_is_refused_where_it_cannot_play(tmp_path, endpoint, more):
+    """To one agent alone, and with questions that have no facts."""
+    (tmp_path / "data.json").write_text('[{"question": "Why?", "answer": "42"}]')
     server = endpoint(lambda request: "never")
-    assert sweep(tmp_path / "out", server.url, *more) == (2, {}) and not server.requests
+    assert sweep(tmp_path, server.url, "--world", *more) == (2, {}) and not server.requests
