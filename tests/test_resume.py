@@ -63,24 +63,21 @@ class Held:
 # ---- stopped from outside ------------------------------------------------------------------------
 
 
-MOMENTS = [  # and how the kill tears the last line
-    (["first decision"], '{"v": 1, "call": "r2/ma'),
-    (["second step", "other sub-task"], "{"),
-    (["last decision"], '{"v": 1, "call": "\xff'),
-]
+MOMENTS = (["first decision"], ["second step", "other sub-task"], ["last decision"])
+TORN = b'{"v": 1, "call": "r2/ma', b"{", b'{"v": 1, "call": "\xff'  # a last line, by a kill
 
 
-@pytest.mark.parametrize("names, torn", MOMENTS)
-def test_kill_9_loses_only_what_was_in_flight(names, torn, endpoint, tmp_path):
+@pytest.mark.parametrize("names", MOMENTS)
+def test_kill_9_loses_only_what_was_in_flight(names, endpoint, tmp_path):
     held = Held(endpoint, *names)
     flags = "--question", "?", "--model", "m", "--tools", tool_file(tmp_path), "--out", "run"
     with start(tmp_path, *flags, at=held.server.url) as process:
         held.wait()
         process.kill()
     held.let_go.set()
-    for again in (resume, replay, resume):
+    for again, torn in zip((resume, replay, resume), TORN, strict=True):
         with (tmp_path / "run" / "tape.jsonl").open("ab") as file:
-            file.write(torn.encode("latin-1"))
+            file.write(torn)
         assert again(tmp_path / "run").answer == "42"
     asked = [moment(r) for r in held.server.requests]
     assert {n: asked.count(n) for n in ANSWERS} == {n: 1 + (n in names) for n in ANSWERS}
@@ -109,10 +106,7 @@ def test_ctrl_c_ends_with_130_and_the_line_that_it_prints_goes_on(stop, endpoint
 def test_a_run_that_the_host_program_cancels_starts_no_further_call(run, tmp_path):
     stop = threading.Event()
 
-    def respond(request):
-        stop.set()
-        return ANSWERS[moment(request)]
-
+    respond = lambda request: stop.set() or ANSWERS[moment(request)]  # noqa: E731
     with pytest.raises(Cancelled):
         run(respond=respond, tools=tool_file(tmp_path), cancelled=stop)
     assert len(run.requests) == 1
@@ -224,28 +218,21 @@ def test_where_nothing_was_paid_nothing_is_kept(made, endpoint, tmp_path):
 # ---- forks ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def three_rounds(run):
+@pytest.mark.parametrize("round", [1, 2, 3, 4, 99])
+def test_a_fork_keeps_the_rounds_before_and_asks_the_rest_anew(round, run, tmp_path):
+    """From a round that was not reached it is refused."""
     replies = iter([delegate("a"), delegate("b"), complete("42")])
-    work = lambda r: next(replies, complete("other")) if is_main(r) else finish("seen")  # noqa: E731
-    run(respond=work)
-    return run
-
-
-@pytest.mark.parametrize("round", [1, 2, 3])
-def test_a_fork_keeps_the_rounds_before_and_asks_the_rest_anew(round, three_rounds, tmp_path):
-    before, asked = files_of(three_rounds.folder), len(three_rounds.requests)
-    forked = resume(three_rounds.folder, from_round=round, out=tmp_path / "fork")
-    assert (forked.answer, forked.rounds, forked.run) == ("other", round, str(tmp_path / "fork"))
-    assert len(three_rounds.requests) == asked + 1 and files_of(three_rounds.folder) == before
-    assert replay(tmp_path / "fork").answer == "other"
-
-
-@pytest.mark.parametrize("round", [4, 99])
-def test_a_fork_from_a_round_that_was_not_reached_is_refused(round, three_rounds, tmp_path):
-    fork = "--from-round", round, "--out", tmp_path / "fork"
-    done = called("--resume", three_rounds.folder, *fork, at=three_rounds.server.url)
-    assert f"--from-round {round}" in line_of(done) and not (tmp_path / "fork").exists()
+    run(respond=lambda r: next(replies, complete("other")) if is_main(r) else finish("seen"))
+    before, asked, fork = files_of(run.folder), len(run.requests), tmp_path / "fork"
+    if round > 3:
+        flags = "--from-round", round, "--out", fork
+        line = line_of(called("--resume", run.folder, *flags, at=run.server.url))
+        assert f"--from-round {round}" in line and not fork.exists()
+        return
+    forked = resume(run.folder, from_round=round, out=fork)
+    assert (forked.answer, forked.rounds, forked.run) == ("other", round, str(fork))
+    assert len(run.requests) == asked + 1 and files_of(run.folder) == before
+    assert replay(fork).answer == "other"
 
 
 @pytest.mark.parametrize("resumed", [False, True])
