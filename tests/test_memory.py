@@ -26,30 +26,19 @@ def compress(history: list[Evidence], limit_tokens: int = 6000) -> str:
 
 # ---- Eq. 19 --------------------------------------------------------------------------------------
 
-MEDIA = tuple(Media("image", name, Path("/none"), "") for name in "ab")
+TASK = Task("q", tuple(Media("image", name, Path("/none"), "") for name in "ab"))
+TRACES = "=", "!a a=a", "!a=", "b a b=ab", "c=", "media/a=a", "./b=b", "http://x/a="
 
 
-TRACES = [("", ""), ("Aa", "a"), ("A", ""), ("bab", "ab"), ("c", "")]
-
-
-@pytest.mark.parametrize(("trace", "media"), TRACES)
-def test_an_entry_of_the_history_keeps_of_the_trace_the_files_that_were_opened(trace, media):
-    """`trace`: the file of each step; a capital is a failed step."""
-    steps = tuple(Step("See", {"path": f.lower()}, "", "o", f.isupper()) for f in trace)
-    u, z = SubTask("u", "i", "", "b", ("See",)), Result("partial", "7", "s", trace=steps, error="e")
+@pytest.mark.parametrize("trace", TRACES)
+def test_an_entry_of_the_history_keeps_of_the_trace_the_files_that_were_opened(trace):
+    """`trace`: the file of each step, ! before that of a failed one = the files that were opened."""
+    files, _, media = trace.partition("=")
+    looks = (Step("See", {"path": f.lstrip("!")}, "", "o", f[0] == "!") for f in files.split())
+    steps = *looks, Step("finish", {"result": "a"}, "", "")  # which only names a file
+    z = Result("partial", "7", "s", trace=steps, error="e")
     expected = Evidence(3, "u", "i", "b", ("See",), "partial", "7", "s", "e", tuple(media))
-    assert summarize(3, u, z, Task("q", MEDIA)) == expected
-
-
-def test_a_file_that_is_only_named_in_the_answer_was_not_opened():
-    z = Result("done", "a", "s", trace=(Step("finish", {"result": "a"}, "", ""),))
-    assert summarize(1, SubTask("u", "i"), z, Task("q", MEDIA)).media == ()
-
-
-@pytest.mark.parametrize("path, media", [("media/a", ("a",)), ("./b", ("b",)), ("http://x/a", ())])
-def test_a_file_is_opened_under_each_of_its_names_and_by_no_address(path, media):
-    z = Result("done", "7", "s", trace=(Step("See", {"path": path}, "", "o"),))
-    assert summarize(1, SubTask("u", "i"), z, Task("q", MEDIA)).media == media
+    assert summarize(3, SubTask("u", "i", "", "b", ("See",)), z, TASK) == expected
 
 
 # ---- Eq. 20: what is in the context --------------------------------------------------------------
@@ -161,36 +150,27 @@ def test_the_best_supported_answer_is_by_votes_status_and_age(answers, of_rest, 
 # ---- Eq. 22 --------------------------------------------------------------------------------------
 
 
-def said(*tokens_and_p: tuple[str, float], **alternatives: float) -> list[dict]:
-    """Log-probabilities of an endpoint, with the same alternatives at each token."""
-    top = [{"token": t, "logprob": math.log(q)} for t, q in alternatives.items()]
-    rows = [{"token": token, "logprob": math.log(p)} for token, p in tokens_and_p]
-    return [{**row, "top_logprobs": top} for row in rows]
-
-
-SPLIT = [
-    ("{'action': '|complete|', 'params'", 0.5), ("{'action': '|comp|lete|'}", 0.25),
-    ("{'action': '|c|o|m|p|l|e|t|e|'}", 0.5**8), ("{'action': 'com|plete' , 'params'", 0.25),
-    ("{'action' \n:\n '||complete'", 0.5), ("<think>{'action': 'complete'}|{'action': '|complete|'}", 0.5),
+SPLIT = [  # the tokens, of probability 1/2 each, their alternatives, and the probability of complete
+    ("{'action': '|complete|', 'params'", {}, 0.5), ("{'action': '|comp|lete|'}", {}, 0.25),
+    ("{'action': '|c|o|m|p|l|e|t|e|'}", {}, 0.5**8), ("{'action': 'com|plete' , 'params'", {}, 0.25),
+    ("{'action' \n:\n '||complete'", {}, 0.5), ("<think>{'action': 'complete'}|{'action': '|complete|'}", {}, 0.5),
+    ("{'action': '|delegate_task|'", {"complete": 0.3, "com": 0.05, "x": 0.05}, 0.35),
+    ("{'action':| 'delegate'", {" 'complete": 0.3, "complete": 0.5, " 'no": 0.1}, 0.3),
+    ("{'action': '|delegate'", {"completely": 0.3, "cx": 0.3, "": 0.1, "d": 0.1}, 0.0),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("split", "p"), SPLIT)
-def test_the_probability_of_complete_is_that_of_its_tokens_however_they_are_split(split, p):
-    logprobs = said(*((token, 0.5) for token in split.replace("'", '"').split("|")))
-    assert stop_probability(logprobs) == pytest.approx(p)
+@pytest.mark.parametrize(("split", "alternatives", "p"), SPLIT)
+def test_the_probability_of_complete_is_that_of_its_tokens_however_they_are_split(
+    split, alternatives, p
+):
+    """Of a delegation, what the alternatives gave to it."""
 
+    def rows(probabilities):
+        return [{"token": t.replace("'", '"'), "logprob": math.log(q)} for t, q in probabilities]
 
-ALTERNATIVES = [
-    (['{"action": "', "delegate_task", '"'], {"complete": 0.3, "com": 0.05, "x": 0.05}, 0.35),
-    (['{"action":', ' "delegate"'], {' "complete': 0.3, "complete": 0.5, ' "no': 0.1}, 0.3),
-    (['{"action": "', 'delegate"'], {"completely": 0.3, "cx": 0.3, "": 0.1, "d": 0.1}, 0.0),
-]
-
-
-@pytest.mark.parametrize(("split", "alternatives", "p"), ALTERNATIVES)
-def test_of_a_delegation_it_is_what_the_alternatives_gave_to_complete(split, alternatives, p):
-    logprobs = said(*((token, 0.6) for token in split), **alternatives)
+    top = {"top_logprobs": rows(alternatives.items())}
+    logprobs = [row | top for row in rows((token, 0.5) for token in split.split("|"))]
     assert stop_probability(logprobs) == pytest.approx(p)
 
 
