@@ -153,7 +153,7 @@ def test_the_best_supported_answer_is_by_votes_status_and_age(answers, of_rest, 
 SPLIT = [  # the tokens, of probability 1/2 each, their alternatives, and the probability of complete
     ("{'action': '|complete|', 'params'", {}, 0.5), ("{'action': '|comp|lete|'}", {}, 0.25),
     ("{'action': '|c|o|m|p|l|e|t|e|'}", {}, 0.5**8), ("{'action': 'com|plete' , 'params'", {}, 0.25),
-    ("{'action' \n:\n '||complete'", {}, 0.5), ("<think>{'action': 'complete'}|{'action': '|complete|'}", {}, 0.5),
+    ("{'action' \n:\n '||complete'", {}, 0.5), ("<think>{'action': 'complete'}|{'action': '|comp|lete|'}", {}, 0.25),
     ("{'action': '|delegate_task|'", {"complete": 0.3, "com": 0.05, "x": 0.05}, 0.35),
     ("{'action':| 'delegate'", {" 'complete": 0.3, "complete": 0.5, " 'no": 0.1}, 0.3),
     ("{'action': '|delegate'", {"completely": 0.3, "cx": 0.3, "": 0.1, "d": 0.1}, 0.0),
