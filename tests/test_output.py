@@ -78,10 +78,10 @@ def test_json_is_always_one_object_with_these_keys(flags, code, failed, endpoint
     assert row["failed_subtasks"] == failed and (row["why"] or code < 2)
 
 
-def test_json_of_a_replay_that_differs_is_one_object_too(run, tmp_path):
+def test_json_of_a_replay_that_differs_is_one_object_too(run):
     run()
     for name in ("tape.jsonl", "trajectory.jsonl"):
-        (tmp_path / "run" / name).write_text("")
+        (run.folder / name).write_text("")
     done = called("--replay", "run", "--json")
     row = json.loads(done.stdout)
     assert done.returncode == 3 and set(row) == KEYS and "r1/main" in row["why"]
@@ -108,33 +108,28 @@ def test_too_few_file_descriptors_are_one_line(files, endpoint, tmp_path):
 
 
 def test_a_comparison_is_one_table_and_a_folder_each(endpoint, tmp_path):
-    server = endpoint(any_method)
-    done = called("--question", "?", "--compare", "all", "--out", "all", at=server.url)
-    head, *rows = done.stdout.splitlines()
-    assert done.returncode == 0 and head.split()[:2] == ["method", "answer"]
-    assert [row.split()[:2] for row in rows] == [[m, "42"] for m in METHODS]
-    assert [replay(tmp_path / "all" / m).answer for m in METHODS] == ["42"] * len(METHODS)
-
-
-def test_classes_of_one_name_have_folders_of_their_own_in_a_comparison(endpoint, tmp_path):
+    """Classes of one name have folders of their own."""
     for name in ("a.py", "b.py"):
         (tmp_path / name).write_text("from orchestrators.react import React as X")
-    server = endpoint(any_method)
-    done = called("--question", "?", "--compare", "a.py:X,b.py:X", "--out", "all", at=server.url)
-    assert done.returncode == 0, done.stderr
-    assert sorted(p.name for p in (tmp_path / "all").iterdir()) == ["X", "X-2"]
-    assert replay(tmp_path / "all" / "X-2", method=f"{tmp_path}/b.py:X").answer == "42"
+    server, names = endpoint(any_method), ",".join((*METHODS, "a.py:X", "b.py:X"))
+    done = called("--question", "?", "--compare", names, "--out", "all", at=server.url)
+    head, *rows = done.stdout.splitlines()
+    assert done.returncode == 0 and head.split()[:2] == ["method", "answer"]
+    assert [row.split()[1] for row in rows] == ["42"] * 7
+    assert [row.split()[0] for row in rows[:5]] == [*METHODS]
+    folders = {**{m: m for m in METHODS}, "X": f"{tmp_path}/a.py:X", "X-2": f"{tmp_path}/b.py:X"}
+    assert {p.name for p in (tmp_path / "all").iterdir()} == {*folders}
+    assert all(replay(tmp_path / "all" / f, method=m).answer == "42" for f, m in folders.items())
 
 
 def test_a_comparison_as_json_names_the_method_that_failed(endpoint):
     def respond(request):
         return Raw(401, {"error": {}}) if "agent_name" in str(request) else any_method(request)
 
-    flags = "--question", "?", "--compare", "mas-orchestra,react", "--json"
-    done = called(*flags, at=endpoint(respond).url)
-    failed, answered = json.loads(done.stdout)
-    assert done.returncode == 4 and "401" in str(failed) and failed["method"] == "mas-orchestra"
-    assert (answered["method"], answered["answer"], answered["tokens"]) == ("react", "42", 110)
+    done = called("--question", "?", "--compare", "all", "--json", at=endpoint(respond).url)
+    found = {row["method"]: row for row in json.loads(done.stdout)}
+    assert done.returncode == 4 and "401" in str(found["mas-orchestra"]) and [*found] == [*METHODS]
+    assert (found["react"]["answer"], found["react"]["tokens"]) == ("42", 110)
 
 
 # ---- secrets -------------------------------------------------------------------------------------
