@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from evaluation.scores import matches
 from orchestra.vocabulary import Media, SubTask, Task
+from tests.scripted import complete, delegate
 from training import result
 from training.examples import Example, state_row
 from training.reading import read_decision
@@ -38,26 +39,18 @@ def task(instruction, *tools, **more):
     return {"task_instruction": instruction, **({"tools": list(tools)} if tools else {}), **more}
 
 
-def delegate(*tasks):
-    return {"action": "delegate_task", "reasoning": "r", "params": {"tasks": list(tasks)}}
-
-
-def complete(answer):
-    return {"action": "complete", "reasoning": "r", "params": {"answer": answer}}
-
-
 def state(*found):
     """An example of the task of FACTS in which these facts were found."""
     world = World(MINI)
     for id in found:
         fact = next(f for f in FACTS if f.id == id)
-        world.carry_out(result_of(task(fact.instruction, fact.tool, id=f"t{id}"), world))
+        carry_out(world, task(fact.instruction, fact.tool, id=f"t{id}"))
     meta = {"state": state_row(world.state()), "world": world.row(), "answer": "42"}
     return Example("e", (), {}, meta)
 
 
-def result_of(asked, world):
-    return read_decision(json.dumps(delegate(asked)), world.state()).decision
+def carry_out(world, *tasks):
+    world.carry_out(read_decision(delegate(*tasks), world.state()).decision)
 
 
 START, BOTH, LAST, END = state(), state("a", "b"), state("a", "b", "c"), state("a", "b", "c", "d")
@@ -72,19 +65,15 @@ def paid(name, e, *decisions, cut=()):
 # ---- Eq. 29 --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("e", "decision"), [
-    (START, delegate(SEE, HEAR)), (START, delegate(task("What is in a.png?"), task("b.wav, please"))),
-    (START, delegate(task("Do not tell the weight of the rake in a.png", SEES), HEAR)),  # read literally
-    (START, delegate(SEE, {**HEAR, "id": "h"}, task("Search for what she wrote", SEARCHES, needs=["h"]))),  # planned ahead
-    (BOTH, delegate(task("How many apples has Mira Osei?", SEARCHES))), (LAST, delegate(SUM)), (LAST, complete("42")),
-    (LAST, delegate(task("What is 2 + 40?", RUNS))), (LAST, delegate(task("Add them", RUNS, context="40 and 2"))),
-    (LAST, delegate(task("Add them", RUNS, needs=["ta", "tc"]))), (END, complete("42 apples")),
-])  # fmt: skip
-def test_a_right_decision_is_paid_in_full(e, decision):
-    assert paid("rubric", e, decision) == [1.0]
-
-
 @pytest.mark.parametrize(("e", "decision", "total"), [
+    *((e, right, 1.0) for e, right in [
+        (START, delegate(SEE, HEAR)), (START, delegate(task("What is in a.png?"), task("b.wav, please"))),
+        (START, delegate(task("Do not tell the weight of the rake in a.png", SEES), HEAR)),  # read literally
+        (START, delegate(SEE, {**HEAR, "id": "h"}, task("Search for what she wrote", SEARCHES, needs=["h"]))),  # planned ahead
+        (BOTH, delegate(task("How many apples has Mira Osei?", SEARCHES))), (LAST, delegate(SUM)), (LAST, complete("42")),
+        (LAST, delegate(task("What is 2 + 40?", RUNS))), (LAST, delegate(task("Add them", RUNS, context="40 and 2"))),
+        (LAST, delegate(task("Add them", RUNS, needs=["ta", "tc"]))), (END, complete("42 apples")),
+    ]),
     (START, delegate(SEE), 0.2 + 0.2 / 2 + 0.6 / 2), (START, delegate(SEE, HEAR, HEAR), 0.4 + 0.6 * 2 / 3),
     (START, delegate(SEE, HEAR, task("Read x.png", SEES)), 0.4 + 0.6 * 2 / 3),
     (START, delegate(task("Read a.png and b.wav")), 0.4 + 0.6 / 2), (START, complete("42"), 0.1),
@@ -94,14 +83,14 @@ def test_a_right_decision_is_paid_in_full(e, decision):
     (END, delegate(SEE), 0.2 + 0.8 / 3), (END, delegate(SEE, HEAR), 0.2 + 0.8 / 6),
 ])  # fmt: skip
 def test_a_decision_is_paid_what_it_finds(e, decision, total):
-    assert paid("rubric", e, decision) == [pytest.approx(total)]
+    assert paid("rubric", e, decision) == [total]
 
 
 @pytest.mark.parametrize(("text", "parts"), [
     ("", (0, 0)), ("I would look at a.png first.", (0, 0)), ('{"action": "complete", "answer": "42"}', (0, 1)),
     ('<think>{hm}</think>\n```json\n{"action": "complete", "params": {"answer": 42}}\n```', (1, 1)),
     ('Sure: {"action": "complete", "params": {"answer": "42"}}', (0, 1)), ('{"action": "dance", "params": {}}', (1, 0)),
-    (json.dumps(delegate(task("x", "Fly"))), (1, 0)), (json.dumps(delegate({**SEE, "needs": ["nobody"]})), (1, 0)),
+    (delegate(task("x", "Fly")), (1, 0)), (delegate({**SEE, "needs": ["nobody"]}), (1, 0)),
     ("[" * 10_000, (0, 0)), ("\ud83d", (0, 0)),
 ])  # fmt: skip
 def test_format_and_action_say_what_the_program_would_do(text, parts):
@@ -123,8 +112,8 @@ JSON = st.recursive(
 )  # fmt: skip
 KEYS = "task_instruction", "tools", "needs", "id", "context"
 ROW = st.fixed_dictionaries({}, optional=dict.fromkeys(KEYS, JSON))
-DECISIONS = JSON | JSON.map(complete) | st.lists(ROW, max_size=4).map(lambda rows: delegate(*rows))
-GROUPS = st.lists(st.text() | DECISIONS.map(json.dumps), max_size=4)
+DECISIONS = JSON.map(complete) | st.lists(ROW, max_size=4).map(lambda rows: delegate(*rows))
+GROUPS = st.lists(st.text() | JSON.map(json.dumps) | DECISIONS, max_size=4)
 
 
 @pytest.mark.parametrize("name", ["rubric", "outcome"])
@@ -137,8 +126,7 @@ def test_no_completion_makes_a_reward_raise_or_leave_its_bounds(name, e, group):
 
 def test_a_sub_task_fails_where_one_that_it_needs_did_not_succeed():
     world = World(MINI, unlucky="b", trouble="blocked")
-    planned = delegate({**HEAR, "id": "h"}, task("Search for it", SEARCHES, needs=["h"]))
-    world.carry_out(read_decision(json.dumps(planned), world.state()).decision)
+    carry_out(world, {**HEAR, "id": "h"}, task("Search for it", SEARCHES, needs=["h"]))
     assert [h.status for h in world.history] == ["blocked", "failed"] and not world.found
 
 
