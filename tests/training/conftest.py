@@ -36,16 +36,12 @@ def make_model(data, out, words=384, width=16):
     from tokenizers import ByteLevelBPETokenizer
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    texts = [m["content"] for e in data for m in e.messages] + [
-        json.dumps(e.reference) for e in data
-    ]
+    texts = [m["content"] for e in data for m in e.messages]
+    texts += [json.dumps(e.reference) for e in data]
     learned = ByteLevelBPETokenizer()
-    learned.train_from_iterator(
-        texts, vocab_size=words, special_tokens=[END, START], show_progress=False
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=learned._tokenizer, eos_token=END, pad_token=END, chat_template=CHAT
-    )
+    learned.train_from_iterator(texts, words, special_tokens=[END, START], show_progress=False)
+    about = {"eos_token": END, "pad_token": END, "chat_template": CHAT}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=learned._tokenizer, **about)
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=width, intermediate_size=4 * width, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=4096, bos_token_id=None,

@@ -19,13 +19,11 @@ QUICK = {
 }  # fmt: skip
 
 
-def test_the_arms_are_trained_played_and_compared_and_a_stopped_run_goes_on(
-    tmp_path, monkeypatch, capsys
-):
+def test_the_arms_are_trained_and_compared_and_a_stopped_run_goes_on(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda on: None)
     make_model(short_examples(4), tmp_path / "model")
-    flags = "--seeds=1", "--tasks=2", "--sft-steps=1", "--grpo-steps=1"
-    flags = [f"--model={tmp_path}/model", f"--out={tmp_path}/out", *flags]
+    flags = f"--model={tmp_path}/model --out={tmp_path}/out --seeds=1 --tasks=2 --sft-steps=1"
+    flags = [*flags.split(), "--grpo-steps=1"]
     with mock.patch.multiple(result, **QUICK):
         with mock.patch.object(train_da_grpo, "main", side_effect=KeyboardInterrupt):
             assert result.main(flags) == 130
@@ -36,14 +34,12 @@ def test_the_arms_are_trained_played_and_compared_and_a_stopped_run_goes_on(
         assert trained.call_count == 4  # what is played is not trained again
         assert result.main([*flags, "--grpo-steps=2"]) == 2
     assert "other flags" in capsys.readouterr().err
-    arms = ["SFT", "DA-GRPO", "GRPO, outcome", "SFT, longer", "untrained"]
-    for arm in (*result.FIXED, *arms):
+    arms = [*result.FIXED, "SFT", "DA-GRPO", "GRPO, outcome", "SFT, longer", "untrained"]
+    for arm in arms:
         rows = json.loads((tmp_path / f"out/played/{arm}-0.json").read_text())
         assert [row["arm"] for row in rows] == [arm, arm]
     table = (tmp_path / "out/table.md").read_text()
-    assert [line.split(" | ")[0] for line in table.splitlines()[2:]] == [
-        f"| {a}" for a in (*result.FIXED, *arms)
-    ]
+    assert [row.split(" | ")[0] for row in table.splitlines()[2:]] == [f"| {a}" for a in arms]
     assert "| expert | 100.00 | 100.00 | 100.00 | 0.00 | 1.00 |" in table
     assert "-100.0 to -100.0" in table
 
