@@ -131,8 +131,7 @@ def report(folder: Path) -> str:
 def scores_in(folder: Path) -> dict[str, Row]:
     """What evaluate.py noted of each run: its category, its level, and whether it is right."""
     found: dict[str, Row] = {}
-    files = (*folder.glob("rows.jsonl"), *folder.glob("*/rows.jsonl"))
-    for file in sorted(f for f in files if f.is_file()):
+    for file in sorted([*folder.glob("rows.jsonl"), *folder.glob("*/rows.jsonl")]):
         for row in {row.get("id"): row for row in tape.read(file)}.values():  # the newest of each
             kept = {"expected": row.get("right"), **{k: row.get(k) for k in ("category", "level")}}
             kept["right"] = next((row[k] for k in SCORES if row.get(k) is not None), False)

@@ -39,7 +39,7 @@ Tell = Callable[[str], None]
 Files = dict[str, bytes]  # by their path in a folder
 FREE = "timeout_s", "patience_s"  # options that may change when a sweep goes on
 STARVED = "budget exhausted"  # how a run says that its budget was too small
-VERDICTS = {"Correct": True, "Incorrect": False}
+MEDIA_KEY = re.compile("(image|audio|video)(_path)?s?$")  # of other data sets
 RATE_LIMIT = re.compile(r"\bstatus (429|503)\b")
 
 # ---- a file of questions -------------------------------------------------------------------------
@@ -93,9 +93,7 @@ def load(file: Path, media: Path | None = None) -> list[Question]:
                 raise ConfigError("needs an object with question and answer")
             keys = {k.strip().lower().replace(" ", "_"): v for k, v in row.items() if v is not None}
             keys |= {"media": [keys["file_name"]]} if keys.get("file_name") else {}  # GAIA
-            if odd := [
-                k for k in keys if keys[k] and re.match("(image|audio|video)(_path)?s?$", k)
-            ]:
+            if odd := [k for k, v in keys.items() if v and MEDIA_KEY.match(k)]:
                 raise ConfigError(f"{odd[0]}: name its files in media")
             q = Question(**keys)
             paths = tuple((kind, _found(path, media or file.parent)) for kind, path in q.media)
@@ -154,8 +152,8 @@ def verdict(q: Question, given: str, judge: Backend, chat: Chat, purse: Purse) -
         with chat.tape.call("judge", attempt):
             reply = chat(judge, messages, purse).text
         word = after_thinking(reply).strip(" \n\t.*`\"'")
-        if word in VERDICTS:
-            return VERDICTS[word]
+        if word in ("Correct", "Incorrect"):
+            return word == "Correct"
         messages += [{"role": "assistant", "content": reply}]
         messages += [{"role": "user", "content": say("evaluation/notes", "again")}]
     return None

@@ -116,7 +116,7 @@ def list_runs(folder: Path, as_json: bool) -> int:
     """--runs: question, answer, cost and date (of the newest call) of each run folder. Returns the
     exit code.
     """
-    rows, unfinished = [], {"answer": "(not finished)"}
+    rows, unfinished = [], {} if as_json else {"answer": "(not finished)"}
     if not folder.is_dir():
         raise ConfigError(f"--runs {folder}: there is no such folder")
     for run in sorted(folder.iterdir()):
@@ -144,7 +144,7 @@ def failure(
     left = {m: folder / name if a.compare else folder for m, name in a.folders.items()}
     kept = [m for m in left if m not in done and holds_paid(left[m] / "tape.jsonl")]
     if not kept:
-        return f"{text}; nothing was answered, so nothing is kept"
+        return text if done else f"{text}; nothing was answered, so nothing is kept"
     words, o, begun = [sys.executable, sys.argv[0]], a.options, [left[m] for m in kept]
     own = [m for m in kept if ".py:" in m]
     again = {"--resume": begun, "--backends": [a.backends], "--workdir": [a.workdir]}

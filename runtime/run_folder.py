@@ -181,9 +181,10 @@ def begun(path: Path) -> Iterator[Path]:
     for. Raises ConfigError, OSError.
     """
     existed = path.exists()
+    if existed and (not path.is_dir() or any(path.iterdir())):
+        problem = "exists and is not an empty folder; give another --out, or --resume it"
+        raise ConfigError(f"{path} {problem}")
     path.mkdir(parents=True, exist_ok=True)
-    if any(path.iterdir()):
-        raise ConfigError(f"{path} exists and is not empty; give another --out, or --resume it")
     (path / "run.json").touch(exist_ok=False)  # of two processes, one gets the folder
     try:
         yield path

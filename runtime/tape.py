@@ -295,7 +295,7 @@ def read(path: Path) -> Iterator[Row]:
     """The complete lines of a JSONL file; one that a kill cut off is left out."""
     import jsonlines
 
-    if not path.exists():
+    if not path.is_file():
         return
     if path.stat().st_size > MAX_BYTES:
         raise ConfigError(f"{path} is larger than {MAX_BYTES >> 30} GiB; restore it from a copy")

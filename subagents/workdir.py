@@ -85,11 +85,19 @@ def copy_into(run: Path, source: Path, tell: Callable[[str], None]) -> None:
 
 
 def _listed(source: Path) -> list[Path]:
-    """The files that git lists: tracked ones, those of submodules too, and new ones."""
-    found = b""
-    for which in (("--recurse-submodules",), ("--others", "--exclude-standard")):
-        found += _git("-C", source, "ls-files", "-z", *which, isolated=False)
-    return [Path(name) for name in map(os.fsdecode, found.split(b"\0")) if name and name[-1] != "/"]
+    """The files that git lists: tracked ones, those of submodules too, and new ones, but for those
+    of runs.
+    """
+    tracked, new = (
+        _git("-C", source, "ls-files", "-z", *which, isolated=False)
+        .decode(errors="surrogateescape")
+        .split("\0")
+        for which in (("--recurse-submodules",), ("--others", "--exclude-standard"))
+    )
+    tapes = {name.removesuffix("tape.jsonl") for name in new if name.endswith("/tape.jsonl")}
+    runs = tuple(folder for folder in tapes if f"{folder}run.json" in new)
+    found = [*tracked, *(name for name in new if not name.startswith(runs))]
+    return [Path(name) for name in found if name and name[-1] != "/"]
 
 
 def prepare(folder: Path) -> None:

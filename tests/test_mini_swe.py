@@ -1,6 +1,7 @@
 """The mini-SWE sub-agent: its command, its work folder, and the diff that comes out of it."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -220,7 +221,7 @@ def test_a_command_that_a_kill_cut_off_runs_again_in_its_folder(run, swe, repo):
 # ---- what is copied ------------------------------------------------------------------------------
 
 
-def test_odd_names_are_copied_but_no_target_of_a_link_nor_the_run_folder(tmp_path, repo):
+def test_odd_names_are_copied_but_no_target_of_a_link_nor_any_run_folder(tmp_path, repo):
     names = ("-n", "new\nline", ":(top)x", "*", "sp ace", "d/f")
     (repo / "d").mkdir()
     for name in (*names, "gone"):
@@ -233,6 +234,7 @@ def test_odd_names_are_copied_but_no_target_of_a_link_nor_the_run_folder(tmp_pat
     run = repo / "runs" / "now"
     run.mkdir(parents=True)
     (run / "lock").touch()
+    shutil.copytree(CLOCK.parents[1] / "runs/equinox", repo / "runs" / "earlier")
     workdir.copy_into(run, repo, print)
     copied = (str(p.relative_to(run / "workdir")) for p in (run / "workdir").rglob("*"))
     assert {p for p in copied if ".git" not in p} == {"a", "link", "d", *names[:-1]}
