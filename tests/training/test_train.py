@@ -23,7 +23,7 @@ from training.rollouts import LocalRollouts, draw, group_of
 
 pytestmark = QUIET
 PROMPT, COMPLETIONS = [7, 8, 9], [[11, 12], [13, 14, 15], [16]]
-MORE = ("--steps", "2", "--lora-rank", "4", "--save-every", "1")
+MORE = ("--steps", "3", "--lora-rank", "4", "--save-every", "1")
 
 
 # ---- what comes out ------------------------------------------------------------------------------
@@ -50,11 +50,8 @@ def test_a_grpo_run_writes_its_metrics(tiny, tmp_path):
     assert run(*flags(tiny, tmp_path, "grpo", *more.split(), tiny[1])) == 0
     rows = metrics(tmp_path)
     wanted = "reward reward/variety valid clipped entropy zero_variance dropped length"
-    assert (
-        set(wanted.split()) <= set(rows[0])
-        and "eval/reward" in rows[1]
-        and "eval/reward" not in rows[0]
-    )
+    assert set(wanted.split()) <= set(rows[0])
+    assert "eval/reward" in rows[1] and "eval/reward" not in rows[0]
     assert rows[0]["cut"] == rows[0]["reward/cut"] > 0  # what the reward was given
     assert rows[1]["kl"] > 0 and rows[0]["mismatch"] < 1e-5 and rows[0]["grad_norm"] > 0
 
@@ -169,6 +166,14 @@ def ended(process):
     return process.exitcode
 
 
+@pytest.fixture(scope="module")
+def done(tiny, tmp_path_factory):
+    """A run that has ended."""
+    out = tmp_path_factory.mktemp("ended") / "out"
+    assert run(*flags(tiny, out, "grpo", *MORE)) == 0
+    return out
+
+
 def killed(*arguments):
     """Killed in the middle of the second checkpoint."""
     save, last = torch.save, iter([False, True])
@@ -182,32 +187,25 @@ def killed(*arguments):
     run(*arguments)
 
 
-def test_a_killed_run_goes_on_bit_for_bit(tiny, tmp_path):
-    more = "--steps", "3", "--save-every", "1"
-    whole, again = (flags(tiny, tmp_path / n, "grpo", *more) for n in ("whole", "again"))
-    assert run(*whole) == 0
-    assert ended(started(killed, *again)) == -signal.SIGKILL
-    assert len(metrics(tmp_path / "again")) == 2
-    assert run(*again, "--resume") == 0
-    assert metrics(tmp_path / "again") == metrics(tmp_path / "whole")
-    last = "adapter/adapter_model.safetensors"
-    a, b = (load_file(tmp_path / name / last) for name in ("whole", "again"))
+def test_a_killed_run_goes_on_bit_for_bit(tiny, done, tmp_path):
+    arguments = flags(tiny, tmp_path, "grpo", *MORE)
+    assert ended(started(killed, *arguments)) == -signal.SIGKILL
+    assert len(metrics(tmp_path)) == 2
+    assert run(*arguments, "--resume") == 0
+    assert metrics(tmp_path) == metrics(done)
+    a, b = (load_file(out / "adapter/adapter_model.safetensors") for out in (done, tmp_path))
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
 class Drawn:
     """Rollouts that any number of processes can draw: the completion is a function of the seed."""
 
+    update = close = mock.Mock()
+
     def sample(self, prompts, seeds, n, temperature):
         policy = SimpleNamespace(eos=(1,), decode=lambda ids: "etaoin"[: ids[0] % 7])
         ids = [[[5 + (s + k) % 40, 6 + k] for k in range(n)] for s in seeds]
         return [group_of(policy, p, i, [[-6.0, -6.0]] * n) for p, i in zip(prompts, ids)]  # noqa: B905
-
-    def update(self, version):
-        pass
-
-    def close(self):
-        pass
 
 
 def trained_with(*arguments):
@@ -270,17 +268,9 @@ def test_an_example_that_could_not_be_used_is_named(tiny, tmp_path, capsys, fiel
     assert reason in refused(capsys, *arguments) and not (tmp_path / "out").exists()
 
 
-@pytest.fixture(scope="module")
-def done(tiny, tmp_path_factory):
-    """A run that has ended."""
-    out = tmp_path_factory.mktemp("ended") / "out"
-    assert run(*flags(tiny, out, "grpo", *MORE)) == 0
-    return out
-
-
 @pytest.mark.parametrize(("name", "text", "reason"), [
-    ("metrics.jsonl", "garbage\n", "metrics.jsonl: is damaged"), ("metrics.jsonl", "", "lacks some of the 2 steps"),
-    ("options.json", '{"old": 1}', "other values of"), ("checkpoints/step-000002/state.pt", "x", "is damaged"),
+    ("metrics.jsonl", "garbage\n", "metrics.jsonl: is damaged"), ("metrics.jsonl", "", "lacks some of the 3 steps"),
+    ("options.json", '{"old": 1}', "other values of"), ("checkpoints/step-000003/state.pt", "x", "is damaged"),
 ])  # fmt: skip
 def test_damage_is_one_line(tiny, done, tmp_path, capsys, name, text, reason):
     out = shutil.copytree(done, tmp_path / "out")
@@ -289,10 +279,7 @@ def test_damage_is_one_line(tiny, done, tmp_path, capsys, name, text, reason):
 
 
 def test_a_disk_that_is_full_at_a_checkpoint_is_one_line(tiny, tmp_path, capsys, monkeypatch):
-    def full(state, file):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(torch, "save", full)
+    monkeypatch.setattr(torch, "save", mock.Mock(side_effect=OSError(28, "No space left")))
     assert run(*flags(tiny, tmp_path, "grpo", *MORE)) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert "No space left" in line and "--resume" in line
@@ -319,14 +306,15 @@ def test_an_adapter_and_all_weights_have_learning_rates_of_their_own(tiny, tmp_p
 
 BOTH = "--full --max-tokens 64 --save-every 1000 --batch 4"
 SFT = "--steps 45 --lr 1e-2 --lr-floor 1"
-GRPO = (
-    "--steps 80 --group 8 --micro-batch 32 --lr 2e-3 --beta 0.001 --clip-high 0.28 --reward rubric"
-)
+GRPO = "--steps 80 --group 8 --micro-batch 32 --lr 2e-3 --beta 0.001 --clip-high 0.28"
 
 
 @pytest.mark.skipif("TRAIN_TINY" not in os.environ, reason="make train-tiny")
 def test_da_grpo_raises_the_reward_of_a_tiny_model(tmp_path):
-    data, stages = short_examples(4), {"sft": f"{SFT} {BOTH}", "grpo": f"{GRPO} {BOTH}"}
+    data, stages = (
+        short_examples(4),
+        {"sft": f"{SFT} {BOTH}", "grpo": f"{GRPO} --reward rubric {BOTH}"},
+    )
     write(tmp_path / "train.jsonl", data)
     make_model(data, tmp_path / "model", words=512, width=64)
     start = tmp_path / "model"
