@@ -69,9 +69,8 @@ def other_weights(choices):
 
 
 def odd(**fields):
-    return lambda choices: {
-        "choices": [*choices[:-1], {**choices[-1], **choice(**fields), "index": 3}]
-    }
+    last = {**choice(**fields), "index": 3}
+    return lambda choices: {"choices": [*choices[:-1], {**choices[-1], **last}]}
 
 
 @pytest.mark.parametrize(("models", "reply", "code", "reason"), [
