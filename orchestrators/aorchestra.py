@@ -91,9 +91,7 @@ class AOrchestra:
         manuals = "\n\n".join(t.manual for t in tools.values())
         self.manuals = say(MESSAGES, "shell") if self.shell else manuals
 
-    def decide(
-        self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
-    ) -> Decision:
+    def decide(self, state: State, ask: Ask, mistake: str, last_chance: bool) -> Decision:
         """y_t ~ pi_theta(. | s_t). Raises ModelMistake."""
         offered = replace(state, tools=() if self.shell else state.tools)
         task = closed_object(task_schema(state.backends, offered.tools))

@@ -86,9 +86,7 @@ class MasOrchestra:
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
         self.dom = options.dom
 
-    def decide(
-        self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
-    ) -> Decision:
+    def decide(self, state: State, ask: Ask, mistake: str, last_chance: bool) -> Decision:
         """The graph, asked for at most twice. Raises ModelMistake for the first broken rule."""
         reply = ask(render_state(state, self.dom, mistake))
         try:

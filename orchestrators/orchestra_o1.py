@@ -143,9 +143,7 @@ class OrchestraO1:
         self.small = options.prompts == "small"
         self.warn = cache(logging.getLogger("orchestra").warning)  # once a run
 
-    def decide(
-        self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
-    ) -> Decision:
+    def decide(self, state: State, ask: Ask, mistake: str, last_chance: bool) -> Decision:
         """y_t ~ pi_theta(. | s_t). Raises ModelMistake."""
         schema = decision_schema(delegation_schema(state, self.small), last_chance)
         prompt = self.prompt(state, mistake, last_chance)

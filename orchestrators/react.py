@@ -27,9 +27,7 @@ class React:
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
         self.main = pool.main
 
-    def decide(
-        self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
-    ) -> Decision:
+    def decide(self, state: State, ask: Ask, mistake: str, last_chance: bool) -> Decision:
         """No model is asked: the one agent decides step by step in its loop."""
         question = state.task.question
         alone = SubTask("answer", question, "", self.main, state.tools, agent="single")

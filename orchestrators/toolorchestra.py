@@ -156,9 +156,7 @@ class ToolOrchestra:
                 f"expert_model_mapping: unknown slot {unknown[0]!r}; one of {', '.join(known)}"
             )
 
-    def decide(
-        self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
-    ) -> Decision:
+    def decide(self, state: State, ask: Ask, mistake: str, last_chance: bool) -> Decision:
         """This turn's expert. Raises ModelMistake for a turn's first unusable reply."""
         if last_chance:
             return self.strongest_answer(state, say(MESSAGES, "last_chance"))
