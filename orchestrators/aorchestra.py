@@ -20,13 +20,7 @@ from typing import Any
 
 from orchestra.main_agent import Ask, Messages
 from orchestra.vocabulary import Decision, Delegate, Evidence, ModelMistake, State
-from orchestrators.decision import (
-    as_subtask,
-    decision_schema,
-    read_decision,
-    read_tasks,
-    task_schema,
-)
+from orchestrators.decision import decision_schema, read_decision, read_tasks, task_schema
 from orchestrators.state_prompt import media_lines, model_lines, reported, status_lines
 from runtime.options import Options
 from runtime.parsing import closed_object
@@ -69,8 +63,8 @@ def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
     if not isinstance(tasks, list) or len(tasks) != 1:
         count = len(tasks) if isinstance(tasks, list) else 0
         raise ModelMistake("one_subtask", MESSAGES, count=count)
-    u = as_subtask(read_tasks(tasks)[0], f"t{state.round}", state)
-    return Delegate((replace(u, needs=()),), reasoning)
+    (u,) = read_tasks(tasks, state)
+    return Delegate((replace(u, id=f"t{state.round}", needs=()),), reasoning)
 
 
 parse_decision = partial(read_decision, _delegate)  # y_t from any reply; ModelMistake

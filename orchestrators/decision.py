@@ -5,6 +5,7 @@ AOrchestra.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Annotated, Any
 
 from pydantic import (
@@ -95,16 +96,6 @@ def read_decision(
     raise ModelMistake("bad_action", action=repr(action)[:80], known=known)
 
 
-def read_tasks(rows: list[Any]) -> list[TaskFields]:
-    """The fields of the tasks. Raises ModelMistake."""
-    try:
-        return list(adapter(list[TaskFields]).validate_python(rows))
-    except ValidationError as error:
-        places = [(".".join(map(str, ("tasks", *e["loc"]))), e["msg"]) for e in error.errors()[:5]]
-        problems = "; ".join(f"{place}: {problem}" for place, problem in places)
-        raise ModelMistake("bad_fields", problems=problems) from None
-
-
 def answer_in(params: dict[str, Any]) -> str:
     """The answer among the params of an action. Raises ModelMistake where it is empty."""
     value = params.get("answer")
@@ -112,6 +103,19 @@ def answer_in(params: dict[str, Any]) -> str:
     if not answer:
         raise ModelMistake("empty_answer")
     return without_marks(answer)
+
+
+def read_tasks(rows: list[Any], state: State) -> tuple[SubTask, ...]:
+    """The sub-tasks of the rows; one without an id gets a new one. Raises ModelMistake."""
+    try:
+        fields = adapter(list[TaskFields]).validate_python(rows)
+    except ValidationError as error:
+        places = [(".".join(map(str, ("tasks", *e["loc"]))), e["msg"]) for e in error.errors()[:5]]
+        problems = "; ".join(f"{place}: {problem}" for place, problem in places)
+        raise ModelMistake("bad_fields", problems=problems) from None
+    taken = {h.id for h in state.history} | set(state.waiting) | {f.id for f in fields}
+    free = (id for n in count(1) if (id := f"t{n}") not in taken)
+    return tuple(as_subtask(f, f.id or next(free), state) for f in fields)
 
 
 def as_subtask(f: TaskFields, id: str, state: State) -> SubTask:

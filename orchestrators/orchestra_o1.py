@@ -27,19 +27,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
-from itertools import count
 from typing import Any
 
 from orchestra.main_agent import Ask, Messages
 from orchestra.memory import stop_probability
 from orchestra.vocabulary import SKILL_OF, SKILLS, Decision, Delegate, ModelMistake, State
-from orchestrators.decision import (
-    as_subtask,
-    decision_schema,
-    read_decision,
-    read_tasks,
-    task_schema,
-)
+from orchestrators.decision import decision_schema, read_decision, read_tasks, task_schema
 from orchestrators.state_prompt import media_lines, model_lines, reported, status_lines, unopened
 from runtime.options import Options
 from runtime.parsing import TEXT, closed_object, list_of, one_of
@@ -118,10 +111,7 @@ def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
         raise ModelMistake("no_subtasks")
     if len(tasks) > MAX_SUBTASKS:
         raise ModelMistake("too_many_subtasks", count=len(tasks), limit=MAX_SUBTASKS)
-    fields = read_tasks(tasks)
-    taken = {h.id for h in state.history} | set(state.waiting) | {f.id for f in fields}
-    free = (id for n in count(1) if (id := f"t{n}") not in taken)
-    return Delegate(tuple(as_subtask(f, f.id or next(free), state) for f in fields), reasoning)
+    return Delegate(read_tasks(tasks, state), reasoning)
 
 
 parse_decision = partial(read_decision, _delegate)  # y_t from any reply; ModelMistake
