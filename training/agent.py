@@ -26,9 +26,7 @@ class Trained:
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
         """Nothing of them is in the prompt."""
 
-    def decide(
-        self, state: State, ask: Ask, mistake: str = "", last_chance: bool = False
-    ) -> Decision:
+    def decide(self, state: State, ask: Ask, mistake: str, last_chance: bool) -> Decision:
         """y_t ~ pi_theta(. | s_t). Raises ModelMistake."""
         reply = ask(list(prompt(state)))  # Eq. 3
         return parse_decision(reply.text, state, reply.cut, last_chance)
