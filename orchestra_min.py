@@ -227,12 +227,8 @@ def orchestrate(
         copies = media_files.copy_into(folder, files)
         if repo:
             workdirs.copy_into(folder, repo, Recorder(None, listeners).notify)
-        about: Any = {
-            "question": secrets.text(question),
-            "media": copies,
-            "workdir": str(repo or ""),
-        }
-        manifest = Manifest(pool=pool, options=options, code=code, **about)
+        row: Any = {"question": secrets.text(question), "media": copies, "workdir": str(repo or "")}
+        manifest = Manifest(pool=pool, options=options, code=code, **row)
         manifest.write(folder)
         return _run(folder, manifest, "record", listeners, secrets, None, cancelled)
 

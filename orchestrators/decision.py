@@ -8,15 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    ValidationError,
-)
+from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, ValidationError
 
 from orchestra.vocabulary import Complete, Decision, Delegate, ModelMistake, State, SubTask
 from runtime.parsing import TEXT, closed_object, const, find_action, list_of, one_of
@@ -24,12 +16,11 @@ from runtime.prompts import without_marks
 from runtime.tape import adapter
 
 Text = Annotated[str, BeforeValidator(lambda v: "" if v is None else str(v))]
-Word = Annotated[Text, AfterValidator(str.strip)]
+Word = Annotated[str, BeforeValidator(lambda v: "" if v is None else str(v).strip())]
 Names = Annotated[
     tuple[Word, ...],
     BeforeValidator(lambda v: () if v is None else (v,) if isinstance(v, str | int) else v),
 ]
-GivenNames = Annotated[Names, AfterValidator(lambda names: tuple(n for n in names if n))]
 Share = Annotated[float, Field(ge=0, le=1)]
 Table = Annotated[dict[str, Share], BeforeValidator(lambda v: v or {})]
 Priority = Annotated[float, Field(gt=0, le=1e6), BeforeValidator(lambda v: 1.0 if v is None else v)]
@@ -38,14 +29,14 @@ Priority = Annotated[float, Field(gt=0, le=1e6), BeforeValidator(lambda v: 1.0 i
 class TaskFields(BaseModel):
     """One entry of `params.tasks`; every key but the instruction may be absent or null."""
 
-    model_config = ConfigDict(extra="ignore", defer_build=True)  # at the first reply, not before
+    model_config = {"extra": "ignore", "defer_build": True}  # built at the first reply
     task_instruction: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
     context: Text = ""
     model: Word = ""
     tools: Names | None = None
     id: Word = ""
-    needs: GivenNames = ()
-    modalities: GivenNames = ()
+    needs: Names = ()
+    modalities: Names = ()
     requirements: Table = {}
     priority: Priority = 1.0
 
@@ -127,7 +118,8 @@ def as_subtask(f: TaskFields, id: str, state: State) -> SubTask:
     if unknown := [name for name in f.tools or () if name not in state.tools]:
         rule = "unknown_tool" if state.tools else "no_tools"
         raise ModelMistake(rule, tool=repr(unknown[0]), known=", ".join(state.tools))
+    needs, modalities = (tuple(filter(None, names)) for names in (f.needs, f.modalities))
     return SubTask(
-        id, f.task_instruction, f.context, backend, f.tools, f.needs,
-        modalities=f.modalities, requirements=f.requirements, priority=f.priority,
+        id, f.task_instruction, f.context, backend, f.tools, needs,
+        modalities=modalities, requirements=f.requirements, priority=f.priority,
     )  # fmt: skip

@@ -50,12 +50,8 @@ TOOLS = "toolorchestra/tools"
 def render_state(state: State, preference: str = "", mistake: str = "") -> Messages:
     """`Problem: ...`, the context, the question for a tool: the words of the training."""
     notice = "\n\n" + say(MESSAGES, "mistake", mistake=mistake) if mistake else ""
-    user = render(
-        "toolorchestra/user.md",
-        problem=state.task.question,
-        preference=preference,
-        context=gathered(state) + notice,
-    )
+    about = {"problem": state.task.question, "context": gathered(state) + notice}
+    user = render("toolorchestra/user.md", preference=preference, **about)
     return as_messages(say(MESSAGES, "system"), user)
 
 
@@ -87,12 +83,8 @@ def kind_of(id: str) -> str:
 def tool_schema(name: str) -> dict[str, Any]:
     """One of the three tools, key by key as in the training: its slots are in the text alone."""
     model = {"description": say(TOOLS, f"{name}_model"), **TEXT}
-    parameters = {
-        "properties": {"model": model},
-        "required": ["model"],
-        "title": "parameters",
-        "type": "object",
-    }
+    keys = {"properties": {"model": model}, "required": ["model"]}
+    parameters = {**keys, "title": "parameters", "type": "object"}
     function = {"name": name, "description": say(TOOLS, name), "parameters": parameters}
     return {"type": "function", "function": function}
 
