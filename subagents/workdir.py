@@ -89,9 +89,7 @@ def _listed(source: Path) -> list[Path]:
     of runs.
     """
     tracked, new = (
-        _git("-C", source, "ls-files", "-z", *which, isolated=False)
-        .decode(errors="surrogateescape")
-        .split("\0")
+        os.fsdecode(_git("-C", source, "ls-files", "-z", *which, isolated=False)).split("\0")
         for which in (("--recurse-submodules",), ("--others", "--exclude-standard"))
     )
     tapes = {name.removesuffix("tape.jsonl") for name in new if name.endswith("/tape.jsonl")}
