@@ -23,10 +23,6 @@ REPAIR_READS = 50_000  # json-repair reads a character twice, or, lost, quadrati
 THINK_START = r"<(?:(?:seed:)?think(?:ing)?|thought|reasoning)>|\[THINK\]|◁think▷"
 THINK_END = r"</(?:(?:seed:)?think(?:ing)?|thought|reasoning)>|\[/THINK\]|◁/think▷"
 _START = re.compile(r"\{\s*[\"}]")  # of JSON: most other braces of a text, as LaTeX's, are not
-_HALF = re.compile(  # \ud83d alone: half of a character, which no file and no request takes
-    r"\\u[dD][89abAB][\da-fA-F]{2}(?!\\u[dD][c-fC-F])"
-    r"|(?<!\\u[dD][89abAB][\da-fA-F]{2})\\u[dD][c-fC-F][\da-fA-F]{2}"
-)
 _LATEX = re.compile(r"(?<!\\)((?:\\\\)*)\\(?=[bf][a-z])")  # \frac, \boxed are no control characters
 _decoder = json.JSONDecoder()
 TEXT: dict[str, Any] = {"type": "string"}  # JSON schema
@@ -44,7 +40,7 @@ def actions(reply: str, cut: bool = False) -> list[dict[str, Any]]:
     A tool call, {"name", "arguments"}, is an action of that name. Params may be a JSON string.
     Raises ModelMistake.
     """
-    text = _HALF.sub("\ufffd", reply[:MAX_CHARS].encode("utf-8", "replace").decode())
+    text = reply[:MAX_CHARS].encode("utf-8", "replace").decode()
     text = _without_thinking(_LATEX.sub(r"\1\\\\", text), cut)
     found = _actions(_objects(text))
     if not found and not cut and "{" in text:
@@ -78,8 +74,16 @@ def _actions(values: Iterable[Any]) -> list[dict[str, Any]]:
         if "params" in value:
             value = {**value, "params": as_object(value["params"])}
         if "action" in value and shallow(value):
-            found.append(value)
+            found.append(whole(value))
     return found
+
+
+def whole(value: Any) -> Any:
+    """The same JSON with the halves of characters, \\ud83d alone, replaced: no file and no request
+    takes them.
+    """
+    text = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
+    return json.loads(text.decode("utf-16", "replace"))
 
 
 def as_object(value: Any) -> Any:
@@ -128,7 +132,7 @@ def repaired(text: str) -> Any:
 
     try:
         value = json_repair.loads(_Metered(text)) if len(text) <= REPAIR_CHARS else None
-        return json.loads(json.dumps(value))  # joins the halves of characters
+        return whole(value)
     except Exception:  # json-repair documents none; it has asserted, recursed and raised ValueError
         return None
 

@@ -76,7 +76,9 @@ def test_a_reply_without_an_action_is_a_mistake(reply):
     assert found(reply) == "not_json"
 
 
-PAIRS = [(r"\ud83d", "\ufffd"), (r"a\udd70b", "a\ufffdb"), (r"\ud83d\udd70", "🕰")]
+PAIRS = [
+    (r"\ud83d", "\ufffd"), (r"a\udd70b", "a\ufffdb"), (r"\ud83d\udd70", "🕰"), (r"\\ud83d\udd70", "\\ud83d\ufffd"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("end", ["}}", ",}}"], ids=["valid", "repaired"])
