@@ -102,9 +102,9 @@ class Run:
                     self.why = str(error)
                     break
                 if y_t.drain and (z.answer or self.once):  # nothing is left
-                    self.why, fallback = y_t.fallback or z.error, bool(y_t.fallback)
+                    self.why = y_t.fallback or z.error
                     answer = z.answer or best_supported_answer(self.history)
-                    return answer, fallback or z.status != "done" or not answer, t
+                    return answer, bool(y_t.fallback) or z.status != "done" or not answer, t
             y_t = self.decide(t + 1, last_chance=True)
             self.why = self.why or "no round was left"
             last = y_t if isinstance(y_t, Complete) else self.carry_out(t + 1, y_t)[-1]
@@ -179,7 +179,7 @@ class Run:
     def place(self, y_t: Delegate) -> list[Placed]:
         """U_t, Eq. 12: the batch of the ready set, with backends, tools and shares of B_t."""
         left = self.purse.left_usd
-        if left is not None and not (y_t.drain and self.once):  # else no decision follows
+        if left is not None and not (y_t.drain and self.once):  # another decision may follow
             left -= decision_reserve_usd(self.pool[self.pool.main], left)
         psi = {name: tool.capabilities for name, tool in self.tools.items()}
         v_t = y_t.subtasks if y_t.drain else ready(self.graph)

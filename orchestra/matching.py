@@ -40,8 +40,8 @@ def requirements(u: SubTask, task: Task, capabilities: Capabilities) -> dict[str
     need = EASY if len(files) == 1 or given == {"web"} else 1.0
     maybe = UNKNOWN * need
     other = {c: maybe if u.tools is None else need * (c in given) for c in ("web", "code")}
-    needed = {*files, *u.modalities, *(m for m in SKILL_OF if SKILL_OF[m] in given)}
-    seen: dict[str, float] = {SKILL_OF[m]: need for m in SKILL_OF if m in needed}
+    named = {*files, *u.modalities}
+    seen: dict[str, float] = {s: need for m, s in SKILL_OF.items() if m in named or s in given}
     return {"txt": need, **other, **seen}
 
 
@@ -102,7 +102,7 @@ def place(
     cost = {u.id: expected_cost_usd(u, b) for u, b in found}
     if k_max is not None:
         chosen = batch([u for u, _ in found], k_max, budget_usd, lambda u: cost[u.id])
-        found = [executor for executor in found if executor[0] in chosen]
+        found = [(u, b) for u, b in found if u in chosen]
     if not found:
         raise BudgetExceeded(
             f"budget exhausted: {budget_usd:.6f} USD, without the reserve for the next decision, "

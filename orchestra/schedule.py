@@ -25,10 +25,6 @@ class Graph:
     subtasks: Mapping[str, SubTask] = field(default_factory=dict)
     results: Mapping[str, Result] = field(default_factory=dict)
 
-    def completed(self) -> set[str]:
-        """C_t. A failed or blocked sub-task is not completed, so what needs it waits."""
-        return {id for id, z in self.results.items() if z.status in ("done", "partial")}
-
     def with_result(self, id: str, z: Result) -> Graph:
         return replace(self, results={**self.results, id: z})
 
@@ -64,13 +60,15 @@ def cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def ready(graph: Graph) -> list[SubTask]:
-    """R_t = {v in V_t without result : Pred(v) subset of C_t}, in submission order."""
+    """R_t = {v in V_t without result : Pred(v) completed}, in submission order."""
     return [graph.subtasks[id] for id, needs in waiting(graph).items() if not needs]  # Eq. 9
 
 
 def waiting(graph: Graph) -> dict[str, tuple[str, ...]]:
-    """Sub-tasks that have not run, each with the needs that hold it back (none: it is ready)."""
-    completed = graph.completed()
+    """Sub-tasks that have not run, each with the needs that hold it back (none: it is ready). A
+    failed or blocked sub-task is not completed, so what needs it waits.
+    """
+    completed = {id for id, z in graph.results.items() if z.status in ("done", "partial")}
     unrun = [u for id, u in graph.subtasks.items() if id not in graph.results]
     return {u.id: tuple(n for n in u.needs if n not in completed) for u in unrun}
 

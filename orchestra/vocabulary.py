@@ -1,8 +1,11 @@
 """The vocabulary of every other file, as frozen dataclasses. Symbols are those of arXiv 2606.13707.
 
-x = (q, M)                      Task          y_t = delegate | complete   Decision
-u = (I, C, b, T)       Eq. 2    SubTask       z = (sigma, eta, omega, c, delta)   Eq. 14   Result
-h = (I, b, T, sigma, eta, omega)   Evidence   s_t = (q, M, C_t, H_t, B, T, B_t)   Eq. 1, 21   State
+Task        x = (q, M)
+SubTask     u = (I, C, b, T), Eq. 2
+Decision    y_t = delegate | complete
+Result      z = (sigma, eta, omega, c, delta), Eq. 14
+Evidence    h = (I, b, T, sigma, eta, omega)
+State       s_t = (q, M, C_t, H_t, B, T, B_t), Eq. 1 and 21
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
     tasks = params.get("tasks")
     if tasks is None or isinstance(tasks, dict):
         tasks = [tasks or params]  # flat in params, as in the paper, or one object
-    if not isinstance(tasks, list) or len(tasks) != 1:
-        count = len(tasks) if isinstance(tasks, list) else 0
+    count = len(tasks) if isinstance(tasks, list) else 0
+    if count != 1:
         raise ModelMistake("one_subtask", MESSAGES, count=count)
     (u,) = read_tasks(tasks, state)
     return Delegate((replace(u, id=f"t{state.round}", needs=()),), reasoning)

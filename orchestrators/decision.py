@@ -74,8 +74,7 @@ def read_decision(
     """
     wanted = find_action(reply, cut)
     action, reasoning = wanted["action"], str(wanted.get("reasoning") or "")
-    flat = {k: v for k, v in wanted.items() if k != "action"}
-    params = wanted["params"] if isinstance(wanted.get("params"), dict) else flat
+    params = wanted["params"] if isinstance(wanted.get("params"), dict) else wanted  # or flat
     if action == "complete":
         answer = answer_in(params)
         if state.task.media and not state.history and not last_chance:

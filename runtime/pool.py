@@ -170,7 +170,7 @@ def from_environment(model: str | None = None) -> Pool:
         pool = load(SHIPPED)
         if model is None or model in pool.names:
             return pool.with_(main=model or pool.main)
-    if url and not URL.fullmatch(url):
+    elif not URL.fullmatch(url):
         raise ConfigError(f"OPENAI_BASE_URL: {BAD_URL}")
     url, env = (url or OPENAI_URL).rstrip("/"), "OPENAI_API_KEY" if key else ""
     skills: dict[Skill, float] = {"txt": 1.0, "img": 1.0, "aud": 1.0, "code": 1.0}

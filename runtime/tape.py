@@ -105,7 +105,7 @@ class Tape:
         self._closed = False
         self._full: TapeWriteError | None = None  # what ended the run, in whatever thread
         self._file = None if mode == "replay" else Appender(path)
-        if mode == "resume":
+        if mode == "resume":  # before the file is read: `exchanges` leaves out what is retried
             self._append(json.dumps({"v": VERSION, "resumed": True}))
         for row in exchanges(path) if mode != "record" else ():
             self._unplayed.setdefault((row["call"], row["key"]), deque()).append(row)
@@ -141,12 +141,11 @@ class Tape:
         text = _without_data({**own, "kind": kind})
         call, key = _call.get(), hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         try:
-            row, played = self._unplayed[call, key].popleft(), True  # atomic: one thread gets it
+            row = self._unplayed[call, key].popleft()  # atomic: one thread gets it
         except (KeyError, IndexError):
-            row, played = self._ask(call, key, text, ask), False
-        if played:
-            self._check(row, Problem if "failure" in row else shape)
-        return row.get("failure", row.get("answer")), played
+            return self._ask(call, key, text, ask), False
+        self._check(row, Problem if "failure" in row else shape)
+        return row.get("failure", row.get("answer")), True
 
     def _check(self, row: Row, shape: Any) -> None:
         """A tape may come from someone else. Raises TapeMiss for an answer of another type."""
@@ -161,7 +160,7 @@ class Tape:
         if self.cancelled.wait(seconds) or self._closed:
             raise self._full or Cancelled(f"{_call.get()}: interrupted")
 
-    def _ask(self, call: str, key: str, text: str, ask: Callable[[], Any]) -> Row:
+    def _ask(self, call: str, key: str, text: str, ask: Callable[[], Any]) -> Any:
         if self.mode == "replay":
             raise TapeMiss(self._difference(call, text))
         if self.cancelled.is_set() or self._closed:
@@ -176,7 +175,7 @@ class Tape:
         value = json.dumps(self.secrets.redacted(value), ensure_ascii=False, default=str)
         head = f'{{"v": {VERSION}, "call": {json.dumps(call)}, "key": "{key}"'
         self._append(f'{head}, "request": {text}, "{outcome}": {value}, "timing": {timing}}}')
-        return {outcome: json.loads(value)}
+        return json.loads(value)
 
     # ---- the file --------------------------------------------------------------------------------
 

@@ -151,8 +151,8 @@ def first_difference(recorded: list[Event], replayed: list[Event]) -> str:
     """Where two trajectories differ in content; "" if nowhere. Not where run.json does: it has
     more options in a later version, and the tape would miss what they change.
     """
-    both = ([e for e in in_order(events) if e["event"] != "run"] for events in (recorded, replayed))
-    plain = json.loads(json.dumps(list(both), default=str))
+    both = [[e for e in in_order(events) if e["event"] != "run"] for events in (recorded, replayed)]
+    plain = json.loads(json.dumps(both, default=str))
     for a, b in zip_longest(*plain, fillvalue={"event": "none", "at": []}):
         for key in {**a, **b}:
             if key != "timing" and a.get(key) != b.get(key):

@@ -148,4 +148,4 @@ def majority(replies: Iterable[Reply | None]) -> str:
     whole = [reply.text for reply in replies if reply and not reply.cut]
     keys = [" ".join(answer_of(text).lower().split()).rstrip(" .") for text in whole]
     counts = Counter(key for key in keys if key)
-    return whole[keys.index(max(counts, key=lambda key: counts[key]))] if counts else ""
+    return whole[keys.index(counts.most_common(1)[0][0])] if counts else ""
