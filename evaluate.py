@@ -183,10 +183,10 @@ def chosen(a: argparse.Namespace, asked: list[Question]) -> list[Question]:
     """Those of --level, --category and --limit whose media exist; the others are named."""
     for key in ("level", "category"):
         if names := [name.strip().lower() for name in (getattr(a, key) or "").split(",") if name]:
-            known = sorted({getattr(q, key) for q in asked})
+            known = ", ".join(sorted({getattr(q, key) for q in asked} - {""})) or "none"
             asked = [q for q in asked if getattr(q, key).lower() in names]
             if not asked:
-                raise ConfigError(f"--{key}: no question has it; {a.data} has {', '.join(known)}")
+                raise ConfigError(f"--{key}: no question has it; {a.data} has {known}")
     whole = []
     for q in asked[: a.limit]:
         if lost := [path for _, path in q.media if not Path(path).is_file()]:

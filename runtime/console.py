@@ -93,8 +93,8 @@ def _notes(r: Mapping[str, Any], quiet: bool) -> Iterator[str]:
     if not quiet:
         diff = Path(r["run"], "changes.diff")
         changes = f", {diff}" if diff.exists() else ""
-        figures = f"{r['calls']} calls, {r['tokens']} tokens, {usd(r['cost_usd'])}"
-        yield f"{figures}, {r['run']}{changes}"
+        calls = "1 call" if r["calls"] == 1 else f"{r['calls']} calls"
+        yield f"{calls}, {r['tokens']} tokens, {usd(r['cost_usd'])}, {r['run']}{changes}"
         yield f"to look at it: {shlex.join([sys.executable, '-m', 'report', r['run']])}"
 
 
@@ -119,7 +119,7 @@ def list_runs(folder: Path, as_json: bool) -> int:
     rows, unfinished = [], {} if as_json else {"answer": "(not finished)"}
     if not folder.is_dir():
         raise ConfigError(f"--runs {folder}: there is no such folder")
-    for run in sorted(folder.iterdir()):
+    for run in [folder] if (folder / "run.json").is_file() else sorted(folder.iterdir()):
         with contextlib.suppress(ConfigError, OSError, *DAMAGED):
             about = {"run": run.name, "question": read_manifest(run).question}
             end = trajectory.ended(trajectory.read(run / "trajectory.jsonl")) or unfinished

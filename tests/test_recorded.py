@@ -100,5 +100,6 @@ def test_runs_are_listed_with_question_answer_and_the_date_of_their_newest_call(
     os.utime(tmp_path / "old/run.json", (99999, 99999))
     (tmp_path / "notes").mkdir()
     (row,) = json.loads(called("--runs", tmp_path, "--json").stdout)
+    assert [row] == json.loads(called("--runs", tmp_path / "old", "--json").stdout)  # a run itself
     assert row["date"].startswith("2026") and row["answer"] == "2023-09-23 05:49:00+00:00"
     assert (row["run"], row["question"][:12]) == ("old", "The recordin")
