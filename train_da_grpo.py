@@ -38,7 +38,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,7 +45,7 @@ from torch import Tensor
 
 from da_grpo import Objective, Totals, aggregate, da_grpo_loss, group_advantages, importance
 from orchestra.vocabulary import ConfigError, EndpointError
-from runtime.run_folder import unwritable
+from runtime.command_line import ended
 from training import checkpoint, ranks
 from training.examples import Example, read
 from training.metrics import Metrics, Row, outcomes
@@ -308,8 +307,8 @@ def check(o: Options, examples: Sequence[Example], reward: Reward) -> None:
             f"--model {o.model}: no chat template or end token; use an instruct model"
         )
     for example in examples:
-        messages = list(example.messages)
-        length = len(tokenizer.apply_chat_template(messages, return_dict=False))
+        messages, as_sent = list(example.messages), {"add_generation_prompt": True}
+        length = len(tokenizer.apply_chat_template(messages, **as_sent, return_dict=False))
         if length > o.max_prompt:
             raise ConfigError(
                 f"example {example.id}: its prompt has {length} tokens, more than --max-prompt "
@@ -335,18 +334,8 @@ def make_rollouts(o: Options, policy: Policy, version: int) -> Rollouts:
 
 
 def main(o: Options) -> int:
-    """Returns the exit code; a user's mistake is one line on standard error, from any process."""
-    problem: Exception
-    try:
-        train(o)
-    except OSError as error:
-        problem = unwritable(Path(error.filename or o.out), error) if error.errno else error
-    except (ConfigError, EndpointError, FloatingPointError) as error:
-        problem = error
-    else:
-        return 0
-    print(f"train_da_grpo.py: {str(problem).strip().splitlines()[0]}", file=sys.stderr, flush=True)
-    return 4 if isinstance(problem, EndpointError) else 2
+    """Returns the exit code; what ends it early is one line on standard error, of each process."""
+    return ended("train_da_grpo.py", lambda: train(o))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from evaluation.questions import Plan, Question, Row, Tell, begun
 from orchestra.money import add_usd
 from orchestra.vocabulary import ConfigError
 from runtime import tape
-from runtime.run_folder import read_manifest
+from runtime.run_folder import read_manifest, write_whole
 
 MOST = 256  # questions in flight
 GRACE_S = 3.0  # after Ctrl-C: how long calls in flight may take to reach their tape
@@ -107,8 +107,7 @@ def earlier(plan: Plan, data: Path, budget: bool) -> list[Row]:
     text, file = json.dumps(about, indent=1, default=list), plan.out / "sweep.json"
     (plan.out / "runs").mkdir(parents=True, exist_ok=True)
     if not file.exists():
-        file.with_suffix(".part").write_text(text)
-        file.with_suffix(".part").rename(file)
+        write_whole(file, text)
     held = kind_of(plan.out)
     if other := [key for key, value in json.loads(text).items() if held.get(key) != value]:
         raise ConfigError(f"{plan.out} is a sweep with another {other[0]}; use another --out")

@@ -54,8 +54,7 @@ def ended(program: str, work: Callable[[], int | None]) -> int:
     try:
         return work() or 0
     except ENDS as error:
-        again = "interrupted; the same command goes on with what is left"
-        console.tell(f"{program}: {str(error) or again}")
+        console.tell(f"{program}: {str(error) or 'interrupted; what is done is kept'}")
         return exit_code(error)
 
 

@@ -100,6 +100,13 @@ def default_path() -> Path:
     return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S-%f}"
 
 
+def write_whole(path: Path, text: str) -> None:
+    """The file is there whole, or not at all."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.rename(path)
+
+
 def unwritable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(f"{path}: cannot be written ({error.strerror}); free space, or use --out")
 

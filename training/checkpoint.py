@@ -1,15 +1,13 @@
 """All that a run needs to continue as if nothing had happened, on the disk whole or not at all.
 
-A checkpoint is written to a folder of another name, flushed, and renamed: a run that is killed at
-any moment leaves the last whole one. It has the trained weights, the optimizer, the random numbers
+A checkpoint is written to a file of another name and renamed: a run that is killed at any moment
+leaves the last whole one. It has the trained weights, the optimizer, the random numbers
 of every rank, the version of the weights, and the next step, from which the place in the data and
 the learning rate follow.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -29,21 +27,16 @@ def save(out: Path, model: Any, optimizer: Any, step: int, version: int) -> None
     state["randoms"] = ranks.gathered(torch.get_rng_state())
     if ranks.rank() == 0:
         home = out / "checkpoints"
-        part = home / "part"
-        shutil.rmtree(part, ignore_errors=True)  # of a run that was killed here
+        part, old = home / "part", list(home.glob("step-*"))
         try:
-            part.mkdir(parents=True)
-            with (part / "state.pt").open("wb") as file:
-                torch.save(state, file)
-                file.flush()
-                os.fsync(file.fileno())
+            home.mkdir(parents=True, exist_ok=True)
+            torch.save(state, part)
         except (OSError, RuntimeError) as error:  # torch makes the one into the other
             why = str(error).splitlines()[0]
             raise ConfigError(f"{part}: cannot be written ({why}); then --resume") from None
-        old = list(home.glob("step-*"))
-        part.rename(home / f"step-{step:06}")
-        for folder in old:
-            shutil.rmtree(folder)
+        part.rename(home / f"step-{step:06}.pt")
+        for file in old:
+            file.unlink()
     ranks.gathered(0)
 
 
@@ -51,17 +44,17 @@ def load(out: Path, model: Any, optimizer: Any) -> tuple[int, int]:
     """Put everything back as the newest checkpoint has it, if there is one. Returns the next step
     and the version. Raises ConfigError.
     """
-    folder = max((out / "checkpoints").glob("step-*"), default=None)
-    if folder is None:
+    file = max((out / "checkpoints").glob("step-*"), default=None)
+    if file is None:
         return 0, 0
     try:
-        state = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
+        state = torch.load(file, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
         why = str(error).splitlines()[0]
-        raise ConfigError(f"{folder}: is damaged ({why}); start again in another --out") from None
+        raise ConfigError(f"{file}: is damaged ({why}); start again in another --out") from None
     if len(state["randoms"]) != ranks.world():
         made = len(state["randoms"])
-        raise ConfigError(f"{folder}: was made by {made} processes, not {ranks.world()}")
+        raise ConfigError(f"{file}: was made by {made} processes, not {ranks.world()}")
     options = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
     weights = {"model_state_dict": state["weights"], "optim_state_dict": state["optimizer"]}
     set_state_dict(model, optimizer, **weights, options=options)

@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 
 from orchestra.vocabulary import ConfigError, State
 from runtime.pool import Checked
+from runtime.run_folder import write_whole
 from runtime.tape import adapter
 
 SCHEMA = 2
@@ -49,16 +50,10 @@ class _Row(Checked):
 
 
 def write(path: Path, examples: Sequence[Example]) -> None:
-    """The examples as JSONL, one a line, there whole or not at all. Raises ConfigError."""
-    part = path.with_name(path.name + ".part")
+    """The examples as JSONL, one a line, there whole or not at all."""
     rows = [json.dumps({"schema": SCHEMA, **asdict(e)}, ensure_ascii=False) for e in examples]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-        part.rename(path)
-    except OSError as error:
-        reason = f"cannot be written ({error.strerror}); give another --out"
-        raise ConfigError(f"{path}: {reason}") from None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, "".join(f"{row}\n" for row in rows))
 
 
 def read(path: Path) -> list[Example]:

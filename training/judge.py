@@ -5,8 +5,9 @@ scores of Eq. 29.
 
 Every call is on the tape `cache`: what was judged once is not paid for again. Scores that are
 missing or odd are requested again, up to `tries` times; then the sample is dropped, so that no
-fault of the judge looks like a bad decision. So is one that the endpoint refuses (a content filter)
-or does not answer in time. A rate limit is waited for. Any other failure raises EndpointError.
+fault of the judge looks like a bad decision. It is dropped too if the endpoint refuses its text (a
+content filter) or does not answer in time. A rate limit is waited for. Any other failure raises
+EndpointError.
 """
 
 from __future__ import annotations
@@ -15,20 +16,22 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from pydantic import Json
+
 from orchestra.main_agent import Messages
 from orchestra.money import Purse
-from orchestra.vocabulary import Backend, ConfigError, EndpointError, ModelMistake
+from orchestra.vocabulary import Backend, EndpointError, ModelMistake
 from runtime.chat import Chat
 from runtime.openai_api import with_model
 from runtime.parsing import after_thinking
 from runtime.prompts import explained, fenced, render, say
 from runtime.secrets import Secrets
-from runtime.tape import Failure, Tape, TapeWriteError
+from runtime.tape import Failure, Tape
 from runtime.trajectory import decision_row
 from training.examples import Example
 from training.options import Above0, Count
@@ -38,7 +41,7 @@ from training.rewards import Scores, readings, weighted
 PATIENCE_S = 300.0  # of waiting at a rate limit, in one call
 NOTES = "training/judge_notes"
 REFUSED = {400, 413, 422}  # statuses that are about this text and not about the endpoint
-OF_THE_TEXT = ("timed out", "the answer has no choice")  # the same, of runtime.chat and http
+OF_THE_TEXT = ("timed out", "the answer has no choice")  # how errors begin that are about it too
 LINES = {  # the judge's line -> the part of Eq. 29 and its largest score
     "FORMAT_CORRECT": ("format", 1),
     "ACTION_VALID": ("action", 1),
@@ -54,9 +57,7 @@ def read_scores(reply: str) -> dict[str, float]:
         found = set(re.findall(rf"{name}[*_` \t]*:[*_` \t]*([^\s*_`]*)", text))
         if not found:
             raise ModelMistake("missing", NOTES, name=name)
-        if len(found) > 1:
-            raise ModelMistake("two", NOTES, name=name)
-        score = found.pop()
+        score = " and ".join(sorted(found))
         if score not in map(str, range(most + 1)):
             raise ModelMistake("odd", NOTES, score=repr(score)[:20], name=name, most=most)
         parts[part] = int(score) / most
@@ -80,11 +81,10 @@ class Judge:
         new = [text for text in dict.fromkeys(prompts) if text not in self._known]
         with ThreadPoolExecutor(self.parallel) as executor:
             self._known |= zip(new, executor.map(self._judged, new), strict=True)
-        rows = [
-            (self._known[text], r.decision is not None)
-            for text, r in zip(prompts, read, strict=True)
+        return [
+            Scores(weighted(parts), parts, r.decision is not None) if parts else None
+            for parts, r in zip(map(self._known.get, prompts), read, strict=True)
         ]
-        return [Scores(weighted(parts), parts, valid) if parts else None for parts, valid in rows]
 
     def _judged(self, text: str) -> dict[str, float] | None:
         """The four parts, or None where no reply has them. Raises EndpointError."""
@@ -99,8 +99,6 @@ class Judge:
                 again = say(NOTES, "again", problem=explained(mistake))
                 messages = [*messages, {"role": "assistant", "content": reply}]
                 messages = [*messages, {"role": "user", "content": again}]
-            except TapeWriteError as error:
-                raise ConfigError(f"--reward judge: {error}") from None
             except EndpointError as error:
                 failure = error.__cause__
                 problem = failure.outcome if isinstance(failure, Failure) else {}
@@ -135,20 +133,15 @@ def made(
     tries: Count = 3,
     parallel: Count = 8,
     timeout_s: Above0 = 120.0,
-    options: Mapping[str, Any] | None = None,
+    options: Json[dict[str, Any]] | None = None,
 ) -> Judge:
     """The reward `judge`. `model` "": the only one that the endpoint serves. `options` go into
-    every request. Raises ConfigError for a cache that cannot be written.
+    every request, as JSON. Raises OSError for a cache that cannot be written.
     """
     rank = os.environ.get("RANK", "0")  # a tape has one writer: each process has its own
     path = Path(cache if rank == "0" else f"{cache}.{rank}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tape = Tape(path, "resume", Secrets([api_key_env]))
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: the judge's cache cannot be written ({error.strerror})"
-        ) from None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tape = Tape(path, "resume", Secrets([api_key_env]))
     settings = {"temperature": 0, **(options or {})}
     backend = Backend("judge", model, base_url, api_key_env, options=settings)
     return Judge(backend, tape, tries, parallel, timeout_s)

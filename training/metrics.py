@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestra.vocabulary import ConfigError
+from runtime.run_folder import write_whole
+from runtime.tape import read
 from training import ranks
 from training.rewards import Scores
 from training.rollouts import Group
@@ -28,23 +30,21 @@ class Metrics:
     def __init__(self, out: Path, step: int) -> None:
         self.path = out / "metrics.jsonl"
         if ranks.rank() == 0:
-            rows = read(self.path)[:step]
-            if [row["step"] for row in rows] != list(range(step)):
+            rows = list(read(self.path))[:step]
+            if [row.get("step") for row in rows] != list(range(step)):
                 raise ConfigError(
                     f"{self.path}: lacks some of the {step} steps before the checkpoint; put it "
                     "back, or start again in another --out"
                 )
-            part = self.path.with_suffix(".part")
-            part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-            part.rename(self.path)
+            write_whole(self.path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def add(self, row: Row, steps: int) -> None:
         """One step, on the disk before the next begins, and a line on standard error. Raises
-        FloatingPointError for a value that is not finite: a bug, or a learning rate far too high.
+        ConfigError for a value that is not finite: a bug, or a learning rate far too high.
         """
         wrong = [name for name, value in row.items() if not math.isfinite(value)]
         if wrong:
-            raise FloatingPointError(f"step {row['step']}: {', '.join(wrong)} is not finite")
+            raise ConfigError(f"step {row['step']}: {', '.join(wrong)} is not finite")
         if ranks.rank():
             return
         with self.path.open("a", encoding="utf-8") as file:
@@ -53,16 +53,6 @@ class Metrics:
             os.fsync(file.fileno())
         shown = "  ".join(f"{name} {row[name]:.4g}" for name in SHOWN if name in row)
         print(f"step {row['step'] + 1}/{steps}  {shown}", file=sys.stderr, flush=True)
-
-
-def read(path: Path) -> list[Row]:
-    """The whole lines of a metrics file: a kill may have cut the last one. Raises ConfigError."""
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
-    try:
-        rows: list[Row] = [dict(json.loads(line)) for line in lines]
-        return [row for row in rows if row["step"] >= 0]
-    except (ValueError, TypeError, KeyError):
-        raise ConfigError(f"{path}: is damaged; start again in another --out") from None
 
 
 def outcomes(scores: Sequence[Sequence[Scores | None]], groups: Sequence[Group]) -> Row:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -16,8 +15,10 @@ from pydantic import Field, model_validator
 
 from orchestra.vocabulary import ConfigError
 from runtime.command_line import OneLineParser
+from runtime.options import flag_of
 from runtime.pool import Checked, Invalid
-from runtime.run_folder import sha256_of
+from runtime.run_folder import sha256_of, write_whole
+from runtime.tape import Appender, Row, read
 
 FREE = {"resume", "vllm_url", "save_every", "out"}  # may differ at a resume
 RULE = "tasks.py", "world.py", "reading.py", "../evaluation/scores.py"  # of rubric and outcome
@@ -37,7 +38,7 @@ def _lr(data: dict[str, Any]) -> float:
 
 
 class Options(Checked):
-    """The defaults are the paper's, but for what one GPU of 80 GB asks for: see README.md."""
+    """The defaults are the paper's, but what one GPU of 80 GB asks for (training/README.md)."""
 
     stage: Literal["sft", "grpo"] = Field(description="sft imitates the reference decisions")
     model: Path = Field(description="a Hugging Face folder, which is not changed")
@@ -120,32 +121,22 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
             how["required"] = True
         elif field.default and field.default is not True and field.default_factory is None:
             how["help"] = f"{field.description} ({field.default})"
-        p.add_argument(_flag_of(name), **how)
+        p.add_argument(flag_of(name), **how)
     try:
         return Options(**vars(p.parse_args(arguments)))
     except Invalid as error:
-        where = f"{_flag_of(str(error.loc[0]))}: " if error.loc else ""
+        where = f"{flag_of(str(error.loc[0]))}: " if error.loc else ""
         problem = f"{where}{error.problem}"
     except ConfigError as error:
         problem = str(error)
     return p.exit(2, f"{p.prog}: {problem}\n" if os.environ.get("RANK", "0") == "0" else None)
 
 
-def _flag_of(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def reward_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """NAME=VALUE pairs as arguments; a value is JSON or text. Raises ConfigError."""
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        name, sign, value = pair.partition("=")
-        if not sign:
-            raise ConfigError(f"--reward-setting {pair}: write NAME=VALUE")
-        found[name] = value
-        with contextlib.suppress(ValueError):
-            found[name] = json.loads(value)
-    return found
+def reward_settings(pairs: Sequence[str]) -> dict[str, str]:
+    """NAME=VALUE pairs as arguments. Raises ConfigError."""
+    if wrong := [pair for pair in pairs if "=" not in pair]:
+        raise ConfigError(f"--reward-setting {wrong[0]}: write NAME=VALUE")
+    return dict(pair.split("=", 1) for pair in pairs)
 
 
 # ---- the folder of a run -------------------------------------------------------------------------
@@ -157,24 +148,19 @@ def begun(o: Options) -> Iterator[None]:
     would overwrite a run, where a resume asks for another one, and where one is at work.
     """
     path, now = o.out / "options.json", _noted(o)
-    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    before = next(read(path), Row()) if path.exists() else None
     if (before is not None) != o.resume:
         found = "no run to --resume" if o.resume else "a run; add --resume, or give another --out"
         raise ConfigError(f"{o.out}: has {found}")
-    names = sorted(k for k in now.keys() | before if before.get(k) != now.get(k)) if before else ()
-    if names:
+    held = now if before is None else before
+    if names := sorted(k for k in now.keys() | held if held.get(k) != now.get(k)):
         raise ConfigError(f"--resume: {o.out} was started with other values of {', '.join(names)}")
     o.out.mkdir(parents=True, exist_ok=True)
-    with (o.out / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the process ends, however
-        except BlockingIOError:
-            raise ConfigError(f"--out {o.out}: another run is at work there") from None
-        if before is None:
-            part = path.with_suffix(".part")
-            part.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
-            part.rename(path)
-        yield
+    lock = Appender(o.out / "lock")  # until the process ends, however
+    if before is None:
+        write_whole(path, json.dumps(now) + "\n")
+    yield
+    lock.unlock()
 
 
 def _noted(o: Options) -> dict[str, Any]:

@@ -74,6 +74,9 @@ class Policy:
         self.mixed = self.dtype == torch.bfloat16 and ranks.world() == 1  # else FSDP2 sees to it
         for module in self.model.modules() if self.mixed else ():
             module.cast_input_dtype_enabled = False  # or peft would compute in float32
+        for module in self.model.modules():
+            if isinstance(module, torch.nn.Dropout):  # of an adapter that was trained with it
+                module.p = 0.0
         self.model.train()
         if ranks.world() > 1:
             ranks.shard(self.model, self.dtype)  # layer by layer to the device

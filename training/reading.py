@@ -5,23 +5,16 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from orchestra.schedule import Graph, refine
-from orchestra.vocabulary import (
-    ConfigError,
-    Decision,
-    Delegate,
-    ModelMistake,
-    Result,
-    State,
-    SubTask,
-)
+from orchestra.vocabulary import ConfigError, Decision, Delegate, ModelMistake, State, SubTask
 from orchestrators.orchestra_o1 import parse_decision
 from runtime.parsing import MAX_CHARS
 from training.examples import Example, state_of
 
 _AROUND = re.compile(  # thinking before the object, and a fence around it
-    r"\s*(?:<think(?:ing)?>.*?</think(?:ing)?>)?\s*(?:```(?:json)?\s*\n(.*)```|(.*?))\s*", re.S
+    r"(?:<think(?:ing)?>.*?</think(?:ing)?>)?\s*(?:```(?:json)?\s*\n(.*)```|(.*))", re.S
 )
 
 
@@ -47,8 +40,8 @@ def state_at(example: Example) -> State:
 
 
 def read_decision(text: str, state: State, cut: bool = False) -> Reading:
-    """`cut`: the text stopped at its length limit, and half a decision is none. No text makes this
-    raise.
+    """`cut`: the text stopped at its length limit; only a whole decision in it counts. No text
+    makes this raise.
     """
     try:
         decision = parse_decision(text, state, cut=cut)
@@ -65,12 +58,12 @@ def _check(decision: Delegate, state: State) -> None:
         raise ModelMistake("last_chance", "delegation")
     nodes = {h.id: SubTask(h.id, h.instruction) for h in state.history}
     nodes |= {id: SubTask(id, "", needs=needs) for id, needs in state.waiting.items()}
-    ended = {h.id: Result(h.status, h.answer, h.summary) for h in state.history}
-    refine(Graph(nodes, {k: z for k, z in ended.items() if k not in state.waiting}), decision)
+    ended: Any = {h.id: h for h in state.history if h.id not in state.waiting}  # with a status
+    refine(Graph(nodes, ended), decision)
 
 
 def _is_plain(text: str) -> bool:
-    body = _AROUND.fullmatch(text[:MAX_CHARS])
+    body = _AROUND.fullmatch(text[:MAX_CHARS].strip())
     try:
         value = json.loads(body[1] or body[2]) if body else None
     except (ValueError, RecursionError):

@@ -12,7 +12,6 @@ out the runs that answered something else.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,8 @@ from orchestra.main_agent import Messages
 from orchestra.memory import compress
 from orchestra.vocabulary import ConfigError, Evidence, State, Task
 from orchestrators import make
-from runtime import command_line, run_folder, trajectory
+from runtime import run_folder, trajectory
+from runtime.command_line import OneLineParser, ended
 from runtime.parsing import find_action
 from runtime.prompts import WORDING
 from runtime.tape import Tape, read
@@ -41,40 +41,58 @@ def from_run(folder: Path, answer: str = "", tools: Sequence[str] = ()) -> list[
     the run's own. `tools`: the user's own tools that the run used, FILE.py:FUNCTION.
 
     s_t is rendered anew from the recorded events, and is what the tape says was sent: a recording
-    that differs (made with other prompts) raises ConfigError, as does one of another method.
+    that differs (made with other prompts) raises ConfigError.
     """
     manifest = run_folder.named_again(folder, run_folder.read_manifest(folder), {"tools": tools})
     options, task = manifest.options, manifest.task(folder)
-    if options.method not in METHODS:
-        raise ConfigError(
-            f"{folder}: was recorded with --method {options.method}; decision examples are made "
-            f"of runs with --method {' or '.join(METHODS)}"
-        )
     events = trajectory.read(folder / "trajectory.jsonl")
-    sent = _sent(folder / "tape.jsonl")
+    sent, found = _sent(folder / "tape.jsonl"), list[Example]()
     end = trajectory.ended(events)
     answer = answer or (end["answer"] if end else "")
     tape = Tape(folder / "tape.jsonl", "replay")
     with own_tools(options.tools, options.mcp, tape) as own:
         known = {**tools_for(task, manifest.code), **own}
-        main = make(options, manifest.pool, known)
-        taken = _taken(states(events, task, tuple(known)))
-        return [_decision(folder, main, *one, sent, answer) for one in taken]
+        main: Any = make(options, manifest.pool, known)
+        for state, event, mistake in states(events, task, tuple(known)):
+            round, _, attempt = event["at"]
+            asked = sent.get(f"r{round}/main/a{attempt}", [])
+            if asked not in [main.prompt(state, mistake, last) for last in (False, True)]:
+                raise ConfigError(
+                    f"{folder}: what its main agent read in round {round} is not what the prompts "
+                    "of this program say; use the version that recorded it, or record it again"
+                )
+            meta = {"split": "recorded", "answer": answer, "state": state_row(state)}
+            id = f"{folder.resolve().name}-r{round}"
+            found.append(Example(id, tuple(asked), _reference(event["reply"]), meta))
+    return found
+
+
+def _reference(reply: str) -> dict[str, Any]:
+    """y*_t with its params in one object, also where they were flat."""
+    decision = find_action(reply)
+    params = decision.get("params")
+    if not isinstance(params, dict):  # one task, flat
+        params = {k: v for k, v in decision.items() if k not in ("action", "reasoning")}
+    reasoning = str(decision.get("reasoning") or "")
+    return {"action": decision["action"], "reasoning": reasoning, "params": params}
 
 
 def succeeded(folder: Path, answer: str = "", question: str = "") -> bool:
     """Whether the run ended by completing, with the right answer where that is known."""
-    ended = trajectory.ended(trajectory.read(folder / "trajectory.jsonl"))
-    if ended is None or ended["fallback"] or not ended["answer"]:
+    end = trajectory.ended(trajectory.read(folder / "trajectory.jsonl"))
+    if end is None or end["fallback"] or not end["answer"]:
         return False
-    return not answer or matches(ended["answer"], answer, question)
+    return not answer or matches(end["answer"], answer, question)
 
 
 def states(
     events: Iterable[Event], task: Task, tools: tuple[str, ...]
-) -> Iterator[tuple[State, Event]]:
-    """s_t of each decision with its event, put together from the events of a run (Eq. 1, 21)."""
-    run, history, placed = {}, list[Evidence](), dict[tuple[int, ...], Mapping[str, Any]]()
+) -> Iterator[tuple[State, Event, str]]:
+    """s_t of each decision with its event, put together from the events of a run (Eq. 1, 21); and
+    the mistake of the attempt before it, which the main agent was told.
+    """
+    run, mistake, history = {}, "", list[Evidence]()
+    placed = dict[tuple[int, ...], Mapping[str, Any]]()
     for e in trajectory.in_order(events):
         place = tuple(e["at"][:2])
         if e["event"] == "run":
@@ -87,23 +105,16 @@ def states(
             report = {k: e[k] for k in ("status", "answer", "summary", "error")}
             about = place[0], u["id"], u["instruction"], *executor
             history.append(Evidence(*about, **report, media=tuple(e["media"])))
+        elif e["event"] == "decision" and "decision" not in e:
+            mistake = e["mistake"]
         elif e["event"] == "decision":
             backends = tuple(b["name"] for b in run["pool"]["backend"])
             waits = {id: tuple(needs) for id, needs in e["waiting"].items()}
             now = (e["at"][0], e["rounds"], e["budget_usd"], waits)
             limit = run["options"]["context_tokens"]
             context = compress(task.question, history, WORDING, limit) if history else ""
-            yield State(task, context, tuple(history), backends, tools, *now), e
-
-
-def _taken(decisions: Iterable[tuple[State, Event]]) -> Iterator[tuple[State, Event, str]]:
-    """The decision of each round, with the mistake of the attempt before it that was told back."""
-    mistake = ""
-    for state, event in decisions:
-        if "decision" in event:
-            yield state, event, mistake if event["at"][2] > 1 else ""
-        else:
-            mistake = event["mistake"]
+            told = mistake if e["at"][2] > 1 else ""
+            yield State(task, context, tuple(history), backends, tools, *now), e, told
 
 
 def _sent(tape: Path) -> dict[str, Messages]:
@@ -112,54 +123,22 @@ def _sent(tape: Path) -> dict[str, Messages]:
     return {e["call"]: e["request"]["messages"] for e in calls}
 
 
-def _decision(
-    folder: Path,
-    main: Any,
-    state: State,
-    event: Event,
-    mistake: str,
-    sent: Mapping[str, Messages],
-    answer: str,
-) -> Example:
-    round, _, attempt = event["at"]
-    asked = sent.get(f"r{round}/main/a{attempt}")
-    if asked is None or asked not in [main.prompt(state, mistake, last) for last in (False, True)]:
-        raise ConfigError(
-            f"{folder}: what its main agent read in round {round} is not what the prompts of "
-            "this program say; use the version that recorded it, or record it again"
-        )
-    decision = find_action(event["reply"])
-    params = decision.get("params")
-    if not isinstance(params, dict):  # one task, flat
-        params = {k: v for k, v in decision.items() if k not in ("action", "reasoning")}
-    reasoning = str(decision.get("reasoning") or "")
-    reference = {"action": decision["action"], "reasoning": reasoning, "params": params}
-    meta = {"split": "recorded", "answer": answer, "state": state_row(state)}
-    return Example(f"{folder.resolve().name}-r{round}", tuple(asked), reference, meta)
-
-
 # ---- the command ---------------------------------------------------------------------------------
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the examples of the runs given. Returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m training.examples",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = OneLineParser(
+        prog="python -m training.examples", description="Decision examples of recorded runs."
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSONL")
-    parser.add_argument(
-        "--answers", type=Path, metavar="FILE", help="the right answers, by question"
-    )
+    parser.add_argument("--answers", type=Path, metavar="FILE", help="right answers, by question")
     parser.add_argument("--all", action="store_true", help="runs that did not succeed too")
-    parser.add_argument(
-        "--tools", action="append", default=[], metavar="FILE.py:FUNCTION", help="as the run had it"
-    )
-    a = parser.parse_args(arguments)
+    parser.add_argument("--tools", action="append", default=[], help="FILE.py:FUNCTION of the run")
 
     def work() -> None:
+        a = parser.parse_args(arguments)
         known = {q.question: q.answer for q in load(a.answers)} if a.answers else {}
         kept: list[Example] = []
         for folder in a.runs:
@@ -176,4 +155,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write(a.out, kept)
         print(f"{len(kept)} decisions in {a.out}")
 
-    return command_line.ended("training.examples", work)
+    return ended("training.examples", work)

@@ -8,6 +8,9 @@
     GRPO, outcome   from SFT, paid for the task's answer when the expert plays on (vanilla GRPO)
     DA-GRPO         from SFT, paid by the rubric of Eq. 29
 
+Both GRPO arms decide in states that the SFT model came to by itself, so that they can learn what
+to do after a mistake of theirs; SFT imitates the expert in states of the expert's.
+
 Each arm plays held-out tasks to their end, by its likeliest decisions, next to the expert and to
 two fixed rules. Reported are the tasks solved, also of held-out shapes and of held-out
 operations; the invalid decisions; the mean reward of a decision; and the rounds and the wasted
@@ -27,25 +30,26 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 from evaluation.scores import matches
 from orchestra.vocabulary import Complete, ConfigError
 from runtime.command_line import OneLineParser, ended
-from training.examples import write
-from training.metrics import read as metrics
+from runtime.run_folder import write_whole
+from runtime.tape import read
+from training.examples import Example, write
 from training.options import parse
 from training.reading import read_decision
 from training.rewards import weighted
 from training.tasks import TOOL
-from training.world import ROUNDS, World, examples, expert, new_world, prompt, rubric_parts
+from training.world import ROUNDS, World, example, examples, expert, new_world, prompt, rubric_parts
 
 Row = dict[str, Any]
 Run = Callable[[], Path | None]  # the folder of a run of train_da_grpo.py; None: no training
 Decide = Callable[[Sequence[World]], Sequence[tuple[str, bool]]]  # texts, and which were cut
-MAX_TOKENS = 200  # of a decision
+MAX_TOKENS = 180  # of a decision; the expert says at most 157
 COMMON = f"--batch 4 --max-tokens {MAX_TOKENS} --save-every 5 --no-checkpointing"
 SFT = f"{COMMON} --stage sft --lr 1e-3"
 GRPO = f"{COMMON} --stage grpo --lr 2e-4 --rollouts local --micro-batch 8"
@@ -53,19 +57,24 @@ ORDER = 1000  # what is added to the seed after SFT: other states, the same for 
 PERCENT = ("solved", "shape", "operation", "invalid")  # shape, operation: solved of held-out ones
 COLUMNS = (*PERCENT, "reward", "rounds", "wasted")
 EXAMPLES = 3000  # decisions to train on
+OWN_TASKS = 40  # training tasks that the SFT model plays for the states of both GRPO arms
 RESAMPLED = 10_000  # sets of tasks and seeds behind an interval
 
 # ---- playing -------------------------------------------------------------------------------------
 
 
-def play(worlds: Sequence[World], decide: Decide) -> list[Row]:
+def play(
+    worlds: Sequence[World], decide: Decide, seen: Callable[[int], None] = lambda n: None
+) -> list[Row]:
     """Play tasks to their end, a round of all at a time. A reply without a decision costs its
-    round. Returns a row for each task.
+    round; `seen` is told the task before each decision. Returns a row for each task.
     """
     rewards: list[list[float]] = [[] for _ in worlds]
     invalid, solved = [0] * len(worlds), dict[int, bool]()
     for _ in range(ROUNDS):
         live = [n for n in range(len(worlds)) if n not in solved]
+        for n in live:
+            seen(n)
         for n, (text, cut) in zip(live, decide([worlds[n] for n in live]), strict=True):
             world, state = worlds[n], worlds[n].state()
             reading = read_decision(text, state, cut)
@@ -91,8 +100,10 @@ def tasks(count: int) -> list[World]:
     return [new_world(random.Random(f"result {n}"), "held_out", n) for n in range(count)]
 
 
-def model_policy(model: Path, run: Run) -> Decide:
-    """The likeliest decisions of a model, with the adapter of a run that is made now."""
+def model_policy(model: Path, run: Run, temperature: float = 0.0) -> Decide:
+    """The decisions of a model, with the adapter of a run that is made now. Temperature 0: the
+    likeliest.
+    """
     import torch
 
     from training.policy import Policy
@@ -100,11 +111,11 @@ def model_policy(model: Path, run: Run) -> Decide:
 
     out = run()
     policy = Policy(model, torch.device("cpu"), adapter=out / "adapter" if out else None)
-    rollouts = LocalRollouts(policy, MAX_TOKENS, at_once=32)
+    rollouts, seeds = LocalRollouts(policy, MAX_TOKENS, at_once=128), count()
 
     def decide(worlds: Sequence[World]) -> list[tuple[str, bool]]:
         prompts = [policy.encode(prompt(world.state())) for world in worlds]
-        groups = rollouts.sample(prompts, [0] * len(prompts), 1, 0.0)
+        groups = rollouts.sample(prompts, list(islice(seeds, len(prompts))), 1, temperature)
         return [(g.texts[0], g.cut[0]) for g in groups]
 
     return decide
@@ -145,7 +156,26 @@ def fixed(rule: Callable[[World], Row]) -> Decide:
 # ---- the arms ------------------------------------------------------------------------------------
 
 
-def trained(a: Any, name: str, seed: int, flags: str, start: Path | None = None) -> Path:
+def states(a: Any, seed: int, sft: Run) -> Path:
+    """A file of the states that the SFT model comes to in training tasks of its own, its mistakes
+    included; the same for both rewards.
+    """
+    file: Path = a.out / f"states-{seed}.jsonl"
+    if not file.exists():
+        rng, met = random.Random(f"states {seed}"), list[Example]()
+        worlds = [new_world(rng, "train", n) for n in range(OWN_TASKS)]
+        play(
+            worlds,
+            model_policy(a.model, sft, temperature=1.0),
+            lambda n: met.append(example(worlds[n], "train", n)),
+        )
+        write(file, met)
+    return file
+
+
+def trained(
+    a: Any, name: str, seed: int, flags: str, start: Path | None = None, data: Path | None = None
+) -> Path:
     """The folder of a run of train_da_grpo.py, made or resumed where it has not ended. Raises
     SystemExit with its exit code.
     """
@@ -153,7 +183,7 @@ def trained(a: Any, name: str, seed: int, flags: str, start: Path | None = None)
 
     out: Path = a.out / f"{name}-{seed}"
     if not (out / "adapter/adapter_config.json").exists():  # what is saved last
-        paths = ["--model", a.model, "--data", a.out / "train.jsonl", "--out", out]
+        paths = ["--model", a.model, "--data", data or a.out / "train.jsonl", "--out", out]
         paths += ["--adapter", start / "adapter"] if start else []
         resume = ["--resume"] if (out / "options.json").exists() else []
         if code := train_da_grpo.main(parse([*map(str, paths), *flags.split(), *resume])):
@@ -171,14 +201,16 @@ def arms(a: Any, seed: int) -> dict[str, Run]:
         return trained(a, "sft", seed, f"{SFT} --steps {a.sft_steps} --seed {seed}")
 
     def grpo(reward: str) -> Path:
-        return trained(a, reward, seed, f"{GRPO} --reward {reward} {more}", sft())
+        flags = f"{GRPO} --reward {reward} {more}"
+        return trained(a, reward, seed, flags, sft(), states(a, seed, sft))
 
     def longer() -> Path:
         note = a.out / f"longer-{seed}.steps"
         if not note.exists():
             runs = (grpo("rubric"), sft())
-            spent, each = ([r["seconds"] for r in metrics(run / "metrics.jsonl")] for run in runs)
-            note.write_text(str(max(1, round(sum(spent) / (statistics.median(each) or 1.0)))))
+            spent, each = ([r["seconds"] for r in read(run / "metrics.jsonl")] for run in runs)
+            steps = round(sum(spent) / (statistics.median(each) or 1.0))
+            write_whole(note, str(max(1, steps)))
         flags = f"{SFT} --steps {note.read_text()} --seed {ORDER + seed}"
         return trained(a, "longer", seed, flags, sft())
 
@@ -192,9 +224,7 @@ def played(a: Any, arm: str, seed: int, make: Callable[[], Decide]) -> list[Row]
     file: Path = a.out / "played" / f"{arm}-{seed}.json"
     if not file.exists():
         rows = [{"arm": arm, "seed": seed, **row} for row in play(tasks(a.tasks), make())]
-        part = file.with_suffix(".part")
-        part.write_text(json.dumps(rows), encoding="utf-8")
-        part.rename(file)
+        write_whole(file, json.dumps(rows))
         solved = sum(row["solved"] for row in rows)
         print(f"{arm}, seed {seed}: {solved:.0f} of {a.tasks} solved", flush=True)
     found: list[Row] = json.loads(file.read_text(encoding="utf-8"))
@@ -281,7 +311,7 @@ def begin(a: Any) -> None:
     note = a.out / "experiment.json"
     if not note.exists():
         write(a.out / "train.jsonl", list(islice(examples("train", 0), EXAMPLES)))
-        note.write_text(json.dumps(now), encoding="utf-8")
+        write_whole(note, json.dumps(now))
     if json.loads(note.read_text(encoding="utf-8")) != now:
         raise ConfigError(f"--out {a.out}: has an experiment with other flags; give another folder")
 

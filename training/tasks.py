@@ -243,10 +243,8 @@ class Composer:
 
     def read(self, kind: str) -> str:
         """Adds a fact that is read. Returns the phrase that asks for it."""
-        modality, stem = (
-            self.rng.choice(list(ENDING)),
-            f"{self.draw('stem')}{self.rng.randint(1, 9)}",
-        )
+        modality = self.rng.choice(list(ENDING))
+        stem = f"{self.draw('stem')}{self.rng.randint(1, 9)}"
         names = {name: self.draw(name) for name in ("thing", "person", "town")}
         what = self.rng.choice(say(WORDS, f"read_{kind}", **names).splitlines())
         if self.rng.random() < P_PAGE:

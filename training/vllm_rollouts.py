@@ -1,4 +1,4 @@
-"""`--rollouts vllm`: groups of completions from a vLLM server (README.md has its command).
+"""`--rollouts vllm`: groups of completions from a vLLM server (training/README.md has its command).
 
 Token ids go in and come out, so nothing is tokenized twice. New weights reach the server as a LoRA
 adapter of a new name (`/v1/load_lora_adapter`), so that no answer can come from older ones; with
@@ -8,15 +8,16 @@ adapter of a new name (`/v1/load_lora_adapter`), so that no answer can come from
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import shutil
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import requests
-from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from orchestra.vocabulary import ConfigError, EndpointError
 from training import ranks
@@ -27,33 +28,13 @@ TIMEOUT_S = 1800.0  # of one group
 PARALLEL = 64  # requests in flight
 
 
-class _Card(BaseModel):
-    """The model that a server serves. `max_model_len`: tokens of prompt and completion."""
-
-    id: str
-    max_model_len: int
-
-
-class _Logprobs(BaseModel):
-    token_logprobs: list[FiniteFloat]
-
-
-class _Choice(BaseModel):
-    index: int
-    token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
-    logprobs: _Logprobs
-
-
-class _Completion(BaseModel):
-    choices: list[_Choice]
-
-
-def served(url: str) -> _Card:
-    """What a vLLM server serves. Raises ConfigError for any other server."""
+def served(url: str) -> str:
+    """The model that a vLLM server serves. Raises ConfigError for any other server."""
     try:
         found = requests.get(f"{url.rstrip('/').removesuffix('/v1')}/v1/models", timeout=30).json()
-        return TypeAdapter(list[_Card]).validate_python(found["data"])[0]
-    except (requests.RequestException, ValueError, KeyError, TypeError, IndexError) as error:
+        int(found["data"][0]["max_model_len"])  # no other server tells it
+        return str(found["data"][0]["id"])
+    except (requests.RequestException, ValueError, LookupError, TypeError) as error:
         raise ConfigError(
             f"--vllm-url {url}: no vLLM server there ({type(error).__name__}); start one as in "
             "training/README.md, or use --rollouts local"
@@ -69,7 +50,7 @@ class VllmRollouts:
         self.served = served(url)
         unique = ranks.gathered(uuid.uuid4().hex[:6])[0]
         self.prefix = f"{self.folder.parent.name}-{unique}"
-        self.model = self.served.id  # or the name of its newest adapter
+        self.model = self.served  # or the name of its newest adapter
 
     def sample(
         self, prompts: Sequence[Ids], seeds: Sequence[int], n: int, temperature: float
@@ -84,22 +65,20 @@ class VllmRollouts:
             stop_token_ids=list(self.policy.eos), repetition_penalty=1.0,
         )  # fmt: skip
         try:
-            choices = _Completion.model_validate_json(text).choices
-            rows = {c.index: (c.token_ids, c.logprobs.token_logprobs) for c in choices}
-            ids, logps = zip(*(rows[k] for k in range(n)), strict=True)
-            fit = all(
-                len(i) == len(p) <= self.max_tokens and max(i) < len(self.policy.tokenizer)
-                for i, p in rows.values()
-            )
-            if not fit:
-                raise ValueError
-        except (ValidationError, ValueError, KeyError):
+            rows = {c["index"]: c for c in json.loads(text)["choices"]}
+            ids = [rows[k]["token_ids"] for k in range(n)]
+            logps = [rows[k]["logprobs"]["token_logprobs"] for k in range(n)]
+            for i, p in zip(ids, logps, strict=True):
+                whole = 0 < len(i) == len(p) <= self.max_tokens and all(map(math.isfinite, p))
+                if not (whole and 0 <= min(i) <= max(i) < len(self.policy.tokenizer)):
+                    raise ValueError
+        except (ValueError, KeyError, TypeError):
             beginning = " ".join(text[:100].split())
             raise EndpointError(
                 f"{self.url}/v1/completions: no {n} completions with token ids and their "
                 f"log-probabilities ({beginning!r}); use a newer vLLM"
             ) from None
-        return group_of(self.policy, prompt, list(ids), list(logps))
+        return group_of(self.policy, prompt, ids, logps)
 
     def post(self, path: str, **body: Any) -> str:
         """Raises EndpointError, with what the server replied."""
@@ -108,7 +87,9 @@ class VllmRollouts:
         except requests.RequestException as error:
             raise EndpointError(f"{self.url}{path}: {error}") from None
         if not reply.ok:
-            raise EndpointError(f"{self.url}{path}: {reply.status_code} {reply.text[:300]}")
+            raise EndpointError(
+                f"{self.url}{path}: {reply.status_code} {' '.join(reply.text[:300].split())}"
+            )
         return reply.text
 
     def update(self, version: int) -> None:
@@ -135,7 +116,7 @@ class VllmRollouts:
 
     def _unload(self, adapter: str) -> None:
         """A server that keeps an old adapter loses memory, and no run its result."""
-        if adapter != self.served.id:
+        if adapter != self.served:
             with contextlib.suppress(EndpointError):
                 self.post("/v1/unload_lora_adapter", lora_name=adapter)
 

@@ -27,17 +27,7 @@ from pydantic import TypeAdapter
 
 from evaluation.scores import matches
 from orchestra.memory import compress
-from orchestra.vocabulary import (
-    Backend,
-    Complete,
-    ConfigError,
-    Decision,
-    Delegate,
-    Evidence,
-    State,
-    Status,
-    SubTask,
-)
+from orchestra.vocabulary import Complete, Decision, Delegate, Evidence, State, Status, SubTask
 from orchestrators.orchestra_o1 import OrchestraO1, parse_decision
 from runtime.command_line import OneLineParser, ended
 from runtime.options import Options
@@ -52,7 +42,8 @@ Style = Literal["brief", "full"]
 PART: dict[Split, float] = {"train": 0.7, "valid": 0.1, "held_out": 0.2}  # of the examples
 ROUNDS = 8
 MODEL = "auto"  # the one backend that decisions may name
-POOL = Pool.model_validate({"backend": [Backend(MODEL, "", "http://localhost/v1")]})
+ENDPOINT = {"name": MODEL, "model": "", "base_url": "http://localhost/v1"}  # never asked
+POOL = Pool.model_validate({"backend": [ENDPOINT]})
 P_TROUBLE = 0.3  # that one sub-task of a task does not succeed at first
 TROUBLE: tuple[Status, ...] = ("failed", "blocked", "partial")
 BEYOND = 1 / 3  # going on where the answer is known: 1 of the judge's 3, not wrong but for less
@@ -267,18 +258,24 @@ def prompt(state: State, style: Style = "brief") -> tuple[dict[str, str], ...]:
     return system, {"role": "user", "content": say("training/brief", "user", **values)}
 
 
+def example(world: World, split: Split, number: int, style: Style = "brief") -> Example:
+    """The expert's decision in the state that a task is in."""
+    state = world.state()
+    meta = {"split": split, "answer": world.mini.answer, "state": state_row(state)}
+    meta |= {"entities": list(world.mini.entities), "world": world.row()}
+    id = f"{split}-{number:05}-r{state.round}"
+    return Example(id, prompt(state, style), expert(world, style), copy.deepcopy(meta))
+
+
 def examples(split: Split, seed: int, style: Style = "brief") -> Iterator[Example]:
     """The expert's decisions in task after task, without end; the same for the same seed."""
     for n in count():
         world = new_world(random.Random(f"minigaia {seed} {split} {n}"), split, n)
-        reference: dict[str, Any] = {}
-        while reference.get("action") != "complete":
-            state, reference = world.state(), expert(world, style)
-            meta = {"split": split, "answer": world.mini.answer, "state": state_row(state)}
-            meta |= {"entities": list(world.mini.entities), "world": world.row()}
-            id = f"{split}-{n:05}-r{state.round}"
-            yield Example(id, prompt(state, style), reference, copy.deepcopy(meta))
-            decision = parse_decision(json.dumps(reference), state)
+        decision: Decision | None = None
+        while not isinstance(decision, Complete):
+            made = example(world, split, n, style)
+            yield made
+            decision = parse_decision(json.dumps(made.reference), world.state())
             if isinstance(decision, Delegate):
                 world.carry_out(decision)
 
@@ -296,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work() -> None:
         a = parser.parse_args(arguments)
         if a.n < 10:
-            raise ConfigError(f"--n {a.n}: too few for three files; give 10 or more")
+            parser.error(f"--n {a.n}: too few for three files; give 10 or more")
         for split, part in PART.items():
             rows = list(islice(examples(split, a.seed, a.prompt), round(a.n * part)))
             write(a.out / f"{split}.jsonl", rows)

@@ -269,8 +269,8 @@ def test_an_example_that_could_not_be_used_is_named(tiny, tmp_path, capsys, fiel
 
 
 @pytest.mark.parametrize(("name", "text", "reason"), [
-    ("metrics.jsonl", "garbage\n", "metrics.jsonl: is damaged"), ("metrics.jsonl", "", "lacks some of the 3 steps"),
-    ("options.json", '{"old": 1}', "other values of"), ("checkpoints/step-000003/state.pt", "x", "is damaged"),
+    ("metrics.jsonl", "garbage\n", "lacks some of the 3 steps"), ("options.json", "garbage", "other values of"),
+    ("options.json", '{"old": 1}', "other values of"), ("checkpoints/step-000003.pt", "x", "is damaged"),
 ])  # fmt: skip
 def test_damage_is_one_line(tiny, done, tmp_path, capsys, name, text, reason):
     out = shutil.copytree(done, tmp_path / "out")
