@@ -65,7 +65,7 @@ class Curation:
             pool.check(self.pool, a.budget)
             files = media.check(file for seed in self.seeds for file in self.files(seed))
             media.check_engines([modality for modality, _ in files], self.pool)
-            if not sandbox.works():
+            if sandbox.trouble():
                 raise ConfigError(f"numeric answers are checked by a program: {sandbox.missing()}")
             a.out.mkdir(parents=True, exist_ok=True)
         redact = secrets.Secrets(b.api_key_env for b in self.pool.backends)

@@ -80,7 +80,7 @@ class Run:
         self.orchestrator = orchestrators.make(o, self.pool, self.tools)
         self.once = self.orchestrator.rounds == 1  # the method decides once
         self.rounds = 1 if self.once else o.rounds or self.orchestrator.rounds
-        self.sub_agents = make(self.task, o, self.environment, self.tools, recorder, threads)
+        self.sub_agents = make(o)(self.task, o, self.environment, self.tools, recorder, threads)
         self.graph = Graph()  # G_t
         self.history: tuple[Evidence, ...] = ()  # H_t
         self.context = ""  # C_t
@@ -275,7 +275,7 @@ def resume(
     how = secrets, given.get("parallel"), cancelled
     if from_round is None:
         end = trajectory.ended(trajectory.read(folder / "trajectory.jsonl"))
-        mode: Mode = "replay" if end and not end["fallback"] else "resume"
+        mode: Mode = "replay" if end and not end.get("fallback", True) else "resume"
         return _run(folder, named, mode, listeners, *how)
     with run_folder.begun(Path(out) if out else run_folder.default_path()) as target:
         run_folder.fork(folder, target, from_round, stored)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from annotated_types import MinLen
 
 from orchestra.matching import Placed
-from orchestra.vocabulary import ConfigError, Delegate, Result, Step, SubTask, Task
+from orchestra.vocabulary import ConfigError, Delegate, Result, Step, SubTask
 from runtime.pool import Checked
 from subagents import SubAgents
 from subagents.fan_out import Job, Style
@@ -39,9 +39,10 @@ class WorldAgents(SubAgents):
     holds the calls of the main agent only. Raises ConfigError where `facts` are not MiniGAIA's.
     """
 
-    def __init__(self, task: Task, facts: Sequence[Any], *how: Any) -> None:
-        super().__init__(*how)
-        self.world = World(MiniTask(task, _Facts(facts=tuple(facts)).facts, (), ""))
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        facts = _Facts(facts=self.options.facts).facts
+        self.world = World(MiniTask(self.task, facts, (), ""))
 
     def execute(self, t: int, placed: Sequence[Placed], shared_context: str = "") -> list[Result]:
         self.world.carry_out(Delegate(tuple(p.subtask for p in placed)))

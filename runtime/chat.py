@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from orchestra.main_agent import Messages, Schema
 from orchestra.money import DEFAULT_OUTPUT_TOKENS, Purse
-from orchestra.vocabulary import Backend, EndpointError, Reply
+from orchestra.vocabulary import Backend, BudgetExceeded, ConfigError, EndpointError, Reply
 from runtime import http
 from runtime.parsing import shallow
 from runtime.prompts import say
@@ -24,6 +24,7 @@ ATTEMPTS = 3
 BUSY = {408, 409, 429, *range(500, 600)}  # worth another attempt
 REFUSALS = {400, 404, 405, 422, 500, 501}  # what endpoints answer to a field that they do not take
 PAUSE_S = 0.25  # before the second attempt; doubled each time
+STOPPED = EndpointError, BudgetExceeded, ConfigError  # end one sub-task, with the reason
 T = TypeVar("T")
 Body = dict[str, Any]
 Send = Callable[[], http.Answer]  # one attempt; raises NoAnswer
@@ -83,7 +84,14 @@ class Chat:
 
         Raises EndpointError, and BudgetExceeded before a call that could exceed the purse.
         """
-        wanted = optional_fields(schema, logprobs, tools, temperature)
+        described = schema and {"name": schema[0], "schema": schema[1]}
+        wanted: dict[str, Body] = {  # what an endpoint may refuse, in the order it is given up
+            "logprobs": {"logprobs": True, "top_logprobs": 5} if logprobs else {},
+            "schema": {"response_format": {"type": "json_schema", "json_schema": described}},
+            "tools": {"tools": list(tools)} if tools else {},
+            "temperature": {} if temperature is None else {"temperature": temperature},
+        }
+        wanted = {k: v for k, v in wanted.items() if v and (k != "schema" or schema)}
         name = backend.name
         while True:
             fields = {k: v for k, v in wanted.items() if (name, k) not in self.refused}
@@ -137,16 +145,16 @@ class Chat:
                 status, retry_after = answer.status, answer.headers.get("retry-after", "")
                 if 200 <= status < 300:
                     return {"data": kind.read(answer), "unanswered": unanswered}
-                why, retry = http.error_message(answer), status in BUSY
+                (_, why), retry = http.error_of(answer), status in BUSY
                 retry &= b"insufficient_quota" not in answer.content  # none comes by waiting
             except http.NoAnswer as error:
-                status, why, retry = 0, error.why, True
-                unanswered += error.sent
+                (why, sent), status, retry = error.args, 0, True
+                unanswered += sent
             except ValueError as error:  # HTML, half of an answer, no choice in it
-                if status := http.error_code(answer):
-                    why, retry = http.error_message(answer), status in BUSY
-                else:
-                    unanswered, retry, why = unanswered + 1, False, str(error)
+                status, why = http.error_of(answer)
+                retry = status in BUSY
+                if not status:
+                    unanswered, why = unanswered + 1, str(error)
             limited = status == 429 or (status == 503 and retry_after != "")
             pause_s = PAUSE_S * 2 ** min(limits if limited else attempt - 1, 6)
             pause_s = max(PAUSE_S, (limited and http.retry_after_s(retry_after)) or pause_s)
@@ -192,26 +200,6 @@ def key_of(backend: Backend) -> str:
 
 
 # ---- the request ---------------------------------------------------------------------------------
-
-
-def optional_fields(
-    schema: Schema | None,
-    logprobs: bool,
-    tools: Sequence[Mapping[str, Any]],
-    temperature: float | None,
-) -> dict[str, Body]:
-    """What an endpoint may refuse, in the order in which it is given up."""
-    fields: dict[str, Body] = {}
-    if logprobs:
-        fields["logprobs"] = {"logprobs": True, "top_logprobs": 5}
-    if schema:
-        described = {"name": schema[0], "schema": schema[1]}
-        fields["schema"] = {"response_format": {"type": "json_schema", "json_schema": described}}
-    if tools:
-        fields["tools"] = {"tools": list(tools)}
-    if temperature is not None:
-        fields["temperature"] = {"temperature": temperature}
-    return fields
 
 
 def tools_in_text(messages: Messages, tools: Sequence[Mapping[str, Any]]) -> Messages:

@@ -65,12 +65,8 @@ class OneLineParser(argparse.ArgumentParser):
         raise ConfigError(f"{' '.join(message.removeprefix('argument ').split())} (see --help)")
 
 
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        problem = f"{path} cannot be read ({error}); give a text file"
-        raise argparse.ArgumentTypeError(problem) from None
+def text_file(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8-sig")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -96,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
                 choices = "|".join(get_args(field.annotation)) if isinstance(default, str) else ""
                 how |= {"metavar": choices or extra["metavar"]}
                 how |= {"action": "append" if default == () else "store"}
-                how |= {"type": _text} if extra["metavar"] == "FILE" else {}
+                how |= {"type": text_file} if extra["metavar"] == "FILE" else {}
             p.add_argument(flag_of(name), dest=name, default=argparse.SUPPRESS, **how)
     folder: dict[str, Any] = {"metavar": "DIR", "type": Path, "nargs": "?", "const": Path("runs")}
     p.add_argument("--runs", **folder, help="list the runs in a folder (runs)")

@@ -5,9 +5,9 @@ deadline and one size limit per answer.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
-import re
 import time
 from collections.abc import Mapping
 from functools import cache
@@ -28,11 +28,7 @@ NEVER_SENT = (  # RequestException comes only from `_connections`, as for a malf
 
 
 class NoAnswer(Exception):
-    """`sent`: something may have reached the endpoint, and so be on the bill."""
-
-    def __init__(self, why: str, sent: bool) -> None:
-        super().__init__(why, sent)
-        self.why, self.sent = why, sent
+    """`args`: why, and whether something may have reached the endpoint, and so be on the bill."""
 
 
 class Answer(NamedTuple):
@@ -59,12 +55,13 @@ def _connections(url: str, process_id: int) -> tuple[Any, str]:
 def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
     """The answer, whatever its status; redirects are not followed. Raises NoAnswer."""
     deadline = time.monotonic() + timeout_s
-    timeout = Timeout(connect=min(CONNECT_S, timeout_s), read=timeout_s)
+    timeout = Timeout(connect=min(CONNECT_S, timeout_s), read=timeout_s)  # connect: and each piece
     how = {"redirect": False, "retries": False, "timeout": timeout, "preload_content": False}
     how["assert_same_host"] = False  # with a proxy, the target is a whole address
     try:
         pool, target = _connections(url, os.getpid())
-        response = pool.urlopen("POST", target, body=body, headers=dict(headers), **how)
+        pieces, length = io.BytesIO(body), {"content-length": str(len(body))}
+        response = pool.urlopen("POST", target, body=pieces, headers={**headers, **length}, **how)
         with contextlib.closing(response):  # one that was read to its end gave its connection back
             return Answer(response.status, response.headers, _content(response, deadline))
     except (exceptions.HTTPError, OSError, ValueError) as error:
@@ -97,37 +94,22 @@ def _reason(error: Exception) -> str:
 
 def retry_after_s(header: str) -> float:
     """The seconds of a header Retry-After; 0 for none that can be read. It may be a date."""
-    if re.fullmatch(r"\d{1,9}\.\d{1,9}", header):
-        return float(header)
-    try:
-        return Retry().parse_retry_after(header) if header else 0.0
-    except (ValueError, OverflowError, exceptions.HTTPError):
-        return 0.0
+    with contextlib.suppress(ValueError, OverflowError, exceptions.HTTPError):
+        return Retry().parse_retry_after(header)
+    return 0.0
 
 
-def error_code(answer: Answer) -> int:
-    """The status of an error that a router sends with status 200; 0 if there is none."""
-    try:
-        code = int(_error(answer)["code"])
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return 0
-    return code if 400 <= code < 600 else 0
-
-
-def _error(answer: Answer) -> Any:
-    """Of the answer, or of its choice, as OpenRouter has it."""
-    data = json.loads(answer.content)
-    return data["error"] if "error" in data else data["choices"][0]["error"]
-
-
-def error_message(answer: Answer) -> str:
-    """What an error answer says, in a line."""
-    text = answer.content[:2000].decode("utf-8", "replace")
-    try:
-        error = _error(answer)
-        text = str(error.get("message") or error) if isinstance(error, dict) else str(error)
-    except (ValueError, LookupError, TypeError, RecursionError):
-        pass
+def error_of(answer: Answer) -> tuple[int, str]:
+    """The status that an error itself names, as a router's does that comes with status 200 (0 if
+    none); and what the answer says, in a line. OpenRouter has the error in its choice.
+    """
+    code = 0
+    error: Any = answer.content[:2000].decode("utf-8", "replace")
+    with contextlib.suppress(ArithmeticError, ValueError, LookupError, TypeError, RecursionError):
+        data = json.loads(answer.content)
+        error = data["error"] if "error" in data else data["choices"][0]["error"]
+        code = int(error["code"])
+    text = str(error.get("message") or error) if isinstance(error, dict) else str(error)
     if 300 <= answer.status < 400:
         text = f"redirects to {answer.headers.get('location', '?')}"
-    return " ".join(text.split())[:300] or "no message"
+    return code if 400 <= code < 600 else 0, " ".join(text.split())[:300] or "no message"

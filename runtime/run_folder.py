@@ -152,9 +152,9 @@ def named_again(
         raise ConfigError(f"{min(fixed)}: is stored in {folder}; leave it out")
     given.setdefault("method", "" if ".py:" in stored.method else stored.method)
     now = Options(**given)
-    reached = {(b.base_url, b.api_key_env) for b in pool.backends} if pool else set()
+    reached = [(b.base_url.rstrip("/"), b.api_key_env) for b in pool.backends] if pool else []
     for b in manifest.pool.backends if pool else ():
-        if (b.base_url, b.api_key_env) not in reached:
+        if (b.base_url.rstrip("/"), b.api_key_env) not in reached:
             key = f" with the key in {b.api_key_env}" if b.api_key_env else ""
             problem = f"calls {b.base_url}{key}: if you trust it, name it in --backends FILE"
             raise ConfigError(f"{folder} {problem} or by OPENAI_BASE_URL")
@@ -199,7 +199,7 @@ def begun(path: Path) -> Iterator[Path]:
         if not holds_paid(path / "tape.jsonl"):
             shutil.rmtree(path.resolve(), ignore_errors=True)
             if existed:
-                path.mkdir(exist_ok=True)
+                path.resolve().mkdir(exist_ok=True)
         raise
 
 
@@ -238,7 +238,7 @@ def recorded(
     ours = Secrets().text(question).strip(), [sha256_of(f) for f in files], *_plain(options)
     if ours != (held.question.strip(), [m.sha256 for m in held.media], *_plain(held.options)):
         problem = "was recorded with another question, media or options"
-        raise ConfigError(f"{folder} {problem}: --record-mode rewrite records it again")
+        raise ConfigError(f"{folder} {problem}: remove it, or use --record-mode rewrite")
     if record_mode != "none" and not ended(events_of(folder / "trajectory.jsonl")):
         own = {"pool": how.get("pool"), "workdir": how.get("workdir")}
         return resume(folder, **own, **options.again())
@@ -258,7 +258,7 @@ def holds_paid(path: Path) -> bool:
         rows = [row for row in tapes.read(path) if tapes.round_of(str(row.get("call")))]
     except OSError:
         return True  # it cannot be read now
-    return any("answer" in row or row.get("failure", {}).get("unanswered") for row in rows)
+    return any("answer" in row or (row.get("failure") or {}).get("unanswered") for row in rows)
 
 
 def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> None:

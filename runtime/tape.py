@@ -62,11 +62,7 @@ class Cancelled(EndOfRun):
 
 
 class Failure(Exception):
-    """An exchange without an answer. `outcome` is JSON, so that a replay meets it too."""
-
-    def __init__(self, outcome: Row) -> None:
-        super().__init__(outcome)
-        self.outcome = outcome
+    """An exchange without an answer. `args`: its outcome as JSON, so that a replay meets it too."""
 
 
 Unanswered = Annotated[int, Field(ge=0, le=10_000, strict=True)]  # attempts that may be billed
@@ -170,7 +166,7 @@ class Tape:
         try:
             outcome, value = "answer", ask()
         except Failure as failure:
-            outcome, value = "failure", failure.outcome
+            outcome, value = "failure", failure.args[0]
         timing = json.dumps({"began_s": began_s, "took_s": round(time.time() - began_s, 4)})
         value = json.dumps(self.secrets.redacted(value), ensure_ascii=False, default=str)
         head = f'{{"v": {VERSION}, "call": {json.dumps(call)}, "key": "{key}"'

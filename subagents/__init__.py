@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from orchestra.matching import Placed
@@ -40,19 +40,19 @@ STYLES: dict[str, Style] = {  # by SubTask.agent
 GRACE_S = 1.0  # after an interrupt: how long running calls may take to be recorded
 
 
+@dataclass
 class SubAgents:
     """The thread pool of a run. `environment(placed, name)` makes the environment of a sub-task."""
 
-    def __init__(
-        self,
-        environment: Callable[[Placed, str], Environment],
-        tools: Mapping[str, Tool],
-        recorder: Recorder,
-        steps: int,
-        threads: int,
-    ) -> None:
-        self.environment, self.tools, self.recorder = environment, tools, recorder
-        self.steps = steps
+    task: Task
+    options: Options
+    environment: Callable[[Placed, str], Environment]
+    tools: Mapping[str, Tool]
+    recorder: Recorder
+    threads: int | None
+
+    def __post_init__(self) -> None:
+        threads = self.threads or self.options.parallel
         self.executor = ThreadPoolExecutor(threads, thread_name_prefix="sub-agent")
         self.in_flight: list[Future[Result]] = []
 
@@ -91,7 +91,7 @@ class SubAgents:
             self.recorder.emit("step", (t, j, number), **asdict(step))
 
         env = self.environment(p, f"r{t}-t{j}")
-        job = Job(p.subtask, env, self.tools, (f"r{t}", f"t{j}"), self.steps, on_step)
+        job = Job(p.subtask, env, self.tools, (f"r{t}", f"t{j}"), self.options.steps, on_step)
         z = self.style(p.subtask)(job)
         z = replace(z, latency_s=time.monotonic() - started)
         row = {k: getattr(z, k) for k in ("status", "answer", "summary", "cost_usd", "error")}
@@ -109,21 +109,13 @@ class SubAgents:
         self.executor.shutdown(wait=False, cancel_futures=True)
 
 
-def make(
-    task: Task,
-    o: Options,
-    environment: Callable[[Placed, str], Environment],
-    tools: Mapping[str, Tool],
-    recorder: Recorder,
-    threads: int | None,
-) -> SubAgents:
-    """The sub-agents of a run; where its options have MiniGAIA's facts, the world plays them."""
-    how = environment, tools, recorder, o.steps, threads or o.parallel
-    if o.facts:
-        from evaluation.world import WorldAgents
+def make(o: Options) -> type[SubAgents]:
+    """Where the options of a run have MiniGAIA's facts, the world plays its sub-agents."""
+    if not o.facts:
+        return SubAgents
+    from evaluation.world import WorldAgents
 
-        return WorldAgents(task, o.facts, *how)
-    return SubAgents(*how)
+    return WorldAgents
 
 
 def shared(context: str, question: str) -> str:
@@ -153,7 +145,7 @@ def insert_outputs(u: SubTask, ended: Mapping[str, Result]) -> SubTask:
 
 def runs_code(options: Options) -> bool:
     """Whether code of models can run here. Raises ConfigError where it must."""
-    if options.unsafe_code or sandbox.works():
+    if options.unsafe_code or not sandbox.trouble():
         return True
     if options.sub_agent == "mini-swe":
         raise ConfigError(f"--sub-agent mini-swe: {sandbox.missing()}")

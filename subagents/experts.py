@@ -31,10 +31,11 @@ def answer(job: Job) -> str:
 def enhance_reasoning(job: Job) -> str:
     """Reasoning, and what its code prints."""
     reply = after_thinking(job.ask("reason", _prompt("enhance_reasoning", job)))
-    blocks = re.findall(r"```(?:python|py)?[ \t]*\n(.*?)```", reply, flags=re.S)
-    if not blocks:
+    blocks = re.findall(r"```(\w*)[^\n]*\n(.*?)```", reply, flags=re.S)
+    programs = [text for language, text in blocks if language in ("python", "py", "")]
+    if not programs:
         return reply
-    output = job.use(CODE, code=blocks[-1])
+    output = job.use(CODE, code=programs[-1])
     return say("toolorchestra/experts", "reasoned", reasoning=reply, output=output)
 
 

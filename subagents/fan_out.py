@@ -18,17 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestra.money import Purse
-from orchestra.vocabulary import (
-    BudgetExceeded,
-    ConfigError,
-    EndpointError,
-    ModelMistake,
-    Reply,
-    Result,
-    Status,
-    Step,
-    SubTask,
-)
+from orchestra.vocabulary import ModelMistake, Reply, Result, Status, Step, SubTask
+from runtime.chat import STOPPED
 from runtime.prompts import capped, explained, say
 from tools import Environment, Tool, ToolError
 
@@ -36,7 +27,6 @@ MAX_THREADS = 8  # of one fan-out
 TEMPERATURE = 0.5  # of samples, unless the pool gives one above 0: at 0 all would be the same
 OBSERVATION_CHARS = 8000
 SUMMARY_CHARS = 600
-STOPPED = EndpointError, BudgetExceeded, ConfigError  # end one sub-task, with the reason
 SEARCH, VISIT, CODE = "GoogleSearchAction", "ExtractUrlContentAction", "ExecuteCodeAction"
 
 

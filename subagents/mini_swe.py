@@ -20,10 +20,11 @@ from typing import NamedTuple
 
 from orchestra.main_agent import Messages
 from orchestra.vocabulary import Result, Status, Step
+from runtime.chat import STOPPED
 from runtime.parsing import after_thinking
 from runtime.prompts import as_messages, render, say
 from subagents import workdir
-from subagents.fan_out import OBSERVATION_CHARS, STOPPED, Job
+from subagents.fan_out import OBSERVATION_CHARS, Job
 from tools import ToolError, code, reading, sandbox
 
 MARKER = "TASK_COMPLETE"  # the first line of a command's output; the rest is the report

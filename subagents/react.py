@@ -22,19 +22,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestra.main_agent import Messages
-from orchestra.vocabulary import (
-    BudgetExceeded,
-    EndpointError,
-    ModelMistake,
-    Reply,
-    Result,
-    Status,
-    Step,
-)
+from orchestra.main_agent import Messages, Schema
+from orchestra.vocabulary import BudgetExceeded, EndpointError, ModelMistake, Result, Status, Step
+from runtime.chat import STOPPED
 from runtime.parsing import TEXT, closed_object, const, find_action, one_of
 from runtime.prompts import as_messages, capped, explained, render, say, without_marks
-from subagents.fan_out import OBSERVATION_CHARS, SEARCH, STOPPED, VISIT, Job
+from subagents.fan_out import OBSERVATION_CHARS, SEARCH, VISIT, Job
 from tools import Tool, ToolError
 
 LIKE_PATTERNS = 5
@@ -52,7 +45,7 @@ def run(job: Job) -> Result:
     What a model, an endpoint or a tool did wrong is in the Result. Raises EndpointError only for an
     agent without a main agent above it.
     """
-    u, env, trace = job.u, job.env, job.trace
+    u, trace = job.u, job.trace
     status: Status = "partial"
     error = say(MESSAGES, "out_of_steps", steps=job.steps)
     try:
@@ -66,10 +59,7 @@ def run(job: Job) -> Result:
             early = len(trace) < FAILED_STEPS and saw_nothing(job)
             may_finish = not usable or not (unopened or early)
             schema = ("action", action_schema(usable, job, may_finish))
-            call = job.next_call
-            with env.tape.call(*call):
-                reply = env.chat(env.backend, render_step(job), env.purse, schema)
-            step, report = _act(reply, job, call, usable, unopened)
+            step, report = _act(job, schema, usable, unopened)
             job.note(step)
             if report:
                 return _result(report, job)
@@ -93,7 +83,7 @@ def render_step(job: Job) -> Messages:
     """The messages of the next step; an agent without a main agent has prompts of its own."""
     u, trace, alone = job.u, job.trace, job.u.agent == "single"
     offered = [job.tools[name] for name in u.tools or ()]
-    files = ", ".join(m.name for m in job.env.task.media) if any(map(opens, offered)) else ""
+    files = ", ".join(m.name for m in job.env.task.media) if any(t.files for t in offered) else ""
     user = render(
         "react/alone_user.md" if alone else "react/user.md",
         instruction=u.instruction,
@@ -153,9 +143,12 @@ def action_schema(tools: Sequence[Tool], job: Job, finish: bool) -> dict[str, An
 
 
 def _act(
-    reply: Reply, job: Job, call: tuple[str, ...], usable: Sequence[Tool], unopened: Sequence[str]
+    job: Job, schema: Schema, usable: Sequence[Tool], unopened: Sequence[str]
 ) -> tuple[Step, dict[str, Any] | None]:
     """One step of Eq. 13, and the parameters of `finish` if that was the action."""
+    env, call = job.env, job.next_call
+    with env.tape.call(*call):
+        reply = env.chat(env.backend, render_step(job), env.purse, schema)
     action, memory = "invalid", ""
     params: dict[str, Any] = {}
     try:
@@ -178,8 +171,8 @@ def _act(
         action, before = name, seen_before(name, params, job)
         if before:
             return replace(before, memory=memory), None
-        with job.env.tape.call(*call, name):
-            seen = job.tools[name](job.env, params)
+        with env.tape.call(*call, name):
+            seen = job.tools[name](env, params)
         return Step(action, params, memory, capped(seen, OBSERVATION_CHARS)), None
     except ModelMistake as mistake:
         error = explained(mistake)
@@ -252,15 +245,10 @@ def like_patterns(trace: Sequence[Step]) -> int:
 
 def seen_before(name: str, params: Mapping[str, Any], job: Job) -> Step | None:
     """The first step that opened the same file with the same parameters, and saw it."""
-    if not (name in job.tools and opens(job.tools[name])):
+    if not (name in job.tools and job.tools[name].files):
         return None
     same = (s for s in job.trace if (s.action, s.params, s.failed) == (name, params, False))
     return next(same, None)
-
-
-def opens(tool: Tool) -> set[str]:
-    """The kinds of files that a tool opens."""
-    return set(tool.files.values())
 
 
 def saw_nothing(job: Job) -> bool:
@@ -280,5 +268,5 @@ def unopened_files(job: Job, tools: Sequence[Tool]) -> list[str]:
         return []
     task = job.env.task
     tried = [task.file(str(value)) for s in job.trace for value in s.params.values()]
-    kinds = set[str]().union(*map(opens, tools))
+    kinds = {kind for tool in tools for kind in tool.files.values()}
     return [m.name for m in task.media if m.modality in kinds and m not in tried]

@@ -104,19 +104,17 @@ def calls_what_papers_md_says(request):
     name = ".".join(filter(None, [request.cls and request.cls.__name__, request.function.__name__]))
     rows = papers_rows().get((path, name), ())
     places = {(str(ROOT / file), function) for file, function in rows}
-    called = not places
 
     def profile(function):
         threading.setprofile(function)
         sys.setprofile(function)
 
     def note(frame, event, _):
-        nonlocal called
-        if called or (frame.f_code.co_filename, frame.f_code.co_qualname) in places:
-            called = True  # it is enough to know of one
+        if not places or (frame.f_code.co_filename, frame.f_code.co_qualname) in places:
+            places.clear()  # it is enough to know of one
             profile(None)
 
     profile(note if places else None)
     yield
     profile(None)
-    assert called, places
+    assert not places, places

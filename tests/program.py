@@ -21,37 +21,27 @@ PROGRAM = ROOT / "orchestra_min.py"
 CLOCK = ROOT / "fixtures" / "media" / "clock.png"
 SPEECH = ROOT / "fixtures" / "media" / "equinox.wav"
 Done = subprocess.CompletedProcess[str]
-HOURS = '''
-from pathlib import Path
-
+HOURS = '''from pathlib import Path
 Path(__file__).with_name("loaded").touch()
-
-
 def library_hours(day: str) -> str:
     """When the town library is open.
 
     day: a day of the week
     """
-    return f"closed on {day}"
-'''
+    return f"closed on {day}"'''
 
 
-def start(folder: Path, *arguments: Any, at: str = "", **how: Any) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: Any, at: str = "", run: Any = subprocess.Popen, **how: Any):
     """The program in a process of its own, in `folder`, with OPENAI_BASE_URL=`at`."""
     where = {"OPENAI_BASE_URL": at} if at else {}
     how = {**dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE), "text": True, **how}
     command = [sys.executable, str(PROGRAM), *map(str, arguments)]
-    return subprocess.Popen(command, cwd=folder, env={**os.environ, **where}, **how)
+    return run(command, cwd=folder, env={**os.environ, **where}, **how)
 
 
-def program(folder: Path, *arguments: Any, timeout_s: float = 60, **how: Any) -> Done:
+def program(folder: Path, *arguments: Any, **how: Any) -> Done:
     """Start it and wait for its end."""
-    with start(folder, *arguments, **how) as process:
-        try:
-            output = process.communicate(timeout=timeout_s)
-        finally:
-            process.kill()
-        return Done(process.args, process.returncode, *output)
+    return start(folder, *arguments, run=subprocess.run, timeout=60, **how)
 
 
 def called(*arguments: Any, at: str = "", **variables: str) -> Done:

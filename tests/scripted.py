@@ -1,6 +1,7 @@
 """A scripted OpenAI-compatible endpoint on loopback: a test double for a language model, never the demo."""
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -14,9 +15,7 @@ Answer = Any  # a text, a JSON value, or Raw
 class Raw:
     """A response as it is: for endpoints that answer HTML, cut-off JSON, errors."""
 
-    def __init__(
-        self, status: int, body: bytes | str | dict[str, Any] = b"", **headers: str
-    ) -> None:
+    def __init__(self, status, body=b"", **headers):
         self.status = status
         self.body = json.dumps(body).encode() if isinstance(body, dict) else body
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -35,6 +34,30 @@ def cut_off(text: str) -> dict[str, Any]:
     """A completion that hit its length limit."""
     (choice,) = completion(text)["choices"]
     return completion("", choices=[{**choice, "finish_reason": "length"}])
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+class Server(ThreadingHTTPServer):
+    """On loopback, until it is closed."""
+
+    daemon_threads = True
+
+    def __init__(self, handler):
+        super().__init__(("127.0.0.1", 0), handler)
+        self.host = f"127.0.0.1:{self.server_address[1]}"
+        self.url = f"http://{self.host}"
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    def handle_error(self, *_):
+        pass
+
+    def close(self):
+        self.shutdown()
+        self.server_close()
 
 
 class Endpoint:
@@ -88,17 +111,8 @@ class Endpoint:
                 pass
 
         self.models: Any = {"data": [{"id": "scripted"}]}
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
-        threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
-        ).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        server = Server(Handler)
+        self.url, self.close = f"{server.url}/v1", server.close
 
 
 # ---- replies of a main agent and of sub-agents ---------------------------------------------------
@@ -139,10 +153,9 @@ THINKING = "<thinking>hm</thinking>"
 
 def agent(id="A", name="CoTAgent", input="", extra="", roles=""):
     roles = f"<debate_roles>{roles}</debate_roles>" if roles else ""
-    return (
-        f"<agent>\n<agent_id>{id}</agent_id><agent_name>{name}</agent_name>{extra}\n{SAID}"
-        f"<required_arguments><agent_input>{input}</agent_input>{roles}</required_arguments></agent>\n"
-    )
+    about = f"<agent_id>{id}</agent_id><agent_name>{name}</agent_name>{extra}\n{SAID}"
+    given = f"<required_arguments><agent_input>{input}</agent_input>{roles}</required_arguments>"
+    return f"<agent>\n{about}{given}</agent>\n"
 
 
 def edge(*ends):
@@ -154,9 +167,7 @@ def thought(*parts):
     return THINKING + "".join(parts)
 
 
-SAMPLES = thought(
-    *(agent(id, "SCAgent", "guess") for id in "AB"),
-    agent("C", input="join ${A} and ${B}") + edge("A", "C", "B", "C"),
-)
+JOIN = agent("C", input="join ${A} and ${B}") + edge("A", "C", "B", "C")
+SAMPLES = thought(*(agent(id, "SCAgent", "guess") for id in "AB"), JOIN)
 CHAIN = thought(agent("A", input="first"), agent("B", input="${A}"), edge("A", "B"))
 DEBATE = thought(agent("A", "DebateAgent", "guess", roles='["Optimist", "Sceptic"]'))

@@ -80,20 +80,18 @@ def test_a_gate_accepts_and_refuses(gate, changed, passed, tmp_path):
     assert getattr(curate, gate)(c, {**SEED, "anchors": [FACT]}, x)[0] is passed
 
 
-@pytest.mark.parametrize(("part", "fields", "gate", "calls"), [
+@pytest.mark.parametrize(("part", "wrong", "gate", "n"), [
     *[("anchors", {"anchors": [{**FACT, **wrong}]}, "anchors", 2) for wrong in ({"step": 3}, {"modality": "audio"})],
     *[("rewrite", wrong, "rewrite", 2) for wrong in ({"solution": ["."] * 5}, {"tools": ["VideoAnalysisAction"]})],
     ("answer", {"answer": None}, "modal_bypass", 2),
     *[("judge", {name: not good}, "judge", 1) for name, good in GOOD.items()],
 ])  # fmt: skip
-def test_a_mistake_is_told_once_and_a_refusal_is_kept(
-    part, fields, gate, calls, endpoint, command, out
-):
-    server = endpoint(scripted(part, **fields))
+def test_a_mistake_is_told_once_and_a_refusal_is_kept(part, wrong, gate, n, endpoint, command, out):
+    server = endpoint(scripted(part, **wrong))
     assert command(server.url)[0] == 0
     *_, last = json.loads((out / "candidates.jsonl").read_text())["verdicts"]
     assert (last["gate"], last["passed"]) == (gate, False) and last["reason"]
-    assert [part_of(r) for r in server.requests].count(part) == calls
+    assert [part_of(r) for r in server.requests].count(part) == n
 
 
 def test_training_reads_the_decisions_of_an_accepted_task(endpoint, command, out):

@@ -35,32 +35,25 @@ def test_a_delegation_in_the_papers_format_is_read_whole():
     task = {**READ, "context": "Prague", "model": "large", "tools": ["See"], "id": " a "}
     ours = {"needs": ["a"], "modalities": ["image"], "requirements": {"img": 1}, "priority": 2}
     a = v.SubTask("a", "Read clock.png", "Prague", "large", ("See",))
-    b = v.SubTask(
-        "b", "Read clock.png", "", None, (), ("a",), "react", (), ("image",), {"img": 1}, 2
-    )
+    b = v.SubTask("b", "Read clock.png", tools=(), needs=("a",), modalities=("image",))
+    b = replace(b, requirements={"img": 1}, priority=2)
     reply = delegate(task, {**READ, "id": "b", "tools": [], **ours})
     assert outcome(reply) == Delegate((a, b), "r")
 
 
-COMPLETIONS = [
+@pytest.mark.parametrize("reply", [
     complete("0"), complete(0), f"```json\n{complete('  0')}\n```", complete("<data 0123abcd> 0"),
     '{"action": "complete", "reasoning": "r", "answer": "0", "mood": {}}',
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("reply", COMPLETIONS)
+])  # fmt: skip
 def test_a_completion_is_read_from(reply):
     assert outcome(reply) == Complete("0", "r")
 
 
-DELEGATIONS = [
+@pytest.mark.parametrize("rest", [
     {"params": READ}, READ, {"params": None, **READ}, {"params": {**READ, "tasks": None}},
     {"tasks": [READ]}, {"params": {"tasks": READ}}, {"params": {"tasks": [{**READ, "x": 1}]}},
     {"action": "delegate", "params": {"tasks": [READ]}},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("rest", DELEGATIONS, ids=json.dumps)
+], ids=json.dumps)  # fmt: skip
 def test_a_delegation_is_read_from(rest):
     (u,) = outcome(json.dumps({"action": "delegate_task", **rest})).subtasks
     assert u.instruction == "Read clock.png"
@@ -81,10 +74,7 @@ def test_an_optional_field_is_read_as_it_is_meant(key):
         assert getattr(u, "backend" if key == "model" else key) == read
 
 
-IDS = [("  ", "t3 t4 t5"), (" t3 ", "t4 t3 t5"), ("t1", "t1")]
-
-
-@pytest.mark.parametrize(("given_ids", "ids"), IDS)
+@pytest.mark.parametrize("given_ids, ids", [("  ", "t3 t4 t5"), (" t3 ", "t4 t3 t5"), ("t1", "t1")])
 def test_a_sub_task_without_an_id_gets_a_number_that_is_free(given_ids, ids):
     tasks = [{**READ, "id": id} for id in given_ids.split(" ")]
     subtasks = delegated(*tasks, state=replace(STATE, waiting={"t2": ()}))
@@ -111,13 +101,10 @@ def test_a_broken_rule_is_named(reply, rule):
     assert outcome(reply) == rule
 
 
-IN_STATES = [  # an empty delegation continues only with what can run
+@pytest.mark.parametrize(("reply", "changes", "read"), [  # an empty delegation continues only with what can run
     (complete("7:49"), {"history": ()}, "no_evidence"), (delegate(), {"waiting": {"b": ("a",)}}, "no_subtasks"),
     (delegate(), {"waiting": {"b": ()}}, Delegate((), "r")),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("reply", "changes", "read"), IN_STATES)
+])  # fmt: skip
 def test_a_decision_fits_the_state(reply, changes, read):
     assert outcome(reply, replace(STATE, **changes)) == read
 

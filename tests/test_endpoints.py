@@ -69,7 +69,7 @@ def test_a_trouble_of_the_moment_is_passed_over(trouble, told):
 @pytest.mark.parametrize("answer, said", [
     (Raw(400, {"error": {"message": "no\nnot\nthis"}}), "no not this"), (Raw(401, {"error": {"message": "who are you"}}), "MY_MODEL_KEY"),
     (Raw(402, {"error": "no money"}), "402"), (Raw(404, {"error": {"message": "gone"}}), "/v1"), (Raw(418, b"\xff\xfe"), "418"),
-    (Raw(429, {}, **AGAIN), "429"), (Raw(500, {"error": {"message": "broken"}}, **AGAIN), "500"), (Raw(600, {"error": {}}), "600"),
+    (Raw(429, {}, **AGAIN), "429"), (Raw(500, {"error": {"message": "broken"}}, **AGAIN), "500"), (Raw(600, {"error": {}}), "600"), (Raw(200, '{"error": {"code": 1e999, "message": "x"}}'), "no choice"),
     (Raw(302, b""), "302"), (Raw(302, b"", location="http://127.0.0.1:9/v1"), ""),
     (Raw(302, b"", location="ftp://example.test/"), ""),
     (Raw(200, "<html>\n<b>Not here</b>", content_type="text/html"), "<b>Not here"), (Raw(200, '{"choices": [{"mess'), '{"choices"'),
@@ -89,7 +89,7 @@ def test_a_refused_connection_says_the_address(told):
 
 
 def test_an_answer_that_drips_ends_at_the_deadline(told):
-    with hostile.serving({"/v1/chat/completions": hostile.slow_body}) as server:
+    with hostile.serving({"/v1/chat/completions": hostile.SLOW["body"]}) as server:
         assert "timed out" in told(url=f"{server.url}/v1", timeout_s=0.5)
 
 

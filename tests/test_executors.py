@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from evaluation import questions
 from evaluation.questions import load
 from tests.conftest import ROOT, Options, pool_at
 from tests.program import CLOCK, replay
-from tests.scripted import Endpoint
+from tests.scripted import Endpoint, free_port
 from tests.sweeps import OFFICIAL, data_file, number_asked, words
 
 
@@ -40,8 +39,7 @@ def ray(where):
     import psutil
 
     loopback = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "disabled"}
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
+    port = free_port()
 
     def kill_worker():
         """A process that answers a question, by Ray's name for it."""

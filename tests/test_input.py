@@ -137,8 +137,7 @@ def test_errors_can_be_pickled(how, run):
     assert (type(again), str(again)) == (raised.type, str(raised.value))
 
 
-OWN = """
-from collections import Counter
+OWN = """from collections import Counter
 from orchestra.vocabulary import Complete, Delegate, SubTask
 from orchestrators.aorchestra import AOrchestra
 from orchestrators.react import React
@@ -165,8 +164,7 @@ class Majority(Half):
     def decide(self, state, ask, mistake="", last_chance=False):
         if state.history:
             return Complete(Counter(h.answer for h in state.history).most_common(1)[0][0])
-        return Delegate(tuple(SubTask(n, state.task.question, tools=()) for n in "abc"))
-"""
+        return Delegate(tuple(SubTask(n, state.task.question, tools=()) for n in "abc"))"""
 
 
 @pytest.fixture
@@ -205,19 +203,14 @@ def test_an_orchestrator_of_ones_own_decides_and_is_named_again_for_a_replay(nam
 
 
 FORKED = """
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from orchestra_min import orchestrate
-
 def one(n):
     return orchestrate(f"question {n}.", out=f"run{n}").answer
-
-if __name__ == "__main__":
-    print(one(0))
-    with ProcessPoolExecutor(3, get_context("fork")) as workers:
-        print(*workers.map(one, range(1, 7)), sep="\\n")
-"""
+print(one(0))
+with ProcessPoolExecutor(3, get_context("fork")) as workers:
+    print(*workers.map(one, range(1, 7)), sep="\\n")"""
 
 
 def test_forked_workers_get_their_own_answers(endpoint, tmp_path):
@@ -241,10 +234,8 @@ def test_calls_of_the_host_program_are_untouched_before_during_and_after(endpoin
     client = openai.OpenAI(base_url=other.url, api_key="none")
     how = {"model": "m", "messages": [{"role": "user", "content": "mine"}]}
     url = f"{other.url}/chat/completions"
-    by = (
-        lambda: client.chat.completions.create(**how).to_dict(),
-        lambda: requests.post(url, json=how, timeout=5).json(),
-    )
+    by = (lambda: client.chat.completions.create(**how).to_dict(),
+          lambda: requests.post(url, json=how, timeout=5).json())  # fmt: skip
 
     def mine(*_):
         with ThreadPoolExecutor(1) as thread:

@@ -8,14 +8,10 @@ import pytest
 from subagents.reasoning import answer_of, queries_in
 from tests import golden
 from tests.program import CLOCK, any_method, runs
-from tests.scripted import THINKING, Raw, agent, cut_off, edge, thought
+from tests.scripted import CHAIN, JOIN, THINKING, Raw, agent, cut_off, edge, thought
 from tests.test_mas_xml import low
 
-DIAMOND = (
-    THINKING + agent("A", input="first part") + agent("B", input="second part")
-    + agent("C", input="join ${A} and ${B}") + edge("A", "C", "B", "C")
-)  # fmt: skip
-AB = THINKING + agent("A", input="first") + agent("B", input="use ${A}") + edge("A", "B")
+DIAMOND = thought(agent("A", input="first part"), agent("B", input="second part"), JOIN)
 COT, DEBATE = THINKING + agent(), THINKING + agent(name="DebateAgent", roles='["P", "Q"]')
 REFLEXION, SAMPLES = (THINKING + agent(name=name) for name in ("ReflexionAgent", "SCAgent"))
 REFUSED = Raw(401, {"error": {"message": "no more"}})
@@ -35,7 +31,7 @@ def test_a_graph_runs_and_its_sink_answers(run):
 
 
 def test_every_agent_reads_the_question_and_an_empty_input_is_the_question(run):
-    run(AB.replace(">first<", '>""<'), question="Is ${A} it?")
+    run(CHAIN.replace(">first<", '>""<'), question="Is ${A} it?")
     start, end = run.prompts
     assert start.startswith("# The task\nIs ${A} it?\n\n# Now")
     assert end.startswith("# The original task, for context\nIs ${A} it?\n\n# Your sub-task:")
@@ -54,11 +50,9 @@ def test_a_sink_that_fails_leaves_the_best_supported_answer(run):
 
 def test_a_node_starts_when_its_last_need_has_ended(run):
     """The slow node waits for one that needs only the quick one."""
-    graph = (
-        THINKING + agent("slow", input="slow") + agent("quick", input="quick")
-        + agent("after", input="after ${quick}") + agent("end", input="end ${slow} ${after}")
-        + edge("quick", "after", "slow", "end", "after", "end")
-    )  # fmt: skip
+    inputs = "slow", "quick", "after ${quick}", "end ${slow} ${after}"
+    agents = (agent(text.split()[0], input=text) for text in inputs)
+    graph = thought(*agents, edge("quick", "after", "slow", "end", "after", "end"))
     started = threading.Event()
 
     def work(text):
@@ -167,11 +161,11 @@ def read(monkeypatch):
 
 def test_a_page_is_read_after_each_search(run, read):
     """The one that the model named, else the first new one."""
-    open_one, enough = "Open: https://3.example/x.", "<think>Query: no</think>Enough"
+    open_one, enough = "Open: https://3.example/x_(y).", "<think>Query: no</think>Enough"
     thoughts = iter(["Query: a", "Query: b", open_one, enough])
     work = lambda t: next(thoughts) if t.endswith("Enough") else "Answer: 7"  # noqa: E731
     assert run(THINKING + agent(name="SearchAgent"), work=work).answer == "7"
-    assert read == ["https://1.example/", "https://2.example/", "https://3.example/x"]
+    assert read == ["https://1.example/", "https://2.example/", "https://3.example/x_(y)"]
 
 
 def test_each_kind_of_agent_sends_what_the_paper_says(run, read, monkeypatch):

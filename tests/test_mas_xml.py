@@ -26,21 +26,6 @@ TWO = agent("A") + agent("B", input="use ${A}")
 AB = TWO + edge("A", "B")
 ABC = agent("A") + agent("B") + agent("C", input="${A} and ${B}")
 
-VALID = [
-    *map(thought, [
-        agent(), AB, AB.replace("\n", "\r\n"), ABC + edge("A", "C", "B", "C"),
-        agent() + agent("B", input="${A} ${A}") + edge("A", "B"), AB + "And so it is.",
-        "Here it is:\n" + AB, "\nSince 3 < 5:\n" + AB, f"\n<agents>{agent()}</agents>", f"```xml\n{AB}```", f"\n```\n{AB}\n```\n", agent(name="WebSearchAgent"),
-        debate('["Poet", "Judge"]'), debate("['Poet', \"Judge's\"]"),
-        agent().replace("<agent_id>", "<agent_id >"), agent(input="Put it into <answer>x</answer>."),
-        agent().replace("<agent_input></agent_input>", "<agent_input/>"),
-        agent().replace(">d</", ">a <it></"), agent() + "<edge>\n</edge>", agent(input='""'),
-    ]),
-    f"<thinking>a < b & <agent> c</thinking>\n{AB}", f"<think>hm</think>{agent()}",
-    f"<think>1</think><thinking>2</thinking>{agent()}", f"{thought(agent())}<thinking>2</thinking>",
-    f"hm\n</thinking>\n{agent()}", f"Draft: <agent> {agent('Z')}\n</think>\n{AB}",
-]  # fmt: skip
-
 BROKEN = {  # rule: the line it is broken in, and the reply behind its thinking
     "no_agent": [(None, ""), (None, "The answer is 42.")],
     "stray_text": [(2, agent(extra=extra)) for extra in ("and then", "<colour>red</colour>", "<thinking>x</thinking>")],
@@ -83,7 +68,20 @@ BROKEN_LOW = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("text", VALID)
+@pytest.mark.parametrize("text", [
+    *map(thought, [
+        agent(), AB, AB.replace("\n", "\r\n"), ABC + edge("A", "C", "B", "C"),
+        agent() + agent("B", input="${A} ${A}") + edge("A", "B"), AB + "And so it is.",
+        "Here it is:\n" + AB, "\nSince 3 < 5:\n" + AB, f"\n<agents>{agent()}</agents>", f"```xml\n{AB}```", f"\n```\n{AB}\n```\n", agent(name="WebSearchAgent"),
+        debate('["Poet", "Judge"]'), debate("['Poet', \"Judge's\"]"),
+        agent().replace("<agent_id>", "<agent_id >"), agent(input="Put it into <answer>x</answer>."),
+        agent().replace("<agent_input></agent_input>", "<agent_input/>"),
+        agent().replace(">d</", ">a <it></"), agent() + "<edge>\n</edge>", agent(input='""'),
+    ]),
+    f"<thinking>a < b & <agent> c</thinking>\n{AB}", f"<think>hm</think>{agent()}",
+    f"<think>1</think><thinking>2</thinking>{agent()}", f"{thought(agent())}<thinking>2</thinking>",
+    f"hm\n</thinking>\n{agent()}", f"Draft: <agent> {agent('Z')}\n</think>\n{AB}",
+])  # fmt: skip
 def test_a_graph_of_the_format_is_read(text):
     assert parse(text)[0].id == "A"
 

@@ -73,10 +73,8 @@ def test_a_long_answer_is_whole_where_it_fits_else_cut_with_a_mark():
 
 TEXTS = st.text(max_size=60) | st.sampled_from(["It is 7:49. It is late.", "时钟显示七点。"])
 STATUSES = st.sampled_from(["done", "partial", "blocked", "failed"])
-HISTORIES = st.lists(
-    st.builds(seen, TEXTS, TEXTS, TEXTS, st.integers(1, 5), status=STATUSES, error=TEXTS),
-    max_size=8,
-).map(lambda history: sorted(history, key=lambda h: h.round))
+ENTRY = st.builds(seen, TEXTS, TEXTS, TEXTS, st.integers(1, 5), status=STATUSES, error=TEXTS)
+HISTORIES = st.lists(ENTRY, max_size=8).map(lambda history: sorted(history, key=lambda h: h.round))
 
 
 @given(HISTORIES, st.integers(40, 400))
@@ -91,10 +89,8 @@ SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 @given(HISTORIES)
 def test_nothing_is_left_out_of_a_context_while_it_fits(history):
-    whole = "\n".join(
-        "- " + " ".join([WORDING.head(h), *filter(None, map(str.strip, SENTENCE.split(h.summary)))])
-        for h in history
-    )
+    rows = [(WORDING.head(h), *map(str.strip, SENTENCE.split(h.summary))) for h in history]
+    whole = "\n".join("- " + " ".join(filter(None, row)) for row in rows)
     assert compress(history, tokens(whole)) == whole
 
 
@@ -133,14 +129,11 @@ def test_the_choice_is_that_of_the_plain_greedy_loop(generator):
 # ---- the fallback answer -------------------------------------------------------------------------
 
 
-SUPPORTED = [
+@pytest.mark.parametrize(("answers", "of_rest", "best"), [
     ("", {}, ""), ("7 8 7", {}, "7"), ("7 8", {}, "8"), ("7 8", {"status": "partial"}, "7"),
     ("7 8", {"round": 2}, "8"), ("7 8", {"status": "failed"}, "7"), ("pm x PM", {}, "PM"),
     ("x y y x", {}, "x"), ("0", {}, "0"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("answers", "of_rest", "best"), SUPPORTED)
+])  # fmt: skip
 def test_the_best_supported_answer_is_by_votes_status_and_age(answers, of_rest, best):
     first, *rest = answers.split() or [""]
     history = [seen("t", first), *(seen("t", a, **of_rest) for a in rest)]
@@ -150,20 +143,15 @@ def test_the_best_supported_answer_is_by_votes_status_and_age(answers, of_rest, 
 # ---- Eq. 22 --------------------------------------------------------------------------------------
 
 
-SPLIT = [  # the tokens, of probability 1/2 each, their alternatives, and the probability of complete
+@pytest.mark.parametrize(("split", "alternatives", "p"), [  # the tokens, of probability 1/2 each, their alternatives, and the probability of complete
     ("{'action': '|complete|', 'params'", {}, 0.5), ("{'action': '|comp|lete|'}", {}, 0.25),
     ("{'action': '|c|o|m|p|l|e|t|e|'}", {}, 0.5**8), ("{'action': 'com|plete' , 'params'", {}, 0.25),
     ("{'action' \n:\n '||complete'", {}, 0.5), ("<think>{'action': 'complete'}|{'action': '|comp|lete|'}", {}, 0.25),
     ("{'action': '|delegate_task|'", {"complete": 0.3, "com": 0.05, "x": 0.05}, 0.35),
     ("{'action':| 'delegate'", {" 'complete": 0.3, "complete": 0.5, " 'no": 0.1}, 0.3),
     ("{'action': '|delegate'", {"completely": 0.3, "cx": 0.3, "": 0.1, "d": 0.1}, 0.0),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("split", "alternatives", "p"), SPLIT)
-def test_the_probability_of_complete_is_that_of_its_tokens_however_they_are_split(
-    split, alternatives, p
-):
+])  # fmt: skip
+def test_the_probability_of_complete_is_that_of_its_tokens(split, alternatives, p):
     """Of a delegation, what the alternatives gave to it."""
 
     def rows(probabilities):
@@ -175,13 +163,12 @@ def test_the_probability_of_complete_is_that_of_its_tokens_however_they_are_spli
 
 
 COMPLETE, DELEGATE = {"token": '{"action": "complete"'}, {"token": '{"action": "delegate"'}
-UNUSABLE = [
+
+
+@pytest.mark.parametrize("logprobs", [
     None, [], 7, "complete", ["complete"], [{"logprob": -0.1}], [{"token": "7:49", "logprob": -1}],
     [COMPLETE], *([{**COMPLETE, "logprob": p}] for p in (None, "x", math.nan, 5000)),
     [DELEGATE], *([{**DELEGATE, "top_logprobs": top}] for top in (None, [], 3, ["c"])),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("logprobs", UNUSABLE, ids=repr)
+], ids=repr)  # fmt: skip
 def test_unusable_log_probabilities_give_no_probability(logprobs):
     assert stop_probability(logprobs) is None

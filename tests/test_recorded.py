@@ -54,9 +54,8 @@ def test_a_rewrite_keeps_the_old_run_until_the_new_one_has_ended(endpoint, serve
     how = {**HOW, "out": tmp_path / "run", "record_mode": "rewrite", "pool": pool_at(slow.url)}
     stop = threading.Event()
     with pytest.raises(Cancelled):  # what was paid before is kept for the next rewrite
-        recorded(
-            "?", listeners=[lambda e: e["event"] == "step" and stop.set()], cancelled=stop, **how
-        )
+        watched = [lambda e: e["event"] == "step" and stop.set()]
+        recorded("?", listeners=watched, cancelled=stop, **how)
     again, asked = recorded("?", **how), [json.dumps(r) for r in slow.requests]
     assert again.run == str(tmp_path / "run") and list(tmp_path.iterdir()) == [tmp_path / "run"]
     assert again.calls == len(asked) == len({*asked}) > 1
@@ -78,15 +77,10 @@ def test_the_fixture_fails_where_a_test_asks_another_question(server, pytester, 
 
 
 def test_the_fixture_works_beside_pytest_recording(pytester):
-    pytester.makepyfile(
-        pytest_recording="def pytest_addoption(parser): parser.addoption('--record-mode')"
-    )
-    assert (
-        pytester.runpytest_subprocess(
-            "-p", "runtime.pytest_plugin", "-p", "pytest_recording", "--version"
-        ).ret
-        == 0
-    )
+    option = "def pytest_addoption(parser): parser.addoption('--record-mode')"
+    pytester.makepyfile(pytest_recording=option)
+    plugins = "-p", "runtime.pytest_plugin", "-p", "pytest_recording"
+    assert pytester.runpytest_subprocess(*plugins, "--version").ret == 0
 
 
 def test_what_is_stored_can_not_be_given_again(server, tmp_path):

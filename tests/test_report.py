@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import zlib
 from itertools import combinations
@@ -70,11 +69,14 @@ def test_no_text_of_a_model_is_markup(tmp_path):
     assert page.count("<script") == report.PAGE.read_text().count("<script")
 
 
-def test_a_folder_without_runs_is_one_line(tmp_path):
-    command = [sys.executable, ROOT / "report.py", tmp_path]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ran.returncode == 2 and "not a run folder" in ran.stderr
-    assert ran.stderr.count("\n") == 1
+@pytest.mark.parametrize(("words", "said"), [
+    (["{}"], "not a run folder"), ([f"{RUNS}/lecture", "--perfetto", "{}/trace.json"], "no times"),
+])  # fmt: skip
+def test_what_can_not_be_shown_is_one_line(words, said, tmp_path, capsys):
+    with mock.patch.object(sys, "argv", ["report.py", *(w.format(tmp_path) for w in words)]):
+        assert report.main() == 2
+    line = capsys.readouterr().err
+    assert said in line and line.count("\n") == 1 and not list(tmp_path.iterdir())
 
 
 def test_a_folder_from_someone_else_overwrites_no_file_and_hangs_nothing(tmp_path, capsys):
@@ -104,13 +106,10 @@ def parallel():
     return {"name": "run", "method": "react", "events": subtasks, "tape": tape}
 
 
-def timed_runs():
-    """That run and two recorded ones."""
-    rows = [report.run_row(RUNS / f"equinox{x}", report.Texts()) for x in ("", "-mas-orchestra")]
-    return [parallel(), *rows]
+RECORDED = [report.run_row(RUNS / f"equinox{x}", report.Texts()) for x in ("", "-mas-orchestra")]
 
 
-@pytest.mark.parametrize("run", timed_runs(), ids=lambda run: run["name"])
+@pytest.mark.parametrize("run", [parallel(), *RECORDED], ids=lambda run: run["name"])
 def test_the_slices_of_a_trace_follow_the_rules_of_its_format(run):
     """Times in order and not negative; two slices of a track overlap only if one is inside."""
     events = json.loads(json.dumps(perfetto(run)))["traceEvents"]
@@ -129,10 +128,3 @@ def test_the_slices_of_a_trace_follow_the_rules_of_its_format(run):
         task = around.get("/".join(e["args"]["call"].split("/")[:2]))
         inside = task and task["ts"] <= e["ts"] <= e["ts"] + e["dur"] <= task["ts"] + task["dur"]
         assert inside if task else tracks[e["tid"]] == "main"
-
-
-def test_a_trace_of_a_tape_without_times_is_one_line(tmp_path, capsys):
-    words = ["report.py", str(RUNS / "lecture"), "--perfetto", str(tmp_path / "trace.json")]
-    with mock.patch.object(sys, "argv", words):
-        assert report.main() == 2
-    assert "no times" in capsys.readouterr().err and not list(tmp_path.iterdir())

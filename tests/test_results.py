@@ -1,7 +1,6 @@
 """fixtures/results.py: sweeps are recorded, go on where they stopped, and replay to the tables of RESULTS.md."""
 
 import shutil
-import socket
 import sys
 
 import pytest
@@ -10,6 +9,7 @@ from evaluation.questions import load
 from fixtures import results
 from tests.conftest import ROOT, ConfigError
 from tests.program import any_method, pool_file
+from tests.scripted import free_port
 
 
 def test_two_methods_are_recorded_once_and_replay_without_their_media(tmp_path, endpoint, capsys):
@@ -35,9 +35,7 @@ def test_two_methods_are_recorded_once_and_replay_without_their_media(tmp_path, 
 
 
 def test_a_server_is_started_and_stopped_by_its_process_id_and_another_one_is_left_alone(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
     url = f"http://127.0.0.1:{port}"
     with results.serving(command, url), pytest.raises(ConfigError, match="is in use"):
@@ -48,7 +46,6 @@ def test_a_server_is_started_and_stopped_by_its_process_id_and_another_one_is_le
             pass
 
 
-@pytest.mark.skipif(not results.RESULTS.exists(), reason="fixtures/results is not recorded yet")
 def test_results_md_has_the_tables_of_the_recorded_sweeps():
     sweeps = [results.RESULTS / name for name in results.FLAGS]
     assert f"```text\n{results.tables(sweeps)}\n```" in (ROOT / "RESULTS.md").read_text()

@@ -63,16 +63,15 @@ def test_a_failed_sub_task_delegated_again_under_its_id_frees_its_dependant():
 
 
 BEFORE = ended(delegated(sub("a"), sub("b", "a")), a="failed")
-REFUSED = [
+
+
+@pytest.mark.parametrize(("graph", "subtasks", "rule", "shown"), [
     (Graph(), [sub("a"), sub("b"), sub("a")], "duplicate_id", "a"),
     (Graph(), [sub("a"), sub("b", "x")], "unknown_need", "a, b"),
     (Graph(), [sub("z"), sub("a", "c"), sub("b", "a"), sub("c", "b")], "cycle", "a -> c -> b -> a"),
     (Graph(), [sub("a", "a"), sub("b")], "cycle", "a -> a"),
     (BEFORE, [sub("a", "b")], "cycle", "a -> b -> a"), (BEFORE, [], "nothing_ready", "b <- a"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("graph", "subtasks", "rule", "shown"), REFUSED)
+])  # fmt: skip
 def test_a_graph_that_cannot_run_is_refused_with_the_ids(graph, subtasks, rule, shown):
     with pytest.raises(v.ModelMistake) as mistake:
         delegated(*subtasks, graph=graph)
@@ -135,43 +134,35 @@ def test_a_batch_of_many_is_affordable_and_no_worse_than_any_single_one(items, k
 
 # ---- Eq. 10 and 21: shares of the budget ---------------------------------------------------------
 
-SHARES = [
+
+@pytest.mark.parametrize(("usd", "budget", "shares"), [
     ([1.0, 3.0], 8.0, [2.0, 6.0]), ([0.0, 0.0], 8.0, [4.0, 4.0]), ([1.0, 3.0], 0.0, [0.0, 0.0]),
     ([0.0, 1.0, 2.0], 8.0, [2.0, 2.0, 4.0]), ([1.0, 3.0], None, [None, None]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("usd", "budget", "shares"), SHARES)
+])  # fmt: skip
 def test_shares_are_in_proportion_to_the_expected_costs(usd, budget, shares):
     pool = [backend(str(n), price) for n, price in enumerate(usd)]
-    placed = matching.place(
-        [sub(b.name, backend=b.name) for b in pool], TASK, pool, {}, None, budget
-    )
+    subtasks = [sub(b.name, backend=b.name) for b in pool]
+    placed = matching.place(subtasks, TASK, pool, {}, None, budget)
     assert [p.purse.limit_usd for p in placed] == shares
 
 
 # ---- Eq. 5: the backend; Eq. 7: the tools --------------------------------------------------------
 
-WORSE_AND_BETTER = [
+
+@pytest.mark.parametrize(("worse", "better"), [
     (backend("x", txt=1.0, img=0.1), backend("y", txt=1.0, img=0.9)),
     (backend("x", 2.0), backend("y", 1.0)), (backend("x", 5.0), backend("y", None)),
     (backend("x", latency_s=9.0), backend("y", latency_s=1.0)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("worse", "better"), WORSE_AND_BETTER)
+])  # fmt: skip
 def test_skill_cost_and_latency_decide_between_backends_and_a_tie_is_the_first(worse, better):
     r = requirements(READ, TASK, TOOLS)
     assert match_backend(READ, r, [worse, better, better]) is better
 
 
-NAMED = {
+@pytest.mark.parametrize(("text", "tools"), {
     "Read 'clock.png'.": ["See"], "看clock.png里的时间": ["See"], "Where does walk.mp4 end": ["Watch"],
     "Compare speech.wav with clock.png": ["See", "Hear"], "Open oclock.png, clock.pngs": [],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "tools"), NAMED.items())
+}.items())  # fmt: skip
 def test_a_file_that_is_named_brings_its_tool_next_to_search_and_code(text, tools):
     for u in (SubTask("u", text), SubTask("u", "x", context=text)):
         assert match_tools(requirements(u, TASK, TOOLS), TOOLS) == (*tools, "Search", "Code")
@@ -216,15 +207,14 @@ def test_sub_tasks_of_many_kinds_go_to_many_backends():
 
 PRICED, BEST = backend("priced", 9.0), backend("best", txt=1.0, img=1.0)
 MATCHED = "See", "Search", "Code"
-CHOICES = [
+
+
+@pytest.mark.parametrize(("fields", "name", "tools"), [
     ({}, "best", MATCHED), ({"backend": "priced"}, "priced", MATCHED), ({"tools": ()}, "best", ()),
     ({"backend": "unknown"}, "best", MATCHED), ({"tools": ("Code",)}, "best", ("Code",)),
     ({"modalities": ("audio",)}, "best", ("See", "Hear", "Search", "Code")),
     ({"requirements": {"aud": 1.0, "web": 0.0}}, "best", ("Hear",)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("fields", "name", "tools"), CHOICES)
+])  # fmt: skip
 def test_what_the_main_agent_states_wins_over_the_matching(fields, name, tools):
     u = SubTask("u", "read clock.png", **fields)
     u, b = matching.materialize(u, TASK, [PRICED, BEST], TOOLS)

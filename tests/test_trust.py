@@ -14,9 +14,6 @@ from tests.program import any_method, called, line_of, pool_file, replay, resume
 from tests.scripted import Endpoint
 from tests.tools.conftest import raw
 
-EQUINOX = ROOT / "fixtures" / "runs" / "equinox"
-
-
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 run, CODE = runs("react"), "ExecuteCodeAction(code"
 
@@ -93,10 +90,6 @@ def pipe(name):
     return lambda run: ((run / name).unlink(missing_ok=True), os.mkfifo(run / name))[1]
 
 
-def longer(name):
-    return lambda run: os.truncate(run / name, 3 << 30)
-
-
 CHAT, LOCAL = {"chat"}, {"ocr", "transcribe", "code"}
 DEEP = "[" * 100_000
 ODD = {
@@ -104,8 +97,8 @@ ODD = {
     "pipe run.json": (pipe("run.json"), "not a run folder"),
     "git objects of another repository": (lambda run: ((run / "workdir.git/objects/info").mkdir(parents=True), (run / "workdir.git/objects/info/alternates").touch())[1], "special file"),
     "a link to another repository": (lambda run: ((run / "workdir.git/refs/heads").mkdir(parents=True), (run / "workdir.git/refs/heads/main").symlink_to("/x"))[1], "special file"),
-    "3 GiB of run.json": (longer("run.json"), "run.json is damaged"),
-    "3 GiB of the tape": (longer("tape.jsonl"), "is larger than"),
+    "3 GiB of run.json": (lambda run: os.truncate(run / "run.json", 3 << 30), "run.json is damaged"),
+    "3 GiB of the tape": (lambda run: os.truncate(run / "tape.jsonl", 3 << 30), "is larger than"),
     "half a character": (lambda run: (run / "run.json").write_text((run / "run.json").read_text().replace('"question": "', r'"question": "\ud800')) and None, "is damaged"),
     "deep run.json": (lambda run: (run / "run.json").write_text(DEEP) and None, "is damaged"),
     "deep tape": (lambda run: (run / "tape.jsonl").write_text(DEEP) and None, "nothing is recorded"),
@@ -117,7 +110,7 @@ ODD = {
 @pytest.mark.parametrize("name", ODD)
 def test_what_is_odd_in_a_folder_is_one_line(name, tmp_path):
     change, words = ODD[name]
-    shutil.copytree(EQUINOX, tmp_path / "run")
+    shutil.copytree(ROOT / "fixtures/runs/equinox", tmp_path / "run")
     change(tmp_path / "run")
     done = called("--quiet", "--replay", "run")
     assert words in line_of(done, code=done.returncode) and done.returncode in (2, 3)
@@ -127,12 +120,8 @@ def test_what_is_odd_in_a_folder_is_one_line(name, tmp_path):
 # ---- without a sandbox ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def no_sandbox(monkeypatch):
+def test_without_a_sandbox_code_is_not_offered_and_one_line_says_so(run, caplog, monkeypatch):
     monkeypatch.setattr(orchestra_min.sandbox, "trouble", lambda: "not here")
-
-
-def test_without_a_sandbox_code_is_not_offered_and_one_line_says_so(no_sandbox, run, caplog):
     caplog.set_level("WARNING", "orchestra")
     run()
     assert CODE not in str(run.requests) and "apt install" in caplog.text

@@ -45,8 +45,8 @@ FILES = "image", "audio", "video", "search", "visit", "code"  # loaded when a ta
 ABOUT = "title", "default"  # what a schema says of a parameter besides its form
 KINDS = get_args(Modality)
 NOT_INSIDE = ("$schema", "$defs", "definitions")  # what a schema inside another has no use for
-MAX_REPLACED = 200  # of the $ref in a schema
-MAX_REFS = 8  # of a schema that lead from one to the next
+MAX_REPLACED = 200  # how many $ref of one schema are replaced
+MAX_REFS = 8  # the longest chain of them that is followed
 
 
 class ToolError(Exception):
@@ -104,8 +104,8 @@ class Environment:
     def local(
         self, kind: str, arguments: dict[str, Any], function: Callable[[], Any], shape: Any = Any
     ) -> Any:
-        """`function()`, recorded: its JSON value, of type `shape`, or its ToolError, is what a
-        replay gets too. Wrap other side effects in env.local(...) so that they are recorded.
+        """Calls function() and records its JSON value, of type `shape`, or its ToolError. A replay
+        gets what was recorded. Wrap other side effects in env.local(...) so that they are recorded.
         """
 
         def outcome() -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Tool:
     inputs: dict[str, Any]  # the JSON schema of its parameters
     signature: str  # the parameters as a model reads them
     manual: str  # all that a model reads: name, purpose, parameters
-    check: Callable[[dict[str, Any]], dict[str, Any]]  # the arguments; ValueError: what is wrong
+    check: Callable[[dict[str, Any]], dict[str, Any]]  # the checked arguments; raises ValueError
     function: Callable[..., str]
     files: Mapping[str, Modality] = field(default_factory=dict)  # parameters that name a file
 
@@ -155,7 +155,7 @@ class Tool:
 
 
 def tool(name: str, *capabilities: str) -> Callable[[Callable[..., str]], Tool]:
-    """Make a Tool of a function whose first parameter is the Environment: it is not told."""
+    """Make a Tool of a function. A model is not told of its parameter for the Environment."""
 
     def wrap(function: Callable[..., str]) -> Tool:
         purpose, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
@@ -196,21 +196,18 @@ def _told(name: str, shape: dict[str, Any], row: dict[str, Any]) -> str:
 
 def _arguments(model: type[BaseModel], params: dict[str, Any]) -> dict[str, Any]:
     """What a typed function is called with. Raises ValueError: what is wrong."""
-    fields = model.model_fields
-    nullable = {k for k, f in fields.items() if NoneType in get_args(f.annotation)}
+    nullable = {k for k, f in model.model_fields.items() if NoneType in get_args(f.annotation)}
     given = {k: v for k, v in params.items() if v is not None or k in nullable}
     try:
-        checked = model.model_validate(given)
+        return dict(model.model_validate(given))
     except ValidationError as error:
         where = [(".".join(map(str, e["loc"])) or "params", e["msg"]) for e in error.errors()]
         raise ValueError("; ".join(f"{place}: {what}" for place, what in where)) from None
-    return {k: getattr(checked, k) for k in fields}
 
 
 def without_refs(schema: dict[str, Any]) -> dict[str, Any]:
-    """A JSON schema with its parts in place of each $ref, so that it can stand inside another. One
-    that contains itself ends where it repeats, and a large one after MAX_REPLACED: anything fits
-    there.
+    """A JSON schema with its parts in place of each $ref, so that it can stand inside another.
+    Where it contains itself, and after MAX_REPLACED replacements, {} stands: anything fits there.
     """
     from referencing import Registry
     from referencing.jsonschema import DRAFT202012
@@ -233,22 +230,18 @@ def without_refs(schema: dict[str, Any]) -> dict[str, Any]:
     return dict(inside({k: v for k, v in schema.items() if k not in NOT_INSIDE}, ()))
 
 
-def all_tools() -> dict[str, Tool]:
-    """T, by wire name, in the order the models see them."""
-    return _load(FILES)
-
-
 def tools_for(task: Task, code: bool = True) -> dict[str, Tool]:
-    """The tools that a task has something for: one that looks or listens needs a file to open, and
-    one that runs code needs a sandbox.
+    """The tools that a task can use: one that looks or listens needs a file to open, and one that
+    runs code needs a sandbox.
     """
     kinds = {m.modality for m in task.media}
     kinds |= {"audio"} if "video" in kinds else set()
     unfit = SKILL_OF.keys() - kinds | (set() if code else {"code"})
-    return _load([name for name in FILES if name not in unfit])
+    return all_tools([name for name in FILES if name not in unfit])
 
 
-def _load(files: Iterable[str]) -> dict[str, Tool]:
+def all_tools(files: Iterable[str] = FILES) -> dict[str, Tool]:
+    """T, by wire name, in the order the models see them."""
     modules = [import_module(f"tools.{file}") for file in files]
     found = [value for m in modules for value in vars(m).values() if isinstance(value, Tool)]
     return {tool.name: tool for tool in found}

@@ -18,6 +18,7 @@ from tools import Environment, ToolError, reading, sandbox, tool
 MAX_TIMEOUT_S = 60
 MAX_OUTPUT_BYTES = 200_000
 SHOWN_CHARS = 6900  # of what a program printed; fits into what is quoted
+BASH = ["bash", "-c", 'exec bash -c "$(cat)"']  # the program comes on standard input
 RUNNER = Path(__file__).with_name("code_runner.py").read_text(encoding="utf-8")
 
 
@@ -68,7 +69,8 @@ def run(
     between the marks of data.
     """
     how = code.encode("utf-8", "replace"), timeout_s, world, MAX_OUTPUT_BYTES
-    ran = sandbox.confined(RUNNER, [code_type], *how, unsafe=unsafe)
+    command = BASH if code_type == "bash" else sandbox.python(RUNNER)
+    ran = sandbox.confined(command, *how, unsafe=unsafe)
     text = ran.output.decode("utf-8", "replace").replace("\r\n", "\n").rstrip()
     output = reading.quoted(cut_in_the_middle(text, SHOWN_CHARS)) if marked else text
     if ran.ended == "end" and not ran.status:

@@ -1,26 +1,16 @@
-"""Runs in the sandbox: the program that comes on standard input.
+"""Runs in the sandbox: the Python program that comes on standard input.
 
-Started as `python -I -u -c <this file> python|bash`, so it may import nothing of the project.
+Started as `python -I -u -c <this file>`, so it may import nothing of the project.
 """
 
 import ast
-import os
-import signal
 import sys
 import traceback
 import types
 
 
-def bash(code: bytes) -> None:
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python; bash would hand that on
-        signal.signal(ignored, signal.SIG_DFL)
-    os.execvp("bash", [b"bash", b"-c", code.replace(b"\0", b"")])
-
-
 def main() -> None:
     code = sys.stdin.buffer.read()
-    if sys.argv[1] == "bash":
-        bash(code)
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module  # as pickle and typing look it up
     space = vars(module)
@@ -29,9 +19,7 @@ def main() -> None:
         last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
         exec(compile(ast.Module(body, []), "<code>", "exec"), space)
         if isinstance(last, ast.Expr):
-            value = eval(compile(ast.Expression(last.value), "<code>", "eval"), space)
-            if value is not None:
-                print(repr(value))
+            sys.displayhook(eval(compile(ast.Expression(last.value), "<code>", "eval"), space))
     except SystemExit:
         raise
     except BaseException:  # the program's own, whatever it is

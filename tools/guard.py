@@ -27,6 +27,7 @@ import certifi
 import urllib3
 from requests.utils import requote_uri
 from urllib3.connection import HTTPConnection
+from urllib3.connection import port_by_scheme as PORTS
 from urllib3.exceptions import HTTPError, LocationParseError
 from urllib3.util import Url, parse_url
 
@@ -40,11 +41,12 @@ MAX_URL_CHARS = 2000
 TIMEOUT_S = 30.0  # for everything together
 CONNECT_S = 10.0
 AGENT = "Mozilla/5.0 (compatible; orchestra-min)"
-PORTS = {"http": 80, "https": 443}
 GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 INTERNAL = [  # though Python calls them global
-    ipaddress.ip_network(n) for n in ("2001::/32", "2002::/16", "192.0.0.0/24", "168.63.129.16/32")
-]  # Teredo and 6to4: IPv4 inside; protocol assignments, Oracle's metadata; Azure's host agent
+    *map(ipaddress.ip_network, ("2001::/32", "2002::/16", "192.88.99.0/24")),  # IPv4 inside
+    *map(ipaddress.ip_network, ("192.0.0.0/24", "168.63.129.16/32")),  # metadata of clouds
+    ipaddress.ip_network("3fff::/20"),  # documentation
+]
 
 
 class Refused(ToolError):
@@ -87,7 +89,7 @@ def fetch(
 
 
 def checked(url: str, secrets: Secrets | None = None) -> Url:
-    """The parts of a URL that may be fetched as far as its text can say. Raises Refused."""
+    """A URL, split. Raises Refused where its text alone shows that it may not be fetched."""
     secrets, plain = secrets or Secrets(), unquote(unquote(url))  # ?k=sk%2D... is a key too
     if any(secrets.text(text) != text for text in (url, plain)):
         raise Refused(say("tools/notes", "web_secret"))
@@ -95,19 +97,15 @@ def checked(url: str, secrets: Secrets | None = None) -> Url:
     try:
         parts = parse_url(url)
     except LocationParseError:
-        odd, parts = True, Url("http")
-    is_web = "://" in url and parts.scheme in PORTS
-    if odd or (is_web and (not parts.host or "%" in parts.host)):  # a zone is of this machine
+        odd, parts = True, Url()
+    is_web = "://" in url and parts.scheme in PORTS and parts.host and parts.auth is None
+    if odd or not is_web or "%" in str(parts.host):  # an IPv6 zone is a network card here
         raise Refused(say("tools/notes", "web_malformed", url=repr(url[:200])))
-    if not is_web:
-        raise Refused(say("tools/notes", "web_scheme", url=url[:200]))
-    if parts.auth is not None:
-        raise Refused(say("tools/notes", "web_credentials"))
     return parts
 
 
 def addresses(parts: Url, allow: Collection[str]) -> list[str]:
-    """Where a host is, if all of it is public or it is allowed by name. Raises ToolError."""
+    """The addresses of a host. All must be public, unless it is allowed. Raises ToolError."""
     host, port = _place(parts)
     try:
         rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -147,7 +145,7 @@ def _answer(
     try:
         with contextlib.ExitStack() as stack:
             wire = stack.enter_context(_connect(found, port, deadline))
-            hook = stack.enter_context(wire.dup())  # outlives what TLS makes of the wire
+            hook = stack.enter_context(wire.dup())  # still there when TLS has taken the wire
             watch = threading.Timer(max(0.0, deadline - time.monotonic()), _hang_up, (hook,))
             watch.daemon = True
             watch.start()
@@ -162,7 +160,9 @@ def _answer(
     except (HTTPError, http.client.HTTPException, OSError, ValueError) as error:
         if time.monotonic() >= deadline:
             raise ToolError(say("tools/notes", "web_slow", url=parts.url)) from None
-        reason = getattr(error, "strerror", None) or type(error).__name__  # no word of the server's
+        reason = (
+            getattr(error, "strerror", None) or type(error).__name__
+        )  # nothing the server wrote
         raise ToolError(say("tools/notes", "web_failed", url=parts.url, reason=reason)) from None
 
 
@@ -197,6 +197,4 @@ def _place(parts: Url) -> tuple[str, int]:
     return (parts.host or "").strip("[]").rstrip("."), parts.port or PORTS[parts.scheme or "http"]
 
 
-@cache
-def _tls() -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=certifi.where())
+_tls = cache(lambda: ssl.create_default_context(cafile=certifi.where()))

@@ -40,7 +40,7 @@ class Server:
         self.command, self.log, self._running = command, log, running
         self.name = "mcp"
         self._lock = threading.Lock()
-        self._connections: list[Callable[..., Any]] = []
+        self._connections: list[Any] = [None]
 
     def ask(self, method: str, **arguments: Any) -> Any:
         """One question, from any thread; after a crash it is asked again."""
@@ -55,10 +55,9 @@ class Server:
                 raise
         return self._connection(crashed=ask)(method, **arguments)
 
-    def _connection(self, crashed: Any = None) -> Callable[..., Any]:
+    def _connection(self, crashed: Any = None) -> Any:
         with self._lock:
-            last = self._connections[-1] if self._connections else None
-            if last is crashed and len(self._connections) < STARTS:
+            if self._connections[-1] is crashed and len(self._connections) <= STARTS:
                 self._connections.append(self._start())
             return self._connections[-1]
 

@@ -138,7 +138,7 @@ def copy_into(folder: Path, files: Sequence[tuple[Modality, Path]]) -> tuple[Med
     """Copy the media into the run folder, under names a model can write without a slip."""
     media: list[Media] = []
     for modality, path in files:
-        name = _plain_name(path, {m.name for m in media})
+        name = _plain_name(path, {m.name.casefold() for m in media})
         target = folder / "media" / name
         try:
             target.parent.mkdir(exist_ok=True)
@@ -154,7 +154,7 @@ def _plain_name(path: Path, taken: set[str]) -> str:
     stem = stem if stem and Secrets().text(stem) == stem else "media"  # models read it
     suffix = re.sub(r"[^\w.]+", "", path.suffix)[:10]
     numbers = ("", *(f"_{n}" for n in range(2, len(taken) + 2)))
-    return next(name for n in numbers if (name := f"{stem}{n}{suffix}") not in taken)
+    return next(name for n in numbers if (name := f"{stem}{n}{suffix}").casefold() not in taken)
 
 
 def check_engines(modalities: Iterable[Modality], pool: Pool) -> None:

@@ -1,7 +1,7 @@
 """Runs in the sandbox: the readable text of a page, which nobody trusts.
 
-Started as `python -I -c <this file> html|pdf|text CONTENT_TYPE`; the page comes on standard input.
-The exit status says what else there is to know of it.
+Started as `python -I -c <this file> html|pdf|text CONTENT_TYPE NOTE`; the page comes on standard
+input. NOTE stands behind the text of a PDF of which only the beginning is read.
 """
 
 import contextlib
@@ -12,11 +12,10 @@ from typing import Any
 
 MAX_CHARS = 400_000
 MAX_PAGES = 300
-CUT, LOCKED = 3, 4  # only its beginning was read; it opens with a password only
+LOCKED = 4  # exit status: it opens with a password only
 
 
-def pdf_text(body: bytes) -> tuple[str, bool]:
-    """(text, whether it is all of it)"""
+def pdf_text(body: bytes) -> str:
     import pypdf
 
     reader = pypdf.PdfReader(io.BytesIO(body))
@@ -27,7 +26,9 @@ def pdf_text(body: bytes) -> tuple[str, bool]:
         texts.append(page.extract_text())
         if sum(map(len, texts)) > MAX_CHARS:
             break
-    return "\n\n".join(texts), len(texts) == len(reader.pages)
+    if any(texts) and len(texts) < len(reader.pages):
+        texts.append(sys.argv[3])
+    return "\n\n".join(texts)
 
 
 def html_text(page: str) -> str:
@@ -58,14 +59,13 @@ def decoded(body: bytes, content_type: str) -> str:
 
 def main() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what parsers complain about
-    body, whole = sys.stdin.buffer.read(), True
+    body = sys.stdin.buffer.read()
     if sys.argv[1] == "pdf":
-        text, whole = pdf_text(body)
+        text = pdf_text(body)
     else:
         text = decoded(body, sys.argv[2])
         text = html_text(text) if sys.argv[1] == "html" else text
     sys.stdout.buffer.write(text[:MAX_CHARS].encode("utf-8", "replace"))
-    sys.exit(0 if whole and len(text) <= MAX_CHARS else CUT)
 
 
 main()

@@ -29,14 +29,14 @@ LIMITS = {  # of each process
     "RLIMIT_AS": 2 << 30,
     "RLIMIT_FSIZE": 64 << 20,
     "RLIMIT_NOFILE": 256,
-    "RLIMIT_CORE": 1,  # too small for a file; 0 would not keep it from a collector of the system
+    "RLIMIT_CORE": 1,  # bytes: no file; with 0, the system's crash collector would still get it
     "RLIMIT_NPROC": 128,
 }
 MAX_MEMORY_BYTES = 2 << 30  # of all processes
 MAX_ADDED_BYTES = 256 << 20  # to its folder
 MAX_ADDED_FILES = 5_000
 TMP_BYTES = 128 << 20  # /tmp; the same for /dev/shm
-USER = 1 << 20  # who a program is: where root starts it, one of these users, who own nothing
+USER = 1 << 20  # the first of the users that a program gets where root starts it; they own nothing
 COPY_S = 60  # to copy the folder in and out
 SYSTEM = (  # programs and libraries: no settings, and nothing else that may lie in /usr
     *("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache"),
@@ -49,7 +49,7 @@ WORK = "/sandbox"  # where a program finds its folder
 @dataclass(frozen=True)
 class World:
     """What a program sees besides the system: its folder, the media of the task, a virtual
-    environment (both read-only), and the path at which its folder is seen, besides /sandbox.
+    environment (both read-only), and a second path for its folder, besides /sandbox.
     """
 
     folder: Path | None = None
@@ -69,17 +69,21 @@ class Ran:
     status: int
 
 
+def python(source: str, *arguments: str) -> list[str]:
+    """The command that runs this source."""
+    return [absolute(sys.executable), "-I", "-u", "-c", source, *arguments]
+
+
 def confined(
-    source: str, arguments: list[str], given: bytes, timeout_s: float, world: World,
-    max_output: int, unsafe: bool = False,
+    command: list[str], given: bytes, timeout_s: float, world: World, max_output: int,
+    unsafe: bool = False,
 ) -> Ran:  # fmt: skip
-    """Run Python source with `given` on standard input; standard error is output too. `unsafe`:
-    without a sandbox, with limits on time, output and the size of a file only.
+    """Run a command with `given` on standard input; standard error is output too. `unsafe`: without
+    a sandbox, with limits on time, output and the size of a file only.
 
     Raises ToolError where it cannot be started.
     """
-    run = [absolute(sys.executable), "-I", "-u", "-c", source, *arguments]
-    rules = {"run": run, "timeout_s": timeout_s, "output": max_output}
+    rules = {"run": command, "timeout_s": timeout_s, "output": max_output}
     try:
         return _ran(rules, given, world, unsafe)
     except (OSError, subprocess.SubprocessError) as error:
@@ -87,13 +91,8 @@ def confined(
         raise ToolError(say("tools/notes", "no_program", reason=reason)) from None
 
 
-def works() -> bool:
-    """Whether a sandbox can be built here."""
-    return not trouble()
-
-
 def missing() -> str:
-    """What to do where it cannot."""
+    """What to tell the user where no sandbox can be built."""
     return (
         f"bubblewrap does not work here ({trouble()}): apt install bubblewrap, or --unsafe-code "
         "runs the code of models without a sandbox (SECURITY.md)"
@@ -182,12 +181,12 @@ def bubblewrap(world: World) -> list[str]:
     def memory(place: str) -> list[str]:
         return ["--perms", "1777", "--tmpfs", place]
 
-    shown, venv, place = _shown(), world.venv, world.place or Path(WORK)
-    if any(place.is_relative_to(path) for path in shown):  # read-only there
+    shown, venv, place = _shown(world.venv), world.venv, world.place or Path(WORK)
+    if any(place.is_relative_to(path) for path in (*shown, Path(WORK))):  # read-only, or taken
         place = Path(WORK)
     folder = [*_above(place), *memory(str(place))]
     folder += ["--symlink", str(place), WORK] if place != Path(WORK) else []
-    seen = {path: path for path in (*shown, *_base(venv))}
+    seen = {path: path for path in shown}
     seen |= {venv: venv.resolve()} if venv else {}
     seen |= {place / "media": world.media.resolve()} if world.media and world.media.is_dir() else {}
     system = [flag for at, source in seen.items() for flag in _mount(at, source)]
@@ -202,24 +201,20 @@ def bubblewrap(world: World) -> list[str]:
     ]
 
 
-def _shown() -> list[Path]:
-    """The parts of the system, and those of this Python outside them."""
-    prefixes = dict.fromkeys(map(absolute, (sys.base_prefix, sys.prefix)))
+def _shown(venv: Path | None = None) -> list[Path]:
+    """The parts of the system, and those outside them of this Python and of that of `venv`."""
+    prefixes = dict.fromkeys(map(absolute, (sys.base_prefix, sys.prefix, *_base(venv))))
     parts = [Path(p) / name for p in prefixes for name in ("bin", "lib", "lib64", "pyvenv.cfg")]
     own = [part for part in parts if not any(part.is_relative_to(place) for place in SYSTEM)]
     return [path for path in (*map(Path, SYSTEM), *own) if path.exists()]
 
 
-def _base(venv: Path | None) -> list[Path]:
-    """The parts of the Python that a virtual environment was made with, unless they are shown."""
+def _base(venv: Path | None) -> list[str]:
+    """The Python that a virtual environment was made with."""
     config = venv / "pyvenv.cfg" if venv else Path()
     text = config.read_text("utf-8", "replace") if config.is_file() else ""
-    home = re.search(r"(?m)^home *= *(/.+?) *$", text)
-    if not home or not Path(home[1], "python3").is_file():
-        return []
-    base = Path(absolute(home[1])).parent
-    parts = [part for part in (base / "bin", base / "lib") if part.is_dir()]
-    return [p for p in parts if not any(p.is_relative_to(shown) for shown in _shown())]
+    found = map(absolute, re.findall(r"(?m)^home *= *(/.*)/bin */? *$", text))
+    return [base for base in found if Path(base, "bin/python3").is_file()]
 
 
 def absolute(path: str) -> str:
@@ -233,5 +228,5 @@ def _mount(at: Path, source: Path) -> list[str]:
 
 
 def _above(path: Path) -> list[str]:
-    """The folders above a path, open to every user: bubblewrap itself would close them."""
+    """The folders above a path, which every user may enter; bubblewrap would make them 0700."""
     return [flag for a in list(path.parents)[-2::-1] for flag in ("--dir", str(a))]

@@ -22,13 +22,16 @@ if TYPE_CHECKING:  # typing takes as long as the rest
     from typing import Any
 
 WORK, MEMORY_DISKS, MAX_SOCKETS = "/sandbox", ("/tmp", "/dev/shm"), 128
-MAX_DEPTH = 200  # of folders in one another: who copies them later goes down by recursion
+MAX_DEPTH = 200  # deeper folders are not copied out: later copies go down by recursion
 LOOK_S = 0.1  # between two looks at the memory of all processes
 MS_REMOUNT = 32 | 2 | 4  # with nosuid and nodev
 SET_DEATH_SIGNAL, SET_DUMPABLE, SET_SECCOMP, NO_NEW_PRIVS = 1, 4, 22, 38  # of prctl(2)
-JOIN_SESSION_KEYRING = 1  # a new and empty one: the kernel hands on that of the user otherwise
+JOIN_SESSION_KEYRING = 1  # a new and empty one; else the program has the user's
 NEW_USER, NEW_NAMESPACES = 0x10000000, 0x7E020000 | 0x80  # flags of clone(2)
-MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column below, audit number
+MACHINES = {
+    "x86_64": (0, 0xC000003E),
+    "aarch64": (1, 0xC00000B7),
+}  # column of REFUSED, audit number
 REFUSED = {  # system calls that no limit covers, or that no program needs
     "unshare": (272, 97), "setns": (308, 268), "memfd_create": (319, 279),
     "memfd_secret": (447, 447), "shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186),
@@ -39,14 +42,14 @@ REFUSED = {  # system calls that no limit covers, or that no program needs
     "landlock_create_ruleset": (444, 444),
 }  # fmt: skip
 CLONE, CLONE3, SOCKET, MMAP, PRLIMIT = (56, 220), (435, 435), (41, 198), (9, 222), (302, 261)
-SHARED_MEMORY = 1 | 0x20  # MAP_SHARED and MAP_ANONYMOUS: of no process's size
+SHARED_MEMORY = 1 | 0x20  # MAP_SHARED and MAP_ANONYMOUS: counted in no process
 FAMILIES = 1, 2, 10, 16  # of sockets: unix, IPv4, IPv6, netlink
 EPERM, ENOSYS, EOPNOTSUPP, EAFNOSUPPORT = 1, 38, 95, 97
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def system_calls() -> bytes:
-    """A seccomp filter, see seccomp(2). Every test is followed by what to do if it holds."""
+def filter_system_calls() -> None:
+    """By seccomp(2). Each test stands before the rows that apply where it is true."""
     column, arch = MACHINES[os.uname().machine]
     load, equal, at_least, any_bit, mask, end = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
     first, fourth = (load, 0, 0, 16), (load, 0, 0, 40)  # of the arguments
@@ -65,7 +68,11 @@ def system_calls() -> bytes:
     on(PRLIMIT, first, (equal, 0, 1, 0), allow, eperm)  # of itself only
     families = [row for family in FAMILIES for row in ((equal, 0, 1, family), allow)]
     on(SOCKET, first, *families, (end, 0, 0, 0x50000 | EAFNOSUPPORT))
-    return b"".join(struct.pack("HBBI", *row) for row in [*rows, allow])
+    calls = b"".join(struct.pack("HBBI", *row) for row in [*rows, allow])
+    held = ctypes.create_string_buffer(calls)
+    program = struct.pack("HxxxxxxP", len(calls) // 8, ctypes.addressof(held))
+    table = ctypes.create_string_buffer(program)
+    prctl(SET_SECCOMP, 2, ctypes.addressof(table))
 
 
 def prctl(*arguments: int) -> None:
@@ -81,7 +88,7 @@ def drop_rights(root: bool, user: int) -> None:
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-    else:  # of its own namespace, without rights in that of the first process
+    else:  # root only in a namespace of its own
         prctl(SET_DUMPABLE, 1)
         if libc.unshare(NEW_USER) != 0:
             raise OSError(ctypes.get_errno(), "unshare")
@@ -91,14 +98,6 @@ def drop_rights(root: bool, user: int) -> None:
                 about.write(text)
     prctl(NO_NEW_PRIVS, 1)
     os.chdir(WORK)
-
-
-def filter_system_calls() -> None:
-    calls = system_calls()
-    held = ctypes.create_string_buffer(calls)
-    program = struct.pack("HxxxxxxP", len(calls) // 8, ctypes.addressof(held))
-    table = ctypes.create_string_buffer(program)
-    prctl(SET_SECCOMP, 2, ctypes.addressof(table))
 
 
 def start(rules: dict[str, Any]) -> tuple[int, int]:
@@ -123,7 +122,9 @@ def start(rules: dict[str, Any]) -> tuple[int, int]:
             resource.setrlimit(number, (most, most))
         if rules["sandbox"]:
             filter_system_calls()
-        os.execv(rules["run"][0], rules["run"])
+        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python; bash would hand that on
+            signal.signal(ignored, signal.SIG_DFL)
+        os.execvp(rules["run"][0], rules["run"])
     except (OSError, ValueError) as error:
         os.write(its_end, str(error).encode())
     finally:
@@ -166,7 +167,7 @@ def watch(program: int, output: int, rules: dict[str, Any]) -> tuple[bytes, str,
     while not ended:
         select.select([output], [], [], LOOK_S)
         if not read():
-            time.sleep(0.002)  # its end is closed, and the program may go on
+            time.sleep(0.002)  # it may have closed its output and still run
         with contextlib.suppress(ChildProcessError):
             while (done := os.waitpid(-1, os.WNOHANG))[0]:
                 if done[0] == program:
@@ -176,10 +177,7 @@ def watch(program: int, output: int, rules: dict[str, Any]) -> tuple[bytes, str,
         elif not ended and rules["sandbox"] and excess(rules["memory"]):
             ended = "memory"
     with contextlib.suppress(ProcessLookupError):
-        if os.getpid() == 1:
-            os.kill(-1, signal.SIGKILL)
-        else:
-            os.killpg(program, signal.SIGKILL)
+        os.kill(-1 if os.getpid() == 1 else -program, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
         while True:
             os.wait()
@@ -216,7 +214,7 @@ def contents(lost: list[OSError]) -> dict[str, os.stat_result]:
 
 
 def limit(place: str, size: int, files: int) -> None:
-    """A disk in memory takes so much more than is on it."""
+    """A disk in memory may grow by `size` bytes and `files` files."""
     disk = os.statvfs(place)
     size += (disk.f_blocks - disk.f_bfree) * disk.f_frsize
     options = f"size={size},nr_inodes={disk.f_files - disk.f_ffree + files}".encode()
@@ -226,9 +224,9 @@ def limit(place: str, size: int, files: int) -> None:
 
 def copy_out(before: dict[str, os.stat_result], most: int) -> bool:
     """What the program changed, into the user's folder, which is the working directory now: regular
-    files, folders, and links that stay inside. No link is followed: first all goes that is now
-    something else. False where it is lost: some of it, as a path is too long; or all, as it is more
-    than `most` bytes larger than before: files may have holes.
+    files, folders, and links that stay inside. No link is followed: what changed its kind is
+    removed first. Returns False if something is lost: a path is too deep, or the folder grew by
+    more than `most` bytes, the holes in files counted (then nothing is copied).
     """
     lost: list[OSError] = []
     after = contents(lost)
@@ -237,7 +235,7 @@ def copy_out(before: dict[str, os.stat_result], most: int) -> bool:
     for here, folders, files in os.walk("."):
         for path in (os.path.join(here, name) for name in (*folders, *files)):
             if kind(path) != kind(os.path.join(WORK, path)):
-                remove(path)
+                (shutil.rmtree if kind(path) == stat.S_IFDIR else os.unlink)(path)
     for source, about in after.items():
         path, old = os.path.relpath(source, WORK), before.get(source)
         if stat.S_ISDIR(about.st_mode):
@@ -248,7 +246,8 @@ def copy_out(before: dict[str, os.stat_result], most: int) -> bool:
             shutil.copy2(source, path)
             os.chmod(path, 0o755 if about.st_mode & 0o100 else 0o644)
         elif stat.S_ISLNK(about.st_mode):
-            remove(path)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
             if stays_inside(path, os.readlink(source)):
                 os.symlink(os.readlink(source), path)
     return not lost
@@ -262,15 +261,10 @@ def kind(path: str) -> int:
     return stat.S_IFMT(os.lstat(path).st_mode) if os.path.lexists(path) else 0
 
 
-def remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    elif os.path.lexists(path):
-        os.unlink(path)
-
-
 def stays_inside(path: str, link: str) -> bool:
-    """Whether it goes up first, and not too far: behind a link, `..` would lead out."""
+    """Whether all `..` are at its beginning and stay in the folder; a later one could follow a link
+    out.
+    """
     target, depth = link.split("/"), path.count("/")
     up = target.count("..")
     return up <= depth and set(target[:up]) <= {".."} and bool(target[up:] and target[0])

@@ -54,7 +54,7 @@ def serper(asked: dict[str, Any]) -> list[Row]:
         reason = f"HTTP {answer.status}"
         found = json.loads(answer.content) if 200 <= answer.status < 300 else None
     except http.NoAnswer as error:
-        reason = error.why
+        reason = error.args[0]
     except (ValueError, RecursionError):
         reason = "no JSON"
     if not isinstance(found, dict):

@@ -18,7 +18,7 @@ JINA_KEY = "JINA_API_KEY"
 READER = Path(__file__).with_name("page_text.py").read_text(encoding="utf-8")
 READ_S = 30.0
 MAX_TEXT = 2_000_000
-CUT, LOCKED = 3, 4  # exit statuses of the reader
+LOCKED = 4  # the exit status of the reader where a password is needed
 
 
 @tool("ExtractUrlContentAction", "web")
@@ -66,15 +66,11 @@ def _read(page: guard.Page, kind: str) -> str:
     """The text of a page, read by a process that could do no harm if the page took it over; where
     there is no sandbox, by one with limits.
     """
-    ran = sandbox.confined(
-        READER, [kind, page.content_type], page.body, READ_S, sandbox.World(), MAX_TEXT,
-        unsafe=not sandbox.works(),
-    )  # fmt: skip
+    command = sandbox.python(READER, kind, page.content_type, say("tools/notes", "part_cut"))
+    how = page.body, READ_S, sandbox.World(), MAX_TEXT
+    ran = sandbox.confined(command, *how, unsafe=bool(sandbox.trouble()))
     if ran.ended == "end" and ran.status == LOCKED:
         raise ToolError(say("tools/notes", "page_locked", url=page.url[:200]))
-    if ran.ended != "end" or ran.status not in (0, CUT):
+    if ran.ended != "end" or ran.status:
         raise ToolError(say("tools/notes", "page_unreadable", url=page.url[:200], kind=kind))
-    text = ran.output.decode("utf-8", "replace")
-    if ran.status != CUT or not text.strip():
-        return text
-    return f"{text}\n{say('tools/notes', 'part_cut')}"
+    return ran.output.decode("utf-8", "replace")

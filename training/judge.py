@@ -101,7 +101,7 @@ class Judge:
                 messages = [*messages, {"role": "user", "content": again}]
             except EndpointError as error:
                 failure = error.__cause__
-                problem = failure.outcome if isinstance(failure, Failure) else {}
+                problem = failure.args[0] if isinstance(failure, Failure) else {}
                 why = str(problem.get("why"))
                 if problem.get("status") in REFUSED or why.startswith(OF_THE_TEXT):
                     break

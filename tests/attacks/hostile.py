@@ -2,24 +2,17 @@
 
 import contextlib
 import gzip
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from tests.scripted import Server
 from tools import visit
 
 Trick = Callable[[Any], None]
-
-
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, *_: object) -> None:
-        pass
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -37,15 +30,9 @@ class Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serving(tricks: dict[str, Trick]) -> Iterator[Any]:
     """It has `host`, `url`, and in `seen` what it was asked: paths with their headers."""
-    server: Any = Server(("127.0.0.1", 0), Handler)
-    server.tricks, server.seen, server.host = tricks, [], f"127.0.0.1:{server.server_address[1]}"
-    server.url = f"http://{server.host}"
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
+    with contextlib.closing(Server(Handler)) as server:
+        server.tricks, server.seen = tricks, []
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def read(trick: Trick) -> str:
@@ -89,9 +76,8 @@ def without_end(head: bytes, piece: bytes, pause_s: float = 0.0) -> Trick:
 
 OK = b"HTTP/1.1 200 OK\r\n"
 HTML = OK + b"Content-Type: text/html\r\n\r\n"
-slow_body = without_end(HTML, b"x", 0.1)
 SLOW: dict[str, Trick] = {
-    "body": slow_body,
+    "body": without_end(HTML, b"x", 0.1),
     "headers": without_end(OK, b"X", 0.1),
     "silent": lambda h: time.sleep(30),
     # a body that never grows: every chunk comes with a long extension and holds one byte

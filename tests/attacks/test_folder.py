@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.attacks.conftest import KEY
 from tools import ToolError, code, sandbox
 
 
@@ -93,7 +94,7 @@ def test_of_a_project_with_an_environment_only_that_is_seen(step, tmp_path, monk
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
     shown = sandbox._shown()
-    monkeypatch.setattr(sandbox, "_shown", lambda: [*shown, tmp_path / "app/.venv/lib"])
+    monkeypatch.setattr(sandbox, "_shown", lambda venv: [*shown, tmp_path / "app/.venv/lib"])
     look = f"from pathlib import Path; [str(p) for p in Path({str(tmp_path)!r}).rglob('*') if p.is_file()]"
     assert step(look) == str([f"{tmp_path}/app/.venv/lib/package.py"])
 
@@ -102,10 +103,30 @@ def test_a_repository_may_hold_the_python_that_runs_the_program(tmp_path, monkey
     """As with `--workdir .` where orchestra-min is installed in the repository's .venv."""
     (tmp_path / "repo/.venv/lib").mkdir(parents=True)
     shown = sandbox._shown()
-    monkeypatch.setattr(sandbox, "_shown", lambda: [*shown, tmp_path / "repo/.venv/lib"])
+    monkeypatch.setattr(sandbox, "_shown", lambda venv: [*shown, tmp_path / "repo/.venv/lib"])
     world = sandbox.World(tmp_path / "w", place=tmp_path / "repo")
     ran = code.run("echo x > f; pwd; ls -a; cat /sandbox/f", "bash", 10, world)
     assert ran["observation"].split() == [f"{tmp_path}/repo", ".", "..", ".venv", "f", "x"]
+
+
+def test_a_repository_shows_no_folder_by_the_python_that_it_names(tmp_path):
+    """Its pyvenv.cfg leads by `..` behind a link, and the folder that is mounted is another one."""
+    repo, bad = tmp_path / "repo", tmp_path / "repo/.venv/g/x/bin/python3"
+    (tmp_path / "home/lib").mkdir(parents=True)
+    (tmp_path / "home/lib/secret").write_text(KEY)
+    for file in (bad, repo / ".venv/g/a/b/kept"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    (repo / ".venv/s").symlink_to("g/a/b")
+    (repo / "x").symlink_to(tmp_path / "home")
+    (repo / ".venv/pyvenv.cfg").write_text(f"home = {repo}/.venv/s/../../x/bin\n")
+    world = sandbox.World(tmp_path / "w", venv=repo / ".venv", place=repo)
+    assert KEY not in code.run(f"cat {repo}/x/lib/secret", "bash", 10, world)["observation"]
+
+
+def test_a_repository_may_be_below_the_folder_of_the_sandbox(tmp_path):
+    world = sandbox.World(tmp_path, place=Path("/sandbox/repo"))
+    assert code.run("pwd", "bash", 10, world)["observation"] == "/sandbox"
 
 
 def test_a_python_named_by_a_path_with_dots_works(step, monkeypatch):  # fails at d04ee41

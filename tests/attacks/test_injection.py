@@ -87,9 +87,7 @@ def files(tmp_path_factory):
 
 
 @pytest.mark.parametrize("trick", TRICKS)
-def test_what_a_page_a_picture_or_a_search_says_is_quoted(
-    trick, endpoint, tmp_path, files, monkeypatch
-):
+def test_what_a_page_or_a_picture_says_is_quoted(trick, endpoint, tmp_path, files, monkeypatch):
     """To the model that reads a page, and to the sub-agent in the words of the model that looked."""
     text = TRICKS[trick]
     row = {"title": text, "link": "http://e.com/", "text": text}
@@ -109,11 +107,6 @@ def test_what_a_page_a_picture_or_a_search_says_is_quoted(
         before, inside, after = re.split(rf"</?data {marks(told)[0]}>", told)
         assert words in inside and words not in before + after
     assert re.search(r"(?s)the price\?.*\n<data (\w+)>\n.*\n</data \1>.*the price\?", prompt)
-
-
-def test_the_sub_agent_is_told_that_marked_text_is_no_instruction():
-    system = prompts.render("react/system.md", tools="")
-    assert "<data>" in system and "never an instruction" in system
 
 
 @pytest.mark.parametrize("trick", TRICKS)

@@ -111,8 +111,7 @@ def waited_for(condition) -> bool:
     return any(condition() or time.sleep(0.02) for _ in range(1000))
 
 
-STAYS = """
-import ctypes, subprocess, time
+STAYS = """import ctypes, subprocess, time
 ctypes.CDLL(None).prctl(1, 0)  # no signal when the parent dies
 subprocess.Popen(['setsid', 'sleep', '{seconds}'])
 time.sleep(100)"""

@@ -80,8 +80,7 @@ def test_whatever_a_tool_of_the_user_does_is_an_observation(source, words, tmp_p
     assert words in seen[0] and seen[0] == seen[1]
 
 
-FORMS = """
-from dataclasses import dataclass
+FORMS = """from dataclasses import dataclass
 from datetime import date
 from enum import Enum
 class Size(Enum): S = "s"; L = "l"

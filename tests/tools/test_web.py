@@ -12,7 +12,7 @@ from orchestra.vocabulary import BudgetExceeded
 from tests.attacks import hostile
 from tests.conftest import Price, Purse
 from tests.scripted import Raw, last_text
-from tools import ToolError, reading, search, visit
+from tools import ToolError, reading, visit
 
 FOUND = {
     "answerBox": {"title": "Height", "answer": "8,849 m", "snippet": "It is 8,849 m high."},
@@ -33,7 +33,7 @@ def searching(bench, monkeypatch):
 
     def make(answer=FOUND, status=200):
         tools = bench(says=Raw(status, answer))
-        monkeypatch.setattr(search, "SERPER_URL", tools.model.url + "/search")
+        monkeypatch.setenv("SERPER_URL", tools.model.url + "/search")
         return tools
 
     return make
@@ -168,7 +168,9 @@ def test_an_internal_page_is_not_sent_to_jina_and_any_other_is(monkeypatch):
 POLISH = "Zażółć gęślą jaźń. Cena biletu wynosi pięćdziesiąt złotych, dzieci płacą połowę."
 JAPANESE = "これは京都の天気についてのページです。入場料は五百円です。"
 ENGLISH = "“Salt” costs four crowns – a pound"
-CHARSETS = [  # of the bytes, in the header, in the page; and what is written
+
+
+@pytest.mark.parametrize(("charset", "kind", "meta", "words"), [  # of the bytes, in the header, in the page; and what is written
     ("cp1251", "text/plain; charset=windows-1251", "", "Хлеб"), ("shift_jis", 'text/plain;charset="Shift_JIS"', "", "パン"),
     ("utf-16", "text/plain", "", "Хлеб"), ("utf-8", "text/plain; charset=none-such", "", "Хлеб"),
     ("iso-8859-2", "text/html; charset=ISO-8859-2", "utf-8", POLISH),  # the header is right
@@ -182,10 +184,7 @@ CHARSETS = [  # of the bytes, in the header, in the page; and what is written
     ("cp1254", "text/html", "iso-8859-9", "ışğ “Salt” costs four crowns"), ("cp1252", "text/html", "us-ascii", ENGLISH),
     ("utf-8", "text/html; charset=iso-8859-1", "utf-8", POLISH),  # the header is a server's habit
     ("utf-8", "text/html; charset=utf-7", "", POLISH),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("charset", "kind", "meta", "words"), CHARSETS)
+])  # fmt: skip
 def test_a_page_is_read_in_its_charset(charset, kind, meta, words, monkeypatch):
     monkeypatch.setattr(visit, "_kind", lambda page: "text")  # to read the HTML takes long
     head, end = (f"<meta charset='{meta}'>", "</p>") if "html" in kind else ("", "")

@@ -15,9 +15,8 @@ from training.reading import read_decision, state_at
 from training.recorded import from_run, main, succeeded
 
 RUN = ROOT / "fixtures" / "runs" / "equinox"
-EXAMPLE = Example(
-    "a", ({"role": "user", "content": "é ☃"},), {"action": "complete"}, {"split": "x"}
-)
+SENT = ({"role": "user", "content": "é ☃"},)
+EXAMPLE = Example("a", SENT, {"action": "complete"}, {"split": "x"})
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import sys
 from types import SimpleNamespace
 from unittest import mock
@@ -15,6 +14,7 @@ import pytest
 
 import train_da_grpo
 import training
+from tests.scripted import free_port
 from tests.training.conftest import make_model, short_examples
 from tests.training.runs import CPU, QUIET, flags, load_file, metrics, options, refused, run, torch
 from training.examples import write
@@ -154,9 +154,8 @@ def test_tokens_are_drawn_as_often_as_they_are_likely():
 # ---- other processes -----------------------------------------------------------------------------
 
 
-def started(target, *arguments):
-    context = multiprocessing.get_context("fork")
-    process = context.Process(target=target, args=arguments, daemon=True)
+def started(target, *given):
+    process = multiprocessing.get_context("fork").Process(target=target, args=given, daemon=True)
     process.start()
     return process
 
@@ -227,8 +226,7 @@ def test_two_ranks_come_to_what_one_comes_to(tiny, tmp_path, capsys):
     kinds = {"full": ["grpo", "--full"], "adapter": ["sft", "--lora-rank=4"]}
     of_kinds = lambda out: {k: flags(tiny, out / k, *of, *more) for k, of in kinds.items()}  # noqa: E731
     one, two = of_kinds(tmp_path / "1"), of_kinds(tmp_path / "2")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     processes = [started(one_of_two, rank, port, two.values()) for rank in (0, 1)]
     assert list(map(ended, processes)) == [0, 0]
     for kind, arguments in one.items():
@@ -311,10 +309,8 @@ GRPO = "--steps 80 --group 8 --micro-batch 32 --lr 2e-3 --beta 0.001 --clip-high
 
 @pytest.mark.skipif("TRAIN_TINY" not in os.environ, reason="make train-tiny")
 def test_da_grpo_raises_the_reward_of_a_tiny_model(tmp_path):
-    data, stages = (
-        short_examples(4),
-        {"sft": f"{SFT} {BOTH}", "grpo": f"{GRPO} --reward rubric {BOTH}"},
-    )
+    data = short_examples(4)
+    stages = {"sft": f"{SFT} {BOTH}", "grpo": f"{GRPO} --reward rubric {BOTH}"}
     write(tmp_path / "train.jsonl", data)
     make_model(data, tmp_path / "model", words=512, width=64)
     start = tmp_path / "model"

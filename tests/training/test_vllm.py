@@ -6,7 +6,6 @@ Hugging Face folder) are set.
 
 import json
 import os
-import socket
 import subprocess
 from itertools import islice, pairwise
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.scripted import Raw
+from tests.scripted import Raw, free_port
 from tests.training.runs import CPU, QUIET, flags, metrics, refused, run, torch
 from training import vllm_rollouts
 from training.examples import write
@@ -112,9 +111,7 @@ def home(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(home):
     """The URL of a vLLM server with the model of `home`."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    python, model = os.environ["VLLM_PYTHON"], os.environ["TRAIN_MODEL"]
+    python, model, port = os.environ["VLLM_PYTHON"], os.environ["TRAIN_MODEL"], free_port()
     command = f"{python} {FLAGS} --model {model} --port {port}".split()
     process = subprocess.Popen(command, env={**os.environ, **SERVER})
     retries = requests.adapters.Retry(120, backoff_factor=2, backoff_max=2)
