@@ -48,8 +48,8 @@ class Totals:
 
 
 def padded(completions: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
-    """ids (N, T) and mask (N, T), T at least 1. The mask goes by length, not by value: where the
-    pad token is the end token too, a sampled end still counts and a padded one does not.
+    """ids (N, T) and mask (N, T), T at least 1. The mask follows the lengths: a sampled end
+    token counts, even where the same token pads.
     """
     lengths = torch.tensor([len(c) for c in completions], dtype=torch.long)
     width = max([1, *lengths.tolist()])

@@ -16,7 +16,7 @@ and `train` hands the new weights to the sampler, writes the metrics, and keeps 
 
 Differences from the paper / the released code
 1. The released code is flags for another program; here the loop is visible, SFT included.
-2. A group that teaches nothing is left out of the loss and of what it is divided by, and counted.
+2. A group of equal rewards adds nothing to the loss or its divisor; `zero_variance` counts it.
 3. Section 3.3 has no SFT before DA-GRPO: here `--stage grpo` may start from an SFT adapter, and
    pi_ref is the policy as the run began.
 4. LoRA by default. --full is the paper's way.
@@ -117,8 +117,8 @@ class Trainer:
         return [self.reward(e, g.texts, g.cut) for e, g in zip(examples, groups, strict=True)]
 
     def improve(self, step: int, samples: list[Sample]) -> Row:
-        """--iterations optimizer steps on what teaches. The metrics are means over its tokens, in
-        the last of them.
+        """--iterations optimizer steps on the samples. The metrics are means over the tokens of the
+        last step.
         """
         counted = {"sequences": len(samples), "tokens": sum(len(s.ids) for s in samples)}
         totals = Totals(**ranks.summed(counted))
@@ -182,7 +182,7 @@ class Trainer:
         return {f"eval/{name}": value for name, value in row.items()}
 
 
-APART_NATS = 1.0  # a token; a server with the same weights comes to less than 0.1
+APART_NATS = 1.0  # a token; with the same weights a server differs by less than 0.1
 MEANS = ("kl", "clipped", "entropy", "mismatch", "capped")  # over the tokens of a step
 
 
@@ -207,8 +207,8 @@ def compare(
 
 
 def chunks(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
-    """Micro-batches: completions of one prompt, at most `size` of them. Equally many on every rank,
-    since a sharded model runs on all ranks or on none: who has fewer gets empty ones.
+    """Micro-batches: completions of one prompt, at most `size` of them. Every rank gets equally
+    many, since a sharded model runs on all ranks at once; missing ones are empty.
     """
     groups = [list(group) for _, group in groupby(samples, key=lambda s: s.prompt)]
     parts = [group[k : k + size] for group in groups for k in range(0, len(group), size)]
@@ -323,7 +323,7 @@ def check(o: Options, examples: Sequence[Example], reward: Reward) -> None:
 
 
 def make_rollouts(o: Options, policy: Policy, version: int) -> Rollouts:
-    """Where completions come from, with the policy as it is."""
+    """The source of completions, with the current weights."""
     if o.stage == "sft" or o.rollouts == "local":
         return LocalRollouts(policy, o.max_tokens, o.sample_batch)
     from training.vllm_rollouts import VllmRollouts

@@ -46,7 +46,7 @@ class Outcome(TypedDict, Generic[T]):
 
 
 class Kind(NamedTuple):
-    """A kind of exchange. `read` raises ValueError for an answer that is none."""
+    """A kind of exchange. `read` raises ValueError for what is no answer."""
 
     name: str
     read: Callable[[http.Answer], Any]
@@ -66,7 +66,7 @@ class Chat:
     refused: set[tuple[str, str]] = field(default_factory=set)  # (backend, field)
 
     def copy(self) -> Chat:
-        """For a parallel call: it knows what is known now, and nothing it learns reaches others."""
+        """For a parallel call. It starts with what is known now; what it learns stays in it."""
         return replace(self, refused=set(self.refused))
 
     def __call__(
@@ -262,7 +262,9 @@ CHAT = Kind("chat", read_completion, Outcome[_Completion])
 
 
 def assumed_usd(purse: Purse, most_usd: float | None) -> float | None:
-    """What is booked where the endpoint does not say: under a budget, the most it can be."""
+    """The cost booked if the endpoint reports no tokens: under a budget the most it can be, else
+    unknown, unless the call is free.
+    """
     return most_usd if purse.limit_usd is not None or most_usd == 0 else None
 
 

@@ -176,7 +176,7 @@ def run(
     a, folder, done = None, Path(), dict[str, console.Outcome]()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
     for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the shell: no file may get its number
+        if getattr(sys, name) is None:  # closed by the shell; no file may get its number
             setattr(sys, name, Path(os.devnull).open("r+"))  # noqa: SIM115
     try:
         a = parse(argv)

@@ -65,7 +65,7 @@ def row(outcome: Outcome) -> dict[str, Any]:
 
 
 def report(outcomes: Mapping[str, Outcome], a: argparse.Namespace) -> int:
-    """Print the answer, or with --compare a row a method; what it cost goes to standard error.
+    """Print the answer, or with --compare one row per method; what it cost goes to standard error.
     Returns the exit code, the worst of the methods'.
     """
     rows = [{"method": method, **row(outcome)} for method, outcome in outcomes.items()]

@@ -21,7 +21,7 @@ from urllib3.util import Retry
 MAX_BYTES = 64 << 20  # of an answer, decoded
 CONNECTIONS = 512  # kept to one endpoint
 CONNECT_S = 10.0
-NEVER_SENT = (  # RequestException comes only from `_connections`, as for a malformed proxy
+NEVER_SENT = (  # only `_connections` raises RequestException, as for a malformed proxy
     requests.RequestException, exceptions.NewConnectionError, exceptions.ConnectTimeoutError,
     exceptions.SSLError, exceptions.ProxyError,
 )  # fmt: skip
@@ -62,7 +62,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) ->
         pool, target = _connections(url, os.getpid())
         pieces, length = io.BytesIO(body), {"content-length": str(len(body))}
         response = pool.urlopen("POST", target, body=pieces, headers={**headers, **length}, **how)
-        with contextlib.closing(response):  # one that was read to its end gave its connection back
+        with contextlib.closing(response):  # read to its end, it has returned its connection
             return Answer(response.status, response.headers, _content(response, deadline))
     except (exceptions.HTTPError, OSError, ValueError) as error:
         raise NoAnswer(_reason(error), not isinstance(error, NEVER_SENT)) from None
@@ -83,7 +83,7 @@ def _content(response: Any, deadline: float) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """Why, without an address in memory or a number of seconds: a replay must read the same."""
+    """The reason, without memory addresses and seconds: the same failure always reads the same."""
     if "timed out" in str(error):
         return "timed out"
     if isinstance(cause := error.__cause__, OSError) and cause.strerror:

@@ -18,11 +18,11 @@ MAX_CHARS = 200_000  # a longer reply is cut: no decision is that long
 MAX_OBJECTS = 200  # braces tried as the start of an object
 MAX_DEPTH = 64  # of objects in one another
 REPAIR_CHARS = 25_000
-REPAIR_READS = 50_000  # json-repair reads a character twice, or, lost, quadratically often
+REPAIR_READS = 50_000  # json-repair reads most texts twice, and some quadratically often
 
 THINK_START = r"<(?:(?:seed:)?think(?:ing)?|thought|reasoning)>|\[THINK\]|◁think▷"
 THINK_END = r"</(?:(?:seed:)?think(?:ing)?|thought|reasoning)>|\[/THINK\]|◁/think▷"
-_START = re.compile(r"\{\s*[\"}]")  # of JSON: most other braces of a text, as LaTeX's, are not
+_START = re.compile(r"\{\s*[\"}]")  # how JSON begins; most other braces do not, as LaTeX's
 _LATEX = re.compile(r"(?<!\\)((?:\\\\)*)\\(?=[bf][a-z])")  # \frac, \boxed are no control characters
 _decoder = json.JSONDecoder()
 TEXT: dict[str, Any] = {"type": "string"}  # JSON schema

@@ -178,7 +178,7 @@ def from_environment(model: str | None = None) -> Pool:
 
 
 def analysed(media: Iterable[str]) -> set[Analysis]:
-    """What files of these modalities need. A video, or a file of none yet, may need both."""
+    """The engines that these files need. A video, or a file of unknown kind, may need both."""
     needed: dict[str, set[Analysis]] = {"image": {"image"}, "audio": {"audio"}}
     return {kind for m in media for kind in needed.get(m, {"image", "audio"})}
 

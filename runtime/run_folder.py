@@ -139,9 +139,9 @@ def read_manifest(folder: Path) -> Manifest:
 def named_again(
     folder: Path, manifest: Manifest, given: Mapping[str, Any], pool: Pool | None = None
 ) -> Manifest:
-    """The manifest with the options `given` now. A run folder may come from someone else, so the
-    caller names again the Python files that it loads; with a `pool`, for a resume, also MCP
-    commands, hosts and endpoints.
+    """The manifest with the options given now. A run folder may come from someone else: so a replay
+    must name the Python files again; a resume, which has a `pool`, also MCP commands, hosts and
+    endpoints.
 
     Raises ConfigError that lists the flags to add.
     """

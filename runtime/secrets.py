@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 SHORTEST = 8  # characters; a shorter value would be found in ordinary words
 WORD = re.compile(r"[a-z_]{,19}|[A-Z_]{,19}")  # a dummy such as "anything", no key
-# Longer runs are data. ASCII: a key may stand next to letters of other scripts.
+# Longer strings are data, not keys. ASCII: a key may stand next to letters of other scripts.
 TOKEN = re.compile(r"(?<![\w.~+/=-])[\w.~+/=-]{20,512}+(?![\w.~+/=-])", re.A)
 ALWAYS = ("SERPER_API_KEY", "JINA_API_KEY")
 LLM_VENDORS = ("sk-", "sk_", "hf_", "gsk_", "xai-", "jina_")  # detect-secrets has none of them
@@ -80,5 +80,5 @@ def _shapes() -> tuple[re.Pattern[str], ...]:
 
     plugins = [import_module(f"detect_secrets.plugins.{name}") for name in VENDORS.split()]
     lists = [getattr(kind, "denylist", ()) for plugin in plugins for kind in vars(plugin).values()]
-    # the base class, which each of them imports, has a property of that name
+    # each module also imports the base class, whose `denylist` is a property and no list
     return tuple(shape for shapes in lists if isinstance(shapes, list | tuple) for shape in shapes)

@@ -46,7 +46,7 @@ OUTCOMES = {"answer", "failure"}
 Mode = Literal["record", "resume", "replay"]
 Row = dict[str, Any]
 _call: ContextVar[str] = ContextVar("logical_call")
-adapter = cache(TypeAdapter)  # of a type: made once, which takes longer than a check
+adapter = cache(TypeAdapter)  # of a type; to make one takes longer than a check
 
 
 class TapeMiss(EndOfRun):
@@ -101,7 +101,7 @@ class Tape:
         self._closed = False
         self._full: TapeWriteError | None = None  # what ended the run, in whatever thread
         self._file = None if mode == "replay" else Appender(path)
-        if mode == "resume":  # before the file is read: `exchanges` leaves out what is retried
+        if mode == "resume":  # first: `exchanges` then leaves out the failures to ask again
             self._append(json.dumps({"v": VERSION, "resumed": True}))
         for row in exchanges(path) if mode != "record" else ():
             self._unplayed.setdefault((row["call"], row["key"]), deque()).append(row)
@@ -114,7 +114,7 @@ class Tape:
 
     @contextlib.contextmanager
     def call(self, *parts: object) -> Iterator[None]:
-        """Name the exchanges inside. Pool threads start without a name: enter it in the worker."""
+        """Name the exchanges inside. A thread of a pool has no name: enter this in the worker."""
         token = _call.set("/".join(map(str, parts)))
         try:
             yield
@@ -133,7 +133,7 @@ class Tape:
 
         `ask` is called only where the tape has no answer. `shape`: the type of an answer.
         """
-        own = {f"{k}_" if k == "kind" else k: v for k, v in request.items()}  # a tool's parameter
+        own = {f"{k}_" if k == "kind" else k: v for k, v in request.items()}  # a tool may have one
         text = _without_data({**own, "kind": kind})
         call, key = _call.get(), hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         try:

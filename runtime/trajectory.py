@@ -148,8 +148,8 @@ def in_order(events: Iterable[Event]) -> list[Event]:
 
 
 def first_difference(recorded: list[Event], replayed: list[Event]) -> str:
-    """Where two trajectories differ in content; "" if nowhere. Not where run.json does: it has
-    more options in a later version, and the tape would miss what they change.
+    """The first difference in content; "" if there is none. The event `run`, a copy of run.json, is
+    not compared: a later version has more options, and the tape shows what they change.
     """
     both = [[e for e in in_order(events) if e["event"] != "run"] for events in (recorded, replayed)]
     plain = json.loads(json.dumps(both, default=str))
@@ -171,7 +171,7 @@ def decision_row(y_t: Decision) -> dict[str, Any]:
 
 def describe(event: Event) -> str:
     """One event as one line."""
-    at = () if event["event"] == "end" else event["at"]  # it comes after every round
+    at = () if event["event"] == "end" else event["at"]  # its round does not exist
     kinds = "rta" if event["event"] == "decision" else "rts"  # of a decision: its attempt
     place = "/".join(f"{k}{n}" for k, n in zip(kinds, at, strict=False) if n not in (0, LAST))
     e, figures = event, ""

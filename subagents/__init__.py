@@ -61,7 +61,7 @@ class SubAgents:
         `shared_context`: what each of them reads besides its own.
 
         In a whole graph, a node starts the moment the last of its needs has ended, so the graph
-        takes the time of its critical path. What needs a failed node reads its error.
+        takes the time of its critical path. A node that needs a failed one reads its error.
         """
         ended: dict[str, Result] = {}
         running: dict[Future[Result], str] = {}
@@ -119,8 +119,8 @@ def make(o: Options) -> type[SubAgents]:
 
 
 def shared(context: str, question: str) -> str:
-    """What sub-agents read besides the context that was written for them: C_t, and the question
-    (App. B.3), "" for small models, which would answer it instead of their task.
+    """What sub-agents read besides the context that was written for them: C_t and the
+    question (App. B.3), which is "" for small models: they would answer it instead of their task.
     """
     texts = [say("notes", "found", context=quoted_whole(context))] if context else []
     texts += [say("notes", "whole_question", question=question)] if question else []
@@ -128,9 +128,8 @@ def shared(context: str, question: str) -> str:
 
 
 def insert_outputs(u: SubTask, ended: Mapping[str, Result]) -> SubTask:
-    """`u` with ${id} replaced by the whole output of a need `id` of the same graph: its summary,
-    which for an agent that reasons is its whole reply, and its answer. Once, whatever an output
-    contains.
+    """`u` with each ${id} replaced by the output of its need `id`: summary and answer. (The summary
+    of an agent that reasons is its whole reply.) What an output contains is not replaced again.
     """
 
     def output(id: str) -> str:

@@ -51,7 +51,7 @@ def search(job: Job) -> str:
 
 
 def read_file(job: Job) -> Result:
-    """What one file shows or says: a summary, for it answers no question."""
+    """What one file shows or says. It is a summary, because it answers no question."""
     z = _read_file(job)
     return replace(z, answer="", summary=z.answer)
 

@@ -34,8 +34,8 @@ SEARCH, VISIT, CODE = "GoogleSearchAction", "ExtractUrlContentAction", "ExecuteC
 class Job:
     """One sub-task `u` in its thread: what it may reach, its logical call, and its steps so far.
 
-    `on_step` is told each step, counted from 1, as it happens. `answer`: of the calls so far; it is
-    partial if a later call fails. `output`: the whole reply that holds it.
+    `on_step` is told each step, counted from 1, as it happens. `answer`: the newest one; if a
+    later call fails, the result is partial. `output`: the whole reply that holds it.
     """
 
     u: SubTask
@@ -120,8 +120,8 @@ Style = Callable[[Job], Result]  # a style of executor
 
 
 def agent(body: Callable[[Job], str]) -> Style:
-    """A style of executor from a function that returns its answer. What fails becomes the Result's
-    error; so does what stopped it when it already had an answer.
+    """A style of executor from a function that returns its answer. A failure becomes the error of
+    the Result; if there was an answer already, the Result has both.
     """
 
     @functools.wraps(body)

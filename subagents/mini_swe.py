@@ -29,8 +29,8 @@ from tools import ToolError, code, reading, sandbox
 
 MARKER = "TASK_COMPLETE"  # the first line of a command's output; the rest is the report
 COMMAND_TIMEOUT_S = 60
-# A file changed twice in one second would else run from its old byte code; and in the sandbox the
-# program is another user than the owner of the copy. Our own pytest plugin is not shown there.
+# Without the first, a file that is changed twice in a second runs from its old byte code.
+# safe.directory: in the sandbox another user owns the copy. Our pytest plugin is not there.
 SETTINGS = (
     "export PYTHONDONTWRITEBYTECODE=1 PYTEST_ADDOPTS='-p no:runtime.pytest_plugin'"
     " GIT_CONFIG_COUNT=1"
@@ -104,8 +104,8 @@ class Block(NamedTuple):
 
 
 def read_block(reply: str, cut: bool) -> Block:
-    """The one bash block of a reply. What can be read in two ways is no command: half of one would
-    run. A block between more backticks may contain fewer. `cut`: it hit its length limit.
+    """The one bash block of a reply. What can be read in two ways is no command: half of it
+    might run. A block between more backticks may contain fewer. `cut`: it hit its length limit.
 
     >>> read_block("I see.\\n```bash\\nls\\n```", cut=False)
     Block(thought='I see.', command='ls', mistake='')

@@ -7,7 +7,7 @@ Differences from the paper / the released code
    the memory with the observation before it.
 2. The five-like-patterns rule and the last step are enforced: only `finish` is left. The paper asks
    for it in the prompt.
-3. "done" needs one successful tool call, and a tool must be assigned. Without a main agent, the
+3. A sub-task with tools is "done" only after one successful tool call. Without a main agent, the
    agent must also try each file and must not repeat a fruitless call: without these rules the 1.5B
    model of fixtures/ sent one search five times and opened none of three files.
 4. An endpoint that fails or an empty purse ends this sub-task alone, as a Result with the reason.
@@ -33,7 +33,7 @@ from tools import Tool, ToolError
 LIKE_PATTERNS = 5
 FEW_STEPS = 5  # a warning when no more are left
 SAME_CALLS = 3
-FAILED_STEPS = 3  # after so many, the schema offers `finish` to a sub-agent that has seen nothing
+FAILED_STEPS = 3  # after so many, even a sub-agent that has seen nothing is offered `finish`
 STATUSES: tuple[Status, ...] = ("done", "partial", "blocked")
 REPORT = "result", "status", "summary"  # the parameters of `finish`
 MESSAGES = "react/messages"
@@ -218,9 +218,9 @@ def _as_text(value: Any) -> str:
 
 
 def exhausted(job: Job) -> set[str]:
-    """For an agent without a main agent: the tools that it must not use in this step. A tool is
-    blocked after an identical call with an identical observation, until another call succeeds;
-    after SAME_CALLS such calls it stays blocked.
+    """For an agent without a main agent: the tools that it must not use in this step. A tool that
+    was called twice with the same parameters and the same result is blocked until another call
+    succeeds. After SAME_CALLS such calls it stays blocked.
     """
     if job.u.agent != "single":
         return set()

@@ -85,8 +85,8 @@ def copy_into(run: Path, source: Path, tell: Callable[[str], None]) -> None:
 
 
 def _listed(source: Path) -> list[Path]:
-    """The files that git lists: tracked ones, those of submodules too, and new ones, but for those
-    of runs.
+    """The files that git lists: tracked ones, those of submodules too, and new ones outside of run
+    folders.
     """
     tracked, new = (
         os.fsdecode(_git("-C", source, "ls-files", "-z", *which, isolated=False)).split("\0")
@@ -99,8 +99,8 @@ def _listed(source: Path) -> list[Path]:
 
 
 def prepare(folder: Path) -> None:
-    """Make the work folder of a sub-task, unless there is one: a copy of the folder of the sub-task
-    before it, or of the repository, if there is one. Raises ToolError.
+    """Make the work folder of a sub-task, unless it exists: a copy of the newest earlier
+    sub-task's folder; without one, of the repository. Raises ToolError.
     """
     if folder.is_dir():
         return
@@ -150,8 +150,8 @@ def changes(folder: Path) -> str | None:
 
 
 def _files(folder: Path) -> Iterator[bytes]:
-    """The files and links of a folder, those of repositories in it too: named one by one, because
-    `git add` would obey the settings of such a repository, which may name commands.
+    """The files and links of a folder, also those inside other repositories in it. Named one by
+    one: `git add` would obey the settings of such a repository, and settings can name commands.
     """
     with_media = (folder.parent.parent / "media").is_dir()  # those of the task are seen there
     for here, folders, names in os.walk(folder):

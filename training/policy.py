@@ -38,8 +38,8 @@ class Scored:
 
 
 class Policy:
-    """A trainable model. `adapter`: where its LoRA weights are read; None: `lora_rank` makes new
-    ones, 0 trains all weights.
+    """A trainable model. With `adapter`, its LoRA weights are read. Without, `lora_rank` makes new
+    ones; 0 trains all weights.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Policy:
 
 
 def can_pack(config: Any) -> bool:
-    """Whether the model keeps to a mask of ours: attention to all that it shows, in every layer."""
+    """Whether every layer obeys the attention mask that it is given."""
     layers = set(getattr(config, "layer_types", None) or ["full_attention"])
     window = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
     return layers == {"full_attention"} and not window and config._attn_implementation == "sdpa"

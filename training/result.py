@@ -5,7 +5,7 @@
     untrained       the model as it is
     SFT             imitation of the expert
     SFT, longer     SFT and then imitation for as many seconds as DA-GRPO took
-    GRPO, outcome   from SFT, paid for the task's answer when the expert plays on (vanilla GRPO)
+    GRPO, outcome   from SFT, paid if the task ends right when the expert goes on (vanilla GRPO)
     DA-GRPO         from SFT, paid by the rubric of Eq. 29
 
 Both GRPO arms decide in states that the SFT model came to by itself, so that they can learn what
@@ -16,7 +16,7 @@ two fixed rules. Reported are the tasks solved, also of held-out shapes and of h
 operations; the invalid decisions; the mean reward of a decision; and the rounds and the wasted
 sub-tasks of a task. A run that was stopped goes on with the same command: trainings resume, and
 an arm that was played, as OUT/played says, is not trained again. --jobs trains as many seeds in
-parallel: two processes with a core each do more than one with both.
+parallel: two processes with a core each are faster than one with both.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MAX_TOKENS = 180  # of a decision; the expert says at most 157
 COMMON = f"--batch 4 --max-tokens {MAX_TOKENS} --save-every 5 --no-checkpointing"
 SFT = f"{COMMON} --stage sft --lr 1e-3"
 GRPO = f"{COMMON} --stage grpo --lr 2e-4 --rollouts local --micro-batch 8"
-ORDER = 1000  # what is added to the seed after SFT: other states, the same for all arms
+ORDER = 1000  # added to the seed after SFT: other states, the same for all arms
 PERCENT = ("solved", "shape", "operation", "invalid")  # shape, operation: solved of held-out ones
 COLUMNS = (*PERCENT, "reward", "rounds", "wasted")
 EXAMPLES = 3000  # decisions to train on

@@ -4,7 +4,7 @@ Groups grow in parallel, as many as `at_once` allows. What all prompts begin wit
 the rest of each; its cache is repeated for the group (`batch_repeat_interleave`), and a row leaves
 the batch when it ends. Prompts of like lengths go together, for less padding. Each prompt has a
 seed of its own, so what is sampled does not depend on the other prompts of the batch; in bfloat16
-but for rounding, which depends on the shape of the batch.
+rounding may differ, since it depends on the shape of the batch.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class LocalRollouts:
         """
         policy, device = self.policy, self.policy.device
         alike = min(len(os.path.commonprefix(prompts)), min(map(len, prompts)) - 1)  # tokens
-        alike = alike if policy.packs else 0  # a window would count the padding behind it
+        alike = alike if policy.packs else 0  # a sliding window would count the padding too
         tokens, sees = left_padded([p[alike:] for p in prompts], policy.pad, device)
         if alike:
             begin = torch.tensor([prompts[0][:alike]], device=device)
@@ -140,7 +140,7 @@ class LocalRollouts:
             position_ids=position,
             past_key_values=cache,
             use_cache=True,
-            logits_to_keep=torch.tensor([-1], device=ids.device),  # 1 would copy the head P times
+            logits_to_keep=torch.tensor([-1], device=ids.device),  # an int would copy the head's weights P times
         )
         last: Tensor = out.logits[:, -1].float()
         return last
@@ -158,7 +158,7 @@ def draw(logits: Tensor, temperature: float, generator: torch.Generator) -> tupl
     """One token of each row of logits (rows, V), and its log-probability: (rows,), (rows,)."""
     log_p = (logits / (temperature or 1.0)).log_softmax(-1)
     if temperature:
-        sums = log_p.double().exp().cumsum(-1)  # one random number a row: a tenth of multinomial
+        sums = log_p.double().exp().cumsum(-1)  # ten times as fast as torch.multinomial
         point = torch.rand(len(sums), 1, generator=generator, dtype=sums.dtype, device=sums.device)
         chosen = torch.searchsorted(sums, point * sums[:, -1:], right=True)
     else:

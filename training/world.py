@@ -46,7 +46,7 @@ ENDPOINT = {"name": MODEL, "model": "", "base_url": "http://localhost/v1"}  # ne
 POOL = Pool.model_validate({"backend": [ENDPOINT]})
 P_TROUBLE = 0.3  # that one sub-task of a task does not succeed at first
 TROUBLE: tuple[Status, ...] = ("failed", "blocked", "partial")
-BEYOND = 1 / 3  # going on where the answer is known: 1 of the judge's 3, not wrong but for less
+BEYOND = 1 / 3  # of a delegation where the answer is known: 1 of the judge's 3 points
 
 # ---- what a sub-task finds -----------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ def _asks_for(fact: Fact, text: str) -> bool:
 @dataclass
 class World:
     """`found`: fact -> the sub-task that found it. The first sub-task for the fact `unlucky`
-    ends with `trouble` instead. `wasted`: sub-tasks that found nothing new which the answer needs.
+    ends with `trouble` instead. `wasted`: sub-tasks that found no new fact that the answer needs.
     """
 
     mini: MiniTask
@@ -125,7 +125,7 @@ class World:
         return [f for f in self.mini.facts if f.id in wanted and self.found.keys() >= set(f.needs)]
 
     def would_find(self, decision: Delegate) -> list[tuple[SubTask, Fact | None]]:
-        """What each sub-task finds if none is unlucky, in an order that their needs allow."""
+        """What each sub-task finds if none is unlucky; a sub-task comes after those it needs."""
         facts = {f.id: f for f in self.mini.facts}
         by_task = {id: facts[fact] for fact, id in self.found.items()}
         done: list[tuple[SubTask, Fact | None]] = []
