@@ -80,7 +80,7 @@ def pictures(path: Path) -> Iterator[tuple[str, Image.Image]]:
 
 
 def _small(file: Any, more: bool) -> Image.Image:
-    """The current frame as small upright RGB, transparent parts white. `more`: the file has others."""
+    """The current frame as small upright RGB, transparent parts white. `more`: there are others."""
     file.draft("RGB", (MAX_SIDE, MAX_SIDE))  # a JPEG is never decoded larger than needed
     if file.width * file.height > media.MAX_PIXELS:
         size, limit = f"{file.width} x {file.height}", media.MAX_PIXELS * 4 >> 20

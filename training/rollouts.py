@@ -140,7 +140,7 @@ class LocalRollouts:
             position_ids=position,
             past_key_values=cache,
             use_cache=True,
-            logits_to_keep=torch.tensor([-1], device=ids.device),  # an int would copy the head's weights P times
+            logits_to_keep=torch.tensor([-1], device=ids.device),  # an int would copy the head
         )
         last: Tensor = out.logits[:, -1].float()
         return last
