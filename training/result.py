@@ -309,8 +309,9 @@ def begin(a: Any) -> None:
     free = ("out", "jobs")
     now = {k: str(v) for k, v in vars(a).items() if k not in free} | {"model": a.model.name}
     note = a.out / "experiment.json"
-    if not note.exists():
+    if not (a.out / "train.jsonl").exists():
         write(a.out / "train.jsonl", list(islice(examples("train", 0), EXAMPLES)))
+    if not note.exists():
         write_whole(note, json.dumps(now))
     if json.loads(note.read_text(encoding="utf-8")) != now:
         raise ConfigError(f"--out {a.out}: has an experiment with other flags; give another folder")
