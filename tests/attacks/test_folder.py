@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.conftest import KEY
 from tools import ToolError, code, sandbox
 
 
@@ -113,7 +112,7 @@ def test_a_repository_shows_no_folder_by_the_python_that_it_names(tmp_path):
     """Its pyvenv.cfg leads by `..` behind a link, and the folder that is mounted is another one."""
     repo, bad = tmp_path / "repo", tmp_path / "repo/.venv/g/x/bin/python3"
     (tmp_path / "home/lib").mkdir(parents=True)
-    (tmp_path / "home/lib/secret").write_text(KEY)
+    (tmp_path / "home/lib/secret").write_text("of the user")
     for file in (bad, repo / ".venv/g/a/b/kept"):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
@@ -121,7 +120,8 @@ def test_a_repository_shows_no_folder_by_the_python_that_it_names(tmp_path):
     (repo / "x").symlink_to(tmp_path / "home")
     (repo / ".venv/pyvenv.cfg").write_text(f"home = {repo}/.venv/s/../../x/bin\n")
     world = sandbox.World(tmp_path / "w", venv=repo / ".venv", place=repo)
-    assert KEY not in code.run(f"cat {repo}/x/lib/secret", "bash", 10, world)["observation"]
+    seen = code.run(f"cat {repo}/x/lib/secret", "bash", 10, world)["observation"]
+    assert "of the user" not in seen
 
 
 def test_a_repository_may_be_below_the_folder_of_the_sandbox(tmp_path):
