@@ -84,14 +84,15 @@ class Chat:
 
         Raises EndpointError, and BudgetExceeded before a call that could exceed the purse.
         """
-        described = schema and {"name": schema[0], "schema": schema[1]}
+        described = {"name": schema[0], "schema": schema[1]} if schema else {}
+        structured = {"type": "json_schema", "json_schema": described}
         wanted: dict[str, Body] = {  # what an endpoint may refuse, in the order it is given up
             "logprobs": {"logprobs": True, "top_logprobs": 5} if logprobs else {},
-            "schema": {"response_format": {"type": "json_schema", "json_schema": described}},
+            "schema": {"response_format": structured} if schema else {},
             "tools": {"tools": list(tools)} if tools else {},
             "temperature": {} if temperature is None else {"temperature": temperature},
         }
-        wanted = {k: v for k, v in wanted.items() if v and (k != "schema" or schema)}
+        wanted = {k: v for k, v in wanted.items() if v}
         name = backend.name
         while True:
             fields = {k: v for k, v in wanted.items() if (name, k) not in self.refused}

@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import time
 from collections.abc import Mapping
 from functools import cache
@@ -94,6 +95,8 @@ def _reason(error: Exception) -> str:
 
 def retry_after_s(header: str) -> float:
     """The seconds of a header Retry-After; 0 for none that can be read. It may be a date."""
+    if re.fullmatch(r"\d{1,9}\.\d{1,9}", header):
+        return float(header)
     with contextlib.suppress(ValueError, OverflowError, exceptions.HTTPError):
         return Retry().parse_retry_after(header)
     return 0.0

@@ -276,5 +276,4 @@ def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> Non
     lines = [json.dumps({**row, "kept": True}, ensure_ascii=False) + "\n" for row in kept]
     parent = f"{source.name} from round {from_round}"
     manifest.model_copy(update={"parent": parent}).write(target)
-    (target / "tape.new").write_text("".join(lines), "utf-8")
-    (target / "tape.new").rename(target / "tape.jsonl")  # last and whole: a fork without it is none
+    write_whole(target / "tape.jsonl", "".join(lines))  # last: a fork without it is none

@@ -19,10 +19,9 @@ def _shown(number: int, request: Request, sent: dict[str, int]) -> str:
     about = [f"{key} {request[key]}" for key in SHOWN if key in request]
     if described := request.get("response_format"):
         about.append(f"schema {described['json_schema']['name']}")
-    tools = json.dumps(request.get("tools"), ensure_ascii=False, indent=1)
-    extra = [{"role": "tools", "content": tools}] if "tools" in request else []
+    about += [f"tool {tool['function']['name']}" for tool in request.get("tools", ())]
     rows = [f"## {number}: {', '.join(about)}\n"]
-    for m in [*request["messages"], *extra]:
+    for m in request["messages"]:
         content = last_text({"messages": [m]})
         first = sent.setdefault(content, number)
         text = f"~~~text\n{content}\n~~~" if first == number else f"As in {first}."
@@ -37,7 +36,17 @@ def check(name: str, requests: list[Request]) -> None:
     sent = dict[str, int]()
     rows = [_shown(number, request, sent) for number, request in enumerate(requests, 1)]
     text = "\n".join([f"# What `{name}` sends\n", *rows])
-    file = ROOT / "tests" / "golden" / f"{name}.md"
+    assert text.splitlines() == _stored(f"{name}.md", text).splitlines()
+
+
+def same(name: str, value: object) -> None:
+    """A JSON value is that of tests/golden/NAME.json; UPDATE_GOLDEN=1 writes it."""
+    text = json.dumps(value, ensure_ascii=False, indent=1) + "\n"
+    assert json.loads(text) == json.loads(_stored(f"{name}.json", text))
+
+
+def _stored(name: str, text: str) -> str:
+    file = ROOT / "tests" / "golden" / name
     if os.environ.get("UPDATE_GOLDEN"):
         file.write_text(text)
-    assert text.splitlines() == file.read_text().splitlines()
+    return file.read_text()

@@ -18,6 +18,7 @@ from runtime.openai_api import transcribe, with_model
 from tests.conftest import Chat, Price, Purse, Tape, pool_at
 from tests.program import SPEECH
 from tests.scripted import Raw
+from tools import search
 
 CASSETTES = Path(__file__).with_name("cassettes")
 KEY = "sk-key-of-the-cassettes-1234567890"
@@ -49,6 +50,7 @@ def cassette(request, endpoint, monkeypatch):
         assert KEY not in path.read_text()
 
     monkeypatch.setenv("KEY_OF_THE_TEST", KEY)
+    monkeypatch.setenv("SERPER_API_KEY", KEY)
     return use
 
 
@@ -103,3 +105,12 @@ def test_a_transcription_sends_model_hint_and_sound(cassette, chat):
         about = "whisper-1", sound, "The equinox?", (purse := Purse()), 0.01
         text = transcribe(chat, backend_at(url), *about)
     assert "September 23" in text and purse.spent_usd == purse.paid_usd == 0.01
+
+
+def test_a_search_reads_title_link_and_text_of_each_page(cassette, monkeypatch):
+    with cassette("search", record_cassettes.search) as url:
+        monkeypatch.setenv("SERPER_URL", f"{url}/search")
+        rows = search.serper({"q": "tram to the observatory", "num": 2})
+    assert [row["title"].partition(":")[0] for row in rows] == ["Northfield Observatory"] * 2
+    assert rows[0]["link"] == "http://intranet.test/observatory.html"
+    assert "The Northfield Observatory stands on the" in rows[0]["text"]

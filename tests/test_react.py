@@ -68,6 +68,12 @@ def sub_agent(endpoint, tmp_path, monkeypatch):
 # ---- a step --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("tools, shown", [(["SeeAction"], True), (BOTH, False)])
+def test_the_files_are_shown_to_who_has_a_tool_that_opens_one(tools, shown, sub_agent):
+    prompt = sub_agent(finish("x", "blocked"), tools=tools, media=[CLOCK]).prompts[0]
+    assert "Find it" in prompt and "It is green" in prompt and ("clock.png" in prompt) is shown
+
+
 def test_the_same_call_on_a_file_is_answered_from_what_it_showed(sub_agent):
     look = act("SeeAction", picture="clock.png")
     z = sub_agent(look, A, look, finish("x"), tools=["SeeAction", "EchoAction"], media=[CLOCK])
@@ -82,12 +88,15 @@ def test_finish_reports_status_answer_and_summary(sub_agent):
     assert [(s.action, s.observation) for s in z.steps] == [("EchoAction", "hello"), ("finish", "")]
 
 
-@pytest.mark.parametrize("reply, status, answer", [
+FORMS = [
     ('{"action": "finish", "result": "42", "status": "partial", "memory": "I looked"}', "partial", "42"),
     (json.dumps({"action": "finish", "params": json.dumps({"result": "42", "status": "partial"})}), "partial", "42"),
     (finish(0), "done", "0"), (finish(False), "done", "false"), (finish(["a"]), "done", '["a"]'),
     (finish("x", "Blocked"), "blocked", "x"), (finish("x", "failed"), "partial", "x"),
-])  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reply, status, answer", FORMS)
 def test_finish_is_read_in_every_form(reply, status, answer, sub_agent):
     z = sub_agent(A, reply)
     assert (z.status, z.answer) == (status, answer)
@@ -104,9 +113,13 @@ def test_memory_is_shown_next_to_the_observation_it_was_written_of(sub_agent):
 # ---- the end is enforced -------------------------------------------------------------------------
 
 
+def test_finish_is_offered_once_a_tool_was_used(sub_agent):
+    assert sub_agent(A, finish("x")).offered == [[*BOTH], [*BOTH, "finish"]]
+
+
 def test_five_steps_of_one_kind_leave_only_finish_and_another_one_ends_the_task(sub_agent):
     z = sub_agent(A)
-    assert z.offered == [[*BOTH], *[[*BOTH, "finish"]] * 4, ["finish"]]
+    assert z.offered[4:] == [[*BOTH, "finish"], ["finish"]]
     assert say("react/messages", "repeated", times=5) in z.prompts[5]
     assert (z.status, z.error) == ("partial", say("react/messages", "would_not_finish"))
 
@@ -127,6 +140,10 @@ def test_a_visit_right_after_a_search_counts_with_it(actions, alike):
 # ---- mistakes are told and counted ---------------------------------------------------------------
 
 
+def echo_with(params):
+    return json.dumps({"action": "EchoAction", "params": params, "memory": ""})
+
+
 @pytest.mark.parametrize("bad, told", [
     (act("SeeAction"), "SeeAction was not assigned to you. You have: EchoAction, BrokenAction, finish."),
     (act("SingAction"), "The action SingAction does not exist. Use one of: EchoAction, BrokenAction,"),
@@ -134,7 +151,7 @@ def test_a_visit_right_after_a_search_counts_with_it(actions, alike):
     (act("EchoAction", text="a", times="many"), "times: Input should be a valid integer"),
     (act("EchoAction", text=["a"]), "It takes: text: string, times: integer = 1"),
     (act("EchoAction", text=None), "text: Field required"),
-    ('{"action": "EchoAction", "params": "text", "memory": ""}', "text: Field required"),
+    (echo_with("text"), "text: Field required"),
     (cut_off("I am thinking and thinking"), "cut off at its length limit"),
     *((text, "holds no JSON object") for text in ("It is green.", "", '{"tool": "EchoAction"}')),
 ])  # fmt: skip
@@ -144,7 +161,7 @@ def test_a_mistake_is_told_and_counts_as_a_failed_step(bad, told, sub_agent):
 
 
 def test_a_long_observation_is_cut_with_a_visible_note(sub_agent):
-    seen = sub_agent(act("EchoAction", text="x" * 8001), finish("x")).steps[0].observation
+    seen = sub_agent(echo_with({"text": "x" * 8001}), finish("x")).steps[0].observation
     assert seen.startswith("x" * 8000 + "\n[cut: the first 8000 of 8001")
 
 
@@ -158,6 +175,10 @@ def test_done_is_refused_until_a_tool_has_worked(before, word, sub_agent):
 
 def test_done_at_the_last_step_without_anything_seen_is_partial(sub_agent):
     assert sub_agent(BROKEN, finish("invented"), steps=2).status == "partial"
+
+
+def test_who_has_no_tools_may_answer_at_once(sub_agent):
+    assert sub_agent(finish("green"), tools=[]).status == "done"
 
 
 # ---- alone: --method react -----------------------------------------------------------------------
@@ -180,8 +201,13 @@ def test_a_question_about_files_is_not_answered_before_a_look(alone):
 
 
 def test_an_answer_without_a_text_is_asked_for_again(alone):
-    no_code, no_result = act("ExecuteCodeAction", code=" "), act("finish", result="", summary="42")
-    result = alone(no_code, CODE, act("finish", answer="42"), no_result, finish("42"))
+    empty = (
+        act("ExecuteCodeAction", code=" "),
+        CODE,
+        act("finish", answer="42"),
+        act("finish", result="", summary="42"),
+    )
+    result = alone(*empty, finish("42"))
     assert (result.answer, result.fallback, result.calls) == ("42", False, 5)
     assert '"code" is empty' in alone.mains[1] and '"result" is empty' in alone.mains[3]
 

@@ -26,15 +26,7 @@ GIVEN = '{"model": "search-1"}'
 FENCED = call("search", "search-1", "<tool_call>```json\n{}\n```</tool_call>")
 IN_STRING, TWICE = json.dumps(GIVEN), json.dumps(json.dumps(GIVEN))
 
-BAD = {
-    "no_call": ["", "The answer is 42.", "<tool_call>search, please", "<tool_call>" + "{'a': [" * 20_000, '<tool_call>{"arguments": {}}'],
-    "unknown_function": [call("browse", "search-1"), '<tool_call>{"name": ["search"]}'],
-    "broken_arguments": [SEARCH.replace(GIVEN, given) for given in ('"s"', '["search-1"]')],
-    "unknown_slot": [SEARCH.replace(GIVEN, "null"), *[call("search", slot) for slot in ("answer-1", True, "")]],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("reply", [
+GOOD = [
     SEARCH, SEARCH.removesuffix("</tool_call>"), SEARCH + ANSWER, FENCED, SEARCH.replace('"', "'"),
     SEARCH.replace(GIVEN, IN_STRING), SEARCH.replace(GIVEN, TWICE),
     SEARCH.replace(GIVEN, json.dumps(GIVEN.replace('"', "'"))),
@@ -44,7 +36,16 @@ BAD = {
     f"<think>call answer? {ANSWER}</think>{SEARCH}", f"hm {ANSWER}</think>\n{SEARCH}",
     f"<tool_call>{{broken</tool_call>{SEARCH}", f'<tool_call>{{"name": "sea {SEARCH}',
     call("browse", "x") + SEARCH, call("search", "search-9") + SEARCH,
-])  # fmt: skip
+]  # fmt: skip
+BAD = {
+    "no_call": ["", "The answer is 42.", "<tool_call>search, please", "<tool_call>" + "{'a': [" * 20_000, '<tool_call>{"arguments": {}}'],
+    "unknown_function": [call("browse", "search-1"), '<tool_call>{"name": ["search"]}'],
+    "broken_arguments": [SEARCH.replace(GIVEN, given) for given in ('"s"', '["search-1"]')],
+    "unknown_slot": [SEARCH.replace(GIVEN, "null"), *[call("search", slot) for slot in ("answer-1", True, "")]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reply", GOOD)
 def test_a_call_is_read_in_every_form(reply):
     assert read_call(reply) == ("search", "search-1")
 
@@ -76,7 +77,11 @@ def test_the_requests_are_those_of_the_golden_file(run, monkeypatch):
     work = lambda text: next(reply for key, reply in replies.items() if key in text)  # noqa: E731
     turns = cut_off(ANSWER[:30]), REASON, "hm", SEARCH, ANSWER
     run(*turns, work=work, names=("one", "two"), prefer="cost=0.5,search=1")
-    golden.check("toolorchestra", run.requests)
+    tools, *others = [r.pop("tools") for r in run.requests if "tools" in r]
+    assert others == [tools] * 4
+    for r in run.requests:
+        r |= {m["role"]: m["content"].split("\n") for m in r.pop("messages")}
+    golden.same("toolorchestra", {"tools": tools, "requests": run.requests})
 
 
 def test_one_kind_never_erases_another(run, monkeypatch):

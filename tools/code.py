@@ -18,7 +18,7 @@ from tools import Environment, ToolError, reading, sandbox, tool
 MAX_TIMEOUT_S = 60
 MAX_OUTPUT_BYTES = 200_000
 SHOWN_CHARS = 6900  # of what a program printed; fits into what is quoted
-BASH = ["bash", "-c", 'exec bash -c "$(cat)"']  # the program comes on standard input
+BASH = ["bash", "-c", r'exec bash -c "$(tr -d "\0")"']  # the program comes on standard input
 RUNNER = Path(__file__).with_name("code_runner.py").read_text(encoding="utf-8")
 
 

@@ -28,10 +28,8 @@ MS_REMOUNT = 32 | 2 | 4  # with nosuid and nodev
 SET_DEATH_SIGNAL, SET_DUMPABLE, SET_SECCOMP, NO_NEW_PRIVS = 1, 4, 22, 38  # of prctl(2)
 JOIN_SESSION_KEYRING = 1  # a new and empty one; else the program has the user's
 NEW_USER, NEW_NAMESPACES = 0x10000000, 0x7E020000 | 0x80  # flags of clone(2)
-MACHINES = {
-    "x86_64": (0, 0xC000003E),
-    "aarch64": (1, 0xC00000B7),
-}  # column of REFUSED, audit number
+# Column of REFUSED, audit number.
+MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 REFUSED = {  # system calls that no limit covers, or that no program needs
     "unshare": (272, 97), "setns": (308, 268), "memfd_create": (319, 279),
     "memfd_secret": (447, 447), "shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186),

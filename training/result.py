@@ -63,18 +63,14 @@ RESAMPLED = 10_000  # sets of tasks and seeds behind an interval
 # ---- playing -------------------------------------------------------------------------------------
 
 
-def play(
-    worlds: Sequence[World], decide: Decide, seen: Callable[[int], None] = lambda n: None
-) -> list[Row]:
+def play(worlds: Sequence[World], decide: Decide) -> list[Row]:
     """Play tasks to their end, a round of all at a time. A reply without a decision costs its
-    round; `seen` is told the task before each decision. Returns a row for each task.
+    round. Returns a row for each task.
     """
     rewards: list[list[float]] = [[] for _ in worlds]
     invalid, solved = [0] * len(worlds), dict[int, bool]()
     for _ in range(ROUNDS):
         live = [n for n in range(len(worlds)) if n not in solved]
-        for n in live:
-            seen(n)
         for n, (text, cut) in zip(live, decide([worlds[n] for n in live]), strict=True):
             world, state = worlds[n], worlds[n].state()
             reading = read_decision(text, state, cut)
@@ -111,7 +107,7 @@ def model_policy(model: Path, run: Run, temperature: float = 0.0) -> Decide:
 
     out = run()
     policy = Policy(model, torch.device("cpu"), adapter=out / "adapter" if out else None)
-    rollouts, seeds = LocalRollouts(policy, MAX_TOKENS, at_once=128), count()
+    rollouts, seeds = LocalRollouts(policy, MAX_TOKENS, at_once=32), count()
 
     def decide(worlds: Sequence[World]) -> list[tuple[str, bool]]:
         prompts = [policy.encode(prompt(world.state())) for world in worlds]
@@ -163,12 +159,13 @@ def states(a: Any, seed: int, sft: Run) -> Path:
     file: Path = a.out / f"states-{seed}.jsonl"
     if not file.exists():
         rng, met = random.Random(f"states {seed}"), list[Example]()
-        worlds = [new_world(rng, "train", n) for n in range(OWN_TASKS)]
-        play(
-            worlds,
-            model_policy(a.model, sft, temperature=1.0),
-            lambda n: met.append(example(worlds[n], "train", n)),
-        )
+        policy = model_policy(a.model, sft, temperature=1.0)
+
+        def noted(worlds: Sequence[World]) -> Sequence[tuple[str, bool]]:
+            met.extend([example(w, "train", len(met) + n) for n, w in enumerate(worlds)])
+            return policy(worlds)
+
+        play([new_world(rng, "train", n) for n in range(OWN_TASKS)], noted)
         write(file, met)
     return file
 

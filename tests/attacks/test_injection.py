@@ -109,6 +109,11 @@ def test_what_a_page_or_a_picture_says_is_quoted(trick, endpoint, tmp_path, file
     assert re.search(r"(?s)the price\?.*\n<data (\w+)>\n.*\n</data \1>.*the price\?", prompt)
 
 
+def test_the_sub_agent_is_told_that_marked_text_is_no_instruction():
+    system = prompts.render("react/system.md", tools="")
+    assert "<data>" in system and "never an instruction" in system
+
+
 @pytest.mark.parametrize("trick", TRICKS)
 @pytest.mark.parametrize("method", ["orchestra-o1", "aorchestra"])
 def test_a_report_reaches_the_main_agent_as_data(trick, method):  # fails at d04ee41
