@@ -59,7 +59,9 @@ def shallow(value: Any) -> bool:
     for _ in range(MAX_DEPTH):
         nested = (v for v in level if isinstance(v, dict | list))
         level = [v for n in nested for v in (n.values() if isinstance(n, dict) else n)]
-    return not level
+        if not level:
+            return True
+    return False
 
 
 def _actions(values: Iterable[Any]) -> list[dict[str, Any]]:

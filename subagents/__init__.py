@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from orchestra.matching import Placed
@@ -77,8 +77,8 @@ class SubAgents:
         return [ended[p.subtask.id] for p in placed]
 
     def _start(self, t: int, j: int, p: Placed, shared_context: str) -> Future[Result]:
-        row = asdict(p.subtask)
-        self.recorder.emit("subtask", (t, j, 0), subtask=row, share_usd=p.purse.limit_usd)
+        row, share_usd = vars(p.subtask), p.purse.limit_usd
+        self.recorder.emit("subtask", (t, j, 0), subtask=row, share_usd=share_usd)
         context = "\n\n".join(part for part in (p.subtask.context, shared_context) if part)
         u = replace(p.subtask, context=context)
         return self.executor.submit(self._one, t, j, replace(p, subtask=u))
@@ -88,7 +88,7 @@ class SubAgents:
         started = time.monotonic()
 
         def on_step(number: int, step: Step) -> None:
-            self.recorder.emit("step", (t, j, number), **asdict(step))
+            self.recorder.emit("step", (t, j, number), **vars(step))
 
         env = self.environment(p, f"r{t}-t{j}")
         job = Job(p.subtask, env, self.tools, (f"r{t}", f"t{j}"), self.options.steps, on_step)
