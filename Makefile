@@ -1,10 +1,10 @@
-# make demo | demo-trained | test | lint | live | bench | record | cassettes | minigaia | results | record-results | train-tiny | test-vllm
+# make demo | demo-trained | test | lint | live | bench | record | cassettes | minigaia | results | record-results | test-cgroup | train-tiny | test-vllm
 PYTHON ?= python3
 VENV = .venv
 RUN = $(VENV)/bin/python
 PIP = $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo demo-trained test lint lint-train live bench record cassettes minigaia results record-results train-tiny test-vllm clean
+.PHONY: demo demo-trained test lint lint-train live bench record cassettes minigaia results record-results test-cgroup train-tiny test-vllm clean
 
 $(VENV)/run: requirements.txt
 	$(PYTHON) -m venv $(VENV)
@@ -69,6 +69,9 @@ results: $(VENV)/run  ## replay the recorded sweeps of fixtures/results offline 
 
 record-results: $(VENV)/local  ## record them, or what is missing; see fixtures/README.md; make record-results ARGS="--tasks 12"
 	$(RUN) -m fixtures.results record $(ARGS)
+
+test-cgroup: $(VENV)/dev  ## the cgroup of the sandbox in a kernel of its own; needs user-mode-linux
+	tests/tools/kernel.sh
 
 train-tiny: $(VENV)/train  ## a tiny model learns four decisions; fails where its reward does not rise (CPU, no server)
 	TRAIN_TINY=1 OMP_NUM_THREADS=1 $(RUN) -m pytest tests/training/test_train.py -k tiny_model -s

@@ -2,20 +2,22 @@
 
 It works in memory: its folder is copied in and, when it has ended, what it changed is copied out:
 regular files, folders, and links that stay inside. tools/sandbox_init.py is the first process of
-its world: it sets the limits, copies and watches. Started by root, the program runs as a user that
-owns nothing else. What is tried against it is in tests/attacks; what it does not cover is in
-SECURITY.md.
+its world: it sets the limits, copies and watches; where a cgroup can be made, it limits the whole
+world. Started by root, the program runs as a user that owns nothing else. What is tried against it
+is in tests/attacks; what it does not cover is in SECURITY.md.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from secrets import randbelow
@@ -32,6 +34,7 @@ LIMITS = {  # of each process
     "RLIMIT_CORE": 1,  # bytes: no file; with 0, the system's crash collector would still get it
     "RLIMIT_NPROC": 128,
 }
+MAX_PROCESSES = 160  # and threads, of all users: the first process and bubblewrap too
 MAX_MEMORY_BYTES = 2 << 30  # of all processes
 MAX_ADDED_BYTES = 256 << 20  # to its folder
 MAX_ADDED_FILES = 5_000
@@ -43,6 +46,7 @@ SYSTEM = (  # programs and libraries: no settings, and nothing else that may lie
     *(f"/usr/{name}" for name in ("bin", "sbin", "lib", "lib32", "lib64", "libexec")),
     *("/usr/share", "/usr/include", "/usr/local/bin", "/usr/local/lib"),
 )
+ENTER = "sh", "-c", 'echo 0 > "$0/cgroup.procs"; exec "$@"'  # and the cgroup
 WORK = "/sandbox"  # where a program finds its folder
 
 
@@ -127,9 +131,43 @@ def _sandboxed(rules: dict[str, Any], given: bytes, world: World, folder: Path) 
         "files": MAX_ADDED_FILES, "tmp": TMP_BYTES, "folder": held,
     }  # fmt: skip
     try:
-        return _started(bubblewrap(world), rules, given, pass_fds=[held])
+        with cgroup() as group:
+            entry = (
+                ["sh", "-c", 'echo 0 > "$0/cgroup.procs"; exec "$@"', str(group)] if group else []
+            )
+            ran = _started([*entry, *bubblewrap(world)], rules, given, pass_fds=[held])
+            return replace(ran, ended="memory") if group and ran_out(group) else ran
     finally:
         os.close(held)
+
+
+@contextlib.contextmanager
+def cgroup() -> Iterator[Path | None]:
+    """A cgroup v2 for one program, beside that of this process: the kernel limits the memory and
+    the number of all its processes. None where the user may not make one.
+    """
+    group, most = None, MAX_MEMORY_BYTES + MAX_ADDED_BYTES + 2 * TMP_BYTES
+    with contextlib.suppress(OSError, IndexError):
+        own = re.findall(r"(?m)^0::/(.*)$", Path("/proc/self/cgroup").read_text("utf-8"))[0]
+        above = Path("/sys/fs/cgroup", own).parent if own else Path("/sys/fs/cgroup")
+        if {"memory", "pids"} <= {*(above / "cgroup.subtree_control").read_text().split()}:
+            new = above / f"orchestra-min-{os.getpid()}-{randbelow(1 << 60):x}"
+            new.mkdir()
+            group = new
+            (group / "memory.max").write_text(str(most))
+            (group / "pids.max").write_text(str(MAX_PROCESSES))
+            (group / "memory.swap.max").write_text("0")  # last: not every kernel has it
+    try:
+        yield group
+    finally:
+        if group:
+            with contextlib.suppress(OSError):  # a process of it is still ending
+                group.rmdir()
+
+
+def ran_out(group: Path) -> bool:
+    """Whether the kernel ended a process for memory."""
+    return "oom_kill 0" not in (group / "memory.events").read_text()
 
 
 def _unsafe(rules: dict[str, Any], given: bytes, world: World, folder: Path) -> Ran:

@@ -81,13 +81,15 @@ def prctl(*arguments: int) -> None:
 def drop_rights(root: bool, user: int) -> None:
     """The rest of this process is the program's."""
     libc.syscall(REFUSED["keyctl"][MACHINES[os.uname().machine][0]], JOIN_SESSION_KEYRING, None)
+    prctl(SET_DUMPABLE, int(not root))
+    with open("/proc/self/oom_score_adj", "w") as first:  # to end, where memory runs out
+        first.write("1000")
     if root:
         os.fchown(1, user, user)  # so that it can open /dev/stdout and /dev/stderr
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
     else:  # root only in a namespace of its own
-        prctl(SET_DUMPABLE, 1)
         if libc.unshare(NEW_USER) != 0:
             raise OSError(ctypes.get_errno(), "unshare")
         own = f"{user} 0 1"
