@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from annotated_types import Ge, Le, Lt, MinLen
+from pydantic import JsonValue
 
 Modality = Literal["image", "audio", "video"]
 Status = Literal["done", "partial", "blocked", "failed"]
@@ -84,7 +85,7 @@ class Backend:
     price_usd_per_mtok: Price | None = None
     latency_s: Amount = 0.0
     max_output_tokens: Annotated[int, Ge(16)] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, JsonValue] = field(default_factory=dict)
     image_tokens: Annotated[int, Ge(16)] = 6000
 
     def cost_usd(self, input_tokens: int, output_tokens: int, cached: int = 0) -> float | None:

@@ -92,7 +92,8 @@ class Job:
         self, is_sample: bool, call: tuple[str, ...], prompt: tuple[str, str], purse: Purse
     ) -> Reply | Exception:
         messages, backend = [{"role": "user", "content": prompt[1]}], self.env.backend
-        temperature = backend.options.get("temperature") or TEMPERATURE if is_sample else None
+        own: Any = backend.options.get("temperature")
+        temperature = own or TEMPERATURE if is_sample else None
         with self.env.tape.call(*call):
             try:
                 return self.env.chat.copy()(backend, messages, purse, temperature=temperature)
