@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import orchestrators
 from orchestra.main_agent import ATTEMPTS, Messages
@@ -164,7 +164,7 @@ class Run:
 
     def carry_out(self, t: int, y_t: Delegate) -> list[Result]:
         """Z_t of what was delegated: a batch of the ready set, or a whole graph."""
-        u_t = self.place(y_t)  # Eq. 5-12
+        u_t = self.place(t, y_t)  # Eq. 5-12
         q = self.task.question
         shares, full = self.orchestrator.shares_context, self.options.prompts == "full"
         shared_context = shared(self.context, q if full else "") if shares else ""
@@ -176,10 +176,11 @@ class Run:
         self.context = compress(q, self.history, WORDING, self.options.context_tokens)  # Eq. 20
         return z_t
 
-    def place(self, y_t: Delegate) -> list[Placed]:
+    def place(self, t: int, y_t: Delegate) -> list[Placed]:
         """U_t, Eq. 12: the batch of the ready set, with backends, tools and shares of B_t."""
         left = self.purse.left_usd
-        if left is not None and not (y_t.drain and self.once):  # another decision may follow
+        last = t > self.rounds or (y_t.drain and self.once)  # no decision follows
+        if left is not None and not last:
             left -= decision_reserve_usd(self.pool[self.pool.main], left)
         psi = {name: tool.capabilities for name, tool in self.tools.items()}
         v_t = y_t.subtasks if y_t.drain else ready(self.graph)
@@ -302,7 +303,7 @@ def _run(
         try:
             answer, fallback, rounds = run.answer()
         except BaseException as error:
-            if not isinstance(error, EndpointError):  # other runs may share `cancelled`
+            if not isinstance(error, EndpointError):  # it must not stop runs that share `cancelled`
                 tape.cancelled.set()  # start no further call
             run.sub_agents.interrupt()
             raise
@@ -315,7 +316,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command_line.run(argv, orchestrate, replay, resume, orchestrators.make)
 
 
+def command() -> NoReturn:
+    """`main` as a process: threads that wait for an endpoint do not hold its end."""
+    os._exit(main())
+
+
 recorded = partial(run_folder.recorded, orchestrate, replay, resume)  # see run_folder.recorded
 
 if __name__ == "__main__":
-    os._exit(main())  # threads that wait for an endpoint must not hold the exit
+    command()

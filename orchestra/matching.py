@@ -29,8 +29,8 @@ def mentions(text: str, m: Media) -> bool:
 
 
 def requirements(u: SubTask, task: Task, capabilities: Capabilities) -> dict[str, float]:
-    """r(u) and r_T(u) in one: what the main agent gave, else how hard the sub-task looks and what
-    it needs, by the files that it names and the tools that it was given.
+    """r(u) and r_T(u) in one: what the main agent gave; else a guess from the files that the
+    sub-task names and the tools that it was given.
     """
     if u.requirements:
         return {"web": UNKNOWN, **u.requirements}

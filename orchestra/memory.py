@@ -89,12 +89,12 @@ def compress(
     """C_{t+1}: argmax of I(C;q) + sum_h w(h) I(C;h) under |C| <= L_ctx (Eq. 20). Where all of H
     fits, C is all of H; else it is chosen greedily by gain per token.
 
-    I(C;q) is the share of the question's terms that C covers. I(C;h) is, by half, the share of h's
-    terms, and by half that its head with the answer is there. The terms of a sentence are its words
-    and the sentence itself: the same words in another order say something else, and a sentence that
-    is there already comes last. A sentence is chosen only after its head, which says whose it
-    is. Lines stand in the order of H; "[...]" marks what was left out. Only the newest failures,
-    with their reasons, may pass the limit.
+    I(C;q) is the share of the question's terms that C covers. Half of I(C;h) is the share of h's
+    terms that C covers; the other half counts if C has h's head, which holds the answer. The terms
+    of a sentence are its words and the sentence itself: the same words in another order say
+    something else, and a sentence that is there already comes last. A sentence is chosen only after
+    its head, which says whose it is. Lines stand in the order of H; "[...]" marks what was left
+    out. Only the newest failures, with their reasons, may pass the limit.
 
     Greedy is not always the best choice: over 1,000 random small histories it reached 0.983 of the
     best sum on average and 0.665 at worst (benchmarks/optimum.py).
@@ -202,8 +202,8 @@ def stop_probability(logprobs: Sequence[Mapping[str, Any]] | None) -> float | No
     """p_stop(s_t) = p(a_t = complete | s_t), Eq. 22, from the decision's token log-probabilities.
 
     `logprobs` is `choices[0].logprobs.content` of a chat completion that ends with a decision. If
-    the model chose `complete`: the product of the probabilities of its tokens. Otherwise: the
-    probability of the alternatives at the action's first token that begin `complete`. None: the
+    the model chose `complete`: the product of the probabilities of its tokens. Otherwise: the sum
+    of those of the other tokens there that could begin the word `complete`. None: the
     endpoint gave no (usable) log-probabilities or the text has no action.
     """
     try:

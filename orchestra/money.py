@@ -39,8 +39,8 @@ class Purse:
         return None if self.limit_usd is None else self.limit_usd - (self.spent_usd or 0.0)
 
     def split(self, parts: int, later: int = 0) -> list[Purse]:
-        """Even shares of what is left for parallel calls; `later` more shares of that size stay in
-        the purse.
+        """Even shares of what is left for parallel calls; `later` shares of the same size are kept
+        for later calls.
         """
         left = self.left_usd
         return [Purse(left and max(left, 0.0) / (parts + later)) for _ in range(parts)]

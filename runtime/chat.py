@@ -105,7 +105,9 @@ class Chat:
             limit = purse.output_tokens(backend, input_tokens)
             most_usd = backend.cost_usd(input_tokens, limit or DEFAULT_OUTPUT_TOKENS)
             if limit:
-                newer = "openai.com" in backend.base_url or (name, "max_tokens") in self.refused
+                newer = (
+                    "api.openai.com/" in backend.base_url or (name, "max_tokens") in self.refused
+                )
                 body["max_completion_tokens" if newer else "max_tokens"] = limit
             request, post = {"url": url_of(backend), **body}, partial(self._post, backend, body)
             outcome, played = self.exchange(CHAT, name, request, post, purse, most_usd)
@@ -156,6 +158,7 @@ class Chat:
                 retry = status in BUSY
                 if not status:
                     unanswered, why = unanswered + 1, str(error)
+            why = self.tape.secrets.text(why)[:300]  # in this order: half a key is not known
             limited = status == 429 or (status == 503 and retry_after != "")
             pause_s = PAUSE_S * 2 ** min(limits if limited else attempt - 1, 6)
             pause_s = max(PAUSE_S, (limited and http.retry_after_s(retry_after)) or pause_s)
@@ -255,7 +258,7 @@ def read_completion(answer: http.Answer) -> Any:
         problem = "has no choice"
     except (ValueError, RecursionError):
         problem = "is not JSON"
-    start = " ".join(answer.content[:120].decode("utf-8", "replace").split())
+    start = " ".join(answer.content[:2000].decode("utf-8", "replace").split())
     raise ValueError(f"the answer {problem}: {start}")
 
 

@@ -66,7 +66,10 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def text_file(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8-sig")
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{path}: cannot be read ({error})") from None
 
 
 def parser() -> argparse.ArgumentParser:
@@ -139,7 +142,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _methods(p: argparse.ArgumentParser, a: argparse.Namespace) -> tuple[str, ...]:
-    names = [n.strip() for n in a.compare.split(",")] if a.compare else [a.options.method]
+    names = (
+        [n.strip() for n in a.compare.split(",")] if a.compare is not None else [a.options.method]
+    )
     methods = tuple(METHODS if a.compare == "all" else dict.fromkeys(names))
     if a.compare and "method" in a.given:
         p.error("--compare: names the methods itself; leave --method out")

@@ -71,7 +71,7 @@ def report(outcomes: Mapping[str, Outcome], a: argparse.Namespace) -> int:
     rows = [{"method": method, **row(outcome)} for method, outcome in outcomes.items()]
     if a.json:
         one = {k: v for k, v in rows[0].items() if k != "method"}
-        text = json.dumps(rows if a.compare else one, ensure_ascii=False)
+        text = json.dumps(rows if a.compare else one)
     elif a.compare:
         text = table("method answer fallback rounds calls tokens cost_usd latency_s", rows)
     else:
@@ -130,7 +130,7 @@ def list_runs(folder: Path, as_json: bool) -> int:
             rows.append({**end, **about, "date": time.strftime("%Y-%m-%d %H:%M", newest)})
     columns = "run question answer cost_usd date"
     listed = [{k: row.get(k) for k in columns.split()} for row in rows]
-    put(json.dumps(listed, ensure_ascii=False) if as_json else table(columns, rows))
+    put(json.dumps(listed) if as_json else table(columns, rows))
     return 0
 
 
@@ -159,7 +159,7 @@ def tell_error(line: str, argv: Sequence[str], printed: object) -> None:
     if "--json" in argv and not printed:
         row = dict.fromkeys(KEYS.split()) | {"why": line, "failed_subtasks": 0}
         with contextlib.suppress(OSError):  # it may be the error
-            put(json.dumps(row, ensure_ascii=False))
+            put(json.dumps(row))
     tell(f"{PROGRAM}: {line}")
 
 

@@ -56,7 +56,7 @@ def _connections(url: str, process_id: int) -> tuple[Any, str]:
 def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
     """The answer, whatever its status; redirects are not followed. Raises NoAnswer."""
     deadline = time.monotonic() + timeout_s
-    timeout = Timeout(connect=min(CONNECT_S, timeout_s), read=timeout_s)  # connect: and each piece
+    timeout = Timeout(connect=min(CONNECT_S, timeout_s), read=timeout_s)  # read: of each piece
     how = {"redirect": False, "retries": False, "timeout": timeout, "preload_content": False}
     how["assert_same_host"] = False  # with a proxy, the target is a whole address
     try:
@@ -90,7 +90,7 @@ def _reason(error: Exception) -> str:
     if isinstance(cause := error.__cause__, OSError) and cause.strerror:
         return cause.strerror
     text = str(error.args[-1] if error.args else error)
-    return " ".join(text.split())[:200]
+    return " ".join(text.split())
 
 
 def retry_after_s(header: str) -> float:
@@ -115,4 +115,4 @@ def error_of(answer: Answer) -> tuple[int, str]:
     text = str(error.get("message") or error) if isinstance(error, dict) else str(error)
     if 300 <= answer.status < 400:
         text = f"redirects to {answer.headers.get('location', '?')}"
-    return code if 400 <= code < 600 else 0, " ".join(text.split())[:300] or "no message"
+    return code if 400 <= code < 600 else 0, " ".join(text.split()) or "no message"

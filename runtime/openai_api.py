@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -76,18 +77,19 @@ def _send(chat: Chat, backend: Backend, call: Callable[[Any], Any]) -> http.Answ
     import openai
 
     how: Any = {"timeout": chat.timeout_s, "max_retries": 0}
-    if bundle := os.environ.get("REQUESTS_CA_BUNDLE"):  # as for chat, which goes over requests
-        trusted = ssl.create_default_context(cafile=bundle)
-        how["http_client"] = openai.DefaultHttpxClient(verify=trusted)
     try:
+        if bundle := os.environ.get("REQUESTS_CA_BUNDLE"):  # as for chat, which goes over requests
+            place: Any = {"capath" if Path(bundle).is_dir() else "cafile": bundle}
+            trusted = ssl.create_default_context(**place)
+            how["http_client"] = openai.DefaultHttpxClient(verify=trusted)
         with openai.OpenAI(base_url=backend.base_url, api_key=key_of(backend), **how) as api:
             answer = call(api)
     except openai.APIStatusError as error:
         answer = error.response
-    except (openai.APIConnectionError, ValueError) as error:
+    except (openai.APIConnectionError, ValueError, OSError, ImportError) as error:
         why = "timed out" if isinstance(error, openai.APITimeoutError) else error.__cause__ or error
         sent = type(error.__cause__).__name__ not in NEVER_SENT
-        raise http.NoAnswer(str(why)[:200], sent) from None
+        raise http.NoAnswer(str(why), sent) from None
     return http.Answer(answer.status_code, answer.headers, answer.content)
 
 

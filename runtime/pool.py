@@ -22,7 +22,7 @@ OURS = {  # request fields that the program sets itself
     "model", "messages", "stream", "n", "response_format", "logprobs", "top_logprobs",
     "max_tokens", "max_completion_tokens",
 }  # fmt: skip
-URL = re.compile(r"https?://[\w.:\[\]-]+(/[^\s?#@]*)?")
+URL = re.compile(r"https?://(\[[\da-fA-F:.]+\]|[\w.-]+)(:\d{1,5})?(/[^\s?#@]*)?")
 BAD_URL = "needs http(s)://host/v1, without user, key or ?query"
 VARIABLE = re.compile(r"(?a:[a-zA-Z_]\w*)?")
 BAD_VARIABLE = "needs the name of an environment variable, not the key itself"
@@ -49,7 +49,7 @@ class Checked(BaseModel):
         arbitrary_types_allowed=True,
     )  # fmt: skip
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, /, **fields: Any) -> None:
         try:
             super().__init__(**fields)
         except ValidationError as error:
@@ -139,14 +139,14 @@ def load(path: Path) -> Pool:
         return Pool(**tomllib.loads(text))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error}); see runtime/backends.toml") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not TOML: {error}") from None
     except Invalid as error:
         raise ConfigError(f"{path}:{_line(text, error.loc)}: {error}") from None
 
 
 def _line(text: str, loc: Loc) -> int:
-    """The line of the i-th [[table]], and in it the first one that sets the key."""
+    """The line that sets the key, in the i-th [[table]]; if none does, that of the table."""
     rows, at, keys = text.splitlines(), 0, loc
     if len(loc) > 1 and isinstance(loc[1], int):
         headers = [n for n, row in enumerate(rows) if re.match(rf"\s*\[\[\s*{loc[0]}\b", row)]

@@ -25,6 +25,7 @@ from runtime import tape as tapes
 from runtime.options import OF_RESUME, Options, flag_of, spec_of, variables
 from runtime.pool import Checked, Invalid, Pool
 from runtime.secrets import Secrets
+from runtime.tape import Appender
 from runtime.trajectory import Trajectory, ended
 from runtime.trajectory import read as events_of
 
@@ -148,10 +149,9 @@ def named_again(
     stored = manifest.options
     given = {k: v for k, v in given.items() if v is not None}
     repo = str(given.pop("workdir", ""))
+    now = Options(**{"method": "" if ".py:" in stored.method else stored.method, **given})
     if fixed := given.keys() - {*OF_RESUME}:
         raise ConfigError(f"{min(fixed)}: is stored in {folder}; leave it out")
-    given.setdefault("method", "" if ".py:" in stored.method else stored.method)
-    now = Options(**given)
     reached = [(b.base_url.rstrip("/"), b.api_key_env) for b in pool.backends] if pool else []
     for b in manifest.pool.backends if pool else ():
         if (b.base_url.rstrip("/"), b.api_key_env) not in reached:
@@ -253,10 +253,15 @@ def _plain(options: Options) -> tuple[Any, ...]:
 
 
 def holds_paid(path: Path) -> bool:
-    """Whether anything on this tape may have been paid for: an answer, or an unanswered attempt."""
+    """Whether anything on this tape may have been paid for: an answer, an unanswered attempt, or a
+    call that is still in flight.
+    """
+    if not path.is_file():
+        return False
     try:
+        Appender(path).unlock()
         rows = [row for row in tapes.read(path) if tapes.round_of(str(row.get("call")))]
-    except OSError:
+    except (OSError, ConfigError):
         return True  # it cannot be read now
     return any("answer" in row or (row.get("failure") or {}).get("unanswered") for row in rows)
 

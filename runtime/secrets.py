@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 SHORTEST = 8  # characters; a shorter value would be found in ordinary words
-WORD = re.compile(r"[a-z_]{,19}|[A-Z_]{,19}")  # a dummy such as "anything", no key
+WORD = re.compile(r"[a-z_-]{,19}|[A-Z_-]{,19}")  # a dummy such as "not-needed", no key
 # Longer strings are data, not keys. ASCII: a key may stand next to letters of other scripts.
 TOKEN = re.compile(r"(?<![\w.~+/=-])[\w.~+/=-]{20,512}+(?![\w.~+/=-])", re.A)
 ALWAYS = ("SERPER_API_KEY", "JINA_API_KEY")

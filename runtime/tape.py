@@ -99,6 +99,8 @@ class Tape:
         self.cancelled = cancelled or threading.Event()
         self._unplayed: dict[tuple[str, str], deque[Row]] = {}
         self._closed = False
+        self._in_flight = 0
+        self._counting = threading.Lock()
         self._full: TapeWriteError | None = None  # what ended the run, in whatever thread
         self._file = None if mode == "replay" else Appender(path)
         if mode == "resume":  # first: `exchanges` then leaves out the failures to ask again
@@ -107,10 +109,15 @@ class Tape:
             self._unplayed.setdefault((row["call"], row["key"]), deque()).append(row)
 
     def close(self) -> None:
-        """Start no further call; those in flight are still written."""
+        """Start no further call. Those in flight are still written; until then nobody else may."""
         self._closed = True
-        if self._file:
-            self._file.unlock()
+        self._flies(0)
+
+    def _flies(self, more: int) -> None:
+        with self._counting:
+            self._in_flight += more
+            if self._file and self._closed and not self._in_flight:
+                self._file.unlock()
 
     @contextlib.contextmanager
     def call(self, *parts: object) -> Iterator[None]:
@@ -162,6 +169,13 @@ class Tape:
         if self.cancelled.is_set() or self._closed:
             raise self._full or Cancelled(f"{call} was not started: the run was interrupted")
         self._check_space()
+        self._flies(1)
+        try:
+            return self._kept(call, key, text, ask)
+        finally:
+            self._flies(-1)
+
+    def _kept(self, call: str, key: str, text: str, ask: Callable[[], Any]) -> Any:
         began_s = time.time()
         try:
             outcome, value = "answer", ask()
@@ -227,9 +241,9 @@ def _readable(request: Row) -> list[str]:
 
 
 def _without_retried(rows: list[Row]) -> list[Row]:
-    """The rows without the failures that a resume retries: those after which no later round, no
-    other step of the same sub-task and no other attempt of the same call was answered. Later
-    prompts may quote the other failures. Those that a fork kept stay as they are.
+    """Without the failures that a resume asks again. A failure stays if a later round, another
+    step of its sub-task or the same call was answered after it, since that prompt may quote it, or
+    if a fork kept it.
     """
     left, last_round, calls = list[Row](), 0, set[str]()
     steps: dict[str, set[str]] = defaultdict(set)

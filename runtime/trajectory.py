@@ -12,7 +12,7 @@ sub-task, step): lines are written in the order of time and read in the order of
     end        at [T+2]        answer, fallback, cost; round T+1 is that of a last chance
 
 Nothing is written twice: training/recorded.py puts s_t together again. A resumed run appends a new
-`run` line; what counts are the lines from the last one on.
+`run` line; only those from the last one on count.
 """
 
 from __future__ import annotations
@@ -120,6 +120,7 @@ class Recorder:
             self._file.unlock()
         if self._log:
             self._log.close()
+        self._file = self._log = None  # a sub-agent that is left may still end
 
 
 def read(path: Path) -> list[Event]:

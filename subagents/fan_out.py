@@ -19,7 +19,7 @@ from typing import Any
 
 from orchestra.money import Purse
 from orchestra.vocabulary import ModelMistake, Reply, Result, Status, Step, SubTask
-from runtime.chat import STOPPED
+from runtime.chat import STOPPED, Chat
 from runtime.prompts import capped, explained, say
 from tools import Environment, Tool, ToolError
 
@@ -77,9 +77,13 @@ class Job:
         purses = self.env.purse.split(len(prompts), later)
         call = self.next_call
         calls = [(*call, f"p{n}") for n in range(1, len(prompts) + 1)] if prompts[1:] else [call]
-        one = functools.partial(self._one, len(prompts) > 1)
+        one, chats = (
+            functools.partial(self._one, len(prompts) > 1),
+            [self.env.chat.copy() for _ in prompts],
+        )
         with ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="fan-out") as executor:
-            outcomes = list(executor.map(one, calls, prompts, purses))
+            outcomes = list(executor.map(one, chats, calls, prompts, purses))
+        self.env.chat.refused.update(*(chat.refused for chat in chats))
         replies = [o if isinstance(o, Reply) else None for o in outcomes]
         for (what, _), purse, o, reply in zip(prompts, purses, outcomes, replies, strict=True):
             self.env.purse.join(purse)
@@ -89,14 +93,19 @@ class Job:
         return replies
 
     def _one(
-        self, is_sample: bool, call: tuple[str, ...], prompt: tuple[str, str], purse: Purse
+        self,
+        is_sample: bool,
+        chat: Chat,
+        call: tuple[str, ...],
+        prompt: tuple[str, str],
+        purse: Purse,
     ) -> Reply | Exception:
         messages, backend = [{"role": "user", "content": prompt[1]}], self.env.backend
         own: Any = backend.options.get("temperature")
         temperature = own or TEMPERATURE if is_sample else None
         with self.env.tape.call(*call):
             try:
-                return self.env.chat.copy()(backend, messages, purse, temperature=temperature)
+                return chat(backend, messages, purse, temperature=temperature)
             except STOPPED as failure:
                 return failure
 

@@ -1,7 +1,7 @@
 """--workdir: the repository whose copy mini-SWE sub-agents change, and the diff of the changes.
 
-Copied are the files that git lists: tracked ones and new ones that are not ignored, as they are
-now, those of submodules too. The copy as it was is a commit in RUN/workdir.git, which no command of
+Copied are the files that git lists: tracked ones, those of submodules too, and new ones that are
+not ignored, as they are now. The copy as it was is a commit in RUN/workdir.git, which no command of
 a sub-agent can reach; `git diff` against it gives RUN/changes.diff.
 """
 

@@ -15,7 +15,7 @@ from orchestra_min import orchestrate
 from tests.attacks import hostile
 from tests.conftest import Options, Pool, Price, pool_at
 from tests.program import any_method, called, content, line_of, replay, resume
-from tests.scripted import Raw, complete, completion, delegate, finish, is_main, last_text
+from tests.scripted import DEBATE, Raw, complete, completion, delegate, finish, is_main, last_text
 
 SEEN = finish("seen it")
 AGAIN = {"retry_after_ms": "1", "retry_after": "0"}
@@ -194,6 +194,16 @@ def test_what_is_refused_is_given_up_one_by_one(run):
     assert run(respond=without("logprobs"), stop_threshold=0.5).answer == "42"
     assert ["logprobs" in r for r in run.requests] == [True, False]
     assert all("response_format" in r for r in run.requests)
+
+
+def test_what_one_round_of_samples_learns_is_not_sent_again_in_the_next(run):
+    def respond(request):
+        if "temperature" in request:
+            return REFUSED
+        return DEBATE if "DebateAgent" in str(request["messages"][0]) else "Answer: 42"
+
+    assert run(respond=respond, method="mas-orchestra").answer == "42"
+    assert ["temperature" in r for r in run.requests].count(True) == 2  # of 11 calls
 
 
 def test_tools_that_are_refused_are_told_in_the_text(run):

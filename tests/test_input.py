@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
     "--allow-host http://wiki/", "--dom low", "--method toolorchestra --context full", "--compare react,nothing", "--compare react,gone.py:X",
     "--method aorchestra --workdir .", "--method mas-orchestra --rounds 3", "--compare all --method react", "--budget 1",
     f"--method react --instruction {PROGRAM.parent}/prompts/aorchestra/system.md",
-    "--prefer cost=1", "--method toolorchestra --prefer cost=2", "--perception none", "--method aorchestra --sub-agent mini-swe --workdir /nowhere",
+    "--method aorchestra --instruction /nowhere", "--prefer cost=1", "--method toolorchestra --prefer cost=2", "--perception none", "--method aorchestra --sub-agent mini-swe --workdir /nowhere",
 ])  # fmt: skip
 def test_flags_that_do_not_fit_are_one_line_that_names_one(flags, endpoint, tmp_path):
     server = endpoint(any_method)

@@ -2,6 +2,7 @@
 A fork keeps the rounds before it and asks the rest anew.
 """
 
+import _thread
 import contextlib
 import resource
 import shlex
@@ -12,7 +13,7 @@ from itertools import count
 
 import pytest
 
-from tests.conftest import Cancelled, EndpointError, Tape, TapeWriteError
+from tests.conftest import Cancelled, ConfigError, EndpointError, Tape, TapeWriteError
 from tests.program import called, files_of, line_of, replay, resume, start, tool_file
 from tests.scripted import CHAIN, DEBATE, Raw, act, complete, delegate, finish, is_main, last_text
 
@@ -111,6 +112,26 @@ def test_a_run_that_the_host_program_cancels_starts_no_further_call(run, tmp_pat
         run(respond=respond, tools=tool_file(tmp_path), cancelled=stop)
     assert len(run.requests) == 1
     assert resume(run.folder).answer == "42" and len(run.requests) == 5
+
+
+def test_a_run_with_an_answer_under_way_can_be_resumed_once_it_is_there(run, tmp_path):
+    let_go = threading.Event()
+
+    def respond(request):
+        if moment(request) == "other sub-task" and not let_go.is_set():
+            _thread.interrupt_main()  # Ctrl-C
+            let_go.wait(60)
+        return ANSWERS[moment(request)]
+
+    with pytest.raises(KeyboardInterrupt):
+        run(respond=respond, tools=tool_file(tmp_path))
+    with pytest.raises(ConfigError, match="in use"):
+        resume(run.folder)
+    let_go.set()
+    for thread in (t for t in threading.enumerate() if t.name.startswith("sub-agent")):
+        thread.join()
+    assert resume(run.folder).answer == replay(run.folder).answer == "42"
+    assert len(run.requests) == 5
 
 
 def test_once_the_tape_is_closed_no_sub_agent_that_is_left_starts_a_call(tmp_path):

@@ -14,6 +14,7 @@ agent can act on.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import re
@@ -207,9 +208,11 @@ def _arguments(model: type[BaseModel], params: dict[str, Any]) -> dict[str, Any]
 
 def without_refs(schema: dict[str, Any]) -> dict[str, Any]:
     """A JSON schema with its parts in place of each $ref, so that it can stand inside another.
-    Where it contains itself, and after MAX_REPLACED replacements, {} stands: anything fits there.
+    Where it contains itself, after MAX_REPLACED replacements, and where there is no such part, {}
+    stands: anything fits there.
     """
     from referencing import Registry
+    from referencing.exceptions import Unresolvable
     from referencing.jsonschema import DRAFT202012
 
     replaced = count()
@@ -222,9 +225,11 @@ def without_refs(schema: dict[str, Any]) -> dict[str, Any]:
             return part
         if isinstance(ref := part.get("$ref"), str):
             ends = ref in path or len(path) == MAX_REFS or next(replaced) >= MAX_REPLACED
-            known = {} if ends else resolver.lookup(ref).contents
+            known: Any = {}
+            with contextlib.suppress(Unresolvable):
+                known = known if ends else resolver.lookup(ref).contents
             rest = {k: v for k, v in part.items() if k != "$ref"}
-            return inside({**known, **rest}, (*path, ref))
+            return inside({**(known if isinstance(known, dict) else {}), **rest}, (*path, ref))
         return {k: inside(v, path) for k, v in part.items()}
 
     return dict(inside({k: v for k, v in schema.items() if k not in NOT_INSIDE}, ()))

@@ -131,7 +131,10 @@ def parts(path: Path, part_s: float, window: Window = WHOLE) -> Iterator[Part]:
     """
     held, at = numpy.zeros(0, numpy.int16), window[0]
     with opened(path, "audio") as (source, stream):
-        for block in _resampled(_frames(source, stream, *window)):
+        frames = _frames(source, stream, *window)
+        first = list(islice(frames, 1))  # the sound may start late
+        at = max([at, *((f.time or 0.0) - origin_s(source) for f in first)])
+        for block in _resampled(chain(first, frames)):
             held = numpy.concatenate([held, block])
             while len(held) > part_s * RATE:
                 cut = quietest(held[: int(part_s * RATE)])
@@ -156,9 +159,9 @@ def _frames(source: Any, stream: Any, start_s: float, end_s: float | None) -> It
     """What is decoded of the window; its times count from the start of the file, as shown. Packets
     that cannot be decoded are skipped.
     """
-    origin_s = (source.start_time or 0) / av.time_base
+    origin = origin_s(source)
     if start_s > 0:
-        source.seek(int((start_s + origin_s) * av.time_base))
+        source.seek(int((start_s + origin) * av.time_base))
     packets = source.demux(stream)
     while True:
         try:
@@ -168,11 +171,16 @@ def _frames(source: Any, stream: Any, start_s: float, end_s: float | None) -> It
         except av.FFmpegError:
             continue
         for frame in frames:
-            at_s = start_s if frame.time is None else frame.time - origin_s
+            at_s = start_s if frame.time is None else frame.time - origin
             if end_s is not None and at_s >= end_s:
                 return
             if at_s + frame.samples / frame.sample_rate > start_s:
                 yield frame
+
+
+def origin_s(source: Any) -> float:
+    """What a player shows as 0:00."""
+    return float((source.start_time or 0) / av.time_base)
 
 
 def quietest(samples: Samples) -> int:

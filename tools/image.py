@@ -72,7 +72,7 @@ def pictures(path: Path) -> Iterator[tuple[str, Image.Image]]:
     its place, as in "2 of 5"; "" where there is one only. Raises ToolError: it cannot be read.
     """
     with media.opened_picture(path) as file:
-        count = getattr(file, "n_frames", 1)
+        count = 1 if file.format == "MPO" else getattr(file, "n_frames", 1)  # its others are depths
         last = min(count, MOST_PAGES) - 1
         for n in sorted({round(i * last / (MAX_FRAMES - 1)) for i in range(MAX_FRAMES)}):
             file.seek(n)

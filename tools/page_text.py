@@ -7,6 +7,7 @@ input. NOTE stands behind the text of a PDF of which only the beginning is read.
 import contextlib
 import io
 import os
+import re
 import sys
 from typing import Any
 
@@ -54,7 +55,7 @@ def decoded(body: bytes, content_type: str) -> str:
             return body.decode("utf-8-sig")
     from w3lib.encoding import html_to_unicode
 
-    return str(html_to_unicode(content_type.replace('"', ""), body)[1])
+    return str(html_to_unicode(re.sub("[\"']", "", content_type), body)[1])
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -34,7 +35,7 @@ LIMITS = {  # of each process
     "RLIMIT_CORE": 1,  # bytes: no file; with 0, the system's crash collector would still get it
     "RLIMIT_NPROC": 128,
 }
-MAX_PROCESSES = 160  # and threads, of all users: the first process and bubblewrap too
+MAX_PROCESSES = 160  # and threads, with bubblewrap and the first process
 MAX_MEMORY_BYTES = 2 << 30  # of all processes
 MAX_ADDED_BYTES = 256 << 20  # to its folder
 MAX_ADDED_FILES = 5_000
@@ -46,7 +47,7 @@ SYSTEM = (  # programs and libraries: no settings, and nothing else that may lie
     *(f"/usr/{name}" for name in ("bin", "sbin", "lib", "lib32", "lib64", "libexec")),
     *("/usr/share", "/usr/include", "/usr/local/bin", "/usr/local/lib"),
 )
-ENTER = "sh", "-c", 'echo 0 > "$0/cgroup.procs"; exec "$@"'  # and the cgroup
+ENTER = "sh", "-c", 'echo 0 > "$0/cgroup.procs"; exec "$@"'  # $0: a cgroup, to enter
 WORK = "/sandbox"  # where a program finds its folder
 
 
@@ -131,10 +132,8 @@ def _sandboxed(rules: dict[str, Any], given: bytes, world: World, folder: Path) 
         "files": MAX_ADDED_FILES, "tmp": TMP_BYTES, "folder": held,
     }  # fmt: skip
     try:
-        with cgroup() as group:
-            entry = (
-                ["sh", "-c", 'echo 0 > "$0/cgroup.procs"; exec "$@"', str(group)] if group else []
-            )
+        with cgroup(folder) as group:
+            entry = [*ENTER, str(group)] if group else []
             ran = _started([*entry, *bubblewrap(world)], rules, given, pass_fds=[held])
             return replace(ran, ended="memory") if group and ran_out(group) else ran
     finally:
@@ -142,11 +141,11 @@ def _sandboxed(rules: dict[str, Any], given: bytes, world: World, folder: Path) 
 
 
 @contextlib.contextmanager
-def cgroup() -> Iterator[Path | None]:
-    """A cgroup v2 for one program, beside that of this process: the kernel limits the memory and
-    the number of all its processes. None where the user may not make one.
+def cgroup(folder: Path) -> Iterator[Path | None]:
+    """A cgroup v2 for a program that works on a copy of `folder`, beside that of this process: the
+    kernel limits the memory and the number of all its processes. None where none can be made.
     """
-    group, most = None, MAX_MEMORY_BYTES + MAX_ADDED_BYTES + 2 * TMP_BYTES
+    group = None
     with contextlib.suppress(OSError, IndexError):
         own = re.findall(r"(?m)^0::/(.*)$", Path("/proc/self/cgroup").read_text("utf-8"))[0]
         above = Path("/sys/fs/cgroup", own).parent if own else Path("/sys/fs/cgroup")
@@ -154,20 +153,34 @@ def cgroup() -> Iterator[Path | None]:
             new = above / f"orchestra-min-{os.getpid()}-{randbelow(1 << 60):x}"
             new.mkdir()
             group = new
-            (group / "memory.max").write_text(str(most))
+            disks = (
+                MAX_ADDED_BYTES + 2 * TMP_BYTES + sum(p.lstat().st_size for p in folder.rglob("*"))
+            )
+            (group / "memory.max").write_text(str(MAX_MEMORY_BYTES + disks))
             (group / "pids.max").write_text(str(MAX_PROCESSES))
             (group / "memory.swap.max").write_text("0")  # last: not every kernel has it
     try:
         yield group
     finally:
         if group:
-            with contextlib.suppress(OSError):  # a process of it is still ending
-                group.rmdir()
+            _remove(group)
+
+
+def _remove(group: Path) -> None:
+    """With all that is left in it; a process that is ending keeps it for a moment."""
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            (group / "cgroup.kill").write_text("1")
+            group.rmdir()
+            return
+        time.sleep(0.01)
 
 
 def ran_out(group: Path) -> bool:
     """Whether the kernel ended a process for memory."""
-    return "oom_kill 0" not in (group / "memory.events").read_text()
+    with contextlib.suppress(OSError):
+        return "oom_kill 0" not in (group / "memory.events").read_text()
+    return False
 
 
 def _unsafe(rules: dict[str, Any], given: bytes, world: World, folder: Path) -> Ran:

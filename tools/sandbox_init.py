@@ -39,7 +39,8 @@ REFUSED = {  # system calls that no limit covers, or that no program needs
     "open_by_handle_at": (304, 265), "vmsplice": (278, 75), "io_setup": (206, 0),
     "landlock_create_ruleset": (444, 444),
 }  # fmt: skip
-CLONE, CLONE3, SOCKET, MMAP, PRLIMIT = (56, 220), (435, 435), (41, 198), (9, 222), (302, 261)
+CLONE, CLONE3, MMAP, PRLIMIT = (56, 220), (435, 435), (9, 222), (302, 261)
+SOCKET, SOCKETPAIR = (41, 198), (53, 199)
 SHARED_MEMORY = 1 | 0x20  # MAP_SHARED and MAP_ANONYMOUS: counted in no process
 FAMILIES = 1, 2, 10, 16  # of sockets: unix, IPv4, IPv6, netlink
 EPERM, ENOSYS, EOPNOTSUPP, EAFNOSUPPORT = 1, 38, 95, 97
@@ -65,7 +66,8 @@ def filter_system_calls() -> None:
     on(MMAP, fourth, (mask, 0, 0, SHARED_MEMORY), (equal, 0, 1, SHARED_MEMORY), eperm, allow)
     on(PRLIMIT, first, (equal, 0, 1, 0), allow, eperm)  # of itself only
     families = [row for family in FAMILIES for row in ((equal, 0, 1, family), allow)]
-    on(SOCKET, first, *families, (end, 0, 0, 0x50000 | EAFNOSUPPORT))
+    for call in (SOCKET, SOCKETPAIR):
+        on(call, first, *families, (end, 0, 0, 0x50000 | EAFNOSUPPORT))
     calls = b"".join(struct.pack("HBBI", *row) for row in [*rows, allow])
     held = ctypes.create_string_buffer(calls)
     program = struct.pack("HxxxxxxP", len(calls) // 8, ctypes.addressof(held))

@@ -112,14 +112,17 @@ def frames(path: Path, count: int, window: Window = WHOLE) -> Iterator[Frame]:
         if start_s >= end_s:
             length = clock(length_s)
             raise ToolError(say("tools/notes", "after_the_end", name=path.name, length=length))
-        for wanted in _times(source, stream, start_s, end_s, count):
-            t, frame = _frame_at(source, stream, wanted)
-            if frame is not None and t > last:
-                last = t
-                yield t, _upright(frame)
-        if last < 0:
-            most = MAX_PIXELS // 1_000_000
-            raise ValueError(f"no frame can be decoded (none over {most} million pixels is)")
+        times = _times(source, stream, start_s, end_s, count)
+        for whole in (False, True):  # a film that was cut may have no key frame
+            for wanted in times:
+                t, frame = _frame_at(source, stream, wanted, whole=whole)
+                if frame is not None and t > last:
+                    last = t
+                    yield t, _upright(frame)
+            if last >= 0:
+                return
+        most = MAX_PIXELS // 1_000_000
+        raise ValueError(f"no frame can be decoded; none over {most} million pixels is tried")
 
 
 def _times(source: Any, stream: Any, start_s: float, end_s: float, count: int) -> list[float]:
@@ -149,18 +152,19 @@ def even(start_s: float, end_s: float, count: int) -> list[float]:
     return [start_s + (n + 0.5) * (end_s - start_s) / count for n in range(count)]
 
 
-def _frame_at(source: Any, stream: Any, t: float, key: bool = False) -> tuple[float, Any]:
+def _frame_at(
+    source: Any, stream: Any, t: float, key: bool = False, whole: bool = False
+) -> tuple[float, Any]:
     """The frame that is shown at `t`, or the `key` frame before it, and its time; None where the
-    file is damaged.
+    file is damaged. `whole`: frames without a key frame before them will do.
     """
     best: tuple[float, Any] = t, None
-    whole = False
+    origin_s = audio.origin_s(source)
     with contextlib.suppress(av.FFmpegError):
-        source.seek(int(t / stream.time_base) + (stream.start_time or 0), stream=stream)
+        source.seek(int((t + origin_s) / stream.time_base), stream=stream)
         for n, frame in enumerate(source.decode(stream)):
             whole = whole or frame.key_frame  # some formats seek to where they cannot decode yet
-            start_s = float((stream.start_time or 0) * stream.time_base)
-            at = max((frame.time or 0.0) - start_s, 0.0)
+            at = max((frame.time or 0.0) - origin_s, 0.0)
             if n >= MOST_SKIPPED and not whole or best[1] is not None and at > t:
                 break
             if whole:
@@ -181,9 +185,11 @@ def _upright(frame: Any) -> Any:
 
 def _length_s(source: Any, stream: Any) -> float:
     """The length of a video, from its packets where its header does not tell."""
-    if source.duration:
+    if stream.duration:
+        end = (stream.start_time or 0) + stream.duration
+    elif source.duration:
         return float(source.duration / av.time_base)
-    start = stream.start_time or 0
-    packets = (p for p in source.demux(stream) if p.pts is not None)
-    end = max((p.pts + (p.duration or 0) - start for p in packets), default=0)
-    return max(float(end * stream.time_base), 0.001)
+    else:
+        packets = (p for p in source.demux(stream) if p.pts is not None)
+        end = max((p.pts + (p.duration or 0) for p in packets), default=0)
+    return max(float(end * stream.time_base) - audio.origin_s(source), 0.001)

@@ -7,6 +7,7 @@ guard and read by trafilatura (HTML) or pypdf (PDF), both in the sandbox of the 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from runtime.prompts import say
@@ -52,9 +53,9 @@ def page_text(url: str, allow: tuple[str, ...] = (), secrets: Secrets | None = N
 
 def _kind(page: guard.Page) -> str:
     """html, pdf or text: by the content where it says so, else by the media type."""
-    if page.body[:1024].lstrip().startswith(b"%PDF-"):
+    media_type = re.split("[;,]", page.content_type)[0].strip()
+    if media_type == "application/pdf" or page.body[:1024].lstrip().startswith(b"%PDF-"):
         return "pdf"
-    media_type = page.content_type.partition(";")[0].strip()
     if media_type in ("text/html", "application/xhtml+xml", ""):
         return "html"
     if media_type.startswith("text/") or media_type.endswith(("json", "xml")):

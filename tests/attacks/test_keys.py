@@ -1,10 +1,13 @@
 """Whole runs in which the models do all they can to get at the planted key. It is found in nothing that was written."""
 
+import pytest
+
 import orchestra_min
 from tests.attacks import hostile
 from tests.attacks.conftest import KEY, NAME
 from tests.conftest import Options, pool_at
-from tests.scripted import act, complete, delegate, finish, is_main, last_text
+from tests.program import any_method
+from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
 from tests.tools.media import saved
 
 TOOLS = ["ExecuteCodeAction", "ImageAnalysisAction", "ExtractUrlContentAction", "GoogleSearchAction"]  # fmt: skip
@@ -55,3 +58,16 @@ def test_a_key_that_a_page_sends_back_is_taken_out(planted, endpoint, tmp_path):
         model, _ = run_of(endpoint, tmp_path, actions, allow_hosts=(server.host,))
     read = [last_text(r) for r in model.requests if "your key is" in last_text(r)]
     assert read and not [text for text in read if f"your key is {KEY}" in text]
+
+
+@pytest.mark.parametrize("said", [f"limit of {KEY}", f"{'x' * 280} {KEY}"])
+def test_a_key_in_the_error_of_an_endpoint_is_taken_out(said, planted, endpoint, tmp_path):
+    errors = iter([Raw(500, {"error": {"message": said}})])
+    server = endpoint(lambda request: next(errors, None) or any_method(request))
+    told = []
+    options = {"pool": pool_at(server.url), "listeners": [lambda event: told.append(str(event))]}
+    orchestra_min.orchestrate("?", out=tmp_path / "run", **options)
+    texts = [*told, *(p.read_text() for p in (tmp_path / "run").iterdir() if p.is_file())]
+    assert any("attempt 2" in text for text in texts) and not any(
+        KEY[:12] in text for text in texts
+    )

@@ -65,14 +65,14 @@ def _encode(target: Any, stream: Any, frames: Any, at: int = 0) -> None:
     target.mux(stream.encode(None))
 
 
-def filmed(path: Path, pictures: list[Image.Image], codec="libx264", fps=5, sound="", at_s=(), start_s=0.0, **options: str) -> Path:  # fmt: skip
+def filmed(path: Path, pictures: list[Image.Image], codec="libx264", fps=5, sound="", at_s=(), start_s=0.0, sound_s=0.0, **options: str) -> Path:  # fmt: skip
     """A frame of each picture, shown at the times `at_s` if not evenly; `sound`: a codec of speech;
-    `start_s`: of the clock; `options`: of the encoder.
+    `start_s`: of the clock, `sound_s`: of the speech; `options`: of the encoder.
     """
     with av.open(str(path), "w", options={"avoid_negative_ts": "disabled"}) as target:
         video: Any = target.add_stream(codec, rate=fps, options=options)
         video.width, video.height = pictures[0].size
-        video.pix_fmt = "rgb24" if codec == "png" else "yuv420p"
+        video.pix_fmt = "rgb24" if codec in ("png", "qtrle") else "yuv420p"
         audio: Any = target.add_stream(sound, rate=48000) if sound else None
         for n, picture in enumerate(pictures):
             frame = av.VideoFrame.from_image(picture)
@@ -82,7 +82,7 @@ def filmed(path: Path, pictures: list[Image.Image], codec="libx264", fps=5, soun
         target.mux(video.encode(None))
         if audio:
             with av.open(str(SPEECH)) as source:
-                _encode(target, audio, source.decode(audio=0))
+                _encode(target, audio, source.decode(audio=0), round(sound_s * 48000))
     return path
 
 

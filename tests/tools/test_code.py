@@ -166,10 +166,10 @@ def test_a_program_runs_once_and_is_replayed_whatever_it_prints(text, bench):
     assert seen[0] == seen[1] and (text != COUNTED or seen[1] == "x")
 
 
-def test_a_cgroup_limits_the_memory_and_the_number_of_all_processes_together(monkeypatch):
+def test_a_cgroup_limits_the_memory_and_the_number_of_all_processes_together(monkeypatch, tmp_path):
     disks = sandbox.MAX_ADDED_BYTES + 2 * sandbox.TMP_BYTES
     monkeypatch.setattr(sandbox, "MAX_MEMORY_BYTES", (100 << 20) - disks)
-    with sandbox.cgroup() as group:
+    with sandbox.cgroup(tmp_path) as group:
         if not group:
             pytest.skip("no cgroup v2 can be made here; make test-cgroup does it in another kernel")
 

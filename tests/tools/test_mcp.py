@@ -72,7 +72,6 @@ def object_of(**properties):
 
 @pytest.mark.parametrize(("schema", "why"), [
     ({"a": 1}, "inputSchema"), (object_of() | {"properties": []}, "ValidationError"), (object_of() | {"required": None}, "SchemaError"),
-    (object_of(a={"$ref": "#/$defs/none"}), "PointerToNowhere"), (object_of(a={"$ref": "http://127.0.0.1:9/a"}), "Unresolvable"),
 ])  # fmt: skip
 def test_a_schema_that_is_none_is_told_before_anything_is_paid(schema, why, using):
     with pytest.raises(ConfigError, match=f"cannot be used .*{why}"), using(raw(schema)):
@@ -106,12 +105,17 @@ def test_a_nested_schema_reaches_the_model_whole_and_its_arguments_are_checked(u
 
 def test_what_a_model_leaves_out_or_gives_as_null_does_not_reach_the_server(using):
     """Nor does a pattern that Python cannot read, as of a server in JavaScript, end the run."""
-    schema = object_of(word={"type": "string", "pattern": r"^\p{L}+$"}) | {"required": []}
+    word = {"type": "string", "pattern": r"^\p{L}+$"}
+    gone = {"anyOf": [{"$ref": "#/$defs/none"}, {"$ref": "http://127.0.0.1:9/a"}]}
+    schema = object_of(price={"multipleOf": 0.01}, word=word, gone=gone) | {"required": []}
     with using(raw(schema, answer={"content": []})) as server:
         server.call("look", word=None)
-        server.call("look", word="one")
+        server.call("look", price=19.99, word="one")
         requests = [row["request"] for row in exchanges(server.env.tape.path)]
-    assert requests[1:] == [{"kind": "tool:look"}, {"kind": "tool:look", "word": "one"}]
+    assert requests[1:] == [
+        {"kind": "tool:look"},
+        {"kind": "tool:look", "price": 19.99, "word": "one"},
+    ]
 
 
 def test_the_parameters_of_an_mcp_server_may_have_any_name(using):

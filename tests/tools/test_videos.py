@@ -106,6 +106,18 @@ def test_frames_that_do_not_come_evenly_have_their_own_times(tmp_path):
     assert set(times) <= set(at_s) and 4.1 in times and len(times) == len(set(times))
 
 
+def test_a_film_without_any_key_frame_is_seen(tmp_path):
+    """As one that was cut, or that some old codecs made."""
+    assert len(seen(scenes(tmp_path / "a.mov", 1, 1, codec="qtrle"), 4)) >= 3
+
+
+def test_pictures_and_sound_have_one_clock_and_lengths_of_their_own(tmp_path):
+    late = scenes(tmp_path / "late.mkv", 1, 1, sound="aac", sound_s=1.5)
+    assert next(audio.parts(late, 30))[0] == pytest.approx(1.5, abs=0.1)
+    short = scenes(tmp_path / "short.mp4", 0.5, 0.5, sound="aac")
+    assert [round(t, 1) for t, _ in seen(short, 4)] == [0.1, 0.3, 0.6, 0.8]
+
+
 def head(path):
     path.write_bytes(path.read_bytes()[:500])
     return path

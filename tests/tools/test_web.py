@@ -172,6 +172,7 @@ ENGLISH = "“Salt” costs four crowns – a pound"
 
 @pytest.mark.parametrize(("charset", "kind", "meta", "words"), [  # of the bytes, in the header, in the page; and what is written
     ("cp1251", "text/plain; charset=windows-1251", "", "Хлеб"), ("shift_jis", 'text/plain;charset="Shift_JIS"', "", "パン"),
+    ("shift_jis", "text/plain; charset='shift_jis'", "", "パン"),
     ("utf-16", "text/plain", "", "Хлеб"), ("utf-8", "text/plain; charset=none-such", "", "Хлеб"),
     ("iso-8859-2", "text/html; charset=ISO-8859-2", "utf-8", POLISH),  # the header is right
     ("iso-2022-jp", "text/html; charset=iso-2022-jp", "", JAPANESE),
