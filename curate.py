@@ -60,6 +60,8 @@ class Curation:
         self.a, self.seeds, self.peers = a, questions.rows(a.seeds), list[str]()  # D_0, Eq. 26
         if wrong := best_match(Draft202012Validator({"items": SEED}).iter_errors(self.seeds)):
             raise ConfigError(f"{a.seeds}: {wrong.message}; see training/README.md")
+        if a.per_seed < 1 or not (a.budget is None or a.budget >= 0):
+            raise ConfigError("--per-seed needs 1 or more, --budget 0 or more")
         self.pool = pool.choose(a.backends, a.model, None)
         if not a.replay:
             pool.check(self.pool, a.budget)

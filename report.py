@@ -20,7 +20,7 @@ from typing import Any
 
 from evaluation.trace import perfetto
 from orchestra.vocabulary import Backend, ConfigError
-from runtime import command_line, run_folder, tape, trajectory
+from runtime import command_line, console, run_folder, tape, trajectory
 from runtime.chat import tokens_of, url_of
 
 PAGE = Path(__file__).parent / "evaluation" / "page.html"
@@ -123,8 +123,8 @@ def report(folder: Path) -> str:
         name = run.relative_to(folder).as_posix()
         try:
             rows.append({**run_row(run, texts, whole=False), "name": name, **scores.get(name, {})})
-        except (ConfigError, tape.TapeMiss) as error:
-            print(f"report.py: left out: {error}", file=sys.stderr)
+        except (ConfigError, tape.TapeMiss, *console.DAMAGED) as error:
+            print(f"report.py: left out: {name}: {error}", file=sys.stderr)
     return page({"runs": rows, "name": folder.name}, texts)
 
 

@@ -49,7 +49,7 @@ from runtime.command_line import ended
 from training import checkpoint, ranks
 from training.examples import Example, read
 from training.metrics import Metrics, Row, outcomes
-from training.policy import Ids, Policy, load_tokenizer
+from training.policy import Ids, Policy, load_tokenizer, usable
 from training.rewards import Reward, Scores, make
 from training.rollouts import Group, LocalRollouts, Rollouts
 
@@ -135,8 +135,8 @@ class Trainer:
 
     @torch.no_grad()
     def before(self, part: Sequence[Sample]) -> tuple[Tensor | None, Tensor | None]:
-        """log pi_old and log pi_ref (N, T) of a micro-batch. None: pi_old is pi_theta as it is;
-        there is no KL.
+        """log pi_old and log pi_ref (N, T) of a micro-batch. The first is None with one
+        iteration, the second with beta 0.
         """
         given = (*model_input(part, self.policy), self.o.temperature)
         old = self.policy.score(*given).logps if self.o.iterations > 1 else None
@@ -301,14 +301,15 @@ def check(o: Options, examples: Sequence[Example], reward: Reward) -> None:
     """Raises ConfigError for an example that is too long or that the reward cannot score, for a
     model without a chat template, and for a server that does not answer.
     """
-    tokenizer, eos = load_tokenizer(o.model)
+    tokenizer, eos = usable(f"--model {o.model}", load_tokenizer, o.model)
     if not tokenizer.chat_template or not eos:
         raise ConfigError(
             f"--model {o.model}: no chat template or end token; use an instruct model"
         )
     for example in examples:
-        messages, as_sent = list(example.messages), {"add_generation_prompt": True}
-        length = len(tokenizer.apply_chat_template(messages, **as_sent, return_dict=False))
+        how = {"add_generation_prompt": True, "return_dict": False}
+        template = tokenizer.apply_chat_template
+        length = len(usable(f"--model {o.model}", template, list(example.messages), **how))
         if length > o.max_prompt:
             raise ConfigError(
                 f"example {example.id}: its prompt has {length} tokens, more than --max-prompt "

@@ -70,11 +70,11 @@ def write(file: Path, axis: str, values: str, count: int, seed: int) -> None:
     the same. Raises ConfigError.
     """
     low, _, high = values.partition("..")
-    numbers = range(int(low), int(high or low) + 1) if (low + high).isdecimal() else range(0)
-    if not numbers or numbers[0] < 2 or numbers[-1] > MOST:
+    asked = range(int(low), int(high or low) + 1) if low and (low + high).isdecimal() else range(0)
+    if not asked or asked[0] < 2 or asked[-1] > MOST:
         raise ConfigError(f"--value {values}: needs a number from 2 to {MOST}, or 2..{MOST}")
     lines = []
-    for value, number in product(numbers, range(1, count + 1)):
+    for value, number in product(asked, range(1, count + 1)):
         id = f"{axis}-{value}-{number}"
         text, answer = problem(axis, value, random.Random(f"{seed}/{id}"))
         row = {"id": id, "category": axis, "level": str(value), "question": text}

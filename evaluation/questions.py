@@ -123,7 +123,7 @@ def rows(file: Path) -> list[Any]:
         raise ConfigError(f"{file}: cannot be read as JSON or JSON lines ({error})") from None
     if isinstance(data, dict):
         lists = [value for value in data.values() if isinstance(value, list)]
-        whole = QUESTION & {key.lower() for key in data}
+        whole = QUESTION & {key.strip().lower() for key in data}
         data = lists[0] if len(lists) == 1 and not whole else [data]
     return data if isinstance(data, list) else [data]
 

@@ -13,7 +13,7 @@ DATES = ("%Y-%m-%d", "%Y/%m/%d", "%d %B %Y", "%B %d %Y", "%d %b %Y", "%b %d %Y")
 MULTIPLES = {"dozen", "hundred", "thousand", "million", "billion", "trillion"}  # are not units
 SIGNS = {"$", "€", "£", "%"}
 VALUE = re.compile(
-    r"([-+]?)([$€£]?)((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*(%|[^\d\s,.;%].{0,30})?"
+    r"([-+]?)([$€£]?)((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*(%|[^\d\s,.;%](?:(?!\s\d).){0,30})?"
 )
 
 
@@ -39,12 +39,12 @@ def _plain(text: str) -> str:
     """In small letters without articles, with numbers as people write them: -0.5 for a typeset
     minus and .5, 0.00001 for 1e-05, 7 for 007.
     """
-    text = unicodedata.normalize("NFKC", text).casefold().strip(" *_`\"'\u201c\u201d\u2018\u2019")
-    text = re.sub("^[\u2012-\u2015](?=\\d)", "-", text)
+    text = unicodedata.normalize("NFKC", text.replace("\u2019", "'")).casefold()
+    text = re.sub("^[\u2012-\u2015](?=\\d)", "-", text.strip(" *_`\"'\u201c\u201d\u2018"))
     text = re.sub(r"(?<![\w.])\.(?=\d)", "0.", text.replace("\u2212", "-"))
     text = re.sub(r"(?<=\d)[^\S\n]+(?=%|[ap]m\b)|(?<=[$\u20ac\u00a3])\s+(?=\d)", "", text)
     power = re.compile(r"(?<![\w.])\d+(?:\.\d+)?e[-+]?\d{1,2}(?!\w)", re.A)
-    text = re.sub(r"^(?:the|an|a) ", "", text.strip(" .,;!"))
+    text = re.sub(r"^(?:the|an|a) (?!and |or )", "", text.strip(" .,;!"))
     return re.sub(r"(?<![\d.,])0+(?=\d)", "", power.sub(lambda n: f"{Decimal(n[0]):f}", text))
 
 
@@ -55,9 +55,9 @@ def _same(a: str, b: str, question: str) -> bool:
     x, y = VALUE.fullmatch(a), VALUE.fullmatch(b)
     if not x or not y:
         return bool(b) and " ".join(a.split()) == " ".join(b.split())
-    units = [m[2] + (m[4] or "").rstrip() for m in (x, y)]
+    units = [re.sub(r"(?<=\w\w)s$", "", m[2] + (m[4] or "").rstrip()) for m in (x, y)]
     words, signs = {*units} - SIGNS - {""}, {*units} & SIGNS
-    asked = rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)"
+    asked = rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})s?(?!\w)"
     named = not words or (re.search(asked, _plain(question)) and not words & MULTIPLES)
     fit = units[0] == units[1] or (max(len(words), len(signs)) < 2 and named)
     return bool(fit) and len({Decimal(m[1] + m[3].replace(",", "")) for m in (x, y)}) == 1

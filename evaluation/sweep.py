@@ -54,8 +54,8 @@ class Crew:
 
 class Funds:
     """The budget of a sweep. A question starts with a share that is reserved for it; what it did
-    not spend goes back. If it fails, the share stays reserved: what was spent is not known. So it
-    is with runs that an earlier sweep began and did not end.
+    not spend goes back. If it fails, the share stays reserved: what was spent is not known. The
+    same holds for runs that an earlier sweep did not finish.
     """
 
     def __init__(self, total_usd: float | None, plan: Plan, rows: Iterable[Row]) -> None:

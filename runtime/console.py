@@ -22,7 +22,7 @@ from runtime.trajectory import Event, Listener, Trajectory, describe, printable,
 PROGRAM = "orchestra-min" if Path(sys.argv[0]).name == "orchestra-min" else "orchestra_min.py"
 KEYS = "answer fallback why cost_usd paid_usd calls tokens rounds failed_subtasks latency_s run"
 Outcome = Trajectory | EndpointError
-DAMAGED = KeyError, TypeError, ValueError, OverflowError  # what odd rows of a tape raise
+DAMAGED = LookupError, TypeError, ValueError, AttributeError, OverflowError  # by odd rows
 
 
 @contextlib.contextmanager

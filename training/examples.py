@@ -59,14 +59,16 @@ def write(path: Path, examples: Sequence[Example]) -> None:
 def read(path: Path) -> list[Example]:
     """The examples of a file. Raises ConfigError, which names the line, for any that is not one."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error}); give a file of examples") from None
     found = []
     for n, line in enumerate(lines, 1):
         try:
             row = _Row(**json.loads(line)) if line.strip() else None
-            json.dumps(row and row.messages, ensure_ascii=False).encode()  # no half of a character
+            json.dumps(
+                row and [row.messages, row.reference], ensure_ascii=False
+            ).encode()  # no half of a character
         except (ValueError, TypeError, RecursionError, ConfigError) as error:
             where = f"{path}, line {n}: is not an example"
             raise ConfigError(f"{where} ({error}); make the file again") from None

@@ -41,7 +41,7 @@ from training.rewards import Scores, readings, weighted
 PATIENCE_S = 300.0  # of waiting at a rate limit, in one call
 NOTES = "training/judge_notes"
 REFUSED = {400, 413, 422}  # statuses that are about this text and not about the endpoint
-OF_THE_TEXT = ("timed out", "the answer has no choice")  # how errors begin that are about it too
+OF_THE_TEXT = ("timed out", "the answer has no choice")  # beginnings of other errors about it
 LINES = {  # the judge's line -> the part of Eq. 29 and its largest score
     "FORMAT_CORRECT": ("format", 1),
     "ACTION_VALID": ("action", 1),

@@ -20,8 +20,16 @@ from runtime.pool import Checked, Invalid
 from runtime.run_folder import sha256_of, write_whole
 from runtime.tape import Appender, Row, read
 
-FREE = {"resume", "vllm_url", "save_every", "out"}  # may differ at a resume
-RULE = "tasks.py", "world.py", "reading.py", "../evaluation/scores.py"  # of rubric and outcome
+FREE = {"resume", "out", "vllm_url", "save_every", "model", "adapter", "data", "eval_data"}  # may
+# differ at a resume; what is in the files may not
+FREE_SETTINGS = "timeout_s=", "parallel=", "cache="  # of a reward
+RULE = (
+    "tasks.py",
+    "world.py",
+    "rewards.py",
+    "reading.py",
+    "../evaluation/scores.py",
+)  # of rubric and outcome
 EXIT_CODES = "exit codes: 0 trained, 2 usage or configuration, 4 a server failed: vLLM or the judge"
 Count = Annotated[int, Field(ge=1)]
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -78,7 +86,7 @@ class Options(Checked):
         description="upper epsilon, as 0.28 of DAPO (default: --clip)",
     )
     importance_cap: Above0 = _flag(2.0, "limit of pi / pi_sampler, token by token")
-    min_std: From0 = _flag(1e-6, "deviation below which a group teaches nothing")
+    min_std: Above0 = _flag(1e-6, "deviation below which a group teaches nothing")
     seed: Annotated[int, Field(ge=0)] = _flag(0, "of the order, the adapter and the sampling")
     save_every: Count = _flag(10, "steps between checkpoints")
     eval_data: Path | None = _flag(None, "grpo: held-out examples")
@@ -166,7 +174,11 @@ def begun(o: Options) -> Iterator[None]:
 def _noted(o: Options) -> dict[str, Any]:
     """What a run's metrics follow from, the reward's rule included."""
     here = Path(__file__).parent
-    weights = [*sorted(o.model.glob("*.safetensors")), *sorted(o.model.glob("*.bin"))]
+    weights = [
+        file
+        for kind in ("safetensors", "bin", "json")
+        for file in sorted(o.model.glob(f"*.{kind}"))
+    ]
     files = {
         "data_sha256": [o.data],
         "eval_data_sha256": [o.eval_data] if o.eval_data else [],
@@ -175,6 +187,7 @@ def _noted(o: Options) -> dict[str, Any]:
         "rule_sha256": [here / name for name in RULE],
     }
     kept = {k: v for k, v in o.model_dump(mode="json").items() if k not in FREE}
+    kept["reward_setting"] = [s for s in o.reward_setting if not s.startswith(FREE_SETTINGS)]
     return {**kept, **{name: _hash(paths) for name, paths in files.items()}}
 
 

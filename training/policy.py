@@ -8,9 +8,8 @@ held in float32 and computed in `dtype`. Several processes (torchrun): FSDP2 sha
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,8 @@ class Policy:
         self.pad = self.tokenizer.pad_token_id or 0
         wide = torch.promote_types(self.dtype, torch.float32)
         held = self.dtype if self.lora and ranks.world() == 1 else wide
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=held)
+        load = AutoModelForCausalLM.from_pretrained
+        model: Any = usable(f"--model {folder}", load, folder, config=config, dtype=held)
         model.config.use_cache = False
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -148,11 +148,9 @@ class Policy:
         for parameter, value in zip(self.parameters(), values, strict=True):
             parameter.copy_(value)
 
-    @contextlib.contextmanager
-    def computing(self) -> Iterator[None]:
+    def computing(self) -> torch.autocast:
         """In `dtype`, also where weights are held in float32: an adapter's, or all of them."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
-            yield
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed)
 
     # ---- weights ---------------------------------------------------------------------------------
 
@@ -219,15 +217,21 @@ def load_tokenizer(folder: Path) -> tuple[Any, tuple[int, ...]]:
     return tokenizer, tuple(dict.fromkeys(id for id in ends if id is not None))
 
 
+def usable(what: str, call: Callable[..., Any], *given: Any, **more: Any) -> Any:
+    """What a library makes of a user's files. Raises ConfigError for whatever it raises."""
+    try:
+        return call(*given, **more)
+    except Exception as error:  # of templates, tokenizers, weights: they have no base in common
+        why = f"{error}".strip().split("\n")[0] or type(error).__name__
+        raise ConfigError(f"{what}: cannot be used ({why})") from None
+
+
 def with_adapter(model: Any, rank: int, adapter: Path | None) -> Any:
     """A new adapter on all linear layers, or the one of a folder, to be trained further."""
     from peft import LoraConfig, PeftModel, get_peft_model
 
-    try:
-        if adapter:
-            return PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
-    except (RuntimeError, ValueError) as error:
-        why = str(error).splitlines()[0]
-        raise ConfigError(f"--adapter {adapter}: does not fit the model ({why})") from None
+    if adapter:
+        load = PeftModel.from_pretrained
+        return usable(f"--adapter {adapter}", load, model, str(adapter), is_trainable=True)
     kind: Any = {"target_modules": "all-linear", "task_type": "CAUSAL_LM"}
     return get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank, **kind))

@@ -186,8 +186,8 @@ class Fact:
 
 @dataclass(frozen=True)
 class MiniTask:
-    """`facts` in an order in which they can be found, the answer last; those that it does not
-    follow from distract. `entities`: the names in it. `group`: what of it is held out, "shape" or
+    """`facts` in an order in which they can be found, the answer last; those that the answer does
+    not need distract. `entities`: the names in it. `group`: what of it is held out, "shape" or
     "operation", or "seen".
     """
 

@@ -244,7 +244,7 @@ def test_two_ranks_come_to_what_one_comes_to(tiny, tmp_path, capsys):
     "--temperature 0", "--temperature nan", "--steps 0", "--group 1", "--lr -1", "--importance-cap 0", "--clip-high inf",
     "--warmup 1.5", "--seed -1", "--lora-rank 0", "--model nowhere", "--reward best", "--epochs x", "--max-prompt 10",
     "--rollouts vllm --vllm-url http://127.0.0.1:9", "--reward rubric --reward-setting salt=1", "--reward judge", "--resume",
-    "--full --adapter nowhere", "--data nowhere",
+    "--full --adapter nowhere", "--data nowhere", "--min-std 0",
 ])  # fmt: skip
 def test_a_flag_that_makes_no_run_is_one_line(tiny, tmp_path, capsys, wrong):
     line = refused(capsys, *flags(tiny, tmp_path / "out", "grpo", *wrong.split()))
@@ -276,6 +276,16 @@ def test_damage_is_one_line(tiny, done, tmp_path, capsys, name, text, reason):
     assert reason in refused(capsys, *flags(tiny, out, "grpo", *MORE), "--resume")
 
 
+@pytest.mark.parametrize(("name", "text"), [
+    ("model.safetensors", "version https://git-lfs"), ("tokenizer.json", "{"),
+    ("chat_template.jinja", "{{ raise_exception('no system role') }}"),
+])  # fmt: skip
+def test_a_model_that_is_damaged_or_takes_no_prompt_is_one_line(tiny, tmp_path, capsys, name, text):
+    (shutil.copytree(tiny[0], tmp_path / "model") / name).write_text(text)
+    line = refused(capsys, *flags((tmp_path / "model", tiny[1]), tmp_path / "out", "grpo"))
+    assert f"--model {tmp_path / 'model'}: cannot be used" in line
+
+
 def test_a_disk_that_is_full_at_a_checkpoint_is_one_line(tiny, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch, "save", mock.Mock(side_effect=OSError(28, "No space left")))
     assert run(*flags(tiny, tmp_path, "grpo", *MORE)) == 2
@@ -283,9 +293,18 @@ def test_a_disk_that_is_full_at_a_checkpoint_is_one_line(tiny, tmp_path, capsys,
     assert "No space left" in line and "--resume" in line
 
 
-def test_a_run_is_neither_overwritten_nor_resumed_as_another(tiny, done, capsys, monkeypatch):
+def test_a_run_is_neither_overwritten_nor_resumed_as_another(
+    tiny, done, tmp_path, capsys, monkeypatch
+):
     arguments = flags(tiny, done, "grpo", *MORE)
     assert "add --resume" in refused(capsys, *arguments)
+    moved = shutil.copytree(tiny[0], tmp_path / "moved"), tiny[1]
+    assert (
+        trained_with(
+            *flags(moved, shutil.copytree(done, tmp_path / "out"), "grpo", *MORE), "--resume"
+        )
+        == 0
+    )
     assert "other values of seed" in refused(capsys, *arguments, "--resume", "--seed", "5")
     monkeypatch.setattr(training.options, "RULE", ("ranks.py",))  # another rule of the reward
     assert "other values of rule_sha256" in refused(capsys, *arguments, "--resume")
