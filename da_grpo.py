@@ -26,8 +26,7 @@ PART = 512  # tokens whose logits are in float32 at a time
 
 @dataclass(frozen=True)
 class Objective:
-    """What Eq. 31 leaves open. `importance_cap`: the largest weight that corrects for
-    the sampler."""
+    """What Eq. 31 leaves open. `importance_cap`: the largest weight that corrects the sampler."""
 
     clip_low: float = 0.2
     clip_high: float = 0.2  # 0.28: clip-higher of DAPO

@@ -105,9 +105,7 @@ class Chat:
             limit = purse.output_tokens(backend, input_tokens)
             most_usd = backend.cost_usd(input_tokens, limit or DEFAULT_OUTPUT_TOKENS)
             if limit:
-                newer = (
-                    "api.openai.com/" in backend.base_url or (name, "max_tokens") in self.refused
-                )
+                newer = ".openai.com" in backend.base_url or (name, "max_tokens") in self.refused
                 body["max_completion_tokens" if newer else "max_tokens"] = limit
             request, post = {"url": url_of(backend), **body}, partial(self._post, backend, body)
             outcome, played = self.exchange(CHAT, name, request, post, purse, most_usd)

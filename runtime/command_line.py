@@ -142,9 +142,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _methods(p: argparse.ArgumentParser, a: argparse.Namespace) -> tuple[str, ...]:
-    names = (
-        [n.strip() for n in a.compare.split(",")] if a.compare is not None else [a.options.method]
-    )
+    names = [a.options.method]
+    if a.compare is not None:
+        names = [n.strip() for n in a.compare.split(",")]
     methods = tuple(METHODS if a.compare == "all" else dict.fromkeys(names))
     if a.compare and "method" in a.given:
         p.error("--compare: names the methods itself; leave --method out")

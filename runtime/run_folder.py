@@ -25,7 +25,6 @@ from runtime import tape as tapes
 from runtime.options import OF_RESUME, Options, flag_of, spec_of, variables
 from runtime.pool import Checked, Invalid, Pool
 from runtime.secrets import Secrets
-from runtime.tape import Appender
 from runtime.trajectory import Trajectory, ended
 from runtime.trajectory import read as events_of
 
@@ -259,7 +258,7 @@ def holds_paid(path: Path) -> bool:
     if not path.is_file():
         return False
     try:
-        Appender(path).unlock()
+        tapes.Appender(path).unlock()
         rows = [row for row in tapes.read(path) if tapes.round_of(str(row.get("call")))]
     except (OSError, ConfigError):
         return True  # it cannot be read now

@@ -77,10 +77,8 @@ class Job:
         purses = self.env.purse.split(len(prompts), later)
         call = self.next_call
         calls = [(*call, f"p{n}") for n in range(1, len(prompts) + 1)] if prompts[1:] else [call]
-        one, chats = (
-            functools.partial(self._one, len(prompts) > 1),
-            [self.env.chat.copy() for _ in prompts],
-        )
+        one = functools.partial(self._one, len(prompts) > 1)
+        chats = [self.env.chat.copy() for _ in prompts]
         with ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="fan-out") as executor:
             outcomes = list(executor.map(one, chats, calls, prompts, purses))
         self.env.chat.refused.update(*(chat.refused for chat in chats))
@@ -93,16 +91,11 @@ class Job:
         return replies
 
     def _one(
-        self,
-        is_sample: bool,
-        chat: Chat,
-        call: tuple[str, ...],
-        prompt: tuple[str, str],
-        purse: Purse,
+        self, sample: bool, chat: Chat, call: tuple[str, ...], prompt: tuple[str, str], purse: Purse
     ) -> Reply | Exception:
         messages, backend = [{"role": "user", "content": prompt[1]}], self.env.backend
         own: Any = backend.options.get("temperature")
-        temperature = own or TEMPERATURE if is_sample else None
+        temperature = own or TEMPERATURE if sample else None
         with self.env.tape.call(*call):
             try:
                 return chat(backend, messages, purse, temperature=temperature)

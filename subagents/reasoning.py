@@ -25,9 +25,7 @@ from subagents.fan_out import SEARCH, VISIT, Job, agent
 SAMPLES = DEBATE_ROUNDS = REFLECTIONS = SEARCHES = 5
 ANSWER = re.compile(r"^[^\w\n]*_*(?:final[ \t]+)?answer\b[^\w\n]*?:[ \t*_]*", flags=re.I | re.M)
 QUERY = re.compile(r"(?im)^[^\w\n]*(?:\d+[^\w\n]+)?query[^\w\n]*(?:\d+[^\w\n]*)?[:=]\s*(.+)$")
-LINK = re.compile(
-    r"https?://(?:[^\s<>\"'`()\[\]*]|\([\w,.-]*\))+(?<![.,;:])"
-)  # ../Mercury_(planet) too
+LINK = re.compile(r"https?://(?:[^\s<>\"'`()\[\]*]|\([\w,.-]*\))+(?<![.,;:])")  # .._(planet) too
 
 
 @agent

@@ -150,13 +150,12 @@ def cgroup(folder: Path) -> Iterator[Path | None]:
         own = re.findall(r"(?m)^0::/(.*)$", Path("/proc/self/cgroup").read_text("utf-8"))[0]
         above = Path("/sys/fs/cgroup", own).parent if own else Path("/sys/fs/cgroup")
         if {"memory", "pids"} <= {*(above / "cgroup.subtree_control").read_text().split()}:
+            most = MAX_MEMORY_BYTES + MAX_ADDED_BYTES + 2 * TMP_BYTES
+            most += sum(p.lstat().st_size for p in folder.rglob("*"))
             new = above / f"orchestra-min-{os.getpid()}-{randbelow(1 << 60):x}"
             new.mkdir()
             group = new
-            disks = (
-                MAX_ADDED_BYTES + 2 * TMP_BYTES + sum(p.lstat().st_size for p in folder.rglob("*"))
-            )
-            (group / "memory.max").write_text(str(MAX_MEMORY_BYTES + disks))
+            (group / "memory.max").write_text(str(most))
             (group / "pids.max").write_text(str(MAX_PROCESSES))
             (group / "memory.swap.max").write_text("0")  # last: not every kernel has it
     try:
