@@ -91,7 +91,8 @@ def duckduckgo(asked: dict[str, Any]) -> list[Row]:
         from ddgs.exceptions import DDGSException
     except ImportError:
         raise ToolError(say("tools/notes", "no_search")) from None
-    region = f"{asked.get('gl', 'us')}-{asked.get('hl', 'en')}".lower()
+    country, language = (asked.get(k, v).partition("-")[0] for k, v in (("gl", "us"), ("hl", "en")))
+    region = f"{country}-{language}".lower()  # zh-CN has a part too many for some engines
     try:
         pages = DDGS(timeout=int(TIMEOUT_S)).text(
             asked["q"], region=region, max_results=asked["num"]

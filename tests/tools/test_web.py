@@ -74,7 +74,7 @@ def test_without_a_key_ddgs_is_asked_and_without_that_it_is_told(bench, monkeypa
     ddgs = SimpleNamespace(DDGS=lambda timeout: SimpleNamespace(text=text))
     monkeypatch.setitem(sys.modules, "ddgs", ddgs)
     monkeypatch.setitem(sys.modules, "ddgs.exceptions", SimpleNamespace(DDGSException=OSError))
-    seen = bench().use("GoogleSearchAction", query="everest", gl="de", hl="de")
+    seen = bench().use("GoogleSearchAction", query="everest", gl="de", hl="de-AT")
     assert "https://t.example/" in seen
     text.assert_called_once_with("everest", region="de-de", max_results=5)
     text.side_effect = OSError("No results found.")
