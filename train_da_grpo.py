@@ -37,6 +37,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -306,10 +307,9 @@ def check(o: Options, examples: Sequence[Example], reward: Reward) -> None:
         raise ConfigError(
             f"--model {o.model}: no chat template or end token; use an instruct model"
         )
+    template = partial(tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False)
     for example in examples:
-        how = {"add_generation_prompt": True, "return_dict": False}
-        template = tokenizer.apply_chat_template
-        length = len(usable(f"--model {o.model}", template, list(example.messages), **how))
+        length = len(usable(f"--model {o.model}", template, list(example.messages)))
         if length > o.max_prompt:
             raise ConfigError(
                 f"example {example.id}: its prompt has {length} tokens, more than --max-prompt "

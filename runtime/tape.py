@@ -166,16 +166,16 @@ class Tape:
     def _ask(self, call: str, key: str, text: str, ask: Callable[[], Any]) -> Any:
         if self.mode == "replay":
             raise TapeMiss(self._difference(call, text))
-        if self.cancelled.is_set() or self._closed:
-            raise self._full or Cancelled(f"{call} was not started: the run was interrupted")
-        self._check_space()
-        self._flies(1)
+        self._flies(1)  # before it looks whether the tape is closed
         try:
             return self._kept(call, key, text, ask)
         finally:
             self._flies(-1)
 
     def _kept(self, call: str, key: str, text: str, ask: Callable[[], Any]) -> Any:
+        if self.cancelled.is_set() or self._closed:
+            raise self._full or Cancelled(f"{call} was not started: the run was interrupted")
+        self._check_space()
         began_s = time.time()
         try:
             outcome, value = "answer", ask()
