@@ -8,7 +8,6 @@ import pytest
 from PIL import Image, ImageChops, ImageStat, PngImagePlugin
 
 from tests.conftest import media
-from tests.program import CLOCK
 from tests.tools.conftest import rapidocr
 from tests.tools.media import drawn, read_damaged, saved
 from tools import ToolError, image
@@ -39,16 +38,6 @@ def test_metadata_is_not_sent(tmp_path):
     path = saved(tmp_path / "a.png", drawn("x", (40, 20)), pnginfo=info)
     ((_, url),) = image.data_urls(path)
     assert len(url) < 2000
-
-
-@rapidocr
-def test_every_line_is_read_and_a_replay_needs_neither_engine_nor_picture(bench, tmp_path):
-    path = tmp_path / "clock.png"
-    path.write_bytes(CLOCK.read_bytes())
-    seen = (tools := bench(("image", path))).analyse()
-    assert "Prague Astronomical Clock\nOld Town Hall, Prague, Czech Republic" in seen
-    path.unlink()
-    assert tools.analyse("replay", query="other words") == seen
 
 
 @rapidocr
