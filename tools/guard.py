@@ -44,7 +44,7 @@ AGENT = "Mozilla/5.0 (compatible; orchestra-min)"
 GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 EMBEDDED_IPV4 = "2001::/32", "2002::/16", "192.88.99.0/24"  # Teredo, 6to4
 CLOUD_METADATA = "192.0.0.0/24", "168.63.129.16/32"
-INTERNAL = [*map(ipaddress.ip_network, EMBEDDED_IPV4 + CLOUD_METADATA)]  # global for Python
+INTERNAL = [*map(ipaddress.ip_network, EMBEDDED_IPV4 + CLOUD_METADATA)]  # Python calls them global
 
 
 class Refused(ToolError):
@@ -95,7 +95,7 @@ def checked(url: str, secrets: Secrets | None = None) -> Url:
     try:
         parts = parse_url(url)
     except LocationParseError:
-        odd, parts = True, Url()
+        parts = Url()
     is_web = "://" in url and parts.scheme in PORTS and parts.host and parts.auth is None
     if odd or not is_web or "%" in str(parts.host):  # an IPv6 zone names a local interface
         raise Refused(say("tools/notes", "web_malformed", url=repr(url[:200])))

@@ -18,7 +18,7 @@ from tests.conftest import ConfigError, EndpointError, Engine, Purse, media
 from tests.program import CLOCK
 from tests.scripted import Raw
 from tests.tools.conftest import local_pool, rapidocr, whisper
-from tests.tools.media import RATE, SPEECH, film, saved, tone, toned, waved
+from tests.tools.media import RATE, SPEECH, film, saved, tone, toned
 from tools import ToolError, audio, image
 
 
@@ -50,14 +50,15 @@ def test_music_with_album_art_is_sound(tmp_path):
 
 @pytest.mark.parametrize(("level", "seconds"), [(0, 3), (8000, 0), (8000, 0.001), (8000, 0.09)])
 def test_silence_is_not_sent(level, seconds, tmp_path, bench):
-    path = waved(tmp_path / "a.wav", tone(seconds, level))
+    (path := tmp_path / "a.wav").write_bytes(audio.as_wav(tone(seconds, level)))
     tools = bench(("audio", path), says="thanks for watching")
     assert "nothing is said" in tools.analyse() and not tools.model.requests
 
 
 def test_a_long_sound_goes_to_the_endpoint_in_parts_with_times(tmp_path, bench, monkeypatch):
     monkeypatch.setattr(audio, "ENDPOINT_S", 20.0)
-    tools = bench(("audio", waved(tmp_path / "a.wav", tone(50))), says="a tone")
+    (path := tmp_path / "a.wav").write_bytes(audio.as_wav(tone(50)))
+    tools = bench(("audio", path), says="a tone")
     seen = tools.analyse()
     assert seen.count("a tone") == len(tools.model.requests) == 3 and "[0:" in seen
     assert tools.analyse("replay") == seen
@@ -65,7 +66,7 @@ def test_a_long_sound_goes_to_the_endpoint_in_parts_with_times(tmp_path, bench, 
 
 def test_a_long_sound_is_cut_where_it_is_quiet(tmp_path):
     ten_s = numpy.concatenate([tone(8.5), tone(0.5, 0), tone(1)])
-    path = waved(tmp_path / "a.wav", numpy.tile(ten_s, 60))
+    (path := tmp_path / "a.wav").write_bytes(audio.as_wav(numpy.tile(ten_s, 60)))
     parts = [(at, len(samples) / RATE) for at, samples in audio.parts(path, 10)]
     assert 8.5 < parts[1][0] < 9 and max(length for _, length in parts) <= 10
     assert sum(length for _, length in parts) == pytest.approx(600)
