@@ -45,8 +45,8 @@ def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
     engine = env.pool.engine("image")
     key = {"sha256": file.sha256}
     if engine.engine == "local":
-        read = lambda: [[place, read_text(p)] for place, p, _ in pictures(file.path)]  # noqa: E731
-        pages = env.local("ocr", key, read, list[tuple[str, list[str]]])
+        shape = list[tuple[str, list[str]]]
+        pages = env.local("ocr", key, lambda: read_pages(file.path), shape)
         texts = ["\n".join([*([f"({place})"] if place else []), *lines]) for place, lines in pages]
         return say("notes", "ocr", name=file.name, lines=fenced("\n\n".join(texts).strip() or "-"))
     sent = env.local("picture", key, lambda: data_urls(file.path), list[tuple[str, str]])
@@ -105,6 +105,11 @@ def data_url(picture: Image.Image, kind: str) -> str:
     buffer = io.BytesIO()
     picture.save(buffer, kind, quality=90)
     return f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def read_pages(path: Path) -> list[list[Any]]:
+    """[place, lines of text] of each frame."""
+    return [[place, read_text(picture)] for place, picture, _ in pictures(path)]
 
 
 def read_text(image: Image.Image) -> list[str]:
