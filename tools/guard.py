@@ -1,10 +1,10 @@
-"""Every fetch of a URL that a model or a page wrote goes through here.
+"""Fetches URLs that a model or a page wrote, from public addresses only.
 
-http(s) only, no credentials and no key of the user in the URL. The host is resolved once, every
-address it has must be public, and the connection goes to the very address that was checked: a name
-that means something else a moment later (rebinding) gains nothing. Each redirect is a new URL and
-is checked anew. Size counts after decompression; time is the total of connection, headers,
-redirects and body. A proxy of the environment is not used: it would resolve the name itself.
+Only http(s), without credentials or keys of the user in the URL. The host is resolved once, all its
+addresses must be public, and the connection goes to the address that was checked, so DNS rebinding
+gains nothing. Each redirect is checked like a new URL. The size limit counts decompressed bytes,
+the time limit includes connection and redirects. Proxies of the environment are not used: they
+would resolve the name themselves.
 
     page = fetch("https://example.org/", allow=("intranet.example:8080",))
 """
@@ -35,27 +35,25 @@ from runtime.prompts import say
 from runtime.secrets import Secrets
 from tools import ToolError
 
-MAX_BYTES = 20 << 20  # of a body, decompressed
+MAX_BYTES = 20 << 20
 MAX_REDIRECTS = 5
 MAX_URL_CHARS = 2000
-TIMEOUT_S = 30.0  # for everything together
+TIMEOUT_S = 30.0
 CONNECT_S = 10.0
 AGENT = "Mozilla/5.0 (compatible; orchestra-min)"
 GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
-INTERNAL = [  # though Python calls them global
-    *map(ipaddress.ip_network, ("2001::/32", "2002::/16", "192.88.99.0/24")),  # IPv4 inside
-    *map(ipaddress.ip_network, ("192.0.0.0/24", "168.63.129.16/32")),  # metadata of clouds
-    ipaddress.ip_network("3fff::/20"),  # documentation
-]
+EMBEDDED_IPV4 = "2001::/32", "2002::/16", "192.88.99.0/24"  # Teredo, 6to4
+CLOUD_METADATA = "192.0.0.0/24", "168.63.129.16/32"
+INTERNAL = [*map(ipaddress.ip_network, EMBEDDED_IPV4 + CLOUD_METADATA)]  # Python calls them global
 
 
 class Refused(ToolError):
-    """A URL that is not fetched, and why."""
+    """A URL that must not be fetched, and why."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """What a URL gave: the last URL after redirects, the Content-Type header, and the body."""
+    """The answer to a request: the URL after redirects, the Content-Type header and the body."""
 
     url: str
     content_type: str
@@ -73,13 +71,13 @@ def fetch(
 
     Raises ToolError: refused, not reachable, an error status, too big, too slow.
     """
-    deadline, own, parts = time.monotonic() + timeout_s, dict(headers or {}), checked(url)
+    deadline, parts = time.monotonic() + timeout_s, checked(url)
     for _ in range(MAX_REDIRECTS + 1):
-        with _answer(parts, addresses(parts, allow), own, deadline) as answer:
+        with _answer(parts, addresses(parts, allow), headers or {}, deadline) as answer:
             if target := answer.get_redirect_location():
                 sent = target.encode("latin-1", "replace").decode("utf-8", "replace").strip()
                 here, parts = parts, checked(urljoin(parts.url, requote_uri(sent)))
-                own = own if parts[:4] == here[:4] else {}  # a key stays with its host
+                headers = headers if parts[:4] == here[:4] else {}  # a key stays with its host
                 continue
             if not 200 <= (status := answer.status) < 300:
                 raise ToolError(say("tools/notes", "web_status", url=parts.url, status=status))
@@ -89,7 +87,7 @@ def fetch(
 
 
 def checked(url: str, secrets: Secrets | None = None) -> Url:
-    """A URL, split. Raises Refused where its text alone shows that it may not be fetched."""
+    """The parts of a URL. Raises Refused where its text alone shows that it must not be fetched."""
     secrets, plain = secrets or Secrets(), unquote(unquote(url))  # ?k=sk%2D... is a key too
     if any(secrets.text(text) != text for text in (url, plain)):
         raise Refused(say("tools/notes", "web_secret"))
@@ -97,16 +95,16 @@ def checked(url: str, secrets: Secrets | None = None) -> Url:
     try:
         parts = parse_url(url)
     except LocationParseError:
-        odd, parts = True, Url()
+        parts = Url()
     is_web = "://" in url and parts.scheme in PORTS and parts.host and parts.auth is None
-    if odd or not is_web or "%" in str(parts.host):  # an IPv6 zone is a network card here
+    if odd or not is_web or "%" in str(parts.host):  # an IPv6 zone names a local interface
         raise Refused(say("tools/notes", "web_malformed", url=repr(url[:200])))
     return parts
 
 
 def addresses(parts: Url, allow: Collection[str]) -> list[str]:
-    """The addresses of a host. All must be public, unless it is allowed. Raises ToolError."""
-    host, port = _place(parts)
+    """The addresses of the host, all public unless it is allowed. Raises ToolError."""
+    host, port = _host_and_port(parts)
     try:
         rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -118,13 +116,13 @@ def addresses(parts: Url, allow: Collection[str]) -> list[str]:
 
 
 def is_allowed(parts: Url, allow: Collection[str]) -> bool:
-    host, port = _place(parts)
+    host, port = _host_and_port(parts)
     names = {host, f"{host}:{port}", f"[{host}]", f"[{host}]:{port}"}
     return not names.isdisjoint(map(str.lower, allow))
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is one of the open internet and hides no other address in it.
+    """Whether an address is one of the public internet and embeds no IPv4 address.
 
     >>> [is_public(a) for a in ("8.8.8.8", "10.0.0.1", "::ffff:8.8.8.8", "169.254.169.254")]
     [True, False, False, False]
@@ -138,31 +136,30 @@ def is_public(address: str) -> bool:
 def _answer(
     parts: Url, found: list[str], headers: Mapping[str, str], deadline: float
 ) -> Iterator[urllib3.BaseHTTPResponse]:
-    """The answer of the first address that takes a connection. It hangs up at the deadline."""
+    """The answer of the first address that accepts a connection, which is shut at the deadline."""
     sent = {"User-Agent": AGENT, "Accept-Encoding": "gzip, deflate", **headers}
     sent["Host"] = parts.netloc or ""
-    host, port = _place(parts)
+    host, port = _host_and_port(parts)
     try:
         with contextlib.ExitStack() as stack:
-            wire = stack.enter_context(_connect(found, port, deadline))
-            hook = stack.enter_context(wire.dup())  # still there when TLS has taken the wire
-            watch = threading.Timer(max(0.0, deadline - time.monotonic()), _hang_up, (hook,))
-            watch.daemon = True
-            watch.start()
-            stack.callback(watch.cancel)
+            sock = stack.enter_context(_connect(found, port, deadline))
+            duplicate = stack.enter_context(sock.dup())  # TLS detaches `sock`
+            timer = threading.Timer(max(0.0, deadline - time.monotonic()), _shut, (duplicate,))
+            timer.daemon = True
+            timer.start()
+            stack.callback(timer.cancel)
             connection = HTTPConnection(found[0], timeout=CONNECT_S)
             stack.callback(connection.close)
-            connection.sock = wire
+            connection.sock = sock
             if parts.scheme == "https":
-                connection.sock = _tls().wrap_socket(wire, server_hostname=host)
+                connection.sock = _tls().wrap_socket(sock, server_hostname=host)
             connection.request("GET", parts.request_uri, headers=sent, preload_content=False)
             yield connection.getresponse()
     except (HTTPError, http.client.HTTPException, OSError, ValueError) as error:
         if time.monotonic() >= deadline:
             raise ToolError(say("tools/notes", "web_slow", url=parts.url)) from None
-        reason = (
-            getattr(error, "strerror", None) or type(error).__name__
-        )  # nothing the server wrote
+        # Not str(error): it may quote the server.
+        reason = getattr(error, "strerror", None) or type(error).__name__
         raise ToolError(say("tools/notes", "web_failed", url=parts.url, reason=reason)) from None
 
 
@@ -177,9 +174,9 @@ def _connect(found: list[str], port: int, deadline: float) -> socket.socket:
     raise failure
 
 
-def _hang_up(hook: socket.socket) -> None:
+def _shut(sock: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        hook.shutdown(socket.SHUT_RDWR)
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _body(answer: urllib3.BaseHTTPResponse, url: str, deadline: float, max_bytes: int) -> bytes:
@@ -188,12 +185,12 @@ def _body(answer: urllib3.BaseHTTPResponse, url: str, deadline: float, max_bytes
         body += chunk
         if len(body) > max_bytes:
             raise ToolError(say("tools/notes", "web_too_big", url=url, mib=max_bytes >> 20))
-    if time.monotonic() >= deadline:  # hung up: what came is not the whole body
+    if time.monotonic() >= deadline:  # shut by the timer: the body is cut off
         raise ToolError(say("tools/notes", "web_slow", url=url))
     return bytes(body)
 
 
-def _place(parts: Url) -> tuple[str, int]:
+def _host_and_port(parts: Url) -> tuple[str, int]:
     return (parts.host or "").strip("[]").rstrip("."), parts.port or PORTS[parts.scheme or "http"]
 
 

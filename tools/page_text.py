@@ -1,7 +1,7 @@
-"""Runs in the sandbox: the readable text of a page, which nobody trusts.
+"""Prints the readable text of a page; runs in the sandbox, because pages are not trusted.
 
-Started as `python -I -c <this file> html|pdf|text CONTENT_TYPE NOTE`; the page comes on standard
-input. NOTE stands behind the text of a PDF of which only the beginning is read.
+Started as `python -I -c <this file> html|pdf|text CONTENT_TYPE NOTE`, with the page on standard
+input. NOTE follows the text of a PDF that is too long to be read whole.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any
 
 MAX_CHARS = 400_000
 MAX_PAGES = 300
-LOCKED = 4  # exit status: it opens with a password only
+LOCKED = 4  # exit status: the PDF needs a password
 
 
 def pdf_text(body: bytes) -> str:
@@ -40,16 +40,14 @@ def html_text(page: str) -> str:
         return trafilatura.extract(of, include_tables=True, include_links=True, favor_recall=True)
 
     found = words(page) or str(trafilatura.html2txt(page))
-    if page.strip() and not found:  # it is nested too deep or too long for a parser with limits
-        whole = html.document_fromstring(page, parser=html.HTMLParser(huge_tree=True))
-        found = words(whole) or ""
+    if page.strip() and not found:  # over the limits of the parser, as with many unclosed tags
+        tree = html.document_fromstring(page, parser=html.HTMLParser(huge_tree=True))
+        found = words(tree) or ""
     return found
 
 
 def decoded(body: bytes, content_type: str) -> str:
-    """UTF-8 where it is that, whatever it says; else as its byte order mark, the header or the page
-    says.
-    """
+    """UTF-8 where it is valid; else by the byte order mark, the header or the page."""
     with contextlib.suppress(UnicodeDecodeError):
         if not body.isascii():
             return body.decode("utf-8-sig")
@@ -59,7 +57,7 @@ def decoded(body: bytes, content_type: str) -> str:
 
 
 def main() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what parsers complain about
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # warnings of parsers
     body = sys.stdin.buffer.read()
     if sys.argv[1] == "pdf":
         text = pdf_text(body)

@@ -1,14 +1,15 @@
-"""A query answered from a text that may be longer than a prompt: in parts, in parallel. And how
-what tools found is quoted.
+"""Answer a query from a text that may be longer than a prompt, part by part; quote the output of
+programs and models.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from orchestra.money import Purse
@@ -19,35 +20,35 @@ from tools import Environment
 
 PART_CHARS = 24_000
 MAX_PARTS = 8
-AT_ONCE = 4
+PARALLEL = 4  # parts
 WORD = r"['(\[b-]{0,2}[a-z0-9]{1,16}['.,:%)\]]{0,2}"
 NUMBER = r"[-+.('\[]{0,2}\d[\dTZe.,:+*/%()'\]-]{0,39}"
 PLAIN = re.compile(rf"(?:{WORD}|{NUMBER})(?: (?:{WORD}|{NUMBER})){{0,2}}", re.ASCII | re.IGNORECASE)
-ODD = re.compile(r"[^\t\n -~]")
-OBEYED = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, marks of direction and format, halves, breaks
-BLANK = re.compile(  # letters and marks that nobody sees, though they are none of these
+NOT_ASCII = re.compile(r"[^\t\n -~]")
+CONTROLS = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # Unicode categories: control, format, surrogate, breaks
+INVISIBLE = re.compile(  # invisible characters of other categories
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u2800\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8"
     "\U000e0000-\U000e0fff]"
 )
-JOINERS = "\u200c\u200d"  # Persian, Indian and emoji are not written without
+JOINERS = "\u200c\u200d"  # Persian, Indian languages and emoji need them
 
 
 def answer_from(env: Environment, query: str, text: str, source: str) -> str:
-    """What the sub-agent's backend finds in `text`; where it is long, part by part.
+    """What the sub-agent's backend finds in `text`; in a long one, part by part.
 
-    Raises EndpointError and BudgetExceeded, the first of any part; what the parts cost is paid from
-    the purse all the same.
+    Raises EndpointError or BudgetExceeded of the first part that fails. The purse is charged for
+    all parts that were sent.
     """
     pieces = parts(text)
 
-    def ask(env: Environment, n: int) -> str:
+    def read(env: Environment, part: tuple[int, str]) -> str:
         content = render(
-            "tools/reading.md", query=query, source=source, part=n + 1, parts=len(pieces),
-            text=fenced(pieces[n], PART_CHARS),
+            "tools/reading.md", query=query, source=source, part=part[0], parts=len(pieces),
+            text=fenced(part[1], PART_CHARS),
         )  # fmt: skip
-        return said(env, env.backend, content)
+        return ask(env, env.backend, content)
 
-    answers = in_parallel(env, len(pieces), ask)
+    answers = in_parallel(env, read, enumerate(pieces, 1))
     if len(answers) == 1:
         return fenced(answers[0])
     cut = "\n" + say("tools/notes", "part_cut") if sum(map(len, pieces)) < len(text) else ""
@@ -58,8 +59,8 @@ def answer_from(env: Environment, query: str, text: str, source: str) -> str:
     return fenced("\n".join(rows)) + cut
 
 
-def said(env: Environment, backend: Backend, content: Any) -> str:
-    """What a model answers to one message, without its thoughts."""
+def ask(env: Environment, backend: Backend, content: Any) -> str:
+    """The answer of a model to one message, without its thoughts."""
     return after_thinking(env.chat(backend, [{"role": "user", "content": content}], env.purse).text)
 
 
@@ -75,39 +76,43 @@ def parts(text: str) -> list[str]:
 
 
 def in_parallel(
-    env: Environment, count: int, ask: Callable[[Environment, int], str], first: int = 0
-) -> list[str]:
-    """`ask(env, n)` for each n, in threads of their own, each in a logical call of its own. Under a
-    budget one after another: the token limit of a call depends on what earlier calls spent.
+    env: Environment, ask: Callable[[Environment, Any], Any], items: Iterable[Any]
+) -> list[Any]:
+    """`ask(env, item)` of each item, in a logical call and a thread of its own. No more than
+    PARALLEL items are in memory at a time. Under a budget, one after another: the token limit of a
+    call depends on what earlier calls spent.
     """
-    call = env.tape.current_call
+    call, numbered, answers = env.tape.current_call, enumerate(items, 1), list[Any]()
 
-    def one(purse: Purse, n: int) -> str:
-        with env.tape.call(call, f"part{first + n + 1}"):
-            return ask(replace(env, chat=env.chat.copy(), purse=purse), n)
+    def one(purse: Purse, part: tuple[int, Any]) -> Any:
+        n, item = part
+        with env.tape.call(call, f"part{n}"):
+            return ask(replace(env, chat=env.chat.copy(), purse=purse), item)
 
-    if env.purse.limit_usd is not None or count == 1:
-        return [one(env.purse, n) for n in range(count)]
-    purses = [Purse() for _ in range(count)]
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="part") as executor:
-        futures = [executor.submit(one, purse, n) for n, purse in enumerate(purses)]
-    for purse in purses:
-        env.purse.join(purse)
-    return [future.result() for future in futures]
+    if env.purse.limit_usd is not None:
+        return [one(env.purse, part) for part in numbered]
+    while batch := list(islice(numbered, PARALLEL)):
+        purses = [Purse() for _ in batch]
+        with ThreadPoolExecutor(PARALLEL, thread_name_prefix="part") as executor:
+            results = executor.map(one, purses, batch)
+        for purse in purses:
+            env.purse.join(purse)
+        answers += results  # raises what the first failed part raised
+    return answers
 
 
 def quoted(text: str, limit: int = DATA_CHARS) -> str:
-    """What a program printed or a model saw, as data: it may come from a file. What a terminal
-    would obey and what nobody would see is spelled out. Up to three plain words or numbers stand
-    bare: they can pass for no instruction and for no mark.
+    """Output of a program or a model as data, because it may quote a file. Control characters and
+    invisible ones are escaped. Up to three plain words or numbers are not marked: they cannot pass
+    for an instruction or a mark.
 
     >>> quoted("2025-09-23 05:49:00 UTC")
     '2025-09-23 05:49:00 UTC'
     """
-    shown = ODD.sub(lambda found: _spelled(found[0]), text)
+    shown = NOT_ASCII.sub(lambda found: _visible(found[0]), text)
     return shown if not shown or PLAIN.fullmatch(shown) else fenced(shown, limit)
 
 
-def _spelled(letter: str) -> str:
-    unseen = unicodedata.category(letter) in OBEYED or BLANK.match(letter)
-    return letter.encode("unicode_escape").decode() if unseen and letter not in JOINERS else letter
+def _visible(char: str) -> str:
+    unseen = unicodedata.category(char) in CONTROLS or INVISIBLE.match(char)
+    return char.encode("unicode_escape").decode() if unseen and char not in JOINERS else char

@@ -12,7 +12,7 @@ from tools import Environment, ToolError, tool
 
 SERPER_URL = "https://google.serper.dev/search"
 SERPER_KEY = "SERPER_API_KEY"
-SERPER_AT = "SERPER_URL"  # another service of the same format: a proxy, an intranet
+SERPER_AT = "SERPER_URL"  # another service with the same format
 TIMEOUT_S = 20.0
 MAX_RESULTS = 20
 MAX_CHARS = 5000  # of each text of a result
@@ -33,8 +33,7 @@ def google_search(env: Environment, query: str, k: int = 5, gl: str = "", hl: st
     if not query.strip():
         raise ToolError(say("tools/notes", "search_empty"))
     asked = {"q": query, "num": max(1, min(k, MAX_RESULTS)), "gl": gl, "hl": hl}
-    given = {k: v for k, v in asked.items() if v}
-    rows = env.local("search", asked, lambda: _search(given), list[Row])
+    rows = env.local("search", asked, lambda: _search(asked), list[Row])
     if not rows:
         raise ToolError(say("tools/notes", "search_nothing", query=query))
     texts = ["\n".join(row.values()) for row in rows]
@@ -42,65 +41,60 @@ def google_search(env: Environment, query: str, k: int = 5, gl: str = "", hl: st
 
 
 def _search(asked: dict[str, Any]) -> list[Row]:
-    return serper(asked) if os.environ.get(SERPER_KEY) else duckduckgo(asked)
+    given = {k: v for k, v in asked.items() if v}
+    return serper(given) if os.environ.get(SERPER_KEY) else duckduckgo(given)
 
 
 def serper(asked: dict[str, Any]) -> list[Row]:
-    """The answer box, the knowledge graph and the pages that Serper gives. Raises ToolError."""
+    """The answer box, the knowledge graph and the pages that Serper found. Raises ToolError."""
     headers = {"X-API-KEY": os.environ[SERPER_KEY], "content-type": "application/json"}
-    url, found = os.environ.get(SERPER_AT) or SERPER_URL, None
+    url = os.environ.get(SERPER_AT) or SERPER_URL
     try:
         answer = http.post(url, json.dumps(asked).encode(), headers, TIMEOUT_S)
+        if 200 <= answer.status < 300:
+            found = json.loads(answer.content)
+            pages = (found.get("organic") or [])[: asked["num"]]
+            rows = map(_row, (found.get("answerBox"), found.get("knowledgeGraph"), *pages))
+            return [row for row in rows if row]
         reason = f"HTTP {answer.status}"
-        found = json.loads(answer.content) if 200 <= answer.status < 300 else None
     except http.NoAnswer as error:
         reason = error.args[0]
-    except (ValueError, RecursionError):
-        reason = "no JSON"
-    if not isinstance(found, dict):
-        raise ToolError(say("tools/notes", "search_failed", engine="Serper", reason=reason))
-    pages = found.get("organic")
-    listed = pages[: asked["num"]] if isinstance(pages, list) else []
-    rows = [_row(e) for e in (found.get("answerBox"), found.get("knowledgeGraph"), *listed)]
-    return [row for row in rows if row]
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        reason = "no JSON"  # or JSON of another shape
+    raise ToolError(say("tools/notes", "search_failed", engine="Serper", reason=reason))
 
 
-def _row(entry: Any) -> Row:
-    """One entry of Serper's reply: every field it may have, and none it has not."""
-    entry = entry if isinstance(entry, dict) else {}
-    facts = entry.get("attributes")
-    texts = [_text(entry.get(k)) for k in ("type", "answer", "snippet", "description", "date")]
-    texts += [f"{k}: {_text(v)}" for k, v in facts.items()] if isinstance(facts, dict) else []
+def _row(entry: dict[str, Any] | None) -> Row:
+    """The fields that an entry of the reply has, cut."""
+    entry = entry or {}
+    texts = [entry.get(k) for k in ("type", "answer", "snippet", "description", "date")]
+    texts += [f"{k}: {v}" for k, v in (entry.get("attributes") or {}).items()]
     link = entry.get("link") or entry.get("website") or entry.get("descriptionLink")
-    text, title = "\n".join(filter(None, texts)), entry.get("title")
-    row = {"link": _text(link), "text": _text(text), "title": _text(title)}
-    return {k: v for k, v in row.items() if v}
+    text = "\n".join(str(text) for text in texts if text)
+    row = {"link": link, "text": text, "title": entry.get("title")}
+    return {k: _text(v) for k, v in row.items() if v}
 
 
 def _text(value: Any) -> str:
-    """A text or number of the reply, as long as one can be; "" for anything else."""
-    if not isinstance(value, (str, int, float)):
-        return ""
-    return str(value)[:MAX_CHARS].encode("utf-8", "replace").decode()
+    return str(value)[:MAX_CHARS].encode("utf-8", "replace").decode()  # JSON may hold surrogates
 
 
 def duckduckgo(asked: dict[str, Any]) -> list[Row]:
-    """The pages that ddgs finds without a key. Raises ToolError."""
+    """The pages that ddgs finds; it needs no key. Raises ToolError."""
     try:
         from ddgs import DDGS
         from ddgs.exceptions import DDGSException
     except ImportError:
         raise ToolError(say("tools/notes", "no_search")) from None
     country, language = (asked.get(k, v).partition("-")[0] for k, v in (("gl", "us"), ("hl", "en")))
-    region = f"{country}-{language}".lower()  # zh-CN has a part too many for some engines
+    region = f"{country}-{language}".lower()  # some engines refuse us-zh-CN
     try:
-        pages = DDGS(timeout=int(TIMEOUT_S)).text(
-            asked["q"], region=region, max_results=asked["num"]
-        )
+        ddgs, limit = DDGS(timeout=int(TIMEOUT_S)), asked["num"]
+        pages = ddgs.text(asked["q"], region=region, max_results=limit)
     except DDGSException as error:
         if "No results" in str(error):
             return []
         reason = type(error).__name__
         raise ToolError(say("tools/notes", "search_failed", engine="ddgs", reason=reason)) from None
-    fields = {"link": "href", "text": "body", "title": "title"}
-    return [{name: _text(page.get(key)) for name, key in fields.items()} for page in pages]
+    fields = {"link": "href", "snippet": "body", "title": "title"}
+    return [_row({name: page.get(key) for name, key in fields.items()}) for page in pages]

@@ -1,6 +1,6 @@
-"""VideoAnalysisAction: frames to the image tool's engine, the sound track to the audio tool's, both
-in one observation. Frames are taken at even times and where the scene changes, and read by seeking:
-neither memory nor time grows with the length of the video.
+"""VideoAnalysisAction: frames go to the image engine, the sound track to the audio engine; one
+observation reports both. Frames are taken at even times and at changes of scene, and read by
+seeking: neither memory nor time grows with the length of the video.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from itertools import groupby, pairwise
+from itertools import chain, dropwhile, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,10 @@ from tools.media import MAX_PIXELS, WHOLE, Window, opened
 
 MOST_FRAMES = 16
 FRAME_SIDE = 1280  # pixels
-THREADS = 2  # each holds decoded frames
-MOST_SKIPPED = 1000  # frames that are decoded to come to a key frame
-PROBES = 4  # key frames that are looked at for each frame that is wanted
+THREADS = 2  # of the decoder; each holds frames
+PROBES = 4  # key frames compared per frame taken
 PROBE_SIDE = 48  # pixels
-NEW_SCENE = 20  # of 255: the mean difference of two small grey pictures
-
-Frame = tuple[float, Any]  # seconds, picture
+NEW_SCENE = 20  # of 255: mean difference of two small grey pictures
 
 
 @tool("VideoAnalysisAction", "vid")
@@ -56,17 +53,17 @@ def video_analysis(
     start_s, end_s = window = _seconds(start_time) or 0.0, _seconds(end_time)
     if end_s is not None and end_s <= start_s:
         raise ToolError(say("tools/notes", "empty_window", start=start_time or "0", end=end_time))
-    seen = _seen(env, file, query, max(1, min(max_frames, MOST_FRAMES)), window)
+    pictures = _analyse_frames(env, file, query, max(1, min(max_frames, MOST_FRAMES)), window)
     if not analyze_audio:
-        return seen
+        return pictures
     try:
-        said = audio.heard(env, file, query, window)
-    except (ToolError, EndpointError) as failure:  # the pictures stand without the sound
-        said = str(failure)
-    return say("tools/notes", "video", seen=seen, said=said)
+        sound = audio.transcript(env, file, query, window)
+    except (ToolError, EndpointError) as failure:  # the report of the pictures was paid for
+        sound = str(failure)
+    return say("tools/notes", "video", seen=pictures, said=sound)
 
 
-def _seen(env: Environment, file: Media, query: str, count: int, window: Window) -> str:
+def _analyse_frames(env: Environment, file: Media, query: str, count: int, window: Window) -> str:
     engine, path = env.pool.engine("image"), file.path
     key = {"sha256": file.sha256, "frames": count, "start_s": window[0], "end_s": window[1]}
     rows = list[tuple[str, str]]
@@ -83,7 +80,7 @@ def _seen(env: Environment, file: Media, query: str, count: int, window: Window)
 
 
 def read_frames(path: Path, count: int, window: Window = WHOLE) -> list[tuple[str, str]]:
-    """(times, text) of what is written in the frames; like texts one after another are one."""
+    """(times, text) of the text in the frames; frames in a row with the same text are one entry."""
     shots = frames(path, count, window)
     texts = [(" / ".join(image.read_text(picture)) or "-", clock(t)) for t, picture in shots]
     rows = [(text, [t for _, t in same]) for text, same in groupby(texts, lambda row: row[0])]
@@ -100,9 +97,9 @@ def _seconds(text: str) -> float | None:
     return sum(float(piece) * 60.0**n for n, piece in enumerate(reversed(pieces)))
 
 
-def frames(path: Path, count: int, window: Window = WHOLE) -> Iterator[Frame]:
-    """At most `count` frames of the window, upright and small, in their order. Raises ToolError
-    where none can be read.
+def frames(path: Path, count: int, window: Window = WHOLE) -> Iterator[tuple[float, Any]]:
+    """(seconds, picture) of at most `count` frames of the window, upright and small, in order.
+    Raises ToolError where none can be read.
     """
     last = -1.0
     with opened(path, "video") as (source, stream):
@@ -112,24 +109,21 @@ def frames(path: Path, count: int, window: Window = WHOLE) -> Iterator[Frame]:
         if start_s >= end_s:
             length = clock(length_s)
             raise ToolError(say("tools/notes", "after_the_end", name=path.name, length=length))
-        times = _times(source, stream, start_s, end_s, count)
-        for whole in (False, True):  # a film that was cut may have no key frame
-            for wanted in times:
-                t, frame = _frame_at(source, stream, wanted, whole=whole)
-                if frame is not None and t > last:
-                    last = t
-                    yield t, _upright(frame)
-            if last >= 0:
-                return
-        most = MAX_PIXELS // 1_000_000
-        raise ValueError(f"no frame can be decoded; none over {most} million pixels is tried")
+        for wanted in _times(source, stream, start_s, end_s, count):
+            t, frame = _frame_at(source, stream, wanted)
+            if frame is not None and t > last:
+                last = t
+                yield t, _upright(frame)
+        if last < 0:
+            most = MAX_PIXELS // 1_000_000
+            raise ValueError(f"no frame can be decoded; none over {most} million pixels is tried")
 
 
 def _times(source: Any, stream: Any, start_s: float, end_s: float, count: int) -> list[float]:
-    """The greatest changes of scene, half of all at most, and even times. Encoders set a key frame
-    where a scene begins, and one alone is quickly decoded.
+    """Even times, and the greatest changes of scene for at most half of all. Encoders put a key
+    frame where a scene begins, and a key frame is decoded without others.
     """
-    keys: dict[float, Any] = {}  # seconds, small grey picture
+    keys: dict[float, Any] = {}  # seconds: small grey picture
     for probe in even(start_s, end_s, count * PROBES):
         t, frame = _frame_at(source, stream, probe, key=True)
         if frame is not None:
@@ -144,7 +138,7 @@ def _times(source: Any, stream: Any, start_s: float, end_s: float, count: int) -
 
 
 def even(start_s: float, end_s: float, count: int) -> list[float]:
-    """The middle of each share.
+    """The middle of each of `count` equal parts.
 
     >>> even(10, 14, 2)
     [11.0, 13.0]
@@ -152,30 +146,28 @@ def even(start_s: float, end_s: float, count: int) -> list[float]:
     return [start_s + (n + 0.5) * (end_s - start_s) / count for n in range(count)]
 
 
-def _frame_at(
-    source: Any, stream: Any, t: float, key: bool = False, whole: bool = False
-) -> tuple[float, Any]:
-    """The frame that is shown at `t`, or the `key` frame before it, and its time; None where the
-    file is damaged. `whole`: frames without a key frame before them will do.
+def _frame_at(source: Any, stream: Any, t: float, key: bool = False) -> tuple[float, Any]:
+    """(time, frame) of the frame shown at `t`, or of the `key` frame before it. The frame is None
+    where the file is damaged.
     """
     best: tuple[float, Any] = t, None
     origin_s = audio.origin_s(source)
     with contextlib.suppress(av.FFmpegError):
         source.seek(int((t + origin_s) / stream.time_base), stream=stream)
-        for n, frame in enumerate(source.decode(stream)):
-            whole = whole or frame.key_frame  # some formats seek to where they cannot decode yet
+        # Some formats seek to packets that cannot be decoded without those before them.
+        packets = dropwhile(lambda packet: not packet.is_keyframe, source.demux(stream))
+        for frame in chain.from_iterable(packet.decode() for packet in packets):
             at = max((frame.time or 0.0) - origin_s, 0.0)
-            if n >= MOST_SKIPPED and not whole or best[1] is not None and at > t:
+            if best[1] is not None and at > t:
                 break
-            if whole:
-                best = at, frame
-            if whole and key:
+            best = at, frame
+            if key:
                 break
     return best
 
 
 def _upright(frame: Any) -> Any:
-    """A frame as a picture: made small before it is one, and turned as its header says."""
+    """A frame as a picture, shrunk before it is converted, and rotated as its header says."""
     turn, share = frame.rotation, FRAME_SIDE / max(frame.width, frame.height)
     if share < 1:
         width, height = (max(1, round(side * share)) for side in (frame.width, frame.height))
@@ -184,7 +176,7 @@ def _upright(frame: Any) -> Any:
 
 
 def _length_s(source: Any, stream: Any) -> float:
-    """The length of a video, from its packets where its header does not tell."""
+    """The length of a video, from its packets if the header does not give it."""
     if stream.duration:
         end = (stream.start_time or 0) + stream.duration
     elif source.duration:

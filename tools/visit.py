@@ -1,13 +1,14 @@
-"""ExtractUrlContentAction: a page of the web as text, and an answer from it.
+"""ExtractUrlContentAction: a query answered from the text of a web page.
 
-Jina Reader fetches and renders where JINA_API_KEY is set; else the page is fetched through the
-guard and read by trafilatura (HTML) or pypdf (PDF), both in the sandbox of the code tool.
+With JINA_API_KEY, Jina Reader fetches and renders the page. Without it, the page is fetched through
+the guard and read by trafilatura (HTML) or pypdf (PDF) in the sandbox of the code tool.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 from runtime.prompts import say
@@ -19,7 +20,7 @@ JINA_KEY = "JINA_API_KEY"
 READER = Path(__file__).with_name("page_text.py").read_text(encoding="utf-8")
 READ_S = 30.0
 MAX_TEXT = 2_000_000
-LOCKED = 4  # the exit status of the reader where a password is needed
+LOCKED = 4  # exit status of the reader for a PDF that needs a password
 
 
 @tool("ExtractUrlContentAction", "web")
@@ -29,17 +30,15 @@ def extract_url_content(env: Environment, url: str, browse_query: str) -> str:
     url: the whole URL, as a search or a page showed it
     browse_query: what you want to know from the page
     """
-    text = env.local(
-        "visit", {"url": url},
-        lambda: page_text(url.strip(), env.allow_hosts, env.tape.secrets), str,
-    )  # fmt: skip
+    read = partial(page_text, url.strip(), env.allow_hosts, env.tape.secrets)
+    text = env.local("visit", {"url": url}, read, str)
     return reading.answer_from(env, browse_query, text, "a web page")
 
 
 def page_text(url: str, allow: tuple[str, ...] = (), secrets: Secrets | None = None) -> str:
     """The readable text of a page. Raises ToolError: refused, failed, or nothing to read."""
     parts, key = guard.checked(url, secrets), os.environ.get(JINA_KEY)
-    if key and not guard.is_allowed(parts, allow):  # what is internal stays here
+    if key and not guard.is_allowed(parts, allow):  # Jina must not learn of internal pages
         guard.addresses(parts, ())
         headers = {"Authorization": f"Bearer {key}"}
         text = guard.fetch(JINA_URL + parts.url, allow, headers).body.decode("utf-8", "replace")
@@ -52,7 +51,7 @@ def page_text(url: str, allow: tuple[str, ...] = (), secrets: Secrets | None = N
 
 
 def _kind(page: guard.Page) -> str:
-    """html, pdf or text: by the content where it says so, else by the media type."""
+    """html, pdf or text, by the media type; a PDF also by its content."""
     media_type = re.split("[;,]", page.content_type)[0].strip()
     if media_type == "application/pdf" or page.body[:1024].lstrip().startswith(b"%PDF-"):
         return "pdf"
@@ -64,12 +63,12 @@ def _kind(page: guard.Page) -> str:
 
 
 def _read(page: guard.Page, kind: str) -> str:
-    """The text of a page, read by a process that could do no harm if the page took it over; where
-    there is no sandbox, by one with limits.
+    """The text of a page, extracted in the sandbox, because a page may take over its parser. Where
+    there is no sandbox, in a process with limits.
     """
     command = sandbox.python(READER, kind, page.content_type, say("tools/notes", "part_cut"))
-    how = page.body, READ_S, sandbox.World(), MAX_TEXT
-    ran = sandbox.confined(command, *how, unsafe=bool(sandbox.trouble()))
+    unsafe = bool(sandbox.trouble())
+    ran = sandbox.confined(command, page.body, READ_S, sandbox.World(), MAX_TEXT, unsafe=unsafe)
     if ran.ended == "end" and ran.status == LOCKED:
         raise ToolError(say("tools/notes", "page_locked", url=page.url[:200]))
     if ran.ended != "end" or ran.status:

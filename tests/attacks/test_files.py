@@ -1,4 +1,4 @@
-"""What a model names as a file. Only the task's media can be opened; the observation lists them."""
+"""Names of files that a model gives. Only the media of the task are opened."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,7 +40,7 @@ def test_no_other_file_is_opened(name, tool, env):
 
 
 @pytest.mark.parametrize("spelling", ["clock.png", "./clock.png", "media/clock.png", " clock.png "])
-def test_the_task_s_own_file_is_found_as_what_it_is(spelling, env):
+def test_a_file_of_the_task_is_found_under_its_own_modality(spelling, env):
     assert env.media(spelling, "image").name == "clock.png"
     with pytest.raises(ToolError, match="is image, not video"):
         env.media(spelling, "video")

@@ -26,8 +26,8 @@ ANALYSIS = {"image": "ImageAnalysisAction", "audio": "ParseAudioAction", "video"
 
 
 class Bench:
-    """One sub-agent's environment over given files, and a tape that can be played again. `own`: files
-    and MCP servers of the user's tools.
+    """The environment of a sub-agent over these files, and a tape to replay. `own`: the user's tools
+    and MCP servers.
     """
 
     model: Any  # the scripted endpoint
@@ -39,7 +39,7 @@ class Bench:
         self.task = Task("Which platform does the train leave from?", media)
 
     def use(self, tool: str, mode: str = "record", **params: Any) -> str:
-        """The observation of one use of a tool."""
+        """The observation of a tool."""
         given = {"purse": Purse(), "folder": self.folder / "work", **self.fields}
         with contextlib.closing(Tape(self.folder / "tape.jsonl", mode)) as tape:
             env = Environment(self.task, self.pool["small"], self.pool, Chat(tape), tape, **given)
@@ -47,14 +47,14 @@ class Bench:
                 return {**all_tools(), **own}[tool](env, params)
 
     def outcome(self, *args: str, **params: Any) -> str:
-        """The same, or what the tool says of its failure."""
+        """The observation or the error."""
         try:
             return self.use(*args, **params)
         except ToolError as error:
             return str(error)
 
     def analyse(self, mode: str = "record", kind: str = "", query: str = "?", **params: Any) -> str:
-        """The first file through the tool of its kind, or of `kind`."""
+        """The observation of the first file by the tool for its kind, or for `kind`."""
         file = self.task.media[0]
         kind = kind or file.modality
         params[f"{kind}_path"] = file.name
@@ -63,7 +63,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path, endpoint: Any) -> Callable[..., Bench]:
-    """Environments with local engines, or with a `model` that `says` this whatever it is sent."""
+    """Environments with local engines, or with a `model` that always replies what it `says`."""
     (tmp_path / "run").mkdir()
 
     def make(*files: Any, says: Any = None, price: Any = FREE, **fields: Any) -> Bench:
@@ -77,12 +77,12 @@ def bench(tmp_path: Path, endpoint: Any) -> Callable[..., Bench]:
 
 
 def local_pool(url: str = "http://127.0.0.1:9/v1") -> Pool:
-    """A pool whose pictures and sounds go to the engines of this machine."""
+    """A pool that analyses pictures and sounds with the local engines."""
     return pool_at(url).with_(engines={k: Engine("local") for k in ("image", "audio")})
 
 
 def raw(schema=None, pages=1, answer=None, calls=9):
-    """The command of a server that lists tools with this schema and answers calls with this."""
+    """The command of an MCP server whose tools have this schema and return this answer."""
     arguments = schema or {"type": "object", "properties": {}}, pages, answer, calls
     program = Path(__file__).with_name("raw_server.py")
     return shlex.join([sys.executable, str(program), *map(json.dumps, arguments)])
@@ -90,7 +90,7 @@ def raw(schema=None, pages=1, answer=None, calls=9):
 
 @pytest.fixture
 def using(tmp_path):
-    """The tools of servers, as functions of their parameters."""
+    """The tools of MCP servers, to be called with their parameters."""
 
     @contextlib.contextmanager
     def use(*commands, mode="record"):

@@ -2,7 +2,6 @@
 
 import random
 import re
-import wave
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from pathlib import Path
@@ -15,18 +14,18 @@ from PIL import Image, ImageDraw, ImageFont
 from tests.program import SPEECH
 from tools import ToolError
 
-RATE = 16000  # what the tools hear at
+RATE = 16000  # of decoded sound
 
 
-def drawn(text: str, size: tuple[int, int] = (640, 360), mode: str = "RGB") -> Image.Image:
+def drawn(text: str, size: tuple[int, int] = (640, 360)) -> Image.Image:
     picture = Image.new("RGB", size, "white")
     font = ImageFont.load_default(max(20, size[1] // 6))
     ImageDraw.Draw(picture).text((size[0] // 12, size[1] // 3), text, fill="black", font=font)
-    return picture.convert(mode)
+    return picture
 
 
 def saved(path: Path, picture: Image.Image | str, *more: Image.Image, **how: Any) -> Path:
-    """A picture, or a text that is drawn, as a file; with `more`, of several pages or frames."""
+    """A picture, or one with this text, as a file; with `more`, of several pages or frames."""
     pages = {"save_all": True, "append_images": more} if more else {}
     (drawn(picture) if isinstance(picture, str) else picture).save(path, **pages, **how)
     return path
@@ -34,14 +33,6 @@ def saved(path: Path, picture: Image.Image | str, *more: Image.Image, **how: Any
 
 def tone(seconds: float, level: int = 8000, rate: int = RATE) -> numpy.ndarray:
     return (numpy.sin(numpy.arange(int(rate * seconds)) / 15) * level).astype(numpy.int16)
-
-
-def waved(path: Path, samples: numpy.ndarray, channels: int = 1, rate: int = RATE) -> Path:
-    """Samples of any width as a WAV."""
-    with wave.open(str(path), "wb") as file:
-        file.setparams((channels, samples.itemsize, rate, 0, "NONE", ""))
-        file.writeframes(samples.tobytes())
-    return path
 
 
 def toned(path: Path, codec: str, rate=48000, layout="mono", seconds=1.0, offset_s=0.0) -> Path:
@@ -66,8 +57,8 @@ def _encode(target: Any, stream: Any, frames: Any, at: int = 0) -> None:
 
 
 def filmed(path: Path, pictures: list[Image.Image], codec="libx264", fps=5, sound="", at_s=(), start_s=0.0, sound_s=0.0, **options: str) -> Path:  # fmt: skip
-    """A frame of each picture, shown at the times `at_s` if not evenly; `sound`: a codec of speech;
-    `start_s`: of the clock, `sound_s`: of the speech; `options`: of the encoder.
+    """A frame of each picture, at the times `at_s` if given. `sound`: the codec of the speech, which
+    starts at `sound_s`; `start_s`: the first timestamp; `options`: of the encoder.
     """
     with av.open(str(path), "w", options={"avoid_negative_ts": "disabled"}) as target:
         video: Any = target.add_stream(codec, rate=fps, options=options)
@@ -103,8 +94,8 @@ def scenes(path: Path, *lengths_s: float, fps: int = 10, **how: Any) -> Path:
 
 
 def read_damaged(path: Path, times: int, *reads: Callable[[Path], Iterable[object]]) -> set[bool]:
-    """Whether anything is read of the file, each time with other bytes changed by chance (of a
-    fixed seed). No other exception than ToolError is let through.
+    """Whether anything was read of the file, in `times` variants with random bytes changed (of a
+    fixed seed). Every exception but ToolError is raised.
     """
     whole, chance, outcomes = path.read_bytes(), random.Random(times), set()
     for _ in range(times):

@@ -1,5 +1,5 @@
-"""An MCP server over standard input and output: raw_server.py SCHEMA PAGES ANSWER CALLS,
-in JSON. It ends after so many calls."""
+"""An MCP server over standard input and output: raw_server.py SCHEMA PAGES ANSWER CALLS, each
+in JSON. It exits after CALLS calls."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Videos of every kind, odd ones and damaged ones: which frames are seen, when, and what is heard beside them."""
+"""Videos of every kind, odd ones and damaged ones: which frames are taken, their times, and the sound."""
 
 import re
 
@@ -28,17 +28,17 @@ def test_what_a_video_shows_and_says_is_read_with_its_times(suffix, tmp_path, be
     assert "september" in text.lower() and tools.analyse("replay") == text
 
 
-def test_the_model_is_told_when_each_frame_and_each_scene_is(tmp_path, bench):
+def test_the_model_is_given_the_time_of_each_frame_and_new_scene(tmp_path, bench):
     tools = bench(("video", scenes(tmp_path / "a.mp4", 7.3, 1.1, 20)), says="two colours")
     text = tools.analyse(max_frames=99, start_time=1, end_time="0:12")
     assert "two colours" in text and "has no sound" in text
-    asked, *shown = tools.model.requests[0]["messages"][-1]["content"]
+    request, *shown = tools.model.requests[0]["messages"][-1]["content"]
     times = [part["text"] for part in shown[::2]]
     assert 12 <= len(times) <= 16 and times[0] == "0:01" and times[-1] == "0:11"
-    assert {"0:07", "0:08"} <= set(times) and ", ".join(times) in asked["text"]
+    assert {"0:07", "0:08"} <= set(times) and ", ".join(times) in request["text"]
 
 
-def test_a_look_that_was_paid_is_kept_where_the_sound_is_refused(tmp_path, bench):
+def test_the_report_of_the_frames_is_kept_where_the_sound_is_refused(tmp_path, bench):
     def says(request):
         return Raw(400, "no sound") if "input_audio" in str(request) else "two colours"
 
@@ -46,7 +46,7 @@ def test_a_look_that_was_paid_is_kept_where_the_sound_is_refused(tmp_path, bench
     assert "two colours" in text and "status 400" in text
 
 
-def test_a_scanned_text_is_no_video(tmp_path):
+def test_a_scanned_text_is_not_a_video(tmp_path):
     Image.new("RGB", (99, 99)).save(tmp_path / "a.pdf", save_all=True, append_images=[drawn("x")])
     with pytest.raises(ConfigError, match="no picture and no sound"):
         media.check([tmp_path / "a.pdf"])
@@ -88,7 +88,7 @@ def test_a_video_of_huge_frames_is_not_decoded(tmp_path, monkeypatch):
         seen(path)
 
 
-def test_a_large_frame_keeps_its_sides(tmp_path):
+def test_a_large_frame_keeps_its_ratio(tmp_path):
     path = filmed(tmp_path / "a.mkv", [drawn("x", (2560, 640))], "mpeg4")
     assert [p.size for _, p in seen(path)] == [(1280, 320)]
 
@@ -99,15 +99,14 @@ def test_a_stream_that_starts_between_key_frames_shows_no_grey(tmp_path):
     assert len(shown) >= 3 and not [c for c in shown if min(c) > 100 and max(c) < 160]
 
 
-def test_frames_that_do_not_come_evenly_have_their_own_times(tmp_path):
+def test_frames_at_irregular_times_are_reported_at_their_times(tmp_path):
     at_s = [0, 0.1, 0.2, 4, 4.1, 9.5]
     rows = seen(scenes(tmp_path / "a.mkv", 0.6, at_s=at_s), 16)
     times = [round(t, 1) for t, _ in rows]
     assert set(times) <= set(at_s) and 4.1 in times and len(times) == len(set(times))
 
 
-def test_a_film_without_any_key_frame_is_seen(tmp_path):
-    """As one that was cut, or that some old codecs made."""
+def test_frames_of_a_codec_that_marks_no_key_frames_are_decoded(tmp_path):
     assert len(seen(scenes(tmp_path / "a.mov", 1, 1, codec="qtrle"), 4)) >= 3
 
 
@@ -123,7 +122,7 @@ def head(path):
     return path
 
 
-@pytest.mark.parametrize(("make", "kind", "asked", "words"), [  # `asked` of a medium that is said to be of this kind
+@pytest.mark.parametrize(("make", "kind", "asked", "words"), [
     (lambda folder: film(folder / "a.mp4"), "audio", {}, "a.mp4 has no sound"),
     (lambda folder: head(film(folder / "a.mp4")), "video", {}, "cannot be read: (?!.*pixels)"),
     (lambda folder: toned(folder / "a.mp4", "aac"), "video", {}, "no moving pictures"),
@@ -137,6 +136,6 @@ def test_odd_media_and_times_are_an_observation(make, kind, asked, words, tmp_pa
 
 
 @pytest.mark.parametrize("suffix", FILMS)
-def test_no_damage_to_a_video_is_more_than_an_observation(suffix, tmp_path):
+def test_damage_to_a_video_is_an_observation(suffix, tmp_path):
     path = film(tmp_path / f"a.{suffix}", *FILMS[suffix])
     assert read_damaged(path, 8, lambda p: seen(p, 2), lambda p: audio.parts(p, 2)) == {True, False}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Searches and pages: what is sent, what is read in which charset, and what is not."""
+"""Searches and pages: what is sent, what is read, in which charset, and what is refused."""
 
 import io
 import sys
@@ -23,7 +23,6 @@ FOUND = {
     "organic": [{"title": f"Page {n}", "link": f"https://p{n}.example/", "snippet": f"text {n}", "date": "2025"} for n in range(9)],
 }  # fmt: skip
 SHOWN = ["8,849 m", "Mount Everest", "First ascent: 1953", "https://everest.example/", "https://p2.example/\ntext 2"]  # fmt: skip
-ODD = {"title": {"a": [1]}, "link": 7, "snippet": "salt " * 10_000, "snippetHighlighted": [None, {}]}  # fmt: skip
 
 
 @pytest.fixture
@@ -51,23 +50,22 @@ def test_a_search_shows_every_kind_of_answer_and_no_replay_needs_a_key(searching
     assert "serper-key" not in (tools.folder / "tape.jsonl").read_text()
 
 
-REFUSED, DEEP = {"message": "no"}, b'{"organic":' + b"[" * 100_000
+DEEP = b'{"organic":' + b"[" * 100_000
 
 
-@pytest.mark.parametrize(("answer", "status"), [(REFUSED, 401), (b"<html>", 200), (b"", 500), (DEEP, 200)], ids=range(4))  # fmt: skip
+@pytest.mark.parametrize(("answer", "status"), [({}, 401), (b"<html>", 200), (b"[7]", 200), ({"organic": [7]}, 200), (DEEP, 200)], ids=range(5))  # fmt: skip
 def test_a_search_that_fails_is_an_observation(answer, status, searching):
     with pytest.raises(ToolError, match="Serper did not answer"):
         searching(answer, status).use("GoogleSearchAction", query="everest")
 
 
-def test_what_is_no_text_in_a_result_is_left_out_and_a_huge_one_cut(searching):
-    found = {"organic": [ODD, {"title": "\ud800 Salt"}]}
+def test_a_long_text_of_a_result_is_cut(searching):
+    found = {"organic": [{"link": 7, "snippet": "salt " * 10_000, "date": None}, {"title": "\ud800 Salt"}]}  # fmt: skip
     seen = searching(found).use("GoogleSearchAction", query="everest")
-    assert "{" not in seen and "None" not in seen and "? Salt" in seen
-    assert len(seen) < 6000 and "1. 7\nsalt" in seen
+    assert "1. 7\nsalt" in seen and "2. ? Salt" in seen and len(seen) < 6000
 
 
-def test_without_a_key_ddgs_is_asked_and_without_that_it_is_told(bench, monkeypatch):
+def test_without_a_key_ddgs_searches_and_without_ddgs_nothing(bench, monkeypatch):
     with pytest.raises(ToolError, match="no search engine configured"):
         bench().use("GoogleSearchAction", query="everest")
     text = Mock(return_value=[{"title": "T", "href": "https://t.example/", "body": "B"}])
@@ -123,7 +121,7 @@ def test_a_long_page_is_read_in_parts_that_are_paid(chars, parts, told, bench, m
     assert purse.calls == 2 * parts and purse.spent_usd == 0  # the replay counts too
 
 
-def test_no_part_is_asked_that_the_purse_can_not_pay(bench, monkeypatch):
+def test_no_part_is_sent_that_the_purse_cannot_pay(bench, monkeypatch):
     monkeypatch.setattr(reading, "PART_CHARS", 1000)
     with pytest.raises(BudgetExceeded):
         open_page(bench, LONG, price=Price(1, 10, 1), purse=(purse := Purse(0.001)))
@@ -135,17 +133,17 @@ def test_no_part_is_asked_that_the_purse_can_not_pay(bench, monkeypatch):
     (lambda h: h.send_error(404), "HTTP status 404"), (salty_pdf(password="x"), "opens with a password"),
     (hostile.page("x", "ignore/all-instructions"), "^(?!.*ignore).* is not a page of text"),
 ], ids=["picture", "empty", "not_found", "locked", "named"])  # fmt: skip
-def test_a_page_that_can_not_be_read_is_an_observation(trick, words, bench):
+def test_a_page_that_cannot_be_read_is_an_observation(trick, words, bench):
     with pytest.raises(ToolError, match=words):
         open_page(bench, trick)
 
 
-@pytest.mark.parametrize("page", ["<div>" * 600 + "<p>Salt is dear and costly in this town</p>", "<p>" + "Salt is dear " * 800_000], ids=["deep", "long"])  # fmt: skip
-def test_a_page_too_deep_or_too_long_for_the_parser_is_read_too(page):
+def test_a_page_of_many_unclosed_tags_is_read():
+    page = "<div>" * 600 + "<p>Salt is dear and costly in this town"
     assert hostile.read(hostile.page(page)).startswith("Salt is dear")
 
 
-def test_of_a_pdf_of_very_many_pages_the_first_are_read_and_that_is_told():
+def test_the_text_of_a_pdf_of_many_pages_says_that_it_is_cut():
     assert "only its first parts were read" in hostile.read(salty_pdf(301))
 
 
@@ -166,28 +164,19 @@ def test_an_internal_page_is_not_sent_to_jina_and_any_other_is(monkeypatch):
 
 
 POLISH = "Zażółć gęślą jaźń. Cena biletu wynosi pięćdziesiąt złotych, dzieci płacą połowę."
-JAPANESE = "これは京都の天気についてのページです。入場料は五百円です。"
-ENGLISH = "“Salt” costs four crowns – a pound"
 
 
-@pytest.mark.parametrize(("charset", "kind", "meta", "words"), [  # of the bytes, in the header, in the page; and what is written
+@pytest.mark.parametrize(("charset", "kind", "meta", "words"), [  # of the bytes, in the header, in the page; the text
     ("cp1251", "text/plain; charset=windows-1251", "", "Хлеб"), ("shift_jis", 'text/plain;charset="Shift_JIS"', "", "パン"),
-    ("shift_jis", "text/plain; charset='shift_jis'", "", "パン"),
     ("utf-16", "text/plain", "", "Хлеб"), ("utf-8", "text/plain; charset=none-such", "", "Хлеб"),
     ("iso-8859-2", "text/html; charset=ISO-8859-2", "utf-8", POLISH),  # the header is right
-    ("iso-2022-jp", "text/html; charset=iso-2022-jp", "", JAPANESE),
     ("utf-8-sig", "text/html; charset=iso-8859-1", "", POLISH),  # the byte order mark is right
-    ("iso-8859-2", "text/html", "iso-8859-2", POLISH), ("cp1252", "text/html; charset=latin1", "", ENGLISH),
     ("utf-8", "text/html; charset=unicode_escape", "utf-16", POLISH),  # neither is
-    ("gb18030", "text/html", "gb2312", "中文文本，这是一个很长的句子。鎔喆"),  # means more
-    ("cp949", "text/html", "ks_c_5601-1987", "한국어 텍스트입니다. 똠방각하 펲시콜라."),
-    ("cp932", "text/html", "Shift_JIS", JAPANESE + "①髙"), ("cp932", "text/html; charset=windows-31j", "", JAPANESE + "①髙"),
-    ("cp1254", "text/html", "iso-8859-9", "ışğ “Salt” costs four crowns"), ("cp1252", "text/html", "us-ascii", ENGLISH),
-    ("utf-8", "text/html; charset=iso-8859-1", "utf-8", POLISH),  # the header is a server's habit
-    ("utf-8", "text/html; charset=utf-7", "", POLISH),
+    ("gb18030", "text/html", "gb2312", "中文文本，这是一个很长的句子。鎔喆"),  # gb2312 stands for its superset
+    ("utf-8", "text/html; charset=iso-8859-1", "utf-8", POLISH),  # the header is the server's default
 ])  # fmt: skip
 def test_a_page_is_read_in_its_charset(charset, kind, meta, words, monkeypatch):
-    monkeypatch.setattr(visit, "_kind", lambda page: "text")  # to read the HTML takes long
+    monkeypatch.setattr(visit, "_kind", lambda page: "text")  # HTML would be slow
     head, end = (f"<meta charset='{meta}'>", "</p>") if "html" in kind else ("", "")
     page = f"{head}{words}{end}".encode(charset)
     assert hostile.read(hostile.page(page, kind)) == f"{head}{words}{end}"
