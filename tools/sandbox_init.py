@@ -26,7 +26,7 @@ WORK, MEMORY_DISKS, MAX_SOCKETS = "/sandbox", ("/tmp", "/dev/shm"), 128
 MAX_DEPTH = 200  # deeper folders are not copied out: later copies recurse
 CHECK_S = 0.1  # between two checks of the memory of all processes
 MS_REMOUNT = 32 | 2 | 4  # with nosuid and nodev
-SET_DEATH_SIGNAL, SET_DUMPABLE, SET_SECCOMP, NO_NEW_PRIVS = 1, 4, 22, 38  # of prctl(2)
+SET_DUMPABLE, SET_SECCOMP, NO_NEW_PRIVS = 4, 22, 38  # of prctl(2)
 JOIN_SESSION_KEYRING = 1  # a new, empty one in place of the user's
 NEW_USER, NEW_NAMESPACES = 0x10000000, 0x7E020000 | 0x80  # flags of clone(2)
 # Column of REFUSED and of the calls after it, and audit number, by machine.
@@ -119,8 +119,6 @@ def start(rules: dict[str, Any]) -> tuple[int, int]:
         os.dup2(writable, 2)
         if rules["sandbox"]:
             drop_privileges(rules["root"], rules["user"])
-        elif sys.platform == "linux":
-            checked("prctl", SET_DEATH_SIGNAL, signal.SIGKILL)
         for name, most in rules["limits"].items():
             number = getattr(resource, name)
             hard = resource.getrlimit(number)[1]
