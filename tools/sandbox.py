@@ -133,8 +133,8 @@ def _sandboxed(rules: dict[str, Any], given: bytes, world: World, folder: Path) 
 
 @contextlib.contextmanager
 def cgroup(folder: Path) -> Iterator[Path | None]:
-    """A cgroup v2, next to our own, for a program that works on a copy of `folder`.
-    The kernel limits total memory and number of processes. None if it cannot be created.
+    """A cgroup v2, next to our own, for a program that works on a copy of `folder`: limits on the
+    total memory and the number of processes. None if it cannot be created.
     """
     group = None
     with contextlib.suppress(OSError, IndexError):
@@ -152,11 +152,11 @@ def cgroup(folder: Path) -> Iterator[Path | None]:
     try:
         yield group
     finally:
-        attempts = 100  # a process that is ending keeps it for a moment
-        while group and group.exists() and (attempts := attempts - 1):
-            with contextlib.suppress(OSError):
-                (group / "cgroup.kill").write_text("1")
-                group.rmdir()
+        for _ in range(100 if group else 0):
+            with contextlib.suppress(OSError):  # a process that is ending keeps it for a moment
+                (new / "cgroup.kill").write_text("1")
+                new.rmdir()
+                break
             time.sleep(0.01)
 
 

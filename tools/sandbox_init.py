@@ -158,7 +158,7 @@ def watch(program: int, output: int, rules: dict[str, Any]) -> tuple[bytes, str,
     """Waits for the program and kills all its processes. Returns its output, why it ended, and its
     exit status.
     """
-    printed, ended, status, max_output = bytearray(), "", None, rules["output"]
+    printed, ended, status, max_output = bytearray(), "", -9, rules["output"]
     deadline = time.monotonic() + rules["timeout_s"]
     os.set_blocking(output, False)
 
@@ -180,16 +180,14 @@ def watch(program: int, output: int, rules: dict[str, Any]) -> tuple[bytes, str,
             ended = "timeout"
         elif not ended and rules["sandbox"] and exceeds(rules["memory"]):
             ended = "memory"
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
         os.kill(-1 if os.getpid() == 1 else -program, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
         while True:
             os.wait()
     while len(printed) <= max_output and read():
         pass
     ended = "flood" if len(printed) > max_output else ended
-    status = 137 if status is None else 128 - status if status < 0 else status
-    return bytes(printed[:max_output]), ended, status
+    return bytes(printed[:max_output]), ended, status if status >= 0 else 128 - status
 
 
 def copy_in(rules: dict[str, Any]) -> None:

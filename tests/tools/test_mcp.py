@@ -29,7 +29,7 @@ server.run(**json.loads(sys.argv[2]) if sys.argv[2:] else {{}})"""
 
 
 def test_own_tools_are_used_recorded_and_replayed(endpoint, tmp_path, monkeypatch):
-    """A server gets no key but the one that its command names, and that is redacted."""
+    """A server gets only the key that its command names, and that key is redacted."""
     monkeypatch.setenv(TOKEN, "a token of the user")
     monkeypatch.setenv(HIDDEN, "a secret of the user")
     (tmp_path / "server.py").write_text(SERVER)
@@ -118,11 +118,6 @@ def test_what_a_model_leaves_out_or_gives_as_null_does_not_reach_the_server(usin
     ]
 
 
-def test_a_list_of_tools_is_read_to_its_last_page(using):
-    with using(raw(pages=3)) as server:
-        assert list(server.tools) == ["look", "look1", "look2"]
-
-
 @pytest.mark.parametrize(("content", "structured", "text"), [
     ([{"type": "resource", "resource": {"uri": "a://b", "text": "all of it"}}], None, "all of it"),
     ([{"type": "resource_link", "uri": "a://b", "name": "b", "description": "a town"}], None, '{"name": "b", "uri": "a://b", "description": "a town", "type": "resource_link"}'),
@@ -155,10 +150,11 @@ def test_an_error_of_an_mcp_server_is_quoted(using):
         assert re.match(words, str(error.value))
 
 
-def test_a_name_that_is_taken_gets_the_name_of_its_server_before_it(using):
-    with using(raw(), raw(answer={"content": []}), raw(answer={"content": []})) as server:
-        assert list(server.tools) == ["look", "a_server_look", "a_server_a_server_look"]
-        assert server.call("a_server_look").startswith("<data")
+def test_all_pages_of_tools_are_read_and_a_name_that_is_taken_gets_a_prefix(using):
+    with using(raw(pages=3), raw(answer={"content": []}), raw()) as server:
+        first, second, third = ["look", "look1", "look2"], "a_server_look", "a_server_a_server_look"
+        assert list(server.tools) == [*first, second, third]
+        assert server.call(second).startswith("<data")
         with pytest.raises(ToolError, match="obey me"):
             server.call("look")
 
@@ -202,7 +198,7 @@ def test_a_server_is_reached_at_its_url_while_it_runs(using, monkeypatch):
 
 
 def test_ctrl_c_does_not_wait_for_a_server_to_start(tmp_path):
-    """It would be waited for 30 s."""
+    """It would wait for 30 s."""
     server = f"sh -c 'touch {tmp_path}/started; while read -r line; do :; done'"
     flags = "--question", "?", "--model", "m", "--mcp", server
     with start(tmp_path, *flags, at="http://127.0.0.1:9/v1") as process:
