@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # importing typing takes as long as the rest
     from typing import Any
 
 WORK, MEMORY_DISKS, MAX_SOCKETS = "/sandbox", ("/tmp", "/dev/shm"), 128
-MAX_DEPTH = 200  # deeper folders are not copied out: later copies recurse
+MAX_DEPTH = 200  # of folders; copying deeper ones would exceed the recursion limit
 CHECK_S = 0.1  # between two checks of the memory of all processes
 MS_REMOUNT = 32 | 2 | 4  # with nosuid and nodev
 SET_DUMPABLE, SET_SECCOMP, NO_NEW_PRIVS = 4, 22, 38  # of prctl(2)
