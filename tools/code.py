@@ -1,6 +1,6 @@
 """ExecuteCodeAction: model-written Python and bash in the sandbox.
 
-The folder is kept for later steps of the same sub-agent; the value of the last expression is shown,
+Later steps of the same sub-agent find the same folder. The value of the last expression is printed,
 as in a REPL.
 """
 
@@ -17,13 +17,13 @@ from tools import Environment, ToolError, reading, sandbox, tool
 
 MAX_TIMEOUT_S = 60
 MAX_OUTPUT_BYTES = 200_000
-SHOWN_CHARS = 6900  # of what a program printed; fits into what is quoted
-BASH = ["bash", "-c", r'exec bash -c "$(tr -d "\0")"']  # the program comes on standard input
+SHOWN_CHARS = 6900  # of the output; fits into a quotation
+BASH = ["bash", "-c", r'exec bash -c "$(tr -d "\0")"']  # runs the program on standard input
 RUNNER = Path(__file__).with_name("code_runner.py").read_text(encoding="utf-8")
 
 
 class Observed(TypedDict):
-    """What a program showed, and whether it ended well."""
+    """The observation of a program, and whether it succeeded."""
 
     observation: str
     well: bool
@@ -65,26 +65,24 @@ def run(
     unsafe: bool = False,
     marked: bool = False,
 ) -> Observed:
-    """The observation of one program, and whether it ended well. `marked`: what it printed stands
-    between the marks of data.
-    """
-    how = code.encode("utf-8", "replace"), timeout_s, world, MAX_OUTPUT_BYTES
+    """Run one program. `marked`: its output is marked as data."""
     command = BASH if code_type == "bash" else sandbox.python(RUNNER)
-    ran = sandbox.confined(command, *how, unsafe=unsafe)
+    program = code.encode("utf-8", "replace")
+    ran = sandbox.confined(command, program, timeout_s, world, MAX_OUTPUT_BYTES, unsafe)
     text = ran.output.decode("utf-8", "replace").replace("\r\n", "\n").rstrip()
     output = reading.quoted(cut_in_the_middle(text, SHOWN_CHARS)) if marked else text
     if ran.ended == "end" and not ran.status:
         return {"observation": output or say("notes", "code_silent"), "well": True}
-    about = {"seconds": f"{timeout_s:g}", "limit": MAX_OUTPUT_BYTES, "status": ran.status}
+    values = {"seconds": f"{timeout_s:g}", "limit": MAX_OUTPUT_BYTES, "status": ran.status}
     ended = "failed" if ran.ended == "end" else ran.ended
-    observation = say("notes", f"code_{ended}", output=output or "-", **about)
+    observation = say("notes", f"code_{ended}", output=output or "-", **values)
     return {"observation": observation, "well": False}
 
 
 def cut_in_the_middle(text: str, most: int) -> str:
-    """The beginning and the end of a long text, with a note of how much is left out."""
+    """The beginning and end of a long text, with a note of how many characters are left out."""
     if len(text) <= most:
         return text
     half = most // 2
-    how = {"head": text[:half], "tail": text[-half:], "count": len(text) - 2 * half}
-    return say("tools/notes", "cut", **how)
+    parts = {"head": text[:half], "tail": text[-half:], "count": len(text) - 2 * half}
+    return say("tools/notes", "cut", **parts)

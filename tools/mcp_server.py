@@ -1,6 +1,6 @@
-"""The tools of an MCP server, through the official `mcp` package: a command that is started for the
-run, or the URL of a server that runs already. A replay reaches neither: the list of tools and every
-answer are on the tape. A command sees the few environment variables that `mcp` passes on.
+"""The tools of an MCP server, through the official `mcp` package: a command that the run starts, or
+the URL of a running server. A replay needs neither: the list of tools and every answer are on the
+tape. A command gets only the environment variables that `mcp` passes on.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ from tools.own import CAPABILITY, one_line, recorded
 
 TIMEOUT_S = 60.0  # for an answer
 STARTS = 2  # in one run
-MOST_PAGES = 100  # of the list of tools
-LOST = ("Session terminated", "Session not found")  # of an HTTP server that was started again
+LOST = ("Session terminated", "Session not found")  # errors of an HTTP server that was restarted
 NOTES = "tools/notes"
 
 
 class Server:
-    """An MCP server, started or connected to by the first question to it; `running` ends it."""
+    """An MCP server, started or connected to by the first request; `running` ends it."""
 
     def __init__(self, command: str, log: Path, running: contextlib.ExitStack) -> None:
         self.command, self.log, self._running = command, log, running
@@ -43,7 +42,7 @@ class Server:
         self._connections: list[Any] = [None]
 
     def ask(self, method: str, **arguments: Any) -> Any:
-        """One question, from any thread; after a crash it is asked again."""
+        """Sends a request, from any thread; after a crash it is repeated."""
         from mcp import MCPError
         from mcp_types import CONNECTION_CLOSED
 
@@ -66,7 +65,7 @@ class Server:
         from mcp import Client, StdioServerParameters
         from mcp.client.stdio import stdio_client
 
-        logging.getLogger("mcp").setLevel(logging.CRITICAL)  # its tracebacks are for nobody
+        logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it logs tracebacks
         start = self._running.enter_context
         server: Any = os.path.expandvars(self.command)
         if not server.startswith(("http://", "https://")):
@@ -74,20 +73,19 @@ class Server:
             errors = start(self.log.open("a", encoding="utf-8"))
             server = stdio_client(StdioServerParameters(command=program, args=rest), errlog=errors)
         portal = start(start_blocking_portal())
-        start(contextlib.suppress(Exception))  # `mcp` lists no errors of a client that lost it
+        start(contextlib.suppress(Exception))  # `mcp` documents no errors of a lost connection
         connected = Client(server, read_timeout_seconds=TIMEOUT_S)
         client = start(portal.wrap_async_context_manager(connected))
-        portal.call(client.list_tools)  # or it would list them behind the first answer, to check it
+        portal.call(client.list_tools)  # else the first call would list them, after its answer
         if client.server_info:
             self.name = client.server_info.name
         return lambda method, **named: portal.call(partial(getattr(client, method), **named))
 
     def rows(self) -> list[dict[str, Any]]:
-        """The tools that it offers, for the tape."""
+        """Its tools, for the tape."""
         page = self.ask("list_tools")
-        found, cursors = list(page.tools), set[str]()
-        while page.next_cursor and page.next_cursor not in cursors and len(cursors) < MOST_PAGES:
-            cursors.add(page.next_cursor)
+        found = list(page.tools)
+        while page.next_cursor:
             page = self.ask("list_tools", cursor=page.next_cursor)
             found += page.tools
         kept = {"name", "description", "input_schema"}
@@ -104,12 +102,11 @@ class Server:
 
 
 def _text(part: Any) -> str:
-    """What a model reads of one part of an answer: its text, or what is known about it."""
-    about = getattr(part, "resource", part).model_dump(mode="json", exclude_none=True)
-    for name in about.keys() & {"data", "blob"}:
-        size = len(about[name].rstrip("=")) * 3 // 4
-        about[name] = say(NOTES, "mcp_data", bytes=size)
-    return about["text"] if "text" in about else json.dumps(about, ensure_ascii=False)
+    """The text of one part of an answer, or its fields as JSON without binary data."""
+    fields = getattr(part, "resource", part).model_dump(mode="json", exclude_none=True)
+    for name in fields.keys() & {"data", "blob"}:
+        fields[name] = say(NOTES, "mcp_data", bytes=len(fields[name].rstrip("=")) * 3 // 4)
+    return fields["text"] if "text" in fields else json.dumps(fields, ensure_ascii=False)
 
 
 class Row(TypedDict):
@@ -123,8 +120,8 @@ class Row(TypedDict):
 
 @contextlib.contextmanager
 def serving(command: str, tape: Tape, log: Path, taken: Set[str]) -> Iterator[dict[str, Tool]]:
-    """The tools that a server offers, by names that are not `taken`. Raises ConfigError where they
-    cannot be used.
+    """The tools of a server, under names that are not `taken`. Raises ConfigError if they cannot be
+    used.
     """
     tools: dict[str, Tool] = {}
     with contextlib.closing(contextlib.ExitStack()) as running:
@@ -137,11 +134,11 @@ def serving(command: str, tape: Tape, log: Path, taken: Set[str]) -> Iterator[di
                 made = _tool(row, server, taken | tools.keys())
                 tools[made.name] = made
         except KeyboardInterrupt as stop:
-            running.__exit__(type(stop), stop, None)  # cancels the start, does not wait for it
+            running.__exit__(type(stop), stop, None)  # cancels the start instead of waiting for it
             raise
         except ImportError:
             raise ConfigError(f"--mcp {command}: needs pip install '.[tools]'") from None
-        except Exception as error:  # of four libraries on what a server sent; none lists them
+        except Exception as error:  # errors of four libraries, which do not document them
             printed = log.read_text("utf-8", "replace").splitlines() if log.exists() else []
             why = tape.secrets.text("; ".join([one_line(error)[:300], *printed[-1:]])[:600])
             raise ConfigError(f"--mcp {command}: its tools cannot be used ({why})") from None
@@ -149,44 +146,44 @@ def serving(command: str, tape: Tape, log: Path, taken: Set[str]) -> Iterator[di
 
 
 def _redact(log: Path, secrets: Secrets) -> None:
-    """A server may print its key."""
+    """Removes keys that a server printed."""
     if log.exists():
-        text = secrets.text(log.read_text(encoding="utf-8", errors="replace"))
-        log.write_text(text, encoding="utf-8")
+        log.write_text(secrets.text(log.read_text("utf-8", "replace")), "utf-8")
 
 
 def _tool(row: Row, server: Server, taken: Set[str]) -> Tool:
     from jsonschema import Draft202012Validator, FormatChecker
     from jsonschema.validators import validator_for
 
-    kind = validator_for(row["input_schema"], default=Draft202012Validator)
-    # Without the check of formats: a pattern of a server in JavaScript may not be one of Python's.
-    kind.check_schema(row["input_schema"], format_checker=FormatChecker(()))
-    inputs = without_refs(row["input_schema"])
+    schema = row["input_schema"]
+    validator = validator_for(schema, default=Draft202012Validator)
+    # No formats: a regular expression of JavaScript may be invalid in Python.
+    validator.check_schema(schema, format_checker=FormatChecker(()))
+    inputs = without_refs(schema)
     name = re.sub(r"[^\w./-]+", "_", row["name"])[:100]
     while name in taken:
         name = re.sub(r"\W+", "_", f"{row['server']}_{name}")
     signature = json.dumps(inputs, ensure_ascii=False)
-    about = " ".join((row["description"] or "").split())
-    manual = f"{name}\n    {about}\n    parameters: {signature}"
+    purpose = " ".join((row["description"] or "").split())
+    manual = f"{name}\n    {purpose}\n    parameters: {signature}"
 
     def call(env: Environment, arguments: dict[str, Any]) -> str:
         return recorded(env, name, arguments, lambda: server.call(row["name"], arguments))
 
-    check = partial(_arguments, kind(inputs))
+    check = partial(_arguments, validator(inputs))
     return Tool(name, frozenset({CAPABILITY}), inputs, signature, manual, check, call)
 
 
 def _arguments(validator: Any, params: dict[str, Any]) -> dict[str, Any]:
-    """What a server is given; null stands for a parameter that is left out. Raises ValueError."""
+    """The arguments of a call, without null for optional parameters. Raises ValueError."""
     from jsonschema.exceptions import best_match
 
-    needed = validator.schema.get("required", ())
-    given = {k: v for k, v in params.items() if v is not None or k in needed}
-    wrong: list[Any] = []
-    with contextlib.suppress(re.error, OverflowError):  # what Python cannot check the server does
-        found = (e for e in validator.iter_errors(given) if e.validator != "multipleOf")
-        wrong = [best_match([error]) for error in found]
-    if wrong:
-        raise ValueError("; ".join(f"{e.json_path}: {e.message[:200]}" for e in wrong))
+    required = validator.schema.get("required", ())
+    given = {k: v for k, v in params.items() if v is not None or k in required}
+    problems: list[Any] = []
+    with contextlib.suppress(re.error, OverflowError):  # the server checks what Python cannot
+        errors = (e for e in validator.iter_errors(given) if e.validator != "multipleOf")
+        problems = [best_match([error]) for error in errors]
+    if problems:
+        raise ValueError("; ".join(f"{e.json_path}: {e.message[:200]}" for e in problems))
     return {"arguments": given}

@@ -1,4 +1,4 @@
-"""Tools of the user besides the six: typed functions with a docstring, and what MCP servers offer.
+"""The user's own tools: typed functions with a docstring, and the tools of MCP servers.
 
     def library_hours(day: str) -> str:
         '''When the town library is open.
@@ -8,7 +8,7 @@
 
     --tools my_tools.py:library_hours      --mcp "python my_server.py"
 
-Each is assigned, recorded, replayed and quoted like the others: what it returns is data to a model.
+They are assigned, recorded and replayed like the others. A model gets their results marked as data.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from runtime.prompts import fenced, say
 from runtime.tape import Tape
 from tools import Environment, Tool, ToolError, all_tools, tool
 
-CAPABILITY = "txt"  # psi(g) of a tool that does not say
+CAPABILITY = "txt"  # psi(g) of these tools
 RESERVED = {"finish", "invalid"}  # actions of the sub-agents' loop
 BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -37,7 +37,7 @@ BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ON
 def own_tools(
     files: Sequence[str | Callable[..., Any]], servers: Sequence[str], tape: Tape
 ) -> Iterator[dict[str, Tool]]:
-    """The user's tools by name, for one run. Raises ConfigError; MCP servers end with the block."""
+    """The user's tools by name, for one run; MCP servers end with the block. Raises ConfigError."""
     own: dict[str, Tool] = {}
     taken = RESERVED | (all_tools().keys() if files or servers else set())
     with contextlib.ExitStack() as stack:
@@ -58,7 +58,7 @@ def from_file(spec: str) -> Tool:
     """The tool `path/to/module.py:function`. Raises ConfigError."""
     path, _, name = spec.rpartition(":")
     flag = f"--tools {spec}"
-    if not path or Path(spec).is_file():
+    if not path:
         raise ConfigError(f"{flag}: needs FILE.py:FUNCTION; add :FUNCTION, the name of the tool")
     function = getattr(loaded(path, flag), name, None)
     if isinstance(function, Tool):
@@ -69,25 +69,24 @@ def from_file(spec: str) -> Tool:
 
 
 def loaded(path: str | Path, flag: str) -> ModuleType:
-    """The module of a user's file; it finds the modules in its folder. Raises ConfigError."""
+    """The module of a user's file, which can import modules in its folder. Raises ConfigError."""
     file = Path(path).resolve()
-    folder = str(file.parent)
     module = sys.modules[str(file)] = ModuleType(str(file))
     module.__file__ = str(file)
-    if folder not in sys.path:
-        sys.path.append(folder)  # last: it hides no module of ours
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))  # last, so that it hides no module of ours
     try:
         exec(compile(file.read_bytes(), file, "exec", dont_inherit=True), vars(module))
     except (EndOfRun, KeyboardInterrupt):
         raise
-    except BaseException as error:  # the user's own code: whatever it raises
+    except BaseException as error:  # the user's code may raise anything
         raise ConfigError(f"{flag}: cannot be loaded ({one_line(error)})") from None
     return module
 
 
 def from_function(function: Callable[..., Any], flag: str = "tool") -> Tool:
-    """A Tool of a plain typed function. One whose first parameter is an Environment records its
-    side effects itself, as the six do. Raises ConfigError for one that a model cannot use.
+    """Turns a typed function into a Tool. If its first parameter is an Environment, it records its
+    side effects itself, like our tools. Raises ConfigError if a model could not use it.
     """
     try:
         hints = get_type_hints(function, localns={"Environment": Environment})
@@ -99,7 +98,7 @@ def from_function(function: Callable[..., Any], flag: str = "tool") -> Tool:
         if not inspect.getdoc(function) or inspect.iscoroutinefunction(function):
             raise TypeError("needs a docstring, for the model, and must not be async")
         made = tool(function.__name__, CAPABILITY)(function)
-    except Exception as error:  # annotations are the user's code: whatever they raise
+    except Exception as error:  # annotations are the user's code and may raise anything
         raise ConfigError(f"{flag}: cannot be a tool ({one_line(error)})") from None
     if Environment in hints.values():
         return made
@@ -114,8 +113,8 @@ def from_function(function: Callable[..., Any], flag: str = "tool") -> Tool:
 
 
 def recorded(env: Environment, name: str, params: dict[str, Any], run: Callable[[], Any]) -> str:
-    """What a tool of the user returns for what a model gave, on the tape and as data. Whatever it
-    raises is an observation: it is not our code, so its error is not our bug.
+    """The result of a user's tool for these parameters, on the tape and marked as data. Any
+    exception becomes an observation: an error in the user's code is not a bug of ours.
     """
 
     def attempt() -> str:
@@ -132,10 +131,7 @@ def recorded(env: Environment, name: str, params: dict[str, Any], run: Callable[
 
 
 def one_line(error: BaseException) -> str:
-    """The kind and the text of an error in a line; of a group, those of its first."""
+    """The type and message of an error in one line; of a group, those of its first error."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    text = ""
-    with contextlib.suppress(Exception):  # its own text may be what fails
-        text = str(error)
-    return " ".join(f"{type(error).__name__}: {text}".split())[:1000]
+    return " ".join(f"{type(error).__name__}: {error}".split())[:1000]

@@ -1,5 +1,5 @@
-"""A key is planted in the environment, in a .env file and in a home folder before the attempts; after all of them it
-is looked for in everything that was written: observations, tapes, trajectories, logs."""
+"""Plants a key in the environment, a .env file and a home folder before the attacks. After them, searches everything
+that was written for it: observations, tapes, trajectories, logs."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ NAME = "ORCHESTRA_TEST_API_KEY"
 
 @pytest.fixture(scope="session")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A home folder with the key in it; the environment has it too."""
+    """A home folder with the key, which is also in the environment."""
     home = tmp_path_factory.mktemp("home")
     for name in (".env", "notes.txt", ".netrc"):
         (home / name).write_text(f"{NAME}={KEY}\n")

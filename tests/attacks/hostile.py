@@ -1,4 +1,4 @@
-"""A server on loopback that misbehaves: each path is one trick."""
+"""A server on loopback that misbehaves: each path is one attack."""
 
 import contextlib
 import gzip
@@ -29,14 +29,14 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serving(tricks: dict[str, Trick]) -> Iterator[Any]:
-    """It has `host`, `url`, and in `seen` what it was asked: paths with their headers."""
+    """A server with `host`, `url`, and its requests in `seen`: paths with their headers."""
     with contextlib.closing(Server(Handler)) as server:
         server.tricks, server.seen = tricks, []
         yield server
 
 
 def read(trick: Trick) -> str:
-    """What the program reads of the page."""
+    """The text that the program reads from the page."""
     with serving({"/": trick}) as server:
         return visit.page_text(server.url + "/", (server.host,)).strip()
 
@@ -88,7 +88,7 @@ SLOW: dict[str, Trick] = {
 
 @cache
 def packed(size_mib: int, encoding: str) -> bytes:
-    """Zeros, as few bytes."""
+    """Compressed zeros."""
     packer = zlib.compressobj(1, zlib.DEFLATED, 31 if encoding == "gzip" else 15)
     return b"".join(packer.compress(bytes(1 << 20)) for _ in range(size_mib)) + packer.flush()
 
@@ -101,14 +101,14 @@ def bomb(encoding: str = "gzip", layers: int = 1) -> Trick:
 
 
 def pdf(*objects: bytes) -> bytes:
-    """A PDF of its catalog and these objects, the first of which are its pages."""
+    """A PDF of a catalog and these objects, the first of which is the page tree."""
     rows = enumerate((b"<</Type/Catalog/Pages 2 0 R>>", *objects), 1)
     body = b"".join(b"%d 0 obj%sendobj\n" % row for row in rows)
     return b"%PDF-1.4\n" + body + b"trailer<</Root 1 0 R/Size 9>>\nstartxref\n0\n%%EOF\n"
 
 
 def pages_of(content: bytes, about: bytes = b"", pages: int = 1) -> bytes:
-    """A PDF that has one content as each of its pages."""
+    """A PDF with the same content on each page."""
     return pdf(
         b"<</Type/Pages/Kids[%s]/Count %d>>" % (b"3 0 R " * pages, pages),
         b"<</Type/Page/Parent 2 0 R/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>/MediaBox[0 0 300 300]>>",

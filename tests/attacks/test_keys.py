@@ -1,4 +1,4 @@
-"""Whole runs in which the models do all they can to get at the planted key. It is found in nothing that was written."""
+"""Whole runs in which the models try to get at the planted key. No file of the run contains it."""
 
 import pytest
 
@@ -14,7 +14,7 @@ TOOLS = ["ExecuteCodeAction", "ImageAnalysisAction", "ExtractUrlContentAction", 
 
 
 def run_of(endpoint, folder, actions, **options):
-    """A run whose sub-agent takes these actions and whose models repeat the key; its model."""
+    """A run whose sub-agent takes these actions and whose models repeat the key. Returns the endpoint and the steps."""
 
     def respond(request):
         if is_main(request):
@@ -52,7 +52,7 @@ def test_a_run_that_hunts_for_the_key_writes_it_nowhere(planted, endpoint, tmp_p
 
 
 def test_a_key_that_a_page_sends_back_is_taken_out(planted, endpoint, tmp_path):
-    """A server that has seen the key elsewhere can not get it into the run's files."""
+    """A server that knows the key cannot get it into the run's files."""
     with hostile.serving({"/": hostile.page(f"your key is {KEY}", "text/plain")}) as server:
         actions = [act("ExtractUrlContentAction", url=server.url + "/", browse_query="?")]
         model, _ = run_of(endpoint, tmp_path, actions, allow_hosts=(server.host,))

@@ -1,4 +1,4 @@
-"""What model-written code tries in the sandbox. A program that gets through prints GOT; none may."""
+"""Attacks of model-written code on the sandbox. A program that succeeds prints GOT; none must."""
 
 import ctypes
 import os
@@ -20,7 +20,7 @@ from tools import code, sandbox
 TRIED = yaml.safe_load(Path(__file__).with_name("programs.yaml").read_text())
 PROGRAMS: dict[str, str] = TRIED["get_through"]
 EXCESS = TRIED["take_too_much"]
-ALONE = {  # may end or change what others of the same start need
+ALONE = {  # could break other programs in the same sandbox
     "reads_what_was_open_before_it", "changes_the_media", "deletes_the_media", "mounts_a_disk", "signals_every_process",
     *(name for name in PROGRAMS if "first_process" in name), "widens_its_disk", "unmounts_the_media", "types_into_the_terminal",
 }  # fmt: skip
@@ -34,7 +34,7 @@ print(len({programs!r}), "programs got through:", got)"""
 
 @pytest.fixture(scope="module")
 def port():
-    """A server on this machine and an abstract socket, both open to whoever reaches them."""
+    """The port of a server on this machine, next to an abstract socket and another process."""
     neighbour = subprocess.Popen(["sh", "-c", "cat # orchestra-neighbour"], stdin=subprocess.PIPE)
     with neighbour, socket.create_server(("127.0.0.1", 0)) as server:
         number = server.getsockname()[1]
@@ -46,7 +46,7 @@ def port():
 
 @pytest.fixture(scope="module")
 def keyring() -> int:
-    """A secret in the session keyring of whoever runs the tests; its number there."""
+    """The number of a secret in the session keyring of the user who runs the tests."""
     call, joined = ctypes.CDLL(None).syscall, -3
     call(250, 1, None)
     return int(call(248, b"user", b"orchestra-attack", KEY.encode(), len(KEY), joined))
@@ -54,7 +54,7 @@ def keyring() -> int:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """work/r1-t1 of a run folder that has a tape, media and a neighbour."""
+    """work/r1-t1 of a run folder with a tape, media and the folder of another sub-agent."""
     for name in ("run.json", "tape.jsonl", "work/r1-t2/secret.txt", "media/clock.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("PNG")
@@ -63,7 +63,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def attempt(folder, planted, port, tmp_path) -> Callable[..., str]:
-    """A program in the sandbox. What is observed is kept for the search for the key at the end."""
+    """Runs programs in the sandbox. `planted` searches the observations for the key at the end."""
 
     def run(program: str, kind: str = "python", timeout_s: float = 10) -> str:
         world = sandbox.World(folder, folder.parent.parent / "media")
@@ -90,7 +90,7 @@ def test_a_program_does_not_get_through(name, attempt, programs):
 
 
 def test_no_program_of_many_in_one_sandbox_gets_through(attempt, programs):
-    """Each is a process of its own. To start the sandbox takes far longer than most of them."""
+    """Each in its own process: starting a sandbox takes far longer than most programs."""
     many = {name: program for name, program in programs.items() if name not in ALONE}
     observation = attempt(TOGETHER.format(programs=many, key=KEY), timeout_s=60)
     assert f"{len(many)} programs got through: []" in observation

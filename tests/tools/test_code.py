@@ -1,4 +1,4 @@
-"""Programs as a model writes them. What they try to break is in tests/attacks."""
+"""Programs as a model writes them; hostile ones are in tests/attacks."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from tools import ToolError, code, sandbox
 
 @pytest.fixture
 def program(tmp_path):
-    """Run a program in the folder of one sub-agent, and see it without marks."""
+    """Runs programs in the folder of one sub-agent; observations come without data marks."""
 
     def run(text: str, kind: str = "python", timeout_s: float = 20) -> str:
         ran = code.run(text, kind, timeout_s, sandbox.World(tmp_path / "work"), marked=True)
@@ -62,14 +62,10 @@ def test_what_python_will_not_run_is_an_observation_and_no_failure_of_ours(text,
 @pytest.mark.parametrize(("script", "seen"), [
     *((f"# {'x' * n}\ncat <(echo $((6 * 7))); read x || exit 3", "42\n[the program failed with exit status 3]") for n in (10, 99_000)),
     ("echo 1 > a; cp -a a b && install b c && sed -i s/1/2/ c && cat c > /dev/stderr", "2"), ("seq 1 1000000 | head -1", "1"),
-], ids=range(4))  # fmt: skip
+    ("echo one\necho a\0b", "one\nab"),
+], ids=range(5))  # fmt: skip
 def test_bash_runs_with_the_programs_of_the_system(script, seen, program):
     assert program(script, "bash") == seen
-
-
-def test_bash_with_a_null_byte_is_an_observation(program):
-    seen = program("echo one\necho a\0b", "bash")
-    assert "one" in seen and "Traceback" not in seen
 
 
 @pytest.mark.parametrize(("ends", "printed"), [
@@ -102,15 +98,6 @@ def test_the_folder_may_be_relative_as_runs_are_by_default(unsafe, tmp_path, mon
     assert (folder / "f").read_text() == "seen"
 
 
-def is_running(command: str) -> bool:
-    return subprocess.run(["pgrep", "-f", command], capture_output=True, check=False).stdout != b""
-
-
-def waited_for(condition) -> bool:
-    """Whether it comes true within a while."""
-    return any(condition() or time.sleep(0.02) for _ in range(1000))
-
-
 STAYS = """import ctypes, subprocess, time
 ctypes.CDLL(None).prctl(1, 0)  # no signal when the parent dies
 subprocess.Popen(['setsid', 'sleep', '{seconds}'])
@@ -121,15 +108,21 @@ def test_a_program_and_its_detached_child_end_with_a_killed_parent():
     seconds = f"1{os.getpid()}"
     arguments = STAYS.format(seconds=seconds), "python", 120
     runs = f"from tools import code, sandbox; code.run(*{arguments!r}, sandbox.World())"
+
+    def becomes(running: bool) -> bool:
+        find = ["pgrep", "-f", f"sleep {seconds}"]
+        found = (subprocess.run(find, check=False).returncode == 0 for _ in range(1000))
+        return any(now == running or time.sleep(0.02) for now in found)
+
     with subprocess.Popen([sys.executable, "-c", runs], cwd=ROOT) as parent:
-        assert waited_for(lambda: is_running(f"sleep {seconds}"))
+        assert becomes(running=True)
         parent.kill()
-    assert waited_for(lambda: not is_running(f"sleep {seconds}"))
+    assert becomes(running=False)
 
 
 @pytest.mark.parametrize("script", ["", 'case "$*" in *--proc*) exit 1;; esac'])
 def test_bubblewrap_that_is_missing_or_can_not_mount_does_not_work(script, tmp_path, monkeypatch):
-    """As in containers where bubblewrap starts, but /proc cannot be mounted."""
+    """In some containers bubblewrap starts, but /proc cannot be mounted."""
     if script:
         (tmp_path / "bwrap").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "bwrap").chmod(0o755)

@@ -1,4 +1,4 @@
-"""What MCP servers of the user offer, as tools beside the six."""
+"""Tools of the user's MCP servers."""
 
 import json
 import re
@@ -29,7 +29,7 @@ server.run(**json.loads(sys.argv[2]) if sys.argv[2:] else {{}})"""
 
 
 def test_own_tools_are_used_recorded_and_replayed(endpoint, tmp_path, monkeypatch):
-    """A server gets no key but the one that its command names, and that is redacted."""
+    """A server gets only the key that its command names, and that key is redacted."""
     monkeypatch.setenv(TOKEN, "a token of the user")
     monkeypatch.setenv(HIDDEN, "a secret of the user")
     (tmp_path / "server.py").write_text(SERVER)
@@ -53,7 +53,7 @@ def test_own_tools_are_used_recorded_and_replayed(endpoint, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(("command", "why"), [
-    ("/no/such/program", "FileNotFoundError"), ("sh -c 'cat > /dev/null'", "MCPError: Request 'initialize' timed out"), (f"{sys.executable} -c pass", "MCPError: Connection closed"),
+    ("sh -c 'cat > /dev/null'", "MCPError: Request 'initialize' timed out"), (f"{sys.executable} -c pass", "MCPError: Connection closed"),
     (f"/no/${TOKEN}", f"FileNotFoundError: .*'/no/<{TOKEN}>'"), ('a "b', "ValueError: No closing quotation"), ("", "PermissionError"), ("http://127.0.0.1:9/mcp", "ConnectError"),
 ])  # fmt: skip
 def test_an_mcp_server_that_does_not_start_is_told(command, why, using, monkeypatch):
@@ -104,31 +104,18 @@ def test_a_nested_schema_reaches_the_model_whole_and_its_arguments_are_checked(u
 
 
 def test_what_a_model_leaves_out_or_gives_as_null_does_not_reach_the_server(using):
-    """Nor does a pattern that Python cannot read, as of a server in JavaScript, end the run."""
+    """Parameters may have any name, and a pattern, such as JavaScript's, that Python cannot read."""
     word = {"type": "string", "pattern": r"^\p{L}+$"}
     gone = {"anyOf": [{"$ref": "#/$defs/none"}, {"$ref": "http://127.0.0.1:9/a"}]}
-    schema = object_of(price={"multipleOf": 0.01}, word=word, gone=gone) | {"required": []}
+    schema = object_of(env={"multipleOf": 0.01}, self=word, gone=gone) | {"required": []}
     with using(raw(schema, answer={"content": []})) as server:
-        server.call("look", word=None)
-        server.call("look", price=19.99, word="one")
+        server.call("look", self=None)
+        server.call("look", env=19.99, self="one")
         requests = [row["request"] for row in exchanges(server.env.tape.path)]
     assert requests[1:] == [
         {"kind": "tool:look"},
-        {"kind": "tool:look", "price": 19.99, "word": "one"},
+        {"kind": "tool:look", "env": 19.99, "self": "one"},
     ]
-
-
-def test_the_parameters_of_an_mcp_server_may_have_any_name(using):
-    names = ["model_config", "_a", "__class__", "from-date", "env", "schema", "self", "name", ""]
-    with using(raw(object_of(**dict.fromkeys(names, {})), answer={"content": []})) as server:
-        server.tools["look"](server.env, dict.fromkeys(names, "x"))
-        with pytest.raises(ModelMistake, match="'from-date' is a required property"):
-            server.call("look")
-
-
-def test_a_list_of_tools_is_read_to_its_last_page(using):
-    with using(raw(pages=3)) as server:
-        assert list(server.tools) == ["look", "look1", "look2"]
 
 
 @pytest.mark.parametrize(("content", "structured", "text"), [
@@ -163,27 +150,23 @@ def test_an_error_of_an_mcp_server_is_quoted(using):
         assert re.match(words, str(error.value))
 
 
-def test_a_name_that_is_taken_gets_the_name_of_its_server_before_it(using):
-    with using(raw(), raw(answer={"content": []}), raw(answer={"content": []})) as server:
-        assert list(server.tools) == ["look", "a_server_look", "a_server_a_server_look"]
-        assert server.call("a_server_look").startswith("<data")
+def test_all_pages_of_tools_are_read_and_a_name_that_is_taken_gets_a_prefix(using):
+    with using(raw(pages=3), raw(answer={"content": []}), raw()) as server:
+        first, second, third = ["look", "look1", "look2"], "a_server_look", "a_server_a_server_look"
+        assert list(server.tools) == [*first, second, third]
+        assert server.call(second).startswith("<data")
         with pytest.raises(ToolError, match="obey me"):
             server.call("look")
 
 
-@pytest.mark.parametrize("rows", [
-    {}, ["look"], [{"name": "look", "input_schema": {}}], [{"server": "s", "name": "look", "description": None, "input_schema": []}],
-])  # fmt: skip
-def test_a_list_on_the_tape_that_was_edited_wrongly_is_told_in_a_line(rows, using, tmp_path):
+def test_a_damaged_list_of_tools_on_the_tape_is_one_line(using, tmp_path):
     with using(raw()):
         pass
     tape = tmp_path / "tape.jsonl"
-    row = json.loads(tape.read_text())
-    tape.write_text(json.dumps(row | {"answer": rows}) + "\n")
-    with pytest.raises(TapeMiss, match="the answer of 'mcp' is damaged") as error:
+    tape.write_text(tape.read_text().replace('"input_schema"', '"schema"'))
+    with pytest.raises(TapeMiss, match="the answer of 'mcp' is damaged"):
         with using(raw(), mode="replay"):
             pass
-    assert "\n" not in str(error.value)
 
 
 def test_a_server_that_crashed_is_started_again_once(using, tmp_path):
@@ -215,7 +198,7 @@ def test_a_server_is_reached_at_its_url_while_it_runs(using, monkeypatch):
 
 
 def test_ctrl_c_does_not_wait_for_a_server_to_start(tmp_path):
-    """It would be waited for 30 s."""
+    """It would wait for 30 s."""
     server = f"sh -c 'touch {tmp_path}/started; while read -r line; do :; done'"
     flags = "--question", "?", "--model", "m", "--mcp", server
     with start(tmp_path, *flags, at="http://127.0.0.1:9/v1") as process:

@@ -1,6 +1,4 @@
-"""What a model reads of a tool and what becomes of what it gives; typed functions of the user, as tools
-beside the six. What MCP servers offer is in test_mcp.py.
-"""
+"""How a tool is described to a model and how its arguments are checked; the user's own functions as tools."""
 
 import json
 from pathlib import Path
@@ -46,13 +44,12 @@ def test_schema_and_defaults_come_from_the_signature_and_the_files_there_are():
     ("def mine(_day: str): 'A tool.'", "leading underscores"), ("def mine(*days: str): 'A tool.'", "no . or / around it"),
     ("async def mine(day: str): 'A tool.'", "must not be async"), ("def mine(day: str) 'A tool.'", "SyntaxError: .*line 1"),
     ("def mine(day: str, env: 'Environment'): 'A tool.'", "must be its first parameter"),
-    ("none.py", "add :FUNCTION"), ("/none.py:f", "No such file or directory: '/none.py'"), ("pass", "add :FUNCTION"),
+    ("none.py", "add :FUNCTION"), ("/none.py:f", "No such file or directory: '/none.py'"),
 ])  # fmt: skip
 def test_what_can_not_be_a_tool_is_told_before_anything_is_paid(source, words, tmp_path):
-    of = "" if source == "pass" else ":mine"
     (tmp_path / "my_tools.py").write_text(source)
     with pytest.raises(ConfigError, match=words):
-        from_file(source if "none.py" in source else f"{tmp_path}/my_tools.py{of}")
+        from_file(source if "none.py" in source else f"{tmp_path}/my_tools.py:mine")
 
 
 DEEP = "def mine(day: str) -> list:\n  'A tool.'\n  deep = []\n  for _ in range(100_000): deep = [deep]\n  return deep"
@@ -68,7 +65,6 @@ def mine(day: str): 'A tool.'; import closing_times; return f'{Opening(day).day}
     ("import sys\ndef mine(day: str): 'A tool.'; sys.exit('no more')", "SystemExit: no more"),
     (r"def mine(day: str): 'A tool.'; return 'a half \ud800 character'", "a half \ufffd character"),
     ("def mine(env: str = 'ours'): 'A tool.'; return f'it is {env}'", "it is ours"), (DEEP, "RecursionError: "), (BESIDE, "Monday to 17, 12"),
-    ("class Odd(Exception):\n  def __str__(self): raise ValueError\ndef mine(day: str): 'A tool.'; raise Odd", "Odd:"),
     ("import asyncio\ndef mine(day: str): 'A tool.'; raise asyncio.CancelledError('no more')", "CancelledError: no more"),
 ])  # fmt: skip
 def test_whatever_a_tool_of_the_user_does_is_an_observation(source, words, tmp_path, bench):
