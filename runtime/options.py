@@ -27,14 +27,12 @@ def _weights(value: Any) -> Any:
 
 
 def fillable(text: str) -> bool:
-    """Whether the program can use a text as a system prompt: its variables are ${models} and
-    ${tools}, and every other $ is $$.
-    """
+    """Whether a text can be a system prompt: its only variables are ${models} and ${tools}."""
     template = Template(text)
     return template.is_valid() and {*template.get_identifiers()} == {"models", "tools"}
 
 
-def _fillable(text: str) -> str:
+def _instruction(text: str) -> str:
     if not fillable(text):
         raise ValueError("needs ${models} and ${tools} and no other variable ($$ is a plain $)")
     return text
@@ -74,15 +72,18 @@ METHODS = {  # --method: its class, in orchestrators/
     "orchestra-o1": "OrchestraO1", "aorchestra": "AOrchestra", "toolorchestra": "ToolOrchestra",
     "mas-orchestra": "MasOrchestra", "react": "React",
 }  # fmt: skip
-OF_REPLAY = "method", "parallel", "tools"  # may be given again
-OF_RESUME = *OF_REPLAY, "timeout_s", "patience_s", "mcp", "allow_hosts", "unsafe_code"
+REPEATABLE = (  # may be given again to a replay or resume
+    "method", "parallel", "tools", "timeout_s", "patience_s", "mcp", "allow_hosts", "unsafe_code",
+)  # fmt: skip
 
 
 class Options(Checked):
     """`parallel` is K_max of Eq. 10 and the number of threads."""
 
     method: str = _flag("orchestra-o1", "orchestrator, or FILE.py:CLASS of your own", "NAME")
-    rounds: Count | None = _flag(None, "most rounds (default: the method's)", "N")
+    rounds: Count | None = _flag(
+        None, "orchestra-o1 or aorchestra or toolorchestra: most rounds (the method's own)", "N"
+    )
     steps: Count = _flag(30, "steps of a sub-agent", "N")
     parallel: Count = _flag(8, "sub-tasks that run in parallel", "N")
     budget_usd: Annotated[float, Field(ge=0, le=1e9)] | None = _flag(
@@ -101,7 +102,7 @@ class Options(Checked):
         "curated", "aorchestra: what a sub-agent is told of earlier results"
     )
     sub_agent: Literal["react", "mini-swe"] = _flag("react", "aorchestra: style of its sub-agents")
-    instruction: Annotated[str, AfterValidator(_fillable)] | None = _flag(
+    instruction: Annotated[str, AfterValidator(_instruction)] | None = _flag(
         None, "aorchestra or orchestra-o1: system prompt of the main agent", "FILE"
     )
     prefer: Preference = _flag(
@@ -117,8 +118,8 @@ class Options(Checked):
     mcp: Several = _flag((), "command of an MCP server, or its URL; repeatable", "COMMAND")
 
     def again(self) -> dict[str, Any]:
-        """What a resume is told again: a run folder may come from someone else."""
-        return {name: getattr(self, name) for name in OF_RESUME}
+        """What a replay or resume is given again: a run folder may come from someone else."""
+        return {name: getattr(self, name) for name in REPEATABLE}
 
 
 def flag_of(name: str) -> str:

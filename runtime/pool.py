@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -53,8 +53,7 @@ class Checked(BaseModel):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            unknown = ("extra_forbidden", "unexpected_keyword_argument")  # a misspelt key first
-            first = min(error.errors(), key=lambda e: e["type"] not in unknown)
+            first = error.errors()[0]
             loc = tuple(key for key in first["loc"] if "[" not in str(key))
             problem = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
             raise Invalid(loc, problem) from None
@@ -74,21 +73,17 @@ class Engine:
     usd_per_minute: Amount | None = None  # of that endpoint
 
 
-def _named_like_models(entries: Any) -> Any:
+def _with_model(entry: Any) -> Any:
     """Without `model`, a backend's name is the model's."""
-    if not isinstance(entries, list):
-        return entries
-    return [{"model": e.get("name", ""), **e} if isinstance(e, dict) else e for e in entries]
+    return {"model": entry.get("name", ""), **entry} if isinstance(entry, dict) else entry
 
 
 class Pool(Checked):
     """B, the main agent's backend among them, and the engines of perception."""
 
-    backends: Annotated[
-        tuple[Backend, ...],
-        Field(alias="backend", min_length=1),
-        BeforeValidator(_named_like_models),
-    ]
+    backends: tuple[Annotated[Backend, BeforeValidator(_with_model)], ...] = Field(
+        alias="backend", min_length=1
+    )
     main: str = ""  # the first backend
     engines: dict[Analysis, Engine] = {}
     experts: dict[str, str] = Field({}, alias="expert_model_mapping")  # slot -> backend
@@ -179,8 +174,8 @@ def from_environment(model: str | None = None) -> Pool:
 
 def analysed(media: Iterable[str]) -> set[Analysis]:
     """The engines that these files need. A video, or a file of unknown kind, may need both."""
-    needed: dict[str, set[Analysis]] = {"image": {"image"}, "audio": {"audio"}}
-    return {kind for m in media for kind in needed.get(m, {"image", "audio"})}
+    kinds: tuple[Analysis, ...] = get_args(Analysis)
+    return {kind for m in media for kind in kinds if m == kind or m not in kinds}
 
 
 def choose(

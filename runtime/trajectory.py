@@ -72,8 +72,6 @@ class Recorder:
 
     def emit(self, event: str, at: tuple[int, ...], timing: Any = None, **content: Any) -> None:
         """Raises TapeWriteError."""
-        if event == "run":
-            self._started = time.monotonic()  # what came before was the list of models
         row = {"v": VERSION, "event": event, "at": at, **content, "timing": timing or {}}
         self.events.append(row)
         if self._file:
@@ -203,9 +201,7 @@ def describe(event: Event) -> str:
 
 
 def printable(text: str, kept: str = "") -> str:
-    """Without control characters, which a terminal would obey: models wrote some of it."""
-    if text.isprintable():
-        return text
+    """Text with its control characters escaped: a model may have written it for a terminal."""
     return "".join(c if c.isprintable() or c in kept else f"\\x{ord(c):02x}" for c in text)
 
 

@@ -85,7 +85,7 @@ def test_the_fixture_works_beside_pytest_recording(pytester):
 
 def test_what_is_stored_can_not_be_given_again(server, tmp_path):
     recorded("?", out=tmp_path / "run", pool=pool_at(server.url), **HOW)
-    with pytest.raises(ConfigError, match="budget_usd: is stored in"):
+    with pytest.raises(ConfigError, match="--budget: is stored in"):
         replay(tmp_path / "run", budget_usd=5.0)
 
 

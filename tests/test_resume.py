@@ -87,11 +87,13 @@ def test_kill_9_loses_only_what_was_in_flight(names, endpoint, tmp_path):
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_with_130_and_the_line_that_it_prints_goes_on(stop, endpoint, tmp_path):
     held = Held(endpoint, "second step", "other sub-task")
-    flags = "--question", "?", "--model", "m", "--tools", tool_file(tmp_path), "--out", "my run"
-    with start(tmp_path, *flags, at=held.server.url) as process:
+    (tmp_path / "own.py").write_text("from orchestrators.orchestra_o1 import OrchestraO1 as Own")
+    named = "--method", f"{tmp_path}/own.py:Own", "--tools", tool_file(tmp_path)
+    flags = "--compare", f"{named[1]},react", "--out", "my run", *named[2:]
+    run = tmp_path / "my run" / "Own"
+    with start(tmp_path, "?", *flags, at=held.server.url) as process:
         held.wait()
-        named = flags[4:6]
-        in_use = called("--resume", tmp_path / "my run", *named, at=held.server.url)
+        in_use = called("--resume", run, *named, at=held.server.url)
         process.send_signal(stop)
         out, err = process.communicate(timeout=20)  # the endpoint goes on waiting
     assert (process.returncode, out) == (130, "")
@@ -99,8 +101,8 @@ def test_ctrl_c_ends_with_130_and_the_line_that_it_prints_goes_on(stop, endpoint
     held.let_go.set()
     hint = shlex.split(err[err.index("continue with: ") :])
     assert sys.executable in hint
-    assert hint[hint.index("--resume") :] == ["--resume", "my run", *named]
-    assert called("--resume", tmp_path / "my run", *named, at=held.server.url).stdout == "42\n"
+    assert hint[hint.index("--resume") :] == ["--resume", "my run/Own", *named]
+    assert called("--resume", run, *named, at=held.server.url).stdout == "42\n"
     assert len(held.server.requests) == 5 + 2
 
 
@@ -226,14 +228,11 @@ def test_a_resume_of_a_finished_graph_asks_no_failed_agent_again(run):
     assert resume(run.folder).answer == "42" and len(run.requests) == 3
 
 
-@pytest.mark.parametrize("made", [True, False])
-def test_where_nothing_was_paid_nothing_is_kept(made, endpoint, tmp_path):
-    if made:
-        (tmp_path / "run").mkdir()
+def test_where_nothing_was_paid_nothing_is_kept(endpoint, tmp_path):
     server = endpoint(lambda request: Raw(401, {}))
     done = called("--question", "?", "--model", "m", "--out", tmp_path / "run", at=server.url)
     assert "--resume" not in line_of(done, 4)
-    assert [p.name for p in tmp_path.rglob("*")] == ["run"] * made
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---- forks ---------------------------------------------------------------------------------------

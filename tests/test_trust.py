@@ -99,7 +99,6 @@ ODD = {
     "a link to another repository": (lambda run: ((run / "workdir.git/refs/heads").mkdir(parents=True), (run / "workdir.git/refs/heads/main").symlink_to("/x"))[1], "special file"),
     "3 GiB of run.json": (lambda run: os.truncate(run / "run.json", 3 << 30), "run.json is damaged"),
     "3 GiB of the tape": (lambda run: os.truncate(run / "tape.jsonl", 3 << 30), "is larger than"),
-    "half a character": (lambda run: (run / "run.json").write_text((run / "run.json").read_text().replace('"question": "', r'"question": "\ud800')) and None, "is damaged"),
     "deep run.json": (lambda run: (run / "run.json").write_text(DEEP) and None, "is damaged"),
     "deep tape": (lambda run: (run / "tape.jsonl").write_text(DEEP) and None, "nothing is recorded"),
     **{f"chat {v!r}"[:40]: (answers(CHAT, v), "is damaged") for v in (None, [], "x", {"data": None, "unanswered": 0}, {"data": {"choices": []}, "unanswered": 0}, {"data": {"choices": [{"message": {}}]}, "unanswered": 1 << 40})},
