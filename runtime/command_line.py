@@ -1,4 +1,4 @@
-"""The command line: its flags, of which those of a run come from Options, and its commands."""
+"""The command line: its flags (those of Options among them) and its commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runtime.tape import Cancelled, TapeMiss, TapeWriteError
 from runtime.trajectory import Trajectory
 
 MEDIA = "image", "audio", "video"
-OF_NEW_RUN = "question", *MEDIA, "compare", "model", "perception"
+NEW_RUN_ONLY = "question", *MEDIA, "compare", "model", "perception"
 TYPES: dict[str, type] = {"FILE": Path, "REPO": Path, "RUN": Path, "N": int}
 FLAGS = {  # flag: metavar, help
     "question": ("TEXT", "same as QUESTION"),
@@ -44,7 +44,7 @@ EXIT_CODES: dict[type[BaseException], int] = {
     BudgetExceeded: 1, ConfigError: 2, TapeWriteError: 2, OSError: 2, TapeMiss: 3, EndpointError: 4,
     KeyboardInterrupt: 130, Cancelled: 130,
 }  # fmt: skip
-ENDS = tuple(EXIT_CODES)  # what ends a command
+ENDS = tuple(EXIT_CODES)
 
 
 def exit_code(error: BaseException) -> int:
@@ -52,7 +52,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def ended(program: str, work: Callable[[], int | None]) -> int:
-    """The exit code that `work` returns. What ends it early is one line on standard error."""
+    """Run `work` and return its exit code. An error is one line on standard error."""
     try:
         return work() or 0
     except ENDS as error:
@@ -61,7 +61,7 @@ def ended(program: str, work: Callable[[], int | None]) -> int:
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Errors are one line: argparse's own prints the whole usage above it."""
+    """Without the usage that argparse prints above an error."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{' '.join(message.removeprefix('argument ').split())} (see --help)")
@@ -116,7 +116,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         p.error("--replay and --resume: give one of them")
     folder = a.replay or a.resume
     if folder:
-        fixed = OF_NEW_RUN if a.resume else (*OF_NEW_RUN, "workdir", "backends")
+        fixed = NEW_RUN_ONLY if a.resume else (*NEW_RUN_ONLY, "workdir", "backends")
         for name in (name for name in fixed if getattr(a, name)):
             p.error(f"--{name}: is stored in {folder}; leave it out")
     elif a.question is None and not a.runs:

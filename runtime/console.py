@@ -1,5 +1,5 @@
-"""What the command line prints: progress and notes on standard error, the answer alone on standard
-output, and tables.
+"""What the command line prints: the answer or a table to standard output, all else to standard
+error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runtime.trajectory import Event, Listener, Trajectory, describe, printable,
 PROGRAM = "orchestra-min" if Path(sys.argv[0]).name == "orchestra-min" else "orchestra_min.py"
 KEYS = "answer fallback why cost_usd paid_usd calls tokens rounds failed_subtasks latency_s run"
 Outcome = Trajectory | EndpointError
-DAMAGED = LookupError, TypeError, ValueError, AttributeError, OverflowError  # by odd rows
+DAMAGED = LookupError, TypeError, ValueError, AttributeError, OverflowError  # of a damaged run
 
 
 @contextlib.contextmanager
@@ -99,7 +99,7 @@ def _notes(r: Mapping[str, Any], quiet: bool) -> Iterator[str]:
 
 
 def table(columns: str, rows: Iterable[Mapping[str, Any]], width: int = 40) -> str:
-    """Rows under a head, as plain text. `width`: of a cell, at most."""
+    """Rows below a header, as plain text. `width`: the most characters of a cell."""
     lines = [columns.split()]
     for r in rows:
         cells = [{"answer": r.get("error"), **r}.get(name) for name in columns.split()]
@@ -158,18 +158,20 @@ def tell_error(line: str, argv: Sequence[str]) -> None:
 
 
 def tell(line: str) -> None:
-    """On standard error, if anybody reads it."""
+    """Print a line to standard error; a closed one is not an error."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        print(f"{_shown(line, sys.stderr)}\n", end="", file=sys.stderr, flush=True)  # in one write
+        print(
+            f"{_escaped(line, sys.stderr)}\n", end="", file=sys.stderr, flush=True
+        )  # in one write
 
 
-def _shown(text: str, stream: TextIO) -> str:
+def _escaped(text: str, stream: TextIO) -> str:
     return printable(text, kept="\n\t") if stream.isatty() else text
 
 
 def put(text: str) -> None:
-    """On standard output; a closed one is not an error."""
+    """Print to standard output; a closed pipe is not an error."""
     encoding = sys.stdout.encoding or "utf-8"
     with contextlib.suppress(BrokenPipeError):
-        shown = _shown(text, sys.stdout).encode(encoding, "backslashreplace").decode(encoding)
+        shown = _escaped(text, sys.stdout).encode(encoding, "backslashreplace").decode(encoding)
         print(shown, flush=True)

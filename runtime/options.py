@@ -1,6 +1,4 @@
-"""What a run is asked for besides the question: one definition for the library, the command line
-and run.json.
-"""
+"""The options of a run, defined once for the library, the command line and run.json."""
 
 from __future__ import annotations
 
@@ -16,12 +14,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 from runtime.pool import Checked
 
 
-def _several(value: Any) -> Any:
+def _as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str) or callable(value) else value
 
 
 def _weights(value: Any) -> Any:
-    """cost=0.5,latency=0.2 as a table."""
+    """Parse cost=0.5,latency=0.2."""
     pairs = [pair.partition("=") for pair in value.split(",")] if isinstance(value, str) else []
     return {name.strip(): weight for name, _, weight in pairs} or value
 
@@ -45,15 +43,15 @@ def _host(text: str) -> str:
 
 
 def spec_of(tool: str | FunctionType) -> str:
-    """A tool of the user's as FILE.py:FUNCTION."""
+    """The FILE.py:FUNCTION of a user's tool."""
     return tool if isinstance(tool, str) else f"{inspect.getsourcefile(tool)}:{tool.__name__}"
 
 
-Several = Annotated[tuple[str, ...], BeforeValidator(_several)]
-Hosts = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], BeforeValidator(_several)]
+Several = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+Hosts = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], BeforeValidator(_as_tuple)]
 OwnTools = Annotated[
     tuple[str | FunctionType, ...],
-    BeforeValidator(_several),
+    BeforeValidator(_as_tuple),
     PlainSerializer(lambda tools: [spec_of(t) for t in tools]),
 ]
 Count = Annotated[int, Field(ge=1, le=10_000)]
@@ -94,9 +92,9 @@ class Options(Checked):
         120.0, "most seconds that a call waits at rate limits", "S", "patience"
     )
     prompts: Literal["full", "small"] = _flag(
-        "full", "orchestra-o1: the paper's rules, or words for small models"
+        "full", "orchestra-o1: the paper's prompt, or one for small models"
     )
-    stop_threshold: Share | None = _flag(None, "orchestra-o1: ends where p is above P, Eq. 22", "P")
+    stop_threshold: Share | None = _flag(None, "orchestra-o1: stop when p exceeds P, Eq. 22", "P")
     context_tokens: Count = 6000  # L_ctx of Eq. 20
     context: Literal["curated", "none", "full"] = _flag(
         "curated", "aorchestra: what a sub-agent is told of earlier results"
@@ -130,6 +128,6 @@ def flag_of(name: str) -> str:
 
 
 def variables(commands: Iterable[str]) -> list[str]:
-    """The environment variables that commands name, as $NAME or ${NAME}."""
+    """The environment variables that commands use, as $NAME or ${NAME}."""
     names = [name for command in commands for name in re.findall(r"\$\{?(\w+)", command)]
     return [name for name in names if name not in ("HOME", "PATH", "PWD", "USER")]

@@ -1,5 +1,4 @@
-"""A run on disk: all that was asked, answered and paid, in one folder that can be copied, replayed,
-resumed and forked.
+"""A run on disk: one folder that can be copied, replayed, resumed and forked.
 
 run.json  trajectory.jsonl  tape.jsonl  media/  work/  log.txt
 """
@@ -41,7 +40,7 @@ class MediaRow(Checked):
 
 
 class Manifest(Checked):
-    """run.json: what the main agent was given. A replay needs nothing else of the user."""
+    """run.json: the question, its media, the pool and the options."""
 
     v: Literal[2] = 2
     question: str
@@ -73,8 +72,8 @@ class Manifest(Checked):
 
 
 def check(question: str, pool: Pool, options: Options) -> Secrets:
-    """The secrets of a run: its pool's keys, and the variables that --mcp names. Raises ConfigError
-    for what would fail after the first paid call.
+    """The secrets of a run: the keys of its pool and the variables in --mcp. Raises ConfigError for
+    what would fail only after the first paid call.
     """
     if not question.strip():
         raise ConfigError("the question is empty; give it a text")
@@ -135,11 +134,9 @@ def read_manifest(folder: Path) -> Manifest:
 def named_again(
     folder: Path, manifest: Manifest, given: Mapping[str, Any], pool: Pool | None = None
 ) -> Manifest:
-    """The manifest with the options given now. A run folder may come from someone else: so a replay
-    must name the Python files again; a resume, which has a `pool`, also MCP commands, hosts and
-    endpoints.
-
-    Raises ConfigError that lists the flags to add.
+    """The manifest with the options given now. A run folder may come from someone else, so its
+    Python files must be named again; for a resume (with a `pool`) also MCP commands, hosts and
+    endpoints. Raises ConfigError that lists the flags to add.
     """
     stored = manifest.options
     given = {k: v for k, v in given.items() if v is not None}
@@ -153,8 +150,8 @@ def named_again(
             key = f" with the key in {b.api_key_env}" if b.api_key_env else ""
             problem = f"calls {b.base_url}{key}: if you trust it, name it in --backends FILE"
             raise ConfigError(f"{folder} {problem} or by OPENAI_BASE_URL")
-    ours = _allowed(now, repo, pool is not None)
-    theirs = _allowed(stored, manifest.workdir, pool is not None)
+    ours = _permissions(now, repo, pool is not None)
+    theirs = _permissions(stored, manifest.workdir, pool is not None)
     if unknown := [flag for flag in ours if flag not in theirs]:
         raise ConfigError(f"{unknown[0]}: the run in {folder} does not use it; leave it out")
     if missing := [flag for flag in theirs if flag not in ours]:
@@ -164,7 +161,7 @@ def named_again(
     return manifest.model_copy(update={"options": stored.with_(**own)})
 
 
-def _allowed(o: Options, workdir: str = "", resumed: bool = False) -> dict[str, Any]:
+def _permissions(o: Options, workdir: str = "", resumed: bool = False) -> dict[str, Any]:
     """What only a command line allows, by its flag: Python files by their names, as they may have
     moved; for a resume also what else the run starts, reaches and reads.
     """
@@ -227,8 +224,8 @@ def recorded(
         raise ConfigError(f"{folder}: nothing is recorded; --record-mode once records it")
     held = read_manifest(folder)
     files = [Path(f if isinstance(f, str | Path) else f[1]) for f in media]
-    ours = Secrets().text(question).strip(), [sha256_of(f) for f in files], *_plain(options)
-    if ours != (held.question.strip(), [m.sha256 for m in held.media], *_plain(held.options)):
+    ours = Secrets().text(question).strip(), [sha256_of(f) for f in files], *_comparable(options)
+    if ours != (held.question.strip(), [m.sha256 for m in held.media], *_comparable(held.options)):
         problem = "was recorded with another question, media or options"
         raise ConfigError(f"{folder} {problem}: remove it, or use --record-mode rewrite")
     if record_mode != "none" and not ended(events_of(folder / "trajectory.jsonl")):
@@ -237,11 +234,11 @@ def recorded(
     return replay(folder, **options.again())
 
 
-def _plain(options: Options) -> tuple[Any, ...]:
+def _comparable(options: Options) -> tuple[Any, ...]:
     """Options to compare: Python files by their names, and no budget, since a run replays under
     any.
     """
-    return _allowed(options).keys(), options.with_(tools=(), method="", budget_usd=None)
+    return _permissions(options).keys(), options.with_(tools=(), method="", budget_usd=None)
 
 
 def holds_paid(path: Path) -> bool:

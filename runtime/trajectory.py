@@ -79,7 +79,7 @@ class Recorder:
         self._tell(row)
 
     def notify(self, message: str) -> None:
-        """Tell the listeners, once, what is not part of the run, as that a call waits."""
+        """Send the listeners a message that is not an event, such as "waiting for M"; once each."""
         if message not in self._notices:
             self._notices.add(message)
             self._tell({"event": "notice", "at": (), "message": message})
@@ -138,7 +138,7 @@ def read(path: Path) -> list[Event]:
 
 
 def ended(events: Sequence[Event]) -> Event | None:
-    """The last event of a run that has ended."""
+    """The event `end`, if the run has ended."""
     return events[-1] if events and events[-1]["event"] == "end" else None
 
 
