@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 
 import orchestra_min
+from runtime.options import METHODS  # noqa: F401
 from runtime.run_folder import read_manifest
 from tests.conftest import FREE, ROOT, Options, pool_at
 from tests.scripted import agent, complete, finish, is_main, last_text, thought
@@ -110,9 +111,6 @@ def pool_file(folder, url, key="", **prices):
     rows = [f'[[backend]]\nname = "{n}"\n{about}\n{price(*usd)}' for n, usd in prices.items()]
     (folder / "pool.toml").write_text("".join(rows))
     return folder / "pool.toml"
-
-
-METHODS = ("orchestra-o1", "aorchestra", "toolorchestra", "mas-orchestra", "react")
 
 
 def any_method(request: dict[str, Any]) -> str:
