@@ -22,8 +22,7 @@ RESERVED = {  # request fields that the program sets itself
 }  # fmt: skip
 URL = re.compile(r"https?://(\[[\da-fA-F:.]+\]|[\w.-]+)(:\d{1,5})?(/[^\s?#@]*)?")
 BAD_URL = "needs http(s)://host/v1, without user, key or ?query"
-VARIABLE = re.compile(r"(?a:[a-zA-Z_]\w*)?")
-BAD_VARIABLE = "needs the name of an environment variable, not the key itself"
+BAD_KEY = "needs the name of an environment variable, not the key itself"
 Loc = tuple[int | str, ...]
 Analysis = Literal["image", "audio"]
 
@@ -93,7 +92,7 @@ class Pool(Checked):
             for key, wrong, problem in (
                 ("name", b.name in names[:i], f"{b.name!r} is defined twice"),
                 ("base_url", not URL.fullmatch(b.base_url), BAD_URL),
-                ("api_key_env", not VARIABLE.fullmatch(b.api_key_env), BAD_VARIABLE),
+                ("api_key_env", b.api_key_env and not b.api_key_env.isidentifier(), BAD_KEY),
                 ("options", reserved, f"cannot set {reserved}: the program sets it"),
             ):
                 if wrong:

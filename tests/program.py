@@ -47,36 +47,27 @@ def program(folder: Path, *arguments: Any, **how: Any) -> Done:
 
 def called(*arguments: Any, at: str = "", **variables: str) -> Done:
     """The same in this process: half a second cheaper."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="\n") for _ in range(2))
+    out, err = io.StringIO(), io.StringIO()
     where = {"OPENAI_BASE_URL": at} if at else {}
     with (
         mock.patch.dict(os.environ, {**where, **variables}),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
-        try:
-            code = orchestra_min.main([str(a) for a in arguments])
-        except SystemExit as usage_error:
-            code = int(usage_error.code or 0)
-    for stream in (out, err):
-        stream.seek(0)
-    return Done(arguments, code, out.read(), err.read())
-
-
-def _named(folder: Path) -> dict[str, Any]:
-    o = read_manifest(Path(folder)).options
-    return {"tools": o.tools, "mcp": o.mcp, "allow_hosts": o.allow_hosts, "method": o.method}
+        code = orchestra_min.main([str(a) for a in arguments])
+    return Done(arguments, code, out.getvalue(), err.getvalue())
 
 
 def replay(folder: Path, **given: Any) -> orchestra_min.Trajectory:
     """A replay that names all of the run again, as its owner would."""
-    return orchestra_min.replay(folder, **{**_named(folder), **given})
+    named = read_manifest(Path(folder)).options.again()
+    return orchestra_min.replay(folder, **{**named, **given})
 
 
 def resume(folder: Path, **how: Any) -> orchestra_min.Trajectory:
     """A resume that names all of the run again, its pool too."""
-    pool = read_manifest(Path(folder)).pool
-    return orchestra_min.resume(folder, **{"pool": pool, **_named(folder), **how})
+    stored = read_manifest(Path(folder))
+    return orchestra_min.resume(folder, **{"pool": stored.pool, **stored.options.again(), **how})
 
 
 def line_of(done: Done, code: int = 2) -> str:

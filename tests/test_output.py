@@ -91,7 +91,7 @@ def test_a_stream_that_is_closed_or_full_is_no_traceback(stream, run):
 
 
 @pytest.mark.parametrize("files", [10, 22])
-def test_too_few_file_descriptors_are_one_line(files, endpoint, tmp_path):
+def test_too_few_file_descriptors_are_no_traceback(files, endpoint, tmp_path):
     tasks = delegate(*[{"task_instruction": "do it"}] * 16)
     server = endpoint(
         lambda r: tasks if is_main(r) and "do it" not in last_text(r) else finish("42")
@@ -99,8 +99,8 @@ def test_too_few_file_descriptors_are_one_line(files, endpoint, tmp_path):
     limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))  # noqa: E731
     flags = "--model", "m", "--parallel", 16, "--rounds", 1
     done = program(tmp_path, "?", *flags, at=server.url, preexec_fn=limit)
-    assert "Traceback" not in done.stderr
-    assert done.returncode == 1 or "Too many open files" in line_of(done)
+    assert done.returncode in (0, 1, 2, 4) and "Traceback" not in done.stderr
+    assert done.returncode < 2 or "Too many open files" in done.stderr.splitlines()[-1]
 
 
 def test_a_comparison_is_one_table_and_a_folder_each(endpoint, tmp_path):
