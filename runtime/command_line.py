@@ -67,7 +67,7 @@ class OneLineParser(argparse.ArgumentParser):
         raise ConfigError(f"{' '.join(message.removeprefix('argument ').split())} (see --help)")
 
 
-def _text_of(path: str) -> str:
+def utf8_text(path: str) -> str:
     return Path(path).read_text(encoding="utf-8-sig")
 
 
@@ -87,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
             choices = "|".join(get_args(field.annotation)) if isinstance(default, str) else ""
             how = {"metavar": choices or extra["metavar"]}
             how |= {"action": "append"} if default == () else {}
-            how |= {"type": _text_of} if extra["metavar"] == "FILE" else {}
+            how |= {"type": utf8_text} if extra["metavar"] == "FILE" else {}
             how = {"action": "store_true"} if default is False else how
             how["help"] = f"{field.description}{f' ({default})' if default else ''}"
             p.add_argument(flag_of(name), dest=name, default=argparse.SUPPRESS, **how)
@@ -142,7 +142,8 @@ def _methods(p: argparse.ArgumentParser, a: argparse.Namespace) -> tuple[str, ..
         p.error("--compare: names the methods itself; leave --method out")
     for name in a.given:
         owners = {*str(Options.model_fields[name].description).partition(": ")[0].split(" or ")}
-        used = {*owners} & {*methods} or any(".py:" in m for m in methods)  # yours may use any
+        own = any(".py:" in m for m in methods)  # it may use any option
+        used = owners & {*methods} or own or a.replay or a.resume
         if owners <= {*METHODS} and not used:  # as its help says
             p.error(f"{flag_of(name)}: belongs to --method {' or '.join(sorted(owners))}")
     return methods

@@ -80,7 +80,7 @@ class Options(Checked):
 
     method: str = _flag("orchestra-o1", "orchestrator, or FILE.py:CLASS of your own", "NAME")
     rounds: Count | None = _flag(
-        None, "orchestra-o1 or aorchestra or toolorchestra: most rounds (the method's own)", "N"
+        None, "orchestra-o1 or aorchestra or toolorchestra: most rounds (default: its own)", "N"
     )
     steps: Count = _flag(30, "steps of a sub-agent", "N")
     parallel: Count = _flag(8, "sub-tasks that run in parallel", "N")

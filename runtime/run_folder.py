@@ -114,7 +114,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Raises ConfigError: not a run folder, another version, a damaged file, a link out of it."""
     file = folder / "run.json"
     if not file.is_file():
-        raise ConfigError(f"{folder} is not a run folder (no run.json); see --runs {folder}")
+        raise ConfigError(f"{folder} is not a run folder (no run.json)")
     try:
         with file.open(encoding="utf-8") as text:
             manifest = Manifest(**json.loads(text.read(MAX_CHARS)))

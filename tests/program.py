@@ -90,7 +90,7 @@ def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def tool_file(folder: Path) -> str:
-    """A tool of the user's, as --tools names it. Its file leaves `loaded` beside it."""
+    """A tool of the user's, as --tools names it. Its file leaves `loaded` next to it."""
     (folder / "mine.py").write_text(HOURS)
     return f"{folder}/mine.py:library_hours"
 

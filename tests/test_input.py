@@ -61,7 +61,7 @@ def bad_files(tmp_path):
     "--out full", "--out full/mine.txt", "--out full/mine.txt/run", "--backends gone.toml", "--backends full", "--instruction gone.md", "--tools gone.py:f",
     f"--tools {PROGRAM}:nothing", "--replay full", "--replay gone", "--resume gone", "--resume newer", "--replay damaged",
 ])  # fmt: skip
-def test_a_file_that_can_not_be_used_is_named_in_one_line(flags, bad_files, endpoint, tmp_path):
+def test_a_file_that_cannot_be_used_is_named_in_one_line(flags, bad_files, endpoint, tmp_path):
     server, before = endpoint(any_method), {p for p in tmp_path.rglob("*") if not p.is_dir()}
     flag, name = flags.split()
     question = () if flag in ("--replay", "--resume") else ("--question", "?")
@@ -70,7 +70,7 @@ def test_a_file_that_can_not_be_used_is_named_in_one_line(flags, bad_files, endp
 
 
 @pytest.mark.parametrize("key", ["", "a key\nin two lines", "schlüssel", "\ufeffkey"])
-def test_a_key_that_can_not_be_sent_is_said_by_its_name(key, endpoint, tmp_path):
+def test_a_key_that_cannot_be_sent_is_said_by_its_name(key, endpoint, tmp_path):
     server = endpoint(any_method)
     pool = pool_file(tmp_path, server.url, "MY_KEY", a=(0, 0))
     line = line_of(called("--question", "?", "--backends", pool, MY_KEY=key))

@@ -68,14 +68,14 @@ def test_the_fixture_fails_where_a_test_asks_another_question(server, pytester, 
         outcome.assert_outcomes(passed=passed, failed=1 - passed)
 
 
-def test_the_fixture_works_beside_pytest_recording(pytester):
+def test_the_fixture_works_next_to_pytest_recording(pytester):
     option = "def pytest_addoption(parser): parser.addoption('--record-mode')"
     pytester.makepyfile(pytest_recording=option)
     plugins = "-p", "runtime.pytest_plugin", "-p", "pytest_recording"
     assert pytester.runpytest_subprocess(*plugins, "--version").ret == 0
 
 
-def test_what_is_stored_can_not_be_given_again(server, tmp_path):
+def test_what_is_stored_cannot_be_given_again(server, tmp_path):
     recorded("?", out=tmp_path / "run", pool=pool_at(server.url), **HOW)
     with pytest.raises(ConfigError, match="--budget: is stored in"):
         replay(tmp_path / "run", budget_usd=5.0)

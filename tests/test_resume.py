@@ -144,7 +144,7 @@ def test_once_the_tape_is_closed_no_sub_agent_that_is_left_starts_a_call(tmp_pat
 # ---- a disk that is full -------------------------------------------------------------------------
 
 
-def test_no_call_starts_once_the_tape_can_not_be_written(run, tmp_path):
+def test_no_call_starts_once_the_tape_cannot_be_written(run, tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     answers = {**ANSWERS, "first decision": delegate(TASKS[0])}

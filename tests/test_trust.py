@@ -96,7 +96,7 @@ def line_of_replay(tmp_path):
     ("truncate -s 3G run.json", "run.json is damaged"), ("truncate -s 3G tape.jsonl", "is larger than"),
     ("yes [ | head -99999 > run.json", "is damaged"), ("yes [ | head -99999 | tr -d '\n' > tape.jsonl", "nothing is recorded"),
 ])  # fmt: skip
-def test_what_is_odd_in_a_folder_is_one_line(command, problem, line_of_replay):
+def test_a_damaged_or_hostile_folder_is_one_line(command, problem, line_of_replay):
     assert problem in line_of_replay(lambda run: subprocess.run(command, shell=True, cwd=run))
 
 
