@@ -1,4 +1,4 @@
-"""The command line: its flags, of which those of a run come from Options, and its commands."""
+"""The command line: its flags (those of Options among them) and its commands."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn, cast, get_args
 
 from orchestra.vocabulary import BudgetExceeded, ConfigError, EndpointError
 from runtime import __version__, console, pool, run_folder
-from runtime.options import METHODS, OF_REPLAY, OF_RESUME, Options, flag_of
+from runtime.options import METHODS, Options, flag_of
 from runtime.tape import Cancelled, TapeMiss, TapeWriteError
 from runtime.trajectory import Trajectory
 
-ONE_DECISION = {"mas-orchestra", "react"}
-OF_NEW_RUN = {"question", "image", "audio", "video", "workdir", "compare", "model", "perception"}
-FLAGS = {  # flag: metavar, help; FILE, REPO and RUN are paths
+MEDIA = "image", "audio", "video"
+NEW_RUN_ONLY = "question", *MEDIA, "compare", "model", "perception"
+TYPES: dict[str, type] = {"FILE": Path, "REPO": Path, "RUN": Path, "N": int}
+FLAGS = {  # flag: metavar, help
     "question": ("TEXT", "same as QUESTION"),
     "image": ("FILE", "image file; repeatable"),
     "audio": ("FILE", "audio file; repeatable"),
@@ -42,7 +44,7 @@ EXIT_CODES: dict[type[BaseException], int] = {
     BudgetExceeded: 1, ConfigError: 2, TapeWriteError: 2, OSError: 2, TapeMiss: 3, EndpointError: 4,
     KeyboardInterrupt: 130, Cancelled: 130,
 }  # fmt: skip
-ENDS = tuple(EXIT_CODES)  # what ends a command
+ENDS = tuple(EXIT_CODES)
 
 
 def exit_code(error: BaseException) -> int:
@@ -50,7 +52,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def ended(program: str, work: Callable[[], int | None]) -> int:
-    """The exit code that `work` returns. What ends it early is one line on standard error."""
+    """Run `work` and return its exit code. An error is one line on standard error."""
     try:
         return work() or 0
     except ENDS as error:
@@ -59,43 +61,35 @@ def ended(program: str, work: Callable[[], int | None]) -> int:
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Errors are one line: argparse's own prints the whole usage above it."""
+    """Without the usage that argparse prints above an error."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{' '.join(message.removeprefix('argument ').split())} (see --help)")
 
 
-def text_file(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise argparse.ArgumentTypeError(f"{path}: cannot be read ({error})") from None
+def utf8_text(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8-sig")
 
 
 def parser() -> argparse.ArgumentParser:
     about = "Answer a question over text, images, audio and video."
     p = OneLineParser(prog=console.PROGRAM, description=about, epilog=EPILOG, allow_abbrev=False)
     p.add_argument("words", nargs="*", metavar="QUESTION", help="the question; - reads stdin")
+    how: dict[str, Any]
     for flag, (metavar, text) in FLAGS.items():
-        kind: Any = {"FILE": Path, "REPO": Path, "RUN": Path, "N": int}.get(metavar, str)
-        how: dict[str, Any] = {"metavar": metavar, "type": kind}
-        if flag in ("image", "audio", "video"):
-            how |= {"action": "append", "default": []}
-        if "|" in metavar:
-            how |= {"choices": metavar.split("|")}
+        how = {"metavar": metavar, "type": TYPES.get(metavar, str)}
+        how |= {"action": "append", "default": []} if flag in MEDIA else {}
+        how |= {"choices": metavar.split("|")} if "|" in metavar else {}
         p.add_argument(f"--{flag}", help=text, **(how if metavar else {"action": "store_true"}))
     for name, field in Options.model_fields.items():
-        if field.json_schema_extra:
-            extra: Any = field.json_schema_extra
+        if extra := cast(Any, field.json_schema_extra):
             default = field.default
-            how = {"help": f"{field.description}{f' ({default})' if default else ''}"}
-            if default is False:
-                how |= {"action": "store_true"}
-            else:
-                choices = "|".join(get_args(field.annotation)) if isinstance(default, str) else ""
-                how |= {"metavar": choices or extra["metavar"]}
-                how |= {"action": "append" if default == () else "store"}
-                how |= {"type": text_file} if extra["metavar"] == "FILE" else {}
+            choices = "|".join(get_args(field.annotation)) if isinstance(default, str) else ""
+            how = {"metavar": choices or extra["metavar"]}
+            how |= {"action": "append"} if default == () else {}
+            how |= {"type": utf8_text} if extra["metavar"] == "FILE" else {}
+            how = {"action": "store_true"} if default is False else how
+            how["help"] = f"{field.description}{f' ({default})' if default else ''}"
             p.add_argument(flag_of(name), dest=name, default=argparse.SUPPRESS, **how)
     folder: dict[str, Any] = {"metavar": "DIR", "type": Path, "nargs": "?", "const": Path("runs")}
     p.add_argument("--runs", **folder, help="list the runs in a folder (runs)")
@@ -122,10 +116,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         p.error("--replay and --resume: give one of them")
     folder = a.replay or a.resume
     if folder:
-        fixed = OF_NEW_RUN - {"workdir"} if a.resume else OF_NEW_RUN | {"backends"}
-        wrong = given.keys() - {*(OF_RESUME if a.resume else OF_REPLAY)}
-        for name in sorted(wrong | {k for k in fixed if getattr(a, k)}):
-            p.error(f"{flag_of(name)}: is stored in {folder}; leave it out")
+        fixed = NEW_RUN_ONLY if a.resume else (*NEW_RUN_ONLY, "workdir", "backends")
+        for name in (name for name in fixed if getattr(a, name)):
+            p.error(f"--{name}: is stored in {folder}; leave it out")
     elif a.question is None and not a.runs:
         p.error('the question is missing; try "..." --image FILE, or make demo')
     if a.from_round is not None and not a.resume:
@@ -135,94 +128,84 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if a.workdir and not folder and a.options.sub_agent != "mini-swe":
         p.error("--workdir: needs --sub-agent mini-swe")
     a.methods = _methods(p, a)
-    a.folders = _folders(a.methods)
     if a.question == "-":
         a.question = sys.stdin.buffer.read().decode("utf-8", "replace")
     return a
 
 
 def _methods(p: argparse.ArgumentParser, a: argparse.Namespace) -> tuple[str, ...]:
-    names = [a.options.method]
-    if a.compare is not None:
-        names = [n.strip() for n in a.compare.split(",")]
+    names = [n.strip() for n in a.compare.split(",")] if a.compare else [a.options.method]
     methods = tuple(METHODS if a.compare == "all" else dict.fromkeys(names))
+    if len({*map(_folder_name, methods)}) < len(methods):
+        p.error("--compare: two classes have the same name; rename one")
     if a.compare and "method" in a.given:
         p.error("--compare: names the methods itself; leave --method out")
     for name in a.given:
-        owners = str(Options.model_fields[name].description).partition(": ")[0].split(" or ")
-        used = {*owners} & {*methods} or any(".py:" in m for m in methods)  # yours may use any
-        if {*owners} <= {*METHODS} and not used:  # as its help says
-            p.error(f"{flag_of(name)}: belongs to --method {' or '.join(owners)}")
-    if "rounds" in a.given and set(methods) <= ONE_DECISION:
-        p.error(f"--rounds: {', '.join(methods)} decides once; leave it out")
+        owners = {*str(Options.model_fields[name].description).partition(": ")[0].split(" or ")}
+        own = any(".py:" in m for m in methods)  # it may use any option
+        used = owners & {*methods} or own or a.replay or a.resume
+        if owners <= {*METHODS} and not used:  # as its help says
+            p.error(f"{flag_of(name)}: belongs to --method {' or '.join(sorted(owners))}")
     return methods
 
 
-def _folders(methods: Sequence[str]) -> dict[str, str]:
-    """The run folder of each method in a comparison; two classes may have the same name."""
-    names = [method.rpartition(":")[2] for method in methods]
-    numbers = [names[:n].count(name) for n, name in enumerate(names, 1)]
-    rows = zip(methods, names, numbers, strict=True)
-    return {method: name if n == 1 else f"{name}-{n}" for method, name, n in rows}
+def _folder_name(method: str) -> str:
+    """The folder of a method in a comparison."""
+    return method.rpartition(":")[2]
 
 
 # ---- the commands --------------------------------------------------------------------------------
 
 
-def run(
-    argv: Sequence[str] | None,
-    orchestrate: Callable[..., Trajectory],
-    replay: Callable[..., Trajectory],
-    resume: Callable[..., Trajectory],
-    check_method: Callable[..., object],
-) -> int:
-    """One command, over the functions of orchestra_min. Returns the exit code; see --help."""
+def run(argv: Sequence[str] | None, *functions: Callable[..., Any]) -> int:
+    """One command, over `functions` of orchestra_min (see _runs). Returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    a, folder, done = None, Path(), dict[str, console.Outcome]()
+    a, name, folder, done = None, "", Path(), dict[str, console.Outcome]()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the shell; no file may get its number
-            setattr(sys, name, Path(os.devnull).open("r+"))  # noqa: SIM115
+    for stream in ("stdin", "stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed by the shell; no file may get its number
+            setattr(sys, stream, Path(os.devnull).open("r+"))  # noqa: SIM115
     try:
         a = parse(argv)
         if a.runs:
             return console.list_runs(a.runs, a.json)
         if a.quiet:
             logging.getLogger("orchestra").setLevel(logging.ERROR)
-        stored = a.replay or (a.resume if a.from_round is None else None)
-        folder = stored or a.out or run_folder.default_path()
         with contextlib.redirect_stdout(sys.stderr), console.listeners(a) as shown:
-            if a.replay:
-                done["replay"] = replay(folder, shown, **a.given)
-            elif a.resume:
-                again = {"pool": a.backends, "workdir": a.workdir, **a.given}
-                done["resume"] = resume(a.resume, a.from_round, folder, shown, **again)
-            else:
-                for method, target, how in _new_runs(a, folder, check_method):
-                    try:
-                        done[method] = orchestrate(a.question, out=target, listeners=shown, **how)
-                    except EndpointError as error:
-                        if not a.compare:
-                            raise
-                        done[method] = error  # the others still run
+            for name, folder, start in [*_runs(a, *functions)]:  # noqa: B007  failure() needs it
+                try:
+                    done[name] = start(listeners=shown)
+                except EndpointError as error:
+                    if not a.compare:
+                        raise
+                    done[name] = error  # the others still run
         return console.report(done, a)
     except ENDS as error:
-        if a and 0 < len(done) < len(a.methods):
-            console.report(done, a)
-        console.tell_error(console.failure(error, folder, a, done), argv, done)
+        console.tell_error(console.failure(error, name, folder, a), argv)
         return exit_code(error)
 
 
-def _new_runs(
-    a: argparse.Namespace, folder: Path, check_method: Callable[..., object]
-) -> list[tuple[str, Path, dict[str, Any]]]:
-    """Method, folder and arguments of each run. A mistake in one is found before the first call."""
-    media = [(kind, path) for kind in ("image", "audio", "video") for path in getattr(a, kind)]
-    models = pool.choose(a.backends, a.model, a.perception, [kind for kind, _ in media])
-    runs = []
-    for method in a.methods:
-        options = a.options.with_(method=method)
-        check_method(options, models, {})
-        how = {"media": media, "pool": models, "options": options, "workdir": a.workdir}
-        runs.append((method, folder / a.folders[method] if a.compare else folder, how))
-    return runs
+def _runs(
+    a: argparse.Namespace,
+    orchestrate: Callable[..., Trajectory],
+    replay: Callable[..., Trajectory],
+    resume: Callable[..., Trajectory],
+    make: Callable[..., object],
+) -> Iterator[tuple[str, Path, Callable[..., Trajectory]]]:
+    """Name, folder and function of each run of this command."""
+    out = a.out or run_folder.default_path()
+    if a.replay:
+        yield "replay", a.replay, partial(replay, a.replay, **a.given)
+    elif a.resume:
+        folder = a.resume if a.from_round is None else out
+        again = {"pool": a.backends, "workdir": a.workdir, **a.given}
+        yield "resume", folder, partial(resume, a.resume, a.from_round, out, **again)
+    else:
+        media = [(kind, path) for kind in MEDIA for path in getattr(a, kind)]
+        models = pool.choose(a.backends, a.model, a.perception, [kind for kind, _ in media])
+        for method in a.methods:
+            folder = out / _folder_name(method) if a.compare else out
+            options = a.options.with_(method=method)
+            make(options, models, {})  # raises ConfigError before the first run
+            how = {"pool": models, "options": options, "out": folder, "workdir": a.workdir}
+            yield method, folder, partial(orchestrate, a.question, media, **how)

@@ -1,5 +1,5 @@
-"""What the command line prints: progress and notes on standard error, the answer alone on standard
-output, and tables.
+"""What the command line prints: the answer or a table to standard output, all else to standard
+error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runtime.trajectory import Event, Listener, Trajectory, describe, printable,
 PROGRAM = "orchestra-min" if Path(sys.argv[0]).name == "orchestra-min" else "orchestra_min.py"
 KEYS = "answer fallback why cost_usd paid_usd calls tokens rounds failed_subtasks latency_s run"
 Outcome = Trajectory | EndpointError
-DAMAGED = LookupError, TypeError, ValueError, AttributeError, OverflowError  # by odd rows
+DAMAGED = LookupError, TypeError, ValueError, AttributeError, OverflowError  # of a damaged run
 
 
 @contextlib.contextmanager
@@ -99,7 +99,7 @@ def _notes(r: Mapping[str, Any], quiet: bool) -> Iterator[str]:
 
 
 def table(columns: str, rows: Iterable[Mapping[str, Any]], width: int = 40) -> str:
-    """Rows under a head, as plain text. `width`: of a cell, at most."""
+    """Rows below a header, as plain text. `width`: the most characters of a cell."""
     lines = [columns.split()]
     for r in rows:
         cells = [{"answer": r.get("error"), **r}.get(name) for name in columns.split()]
@@ -116,47 +116,41 @@ def list_runs(folder: Path, as_json: bool) -> int:
     """--runs: question, answer, cost and date (of the newest call) of each run folder. Returns the
     exit code.
     """
-    rows, unfinished = [], {} if as_json else {"answer": "(not finished)"}
-    if not folder.is_dir():
-        raise ConfigError(f"--runs {folder}: there is no such folder")
+    rows, columns = [], "run question answer cost_usd date"
     for run in [folder] if (folder / "run.json").is_file() else sorted(folder.iterdir()):
         with contextlib.suppress(ConfigError, OSError, *DAMAGED):
             about = {"run": run.name, "question": read_manifest(run).question}
-            end = trajectory.ended(trajectory.read(run / "trajectory.jsonl")) or unfinished
-            calls = [
-                row["timing"]["began_s"] for row in tape.read(run / "tape.jsonl") if "timing" in row
-            ]
-            newest = time.localtime(max(calls, default=(run / "run.json").stat().st_mtime))
+            end = trajectory.ended(trajectory.read(run / "trajectory.jsonl")) or {}
+            timings = [row["timing"] for row in tape.read(run / "tape.jsonl") if "timing" in row]
+            oldest = (run / "run.json").stat().st_mtime
+            newest = time.localtime(max((t["began_s"] for t in timings), default=oldest))
             rows.append({**end, **about, "date": time.strftime("%Y-%m-%d %H:%M", newest)})
-    columns = "run question answer cost_usd date"
     listed = [{k: row.get(k) for k in columns.split()} for row in rows]
-    put(json.dumps(listed) if as_json else table(columns, rows))
+    put(json.dumps(listed) if as_json else table(columns, listed))
     return 0
 
 
-def failure(
-    error: BaseException, folder: Path, a: argparse.Namespace | None, done: Mapping[str, Outcome]
-) -> str:
-    """What ended the command, and the command that continues what it began."""
+def failure(error: BaseException, run: str, folder: Path, a: argparse.Namespace | None) -> str:
+    """What ended the command, and the command that continues the run in `folder`."""
     text = str(error) or "interrupted"
     if a is None or a.replay or a.runs or isinstance(error, ConfigError):
         return text
-    left = {m: folder / name if a.compare else folder for m, name in a.folders.items()}
-    kept = [m for m in left if m not in done and holds_paid(left[m] / "tape.jsonl")]
-    if not kept:
-        return text if done else f"{text}; nothing was answered, so nothing is kept"
-    words, o, begun = [sys.executable, sys.argv[0]], a.options, [left[m] for m in kept]
-    own = [m for m in kept if ".py:" in m]
-    again = {"--resume": begun, "--backends": [a.backends], "--workdir": [a.workdir]}
-    again |= {"--method": own, "--tools": o.tools, "--mcp": o.mcp, "--allow-host": o.allow_hosts}
-    words += [word for flag, vs in again.items() for v in vs if v for word in (flag, str(v))]
-    words += ["--unsafe-code"] * o.unsafe_code
+    if not holds_paid(folder / "tape.jsonl"):
+        return f"{text}; nothing was answered, so nothing is kept"
+    o, method = a.options, run if a.compare else a.options.method
+    flags = {
+        "--resume": [folder], "--backends": [a.backends], "--workdir": [a.workdir],
+        "--method": [method] if ".py:" in method else [], "--tools": o.tools, "--mcp": o.mcp,
+        "--allow-host": o.allow_hosts,
+    }  # fmt: skip
+    words = [word for flag, values in flags.items() for v in values if v for word in (flag, str(v))]
+    words = [sys.executable, sys.argv[0], *words, *["--unsafe-code"] * o.unsafe_code]
     return f"{text}; continue with: {shlex.join(words)}"
 
 
-def tell_error(line: str, argv: Sequence[str], printed: object) -> None:
+def tell_error(line: str, argv: Sequence[str]) -> None:
     """The one line of an error; with --json, an object on standard output too."""
-    if "--json" in argv and not printed:
+    if "--json" in argv:
         row = dict.fromkeys(KEYS.split()) | {"why": line, "failed_subtasks": 0}
         with contextlib.suppress(OSError):  # it may be the error
             put(json.dumps(row))
@@ -164,18 +158,20 @@ def tell_error(line: str, argv: Sequence[str], printed: object) -> None:
 
 
 def tell(line: str) -> None:
-    """On standard error, if anybody reads it."""
+    """Print a line to standard error; a closed one is not an error."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        print(f"{_shown(line, sys.stderr)}\n", end="", file=sys.stderr, flush=True)  # in one write
+        print(
+            f"{_escaped(line, sys.stderr)}\n", end="", file=sys.stderr, flush=True
+        )  # in one write
 
 
-def _shown(text: str, stream: TextIO) -> str:
+def _escaped(text: str, stream: TextIO) -> str:
     return printable(text, kept="\n\t") if stream.isatty() else text
 
 
 def put(text: str) -> None:
-    """On standard output; a closed one is not an error."""
+    """Print to standard output; a closed pipe is not an error."""
     encoding = sys.stdout.encoding or "utf-8"
     with contextlib.suppress(BrokenPipeError):
-        shown = _shown(text, sys.stdout).encode(encoding, "backslashreplace").decode(encoding)
+        shown = _escaped(text, sys.stdout).encode(encoding, "backslashreplace").decode(encoding)
         print(shown, flush=True)

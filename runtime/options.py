@@ -1,6 +1,4 @@
-"""What a run is asked for besides the question: one definition for the library, the command line
-and run.json.
-"""
+"""The options of a run, defined once for the library, the command line and run.json."""
 
 from __future__ import annotations
 
@@ -16,25 +14,23 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 from runtime.pool import Checked
 
 
-def _several(value: Any) -> Any:
+def _as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str) or callable(value) else value
 
 
 def _weights(value: Any) -> Any:
-    """cost=0.5,latency=0.2 as a table."""
+    """Parse cost=0.5,latency=0.2."""
     pairs = [pair.partition("=") for pair in value.split(",")] if isinstance(value, str) else []
     return {name.strip(): weight for name, _, weight in pairs} or value
 
 
 def fillable(text: str) -> bool:
-    """Whether the program can use a text as a system prompt: its variables are ${models} and
-    ${tools}, and every other $ is $$.
-    """
+    """Whether a text can be a system prompt: its only variables are ${models} and ${tools}."""
     template = Template(text)
     return template.is_valid() and {*template.get_identifiers()} == {"models", "tools"}
 
 
-def _fillable(text: str) -> str:
+def _instruction(text: str) -> str:
     if not fillable(text):
         raise ValueError("needs ${models} and ${tools} and no other variable ($$ is a plain $)")
     return text
@@ -47,15 +43,15 @@ def _host(text: str) -> str:
 
 
 def spec_of(tool: str | FunctionType) -> str:
-    """A tool of the user's as FILE.py:FUNCTION."""
+    """The FILE.py:FUNCTION of a user's tool."""
     return tool if isinstance(tool, str) else f"{inspect.getsourcefile(tool)}:{tool.__name__}"
 
 
-Several = Annotated[tuple[str, ...], BeforeValidator(_several)]
-Hosts = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], BeforeValidator(_several)]
+Several = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+Hosts = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], BeforeValidator(_as_tuple)]
 OwnTools = Annotated[
     tuple[str | FunctionType, ...],
-    BeforeValidator(_several),
+    BeforeValidator(_as_tuple),
     PlainSerializer(lambda tools: [spec_of(t) for t in tools]),
 ]
 Count = Annotated[int, Field(ge=1, le=10_000)]
@@ -74,15 +70,18 @@ METHODS = {  # --method: its class, in orchestrators/
     "orchestra-o1": "OrchestraO1", "aorchestra": "AOrchestra", "toolorchestra": "ToolOrchestra",
     "mas-orchestra": "MasOrchestra", "react": "React",
 }  # fmt: skip
-OF_REPLAY = "method", "parallel", "tools"  # may be given again
-OF_RESUME = *OF_REPLAY, "timeout_s", "patience_s", "mcp", "allow_hosts", "unsafe_code"
+REPEATABLE = (  # may be given again to a replay or resume
+    "method", "parallel", "tools", "timeout_s", "patience_s", "mcp", "allow_hosts", "unsafe_code",
+)  # fmt: skip
 
 
 class Options(Checked):
     """`parallel` is K_max of Eq. 10 and the number of threads."""
 
     method: str = _flag("orchestra-o1", "orchestrator, or FILE.py:CLASS of your own", "NAME")
-    rounds: Count | None = _flag(None, "most rounds (default: the method's)", "N")
+    rounds: Count | None = _flag(
+        None, "orchestra-o1 or aorchestra or toolorchestra: most rounds (default: its own)", "N"
+    )
     steps: Count = _flag(30, "steps of a sub-agent", "N")
     parallel: Count = _flag(8, "sub-tasks that run in parallel", "N")
     budget_usd: Annotated[float, Field(ge=0, le=1e9)] | None = _flag(
@@ -93,15 +92,15 @@ class Options(Checked):
         120.0, "most seconds that a call waits at rate limits", "S", "patience"
     )
     prompts: Literal["full", "small"] = _flag(
-        "full", "orchestra-o1: the paper's rules, or words for small models"
+        "full", "orchestra-o1: the paper's prompt, or one for small models"
     )
-    stop_threshold: Share | None = _flag(None, "orchestra-o1: ends where p is above P, Eq. 22", "P")
+    stop_threshold: Share | None = _flag(None, "orchestra-o1: stop when p exceeds P, Eq. 22", "P")
     context_tokens: Count = 6000  # L_ctx of Eq. 20
     context: Literal["curated", "none", "full"] = _flag(
         "curated", "aorchestra: what a sub-agent is told of earlier results"
     )
     sub_agent: Literal["react", "mini-swe"] = _flag("react", "aorchestra: style of its sub-agents")
-    instruction: Annotated[str, AfterValidator(_fillable)] | None = _flag(
+    instruction: Annotated[str, AfterValidator(_instruction)] | None = _flag(
         None, "aorchestra or orchestra-o1: system prompt of the main agent", "FILE"
     )
     prefer: Preference = _flag(
@@ -117,8 +116,8 @@ class Options(Checked):
     mcp: Several = _flag((), "command of an MCP server, or its URL; repeatable", "COMMAND")
 
     def again(self) -> dict[str, Any]:
-        """What a resume is told again: a run folder may come from someone else."""
-        return {name: getattr(self, name) for name in OF_RESUME}
+        """What a replay or resume is given again: a run folder may come from someone else."""
+        return {name: getattr(self, name) for name in REPEATABLE}
 
 
 def flag_of(name: str) -> str:
@@ -129,6 +128,6 @@ def flag_of(name: str) -> str:
 
 
 def variables(commands: Iterable[str]) -> list[str]:
-    """The environment variables that commands name, as $NAME or ${NAME}."""
+    """The environment variables that commands use, as $NAME or ${NAME}."""
     names = [name for command in commands for name in re.findall(r"\$\{?(\w+)", command)]
     return [name for name in names if name not in ("HOME", "PATH", "PWD", "USER")]

@@ -1,6 +1,4 @@
-"""The pool B: backends.toml, or the endpoint of the environment, as checked models. A
-mistake is one line that names file, line and key.
-"""
+"""The pool B, from a pool file or the environment. An error names file, line and key."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -18,20 +16,19 @@ from orchestra.vocabulary import SKILL_OF, Amount, Backend, ConfigError, Skill
 
 OPENAI_URL = "https://api.openai.com/v1"
 SHIPPED = Path(__file__).with_name("backends.toml")
-OURS = {  # request fields that the program sets itself
+RESERVED = {  # request fields that the program sets itself
     "model", "messages", "stream", "n", "response_format", "logprobs", "top_logprobs",
     "max_tokens", "max_completion_tokens",
 }  # fmt: skip
 URL = re.compile(r"https?://(\[[\da-fA-F:.]+\]|[\w.-]+)(:\d{1,5})?(/[^\s?#@]*)?")
 BAD_URL = "needs http(s)://host/v1, without user, key or ?query"
-VARIABLE = re.compile(r"(?a:[a-zA-Z_]\w*)?")
-BAD_VARIABLE = "needs the name of an environment variable, not the key itself"
+BAD_KEY = "needs the name of an environment variable, not the key itself"
 Loc = tuple[int | str, ...]
 Analysis = Literal["image", "audio"]
 
 
 class Invalid(ConfigError):
-    """A value that does not fit, and its place, as in ("backend", 1, "price")."""
+    """An invalid value and its place, such as ("backend", 1, "price")."""
 
     def __init__(self, loc: Loc, problem: str) -> None:
         super().__init__(loc, problem)
@@ -53,8 +50,7 @@ class Checked(BaseModel):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            unknown = ("extra_forbidden", "unexpected_keyword_argument")  # a misspelt key first
-            first = min(error.errors(), key=lambda e: e["type"] not in unknown)
+            first = error.errors()[0]
             loc = tuple(key for key in first["loc"] if "[" not in str(key))
             problem = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
             raise Invalid(loc, problem) from None
@@ -74,21 +70,17 @@ class Engine:
     usd_per_minute: Amount | None = None  # of that endpoint
 
 
-def _named_like_models(entries: Any) -> Any:
+def _with_model(entry: Any) -> Any:
     """Without `model`, a backend's name is the model's."""
-    if not isinstance(entries, list):
-        return entries
-    return [{"model": e.get("name", ""), **e} if isinstance(e, dict) else e for e in entries]
+    return {"model": entry.get("name", ""), **entry} if isinstance(entry, dict) else entry
 
 
 class Pool(Checked):
     """B, the main agent's backend among them, and the engines of perception."""
 
-    backends: Annotated[
-        tuple[Backend, ...],
-        Field(alias="backend", min_length=1),
-        BeforeValidator(_named_like_models),
-    ]
+    backends: tuple[Annotated[Backend, BeforeValidator(_with_model)], ...] = Field(
+        alias="backend", min_length=1
+    )
     main: str = ""  # the first backend
     engines: dict[Analysis, Engine] = {}
     experts: dict[str, str] = Field({}, alias="expert_model_mapping")  # slot -> backend
@@ -96,12 +88,12 @@ class Pool(Checked):
     def model_post_init(self, _: Any) -> None:
         names = self.names
         for i, b in enumerate(self.backends):
-            ours = ", ".join(sorted(OURS & set(b.options)))
+            reserved = ", ".join(sorted(RESERVED & set(b.options)))
             for key, wrong, problem in (
                 ("name", b.name in names[:i], f"{b.name!r} is defined twice"),
                 ("base_url", not URL.fullmatch(b.base_url), BAD_URL),
-                ("api_key_env", not VARIABLE.fullmatch(b.api_key_env), BAD_VARIABLE),
-                ("options", ours, f"cannot set {ours}: the program sets it"),
+                ("api_key_env", b.api_key_env and not b.api_key_env.isidentifier(), BAD_KEY),
+                ("options", reserved, f"cannot set {reserved}: the program sets it"),
             ):
                 if wrong:
                     raise Invalid(("backend", i, key), problem)
@@ -146,7 +138,7 @@ def load(path: Path) -> Pool:
 
 
 def _line(text: str, loc: Loc) -> int:
-    """The line that sets the key, in the i-th [[table]]; if none does, that of the table."""
+    """The line that sets the key in the i-th [[table]], or else the line of the table."""
     rows, at, keys = text.splitlines(), 0, loc
     if len(loc) > 1 and isinstance(loc[1], int):
         headers = [n for n, row in enumerate(rows) if re.match(rf"\s*\[\[\s*{loc[0]}\b", row)]
@@ -159,8 +151,8 @@ def _line(text: str, loc: Loc) -> int:
 
 
 def from_environment(model: str | None = None) -> Pool:
-    """One endpoint by OPENAI_BASE_URL / OPENAI_API_KEY and --model; with a key alone, the pool that
-    is shipped. Raises ConfigError.
+    """The endpoint of OPENAI_BASE_URL and OPENAI_API_KEY; with a key alone, the shipped pool.
+    Raises ConfigError.
     """
     url, key = (os.environ.get(f"OPENAI_{n}", "").strip() for n in ("BASE_URL", "API_KEY"))
     if not url and not key:
@@ -178,9 +170,9 @@ def from_environment(model: str | None = None) -> Pool:
 
 
 def analysed(media: Iterable[str]) -> set[Analysis]:
-    """The engines that these files need. A video, or a file of unknown kind, may need both."""
-    needed: dict[str, set[Analysis]] = {"image": {"image"}, "audio": {"audio"}}
-    return {kind for m in media for kind in needed.get(m, {"image", "audio"})}
+    """The engines that these media need; a video, or a file of unknown kind, may need both."""
+    kinds: tuple[Analysis, ...] = get_args(Analysis)
+    return {kind for m in media for kind in kinds if m == kind or m not in kinds}
 
 
 def choose(
@@ -189,8 +181,8 @@ def choose(
     perception: str | None = None,
     media: Iterable[str] = (),
 ) -> Pool:
-    """A pool, the one of a file or of the environment; with --model, and --perception for files of
-    the modalities `media`. Raises ConfigError.
+    """A pool, given or from a file or the environment, with --model and --perception applied.
+    `media`: the modalities of the files. Raises ConfigError.
     """
     file = pool
     if not isinstance(pool, Pool):
@@ -209,7 +201,7 @@ def choose(
 
 
 def check(pool: Pool, budget_usd: float | None) -> None:
-    """Raises ConfigError where a key is missing, or a price that --budget needs."""
+    """Raises ConfigError if a key is missing or unusable, or a price that --budget needs."""
     for b in pool.backends:
         key = os.environ.get(b.api_key_env, "").strip()
         where = f"backend {b.name}: the environment variable {b.api_key_env}"

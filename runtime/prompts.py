@@ -50,7 +50,7 @@ def as_messages(system: str, user: str) -> Messages:
 
 
 def explained(mistake: ModelMistake) -> str:
-    """What the model is told about its mistake; a rule that prompts/ does not have, as it is."""
+    """The sentence in prompts/ about a mistake; a rule without one is shown as it is."""
     if mistake.rule not in _sections(f"{mistake.file}.md"):
         return mistake.rule
     return say(mistake.file, mistake.rule, **mistake.values)
@@ -64,7 +64,7 @@ def capped(text: str, limit: int) -> str:
 
 
 def fenced(text: str, limit: int = DATA_CHARS) -> str:
-    """Text of a page, a file or a recording as data, between marks that it cannot close.
+    """Text of a page, a file or a recording, between marks that it cannot forge.
 
     The mark is a hash of the text, longer while the text contains it, so the same text gives the
     same prompt. What is over the limit is cut inside the marks.
@@ -76,7 +76,7 @@ def fenced(text: str, limit: int = DATA_CHARS) -> str:
 
 
 def quoted_whole(text: str) -> str:
-    """A report as data between one pair of marks, without those that it quotes."""
+    """A report between one pair of marks, without the marks inside it."""
     plain = without_marks(text)
     return fenced(plain, len(plain))
 

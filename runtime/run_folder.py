@@ -1,5 +1,4 @@
-"""A run on disk: all that was asked, answered and paid, in one folder that can be copied, replayed,
-resumed and forked.
+"""A run on disk: one folder that can be copied, replayed, resumed and forked.
 
 run.json  trajectory.jsonl  tape.jsonl  media/  work/  log.txt
 """
@@ -22,7 +21,7 @@ from pydantic import ConfigDict, Field
 from orchestra.vocabulary import ConfigError, Media, Modality, Task
 from runtime import pool as pools
 from runtime import tape as tapes
-from runtime.options import OF_RESUME, Options, flag_of, spec_of, variables
+from runtime.options import REPEATABLE, Options, flag_of, spec_of, variables
 from runtime.pool import Checked, Invalid, Pool
 from runtime.secrets import Secrets
 from runtime.trajectory import Trajectory, ended
@@ -41,7 +40,7 @@ class MediaRow(Checked):
 
 
 class Manifest(Checked):
-    """run.json: what the main agent was given. A replay needs nothing else of the user."""
+    """run.json: the question, its media, the pool and the options."""
 
     v: Literal[2] = 2
     question: str
@@ -73,8 +72,8 @@ class Manifest(Checked):
 
 
 def check(question: str, pool: Pool, options: Options) -> Secrets:
-    """The secrets of a run: its pool's keys, and the variables that --mcp names. Raises ConfigError
-    for what would fail after the first paid call.
+    """The secrets of a run: the keys of its pool and the variables in --mcp. Raises ConfigError for
+    what would fail only after the first paid call.
     """
     if not question.strip():
         raise ConfigError("the question is empty; give it a text")
@@ -101,7 +100,7 @@ def default_path() -> Path:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """The file is there whole, or not at all."""
+    """Write a file, by a rename: no reader finds a part of it."""
     part = path.with_name(f"{path.name}.part")
     part.write_text(text, encoding="utf-8")
     part.rename(path)
@@ -115,14 +114,10 @@ def read_manifest(folder: Path) -> Manifest:
     """Raises ConfigError: not a run folder, another version, a damaged file, a link out of it."""
     file = folder / "run.json"
     if not file.is_file():
-        runs = ", ".join(sorted(f"{p.parent}" for p in folder.glob("*/run.json"))[:5])
-        hint = f"; it has the runs {runs}" if runs else ""
-        raise ConfigError(f"{folder} is not a run folder (no run.json){hint}")
+        raise ConfigError(f"{folder} is not a run folder (no run.json)")
     try:
         with file.open(encoding="utf-8") as text:
-            row = json.loads(text.read(MAX_CHARS))
-        manifest = Manifest(**row)
-        json.dumps(row, ensure_ascii=False).encode()  # not half a surrogate pair
+            manifest = Manifest(**json.loads(text.read(MAX_CHARS)))
     except (Invalid, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"{file} is damaged, or of another version ({' '.join(str(error).split())[:200]})"
@@ -139,26 +134,24 @@ def read_manifest(folder: Path) -> Manifest:
 def named_again(
     folder: Path, manifest: Manifest, given: Mapping[str, Any], pool: Pool | None = None
 ) -> Manifest:
-    """The manifest with the options given now. A run folder may come from someone else: so a replay
-    must name the Python files again; a resume, which has a `pool`, also MCP commands, hosts and
-    endpoints.
-
-    Raises ConfigError that lists the flags to add.
+    """The manifest with the options given now. A run folder may come from someone else, so its
+    Python files must be named again; for a resume (with a `pool`) also MCP commands, hosts and
+    endpoints. Raises ConfigError that lists the flags to add.
     """
     stored = manifest.options
     given = {k: v for k, v in given.items() if v is not None}
     repo = str(given.pop("workdir", ""))
     now = Options(**{"method": "" if ".py:" in stored.method else stored.method, **given})
-    if fixed := given.keys() - {*OF_RESUME}:
-        raise ConfigError(f"{min(fixed)}: is stored in {folder}; leave it out")
+    if fixed := given.keys() - {*REPEATABLE}:
+        raise ConfigError(f"{flag_of(min(fixed))}: is stored in {folder}; leave it out")
     reached = [(b.base_url.rstrip("/"), b.api_key_env) for b in pool.backends] if pool else []
     for b in manifest.pool.backends if pool else ():
         if (b.base_url.rstrip("/"), b.api_key_env) not in reached:
             key = f" with the key in {b.api_key_env}" if b.api_key_env else ""
             problem = f"calls {b.base_url}{key}: if you trust it, name it in --backends FILE"
             raise ConfigError(f"{folder} {problem} or by OPENAI_BASE_URL")
-    ours = _allowed(now, repo, pool is not None)
-    theirs = _allowed(stored, manifest.workdir, pool is not None)
+    ours = _permissions(now, repo, pool is not None)
+    theirs = _permissions(stored, manifest.workdir, pool is not None)
     if unknown := [flag for flag in ours if flag not in theirs]:
         raise ConfigError(f"{unknown[0]}: the run in {folder} does not use it; leave it out")
     if missing := [flag for flag in theirs if flag not in ours]:
@@ -168,9 +161,9 @@ def named_again(
     return manifest.model_copy(update={"options": stored.with_(**own)})
 
 
-def _allowed(o: Options, workdir: str = "", resumed: bool = False) -> dict[str, Any]:
-    """What only a command line allows, by its flag: Python files by their names, wherever they are
-    now; for a resume also what else the run starts, reaches and reads.
+def _permissions(o: Options, workdir: str = "", resumed: bool = False) -> dict[str, Any]:
+    """What only a command line allows, by its flag: Python files by their names, as they may have
+    moved; for a resume also what else the run starts, reaches and reads.
     """
     found: list[tuple[str, str, Any]] = [("tools", Path(spec_of(t)).name, t) for t in o.tools]
     found += [("method", Path(o.method).name, o.method)] if o.method else []
@@ -183,11 +176,10 @@ def _allowed(o: Options, workdir: str = "", resumed: bool = False) -> dict[str, 
 
 @contextlib.contextmanager
 def begun(path: Path) -> Iterator[Path]:
-    """A new run folder. It is removed again if the run fails before anything may have been paid
-    for. Raises ConfigError, OSError.
+    """A new run folder. It is removed if the run fails before anything may have been paid for.
+    Raises ConfigError, OSError.
     """
-    existed = path.exists()
-    if existed and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
         problem = "exists and is not an empty folder; give another --out, or --resume it"
         raise ConfigError(f"{path} {problem}")
     path.mkdir(parents=True, exist_ok=True)
@@ -197,8 +189,6 @@ def begun(path: Path) -> Iterator[Path]:
     except BaseException:
         if not holds_paid(path / "tape.jsonl"):
             shutil.rmtree(path.resolve(), ignore_errors=True)
-            if existed:
-                path.resolve().mkdir(exist_ok=True)
         raise
 
 
@@ -234,26 +224,26 @@ def recorded(
         raise ConfigError(f"{folder}: nothing is recorded; --record-mode once records it")
     held = read_manifest(folder)
     files = [Path(f if isinstance(f, str | Path) else f[1]) for f in media]
-    ours = Secrets().text(question).strip(), [sha256_of(f) for f in files], *_plain(options)
-    if ours != (held.question.strip(), [m.sha256 for m in held.media], *_plain(held.options)):
+    ours = Secrets().text(question).strip(), [sha256_of(f) for f in files], *_comparable(options)
+    if ours != (held.question.strip(), [m.sha256 for m in held.media], *_comparable(held.options)):
         problem = "was recorded with another question, media or options"
         raise ConfigError(f"{folder} {problem}: remove it, or use --record-mode rewrite")
     if record_mode != "none" and not ended(events_of(folder / "trajectory.jsonl")):
         own = {"pool": how.get("pool"), "workdir": how.get("workdir")}
         return resume(folder, **own, **options.again())
-    return replay(folder, tools=options.tools, method=options.method)
+    return replay(folder, **options.again())
 
 
-def _plain(options: Options) -> tuple[Any, ...]:
-    """Options that can be compared: with the names of Python files, wherever they are now. A run
-    replays under any budget.
+def _comparable(options: Options) -> tuple[Any, ...]:
+    """Options to compare: Python files by their names, and no budget, since a run replays under
+    any.
     """
-    return _allowed(options).keys(), options.with_(tools=(), method="", budget_usd=None)
+    return _permissions(options).keys(), options.with_(tools=(), method="", budget_usd=None)
 
 
 def holds_paid(path: Path) -> bool:
-    """Whether anything on this tape may have been paid for: an answer, an unanswered attempt, or a
-    call that is still in flight.
+    """Whether a call of this tape may have been paid for: it was answered, is in flight, or an
+    attempt got no answer.
     """
     if not path.is_file():
         return False
@@ -266,7 +256,7 @@ def holds_paid(path: Path) -> bool:
 
 
 def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> None:
-    """Into the new folder `target` the rounds before `from_round`. Raises ConfigError."""
+    """Copy the rounds before `from_round` into the new folder `target`. Raises ConfigError."""
     rows = tapes.exchanges(source / "tape.jsonl")
     last = max((tapes.round_of(row["call"]) for row in rows), default=0)
     if not 1 <= from_round <= max(last, 1):

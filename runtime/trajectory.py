@@ -72,8 +72,6 @@ class Recorder:
 
     def emit(self, event: str, at: tuple[int, ...], timing: Any = None, **content: Any) -> None:
         """Raises TapeWriteError."""
-        if event == "run":
-            self._started = time.monotonic()  # what came before was the list of models
         row = {"v": VERSION, "event": event, "at": at, **content, "timing": timing or {}}
         self.events.append(row)
         if self._file:
@@ -81,7 +79,7 @@ class Recorder:
         self._tell(row)
 
     def notify(self, message: str) -> None:
-        """Tell the listeners, once, what is not part of the run, as that a call waits."""
+        """Send the listeners a message that is not an event, such as "waiting for M"; once each."""
         if message not in self._notices:
             self._notices.add(message)
             self._tell({"event": "notice", "at": (), "message": message})
@@ -140,7 +138,7 @@ def read(path: Path) -> list[Event]:
 
 
 def ended(events: Sequence[Event]) -> Event | None:
-    """The last event of a run that has ended."""
+    """The event `end`, if the run has ended."""
     return events[-1] if events and events[-1]["event"] == "end" else None
 
 
@@ -203,9 +201,7 @@ def describe(event: Event) -> str:
 
 
 def printable(text: str, kept: str = "") -> str:
-    """Without control characters, which a terminal would obey: models wrote some of it."""
-    if text.isprintable():
-        return text
+    """Text with its control characters escaped: a model may have written it for a terminal."""
     return "".join(c if c.isprintable() or c in kept else f"\\x{ord(c):02x}" for c in text)
 
 

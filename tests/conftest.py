@@ -105,16 +105,15 @@ def calls_what_papers_md_says(request):
     rows = papers_rows().get((path, name), ())
     places = {(str(ROOT / file), function) for file, function in rows}
 
-    def profile(function):
-        threading.setprofile(function)
-        sys.setprofile(function)
-
-    def note(frame, event, _):
+    def note(frame, *_):
         if not places or (frame.f_code.co_filename, frame.f_code.co_qualname) in places:
-            places.clear()  # it is enough to know of one
-            profile(None)
+            places.clear()  # one is enough
+            sys.setprofile(None)
 
-    profile(note if places else None)
+    if places:
+        threading.setprofile(note)
+        sys.setprofile(note)
     yield
-    profile(None)
+    threading.setprofile(None)
+    sys.setprofile(None)
     assert not places, places

@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 
 import orchestra_min
+from runtime.options import METHODS  # noqa: F401
 from runtime.run_folder import read_manifest
 from tests.conftest import FREE, ROOT, Options, pool_at
 from tests.scripted import agent, complete, finish, is_main, last_text, thought
@@ -46,36 +47,27 @@ def program(folder: Path, *arguments: Any, **how: Any) -> Done:
 
 def called(*arguments: Any, at: str = "", **variables: str) -> Done:
     """The same in this process: half a second cheaper."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="\n") for _ in range(2))
+    out, err = io.StringIO(), io.StringIO()
     where = {"OPENAI_BASE_URL": at} if at else {}
     with (
         mock.patch.dict(os.environ, {**where, **variables}),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
-        try:
-            code = orchestra_min.main([str(a) for a in arguments])
-        except SystemExit as usage_error:
-            code = int(usage_error.code or 0)
-    for stream in (out, err):
-        stream.seek(0)
-    return Done(arguments, code, out.read(), err.read())
-
-
-def _named(folder: Path) -> dict[str, Any]:
-    o = read_manifest(Path(folder)).options
-    return {"tools": o.tools, "mcp": o.mcp, "allow_hosts": o.allow_hosts, "method": o.method}
+        code = orchestra_min.main([str(a) for a in arguments])
+    return Done(arguments, code, out.getvalue(), err.getvalue())
 
 
 def replay(folder: Path, **given: Any) -> orchestra_min.Trajectory:
     """A replay that names all of the run again, as its owner would."""
-    return orchestra_min.replay(folder, **{**_named(folder), **given})
+    named = read_manifest(Path(folder)).options.again()
+    return orchestra_min.replay(folder, **{**named, **given})
 
 
 def resume(folder: Path, **how: Any) -> orchestra_min.Trajectory:
     """A resume that names all of the run again, its pool too."""
-    pool = read_manifest(Path(folder)).pool
-    return orchestra_min.resume(folder, **{"pool": pool, **_named(folder), **how})
+    stored = read_manifest(Path(folder))
+    return orchestra_min.resume(folder, **{"pool": stored.pool, **stored.options.again(), **how})
 
 
 def line_of(done: Done, code: int = 2) -> str:
@@ -98,7 +90,7 @@ def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def tool_file(folder: Path) -> str:
-    """A tool of the user's, as --tools names it. Its file leaves `loaded` beside it."""
+    """A tool of the user's, as --tools names it. Its file leaves `loaded` next to it."""
     (folder / "mine.py").write_text(HOURS)
     return f"{folder}/mine.py:library_hours"
 
@@ -110,9 +102,6 @@ def pool_file(folder, url, key="", **prices):
     rows = [f'[[backend]]\nname = "{n}"\n{about}\n{price(*usd)}' for n, usd in prices.items()]
     (folder / "pool.toml").write_text("".join(rows))
     return folder / "pool.toml"
-
-
-METHODS = ("orchestra-o1", "aorchestra", "toolorchestra", "mas-orchestra", "react")
 
 
 def any_method(request: dict[str, Any]) -> str:

@@ -17,7 +17,8 @@ class Raw:
 
     def __init__(self, status, body=b"", **headers):
         self.status = status
-        self.body = json.dumps(body).encode() if isinstance(body, dict) else body
+        text = json.dumps(body) if isinstance(body, dict) else body
+        self.body = text.encode() if isinstance(text, str) else text
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
@@ -96,16 +97,15 @@ class Endpoint:
                 self.answer(answer)
 
             def answer(self, answer: Answer) -> None:
-                if not isinstance(answer, Raw):
-                    found = answer if isinstance(answer, dict) else completion(str(answer))
-                    answer = Raw(200, found)
-                body = answer.body.encode() if isinstance(answer.body, str) else answer.body
+                if not isinstance(answer, dict | Raw):
+                    answer = completion(str(answer))
+                answer = Raw(200, answer) if isinstance(answer, dict) else answer
                 self.send_response(answer.status)
                 for name, value in {"content-type": "application/json", **answer.headers}.items():
                     self.send_header(name, value)
-                self.send_header("content-length", str(len(body)))
+                self.send_header("content-length", str(len(answer.body)))
                 self.end_headers()
-                self.wfile.write(body)
+                self.wfile.write(answer.body)
 
             def log_message(self, *_: object) -> None:
                 pass

@@ -17,16 +17,14 @@ from tests.tools.conftest import raw
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 KEYS = {"answer", "fallback", "cost_usd", "paid_usd", "calls", "rounds", "latency_s", "run"}
 KEYS |= {"tokens", "failed_subtasks", "why"}
-KEY = 'pa"ss/word-0123456789'
 
 
 def using_the_tool(request):
     """Delegates to library_hours, and answers with what the sub-agent copied from it."""
-    text = last_text(request)
+    seen = "closed on" in last_text(request)
     if is_main(request):
         task = {"task_instruction": "when?", "tools": ["library_hours"]}
-        return complete("42") if "closed on" in text else delegate(task)
-    seen = "closed on" in text
+        return complete("42") if seen else delegate(task)
     return finish("closed on Sunday") if seen else act("library_hours", day="Sunday")
 
 
@@ -39,20 +37,16 @@ def test_an_answer_that_the_one_agent_marks_as_partial_is_a_fallback(status, cod
 
 @pytest.mark.parametrize("copied_by", ["main", "sub"])
 def test_no_answer_holds_the_marks_around_data(copied_by, run, tmp_path):
-    marked = []
-
     def respond(request):
-        text = last_text(request)
-        marked.extend(re.findall(r"<data.*?</data.*?>", text, re.S))
-        if is_main(request):
-            if marked and copied_by == "main":
-                return complete(marked[-1])
-            return delegate({"task_instruction": "when?", "tools": ["library_hours"]})
-        return finish(marked[-1]) if marked else act("library_hours", day="Sunday")
+        marked = re.findall(r"<data.*?</data.*?>", last_text(request), re.S)
+        if not marked or is_main(request) != (copied_by == "main"):
+            return using_the_tool(request)
+        return complete(marked[-1]) if copied_by == "main" else finish(marked[-1])
 
     result = run(respond=respond, tools=tool_file(tmp_path), rounds=2)
-    assert "closed on Sunday" in result.answer
-    assert "<data" not in result.answer and "</data" not in result.answer
+    reports = [e["answer"] for e in result.events if e["event"] == "result"]
+    answer = result.answer if copied_by == "main" else reports[0]
+    assert "closed on Sunday" in answer and "<data" not in answer and "</data" not in answer
 
 
 def test_what_a_tool_or_a_server_prints_does_not_reach_standard_output(endpoint, tmp_path):
@@ -97,29 +91,25 @@ def test_a_stream_that_is_closed_or_full_is_no_traceback(stream, run):
 
 
 @pytest.mark.parametrize("files", [10, 22])
-def test_too_few_file_descriptors_are_one_line(files, endpoint, tmp_path):
-    main = iter([delegate(*({"task_instruction": f"do {n}"} for n in range(16)))])
-    respond = lambda r: next(main, complete("42")) if is_main(r) else finish("42")  # noqa: E731
-    server = endpoint(respond, delay_s=0.05)
+def test_too_few_file_descriptors_are_no_traceback(files, endpoint, tmp_path):
+    tasks = delegate(*[{"task_instruction": "do it"}] * 16)
+    server = endpoint(
+        lambda r: tasks if is_main(r) and "do it" not in last_text(r) else finish("42")
+    )
     limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))  # noqa: E731
-    done = program(tmp_path, "?", "--model", "m", "--parallel", 16, at=server.url, preexec_fn=limit)
-    assert "Traceback" not in done.stderr
-    assert done.returncode == 0 or "Too many open files" in line_of(done)
+    flags = "--model", "m", "--parallel", 16, "--rounds", 1
+    done = program(tmp_path, "?", *flags, at=server.url, preexec_fn=limit)
+    assert done.returncode in (0, 1, 2, 4) and "Traceback" not in done.stderr
+    assert done.returncode < 2 or "Too many open files" in done.stderr.splitlines()[-1]
 
 
 def test_a_comparison_is_one_table_and_a_folder_each(endpoint, tmp_path):
-    """Classes of one name have folders of their own."""
-    for name in ("a.py", "b.py"):
-        (tmp_path / name).write_text("from orchestrators.react import React as X")
-    server, names = endpoint(any_method), ",".join((*METHODS, "a.py:X", "b.py:X"))
-    done = called("--question", "?", "--compare", names, "--out", "all", at=server.url)
+    flags = "--compare", "all", "--out", "all"
+    done = called("--question", "?", *flags, at=endpoint(any_method).url)
     head, *rows = done.stdout.splitlines()
     assert done.returncode == 0 and head.split()[:2] == ["method", "answer"]
-    assert [row.split()[1] for row in rows] == ["42"] * 7
-    assert [row.split()[0] for row in rows[:5]] == [*METHODS]
-    folders = {**{m: m for m in METHODS}, "X": f"{tmp_path}/a.py:X", "X-2": f"{tmp_path}/b.py:X"}
-    assert {p.name for p in (tmp_path / "all").iterdir()} == {*folders}
-    assert all(replay(tmp_path / "all" / f, method=m).answer == "42" for f, m in folders.items())
+    assert [row.split()[:2] for row in rows] == [[method, "42"] for method in METHODS]
+    assert all(replay(tmp_path / "all" / method).answer == "42" for method in METHODS)
 
 
 def test_a_comparison_as_json_names_the_method_that_failed(endpoint):
@@ -134,44 +124,36 @@ def test_a_comparison_as_json_names_the_method_that_failed(endpoint):
 
 # ---- secrets -------------------------------------------------------------------------------------
 
-PLAIN, LONG = "a1B2c3D4e5F6g7H8i9", "A" * 2500
-SPELLINGS = (KEY, json.dumps(KEY)[1:-1], json.dumps(json.dumps(KEY))[3:-3], quote(KEY, safe=""))
-VENDORS = ("sk-abcdefghij0123456789", "ghp_abcdefghijklmnopqrstuvwxyz0123456789")
-MORE = ("sk-proj-abcdefgh0123456789", "a-password-1", quote(KEY))
-SAID = {
-    PLAIN: [f"{LONG}{PLAIN}{LONG}"],
-    KEY: [*SPELLINGS[:2], SPELLINGS[3], *VENDORS, f"so:\\n{MORE[0]}", f"redis://:{MORE[1]}@host", MORE[2]],
-}  # fmt: skip
+KEY, VENDOR = 'pa"ss/word-0123456789', "sk-abcdefghij0123456789"
+SAID = f"{KEY} {quote(KEY, safe='')} {VENDOR} redis://:a-password-1@host"
+SECRETS = KEY, json.dumps(KEY)[1:-1], quote(KEY, safe=""), VENDOR, "a-password-1"
 
 
-@pytest.mark.parametrize("key", SAID)
 @pytest.mark.parametrize("echoed_by", ["endpoint", "tool", "question"])
-def test_no_secret_lands_in_a_run_folder(key, echoed_by, endpoint, tmp_path):
-    said = " ".join(SAID[key])
-    (tmp_path / "echo.txt").write_text(f"closed on {said if echoed_by == 'tool' else 'Sunday'} ")
+def test_no_secret_lands_in_a_run_folder(echoed_by, endpoint, tmp_path):
+    (tmp_path / "echo.txt").write_text(f"closed on {SAID if echoed_by == 'tool' else 'Sunday'} ")
     text = HOURS.replace('f"closed on {day}"', 'Path("echo.txt").read_text()')
     (tmp_path / "mine.py").write_text(text)
 
     def respond(request):
         answer = using_the_tool(request)
-        return answer.replace("Sunday", json.dumps(said)[1:-1]) if "finish" in answer else answer
+        echoes = echoed_by == "endpoint" and "finish" in answer
+        return answer.replace("Sunday", json.dumps(SAID)[1:-1]) if echoes else answer
 
-    server = endpoint(respond if echoed_by == "endpoint" else using_the_tool)
-    asked = said if echoed_by == "question" else "?"
+    asked = SAID if echoed_by == "question" else "?"
     flags = "--question", asked, "--tools", "mine.py:library_hours", "--out", "run"
-    done = called(*flags, at=server.url, OPENAI_API_KEY=key)
+    done = called(*flags, at=endpoint(respond).url, OPENAI_API_KEY=KEY)
     assert (done.returncode, done.stdout) == (0, "42\n")
-    secrets = [w.encode() for w in (*SPELLINGS, PLAIN, *VENDORS, *MORE)]
-    written = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
-    assert [(p.name, w) for p, data in written.items() for w in secrets if w in data] == []
+    written = [p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()]
+    assert [w for w in SECRETS for data in written if w.encode() in data] == []
     assert called("--replay", "run", *flags[2:4]).stdout == "42\n"
 
 
 def test_no_error_shows_a_key(endpoint):
-    server = endpoint(lambda request: Raw(401, {"error": {"message": f"bad key {PLAIN}"}}))
-    done = called("--question", "?", "--model", "m", at=server.url, OPENAI_API_KEY=PLAIN)
-    assert "bad key" in line_of(done, 4) and PLAIN not in done.stderr
-    assert f"Bearer {PLAIN}" in server.headers[0].values()
+    server = endpoint(lambda request: Raw(401, {"error": {"message": f"bad key {KEY}"}}))
+    done = called("--question", "?", "--model", "m", at=server.url, OPENAI_API_KEY=KEY)
+    assert "bad key" in line_of(done, 4) and KEY not in done.stderr
+    assert f"Bearer {KEY}" in server.headers[0].values()
 
 
 # ---- the files of a run --------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.pool import OURS, Engine, check, choose, from_environment, load
+from runtime.pool import RESERVED, Engine, check, choose, from_environment, load
 from tests.conftest import ROOT, Backend, ConfigError, Pool, Price
 
 ONE = '[[backend]]\nname = "a"\nbase_url = "http://127.0.0.1:8000/v1"\n'
@@ -60,7 +60,7 @@ def test_the_default_engine_is_the_first_backend_with_the_skill(skills, image, a
     (ONE + "price_usd_per_mtok = { input = 1 }\n", 4, "output"),
     ('# main = "z"\n# latency_s = 1\n' + TWO + "latency_s = -1\n", 9, "latency_s"),
     (ONE + "[engines]\n" + AUDIO.replace('"a"', '"c"') + "}\n", 5, "backend"),
-    *((ONE + f"options = {{ {field} = 1 }}\n", 4, "options") for field in sorted(OURS)),
+    *((ONE + f"options = {{ {field} = 1 }}\n", 4, "options") for field in sorted(RESERVED)),
 ])  # fmt: skip
 def test_a_bad_pool_file_is_one_line_with_file_line_and_key(text, line, key, pool_file):
     path = pool_file(text)

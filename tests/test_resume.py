@@ -2,20 +2,19 @@
 A fork keeps the rounds before it and asks the rest anew.
 """
 
-import _thread
-import contextlib
+import json
 import resource
 import shlex
 import signal
 import sys
 import threading
-from itertools import count
 
 import pytest
 
+from runtime.tape import exchanges
 from tests.conftest import Cancelled, ConfigError, EndpointError, Tape, TapeWriteError
 from tests.program import called, files_of, line_of, replay, resume, start, tool_file
-from tests.scripted import CHAIN, DEBATE, Raw, act, complete, delegate, finish, is_main, last_text
+from tests.scripted import CHAIN, Raw, act, complete, delegate, finish, is_main, last_text
 
 TASKS = (
     {"task_instruction": "when?", "tools": ["library_hours"]},
@@ -28,7 +27,7 @@ def moment(request):
     """Which call of the run below a request is."""
     text = last_text(request)
     if is_main(request):
-        return "last decision" if "found 1" in text and "found 2" in text else "first decision"
+        return "last decision" if "found 1" in text else "first decision"
     if "when?" in text:
         return "second step" if "closed on" in text else "first step"
     return "other sub-task"
@@ -87,11 +86,13 @@ def test_kill_9_loses_only_what_was_in_flight(names, endpoint, tmp_path):
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_with_130_and_the_line_that_it_prints_goes_on(stop, endpoint, tmp_path):
     held = Held(endpoint, "second step", "other sub-task")
-    flags = "--question", "?", "--model", "m", "--tools", tool_file(tmp_path), "--out", "my run"
-    with start(tmp_path, *flags, at=held.server.url) as process:
+    (tmp_path / "own.py").write_text("from orchestrators.orchestra_o1 import OrchestraO1 as Own")
+    named = "--method", f"{tmp_path}/own.py:Own", "--tools", tool_file(tmp_path)
+    flags = "--compare", f"{named[1]},react", "--out", "my run", *named[2:]
+    run = tmp_path / "my run" / "Own"
+    with start(tmp_path, "?", *flags, at=held.server.url) as process:
         held.wait()
-        named = flags[4:6]
-        in_use = called("--resume", tmp_path / "my run", *named, at=held.server.url)
+        in_use = called("--resume", run, *named, at=held.server.url)
         process.send_signal(stop)
         out, err = process.communicate(timeout=20)  # the endpoint goes on waiting
     assert (process.returncode, out) == (130, "")
@@ -99,17 +100,16 @@ def test_ctrl_c_ends_with_130_and_the_line_that_it_prints_goes_on(stop, endpoint
     held.let_go.set()
     hint = shlex.split(err[err.index("continue with: ") :])
     assert sys.executable in hint
-    assert hint[hint.index("--resume") :] == ["--resume", "my run", *named]
-    assert called("--resume", tmp_path / "my run", *named, at=held.server.url).stdout == "42\n"
+    assert hint[hint.index("--resume") :] == ["--resume", "my run/Own", *named]
+    assert called("--resume", run, *named, at=held.server.url).stdout == "42\n"
     assert len(held.server.requests) == 5 + 2
 
 
 def test_a_run_that_the_host_program_cancels_starts_no_further_call(run, tmp_path):
     stop = threading.Event()
-
-    respond = lambda request: stop.set() or ANSWERS[moment(request)]  # noqa: E731
+    how = {"tools": tool_file(tmp_path), "cancelled": stop}
     with pytest.raises(Cancelled):
-        run(respond=respond, tools=tool_file(tmp_path), cancelled=stop)
+        run(respond=lambda request: stop.set() or ANSWERS[moment(request)], **how)
     assert len(run.requests) == 1
     assert resume(run.folder).answer == "42" and len(run.requests) == 5
 
@@ -119,7 +119,7 @@ def test_a_run_with_an_answer_under_way_can_be_resumed_once_it_is_there(run, tmp
 
     def respond(request):
         if moment(request) == "other sub-task" and not let_go.is_set():
-            _thread.interrupt_main()  # Ctrl-C
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             let_go.wait(60)
         return ANSWERS[moment(request)]
 
@@ -144,13 +144,10 @@ def test_once_the_tape_is_closed_no_sub_agent_that_is_left_starts_a_call(tmp_pat
 # ---- a disk that is full -------------------------------------------------------------------------
 
 
-def test_no_call_starts_once_the_tape_can_not_be_written(run, tmp_path):
+def test_no_call_starts_once_the_tape_cannot_be_written(run, tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    def respond(request):
-        if is_main(request):
-            return complete("42") if "found 1" in last_text(request) else delegate(TASKS[0])
-        return ANSWERS[moment(request)]
+    answers = {**ANSWERS, "first decision": delegate(TASKS[0])}
 
     def fill(event):
         if event["event"] == "step":  # from now on the tape is as long as a file may be
@@ -159,7 +156,7 @@ def test_no_call_starts_once_the_tape_can_not_be_written(run, tmp_path):
 
     try:
         with pytest.raises(TapeWriteError):
-            run(respond=respond, tools=tool_file(tmp_path), listeners=[fill])
+            run(respond=lambda r: answers[moment(r)], tools=tool_file(tmp_path), listeners=[fill])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert len(run.requests) == 3  # the last of them is lost
@@ -182,42 +179,21 @@ def test_a_failure_of_the_last_round_is_asked_again(failure, run, tmp_path):
     assert len(run.requests) == asked + 1
 
 
-def test_a_failure_that_a_later_round_read_is_kept(run):
-    dead = {"main": True}
-
-    def respond(request):
-        if not is_main(request):
-            return OUT_OF_ORDER if dead else finish("seen")
-        if last_text(request).count("out of order") and "look again" in last_text(request):
-            return Raw(401, {}) if dead else complete("42")
-        return delegate("look again" if "out of order" in last_text(request) else "look")
-
-    with pytest.raises(EndpointError):
-        run(respond=respond, rounds=3)
-    dead.clear()
-    asked = len(run.requests)
-    assert resume(run.folder).answer == "42"
-    again = [last_text(r) for r in run.requests[asked:]]
-    assert len(again) == 2 and "look again" in again[0]  # of the last round, and the decision
-    assert replay(run.folder).answer == "42"
-
-
-def test_a_failure_that_a_later_step_went_on_from_is_kept(run):
-    """A role of a debate is refused once; the run is cancelled two rounds later."""
-    stop, asked = threading.Event(), count()
-
-    def respond(request):
-        if request["messages"][0]["role"] == "system":
-            return DEBATE
-        if (number := next(asked)) == 5:
-            stop.set()
-        return Raw(401, {"error": {"message": "no"}}) if number == 0 else "Answer: 42"
-
-    with pytest.raises(Cancelled):
-        run(respond=respond, method="mas-orchestra", cancelled=stop)
-    assert resume(run.folder).answer == "42"
-    assert len(run.requests) == 1 + 5 * 2 + 1  # the graph, five rounds of two roles, the verdict
-    assert replay(run.folder).answer == "42"
+@pytest.mark.parametrize(("tape", "again"), [  # !: a failure
+    ("r1/t1/s1! r1/t2/s1", ["r1/t1/s1"]),  # another sub-task does not read it
+    ("r1/t1/s1! r2/main/a1", []), ("r1/t1/s1! r1/t1/s2", []), ("r1/t1/s1/part1! r1/t1/s2/part2", []),
+    ("r1/main/a1! r1/main/a1", []), ("r1/t1/s1! r2/main/a1 r2/t1/s1!", ["r2/t1/s1"]),
+])  # fmt: skip
+def test_a_failure_is_kept_if_a_later_prompt_may_quote_it(tape, again, tmp_path):
+    about = {"key": "", "request": {}}
+    rows = [
+        {"call": c.strip("!"), **about, "failure" if "!" in c else "answer": {}}
+        for c in tape.split()
+    ]
+    lines = map(json.dumps, [*rows, {"resumed": True}])
+    (tmp_path / "tape.jsonl").write_text("\n".join(lines) + "\n")
+    kept = exchanges(tmp_path / "tape.jsonl")
+    assert [row["call"] for row in rows if row not in kept] == again
 
 
 def test_a_resume_of_a_finished_graph_asks_no_failed_agent_again(run):
@@ -226,47 +202,49 @@ def test_a_resume_of_a_finished_graph_asks_no_failed_agent_again(run):
     assert resume(run.folder).answer == "42" and len(run.requests) == 3
 
 
-@pytest.mark.parametrize("made", [True, False])
-def test_where_nothing_was_paid_nothing_is_kept(made, endpoint, tmp_path):
-    if made:
-        (tmp_path / "run").mkdir()
+def test_where_nothing_was_paid_nothing_is_kept(endpoint, tmp_path):
     server = endpoint(lambda request: Raw(401, {}))
     done = called("--question", "?", "--model", "m", "--out", tmp_path / "run", at=server.url)
     assert "--resume" not in line_of(done, 4)
-    assert [p.name for p in tmp_path.rglob("*")] == ["run"] * made
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---- forks ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("round", [1, 2, 3, 4, 99])
-def test_a_fork_keeps_the_rounds_before_and_asks_the_rest_anew(round, run, tmp_path):
-    """From a round that was not reached it is refused."""
+@pytest.fixture
+def three_rounds(run):
     replies = iter([delegate("a"), delegate("b"), complete("42")])
     run(respond=lambda r: next(replies, complete("other")) if is_main(r) else finish("seen"))
-    before, asked, fork = files_of(run.folder), len(run.requests), tmp_path / "fork"
-    if round > 3:
-        flags = "--from-round", round, "--out", fork
-        line = line_of(called("--resume", run.folder, *flags, at=run.server.url))
-        assert f"--from-round {round}" in line and not fork.exists()
-        return
+    return run
+
+
+@pytest.mark.parametrize("round", [1, 2, 3])
+def test_a_fork_keeps_the_rounds_before_and_asks_the_rest_anew(round, three_rounds, tmp_path):
+    run, fork = three_rounds, tmp_path / "fork"
+    before, asked = files_of(run.folder), len(run.requests)
     forked = resume(run.folder, from_round=round, out=fork)
     assert (forked.answer, forked.rounds, forked.run) == ("other", round, str(fork))
     assert len(run.requests) == asked + 1 and files_of(run.folder) == before
     assert replay(fork).answer == "other"
 
 
-@pytest.mark.parametrize("resumed", [False, True])
-def test_a_fork_keeps_the_failures_of_the_rounds_before(resumed, run, tmp_path):
-    dead = iter([Raw(401, {})] * resumed)
+def test_a_fork_from_a_round_that_was_not_reached_is_refused(three_rounds, tmp_path):
+    with pytest.raises(ConfigError, match="--from-round 4: .* has rounds 1 to 3"):
+        resume(three_rounds.folder, from_round=4, out=tmp_path / "fork")
+    assert not (tmp_path / "fork").exists()
+
+
+def test_a_fork_of_a_resumed_run_keeps_the_failures_of_the_rounds_before(run, tmp_path):
+    dead = iter([Raw(401, {})])
 
     def respond(request):
-        if is_main(request):
-            failed = "out of order" in last_text(request)
-            return next(dead, complete("42")) if failed else delegate("look")
-        return OUT_OF_ORDER
+        if not is_main(request):
+            return OUT_OF_ORDER
+        failed = "out of order" in last_text(request)
+        return next(dead, complete("42")) if failed else delegate("look")
 
-    with contextlib.suppress(EndpointError):
+    with pytest.raises(EndpointError):
         run(respond=respond)
     assert resume(run.folder).answer == "42"
     asked = len(run.requests)
