@@ -117,7 +117,9 @@ def read_manifest(folder: Path) -> Manifest:
         raise ConfigError(f"{folder} is not a run folder (no run.json)")
     try:
         with file.open(encoding="utf-8") as text:
-            manifest = Manifest(**json.loads(text.read(MAX_CHARS)))
+            row = json.loads(text.read(MAX_CHARS))
+        manifest = Manifest(**row)
+        json.dumps(row, ensure_ascii=False).encode()  # not half a surrogate pair
     except (Invalid, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"{file} is damaged, or of another version ({' '.join(str(error).split())[:200]})"
@@ -179,7 +181,8 @@ def begun(path: Path) -> Iterator[Path]:
     """A new run folder. It is removed if the run fails before anything may have been paid for.
     Raises ConfigError, OSError.
     """
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    existed = path.exists()
+    if existed and (not path.is_dir() or any(path.iterdir())):
         problem = "exists and is not an empty folder; give another --out, or --resume it"
         raise ConfigError(f"{path} {problem}")
     path.mkdir(parents=True, exist_ok=True)
@@ -189,6 +192,8 @@ def begun(path: Path) -> Iterator[Path]:
     except BaseException:
         if not holds_paid(path / "tape.jsonl"):
             shutil.rmtree(path.resolve(), ignore_errors=True)
+            if existed:
+                path.resolve().mkdir(exist_ok=True)
         raise
 
 
