@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import hashlib
-import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -17,19 +14,7 @@ from orchestra.vocabulary import ConfigError
 from runtime.command_line import OneLineParser
 from runtime.options import flag_of
 from runtime.pool import Checked, Invalid
-from runtime.run_folder import sha256_of, write_whole
-from runtime.tape import Appender, Row, read
 
-FREE = {"resume", "out", "vllm_url", "save_every", "model", "adapter", "data", "eval_data"}  # may
-# differ at a resume; what is in the files may not
-FREE_SETTINGS = "timeout_s=", "parallel=", "cache="  # of a reward
-RULE = (
-    "tasks.py",
-    "world.py",
-    "rewards.py",
-    "reading.py",
-    "../evaluation/scores.py",
-)  # of rubric and outcome
 EXIT_CODES = "exit codes: 0 trained, 2 usage or configuration, 4 a server failed: vLLM or the judge"
 Count = Annotated[int, Field(ge=1)]
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -145,52 +130,3 @@ def reward_settings(pairs: Sequence[str]) -> dict[str, str]:
     if wrong := [pair for pair in pairs if "=" not in pair]:
         raise ConfigError(f"--reward-setting {wrong[0]}: write NAME=VALUE")
     return dict(pair.split("=", 1) for pair in pairs)
-
-
-# ---- the folder of a run -------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def begun(o: Options) -> Iterator[None]:
-    """Note the options in --out and keep other processes out of it. Raises ConfigError where that
-    would overwrite a run, where a resume asks for another one, and where one is at work.
-    """
-    path, now = o.out / "options.json", _noted(o)
-    before = next(read(path), Row()) if path.exists() else None
-    if (before is not None) != o.resume:
-        found = "no run to --resume" if o.resume else "a run; add --resume, or give another --out"
-        raise ConfigError(f"{o.out}: has {found}")
-    held = now if before is None else before
-    if names := sorted(k for k in now.keys() | held if held.get(k) != now.get(k)):
-        raise ConfigError(f"--resume: {o.out} was started with other values of {', '.join(names)}")
-    o.out.mkdir(parents=True, exist_ok=True)
-    lock = Appender(o.out / "lock")  # until the process ends, however
-    if before is None:
-        write_whole(path, json.dumps(now) + "\n")
-    yield
-    lock.unlock()
-
-
-def _noted(o: Options) -> dict[str, Any]:
-    """What a run's metrics follow from, the reward's rule included."""
-    here = Path(__file__).parent
-    weights = [
-        file
-        for kind in ("safetensors", "bin", "json")
-        for file in sorted(o.model.glob(f"*.{kind}"))
-    ]
-    files = {
-        "data_sha256": [o.data],
-        "eval_data_sha256": [o.eval_data] if o.eval_data else [],
-        "model_sha256": weights,
-        "adapter_sha256": sorted(o.adapter.glob("*.safetensors")) if o.adapter else [],
-        "rule_sha256": [here / name for name in RULE],
-    }
-    kept = {k: v for k, v in o.model_dump(mode="json").items() if k not in FREE}
-    kept["reward_setting"] = [s for s in o.reward_setting if not s.startswith(FREE_SETTINGS)]
-    return {**kept, **{name: _hash(paths) for name, paths in files.items()}}
-
-
-def _hash(paths: Sequence[Path]) -> str:
-    whole = "".join(f"{sha256_of(path)}  {path.name}\n" for path in paths)
-    return hashlib.sha256(whole.encode()).hexdigest()

@@ -40,8 +40,8 @@ class Rollouts(Protocol):
     ) -> list[Group]:
         """n completions of each prompt. Temperature 0 takes the likeliest token."""
 
-    def update(self, version: int) -> None:
-        """From now on, sample from the policy as it is now; `version` grows."""
+    def update(self, step: int) -> None:
+        """From now on, sample from the policy as it is now, before step `step`."""
 
     def close(self) -> None:
         """Nothing more will be sampled."""
@@ -58,7 +58,7 @@ class LocalRollouts:
     def __init__(self, policy: Policy, max_tokens: int, at_once: int = 64) -> None:
         self.policy, self.max_tokens, self.at_once = policy, max_tokens, at_once
 
-    def update(self, version: int) -> None:
+    def update(self, step: int) -> None:
         """Nothing to do: it is the policy."""
 
     def close(self) -> None:

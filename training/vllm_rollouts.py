@@ -92,9 +92,9 @@ class VllmRollouts:
             )
         return reply.text
 
-    def update(self, version: int) -> None:
+    def update(self, step: int) -> None:
         """The policy as it is now, under a name and a path that were never used before."""
-        folder, old = self.folder / f"{self.prefix}-v{version}", self.model
+        folder, old = self.folder / f"{self.prefix}-v{step}", self.model
         self.policy.save(folder)
         if self.policy.lora:
             self.model = folder.name

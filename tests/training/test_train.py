@@ -13,7 +13,6 @@ from unittest import mock
 import pytest
 
 import train_da_grpo
-import training
 from tests.scripted import free_port
 from tests.training.conftest import make_model, short_examples
 from tests.training.runs import CPU, QUIET, flags, load_file, metrics, options, refused, run, torch
@@ -33,7 +32,7 @@ def test_sft_lowers_the_loss_and_grpo_goes_on_from_its_adapter(tiny, tmp_path):
     more = ["--steps", "6", "--lora-rank", "4"]
     assert run(*flags(tiny, tmp_path / "sft", "sft", *more)) == 0
     rows = metrics(tmp_path / "sft")
-    assert rows[-1]["loss"] < rows[0]["loss"] and [row["version"] for row in rows] == [*range(1, 7)]
+    assert rows[-1]["loss"] < rows[0]["loss"] and [row["step"] for row in rows] == [*range(6)]
     adapter = tmp_path / "sft/adapter"
     assert run(*flags(tiny, tmp_path / "grpo", "grpo", "--steps", "1", "--adapter", adapter)) == 0
     (row,) = metrics(tmp_path / "grpo")
@@ -267,8 +266,8 @@ def test_an_example_that_could_not_be_used_is_named(tiny, tmp_path, capsys, fiel
 
 
 @pytest.mark.parametrize(("name", "text", "reason"), [
-    ("metrics.jsonl", "garbage\n", "lacks some of the 3 steps"), ("options.json", "garbage", "other values of"),
-    ("options.json", '{"old": 1}', "other values of"), ("checkpoints/step-000003.pt", "x", "is damaged"),
+    ("metrics.jsonl", "garbage\n", "lacks some of the 3 steps"), ("options.json", '{"old": 1}', "other values of"),
+    ("checkpoints/step-000003.pt", "x", "cannot be used"),
 ])  # fmt: skip
 def test_damage_is_one_line(tiny, done, tmp_path, capsys, name, text, reason):
     out = shutil.copytree(done, tmp_path / "out")
@@ -306,7 +305,7 @@ def test_a_run_is_neither_overwritten_nor_resumed_as_another(
         == 0
     )
     assert "other values of seed" in refused(capsys, *arguments, "--resume", "--seed", "5")
-    monkeypatch.setattr(training.options, "RULE", ("ranks.py",))  # another rule of the reward
+    monkeypatch.setattr("training.run.RULE", ("ranks.py",))  # another rule of the reward
     assert "other values of rule_sha256" in refused(capsys, *arguments, "--resume")
 
 
