@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from orchestra.vocabulary import ConfigError
 from runtime.command_line import OneLineParser
@@ -20,14 +20,11 @@ Count = Annotated[int, Field(ge=1)]
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Base = Annotated[str, AfterValidator(lambda url: url.rstrip("/").removesuffix("/v1"))]
 
 
 def _flag(default: Any, help: str) -> Any:
     return Field(default, description=help)
-
-
-def _lr(data: dict[str, Any]) -> float:
-    return 5e-6 if data.get("full") else 5e-5
 
 
 class Options(Checked):
@@ -51,14 +48,17 @@ class Options(Checked):
     micro_batch: Count = _flag(4, "completions of a prompt in one forward pass")
     max_prompt: Count = _flag(8192, "tokens of a prompt; the paper has 24576")
     max_tokens: Count = _flag(4096, "tokens of a completion")
-    lr: Above0 = Field(default_factory=_lr, description="peak (5e-5; 5e-6 with --full)")
+    lr: Above0 = Field(
+        default_factory=lambda data: 5e-6 if data.get("full") else 5e-5,
+        description="peak (5e-5; 5e-6 with --full)",
+    )
     warmup: Share = _flag(0.05, "share of the steps")
     lr_floor: Share = _flag(0.1, "share of --lr at the end of the cosine")
     max_grad_norm: Above0 = _flag(1.0, "norm that gradients are clipped to")
     reward: str = _flag("rubric", "rubric, judge or outcome; see training/rewards.py")
     reward_setting: tuple[str, ...] = _flag((), "NAME=VALUE for the reward; repeatable")
     rollouts: Literal["vllm", "local"] = _flag("vllm", "where completions come from")
-    vllm_url: str = _flag("http://127.0.0.1:8000", "the vLLM server")
+    vllm_url: Base = _flag("http://127.0.0.1:8000", "the vLLM server")
     sample_batch: Count = _flag(64, "completions at once of local rollouts")
     group: Annotated[int, Field(ge=2)] = _flag(8, "completions of a prompt, G")
     temperature: Above0 = _flag(1.0, "of the sampling")
@@ -81,8 +81,7 @@ class Options(Checked):
     @model_validator(mode="after")
     def _together(self) -> Self:
         world = int(os.environ.get("WORLD_SIZE", "1"))
-        files = "adapter_config.json", "adapter_model.safetensors"
-        for folder, file in ((self.model, "config.json"), *((self.adapter, f) for f in files)):
+        for folder, file in (self.model, "config.json"), (self.adapter, "adapter_config.json"):
             if folder and not (folder / file).is_file():
                 raise ValueError(f"{folder} has no {file}")
         if self.full and self.adapter:

@@ -23,7 +23,7 @@ from orchestra.vocabulary import ConfigError
 from training import ranks
 from training.examples import Example
 
-Messages = Sequence[Mapping[str, str]]
+Messages = Sequence[Mapping[str, Any]]
 Ids = list[int]
 
 
@@ -54,7 +54,7 @@ class Policy:
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()  # type: ignore[no-untyped-call]
-        config = without_dropout(AutoConfig.from_pretrained(folder))
+        config = AutoConfig.from_pretrained(folder, attention_dropout=0.0)
         slow = device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
         own = torch.float32 if slow else config.dtype or torch.bfloat16
         self.dtype: torch.dtype = own if dtype == "auto" else getattr(torch, dtype)
@@ -72,11 +72,11 @@ class Policy:
         self.packs = can_pack(model.config)
         self.model: Any = with_adapter(model, lora_rank, adapter) if self.lora else model
         self.mixed = self.dtype == torch.bfloat16 and ranks.world() == 1  # else FSDP2 sees to it
-        for module in self.model.modules() if self.mixed else ():
-            module.cast_input_dtype_enabled = False  # or peft would compute in float32
         for module in self.model.modules():
-            if isinstance(module, torch.nn.Dropout):  # of an adapter that was trained with it
+            if isinstance(module, torch.nn.Dropout):  # a completion has one probability
                 module.p = 0.0
+            if self.mixed:
+                module.cast_input_dtype_enabled = False  # or peft would compute in float32
         self.model.train()
         if ranks.world() > 1:
             ranks.shard(self.model, self.dtype)  # layer by layer to the device
@@ -193,16 +193,6 @@ def packed(prompt: int, is_token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 # ---- models --------------------------------------------------------------------------------------
-
-
-def without_dropout(config: Any) -> Any:
-    """A completion must have one probability. (`eval` would do, but a model in it does not compute
-    activations again.)
-    """
-    for name, value in vars(config).items():
-        if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float):
-            setattr(config, name, 0.0)
-    return config
 
 
 def load_tokenizer(folder: Path) -> tuple[Any, tuple[int, ...]]:

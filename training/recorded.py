@@ -62,8 +62,8 @@ def from_run(folder: Path, answer: str = "", tools: Sequence[str] = ()) -> list[
                     "of this program say; use the version that recorded it, or record it again"
                 )
             meta = {"split": "recorded", "answer": answer, "state": state_row(state)}
-            id = f"{folder.resolve().name}-r{round}"
-            found.append(Example(id, tuple(asked), _reference(event["reply"]), meta))
+            id, reference = f"{folder.resolve().name}-r{round}", _reference(event["reply"])
+            found.append(Example(id=id, messages=asked, reference=reference, meta=meta))
     return found
 
 

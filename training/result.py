@@ -47,7 +47,7 @@ from training.tasks import TOOL
 from training.world import ROUNDS, World, example, examples, expert, new_world, prompt, rubric_parts
 
 Row = dict[str, Any]
-Run = Callable[[], Path | None]  # the folder of a run of train_da_grpo.py; None: no training
+Run = Callable[[], Path | None]  # trains, and returns the folder; None: no training
 Decide = Callable[[Sequence[World]], Sequence[tuple[str, bool]]]  # texts, and which were cut
 MAX_TOKENS = 180  # of a decision; the expert says at most 157
 COMMON = f"--batch 4 --max-tokens {MAX_TOKENS} --save-every 5 --no-checkpointing"
@@ -97,9 +97,7 @@ def tasks(count: int) -> list[World]:
 
 
 def model_policy(model: Path, run: Run, temperature: float = 0.0) -> Decide:
-    """The decisions of a model, with the adapter of a run that is made now. Temperature 0: the
-    likeliest.
-    """
+    """The decisions of a model after a training. Temperature 0: the likeliest."""
     import torch
 
     from training.policy import Policy
@@ -189,8 +187,8 @@ def trained(
 
 
 def arms(a: Any, seed: int) -> dict[str, Run]:
-    """What trains each arm; the untrained model is one of seed 0. The longer SFT has as many steps
-    as fit in the time of DA-GRPO, noted so that a resumed run has the same.
+    """What trains each arm; the untrained model belongs to seed 0. The longer SFT has as many steps
+    as fit in the time of DA-GRPO.
     """
     more = f"--steps {a.grpo_steps} --seed {ORDER + seed}"
 
@@ -202,13 +200,10 @@ def arms(a: Any, seed: int) -> dict[str, Run]:
         return trained(a, reward, seed, flags, sft(), states(a, seed, sft))
 
     def longer() -> Path:
-        note = a.out / f"longer-{seed}.steps"
-        if not note.exists():
-            runs = (grpo("rubric"), sft())
-            spent, each = ([r["seconds"] for r in read(run / "metrics.jsonl")] for run in runs)
-            steps = round(sum(spent) / (statistics.median(each) or 1.0))
-            write_whole(note, str(max(1, steps)))
-        flags = f"{SFT} --steps {note.read_text()} --seed {ORDER + seed}"
+        runs = grpo("rubric"), sft()
+        spent, each = ([row["seconds"] for row in read(run / "metrics.jsonl")] for run in runs)
+        steps = max(1, round(sum(spent) / (statistics.median(each) or 1.0)))
+        flags = f"{SFT} --steps {steps} --seed {ORDER + seed}"
         return trained(a, "longer", seed, flags, sft())
 
     of_reward = {"DA-GRPO": partial(grpo, "rubric"), "GRPO, outcome": partial(grpo, "outcome")}
@@ -234,11 +229,8 @@ def of_seed(a: Any, seed: int) -> list[Row]:
         import torch
 
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // a.jobs))
-    return [
-        row
-        for arm, run in arms(a, seed).items()
-        for row in played(a, arm, seed, partial(model_policy, a.model, run))
-    ]
+    makes = {arm: partial(model_policy, a.model, run) for arm, run in arms(a, seed).items()}
+    return [row for arm, make in makes.items() for row in played(a, arm, seed, make)]
 
 
 def all_rows(a: Any) -> list[Row]:
@@ -253,36 +245,29 @@ def all_rows(a: Any) -> list[Row]:
 # ---- the report ----------------------------------------------------------------------------------
 
 
-def values(rows: Sequence[Row], arm: str, column: str) -> dict[int, list[float]]:
-    """seed -> a value for each task."""
-    found: dict[int, list[float]] = {}
-    for row in rows:
-        if row["arm"] == arm and column in row:
-            factor = 100 if column in PERCENT else 1
-            found.setdefault(row["seed"], []).append(factor * row[column])
-    return found
-
-
 def table(rows: Sequence[Row]) -> str:
-    """Means over tasks and seeds, the first four in percent; what DA-GRPO solves more, in points,
-    with its interval. As Markdown.
+    """Means over tasks and seeds, the first four in percent; how many tasks more DA-GRPO solves, in
+    points, with its interval. As Markdown.
     """
     titles = [*COLUMNS, "DA-GRPO solves more", "95 %"]
     lines = [f"| | {' | '.join(titles)} |", "| --- |" + " ---: |" * len(titles)]
-    best = values(rows, "DA-GRPO", "solved")
-    for arm in dict.fromkeys(row["arm"] for row in rows):
-        found = [sum(values(rows, arm, column).values(), []) for column in COLUMNS]
-        cells = [f"{statistics.mean(x):.2f}" if x else "" for x in found]
-        other = values(rows, arm, "solved")
+    of_arm: dict[str, dict[int, list[Row]]] = {}  # arm -> seed -> a row for each task
+    for row in rows:
+        of_arm.setdefault(row["arm"], {}).setdefault(row["seed"], []).append(row)
+    for arm, seeds in of_arm.items():
+        cells = []
+        for column in COLUMNS:
+            found = [row[column] for seed in seeds.values() for row in seed if column in row]
+            factor = 100 if column in PERCENT else 1
+            cells.append(f"{factor * statistics.mean(found):.2f}" if found else "")
         gaps = [
-            [x - y for x, y in zip(mine, other.get(seed, other[0]), strict=True)]
-            for seed, mine in best.items()
+            [100 * (x["solved"] - y["solved"]) for x, y in zip(mine, other, strict=True)]
+            for seed, mine in of_arm["DA-GRPO"].items()
+            for other in [seeds.get(seed, seeds[0])]
         ]
         low, high = interval(gaps)
-        cells += [
-            f"{statistics.mean(map(statistics.mean, gaps)):+.1f}",
-            f"{low:+.1f} to {high:+.1f}",
-        ]
+        mean = statistics.mean(map(statistics.mean, gaps))
+        cells += [f"{mean:+.1f}", f"{low:+.1f} to {high:+.1f}"]
         lines.append(f"| {arm} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

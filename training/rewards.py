@@ -89,24 +89,18 @@ def outcome(example: Example, completions: list[str], cut: Sequence[bool] = ()) 
     return [Scores(right, {"outcome": right}, valid) for right, valid in rows]
 
 
-def judge(**settings: Any) -> Reward:
-    """Eq. 29 by a language model; see judge.made for the settings."""
-    from training.judge import made  # loads the client of the endpoints
-
-    return validate_call(made)(**settings)
-
-
-REWARDS: dict[str, Callable[..., Reward]] = {
-    "rubric": lambda: rubric, "judge": judge, "outcome": lambda: outcome
-}  # fmt: skip
+REWARDS: dict[str, Callable[..., Reward]] = {"rubric": lambda: rubric, "outcome": lambda: outcome}
 
 
 def make(name: str, **settings: Any) -> Reward:
     """The reward of a --reward. Raises ConfigError for one that does not exist, or bad settings."""
-    if name not in REWARDS:
-        raise ConfigError(f"--reward {name}: give one of {', '.join(REWARDS)}")
+    from training.judge import made  # imports this module
+
+    rewards: dict[str, Callable[..., Reward]] = REWARDS | {"judge": made}
+    if name not in rewards:
+        raise ConfigError(f"--reward {name}: give one of {', '.join(rewards)}")
     try:
-        return validate_call(REWARDS[name])(**settings)
+        return validate_call(rewards[name])(**settings)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

@@ -101,7 +101,8 @@ class LocalRollouts:
                 for j, id, p in zip(live, chosen.tolist(), logp.tolist(), strict=True):
                     ids[j].append(id)
                     logps[j].append(p)
-                going = [r for r, j in enumerate(live) if self._goes_on(ids[j])]
+                whole = [ids[j][-1] in policy.eos or len(ids[j]) == self.max_tokens for j in live]
+                going = [r for r, ended in enumerate(whole) if not ended]
                 live = [live[r] for r in going]
                 if live and len(live) < len(chosen):
                     rows = torch.tensor(going, device=device)
@@ -127,9 +128,6 @@ class LocalRollouts:
             cache.batch_repeat_interleave(len(prompts))
             sees = torch.nn.functional.pad(sees, (alike, 0), value=1)
         return self._step(tokens, sees, cache), sees
-
-    def _goes_on(self, ids: Ids) -> bool:
-        return ids[-1] not in self.policy.eos and len(ids) < self.max_tokens
 
     def _step(self, ids: Tensor, sees: Tensor, cache: Any) -> Tensor:
         """Logits (rows, V) after ids (rows, tokens); the cache grows."""

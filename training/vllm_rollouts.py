@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import shutil
 import uuid
 from collections.abc import Sequence
@@ -31,7 +30,7 @@ PARALLEL = 64  # requests in flight
 def served(url: str) -> str:
     """The model that a vLLM server serves. Raises ConfigError for any other server."""
     try:
-        found = requests.get(f"{url.rstrip('/').removesuffix('/v1')}/v1/models", timeout=30).json()
+        found = requests.get(f"{url}/v1/models", timeout=30).json()
         int(found["data"][0]["max_model_len"])  # no other server tells it
         return str(found["data"][0]["id"])
     except (requests.RequestException, ValueError, LookupError, TypeError) as error:
@@ -45,7 +44,7 @@ class VllmRollouts:
     """A server that follows the policy. `folder` holds the weights on their way to it."""
 
     def __init__(self, url: str, policy: Policy, folder: Path, max_tokens: int) -> None:
-        self.url, self.policy = url.rstrip("/").removesuffix("/v1"), policy
+        self.url, self.policy = url, policy
         self.folder, self.max_tokens = folder.resolve(), max_tokens
         self.served = served(url)
         unique = ranks.gathered(uuid.uuid4().hex[:6])[0]
@@ -65,18 +64,15 @@ class VllmRollouts:
             stop_token_ids=list(self.policy.eos), repetition_penalty=1.0,
         )  # fmt: skip
         try:
-            rows = {c["index"]: c for c in json.loads(text)["choices"]}
-            ids = [rows[k]["token_ids"] for k in range(n)]
-            logps = [rows[k]["logprobs"]["token_logprobs"] for k in range(n)]
-            for i, p in zip(ids, logps, strict=True):
-                whole = 0 < len(i) == len(p) <= self.max_tokens and all(map(math.isfinite, p))
-                if not (whole and 0 <= min(i) <= max(i) < len(self.policy.tokenizer)):
-                    raise ValueError
+            rows = sorted(json.loads(text)["choices"], key=lambda c: c["index"])
+            ids = [row["token_ids"] for row in rows]
+            logps = [row["logprobs"]["token_logprobs"] for row in rows]
+            if len(rows) != n or [*map(len, ids)] != [*map(len, logps)] or not all(ids):
+                raise ValueError
         except (ValueError, KeyError, TypeError):
-            beginning = " ".join(text[:100].split())
             raise EndpointError(
                 f"{self.url}/v1/completions: no {n} completions with token ids and their "
-                f"log-probabilities ({beginning!r}); use a newer vLLM"
+                f"log-probabilities ({text[:100]!r}); use a newer vLLM"
             ) from None
         return group_of(self.policy, prompt, ids, logps)
 
@@ -87,9 +83,7 @@ class VllmRollouts:
         except requests.RequestException as error:
             raise EndpointError(f"{self.url}{path}: {error}") from None
         if not reply.ok:
-            raise EndpointError(
-                f"{self.url}{path}: {reply.status_code} {' '.join(reply.text[:300].split())}"
-            )
+            raise EndpointError(f"{self.url}{path}: {reply.status_code} {reply.text[:300]!r}")
         return reply.text
 
     def update(self, step: int) -> None:
@@ -109,13 +103,12 @@ class VllmRollouts:
                 self.post("/collective_rpc", method="reload_weights", kwargs=weights)
                 self.post("/reset_prefix_cache")
                 self.post("/resume")
-            for other in self.folder.glob(f"{self.prefix}-v*"):
-                if other != folder:
-                    shutil.rmtree(other)
+            for other in {*self.folder.iterdir()} - {folder}:
+                shutil.rmtree(other)
         ranks.gathered(0)  # nobody samples before it is loaded
 
     def _unload(self, adapter: str) -> None:
-        """A server that keeps an old adapter loses memory, and no run its result."""
+        """A failure costs the server memory, and does not end the run."""
         if adapter != self.served:
             with contextlib.suppress(EndpointError):
                 self.post("/v1/unload_lora_adapter", lora_name=adapter)

@@ -264,7 +264,8 @@ def example(world: World, split: Split, number: int, style: Style = "brief") -> 
     meta = {"split": split, "answer": world.mini.answer, "state": state_row(state)}
     meta |= {"entities": list(world.mini.entities), "world": world.row()}
     id = f"{split}-{number:05}-r{state.round}"
-    return Example(id, prompt(state, style), expert(world, style), copy.deepcopy(meta))
+    messages, reference = prompt(state, style), expert(world, style)
+    return Example(id=id, messages=messages, reference=reference, meta=copy.deepcopy(meta))
 
 
 def examples(split: Split, seed: int, style: Style = "brief") -> Iterator[Example]:

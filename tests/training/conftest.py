@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -26,7 +25,7 @@ def short_examples(n):
 
     drawn = examples("train", 0)
     chosen = (e for e in drawn if e.id.endswith("r1") and len(e.reference["params"]["tasks"]) == 1)
-    return [replace(e, messages=e.messages[-1:]) for e in islice(chosen, n)]
+    return [e.with_(messages=e.messages[-1:]) for e in islice(chosen, n)]
 
 
 def make_model(data, out, words=384, width=16):

@@ -16,7 +16,7 @@ from training.recorded import from_run, main, succeeded
 
 RUN = ROOT / "fixtures" / "runs" / "equinox"
 SENT = ({"role": "user", "content": "é ☃"},)
-EXAMPLE = Example("a", SENT, {"action": "complete"}, {"split": "x"})
+EXAMPLE = Example(id="a", messages=SENT, reference={"action": "complete"}, meta={"split": "x"})
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_what_is_written_is_read_back(tmp_path):
 
 @pytest.mark.parametrize(("fields", "named"), [
     ({"schema": 1}, "schema"), ({"id": 3}, "id"), ({"messages": []}, "messages"),
-    ({"messages": [{"role": "user"}]}, "messages"), ({"reference": []}, "reference"), ({"meta": None}, "meta"),
+    ({"messages": [{"role": "user"}]}, "messages"), ({"reference": []}, "reference"),
 ])  # fmt: skip
 def test_a_line_that_is_no_example_is_named(tmp_path, fields, named):
     write(tmp_path / "e.jsonl", [EXAMPLE])

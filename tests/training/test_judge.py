@@ -88,7 +88,7 @@ def test_what_was_judged_once_is_not_asked_again(judge):
     first = reward(EXAMPLE, [RIGHT, RIGHT, "x"])
     assert reward(EXAMPLE, ["x", RIGHT]) == [first[2], first[0]]
     assert len(e.requests) == 2
-    reward.tape.close()
+    reward.chat.tape.close()
     another_process, _ = judge(e)
     assert another_process(EXAMPLE, [RIGHT, "x"]) == [first[0], first[2]]
     assert len(e.requests) == 2

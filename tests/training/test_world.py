@@ -2,7 +2,6 @@
 
 import json
 import random
-from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -45,7 +44,7 @@ def state(*found):
         fact = next(f for f in FACTS if f.id == id)
         carry_out(world, task(fact.instruction, fact.tool, id=f"t{id}"))
     meta = {"state": state_row(world.state()), "world": world.row(), "answer": "42"}
-    return Example("e", (), {}, meta)
+    return Example(id="e", messages=[{"role": "user", "content": "?"}], reference={}, meta=meta)
 
 
 def carry_out(world, *tasks):
@@ -99,7 +98,7 @@ def test_format_and_action_say_what_the_program_would_do(text, parts):
 
 def test_the_outcome_is_the_answer_when_the_expert_plays_on():
     world = {**START.meta["world"], "round": ROUNDS - 1}
-    late = replace(START, meta={**START.meta, "world": world})
+    late = START.with_(meta={**START.meta, "world": world})
     assert paid("outcome", START, delegate(task("Think")), complete("42"), "no") == [1.0, 0.0, 0.0]
     assert paid("outcome", LAST, complete("42"), complete("41")) == [1.0, 0.0]
     assert paid("outcome", late, delegate(SEE, HEAR)) == [0.0]  # too few rounds are left
