@@ -102,18 +102,15 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         allow_abbrev=False,
     )
     for name, field in Options.model_fields.items():
-        how: dict[str, Any] = {"help": field.description, "default": argparse.SUPPRESS}
+        how: dict[str, Any] = {"default": argparse.SUPPRESS, "required": field.is_required()}
+        default = f" ({field.default})" if type(field.default) in (int, float, str) else ""
         if choices := [c for c in get_args(field.annotation) if isinstance(c, str)]:
             how["metavar"] = "|".join(choices)
         if isinstance(field.default, bool):
             how["action"] = argparse.BooleanOptionalAction
         elif field.default == ():
             how["action"] = "append"
-        if field.is_required():
-            how["required"] = True
-        elif field.default and field.default is not True and field.default_factory is None:
-            how["help"] = f"{field.description} ({field.default})"
-        p.add_argument(flag_of(name), **how)
+        p.add_argument(flag_of(name), help=f"{field.description}{default}", **how)
     try:
         return Options(**vars(p.parse_args(arguments)))
     except Invalid as error:

@@ -94,18 +94,16 @@ OPERATIONS = {operation.name: operation for operation in (*SEEN, *HELD_OUT)}
 NEVER_LAST = {"larger"}  # its value is one of those that were read
 
 
+PARSE: Mapping[str, Callable[[str], Any]] = {
+    "time": lambda text: datetime.strptime(text, "%H:%M"), "date": date.fromisoformat, "person": str
+}  # fmt: skip
+
+
 def computed(operation: Operation, operands: Sequence[str]) -> str:
     """The value of an operation as text."""
-    value = operation.of(*map(_parsed, operation.takes, operands))
+    parsed = [PARSE.get(k, int)(x) for k, x in zip(operation.takes, operands, strict=True)]
+    value = operation.of(*parsed)
     return f"{value:%H:%M}" if isinstance(value, datetime) else str(value)
-
-
-def _parsed(kind: str, text: str) -> Any:
-    if kind == "time":
-        return datetime.strptime(text, "%H:%M")
-    if kind == "date":
-        return date.fromisoformat(text)
-    return text if kind == "person" else int(text)
 
 
 # ---- shapes --------------------------------------------------------------------------------------

@@ -23,8 +23,6 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import TypeAdapter
-
 from evaluation.scores import matches
 from orchestra.memory import compress
 from orchestra.vocabulary import Complete, Decision, Delegate, Evidence, State, Status, SubTask
@@ -33,6 +31,7 @@ from runtime.command_line import OneLineParser, ended
 from runtime.options import Options
 from runtime.pool import Pool
 from runtime.prompts import WORDING, say
+from runtime.tape import adapter
 from tools import tools_for
 from training.examples import Example, state_row, write
 from training.reading import Reading
@@ -42,8 +41,7 @@ Style = Literal["brief", "full"]
 PART: dict[Split, float] = {"train": 0.7, "valid": 0.1, "held_out": 0.2}  # of the examples
 ROUNDS = 8
 MODEL = "auto"  # the one backend that decisions may name
-ENDPOINT = {"name": MODEL, "model": "", "base_url": "http://localhost/v1"}  # never asked
-POOL = Pool.model_validate({"backend": [ENDPOINT]})
+POOL = Pool.model_validate({"backend": [{"name": MODEL, "model": "", "base_url": "http://none"}]})
 P_TROUBLE = 0.3  # that one sub-task of a task does not succeed at first
 TROUBLE: tuple[Status, ...] = ("failed", "blocked", "partial")
 BEYOND = 1 / 3  # of a delegation where the answer is known: 1 of the judge's 3 points
@@ -60,14 +58,14 @@ def finds(
     found that u needs.
     """
     told = [u.instruction, u.context, " ".join(reports)]
-    named = {
-        fact.id: place
-        for fact in facts
+    places = [
+        (place, n)
+        for n, fact in enumerate(facts)
         if set(fact.needs) <= set(known)
         and (u.tools is None or fact.tool in u.tools)
         and (place := _place(fact, told)) is not None
-    }
-    return min((f for f in facts if f.id in named), key=lambda f: named[f.id], default=None)
+    ]
+    return facts[min(places)[1]] if places else None
 
 
 def _place(fact: Fact, told: Sequence[str]) -> int | None:
@@ -79,8 +77,7 @@ def _place(fact: Fact, told: Sequence[str]) -> int | None:
         if numbers != set(NUMBER.findall(" ".join(fact.evidence))) or not _asks_for(fact, text):
             return None
     places = [re.search(rf"(?<!\w){re.escape(e)}(?!\w)", text, re.I) for e in fact.evidence]
-    found = [place.start() for place in places if place]
-    return min(found) if len(found) == len(places) else None
+    return min(place.start() for place in places if place) if all(places) else None
 
 
 def _asks_for(fact: Fact, text: str) -> bool:
@@ -145,25 +142,22 @@ class World:
         """Play a delegation: its sub-tasks report, and the next round begins."""
         for u, fact in self.would_find(decision):
             self.wasted += not fact or fact.id not in self.mini.needed() - self.found.keys()
-            status: Status = "done"
-            why, answer, opened = "", "", set[str]()
+            report: tuple[Any, ...]  # status, answer, summary, error, files
             if fact is None or not set(fact.needs) <= self.found.keys():
-                status, why = "failed", "nothing"
+                report = ("failed", "", "", say(WORDS, "nothing"))
             elif fact.id == self.unlucky:
-                self.unlucky, status, why = "", self.trouble, self.trouble
+                self.unlucky, report = "", (self.trouble, "", "", say(WORDS, self.trouble))
             else:
                 self.found.setdefault(fact.id, u.id)
-                answer, opened = fact.report, {m.name for m in self.mini.task.media}
-                opened &= set(fact.evidence)
-            asked = (u.id, u.instruction, MODEL, u.tools or ())
-            error = say(WORDS, why) if why else ""
-            seen = tuple(opened)  # one file, or none
-            self.history.append(Evidence(self.round, *asked, status, answer, "", error, media=seen))
+                files = tuple(m.name for m in self.mini.task.media if m.name in fact.evidence)
+                report = ("done", fact.report, "", "", files)
+            about = (self.round, u.id, u.instruction, MODEL, u.tools or ())
+            self.history.append(Evidence(*about, *report))
         self.round += 1
 
     def row(self) -> dict[str, Any]:
         """The world as JSON, without what the state of an example has."""
-        kept = {k: copy.copy(getattr(self, k)) for k in ("unlucky", "trouble", "round", "found")}
+        kept = {k: getattr(self, k) for k in ("unlucky", "trouble", "round", "found")}
         return {**kept, "facts": [asdict(fact) for fact in self.mini.facts]}
 
 
@@ -175,8 +169,8 @@ def new_world(rng: random.Random, split: Split, number: int) -> World:
 
 def world_of(row: Mapping[str, Any], state: State) -> World:
     """The world that `World.row` made a row of. Raises TypeError, KeyError or ValueError."""
-    facts = TypeAdapter(tuple[Fact, ...]).validate_python(row["facts"])
-    rest = {k: copy.copy(v) for k, v in row.items() if k != "facts"}
+    facts = adapter(tuple[Fact, ...]).validate_python(row["facts"])
+    rest = {k: v for k, v in row.items() if k != "facts"}
     return World(MiniTask(state.task, facts, (), ""), **rest, history=list(state.history))
 
 
@@ -272,13 +266,13 @@ def examples(split: Split, seed: int, style: Style = "brief") -> Iterator[Exampl
     """The expert's decisions in task after task, without end; the same for the same seed."""
     for n in count():
         world = new_world(random.Random(f"minigaia {seed} {split} {n}"), split, n)
-        decision: Decision | None = None
-        while not isinstance(decision, Complete):
+        while True:
             made = example(world, split, n, style)
             yield made
             decision = parse_decision(json.dumps(made.reference), world.state())
-            if isinstance(decision, Delegate):
-                world.carry_out(decision)
+            if isinstance(decision, Complete):
+                break
+            world.carry_out(decision)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
