@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import sys
 
-from training.options import Options, parse, reward_settings
+from training.options import Options, parse
 
 if __name__ == "__main__":
     ARGUMENTS = parse()  # --help and usage errors answer before the heavy imports
@@ -106,17 +106,13 @@ class Trainer:
         samples, informative = compare(groups, scores, o)  # Eq. 30
         row = outcomes(groups, scores)
         if row["dropped"] == 1:
-            raise EndpointError(
-                f"step {step + 1}: {o.reward} scored none of its completions; does the judge "
-                "refuse them all, or need longer (--reward-setting timeout_s=SECONDS)?"
-            )
+            why = "the judge refused all completions, or timed out (--reward-setting timeout_s)"
+            raise EndpointError(f"step {step + 1}: {why}")
         flat = ranks.total(informative.count(False)) / len(examples)
         row |= {"zero_variance": flat, **self.improve(step, samples)}  # Eq. 31
         if row.get("mismatch", 0.0) > MAX_MISMATCH:
-            raise EndpointError(
-                f"step {step + 1}: the log-probabilities of the server differ from the model's by "
-                f"{row['mismatch']:.2f} nats a token; serve the same folder as --model ({o.model})"
-            )
+            apart = f"the server's log-probabilities are {row['mismatch']:.2f} nats a token"
+            raise EndpointError(f"{apart} from the model's; serve the folder of --model, {o.model}")
         return row
 
     def sample(
@@ -283,7 +279,7 @@ def train(o: Options) -> None:
     examples = read(o.data)
     held_out = read(o.eval_data)[: o.eval_limit] if o.eval_data and o.stage == "grpo" else []
     steps = o.steps or max(1, round(o.epochs * len(examples) / o.batch))
-    reward = make(o.reward, **reward_settings(o.reward_setting))
+    reward = make(o.reward, **dict(pair.split("=", 1) for pair in o.reward_setting))
     check(o, [*examples, *held_out], reward)
     _lock = run.begin(o)  # held until this function returns
     lora_rank = 0 if o.full else o.lora_rank
@@ -325,12 +321,14 @@ def check(o: Options, examples: Sequence[Example], reward: Reward) -> None:
     for example in examples:
         length = len(usable(model, template, list(example.messages)))
         if length > o.max_prompt:
-            raise ConfigError(
-                f"example {example.id}: its prompt has {length} tokens, more than --max-prompt "
-                f"{o.max_prompt}; leave it out, or allow more"
-            )
+            problem = f"its prompt has {length} tokens, more than --max-prompt {o.max_prompt}"
+            raise ConfigError(f"example {example.id}: {problem}")
         if o.stage == "grpo":
-            reward(example, [])
+            try:
+                reward(example, [])
+            except (KeyError, TypeError, AttributeError, ValueError):
+                why = f"--reward {o.reward} cannot score it; --reward judge scores recorded runs"
+                raise ConfigError(f"example {example.id}: {why}") from None
     if o.stage == "grpo" and o.rollouts == "vllm":
         from training.vllm_rollouts import served
 

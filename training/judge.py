@@ -34,10 +34,9 @@ from runtime.prompts import explained, fenced, render, say
 from runtime.secrets import Secrets
 from runtime.tape import Failure, Tape
 from runtime.trajectory import decision_row
-from training.examples import Example
+from training.examples import Example, state_of
 from training.options import Above0, Count
-from training.reading import Reading, state_at
-from training.rewards import Scores, readings, weighted
+from training.rewards import Reading, Scores, readings, weighted
 
 PATIENCE_S = 300.0  # of waiting at a rate limit, in one call
 NOTES = "training/judge_notes"
@@ -112,7 +111,7 @@ class Judge:
 
 def judge_prompt(example: Example, reply: str, reading: Reading) -> str:
     """What the judge reads. Whatever others wrote is between marks that it cannot close."""
-    state, parsed = state_at(example), say(NOTES, "unusable")
+    state, parsed = state_of(example.meta["state"]), say(NOTES, "unusable")
     if reading.decision:
         parsed = json.dumps(decision_row(reading.decision), ensure_ascii=False)
     parts = {

@@ -20,6 +20,7 @@ Count = Annotated[int, Field(ge=1)]
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Setting = Annotated[str, Field(pattern=r"^\w+=")]
 Base = Annotated[str, AfterValidator(lambda url: url.rstrip("/").removesuffix("/v1"))]
 
 
@@ -56,7 +57,7 @@ class Options(Checked):
     lr_floor: Share = _flag(0.1, "share of --lr at the end of the cosine")
     max_grad_norm: Above0 = _flag(1.0, "norm that gradients are clipped to")
     reward: str = _flag("rubric", "rubric, judge or outcome; see training/rewards.py")
-    reward_setting: tuple[str, ...] = _flag((), "NAME=VALUE for the reward; repeatable")
+    reward_setting: tuple[Setting, ...] = _flag((), "NAME=VALUE for the reward; repeatable")
     rollouts: Literal["vllm", "local"] = _flag("vllm", "where completions come from")
     vllm_url: Base = _flag("http://127.0.0.1:8000", "the vLLM server")
     sample_batch: Count = _flag(64, "completions at once of local rollouts")
@@ -119,10 +120,3 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     except ConfigError as error:
         problem = str(error)
     return p.exit(2, f"{p.prog}: {problem}\n" if os.environ.get("RANK", "0") == "0" else None)
-
-
-def reward_settings(pairs: Sequence[str]) -> dict[str, str]:
-    """NAME=VALUE pairs as arguments. Raises ConfigError."""
-    if wrong := [pair for pair in pairs if "=" not in pair]:
-        raise ConfigError(f"--reward-setting {wrong[0]}: write NAME=VALUE")
-    return dict(pair.split("=", 1) for pair in pairs)

@@ -41,10 +41,9 @@ from runtime.run_folder import write_whole
 from runtime.tape import read
 from training.examples import Example, write
 from training.options import parse
-from training.reading import read_decision
-from training.rewards import weighted
+from training.rewards import read_decision, rubric_scores
 from training.tasks import TOOL
-from training.world import ROUNDS, World, example, examples, expert, new_world, prompt, rubric_parts
+from training.world import ROUNDS, World, example, examples, expert, new_world, prompt
 
 Row = dict[str, Any]
 Run = Callable[[], Path | None]  # trains, and returns the folder; None: no training
@@ -74,7 +73,7 @@ def play(worlds: Sequence[World], decide: Decide) -> list[Row]:
         for n, (text, cut) in zip(live, decide([worlds[n] for n in live]), strict=True):
             world, state = worlds[n], worlds[n].state()
             reading = read_decision(text, state, cut)
-            rewards[n].append(weighted(rubric_parts(world, reading)))
+            rewards[n].append(rubric_scores(world, reading).total)
             if isinstance(reading.decision, Complete):
                 answer = reading.decision.answer
                 solved[n] = matches(answer, world.mini.answer, state.task.question)

@@ -13,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,11 +34,12 @@ class Group:
     cut: list[bool]
 
 
-class Rollouts(Protocol):
+class Rollouts:
     def sample(
         self, prompts: Sequence[Ids], seeds: Sequence[int], n: int, temperature: float
     ) -> list[Group]:
         """n completions of each prompt. Temperature 0 takes the likeliest token."""
+        raise NotImplementedError
 
     def update(self, step: int) -> None:
         """From now on, sample from the policy as it is now, before step `step`."""
@@ -52,17 +53,11 @@ def group_of(policy: Policy, prompt: Ids, ids: list[Ids], logps: list[list[float
     return Group(prompt, ids, logps, [policy.decode(c) for c in ids], cut)
 
 
-class LocalRollouts:
+class LocalRollouts(Rollouts):
     """`at_once`: completions that grow in parallel; never less than a group."""
 
     def __init__(self, policy: Policy, max_tokens: int, at_once: int = 64) -> None:
         self.policy, self.max_tokens, self.at_once = policy, max_tokens, at_once
-
-    def update(self, step: int) -> None:
-        """Nothing to do: it is the policy."""
-
-    def close(self) -> None:
-        """Nothing to do."""
 
     def sample(
         self, prompts: Sequence[Ids], seeds: Sequence[int], n: int, temperature: float

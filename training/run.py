@@ -1,4 +1,4 @@
-"""The folder of a run: options.json, metrics.jsonl and checkpoints/. Every rank calls these
+"""The folder of a run: options.json, metrics.jsonl and checkpoint.pt. Every rank calls these
 functions, and rank 0 writes.
 
 A checkpoint has all that a run needs to continue as if nothing had happened: the trained weights,
@@ -27,11 +27,12 @@ from training.options import Options
 from training.policy import usable
 
 Row = dict[str, float]
+CHECKPOINT = "checkpoint.pt"
 SHOWN = ("loss", "reward", "eval/reward", "kl", "zero_variance", "grad_norm")
 FREE = {"resume", "out", "vllm_url", "save_every", "model", "adapter", "data", "eval_data"}  # may
 # differ at a resume; the contents of the files may not
 FREE_SETTINGS = "timeout_s=", "parallel=", "cache="  # of a reward
-RULE = "tasks.py", "world.py", "rewards.py", "reading.py", "../evaluation/scores.py"
+RULE = "tasks.py", "world.py", "rewards.py", "../evaluation/scores.py"
 
 
 # ---- options -------------------------------------------------------------------------------------
@@ -86,10 +87,7 @@ class Metrics:
             path = out / "metrics.jsonl"
             rows = list(read(path))[:step]
             if [row.get("step") for row in rows] != list(range(step)):
-                raise ConfigError(
-                    f"{path}: lacks some of the {step} steps before the checkpoint; restore it, or "
-                    "start again in another --out"
-                )
+                raise ConfigError(f"{path}: lacks steps before {step}; restore it from a copy")
             write_whole(path, "".join(json.dumps(row) + "\n" for row in rows))
             self.file = Appender(path)
 
@@ -115,24 +113,20 @@ def save(out: Path, model: Any, optimizer: Any, step: int) -> None:
     state = {"weights": weights, "optimizer": moments, "step": step}
     state["randoms"] = ranks.gathered(torch.get_rng_state())
     if ranks.rank() == 0:
-        home = out / "checkpoints"
-        home.mkdir(exist_ok=True)
-        part, old = home / "part", list(home.glob("step-*"))
+        part = out / "checkpoint.part"
         try:
             torch.save(state, part)
         except (OSError, RuntimeError) as error:  # torch turns the first into the second
             why = str(error).splitlines()[0]
             raise ConfigError(f"{part}: cannot be written ({why}); then --resume") from None
-        part.rename(home / f"step-{step:06}.pt")
-        for file in old:
-            file.unlink()
+        part.replace(out / CHECKPOINT)
     ranks.gathered(0)
 
 
 def load(out: Path, model: Any, optimizer: Any) -> int:
-    """Restore the newest checkpoint, if there is one. Returns the next step. Raises ConfigError."""
-    file = max((out / "checkpoints").glob("step-*"), default=None)
-    if file is None:
+    """Restore the checkpoint, if there is one. Returns the next step. Raises ConfigError."""
+    file = out / CHECKPOINT
+    if not file.exists():
         return 0
     state = usable(str(file), torch.load, file, map_location="cpu", weights_only=True)
     if len(state["randoms"]) != ranks.world():

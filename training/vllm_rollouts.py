@@ -21,7 +21,7 @@ import requests
 from orchestra.vocabulary import ConfigError, EndpointError
 from training import ranks
 from training.policy import Ids, Policy
-from training.rollouts import Group, group_of
+from training.rollouts import Group, Rollouts, group_of
 
 TIMEOUT_S = 1800.0  # of one group
 PARALLEL = 64  # requests in flight
@@ -34,13 +34,11 @@ def served(url: str) -> str:
         int(found["data"][0]["max_model_len"])  # no other server tells it
         return str(found["data"][0]["id"])
     except (requests.RequestException, ValueError, LookupError, TypeError) as error:
-        raise ConfigError(
-            f"--vllm-url {url}: no vLLM server there ({type(error).__name__}); start one as in "
-            "training/README.md, or use --rollouts local"
-        ) from None
+        why = f"no vLLM server ({type(error).__name__}); see training/README.md for its command"
+        raise ConfigError(f"--vllm-url {url}: {why}") from None
 
 
-class VllmRollouts:
+class VllmRollouts(Rollouts):
     """A server that follows the policy. `folder` holds the weights on their way to it."""
 
     def __init__(self, url: str, policy: Policy, folder: Path, max_tokens: int) -> None:
@@ -70,10 +68,8 @@ class VllmRollouts:
             if len(rows) != n or [*map(len, ids)] != [*map(len, logps)] or not all(ids):
                 raise ValueError
         except (ValueError, KeyError, TypeError):
-            raise EndpointError(
-                f"{self.url}/v1/completions: no {n} completions with token ids and their "
-                f"log-probabilities ({text[:100]!r}); use a newer vLLM"
-            ) from None
+            why = f"no {n} completions with token ids and log-probabilities ({text[:100]!r})"
+            raise EndpointError(f"{self.url}/v1/completions: {why}; use a newer vLLM") from None
         return group_of(self.policy, prompt, ids, logps)
 
     def post(self, path: str, **body: Any) -> str:

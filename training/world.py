@@ -34,7 +34,6 @@ from runtime.prompts import WORDING, say
 from runtime.tape import adapter
 from tools import tools_for
 from training.examples import Example, state_row, write
-from training.reading import Reading
 from training.tasks import OPERATIONS, WORDS, Fact, MiniTask, Split, compose
 
 Style = Literal["brief", "full"]
@@ -177,29 +176,27 @@ def world_of(row: Mapping[str, Any], state: State) -> World:
 # ---- what a decision is worth --------------------------------------------------------------------
 
 
-def rubric_parts(world: World, reading: Reading) -> dict[str, float]:
-    """The four parts of Eq. 29, each in [0, 1], of a decision by what it would find. `decision` of
-    a delegation: the share of what is ready that it finds, times the share of its sub-tasks that
-    find something new which the answer needs.
+def rubric_parts(world: World, decision: Decision | None) -> dict[str, float]:
+    """Two parts of Eq. 29, each in [0, 1]. `tool`: the share of right tools. `decision`, of a
+    delegation: the share of what is ready that it finds, times the share of its sub-tasks that find
+    something new which the answer needs.
     """
-    decision = reading.decision
-    parts = {"format": float(reading.format), "action": float(decision is not None)}
     if decision is None:
-        return parts | {"tool": 0.0, "decision": 0.0}
+        return {"tool": 0.0, "decision": 0.0}
     if isinstance(decision, Complete):
         right = matches(decision.answer, world.mini.answer, world.mini.task.question)
-        return parts | {"tool": float(right or world.solved()), "decision": float(right)}
+        return {"tool": float(right or world.solved()), "decision": float(right)}
     done = world.would_find(decision)
     count, known = max(1, len(done)), world.found.keys()
     if world.solved():
         share = BEYOND * sum(fact is not None for _, fact in done) / count**2
-        return parts | {"tool": share, "decision": share}
+        return {"tool": share, "decision": share}
     new = {f.id: f for _, f in done if f and f.id in world.mini.needed() - known}
     ready = world.ready()
     wanted = {f.tool for f in (*ready, *new.values())}
     given = {tool for u, _ in done for tool in (wanted if u.tools is None else u.tools)}
     progress = min(1.0, len(new) / len(ready)) * len(new) / count
-    return parts | {"tool": len(wanted & given) / len(wanted | given), "decision": progress}
+    return {"tool": len(wanted & given) / len(wanted | given), "decision": progress}
 
 
 def plays_on(world: World, decision: Decision) -> bool:

@@ -11,8 +11,8 @@ from tests.conftest import ROOT, ConfigError, Options, pool_at
 from tests.scripted import complete, delegate, finish, is_main
 from tests.test_aorchestra import tuple4
 from training.examples import Example, read, state_of, state_row, write
-from training.reading import read_decision, state_at
 from training.recorded import from_run, main, succeeded
+from training.rewards import read_decision
 
 RUN = ROOT / "fixtures" / "runs" / "equinox"
 SENT = ({"role": "user", "content": "é ☃"},)
@@ -69,7 +69,7 @@ def test_each_round_of_the_recorded_demo_is_an_example_with_a_decision(run):
     events = map(json.loads, (run / "trajectory.jsonl").read_text().splitlines())
     rounds = {e["at"][0] for e in events if e["event"] == "decision"}
     examples = from_run(run)
-    readings = [read_decision(json.dumps(e.reference), state_at(e)) for e in examples]
+    readings = [read_decision(json.dumps(e.reference), state_of(e.meta["state"])) for e in examples]
     assert len(examples) == len(rounds) and all(r.format and r.decision for r in readings)
 
 

@@ -9,13 +9,13 @@ import pytest
 from orchestra.vocabulary import ModelMistake
 from tests.conftest import EndpointError
 from tests.scripted import Endpoint, Raw, last_text
+from training.examples import state_of
 from training.judge import LINES, judge_prompt, read_scores
-from training.reading import read_decision, state_at
-from training.rewards import make
+from training.rewards import make, read_decision
 from training.world import examples
 
 EXAMPLE = next(e for e in examples("train", 0) if e.reference["action"] == "complete")
-RIGHT = json.dumps(EXAMPLE.reference)
+RIGHT, STATE = json.dumps(EXAMPLE.reference), state_of(EXAMPLE.meta["state"])
 BAD = '{"action": "complete", "params": {"answer": "bad"}}'
 
 
@@ -40,7 +40,7 @@ def judge(endpoint, tmp_path):
 
 
 def prompt(reply):
-    return judge_prompt(EXAMPLE, reply, read_decision(reply, state_at(EXAMPLE)))
+    return judge_prompt(EXAMPLE, reply, read_decision(reply, STATE))
 
 
 @pytest.mark.parametrize(("reply", "total"), [
@@ -118,7 +118,7 @@ def test_what_is_graded_can_not_close_its_marks(reply):
 
 
 def test_the_judge_is_given_all_that_the_paper_gives_it():
-    state, text = state_at(EXAMPLE), prompt(RIGHT)
-    told = {state.task.question, EXAMPLE.meta["answer"], state.context, RIGHT}
+    text = prompt(RIGHT)
+    told = {STATE.task.question, EXAMPLE.meta["answer"], STATE.context, RIGHT}
     assert all(part in text for part in told) and text.count('"action": "complete"') >= 3
     assert "could not use" in prompt("no decision")

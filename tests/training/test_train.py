@@ -253,7 +253,7 @@ def test_a_flag_that_makes_no_run_is_one_line(tiny, tmp_path, capsys, wrong):
 
 
 @pytest.mark.parametrize(("fields", "reason"), [
-    ({"meta": {"state": None}}, "no usable state"), ({"meta": {"world": None}}, "has no world"),
+    ({"meta": {"state": None}}, "cannot score it"), ({"meta": {"world": None}}, "cannot score it"),
     ({"messages": [{"role": "user", "content": "word " * 9000}]}, "more than --max-prompt"), ({"schema": 99}, "schema"),
 ])  # fmt: skip
 def test_an_example_that_could_not_be_used_is_named(tiny, tmp_path, capsys, fields, reason):
@@ -266,8 +266,8 @@ def test_an_example_that_could_not_be_used_is_named(tiny, tmp_path, capsys, fiel
 
 
 @pytest.mark.parametrize(("name", "text", "reason"), [
-    ("metrics.jsonl", "garbage\n", "lacks some of the 3 steps"), ("options.json", '{"old": 1}', "other values of"),
-    ("checkpoints/step-000003.pt", "x", "cannot be used"),
+    ("metrics.jsonl", "garbage\n", "lacks steps before 3"), ("options.json", '{"old": 1}', "other values of"),
+    ("checkpoint.pt", "x", "cannot be used"),
 ])  # fmt: skip
 def test_damage_is_one_line(tiny, done, tmp_path, capsys, name, text, reason):
     out = shutil.copytree(done, tmp_path / "out")

@@ -14,8 +14,7 @@ from orchestra.vocabulary import Media, SubTask, Task
 from tests.scripted import complete, delegate
 from training import result
 from training.examples import Example, state_row
-from training.reading import read_decision
-from training.rewards import make
+from training.rewards import make, read_decision
 from training.tasks import HELD_OUT, HELD_OUT_SHAPES, SEEN_SHAPES, Fact, MiniTask, compose, trees
 from training.world import ROUNDS, World, examples, finds, main
 
