@@ -78,16 +78,12 @@ def _hash(paths: Any) -> str:
 
 
 class Metrics:
-    """metrics.jsonl, a line a step. A resume keeps the lines of the steps before `step`. Raises
-    ConfigError if one of them is missing.
-    """
+    """metrics.jsonl, a line a step. A resume keeps the lines of the steps before `step`."""
 
     def __init__(self, out: Path, step: int) -> None:
         if ranks.rank() == 0:
             path = out / "metrics.jsonl"
             rows = list(read(path))[:step]
-            if [row.get("step") for row in rows] != list(range(step)):
-                raise ConfigError(f"{path}: lacks steps before {step}; restore it from a copy")
             write_whole(path, "".join(json.dumps(row) + "\n" for row in rows))
             self.file = Appender(path)
 

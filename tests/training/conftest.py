@@ -45,6 +45,7 @@ def make_model(data, out, words=384, width=16):
         vocab_size=len(tokenizer), hidden_size=width, intermediate_size=4 * width, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=4096, bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, tie_word_embeddings=True,
+        attention_dropout=0.5,  # training turns it off: a completion has one probability
     )  # fmt: skip
     torch.manual_seed(0)
     LlamaForCausalLM(config).save_pretrained(out)

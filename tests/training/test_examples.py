@@ -1,6 +1,7 @@
 """Decision examples: files, states, and what a recorded run becomes."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -111,12 +112,6 @@ def test_the_command_writes_the_successful_runs(tmp_path):
     assert main([*command, "--all"]) == 0 and read(out)[0].meta["answer"] == "never"
 
 
-@pytest.mark.parametrize(("run", "answers", "line"), [
-    (RUN, "", "a.json"), (RUN, "[1]", "a.json"), (RUN, "{}x", "a.json"), ("", '[{"question": "q", "answer": "a"}]', "not a run folder"),
-])  # fmt: skip
-def test_the_command_says_in_one_line_what_is_wrong(tmp_path, capsys, run, answers, line):
-    (tmp_path / "a.json").write_text(answers)
-    paths = ["--out", str(tmp_path / "e"), "--answers", str(tmp_path / "a.json")]
-    assert main([str(run or tmp_path), *paths]) == 2
-    error = capsys.readouterr().err.strip()
-    assert line in error and "\n" not in error
+def test_the_command_says_in_one_line_what_is_wrong(tmp_path, capsys):
+    assert main([str(tmp_path), "--out", str(tmp_path / "e")]) == 2
+    assert re.fullmatch(".*not a run folder.*\n", capsys.readouterr().err)

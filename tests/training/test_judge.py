@@ -53,8 +53,7 @@ def test_the_four_lines_make_the_reward_of_eq_29(judge, reply, total):
 
 
 @pytest.mark.parametrize("reply", [
-    "", "good", lines(1, 1, 3), lines(1, 1, 3, 4), lines(2, 1, 3, 3), lines(1, 1, 3, 2.5), lines(1, 1, 3, -1),
-    lines(1, 1, 3, "3/3"), lines(1, 1, "", 3), lines(1, 1, 3, "²"), f"{GOOD}\nDECISION_QUALITY: 0",
+    "", lines(1, 1, 3), lines(1, 1, 3, 4), lines(1, 1, 3, 2.5), lines(1, 1, 3, "3/3"), lines(1, 1, "", 3), f"{GOOD}\nDECISION_QUALITY: 0",
 ])  # fmt: skip
 def test_missing_and_odd_scores_are_a_mistake(reply):
     with pytest.raises(ModelMistake):
@@ -70,17 +69,14 @@ def test_an_odd_reply_is_told_back_and_asked_again(judge):
 
 
 @pytest.mark.parametrize(("answer", "requests"), [
-    ("?", 3), (Raw(400, {"error": {"message": "content filter"}}), 2), (Raw(200, {"choices": []}), 2),
+    (lambda: "?", 3), (lambda: Raw(400, {"error": {"message": "content filter"}}), 2), (lambda: Raw(200, {"choices": []}), 2),
+    (lambda: time.sleep(1), 4),  # Chat tries three times
 ])  # fmt: skip
 def test_a_text_that_gets_no_scores_drops_its_sample_alone(judge, answer, requests):
-    to_bad = lambda r: answer if BAD in r["messages"][0]["content"] else GOOD  # noqa: E731
-    reward, e = judge(to_bad, tries=2)
+    to_bad = lambda r: answer() if BAD in r["messages"][0]["content"] else GOOD  # noqa: E731
+    reward, e = judge(to_bad, tries=2, timeout_s=0.5)
     dropped, kept = reward(EXAMPLE, [BAD, RIGHT])
     assert dropped is None and kept.total == 1.0 and len(e.requests) == requests
-
-
-def test_a_judge_that_does_not_answer_in_time_drops_the_sample(judge):
-    assert judge(lambda r: time.sleep(0.3), timeout_s=0.1)[0](EXAMPLE, [RIGHT]) == [None]
 
 
 def test_what_was_judged_once_is_not_asked_again(judge):
