@@ -75,9 +75,7 @@ class Trainer:
         self.o, self.policy, self.rollouts = o, policy, rollouts
         self.reward, self.steps = reward, steps
         self.optimizer = torch.optim.AdamW(policy.parameters(), lr=o.lr, weight_decay=0.0)
-        self.objective = Objective(
-            o.clip, o.clip_high, o.beta, o.aggregation, o.max_tokens, o.importance_cap
-        )
+        self.objective = Objective(o.clip, o.clip_high, o.beta, o.aggregation, o.max_tokens)
 
     # ---- SFT -------------------------------------------------------------------------------------
 
@@ -154,7 +152,7 @@ class Trainer:
         self, part: Sequence[Sample], old: Tensor | None, ref: Tensor | None, totals: Totals
     ) -> Row:
         """Add the gradient of one micro-batch of N sequences. Returns sums over its tokens."""
-        policy, cap = self.policy, self.objective.importance_cap
+        policy, cap = self.policy, self.o.importance_cap
         scored = policy.score(*model_input(part, policy), self.o.temperature)
         mask = scored.mask * bool(part)  # (N, T)
         old = scored.logps.detach() if old is None else old
@@ -314,9 +312,7 @@ def check(o: Options, examples: Sequence[Example], reward: Reward) -> None:
     model without a chat template, and for a server that does not answer.
     """
     model = f"--model {o.model}"
-    tokenizer, eos = usable(model, load_tokenizer, o.model)
-    if not tokenizer.chat_template or not eos:
-        raise ConfigError(f"{model}: no chat template or end token; use an instruct model")
+    tokenizer, _ = usable(model, load_tokenizer, o.model)
     template = partial(tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False)
     for example in examples:
         length = len(usable(model, template, list(example.messages)))

@@ -1,6 +1,4 @@
-"""Several processes as one: torchrun starts them, these few calls keep them in step. Without
-torchrun there is one rank, and every call is the identity.
-"""
+"""Training in several processes (ranks) that torchrun starts. Without torchrun there is one."""
 
 from __future__ import annotations
 

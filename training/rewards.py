@@ -28,7 +28,7 @@ from orchestra.vocabulary import ConfigError, Decision, Delegate, ModelMistake, 
 from orchestrators.orchestra_o1 import parse_decision
 from runtime.parsing import MAX_CHARS
 from training.examples import Example, state_of
-from training.world import World, plays_on, rubric_parts, world_of
+from training.world import World, rubric_parts, solved_from, world_of
 
 WEIGHTS = {"format": 0.1, "action": 0.1, "tool": 0.2, "decision": 0.6}  # alpha of Eq. 29
 AROUND = re.compile(  # thinking before the object, and a fence around it
@@ -134,7 +134,7 @@ def rubric(example: Example, completions: list[str], cut: Sequence[bool] = ()) -
 def outcome(example: Example, completions: list[str], cut: Sequence[bool] = ()) -> list[Scores]:
     """1 if the answer comes out right, else 0."""
     world, read = world_at(example), [r.decision for r in readings(example, completions, cut)]
-    rows = [(float(plays_on(world, y)) if y else 0.0, y is not None) for y in read]
+    rows = [(float(solved_from(world, y)) if y else 0.0, y is not None) for y in read]
     return [Scores(right, {"outcome": right}, valid) for right, valid in rows]
 
 

@@ -1,13 +1,12 @@
 """`--rollouts vllm`: groups of completions from a vLLM server (training/README.md has its command).
 
-Token ids go in and come out, so nothing is tokenized twice. New weights reach the server as a LoRA
-adapter of a new name (`/v1/load_lora_adapter`), so that no answer can come from older ones; with
---full as a folder that it reads again (`reload_weights`). The server must see the same disk.
+Requests and replies are token ids, so nothing is tokenized twice. New weights reach the server as a
+LoRA adapter with a new name (`/v1/load_lora_adapter`), so no reply can come from older ones; with
+--full the server reads a folder again (`reload_weights`). The server must see the same disk.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import uuid
@@ -31,7 +30,7 @@ def served(url: str) -> str:
     """The model that a vLLM server serves. Raises ConfigError for any other server."""
     try:
         found = requests.get(f"{url}/v1/models", timeout=30).json()
-        int(found["data"][0]["max_model_len"])  # no other server tells it
+        int(found["data"][0]["max_model_len"])  # only vLLM has it
         return str(found["data"][0]["id"])
     except (requests.RequestException, ValueError, LookupError, TypeError) as error:
         why = f"no vLLM server ({type(error).__name__}); see training/README.md for its command"
@@ -39,7 +38,7 @@ def served(url: str) -> str:
 
 
 class VllmRollouts(Rollouts):
-    """A server that follows the policy. `folder` holds the weights on their way to it."""
+    """A server that gets the weights of the policy through `folder`."""
 
     def __init__(self, url: str, policy: Policy, folder: Path, max_tokens: int) -> None:
         self.url, self.policy = url, policy
@@ -83,7 +82,7 @@ class VllmRollouts(Rollouts):
         return reply.text
 
     def update(self, step: int) -> None:
-        """The policy as it is now, under a name and a path that were never used before."""
+        """Each version of the weights has a new name and path, so that nothing can mix them up."""
         folder, old = self.folder / f"{self.prefix}-v{step}", self.model
         self.policy.save(folder)
         if self.policy.lora:
@@ -101,16 +100,14 @@ class VllmRollouts(Rollouts):
                 self.post("/resume")
             for other in {*self.folder.iterdir()} - {folder}:
                 shutil.rmtree(other)
-        ranks.gathered(0)  # nobody samples before it is loaded
+        ranks.gathered(0)  # no rank samples before it is loaded
 
     def _unload(self, adapter: str) -> None:
-        """A failure costs the server memory, and does not end the run."""
         if adapter != self.served:
-            with contextlib.suppress(EndpointError):
-                self.post("/v1/unload_lora_adapter", lora_name=adapter)
+            self.post("/v1/unload_lora_adapter", lora_name=adapter)
 
     def close(self) -> None:
-        """Leave the server with its own model, unless that was trained itself."""
+        """Unload the adapter. With --full the server keeps the trained weights."""
         if ranks.rank() == 0:
             self._unload(self.model)
             shutil.rmtree(self.folder)

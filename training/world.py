@@ -3,11 +3,11 @@
     python -m training.world --n 2000 --seed 0 --out data/minigaia      writes decision examples
 
 A sub-task finds one fact: of those that can be found now with its tools, the one that it names
-first. To find a fact it is told the file or page to read; the name to search for; or the operation
-and exactly its operands, which a program computes from. That is what an executor would do that
-takes names and numbers literally and reads no sentence: "Do not tell the weight of the rake in
-a.png" finds that weight, and is paid for it. The expert delegates all that the answer needs and
-that can be found now, and completes once the answer is there.
+first. It names a fact by the file or page to read, by the name to search for, or by an operation
+and exactly its operands. So the world is an executor that takes names and numbers literally and
+does not understand sentences: "Do not tell the weight of the rake in a.png" finds that weight, and
+is rewarded. The expert delegates all that the answer needs and that can be found now, and completes
+when the answer is found.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ PART: dict[Split, float] = {"train": 0.7, "valid": 0.1, "held_out": 0.2}  # of t
 ROUNDS = 8
 MODEL = "auto"  # the one backend that decisions may name
 POOL = Pool.model_validate({"backend": [{"name": MODEL, "model": "", "base_url": "http://none"}]})
-P_TROUBLE = 0.3  # that one sub-task of a task does not succeed at first
+P_TROUBLE = 0.3  # that the first sub-task for one of the facts does not succeed
 TROUBLE: tuple[Status, ...] = ("failed", "blocked", "partial")
-BEYOND = 1 / 3  # of a delegation where the answer is known: 1 of the judge's 3 points
+UNNEEDED = 1 / 3  # reward of a delegation after the answer was found: 1 of 3 points
 
 # ---- what a sub-task finds -----------------------------------------------------------------------
 
@@ -53,8 +53,8 @@ NUMBER = re.compile(r"(?<!\w)(?:\d{4}-\d\d-\d\d|\d+:\d\d|\d+(?:\.\d+)?)(?!\w)")
 def finds(
     u: SubTask, facts: Sequence[Fact], known: Collection[str], reports: Sequence[str] = ()
 ) -> Fact | None:
-    """The fact that u finds. `known`: the facts that were found; `reports`: what the sub-tasks
-    found that u needs.
+    """The fact that u finds. `known`: the facts found before; `reports`: of the sub-tasks that u
+    needs.
     """
     told = [u.instruction, u.context, " ".join(reports)]
     places = [
@@ -62,28 +62,32 @@ def finds(
         for n, fact in enumerate(facts)
         if set(fact.needs) <= set(known)
         and (u.tools is None or fact.tool in u.tools)
-        and (place := _place(fact, told)) is not None
+        and (place := _position(fact, told)) is not None
     ]
     return facts[min(places)[1]] if places else None
 
 
-def _place(fact: Fact, told: Sequence[str]) -> int | None:
-    """Where in the text a fact is asked for; None: it is not."""
+def _position(fact: Fact, told: Sequence[str]) -> int | None:
+    """Where the text names a fact first; None: nowhere."""
     text = " ".join(told)
     if fact.operation:
         numbers = next((n for part in told if (n := set(NUMBER.findall(part)))), set[str]())
         numbers -= {OPERATIONS[fact.operation].factor} - set(fact.evidence)
-        if numbers != set(NUMBER.findall(" ".join(fact.evidence))) or not _asks_for(fact, text):
+        if numbers != set(NUMBER.findall(" ".join(fact.evidence))) or not _names_operation(
+            fact, text
+        ):
             return None
     places = [re.search(rf"(?<!\w){re.escape(e)}(?!\w)", text, re.I) for e in fact.evidence]
     return min(place.start() for place in places if place) if all(places) else None
 
 
-def _asks_for(fact: Fact, text: str) -> bool:
-    """Whether the operation that a text names first is that of the fact."""
+def _names_operation(fact: Fact, text: str) -> bool:
+    """Whether the first operation that a text names is that of the fact."""
     for operand in fact.evidence:
         text = text.replace(operand, "#")
-    found = {o.name: m.start() for o in OPERATIONS.values() if (m := re.search(o.says, text, re.I))}
+    found = {
+        o.name: m.start() for o in OPERATIONS.values() if (m := re.search(o.pattern, text, re.I))
+    }
     return fact.operation in found and found[fact.operation] == min(found.values())
 
 
@@ -112,16 +116,16 @@ class World:
         return State(task, context, tuple(self.history), (), tools, self.round, ROUNDS)
 
     def solved(self) -> bool:
-        """Whether the answer was found: it is time to complete."""
+        """Whether the answer was found."""
         return self.mini.facts[-1].id in self.found
 
     def ready(self) -> list[Fact]:
-        """What the answer needs, is not found, and can be found now."""
+        """The facts that the answer needs, are not found yet, and can be found now."""
         wanted = self.mini.needed() - self.found.keys()
         return [f for f in self.mini.facts if f.id in wanted and self.found.keys() >= set(f.needs)]
 
     def would_find(self, decision: Delegate) -> list[tuple[SubTask, Fact | None]]:
-        """What each sub-task finds if none is unlucky; a sub-task comes after those it needs."""
+        """What each sub-task finds if none fails, each after those that it needs."""
         facts = {f.id: f for f in self.mini.facts}
         by_task = {id: facts[fact] for fact, id in self.found.items()}
         done: list[tuple[SubTask, Fact | None]] = []
@@ -189,7 +193,7 @@ def rubric_parts(world: World, decision: Decision | None) -> dict[str, float]:
     done = world.would_find(decision)
     count, known = max(1, len(done)), world.found.keys()
     if world.solved():
-        share = BEYOND * sum(fact is not None for _, fact in done) / count**2
+        share = UNNEEDED * sum(fact is not None for _, fact in done) / count**2
         return {"tool": share, "decision": share}
     new = {f.id: f for _, f in done if f and f.id in world.mini.needed() - known}
     ready = world.ready()
@@ -199,8 +203,8 @@ def rubric_parts(world: World, decision: Decision | None) -> dict[str, float]:
     return {"tool": len(wanted & given) / len(wanted | given), "decision": progress}
 
 
-def plays_on(world: World, decision: Decision) -> bool:
-    """Whether the task ends with the right answer when the expert decides after `decision`."""
+def solved_from(world: World, decision: Decision) -> bool:
+    """Whether the task ends with the right answer if the expert takes over after `decision`."""
     if isinstance(decision, Complete):
         return matches(decision.answer, world.mini.answer, world.mini.task.question)
     after = copy.deepcopy(world)
@@ -217,7 +221,7 @@ def plays_on(world: World, decision: Decision) -> bool:
 
 
 def expert(world: World, style: Style = "brief") -> dict[str, Any]:
-    """y*_t as JSON. The short prompt asks for no key that may be absent."""
+    """y*_t as JSON; for the short prompt, without optional keys."""
     if world.solved():
         why = say(WORDS, "why_complete", id=world.found[world.mini.facts[-1].id])
         return {"action": "complete", "reasoning": why, "params": {"answer": world.mini.answer}}
