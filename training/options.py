@@ -29,7 +29,7 @@ def _flag(default: Any, help: str) -> Any:
 
 
 class Options(Checked):
-    """The defaults are the paper's, but what one GPU of 80 GB asks for (training/README.md)."""
+    """The defaults are the paper's, except where one GPU of 80 GB needs others (see README.md)."""
 
     stage: Literal["sft", "grpo"] = Field(description="sft imitates the reference decisions")
     model: Path = Field(description="a Hugging Face folder, which is not changed")
@@ -95,7 +95,7 @@ class Options(Checked):
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
-    """The flags, checked as far as that needs no model. A mistake ends the program in one line."""
+    """The flags, checked without loading the model. A mistake ends the program with one line."""
     p = OneLineParser(
         prog="train_da_grpo.py",
         description="Train the main agent on decision examples.",

@@ -8,15 +8,15 @@
     GRPO, outcome   from SFT, paid if the task ends right when the expert goes on (vanilla GRPO)
     DA-GRPO         from SFT, paid by the rubric of Eq. 29
 
-Both GRPO arms decide in states that the SFT model came to by itself, so that they can learn what
-to do after a mistake of theirs; SFT imitates the expert in states of the expert's.
+Both GRPO arms decide in states that the SFT model reached by itself, so that they can learn to
+recover from its mistakes. SFT imitates the expert in states that the expert reached.
 
-Each arm plays held-out tasks to their end, by its likeliest decisions, next to the expert and to
-two fixed rules. Reported are the tasks solved, also of held-out shapes and of held-out
-operations; the invalid decisions; the mean reward of a decision; and the rounds and the wasted
-sub-tasks of a task. A run that was stopped goes on with the same command: trainings resume, and
-an arm that was played, as OUT/played says, is not trained again. --jobs trains as many seeds in
-parallel: two processes with a core each are faster than one with both.
+Each arm plays held-out tasks to their end with its likeliest decisions, as do the expert and two
+fixed rules. The table has the tasks solved, in all and of held-out shapes and operations, the
+invalid decisions, the mean reward of a decision, and the rounds and wasted sub-tasks of a task.
+After a stop, the same command continues: trainings resume, and an arm whose games are in OUT/played
+is not trained again. --jobs trains several seeds in parallel: two processes with a core each are
+faster than one with both.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ RESAMPLED = 10_000  # sets of tasks and seeds behind an interval
 
 
 def play(worlds: Sequence[World], decide: Decide) -> list[Row]:
-    """Play tasks to their end, a round of all at a time. A reply without a decision costs its
-    round. Returns a row for each task.
+    """Play tasks to their end, one round of all tasks at a time. A reply without a decision uses
+    up its round. Returns a row for each task.
     """
     rewards: list[list[float]] = [[] for _ in worlds]
     invalid, solved = [0] * len(worlds), dict[int, bool]()
@@ -150,8 +150,8 @@ def fixed(rule: Callable[[World], Row]) -> Decide:
 
 
 def states(a: Any, seed: int, sft: Run) -> Path:
-    """A file of the states that the SFT model comes to in training tasks of its own, its mistakes
-    included; the same for both rewards.
+    """A file of the states that the SFT model reaches in training tasks, its mistakes included; the
+    same for both rewards.
     """
     file: Path = a.out / f"states-{seed}.jsonl"
     if not file.exists():
@@ -170,8 +170,8 @@ def states(a: Any, seed: int, sft: Run) -> Path:
 def trained(
     a: Any, name: str, seed: int, flags: str, start: Path | None = None, data: Path | None = None
 ) -> Path:
-    """The folder of a run of train_da_grpo.py, made or resumed where it has not ended. Raises
-    SystemExit with its exit code.
+    """The folder of a run of train_da_grpo.py, which is started or resumed if it has not ended.
+    Raises SystemExit with its exit code.
     """
     import train_da_grpo
 
@@ -223,7 +223,7 @@ def played(a: Any, arm: str, seed: int, make: Callable[[], Decide]) -> list[Row]
 
 
 def of_seed(a: Any, seed: int) -> list[Row]:
-    """The rows of all arms of a seed."""
+    """The rows of all arms with this seed."""
     if a.jobs > 1:
         import torch
 
@@ -272,8 +272,8 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def interval(gaps: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """The percentile bootstrap interval of the mean of gaps[seed][task]: seeds and tasks are drawn
-    anew, and a task keeps its gaps of all drawn seeds.
+    """The 95 % bootstrap interval of the mean of gaps[seed][task], by resampling seeds and tasks; a
+    task is drawn for all seeds at once.
     """
     rng, means = random.Random(0), []
     for _ in range(RESAMPLED):
@@ -285,7 +285,7 @@ def interval(gaps: Sequence[Sequence[float]]) -> tuple[float, float]:
 
 
 def begin(a: Any) -> None:
-    """Make the examples, or check that the folder is of the same experiment. Raises ConfigError."""
+    """Write the examples and the flags to --out. Raises ConfigError if it has other flags."""
     (a.out / "played").mkdir(parents=True, exist_ok=True)
     free = ("out", "jobs")
     now = {k: str(v) for k, v in vars(a).items() if k not in free} | {"model": a.model.name}
