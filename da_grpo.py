@@ -20,25 +20,24 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-MAX_LOG_RATIO = 20.0  # a ratio beyond e^20 is cut, so that no input makes NaN
-PART = 512  # tokens whose logits are in float32 at a time
+MAX_LOG_RATIO = 20.0  # larger ratios are clamped, so that no input gives NaN
+PART = 512  # tokens whose logits are converted to float32 at a time
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What Eq. 31 leaves open. `importance_cap`: the largest weight that corrects the sampler."""
+    """What Eq. 31 leaves open."""
 
     clip_low: float = 0.2
     clip_high: float = 0.2  # 0.28: clip-higher of DAPO
     beta: float = 0.01
     aggregation: str = "dapo"
-    max_tokens: int = 4096  # of a completion: the constant of dr_grpo
-    importance_cap: float = 2.0
+    max_tokens: int = 4096  # of a completion: the divisor of dr_grpo
 
 
 @dataclass(frozen=True)
 class Totals:
-    """What a loss is divided by: over every micro-batch and rank of one optimizer step."""
+    """The divisors of a loss: over all micro-batches and ranks of one optimizer step."""
 
     sequences: float
     tokens: float
@@ -60,7 +59,7 @@ def padded(completions: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tens
 
 
 def token_logprobs(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> Tensor:
-    """log pi(id) of logits (N, T, V) at ids (N, T): (N, T), in float32 at least, by parts of T."""
+    """log pi(id) of logits (N, T, V) at ids (N, T): (N, T), in at least float32."""
 
     def of_part(logits: Tensor, ids: Tensor) -> Tensor:
         scaled = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
@@ -71,7 +70,7 @@ def token_logprobs(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> Ten
 
 
 def token_entropy(logits: Tensor) -> Tensor:
-    """Entropy in nats at each position of logits (N, T, V): (N, T). By parts of T."""
+    """Entropy in nats at each position of logits (N, T, V): (N, T)."""
     parts = torch.split(logits, PART, 1)
     return torch.cat([torch.special.entr(p.float().softmax(-1)).sum(-1) for p in parts], 1)
 
@@ -82,11 +81,11 @@ def token_entropy(logits: Tensor) -> Tensor:
 def group_advantages(
     rewards: Tensor, epsilon: float = 1e-4, min_std: float = 1e-6, scale: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """A_hat (P, G) of rewards (P, G), and which groups (P,) teach anything. Not `scale`: A_hat is
-    not divided by the deviation of its group.
+    """A_hat (P, G) of rewards (P, G), and which groups (P,) are informative. Without `scale`, A_hat
+    is not divided by the standard deviation of its group.
 
-    A reward of NaN is a dropped sample: advantage 0, and no part of the mean. A group that deviates
-    by less than `min_std` has advantages of exactly 0, and is to be skipped and counted.
+    A reward of NaN marks a dropped sample: its advantage is 0, and the mean leaves it out. A group
+    whose deviation is below `min_std` is not informative: its advantages are exactly 0.
     """
     scored = ~rewards.isnan()
     count = scored.sum(1, keepdim=True)
@@ -117,7 +116,7 @@ def importance(old_logps: Tensor, sampler_logps: Tensor, cap: float) -> Tensor:
 
 
 def aggregate(values: Tensor, mask: Tensor, objective: Objective, totals: Totals) -> Tensor:
-    """One number of values (N, T): this micro-batch's share of the mean over the whole batch."""
+    """The share of this micro-batch, values (N, T), in the mean over the whole batch: a scalar."""
     summed = torch.where(mask > 0, values, 0.0).sum(1)
     if objective.aggregation == "grpo":
         return (summed / mask.sum(1).clamp(min=1)).sum() / max(totals.sequences, 1)
@@ -143,12 +142,12 @@ def da_grpo_loss(
     """
     a_hat = advantages[:, None]
     rho = log_ratio(logps, old_logps.detach()).exp()
-    cut = rho.clamp(1 - objective.clip_low, 1 + objective.clip_high)
-    gain = torch.minimum(rho * a_hat, cut * a_hat)  # Eq. 31: the clipped objective
+    clipped_rho = rho.clamp(1 - objective.clip_low, 1 + objective.clip_high)
+    gain = torch.minimum(rho * a_hat, clipped_rho * a_hat)  # Eq. 31: the clipped objective
     gain = gain if weights is None else gain * weights
     kl = k3(logps, ref_logps) if ref_logps is not None else torch.zeros_like(rho)
     loss = aggregate(objective.beta * kl - gain, mask, objective, totals)  # Eq. 31
     too_high, too_low = rho > 1 + objective.clip_high, rho < 1 - objective.clip_low
     clipped = (too_high & (a_hat > 0)) | (too_low & (a_hat < 0))
-    kept = {"kl": kl.detach(), "clipped": clipped.float()}
-    return loss, {k: float(torch.where(mask > 0, v, 0.0).sum()) for k, v in kept.items()}
+    metrics = {"kl": kl.detach(), "clipped": clipped.float()}
+    return loss, {k: float(torch.where(mask > 0, v, 0.0).sum()) for k, v in metrics.items()}

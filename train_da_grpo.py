@@ -26,12 +26,11 @@ from __future__ import annotations
 
 import sys
 
-from training.options import Options, begun, parse, reward_settings
+from training.options import Options, parse
 
 if __name__ == "__main__":
     ARGUMENTS = parse()  # --help and usage errors answer before the heavy imports
 
-import contextlib
 import math
 import random
 import time
@@ -47,12 +46,14 @@ from torch import Tensor
 from da_grpo import Objective, Totals, aggregate, da_grpo_loss, group_advantages, importance
 from orchestra.vocabulary import ConfigError, EndpointError
 from runtime.command_line import ended
-from training import checkpoint, ranks
+from training import ranks, run
 from training.examples import Example, read
-from training.metrics import Metrics, Row, outcomes
 from training.policy import Ids, Policy, load_tokenizer, usable
 from training.rewards import Reward, Scores, make
 from training.rollouts import Group, LocalRollouts, Rollouts
+from training.run import Row
+
+MAX_MISMATCH = 1.0  # nats a token; with the same weights a server differs by less than 0.1
 
 
 @dataclass(frozen=True)
@@ -68,71 +69,75 @@ class Sample:
 class Trainer:
     """The policy, its optimizer, and one step of either stage. `steps`: of the whole run."""
 
-    def __init__(self, o: Options, policy: Policy, reward: Reward, steps: int) -> None:
-        self.o, self.policy, self.reward, self.steps = o, policy, reward, steps
+    def __init__(
+        self, o: Options, policy: Policy, rollouts: Rollouts, reward: Reward, steps: int
+    ) -> None:
+        self.o, self.policy, self.rollouts = o, policy, rollouts
+        self.reward, self.steps = reward, steps
         self.optimizer = torch.optim.AdamW(policy.parameters(), lr=o.lr, weight_decay=0.0)
-        self.at_once = o.micro_batch if policy.packs else 1  # completions in a forward pass
-        self.objective = Objective(
-            o.clip, o.clip_high, o.beta, o.aggregation, o.max_tokens, o.importance_cap
-        )
+        self.objective = Objective(o.clip, o.clip_high, o.beta, o.aggregation, o.max_tokens)
 
     # ---- SFT -------------------------------------------------------------------------------------
 
     def sft_step(self, step: int, examples: Sequence[Example]) -> Row:
         """Cross-entropy of y*_t given s_t, over the tokens of the batch."""
         policy, share = self.policy, ranks.mine(examples)
-        rows = [Sample(policy.encode(e.messages), policy.target(e)) for e in share]
-        tokens = ranks.summed({"tokens": sum(len(r.ids) for r in rows)})["tokens"]
+        samples = [Sample(policy.encode(e.messages), policy.target(e)) for e in share]
+        tokens = ranks.total(sum(len(s.ids) for s in samples))
         loss_sum = 0.0
-        for part in chunks(rows, self.at_once):
+        for part in self.micro_batches(samples):
             scored = policy.score(*model_input(part, policy), 1.0)
             mask = scored.mask * bool(part)
             loss = aggregate(-scored.logps, mask, Objective(), Totals(len(examples), tokens))
             torch.autograd.backward(loss * ranks.world())  # FSDP2 takes the mean over ranks
             loss_sum += loss.item()
-        loss_sum = ranks.summed({"loss": loss_sum})["loss"]
+        loss_sum = ranks.total(loss_sum)
         return {"loss": loss_sum, "tokens": tokens, "grad_norm": self.descend(step)}
 
     # ---- DA-GRPO ---------------------------------------------------------------------------------
 
-    def grpo_step(self, step: int, examples: Sequence[Example], rollouts: Rollouts) -> Row:
-        """Sample, score, compare, step. Raises EndpointError where not one sample was scored."""
-        o, share = self.o, ranks.mine(examples)
-        prompts = [self.policy.encode(e.messages) for e in share]
+    def grpo_step(self, step: int, examples: Sequence[Example]) -> Row:
+        """Sample, score, compare, improve. Raises EndpointError if no sample was scored."""
+        o = self.o
         seeds = [seed_of(o.seed, step, k) for k in range(len(examples))]
-        groups = rollouts.sample(prompts, ranks.mine(seeds), o.group, o.temperature)
-        scores = self.scores(share, groups)  # Eq. 29
+        groups, scores = self.sample(examples, seeds, o.group, o.temperature)  # Eq. 29
         samples, informative = compare(groups, scores, o)  # Eq. 30
-        row = outcomes(scores, groups)
+        row = outcomes(groups, scores)
         if row["dropped"] == 1:
-            raise EndpointError(
-                f"step {step + 1}: {o.reward} scored none of its completions; does the judge "
-                "refuse them all, or need longer (--reward-setting timeout_s=SECONDS)?"
-            )
-        flat = ranks.summed({"flat": informative.count(False)})["flat"]
-        return {**row, "zero_variance": flat / len(examples), **self.improve(step, samples)}
+            why = "the judge refused all completions, or timed out (--reward-setting timeout_s)"
+            raise EndpointError(f"step {step + 1}: {why}")
+        flat = ranks.total(informative.count(False)) / len(examples)
+        row |= {"zero_variance": flat, **self.improve(step, samples)}  # Eq. 31
+        if row.get("mismatch", 0.0) > MAX_MISMATCH:
+            apart = f"the server's log-probabilities are {row['mismatch']:.2f} nats a token"
+            raise EndpointError(f"{apart} from the model's; serve the folder of --model, {o.model}")
+        return row
 
-    def scores(
-        self, examples: Sequence[Example], groups: Sequence[Group]
-    ) -> list[Sequence[Scores | None]]:
-        return [self.reward(e, g.texts, g.cut) for e, g in zip(examples, groups, strict=True)]
+    def sample(
+        self, examples: Sequence[Example], seeds: Sequence[int], n: int, temperature: float
+    ) -> tuple[list[Group], list[Sequence[Scores | None]]]:
+        """n decisions in each state of this rank's share, and their rewards."""
+        share = ranks.mine(examples)
+        prompts = [self.policy.encode(e.messages) for e in share]
+        groups = self.rollouts.sample(prompts, ranks.mine(seeds), n, temperature)
+        scores = [self.reward(e, g.texts, g.cut) for e, g in zip(share, groups, strict=True)]
+        return groups, scores
 
     def improve(self, step: int, samples: list[Sample]) -> Row:
         """--iterations optimizer steps on the samples. The metrics are means over the tokens of the
         last step.
         """
-        counted = {"sequences": len(samples), "tokens": sum(len(s.ids) for s in samples)}
-        totals = Totals(**ranks.summed(counted))
-        if not totals.tokens:  # every group was of equals: there is nothing to step on
+        tokens = ranks.total(sum(len(s.ids) for s in samples))
+        if not tokens:  # the rewards of every group were equal
             return {"loss": 0.0, "grad_norm": 0.0}
-        parts = chunks(samples, self.at_once)
+        totals, parts = Totals(ranks.total(len(samples)), tokens), self.micro_batches(samples)
         before = [self.before(part) for part in parts]
         for _ in range(self.o.iterations):
             sums = [self.learn(part, *b, totals) for part, b in zip(parts, before, strict=True)]
             grad_norm = self.descend(step)
-        row = ranks.summed({key: sum(s[key] for s in sums) for key in ("loss", *MEANS)})
-        means = {key: row[key] / totals.tokens for key in MEANS}
-        return {"loss": row["loss"], **means, "grad_norm": grad_norm}
+        row = {key: ranks.total(sum(s[key] for s in sums)) for key in sums[0]}
+        loss = row.pop("loss")
+        return {"loss": loss, **{k: v / tokens for k, v in row.items()}, "grad_norm": grad_norm}
 
     @torch.no_grad()
     def before(self, part: Sequence[Sample]) -> tuple[Tensor | None, Tensor | None]:
@@ -147,11 +152,11 @@ class Trainer:
         self, part: Sequence[Sample], old: Tensor | None, ref: Tensor | None, totals: Totals
     ) -> Row:
         """Add the gradient of one micro-batch of N sequences. Returns sums over its tokens."""
-        policy, cap = self.policy, self.objective.importance_cap
+        policy, cap = self.policy, self.o.importance_cap
         scored = policy.score(*model_input(part, policy), self.o.temperature)
         mask = scored.mask * bool(part)  # (N, T)
         old = scored.logps.detach() if old is None else old
-        sampler = torch.full_like(old, math.nan)  # (N, T); NaN: not known, a weight of 1
+        sampler = torch.full_like(old, math.nan)  # (N, T); NaN is unknown: a weight of 1
         for row, sample in enumerate(part):
             sampler[row, : len(sample.sampler)] = torch.tensor(sample.sampler).to(old)
         weights = importance(old, sampler, cap)
@@ -160,8 +165,9 @@ class Trainer:
             scored.logps, old, ref, advantages, mask, self.objective, totals, weights
         )
         torch.autograd.backward(loss * ranks.world())  # FSDP2 takes the mean over ranks
-        drift = (old - sampler).abs().nan_to_num(0.0)
-        more = {"entropy": scored.entropy, "mismatch": drift, "capped": (weights >= cap).float()}
+        mismatch = (old - sampler).abs().nan_to_num(0.0)
+        capped = (weights >= cap).float()
+        more = {"entropy": scored.entropy, "mismatch": mismatch, "capped": capped}
         sums |= {key: float((value * mask).sum()) for key, value in more.items()}
         return {"loss": loss.item(), **sums}
 
@@ -174,17 +180,19 @@ class Trainer:
         self.optimizer.zero_grad()
         return float(norm.full_tensor() if ranks.world() > 1 else norm)
 
-    def evaluate(self, examples: Sequence[Example], rollouts: Rollouts) -> Row:
+    def evaluate(self, examples: Sequence[Example]) -> Row:
         """The outcomes of the likeliest decision in each state."""
-        share = ranks.mine(examples)
-        prompts = [self.policy.encode(e.messages) for e in share]
-        groups = rollouts.sample(prompts, [0] * len(prompts), 1, 0.0)
-        row = outcomes(self.scores(share, groups), groups)
+        row = outcomes(*self.sample(examples, [0] * len(examples), 1, 0.0))
         return {f"eval/{name}": value for name, value in row.items()}
 
-
-APART_NATS = 1.0  # a token; with the same weights a server differs by less than 0.1
-MEANS = ("kl", "clipped", "entropy", "mismatch", "capped")  # over the tokens of a step
+    def micro_batches(self, samples: Sequence[Sample]) -> list[list[Sample]]:
+        """Completions of one prompt, at most --micro-batch of them. Every rank gets as many
+        micro-batches, since a sharded model runs on all ranks at once; the extra ones are empty.
+        """
+        size = self.o.micro_batch if self.policy.packs else 1
+        groups = [list(group) for _, group in groupby(samples, key=lambda s: s.prompt)]
+        parts = [group[k : k + size] for group in groups for k in range(0, len(group), size)]
+        return parts + [[]] * (max(ranks.gathered(len(parts))) - len(parts))
 
 
 # ---- parts of a step -----------------------------------------------------------------------------
@@ -193,7 +201,7 @@ MEANS = ("kl", "clipped", "entropy", "mismatch", "capped")  # over the tokens of
 def compare(
     groups: Sequence[Group], scores: Sequence[Sequence[Scores | None]], o: Options
 ) -> tuple[list[Sample], list[bool]]:
-    """The samples of the groups that teach, with their advantages, and which groups those are."""
+    """The samples of the informative groups, with their advantages, and which groups those are."""
     table = [[math.nan if s is None else s.total for s in group] for group in scores]
     advantages, informative = group_advantages(  # (P, G), (P,)
         torch.tensor(table), min_std=o.min_std, scale=o.aggregation != "dr_grpo"
@@ -207,13 +215,18 @@ def compare(
     return kept, informative.tolist()
 
 
-def chunks(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
-    """Micro-batches: completions of one prompt, at most `size` of them. Every rank gets equally
-    many, since a sharded model runs on all ranks at once; missing ones are empty.
+def outcomes(groups: Sequence[Group], scores: Sequence[Sequence[Scores | None]]) -> Row:
+    """Means over the completions that were scored: the reward, its parts, and the share that is
+    `valid`. And over all: the share that was dropped or cut at its limit, and the length in tokens.
     """
-    groups = [list(group) for _, group in groupby(samples, key=lambda s: s.prompt)]
-    parts = [group[k : k + size] for group in groups for k in range(0, len(group), size)]
-    return parts + [[]] * (max(ranks.gathered(len(parts))) - len(parts))
+    scored, every = list[Row](), list[Row]()
+    for group, of_group in zip(groups, scores, strict=True):
+        for ids, cut, s in zip(group.ids, group.cut, of_group, strict=True):
+            every.append({"dropped": s is None, "length": len(ids), "cut": cut})
+            if s:
+                parts = {f"reward/{name}": value for name, value in s.parts.items()}
+                scored.append({"reward": s.total, "valid": s.valid, **parts})
+    return ranks.mean(scored) | ranks.mean(every)
 
 
 def model_input(part: Sequence[Sample], policy: Policy) -> tuple[Ids, list[Ids]]:
@@ -257,81 +270,73 @@ def learning_rate(step: int, steps: int, peak: float, warmup: float, floor: floa
 
 
 def train(o: Options) -> None:
-    """Raises ConfigError where it cannot start, EndpointError where a server fails."""
+    """Raises ConfigError if it cannot start, EndpointError if a server fails."""
     device = ranks.start()
     torch.manual_seed(o.seed)
     torch.use_deterministic_algorithms(device.type == "cpu")
     examples = read(o.data)
     held_out = read(o.eval_data)[: o.eval_limit] if o.eval_data and o.stage == "grpo" else []
     steps = o.steps or max(1, round(o.epochs * len(examples) / o.batch))
-    reward = make(o.reward, **reward_settings(o.reward_setting))
+    reward = make(o.reward, **dict(pair.split("=", 1) for pair in o.reward_setting))
     check(o, [*examples, *held_out], reward)
-    with begun(o) if ranks.rank() == 0 else contextlib.nullcontext():
-        policy = Policy(o.model, device, o.dtype, 0 if o.full else o.lora_rank, o.adapter,
-                        o.checkpointing)  # fmt: skip
-        if o.stage == "grpo" and o.beta:
-            policy.keep_reference()
-        trainer = Trainer(o, policy, reward, steps)
-        start, version = checkpoint.load(o.out, policy.model, trainer.optimizer)
-        metrics = Metrics(o.out, start)
-        rollouts = make_rollouts(o, policy, version)
-        for step in range(start, steps):
-            batch, began = batch_of(examples, o.batch, step, o.seed), time.monotonic()
-            version += 1
-            if o.stage == "sft":
-                row = trainer.sft_step(step, batch)
-            else:
-                row = trainer.grpo_step(step, batch, rollouts)
-                rollouts.update(version)
-            if held_out and ((step + 1) % o.eval_every == 0 or step + 1 == steps):
-                row |= trainer.evaluate(held_out, rollouts)
-            if row.get("mismatch", 0.0) > APART_NATS:
-                raise EndpointError(
-                    f"step {step + 1}: what the server says of its tokens is {row['mismatch']:.2f} "
-                    f"nats a token from the model; serve the very folder of --model ({o.model})"
-                )
-            row = {"step": step, "version": version, **row}
-            metrics.add({**row, "seconds": round(time.monotonic() - began, 2)}, steps)
-            if (step + 1) % o.save_every == 0 or step + 1 == steps:
-                checkpoint.save(o.out, policy.model, trainer.optimizer, step + 1, version)
-        policy.save(o.out / ("model" if o.full else "adapter"))
-        rollouts.close()
+    _lock = run.begin(o)  # held until this function returns
+    lora_rank = 0 if o.full else o.lora_rank
+    policy = Policy(o.model, device, o.dtype, lora_rank, o.adapter, o.checkpointing)
+    if o.stage == "grpo" and o.beta:
+        policy.keep_reference()  # before a checkpoint is loaded
+    rollouts = make_rollouts(o, policy)
+    trainer = Trainer(o, policy, rollouts, reward, steps)
+    start = run.load(o.out, policy.model, trainer.optimizer)
+    metrics = run.Metrics(o.out, start)
+    rollouts.update(start)
+    for step in range(start, steps):
+        batch, began = batch_of(examples, o.batch, step, o.seed), time.monotonic()
+        last = step + 1 == steps
+        if o.stage == "sft":
+            row = trainer.sft_step(step, batch)
+        else:
+            row = trainer.grpo_step(step, batch)
+            rollouts.update(step + 1)
+        if held_out and (last or (step + 1) % o.eval_every == 0):
+            row |= trainer.evaluate(held_out)
+        seconds = round(time.monotonic() - began, 2)
+        metrics.add({"step": step, **row, "seconds": seconds}, steps)
+        if last or (step + 1) % o.save_every == 0:
+            run.save(o.out, policy.model, trainer.optimizer, step + 1)
+    policy.save(o.out / ("model" if o.full else "adapter"))
+    rollouts.close()
 
 
 def check(o: Options, examples: Sequence[Example], reward: Reward) -> None:
     """Raises ConfigError for an example that is too long or that the reward cannot score, for a
     model without a chat template, and for a server that does not answer.
     """
-    tokenizer, eos = usable(f"--model {o.model}", load_tokenizer, o.model)
-    if not tokenizer.chat_template or not eos:
-        raise ConfigError(
-            f"--model {o.model}: no chat template or end token; use an instruct model"
-        )
+    model = f"--model {o.model}"
+    tokenizer, _ = usable(model, load_tokenizer, o.model)
     template = partial(tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False)
     for example in examples:
-        length = len(usable(f"--model {o.model}", template, list(example.messages)))
+        length = len(usable(model, template, list(example.messages)))
         if length > o.max_prompt:
-            raise ConfigError(
-                f"example {example.id}: its prompt has {length} tokens, more than --max-prompt "
-                f"{o.max_prompt}; leave it out, or allow more"
-            )
+            problem = f"its prompt has {length} tokens, more than --max-prompt {o.max_prompt}"
+            raise ConfigError(f"example {example.id}: {problem}")
         if o.stage == "grpo":
-            reward(example, [])
+            try:
+                reward(example, [])
+            except (KeyError, TypeError, AttributeError, ValueError):
+                why = f"--reward {o.reward} cannot score it; --reward judge scores recorded runs"
+                raise ConfigError(f"example {example.id}: {why}") from None
     if o.stage == "grpo" and o.rollouts == "vllm":
         from training.vllm_rollouts import served
 
         served(o.vllm_url)
 
 
-def make_rollouts(o: Options, policy: Policy, version: int) -> Rollouts:
-    """The source of completions, with the current weights."""
+def make_rollouts(o: Options, policy: Policy) -> Rollouts:
     if o.stage == "sft" or o.rollouts == "local":
         return LocalRollouts(policy, o.max_tokens, o.sample_batch)
     from training.vllm_rollouts import VllmRollouts
 
-    rollouts = VllmRollouts(o.vllm_url, policy, o.out / "weights", o.max_tokens)
-    rollouts.update(version)
-    return rollouts
+    return VllmRollouts(o.vllm_url, policy, o.out / "weights", o.max_tokens)
 
 
 def main(o: Options) -> int:

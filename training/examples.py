@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,63 +20,42 @@ from runtime.pool import Checked
 from runtime.run_folder import write_whole
 from runtime.tape import adapter
 
-SCHEMA = 2
 
-
-@dataclass(frozen=True)
-class Example:
-    """One decision to learn. `messages` is s_t as the main agent saw it, `reference` is y*_t as the
-    JSON object that it should emit. `meta` has `state` (s_t itself, see `state_of`), `answer` (the
-    right one, or "" where it is not known), `split`, and of MiniGAIA `world` (training/world.py).
-    """
-
-    id: str
-    messages: tuple[dict[str, str], ...]
-    reference: dict[str, Any]
-    meta: dict[str, Any]
-
-
-class _Message(TypedDict):
+class Message(TypedDict):
     role: str
     content: str
 
 
-class _Row(Checked):
-    version: Literal[2] = Field(alias="schema")
+class Example(Checked):
+    """One decision to learn. `messages` is s_t as the main agent saw it, `reference` is y*_t as the
+    JSON object that it should emit. `meta` has `state` (s_t itself, see `state_of`), `answer` (the
+    right one, or "" if it is not known), `split`, and of MiniGAIA `world` (training/world.py).
+    """
+
+    version: Literal[2] = Field(2, alias="schema")
     id: str
-    messages: Annotated[list[_Message], Field(min_length=1)]
+    messages: Annotated[tuple[Message, ...], Field(min_length=1)]
     reference: dict[str, Any]
     meta: dict[str, Any]
 
 
 def write(path: Path, examples: Sequence[Example]) -> None:
-    """The examples as JSONL, one a line, there whole or not at all."""
-    rows = [json.dumps({"schema": SCHEMA, **asdict(e)}, ensure_ascii=False) for e in examples]
+    """Write the examples as JSONL. After a kill the file is complete or absent."""
+    rows = [json.dumps(e.model_dump(by_alias=True), ensure_ascii=False) for e in examples]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, "".join(f"{row}\n" for row in rows))
 
 
 def read(path: Path) -> list[Example]:
-    """The examples of a file. Raises ConfigError, which names the line, for any that is not one."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); give a file of examples") from None
+    """The examples of a file. Raises ConfigError, which names the line, for one that is not."""
     found = []
-    for n, line in enumerate(lines, 1):
+    for n, line in enumerate(path.read_text("utf-8-sig", errors="replace").split("\n"), 1):
         try:
-            row = _Row(**json.loads(line)) if line.strip() else None
-            json.dumps(
-                row and [row.messages, row.reference], ensure_ascii=False
-            ).encode()  # no half of a character
-        except (ValueError, TypeError, RecursionError, ConfigError) as error:
-            where = f"{path}, line {n}: is not an example"
-            raise ConfigError(f"{where} ({error}); make the file again") from None
-        if row:
-            messages = tuple({**m} for m in row.messages)
-            found.append(Example(row.id, messages, row.reference, row.meta))  # type: ignore[arg-type]
+            found += [Example(**json.loads(line))] if line.strip() else []
+        except (ValueError, TypeError, ConfigError) as error:
+            raise ConfigError(f"{path}, line {n}: is not an example ({error})") from None
     if not found:
-        raise ConfigError(f"{path}: has no examples; make it again")
+        raise ConfigError(f"{path}: has no examples")
     return found
 
 

@@ -3,9 +3,9 @@ scores of Eq. 29.
 
     reward = make("judge", base_url="http://127.0.0.1:8000/v1", model="m", cache="judge.jsonl")
 
-Every call is on the tape `cache`: what was judged once is not paid for again. Scores that are
-missing or odd are requested again, up to `tries` times; then the sample is dropped, so that no
-fault of the judge looks like a bad decision. It is dropped too if the endpoint refuses its text (a
+Every call is on the tape `cache`, so nothing is paid for twice. If a score is missing or invalid,
+the judge is asked again, up to `tries` times. Then the sample is dropped, so that a fault of the
+judge does not look like a bad decision. A sample is dropped too if the endpoint refuses its text (a
 content filter) or does not answer in time. A rate limit is waited for. Any other failure raises
 EndpointError.
 """
@@ -18,6 +18,7 @@ import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,14 @@ from runtime.prompts import explained, fenced, render, say
 from runtime.secrets import Secrets
 from runtime.tape import Failure, Tape
 from runtime.trajectory import decision_row
-from training.examples import Example
+from training.examples import Example, state_of
 from training.options import Above0, Count
-from training.reading import Reading, state_at
-from training.rewards import Scores, readings, weighted
+from training.rewards import Reading, Scores, readings, weighted
 
 PATIENCE_S = 300.0  # of waiting at a rate limit, in one call
 NOTES = "training/judge_notes"
-REFUSED = {400, 413, 422}  # statuses that are about this text and not about the endpoint
-OF_THE_TEXT = ("timed out", "the answer has no choice")  # beginnings of other errors about it
+REFUSED = {400, 413, 422}  # statuses about this text, not about the endpoint
+OF_THE_TEXT = ("timed out", "the answer has no choice")  # how other errors about the text begin
 LINES = {  # the judge's line -> the part of Eq. 29 and its largest score
     "FORMAT_CORRECT": ("format", 1),
     "ACTION_VALID": ("action", 1),
@@ -64,54 +64,54 @@ def read_scores(reply: str) -> dict[str, float]:
     return parts
 
 
+@dataclass
 class Judge:
-    """Scores a group in parallel, the same text once."""
+    """Scores a group in parallel, and equal texts once. `known`: the parts of each judged text."""
 
-    def __init__(self, backend: Backend, tape: Tape, tries: int, parallel: int, timeout_s: float):
-        self.tape, self.tries, self.parallel = tape, tries, parallel
-        self.chat = Chat(tape, timeout_s, PATIENCE_S)
-        self.backend = with_model(self.chat, backend)
-        self._known: dict[str, dict[str, float] | None] = {}
+    chat: Chat
+    backend: Backend
+    tries: int
+    parallel: int
+    known: dict[str, dict[str, float] | None] = field(default_factory=dict)
 
     def __call__(
         self, example: Example, completions: list[str], cut: Sequence[bool] = ()
     ) -> list[Scores | None]:
         read = readings(example, completions, cut)
         prompts = [judge_prompt(example, *pair) for pair in zip(completions, read, strict=True)]
-        new = [text for text in dict.fromkeys(prompts) if text not in self._known]
+        new = [text for text in dict.fromkeys(prompts) if text not in self.known]
         with ThreadPoolExecutor(self.parallel) as executor:
-            self._known |= zip(new, executor.map(self._judged, new), strict=True)
+            self.known |= zip(new, executor.map(self._judge, new), strict=True)
         return [
             Scores(weighted(parts), parts, r.decision is not None) if parts else None
-            for parts, r in zip(map(self._known.get, prompts), read, strict=True)
+            for parts, r in zip(map(self.known.get, prompts), read, strict=True)
         ]
 
-    def _judged(self, text: str) -> dict[str, float] | None:
-        """The four parts, or None where no reply has them. Raises EndpointError."""
+    def _judge(self, text: str) -> dict[str, float] | None:
+        """The four parts, or None if no reply has them. Raises EndpointError."""
         name = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
         messages: Messages = [{"role": "user", "content": text}]
         for _ in range(self.tries):
             try:
-                with self.tape.call("judge", name):
+                with self.chat.tape.call("judge", name):
                     reply = self.chat(self.backend, messages, Purse()).text
                 return read_scores(reply)
             except ModelMistake as mistake:
                 again = say(NOTES, "again", problem=explained(mistake))
-                messages = [*messages, {"role": "assistant", "content": reply}]
-                messages = [*messages, {"role": "user", "content": again}]
+                answer = {"role": "assistant", "content": reply}
+                messages += answer, {"role": "user", "content": again}
             except EndpointError as error:
-                failure = error.__cause__
-                problem = failure.args[0] if isinstance(failure, Failure) else {}
-                why = str(problem.get("why"))
-                if problem.get("status") in REFUSED or why.startswith(OF_THE_TEXT):
-                    break
-                raise
+                outcome = error.__cause__.args[0] if isinstance(error.__cause__, Failure) else {}
+                of_text = str(outcome.get("why")).startswith(OF_THE_TEXT)
+                if not of_text and outcome.get("status") not in REFUSED:
+                    raise
+                break
         return None
 
 
 def judge_prompt(example: Example, reply: str, reading: Reading) -> str:
     """What the judge reads. Whatever others wrote is between marks that it cannot close."""
-    state, parsed = state_at(example), say(NOTES, "unusable")
+    state, parsed = state_of(example.meta["state"]), say(NOTES, "unusable")
     if reading.decision:
         parsed = json.dumps(decision_row(reading.decision), ensure_ascii=False)
     parts = {
@@ -144,4 +144,5 @@ def made(
     tape = Tape(path, "resume", Secrets([api_key_env]))
     settings = {"temperature": 0, **(options or {})}
     backend = Backend("judge", model, base_url, api_key_env, options=settings)
-    return Judge(backend, tape, tries, parallel, timeout_s)
+    chat = Chat(tape, timeout_s, PATIENCE_S)
+    return Judge(chat, with_model(chat, backend), tries, parallel)

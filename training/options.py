@@ -3,50 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import hashlib
-import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from orchestra.vocabulary import ConfigError
 from runtime.command_line import OneLineParser
 from runtime.options import flag_of
 from runtime.pool import Checked, Invalid
-from runtime.run_folder import sha256_of, write_whole
-from runtime.tape import Appender, Row, read
 
-FREE = {"resume", "out", "vllm_url", "save_every", "model", "adapter", "data", "eval_data"}  # may
-# differ at a resume; what is in the files may not
-FREE_SETTINGS = "timeout_s=", "parallel=", "cache="  # of a reward
-RULE = (
-    "tasks.py",
-    "world.py",
-    "rewards.py",
-    "reading.py",
-    "../evaluation/scores.py",
-)  # of rubric and outcome
 EXIT_CODES = "exit codes: 0 trained, 2 usage or configuration, 4 a server failed: vLLM or the judge"
 Count = Annotated[int, Field(ge=1)]
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Setting = Annotated[str, Field(pattern=r"^\w+=")]
+Base = Annotated[str, AfterValidator(lambda url: url.rstrip("/").removesuffix("/v1"))]
 
 
 def _flag(default: Any, help: str) -> Any:
     return Field(default, description=help)
 
 
-def _lr(data: dict[str, Any]) -> float:
-    return 5e-6 if data.get("full") else 5e-5
-
-
 class Options(Checked):
-    """The defaults are the paper's, but what one GPU of 80 GB asks for (training/README.md)."""
+    """The defaults are the paper's, except where one GPU of 80 GB needs others (see README.md)."""
 
     stage: Literal["sft", "grpo"] = Field(description="sft imitates the reference decisions")
     model: Path = Field(description="a Hugging Face folder, which is not changed")
@@ -66,14 +49,17 @@ class Options(Checked):
     micro_batch: Count = _flag(4, "completions of a prompt in one forward pass")
     max_prompt: Count = _flag(8192, "tokens of a prompt; the paper has 24576")
     max_tokens: Count = _flag(4096, "tokens of a completion")
-    lr: Above0 = Field(default_factory=_lr, description="peak (5e-5; 5e-6 with --full)")
+    lr: Above0 = Field(
+        default_factory=lambda data: 5e-6 if data.get("full") else 5e-5,
+        description="peak (5e-5; 5e-6 with --full)",
+    )
     warmup: Share = _flag(0.05, "share of the steps")
     lr_floor: Share = _flag(0.1, "share of --lr at the end of the cosine")
     max_grad_norm: Above0 = _flag(1.0, "norm that gradients are clipped to")
     reward: str = _flag("rubric", "rubric, judge or outcome; see training/rewards.py")
-    reward_setting: tuple[str, ...] = _flag((), "NAME=VALUE for the reward; repeatable")
+    reward_setting: tuple[Setting, ...] = _flag((), "NAME=VALUE for the reward; repeatable")
     rollouts: Literal["vllm", "local"] = _flag("vllm", "where completions come from")
-    vllm_url: str = _flag("http://127.0.0.1:8000", "the vLLM server")
+    vllm_url: Base = _flag("http://127.0.0.1:8000", "the vLLM server")
     sample_batch: Count = _flag(64, "completions at once of local rollouts")
     group: Annotated[int, Field(ge=2)] = _flag(8, "completions of a prompt, G")
     temperature: Above0 = _flag(1.0, "of the sampling")
@@ -96,8 +82,7 @@ class Options(Checked):
     @model_validator(mode="after")
     def _together(self) -> Self:
         world = int(os.environ.get("WORLD_SIZE", "1"))
-        files = "adapter_config.json", "adapter_model.safetensors"
-        for folder, file in ((self.model, "config.json"), *((self.adapter, f) for f in files)):
+        for folder, file in (self.model, "config.json"), (self.adapter, "adapter_config.json"):
             if folder and not (folder / file).is_file():
                 raise ValueError(f"{folder} has no {file}")
         if self.full and self.adapter:
@@ -110,7 +95,7 @@ class Options(Checked):
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
-    """The flags, checked as far as that needs no model. A mistake ends the program in one line."""
+    """The flags, checked without loading the model. A mistake ends the program with one line."""
     p = OneLineParser(
         prog="train_da_grpo.py",
         description="Train the main agent on decision examples.",
@@ -118,18 +103,15 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         allow_abbrev=False,
     )
     for name, field in Options.model_fields.items():
-        how: dict[str, Any] = {"help": field.description, "default": argparse.SUPPRESS}
+        how: dict[str, Any] = {"default": argparse.SUPPRESS, "required": field.is_required()}
+        default = f" ({field.default})" if type(field.default) in (int, float, str) else ""
         if choices := [c for c in get_args(field.annotation) if isinstance(c, str)]:
             how["metavar"] = "|".join(choices)
         if isinstance(field.default, bool):
             how["action"] = argparse.BooleanOptionalAction
         elif field.default == ():
             how["action"] = "append"
-        if field.is_required():
-            how["required"] = True
-        elif field.default and field.default is not True and field.default_factory is None:
-            how["help"] = f"{field.description} ({field.default})"
-        p.add_argument(flag_of(name), **how)
+        p.add_argument(flag_of(name), help=f"{field.description}{default}", **how)
     try:
         return Options(**vars(p.parse_args(arguments)))
     except Invalid as error:
@@ -138,59 +120,3 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     except ConfigError as error:
         problem = str(error)
     return p.exit(2, f"{p.prog}: {problem}\n" if os.environ.get("RANK", "0") == "0" else None)
-
-
-def reward_settings(pairs: Sequence[str]) -> dict[str, str]:
-    """NAME=VALUE pairs as arguments. Raises ConfigError."""
-    if wrong := [pair for pair in pairs if "=" not in pair]:
-        raise ConfigError(f"--reward-setting {wrong[0]}: write NAME=VALUE")
-    return dict(pair.split("=", 1) for pair in pairs)
-
-
-# ---- the folder of a run -------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def begun(o: Options) -> Iterator[None]:
-    """Note the options in --out and keep other processes out of it. Raises ConfigError where that
-    would overwrite a run, where a resume asks for another one, and where one is at work.
-    """
-    path, now = o.out / "options.json", _noted(o)
-    before = next(read(path), Row()) if path.exists() else None
-    if (before is not None) != o.resume:
-        found = "no run to --resume" if o.resume else "a run; add --resume, or give another --out"
-        raise ConfigError(f"{o.out}: has {found}")
-    held = now if before is None else before
-    if names := sorted(k for k in now.keys() | held if held.get(k) != now.get(k)):
-        raise ConfigError(f"--resume: {o.out} was started with other values of {', '.join(names)}")
-    o.out.mkdir(parents=True, exist_ok=True)
-    lock = Appender(o.out / "lock")  # until the process ends, however
-    if before is None:
-        write_whole(path, json.dumps(now) + "\n")
-    yield
-    lock.unlock()
-
-
-def _noted(o: Options) -> dict[str, Any]:
-    """What a run's metrics follow from, the reward's rule included."""
-    here = Path(__file__).parent
-    weights = [
-        file
-        for kind in ("safetensors", "bin", "json")
-        for file in sorted(o.model.glob(f"*.{kind}"))
-    ]
-    files = {
-        "data_sha256": [o.data],
-        "eval_data_sha256": [o.eval_data] if o.eval_data else [],
-        "model_sha256": weights,
-        "adapter_sha256": sorted(o.adapter.glob("*.safetensors")) if o.adapter else [],
-        "rule_sha256": [here / name for name in RULE],
-    }
-    kept = {k: v for k, v in o.model_dump(mode="json").items() if k not in FREE}
-    kept["reward_setting"] = [s for s in o.reward_setting if not s.startswith(FREE_SETTINGS)]
-    return {**kept, **{name: _hash(paths) for name, paths in files.items()}}
-
-
-def _hash(paths: Sequence[Path]) -> str:
-    whole = "".join(f"{sha256_of(path)}  {path.name}\n" for path in paths)
-    return hashlib.sha256(whole.encode()).hexdigest()

@@ -1,9 +1,9 @@
 """pi_theta and pi_ref: a language model with a LoRA adapter, or with all its weights trained.
 
-pi_ref of Eq. 31 is pi_theta as the run began: a copy of the trained weights alone, which
-`reference` puts in for the time of a forward pass. The base of an adapter stays in its own dtype
-and on the disk: an adapter is handed on as it is and never merged. Weights that are all trained are
-held in float32 and computed in `dtype`. Several processes (torchrun): FSDP2 shards the model.
+pi_ref of Eq. 31 is pi_theta at the start of the run: a copy of the trained weights alone, which
+`reference` swaps in for one forward pass. An adapter is saved as it is and never merged; its base
+keeps its own dtype. With --full, weights are held in float32 and computed in `dtype`. With several
+processes (torchrun), FSDP2 shards the model.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from orchestra.vocabulary import ConfigError
 from training import ranks
 from training.examples import Example
 
-Messages = Sequence[Mapping[str, str]]
+Messages = Sequence[Mapping[str, Any]]
 Ids = list[int]
 
 
 @dataclass(frozen=True)
 class Scored:
-    """What the model gives the tokens of completions, each (N, T); `mask` is 1 on their tokens."""
+    """Log-probability and entropy of the tokens of completions, (N, T); `mask` is 1 on tokens."""
 
     logps: Tensor
     entropy: Tensor
@@ -37,8 +37,8 @@ class Scored:
 
 
 class Policy:
-    """A trainable model. With `adapter`, its LoRA weights are read. Without, `lora_rank` makes new
-    ones; 0 trains all weights.
+    """A trainable model. With `adapter`, its LoRA weights are loaded; else `lora_rank` is that of a
+    new adapter, and 0 trains all weights.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class Policy:
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()  # type: ignore[no-untyped-call]
-        config = without_dropout(AutoConfig.from_pretrained(folder))
+        config = AutoConfig.from_pretrained(folder, attention_dropout=0.0)
         slow = device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        own = torch.float32 if slow else config.dtype or torch.bfloat16
-        self.dtype: torch.dtype = own if dtype == "auto" else getattr(torch, dtype)
+        default = torch.float32 if slow else config.dtype or torch.bfloat16
+        self.dtype: torch.dtype = default if dtype == "auto" else getattr(torch, dtype)
         self.device, self.lora = device, bool(lora_rank or adapter)
         self.tokenizer, self.eos = load_tokenizer(folder)
         self.pad = self.tokenizer.pad_token_id or 0
@@ -71,12 +71,12 @@ class Policy:
             model.enable_input_require_grads()
         self.packs = can_pack(model.config)
         self.model: Any = with_adapter(model, lora_rank, adapter) if self.lora else model
-        self.mixed = self.dtype == torch.bfloat16 and ranks.world() == 1  # else FSDP2 sees to it
-        for module in self.model.modules() if self.mixed else ():
-            module.cast_input_dtype_enabled = False  # or peft would compute in float32
+        self.mixed = self.dtype == torch.bfloat16 and ranks.world() == 1  # else FSDP2 casts
         for module in self.model.modules():
-            if isinstance(module, torch.nn.Dropout):  # of an adapter that was trained with it
+            if isinstance(module, torch.nn.Dropout):  # a completion has one probability
                 module.p = 0.0
+            if self.mixed:
+                module.cast_input_dtype_enabled = False  # or peft would compute in float32
         self.model.train()
         if ranks.world() > 1:
             ranks.shard(self.model, self.dtype)  # layer by layer to the device
@@ -87,14 +87,14 @@ class Policy:
     # ---- text ------------------------------------------------------------------------------------
 
     def encode(self, messages: Messages) -> Ids:
-        """The prompt's tokens, up to where the assistant begins to speak."""
+        """The tokens of a prompt, up to the start of the assistant's reply."""
         ids: Ids = self.tokenizer.apply_chat_template(
             list(messages), add_generation_prompt=True, return_dict=False
         )
         return ids
 
     def target(self, example: Example) -> Ids:
-        """y*_t as the model should write it, with the end token. Nothing in the text is special."""
+        """y*_t as the model should write it, with the end token. Special tokens in it are text."""
         text = json.dumps(example.reference, ensure_ascii=False)
         plain = {"add_special_tokens": False, "split_special_tokens": True}
         return [*self.tokenizer(text, **plain)["input_ids"], self.eos[0]]
@@ -109,23 +109,25 @@ class Policy:
         return [p for p in self.model.parameters() if p.requires_grad]
 
     def keep_reference(self) -> None:
-        """From now on pi_ref is the model as it is now."""
+        """Make pi_ref the model as it is now."""
         self.at_start = [p.detach().clone() for p in self.parameters()]
 
     def score(self, prompt: Ids, completions: Sequence[Ids], temperature: float) -> Scored:
-        """log pi_theta of N completions of one prompt; of a model that does not pack, of one.
-        Packed: the prompt is read once, each completion after it, and none sees another.
+        """log pi_theta of N completions of one prompt; N is 1 if the model cannot pack. In a pack
+        the prompt is read once, and no completion sees another.
         """
         ids, mask = (t.to(self.device) for t in padded(completions, self.pad))  # (N, T)
         is_token = mask.bool()
-        position, sees, before = packed(len(prompt), is_token)
-        line = torch.cat([torch.tensor(prompt, device=self.device), ids[is_token]])  # (L,)
-        with self.computing():
+        position, attention, logit_index = packed(len(prompt), is_token)
+        tokens = torch.cat([torch.tensor(prompt, device=self.device), ids[is_token]])  # (L,)
+        with self.autocast():
             logits = self.model(
-                input_ids=line[None],
-                attention_mask=sees[None, None] if len(completions) > 1 else None,  # None: causal
+                input_ids=tokens[None],
+                attention_mask=attention[None, None]
+                if len(completions) > 1
+                else None,  # None: causal
                 position_ids=position[None],
-                logits_to_keep=before,
+                logits_to_keep=logit_index,
             ).logits  # (1, K, V)
         logps = token_logprobs(logits, ids[is_token][None], temperature)  # (1, K)
         with torch.no_grad():
@@ -138,18 +140,18 @@ class Policy:
     def reference(self, prompt: Ids, completions: Sequence[Ids], temperature: float) -> Tensor:
         """log pi_ref (N, T)."""
         now = [p.detach().clone() for p in self.parameters()]
-        self._put(self.at_start)
+        self._set_parameters(self.at_start)
         logps = self.score(prompt, completions, temperature).logps
-        self._put(now)
+        self._set_parameters(now)
         return logps
 
     @torch.no_grad()
-    def _put(self, values: Sequence[Tensor]) -> None:
+    def _set_parameters(self, values: Sequence[Tensor]) -> None:
         for parameter, value in zip(self.parameters(), values, strict=True):
             parameter.copy_(value)
 
-    def computing(self) -> torch.autocast:
-        """In `dtype`, also where weights are held in float32: an adapter's, or all of them."""
+    def autocast(self) -> torch.autocast:
+        """Computes in `dtype` where weights are held in float32: an adapter's, or all of them."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed)
 
     # ---- weights ---------------------------------------------------------------------------------
@@ -171,7 +173,7 @@ class Policy:
 
 
 def can_pack(config: Any) -> bool:
-    """Whether every layer obeys the attention mask that it is given."""
+    """Whether every layer uses the attention mask that it is given."""
     layers = set(getattr(config, "layer_types", None) or ["full_attention"])
     window = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
     return layers == {"full_attention"} and not window and config._attn_implementation == "sdpa"
@@ -185,24 +187,14 @@ def packed(prompt: int, is_token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     device = is_token.device
     owner, offset = is_token.nonzero(as_tuple=True)  # (K,) each
     at = prompt + torch.arange(len(owner), device=device)
-    before = torch.where(offset == 0, prompt - 1, at - 1)
+    logit_index = torch.where(offset == 0, prompt - 1, at - 1)
     position = torch.cat([torch.arange(prompt, device=device), prompt + offset])
-    whose = torch.cat([torch.full((prompt,), -1, device=device), owner])  # -1: of all
-    sees = ((whose == -1) | (whose == whose[:, None])).tril()
-    return position, sees, before
+    owners = torch.cat([torch.full((prompt,), -1, device=device), owner])  # -1: of all
+    attention = ((owners == -1) | (owners == owners[:, None])).tril()
+    return position, attention, logit_index
 
 
 # ---- models --------------------------------------------------------------------------------------
-
-
-def without_dropout(config: Any) -> Any:
-    """A completion must have one probability. (`eval` would do, but a model in it does not compute
-    activations again.)
-    """
-    for name, value in vars(config).items():
-        if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float):
-            setattr(config, name, 0.0)
-    return config
 
 
 def load_tokenizer(folder: Path) -> tuple[Any, tuple[int, ...]]:
@@ -218,10 +210,10 @@ def load_tokenizer(folder: Path) -> tuple[Any, tuple[int, ...]]:
 
 
 def usable(what: str, call: Callable[..., Any], *given: Any, **more: Any) -> Any:
-    """What a library makes of a user's files. Raises ConfigError for whatever it raises."""
+    """The result of a library call on a user's file. Raises ConfigError for any of its errors."""
     try:
         return call(*given, **more)
-    except Exception as error:  # of templates, tokenizers, weights: they have no base in common
+    except Exception as error:  # of templates, tokenizers and weights: no common base class
         why = f"{error}".strip().split("\n")[0] or type(error).__name__
         raise ConfigError(f"{what}: cannot be used ({why})") from None
 

@@ -1,6 +1,4 @@
-"""Several processes as one: torchrun starts them, these few calls keep them in step. Without
-torchrun there is one rank, and every call is the identity.
-"""
+"""Training in several processes (ranks) that torchrun starts. Without torchrun there is one."""
 
 from __future__ import annotations
 
@@ -46,11 +44,14 @@ def mine(items: Sequence[T]) -> list[T]:
     return list(items[rank() :: world()])
 
 
-def summed(values: Mapping[str, float]) -> dict[str, float]:
-    """Sums over the ranks; a rank may lack a key."""
-    rows = gathered(dict(values))
-    keys = dict.fromkeys(key for row in rows for key in row)
-    return {key: sum(row.get(key, 0.0) for row in rows) for key in keys}
+def total(value: float) -> float:
+    return sum(gathered(value))
+
+
+def mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Means over the rows of all ranks; {} of none. All rows have the same keys."""
+    rows = [row for part in gathered(rows) for row in part]
+    return {key: sum(row[key] for row in rows) / len(rows) for key in (rows[0] if rows else {})}
 
 
 def shard(model: Any, dtype: torch.dtype) -> None:

@@ -5,8 +5,8 @@
 Runs of orchestra-o1 and aorchestra: learning (a) of arXiv 2602.03786 is SFT on its successful runs.
 Both write the JSON decision that the rewards read; that of aorchestra is one flat sub-task.
 
-A run is used where it ended by completing, not with a fallback answer. What would have been right
-no run knows: `--answers FILE`, a JSON array of {"question", "answer"} as OmniGAIA has it, leaves
+Only runs that ended by completing are used, not those with a fallback answer. A run does not know
+the right answer: `--answers FILE`, a JSON array of {"question", "answer"} as in OmniGAIA, leaves
 out the runs that answered something else.
 """
 
@@ -40,8 +40,8 @@ def from_run(folder: Path, answer: str = "", tools: Sequence[str] = ()) -> list[
     """tau of a run folder -> one (s_t, y*_t) a round. `answer`: the right one, if it is known, else
     the run's own. `tools`: the user's own tools that the run used, FILE.py:FUNCTION.
 
-    s_t is rendered anew from the recorded events, and is what the tape says was sent: a recording
-    that differs (made with other prompts) raises ConfigError.
+    Raises ConfigError if the prompt of s_t, rebuilt from the recorded events, is not the one on the
+    tape: the run was recorded with other prompts.
     """
     manifest = run_folder.named_again(folder, run_folder.read_manifest(folder), {"tools": tools})
     options, task = manifest.options, manifest.task(folder)
@@ -57,21 +57,19 @@ def from_run(folder: Path, answer: str = "", tools: Sequence[str] = ()) -> list[
             round, _, attempt = event["at"]
             asked = sent.get(f"r{round}/main/a{attempt}", [])
             if asked not in [main.prompt(state, mistake, last) for last in (False, True)]:
-                raise ConfigError(
-                    f"{folder}: what its main agent read in round {round} is not what the prompts "
-                    "of this program say; use the version that recorded it, or record it again"
-                )
+                why = f"other prompts than this version has (round {round}); record it again"
+                raise ConfigError(f"{folder}: was recorded with {why}")
             meta = {"split": "recorded", "answer": answer, "state": state_row(state)}
-            id = f"{folder.resolve().name}-r{round}"
-            found.append(Example(id, tuple(asked), _reference(event["reply"]), meta))
+            id, reference = f"{folder.resolve().name}-r{round}", _reference(event["reply"])
+            found.append(Example(id=id, messages=asked, reference=reference, meta=meta))
     return found
 
 
 def _reference(reply: str) -> dict[str, Any]:
-    """y*_t with its params in one object, also where they were flat."""
+    """y*_t with its params in one object, even if the reply has them next to "action"."""
     decision = find_action(reply)
     params = decision.get("params")
-    if not isinstance(params, dict):  # one task, flat
+    if not isinstance(params, dict):
         params = {k: v for k, v in decision.items() if k not in ("action", "reasoning")}
     reasoning = str(decision.get("reasoning") or "")
     return {"action": decision["action"], "reasoning": reasoning, "params": params}
@@ -88,8 +86,8 @@ def succeeded(folder: Path, answer: str = "", question: str = "") -> bool:
 def states(
     events: Iterable[Event], task: Task, tools: tuple[str, ...]
 ) -> Iterator[tuple[State, Event, str]]:
-    """s_t of each decision with its event, put together from the events of a run (Eq. 1, 21); and
-    the mistake of the attempt before it, which the main agent was told.
+    """s_t of each decision, rebuilt from the events of a run (Eq. 1, 21), with its event and the
+    mistake of the attempt before it, as the main agent was told.
     """
     run, mistake, history = {}, "", list[Evidence]()
     placed = dict[tuple[int, ...], Mapping[str, Any]]()
@@ -100,10 +98,8 @@ def states(
         elif e["event"] == "subtask":
             placed[place] = e["subtask"]
         elif e["event"] == "result":
-            u = placed[place]
-            executor = u["backend"], tuple(u["tools"])
-            report = {k: e[k] for k in ("status", "answer", "summary", "error")}
-            about = place[0], u["id"], u["instruction"], *executor
+            u, report = placed[place], {k: e[k] for k in ("status", "answer", "summary", "error")}
+            about = place[0], u["id"], u["instruction"], u["backend"], tuple(u["tools"])
             history.append(Evidence(*about, **report, media=tuple(e["media"])))
         elif e["event"] == "decision" and "decision" not in e:
             mistake = e["mistake"]
@@ -118,7 +114,7 @@ def states(
 
 
 def _sent(tape: Path) -> dict[str, Messages]:
-    """The messages of each call of the main agent, by its name: the last ones of the call."""
+    """The last messages that each call of the main agent sent, by the name of the call."""
     calls = (e for e in read(tape) if "/main/" in str(e.get("call")) and "answer" in e)
     return {e["call"]: e["request"]["messages"] for e in calls}
 

@@ -8,15 +8,15 @@
     GRPO, outcome   from SFT, paid if the task ends right when the expert goes on (vanilla GRPO)
     DA-GRPO         from SFT, paid by the rubric of Eq. 29
 
-Both GRPO arms decide in states that the SFT model came to by itself, so that they can learn what
-to do after a mistake of theirs; SFT imitates the expert in states of the expert's.
+Both GRPO arms decide in states that the SFT model reached by itself, so that they can learn to
+recover from its mistakes. SFT imitates the expert in states that the expert reached.
 
-Each arm plays held-out tasks to their end, by its likeliest decisions, next to the expert and to
-two fixed rules. Reported are the tasks solved, also of held-out shapes and of held-out
-operations; the invalid decisions; the mean reward of a decision; and the rounds and the wasted
-sub-tasks of a task. A run that was stopped goes on with the same command: trainings resume, and
-an arm that was played, as OUT/played says, is not trained again. --jobs trains as many seeds in
-parallel: two processes with a core each are faster than one with both.
+Each arm plays held-out tasks to their end with its likeliest decisions, as do the expert and two
+fixed rules. The table has the tasks solved, in all and of held-out shapes and operations, the
+invalid decisions, the mean reward of a decision, and the rounds and wasted sub-tasks of a task.
+After a stop, the same command continues: trainings resume, and an arm whose games are in OUT/played
+is not trained again. --jobs trains several seeds in parallel: two processes with a core each are
+faster than one with both.
 """
 
 from __future__ import annotations
@@ -41,13 +41,12 @@ from runtime.run_folder import write_whole
 from runtime.tape import read
 from training.examples import Example, write
 from training.options import parse
-from training.reading import read_decision
-from training.rewards import weighted
+from training.rewards import read_decision, rubric_scores
 from training.tasks import TOOL
-from training.world import ROUNDS, World, example, examples, expert, new_world, prompt, rubric_parts
+from training.world import ROUNDS, World, example, examples, expert, new_world, prompt
 
 Row = dict[str, Any]
-Run = Callable[[], Path | None]  # the folder of a run of train_da_grpo.py; None: no training
+Run = Callable[[], Path | None]  # trains, and returns the folder; None: no training
 Decide = Callable[[Sequence[World]], Sequence[tuple[str, bool]]]  # texts, and which were cut
 MAX_TOKENS = 180  # of a decision; the expert says at most 157
 COMMON = f"--batch 4 --max-tokens {MAX_TOKENS} --save-every 5 --no-checkpointing"
@@ -64,8 +63,8 @@ RESAMPLED = 10_000  # sets of tasks and seeds behind an interval
 
 
 def play(worlds: Sequence[World], decide: Decide) -> list[Row]:
-    """Play tasks to their end, a round of all at a time. A reply without a decision costs its
-    round. Returns a row for each task.
+    """Play tasks to their end, one round of all tasks at a time. A reply without a decision uses
+    up its round. Returns a row for each task.
     """
     rewards: list[list[float]] = [[] for _ in worlds]
     invalid, solved = [0] * len(worlds), dict[int, bool]()
@@ -74,7 +73,7 @@ def play(worlds: Sequence[World], decide: Decide) -> list[Row]:
         for n, (text, cut) in zip(live, decide([worlds[n] for n in live]), strict=True):
             world, state = worlds[n], worlds[n].state()
             reading = read_decision(text, state, cut)
-            rewards[n].append(weighted(rubric_parts(world, reading)))
+            rewards[n].append(rubric_scores(world, reading).total)
             if isinstance(reading.decision, Complete):
                 answer = reading.decision.answer
                 solved[n] = matches(answer, world.mini.answer, state.task.question)
@@ -97,9 +96,7 @@ def tasks(count: int) -> list[World]:
 
 
 def model_policy(model: Path, run: Run, temperature: float = 0.0) -> Decide:
-    """The decisions of a model, with the adapter of a run that is made now. Temperature 0: the
-    likeliest.
-    """
+    """The decisions of a model after a training. Temperature 0: the likeliest."""
     import torch
 
     from training.policy import Policy
@@ -153,8 +150,8 @@ def fixed(rule: Callable[[World], Row]) -> Decide:
 
 
 def states(a: Any, seed: int, sft: Run) -> Path:
-    """A file of the states that the SFT model comes to in training tasks of its own, its mistakes
-    included; the same for both rewards.
+    """A file of the states that the SFT model reaches in training tasks, its mistakes included; the
+    same for both rewards.
     """
     file: Path = a.out / f"states-{seed}.jsonl"
     if not file.exists():
@@ -173,8 +170,8 @@ def states(a: Any, seed: int, sft: Run) -> Path:
 def trained(
     a: Any, name: str, seed: int, flags: str, start: Path | None = None, data: Path | None = None
 ) -> Path:
-    """The folder of a run of train_da_grpo.py, made or resumed where it has not ended. Raises
-    SystemExit with its exit code.
+    """The folder of a run of train_da_grpo.py, which is started or resumed if it has not ended.
+    Raises SystemExit with its exit code.
     """
     import train_da_grpo
 
@@ -189,8 +186,8 @@ def trained(
 
 
 def arms(a: Any, seed: int) -> dict[str, Run]:
-    """What trains each arm; the untrained model is one of seed 0. The longer SFT has as many steps
-    as fit in the time of DA-GRPO, noted so that a resumed run has the same.
+    """What trains each arm; the untrained model belongs to seed 0. The longer SFT has as many steps
+    as fit in the time of DA-GRPO.
     """
     more = f"--steps {a.grpo_steps} --seed {ORDER + seed}"
 
@@ -202,13 +199,10 @@ def arms(a: Any, seed: int) -> dict[str, Run]:
         return trained(a, reward, seed, flags, sft(), states(a, seed, sft))
 
     def longer() -> Path:
-        note = a.out / f"longer-{seed}.steps"
-        if not note.exists():
-            runs = (grpo("rubric"), sft())
-            spent, each = ([r["seconds"] for r in read(run / "metrics.jsonl")] for run in runs)
-            steps = round(sum(spent) / (statistics.median(each) or 1.0))
-            write_whole(note, str(max(1, steps)))
-        flags = f"{SFT} --steps {note.read_text()} --seed {ORDER + seed}"
+        runs = grpo("rubric"), sft()
+        spent, each = ([row["seconds"] for row in read(run / "metrics.jsonl")] for run in runs)
+        steps = max(1, round(sum(spent) / (statistics.median(each) or 1.0)))
+        flags = f"{SFT} --steps {steps} --seed {ORDER + seed}"
         return trained(a, "longer", seed, flags, sft())
 
     of_reward = {"DA-GRPO": partial(grpo, "rubric"), "GRPO, outcome": partial(grpo, "outcome")}
@@ -229,16 +223,13 @@ def played(a: Any, arm: str, seed: int, make: Callable[[], Decide]) -> list[Row]
 
 
 def of_seed(a: Any, seed: int) -> list[Row]:
-    """The rows of all arms of a seed."""
+    """The rows of all arms with this seed."""
     if a.jobs > 1:
         import torch
 
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // a.jobs))
-    return [
-        row
-        for arm, run in arms(a, seed).items()
-        for row in played(a, arm, seed, partial(model_policy, a.model, run))
-    ]
+    makes = {arm: partial(model_policy, a.model, run) for arm, run in arms(a, seed).items()}
+    return [row for arm, make in makes.items() for row in played(a, arm, seed, make)]
 
 
 def all_rows(a: Any) -> list[Row]:
@@ -253,43 +244,36 @@ def all_rows(a: Any) -> list[Row]:
 # ---- the report ----------------------------------------------------------------------------------
 
 
-def values(rows: Sequence[Row], arm: str, column: str) -> dict[int, list[float]]:
-    """seed -> a value for each task."""
-    found: dict[int, list[float]] = {}
-    for row in rows:
-        if row["arm"] == arm and column in row:
-            factor = 100 if column in PERCENT else 1
-            found.setdefault(row["seed"], []).append(factor * row[column])
-    return found
-
-
 def table(rows: Sequence[Row]) -> str:
-    """Means over tasks and seeds, the first four in percent; what DA-GRPO solves more, in points,
-    with its interval. As Markdown.
+    """Means over tasks and seeds, the first four in percent; how many tasks more DA-GRPO solves, in
+    points, with its interval. As Markdown.
     """
     titles = [*COLUMNS, "DA-GRPO solves more", "95 %"]
     lines = [f"| | {' | '.join(titles)} |", "| --- |" + " ---: |" * len(titles)]
-    best = values(rows, "DA-GRPO", "solved")
-    for arm in dict.fromkeys(row["arm"] for row in rows):
-        found = [sum(values(rows, arm, column).values(), []) for column in COLUMNS]
-        cells = [f"{statistics.mean(x):.2f}" if x else "" for x in found]
-        other = values(rows, arm, "solved")
+    of_arm: dict[str, dict[int, list[Row]]] = {}  # arm -> seed -> a row for each task
+    for row in rows:
+        of_arm.setdefault(row["arm"], {}).setdefault(row["seed"], []).append(row)
+    for arm, seeds in of_arm.items():
+        cells = []
+        for column in COLUMNS:
+            found = [row[column] for seed in seeds.values() for row in seed if column in row]
+            factor = 100 if column in PERCENT else 1
+            cells.append(f"{factor * statistics.mean(found):.2f}" if found else "")
         gaps = [
-            [x - y for x, y in zip(mine, other.get(seed, other[0]), strict=True)]
-            for seed, mine in best.items()
+            [100 * (x["solved"] - y["solved"]) for x, y in zip(mine, other, strict=True)]
+            for seed, mine in of_arm["DA-GRPO"].items()
+            for other in [seeds.get(seed, seeds[0])]
         ]
         low, high = interval(gaps)
-        cells += [
-            f"{statistics.mean(map(statistics.mean, gaps)):+.1f}",
-            f"{low:+.1f} to {high:+.1f}",
-        ]
+        mean = statistics.mean(map(statistics.mean, gaps))
+        cells += [f"{mean:+.1f}", f"{low:+.1f} to {high:+.1f}"]
         lines.append(f"| {arm} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
 def interval(gaps: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """The percentile bootstrap interval of the mean of gaps[seed][task]: seeds and tasks are drawn
-    anew, and a task keeps its gaps of all drawn seeds.
+    """The 95 % bootstrap interval of the mean of gaps[seed][task], by resampling seeds and tasks; a
+    task is drawn for all seeds at once.
     """
     rng, means = random.Random(0), []
     for _ in range(RESAMPLED):
@@ -301,7 +285,7 @@ def interval(gaps: Sequence[Sequence[float]]) -> tuple[float, float]:
 
 
 def begin(a: Any) -> None:
-    """Make the examples, or check that the folder is of the same experiment. Raises ConfigError."""
+    """Write the examples and the flags to --out. Raises ConfigError if it has other flags."""
     (a.out / "played").mkdir(parents=True, exist_ok=True)
     free = ("out", "jobs")
     now = {k: str(v) for k, v in vars(a).items() if k not in free} | {"model": a.model.name}

@@ -1,31 +1,39 @@
-"""Rewards of decisions, one interface: `make(name)(example, completions, cut)`, a group at a time.
+"""A completion as the program would read it, and its reward, a group at a time:
+`make(name)(example, completions, cut)`.
 
     rubric     Eq. 29 by rule: what the decision would find in the world of MiniGAIA (world.py)
     judge      Eq. 29 with the four scores of a language model (judge.py); for recorded runs too
-    outcome    vanilla GRPO: 1 where the task's answer comes out right when the expert plays on from
+    outcome    vanilla GRPO: 1 if the task's answer comes out right when the expert continues after
                the decision, else 0 (world.py)
 
 Differences of format and action from App. B.4: here they say what the program would do
 1. A missing "params" costs `format` alone: the program reads the fields next to "action".
 2. An unknown tool or backend costs `action`: the program would refuse the decision.
 3. Completing before anything was seen of a task with files costs `action`: it is refused too.
-4. A reply that was cut at its limit and is not whole costs `action`: the program would ask again.
+4. An incomplete reply, cut at its limit, costs `action`: the program would ask again.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import ValidationError, validate_call
 
-from orchestra.vocabulary import ConfigError
-from training.examples import Example
-from training.reading import Reading, read_decision, state_at
-from training.world import World, plays_on, rubric_parts, world_of
+from orchestra.schedule import Graph, refine
+from orchestra.vocabulary import ConfigError, Decision, Delegate, ModelMistake, State, SubTask
+from orchestrators.orchestra_o1 import parse_decision
+from runtime.parsing import MAX_CHARS
+from training.examples import Example, state_of
+from training.world import World, rubric_parts, solved_from, world_of
 
 WEIGHTS = {"format": 0.1, "action": 0.1, "tool": 0.2, "decision": 0.6}  # alpha of Eq. 29
+AROUND = re.compile(  # thinking before the object, and a fence around it
+    r"(?:<think(?:ing)?>.*?</think(?:ing)?>)?\s*(?:```(?:json)?\s*\n(.*)```|(.*))", re.S
+)
 
 
 @dataclass(frozen=True)
@@ -39,15 +47,74 @@ class Scores:
     valid: bool
 
 
-class Reward(Protocol):
-    """Of a group of completions; `cut`: which of them stopped at the length limit, () for none.
-    None in the place of scores: a sample to drop. Raises ConfigError for an example that it cannot
-    score.
+# Of a group of completions; `cut`: which of them stopped at the length limit, () for none. None
+# stands for a sample to drop. Raises KeyError, TypeError or ValueError for an example that it
+# cannot score.
+Reward = Callable[..., Sequence[Scores | None]]
+
+# ---- what a completion says ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reading:
+    """`format`: one JSON object with an action and its params, and nothing else but thinking before
+    it and a fence around it. `decision` None: the program could not carry it out.
     """
 
-    def __call__(
-        self, example: Example, completions: list[str], cut: Sequence[bool] = ()
-    ) -> Sequence[Scores | None]: ...
+    format: bool
+    decision: Decision | None
+
+
+def readings(
+    example: Example, completions: Sequence[str], cut: Sequence[bool] = ()
+) -> list[Reading]:
+    """Raises ValueError for a `cut` of another length."""
+    state, flags = state_of(example.meta["state"]), cut or [False] * len(completions)
+    pairs = zip(completions, flags, strict=True)
+    return [read_decision(text, state, flag) for text, flag in pairs]
+
+
+def read_decision(text: str, state: State, cut: bool = False) -> Reading:
+    """`cut`: the text stopped at its length limit; only a complete decision in it counts. No text
+    makes this raise.
+    """
+    try:
+        decision = parse_decision(text, state, cut=cut)
+        if isinstance(decision, Delegate):
+            _check(decision, state)
+    except ModelMistake:
+        return Reading(_is_plain(text), None)
+    return Reading(_is_plain(text), decision)
+
+
+def _check(decision: Delegate, state: State) -> None:
+    """Raises ModelMistake for sub-tasks that do not fit the graph G_t, or that come too late."""
+    if state.round > state.rounds:
+        raise ModelMistake("last_chance", "delegation")
+    nodes = {h.id: SubTask(h.id, h.instruction) for h in state.history}
+    nodes |= {id: SubTask(id, "", needs=needs) for id, needs in state.waiting.items()}
+    ended: Any = {h.id: h for h in state.history if h.id not in state.waiting}  # with a status
+    refine(Graph(nodes, ended), decision)
+
+
+def _is_plain(text: str) -> bool:
+    body = AROUND.fullmatch(text[:MAX_CHARS].strip())
+    try:
+        value = json.loads(body[1] or body[2]) if body else None
+    except (ValueError, RecursionError):
+        return False
+    fields = value if isinstance(value, dict) else {}
+    return isinstance(fields.get("action"), str) and isinstance(fields.get("params"), dict)
+
+
+# ---- what it is worth ----------------------------------------------------------------------------
+
+
+def rubric_scores(world: World, reading: Reading) -> Scores:
+    """Eq. 29 by rule."""
+    parts = {"format": float(reading.format), "action": float(reading.decision is not None)}
+    parts |= rubric_parts(world, reading.decision)
+    return Scores(weighted(parts), parts, reading.decision is not None)
 
 
 def weighted(parts: Mapping[str, float]) -> float:
@@ -55,58 +122,34 @@ def weighted(parts: Mapping[str, float]) -> float:
     return min(1.0, sum(alpha * parts[name] for name, alpha in WEIGHTS.items()))  # Eq. 29
 
 
-def readings(
-    example: Example, completions: Sequence[str], cut: Sequence[bool] = ()
-) -> list[Reading]:
-    """Each completion as the program reads it. Raises ValueError for a `cut` of another length."""
-    state, flags = state_at(example), cut or [False] * len(completions)
-    pairs = zip(completions, flags, strict=True)
-    return [read_decision(text, state, flag) for text, flag in pairs]
-
-
 def world_at(example: Example) -> World:
-    """Raises ConfigError for an example that is not of MiniGAIA."""
-    try:
-        return world_of(example.meta["world"], state_at(example))
-    except (KeyError, TypeError, AttributeError, ValueError):
-        raise ConfigError(
-            f"example {example.id}: has no world to score it in, as those of training.world have; "
-            "use --reward judge"
-        ) from None
+    return world_of(example.meta["world"], state_of(example.meta["state"]))
 
 
 def rubric(example: Example, completions: list[str], cut: Sequence[bool] = ()) -> list[Scores]:
-    """Eq. 29 by rule: no model is asked."""
-    world, read = world_at(example), readings(example, completions, cut)
-    rows = [rubric_parts(world, reading) for reading in read]
-    return [Scores(weighted(row), row, bool(row["action"])) for row in rows]
+    world = world_at(example)
+    return [rubric_scores(world, reading) for reading in readings(example, completions, cut)]
 
 
 def outcome(example: Example, completions: list[str], cut: Sequence[bool] = ()) -> list[Scores]:
-    """1 where the answer comes out right, else 0."""
+    """1 if the answer comes out right, else 0."""
     world, read = world_at(example), [r.decision for r in readings(example, completions, cut)]
-    rows = [(float(plays_on(world, y)) if y else 0.0, y is not None) for y in read]
+    rows = [(float(solved_from(world, y)) if y else 0.0, y is not None) for y in read]
     return [Scores(right, {"outcome": right}, valid) for right, valid in rows]
 
 
-def judge(**settings: Any) -> Reward:
-    """Eq. 29 by a language model; see judge.made for the settings."""
-    from training.judge import made  # loads the client of the endpoints
-
-    return validate_call(made)(**settings)
-
-
-REWARDS: dict[str, Callable[..., Reward]] = {
-    "rubric": lambda: rubric, "judge": judge, "outcome": lambda: outcome
-}  # fmt: skip
+REWARDS: dict[str, Callable[..., Reward]] = {"rubric": lambda: rubric, "outcome": lambda: outcome}
 
 
 def make(name: str, **settings: Any) -> Reward:
     """The reward of a --reward. Raises ConfigError for one that does not exist, or bad settings."""
-    if name not in REWARDS:
-        raise ConfigError(f"--reward {name}: give one of {', '.join(REWARDS)}")
+    from training.judge import made  # imports this module
+
+    rewards: dict[str, Callable[..., Reward]] = REWARDS | {"judge": made}
+    if name not in rewards:
+        raise ConfigError(f"--reward {name}: give one of {', '.join(rewards)}")
     try:
-        return validate_call(REWARDS[name])(**settings)
+        return validate_call(rewards[name])(**settings)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

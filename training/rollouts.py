@@ -1,10 +1,10 @@
 """Where completions come from, and `--rollouts local`: the policy itself, in this process.
 
-Groups grow in parallel, as many as `at_once` allows. What all prompts begin with is read once, then
-the rest of each; its cache is repeated for the group (`batch_repeat_interleave`), and a row leaves
-the batch when it ends. Prompts of like lengths go together, for less padding. Each prompt has a
-seed of its own, so what is sampled does not depend on the other prompts of the batch; in bfloat16
-rounding may differ, since it depends on the shape of the batch.
+As many groups as `at_once` allows are sampled in parallel. The common prefix of the prompts is read
+once, then the rest of each. The cache is repeated for each completion of a group, and a completion
+leaves the batch when it ends. Prompts of similar length share a batch, for less padding. Each
+prompt has its own seed, so its completions do not depend on the rest of the batch; in bfloat16 they
+may, since rounding depends on the shape of the batch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,8 +23,8 @@ from training.policy import Ids, Policy
 
 @dataclass(frozen=True)
 class Group:
-    """G completions of one prompt. `ids[j]` has its end token, if it came to one; `logps[j]` is
-    what the sampler gave each of its tokens; `cut[j]`: it stopped at the length limit.
+    """G completions of one prompt. `ids[j]` includes the end token, if there is one; `logps[j]`:
+    the sampler's log-probability of each token; `cut[j]`: it stopped at the length limit.
     """
 
     prompt: Ids
@@ -34,17 +34,18 @@ class Group:
     cut: list[bool]
 
 
-class Rollouts(Protocol):
+class Rollouts:
     def sample(
         self, prompts: Sequence[Ids], seeds: Sequence[int], n: int, temperature: float
     ) -> list[Group]:
         """n completions of each prompt. Temperature 0 takes the likeliest token."""
+        raise NotImplementedError
 
-    def update(self, version: int) -> None:
-        """From now on, sample from the policy as it is now; `version` grows."""
+    def update(self, step: int) -> None:
+        """Sample from the policy as it is now, before step `step`."""
 
     def close(self) -> None:
-        """Nothing more will be sampled."""
+        """No more calls follow."""
 
 
 def group_of(policy: Policy, prompt: Ids, ids: list[Ids], logps: list[list[float]]) -> Group:
@@ -52,17 +53,11 @@ def group_of(policy: Policy, prompt: Ids, ids: list[Ids], logps: list[list[float
     return Group(prompt, ids, logps, [policy.decode(c) for c in ids], cut)
 
 
-class LocalRollouts:
-    """`at_once`: completions that grow in parallel; never less than a group."""
+class LocalRollouts(Rollouts):
+    """`at_once`: completions in a batch; at least one group."""
 
     def __init__(self, policy: Policy, max_tokens: int, at_once: int = 64) -> None:
         self.policy, self.max_tokens, self.at_once = policy, max_tokens, at_once
-
-    def update(self, version: int) -> None:
-        """Nothing to do: it is the policy."""
-
-    def close(self) -> None:
-        """Nothing to do."""
 
     def sample(
         self, prompts: Sequence[Ids], seeds: Sequence[int], n: int, temperature: float
@@ -73,12 +68,12 @@ class LocalRollouts:
         groups: dict[int, Group] = {}
         for part in (order[k : k + size] for k in range(0, len(order), size)):
             chosen = [prompts[k] for k in part], [seeds[k] for k in part]
-            groups |= zip(part, self._grown(*chosen, n, temperature), strict=True)
+            groups |= zip(part, self._sample_batch(*chosen, n, temperature), strict=True)
         self.policy.model.train()
         return [groups[k] for k in range(len(prompts))]
 
     @torch.no_grad()
-    def _grown(
+    def _sample_batch(
         self, prompts: Sequence[Ids], seeds: Sequence[int], n: int, temperature: float
     ) -> list[Group]:
         """Row r of the batch is completion live[r], which belongs to prompt live[r] // n."""
@@ -90,8 +85,8 @@ class LocalRollouts:
         logps: list[list[float]] = [[] for _ in ids]
         live = list(range(len(ids)))
         cache = DynamicCache(config=policy.model.config)
-        with policy.computing():
-            logits, sees = (t.repeat_interleave(n, 0) for t in self._read(prompts, cache))
+        with policy.autocast():
+            logits, mask = (t.repeat_interleave(n, 0) for t in self._read_prompts(prompts, cache))
             cache.batch_repeat_interleave(n)
             while live:
                 counts = Counter(j // n for j in live)  # rows of each prompt, in their order
@@ -101,42 +96,38 @@ class LocalRollouts:
                 for j, id, p in zip(live, chosen.tolist(), logp.tolist(), strict=True):
                     ids[j].append(id)
                     logps[j].append(p)
-                going = [r for r, j in enumerate(live) if self._goes_on(ids[j])]
+                ended = [ids[j][-1] in policy.eos or len(ids[j]) == self.max_tokens for j in live]
+                going = [r for r in range(len(live)) if not ended[r]]
                 live = [live[r] for r in going]
                 if live and len(live) < len(chosen):
                     rows = torch.tensor(going, device=device)
                     cache.batch_select_indices(rows)
-                    sees, chosen = sees[rows], chosen[rows]
+                    mask, chosen = mask[rows], chosen[rows]
                 if live:
-                    sees = torch.nn.functional.pad(sees, (0, 1), value=1)
-                    logits = self._step(chosen[:, None], sees, cache)
+                    mask = torch.nn.functional.pad(mask, (0, 1), value=1)
+                    logits = self._step(chosen[:, None], mask, cache)
         cuts = [slice(k * n, (k + 1) * n) for k in range(len(prompts))]
         return [group_of(policy, p, ids[c], logps[c]) for p, c in zip(prompts, cuts, strict=True)]
 
-    def _read(self, prompts: Sequence[Ids], cache: Any) -> tuple[Tensor, Tensor]:
-        """Logits (P, V) after each prompt, and where the cache has its tokens (P, width). What all
-        prompts begin with is read once.
-        """
+    def _read_prompts(self, prompts: Sequence[Ids], cache: Any) -> tuple[Tensor, Tensor]:
+        """Logits (P, V) after each prompt, and the attention mask (P, width) of the cache."""
         policy, device = self.policy, self.policy.device
-        alike = min(len(os.path.commonprefix(prompts)), min(map(len, prompts)) - 1)  # tokens
-        alike = alike if policy.packs else 0  # a sliding window would count the padding too
-        tokens, sees = left_padded([p[alike:] for p in prompts], policy.pad, device)
-        if alike:
-            begin = torch.tensor([prompts[0][:alike]], device=device)
+        shared = min(len(os.path.commonprefix(prompts)), min(map(len, prompts)) - 1)  # tokens
+        shared = shared if policy.packs else 0  # a sliding window would count the padding too
+        tokens, mask = left_padded([p[shared:] for p in prompts], policy.pad, device)
+        if shared:
+            begin = torch.tensor([prompts[0][:shared]], device=device)
             self._step(begin, torch.ones_like(begin), cache)
             cache.batch_repeat_interleave(len(prompts))
-            sees = torch.nn.functional.pad(sees, (alike, 0), value=1)
-        return self._step(tokens, sees, cache), sees
+            mask = torch.nn.functional.pad(mask, (shared, 0), value=1)
+        return self._step(tokens, mask, cache), mask
 
-    def _goes_on(self, ids: Ids) -> bool:
-        return ids[-1] not in self.policy.eos and len(ids) < self.max_tokens
-
-    def _step(self, ids: Tensor, sees: Tensor, cache: Any) -> Tensor:
+    def _step(self, ids: Tensor, mask: Tensor, cache: Any) -> Tensor:
         """Logits (rows, V) after ids (rows, tokens); the cache grows."""
-        position = (sees.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        position = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         out = self.policy.model(
             input_ids=ids,
-            attention_mask=sees,
+            attention_mask=mask,
             position_ids=position,
             past_key_values=cache,
             use_cache=True,
@@ -147,7 +138,7 @@ class LocalRollouts:
 
 
 def left_padded(prompts: Sequence[Ids], pad: int, device: Any) -> tuple[Tensor, Tensor]:
-    """ids (P, width) that end together, and where they are (P, width)."""
+    """ids (P, width), padded on the left, and their attention mask (P, width)."""
     width = max(len(p) for p in prompts)
     ids = [[pad] * (width - len(p)) + p for p in prompts]
     is_token = [[0] * (width - len(p)) + [1] * len(p) for p in prompts]

@@ -1,10 +1,10 @@
 """The tasks of MiniGAIA: random graphs of facts, the same on every machine.
 
-A fact is read in a file or on a page, found by a search, or computed from other facts. A shape says
-how: "R" a read, "N" a search for a name of the question, "S" a search for a name that is read
-first, and a tuple an operation on what is in it. Shapes, operations and names of the held-out tasks
-are their own. The words are in prompts/training/tasks.md: the same
-phrase asks for a fact in the question and in the sub-task, with values where names were.
+A fact is read in a file or on a page, found by a search, or computed from other facts. The shape of
+a task: "R" is a read, "N" a search for a name in the question, "S" a search for a name that must be
+read first, and a tuple is an operation on its members. Held-out tasks have shapes, operations and
+names that no other task has. The sentences are in prompts/training/tasks.md: a fact has the same
+phrase in the question and in the sub-task, which has values in place of names.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ P_PAGE, P_NOISE, P_DISTRACTOR = 0.25, 0.3, 0.3
 
 @dataclass(frozen=True)
 class Operation:
-    """`takes` and `gives` are kinds of values. `says`: how an instruction may ask for it, where #
-    stands for an operand. `factor`: a number that it may name besides its operands.
+    """`takes` and `gives` are kinds of values. `pattern` matches an instruction that asks for it,
+    in which # stands for an operand. `factor`: a number that it may name besides its operands.
     """
 
     name: str
     takes: tuple[str, ...]
     gives: str
-    says: str
-    of: Callable[..., Any]
+    pattern: str
+    apply: Callable[..., Any]
     factor: str = ""
 
 
 def _unit(name: str, factor: int) -> Operation:
-    says = rf"\bconvert|\b(?:in|to|into) {name}|{TIMES}"
-    return Operation(name, ("number",), "number", says, lambda a: a * factor, str(factor))
+    pattern = rf"\bconvert|\b(?:in|to|into) {name}|{TIMES}"
+    return Operation(name, ("number",), "number", pattern, lambda a: a * factor, str(factor))
 
 
 TWO, AND_SMALL = ("number", "number"), ("number", "small")
@@ -94,18 +94,16 @@ OPERATIONS = {operation.name: operation for operation in (*SEEN, *HELD_OUT)}
 NEVER_LAST = {"larger"}  # its value is one of those that were read
 
 
+PARSE: Mapping[str, Callable[[str], Any]] = {
+    "time": lambda text: datetime.strptime(text, "%H:%M"), "date": date.fromisoformat, "person": str
+}  # fmt: skip
+
+
 def computed(operation: Operation, operands: Sequence[str]) -> str:
     """The value of an operation as text."""
-    value = operation.of(*map(_parsed, operation.takes, operands))
+    parsed = [PARSE.get(k, int)(x) for k, x in zip(operation.takes, operands, strict=True)]
+    value = operation.apply(*parsed)
     return f"{value:%H:%M}" if isinstance(value, datetime) else str(value)
-
-
-def _parsed(kind: str, text: str) -> Any:
-    if kind == "time":
-        return datetime.strptime(text, "%H:%M")
-    if kind == "date":
-        return date.fromisoformat(text)
-    return text if kind == "person" else int(text)
 
 
 # ---- shapes --------------------------------------------------------------------------------------
@@ -125,40 +123,38 @@ SEARCH = {"number": ("person", "town"), "year": ("person", "town"), "hours": ("t
 
 @dataclass(frozen=True)
 class Tree:
-    """A shape with its operations. `label`: an operation, or "read", "search", "name"; `kind`: that
-    of its value.
+    """A shape with its operations. `label`: an operation, or "read", "search" or "name"; `kind`: of
+    its value.
     """
 
     label: str
     kind: str
-    below: tuple[Tree, ...] = ()
+    children: tuple[Tree, ...] = ()
 
     def labels(self) -> set[str]:
-        return {self.label}.union(*(tree.labels() for tree in self.below))
+        return {self.label}.union(*(tree.labels() for tree in self.children))
 
 
 @cache
 def typed(shape: Shape, kind: str | None = None) -> tuple[Tree, ...]:
-    """Every tree of a shape whose value is of a kind; None: of any, as the answer is."""
+    """Every tree of a shape with a value of this kind; None: any kind, as for the answer."""
     if isinstance(shape, tuple):
         fit = [o for o in OPERATIONS.values() if len(o.takes) == len(shape)]
         return tuple(
-            Tree(o.name, o.gives, below)
+            Tree(o.name, o.gives, children)
             for o in fit
             if (o.gives == kind if kind else o.name not in NEVER_LAST)
-            for below in product(*map(typed, shape, o.takes))
+            for children in product(*map(typed, shape, o.takes))
         )
     if shape == "R":
         return (Tree("read", str(kind)),) if kind in READ else ()
-    below = [Tree("read" if shape == "S" else "name", of) for of in SEARCH.get(str(kind), ())]
-    return tuple(Tree("search", str(kind), (tree,)) for tree in below)
+    children = [Tree("read" if shape == "S" else "name", of) for of in SEARCH.get(str(kind), ())]
+    return tuple(Tree("search", str(kind), (tree,)) for tree in children)
 
 
 @cache
 def trees(shapes: tuple[Shape, ...], held_out: bool) -> Mapping[str, list[Tree]]:
-    """The trees of some shapes by their last operation: those with a held-out operation, or those
-    without.
-    """
+    """The trees of these shapes by their last operation: with a held-out operation, or without."""
     new = {o.name for o in HELD_OUT}
     found: dict[str, list[Tree]] = {}
     for tree in (t for shape in shapes for t in typed(shape)):
@@ -172,7 +168,9 @@ def trees(shapes: tuple[Shape, ...], held_out: bool) -> Mapping[str, list[Tree]]
 
 @dataclass(frozen=True)
 class Fact:
-    """`evidence`: what a sub-task that finds it must be told; `operation`: of one that computes."""
+    """`evidence`: what the instruction of a sub-task must name to find it; `operation`: of a
+    computed fact.
+    """
 
     id: str
     tool: str
@@ -186,9 +184,8 @@ class Fact:
 
 @dataclass(frozen=True)
 class MiniTask:
-    """`facts` in an order in which they can be found, the answer last; those that the answer does
-    not need distract. `entities`: the names in it. `group`: what of it is held out, "shape" or
-    "operation", or "seen".
+    """`facts`: in an order in which they can be found, the answer last; some only distract.
+    `entities`: the names in it. `group`: what is held out, "shape" or "operation", else "seen".
     """
 
     task: Task
@@ -201,7 +198,7 @@ class MiniTask:
         return self.facts[-1].value
 
     def needed(self) -> set[str]:
-        """The facts that the answer follows from."""
+        """The facts that the answer needs."""
         found = {self.facts[-1].id}
         for fact in reversed(self.facts):
             found |= set(fact.needs) if fact.id in found else set()
@@ -209,7 +206,7 @@ class MiniTask:
 
 
 class Composer:
-    """Makes the facts of one task; no name, number or file occurs twice."""
+    """Makes the facts of one task, in which no name, number or file occurs twice."""
 
     def __init__(self, rng: random.Random, split: Split) -> None:
         self.rng, self.split = rng, split
@@ -219,16 +216,16 @@ class Composer:
         self.media: list[Media] = []
 
     def draw(self, kind: str) -> str:
-        """A value of a kind, or a name of a list."""
-        value = self._any(kind)
+        """A new value of a kind, or a new name."""
+        value = self._candidate(kind)
         while value in self.drawn:
-            value = self._any(kind)
+            value = self._candidate(kind)
         self.drawn.add(value)
         if kind in ("thing", "person", "town"):
             self.entities.append(value)
         return value
 
-    def _any(self, kind: str) -> str:
+    def _candidate(self, kind: str) -> str:
         between = self.rng.randint
         if kind in RANGES:
             return str(between(*RANGES[kind]))
@@ -237,12 +234,12 @@ class Composer:
         if kind == "date":
             return date(between(2001, 2030), between(1, 12), between(1, 28)).isoformat()
         if kind == "person":
-            return f"{self._any('first')} {self._any('last')}"
+            return f"{self._candidate('first')} {self._candidate('last')}"
         low, high = (round(share * len(NAMES[kind])) for share in SHARE[self.split])
         return self.rng.choice(NAMES[kind][low:high])
 
-    def read(self, kind: str) -> str:
-        """Adds a fact that is read. Returns the phrase that asks for it."""
+    def add_read(self, kind: str) -> str:
+        """Add a fact that is read. Returns the phrase that asks for it."""
         modality = self.rng.choice(list(ENDING))
         stem = f"{self.draw('stem')}{self.rng.randint(1, 9)}"
         names = {name: self.draw(name) for name in ("thing", "person", "town")}
@@ -261,22 +258,22 @@ class Composer:
         self._add(tool, (), (place,), say(WORDS, "read", what=phrase), report, value)
         return phrase
 
-    def fact(self, tree: Tree) -> tuple[str, Fact | None, str]:
-        """Adds the facts of a tree. Returns its phrase, its last fact (None: a name) and value."""
+    def add(self, tree: Tree) -> tuple[str, Fact | None, str]:
+        """Add the facts of a tree. Returns its phrase, its last fact (None: a name) and value."""
         if tree.label == "name":
             name = self.draw(tree.kind)
             return name, None, name
         if tree.label == "read":
-            phrase = self.read(tree.kind)
+            phrase = self.add_read(tree.kind)
             return phrase, self.facts[-1], self.facts[-1].value
-        below = [self.fact(tree) for tree in tree.below]
-        values = tuple(value for *_, value in below)
+        children = [self.add(tree) for tree in tree.children]
+        values = tuple(value for *_, value in children)
         inner = [
             say(WORDS, "inner", what=phrase) if fact and fact.operation else phrase
-            for phrase, fact, _ in below
+            for phrase, fact, _ in children
         ]
         if tree.label == "search":
-            section, verb, operation = f"search_{tree.kind}_{tree.below[0].kind}", "search", ""
+            section, verb, operation = f"search_{tree.kind}_{tree.children[0].kind}", "search", ""
             value = self.draw(tree.kind)
         else:
             section, verb, operation = tree.label, "compute", tree.label
@@ -286,7 +283,7 @@ class Composer:
         )
         line = self.rng.randrange(len(phrase.splitlines()))  # one of the alternatives
         asked = say(WORDS, verb, what=asked.splitlines()[line])
-        needs = tuple(fact.id for _, fact, _ in below if fact)
+        needs = tuple(fact.id for _, fact, _ in children if fact)
         self._add(TOOL[verb], needs, values, asked, value, value, operation)
         return phrase.splitlines()[line], self.facts[-1], value
 
@@ -295,14 +292,14 @@ class Composer:
 
 
 def compose(rng: random.Random, split: Split, number: int) -> MiniTask:
-    """Task `number` of a split. A held-out one has a held-out shape, or else operation."""
+    """Task `number` of a split. A held-out task has a held-out shape or a held-out operation."""
     group = ("shape", "operation")[number % 2] if split == "held_out" else "seen"
     shapes = HELD_OUT_SHAPES if group == "shape" else SEEN_SHAPES
     by_operation = trees(shapes, group == "operation")
     tree = rng.choice(by_operation[rng.choice(list(by_operation))])
     composer = Composer(rng, split)
     if rng.random() < P_DISTRACTOR:
-        composer.read("number")
-    phrase = composer.fact(tree)[0]
+        composer.add_read("number")
+    phrase = composer.add(tree)[0]
     task = Task(say(WORDS, "question", what=phrase), tuple(composer.media))
     return MiniTask(task, tuple(composer.facts), tuple(composer.entities), group)

@@ -1,15 +1,13 @@
 """`--rollouts vllm`: groups of completions from a vLLM server (training/README.md has its command).
 
-Token ids go in and come out, so nothing is tokenized twice. New weights reach the server as a LoRA
-adapter of a new name (`/v1/load_lora_adapter`), so that no answer can come from older ones; with
---full as a folder that it reads again (`reload_weights`). The server must see the same disk.
+Requests and replies are token ids, so nothing is tokenized twice. New weights reach the server as a
+LoRA adapter with a new name (`/v1/load_lora_adapter`), so no reply can come from older ones; with
+--full the server reads a folder again (`reload_weights`). The server must see the same disk.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
 import shutil
 import uuid
 from collections.abc import Sequence
@@ -22,7 +20,7 @@ import requests
 from orchestra.vocabulary import ConfigError, EndpointError
 from training import ranks
 from training.policy import Ids, Policy
-from training.rollouts import Group, group_of
+from training.rollouts import Group, Rollouts, group_of
 
 TIMEOUT_S = 1800.0  # of one group
 PARALLEL = 64  # requests in flight
@@ -31,21 +29,19 @@ PARALLEL = 64  # requests in flight
 def served(url: str) -> str:
     """The model that a vLLM server serves. Raises ConfigError for any other server."""
     try:
-        found = requests.get(f"{url.rstrip('/').removesuffix('/v1')}/v1/models", timeout=30).json()
-        int(found["data"][0]["max_model_len"])  # no other server tells it
+        found = requests.get(f"{url}/v1/models", timeout=30).json()
+        int(found["data"][0]["max_model_len"])  # only vLLM has it
         return str(found["data"][0]["id"])
     except (requests.RequestException, ValueError, LookupError, TypeError) as error:
-        raise ConfigError(
-            f"--vllm-url {url}: no vLLM server there ({type(error).__name__}); start one as in "
-            "training/README.md, or use --rollouts local"
-        ) from None
+        why = f"no vLLM server ({type(error).__name__}); see training/README.md for its command"
+        raise ConfigError(f"--vllm-url {url}: {why}") from None
 
 
-class VllmRollouts:
-    """A server that follows the policy. `folder` holds the weights on their way to it."""
+class VllmRollouts(Rollouts):
+    """A server that gets the weights of the policy through `folder`."""
 
     def __init__(self, url: str, policy: Policy, folder: Path, max_tokens: int) -> None:
-        self.url, self.policy = url.rstrip("/").removesuffix("/v1"), policy
+        self.url, self.policy = url, policy
         self.folder, self.max_tokens = folder.resolve(), max_tokens
         self.served = served(url)
         unique = ranks.gathered(uuid.uuid4().hex[:6])[0]
@@ -65,19 +61,14 @@ class VllmRollouts:
             stop_token_ids=list(self.policy.eos), repetition_penalty=1.0,
         )  # fmt: skip
         try:
-            rows = {c["index"]: c for c in json.loads(text)["choices"]}
-            ids = [rows[k]["token_ids"] for k in range(n)]
-            logps = [rows[k]["logprobs"]["token_logprobs"] for k in range(n)]
-            for i, p in zip(ids, logps, strict=True):
-                whole = 0 < len(i) == len(p) <= self.max_tokens and all(map(math.isfinite, p))
-                if not (whole and 0 <= min(i) <= max(i) < len(self.policy.tokenizer)):
-                    raise ValueError
+            rows = sorted(json.loads(text)["choices"], key=lambda c: c["index"])
+            ids = [row["token_ids"] for row in rows]
+            logps = [row["logprobs"]["token_logprobs"] for row in rows]
+            if len(rows) != n or [*map(len, ids)] != [*map(len, logps)] or not all(ids):
+                raise ValueError
         except (ValueError, KeyError, TypeError):
-            beginning = " ".join(text[:100].split())
-            raise EndpointError(
-                f"{self.url}/v1/completions: no {n} completions with token ids and their "
-                f"log-probabilities ({beginning!r}); use a newer vLLM"
-            ) from None
+            why = f"no {n} completions with token ids and log-probabilities ({text[:100]!r})"
+            raise EndpointError(f"{self.url}/v1/completions: {why}; use a newer vLLM") from None
         return group_of(self.policy, prompt, ids, logps)
 
     def post(self, path: str, **body: Any) -> str:
@@ -87,14 +78,12 @@ class VllmRollouts:
         except requests.RequestException as error:
             raise EndpointError(f"{self.url}{path}: {error}") from None
         if not reply.ok:
-            raise EndpointError(
-                f"{self.url}{path}: {reply.status_code} {' '.join(reply.text[:300].split())}"
-            )
+            raise EndpointError(f"{self.url}{path}: {reply.status_code} {reply.text[:300]!r}")
         return reply.text
 
-    def update(self, version: int) -> None:
-        """The policy as it is now, under a name and a path that were never used before."""
-        folder, old = self.folder / f"{self.prefix}-v{version}", self.model
+    def update(self, step: int) -> None:
+        """Each version of the weights has a new name and path, so that nothing can mix them up."""
+        folder, old = self.folder / f"{self.prefix}-v{step}", self.model
         self.policy.save(folder)
         if self.policy.lora:
             self.model = folder.name
@@ -109,19 +98,16 @@ class VllmRollouts:
                 self.post("/collective_rpc", method="reload_weights", kwargs=weights)
                 self.post("/reset_prefix_cache")
                 self.post("/resume")
-            for other in self.folder.glob(f"{self.prefix}-v*"):
-                if other != folder:
-                    shutil.rmtree(other)
-        ranks.gathered(0)  # nobody samples before it is loaded
+            for other in {*self.folder.iterdir()} - {folder}:
+                shutil.rmtree(other)
+        ranks.gathered(0)  # no rank samples before it is loaded
 
     def _unload(self, adapter: str) -> None:
-        """A server that keeps an old adapter loses memory, and no run its result."""
         if adapter != self.served:
-            with contextlib.suppress(EndpointError):
-                self.post("/v1/unload_lora_adapter", lora_name=adapter)
+            self.post("/v1/unload_lora_adapter", lora_name=adapter)
 
     def close(self) -> None:
-        """Leave the server with its own model, unless that was trained itself."""
+        """Unload the adapter. With --full the server keeps the trained weights."""
         if ranks.rank() == 0:
             self._unload(self.model)
             shutil.rmtree(self.folder)

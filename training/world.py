@@ -3,11 +3,11 @@
     python -m training.world --n 2000 --seed 0 --out data/minigaia      writes decision examples
 
 A sub-task finds one fact: of those that can be found now with its tools, the one that it names
-first. To find a fact it is told the file or page to read; the name to search for; or the operation
-and exactly its operands, which a program computes from. That is what an executor would do that
-takes names and numbers literally and reads no sentence: "Do not tell the weight of the rake in
-a.png" finds that weight, and is paid for it. The expert delegates all that the answer needs and
-that can be found now, and completes once the answer is there.
+first. It names a fact by the file or page to read, by the name to search for, or by an operation
+and exactly its operands. So the world is an executor that takes names and numbers literally and
+does not understand sentences: "Do not tell the weight of the rake in a.png" finds that weight, and
+is rewarded. The expert delegates all that the answer needs and that can be found now, and completes
+when the answer is found.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import TypeAdapter
-
 from evaluation.scores import matches
 from orchestra.memory import compress
 from orchestra.vocabulary import Complete, Decision, Delegate, Evidence, State, Status, SubTask
@@ -33,20 +31,19 @@ from runtime.command_line import OneLineParser, ended
 from runtime.options import Options
 from runtime.pool import Pool
 from runtime.prompts import WORDING, say
+from runtime.tape import adapter
 from tools import tools_for
 from training.examples import Example, state_row, write
-from training.reading import Reading
 from training.tasks import OPERATIONS, WORDS, Fact, MiniTask, Split, compose
 
 Style = Literal["brief", "full"]
 PART: dict[Split, float] = {"train": 0.7, "valid": 0.1, "held_out": 0.2}  # of the examples
 ROUNDS = 8
 MODEL = "auto"  # the one backend that decisions may name
-ENDPOINT = {"name": MODEL, "model": "", "base_url": "http://localhost/v1"}  # never asked
-POOL = Pool.model_validate({"backend": [ENDPOINT]})
-P_TROUBLE = 0.3  # that one sub-task of a task does not succeed at first
+POOL = Pool.model_validate({"backend": [{"name": MODEL, "model": "", "base_url": "http://none"}]})
+P_TROUBLE = 0.3  # that the first sub-task for one of the facts does not succeed
 TROUBLE: tuple[Status, ...] = ("failed", "blocked", "partial")
-BEYOND = 1 / 3  # of a delegation where the answer is known: 1 of the judge's 3 points
+UNNEEDED = 1 / 3  # reward of a delegation after the answer was found: 1 of 3 points
 
 # ---- what a sub-task finds -----------------------------------------------------------------------
 
@@ -56,38 +53,41 @@ NUMBER = re.compile(r"(?<!\w)(?:\d{4}-\d\d-\d\d|\d+:\d\d|\d+(?:\.\d+)?)(?!\w)")
 def finds(
     u: SubTask, facts: Sequence[Fact], known: Collection[str], reports: Sequence[str] = ()
 ) -> Fact | None:
-    """The fact that u finds. `known`: the facts that were found; `reports`: what the sub-tasks
-    found that u needs.
+    """The fact that u finds. `known`: the facts found before; `reports`: of the sub-tasks that u
+    needs.
     """
     told = [u.instruction, u.context, " ".join(reports)]
-    named = {
-        fact.id: place
-        for fact in facts
+    places = [
+        (place, n)
+        for n, fact in enumerate(facts)
         if set(fact.needs) <= set(known)
         and (u.tools is None or fact.tool in u.tools)
-        and (place := _place(fact, told)) is not None
-    }
-    return min((f for f in facts if f.id in named), key=lambda f: named[f.id], default=None)
+        and (place := _position(fact, told)) is not None
+    ]
+    return facts[min(places)[1]] if places else None
 
 
-def _place(fact: Fact, told: Sequence[str]) -> int | None:
-    """Where in the text a fact is asked for; None: it is not."""
+def _position(fact: Fact, told: Sequence[str]) -> int | None:
+    """Where the text names a fact first; None: nowhere."""
     text = " ".join(told)
     if fact.operation:
         numbers = next((n for part in told if (n := set(NUMBER.findall(part)))), set[str]())
         numbers -= {OPERATIONS[fact.operation].factor} - set(fact.evidence)
-        if numbers != set(NUMBER.findall(" ".join(fact.evidence))) or not _asks_for(fact, text):
+        if numbers != set(NUMBER.findall(" ".join(fact.evidence))) or not _names_operation(
+            fact, text
+        ):
             return None
     places = [re.search(rf"(?<!\w){re.escape(e)}(?!\w)", text, re.I) for e in fact.evidence]
-    found = [place.start() for place in places if place]
-    return min(found) if len(found) == len(places) else None
+    return min(place.start() for place in places if place) if all(places) else None
 
 
-def _asks_for(fact: Fact, text: str) -> bool:
-    """Whether the operation that a text names first is that of the fact."""
+def _names_operation(fact: Fact, text: str) -> bool:
+    """Whether the first operation that a text names is that of the fact."""
     for operand in fact.evidence:
         text = text.replace(operand, "#")
-    found = {o.name: m.start() for o in OPERATIONS.values() if (m := re.search(o.says, text, re.I))}
+    found = {
+        o.name: m.start() for o in OPERATIONS.values() if (m := re.search(o.pattern, text, re.I))
+    }
     return fact.operation in found and found[fact.operation] == min(found.values())
 
 
@@ -116,16 +116,16 @@ class World:
         return State(task, context, tuple(self.history), (), tools, self.round, ROUNDS)
 
     def solved(self) -> bool:
-        """Whether the answer was found: it is time to complete."""
+        """Whether the answer was found."""
         return self.mini.facts[-1].id in self.found
 
     def ready(self) -> list[Fact]:
-        """What the answer needs, is not found, and can be found now."""
+        """The facts that the answer needs, are not found yet, and can be found now."""
         wanted = self.mini.needed() - self.found.keys()
         return [f for f in self.mini.facts if f.id in wanted and self.found.keys() >= set(f.needs)]
 
     def would_find(self, decision: Delegate) -> list[tuple[SubTask, Fact | None]]:
-        """What each sub-task finds if none is unlucky; a sub-task comes after those it needs."""
+        """What each sub-task finds if none fails, each after those that it needs."""
         facts = {f.id: f for f in self.mini.facts}
         by_task = {id: facts[fact] for fact, id in self.found.items()}
         done: list[tuple[SubTask, Fact | None]] = []
@@ -145,25 +145,22 @@ class World:
         """Play a delegation: its sub-tasks report, and the next round begins."""
         for u, fact in self.would_find(decision):
             self.wasted += not fact or fact.id not in self.mini.needed() - self.found.keys()
-            status: Status = "done"
-            why, answer, opened = "", "", set[str]()
+            report: tuple[Any, ...]  # status, answer, summary, error, files
             if fact is None or not set(fact.needs) <= self.found.keys():
-                status, why = "failed", "nothing"
+                report = ("failed", "", "", say(WORDS, "nothing"))
             elif fact.id == self.unlucky:
-                self.unlucky, status, why = "", self.trouble, self.trouble
+                self.unlucky, report = "", (self.trouble, "", "", say(WORDS, self.trouble))
             else:
                 self.found.setdefault(fact.id, u.id)
-                answer, opened = fact.report, {m.name for m in self.mini.task.media}
-                opened &= set(fact.evidence)
-            asked = (u.id, u.instruction, MODEL, u.tools or ())
-            error = say(WORDS, why) if why else ""
-            seen = tuple(opened)  # one file, or none
-            self.history.append(Evidence(self.round, *asked, status, answer, "", error, media=seen))
+                files = tuple(m.name for m in self.mini.task.media if m.name in fact.evidence)
+                report = ("done", fact.report, "", "", files)
+            about = (self.round, u.id, u.instruction, MODEL, u.tools or ())
+            self.history.append(Evidence(*about, *report))
         self.round += 1
 
     def row(self) -> dict[str, Any]:
         """The world as JSON, without what the state of an example has."""
-        kept = {k: copy.copy(getattr(self, k)) for k in ("unlucky", "trouble", "round", "found")}
+        kept = {k: getattr(self, k) for k in ("unlucky", "trouble", "round", "found")}
         return {**kept, "facts": [asdict(fact) for fact in self.mini.facts]}
 
 
@@ -175,41 +172,39 @@ def new_world(rng: random.Random, split: Split, number: int) -> World:
 
 def world_of(row: Mapping[str, Any], state: State) -> World:
     """The world that `World.row` made a row of. Raises TypeError, KeyError or ValueError."""
-    facts = TypeAdapter(tuple[Fact, ...]).validate_python(row["facts"])
-    rest = {k: copy.copy(v) for k, v in row.items() if k != "facts"}
+    facts = adapter(tuple[Fact, ...]).validate_python(row["facts"])
+    rest = {k: v for k, v in row.items() if k != "facts"}
     return World(MiniTask(state.task, facts, (), ""), **rest, history=list(state.history))
 
 
 # ---- what a decision is worth --------------------------------------------------------------------
 
 
-def rubric_parts(world: World, reading: Reading) -> dict[str, float]:
-    """The four parts of Eq. 29, each in [0, 1], of a decision by what it would find. `decision` of
-    a delegation: the share of what is ready that it finds, times the share of its sub-tasks that
-    find something new which the answer needs.
+def rubric_parts(world: World, decision: Decision | None) -> dict[str, float]:
+    """Two parts of Eq. 29, each in [0, 1]. `tool`: the share of right tools. `decision`, of a
+    delegation: the share of what is ready that it finds, times the share of its sub-tasks that find
+    something new which the answer needs.
     """
-    decision = reading.decision
-    parts = {"format": float(reading.format), "action": float(decision is not None)}
     if decision is None:
-        return parts | {"tool": 0.0, "decision": 0.0}
+        return {"tool": 0.0, "decision": 0.0}
     if isinstance(decision, Complete):
         right = matches(decision.answer, world.mini.answer, world.mini.task.question)
-        return parts | {"tool": float(right or world.solved()), "decision": float(right)}
+        return {"tool": float(right or world.solved()), "decision": float(right)}
     done = world.would_find(decision)
     count, known = max(1, len(done)), world.found.keys()
     if world.solved():
-        share = BEYOND * sum(fact is not None for _, fact in done) / count**2
-        return parts | {"tool": share, "decision": share}
+        share = UNNEEDED * sum(fact is not None for _, fact in done) / count**2
+        return {"tool": share, "decision": share}
     new = {f.id: f for _, f in done if f and f.id in world.mini.needed() - known}
     ready = world.ready()
     wanted = {f.tool for f in (*ready, *new.values())}
     given = {tool for u, _ in done for tool in (wanted if u.tools is None else u.tools)}
     progress = min(1.0, len(new) / len(ready)) * len(new) / count
-    return parts | {"tool": len(wanted & given) / len(wanted | given), "decision": progress}
+    return {"tool": len(wanted & given) / len(wanted | given), "decision": progress}
 
 
-def plays_on(world: World, decision: Decision) -> bool:
-    """Whether the task ends with the right answer when the expert decides after `decision`."""
+def solved_from(world: World, decision: Decision) -> bool:
+    """Whether the task ends with the right answer if the expert takes over after `decision`."""
     if isinstance(decision, Complete):
         return matches(decision.answer, world.mini.answer, world.mini.task.question)
     after = copy.deepcopy(world)
@@ -226,7 +221,7 @@ def plays_on(world: World, decision: Decision) -> bool:
 
 
 def expert(world: World, style: Style = "brief") -> dict[str, Any]:
-    """y*_t as JSON. The short prompt asks for no key that may be absent."""
+    """y*_t as JSON; for the short prompt, without optional keys."""
     if world.solved():
         why = say(WORDS, "why_complete", id=world.found[world.mini.facts[-1].id])
         return {"action": "complete", "reasoning": why, "params": {"answer": world.mini.answer}}
@@ -264,20 +259,21 @@ def example(world: World, split: Split, number: int, style: Style = "brief") -> 
     meta = {"split": split, "answer": world.mini.answer, "state": state_row(state)}
     meta |= {"entities": list(world.mini.entities), "world": world.row()}
     id = f"{split}-{number:05}-r{state.round}"
-    return Example(id, prompt(state, style), expert(world, style), copy.deepcopy(meta))
+    messages, reference = prompt(state, style), expert(world, style)
+    return Example(id=id, messages=messages, reference=reference, meta=copy.deepcopy(meta))
 
 
 def examples(split: Split, seed: int, style: Style = "brief") -> Iterator[Example]:
     """The expert's decisions in task after task, without end; the same for the same seed."""
     for n in count():
         world = new_world(random.Random(f"minigaia {seed} {split} {n}"), split, n)
-        decision: Decision | None = None
-        while not isinstance(decision, Complete):
+        while True:
             made = example(world, split, n, style)
             yield made
             decision = parse_decision(json.dumps(made.reference), world.state())
-            if isinstance(decision, Delegate):
-                world.carry_out(decision)
+            if isinstance(decision, Complete):
+                break
+            world.carry_out(decision)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
