@@ -24,17 +24,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import common  # noqa: F401  the program on the path
+
 from orchestra.vocabulary import ConfigError
 from tools import ToolError, audio, image, media, video
 
 MAX_MIB, MAX_S = 60, 30
-STILLS, FILMS, SOUNDS = (
-    ("png", "jpeg", "webp", "gif", "tiff"),
-    ("mp4", "webm"),
-    ("wav", "mp3", "flac"),
-)
+STILLS = "png", "jpeg", "webp", "gif", "tiff"
+FILMS, SOUNDS = ("mp4", "webm"), ("wav", "mp3", "flac")
 OUTCOMES = ("read", "refused", "crash", "killed")
 
 

@@ -11,9 +11,9 @@ import random
 import sys
 from collections.abc import Sequence
 from itertools import combinations, product
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import common  # noqa: F401  the program on the path
+
 from orchestra import memory
 from orchestra.memory import Snippet
 from orchestra.schedule import EXACT, batch
@@ -76,9 +76,8 @@ def context_ratio(draw: random.Random) -> float:
             worth += len(covered & of_h) * mine[0].worth_of_term
         return worth + len(covered & wanted) / len(wanted)
 
-    best = max(
-        value(c) for c in _all_choices(pieces) if sum(pieces[i][n].tokens for i, n in c) <= room
-    )
+    fit = (c for c in _all_choices(pieces) if sum(pieces[i][n].tokens for i, n in c) <= room)
+    best = max(map(value, fit))
     return value(memory._choose(pieces, (), wanted, room)) / best if best else 1.0
 
 

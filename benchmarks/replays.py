@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import common  # noqa: F401  the program on the path
 
 from orchestra_min import orchestrate, replay
 from runtime.tape import Tape

@@ -19,7 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from overhead import ROOT, bare, in_new_process, medians, ours, running, scripted_pool
+from common import in_new_process, medians, running
+from overhead import SERVER, bare, ours, scripted_pool
 
 K, IN_FLIGHT = 4, 64
 
@@ -61,7 +62,7 @@ def measure(what: str, url: str, questions: int) -> dict[str, float]:
 
 def main(questions: int, delay_s: float) -> None:
     rows: dict[str, list[dict[str, float]]] = {"bare": [], "ours": [], "evaluate": []}
-    with running(ROOT / "benchmarks/scripted_server.py", delay_s, K) as url:
+    with running(SERVER, delay_s, K) as url:
         for _ in range(3):
             for what, measured in rows.items():
                 measured.append(in_new_process(__file__, what, url, questions))
