@@ -128,8 +128,7 @@ class Curation:
                 rows.append(x)
                 x["accepted"] = all(self.passes(gate, seed, x) for gate in GATES)  # V(x~)
                 if not self.a.replay:
-                    with path.open("a" if rows[1:] else "w", encoding="utf-8") as file:
-                        file.write(as_json(x) + "\n")
+                    path.write_text("".join(as_json(row) + "\n" for row in rows), "utf-8")
                 if x["accepted"]:
                     self.peers.append(x["task"]["question"])
                     found += self.decisions(seed, x)

@@ -180,41 +180,39 @@ def run(a: argparse.Namespace, rest: list[str]) -> int:
 
 
 def chosen(a: argparse.Namespace, asked: list[Question]) -> list[Question]:
-    """Those of --level, --category and --limit whose media exist; the others are named."""
+    """The questions of --level, --category and --limit, with the modality of each file. Those whose
+    media cannot be read are listed and left out.
+    """
     for key in ("level", "category"):
         if names := [name.strip().lower() for name in (getattr(a, key) or "").split(",") if name]:
             known = ", ".join(sorted({getattr(q, key) for q in asked} - {""})) or "none"
             asked = [q for q in asked if getattr(q, key).lower() in names]
             if not asked:
                 raise ConfigError(f"--{key}: no question has it; {a.data} has {known}")
-    whole = []
+    readable = []
     for q in asked[: a.limit]:
-        if lost := [path for _, path in q.media if not Path(path).is_file()]:
-            console.tell(f"question {q.id} is skipped, its media are missing: {', '.join(lost)}")
-            continue
         try:
-            check(file if file[0] else file[1] for file in q.media)
-            whole.append(q)
+            media = tuple((modality, str(path)) for modality, path in check(q.media))
+            readable.append(q.model_copy(update={"media": media}))
         except ConfigError as error:
             console.tell(f"question {q.id} is skipped: {error}")
-    if not whole:
+    if not readable:
         raise ConfigError("no question is left; see --media and --limit")
-    return whole
+    return readable
 
 
 @contextlib.contextmanager
 def progress(
     rows: list[Row], total: int, score: str, funds: Funds
-) -> Iterator[tuple[Callable[..., None], Tell]]:
+) -> Iterator[tuple[Callable[[Row], None], Tell]]:
     """`show(row)` and `tell(text)`: lines on standard error, above a bar with the accuracy, the
     known cost of all runs and the judge, and the time left.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import Progress
 
     screen = Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
-    columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False)
-    with Progress(*columns, console=screen) as bar:
+    with Progress(console=screen) as bar:
         task = bar.add_task("", total=total, completed=len(rows))
 
         def tell(text: str) -> None:
@@ -224,9 +222,8 @@ def progress(
             rows.append(row)
             right = 100 * sum(bool(r.get(score)) for r in rows) / len(rows)
             cost = usd(sum(funds.spent.values()))
-            bar.update(task, advance=1)
-            text = f"{right:.1f} % right, {cost}, {bar.tasks[0].time_remaining or 0:.0f} s left"
-            bar.update(task, description=text)
+            text = f"{len(rows)} of {total}, {right:.1f} % right, {cost}"
+            bar.update(task, advance=1, description=text)
             outcome = "failed" if row["status"] == "failed" else "right" if row[score] else "wrong"
             about = row["why"] if outcome == "failed" else row["answer"] or row["why"]
             tell(f"{row['id']} {outcome}: {about!r} | {text}")

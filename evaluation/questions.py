@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import jsonlines
 from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field
 
 from evaluation.scores import exact, matches
@@ -45,20 +46,19 @@ RATE_LIMIT = re.compile(r"\bstatus (429|503)\b")
 # ---- a file of questions -------------------------------------------------------------------------
 
 
-def _spelled(*keys: str, **how: Any) -> Any:
-    """A key as the data sets spell it, in lower case."""
+def _field(*keys: str, **how: Any) -> Any:
+    """A field that data sets name by any of these keys, in lower case."""
     return Field(validation_alias=AliasChoices(*keys), **how)
 
 
 def _media(entry: Any) -> Any:
     """A path, or an object with type and path, as (modality, path)."""
-    if not isinstance(entry, dict):
-        return "", entry
-    kind = entry.get("type", entry.get("modality", ""))
-    return kind.lower() if isinstance(kind, str) else kind, entry.get("path")
+    if isinstance(entry, dict):
+        return str(entry.get("type", entry.get("modality", ""))).lower(), entry.get("path")
+    return "", entry
 
 
-QUESTION = {"question", "problem", "query", "prompt"}
+QUESTION = "question", "problem", "query", "prompt"
 Kind = Literal["image", "audio", "video", ""]  # "": that of the file's content
 
 
@@ -66,20 +66,26 @@ class Question(Checked):
     """`media`: (modality, path) each."""
 
     model_config = ConfigDict(extra="ignore", coerce_numbers_to_str=True, str_strip_whitespace=True)
-    question: str = _spelled("question", "problem", "query", "prompt", min_length=1)
-    answer: str = _spelled("answer", "final_answer", "ground_truth", "gold", min_length=1)
-    media: tuple[Annotated[tuple[Kind, str], BeforeValidator(_media)], ...] = _spelled(
+    question: str = _field(*QUESTION, min_length=1)
+    answer: str = _field("answer", "final_answer", "ground_truth", "gold", min_length=1)
+    media: tuple[Annotated[tuple[Kind, str], BeforeValidator(_media)], ...] = _field(
         "media", "omni_modal_input", "files", default=()
     )
-    id: str = _spelled("id", "task_id", "_id", "qid", default="")
-    level: str = _spelled("level", "difficulty", default="")
-    category: str = _spelled("category", "topic", "subject", default="")
+    id: str = _field("id", "task_id", "_id", "qid", default="")
+    level: str = _field("level", "difficulty", default="")
+    category: str = _field("category", "topic", "subject", default="")
     facts: Any = ()  # of MiniGAIA, for --world
 
     @property
     def name(self) -> str:
         """The name of its run folder."""
         return re.sub(r"[^\w-]", "_", self.id)[:80]
+
+    @property
+    def row(self) -> Row:
+        """What its row has, however it ends."""
+        about = {"level": self.level, "category": self.category, "right": self.answer}
+        return {"id": self.id, **about, "status": "failed"}
 
 
 def load(file: Path, media: Path | None = None) -> list[Question]:
@@ -96,7 +102,7 @@ def load(file: Path, media: Path | None = None) -> list[Question]:
             if odd := [k for k, v in keys.items() if v and MEDIA_KEY.match(k)]:
                 raise ConfigError(f"{odd[0]}: name its files in media")
             q = Question(**keys)
-            paths = tuple((kind, _found(path, media or file.parent)) for kind, path in q.media)
+            paths = tuple((kind, _located(path, media or file.parent)) for kind, path in q.media)
             q = q.model_copy(update={"id": q.id or str(number), "media": paths})
             if q.name in found:
                 raise ConfigError(f"another question has an id like {q.id!r}; change it")
@@ -117,18 +123,16 @@ def rows(file: Path) -> list[Any]:
         except ValueError:
             if text.startswith("["):
                 raise
-            lines = ",\n".join(line for line in text.split("\n") if line.strip())
-            data = json.loads(f"[{lines}]")
-    except (OSError, ValueError, RecursionError) as error:
+            data = [*jsonlines.Reader(text.split("\n")).iter(skip_empty=True)]
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{file}: cannot be read as JSON or JSON lines ({error})") from None
-    if isinstance(data, dict):
+    if isinstance(data, dict) and not {*QUESTION} & {key.strip().lower() for key in data}:
         lists = [value for value in data.values() if isinstance(value, list)]
-        whole = QUESTION & {key.strip().lower() for key in data}
-        data = lists[0] if len(lists) == 1 and not whole else [data]
+        data = lists[0] if len(lists) == 1 else data
     return data if isinstance(data, list) else [data]
 
 
-def _found(path: str, root: Path) -> str:
+def _located(path: str, root: Path) -> str:
     """The path of a media file, in its folder under `root` or in `root` itself."""
     inside = Path(os.path.normpath(path))
     if inside.is_absolute() or ".." in inside.parts:
@@ -214,8 +218,7 @@ def answered(
     if files is not None:
         return _elsewhere(q, plan, share_usd, files)
     notices, folder = list[str](), plan.folder(q)
-    row: Row = {"id": q.id, "level": q.level, "category": q.category, "right": q.answer}
-    row |= {"status": "failed", "resumed": begun(folder), "run": folder.name}
+    row = {**q.row, "resumed": begun(folder), "run": folder.name}
 
     def listen(event: Event) -> None:
         if event["event"] == "notice":
@@ -249,8 +252,7 @@ def _run(
         shutil.rmtree(folder, ignore_errors=True)  # killed before its first call
         o = o.with_(budget_usd=limit_usd) if limit_usd < math.inf else o
         o = o.with_(facts=q.facts) if plan.world else o
-        media = [file if file[0] else file[1] for file in q.media]
-        return orchestrate(q.question, media, options=o, out=folder, **how)
+        return orchestrate(q.question, q.media, options=o, out=folder, **how)
     how |= o.again()
     past = read(folder / "trajectory.jsonl")
     end, at = ended(past), _limited(past)

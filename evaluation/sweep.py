@@ -176,8 +176,7 @@ def row_of(q: Question, future: Future[Row]) -> Row:
     error = future.exception()
     if not isinstance(error, Exception):
         return future.result()  # raises what ends the sweep
-    about = {"id": q.id, "level": q.level, "category": q.category, "right": q.answer}
-    return {**about, "run": q.name, "status": "failed", "why": f"{type(error).__name__}: {error}"}
+    return {**q.row, "run": q.name, "why": f"{type(error).__name__}: {error}"}
 
 
 # ---- where questions are answered ----------------------------------------------------------------

@@ -39,7 +39,7 @@ def sweep(folder, url, *more):
     ('[{QQ, "answer": 1}]', 1), ('{QQ, "answer": "a"}\n\n{"Question": "b", "Final answer": 2.5}\n', 2), ('\ufeff[{QQ, "answer": "a"}]', 1),
     ('{"data": [{"problem": "b", "ground_truth": "c"}]}', 1), ('{QQ, "answer": "a\u2028b"}', 1), ('[{QQ, "answer": "a", "id": null, "level": null}]', 1),
     ("", "no question"), ("[]", "no question"), ("[1]", "needs an object"), ("hello", "Expecting value"),
-    ('[{QQ, "answer": "a"}', "JSON"), ('{QQ, "answer": "a"}\nx', "line 2"), ("[" * 99999, "JSON"),
+    ('[{QQ, "answer": "a"}', "JSON"), ('{QQ, "answer": "a"}\nx', "line 2"),
     ('[{"answer": "a"}]', "question 1: question"), ("[{QQ}]", "answer"), ('[{QQ, "answer": " "}]', "answer"),
     ('[{QQ, "answer": null}]', "answer"), ('[{QQ, "answer": true}]', "answer"), ('[{QQ, "answer": ["a"]}]', "answer"),
     ('[{QQ, "answer": 1, "id": "x"}, {QQ, "answer": 1, "id": "x"}]', "question 2: another question"),

@@ -60,11 +60,11 @@ def test_a_call_costs_what_the_run_paid_for_it(run, usage, cost_usd):
 def test_a_tool_may_have_a_parameter_named_messages():
     request = {"kind": "tool:post", "messages": ["hello"]}
     row = {"call": "r1/t1/s1", "key": "k", "request": request, "answer": "sent"}
-    assert report.call_row(row, report.Texts(), {})["asked"][0][0] == "request"
+    assert report.call_row(row, {}, {})["asked"][0][0] == "request"
 
 
 def test_no_text_of_a_model_is_markup(tmp_path):
-    page = report.page({"run": {"answer": EVIL, "name": EVIL}}, report.Texts())
+    page = report.page({"run": {"answer": EVIL, "name": EVIL}}, {})
     assert EVIL not in page and data_of(page)["run"]["answer"] == EVIL
     assert page.count("<script") == report.PAGE.read_text().count("<script")
 
@@ -106,7 +106,7 @@ def parallel():
     return {"name": "run", "method": "react", "events": subtasks, "tape": tape}
 
 
-RECORDED = [report.run_row(RUNS / f"equinox{x}", report.Texts()) for x in ("", "-mas-orchestra")]
+RECORDED = [report.run_row(RUNS / f"equinox{x}", {}) for x in ("", "-mas-orchestra")]
 
 
 @pytest.mark.parametrize("run", [parallel(), *RECORDED], ids=lambda run: run["name"])
