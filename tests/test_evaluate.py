@@ -67,12 +67,9 @@ def test_an_odd_file_gives_questions_or_one_line(tmp_path, content, expected):
 
 def test_questions_without_their_media_are_named_and_skipped(tmp_path, sweep, capsys):
     shutil.copytree(CLOCK.parent, tmp_path / "media/images")
-    lost, odd = (
-        {**OFFICIAL, "id": 8, "media": ["gone.mp4"]},
-        {**OFFICIAL, "id": 9, "media": ["a.png"]},
-    )
     (tmp_path / "media/a.png").write_text("no picture")
-    (tmp_path / "data.json").write_text(json.dumps([OFFICIAL, lost, odd]))
+    others = [{**OFFICIAL, "id": n, "media": [file]} for n, file in ((8, "gone.mp4"), (9, "a.png"))]
+    (tmp_path / "data.json").write_text(json.dumps([OFFICIAL, *others]))
     code, rows = sweep("--media", tmp_path / "media", count=0)
     assert (code, list(rows), rows["7"]["exact"]) == (0, ["7"], True)
     said = capsys.readouterr().err

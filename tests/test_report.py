@@ -8,7 +8,6 @@ import shutil
 import sys
 import zlib
 from itertools import combinations
-from unittest import mock
 
 import pytest
 
@@ -47,7 +46,7 @@ def test_the_runs_of_a_folder_are_its_rows():
 
 @pytest.mark.parametrize(("usage", "cost_usd"), [
     ({"prompt_tokens": 1000, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": 900}}, 0.0029),
-    ("none", None), ([1], None), ({"prompt_tokens": 1e999, "completion_tokens": 3}, None), ({"prompt_tokens": "9"}, None),
+    ("none", None), ({"prompt_tokens": "9"}, None),
 ])  # fmt: skip
 def test_a_call_costs_what_the_run_paid_for_it(run, usage, cost_usd):
     answer = completion(finish("4"), usage=usage)
@@ -57,35 +56,28 @@ def test_a_call_costs_what_the_run_paid_for_it(run, usage, cost_usd):
     assert cost_usd is None or ran.cost_usd == pytest.approx(cost_usd)
 
 
-def test_a_tool_may_have_a_parameter_named_messages():
-    request = {"kind": "tool:post", "messages": ["hello"]}
-    row = {"call": "r1/t1/s1", "key": "k", "request": request, "answer": "sent"}
-    assert report.call_row(row, {}, {})["asked"][0][0] == "request"
-
-
 def test_no_text_of_a_model_is_markup(tmp_path):
     page = report.page({"run": {"answer": EVIL, "name": EVIL}}, {})
     assert EVIL not in page and data_of(page)["run"]["answer"] == EVIL
     assert page.count("<script") == report.PAGE.read_text().count("<script")
 
 
-@pytest.mark.parametrize(("words", "said"), [
+@pytest.mark.parametrize(("words", "line"), [
     (["{}"], "not a run folder"), ([f"{RUNS}/lecture", "--perfetto", "{}/trace.json"], "no times"),
 ])  # fmt: skip
-def test_what_can_not_be_shown_is_one_line(words, said, tmp_path, capsys):
-    with mock.patch.object(sys, "argv", ["report.py", *(w.format(tmp_path) for w in words)]):
-        assert report.main() == 2
-    line = capsys.readouterr().err
-    assert said in line and line.count("\n") == 1 and not list(tmp_path.iterdir())
+def test_what_cannot_be_shown_is_one_line(words, line, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["report.py", *(w.format(tmp_path) for w in words)])
+    assert report.main() == 2 and not list(tmp_path.iterdir())
+    printed = capsys.readouterr().err
+    assert line in printed and printed.count("\n") == 1
 
 
-def test_a_folder_from_someone_else_overwrites_no_file_and_hangs_nothing(tmp_path, capsys):
+def test_a_folder_from_someone_else_overwrites_no_file_and_hangs_nothing(tmp_path, monkeypatch):
     shutil.copytree(RUNS / "lecture", tmp_path / "run")
     (tmp_path / "report.html").symlink_to(tmp_path / "mine")
     os.mkfifo(tmp_path / "rows.jsonl")
-    with mock.patch.object(sys, "argv", ["report.py", str(tmp_path)]):
-        assert report.main() == 2
-    assert "is a link" in capsys.readouterr().err and not (tmp_path / "mine").exists()
+    monkeypatch.setattr(sys, "argv", ["report.py", str(tmp_path)])
+    assert report.main() == 2 and not (tmp_path / "mine").exists()
     assert data_of(report.report(tmp_path))["runs"][0]["name"] == "run"
 
 
