@@ -55,20 +55,18 @@ def run_row(folder: Path, texts: Texts, whole: bool = True) -> Row:
 
 
 def call_row(exchange: Row, texts: Texts, prices: Mapping[tuple[str, str], Backend]) -> Row:
-    """One exchange: what was asked, what came back, what it took and cost."""
+    """One exchange: its request, its answer or failure, what it took and cost."""
     request, answer = exchange["request"], exchange.get("answer")
-    failure, key = exchange.get("failure"), exchange["key"][:16]
-    row: Row = {"call": exchange["call"], "kind": request["kind"], "key": key}
+    row: Row = {"call": exchange["call"], "kind": request["kind"], "key": exchange["key"][:16]}
     row |= exchange.get("timing", {})
-    messages = request.get("messages") if request["kind"] == "chat" else None
+    messages = request.get("messages") if row["kind"] == "chat" else None
+    rest = {k: v for k, v in request.items() if k != "kind"}
+    asked = [(m["role"], m["content"]) for m in messages] if messages else [("request", rest)]
+    row["asked"] = [[role, number_of(text, texts)] for role, text in asked]
     if messages:
         row["model"] = request.get("model")
-        row["asked"] = [[m["role"], number_of(m["content"], texts)] for m in messages]
-    else:
-        rest = {k: v for k, v in request.items() if k != "kind"}
-        row["asked"] = [["request", number_of(rest, texts)]]
-    if failure is not None:
-        return {**row, "failed": True, "got": number_of(failure, texts)}
+    if "failure" in exchange:
+        return {**row, "failed": True, "got": number_of(exchange["failure"], texts)}
     data = answer.get("data") if isinstance(answer, dict) else None
     if messages and isinstance(data, dict):
         message = data["choices"][0]["message"]

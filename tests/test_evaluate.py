@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +15,7 @@ from evaluation.questions import load
 from evaluation.scores import exact, matches
 from evaluation.sweep import Crew, Funds
 from orchestra.vocabulary import ConfigError
+from tests import sweeps
 from tests.conftest import ROOT
 from tests.program import CLOCK, pool_file, replay
 from tests.scripted import Raw, complete, delegate, finish, is_main
@@ -23,20 +23,16 @@ from tests.sweeps import OFFICIAL, data_file, number_asked, words
 
 
 @pytest.fixture
-def sweep(tmp_path, endpoint, monkeypatch):
-    """`sweep(*flags)`: the exit code and the newest row of each question. `sweep.respond` answers."""
+def sweep(tmp_path, endpoint):
+    """`sweep(*flags)` of the first questions: exit code and rows. `sweep.respond` answers."""
 
     def sweep(*flags, count=6):
         if count:
             data_file(tmp_path, count)
-        code = evaluate.main(words(tmp_path, *flags))
-        out = Path(flags[-1] if "--out" in flags else tmp_path / "out")
-        rows = (out / "rows.jsonl").read_text().splitlines() if code < 2 else []
-        return code, {row["id"]: row for row in map(json.loads, rows)}
+        return sweeps.sweep(tmp_path, sweep.url, *flags)
 
-    sweep.respond, sweep.server = number_asked, endpoint(lambda request: sweep.respond(request))
-    sweep.requests, sweep.url = sweep.server.requests, sweep.server.url
-    monkeypatch.setenv("OPENAI_BASE_URL", sweep.url)
+    sweep.respond, server = number_asked, endpoint(lambda request: sweep.respond(request))
+    sweep.url, sweep.requests = server.url, server.requests
     return sweep
 
 
