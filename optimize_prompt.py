@@ -60,7 +60,7 @@ COLUMNS = "k success cost_usd kept why change"
 
 @dataclass
 class Version:
-    """I_k, what it changes, tau_k as text, Perf(tau_k) from 0 to 1, Cost(tau_k) of a task, and
+    """I_k, what it changes, tau_k as text, Perf(tau_k) from 0 to 1, Cost(tau_k) in USD a task, and
     whether it is kept and why.
     """
 
@@ -98,8 +98,8 @@ def compact(run: trajectory.Trajectory, right: bool) -> str:
 
 
 def front(versions: Sequence[Version]) -> list[Version]:
-    """The Pareto front, the most right first. Marks each version that was measured; of equals the
-    first is kept.
+    """The Pareto front, the version with the most right answers first. Sets `kept` and `why` of all
+    versions that were measured; of two equal ones the first is kept.
     """
     measured = [v for v in versions if v.records]
     for v in measured:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One page to look at a run, or at all runs in a folder: a single file that any browser shows.
+"""An HTML page that shows a run, or all runs in a folder.
 
 python report.py RUN    the rounds, sub-tasks and calls of a run, on a timeline
 python report.py DIR    the runs of a folder as a table, and any two next to each other
@@ -24,9 +24,9 @@ from runtime import command_line, console, run_folder, tape, trajectory
 from runtime.chat import tokens_of, url_of
 
 PAGE = Path(__file__).parent / "evaluation" / "page.html"
-INLINE_BYTES = 8 << 20  # a larger file of media is a link to the run folder
+INLINE_BYTES = 8 << 20  # the page links to a larger media file in the run folder
 OUTCOME = ("answer", "fallback", "why", "rounds", "calls", "tokens", "cost_usd", "failed_subtasks")
-SCORES = "judge", "match", "exact"  # of evaluate.py; the first that there is counts
+SCORES = "judge", "match", "exact"  # of evaluate.py; the first that a row has counts
 Row = dict[str, Any]
 Texts = dict[str, int]  # each text of a page and its number
 
@@ -38,7 +38,7 @@ def number_of(value: Any, texts: Texts) -> int:
 
 
 def run_row(folder: Path, texts: Texts, whole: bool = True) -> Row:
-    """What the page shows of a run. `whole`: with its media and trajectory. Raises ConfigError."""
+    """The data of a run. `whole`: with its media and trajectory. Raises ConfigError."""
     manifest = run_folder.read_manifest(folder)
     events = trajectory.read(folder / "trajectory.jsonl")
     end = trajectory.ended(events) or {"why": "the run has not ended"}
@@ -82,7 +82,7 @@ def call_row(exchange: Row, texts: Texts, prices: Mapping[tuple[str, str], Backe
 
 
 def media_row(folder: Path, name: str, modality: str) -> Row:
-    """A file of the question, inside the page where it is small enough."""
+    """A media file of the question, as a data URL if it is small enough."""
     file = folder / "media" / name
     kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
     if not file.is_file() or file.stat().st_size > INLINE_BYTES:
@@ -117,7 +117,7 @@ def report(folder: Path) -> str:
 
 
 def scores_in(folder: Path) -> dict[str, Row]:
-    """What evaluate.py noted of each run: its category, its level, and whether it is right."""
+    """Category, level and score of each run, from rows.jsonl of evaluate.py."""
     found: dict[str, Row] = {}
     for file in sorted([*folder.glob("rows.jsonl"), *folder.glob("*/rows.jsonl")]):
         for row in {row.get("id"): row for row in tape.read(file)}.values():  # the newest of each

@@ -28,7 +28,7 @@ K, IN_FLIGHT = 4, 64
 def swept(url: str, questions: int) -> int:
     """The same questions by evaluate.py, a run folder each. Returns the calls."""
     from evaluation.questions import Plan, Question
-    from evaluation.sweep import Crew, Funds, sweep
+    from evaluation.sweep import Budget, Workers, sweep
     from orchestra_min import Options
 
     plan_of = partial(Plan, pool=scripted_pool(url), options=Options(parallel=K))
@@ -36,8 +36,8 @@ def swept(url: str, questions: int) -> int:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(IN_FLIGHT) as executor:
         Path(folder, "runs").mkdir()
         plan = plan_of(Path(folder))
-        crew, funds = Crew(str(IN_FLIGHT)), Funds(None, plan, [])
-        rows = list(sweep(asked, plan, executor, crew, funds, print))
+        workers, budget = Workers(str(IN_FLIGHT)), Budget(None, plan, [])
+        rows = list(sweep(asked, plan, executor, workers, budget, print))
     assert all(row["exact"] for row in rows) and len(rows) == questions
     return sum(row["calls"] for row in rows)
 

@@ -39,7 +39,7 @@ Row = dict[str, Any]
 Tell = Callable[[str], None]
 Files = dict[str, bytes]  # by their path in a folder
 FREE = "timeout_s", "patience_s"  # options that may change when a sweep goes on
-STARVED = "budget exhausted"  # how a run says that its budget was too small
+STARVED = "budget exhausted"  # in the `why` of a run whose budget was too small
 MEDIA_KEY = re.compile("(image|audio|video)(_path)?s?$")  # of other data sets
 RATE_LIMIT = re.compile(r"\bstatus (429|503)\b")
 
@@ -83,14 +83,14 @@ class Question(Checked):
 
     @property
     def row(self) -> Row:
-        """What its row has, however it ends."""
+        """The start of its row in rows.jsonl."""
         about = {"level": self.level, "category": self.category, "right": self.answer}
         return {"id": self.id, **about, "status": "failed"}
 
 
 def load(file: Path, media: Path | None = None) -> list[Question]:
-    """The questions of a JSON array, of an object that holds one, or of JSON lines. Media are
-    looked for under `media` (default: the folder of the file). Raises ConfigError: one line.
+    """The questions of a file, as `rows` reads it. Paths of media are relative to `media` (default:
+    the folder of the file). Raises ConfigError.
     """
     found: dict[str, Question] = {}
     for number, row in enumerate(rows(file), 1):
@@ -115,7 +115,9 @@ def load(file: Path, media: Path | None = None) -> list[Question]:
 
 
 def rows(file: Path) -> list[Any]:
-    """What a JSON array, an object that holds one, or JSON lines hold. Raises ConfigError."""
+    """The items of a JSON array, of an object that holds one, or of JSON lines. Raises
+    ConfigError.
+    """
     try:
         text = file.read_text(encoding="utf-8-sig").strip()
         try:
@@ -133,7 +135,7 @@ def rows(file: Path) -> list[Any]:
 
 
 def _located(path: str, root: Path) -> str:
-    """The path of a media file, in its folder under `root` or in `root` itself."""
+    """The absolute path of a media file: `path` under `root`, or else its name in `root`."""
     inside = Path(os.path.normpath(path))
     if inside.is_absolute() or ".." in inside.parts:
         raise ConfigError(f"media {path!r} needs a path inside {root}; see --media")
@@ -145,8 +147,8 @@ def _located(path: str, root: Path) -> str:
 
 
 def verdict(q: Question, given: str, judge: Backend, chat: Chat, purse: Purse) -> bool | None:
-    """Whether a language model finds the answer correct. It is asked at most twice; None: it gave
-    no usable reply. Raises EndpointError, and BudgetExceeded where the purse cannot pay for it.
+    """Whether a language model judges the answer to be correct; None after two unusable replies.
+    Raises EndpointError, and BudgetExceeded if the purse cannot pay for the call.
     """
     if exact(given, q.answer) or not given:
         return bool(given)
@@ -177,8 +179,8 @@ class Plan:
     world: bool = False  # MiniGAIA's world plays the sub-agents
 
     def folder(self, q: Question) -> Path:
-        """The newest run folder of a question: 7, or 7.2 if it was begun again. A new one where
-        that run ended because its share of the budget was too small.
+        """The newest run folder of a question: 7, or 7.2 if it was begun again. If its run ended
+        because its share of the budget was too small: the next one.
         """
         first = self.out / "runs" / q.name
         newest = max([first, *filter(begun, first.parent.glob(f"{q.name}.[0-9]*"))], key=_attempt)
@@ -195,7 +197,7 @@ def _next(folder: Path) -> Path:
 
 
 def begun(folder: Path) -> bool:
-    """Whether anything in it may have been paid for."""
+    """Whether a run in this folder may have made a call."""
     tape = folder / "tape.jsonl"
     return tape.is_file() and tape.stat().st_size > 0
 
@@ -210,10 +212,10 @@ def answered(
 ) -> Row:
     """Answer and score one question, continuing its run folder if there is one. Returns its row.
 
-    `files`: for a worker that shares no disk, from `files_of`; the row then holds those of the run.
-    `tell` hears of every retry; without it they are in the row, as "notices". An endpoint that
-    fails, a bad file or a rate limit that outlasted the patience gives a row of status "failed", a
-    share that was too small one of status "starved".
+    `files`: the result of `files_of`, for a worker that shares no disk; the row then has the files
+    of the run. `tell` is called with a message for each retry; without it, the messages are in the
+    row as "notices". The status is "failed" if an endpoint failed, a file cannot be used or a rate
+    limit outlasted the patience, and "starved" if the share was too small.
     """
     if files is not None:
         return _elsewhere(q, plan, share_usd, files)
@@ -244,8 +246,8 @@ def answered(
 def _run(
     q: Question, plan: Plan, folder: Path, limit_usd: float, listen: Listener, cancelled: Any
 ) -> Trajectory:
-    """The run of a question: a new one, one that goes on, or a fork of one that ended, from the
-    round in which a rate limit outlasted the patience.
+    """The run of a question: a new one, a resumed one, or a fork of one that ended, from the round
+    in which a rate limit outlasted the patience.
     """
     o, how = plan.options, {"listeners": (listen,), "pool": plan.pool, "cancelled": cancelled}
     if not begun(folder):
@@ -258,15 +260,15 @@ def _run(
     end, at = ended(past), _limited(past)
     if not end or not at or (end["fallback"] and at[0] == end["rounds"]):  # resume retries those
         return resume(folder, **how)
-    shutil.rmtree(_next(folder), ignore_errors=True)  # killed before it was whole
+    shutil.rmtree(_next(folder), ignore_errors=True)  # killed while it was copied
     before_usd = past[0]["options"]["budget_usd"] or 0.0
-    if limit_usd < before_usd * (1 - 1e-9):  # what is left pays no fork
+    if limit_usd < before_usd * (1 - 1e-9):  # too little for a fork
         return _run(q, plan, _next(folder), limit_usd, listen, cancelled)
     return resume(folder, at[0], _next(folder), **how)
 
 
 def _limited(events: Sequence[Event]) -> list[int]:
-    """The place of the first sub-task that failed at a rate limit; [] for none."""
+    """Round and number of the first sub-task that failed at a rate limit; [] if none did."""
     failed = (e for e in events if e["event"] == "result" and e["status"] == "failed")
     return next((list(e["at"]) for e in failed if RATE_LIMIT.search(e["error"])), [])
 

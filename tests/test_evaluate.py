@@ -13,7 +13,7 @@ import pytest
 import evaluate
 from evaluation.questions import load
 from evaluation.scores import exact, matches
-from evaluation.sweep import Crew, Funds
+from evaluation.sweep import Budget, Workers
 from orchestra.vocabulary import ConfigError
 from tests import sweeps
 from tests.conftest import ROOT
@@ -173,10 +173,10 @@ def test_shares_that_only_rounding_makes_more_than_is_left_are_still_shares(tmp_
     held = 0.1376249999999999, 0.13762500000000003, 0.13762500000000005, 0.13762500000000005
     for n in range(4):
         (tmp_path / f"runs/{n}").mkdir(parents=True)
-    monkeypatch.setattr(Funds, "_held_usd", lambda self, folder: held[int(folder.name)])
+    monkeypatch.setattr(Budget, "_reserved_usd", lambda self, folder: held[int(folder.name)])
     plan = SimpleNamespace(out=tmp_path, folder=lambda q: tmp_path / "runs" / q.name)
-    funds = Funds(0.6, plan, [{"run": "past", "cost_usd": 0.0495, "status": "done"}])
-    assert all(funds.share(SimpleNamespace(name=f"{n}"), 4, True) for n in range(4))
+    budget = Budget(0.6, plan, [{"run": "past", "cost_usd": 0.0495, "status": "done"}])
+    assert all(budget.share(SimpleNamespace(name=f"{n}"), 4, True) for n in range(4))
 
 
 def test_kill_9_loses_and_doubles_no_row_and_pays_only_calls_in_flight_again(tmp_path, endpoint):
@@ -232,12 +232,12 @@ def test_intervals_and_p_values_are_those_of_the_textbooks():
 
 
 def test_workers_halve_once_at_a_rate_limit_and_grow_while_calls_stay_fast():
-    crew, row = Crew("auto"), {"status": "done", "resumed": False, "calls": 1}
+    workers, row = Workers("auto"), {"status": "done", "resumed": False, "calls": 1}
     for _ in range(12):
-        crew.ended({**row, "latency_s": 1.0})
-    crew.started = 16
-    crew.limited(3)
-    crew.limited(4)
-    assert crew.allowed == 8
-    crew.ended({**row, "latency_s": 9.0})
-    assert crew.allowed == 8
+        workers.ended({**row, "latency_s": 1.0})
+    workers.started = 16
+    workers.limited(3)
+    workers.limited(4)
+    assert workers.allowed == 8
+    workers.ended({**row, "latency_s": 9.0})
+    assert workers.allowed == 8
