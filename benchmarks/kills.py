@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""kill -9 at random moments, each time resumed, with each method: is the answer the same, is anything paid twice?
+"""kill -9 at random moments, then resume, with each method: is the answer the same, is anything paid twice?
 
-python benchmarks/kills.py [KILLS=20]        of each method; a run that has ended is followed by another
+python benchmarks/kills.py [KILLS=20]        kills of each method; when a run has ended, another one is started
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def script(request: dict[str, Any]) -> str:
 
 
 def one_run(method: str, folder: Path, kills: int) -> tuple[int, int, int]:
-    """A run that is killed at most so often: kills, calls in flight at them, calls paid beyond the minimum."""
+    """A run that is killed up to `kills` times: kills, calls in flight at them, calls beyond the minimum."""
     server, done, in_flight = Endpoint(script, delay_s=0.05), 0, 0
     program = [sys.executable, "orchestra_min.py", "--json", "--quiet"]
     asked = f"What? --model m --method {method} --out {folder} --parallel {PARALLEL}".split()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does a graph take its critical path? What runs take, and what their calls must take at 50 ms.
+"""Does a graph take only the time of its critical path? Runs with calls of 50 ms, against their limit.
 
     python benchmarks/latency.py [REPEATS=7]
 
@@ -37,7 +37,7 @@ def node_s(layer: int, i: int) -> float:
     return CALL_S + 0.01 * ((7 * i + 3 * layer) % 8)
 
 
-# ---- the server: replies by what stands in the request -------------------------------------------
+# ---- the server: replies by the content of the request -------------------------------------------
 
 
 @cache

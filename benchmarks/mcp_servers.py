@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""MCP servers that others wrote: list the tools, call one, record it, and replay without a start.
+"""MCP servers of other projects: list their tools, call some, record the calls and replay them without starting the server.
 
 python benchmarks/mcp_servers.py FOLDER [NAME ...]
 
@@ -52,7 +52,7 @@ def install(folder: Path) -> None:
 
 
 def calls(folder: Path, page: str) -> dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]]:
-    """By name: the command's arguments, and calls of its tools."""
+    """By server: the arguments of its command, and calls of its tools."""
     town = {"name": "Ulm", "entityType": "town", "observations": ["lies on the Danube"]}
     link = {"from": "Ulm", "to": "Danube", "relationType": "lies on"}
     thought = {"thought": "First", "thoughtNumber": 1, "totalThoughts": 1}
@@ -81,7 +81,7 @@ def calls(folder: Path, page: str) -> dict[str, tuple[str, list[tuple[str, dict[
 def use(
     command: str, wanted: list[tuple[str, dict[str, Any]]], folder: Path, mode: Mode
 ) -> list[str]:
-    """What was seen, with the names of the tools first."""
+    """Names of the tools, their manuals, and the result of each call."""
     with contextlib.closing(Tape(folder / "tape.jsonl", mode)) as tape:
         env: Any = SimpleNamespace(tape=tape)
         env.local = partial(Environment.local, env)

@@ -75,7 +75,7 @@ def mutated(data: bytes, chance: random.Random) -> tuple[str, bytes]:
 
 
 def read(path: Path, kind: str) -> bool:
-    """Whether all of a file is read; a tool is also given what the check refuses."""
+    """Whether all of a file can be read. The tools also get files that the check refuses."""
     reads: list[Any] = [lambda: media.check([path])]
     if kind == "image":
         reads.append(lambda: list(image.data_urls(path)))
@@ -109,7 +109,7 @@ def measure(path: Path, kind: str) -> tuple[str, float, float]:
 
 
 def row(suffix: str, good: Path, count: int) -> bool:
-    """Prints the row of a format; whether it keeps the marks."""
+    """Print the row of a format. Returns whether it meets the marks."""
     kind = "image" if suffix in STILLS else "video" if suffix in FILMS else "audio"
     data, chance = good.read_bytes(), random.Random(suffix)
     outcome, base_mib, _ = measure(good, kind)
@@ -132,7 +132,7 @@ def row(suffix: str, good: Path, count: int) -> bool:
 
 def main(count: int) -> None:
     import av
-    import numpy  # noqa: F401  (whose memory is not the files')
+    import numpy  # noqa: F401  its memory must not count for the first file
     import PIL.Image
 
     PIL.Image.init()

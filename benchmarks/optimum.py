@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How far the greedy choices are from the best ones, by trying all: the batch of Eq. 10 (exact up
+"""How far the greedy choices are from the best ones, by brute force: the batch of Eq. 10 (exact up
 to 15 ready sub-tasks, greedy beyond) and the context of Eq. 20 (greedy).
 
 python benchmarks/optimum.py [CASES]    10,000 cases of each; a few minutes
@@ -82,7 +82,7 @@ def context_ratio(draw: random.Random) -> float:
 
 
 def _all_choices(pieces: Sequence[Sequence[Snippet]]) -> list[set[tuple[int, int]]]:
-    """Every set of pieces in which no sentence stands without its head."""
+    """Every set of pieces in which each sentence has its head."""
 
     def of(i: int, mine: Sequence[Snippet]) -> list[set[tuple[int, int]]]:
         rest = range(1, len(mine))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Replay under any schedule: always the same content; and a big tape: look-ups and loading.
+"""Replays with random threads, delays and environments: is the content the same? And a big tape: time to load and look up.
 
 python benchmarks/replays.py [N=1000]
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""From the start of the program to its first request, against `import openai` and one call.
+"""Time from the start of the program to its first request, against `import openai` and one call; and --help.
 
-python benchmarks/startup.py [N=9]      medians of N, taken in turn; and --help
+python benchmarks/startup.py [N=9]      medians of N, taken in turn
 """
 
 from __future__ import annotations

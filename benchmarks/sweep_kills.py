@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""kill -9 of a sweep at random moments, each time begun again: is a row lost or written twice, is anything paid twice?
+"""kill -9 of a sweep at random moments, then the same command again: is a row lost or written twice, is anything paid twice?
 
 python benchmarks/sweep_kills.py [KILLS=10] [QUESTIONS=40]        8 questions in flight, each with 8 sub-tasks of 5 calls a round
 """
