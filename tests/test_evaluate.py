@@ -68,8 +68,8 @@ def test_questions_without_their_media_are_named_and_skipped(tmp_path, sweep, ca
     (tmp_path / "data.json").write_text(json.dumps([OFFICIAL, *others]))
     code, rows = sweep("--media", tmp_path / "media", count=0)
     assert (code, list(rows), rows["7"]["exact"]) == (0, ["7"], True)
-    said = capsys.readouterr().err
-    assert "question 8 is skipped" in said and "question 9 is skipped" in said
+    printed = capsys.readouterr().err
+    assert "question 8 is skipped" in printed and "question 9 is skipped" in printed
 
 
 @pytest.mark.parametrize("flags", [

@@ -1,4 +1,4 @@
-"""report.py: what stands in a page, and that a model's text stays text."""
+"""report.py: what a page has in it, and that a model's text stays text."""
 
 import base64
 import json
