@@ -46,14 +46,14 @@ Verdict = tuple[bool, str]  # whether a candidate passes, and why
 SEED = json.loads(Path(__file__).with_name("training").joinpath("seed.json").read_text("utf-8"))
 STRATEGIES = {"easy": "AD", "medium": "ADBC", "hard": "CE"}  # level -> z of Eq. 27, in turn
 MAX_STEP_CHANGE, MAX_SIMILARITY = 2, 0.85  # |s~ - s| of Eq. 27, Sim of Eq. 28
-TIMEOUT_S = 600.0  # of one attempt of a call: nobody waits for it
+TIMEOUT_S = 600.0  # of one attempt of a call
 as_json = partial(json.dumps, ensure_ascii=False)
 
 
 class Curation:
-    """One command: its seeds, models and tape, what it spent, and the questions that were accepted
-    for the seed at hand. `seeds`, D_0 of Eq. 26: x = (q, M, a, T), each with its solution r and
-    level l, as training/seed.json has it, in a JSON array or a line each.
+    """The state of one command. `seeds` is D_0 of Eq. 26: x = (q, M, a, T) with its solution r and
+    level l, as training/seed.json describes it. `peers` are the questions that were accepted for
+    the current seed.
     """
 
     def __init__(self, a: Any) -> None:
@@ -80,8 +80,8 @@ class Curation:
         return [(m["modality"], self.a.seeds.parent / m["path"]) for m in seed["media"]]
 
     def ask(self, x: Row, prompt: str, mistake: str = "", **values: Any) -> Row:
-        """The reply to prompts/curation/<prompt>.md, by the schema <prompt>.json. A mistake is told
-        once; the second raises ModelMistake.
+        """The model's reply to prompts/curation/<prompt>.md, checked with <prompt>.json. A mistake
+        is returned to the model once; a second one raises ModelMistake.
         """
         text = prompts.render(f"curation/{prompt}.md", mistake=mistake, **values)
         schema = json.loads(prompts.render(f"curation/{prompt}.json", **values))
@@ -99,7 +99,7 @@ class Curation:
             return self.ask(x, prompt, prompts.explained(error), **values)
 
     def passes(self, gate: Any, seed: Row, x: Row) -> bool:
-        """The verdict of a gate, which is kept in the row."""
+        """The verdict of a gate, which is added to the row."""
         try:
             passed, reason = gate(self, seed, x)
         except ModelMistake as error:
@@ -108,7 +108,7 @@ class Curation:
         return bool(passed)
 
     def decisions(self, seed: Row, x: Row) -> list[examples.Example]:
-        """Those of tau, the run of Orchestra-o1 on an accepted task, if its answer is right."""
+        """The decisions of tau, a run of Orchestra-o1 on an accepted task, if it is right."""
         question, answer = x["task"]["question"], x["task"]["answer"]
         folder, mode = self.a.out / "runs" / x["id"], "none" if self.a.replay else "once"
         left_usd = self.purse.split(1)[0].limit_usd  # B_t, not below 0
@@ -128,8 +128,7 @@ class Curation:
                 rows.append(x)
                 x["accepted"] = all(self.passes(gate, seed, x) for gate in GATES)  # V(x~)
                 if not self.a.replay:
-                    with path.open("a" if rows[1:] else "w", encoding="utf-8") as file:
-                        file.write(as_json(x) + "\n")
+                    path.write_text("".join(as_json(row) + "\n" for row in rows), "utf-8")
                 if x["accepted"]:
                     self.peers.append(x["task"]["question"])
                     found += self.decisions(seed, x)

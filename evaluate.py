@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Which method, which model, at what cost: many questions at once, scored and compared.
+"""Answer many questions, score the answers and compare methods by accuracy and cost.
 
     python evaluate.py run --data FILE --method react --out sweeps/react
     python evaluate.py report sweeps/react sweeps/orchestra-o1
     python evaluate.py masbench --axis depth --value 2..12 --n 10 --out depth.jsonl
 
 Each question has a run folder of its own, OUT/runs/<id>, which replays and resumes like any other.
-OUT/rows.jsonl gets a line for each question as it ends; OUT/sweep.json holds what they share.
+OUT/rows.jsonl gets a line for each question as it ends; OUT/sweep.json has their settings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import math
 import os
 import signal
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -27,8 +27,8 @@ from typing import Any
 
 import orchestrators
 from evaluation import masbench, questions, world
-from evaluation.questions import Plan, Question, Row, Tell
-from evaluation.sweep import Crew, Funds, earlier, executor_at, kind_of, sweep
+from evaluation.questions import Plan, Question, Row
+from evaluation.sweep import Budget, Workers, earlier_rows, executor_at, settings_of, sweep
 from orchestra.money import add_usd
 from orchestra.vocabulary import ConfigError
 from runtime import command_line, console, tape
@@ -36,8 +36,8 @@ from runtime import pool as pools
 from runtime.trajectory import printable, usd
 from tools.media import check
 
-WIDTH = 100  # of a cell
-NOT_HERE = "image audio video workdir compare replay resume from_round runs out json quiet"
+WIDTH = 100  # of a table cell, at most
+OF_ONE_RUN = "image audio video workdir compare replay resume from_round runs out json quiet"
 FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
     "data": (Path, "questions: JSON or JSON lines; see docs/evaluate.md"),
     "out": (Path, "folder of this sweep; run it again for what is missing or failed"),
@@ -45,7 +45,7 @@ FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
     "level": (str, "only these levels: A,B"),
     "category": (str, "only these categories: A,B"),
     "limit": (int, "only the first LIMIT"),
-    "workers": (str, "questions in flight, or auto: as many as the endpoint keeps up with (auto)"),
+    "workers": (str, "questions in flight; auto adapts to the endpoint (auto)"),
     "budget": (float, "spending limit of the whole sweep in USD, the judge included"),
     "executor": (str, "dask://HOST:PORT or ray://HOST:PORT: answer on other machines"),
     "judge": (str, "a backend, or another model at the main endpoint, that checks the answers"),
@@ -59,11 +59,11 @@ def wilson(right: int, n: int, z: float = 1.96) -> tuple[float, float]:
     p, zz = right / n, z * z / n
     half = z * math.sqrt(p * (1 - p) / n + zz / n / 4)
     low, high = (p + zz / 2 - half) / (1 + zz), (p + zz / 2 + half) / (1 + zz)
-    return max(0.0, low), min(1.0, high)  # without the errors of rounding
+    return max(0.0, low), min(1.0, high)  # rounding may pass them
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
-    """The exact two-sided p-value, from the questions that one of two methods alone got right."""
+    """The exact two-sided p-value, from the numbers of questions that only one method got right."""
     n = only_a + only_b
     tail = sum(math.comb(n, k) for k in range(min(only_a, only_b) + 1))
     return float(min(1.0, 2 * tail / 2**n))
@@ -81,8 +81,8 @@ def figures(rows: Sequence[Row], score: str) -> dict[str, Any]:
 
 
 def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
-    """Figures of each method: overall, by score, level and category; and McNemar for each pair."""
-    sweeps = [(folder, kind_of(folder)) for folder in folders]
+    """The figures of each sweep, and McNemar's test for each pair of them. Raises ConfigError."""
+    sweeps = [(folder, settings_of(folder)) for folder in folders]
     unjudged = [folder for folder, about in sweeps if not about["judge"]]
     if score == "judge" and unjudged:
         raise ConfigError(f"--score judge: {unjudged[0]} was run without --judge")
@@ -143,12 +143,12 @@ def print_report(found: dict[str, Any]) -> None:
 def run(a: argparse.Namespace, rest: list[str]) -> int:
     """A sweep. Returns 1 if a question failed or was not started."""
     of_run = command_line.parse(["--question", "?", *rest])
-    if wrong := [name for name in NOT_HERE.split() if getattr(of_run, name)]:
+    if wrong := [name for name in OF_ONE_RUN.split() if getattr(of_run, name)]:
         raise ConfigError(f"--{wrong[0].replace('_', '-')}: is for a single run; leave it out")
     for name in ("limit", "budget"):
         if (given := getattr(a, name)) is not None and not 0 < given < math.inf:
             raise ConfigError(f"--{name} {given}: needs a number above 0")
-    crew, options = Crew(a.workers or "auto"), of_run.options
+    workers, options = Workers(a.workers or "auto"), of_run.options
     asked = chosen(a, questions.load(a.data, a.media))
     media = [modality for q in asked for modality, _ in q.media]
     pool = pools.choose(of_run.backends, of_run.model, of_run.perception, media)
@@ -162,76 +162,60 @@ def run(a: argparse.Namespace, rest: list[str]) -> int:
     if a.world:
         world.check(options.method, asked)
         nobody = {kind: pools.Engine("endpoint", pool.main) for kind in ("image", "audio")}
-        pool = pool.with_(engines=nobody)  # no file is looked at, so no local engine is needed
+        pool = pool.with_(engines=nobody)  # no file is analysed, so no local engine is needed
     plan = Plan(a.out, pool, options, judge, a.world)
     with executor_at(a.executor or "") as executor:
-        past = earlier(plan, a.data, a.budget is not None)
+        past = earlier_rows(plan, a.data, a.budget is not None)
         rows = {row["id"]: row for row in past}  # the newest of each question
         left = [q for q in asked if rows.get(q.id, {}).get("status") != "done"]
         done = [row for q in asked if (row := rows.get(q.id)) and row["status"] == "done"]
-        funds = Funds(a.budget, plan, past)
-        with (
-            progress(done, len(asked), "judge" if judge else "match", funds) as (show, tell),
-            contextlib.closing(sweep(left, plan, executor, crew, funds, tell)) as ended,
-        ):
+        budget = Budget(a.budget, plan, past)
+        with contextlib.closing(sweep(left, plan, executor, workers, budget, tell)) as ended:
             for row in ended:
-                show(row)
+                done.append(row)
+                spent = usd(sum(budget.spent.values()))
+                right = f"{len(done)} of {len(asked)}, {sum(map(is_right, done))} right"
+                tell(f"{right}, {spent} | {described(row)}")
     return int(sum(row["status"] == "done" for row in done) < len(asked))
 
 
 def chosen(a: argparse.Namespace, asked: list[Question]) -> list[Question]:
-    """Those of --level, --category and --limit whose media exist; the others are named."""
+    """The questions of --level, --category and --limit, with the modality of each file. Those whose
+    media cannot be read are listed and left out.
+    """
     for key in ("level", "category"):
         if names := [name.strip().lower() for name in (getattr(a, key) or "").split(",") if name]:
             known = ", ".join(sorted({getattr(q, key) for q in asked} - {""})) or "none"
             asked = [q for q in asked if getattr(q, key).lower() in names]
             if not asked:
                 raise ConfigError(f"--{key}: no question has it; {a.data} has {known}")
-    whole = []
+    readable = []
     for q in asked[: a.limit]:
-        if lost := [path for _, path in q.media if not Path(path).is_file()]:
-            console.tell(f"question {q.id} is skipped, its media are missing: {', '.join(lost)}")
-            continue
         try:
-            check(file if file[0] else file[1] for file in q.media)
-            whole.append(q)
+            media = tuple((modality, str(path)) for modality, path in check(q.media))
+            readable.append(q.model_copy(update={"media": media}))
         except ConfigError as error:
             console.tell(f"question {q.id} is skipped: {error}")
-    if not whole:
+    if not readable:
         raise ConfigError("no question is left; see --media and --limit")
-    return whole
+    return readable
 
 
-@contextlib.contextmanager
-def progress(
-    rows: list[Row], total: int, score: str, funds: Funds
-) -> Iterator[tuple[Callable[..., None], Tell]]:
-    """`show(row)` and `tell(text)`: lines on standard error, above a bar with the accuracy, the
-    known cost of all runs and the judge, and the time left.
-    """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+def is_right(row: Row) -> bool:
+    return bool(row.get("judge", row.get("match")))  # a failed row has neither
 
-    screen = Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
-    columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False)
-    with Progress(*columns, console=screen) as bar:
-        task = bar.add_task("", total=total, completed=len(rows))
 
-        def tell(text: str) -> None:
-            screen.print(printable(text)[:200])
+def described(row: Row) -> str:
+    """The row of a question as one line."""
+    if row["status"] == "failed":
+        return f"{row['id']} failed: {row['why']}"
+    outcome = "right" if is_right(row) else "wrong"
+    return f"{row['id']} {outcome}: {row['answer'] or row['why']!r}"
 
-        def show(row: Row) -> None:
-            rows.append(row)
-            right = 100 * sum(bool(r.get(score)) for r in rows) / len(rows)
-            cost = usd(sum(funds.spent.values()))
-            bar.update(task, advance=1)
-            text = f"{right:.1f} % right, {cost}, {bar.tasks[0].time_remaining or 0:.0f} s left"
-            bar.update(task, description=text)
-            outcome = "failed" if row["status"] == "failed" else "right" if row[score] else "wrong"
-            about = row["why"] if outcome == "failed" else row["answer"] or row["why"]
-            tell(f"{row['id']} {outcome}: {about!r} | {text}")
 
-        yield show, tell
+def tell(line: str) -> None:
+    """One line on standard error."""
+    console.tell(printable(line)[:200])
 
 
 def parser() -> argparse.ArgumentParser:

@@ -60,7 +60,7 @@ COLUMNS = "k success cost_usd kept why change"
 
 @dataclass
 class Version:
-    """I_k, what it changes, tau_k as text, Perf(tau_k) from 0 to 1, Cost(tau_k) of a task, and
+    """I_k, what it changes, tau_k as text, Perf(tau_k) from 0 to 1, Cost(tau_k) in USD a task, and
     whether it is kept and why.
     """
 
@@ -73,8 +73,8 @@ class Version:
     kept: str = "refused"
     why: str = ""
 
-    def matches(self, other: Version) -> bool:
-        """As right and as cheap, or better."""
+    def covers(self, other: Version) -> bool:
+        """At least as right and at most as expensive."""
         return self.success >= other.success and self.cost_usd <= other.cost_usd
 
 
@@ -98,26 +98,15 @@ def compact(run: trajectory.Trajectory, right: bool) -> str:
 
 
 def front(versions: Sequence[Version]) -> list[Version]:
-    """The Pareto front, the most right first. Marks each version that was measured; of equals the
-    first is kept.
+    """The Pareto front, the version with the most right answers first. Sets `kept` and `why` of all
+    versions that were measured; of two equal ones the first is kept.
     """
     measured = [v for v in versions if v.records]
     for v in measured:
-        better = [w.k for w in measured if w.matches(v) and (w.k < v.k or not v.matches(w))]
+        better = [w.k for w in measured if w.covers(v) and (w.k < v.k or not v.covers(w))]
         v.kept = "no" if better else "yes"
         v.why = say(MESSAGES, "beaten", k=better[0]) if better else say(MESSAGES, "new")
     return sorted((v for v in measured if v.kept == "yes"), key=lambda v: -v.success)
-
-
-def chart(versions: Sequence[Version]) -> str:
-    """Each k at its cost and success; * is on the front."""
-    measured = [v for v in versions if v.records]
-    most = max(v.cost_usd for v in measured) or 1.0
-    rows = {v.success: [" "] * 64 for v in sorted(measured, key=lambda v: -v.success)}
-    for v in measured:
-        rows[v.success][round(60 * v.cost_usd / most)] = f"{v.k}{'*' * (v.kept == 'yes')}"
-    lines = [f"{success:7.2f} |{''.join(row).rstrip()}" for success, row in rows.items()]
-    return "\n".join(["success", *lines, f"{'USD':>8} 0{most:>60.6f}"])
 
 
 # ---- rewrite -------------------------------------------------------------------------------------
@@ -199,21 +188,17 @@ def main(argv: list[str] | None = None) -> int:
     def work() -> None:
         own, rest = p.parse_known_args(argv)
         a = command_line.parse([*rest, "--question", "?"])
-        needs = {
-            "--out": a.out,
-            "--budget": a.options.budget_usd,
-            "--iterations": own.iterations > 0,
-        }
-        needs["--method aorchestra or orchestra-o1"] = a.methods[0] in METHODS
-        if missing := [flag for flag, given in needs.items() if not given]:
-            raise ConfigError(f"needs {missing[0]}")
+        if a.methods[0] not in METHODS:
+            raise ConfigError(f"needs --method {' or '.join(METHODS)}")
+        if not (a.out and a.options.budget_usd and own.iterations > 0):
+            raise ConfigError("needs --out, --budget and at least one of --iterations")
         if wrong := [name for name in NOT_HERE.split() if getattr(a, name)]:
             raise ConfigError(f"--{wrong[0]}: leave it out; the media are named in --tasks")
         optimize(argparse.Namespace(**{**vars(a), **vars(own)}), versions)
 
     code = command_line.ended("optimize_prompt.py", work)
     if front(versions):
-        print(console.table(COLUMNS, map(vars, versions)), chart(versions), sep="\n\n", flush=True)
+        print(console.table(COLUMNS, map(vars, versions)), flush=True)
     return code
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One page to look at a run, or at all runs in a folder: a single file that any browser shows.
+"""An HTML page that shows a run, or all runs in a folder.
 
 python report.py RUN    the rounds, sub-tasks and calls of a run, on a timeline
 python report.py DIR    the runs of a folder as a table, and any two next to each other
@@ -14,7 +14,7 @@ import json
 import mimetypes
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +24,21 @@ from runtime import command_line, console, run_folder, tape, trajectory
 from runtime.chat import tokens_of, url_of
 
 PAGE = Path(__file__).parent / "evaluation" / "page.html"
-INLINE_BYTES = 8 << 20  # a larger file of media is a link to the run folder
+INLINE_BYTES = 8 << 20  # the page links to a larger media file in the run folder
 OUTCOME = ("answer", "fallback", "why", "rounds", "calls", "tokens", "cost_usd", "failed_subtasks")
-SCORES = "judge", "match", "exact"  # of evaluate.py; the first that there is counts
+SCORES = "judge", "match", "exact"  # of evaluate.py; the first that a row has counts
 Row = dict[str, Any]
+Texts = dict[str, int]  # each text of a page and its number
 
 
-class Texts:
-    """Each text of a page once: prompts repeat. The page has its number in their places."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def number(self, value: Any) -> int:
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
-        return self.numbers.setdefault(text, len(self.numbers))
+def number_of(value: Any, texts: Texts) -> int:
+    """The number of a text. A page has each text once and refers to its number: prompts repeat."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+    return texts.setdefault(text, len(texts))
 
 
 def run_row(folder: Path, texts: Texts, whole: bool = True) -> Row:
-    """What the page shows of a run. `whole`: with its media and trajectory. Raises ConfigError."""
+    """The data of a run. `whole`: with its media and trajectory. Raises ConfigError."""
     manifest = run_folder.read_manifest(folder)
     events = trajectory.read(folder / "trajectory.jsonl")
     end = trajectory.ended(events) or {"why": "the run has not ended"}
@@ -59,20 +55,18 @@ def run_row(folder: Path, texts: Texts, whole: bool = True) -> Row:
 
 
 def call_row(exchange: Row, texts: Texts, prices: Mapping[tuple[str, str], Backend]) -> Row:
-    """One exchange: what was asked, what came back, what it took and cost."""
+    """One exchange: its request, its answer or failure, what it took and cost."""
     request, answer = exchange["request"], exchange.get("answer")
-    failure, key = exchange.get("failure"), exchange["key"][:16]
-    row: Row = {"call": exchange["call"], "kind": request["kind"], "key": key}
+    row: Row = {"call": exchange["call"], "kind": request["kind"], "key": exchange["key"][:16]}
     row |= exchange.get("timing", {})
-    messages = request.get("messages") if request["kind"] == "chat" else None
+    messages = request.get("messages") if row["kind"] == "chat" else None
+    rest = {k: v for k, v in request.items() if k != "kind"}
+    asked = [(m["role"], m["content"]) for m in messages] if messages else [("request", rest)]
+    row["asked"] = [[role, number_of(text, texts)] for role, text in asked]
     if messages:
         row["model"] = request.get("model")
-        row["asked"] = [[m["role"], texts.number(m["content"])] for m in messages]
-    else:
-        rest = {k: v for k, v in request.items() if k != "kind"}
-        row["asked"] = [["request", texts.number(rest)]]
-    if failure is not None:
-        return {**row, "failed": True, "got": texts.number(failure)}
+    if "failure" in exchange:
+        return {**row, "failed": True, "got": number_of(exchange["failure"], texts)}
     data = answer.get("data") if isinstance(answer, dict) else None
     if messages and isinstance(data, dict):
         message = data["choices"][0]["message"]
@@ -84,11 +78,11 @@ def call_row(exchange: Row, texts: Texts, prices: Mapping[tuple[str, str], Backe
             row["cost_usd"] = backend.cost_usd(read, written, cached)
         answer = message.get("content") or message
     row["failed"] = isinstance(answer, dict) and "error" in answer
-    return {**row, "got": texts.number(answer)}
+    return {**row, "got": number_of(answer, texts)}
 
 
 def media_row(folder: Path, name: str, modality: str) -> Row:
-    """A file of the question, inside the page where it is small enough."""
+    """A media file of the question, as a data URL if it is small enough."""
     file = folder / "media" / name
     kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
     if not file.is_file() or file.stat().st_size > INLINE_BYTES:
@@ -97,29 +91,23 @@ def media_row(folder: Path, name: str, modality: str) -> Row:
     return {"name": name, "modality": modality, "url": f"data:{kind};base64,{data}"}
 
 
-def runs_in(folder: Path) -> Iterator[Path]:
-    """The run folders in a folder, at most three levels down, by name."""
-    for depth in ("*", "*/*", "*/*/*"):
-        yield from sorted(p.parent for p in folder.glob(f"{depth}/run.json"))
-
-
 def page(data: Row, texts: Texts) -> str:
     """The page with its data, compressed: no text of a model can become markup or script."""
-    whole = json.dumps({**data, "texts": list(texts.numbers)}, ensure_ascii=False, default=str)
+    whole = json.dumps({**data, "texts": list(texts)}, ensure_ascii=False, default=str)
     packed = base64.b64encode(zlib.compress(whole.encode("utf-8", "replace"), 9)).decode()
     return PAGE.read_text(encoding="utf-8").replace("{{DATA}}", packed)
 
 
 def report(folder: Path) -> str:
     """The page of a run folder, or of a folder of runs. Raises ConfigError."""
-    texts = Texts()
+    texts: Texts = {}
     if (folder / "run.json").is_file():
         return page({"run": run_row(folder, texts)}, texts)
-    found = list(runs_in(folder)) if folder.is_dir() else []
-    if not found:
+    files = [file for depth in ("*", "*/*", "*/*/*") for file in folder.glob(f"{depth}/run.json")]
+    if not files:
         raise ConfigError(f"{folder}: is not a run folder and holds none; give RUN or DIR")
     rows, scores = [], scores_in(folder)
-    for run in found:
+    for run in sorted(file.parent for file in files):
         name = run.relative_to(folder).as_posix()
         try:
             rows.append({**run_row(run, texts, whole=False), "name": name, **scores.get(name, {})})
@@ -129,7 +117,7 @@ def report(folder: Path) -> str:
 
 
 def scores_in(folder: Path) -> dict[str, Row]:
-    """What evaluate.py noted of each run: its category, its level, and whether it is right."""
+    """Category, level and score of each run, from rows.jsonl of evaluate.py."""
     found: dict[str, Row] = {}
     for file in sorted([*folder.glob("rows.jsonl"), *folder.glob("*/rows.jsonl")]):
         for row in {row.get("id"): row for row in tape.read(file)}.values():  # the newest of each
@@ -152,7 +140,7 @@ def main() -> int:
         out = a.perfetto or a.out or a.folder / "report.html"
         if out.is_symlink() and not a.out:  # the folder may come from someone else
             raise ConfigError(f"{out} is a link; remove it, or give another --out")
-        trace = a.perfetto and json.dumps(perfetto(run_row(a.folder, Texts())))
+        trace = a.perfetto and json.dumps(perfetto(run_row(a.folder, {})))
         out.write_text(trace or report(a.folder), encoding="utf-8")
         print(out)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""kill -9 at random moments, each time resumed, with each method: is the answer the same, is anything paid twice?
+"""kill -9 at random moments, then resume, with each method: is the answer the same, is anything paid twice?
 
-python benchmarks/kills.py [KILLS=20]        of each method; a run that has ended is followed by another
+python benchmarks/kills.py [KILLS=20]        kills of each method; when a run has ended, another one is started
 """
 
 from __future__ import annotations
@@ -9,17 +9,13 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
+from common import ROOT, killed
 from latency import layers
 
 from runtime.command_line import METHODS
@@ -28,7 +24,7 @@ from tests.scripted import Endpoint, act, complete, delegate, finish, is_main, l
 
 PARALLEL = 8
 ANSWER = '<tool_call>{"name": "answer", "arguments": {"model": "answer-1"}}</tool_call>'
-ONE_TASK = delegate("task").replace('{"tasks": [', "").replace("]}}", "}")
+ONE_TASK = delegate("task").replace('{"tasks": [', "").replace("]}}", "}")  # AOrchestra's
 REASON = ANSWER.replace('"answer"', '"enhance_reasoning"').replace("answer-1", "reasoner-1")
 
 
@@ -50,45 +46,24 @@ def script(request: dict[str, Any]) -> str:
     return act("Nothing", "a note") if text.count("Observation:") < 4 else finish("42")
 
 
-def killed(command: list[str], server: Endpoint, environment: dict[str, str]) -> tuple[bool, int]:
-    """Whether a kill came before the end of the command, and how many calls were in flight."""
-    before = len(server.requests)
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    while len(server.requests) == before and process.poll() is None:
-        time.sleep(0.01)  # up to its first request: kills before it prove nothing
-    time.sleep(random.random() * 0.12)
-    if process.poll() is not None:
-        return False, 0
-    in_flight = len(server.in_flight)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    time.sleep(0.1)  # the server is done with the dead
-    return True, in_flight
-
-
 def one_run(method: str, folder: Path, kills: int) -> tuple[int, int, int]:
-    """A run that is killed at most so often: kills, calls in flight at them, calls paid beyond the minimum."""
+    """A run that is killed up to `kills` times: kills, calls in flight at them, calls beyond the minimum."""
     server, done, in_flight = Endpoint(script, delay_s=0.05), 0, 0
-    environment = {**os.environ, "OPENAI_BASE_URL": server.url}
-    program = [sys.executable, "orchestra_min.py", "--json"]
+    program = [sys.executable, "orchestra_min.py", "--json", "--quiet"]
     asked = f"What? --model m --method {method} --out {folder} --parallel {PARALLEL}".split()
     again = ["--resume", str(folder)]
     while done < kills:
-        died, flying = killed([*program, *(again if done else asked)], server, environment)
-        if not died:
+        command = [*program, *(again if done else asked)]
+        calls = killed(command, server, random.random() * 0.12)
+        if calls is None:
             break
-        done, in_flight = done + 1, in_flight + flying
-    ended = subprocess.run(
-        [*program, *again], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    )
+        done, in_flight = done + 1, in_flight + calls
+    os.environ["OPENAI_BASE_URL"] = server.url
+    ended = subprocess.run([*program, *again], cwd=ROOT, stdout=subprocess.PIPE, check=True)
     answer = json.loads(ended.stdout)
     paid = [(row["call"], row["key"]) for row in read(folder / "tape.jsonl") if "answer" in row]
     assert (answer["answer"], answer["fallback"]) == ("42", False), answer
-    assert len(paid) == len(set(paid)) == answer["calls"], (
-        "an answer on the tape was paid for twice"
-    )
+    assert len(paid) == len(set(paid)) == answer["calls"], "a call was paid for twice"
     server.close()
     return done, in_flight, len(server.requests) - len(paid)
 

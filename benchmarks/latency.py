@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does a graph take its critical path? What runs take, and what their calls must take at 50 ms.
+"""Does a graph take only the time of its critical path? Runs with calls of 50 ms, against their limit.
 
     python benchmarks/latency.py [REPEATS=7]
 
@@ -21,7 +21,10 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from scripted_server import running, serve
+from common import running
+from scripted_server import reply, serve
+
+from tests.scripted import agent, edge, thought
 
 CALL_S = 0.05
 K = 8
@@ -34,41 +37,29 @@ def node_s(layer: int, i: int) -> float:
     return CALL_S + 0.01 * ((7 * i + 3 * layer) % 8)
 
 
-# ---- the server: replies by what stands in the request -------------------------------------------
-
-
-THINKING = "<thinking>-</thinking>"
-
-
-def agent(id: str, name: str, told: str, roles: str = "") -> str:
-    roles = f"<debate_roles>{roles}</debate_roles>" if roles else ""
-    arguments = f"<agent_input>{told}</agent_input>{roles}"
-    named = f"<agent_id>{id}</agent_id><agent_name>{name}</agent_name>"
-    named += "<agent_description>-</agent_description>"
-    return f"<agent>{named}<required_arguments>{arguments}</required_arguments></agent>"
+# ---- the server: replies by the content of the request -------------------------------------------
 
 
 @cache
 def layers() -> str:
     """3 layers of 8 CoT agents, each fed by two of the layer before, and one that joins them."""
-    agents, edges = [], []
+    agents, ends = [], []
     for layer in range(LAYERS):
         for i in range(K):
             before = [] if layer == 0 else [f"n{layer - 1}_{i}", f"n{layer - 1}_{(i + 1) % K}"]
             told = f"wait={node_s(layer, i)} " + " ".join(f"${{{id}}}" for id in before)
             agents.append(agent(f"n{layer}_{i}", "CoTAgent", told))
-            edges += [(id, f"n{layer}_{i}") for id in before]
+            ends += [end for id in before for end in (id, f"n{layer}_{i}")]
     last = [f"n{LAYERS - 1}_{i}" for i in range(K)]
     agents.append(agent("end", "CoTAgent", f"wait={CALL_S} " + " ".join(f"${{{n}}}" for n in last)))
-    edges += [(id, "end") for id in last]
-    pairs = "".join(f"<from>{a}</from><to>{b}</to>" for a, b in edges)
-    return THINKING + "".join(agents) + f"<edge>{pairs}</edge>"
+    ends += [end for id in last for end in (id, "end")]
+    return thought(*agents, edge(*ends))
 
 
 GRAPHS = {
     "layers": layers,
-    "sc": lambda: THINKING + agent("A", "SCAgent", "go"),
-    "debate": lambda: THINKING + agent("A", "DebateAgent", "go", '["P", "Q", "R"]'),
+    "sc": lambda: thought(agent("A", "SCAgent", "go")),
+    "debate": lambda: thought(agent("A", "DebateAgent", "go", roles='["P", "Q", "R"]')),
 }
 
 
@@ -76,31 +67,10 @@ def respond(body: bytes) -> tuple[float, str]:
     if b"You design a system of agents" in body:
         question = json.loads(body)["messages"][-1]["content"].split()
         return CALL_S, next(graph() for name, graph in GRAPHS.items() if name in question)
-    if b"You are the main agent" in body:
-        return CALL_S, main_agent(body)
-    if b"You are a sub-agent" in body:
-        return CALL_S, sub_agent(body)
+    if b"You are the main agent" in body or b"You are a sub-agent" in body:
+        return CALL_S, reply(body, K)
     wait = re.search(rb"wait=([\d.]+)", body)
     return float(wait[1]) if wait else CALL_S, "Answer: done"
-
-
-def main_agent(body: bytes) -> str:
-    """AOrchestra's K tuples one by one, Orchestra-o1's K tasks at once; then the answer."""
-    done = body.count(b"found it (")
-    tasks = [{"task_instruction": f"look at number {n}", "context": "", "model": "auto",
-              "tools": ["EchoAction"]} for n in range(K)]  # fmt: skip
-    if done >= K:
-        return json.dumps({"action": "complete", "reasoning": "", "params": {"answer": "42"}})
-    params = tasks[done] if b"one sub-agent after another" in body else {"tasks": tasks}
-    return json.dumps({"action": "delegate_task", "reasoning": "", "params": params})
-
-
-def sub_agent(body: bytes) -> str:
-    if body.count(b"Observation:") < 2:
-        return json.dumps({"action": "EchoAction", "params": {"text": "hello"}, "memory": "m"})
-    number = re.findall(rb"look at number (\d+)", body)[-1].decode()
-    params = {"result": f"found it ({number})", "status": "done", "summary": ""}
-    return json.dumps({"action": "finish", "params": params, "memory": "m"})
 
 
 # ---- the measurements ----------------------------------------------------------------------------
@@ -142,15 +112,12 @@ def main(url: str, repeats: int) -> None:
         wall_s = median_s(url, "mas-orchestra", question, repeats)
         shown = f"{wall_s:>6.3f} s {limit_s:>6.3f} s {in_a_row_s:>7.3f} s"
         print(f"{name:<20} {shown} {wall_s / limit_s:>11.3f} {mark:>5}", flush=True)
-    linear_s, parallel_s = (
-        median_s(url, m, "How?", repeats) for m in ("aorchestra", "orchestra-o1")
-    )
+    linear_s = median_s(url, "aorchestra", "How?", repeats)
+    parallel_s = median_s(url, "orchestra-o1", "How?", repeats)
     calls = K * (1 + 3) + 1, 1 + 3 + 1
     print(f"\nProposition 1, {K} independent sub-tasks of 3 calls, {CALL_S * 1e3:.0f} ms a call:")
-    for name, n, took_s in (
-        ("aorchestra", calls[0], linear_s),
-        ("orchestra-o1", calls[1], parallel_s),
-    ):
+    took = ("aorchestra", calls[0], linear_s), ("orchestra-o1", calls[1], parallel_s)
+    for name, n, took_s in took:
         shown = f"predicted {n * CALL_S:.3f} s, took {took_s:.3f} s"
         print(f"{name:<14} {n:>2} calls in a row: {shown}")
     predicted, measured = calls[0] / calls[1], linear_s / parallel_s

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""MCP servers that others wrote: list the tools, call one, record it, and replay without a start.
+"""MCP servers of other projects: list their tools, call some, record the calls and replay them without starting the server.
 
 python benchmarks/mcp_servers.py FOLDER [NAME ...]
 
@@ -15,18 +15,17 @@ import os
 import shlex
 import subprocess
 import sys
-import threading
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import common  # noqa: F401  the program on the path
 
 from orchestra.vocabulary import ModelMistake, Task
 from runtime.tape import Mode, Tape
+from tests.scripted import Server
 from tools import Environment, ToolError
 from tools.own import own_tools
 
@@ -53,15 +52,10 @@ def install(folder: Path) -> None:
 
 
 def calls(folder: Path, page: str) -> dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]]:
-    """By name: the command's arguments, and calls of its tools."""
+    """By server: the arguments of its command, and calls of its tools."""
     town = {"name": "Ulm", "entityType": "town", "observations": ["lies on the Danube"]}
     link = {"from": "Ulm", "to": "Danube", "relationType": "lies on"}
-    thought = {
-        "thought": "First",
-        "nextThoughtNeeded": False,
-        "thoughtNumber": 1,
-        "totalThoughts": 1,
-    }
+    thought = {"thought": "First", "thoughtNumber": 1, "totalThoughts": 1}
     edit = {"path": f"{folder}/note.txt", "edits": [{"oldText": "nine", "newText": "ten"}]}
     repo, database = str(folder / "repo"), f"{folder}/test.db"
     return {
@@ -75,7 +69,7 @@ def calls(folder: Path, page: str) -> dict[str, tuple[str, list[tuple[str, dict[
                                      ("read_text_file", {"path": "/etc/hostname"}), ("edit_file", {"path": "x", "edits": [{"oldText": 1}]})]),
         "memory": ("", [("create_entities", {"entities": [town]}), ("create_relations", {"relations": [link]}),
                         ("create_entities", {"entities": [{"name": "Ulm"}]}), ("read_graph", {})]),
-        "sequential-thinking": ("", [("sequentialthinking", thought)]),
+        "sequential-thinking": ("", [("sequentialthinking", {**thought, "nextThoughtNeeded": False})]),
         "git": (f"--repository {repo}", [("git_status", {"repo_path": repo}), ("git_add", {"repo_path": repo, "files": ["a.txt"]}), ("git_status", {"repo_path": repo})]),
         "time": ("--local-timezone UTC", [("convert_time", {"source_timezone": "Europe/Berlin", "time": "12:00", "target_timezone": "Asia/Tokyo"})]),
         "fetch": ("--ignore-robots-txt --allow-private-ips", [("fetch", {"url": page, "max_length": 60})]),
@@ -87,15 +81,13 @@ def calls(folder: Path, page: str) -> dict[str, tuple[str, list[tuple[str, dict[
 def use(
     command: str, wanted: list[tuple[str, dict[str, Any]]], folder: Path, mode: Mode
 ) -> list[str]:
-    """What was seen, with the names of the tools first."""
+    """Names of the tools, their manuals, and the result of each call."""
     with contextlib.closing(Tape(folder / "tape.jsonl", mode)) as tape:
         env: Any = SimpleNamespace(tape=tape)
         env.local = partial(Environment.local, env)
         with own_tools([], [command], tape) as tools:
-            manuals = "\n".join(
-                f"{t.manual}\n{json.dumps(t.schema(Task('?')))}" for t in tools.values()
-            )
-            seen = [f"{len(tools)} tools: {', '.join(tools)}", manuals]
+            manuals = [f"{t.manual}\n{json.dumps(t.schema(Task('?')))}" for t in tools.values()]
+            seen = [f"{len(tools)} tools: {', '.join(tools)}", "\n".join(manuals)]
             for n, (name, params) in enumerate(wanted):
                 with tape.call("r1", "t1", f"s{n}", name):
                     try:
@@ -114,22 +106,18 @@ def main(folder: Path, only: list[str]) -> int:
         (folder / name).write_text("<p>A page of text.</p>")
     subprocess.run(["git", "init", "-q", folder / "repo"], check=True)
     (folder / "test.db").unlink(missing_ok=True)
-    site = ThreadingHTTPServer(("127.0.0.1", 0), partial(Site, directory=folder / "page"))
-    threading.Thread(target=site.serve_forever, daemon=True).start()
+    site = Server(partial(Site, directory=folder / "page"))
     wrong = 0
-    for name, (arguments, wanted) in calls(folder, f"http://127.0.0.1:{site.server_port}/").items():
+    for name, (arguments, wanted) in calls(folder, f"{site.url}/").items():
         if only and name not in only:
             continue
-        place = next(
-            (f"{venv}/bin" for venv, names in PYPI.items() if name in names), "node_modules/.bin"
-        )
-        program = folder / place / f"mcp-server-{name}"
+        venvs = [f"{venv}/bin" for venv, names in PYPI.items() if name in names]
+        program = folder / (venvs or ["node_modules/.bin"])[0] / f"mcp-server-{name}"
         run, starter = folder / "runs" / name, folder / f"start-{name}"
         run.mkdir(parents=True, exist_ok=True)
         (run / "tape.jsonl").unlink(missing_ok=True)
-        starter.write_text(
-            f'#!/bin/sh\necho started >> {run}/starts\nexec {shlex.quote(str(program))} "$@"\n'
-        )
+        script = f'echo started >> {run}/starts\nexec {shlex.quote(str(program))} "$@"'
+        starter.write_text(f"#!/bin/sh\n{script}\n")
         starter.chmod(0o755)
         (run / "starts").write_text("")
         command = f"{starter} {arguments}".strip()
@@ -147,7 +135,7 @@ def main(folder: Path, only: list[str]) -> int:
         for (tool, _), text in zip(wanted, seen[2:], strict=True):
             print(f"    {tool}: {' '.join(text.split())[: int(os.environ.get('CHARS', '200'))]}")
         (run / "manuals.txt").write_text(seen[1])
-    site.shutdown()
+    site.close()
     return wrong
 
 

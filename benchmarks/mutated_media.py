@@ -24,17 +24,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import common  # noqa: F401  the program on the path
+
 from orchestra.vocabulary import ConfigError
 from tools import ToolError, audio, image, media, video
 
 MAX_MIB, MAX_S = 60, 30
-STILLS, FILMS, SOUNDS = (
-    ("png", "jpeg", "webp", "gif", "tiff"),
-    ("mp4", "webm"),
-    ("wav", "mp3", "flac"),
-)
+STILLS = "png", "jpeg", "webp", "gif", "tiff"
+FILMS, SOUNDS = ("mp4", "webm"), ("wav", "mp3", "flac")
 OUTCOMES = ("read", "refused", "crash", "killed")
 
 
@@ -78,7 +75,7 @@ def mutated(data: bytes, chance: random.Random) -> tuple[str, bytes]:
 
 
 def read(path: Path, kind: str) -> bool:
-    """Whether all of a file is read; a tool is also given what the check refuses."""
+    """Whether all of a file can be read. The tools also get files that the check refuses."""
     reads: list[Any] = [lambda: media.check([path])]
     if kind == "image":
         reads.append(lambda: list(image.data_urls(path)))
@@ -112,7 +109,7 @@ def measure(path: Path, kind: str) -> tuple[str, float, float]:
 
 
 def row(suffix: str, good: Path, count: int) -> bool:
-    """Prints the row of a format; whether it keeps the marks."""
+    """Print the row of a format. Returns whether it meets the marks."""
     kind = "image" if suffix in STILLS else "video" if suffix in FILMS else "audio"
     data, chance = good.read_bytes(), random.Random(suffix)
     outcome, base_mib, _ = measure(good, kind)
@@ -135,7 +132,7 @@ def row(suffix: str, good: Path, count: int) -> bool:
 
 def main(count: int) -> None:
     import av
-    import numpy  # noqa: F401  (whose memory is not the files')
+    import numpy  # noqa: F401  its memory must not count for the first file
     import PIL.Image
 
     PIL.Image.init()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How far the greedy choices are from the best ones, by trying all: the batch of Eq. 10 (exact up
+"""How far the greedy choices are from the best ones, by brute force: the batch of Eq. 10 (exact up
 to 15 ready sub-tasks, greedy beyond) and the context of Eq. 20 (greedy).
 
 python benchmarks/optimum.py [CASES]    10,000 cases of each; a few minutes
@@ -11,9 +11,9 @@ import random
 import sys
 from collections.abc import Sequence
 from itertools import combinations, product
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import common  # noqa: F401  the program on the path
+
 from orchestra import memory
 from orchestra.memory import Snippet
 from orchestra.schedule import EXACT, batch
@@ -76,14 +76,13 @@ def context_ratio(draw: random.Random) -> float:
             worth += len(covered & of_h) * mine[0].worth_of_term
         return worth + len(covered & wanted) / len(wanted)
 
-    best = max(
-        value(c) for c in _all_choices(pieces) if sum(pieces[i][n].tokens for i, n in c) <= room
-    )
+    fit = (c for c in _all_choices(pieces) if sum(pieces[i][n].tokens for i, n in c) <= room)
+    best = max(map(value, fit))
     return value(memory._choose(pieces, (), wanted, room)) / best if best else 1.0
 
 
 def _all_choices(pieces: Sequence[Sequence[Snippet]]) -> list[set[tuple[int, int]]]:
-    """Every set of pieces in which no sentence stands without its head."""
+    """Every set of pieces in which each sentence has its head."""
 
     def of(i: int, mine: Sequence[Snippet]) -> list[set[tuple[int, int]]]:
         rest = range(1, len(mine))

@@ -21,13 +21,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
-from scripted_server import in_new_process, running
+from common import in_new_process, medians, running
 
 MARKS = {(8, 0.05): 1.0, (32, 0.05): 0.95, (128, 0.05): 0.7}  # (K, latency): ours / bare
 CPU_MARK_MS = 1.5  # a call, at K=32
+SERVER = Path(__file__).with_name("scripted_server.py")
 
 
 def scripted_pool(url: str) -> Any:
@@ -77,13 +75,13 @@ def bare(url: str, k: int) -> Callable[[], int]:
 
     def sub_task(_: int) -> None:
         for _step in range(3):
-            chat("look " * 100)
+            chat("look at number 1 " * 30)
 
     def once() -> int:
-        chat("You are the main agent => found")
+        chat("You are the main agent " + "found it (" * k)
         with ThreadPoolExecutor(k) as executor:
             list(executor.map(sub_task, range(k)))
-        chat("You are the main agent => found")
+        chat("You are the main agent " + "found it (" * k)
         return 3 * k + 2
 
     return once
@@ -102,17 +100,13 @@ def measure(what: str, url: str, k: int) -> dict[str, float]:
     return {"wall_s": statistics.median(walls), "cpu_ms": statistics.median(cpus), "mib": peak_mib}
 
 
-def medians(rows: list[dict[str, float]]) -> dict[str, float]:
-    return {key: statistics.median(row[key] for row in rows) for key in rows[0]}
-
-
 def main(processes: int) -> None:
     print(
         f"{'K':>4} {'latency':>8} | wall / limit: ours, bare | ours / bare, mark | CPU a call: ours, bare | peak: ours, bare"
     )
     for (k, delay_s), mark in MARKS.items():
         rows: dict[str, list[dict[str, float]]] = {"bare": [], "ours": []}
-        with running(ROOT / "benchmarks/scripted_server.py", delay_s, k) as url:
+        with running(SERVER, delay_s, k) as url:
             for _ in range(processes):
                 for what, measured in rows.items():
                     measured.append(in_new_process(__file__, what, url, k))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Replay under any schedule: always the same content; and a big tape: look-ups and loading.
+"""Replays with random threads, delays and environments: is the content the same? And a big tape: time to load and look up.
 
 python benchmarks/replays.py [N=1000]
 """
@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import common  # noqa: F401  the program on the path
 
 from orchestra_min import orchestrate, replay
 from runtime.tape import Tape

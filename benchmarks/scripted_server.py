@@ -10,44 +10,37 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
+import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
 
+import common  # noqa: F401  the program on the path
 
-def reply(body: bytes, k: int) -> str:
-    if b"You are the main agent" in body:
-        if b"=> found" in body:
-            return json.dumps({"action": "complete", "reasoning": "", "params": {"answer": "42"}})
-        task = {"task_instruction": "look", "context": "", "model": "auto", "tools": ["EchoAction"]}
-        params = {"tasks": [task | {"task_instruction": f"look at number {n}"} for n in range(k)]}
-        return json.dumps({"action": "delegate_task", "reasoning": "", "params": params})
-    if body.count(b"Observation:") < 2:
-        return json.dumps({"action": "EchoAction", "params": {"text": "hello"}, "memory": "m"})
-    params = {"result": "found", "status": "done", "summary": "It was seen."}
-    return json.dumps({"action": "finish", "params": params, "memory": "m"})
-
+from tests.scripted import act, complete, delegate, finish
 
 Respond = Callable[[bytes], tuple[float, str]]  # a request's body to seconds and a reply
 
 
-@contextmanager
-def running(*command: object) -> Iterator[str]:
-    """The base URL of a server in a process of its own: `command` is a script that calls `serve`."""
-    words = [sys.executable, *map(str, command)]
-    with subprocess.Popen(words, stdin=-1, stdout=-1, text=True) as server:
-        assert server.stdin and server.stdout
-        yield f"http://127.0.0.1:{server.stdout.readline().strip()}/v1"
-        server.stdin.close()
+def reply(body: bytes, k: int) -> str:
+    if b"You are the main agent" in body:
+        return main_agent(body, k)
+    if body.count(b"Observation:") < 2:
+        return act("EchoAction", text="hello")
+    return finish(
+        f"found it ({re.findall(rb'look at number ([0-9]+)', body)[-1].decode()})", summary=""
+    )
 
 
-def in_new_process(*command: object) -> Any:
-    """The JSON that a script prints on its last line."""
-    words = [sys.executable, "-W", "ignore", *map(str, command)]
-    printed = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return json.loads(printed.splitlines()[-1])
+def main_agent(body: bytes, k: int) -> str:
+    """AOrchestra's K tuples one by one, Orchestra-o1's K tasks at once; then the answer."""
+    done = body.count(b"found it (")
+    if done >= k:
+        return complete("42")
+    task = {"context": "", "model": "auto", "tools": ["EchoAction"]}
+    if b"one sub-agent after another" in body:
+        params = {"task_instruction": f"look at number {done}", **task}
+        return json.dumps({"action": "delegate_task", "reasoning": "", "params": params})
+    return delegate(*({"task_instruction": f"look at number {n}", **task} for n in range(k)))
 
 
 async def serve(respond: Respond) -> None:
@@ -61,10 +54,9 @@ async def serve(respond: Respond) -> None:
                 await asyncio.sleep(delay_s)
                 message = {"role": "assistant", "content": text}
                 usage = {"prompt_tokens": 900, "completion_tokens": 40}
-                choice = {"index": 0, "finish_reason": "stop", "message": message}
-                data = json.dumps(
-                    {"object": "chat.completion", "choices": [choice], "usage": usage}
-                ).encode()
+                choices = [{"index": 0, "finish_reason": "stop", "message": message}]
+                answer = {"object": "chat.completion", "choices": choices, "usage": usage}
+                data = json.dumps(answer).encode()
                 head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
                 writer.write(head.encode() + data)
         except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):

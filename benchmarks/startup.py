@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""From the start of the program to its first request, against `import openai` and one call.
+"""Time from the start of the program to its first request, against `import openai` and one call; and --help.
 
-python benchmarks/startup.py [N=9]      medians of N, taken in turn; and --help
+python benchmarks/startup.py [N=9]      medians of N, taken in turn
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from common import ROOT
+
+from tests.scripted import Endpoint, Raw
+
 CALL = """
 import openai, sys
 client = openai.OpenAI(base_url=sys.argv[1], api_key="none")
@@ -25,17 +26,9 @@ client.chat.completions.create(model="m", messages=[{"role": "user", "content": 
 arrived: list[float] = []
 
 
-class Handler(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        arrived.append(time.perf_counter())
-        body = b'{"error": {"message": "enough"}}'
-        self.send_response(401)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+def respond(_: Any) -> Raw:
+    arrived.append(time.perf_counter())
+    return Raw(401, {"error": {"message": "enough"}})
 
 
 def first_request_s(command: list[str], **environment: str) -> float:
@@ -47,9 +40,7 @@ def first_request_s(command: list[str], **environment: str) -> float:
 
 
 def main() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    url = Endpoint(respond).url
     ours, bare, helps = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         for n in range(1 + (int(sys.argv[1]) if len(sys.argv) > 1 else 9)):

@@ -19,7 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from overhead import ROOT, bare, in_new_process, medians, ours, running, scripted_pool
+from common import in_new_process, medians, running
+from overhead import SERVER, bare, ours, scripted_pool
 
 K, IN_FLIGHT = 4, 64
 
@@ -27,7 +28,7 @@ K, IN_FLIGHT = 4, 64
 def swept(url: str, questions: int) -> int:
     """The same questions by evaluate.py, a run folder each. Returns the calls."""
     from evaluation.questions import Plan, Question
-    from evaluation.sweep import Crew, Funds, sweep
+    from evaluation.sweep import Budget, Workers, sweep
     from orchestra_min import Options
 
     plan_of = partial(Plan, pool=scripted_pool(url), options=Options(parallel=K))
@@ -35,8 +36,8 @@ def swept(url: str, questions: int) -> int:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(IN_FLIGHT) as executor:
         Path(folder, "runs").mkdir()
         plan = plan_of(Path(folder))
-        crew, funds = Crew(str(IN_FLIGHT)), Funds(None, plan, [])
-        rows = list(sweep(asked, plan, executor, crew, funds, print))
+        workers, budget = Workers(str(IN_FLIGHT)), Budget(None, plan, [])
+        rows = list(sweep(asked, plan, executor, workers, budget, print))
     assert all(row["exact"] for row in rows) and len(rows) == questions
     return sum(row["calls"] for row in rows)
 
@@ -61,7 +62,7 @@ def measure(what: str, url: str, questions: int) -> dict[str, float]:
 
 def main(questions: int, delay_s: float) -> None:
     rows: dict[str, list[dict[str, float]]] = {"bare": [], "ours": [], "evaluate": []}
-    with running(ROOT / "benchmarks/scripted_server.py", delay_s, K) as url:
+    with running(SERVER, delay_s, K) as url:
         for _ in range(3):
             for what, measured in rows.items():
                 measured.append(in_new_process(__file__, what, url, questions))

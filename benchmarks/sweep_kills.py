@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""kill -9 of a sweep at random moments, each time begun again: is a row lost or written twice, is anything paid twice?
+"""kill -9 of a sweep at random moments, then the same command again: is a row lost or written twice, is anything paid twice?
 
 python benchmarks/sweep_kills.py [KILLS=10] [QUESTIONS=40]        8 questions in flight, each with 8 sub-tasks of 5 calls a round
 """
@@ -7,15 +7,13 @@ python benchmarks/sweep_kills.py [KILLS=10] [QUESTIONS=40]        8 questions in
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from kills import ROOT, Endpoint, read, script
+from common import ROOT, killed
+from kills import Endpoint, read, script
 
 
 def paid(out: Path) -> list[tuple[str, str, str]]:
@@ -31,29 +29,21 @@ def main(kills: int = 10, questions: int = 40) -> None:
         data.write_text("\n".join(map(json.dumps, rows)))
         server = Endpoint(script, delay_s=0.05)
         flags = f"run --data {data} --out {out} --model m --workers 8".split()
-        command, done, lost = [sys.executable, str(ROOT / "evaluate.py"), *flags], 0, 0
-        environment = {**os.environ, "OPENAI_BASE_URL": server.url}
+        command, in_flight = [sys.executable, str(ROOT / "evaluate.py"), *flags], list[int]()
         while True:
-            before = len(server.requests)
-            process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-            while len(server.requests) == before and process.poll() is None:
-                time.sleep(0.01)  # up to its first request: kills before it prove nothing
-            try:
-                process.wait(random.random() * 3 if done < kills else None)
+            after_s = random.random() * 3 if len(in_flight) < kills else None
+            calls = killed(command, server, after_s)
+            if calls is None:
                 break
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            time.sleep(0.2)  # the server is done with the dead
-            done, lost = done + 1, len(server.requests) - len(paid(out))
+            in_flight.append(calls)
         lines = [json.loads(line)["id"] for line in (out / "rows.jsonl").read_text().splitlines()]
         answers, beyond = paid(out), len(server.requests) - len(paid(out))
         server.close()
         assert sorted(lines, key=int) == [str(n) for n in range(1, questions + 1)], lines
         assert len(answers) == len(set(answers)), "an answer on a tape was paid for twice"
         print(
-            f"{done} kills: {len(lines)} rows of {questions} questions, none lost, none twice; {len(answers)} calls, "
-            f"{beyond} beyond the minimum, {lost} were in flight at the kills"
+            f"{len(in_flight)} kills: {len(lines)} rows of {questions} questions, none lost, none twice; {len(answers)} calls, "
+            f"{beyond} beyond the minimum, {sum(in_flight)} were in flight at the kills"
         )
 
 

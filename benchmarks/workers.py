@@ -31,14 +31,9 @@ def replayed(_: int) -> str:
 
 def seconds(workers: int, count: int) -> float:
     """The time of `count` questions, each a task of the cluster."""
-    how = {
-        "n_workers": workers,
-        "threads_per_worker": 1,
-        "host": "127.0.0.1",
-        "dashboard_address": None,
-    }
+    how = {"threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None}
     with (
-        LocalCluster(**how) as cluster,
+        LocalCluster(n_workers=workers, **how) as cluster,
         cluster.get_client() as client,
         client.get_executor(pure=False) as executor,
     ):

@@ -59,7 +59,7 @@ def problem(axis: str, value: int, rng: random.Random) -> tuple[str, list[int]]:
         for name in counters if axis == "robustness" else ():
             claim = (values[name] + rng.randrange(1, MODULUS)) % MODULUS
             sentences.append(say(FILE, "note", name=name, value=claim))
-    define(names.pop(), names.pop())  # leads nowhere, and uses counters that are 0
+    define(names.pop(), names.pop())  # a distractor: a sum of undefined counters
     rng.shuffle(sentences)
     ask = say(FILE, "several" if len(asked) > 1 else "one", names=", ".join(asked))
     return "\n".join([say(FILE, "rules"), *sentences, ask]), [values[name] for name in asked]

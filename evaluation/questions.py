@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import jsonlines
 from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field
 
 from evaluation.scores import exact, matches
@@ -38,27 +39,26 @@ Row = dict[str, Any]
 Tell = Callable[[str], None]
 Files = dict[str, bytes]  # by their path in a folder
 FREE = "timeout_s", "patience_s"  # options that may change when a sweep goes on
-STARVED = "budget exhausted"  # how a run says that its budget was too small
+STARVED = "budget exhausted"  # in the `why` of a run whose budget was too small
 MEDIA_KEY = re.compile("(image|audio|video)(_path)?s?$")  # of other data sets
 RATE_LIMIT = re.compile(r"\bstatus (429|503)\b")
 
 # ---- a file of questions -------------------------------------------------------------------------
 
 
-def _spelled(*keys: str, **how: Any) -> Any:
-    """A key as the data sets spell it, in lower case."""
+def _field(*keys: str, **how: Any) -> Any:
+    """A field that data sets name by any of these keys, in lower case."""
     return Field(validation_alias=AliasChoices(*keys), **how)
 
 
 def _media(entry: Any) -> Any:
     """A path, or an object with type and path, as (modality, path)."""
-    if not isinstance(entry, dict):
-        return "", entry
-    kind = entry.get("type", entry.get("modality", ""))
-    return kind.lower() if isinstance(kind, str) else kind, entry.get("path")
+    if isinstance(entry, dict):
+        return str(entry.get("type", entry.get("modality", ""))).lower(), entry.get("path")
+    return "", entry
 
 
-QUESTION = {"question", "problem", "query", "prompt"}
+QUESTION = "question", "problem", "query", "prompt"
 Kind = Literal["image", "audio", "video", ""]  # "": that of the file's content
 
 
@@ -66,14 +66,14 @@ class Question(Checked):
     """`media`: (modality, path) each."""
 
     model_config = ConfigDict(extra="ignore", coerce_numbers_to_str=True, str_strip_whitespace=True)
-    question: str = _spelled("question", "problem", "query", "prompt", min_length=1)
-    answer: str = _spelled("answer", "final_answer", "ground_truth", "gold", min_length=1)
-    media: tuple[Annotated[tuple[Kind, str], BeforeValidator(_media)], ...] = _spelled(
+    question: str = _field(*QUESTION, min_length=1)
+    answer: str = _field("answer", "final_answer", "ground_truth", "gold", min_length=1)
+    media: tuple[Annotated[tuple[Kind, str], BeforeValidator(_media)], ...] = _field(
         "media", "omni_modal_input", "files", default=()
     )
-    id: str = _spelled("id", "task_id", "_id", "qid", default="")
-    level: str = _spelled("level", "difficulty", default="")
-    category: str = _spelled("category", "topic", "subject", default="")
+    id: str = _field("id", "task_id", "_id", "qid", default="")
+    level: str = _field("level", "difficulty", default="")
+    category: str = _field("category", "topic", "subject", default="")
     facts: Any = ()  # of MiniGAIA, for --world
 
     @property
@@ -81,10 +81,16 @@ class Question(Checked):
         """The name of its run folder."""
         return re.sub(r"[^\w-]", "_", self.id)[:80]
 
+    @property
+    def row(self) -> Row:
+        """The start of its row in rows.jsonl."""
+        about = {"level": self.level, "category": self.category, "right": self.answer}
+        return {"id": self.id, **about, "status": "failed"}
+
 
 def load(file: Path, media: Path | None = None) -> list[Question]:
-    """The questions of a JSON array, of an object that holds one, or of JSON lines. Media are
-    looked for under `media` (default: the folder of the file). Raises ConfigError: one line.
+    """The questions of a file, as `rows` reads it. Paths of media are relative to `media` (default:
+    the folder of the file). Raises ConfigError.
     """
     found: dict[str, Question] = {}
     for number, row in enumerate(rows(file), 1):
@@ -96,7 +102,7 @@ def load(file: Path, media: Path | None = None) -> list[Question]:
             if odd := [k for k, v in keys.items() if v and MEDIA_KEY.match(k)]:
                 raise ConfigError(f"{odd[0]}: name its files in media")
             q = Question(**keys)
-            paths = tuple((kind, _found(path, media or file.parent)) for kind, path in q.media)
+            paths = tuple((kind, _located(path, media or file.parent)) for kind, path in q.media)
             q = q.model_copy(update={"id": q.id or str(number), "media": paths})
             if q.name in found:
                 raise ConfigError(f"another question has an id like {q.id!r}; change it")
@@ -109,7 +115,9 @@ def load(file: Path, media: Path | None = None) -> list[Question]:
 
 
 def rows(file: Path) -> list[Any]:
-    """What a JSON array, an object that holds one, or JSON lines hold. Raises ConfigError."""
+    """The items of a JSON array, of an object that holds one, or of JSON lines. Raises
+    ConfigError.
+    """
     try:
         text = file.read_text(encoding="utf-8-sig").strip()
         try:
@@ -117,19 +125,17 @@ def rows(file: Path) -> list[Any]:
         except ValueError:
             if text.startswith("["):
                 raise
-            lines = ",\n".join(line for line in text.split("\n") if line.strip())
-            data = json.loads(f"[{lines}]")
-    except (OSError, ValueError, RecursionError) as error:
+            data = [*jsonlines.Reader(text.split("\n")).iter(skip_empty=True)]
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{file}: cannot be read as JSON or JSON lines ({error})") from None
-    if isinstance(data, dict):
+    if isinstance(data, dict) and not {*QUESTION} & {key.strip().lower() for key in data}:
         lists = [value for value in data.values() if isinstance(value, list)]
-        whole = QUESTION & {key.strip().lower() for key in data}
-        data = lists[0] if len(lists) == 1 and not whole else [data]
+        data = lists[0] if len(lists) == 1 else data
     return data if isinstance(data, list) else [data]
 
 
-def _found(path: str, root: Path) -> str:
-    """The path of a media file, in its folder under `root` or in `root` itself."""
+def _located(path: str, root: Path) -> str:
+    """The absolute path of a media file: `path` under `root`, or else its name in `root`."""
     inside = Path(os.path.normpath(path))
     if inside.is_absolute() or ".." in inside.parts:
         raise ConfigError(f"media {path!r} needs a path inside {root}; see --media")
@@ -141,8 +147,8 @@ def _found(path: str, root: Path) -> str:
 
 
 def verdict(q: Question, given: str, judge: Backend, chat: Chat, purse: Purse) -> bool | None:
-    """Whether a language model finds the answer correct. It is asked at most twice; None: it gave
-    no usable reply. Raises EndpointError, and BudgetExceeded where the purse cannot pay for it.
+    """Whether a language model judges the answer to be correct; None after two unusable replies.
+    Raises EndpointError, and BudgetExceeded if the purse cannot pay for the call.
     """
     if exact(given, q.answer) or not given:
         return bool(given)
@@ -173,8 +179,8 @@ class Plan:
     world: bool = False  # MiniGAIA's world plays the sub-agents
 
     def folder(self, q: Question) -> Path:
-        """The newest run folder of a question: 7, or 7.2 if it was begun again. A new one where
-        that run ended because its share of the budget was too small.
+        """The newest run folder of a question: 7, or 7.2 if it was begun again. If its run ended
+        because its share of the budget was too small: the next one.
         """
         first = self.out / "runs" / q.name
         newest = max([first, *filter(begun, first.parent.glob(f"{q.name}.[0-9]*"))], key=_attempt)
@@ -191,7 +197,7 @@ def _next(folder: Path) -> Path:
 
 
 def begun(folder: Path) -> bool:
-    """Whether anything in it may have been paid for."""
+    """Whether a run in this folder may have made a call."""
     tape = folder / "tape.jsonl"
     return tape.is_file() and tape.stat().st_size > 0
 
@@ -206,16 +212,15 @@ def answered(
 ) -> Row:
     """Answer and score one question, continuing its run folder if there is one. Returns its row.
 
-    `files`: for a worker that shares no disk, from `files_of`; the row then holds those of the run.
-    `tell` hears of every retry; without it they are in the row, as "notices". An endpoint that
-    fails, a bad file or a rate limit that outlasted the patience gives a row of status "failed", a
-    share that was too small one of status "starved".
+    `files`: the result of `files_of`, for a worker that shares no disk; the row then has the files
+    of the run. `tell` is called with a message for each retry; without it, the messages are in the
+    row as "notices". The status is "failed" if an endpoint failed, a file cannot be used or a rate
+    limit outlasted the patience, and "starved" if the share was too small.
     """
     if files is not None:
         return _elsewhere(q, plan, share_usd, files)
     notices, folder = list[str](), plan.folder(q)
-    row: Row = {"id": q.id, "level": q.level, "category": q.category, "right": q.answer}
-    row |= {"status": "failed", "resumed": begun(folder), "run": folder.name}
+    row = {**q.row, "resumed": begun(folder), "run": folder.name}
 
     def listen(event: Event) -> None:
         if event["event"] == "notice":
@@ -241,30 +246,29 @@ def answered(
 def _run(
     q: Question, plan: Plan, folder: Path, limit_usd: float, listen: Listener, cancelled: Any
 ) -> Trajectory:
-    """The run of a question: a new one, one that goes on, or a fork of one that ended, from the
-    round in which a rate limit outlasted the patience.
+    """The run of a question: a new one, a resumed one, or a fork of one that ended, from the round
+    in which a rate limit outlasted the patience.
     """
     o, how = plan.options, {"listeners": (listen,), "pool": plan.pool, "cancelled": cancelled}
     if not begun(folder):
         shutil.rmtree(folder, ignore_errors=True)  # killed before its first call
         o = o.with_(budget_usd=limit_usd) if limit_usd < math.inf else o
         o = o.with_(facts=q.facts) if plan.world else o
-        media = [file if file[0] else file[1] for file in q.media]
-        return orchestrate(q.question, media, options=o, out=folder, **how)
+        return orchestrate(q.question, q.media, options=o, out=folder, **how)
     how |= o.again()
     past = read(folder / "trajectory.jsonl")
     end, at = ended(past), _limited(past)
     if not end or not at or (end["fallback"] and at[0] == end["rounds"]):  # resume retries those
         return resume(folder, **how)
-    shutil.rmtree(_next(folder), ignore_errors=True)  # killed before it was whole
+    shutil.rmtree(_next(folder), ignore_errors=True)  # killed while it was copied
     before_usd = past[0]["options"]["budget_usd"] or 0.0
-    if limit_usd < before_usd * (1 - 1e-9):  # what is left pays no fork
+    if limit_usd < before_usd * (1 - 1e-9):  # too little for a fork
         return _run(q, plan, _next(folder), limit_usd, listen, cancelled)
     return resume(folder, at[0], _next(folder), **how)
 
 
 def _limited(events: Sequence[Event]) -> list[int]:
-    """The place of the first sub-task that failed at a rate limit; [] for none."""
+    """Round and number of the first sub-task that failed at a rate limit; [] if none did."""
     failed = (e for e in events if e["event"] == "result" and e["status"] == "failed")
     return next((list(e["at"]) for e in failed if RATE_LIMIT.search(e["error"])), [])
 

@@ -1,4 +1,4 @@
-"""Whether an answer is right, by rules: no model is asked."""
+"""Whether an answer is right, by rules, without a model."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def exact(given: str, right: str) -> bool:
 
 
 def matches(given: str, right: str, question: str = "") -> bool:
-    """The normalised match: numbers, units that the question names, articles, dates, and lists in
-    order. Several answers in the place of one are none.
+    """Whether both are the same text, number, date or list, apart from spelling. The right answer
+    among several others does not match.
     """
     given, right = _plain(given), _plain(right)
     if _same(given, right, question):
@@ -36,8 +36,8 @@ def matches(given: str, right: str, question: str = "") -> bool:
 
 
 def _plain(text: str) -> str:
-    """In small letters without articles, with numbers as people write them: -0.5 for a typeset
-    minus and .5, 0.00001 for 1e-05, 7 for 007.
+    """In lower case, without marks and the article around it; numbers in one spelling: -0.5 for a
+    typographic minus and .5, 0.00001 for 1e-05, 7 for 007.
     """
     text = unicodedata.normalize("NFKC", text.replace("\u2019", "'")).casefold()
     text = re.sub("^[\u2012-\u2015](?=\\d)", "-", text.strip(" *_`\"'\u201c\u201d\u2018"))
@@ -49,8 +49,8 @@ def _plain(text: str) -> str:
 
 
 def _same(a: str, b: str, question: str) -> bool:
-    """Two answers in plain spelling, not both empty. A unit may be missing if it is a sign or the
-    question names it; two units must be the same.
+    """Whether two answers in plain spelling are the same and not empty. A unit may be missing if it
+    is a sign or the question names it; two units must be the same.
     """
     x, y = VALUE.fullmatch(a), VALUE.fullmatch(b)
     if not x or not y:
@@ -64,7 +64,7 @@ def _same(a: str, b: str, question: str) -> bool:
 
 
 def _items(text: str) -> list[str]:
-    """Of a list; a comma between digits may be part of a number."""
+    """The items of a list. A comma between digits may be part of a number."""
     text = text.strip(" .[]()")
     items = re.split(r";\s*|\n|,\s+(?:and )?| and ", text)
     whole = len(items) > 1 or re.fullmatch(r"\W*\d{1,3}(,\d{3})+(\.\d+)?\W*", text)

@@ -1,4 +1,4 @@
-"""Many questions at once: who answers them, what they may spend, and what is left to do."""
+"""Many questions at once: how many in parallel, what each may spend, where they are answered."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ from orchestra.money import add_usd
 from orchestra.vocabulary import ConfigError
 from runtime import tape
 from runtime.run_folder import read_manifest, write_whole
+from runtime.trajectory import usd
 
 MOST = 256  # questions in flight
 GRACE_S = 3.0  # after Ctrl-C: how long calls in flight may take to reach their tape
 
 
-class Crew:
-    """How many questions are in flight. `auto`: one more with each question whose calls took at
-    most 1.5 times as long as those of the first questions; half as many at a rate limit.
+class Workers:
+    """How many questions may be in flight: `allowed`. With `auto`, it grows by one after each
+    question whose calls took at most 1.5 times as long as those of the first eight, and halves at a
+    rate limit.
     """
 
     def __init__(self, workers: str) -> None:
@@ -40,7 +42,9 @@ class Crew:
         self.paces: list[float] = []  # seconds a call, of the first questions
 
     def limited(self, number: int) -> None:
-        """Question `number` met a rate limit. One that started before the last cut is not news."""
+        """The question that was the `number`-th to start met a rate limit. If it started before
+        the last cut, that cut was for the same limit.
+        """
         if self.auto and number > self.cut_at:
             self.allowed, self.cut_at = max(1, self.allowed // 2), self.started
 
@@ -52,10 +56,10 @@ class Crew:
                 self.allowed = min(MOST, self.allowed + 1)
 
 
-class Funds:
-    """The budget of a sweep. A question starts with a share that is reserved for it; what it did
-    not spend goes back. If it fails, the share stays reserved: what was spent is not known. The
-    same holds for runs that an earlier sweep did not finish.
+class Budget:
+    """The budget of a sweep. A question starts with a share, which is reserved for it; what it does
+    not spend is returned. The share of a failed question stays reserved, because its cost is not
+    known, and so does that of a run that an earlier sweep did not finish.
     """
 
     def __init__(self, total_usd: float | None, plan: Plan, rows: Iterable[Row]) -> None:
@@ -65,10 +69,10 @@ class Funds:
             self.book(row)
         for folder in (plan.out / "runs").iterdir():
             if folder.name not in self.spent:
-                self.shares[folder.stem] = self._held_usd(folder)
+                self.shares[folder.stem] = self._reserved_usd(folder)
 
-    def _held_usd(self, folder: Path) -> float:
-        """The share of a run that was begun: its limit, which a resume keeps."""
+    def _reserved_usd(self, folder: Path) -> float:
+        """The share of a run that was begun: its budget, which a resume keeps."""
         return (read_manifest(folder).options.budget_usd if begun(folder) else None) or 0.0
 
     def book(self, row: Row) -> None:
@@ -80,15 +84,15 @@ class Funds:
             self.least_usd = max(self.least_usd, 2 * share if starved else cost)
 
     def share(self, q: Question, free: int, alone: bool) -> float | None:
-        """What a question may spend: at least as much as the most expensive so far; inf without a
-        budget. A run that was begun keeps its limit. None: nothing now. The first question runs
-        alone.
+        """What a question may spend; inf without a budget. At least the cost of the most expensive
+        question so far; a run that was begun keeps its budget. None: it cannot start now, because
+        the money does not cover a share, or because the first question runs alone.
         """
         if self.total_usd is None:
             return math.inf
         kept = self.shares.pop(q.name, 0.0)
         left = self.total_usd - sum(self.spent.values()) - sum(self.shares.values())
-        held = min(self._held_usd(self.plan.folder(q)), left)  # rounding may make it more
+        held = min(self._reserved_usd(self.plan.folder(q)), left)  # rounding may make it more
         enough = alone and left > self.least_usd / 2  # a share may be twice the need
         share = held or max(left / free, min(self.least_usd, left) if enough else self.least_usd)
         fits = 0 < share <= left and (alone or bool(self.spent))
@@ -96,9 +100,9 @@ class Funds:
         return share if fits else None
 
 
-def earlier(plan: Plan, data: Path, budget: bool) -> list[Row]:
-    """The rows of earlier sweeps into the same folder. Raises ConfigError where those were of
-    another kind.
+def earlier_rows(plan: Plan, data: Path, budget: bool) -> list[Row]:
+    """The rows of earlier sweeps into the same folder. Raises ConfigError if their settings were
+    different.
     """
     about = {"data": hashlib.sha256(data.read_bytes()).hexdigest(), "with_budget": budget}
     about |= {"model": plan.pool.main, "backends": [(b.name, b.model) for b in plan.pool.backends]}
@@ -108,61 +112,61 @@ def earlier(plan: Plan, data: Path, budget: bool) -> list[Row]:
     (plan.out / "runs").mkdir(parents=True, exist_ok=True)
     if not file.exists():
         write_whole(file, text)
-    held = kind_of(plan.out)
+    held = settings_of(plan.out)
     if other := [key for key, value in json.loads(text).items() if held.get(key) != value]:
         raise ConfigError(f"{plan.out} is a sweep with another {other[0]}; use another --out")
     return list(tape.read(plan.out / "rows.jsonl"))
 
 
-def kind_of(folder: Path) -> Row:
-    """What all questions of a sweep share. Raises ConfigError."""
+def settings_of(folder: Path) -> Row:
+    """The settings of a sweep, from sweep.json. Raises ConfigError."""
     file = folder / "sweep.json"
     try:
         about: Row = json.loads(file.read_text())
     except (OSError, ValueError):
         raise ConfigError(f"{file} is missing or damaged; is {folder} a sweep?") from None
-    return {**about, **about.get("options", {})}  # earlier versions had them apart
+    return {**about, **about.get("options", {})}  # where earlier versions put them
 
 
 def sweep(
-    asked: Iterable[Question], plan: Plan, at: Executor, crew: Crew, funds: Funds, tell: Tell
+    todo: list[Question], plan: Plan, at: Executor, workers: Workers, budget: Budget, tell: Tell
 ) -> Generator[Row, None, None]:
-    """The row of each question as it ends, after it is on disk."""
+    """Answer the questions. Yields the row of each one as it ends, after it was written to disk."""
     cancelled, local = threading.Event(), isinstance(at, ThreadPoolExecutor)
     with tempfile.NamedTemporaryFile(dir=plan.out) as mark:
         shared = local or at.submit(os.path.exists, mark.name).result()
     file, running = tape.Appender(plan.out / "rows.jsonl"), dict[Future[Row], Question]()
-    waiting = sorted(asked, key=lambda q: not begun(plan.folder(q)))
+    waiting = sorted(todo, key=lambda q: not begun(plan.folder(q)))
 
     def note(q: Question, number: int, message: str) -> None:
         tell(f"{q.id}: {message}")
         if "status 429" in message:
-            crew.limited(number)
+            workers.limited(number)
 
     try:
         while waiting or running:
-            while waiting and (free := crew.allowed - len(running)) > 0:
-                share = funds.share(waiting[0], free, not running)
+            while waiting and (free := workers.allowed - len(running)) > 0:
+                share = budget.share(waiting[0], free, not running)
                 if share is None:
                     break
-                q, crew.started = waiting.pop(0), crew.started + 1
+                q, workers.started = waiting.pop(0), workers.started + 1
                 files = None if shared else questions.files_of(q, plan)
-                here = (partial(note, q, crew.started), cancelled) if local else ()
+                here = (partial(note, q, workers.started), cancelled) if local else ()
                 running[at.submit(questions.answered, q, plan, share, files, *here)] = q
             if not running:
-                need = f"; the next one may need USD {funds.least_usd:.4f}" * (funds.least_usd > 0)
-                tell(f"the budget is used up: {len(waiting)} questions were not started{need}")
+                need = f"the next one may need {usd(budget.least_usd)}"
+                tell(f"budget exhausted: {len(waiting)} questions were not started; {need}")
                 break
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 row = row_of(q := running.pop(future), future)
                 questions.write(row.pop("files", {}), plan.out)
                 for message in row.pop("notices", ()):
-                    note(q, crew.started, message)
-                funds.book(row)
-                crew.ended(row)
+                    note(q, workers.started, message)
+                budget.book(row)
+                workers.ended(row)
                 file.append(json.dumps(row, ensure_ascii=False))
                 if row["status"] == "starved":
-                    waiting.append(q)  # once more, with a larger share
+                    waiting.append(q)  # again, with a larger share
                 else:
                     yield row
     finally:
@@ -172,12 +176,11 @@ def sweep(
 
 
 def row_of(q: Question, future: Future[Row]) -> Row:
-    """The row of a question that ended; an error of ours or the loss of its workers is one too."""
+    """The row of a question that ended. An exception, such as a lost worker, gives a failed row."""
     error = future.exception()
     if not isinstance(error, Exception):
-        return future.result()  # raises what ends the sweep
-    about = {"id": q.id, "level": q.level, "category": q.category, "right": q.answer}
-    return {**about, "run": q.name, "status": "failed", "why": f"{type(error).__name__}: {error}"}
+        return future.result()  # raises KeyboardInterrupt, which ends the sweep
+    return {**q.row, "run": q.name, "why": f"{type(error).__name__}: {error}"}
 
 
 # ---- where questions are answered ----------------------------------------------------------------

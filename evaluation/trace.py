@@ -13,8 +13,8 @@ Row = dict[str, Any]
 
 
 def perfetto(run: Row) -> Row:
-    """A run, a row of report.run_row, in Chrome's Trace Event Format, which Perfetto opens. Calls
-    of a sub-task in parallel get tracks of their own. Raises ConfigError where the tape has no
+    """A run, as report.run_row returns it, in Chrome's Trace Event Format, which Perfetto opens.
+    Parallel calls of a sub-task get tracks of their own. Raises ConfigError if the tape has no
     times.
     """
     tids, free_us = dict[str, int](), dict[str, int]()  # of a track; the end of its last call
@@ -22,7 +22,7 @@ def perfetto(run: Row) -> Row:
     for e in events:
         tracks = (e["tid"] + f" ({n})" * (n > 1) for n in count(1))
         track = next(name for name in tracks if free_us.get(name, 0) <= e["ts"])
-        if e["cat"] != "sub-task":  # it stands around its calls
+        if e["cat"] != "sub-task":  # a sub-task contains its calls
             free_us[track] = e["ts"] + e["dur"]
         e["tid"] = tids.setdefault(track, len(tids) + 1)
     head = {"ph": "M", "pid": 1, "name": "thread_name"}
@@ -31,8 +31,8 @@ def perfetto(run: Row) -> Row:
 
 
 def slices(run: Row) -> list[Row]:
-    """The calls, and around those of a sub-task the sub-task, as complete events by time, in
-    microseconds since 1970. `tid`: r1/t2 for sub-task 2 of round 1, else main.
+    """Calls and sub-tasks as complete events in order of time, in microseconds since 1970. `tid`:
+    r1/t2 for sub-task 2 of round 1, else main.
     """
     tasks, found = dict[str, Row](), list[Row]()
     for e in run["events"]:

@@ -1,4 +1,4 @@
-"""MiniGAIA's world in the place of the sub-agents: only the main agent is a model (`--world`)."""
+"""--world: MiniGAIA's world plays the sub-agents, and only the main agent is a model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Facts(Checked):
 
 
 def check(method: str, asked: Iterable[Any]) -> None:
-    """Raises ConfigError where the world cannot play the sub-agents for these questions."""
+    """Raises ConfigError if the world cannot play the sub-agents for these questions."""
     if method in NOT_IN_IT:
         raise ConfigError(f"--world: {method} delegates otherwise; use orchestra-o1 or aorchestra")
     for q in asked:
@@ -34,9 +34,9 @@ def check(method: str, asked: Iterable[Any]) -> None:
 
 
 class WorldAgents(SubAgents):
-    """The sub-agents of a run whose options have `facts`: a sub-task finds what training/world.py
-    says. That follows from the decisions and is computed again in a replay or resume, so the tape
-    holds the calls of the main agent only. Raises ConfigError where `facts` are not MiniGAIA's.
+    """The sub-agents of a run whose options have `facts`: training/world.py decides what a sub-task
+    finds. It depends on the decisions alone and is computed again in a replay or resume, so the
+    tape has only the calls of the main agent. Raises ConfigError if `facts` are not MiniGAIA's.
     """
 
     def __post_init__(self) -> None:

@@ -1,8 +1,12 @@
-"""Questions for evaluate.py, and a model that knows their answers."""
+"""Questions for evaluate.py, a model that knows their answers, and sweeps over them."""
 
 import json
+import os
 import re
+from pathlib import Path
+from unittest import mock
 
+import evaluate
 from tests.scripted import complete, finish, is_main
 
 OFFICIAL = {
@@ -30,3 +34,12 @@ def data_file(folder, count=6):
 def words(folder, *more):
     base = ["run", "--data", folder / "data.json", "--out", folder / "out", "--method", "react"]
     return [str(word) for word in (*base, "--model", "m", *more)]
+
+
+def sweep(folder, url, *more):
+    """The exit code and the newest row of each question, by id."""
+    with mock.patch.dict(os.environ, {"OPENAI_BASE_URL": url}):
+        code = evaluate.main(words(folder, *more))
+    out = Path(more[-1] if "--out" in more else folder / "out")
+    rows = (out / "rows.jsonl").read_text().splitlines() if code < 2 else []
+    return code, {row["id"]: row for row in map(json.loads, rows)}

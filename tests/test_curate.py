@@ -23,9 +23,9 @@ TASK = {
     "solution": ["It names Prague."], "tools": ["ImageAnalysisAction"],
 }  # fmt: skip
 GOOD = {"consistent": True, "same_difficulty": True, "duplicate": False}
-GUESS = {"reasoning": "", "answer": "Rome"}
-JUDGED = {"reasoning": "", **GOOD}
-REPLIES = {"anchors": {"anchors": [FACT]}, "rewrite": TASK, "answer": GUESS, "judge": JUDGED}
+REPLIES = {
+    "anchors": {"anchors": [FACT]}, "rewrite": TASK, "answer": {"reasoning": "", "answer": "Rome"}, "judge": {"reasoning": "", **GOOD},
+}  # fmt: skip
 
 
 def part_of(request):
@@ -47,21 +47,19 @@ def scripted(changed="", **fields):
 
 
 @pytest.fixture
-def out(tmp_path):
-    return tmp_path / "out"
+def command(tmp_path, endpoint, monkeypatch, capsys):
+    """Runs the command on one seed. Returns its exit code and what it printed."""
 
-
-@pytest.fixture
-def command(out, monkeypatch, capsys):
-    """Runs the command on one seed, into `out`. Returns its exit code and what it printed."""
-
-    def run(url, *flags, seed=SEED):
-        (out.parent / "seed.json").write_text(json.dumps(seed))
-        monkeypatch.setenv("OPENAI_BASE_URL", url)
-        paths = str(out.parent / "seed.json"), "--out", str(out)
+    def run(*flags, seed=SEED):
+        (tmp_path / "seed.json").write_text(json.dumps(seed))
+        monkeypatch.setenv("OPENAI_BASE_URL", run.url)
+        paths = str(tmp_path / "seed.json"), "--out", str(run.out)
         code = curate.main([*paths, "--model", "m", "--per-seed", "1", *flags])
         return code, "".join(capsys.readouterr())
 
+    run.respond, run.out = scripted(), tmp_path / "out"
+    server = endpoint(lambda request: run.respond(request))
+    run.url, run.requests = server.url, server.requests
     return run
 
 
@@ -86,36 +84,36 @@ def test_a_gate_accepts_and_refuses(gate, changed, passed, tmp_path):
     ("answer", {"answer": None}, "modal_bypass", 2),
     *[("judge", {name: not good}, "judge", 1) for name, good in GOOD.items()],
 ])  # fmt: skip
-def test_a_mistake_is_told_once_and_a_refusal_is_kept(part, wrong, gate, n, endpoint, command, out):
-    server = endpoint(scripted(part, **wrong))
-    assert command(server.url)[0] == 0
-    *_, last = json.loads((out / "candidates.jsonl").read_text())["verdicts"]
+def test_a_mistake_is_told_once_and_a_refusal_is_kept(part, wrong, gate, n, command):
+    command.respond = scripted(part, **wrong)
+    assert command()[0] == 0
+    *_, last = json.loads((command.out / "candidates.jsonl").read_text())["verdicts"]
     assert (last["gate"], last["passed"]) == (gate, False) and last["reason"]
-    assert [part_of(r) for r in server.requests].count(part) == n
+    assert [part_of(r) for r in command.requests].count(part) == n
 
 
-def test_training_reads_the_decisions_of_an_accepted_task(endpoint, command, out):
-    assert "1 candidates, 2 decisions" in command(endpoint(scripted()).url)[1]
-    found = [e.reference["action"] for e in examples.read(out / "examples.jsonl")]
+def test_training_reads_the_decisions_of_an_accepted_task(command):
+    assert "1 candidates, 2 decisions" in command()[1]
+    found = [e.reference["action"] for e in examples.read(command.out / "examples.jsonl")]
     assert found == ["delegate_task", "complete"]
 
 
-def test_what_was_cut_off_pays_for_the_rest_alone_and_replays(endpoint, command, out):
-    server = endpoint(scripted())
-    first, paid = command(server.url), len(server.requests)
+def test_what_was_cut_off_pays_for_the_rest_alone_and_replays(command):
+    first, paid, out = command(), len(command.requests), command.out
     rows, (run,) = (out / "candidates.jsonl").read_text(), (out / "runs").iterdir()
     for tape, left in ((out / "tape.jsonl", 2), (out / "tape.jsonl", 4), (run / "tape.jsonl", 2)):
         lines = tape.read_bytes().splitlines(keepends=True)
         tape.write_bytes(b"".join(lines[:left]) + lines[left][:20])  # the last line is torn
         events = (run / "trajectory.jsonl").read_text().splitlines(keepends=True)
         (run / "trajectory.jsonl").write_text("".join(events[:-1]))  # and the run has no end
-        assert command(server.url) == first and (out / "candidates.jsonl").read_text() == rows
+        assert command() == first and (out / "candidates.jsonl").read_text() == rows
         paid += sum(b'"answer"' in line for line in lines[left:])
-        assert len(server.requests) == paid
+        assert len(command.requests) == paid
     files = files_of(out)
-    assert command(server.url, "--replay") == first
-    assert len(server.requests) == paid and files_of(out) == files
-    assert command("http://127.0.0.1:9/v1", "--replay")[0] == 3  # another request
+    assert command("--replay") == first
+    assert len(command.requests) == paid and files_of(out) == files
+    command.url = "http://127.0.0.1:9/v1"
+    assert command("--replay")[0] == 3  # another request
 
 
 @pytest.mark.parametrize(("flags", "seed", "code", "line"), [
@@ -123,18 +121,17 @@ def test_what_was_cut_off_pays_for_the_rest_alone_and_replays(endpoint, command,
     ((), {**SEED, "media": [{"modality": "image", "path": "gone.png"}]}, 2, "gone.png"),
     (("--budget", "1"), SEED, 2, "--budget needs prices"), (("--replay",), SEED, 3, "nothing is recorded"),
 ])  # fmt: skip
-def test_a_users_mistake_is_one_line_before_a_call(flags, seed, code, line, endpoint, command):
-    server = endpoint(scripted())
-    status, said = command(server.url, *flags, seed=seed)
-    assert status == code and line in said and "\n" not in said.strip() and not server.requests
+def test_a_users_mistake_is_one_line_before_a_call(flags, seed, code, line, command):
+    status, printed = command(*flags, seed=seed)
+    assert (status, len(printed.splitlines())) == (code, 1) and line in printed
+    assert not command.requests
 
 
-def test_no_call_passes_the_budget_and_a_larger_one_goes_on(endpoint, command, tmp_path):
-    server = endpoint(scripted())
-    pool = str(pool_file(tmp_path, server.url, m=(100, 1000)))
-    assert command("", "--backends", pool, "--budget", "0.3")[0] == 1
-    assert len(server.requests) == 1
-    assert "2 decisions" in command("", "--backends", pool, "--budget", "50")[1]
+def test_no_call_passes_the_budget_and_a_larger_one_goes_on(command, tmp_path):
+    pool = str(pool_file(tmp_path, command.url, m=(100, 1000)))
+    assert command("--backends", pool, "--budget", "0.3")[0] == 1
+    assert len(command.requests) == 1
+    assert "2 decisions" in command("--backends", pool, "--budget", "50")[1]
 
 
 def test_the_recorded_curation_replays(capsys):

@@ -14,7 +14,7 @@ from fixtures import make_minigaia as made
 from orchestra.vocabulary import Delegate, Media, Task
 from orchestra_min import replay
 from orchestrators.orchestra_o1 import parse_decision
-from tests.test_evaluate import sweep
+from tests.sweeps import sweep
 from training.tasks import TOOL, Fact, MiniTask
 from training.world import World, expert, prompt
 

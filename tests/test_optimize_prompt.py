@@ -6,7 +6,7 @@ import pytest
 
 import optimize_prompt
 from orchestra_min import replay
-from tests.conftest import ROOT, ConfigError, Options, TapeMiss
+from tests.conftest import ROOT, ConfigError, TapeMiss
 from tests.program import called, line_of, pool_file
 from tests.scripted import Raw, complete, delegate, finish, is_main, last_text
 
@@ -78,16 +78,12 @@ def test_a_broken_rewrite_is_told_once_and_then_refused(broken, told, learn):
     assert told in learn.prompts[1] and len(learn.prompts) == 4
 
 
-def test_the_same_command_again_pays_for_nothing(learn):
-    first, paid = learn(reply(CHECK), reply(GUESS)), len(learn.server.requests)
-    assert learn(iterations=2) == first and len(learn.server.requests) == paid
-
-
-def test_after_a_failure_the_same_command_pays_only_for_what_is_missing(learn):
+def test_the_same_command_again_pays_only_for_what_is_missing(learn):
     assert learn(Raw(401, {}), iterations=1) == (4, ["yes"])
     paid = len(learn.server.requests)
-    assert learn(reply(BRIEF)) == (0, ["no", "yes"])
-    assert len(learn.server.requests) == paid + 1 + 2
+    for rewrites in ([reply(BRIEF)], []):
+        assert learn(*rewrites, iterations=1) == (0, ["no", "yes"])
+        assert len(learn.server.requests) == paid + 1 + 2
 
 
 def test_a_run_keeps_its_own_instruction_and_replays_with_it(learn, endpoint, tmp_path):
@@ -96,9 +92,9 @@ def test_a_run_keeps_its_own_instruction_and_replays_with_it(learn, endpoint, tm
     flags = ["Q1?", "--model", "m", "--method", "aorchestra", "--out", tmp_path / "run"]
     done = called(*flags, "--instruction", tmp_path / "out" / "best.md", at=server.url)
     assert done.stdout == "one\n" and len(server.requests) == 1
+    manifest = tmp_path / "run" / "run.json"
     assert replay(tmp_path / "run").answer == "one"
-    manifest = (tmp_path / "run" / "run.json").read_text()
-    (tmp_path / "run" / "run.json").write_text(manifest.replace("Be brief.", "Be careful."))
+    manifest.write_text(manifest.read_text().replace("Be brief.", "Be careful."))
     with pytest.raises(TapeMiss, match="Be careful"):
         replay(tmp_path / "run")
 
@@ -111,13 +107,10 @@ def test_the_main_agent_of_orchestra_o1_takes_an_instruction_too(run):
         run(instruction=f"{text} sk-abcdefghij0123456789")
 
 
-FILLS_IN = ["", "no variables", "${models}", "${models} ${tools} ${other}", "${models} ${tools} $5"]
-
-
-@pytest.mark.parametrize("text", FILLS_IN)
+@pytest.mark.parametrize(
+    "text", ["", "${models}", "${models} ${tools} ${other}", "${models} ${tools} $5"]
+)
 def test_an_instruction_that_cannot_be_filled_in_is_refused(text, tmp_path):
-    with pytest.raises(ConfigError, match="needs .{models} and .{tools} and no other variable"):
-        Options(instruction=text)
     (tmp_path / "i.md").write_text(text)
     flags = "--method", "aorchestra", "--instruction", tmp_path / "i.md"
     assert "--instruction: needs" in line_of(called("?", *flags))

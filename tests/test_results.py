@@ -1,15 +1,11 @@
 """fixtures/results.py: sweeps are recorded, go on where they stopped, and replay to the tables of RESULTS.md."""
 
 import shutil
-import sys
-
-import pytest
 
 from evaluation.questions import load
 from fixtures import results
-from tests.conftest import ROOT, ConfigError
+from tests.conftest import ROOT
 from tests.program import any_method, pool_file
-from tests.scripted import free_port
 
 
 def test_two_methods_are_recorded_once_and_replay_without_their_media(tmp_path, endpoint, capsys):
@@ -32,18 +28,6 @@ def test_two_methods_are_recorded_once_and_replay_without_their_media(tmp_path, 
     rows.write_text(rows.read_text().replace('"answer": "42"', '"answer": "6100"'))
     assert results.main(["--results", str(folder)]) == 2
     assert "answer is '6100' in rows.jsonl, now '42'" in capsys.readouterr().err
-
-
-def test_a_server_is_started_and_stopped_by_its_process_id_and_another_one_is_left_alone(tmp_path):
-    port = free_port()
-    command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
-    url = f"http://127.0.0.1:{port}"
-    with results.serving(command, url), pytest.raises(ConfigError, match="is in use"):
-        with results.serving(command, url):
-            pass
-    with pytest.raises(ConfigError, match="nothing answers"):
-        with results.serving([sys.executable, "-c", ""], url):
-            pass
 
 
 def test_results_md_has_the_tables_of_the_recorded_sweeps():
