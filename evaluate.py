@@ -19,6 +19,7 @@ import math
 import os
 import signal
 import statistics
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -169,13 +170,15 @@ def run(a: argparse.Namespace, rest: list[str]) -> int:
         rows = {row["id"]: row for row in past}  # the newest of each question
         left = [q for q in asked if rows.get(q.id, {}).get("status") != "done"]
         done = [row for q in asked if (row := rows.get(q.id)) and row["status"] == "done"]
-        budget = Budget(a.budget, plan, past)
+        budget, began, before = Budget(a.budget, plan, past), time.monotonic(), len(done)
         with contextlib.closing(sweep(left, plan, executor, workers, budget, tell)) as ended:
             for row in ended:
                 done.append(row)
-                spent = usd(sum(budget.spent.values()))
                 right = f"{len(done)} of {len(asked)}, {sum(map(is_right, done))} right"
-                tell(f"{right}, {spent} | {described(row)}")
+                each_s = (time.monotonic() - began) / (len(done) - before)
+                spent = usd(sum(budget.spent.values()))
+                left_s = f"{each_s * (len(asked) - len(done)):.0f} s left"
+                tell(f"{right}, {spent}, {left_s} | {described(row)}")
     return int(sum(row["status"] == "done" for row in done) < len(asked))
 
 

@@ -109,6 +109,17 @@ def front(versions: Sequence[Version]) -> list[Version]:
     return sorted((v for v in measured if v.kept == "yes"), key=lambda v: -v.success)
 
 
+def chart(versions: Sequence[Version]) -> str:
+    """Each k at its cost and success; * is on the front."""
+    measured = [v for v in versions if v.records]
+    most = max(v.cost_usd for v in measured) or 1.0
+    rows = {v.success: [" "] * 64 for v in sorted(measured, key=lambda v: -v.success)}
+    for v in measured:
+        rows[v.success][round(60 * v.cost_usd / most)] = f"{v.k}{'*' * (v.kept == 'yes')}"
+    lines = [f"{success:7.2f} |{''.join(row).rstrip()}" for success, row in rows.items()]
+    return "\n".join(["success", *lines, f"{'USD':>8} 0{most:>60.6f}"])
+
+
 # ---- rewrite -------------------------------------------------------------------------------------
 
 
@@ -198,7 +209,7 @@ def main(argv: list[str] | None = None) -> int:
 
     code = command_line.ended("optimize_prompt.py", work)
     if front(versions):
-        print(console.table(COLUMNS, map(vars, versions)), flush=True)
+        print(console.table(COLUMNS, map(vars, versions)), chart(versions), sep="\n\n", flush=True)
     return code
 
 

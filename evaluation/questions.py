@@ -126,7 +126,7 @@ def rows(file: Path) -> list[Any]:
             if text.startswith("["):
                 raise
             data = [*jsonlines.Reader(text.split("\n")).iter(skip_empty=True)]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: cannot be read as JSON or JSON lines ({error})") from None
     if isinstance(data, dict) and not {*QUESTION} & {key.strip().lower() for key in data}:
         lists = [value for value in data.values() if isinstance(value, list)]
