@@ -2,11 +2,11 @@
 and search, each over `Job`.
 
 Differences from the paper / the released code
-1. Samples, and the roles of one round, run in parallel; the released code asks one by one.
-2. The majority is of normalised answers (case, spaces, a final full stop); a tie goes to the first.
-   An empty answer and a reply that was cut off at its length limit are no vote.
+1. Samples, and the roles of one round, run in parallel; the released code calls one by one.
+2. Votes are normalised (case, spaces, a final full stop); a tie goes to the first. An empty answer
+   and a reply that was cut off at its length limit do not count.
 3. A failed sample or role is left out; the agent fails only if all of a round fail. Reflexion then
-   returns its last attempt, a debate the majority of what was said last, as partial.
+   returns its last attempt, a debate the majority of the newest replies, as partial.
 4. A reply is plain text that ends in "Answer: ..."; without that line its last line is the answer.
 5. The search agent opens pages: the one that the model names, else the first that a search found.
 """
@@ -43,7 +43,7 @@ def self_consistency(job: Job) -> str:
 
 @agent
 def debate(job: Job) -> str:
-    """DEBATE_ROUNDS rounds, each role reading the newest reply of all; then one final decision."""
+    """DEBATE_ROUNDS rounds, in which each role reads the newest reply of all; then one decision."""
     roles, newest = job.u.roles, dict[str, Reply]()  # the newest reply of each role
     for n in range(1, DEBATE_ROUNDS + 1):
         statements = _statements(newest)
@@ -59,7 +59,7 @@ def debate(job: Job) -> str:
 
 @agent
 def reflexion(job: Job) -> str:
-    """Attempt; a critic; again with all attempts and feedback, until the critic says: correct."""
+    """An attempt and a critic; again with all attempts and feedback, until it is "correct"."""
     later, earlier = 2 * REFLECTIONS, ""
     attempt = job.ask("attempt", prompt("think", job), later)
     for n in range(1, REFLECTIONS + 1):
@@ -77,12 +77,12 @@ def reflexion(job: Job) -> str:
 
 @agent
 def search(job: Job) -> str:
-    """Up to SEARCHES thoughts, each with a search, a page or both; then the answer from what was
-    found. After a search a page is read: the one that the model named, else the first new one.
+    """Up to SEARCHES thoughts, each with a search, a page or both; then the answer. After a search
+    a page is read: the one that the model named, else the first new one.
     """
     found, read = "", list[str]()
 
-    def look(tool: str, **params: str) -> None:
+    def use(tool: str, **params: str) -> None:
         nonlocal found
         found += _note(tool, observation=job.use(tool, **params), **params)
 
@@ -93,19 +93,19 @@ def search(job: Job) -> str:
         if not queries and not links:
             break
         for query in queries:
-            look(SEARCH, query=query)
+            use(SEARCH, query=query)
             links += LINK.findall(job.trace[-1].observation)
         for url in [link for link in links if link not in read][:1]:
             read.append(url)
-            look(VISIT, url=url, browse_query=job.u.instruction)
+            use(VISIT, url=url, browse_query=job.u.instruction)
     return answered(job, job.ask("answer", prompt("from_search", job, found=found or "-")))
 
 
-# ---- the words around ----------------------------------------------------------------------------
+# ---- prompts and replies -------------------------------------------------------------------------
 
 
 def prompt(name: str, job: Job, **values: str) -> str:
-    """The original question, with what its files hold; then the agent's input; then the prompt."""
+    """The original question with the text of its files, the agent's input, and prompt `name`."""
     question, own = job.env.task.question, job.u.instruction
     about = "\n\n".join(text for text in (question, job.u.context) if text)
     kind = "task" if own == question else "sub_task"
@@ -124,13 +124,13 @@ def _statements(newest: Mapping[str, Reply]) -> str:
 
 
 def answered(job: Job, reply: str) -> str:
-    """The answer of the reply, which as a whole is the output. Both stay if a later call fails."""
+    """The answer of a reply. Both are kept in the job in case a later call fails."""
     job.output, job.answer = reply.strip(), answer_of(reply)
     return job.answer
 
 
 def answer_of(reply: str) -> str:
-    """The text after the last "Answer:" that has any; without one, the last line."""
+    """The text after the last "Answer:" that is not empty; without one, the last line."""
     before, *parts = ANSWER.split(after_thinking(reply))
     answers = [text for part in parts if (text := part.strip().strip("*").strip())]
     lines = [row.strip() for row in before.splitlines() if row.strip()]
@@ -144,8 +144,8 @@ def queries_in(reply: str) -> list[str]:
 
 
 def majority(replies: Iterable[Reply | None]) -> str:
-    """The first whole reply with the answer that is given most often; "" if none has an answer."""
-    whole = [reply.text for reply in replies if reply and not reply.cut]
-    keys = [" ".join(answer_of(text).lower().split()).rstrip(" .") for text in whole]
+    """The first reply with the most frequent answer; "" if no complete reply has an answer."""
+    texts = [reply.text for reply in replies if reply and not reply.cut]
+    keys = [" ".join(answer_of(text).lower().split()).rstrip(" .") for text in texts]
     counts = Counter(key for key in keys if key)
-    return whole[keys.index(counts.most_common(1)[0][0])] if counts else ""
+    return texts[keys.index(counts.most_common(1)[0][0])] if counts else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from subagents import workdir
-from subagents.mini_swe import read_block
+from subagents.mini_swe import read_command
 from tests.conftest import ConfigError
 from tests.program import CLOCK, resume, runs
 from tests.scripted import complete
@@ -67,12 +67,12 @@ def applied(folder, repo):
     ("```bash\n" * 30_000, ""), ("```bash\ncat > f <<END\nhalf", ""), ("```bash\nls ``` it", ""), ("no command", ""),
 ])  # fmt: skip
 def test_only_a_command_that_can_be_read_in_one_way_is_run(reply, command):
-    block = read_block(reply, cut=False)
-    assert block.command == command and bool(block.mistake) is not bool(command)
+    _, found, mistake = read_command(reply, cut=False)
+    assert found == command and bool(mistake) is not bool(command)
 
 
 def test_a_reply_cut_at_an_inner_fence_is_not_run():
-    assert "cut off" in read_block("```bash\ncat > f <<END\n```\nha", cut=True).mistake
+    assert "cut off" in read_command("```bash\ncat > f <<END\n```\nha", cut=True)[2]
 
 
 def test_a_sub_agent_works_at_a_shell_until_the_marker(run, swe):
