@@ -44,13 +44,11 @@ def _git(*arguments: str | Path, isolated: bool = True, given: bytes = b"") -> b
 def check(path: Path | None, with_media: bool) -> None:
     """Raises ConfigError if sub-agents cannot work in a copy of the repository `path`."""
     problem = ""
-    if path is None:
-        return
-    if not (path / ".git").exists():
+    if path and not (path / ".git").exists():
         problem = "is not a git repository (no .git); give its top folder, or use git init"
-    elif with_media and os.path.lexists(path / "media"):
+    elif path and with_media and os.path.lexists(path / "media"):
         problem = "has a folder media, where sub-agents find the files of the task; rename it"
-    elif not shutil.which("git"):
+    elif path and not shutil.which("git"):
         problem = "needs git on this machine; install it"
     if problem:
         raise ConfigError(f"--workdir {path}: {problem}")
@@ -175,8 +173,7 @@ def _order(folder: Path) -> tuple[int, ...]:
 
 def _reason(error: Exception) -> str:
     output = getattr(error, "stderr", None) or b""
-    text = output.decode("utf-8", "replace") or getattr(error, "strerror", None) or str(error)
-    return " ".join(text.split())[:200]
+    return " ".join((output.decode("utf-8", "replace") or str(error)).split())[:200]
 
 
 def environment_of(repo: Path | None) -> Path | None:
