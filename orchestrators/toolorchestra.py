@@ -177,6 +177,6 @@ class ToolOrchestra:
         return Delegate((u,), drain=name == "answer", fallback=fallback)
 
     def backend_of(self, slot: str) -> str:
-        """The backend of a slot; if it is in no table, slot n is the n-th of the pool, or the last."""
+        """The backend of a slot: as mapped; else slot n has the n-th of the pool, or the last."""
         names = self.pool.names
         return self.pool.experts.get(slot) or names[min(int(slot[-1]), len(names)) - 1]
