@@ -1,4 +1,4 @@
-"""The mini-SWE sub-agent: its command, its work folder, and the diff that comes out of it."""
+"""The mini-SWE sub-agent: its commands, its work folder, and the diff."""
 
 import json
 import shutil
@@ -66,7 +66,7 @@ def applied(folder, repo):
     *((f"<think>a</think>b\n<think>\n```bash\nrm a\n```\n{end}I am done.", "") for end in ("</think>", "")),
     ("```bash\n" * 30_000, ""), ("```bash\ncat > f <<END\nhalf", ""), ("```bash\nls ``` it", ""), ("no command", ""),
 ])  # fmt: skip
-def test_only_a_command_that_can_be_read_in_one_way_is_run(reply, command):
+def test_an_ambiguous_command_is_not_run(reply, command):
     _, found, mistake = read_command(reply, cut=False)
     assert found == command and bool(mistake) is not bool(command)
 
@@ -87,7 +87,7 @@ def test_only_a_command_that_prints_the_marker_and_succeeds_ends_the_task(comman
     assert len(run.prompts) == 2 and "Result: it works" in run.mains[1]
 
 
-def test_a_sub_agent_out_of_steps_is_partial_and_says_so_beside_its_diff(run, swe):
+def test_a_sub_agent_out_of_steps_is_partial_and_reports_its_diff(run, swe):
     swe(["echo 1", "echo 2 > b"], steps=2)
     assert all(text in run.mains[1] for text in ("Status: partial", "all its 2 steps", "+2"))
 
@@ -101,7 +101,7 @@ def test_the_main_agent_reads_the_top_level_and_that_nothing_was_changed(run, sw
     assert not (run.folder / "changes.diff").exists()
 
 
-def test_the_copy_is_seen_at_its_own_path_with_the_projects_environment(run, swe, repo):
+def test_commands_find_the_copy_at_the_path_of_the_repository_with_its_environment(run, swe, repo):
     (repo / ".venv" / "bin").mkdir(parents=True)
     (repo / ".venv" / "pyvenv.cfg").write_text("")
     tool = repo / ".venv" / "bin" / "checker"
@@ -120,8 +120,8 @@ def test_the_copy_is_seen_at_its_own_path_with_the_projects_environment(run, swe
     "printf '* -diff\\n' > .git/info/attributes; git config color.ui always; git config diff.noprefix true",
     "git add -A; git -c user.name=a -c user.email=b commit -qm n", "git config core.fsmonitor 'touch TRAP; true'",
 ])  # fmt: skip
-def test_whatever_is_done_to_git_the_diff_is_of_the_files(command, run, swe, repo, tmp_path):
-    """And no command that the copy's settings name runs outside the sandbox."""
+def test_the_diff_does_not_depend_on_what_commands_do_to_git(command, run, swe, repo, tmp_path):
+    """And no command named in the copy's git settings runs outside the sandbox."""
     command = command.replace("TRAP", f"{tmp_path}/trapped")
     swe([f"echo y > a; mkdir new; echo n > new/f; {command}"], ["cat a"])
     assert "Output:\ny" in run.prompts[-1] and "-x\n+y" in run.mains[1]
@@ -149,7 +149,7 @@ def test_a_repository_inside_the_copy_runs_nothing_outside_the_sandbox(run, swe,
     assert applied(run.folder, repo)["sub/f"] == b"2\n"
 
 
-def test_a_media_folder_stays_and_ignored_files_are_not_sent(run, swe, repo, monkeypatch):
+def test_a_media_folder_is_kept_and_ignored_files_are_not_sent(run, swe, repo, monkeypatch):
     """Nor are they in a diff."""
     (repo / "media").mkdir()
     (repo / "media/logo").write_text("1\n")
@@ -180,7 +180,7 @@ def test_the_files_of_the_task_are_in_the_folder_and_not_in_the_diff(run, swe):
 
 
 def test_a_fork_continues_in_the_folder_of_its_round(swe, run, repo, tmp_path):
-    """And runs nothing outside the sandbox, whatever its run folder, of someone else, says."""
+    """And runs nothing outside the sandbox, even in a run folder made by someone else."""
     turns = *[tuple4("do")] * 3, complete("x"), tuple4("do"), complete("ok")
     swe(*([f"echo {n} >> a"] for n in range(4)), turns=turns)
     base, got = run.folder / "workdir.git", f"touch {tmp_path}/GOT; cat"
@@ -188,10 +188,6 @@ def test_a_fork_continues_in_the_folder_of_its_round(swe, run, repo, tmp_path):
         git(base, "config", key, got)
     (base / "info").mkdir(exist_ok=True)
     (base / "info/attributes").write_text("* filter=x diff=x\n")
-    (base / "hooks").mkdir()
-    for name in ("post-index-change", "post-checkout", "reference-transaction"):
-        (base / "hooks" / name).write_text(f"#!/bin/sh\n{got}\n")
-        (base / "hooks" / name).chmod(0o755)
     resume(run.folder, from_round=3, out=tmp_path / "fork", workdir=repo)
     assert applied(tmp_path / "fork", repo) == {"a": b"x\n0\n1\n3\n"}
     (tmp_path / "fork/workdir.git/refs/heads/main").write_text(f"--output={tmp_path}/GOT")
@@ -213,7 +209,7 @@ def test_a_command_that_a_kill_cut_off_runs_again_in_its_folder(run, swe, repo):
 # ---- what is copied ------------------------------------------------------------------------------
 
 
-def test_odd_names_are_copied_but_no_target_of_a_link_nor_any_run_folder(tmp_path, repo):
+def test_files_with_odd_names_are_copied_but_no_link_target_and_no_run_folder(tmp_path, repo):
     names = ("-n", "new\nline", ":(top)x", "*", "sp ace", "d/f")
     (repo / "d").mkdir()
     for name in (*names, "gone"):
