@@ -51,7 +51,7 @@ from runtime.run_folder import Manifest
 from runtime.secrets import Secrets
 from runtime.tape import Mode, Tape, TapeMiss
 from runtime.trajectory import Listener, Recorder, Trajectory
-from subagents import make, runs_code, shared
+from subagents import class_for, runs_code, shared
 from subagents import workdir as workdirs
 from tools import Environment, Tool, sandbox, tools_for
 from tools import media as media_files
@@ -69,10 +69,9 @@ class Run:
         self, manifest: Manifest, tape: Tape, recorder: Recorder, own: Tools, threads: int | None
     ) -> None:
         self.folder = tape.path.parent
-        self.task, self.options = manifest.task(self.folder), manifest.options
+        self.task, self.tape, self.recorder = manifest.task(self.folder), tape, recorder
+        self.options = o = manifest.options
         self.repo = Path(manifest.workdir) if manifest.workdir else None
-        self.tape, self.recorder = tape, recorder
-        o = self.options
         self.chat = Chat(tape, o.timeout_s, o.patience_s, recorder.notify)
         backends = tuple(with_model(self.chat, b) for b in manifest.pool.backends)
         self.pool = manifest.pool.with_(backends=backends)
@@ -80,7 +79,8 @@ class Run:
         self.orchestrator = orchestrators.make(o, self.pool, self.tools)
         self.once = self.orchestrator.rounds == 1  # the method makes one decision
         self.rounds = 1 if self.once else o.rounds or self.orchestrator.rounds
-        self.sub_agents = make(o)(self.task, o, self.environment, self.tools, recorder, threads)
+        agents = class_for(o)
+        self.sub_agents = agents(self.task, o, self.environment, self.tools, recorder, threads)
         self.graph = Graph()  # G_t
         self.history: tuple[Evidence, ...] = ()  # H_t
         self.context = ""  # C_t
@@ -280,7 +280,7 @@ def resume(
         return _run(folder, named, mode, listeners, *how)
     with run_folder.begun(Path(out) if out else run_folder.default_path()) as target:
         run_folder.fork(folder, target, from_round, stored)
-        workdirs.write_last(target)
+        workdirs.write_changes(target)
         return _run(target, named, "resume", listeners, *how)
 
 

@@ -99,14 +99,14 @@ def compress(
     best sum on average and 0.665 at worst (benchmarks/optimum.py).
     """
     whole = [_snippets(h, history[-1].round, wording, cut=False) for h in history]
-    everything = _lay_out(whole, {(i, n) for i, mine in enumerate(whole) for n in range(len(mine))})
+    everything = _as_text(whole, {(i, n) for i, mine in enumerate(whole) for n in range(len(mine))})
     if tokens(everything) <= limit_tokens:
         return everything
     pieces = [_snippets(h, history[-1].round, wording) for h in history]
     failed = [i for i, h in enumerate(history) if h.status in ("failed", "blocked")]
     left = limit_tokens - tokens(wording.left_out(len(history))) - 1
     chosen = _choose(pieces, failed[-KEPT_FAILURES:], terms(question), left)
-    lines = _lay_out(pieces, chosen)
+    lines = _as_text(pieces, chosen)
     dropped = len(pieces) - len({i for i, _ in chosen})
     return "\n".join(filter(None, [lines, wording.left_out(dropped) if dropped else ""]))
 
@@ -129,22 +129,22 @@ def _choose(
     def sentences(i: int) -> list[tuple[int, int]]:
         return [(i, n) for n in range(1, len(pieces[i]))]
 
-    free = [p for i in range(len(pieces)) for p in (sentences(i) if i in kept else [(i, 0)])]
-    while free := [(i, n) for i, n in free if pieces[i][n].tokens <= left]:
-        i, n = best = min(free, key=lambda p: (-gain(*p), p))
+    candidates = [p for i in range(len(pieces)) for p in (sentences(i) if i in kept else [(i, 0)])]
+    while candidates := [(i, n) for i, n in candidates if pieces[i][n].tokens <= left]:
+        i, n = best = min(candidates, key=lambda p: (-gain(*p), p))
         chosen.add(best)
         covered |= pieces[i][n].terms
         left -= pieces[i][n].tokens
-        free.remove(best)
-        free += sentences(i) if n == 0 else []
+        candidates.remove(best)
+        candidates += sentences(i) if n == 0 else []
     return chosen
 
 
 def _snippets(h: Evidence, newest_round: int, wording: Wording, cut: bool = True) -> list[Snippet]:
     """The head of h and the sentences of its summary. `cut`: long texts in the head are cut."""
     if cut:
-        answer, error = _clip(h.answer, 4 * REASON_CHARS), _clip(h.error, REASON_CHARS)
-        instruction = _clip(h.instruction, REASON_CHARS)
+        answer, error = _shortened(h.answer, 4 * REASON_CHARS), _shortened(h.error, REASON_CHARS)
+        instruction = _shortened(h.instruction, REASON_CHARS)
         h = replace(h, instruction=instruction, answer=answer, error=error)
     head = wording.head(h)
     sentences = [s.strip() for s in re.split(r"(?<=[.!?])\s+|\n+", h.summary) if s.strip()]
@@ -156,12 +156,12 @@ def _snippets(h: Evidence, newest_round: int, wording: Wording, cut: bool = True
     return [first, *(Snippet(s, new, tokens(s) + 1, 0.0, per_term) for s, new in rows)]
 
 
-def _clip(text: str, chars: int) -> str:
+def _shortened(text: str, chars: int) -> str:
     text = " ".join(text.split())
     return text if len(text) <= chars else text[: chars - 6] + " [...]"
 
 
-def _lay_out(pieces: Sequence[Sequence[Snippet]], chosen: set[tuple[int, int]]) -> str:
+def _as_text(pieces: Sequence[Sequence[Snippet]], chosen: set[tuple[int, int]]) -> str:
     lines = []
     for i, mine in enumerate(pieces):
         if kept := [s.text for n, s in enumerate(mine) if (i, n) in chosen]:

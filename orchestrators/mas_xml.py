@@ -70,7 +70,7 @@ def parse(reply: str, dom: str = "high") -> tuple[SubTask, ...] | str:
     if blocks and root.children[-1] is not blocks[0]:
         fail("agent_after_edge", line=root.children[-1].line)
     some = blocks and (agents[1:] or blocks[0].children)  # the block of one agent may be empty
-    return _checked(agents, _pairs(blocks[0]) if some else [])
+    return _checked_graph(agents, _edges(blocks[0]) if some else [])
 
 
 # ---- markup --------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def as_tree(reply: str) -> Element:
             fail("stray_text", text=repr(before.strip()[:60]), parent=here.tag, line=line)
         line += before.count("\n")
         if not closing:
-            path.append(_opened(path, tag, line))
+            path.append(_open_element(path, tag, line))
         elif here is root:
             fail("not_opened", tag=tag, line=line)
         elif here.tag != tag:
@@ -134,7 +134,7 @@ def as_tree(reply: str) -> Element:
     return root
 
 
-def _opened(path: Sequence[Element], tag: str, line: int) -> Element:
+def _open_element(path: Sequence[Element], tag: str, line: int) -> Element:
     here, child = path[-1], Element(tag, line)
     if tag not in CHILDREN.get(here.tag, ()):
         if any(tag in CHILDREN[e.tag] for e in path[:-1]):
@@ -181,7 +181,7 @@ def _roles(e: Element, name: str) -> tuple[str, ...]:
     return roles
 
 
-def _pairs(edge: Element) -> list[tuple[str, str]]:
+def _edges(edge: Element) -> list[tuple[str, str]]:
     """The edges (A, B) of <from>A</from><to>B</to>, any number of times."""
     tags, ids = [e.tag for e in edge.children], [e.text.strip() for e in edge.children]
     if not ids or tags != ["from", "to"] * (len(ids) // 2):
@@ -204,10 +204,10 @@ def _one_agent(
         fail("answer_and_agents", line=elements[-1].line)
     if not text:
         fail("answer_empty", line=elements[0].line)
-    return _checked(agents, []) if agents else text
+    return _checked_graph(agents, []) if agents else text
 
 
-def _checked(
+def _checked_graph(
     agents: Sequence[tuple[SubTask, int]], pairs: Sequence[tuple[str, str]]
 ) -> tuple[SubTask, ...]:
     """The agents, if the graph follows all rules. (A graph without a cycle has a start.)"""

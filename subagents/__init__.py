@@ -109,8 +109,8 @@ class SubAgents:
         self.executor.shutdown(wait=False, cancel_futures=True)
 
 
-def make(o: Options) -> type[SubAgents]:
-    """The class of a run's sub-agents; if its options have MiniGAIA's facts, the world's."""
+def class_for(o: Options) -> type[SubAgents]:
+    """The class of a run's sub-agents; with MiniGAIA's facts in the options, its world's."""
     if not o.facts:
         return SubAgents
     from evaluation.world import WorldAgents

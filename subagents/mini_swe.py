@@ -123,7 +123,7 @@ def _act(reply: Reply, job: Job) -> Step:
 
     def execute() -> code.Observed:
         workdir.prepare(env.folder)
-        script, venv = f"{SETTINGS}\n{command}", workdir.environment_of(env.repo)
+        script, venv = f"{SETTINGS}\n{command}", workdir.virtual_environment(env.repo)
         world = sandbox.World(env.folder, env.media_folder, venv, env.repo)
         return code.run(script, "bash", COMMAND_TIMEOUT_S, world, env.unsafe_code)
 

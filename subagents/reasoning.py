@@ -31,14 +31,14 @@ LINK = re.compile(r"https?://(?:[^\s<>\"'`()\[\]*]|\([\w,.-]*\))+(?<![.,;:])")  
 @agent
 def cot(job: Job) -> str:
     """Chain of thought: one call."""
-    return answered(job, job.ask("think", prompt("think", job)))
+    return keep(job, job.ask("think", prompt("think", job)))
 
 
 @agent
 def self_consistency(job: Job) -> str:
     """The majority of SAMPLES answers to the same prompt."""
     prompts = [(f"sample {n}", prompt("think", job)) for n in range(1, SAMPLES + 1)]
-    return answered(job, majority(job.ask_all(prompts)))
+    return keep(job, majority(job.ask_all(prompts)))
 
 
 @agent
@@ -53,8 +53,8 @@ def debate(job: Job) -> str:
         ]
         replies = job.ask_all(prompts, later=(DEBATE_ROUNDS - n) * len(roles) + 1)
         newest |= {role: reply for role, reply in zip(roles, replies, strict=True) if reply}
-        answered(job, majority(newest.values()))
-    return answered(job, job.ask("decide", prompt("decide", job, statements=_statements(newest))))
+        keep(job, majority(newest.values()))
+    return keep(job, job.ask("decide", prompt("decide", job, statements=_statements(newest))))
 
 
 @agent
@@ -63,16 +63,16 @@ def reflexion(job: Job) -> str:
     later, earlier = 2 * REFLECTIONS, ""
     attempt = job.ask("attempt", prompt("think", job), later)
     for n in range(1, REFLECTIONS + 1):
-        answered(job, attempt)
+        keep(job, attempt)
         criticise = prompt("criticise", job, attempt=attempt)
         verdict = job.ask(f"critic {n}", criticise, later - 2 * n + 1)
         if answer_of(verdict).lower().strip(" .*") == "correct":
             break
-        earlier += _note("attempt", number=n, attempt=attempt, feedback=verdict)
+        earlier += _paragraph("attempt", number=n, attempt=attempt, feedback=verdict)
         again = prompt("again", job, earlier=earlier)
         newer = job.ask(f"attempt {n + 1}", again, later - 2 * n)
         attempt = newer if answer_of(newer) else attempt
-    return answered(job, attempt)
+    return keep(job, attempt)
 
 
 @agent
@@ -84,7 +84,7 @@ def search(job: Job) -> str:
 
     def use(tool: str, **params: str) -> None:
         nonlocal found
-        found += _note(tool, observation=job.use(tool, **params), **params)
+        found += _paragraph(tool, observation=job.use(tool, **params), **params)
 
     for n in range(1, SEARCHES + 1):
         later = 2 * (SEARCHES - n + 1)  # a page takes a call too
@@ -98,7 +98,7 @@ def search(job: Job) -> str:
         for url in [link for link in links if link not in read][:1]:
             read.append(url)
             use(VISIT, url=url, browse_query=job.u.instruction)
-    return answered(job, job.ask("answer", prompt("from_search", job, found=found or "-")))
+    return keep(job, job.ask("answer", prompt("from_search", job, found=found or "-")))
 
 
 # ---- prompts and replies -------------------------------------------------------------------------
@@ -113,18 +113,18 @@ def prompt(name: str, job: Job, **values: str) -> str:
     return say("reasoning/messages", name, task=task, **{k: v.strip() for k, v in values.items()})
 
 
-def _note(name: str, **values: object) -> str:
+def _paragraph(name: str, **values: object) -> str:
     return say("reasoning/messages", name, **values) + "\n\n"
 
 
 def _statements(newest: Mapping[str, Reply]) -> str:
     replies = newest.items()
-    rows = [_note("statement", role=r, text=reply.text) for r, reply in replies if reply.text]
+    rows = [_paragraph("statement", role=r, text=reply.text) for r, reply in replies if reply.text]
     return "".join(rows) or say("reasoning/messages", "nobody_yet")
 
 
-def answered(job: Job, reply: str) -> str:
-    """The answer of a reply. Both are kept in the job in case a later call fails."""
+def keep(job: Job, reply: str) -> str:
+    """The answer of a reply. The job keeps both, in case a later call fails."""
     job.output, job.answer = reply.strip(), answer_of(reply)
     return job.answer
 

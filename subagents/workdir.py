@@ -61,7 +61,7 @@ def copy_into(run: Path, source: Path, tell: Callable[[str], None]) -> None:
     target = run / "workdir"
     try:
         target.mkdir()
-        names, top = _listed(source, run), source.resolve()
+        names, top = _files_to_copy(source, run), source.resolve()
         for n, name in enumerate(names):
             if n % PROGRESS_FILES == 0 and len(names) > PROGRESS_FILES:
                 tell(f"copying {source}: {n} of {len(names)} files")
@@ -80,7 +80,7 @@ def copy_into(run: Path, source: Path, tell: Callable[[str], None]) -> None:
         raise ConfigError(f"--workdir {source}: cannot be copied ({_reason(error)})") from None
 
 
-def _listed(source: Path, run: Path) -> list[Path]:
+def _files_to_copy(source: Path, run: Path) -> list[Path]:
     """The files that git lists, without the new files of run folders, as of `run` itself."""
     tracked, new = (
         os.fsdecode(_git("-C", source, "ls-files", "-z", *which, isolated=False)).split("\0")
@@ -130,7 +130,7 @@ def changes(folder: Path) -> str | None:
             commit = bytes.fromhex(base.read_text()).hex()
             _git(*work, "read-tree", commit)
             new = "ls-files", "-z", "--others", "--ignored", "--exclude-per-directory=.gitignore"
-            kept = set(_files(folder)) - set(_git(*work, *new).split(b"\0"))
+            kept = set(_files_and_links(folder)) - set(_git(*work, *new).split(b"\0"))
             _git(*work, "read-tree", "--empty")
             _git(*work, "update-index", "--add", "-z", "--stdin", given=b"\0".join(sorted(kept)))
             how = "--cached", "--binary", "--no-renames", "--no-ext-diff"
@@ -143,7 +143,7 @@ def changes(folder: Path) -> str | None:
     return BINARY.sub(left_out, diff.decode("utf-8", "replace")).strip()
 
 
-def _files(folder: Path) -> Iterator[bytes]:
+def _files_and_links(folder: Path) -> Iterator[bytes]:
     """The files and links of a folder, also of other repositories in it. They are added one by one,
     because `git add` obeys the settings of such a repository, which can name commands.
     """
@@ -157,7 +157,7 @@ def _files(folder: Path) -> Iterator[bytes]:
                 yield os.fsencode(place.relative_to(folder))
 
 
-def write_last(run: Path) -> None:
+def write_changes(run: Path) -> None:
     """Write changes.diff of a fork, from its last work folder. Raises ConfigError."""
     if folders := sorted((run / "work").glob("r*-t*"), key=_order):
         try:
@@ -176,7 +176,7 @@ def _reason(error: Exception) -> str:
     return " ".join((output.decode("utf-8", "replace") or str(error)).split())[:200]
 
 
-def environment_of(repo: Path | None) -> Path | None:
+def virtual_environment(repo: Path | None) -> Path | None:
     """The virtual environment of the user's project, if there is one."""
     active = os.environ.get("VIRTUAL_ENV", "")
     places = [repo / ".venv", repo / "venv"] if repo else []
