@@ -104,7 +104,12 @@ class Job:
         return replies
 
     def use(self, name: str, **params: Any) -> str:
-        """The observation of a tool, which may be an error."""
+        """The observation of a tool, which is noted as a step."""
+        self.note(step := self.call_tool(name, params))
+        return step.observation
+
+    def call_tool(self, name: str, params: Mapping[str, Any], memory: str = "") -> Step:
+        """(rho, a, o) of a tool call. A failure, also of a missing tool, is an observation."""
         failed = True
         with self.env.tape.call(*self.next_call, name):
             try:
@@ -115,9 +120,7 @@ class Job:
                 observation = str(failure)
             except ModelMistake as mistake:
                 observation = explained(mistake)
-        observation = capped(observation, OBSERVATION_CHARS)
-        self.note(Step(name, params, "", observation, failed))
-        return observation
+        return Step(name, params, memory, capped(observation, OBSERVATION_CHARS), failed)
 
 
 Style = Callable[[Job], Result]  # a style of executor

@@ -28,7 +28,7 @@ from runtime.chat import STOPPED
 from runtime.parsing import TEXT, closed_object, const, find_action, one_of
 from runtime.prompts import as_messages, capped, explained, render, say, without_marks
 from subagents.fan_out import OBSERVATION_CHARS, SEARCH, VISIT, Job
-from tools import Tool, ToolError
+from tools import Tool
 
 LIKE_PATTERNS = 5
 FEW_STEPS = 5  # when no more are left, the prompt warns
@@ -146,11 +146,9 @@ def _act(
     job: Job, schema: Schema, usable: Sequence[Tool], unopened: Sequence[str]
 ) -> tuple[Step, dict[str, Any] | None]:
     """One step of Eq. 13, and the parameters of `finish` if that was the action."""
-    env, call = job.env, job.next_call
-    with env.tape.call(*call):
+    env, memory, params = job.env, "", dict[str, Any]()
+    with env.tape.call(*job.next_call):
         reply = env.chat(env.backend, render_step(job), env.purse, schema)
-    action, memory = "invalid", ""
-    params: dict[str, Any] = {}
     try:
         wanted = find_action(reply.text, reply.cut)
         memory, name = _as_text(wanted.get("memory")), _as_text(wanted["action"])
@@ -168,17 +166,12 @@ def _act(
             if job.u.agent == "single" and not _as_text(report.get("result")).strip():
                 raise ModelMistake("no_result")
             return Step("finish", params, memory, ""), report
-        action = name
-        if earlier := same_call(name, params, job):
-            return replace(earlier, memory=memory), None
-        with env.tape.call(*call, name):
-            observation = job.tools[name](env, params)
-        return Step(name, params, memory, capped(observation, OBSERVATION_CHARS)), None
     except ModelMistake as mistake:
-        error = explained(mistake)
-    except ToolError as failure:
-        error = str(failure)
-    return Step(action, params, memory, capped(error, OBSERVATION_CHARS), failed=True), None
+        error = capped(explained(mistake), OBSERVATION_CHARS)
+        return Step("invalid", params, memory, error, failed=True), None
+    if earlier := same_call(name, params, job):
+        return replace(earlier, memory=memory), None
+    return job.call_tool(name, params, memory), None
 
 
 def _params(wanted: Mapping[str, Any], name: str, job: Job) -> dict[str, Any]:
