@@ -163,7 +163,7 @@ def _act(
             if usable and _status(params) == "done" and saw_nothing(job):
                 raise ModelMistake("nothing_worked")
             report = params or {"result": memory}
-            if job.u.agent == "single" and not _as_text(report.get("result")).strip():
+            if job.u.agent == "single" and not _as_text(report.get("result")):
                 raise ModelMistake("no_result")
             return Step("finish", params, memory, ""), report
     except ModelMistake as mistake:
