@@ -48,7 +48,7 @@ class ModelMistake(Exception):
 
 
 class EndOfRun(BaseException):
-    """Ends the whole run from any thread.
+    """Ends the run from any thread.
 
     A BaseException, like KeyboardInterrupt, so that no `except Exception` of a tool or a library
     turns it into an observation.
@@ -87,7 +87,7 @@ class Backend:
     image_tokens: Annotated[int, Ge(16)] = 6000
 
     def cost_usd(self, input_tokens: int, output_tokens: int, cached: int = 0) -> float | None:
-        """The cost of one call, kappa_b; None where the price is unknown."""
+        """The cost of one call, kappa_b; None if the price is unknown."""
         if (p := self.price_usd_per_mtok) is None:
             return None
         of_cached = p.input if p.cached is None else p.cached

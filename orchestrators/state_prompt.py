@@ -59,7 +59,7 @@ def opened_by(m: Media, state: State) -> list[Evidence]:
 
 
 def tried_by(m: Media, state: State) -> list[Evidence]:
-    """The sub-tasks that were told to open the file."""
+    """The sub-tasks whose instruction names the file."""
     return [h for h in state.history if mentions(h.instruction, m)]
 
 

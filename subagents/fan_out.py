@@ -32,7 +32,7 @@ SEARCH, VISIT, CODE = "GoogleSearchAction", "ExtractUrlContentAction", "ExecuteC
 
 @dataclass
 class Job:
-    """One sub-task `u` in its thread: what it may reach, its logical call, and its steps so far.
+    """One sub-task `u` in its thread: its environment, its logical call, and its steps so far.
 
     `on_step` gets each step and its number, from 1, as it happens. `answer`: the newest one; it is
     kept if a later call fails. `output`: the whole reply that has it.

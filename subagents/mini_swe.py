@@ -94,9 +94,9 @@ def _messages(job: Job) -> Messages:
 
 
 def read_command(reply: str, cut: bool) -> tuple[str, str, str]:
-    """(the thought before the command, the command, what is wrong with the reply). An ambiguous
-    reply has no command, so that no part of a command runs. A block in more backticks may contain
-    fewer. `cut`: the reply hit its length limit.
+    """The thought before the command, the command, and the error of the reply. An ambiguous reply
+    has no command, so that no part of a command runs. A block in more backticks may contain fewer.
+    `cut`: the reply hit its length limit.
 
     >>> read_command("I see.\\n```bash\\nls\\n```", cut=False)
     ('I see.', 'ls', '')
@@ -115,7 +115,7 @@ def read_command(reply: str, cut: bool) -> tuple[str, str, str]:
 
 
 def _act(reply: Reply, job: Job) -> Step:
-    """Run the command of a reply, or report what is wrong with the reply."""
+    """Run the command of a reply, or report the error of the reply."""
     thought, command, mistake = read_command(reply.text, reply.cut)
     if mistake:
         return Step("invalid", {}, thought, mistake, failed=True)

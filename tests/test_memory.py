@@ -95,7 +95,7 @@ def test_nothing_is_left_out_of_a_context_while_it_fits(history):
 
 
 def greedy(history: list[Evidence], left: int) -> list[str]:
-    """Eq. 20 step by step over results without summaries, each gain computed anew: the ids."""
+    """The ids that Eq. 20 chooses, step by step, from results without summaries."""
     heads = [WORDING.head(h) for h in history]
     of = [terms(head) | {head.lower()} for head in heads]
     cost = [tokens(head) + 4 for head in heads]

@@ -70,7 +70,7 @@ run = runs("toolorchestra")
 
 
 def test_the_requests_are_those_of_the_golden_file(run, monkeypatch):
-    """Every message, role by role and as lines; the tools whole; a preference and mistakes too."""
+    """All messages by role, as lines, and the tools; with a preference and mistakes."""
     reasoning = "<think>```python\nprint(1)\n```</think>data:\n```json\n{}\n```\nso:\n```python\nprint(6 * 7)\n```"
     replies = {"Do not answer": reasoning, "search queries": "Query: a", "Solve": "Answer: 42"}
     monkeypatch.setattr(search, "_search", lambda asked: [{"title": f"found for {asked['q']}"}])
