@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Orchestra-o1 over one small kernel: Algorithm 1, and the commands around it.
+"""Orchestra-o1 on one small kernel: Algorithm 1, and the commands around it.
 
     python orchestra_min.py "What is the UTC time?" --image clock.png --audio speech.wav
     python orchestra_min.py --replay fixtures/runs/equinox
@@ -51,7 +51,7 @@ from runtime.run_folder import Manifest
 from runtime.secrets import Secrets
 from runtime.tape import Mode, Tape, TapeMiss
 from runtime.trajectory import Listener, Recorder, Trajectory
-from subagents import make, runs_code, shared
+from subagents import class_for, runs_code, shared
 from subagents import workdir as workdirs
 from tools import Environment, Tool, sandbox, tools_for
 from tools import media as media_files
@@ -69,24 +69,24 @@ class Run:
         self, manifest: Manifest, tape: Tape, recorder: Recorder, own: Tools, threads: int | None
     ) -> None:
         self.folder = tape.path.parent
-        self.task, self.options = manifest.task(self.folder), manifest.options
+        self.task, self.tape, self.recorder = manifest.task(self.folder), tape, recorder
+        self.options = o = manifest.options
         self.repo = Path(manifest.workdir) if manifest.workdir else None
-        self.tape, self.recorder = tape, recorder
-        o = self.options
         self.chat = Chat(tape, o.timeout_s, o.patience_s, recorder.notify)
         backends = tuple(with_model(self.chat, b) for b in manifest.pool.backends)
         self.pool = manifest.pool.with_(backends=backends)
         self.tools = {**tools_for(self.task, manifest.code), **own}
         self.orchestrator = orchestrators.make(o, self.pool, self.tools)
-        self.once = self.orchestrator.rounds == 1  # the method decides once
+        self.once = self.orchestrator.rounds == 1  # the method makes one decision
         self.rounds = 1 if self.once else o.rounds or self.orchestrator.rounds
-        self.sub_agents = make(o)(self.task, o, self.environment, self.tools, recorder, threads)
+        agents = class_for(o)
+        self.sub_agents = agents(self.task, o, self.environment, self.tools, recorder, threads)
         self.graph = Graph()  # G_t
         self.history: tuple[Evidence, ...] = ()  # H_t
         self.context = ""  # C_t
         self.purse = Purse(o.budget_usd)  # B_t
-        self.kept = self.guess = ""  # refused answers: not sure enough (Eq. 22); nothing found yet
-        self.why = ""  # what ended the run early
+        self.kept = self.guess = ""  # refused answers: not sure enough (Eq. 22); without evidence
+        self.why = ""  # the reason of a fallback
 
     def answer(self) -> tuple[str, bool, int]:
         """Algorithm 1: the answer, whether it is a fallback, and the rounds it took."""
@@ -101,7 +101,7 @@ class Run:
                 except BudgetExceeded as error:  # a decision may still be affordable
                     self.why = str(error)
                     break
-                if y_t.drain and (z.answer or self.once):  # nothing is left
+                if y_t.drain and (z.answer or self.once):  # nothing is left to do
                     self.why = y_t.fallback or z.error
                     answer = z.answer or best_supported_answer(self.history)
                     return answer, bool(y_t.fallback) or z.status != "done" or not answer, t
@@ -116,7 +116,7 @@ class Run:
         return self.kept or best_supported_answer(self.history) or self.guess, True, t
 
     def decide(self, t: int, last_chance: bool = False) -> Decision:
-        """y_t, accepted into G_t. An unusable one is shown back to the main agent.
+        """y_t, merged into G_t. An unusable decision is shown to the main agent with its error.
 
         Raises the last ModelMistake of ATTEMPTS, BudgetExceeded or EndpointError.
         """
@@ -136,7 +136,7 @@ class Run:
         )  # fmt: skip
 
     def attempt(self, s_t: State, number: int, mistake: str, last_chance: bool) -> Decision:
-        """One attempt of y_t, paid from B_t and recorded."""
+        """One attempt at y_t, paid from B_t and recorded."""
         replies, purse = list[Reply](), Purse(self.purse.left_usd)
 
         def ask(messages: Messages, *how: Any, **also: Any) -> Reply:
@@ -154,7 +154,7 @@ class Run:
             self.recorder.decision(s_t, number, replies, mistake=explained(error))
             raise
         except (BudgetExceeded, EndpointError) as error:
-            if replies:  # Eq. 22 asks twice
+            if replies:  # Eq. 22 makes two calls, and the second one failed
                 self.recorder.decision(s_t, number, replies, mistake=str(error))
             raise
         finally:
@@ -163,7 +163,7 @@ class Run:
         return y_t
 
     def carry_out(self, t: int, y_t: Delegate) -> list[Result]:
-        """Z_t of what was delegated: a batch of the ready set, or a whole graph."""
+        """Z_t of a delegation: of a batch of the ready set, or of a whole graph."""
         u_t = self.place(t, y_t)  # Eq. 5-12
         q = self.task.question
         shares, full = self.orchestrator.shares_context, self.options.prompts == "full"
@@ -195,7 +195,7 @@ class Run:
         )  # fmt: skip
 
 
-# ---- a run, from its folder and back -------------------------------------------------------------
+# ---- run, replay, resume -------------------------------------------------------------------------
 
 
 def orchestrate(
@@ -208,15 +208,15 @@ def orchestrate(
     workdir: Folder | None = None,
     cancelled: threading.Event | None = None,
 ) -> Trajectory:
-    """Answer a question, recording everything into the folder `out` (runs/<time> by default).
+    """Answer a question and record everything in the folder `out` (runs/<time> by default).
 
     `media`: paths, or (modality, path). `pool`: a Pool or a pool file; None: from the environment.
     `workdir`: a git repository; mini-SWE sub-agents work on a copy, and their diff is written to
-    `out`/changes.diff. `cancelled`, once set by another thread, lets no further call start and ends
-    the run with Cancelled.
+    `out`/changes.diff. If another thread sets `cancelled`, no further call starts and the run ends
+    with Cancelled.
 
-    Raises ConfigError before anything is paid, EndpointError when the main agent's endpoint fails,
-    TapeWriteError when the disk is full; the folder then holds all that was paid for.
+    Raises ConfigError before anything is paid, EndpointError if the main agent's endpoint fails,
+    TapeWriteError if the disk is full. The folder keeps everything that was paid for.
     """
     pool, options = pools.choose(pool), options or Options()
     files, repo = media_files.check(media), Path(workdir).absolute() if workdir else None
@@ -238,7 +238,7 @@ def replay(folder: Folder, listeners: Iterable[Listener] = (), **given: Any) -> 
     """The same run again from its tape, without network. `given`: `parallel`; also `tools` and
     `method` if the run uses Python files of the user.
 
-    Raises TapeMiss where anything differs, ConfigError.
+    Raises TapeMiss at the first difference, ConfigError.
     """
     folder = Path(folder)
     manifest = run_folder.named_again(folder, run_folder.read_manifest(folder), given)
@@ -259,13 +259,13 @@ def resume(
     cancelled: threading.Event | None = None,
     **given: Any,
 ) -> Trajectory:
-    """Continue a run, paying only for what its tape does not hold. With `from_round`: write a fork
-    to `out` that keeps the rounds before `from_round`.
+    """Continue a run, paying only for calls that are not on its tape. With `from_round`: write a
+    fork to `out` that keeps the rounds before `from_round`.
 
-    A run folder may come from someone else, so the caller repeats the endpoints (`pool`; None:
+    A run folder may come from someone else, so the caller names the endpoints again (`pool`; None:
     those of the environment) and, in `given`, tools, method, mcp, allow_hosts, workdir and
-    unsafe_code. What is only in the folder is not used. `given` may also have parallel, timeout_s
-    and patience_s. `cancelled` and what is raised: as for `orchestrate`.
+    unsafe_code. Those that only the folder names are not used. `given` may also have parallel,
+    timeout_s and patience_s. `cancelled` and the exceptions are those of `orchestrate`.
     """
     folder, stored = Path(folder), run_folder.read_manifest(Path(folder))
     named = run_folder.named_again(folder, stored, given, pools.choose(pool))
@@ -280,7 +280,7 @@ def resume(
         return _run(folder, named, mode, listeners, *how)
     with run_folder.begun(Path(out) if out else run_folder.default_path()) as target:
         run_folder.fork(folder, target, from_round, stored)
-        workdirs.write_last(target)
+        workdirs.write_changes(target)
         return _run(target, named, "resume", listeners, *how)
 
 
@@ -303,7 +303,7 @@ def _run(
         try:
             answer, fallback, rounds = run.answer()
         except BaseException as error:
-            if not isinstance(error, EndpointError):  # it must not stop runs that share `cancelled`
+            if not isinstance(error, EndpointError):  # other runs may share `cancelled`
                 tape.cancelled.set()  # start no further call
             run.sub_agents.interrupt()
             raise
@@ -317,7 +317,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def command() -> NoReturn:
-    """`main` as a process: threads that wait for an endpoint do not hold its end."""
+    """`main` as a process, which does not wait for threads that wait for an endpoint."""
     os._exit(main())
 
 

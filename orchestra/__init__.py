@@ -1,1 +1,1 @@
-"""The ideas of the papers: no I/O, no prompt text, nothing imported from other folders of ours."""
+"""The ideas of the papers: no I/O, no prompt text, no imports from our other folders."""

@@ -7,14 +7,14 @@ from typing import Any, Protocol, runtime_checkable
 
 from orchestra.vocabulary import Decision, Reply, State
 
-ATTEMPTS = 3  # at a usable decision, in one round
+ATTEMPTS = 3  # to get a usable decision in one round
 
 Messages = list[dict[str, Any]]
 Schema = tuple[str, Mapping[str, Any]]  # its name and the JSON schema of the answer
 
 
 class Ask(Protocol):
-    """One call of the main agent. `schema`: of its answer; `tools`: functions that it may call."""
+    """One call of the main agent. `schema`: of its reply; `tools`: functions that it may call."""
 
     def __call__(
         self,
@@ -35,6 +35,6 @@ class Orchestrator(Protocol):
     shares_context: bool
 
     def decide(self, state: State, ask: Ask, mistake: str, last_chance: bool) -> Decision:
-        """y_t for s_t. `mistake`: what was wrong with the reply before, as the model is told it.
-        `last_chance`: no round follows. Raises ModelMistake.
+        """y_t for s_t. `mistake`: the error of the previous reply, for the prompt. `last_chance`:
+        no round follows. Raises ModelMistake.
         """

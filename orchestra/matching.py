@@ -1,5 +1,5 @@
-"""Which backend and which tools a sub-task gets, and how much of the budget (Eq. 5-8, 11-12). The
-same graph, pool and budget always give the same executors.
+"""The backend, the tools and the share of the budget of a sub-task (Eq. 5-8, 11-12). They follow
+from the graph, the pool and the budget alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LAMBDA_TOOL = 0.05  # lambda_s of Eq. 7
 STEP_INPUT_TOKENS, STEP_OUTPUT_TOKENS = 1500, 250
 DECISION_INPUT_TOKENS, DECISION_OUTPUT_TOKENS = 6000, 500
 EASY = 0.2  # r(u) of a sub-task that reads one file or searches; 1 for any other
-UNKNOWN = 0.5  # the share of the need that is assumed for web and code where no tools are given
+UNKNOWN = 0.5  # web and code in r_T(u), as a share of r(u), if the main agent gave no tools
 Capabilities = Mapping[str, frozenset[str]]  # psi(g) by tool name
 Requirements = Mapping[str, float]  # r(u) and r_T(u) by capability, each in [0, 1]
 
@@ -29,7 +29,7 @@ def mentions(text: str, m: Media) -> bool:
 
 
 def requirements(u: SubTask, task: Task, capabilities: Capabilities) -> dict[str, float]:
-    """r(u) and r_T(u) in one: what the main agent gave; else a guess from the files that the
+    """r(u) and r_T(u) in one, as the main agent gave them; else a guess from the files that the
     sub-task names and the tools that it was given.
     """
     if u.requirements:
@@ -46,13 +46,13 @@ def requirements(u: SubTask, task: Task, capabilities: Capabilities) -> dict[str
 
 
 def match_tools(r: Requirements, capabilities: Capabilities) -> tuple[str, ...]:
-    """T*(u): the sparse cover. The objective is a sum over tools: each is judged alone (Eq. 7)."""
+    """T*(u), the sparse cover: the objective is a sum over tools, so each is decided alone."""
     gain = {g: sum(r.get(c, 0.0) for c in psi) for g, psi in capabilities.items()}
     return tuple(g for g in capabilities if gain[g] > LAMBDA_TOOL)  # Eq. 7
 
 
 def match_backend(u: SubTask, r: Requirements, pool: Sequence[Backend]) -> Backend:
-    """b*(u): capability match less cost less latency; the first of the pool wins a tie (Eq. 5)."""
+    """b*(u): capability match less cost less latency; on a tie, the first of the pool (Eq. 5)."""
 
     def score(b: Backend) -> float:
         match = sum(r.get(s, 0.0) * b.skills.get(s, 0.0) for s in SKILLS)  # <r(u), phi_b>
@@ -66,7 +66,7 @@ def materialize(
 ) -> tuple[SubTask, Backend]:
     """Gamma(v, s_t) = (I, C, b, T), Eq. 11, with e(u) = (b*(u), T*(u)), Eq. 8.
 
-    A valid backend or tools chosen by the main agent win.
+    A valid backend and tools that the main agent named are kept.
     """
     r = requirements(u, task, capabilities)
     u = replace(u, tools=match_tools(r, capabilities)) if u.tools is None else u
@@ -92,11 +92,11 @@ def place(
     budget_usd: float | None,
 ) -> list[Placed]:
     """U_t, Eq. 12: the batch P_t of the candidates, each with its executor and its share of B_t, in
-    proportion to cost(v). `k_max` None: all of them. A sub-task on a free backend has the weight of
+    proportion to cost(v). `k_max` None: all of them. A sub-task on a free backend gets the share of
     the cheapest paid one, because its tools may cost money. Shares are fixed before anything runs,
-    so what one spends changes no request of another.
+    so what one sub-task spends changes no request of another.
 
-    Raises BudgetExceeded where no candidate is affordable.
+    Raises BudgetExceeded if no candidate is affordable.
     """
     found = [materialize(u, task, pool, capabilities) for u in candidates]  # Eq. 11
     cost = {u.id: expected_cost_usd(u, b) for u, b in found}
@@ -116,13 +116,13 @@ def place(
 
 def expected_cost_usd(u: SubTask, backend: Backend) -> float:
     """cost(v) of Eq. 10: kappa_b l(u), with l(u) = a step for each tool and one to finish. An
-    unknown price counts as 0 (--budget refuses those).
+    unknown price counts as 0 (--budget refuses such a backend).
     """
     steps = 1 + len(u.tools or ())  # l(u)
     return backend.cost_usd(steps * STEP_INPUT_TOKENS, steps * STEP_OUTPUT_TOKENS) or 0.0
 
 
 def decision_reserve_usd(main: Backend, budget_usd: float) -> float:
-    """The part of B_t that is reserved for the main agent, so that the answer can still be paid."""
+    """The part of B_t that is reserved for the main agent, to pay for the answer."""
     two_decisions = main.cost_usd(2 * DECISION_INPUT_TOKENS, 2 * DECISION_OUTPUT_TOKENS)
     return min(budget_usd / 2, two_decisions or 0.0)

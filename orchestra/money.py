@@ -1,7 +1,7 @@
-"""Money is counted once and never overspent (Eq. 21): a purse for the run, and one for each
-sub-task and decision.
+"""The budget (Eq. 21): the run has a purse, and so has each sub-task and decision. Every cost is
+counted once, and no purse is overspent.
 
-A cost of None is unknown: a price or a token count was not given. It stays unknown in every sum.
+A cost of None is unknown, because a price or a token count is missing. A sum with it is unknown.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import math
 
 from orchestra.vocabulary import Backend, BudgetExceeded
 
-LEAST_OUTPUT_TOKENS = 64  # a call that could not pay for this much is not started
+LEAST_OUTPUT_TOKENS = 64  # a call is not started if the purse cannot pay for so many
 DEFAULT_OUTPUT_TOKENS = 4096  # the paper's response length; sent only under a budget
 
 
 def add_usd(*amounts: float | None) -> float | None:
-    """A sum of costs; None as soon as one is unknown."""
+    """A sum of costs; None if one is unknown."""
     known = [a for a in amounts if a is not None]
     return sum(known) if len(known) == len(amounts) else None
 
 
 class Purse:
-    """What may be spent: by the run (B_t), or by one sub-task or decision, call after call.
+    """The money that a run (B_t), a sub-task or a decision may spend, and what it has spent.
 
-    A purse belongs to one thread. Shares are fixed before threads start and joined afterwards in
-    the order of the parts, so no request depends on the timing of threads.
+    A purse belongs to one thread. Shares are fixed before threads start, and joined afterwards in
+    a fixed order, so no request depends on the timing of threads.
     """
 
     def __init__(self, limit_usd: float | None = None) -> None:
@@ -39,14 +39,14 @@ class Purse:
         return None if self.limit_usd is None else self.limit_usd - (self.spent_usd or 0.0)
 
     def split(self, parts: int, later: int = 0) -> list[Purse]:
-        """Even shares of what is left for parallel calls; `later` shares of the same size are kept
-        for later calls.
+        """Equal shares of what is left for parallel calls; `later` more shares are kept for later
+        calls.
         """
         left = self.left_usd
         return [Purse(left and max(left, 0.0) / (parts + later)) for _ in range(parts)]
 
     def join(self, part: Purse) -> None:
-        """Book what another purse spent. Eq. 21: B_{t+1} = B_t - sum of c."""
+        """Add what another purse spent. Eq. 21: B_{t+1} = B_t - sum of c."""
         self.calls += part.calls
         self.tokens += part.tokens
         self.spent_usd = add_usd(self.spent_usd, part.spent_usd)  # Eq. 21
@@ -63,7 +63,7 @@ class Purse:
         return left is None or (cost_usd or 0.0) <= left
 
     def output_tokens(self, backend: Backend, input_tokens: int) -> int | None:
-        """How long an answer the purse can pay for; None: no limit. Raises BudgetExceeded."""
+        """The longest answer that the purse can pay; None: no limit. Raises BudgetExceeded."""
         left = self.left_usd
         if left is None or backend.price_usd_per_mtok is None:
             return backend.max_output_tokens

@@ -1,5 +1,5 @@
-"""G_t, its ready set and the batch that runs now (Eq. 9-10). The same graph and budget always give
-the same batch.
+"""G_t, its ready set and the next batch (Eq. 9-10). A batch follows from the graph and the budget
+alone.
 
     >>> g = refine(Graph(), Delegate((SubTask("a", "hear"), SubTask("b", "sum", needs=("a",)))))
     >>> [u.id for u in ready(g)]
@@ -15,7 +15,7 @@ from itertools import combinations
 
 from orchestra.vocabulary import Delegate, ModelMistake, Result, SubTask
 
-EXACT = 15  # up to so many ready sub-tasks, every subset is compared
+EXACT = 15  # up to so many ready sub-tasks, all subsets are compared
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Graph:
 
 
 def refine(graph: Graph, decision: Delegate) -> Graph:
-    """G_{t+1} = Refine(G_t, y_t): new nodes join; one with a known id replaces that node (a retry).
+    """G_{t+1} = Refine(G_t, y_t): new nodes are added; one with a known id replaces it (a retry).
 
     Raises ModelMistake: duplicate_id, unknown_need, cycle, nothing_ready.
     """
@@ -51,7 +51,7 @@ def refine(graph: Graph, decision: Delegate) -> Graph:
 
 
 def cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:
-    """One cycle as ids, each needed by the next, or []."""
+    """The ids of one cycle, each needed by the next; or []."""
     try:
         TopologicalSorter(needs).prepare()
     except CycleError as error:
@@ -65,8 +65,8 @@ def ready(graph: Graph) -> list[SubTask]:
 
 
 def waiting(graph: Graph) -> dict[str, tuple[str, ...]]:
-    """Sub-tasks that have not run, each with the needs that hold it back (none: it is ready). A
-    failed or blocked sub-task is not completed, so what needs it waits.
+    """Sub-tasks that have not run, each with the needs that are not completed (none: it is ready).
+    A failed or blocked sub-task is not completed.
     """
     completed = {id for id, z in graph.results.items() if z.status in ("done", "partial")}
     unrun = [u for id, u in graph.subtasks.items() if id not in graph.results]
@@ -81,10 +81,10 @@ def batch(
 ) -> list[SubTask]:
     """P_t: the subset of R_t with the largest sum of U under |P| <= K_max and sum of cost <= B_t.
 
-    Exact for up to EXACT candidates, or where the budget does not bind. Beyond that it is the
-    better of two greedy choices, by utility and by utility per cost: of the best subset's utility
-    they reached 0.986 on average and 0.765 at worst (benchmarks/optimum.py). A tie goes to the
-    cheaper subset, then the smaller, then the earlier. `budget_usd` None: no limit.
+    Exact for up to EXACT candidates, or if the budget is enough for any batch. Otherwise the better
+    of two greedy choices, by utility and by utility per cost, which reached 0.986 of the best
+    utility on average and 0.765 at worst (benchmarks/optimum.py). A tie goes to the cheaper subset,
+    then the smaller, then the earlier. `budget_usd` None: no limit.
     """
     cost = [cost_usd(u) for u in candidates]
     order = sorted(range(len(candidates)), key=lambda i: (-candidates[i].priority, cost[i], i))

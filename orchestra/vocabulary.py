@@ -1,4 +1,4 @@
-"""The vocabulary of every other file, as frozen dataclasses. Symbols are those of arXiv 2606.13707.
+"""The vocabulary of all other files, as frozen dataclasses, with the symbols of arXiv 2606.13707.
 
 Task        x = (q, M)
 SubTask     u = (I, C, b, T), Eq. 2
@@ -28,7 +28,7 @@ SKILL_OF: Mapping[str, Skill] = {"image": "img", "audio": "aud", "video": "vid"}
 
 
 class ConfigError(Exception):
-    """The user's mistake, in one line: what, where, and what to do. Nothing was paid."""
+    """A mistake of the user, in one line: what, where, and what to do. Nothing was paid."""
 
 
 class EndpointError(Exception):
@@ -40,7 +40,7 @@ class BudgetExceeded(Exception):
 
 
 class ModelMistake(Exception):
-    """A model broke a rule. `rule` names a sentence in prompts/, which the model is shown."""
+    """A model broke a rule. `rule` names the sentence in prompts/ that the model is shown."""
 
     def __init__(self, rule: str, file: str = "mistakes", **values: object) -> None:
         super().__init__(rule, values)
@@ -48,18 +48,16 @@ class ModelMistake(Exception):
 
 
 class EndOfRun(BaseException):
-    """Ends the whole run from any thread.
+    """Ends the run from any thread.
 
-    A BaseException, like KeyboardInterrupt: no `except Exception` in a tool or a library turns it
-    into an observation.
+    A BaseException, like KeyboardInterrupt, so that no `except Exception` of a tool or a library
+    turns it into an observation.
     """
 
 
 @dataclass(frozen=True)
 class Price:
-    """USD per million tokens. `cached`: input tokens the endpoint had in its cache (default:
-    `input`).
-    """
+    """USD per million tokens. `cached`: input tokens in the endpoint's cache (default: `input`)."""
 
     input: Amount
     output: Amount
@@ -70,9 +68,9 @@ class Price:
 class Backend:
     """b of B with phi(b) = (txt, img, aud, vid, code, kappa, delta).
 
-    `model` "": the one model that the endpoint serves. A price of None is unknown. `options` go
-    into every request as they are. `latency_s` is delta_b, of one call. `image_tokens`: the most
-    that one picture costs.
+    `model` "": the one model that the endpoint serves. A price of None is unknown. `options` are
+    part of every request. `latency_s` is delta_b, of one call. `image_tokens`: the most that one
+    picture costs.
     """
 
     name: Annotated[str, MinLen(1)]
@@ -89,7 +87,7 @@ class Backend:
     image_tokens: Annotated[int, Ge(16)] = 6000
 
     def cost_usd(self, input_tokens: int, output_tokens: int, cached: int = 0) -> float | None:
-        """The cost of one call, kappa_b; None where the price is unknown."""
+        """The cost of one call, kappa_b; None if the price is unknown."""
         if (p := self.price_usd_per_mtok) is None:
             return None
         of_cached = p.input if p.cached is None else p.cached
@@ -109,21 +107,21 @@ class Media:
 
 @dataclass(frozen=True)
 class Task:
-    """x = (q, M). `repo`: the top level of the user's repository, where there is one."""
+    """x = (q, M). `repo`: the names at the top level of the user's repository, if there is one."""
 
     question: str
     media: tuple[Media, ...] = ()
     repo: tuple[str, ...] = ()
 
     def file(self, name: str) -> Media | None:
-        """The file that a model means: ./x and media/x are x."""
+        """The file with this name; ./x and media/x are x."""
         wanted = name.strip().removeprefix("./").removeprefix("media/")
         return next((m for m in self.media if m.name == wanted), None)
 
 
 @dataclass(frozen=True)
 class SubTask:
-    """u = (I, C, b, T), Eq. 2, and what the graph and the matching need to know of it.
+    """u = (I, C, b, T), Eq. 2, and what the graph and the matching need.
 
     `backend` None: Eq. 5 chooses. `tools` None: Eq. 7 chooses. `requirements` is r(u), each in
     [0, 1]. `agent` is the style of executor.
@@ -144,7 +142,7 @@ class SubTask:
 
 @dataclass(frozen=True)
 class Step:
-    """(rho, a, o) of Eq. 13: what the sub-agent noted, did and saw."""
+    """(rho, a, o) of Eq. 13: memory, action and observation of a sub-agent."""
 
     action: str
     params: Mapping[str, Any]
@@ -184,11 +182,11 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Delegate:
-    """y_t = delegate(U_t), Eq. 12. No sub-tasks: continue with those of the graph that wait.
+    """y_t = delegate(U_t), Eq. 12. No sub-tasks: continue with the waiting ones of the graph.
 
     `drain`: the sub-tasks are the whole system. Each starts when its needs have ended, with ${id}
     in its instruction replaced by the output of `id`; the last one's answer is the run's.
-    `fallback`: why the orchestrator gave up its own way.
+    `fallback`: why the orchestrator chose them itself.
     """
 
     subtasks: tuple[SubTask, ...]
@@ -212,8 +210,8 @@ Decision = Delegate | Complete
 class State:
     """s_t = (q, M, C_t, H_t, B, T, B_t), Eq. 1 and 21, with the round and the waiting sub-tasks.
 
-    `backends` and `tools`: what the main agent may name. `waiting`: sub-task -> the needs that hold
-    it back. `budget_usd` None: no limit.
+    `backends` and `tools`: what the main agent may name. `waiting`: sub-task -> its needs that are
+    not completed. `budget_usd` None: no limit.
     """
 
     task: Task

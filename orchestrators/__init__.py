@@ -1,7 +1,7 @@
 """One file per paper: each is `decide(state, ask, ...) -> Decision`; everything else is shared.
 
-An orchestrator of one's own is a class in any file, chosen by --method FILE.py:CLASS. It is made
-with (pool, tools, options) and follows orchestra.main_agent.Orchestrator.
+An orchestrator of your own is a class in any file, chosen by --method FILE.py:CLASS. It takes
+(pool, tools, options) and follows orchestra.main_agent.Orchestrator.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ Differences from the paper / the released code
    `none`, or `full` (the whole history). Every sub-agent reads at least its instruction.
 2. Sub-agents are exchangeable: the ReAct loop of Orchestra-o1, or a mini-SWE agent at a shell.
 3. Several tasks in one decision are rejected with an error message, not cut to the first.
-4. `complete` is refused while nothing was tried on a task with media.
-5. The learning of the main prompt (OPTIMIZE) is in optimize_prompt.py; `--instruction` uses what
-   it learned in place of prompts/aorchestra/system.md.
+4. `complete` is refused if the task has media and nothing was delegated yet.
+5. The main prompt is learned (OPTIMIZE) by optimize_prompt.py; `--instruction` uses the result in
+   place of prompts/aorchestra/system.md.
 """
 
 from __future__ import annotations
@@ -34,14 +34,8 @@ MESSAGES = "aorchestra/messages"
 # ---- what the model reads ------------------------------------------------------------------------
 
 
-def _repo_line(state: State) -> str:
-    """The user's repository, of which the sub-agents have a copy."""
-    top = ", ".join(state.task.repo)
-    return "\n\n" + say(MESSAGES, "repo", top=top) if top else ""
-
-
 def history_lines(history: Sequence[Evidence]) -> str:
-    """The observations o_1 ... o_t whole: what was delegated to whom, and what came back."""
+    """The observations o_1 ... o_t in full: each sub-task, its model and tools, and its result."""
     rows = [
         say(
             MESSAGES, "observation", round=h.round, instruction=h.instruction, model=h.backend,
@@ -53,7 +47,7 @@ def history_lines(history: Sequence[Evidence]) -> str:
     return "\n\n".join(rows)
 
 
-# ---- what the model may say ----------------------------------------------------------------------
+# ---- what the model may reply --------------------------------------------------------------------
 
 
 def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
@@ -95,11 +89,13 @@ class AOrchestra:
         return self.equipped(y_t, state) if isinstance(y_t, Delegate) else y_t
 
     def prompt(self, state: State, mistake: str = "", last_chance: bool = False) -> Messages:
-        """s_t as the main agent sees it: it follows from the arguments and the options alone."""
+        """s_t as the main agent reads it. It depends on the arguments and the options alone."""
+        top = ", ".join(state.task.repo)
+        repo = "\n\n" + say(MESSAGES, "repo", top=top) if top else ""
         user = render(
             "aorchestra/user.md",
             question=state.task.question,
-            media=media_lines(state) + _repo_line(state),
+            media=media_lines(state) + repo,
             history=reported(history_lines(state.history)),
             now=status_lines(state, say(MESSAGES, "next"), mistake, last_chance),
         )
@@ -107,7 +103,7 @@ class AOrchestra:
         return as_messages(render("aorchestra/system.md", self.options.instruction, **how), user)
 
     def equipped(self, y_t: Delegate, state: State) -> Delegate:
-        """The sub-task with the context and the executor that the options ask for."""
+        """The sub-task with the context and the executor that the options name."""
         (u,) = y_t.subtasks
         shared = {"curated": u.context, "none": "", "full": reported(history_lines(state.history))}
         tools, context = () if self.shell else u.tools, shared[self.options.context]

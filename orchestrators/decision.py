@@ -1,6 +1,4 @@
-"""What a main agent may reply, and how a reply is read: the JSON decision of Orchestra-o1 and
-AOrchestra.
-"""
+"""The JSON decision of Orchestra-o1 and AOrchestra: its schema, and how a reply is read."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ Priority = Annotated[float, Field(gt=0, le=1e6), BeforeValidator(lambda v: 1.0 i
 
 
 class TaskFields(BaseModel):
-    """One entry of `params.tasks`; every key but the instruction may be absent or null."""
+    """One entry of `params.tasks`. All keys but the instruction may be missing or null."""
 
     model_config = {"extra": "ignore", "defer_build": True}  # built at the first reply
     task_instruction: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -49,8 +47,9 @@ def task_schema(backends: Sequence[str], tools: Sequence[str]) -> dict[str, Any]
 
 
 def decision_schema(delegation: dict[str, Any], last_chance: bool) -> dict[str, Any]:
-    """y_t by the schema of a delegation's params. The reasoning comes first: a model that names the
-    action first has decided before it reasons. A looser schema lets small models mix the actions.
+    """The JSON schema of y_t; `delegation`: of a delegation's params. The reasoning comes first: a
+    model that names the action first has decided before it reasons. There is one alternative per
+    action, because small models mix the actions otherwise.
     """
 
     def reasoned(name: str, params: dict[str, Any]) -> Any:
@@ -67,8 +66,8 @@ def read_decision(
     cut: bool = False,
     last_chance: bool = False,
 ) -> Decision:
-    """y_t from any reply: fenced, thinking around it, flat params, nulls, extra keys. `delegate`
-    reads a delegation's params.
+    """y_t from any reply: with fences, thinking, flat params, nulls or extra keys. `delegate` reads
+    the params of a delegation.
 
     Raises ModelMistake.
     """
@@ -87,7 +86,7 @@ def read_decision(
 
 
 def answer_in(params: dict[str, Any]) -> str:
-    """The answer among the params of an action. Raises ModelMistake where it is empty."""
+    """The answer in the params of an action. Raises ModelMistake if it is empty."""
     value = params.get("answer")
     answer = "" if value in (None, [], {}) else str(value).strip()  # 0 and False are answers
     if not answer:
@@ -96,7 +95,7 @@ def answer_in(params: dict[str, Any]) -> str:
 
 
 def read_tasks(rows: list[Any], state: State) -> tuple[SubTask, ...]:
-    """The sub-tasks of the rows; one without an id gets a new one. Raises ModelMistake."""
+    """The sub-tasks of the rows; a missing id is made up. Raises ModelMistake."""
     try:
         fields = adapter(list[TaskFields]).validate_python(rows)
     except ValidationError as error:

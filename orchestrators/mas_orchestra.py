@@ -4,15 +4,16 @@ it runs by dataflow.
 Differences from the paper / the released code
 1. Independent agents run in parallel, each as soon as its last input is available, so the run takes
    the time of the critical path; the released code runs agent after agent.
-2. The parser is strict and names the rule, the id or edge, and the line; the mistake is shown back
-   once. The released grader accepts plain text, and its regular expressions ignore unclosed tags.
+2. The parser is strict and names the rule, the id or edge, and the line; the model reads the error
+   and replies once more. The released grader accepts plain text, and its regular expressions ignore
+   unclosed tags.
 3. Without a usable graph one CoT agent answers the question, and the answer counts as a fallback.
-4. ${id} inserts the whole output of an agent, its thinking and its answer, once: what an output
-   itself contains is never expanded again.
-5. An agent that fails, fails alone: those that need it read its error in its place.
+4. ${id} inserts the whole output of an agent, its thinking and its answer. A ${id} inside an output
+   is not replaced.
+5. An agent that fails, fails alone: those that need it read its error in place of its output.
 6. The paper has no files. Here they are read first, and every agent gets their text with the
-   question. A direct answer about files is refused: nobody has looked at them.
-7. Each agent's model is that of Eq. 5 in the pool; the paper has one for all.
+   question. A direct answer about files is refused, because no agent has read them.
+7. Eq. 5 chooses each agent's model from the pool; the paper has one model for all.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from tools import Tool
 
 
 def render_state(state: State, dom: str, mistake: str = "") -> Messages:
-    """The question and the degree of MAS (DoM). There are no observations: every attempt has the
-    same prompt but for the mistake.
+    """The question and the degree of MAS (DoM). There are no observations: the prompts of the two
+    attempts differ only in the mistake.
     """
     system = render(f"mas_orchestra/{dom}.md", agents=say("mas_orchestra/messages", "agents"))
     notice = "\n\n" + say("mas_orchestra/messages", "mistake", mistake=mistake) if mistake else ""
@@ -44,12 +45,12 @@ def render_state(state: State, dom: str, mistake: str = "") -> Messages:
     return as_messages(system, user)
 
 
-# ---- what the model may say ----------------------------------------------------------------------
+# ---- what the model may reply --------------------------------------------------------------------
 
 
 def parse_decision(reply: str, state: State, dom: str, cut: bool = False) -> Decision:
-    """y_t: a direct answer, or every agent as a sub-task. Raises ModelMistake, see mas_xml; or that
-    the reply was `cut` off at its length limit.
+    """y_t: a direct answer, or the agents as sub-tasks. Raises ModelMistake: see mas_xml; or "cut"
+    for a broken reply that was cut off at its length limit.
     """
     try:
         system = parse(reply, dom)
@@ -63,7 +64,7 @@ def parse_decision(reply: str, state: State, dom: str, cut: bool = False) -> Dec
 
 
 def delegate(agents: tuple[SubTask, ...], state: State) -> Delegate:
-    """The agents behind those that read the task's files: the text of these is part of the task."""
+    """The agents, after those that read the files of the task and whose text every agent gets."""
     task, readers = state.task, file_readers(state)
     files = [(m.name, f"${{{u.id}}}") for m, u in zip(task.media, readers, strict=True)]
     text, needs = files_as_text(files), tuple(u.id for u in readers)
@@ -87,7 +88,7 @@ class MasOrchestra:
         self.dom = options.dom
 
     def decide(self, state: State, ask: Ask, mistake: str, last_chance: bool) -> Decision:
-        """The graph, asked for at most twice. Raises ModelMistake for the first broken rule."""
+        """The graph, in at most two attempts. Raises ModelMistake if the first one is unusable."""
         reply = ask(render_state(state, self.dom, mistake))
         try:
             return parse_decision(reply.text, state, self.dom, reply.cut)

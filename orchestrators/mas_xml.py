@@ -1,5 +1,5 @@
-"""The XML of MAS-Orchestra (arXiv 2601.14652, App. H): a reply as sub-tasks, or a ModelMistake that
-names the one rule it breaks, the id or edge, and the line of the reply.
+"""The XML of MAS-Orchestra (arXiv 2601.14652, App. H): from a reply to sub-tasks, or to a
+ModelMistake that names the first broken rule, the id or edge, and the line of the reply.
 
 Nothing is repaired: an unclosed tag is an error, never a smaller graph. Only the format's own tags
 are markup; every other `<` and `&` is text, because models write prose in their inputs.
@@ -49,8 +49,8 @@ def fail(rule: str, **values: object) -> NoReturn:
 
 
 def parse(reply: str, dom: str = "high") -> tuple[SubTask, ...] | str:
-    """The agents of a reply, the one sink last; or its direct answer. An empty instruction is the
-    question. Raises ModelMistake.
+    """The agents of a reply, the sink last; or its direct answer. An empty instruction stands for
+    the question. Raises ModelMistake.
     """
     rest = without_thinking(reply)
     root = as_tree(rest)
@@ -70,7 +70,7 @@ def parse(reply: str, dom: str = "high") -> tuple[SubTask, ...] | str:
     if blocks and root.children[-1] is not blocks[0]:
         fail("agent_after_edge", line=root.children[-1].line)
     some = blocks and (agents[1:] or blocks[0].children)  # the block of one agent may be empty
-    return _checked(agents, _pairs(blocks[0]) if some else [])
+    return _checked_graph(agents, _edges(blocks[0]) if some else [])
 
 
 # ---- markup --------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class Element:
     text: str = ""
 
     def one(self, tag: str, needed: bool = True) -> Element:
-        """The only child with that tag; an empty Element if it is optional and missing."""
+        """The only child with this tag; an empty Element if it is missing and not `needed`."""
         found = [e for e in self.children if e.tag == tag]
         if len(found) > 1:
             fail("field_twice", tag=tag, parent=self.tag, line=found[1].line)
@@ -94,8 +94,8 @@ class Element:
 
 
 def without_thinking(reply: str) -> str:
-    """The reply with the line breaks of its thinking alone; itself if it has none. Some templates
-    print only the closing tag: then all before it is thinking.
+    """The reply without its thinking, of which only the line breaks are kept; the same object if it
+    has none. Some templates print only the closing tag: then all text before it is thinking.
     """
     if not (thought := THOUGHT_END.search(reply)):
         return reply
@@ -105,8 +105,8 @@ def without_thinking(reply: str) -> str:
 
 
 def as_tree(reply: str) -> Element:
-    """The elements of a reply under one root, each where the format wants it. Text around them is
-    ignored.
+    """The elements of a reply under one root. Text around them is ignored. Raises ModelMistake for
+    an element in the wrong place.
     """
     root = Element("reply", 1)
     path, position, line = [root], 0, 1
@@ -114,7 +114,7 @@ def as_tree(reply: str) -> Element:
         closing, tag, empty = found.groups()
         here, before = path[-1], reply[position : found.start()]
         if tag == "answer" and here.tag in ("agent_input", "agent_description"):
-            continue  # an agent is told to use the tag
+            continue  # it is text: the input tells the agent to use this tag
         position = found.end()
         if here.tag not in CHILDREN:
             here.text += unescape(before, {"&quot;": '"', "&apos;": "'"})
@@ -122,7 +122,7 @@ def as_tree(reply: str) -> Element:
             fail("stray_text", text=repr(before.strip()[:60]), parent=here.tag, line=line)
         line += before.count("\n")
         if not closing:
-            path.append(_opened(path, tag, line))
+            path.append(_open_element(path, tag, line))
         elif here is root:
             fail("not_opened", tag=tag, line=line)
         elif here.tag != tag:
@@ -134,7 +134,7 @@ def as_tree(reply: str) -> Element:
     return root
 
 
-def _opened(path: Sequence[Element], tag: str, line: int) -> Element:
+def _open_element(path: Sequence[Element], tag: str, line: int) -> Element:
     here, child = path[-1], Element(tag, line)
     if tag not in CHILDREN.get(here.tag, ()):
         if any(tag in CHILDREN[e.tag] for e in path[:-1]):
@@ -167,7 +167,7 @@ def _agent(e: Element, dom: str) -> tuple[SubTask, int]:
 
 
 def _roles(e: Element, name: str) -> tuple[str, ...]:
-    """The roles of a debate: a JSON or Python list of two or more names. No other has any."""
+    """The roles of a debate: a JSON or Python list of two or more names. Other agents have none."""
     text = e.text.strip()
     if name != "DebateAgent":
         return fail("roles_not_here", name=name, line=e.line) if text else ()
@@ -181,8 +181,8 @@ def _roles(e: Element, name: str) -> tuple[str, ...]:
     return roles
 
 
-def _pairs(edge: Element) -> list[tuple[str, str]]:
-    """<from>A</from><to>B</to>, any number of times."""
+def _edges(edge: Element) -> list[tuple[str, str]]:
+    """The edges (A, B) of <from>A</from><to>B</to>, any number of times."""
     tags, ids = [e.tag for e in edge.children], [e.text.strip() for e in edge.children]
     if not ids or tags != ["from", "to"] * (len(ids) // 2):
         fail("edge_unpaired", tags=", ".join(tags) or "-", line=edge.line)
@@ -195,7 +195,7 @@ def _pairs(edge: Element) -> list[tuple[str, str]]:
 def _one_agent(
     elements: Sequence[Element], agents: Sequence[tuple[SubTask, int]]
 ) -> tuple[SubTask, ...] | str:
-    """Low degree of MAS: a direct answer, or one agent and then an answer that names its output."""
+    """Low degree of MAS: a direct answer, or one agent and an answer that names its output."""
     tags = [e.tag for e in elements]
     if agents[1:] or "edge" in tags or not tags:
         fail("low_is_one_agent", count=len(agents))
@@ -204,13 +204,13 @@ def _one_agent(
         fail("answer_and_agents", line=elements[-1].line)
     if not text:
         fail("answer_empty", line=elements[0].line)
-    return _checked(agents, []) if agents else text
+    return _checked_graph(agents, []) if agents else text
 
 
-def _checked(
+def _checked_graph(
     agents: Sequence[tuple[SubTask, int]], pairs: Sequence[tuple[str, str]]
 ) -> tuple[SubTask, ...]:
-    """The agents, if the graph keeps every rule. (A graph without a cycle has a start.)"""
+    """The agents, if the graph follows all rules. (A graph without a cycle has a start.)"""
     lines: dict[str, int] = {}
     for u, line in agents:
         if u.id in lines:
@@ -230,7 +230,7 @@ def _checked(
         if len(lines) > 1 and not any(id in pair for pair in pairs):
             fail("isolated", id=id, line=line)
     inserts = {(id, u.id) for u, _ in agents for id in INSERT.findall(u.instruction)}
-    for source, target in sorted(inserts ^ edges):  # each needs the other
+    for source, target in sorted(inserts ^ edges):  # an edge without its insert, or the reverse
         if source in needs[target]:
             fail("edge_without_insert", source=source, target=target, line=lines[target])
         problem = "insert_without_edge" if source in lines else "insert_unknown"

@@ -5,21 +5,21 @@ Differences from the paper / the released code
 1. A task may carry `id`, `needs`, `modalities`, `requirements` and `priority`: the graph, r(u) and
    U of Eq. 5-10, which the paper leaves latent and the released code does not have. `tools` may be
    left out: Eq. 7 chooses them.
-2. `complete` is refused while nothing was tried on a task with media: the main agent has seen
-   nothing.
-3. An unusable decision is shown back with its error, up to three times a round; the released code
-   skips the round.
-4. What is found is shown by file and as the compressed context of Eq. 20, not as the whole history.
+2. `complete` is refused if the task has media and nothing was delegated yet: the main agent cannot
+   have seen them.
+3. After an unusable decision the model reads the error and decides again, up to three attempts a
+   round; the released code skips the round.
+4. The prompt has the state of each file and the context of Eq. 20, not the whole history.
 5. A sub-agent gets C_t next to the context that the main agent writes for it (C of Eq. 2 is "passed
-   from previous rounds"), so a fact that was found is not lost in the retelling.
-6. Eq. 22 is read from the token log-probabilities of "complete", where the endpoint gives them and
+   from previous rounds"), so that no finding is lost in the retelling.
+6. Eq. 22 is computed from the token log-probabilities of "complete", if the endpoint gives them and
    a threshold is set. The newest answer that was not sure enough is the fallback; three in a round
    end the run.
 7. The schema puts the reasoning before the action: a model that names the action first has decided
    before it reasons. Replies in any order of keys are read.
-8. `--prompts small` (prompts/orchestra_o1/small) is for models of few parameters: it says what the
-   next decision is, from the history. Sub-agents do not read the whole question then, which App.
-   B.3 shows them: small models answer it instead of their task.
+8. `--prompts small` (prompts/orchestra_o1/small) is for models of few parameters: it names the next
+   step, which follows from the history. Sub-agents do not read the whole question then, as in App.
+   B.3, because small models answer it instead of their task.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SHARE = {"type": "number", "minimum": 0, "maximum": 1}
 
 
 def _next_step(state: State) -> str:
-    """What to do next, from the history alone: small models follow what they read last."""
+    """The next step, from the history alone: small models follow what they read last."""
     history = state.history
     new, tried = unopened(state)
     newest = [h for h in history if h.round == history[-1].round]
@@ -84,12 +84,12 @@ def _waiting_lines(waiting: Mapping[str, Sequence[str]]) -> str:
     return "\n" + say(MESSAGES, "waiting", waiting=listed) + "\n" if listed else ""
 
 
-# ---- what the model may say ----------------------------------------------------------------------
+# ---- what the model may reply --------------------------------------------------------------------
 
 
 def delegation_schema(state: State, small: bool = False) -> Any:
-    """The params of a delegation. A small model is asked for the keys of the paper, the id and the
-    needs; all but the last two it must give.
+    """The JSON schema of a delegation's params. For a small model: the keys of the paper, which it
+    must give, and `id` and `needs`.
     """
     task = task_schema(state.backends, state.tools)
     required = [*task] if small else [key for key in task if key != "tools"]
@@ -104,7 +104,7 @@ def delegation_schema(state: State, small: bool = False) -> Any:
 def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
     tasks = params.get("tasks")
     if tasks is None:
-        tasks = [params] if "task_instruction" in params else []  # one task, flat in params
+        tasks = [params] if "task_instruction" in params else []  # its keys are in params
     tasks = [tasks] if isinstance(tasks, dict) else tasks
     can_continue = any(not needs for needs in state.waiting.values())
     if not isinstance(tasks, list) or not (tasks or can_continue):
@@ -156,7 +156,7 @@ class OrchestraO1:
         return y_t
 
     def prompt(self, state: State, mistake: str = "", last_chance: bool = False) -> Messages:
-        """s_t as the main agent sees it: it follows from the arguments and the options alone."""
+        """s_t as the main agent reads it. It depends on the arguments and the options alone."""
         next_step = _next_step(state) if self.small else say(MESSAGES, "next")
         user = render(
             "orchestra_o1/user.md",

@@ -3,8 +3,8 @@ tools, one loop.
 
 Differences from the paper / the released code
 1. The loop is this program's ReAct sub-agent (subagents/react.py has its own list), without a main
-   agent above it and with a system prompt that asks for the answer.
-2. The agent is the pool's main model, so that a comparison changes the orchestration alone.
+   agent and with a system prompt that asks for the answer.
+2. The agent is the pool's main model, so that methods differ only in the orchestration.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tools import Tool
 
 
 class React:
-    """The question itself is the only sub-task, and its answer the run's."""
+    """The question is the only sub-task, and its answer is the run's."""
 
     rounds = 1
     shares_context = False
@@ -28,7 +28,7 @@ class React:
         self.main = pool.main
 
     def decide(self, state: State, ask: Ask, mistake: str, last_chance: bool) -> Decision:
-        """No model is asked: the one agent decides step by step in its loop."""
+        """Calls no model: the one agent decides step by step in its loop."""
         question = state.task.question
         alone = SubTask("answer", question, "", self.main, state.tools, agent="single")
         return Delegate((alone,), drain=True)

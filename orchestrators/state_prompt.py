@@ -1,5 +1,5 @@
-"""What main agents read of the state: files, models, and where the run stands. And files as text,
-for systems whose agents only read.
+"""The parts of prompts that main agents share: files, models, round and budget. And files as text,
+for systems whose agents read only text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def model_lines(backends: Sequence[Backend]) -> str:
 
 
 def status_lines(state: State, next_step: str, mistake: str = "", last_chance: bool = False) -> str:
-    """Where the run stands, what was wrong with the reply before, and what to do next."""
+    """Round and budget, the error of the previous reply, and the next step."""
     notice = say("delegation", "mistake", mistake=mistake) if mistake else ""
     if last_chance:
         return f"{notice}\n{say('delegation', 'last_chance')}".strip()
@@ -35,7 +35,7 @@ def status_lines(state: State, next_step: str, mistake: str = "", last_chance: b
 
 
 def reported(text: str) -> str:
-    """What sub-agents said, as data: they read pages and files that nobody trusts."""
+    """Reports of sub-agents as data: they may quote pages and files that are not trusted."""
     return quoted_whole(text) if text else say("delegation", "nothing_found")
 
 
@@ -43,7 +43,7 @@ def reported(text: str) -> str:
 
 
 def media_lines(state: State) -> str:
-    """M for the prompt: each file, and which sub-tasks have opened it or have failed to."""
+    """M for the prompt: each file, and the sub-tasks that have opened it or failed to."""
 
     def one(m: Media) -> str:
         opened, tried = opened_by(m, state), tried_by(m, state)
@@ -59,18 +59,18 @@ def opened_by(m: Media, state: State) -> list[Evidence]:
 
 
 def tried_by(m: Media, state: State) -> list[Evidence]:
-    """The sub-tasks that were told to open the file."""
+    """The sub-tasks whose instruction names the file."""
     return [h for h in state.history if mentions(h.instruction, m)]
 
 
 def unopened(state: State) -> tuple[list[str], list[str]]:
-    """The names of the files that no sub-task has opened: those that none has tried, the others."""
+    """The files that no sub-task has opened: (those that none has tried, those that some have)."""
     left = [m for m in state.task.media if not opened_by(m, state)]
     new = [m.name for m in left if not tried_by(m, state)]
     return new, [m.name for m in left if m.name not in new]
 
 
-# ---- files as text, for systems whose agents only read -------------------------------------------
+# ---- files as text, for systems whose agents read only text --------------------------------------
 
 
 def file_readers(state: State) -> tuple[SubTask, ...]:
@@ -82,7 +82,7 @@ def file_readers(state: State) -> tuple[SubTask, ...]:
 
 
 def read_files_first(state: State) -> Delegate | None:
-    """The sub-tasks that read the files, or the rest of them; None when all have ended."""
+    """The sub-tasks that read the files, or those that are left; None if all have ended."""
     ended = {h.id for h in state.history}
     readers = file_readers(state)
     if all(u.id in ended for u in readers):
@@ -97,7 +97,7 @@ def files_as_text(texts: Sequence[tuple[str, str]]) -> str:
 
 
 def files_found(state: State) -> str:
-    """What the readers of the first turn found, in the order of the files."""
+    """The texts from the readers of the first turn, in the order of the files."""
     found = {h.id: h.summary or h.error for h in state.history}
     media = enumerate(state.task.media, 1)
     return files_as_text([(m.name, found[id]) for n, m in media if (id := f"file:{n}") in found])

@@ -2,21 +2,21 @@
 tools, each by one of its slots, with their prices and latencies.
 
 Differences from the paper / the released code
-1. Slots map to the pool's backends by a table the user can edit ([expert_model_mapping]). What the
-   model reads of a slot (abilities, price, latency) is what it was trained with, the sentences in
-   our words; what is counted is what was paid.
-2. enhance_reasoning's code runs in this program's sandbox and its output comes back; search uses
-   this program's search tool. A popular port runs neither.
-3. The context has one block per kind, each with its own cap: no kind ever erases another.
-4. The first unusable reply of a turn is shown back; after the second the strongest answer slot
-   answers, WITH the context so far; so it does after the last turn, of which the model is told
-   nothing, as in the training. Such an answer is marked as a fallback. A slot whose backend has
-   failed to answer is passed over as long as there is another.
+1. A table of the pool file maps slots to backends ([expert_model_mapping]). The model reads the
+   abilities, price and latency of a slot that it was trained with, in our words; costs are those
+   that were paid.
+2. The code of enhance_reasoning runs in this program's sandbox, and the model reads its output;
+   search uses this program's search tool. A popular port runs neither.
+3. The context has one block per kind, each with its own limit, so that no kind erases another.
+4. After the first unusable reply of a turn the model reads the error; after the second, and after
+   the last turn, the strongest answer slot answers with the context so far, as a fallback. As in
+   the training, the model is not told that a turn is the last. A slot whose backend has failed to
+   answer is skipped if there is another.
 5. Files, which the paper does not have, are read in the first turn; the context has their text.
-   That turn counts: with --rounds 1 the strongest slot answers at once.
-6. Of several calls in one reply the first usable one is carried out.
-7. The user's preference (--prefer) comes after the problem, where the training has it, with its
-   weights P; the training's preferences are sentences without numbers. Experts do not read it.
+   This turn counts: with --rounds 1 the strongest slot answers at once.
+6. If a reply has several calls, the first usable one is made.
+7. The user's preference (--prefer) comes after the problem, as in the training, with its weights P;
+   the training's preferences are sentences without numbers. Experts do not read it.
 8. 8 turns, as in a popular port; the paper has 50 (--rounds 50).
 """
 
@@ -34,7 +34,7 @@ from runtime.pool import Pool
 from runtime.prompts import as_messages, explained, render, say
 from tools import Tool
 
-SLOTS = {  # of each tool, the strongest first; prompts/toolorchestra/tools.md describes them
+SLOTS = {  # of each tool, the strongest first, as prompts/toolorchestra/tools.md describes them
     "enhance_reasoning": ("reasoner-1", "reasoner-2", "reasoner-3"),
     "answer": ("answer-1", "answer-2", "answer-3", "answer-4", "answer-math-1", "answer-math-2"),
     "search": ("search-1", "search-2", "search-3"),
@@ -48,7 +48,7 @@ TOOLS = "toolorchestra/tools"
 
 
 def render_state(state: State, preference: str = "", mistake: str = "") -> Messages:
-    """`Problem: ...`, the context, the question for a tool: the words of the training."""
+    """`Problem: ...`, the context, and the request for a tool call, as in the training."""
     notice = "\n\n" + say(MESSAGES, "mistake", mistake=mistake) if mistake else ""
     about = {"problem": state.task.question, "context": gathered(state) + notice}
     user = render("toolorchestra/user.md", preference=preference, **about)
@@ -56,7 +56,7 @@ def render_state(state: State, preference: str = "", mistake: str = "") -> Messa
 
 
 def preferred(weights: Preference) -> str:
-    """The user's preference P, by name of its element, as text behind the problem."""
+    """The user's preference P, as text after the problem."""
     wishes = [say(MESSAGES, f"prefer_{name}", weight=f"{p:g}") for name, p in weights.items()]
     return "\n" + say(MESSAGES, "preference", wishes=", ".join(wishes)) if wishes else ""
 
@@ -81,7 +81,7 @@ def kind_of(id: str) -> str:
 
 
 def tool_schema(name: str) -> dict[str, Any]:
-    """One of the three tools, key by key as in the training: its slots are in the text alone."""
+    """One of the three tools, with the keys of the training: only its text lists the slots."""
     model = {"description": say(TOOLS, f"{name}_model"), **TEXT}
     keys = {"properties": {"model": model}, "required": ["model"]}
     parameters = {**keys, "title": "parameters", "type": "object"}
@@ -89,14 +89,14 @@ def tool_schema(name: str) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-# ---- what the model may say ----------------------------------------------------------------------
+# ---- what the model may reply --------------------------------------------------------------------
 
 
 def read_call(reply: str, cut: bool = False) -> tuple[str, str]:
-    """(tool, slot) of the first usable call. `arguments` may be a JSON string, even twice; the
-    closing tag may be missing; thinking and prose may be around it.
+    """(tool, slot) of the first usable call. `arguments` may be a JSON string, even encoded twice;
+    the closing tag may be missing; thinking and prose may surround it.
 
-    Raises ModelMistake: what is wrong with the first call, or that the reply was `cut` off.
+    Raises ModelMistake for the first call, or if the reply was `cut` off.
 
     >>> read_call('<tool_call>{"name": "search", "arguments": {"model": "search-1"}}')
     ('search', 'search-1')
@@ -110,13 +110,13 @@ def read_call(reply: str, cut: bool = False) -> tuple[str, str]:
     mistakes = []
     for call in calls:
         try:
-            return _checked(call)
+            return _tool_and_slot(call)
         except ModelMistake as mistake:
             mistakes.append(mistake)
     raise mistakes[0]
 
 
-def _checked(call: Mapping[str, Any]) -> tuple[str, str]:
+def _tool_and_slot(call: Mapping[str, Any]) -> tuple[str, str]:
     name, arguments = str(call["action"]).strip(), call.get("params")
     if name not in SLOTS:
         raise ModelMistake("unknown_function", MESSAGES, name=name[:80], known=", ".join(SLOTS))
@@ -149,7 +149,7 @@ class ToolOrchestra:
             )
 
     def decide(self, state: State, ask: Ask, mistake: str, last_chance: bool) -> Decision:
-        """This turn's expert. Raises ModelMistake for a turn's first unusable reply."""
+        """The expert of this turn. Raises ModelMistake for the first unusable reply of a turn."""
         if last_chance:
             return self.strongest_answer(state, say(MESSAGES, "last_chance"))
         if files := read_files_first(state):
@@ -177,6 +177,6 @@ class ToolOrchestra:
         return Delegate((u,), drain=name == "answer", fallback=fallback)
 
     def backend_of(self, slot: str) -> str:
-        """Unmapped, slot n is the n-th backend of the pool, or its last."""
+        """The backend of a slot: as mapped; else slot n has the n-th of the pool, or the last."""
         names = self.pool.names
         return self.pool.experts.get(slot) or names[min(int(slot[-1]), len(names)) - 1]

@@ -1,4 +1,4 @@
-"""The sub-agents of a run: each sub-task in a thread and an environment of its own (Eq. 13-15).
+"""The sub-agents of a run: each sub-task has its own thread and environment (Eq. 13-15).
 
 A style of executor is one function `run(job) -> Result`.
 """
@@ -37,7 +37,7 @@ STYLES: dict[str, Style] = {  # by SubTask.agent
     "enhance_reasoning": experts.enhance_reasoning,
     "search": experts.search,
 }
-GRACE_S = 1.0  # after an interrupt: how long running calls may take to be recorded
+GRACE_S = 1.0  # after an interrupt, for running calls to be recorded
 
 
 @dataclass
@@ -58,17 +58,17 @@ class SubAgents:
 
     def execute(self, t: int, placed: Sequence[Placed], shared_context: str = "") -> list[Result]:
         """Z_t = AsyncExecute(u_1, ..., u_K), Eq. 15: in parallel, results in submission order.
-        `shared_context`: what each of them reads besides its own.
+        `shared_context`: what each of them reads next to its own context.
 
-        In a whole graph, a node starts the moment the last of its needs has ended, so the graph
-        takes the time of its critical path. A node that needs a failed one reads its error.
+        In a graph, a node starts when the last of its needs has ended, so the graph takes the time
+        of its critical path. A node that needs a failed one reads its error.
         """
         ended: dict[str, Result] = {}
         running: dict[Future[Result], str] = {}
-        waiting, here = dict(enumerate(placed, 1)), {p.subtask.id for p in placed}
+        waiting, ids = dict(enumerate(placed, 1)), {p.subtask.id for p in placed}
         while waiting or running:
             for j, p in list(waiting.items()):
-                if ended.keys() >= here & set(p.subtask.needs):
+                if ended.keys() >= ids & set(p.subtask.needs):
                     ready = replace(waiting.pop(j), subtask=insert_outputs(p.subtask, ended))
                     running[self._start(t, j, ready, shared_context)] = p.subtask.id
             self.in_flight = list(running)
@@ -81,9 +81,9 @@ class SubAgents:
         self.recorder.emit("subtask", (t, j, 0), subtask=row, share_usd=share_usd)
         context = "\n\n".join(part for part in (p.subtask.context, shared_context) if part)
         u = replace(p.subtask, context=context)
-        return self.executor.submit(self._one, t, j, replace(p, subtask=u))
+        return self.executor.submit(self._run, t, j, replace(p, subtask=u))
 
-    def _one(self, t: int, j: int, p: Placed) -> Result:
+    def _run(self, t: int, j: int, p: Placed) -> Result:
         """zeta and z of sub-task j, Eq. 13-14."""
         started = time.monotonic()
 
@@ -104,13 +104,13 @@ class SubAgents:
         return STYLES[u.agent]
 
     def interrupt(self) -> None:
-        """Let the calls in flight reach the tape for a moment; wait for none after it."""
+        """Give the calls in flight a moment to be recorded, and do not wait longer."""
         wait(self.in_flight, timeout=GRACE_S)
         self.executor.shutdown(wait=False, cancel_futures=True)
 
 
-def make(o: Options) -> type[SubAgents]:
-    """Where the options of a run have MiniGAIA's facts, the world plays its sub-agents."""
+def class_for(o: Options) -> type[SubAgents]:
+    """The class of a run's sub-agents; with MiniGAIA's facts in the options, its world's."""
     if not o.facts:
         return SubAgents
     from evaluation.world import WorldAgents
@@ -119,8 +119,8 @@ def make(o: Options) -> type[SubAgents]:
 
 
 def shared(context: str, question: str) -> str:
-    """What sub-agents read besides the context that was written for them: C_t and the
-    question (App. B.3), which is "" for small models: they would answer it instead of their task.
+    """What sub-agents read next to the context written for them: C_t, and the question (App. B.3).
+    The question is "" for small models, which would answer it instead of their task.
     """
     texts = [say("notes", "found", context=quoted_whole(context))] if context else []
     texts += [say("notes", "whole_question", question=question)] if question else []
@@ -129,13 +129,13 @@ def shared(context: str, question: str) -> str:
 
 def insert_outputs(u: SubTask, ended: Mapping[str, Result]) -> SubTask:
     """`u` with each ${id} replaced by the output of its need `id`: summary and answer. (The summary
-    of an agent that reasons is its whole reply.) What an output contains is not replaced again.
+    of a reasoning agent is its whole reply.) A ${id} inside an output is not replaced.
     """
 
     def output(id: str) -> str:
         z = ended[id]
-        whole = z.summary if z.answer in z.summary else f"{z.summary}\n{z.answer}".strip()
-        return whole or say("notes", "failed_need", id=id, error=z.error)
+        text = z.summary if z.answer in z.summary else f"{z.summary}\n{z.answer}".strip()
+        return text or say("notes", "failed_need", id=id, error=z.error)
 
     found = {id: output(id) for id in u.needs if id in ended}
     insert = partial(re.sub, r"\$\{([\w:]+)\}", lambda m: found.get(m[1], m[0]))
@@ -143,7 +143,7 @@ def insert_outputs(u: SubTask, ended: Mapping[str, Result]) -> SubTask:
 
 
 def runs_code(options: Options) -> bool:
-    """Whether code of models can run here. Raises ConfigError where it must."""
+    """Whether code of models can run on this machine. Raises ConfigError if it cannot but must."""
     if options.unsafe_code or not sandbox.trouble():
         return True
     if options.sub_agent == "mini-swe":

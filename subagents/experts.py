@@ -2,8 +2,8 @@
 reads a file, for systems whose agents read only text.
 
 Differences from the paper / the released code
-1. enhance_reasoning's code runs in this program's sandbox, and a failure's text comes back too.
-2. search writes its queries with the slot's model and sends them to this program's search tool.
+1. The code of enhance_reasoning runs in this program's sandbox; an error is part of its output.
+2. The slot's model writes the queries of search; this program's search tool answers them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def answer(job: Job) -> str:
 
 @agent
 def enhance_reasoning(job: Job) -> str:
-    """Reasoning, and what its code prints."""
+    """Reasoning, and the output of its code."""
     reply = after_thinking(job.ask("reason", _prompt("enhance_reasoning", job)))
     blocks = re.findall(r"```(\w*)[^\n]*\n(.*?)```", reply, flags=re.S)
     programs = [text for language, text in blocks if language in ("python", "py", "")]
@@ -41,7 +41,7 @@ def enhance_reasoning(job: Job) -> str:
 
 @agent
 def search(job: Job) -> str:
-    """What the search tool finds for the queries that the slot's model writes."""
+    """The results of the search tool for the queries that the slot's model writes."""
     reply = job.ask("queries", _prompt("search", job, most=str(QUERIES)))
     queries = queries_in(reply) or [answer_of(reply)]
     found = [job.use(SEARCH, query=query) for query in queries[:QUERIES] if query]
@@ -51,7 +51,7 @@ def search(job: Job) -> str:
 
 
 def read_file(job: Job) -> Result:
-    """What one file shows or says. It is a summary, because it answers no question."""
+    """The content of one file, as a summary, because it does not answer the question."""
     z = _read_file(job)
     return replace(z, answer="", summary=z.answer)
 

@@ -1,12 +1,12 @@
-"""A sub-task at work: what every style of executor shares, and calls made in parallel.
+"""One sub-task: what all styles of executor share, and parallel calls.
 
     @agent
     def cot(job: Job) -> str:
         return job.ask("think", say("reasoning/messages", "think", task=job.u.instruction))
 
-Parallel calls have names and purses of their own, in the order in which they are written here, so
-the timing of threads changes no request. Each fan-out has its own threads: if it used the pool of
-the sub-agents, a full pool would wait for itself.
+Each parallel call has its own name and purse, given in the order of the prompts, so no request
+depends on the timing of threads. Each fan-out has its own threads: if it used the pool of the
+sub-agents, a full pool would wait for itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runtime.prompts import capped, explained, say
 from tools import Environment, Tool, ToolError
 
 MAX_THREADS = 8  # of one fan-out
-TEMPERATURE = 0.5  # of samples, unless the pool gives one above 0: at 0 all would be the same
+TEMPERATURE = 0.5  # of samples, unless the pool has one above 0: at 0 they would all be equal
 OBSERVATION_CHARS = 8000
 SUMMARY_CHARS = 600
 SEARCH, VISIT, CODE = "GoogleSearchAction", "ExtractUrlContentAction", "ExecuteCodeAction"
@@ -32,10 +32,10 @@ SEARCH, VISIT, CODE = "GoogleSearchAction", "ExtractUrlContentAction", "ExecuteC
 
 @dataclass
 class Job:
-    """One sub-task `u` in its thread: what it may reach, its logical call, and its steps so far.
+    """One sub-task `u` in its thread: its environment, its logical call, and its steps so far.
 
-    `on_step` is told each step, counted from 1, as it happens. `answer`: the newest one; if a
-    later call fails, the result is partial. `output`: the whole reply that holds it.
+    `on_step` gets each step and its number, from 1, as it happens. `answer`: the newest one; it is
+    kept if a later call fails. `output`: the whole reply that has it.
     """
 
     u: SubTask
@@ -63,24 +63,37 @@ class Job:
         return Result(status, answer, summary, spent, trace=trace, error=error)
 
     def ask(self, what: str, prompt: str, later: int = 0) -> str:
-        """One call. `later`: how many calls after it must still be paid from the same purse."""
+        """One call. `later`: how many more calls the purse must pay after it."""
         (reply,) = self.ask_all([(what, prompt)], later)
         self.cut = bool(reply and reply.cut)
         return reply.text if reply else ""
 
     def ask_all(self, prompts: Sequence[tuple[str, str]], later: int = 0) -> list[Reply | None]:
-        """(what it is, prompt) each, in parallel; the replies in the order of the prompts. If there
-        are several, they are samples, drawn at TEMPERATURE.
+        """Parallel calls, each (the name of its step, prompt); the replies in the same order.
+        Several are samples, drawn at TEMPERATURE.
 
-        A failed call is None. Raises the first failure if all failed.
+        The reply of a failed call is None. Raises the first failure if all failed.
         """
         purses = self.env.purse.split(len(prompts), later)
         call = self.next_call
         calls = [(*call, f"p{n}") for n in range(1, len(prompts) + 1)] if prompts[1:] else [call]
-        one = functools.partial(self._one, len(prompts) > 1)
+        backend = self.env.backend
+        own: Any = backend.options.get("temperature")
+        temperature = own or TEMPERATURE if prompts[1:] else None
+
+        def outcome(
+            chat: Chat, call: tuple[str, ...], prompt: tuple[str, str], purse: Purse
+        ) -> Reply | Exception:
+            messages = [{"role": "user", "content": prompt[1]}]
+            with self.env.tape.call(*call):
+                try:
+                    return chat(backend, messages, purse, temperature=temperature)
+                except STOPPED as failure:
+                    return failure
+
         chats = [self.env.chat.copy() for _ in prompts]
         with ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="fan-out") as executor:
-            outcomes = list(executor.map(one, chats, calls, prompts, purses))
+            outcomes = list(executor.map(outcome, chats, calls, prompts, purses))
         self.env.chat.refused.update(*(chat.refused for chat in chats))
         replies = [o if isinstance(o, Reply) else None for o in outcomes]
         for (what, _), purse, o, reply in zip(prompts, purses, outcomes, replies, strict=True):
@@ -90,20 +103,13 @@ class Job:
             raise outcomes[0]
         return replies
 
-    def _one(
-        self, sample: bool, chat: Chat, call: tuple[str, ...], prompt: tuple[str, str], purse: Purse
-    ) -> Reply | Exception:
-        messages, backend = [{"role": "user", "content": prompt[1]}], self.env.backend
-        own: Any = backend.options.get("temperature")
-        temperature = own or TEMPERATURE if sample else None
-        with self.env.tape.call(*call):
-            try:
-                return chat(backend, messages, purse, temperature=temperature)
-            except STOPPED as failure:
-                return failure
-
     def use(self, name: str, **params: Any) -> str:
-        """A tool's observation. A failure and a missing tool are observations too."""
+        """The observation of a tool, which is noted as a step."""
+        self.note(step := self.call_tool(name, params))
+        return step.observation
+
+    def call_tool(self, name: str, params: Mapping[str, Any], memory: str = "") -> Step:
+        """(rho, a, o) of a tool call. A failure, also of a missing tool, is an observation."""
         failed = True
         with self.env.tape.call(*self.next_call, name):
             try:
@@ -114,17 +120,15 @@ class Job:
                 observation = str(failure)
             except ModelMistake as mistake:
                 observation = explained(mistake)
-        observation = capped(observation, OBSERVATION_CHARS)
-        self.note(Step(name, params, "", observation, failed))
-        return observation
+        return Step(name, params, memory, capped(observation, OBSERVATION_CHARS), failed)
 
 
 Style = Callable[[Job], Result]  # a style of executor
 
 
 def agent(body: Callable[[Job], str]) -> Style:
-    """A style of executor from a function that returns its answer. A failure becomes the error of
-    the Result; if there was an answer already, the Result has both.
+    """Make a style of executor of a function that returns the answer. A failure becomes the error
+    of the Result, next to the answer so far, if there is one.
     """
 
     @functools.wraps(body)

@@ -2,24 +2,23 @@
 step, until a command prints the marker.
 
 Differences from the paper / the released code
-1. Every command runs in this program's sandbox, in a fresh shell: no network, no file of the user
-   but the copy and the project's virtual environment.
-2. With --workdir each sub-task continues in a copy of the folder as the sub-task before it left it;
-   the repository comes without its history, so that no later commit can be looked up.
-3. The unified diff is made by git in a directory of its own (subagents/workdir.py), so commands
-   that change the folder's .git change nothing in it.
+1. Every command runs in this program's sandbox, in a new shell, without network. Of the user's
+   files it sees only the copy and the project's virtual environment.
+2. With --workdir each sub-task continues in a copy of the folder of the sub-task before it. The
+   repository has no history, so that no later commit can be looked up.
+3. The diff is made by git in a directory of its own (subagents/workdir.py), so it does not depend
+   on what commands do to the folder's .git.
 4. Long output is cut in the middle, with the number of characters left out.
-5. The marker ends a task only where its command succeeds.
-6. A command that a kill cut off runs again on a resume, in the folder as it was left.
+5. The marker ends a task only if its command names the marker and succeeds.
+6. A command that was cut off by a kill runs again on a resume, in the folder as it was left.
 """
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from orchestra.main_agent import Messages
-from orchestra.vocabulary import Result, Status, Step
+from orchestra.vocabulary import Reply, Result, Status, Step
 from runtime.chat import STOPPED
 from runtime.parsing import after_thinking
 from runtime.prompts import as_messages, render, say
@@ -27,30 +26,29 @@ from subagents import workdir
 from subagents.fan_out import OBSERVATION_CHARS, Job
 from tools import ToolError, code, reading, sandbox
 
-MARKER = "TASK_COMPLETE"  # the first line of a command's output; the rest is the report
+MARKER = "TASK_COMPLETE"  # the first line of the last command's output; the rest is the report
 COMMAND_TIMEOUT_S = 60
-# Without the first, a file that is changed twice in a second runs from its old byte code.
-# safe.directory: in the sandbox another user owns the copy. Our pytest plugin is not there.
+# DONTWRITEBYTECODE: a file that is changed twice in a second would run from its old byte code.
+# ADDOPTS: our pytest plugin is not in the sandbox. safe.directory: the copy has another owner.
 SETTINGS = (
     "export PYTHONDONTWRITEBYTECODE=1 PYTEST_ADDOPTS='-p no:runtime.pytest_plugin'"
     " GIT_CONFIG_COUNT=1"
     " GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'"
 )
 BLOCK = re.compile(r"^(`{3,})(?:bash|sh|shell)[ \t]*\n(.*?)^\1[ \t]*$", re.S | re.M)
-MOST_TICKS = 1000  # in a reply: to pair them takes quadratic time
+MOST_TICKS = 1000  # of ``` in a reply: the time to pair them is quadratic
 MESSAGES = "mini_swe/messages"
 
 
 def run(job: Job) -> Result:
-    """Do `u` in at most `job.steps` commands. What went wrong is in the Result."""
+    """Do `u` in at most `job.steps` commands. Failures are reported in the Result."""
     env, trace = job.env, job.trace
     status: Status = "failed"
     answer, error = "", say(MESSAGES, "out_of_steps", steps=job.steps)
     try:
         while len(trace) < job.steps:
             with env.tape.call(*job.next_call):
-                reply = env.chat(env.backend, _messages(job), env.purse)
-                job.note(_act(read_block(reply.text, reply.cut), job))
+                job.note(_act(env.chat(env.backend, _messages(job), env.purse), job))
             if (report := _report(trace[-1])) is not None:
                 status, answer, error = "done", report or trace[-1].memory, ""
                 break
@@ -65,12 +63,12 @@ def run(job: Job) -> Result:
 
 
 def _report(step: Step) -> str | None:
-    """The text behind the marker. Printing a file that begins with the marker does not end the
-    task: the command must name the marker, and succeed.
+    """The text after the marker; None if the step does not end the task. (A command that prints a
+    file with the marker does not end it.)
     """
     first, _, report = step.observation.lstrip().partition("\n")
-    meant = not step.failed and MARKER in step.params.get("command", "")
-    return report.strip() if meant and first.strip() == MARKER else None
+    intended = not step.failed and MARKER in step.params.get("command", "")
+    return report.strip() if intended and first.strip() == MARKER else None
 
 
 def _messages(job: Job) -> Messages:
@@ -95,59 +93,53 @@ def _messages(job: Job) -> Messages:
 # ---- one command ---------------------------------------------------------------------------------
 
 
-class Block(NamedTuple):
-    """The thought before a command and the command, or what is wrong with the reply."""
+def read_command(reply: str, cut: bool) -> tuple[str, str, str]:
+    """The thought before the command, the command, and the error of the reply. An ambiguous reply
+    has no command, so that no part of a command runs. A block in more backticks may contain fewer.
+    `cut`: the reply hit its length limit.
 
-    thought: str
-    command: str
-    mistake: str
-
-
-def read_block(reply: str, cut: bool) -> Block:
-    """The one bash block of a reply. What can be read in two ways is no command: half of it
-    might run. A block between more backticks may contain fewer. `cut`: it hit its length limit.
-
-    >>> read_block("I see.\\n```bash\\nls\\n```", cut=False)
-    Block(thought='I see.', command='ls', mistake='')
+    >>> read_command("I see.\\n```bash\\nls\\n```", cut=False)
+    ('I see.', 'ls', '')
     """
     text = after_thinking(reply.replace("\r\n", "\n"))
     thought, *rest = text.split("```")
     thought, blocks = thought.strip(), list(BLOCK.finditer(text)) if len(rest) < MOST_TICKS else []
     if cut:
-        return Block(thought, "", say("mistakes", "cut"))
+        return thought, "", say("mistakes", "cut")
     if len(blocks) != 1:
-        return Block(thought, "", say(MESSAGES, "one_command", count=len(blocks)))
+        return thought, "", say(MESSAGES, "one_command", count=len(blocks))
     before, after = text[: blocks[0].start()], text[blocks[0].end() :]
     if "```" in before + after or "<think" in before:
-        return Block(thought, "", say(MESSAGES, "text_behind"))
-    return Block(thought, blocks[0][2].removesuffix("\n"), "")
+        return thought, "", say(MESSAGES, "text_behind")
+    return thought, blocks[0][2].removesuffix("\n"), ""
 
 
-def _act(block: Block, job: Job) -> Step:
-    """The one command of a reply, run; or what is wrong with it."""
-    if block.mistake:
-        return Step("invalid", {}, block.thought, block.mistake, failed=True)
-    env, params = job.env, {"command": block.command}
+def _act(reply: Reply, job: Job) -> Step:
+    """Run the command of a reply, or report the error of the reply."""
+    thought, command, mistake = read_command(reply.text, reply.cut)
+    if mistake:
+        return Step("invalid", {}, thought, mistake, failed=True)
+    env, params = job.env, {"command": command}
 
     def execute() -> code.Observed:
         workdir.prepare(env.folder)
-        script, venv = f"{SETTINGS}\n{block.command}", workdir.environment_of(env.repo)
+        script, venv = f"{SETTINGS}\n{command}", workdir.virtual_environment(env.repo)
         world = sandbox.World(env.folder, env.media_folder, venv, env.repo)
         return code.run(script, "bash", COMMAND_TIMEOUT_S, world, env.unsafe_code)
 
-    arguments = {"code": block.command, "code_type": "bash", "timeout_s": COMMAND_TIMEOUT_S}
+    arguments = {"code": command, "code_type": "bash", "timeout_s": COMMAND_TIMEOUT_S}
     try:
         ran = env.local("bash", arguments, execute, code.Observed)
     except ToolError as failure:
-        return Step("bash", params, block.thought, str(failure), failed=True)
+        return Step("bash", params, thought, str(failure), failed=True)
     silent = ran["observation"] == say("notes", "code_silent")
     shown = code.cut_in_the_middle(ran["observation"], OBSERVATION_CHARS)
     output = say(MESSAGES, "silent") if silent else shown
-    return Step("bash", params, block.thought, output, not ran["well"])
+    return Step("bash", params, thought, output, not ran["well"])
 
 
 def _changes(job: Job) -> str:
-    """What the main agent is told of the changes against --workdir, "" without it."""
+    """The changes against --workdir, as the main agent reads them; "" without --workdir."""
     try:
         diff = workdir.changes(job.env.folder)
     except ToolError as error:

@@ -2,14 +2,14 @@
 until it finishes.
 
 Differences from the paper / the released code
-1. The steps so far are shown as a growing list, each action with its own observation and the memory
-   noted after it. The paper's prompt has one memory and one observation; the released code pairs
-   the memory with the observation before it.
-2. The five-like-patterns rule and the last step are enforced: only `finish` is left. The paper asks
-   for it in the prompt.
+1. The prompt lists all steps so far, each with its observation and the memory noted after it. The
+   paper's prompt has one memory and one observation; the released code pairs a memory with the
+   observation before it.
+2. After five like patterns and in the last step, `finish` is the only action. The paper asks for it
+   in the prompt.
 3. A sub-task with tools is "done" only after one successful tool call. Without a main agent, the
-   agent must also try each file and must not repeat a fruitless call: without these rules the 1.5B
-   model of fixtures/ sent one search five times and opened none of three files.
+   agent must also try each file and must not repeat a call that told nothing new: without these
+   rules the 1.5B model of fixtures/ sent one search five times and opened none of three files.
 4. An endpoint that fails or an empty purse ends this sub-task alone, as a Result with the reason.
 5. The whole question, which App. B.3 shows a sub-agent, is in its context for Orchestra-o1 only,
    and not with `--prompts small`: small models answer it instead of their task.
@@ -28,12 +28,12 @@ from runtime.chat import STOPPED
 from runtime.parsing import TEXT, closed_object, const, find_action, one_of
 from runtime.prompts import as_messages, capped, explained, render, say, without_marks
 from subagents.fan_out import OBSERVATION_CHARS, SEARCH, VISIT, Job
-from tools import Tool, ToolError
+from tools import Tool
 
 LIKE_PATTERNS = 5
-FEW_STEPS = 5  # a warning when no more are left
+FEW_STEPS = 5  # when no more are left, the prompt warns
 SAME_CALLS = 3
-FAILED_STEPS = 3  # after so many, even a sub-agent that has seen nothing is offered `finish`
+FAILED_STEPS = 3  # after so many, `finish` is offered even if no tool has worked
 STATUSES: tuple[Status, ...] = ("done", "partial", "blocked")
 REPORT = "result", "status", "summary"  # the parameters of `finish`
 MESSAGES = "react/messages"
@@ -42,19 +42,19 @@ MESSAGES = "react/messages"
 def run(job: Job) -> Result:
     """Do u = (I, C, b, T) in at most `job.steps` steps.
 
-    What a model, an endpoint or a tool did wrong is in the Result. Raises EndpointError only for an
-    agent without a main agent above it.
+    Failures of a model, an endpoint or a tool are reported in the Result. Raises EndpointError only
+    for an agent without a main agent.
     """
     u, trace = job.u, job.trace
     status: Status = "partial"
     error = say(MESSAGES, "out_of_steps", steps=job.steps)
     try:
         for number in range(1, job.steps + 1):
-            resting = exhausted(job)
-            fresh = [job.tools[name] for name in u.tools or () if name not in resting]
-            looped = like_patterns(trace) >= LIKE_PATTERNS or bool(u.tools and not fresh)
+            blocked = blocked_tools(job)
+            usable = [job.tools[name] for name in u.tools or () if name not in blocked]
+            looped = like_patterns(trace) >= LIKE_PATTERNS or bool(u.tools and not usable)
             must_finish = number == job.steps or looped
-            usable = [] if must_finish else fresh
+            usable = [] if must_finish else usable
             unopened = unopened_files(job, usable)
             early = len(trace) < FAILED_STEPS and saw_nothing(job)
             may_finish = not usable or not (unopened or early)
@@ -69,8 +69,8 @@ def run(job: Job) -> Result:
     except STOPPED as failure:
         if u.agent == "single" and isinstance(failure, EndpointError):
             raise  # it is the main agent
-        kept = _memory(trace) and isinstance(failure, BudgetExceeded)
-        status = "partial" if kept else "failed"
+        noted = _memory(trace) and isinstance(failure, BudgetExceeded)
+        status = "partial" if noted else "failed"
         error = say(MESSAGES, "stopped", reason=str(failure))
     status = "failed" if all(s.failed for s in trace) else status
     return job.result(status, "", _memory(trace), error)
@@ -80,7 +80,7 @@ def run(job: Job) -> Result:
 
 
 def render_step(job: Job) -> Messages:
-    """The messages of the next step; an agent without a main agent has prompts of its own."""
+    """The messages of the next step. An agent without a main agent has its own prompts."""
     u, trace, alone = job.u, job.trace, job.u.agent == "single"
     offered = [job.tools[name] for name in u.tools or ()]
     files = ", ".join(m.name for m in job.env.task.media) if any(t.files for t in offered) else ""
@@ -100,8 +100,8 @@ def render_step(job: Job) -> Messages:
 
 
 def _steps_done(trace: Sequence[Step]) -> str:
-    # A memory is written with the next action, before that action's own observation: it belongs to
-    # the step before. The first reply's memory was written before anything was seen.
+    # A memory is written with an action, before its observation: it belongs to the step before. The
+    # memory of the first reply is left out: nothing was observed before it.
     memories = [*(s.memory for s in trace[1:]), ""]
     rows = [
         say(
@@ -119,10 +119,10 @@ def _warning(job: Job) -> str:
         return say(MESSAGES, "last_step")
     if (times := like_patterns(trace)) >= LIKE_PATTERNS:
         return say(MESSAGES, "repeated", times=times)
-    names = ", ".join(sorted(exhausted(job)))
+    names = ", ".join(sorted(blocked_tools(job)))
     few = say(MESSAGES, "few_steps_left", left=left) if left <= FEW_STEPS else ""
     same = say(MESSAGES, "same_call", tools=names) if names else ""
-    if trace and not same and (first := seen_before(trace[-1].action, trace[-1].params, job)):
+    if trace and not same and (first := same_call(trace[-1].action, trace[-1].params, job)):
         number = trace.index(first) + 1
         same = say(MESSAGES, "seen_before", step=number) if number < len(trace) else ""
     return " ".join(filter(None, (same, few)))
@@ -146,11 +146,9 @@ def _act(
     job: Job, schema: Schema, usable: Sequence[Tool], unopened: Sequence[str]
 ) -> tuple[Step, dict[str, Any] | None]:
     """One step of Eq. 13, and the parameters of `finish` if that was the action."""
-    env, call = job.env, job.next_call
-    with env.tape.call(*call):
+    env, memory, params = job.env, "", dict[str, Any]()
+    with env.tape.call(*job.next_call):
         reply = env.chat(env.backend, render_step(job), env.purse, schema)
-    action, memory = "invalid", ""
-    params: dict[str, Any] = {}
     try:
         wanted = find_action(reply.text, reply.cut)
         memory, name = _as_text(wanted.get("memory")), _as_text(wanted["action"])
@@ -165,24 +163,19 @@ def _act(
             if usable and _status(params) == "done" and saw_nothing(job):
                 raise ModelMistake("nothing_worked")
             report = params or {"result": memory}
-            if job.u.agent == "single" and not _as_text(report.get("result")).strip():
+            if job.u.agent == "single" and not _as_text(report.get("result")):
                 raise ModelMistake("no_result")
             return Step("finish", params, memory, ""), report
-        action, before = name, seen_before(name, params, job)
-        if before:
-            return replace(before, memory=memory), None
-        with env.tape.call(*call, name):
-            seen = job.tools[name](env, params)
-        return Step(action, params, memory, capped(seen, OBSERVATION_CHARS)), None
     except ModelMistake as mistake:
-        error = explained(mistake)
-    except ToolError as failure:
-        error = str(failure)
-    return Step(action, params, memory, capped(error, OBSERVATION_CHARS), failed=True), None
+        error = capped(explained(mistake), OBSERVATION_CHARS)
+        return Step("invalid", params, memory, error, failed=True), None
+    if earlier := same_call(name, params, job):
+        return replace(earlier, memory=memory), None
+    return job.call_tool(name, params, memory), None
 
 
 def _params(wanted: Mapping[str, Any], name: str, job: Job) -> dict[str, Any]:
-    """The parameters of an action; some models write them next to it."""
+    """The parameters of an action. Some models write them next to it, not into `params`."""
     params = wanted.get("params")
     fields = job.tools[name].inputs.get("properties", ()) if name in job.tools else REPORT
     return params if isinstance(params, dict) else {k: wanted[k] for k in fields if k in wanted}
@@ -191,14 +184,14 @@ def _params(wanted: Mapping[str, Any], name: str, job: Job) -> dict[str, Any]:
 def _result(report: Mapping[str, Any], job: Job) -> Result:
     status = _status(report)
     if status == "done" and saw_nothing(job):
-        status = "partial"  # it had to finish, and no tool has shown anything
+        status = "partial"  # it had to finish, and no tool has worked
     answer = without_marks(_as_text(report.get("result")))
     summary = _as_text(report.get("summary")) or _memory(job.trace)
     return job.result(status, answer, summary)
 
 
 def _status(report: Mapping[str, Any]) -> Status:
-    """ "done" where none is given; "partial" for a word of the model's own."""
+    """The status of a report: "done" if there is none, "partial" if it is not one of ours."""
     word = _as_text(report.get("status")).lower() or "done"
     return next((s for s in STATUSES if s == word), "partial")
 
@@ -214,10 +207,10 @@ def _as_text(value: Any) -> str:
     return value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-# ---- what the steps so far allow: rules against loops, and against reports of what was not seen --
+# ---- rules against loops, and against reports of what was not seen -------------------------------
 
 
-def exhausted(job: Job) -> set[str]:
+def blocked_tools(job: Job) -> set[str]:
     """For an agent without a main agent: the tools that it must not use in this step. A tool that
     was called twice with the same parameters and the same result is blocked until another call
     succeeds. After SAME_CALLS such calls it stays blocked.
@@ -225,17 +218,17 @@ def exhausted(job: Job) -> set[str]:
     if job.u.agent != "single":
         return set()
     calls = [(s.action, s.params, s.observation) for s in job.trace]
-    found = {call[0] for call in calls if calls.count(call) >= SAME_CALLS}
+    blocked = {call[0] for call in calls if calls.count(call) >= SAME_CALLS}
     for n in reversed(range(len(calls))):
         if calls[n] in calls[:n]:
-            found.add(job.trace[n].action)
+            blocked.add(job.trace[n].action)
         elif not job.trace[n].failed:
             break
-    return found - {"invalid", "finish"}
+    return blocked - {"invalid", "finish"}
 
 
 def like_patterns(trace: Sequence[Step]) -> int:
-    """How many of the last steps are of one kind. A visit right after a search belongs to it."""
+    """How many of the last steps are of one kind. A visit right after a search counts with it."""
     patterns: list[str] = []
     for before, step in zip([None, *trace], trace, strict=False):
         if not (step.action == VISIT and before and before.action == SEARCH):
@@ -243,8 +236,8 @@ def like_patterns(trace: Sequence[Step]) -> int:
     return next((n for n, p in enumerate(reversed(patterns)) if p != patterns[-1]), len(patterns))
 
 
-def seen_before(name: str, params: Mapping[str, Any], job: Job) -> Step | None:
-    """The first step that opened the same file with the same parameters, and saw it."""
+def same_call(name: str, params: Mapping[str, Any], job: Job) -> Step | None:
+    """The first successful step that opened the same file with the same parameters."""
     if not (name in job.tools and job.tools[name].files):
         return None
     same = (s for s in job.trace if (s.action, s.params, s.failed) == (name, params, False))
@@ -252,8 +245,8 @@ def seen_before(name: str, params: Mapping[str, Any], job: Job) -> Step | None:
 
 
 def saw_nothing(job: Job) -> bool:
-    """No tool has worked, and one must. An agent without a main agent above it may know the answer
-    of a task without files.
+    """Whether a tool must work, but none has. An agent without a main agent may answer a question
+    without files from its own knowledge.
     """
     if not job.u.tools or (job.u.agent == "single" and not job.env.task.media):
         return False
@@ -261,8 +254,8 @@ def saw_nothing(job: Job) -> bool:
 
 
 def unopened_files(job: Job, tools: Sequence[Tool]) -> list[str]:
-    """For an agent without a main agent, while it has steps: the files of the task that one of
-    `tools` opens and that it has not tried to open.
+    """For an agent without a main agent that has enough steps left: the files of the task that it
+    has not tried to open although one of `tools` opens them.
     """
     if job.u.agent != "single" or job.steps - len(job.trace) <= FEW_STEPS:
         return []

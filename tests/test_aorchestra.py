@@ -41,12 +41,12 @@ def test_context_is_shared_as_the_option_says(context, shared, kept_back, run):
     (tuple4("a", tools=["bash"]), '"tools" must be []', {"sub_agent": "mini-swe"}),
     (tuple4(""), "task_instruction", {}), (delegate("a", "b"), "2 tasks in one decision", {}), (complete(""), '"answer" is empty', {}),
 ])  # fmt: skip
-def test_a_mistake_is_told_back(bad, told, options, run):
+def test_a_mistake_is_shown_to_the_main_agent(bad, told, options, run):
     result = run(bad, complete("42"), **options)
     assert (result.answer, result.rounds) == ("42", 1) and told in run.mains[1]
 
 
-def test_complete_is_refused_while_nothing_was_tried_on_a_task_with_files(run):
+def test_complete_is_refused_before_anything_is_delegated_on_a_task_with_files(run):
     fails = Raw(400, {"error": {"message": "broken"}})
     decisions = complete("guess"), tuple4("look"), complete("42")
     assert run(*decisions, work=fails, media=[CLOCK]).answer == "42"

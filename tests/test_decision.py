@@ -1,4 +1,4 @@
-"""y_t from any reply: what models emit around the papers' format, and each mistake by its rule."""
+"""y_t from any reply: variants of the papers' format, and the rule that each mistake breaks."""
 
 import json
 from dataclasses import replace
@@ -45,7 +45,7 @@ def test_a_delegation_in_the_papers_format_is_read_whole():
     complete("0"), complete(0), f"```json\n{complete('  0')}\n```", complete("<data 0123abcd> 0"),
     '{"action": "complete", "reasoning": "r", "answer": "0", "mood": {}}',
 ])  # fmt: skip
-def test_a_completion_is_read_from(reply):
+def test_a_completion_is_read_in_every_form(reply):
     assert outcome(reply) == Complete("0", "r")
 
 
@@ -54,7 +54,7 @@ def test_a_completion_is_read_from(reply):
     {"tasks": [READ]}, {"params": {"tasks": READ}}, {"params": {"tasks": [{**READ, "x": 1}]}},
     {"action": "delegate", "params": {"tasks": [READ]}},
 ], ids=json.dumps)  # fmt: skip
-def test_a_delegation_is_read_from(rest):
+def test_a_delegation_is_read_in_every_form(rest):
     (u,) = outcome(json.dumps({"action": "delegate_task", **rest})).subtasks
     assert u.instruction == "Read clock.png"
 
@@ -75,7 +75,7 @@ def test_an_optional_field_is_read_as_it_is_meant(key):
 
 
 @pytest.mark.parametrize("given_ids, ids", [("  ", "t3 t4 t5"), (" t3 ", "t4 t3 t5"), ("t1", "t1")])
-def test_a_sub_task_without_an_id_gets_a_number_that_is_free(given_ids, ids):
+def test_a_sub_task_without_an_id_gets_a_free_number(given_ids, ids):
     tasks = [{**READ, "id": id} for id in given_ids.split(" ")]
     subtasks = delegated(*tasks, state=replace(STATE, waiting={"t2": ()}))
     assert " ".join(u.id for u in subtasks) == ids

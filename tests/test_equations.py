@@ -1,4 +1,4 @@
-"""Eq. 5, 7, 10 and 22 of Orchestra-o1 change what a run does: over a scripted endpoint."""
+"""Eq. 5, 7, 10 and 22 of Orchestra-o1 in whole runs, with a scripted endpoint."""
 
 import json
 import math
@@ -96,6 +96,6 @@ def test_an_answer_that_is_not_sure_enough_is_kept_while_the_run_goes_on(play, l
 @pytest.mark.parametrize(("turns", "answer"), [
     ([complete("a guess")] * 3, "a guess"), ([complete("a guess"), delegate("look"), *["?"] * 3], "found"),
 ])  # fmt: skip
-def test_a_refused_guess_is_the_answer_where_nothing_was_found(play, turns, answer):
+def test_a_refused_guess_is_the_answer_if_nothing_was_found(play, turns, answer):
     result, _ = play(*turns, media=[CLOCK])
     assert (result.answer, result.fallback) == (answer, True)

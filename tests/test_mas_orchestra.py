@@ -77,7 +77,7 @@ def test_every_agent_reads_each_file_under_its_own_name(run, tmp_path):
     (agent("A", "Nobody"), "there is no agent 'Nobody'"),
     (cut_off(DIAMOND[:-40]), "cut off at its length limit"),
 ])  # fmt: skip
-def test_a_broken_graph_is_told_back_once(bad, told, run):
+def test_the_error_of_a_broken_graph_is_shown_once(bad, told, run):
     result = run(bad, DIAMOND)
     assert (result.answer, result.fallback, len(run.mains)) == ("42", False, 2)
     assert told in run.mains[1]
@@ -116,7 +116,7 @@ CUT = cut_off("First we compute\n7")
     (["<think>no</think>"] * 3 + ["7"] * 2, "7"), ([REFUSED] * 4 + ["1"], "1"), ([CUT] * 5, ""),
     (["b", "A", " a. ", "B", REFUSED], "b"),
 ])  # fmt: skip
-def test_the_majority_of_whole_samples_counts(samples, answer, run, monkeypatch):
+def test_the_answer_of_most_complete_samples_wins(samples, answer, run, monkeypatch):
     """Of normalised answers; a tie goes to the first."""
     golden.in_order(monkeypatch)
     replies = iter(samples)
@@ -145,7 +145,7 @@ def test_samples_differ_also_where_the_endpoint_samples_at_0(of_the_pool, sent, 
     assert [r["temperature"] for r in run.requests] == [of_the_pool] + [sent] * 5
 
 
-def test_an_endpoint_that_takes_no_temperature_is_asked_without(run):
+def test_a_refused_temperature_is_left_out(run):
     respond = lambda r: Raw(400, {}) if "temperature" in r else any_method(r)  # noqa: E731
     assert run(respond=respond).answer == "42"
 

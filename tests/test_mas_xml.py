@@ -1,4 +1,4 @@
-"""The XML of MAS-Orchestra: every rule, where it is broken, and that no text does harm."""
+"""The XML of MAS-Orchestra: every rule, the line where it is broken, and arbitrary text."""
 
 import re
 
@@ -98,10 +98,7 @@ def test_a_broken_rule_is_named_with_its_line(dom, rule, line, text):
     assert explained(caught.value)
 
 
-OPENINGS = [("", "no_thinking"), ("<think>hm\n", "thinking_unclosed")]
-
-
-@pytest.mark.parametrize("before, rule", OPENINGS)
+@pytest.mark.parametrize("before, rule", [("", "no_thinking"), ("<think>", "thinking_unclosed")])
 def test_a_graph_without_thinking_is_refused(before, rule):
     with pytest.raises(ModelMistake, match=rule):
         parse(before + AB)
@@ -146,7 +143,7 @@ PIECES = st.sampled_from([*MARKUP.split(), "\n", AB, agent(), "<!ENTITY a 'b'>",
 
 @given(st.one_of(st.text(), st.lists(PIECES).map("".join)), st.sampled_from(["low", "high"]))
 @settings(max_examples=100)
-def test_no_text_does_more_than_break_a_rule(text, dom):
+def test_any_text_is_a_graph_or_breaks_a_rule(text, dom):
     try:
         parse(text, dom)
     except ModelMistake as mistake:

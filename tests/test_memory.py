@@ -44,13 +44,13 @@ def test_an_entry_of_the_history_keeps_of_the_trace_the_files_that_were_opened(t
 # ---- Eq. 20: what is in the context --------------------------------------------------------------
 
 
-def test_the_newest_failures_are_kept_where_nothing_else_fits():
+def test_the_newest_failures_are_kept_even_if_nothing_fits():
     statuses = ["failed"] * 5 + ["blocked", "failed", "done"]
     history = [seen(f"t{n}", round=n, status=status) for n, status in enumerate(statuses)]
     assert re.findall(r"- \[(t\d)", compress(history, limit_tokens=0)) == ["t4", "t5", "t6"]
 
 
-def test_a_repeated_sentence_goes_first_where_there_is_no_room():
+def test_a_repeated_sentence_is_the_first_to_be_left_out():
     repeated = "The clock on the wall of the town hall shows seven, as it did yesterday evening."
     long = "There is a small blue door beside it, which nobody has opened since the last war."
     history = [seen("t1", "7", repeated), seen("t2", "7", f"{repeated} {long}")]
@@ -65,7 +65,7 @@ def test_sentences_of_the_same_words_that_contradict_each_other_are_both_kept():
         assert one in compress(history, limit) and other in compress(history, limit)
 
 
-def test_a_long_answer_is_whole_where_it_fits_else_cut_with_a_mark():
+def test_a_long_answer_is_cut_with_a_mark_only_if_it_does_not_fit():
     assert "7" * 10**4 in compress([seen("t1", "7" * 10**4)])
     context = compress([seen("t1", "7" * 10**6)])
     assert context.endswith("777 [...]") and len(context) < 1300
@@ -95,7 +95,7 @@ def test_nothing_is_left_out_of_a_context_while_it_fits(history):
 
 
 def greedy(history: list[Evidence], left: int) -> list[str]:
-    """Eq. 20 step by step over results without summaries, each gain computed anew: the ids."""
+    """The ids that Eq. 20 chooses, step by step, from results without summaries."""
     heads = [WORDING.head(h) for h in history]
     of = [terms(head) | {head.lower()} for head in heads]
     cost = [tokens(head) + 4 for head in heads]
@@ -152,7 +152,7 @@ def test_the_best_supported_answer_is_by_votes_status_and_age(answers, of_rest, 
     ("{'action': '|delegate'", {"completely": 0.3, "cx": 0.3, "": 0.1, "d": 0.1}, 0.0),
 ])  # fmt: skip
 def test_the_probability_of_complete_is_that_of_its_tokens(split, alternatives, p):
-    """Of a delegation, what the alternatives gave to it."""
+    """If the model delegated: that of the alternatives that begin `complete`."""
 
     def rows(probabilities):
         return [{"token": t.replace("'", '"'), "logprob": math.log(q)} for t, q in probabilities]

@@ -1,4 +1,4 @@
-"""The mini-SWE sub-agent: its command, its work folder, and the diff that comes out of it."""
+"""The mini-SWE sub-agent: its commands, its work folder, and the diff."""
 
 import json
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from subagents import workdir
-from subagents.mini_swe import read_block
+from subagents.mini_swe import read_command
 from tests.conftest import ConfigError
 from tests.program import CLOCK, resume, runs
 from tests.scripted import complete
@@ -40,8 +40,8 @@ def swe(run, repo):
     def start(*rounds, turns=(), workdir=repo, **options):
         replies = (f"I see.\n```bash\n{c}\n```" for commands in rounds for c in (*commands, DONE))
         turns = turns or [*[tuple4("do it")] * len(rounds), complete("ok")]
-        work = lambda text: next(replies)  # noqa: E731
-        return run(*turns, work=work, sub_agent="mini-swe", workdir=workdir, **options)
+        how = {"sub_agent": "mini-swe", "workdir": workdir, **options}
+        return run(*turns, work=lambda _: next(replies), **how)
 
     return start
 
@@ -66,13 +66,13 @@ def applied(folder, repo):
     *((f"<think>a</think>b\n<think>\n```bash\nrm a\n```\n{end}I am done.", "") for end in ("</think>", "")),
     ("```bash\n" * 30_000, ""), ("```bash\ncat > f <<END\nhalf", ""), ("```bash\nls ``` it", ""), ("no command", ""),
 ])  # fmt: skip
-def test_only_a_command_that_can_be_read_in_one_way_is_run(reply, command):
-    block = read_block(reply, cut=False)
-    assert block.command == command and bool(block.mistake) is not bool(command)
+def test_an_ambiguous_command_is_not_run(reply, command):
+    _, found, mistake = read_command(reply, cut=False)
+    assert found == command and bool(mistake) is not bool(command)
 
 
 def test_a_reply_cut_at_an_inner_fence_is_not_run():
-    assert "cut off" in read_block("```bash\ncat > f <<END\n```\nha", cut=True).mistake
+    assert "cut off" in read_command("```bash\ncat > f <<END\n```\nha", cut=True)[2]
 
 
 def test_a_sub_agent_works_at_a_shell_until_the_marker(run, swe):
@@ -87,7 +87,7 @@ def test_only_a_command_that_prints_the_marker_and_succeeds_ends_the_task(comman
     assert len(run.prompts) == 2 and "Result: it works" in run.mains[1]
 
 
-def test_a_sub_agent_out_of_steps_is_partial_and_says_so_beside_its_diff(run, swe):
+def test_a_sub_agent_out_of_steps_is_partial_and_reports_its_diff(run, swe):
     swe(["echo 1", "echo 2 > b"], steps=2)
     assert all(text in run.mains[1] for text in ("Status: partial", "all its 2 steps", "+2"))
 
@@ -95,23 +95,19 @@ def test_a_sub_agent_out_of_steps_is_partial_and_says_so_beside_its_diff(run, sw
 # ---- what was changed ----------------------------------------------------------------------------
 
 
-def test_the_main_agent_is_told_what_the_copy_holds_and_that_nothing_was_changed(run, swe, repo):
-    (repo / "src").mkdir()
-    (repo / "src" / "b").write_text("y")
+def test_the_main_agent_reads_the_top_level_and_that_nothing_was_changed(run, swe):
     swe(["cat a"])
-    assert "Its top level: a, src/" in run.mains[0]
-    assert "is unchanged: there is no diff" in run.mains[1]
+    assert "Its top level: a" in run.mains[0] and "is unchanged: there is no diff" in run.mains[1]
     assert not (run.folder / "changes.diff").exists()
 
 
-def test_the_copy_is_seen_at_its_own_path_with_the_projects_environment(run, swe, repo):
+def test_commands_find_the_copy_at_the_path_of_the_repository_with_its_environment(run, swe, repo):
     (repo / ".venv" / "bin").mkdir(parents=True)
     (repo / ".venv" / "pyvenv.cfg").write_text("")
     tool = repo / ".venv" / "bin" / "checker"
     writes = f"echo x > {repo}/.venv/new || echo read-only"
     tool.write_text(f"#!/bin/sh\ncat {repo}/a; echo $0; {writes}")
     tool.chmod(0o755)
-    git(repo, "config", "--local", "core.excludesFile", "/dev/null")
     (repo / ".git" / "info" / "exclude").write_text(".venv")
     swe([f"echo mine > {repo}/a; checker; git status --short"])
     assert f"mine\n{tool}\n" in run.prompts[1]
@@ -124,8 +120,8 @@ def test_the_copy_is_seen_at_its_own_path_with_the_projects_environment(run, swe
     "printf '* -diff\\n' > .git/info/attributes; git config color.ui always; git config diff.noprefix true",
     "git add -A; git -c user.name=a -c user.email=b commit -qm n", "git config core.fsmonitor 'touch TRAP; true'",
 ])  # fmt: skip
-def test_whatever_is_done_to_git_the_diff_is_of_the_files(command, run, swe, repo, tmp_path):
-    """And no command that the copy's settings name runs outside the sandbox."""
+def test_the_diff_does_not_depend_on_what_commands_do_to_git(command, run, swe, repo, tmp_path):
+    """And no command named in the copy's git settings runs outside the sandbox."""
     command = command.replace("TRAP", f"{tmp_path}/trapped")
     swe([f"echo y > a; mkdir new; echo n > new/f; {command}"], ["cat a"])
     assert "Output:\ny" in run.prompts[-1] and "-x\n+y" in run.mains[1]
@@ -135,10 +131,12 @@ def test_whatever_is_done_to_git_the_diff_is_of_the_files(command, run, swe, rep
 
 def test_a_diff_with_binary_files_and_any_bytes_can_be_applied(run, swe, repo):
     (repo / "old.bin").write_bytes(bytes(range(256)) * 9)
-    swe(["head -c 5000 /dev/urandom > new.bin; rm old.bin; printf 'th\\351\\n\\n \\n' > a"])
-    assert run.mains[1].count("[a binary file, left out here]") == 2
+    binary = "head -c 5000 /dev/urandom > new.bin; rm old.bin"
+    swe([f"{binary}; seq 100000 > numbers; printf 'th\\351\\n\\n \\n' > a"])
+    assert run.mains[1].count("[a binary file, left out here]") == 2 and len(run.mains[1]) < 12_000
     after = applied(run.folder, repo)
-    assert (after.keys(), after["a"]) == ({"a", "new.bin"}, b"th\xe9\n\n \n")
+    assert (after.keys(), after["a"]) == ({"a", "new.bin", "numbers"}, b"th\xe9\n\n \n")
+    assert after["numbers"].endswith(b"\n100000\n")
 
 
 def test_a_repository_inside_the_copy_runs_nothing_outside_the_sandbox(run, swe, repo, tmp_path):
@@ -151,7 +149,7 @@ def test_a_repository_inside_the_copy_runs_nothing_outside_the_sandbox(run, swe,
     assert applied(run.folder, repo)["sub/f"] == b"2\n"
 
 
-def test_a_media_folder_stays_and_ignored_files_are_not_sent(run, swe, repo, monkeypatch):
+def test_a_media_folder_is_kept_and_ignored_files_are_not_sent(run, swe, repo, monkeypatch):
     """Nor are they in a diff."""
     (repo / "media").mkdir()
     (repo / "media/logo").write_text("1\n")
@@ -175,12 +173,6 @@ def test_a_folder_that_was_emptied_stays_empty(run, swe):
     assert "deleted file mode" in (run.folder / "changes.diff").read_text()
 
 
-def test_a_long_diff_applies_and_the_model_reads_its_ends(run, swe, repo):
-    swe(["seq 100000 > numbers"])
-    assert "left out here" in run.mains[1] and len(run.mains[1]) < 12_000
-    assert applied(run.folder, repo)["numbers"].endswith(b"\n100000\n")
-
-
 def test_the_files_of_the_task_are_in_the_folder_and_not_in_the_diff(run, swe):
     swe(["echo y > a; wc -c media/clock.png"], media=[CLOCK])
     assert f"\n{CLOCK.stat().st_size} media/clock.png" in run.prompts[1]
@@ -188,7 +180,7 @@ def test_the_files_of_the_task_are_in_the_folder_and_not_in_the_diff(run, swe):
 
 
 def test_a_fork_continues_in_the_folder_of_its_round(swe, run, repo, tmp_path):
-    """And runs nothing outside the sandbox, whatever its run folder, of someone else, says."""
+    """And runs nothing outside the sandbox, even in a run folder made by someone else."""
     turns = *[tuple4("do")] * 3, complete("x"), tuple4("do"), complete("ok")
     swe(*([f"echo {n} >> a"] for n in range(4)), turns=turns)
     base, got = run.folder / "workdir.git", f"touch {tmp_path}/GOT; cat"
@@ -196,10 +188,6 @@ def test_a_fork_continues_in_the_folder_of_its_round(swe, run, repo, tmp_path):
         git(base, "config", key, got)
     (base / "info").mkdir(exist_ok=True)
     (base / "info/attributes").write_text("* filter=x diff=x\n")
-    (base / "hooks").mkdir()
-    for name in ("post-index-change", "post-checkout", "reference-transaction"):
-        (base / "hooks" / name).write_text(f"#!/bin/sh\n{got}\n")
-        (base / "hooks" / name).chmod(0o755)
     resume(run.folder, from_round=3, out=tmp_path / "fork", workdir=repo)
     assert applied(tmp_path / "fork", repo) == {"a": b"x\n0\n1\n3\n"}
     (tmp_path / "fork/workdir.git/refs/heads/main").write_text(f"--output={tmp_path}/GOT")
@@ -221,7 +209,7 @@ def test_a_command_that_a_kill_cut_off_runs_again_in_its_folder(run, swe, repo):
 # ---- what is copied ------------------------------------------------------------------------------
 
 
-def test_odd_names_are_copied_but_no_target_of_a_link_nor_any_run_folder(tmp_path, repo):
+def test_files_with_odd_names_are_copied_but_no_link_target_and_no_run_folder(tmp_path, repo):
     names = ("-n", "new\nline", ":(top)x", "*", "sp ace", "d/f")
     (repo / "d").mkdir()
     for name in (*names, "gone"):

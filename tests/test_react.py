@@ -69,12 +69,12 @@ def sub_agent(endpoint, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("tools, shown", [(["SeeAction"], True), (BOTH, False)])
-def test_the_files_are_shown_to_who_has_a_tool_that_opens_one(tools, shown, sub_agent):
+def test_files_are_listed_for_a_sub_agent_with_a_tool_that_opens_them(tools, shown, sub_agent):
     prompt = sub_agent(finish("x", "blocked"), tools=tools, media=[CLOCK]).prompts[0]
     assert "Find it" in prompt and "It is green" in prompt and ("clock.png" in prompt) is shown
 
 
-def test_the_same_call_on_a_file_is_answered_from_what_it_showed(sub_agent):
+def test_a_repeated_call_on_a_file_gets_the_observation_of_the_first(sub_agent):
     look = act("SeeAction", picture="clock.png")
     z = sub_agent(look, A, look, finish("x"), tools=["SeeAction", "EchoAction"], media=[CLOCK])
     assert z.steps[0].observation == z.steps[2].observation != z.steps[1].observation
@@ -102,8 +102,8 @@ def test_finish_is_read_in_every_form(reply, status, answer, sub_agent):
     assert (z.status, z.answer) == (status, answer)
 
 
-def test_memory_is_shown_next_to_the_observation_it_was_written_of(sub_agent):
-    """A reply notes what the model saw last, then acts: the memory is of the step before."""
+def test_a_memory_is_shown_next_to_the_observation_that_it_is_about(sub_agent):
+    """A reply has the memory of the last observation and the next action."""
     notes = act("EchoAction", "before any", text="1st"), act("EchoAction", "of the 1st", text="2nd")
     prompt = sub_agent(*notes, finish("x")).prompts[2]
     assert "Observation: 1st\nYour memory of it: of the 1st\n" in prompt
@@ -113,13 +113,10 @@ def test_memory_is_shown_next_to_the_observation_it_was_written_of(sub_agent):
 # ---- the end is enforced -------------------------------------------------------------------------
 
 
-def test_finish_is_offered_once_a_tool_was_used(sub_agent):
-    assert sub_agent(A, finish("x")).offered == [[*BOTH], [*BOTH, "finish"]]
-
-
-def test_five_steps_of_one_kind_leave_only_finish_and_another_one_ends_the_task(sub_agent):
+def test_finish_is_offered_after_one_tool_call_and_alone_after_five_of_one_kind(sub_agent):
+    """Another step of that kind ends the task."""
     z = sub_agent(A)
-    assert z.offered[4:] == [[*BOTH, "finish"], ["finish"]]
+    assert z.offered == [[*BOTH], *[[*BOTH, "finish"]] * 4, ["finish"]]
     assert say("react/messages", "repeated", times=5) in z.prompts[5]
     assert (z.status, z.error) == ("partial", say("react/messages", "would_not_finish"))
 
@@ -137,7 +134,7 @@ def test_a_visit_right_after_a_search_counts_with_it(actions, alike):
     assert like_patterns([Step(action, {}, "", "") for action in actions]) == alike
 
 
-# ---- mistakes are told and counted ---------------------------------------------------------------
+# ---- mistakes are observations -------------------------------------------------------------------
 
 
 def echo_with(params):
@@ -155,7 +152,7 @@ def echo_with(params):
     (cut_off("I am thinking and thinking"), "cut off at its length limit"),
     *((text, "holds no JSON object") for text in ("It is green.", "", '{"tool": "EchoAction"}')),
 ])  # fmt: skip
-def test_a_mistake_is_told_and_counts_as_a_failed_step(bad, told, sub_agent):
+def test_a_mistake_is_shown_and_counts_as_a_failed_step(bad, told, sub_agent):
     z = sub_agent(bad, finish("x", "blocked"))
     assert told in z.steps[0].observation and told in z.prompts[1] and z.steps[0].failed
 
@@ -173,11 +170,11 @@ def test_done_is_refused_until_a_tool_has_worked(before, word, sub_agent):
     assert (z.status, z.answer) == ("done", "green")
 
 
-def test_done_at_the_last_step_without_anything_seen_is_partial(sub_agent):
+def test_done_is_partial_at_the_last_step_if_no_tool_has_worked(sub_agent):
     assert sub_agent(BROKEN, finish("invented"), steps=2).status == "partial"
 
 
-def test_who_has_no_tools_may_answer_at_once(sub_agent):
+def test_a_sub_agent_without_tools_may_finish_at_once(sub_agent):
     assert sub_agent(finish("green"), tools=[]).status == "done"
 
 
@@ -195,19 +192,15 @@ def test_one_agent_answers_with_all_tools(alone):
     assert alone.models == ["small", "small"] and "Observation: 42" in alone.mains[1]
 
 
-def test_a_question_about_files_is_not_answered_before_a_look(alone):
+def test_an_answer_about_files_is_refused_before_one_is_opened(alone):
     result = alone(finish("from thin air"), LOOK, finish("12:34"), media=[CLOCK])
     assert (result.answer, result.calls) == ("12:34", 4)
 
 
-def test_an_answer_without_a_text_is_asked_for_again(alone):
-    empty = (
-        act("ExecuteCodeAction", code=" "),
-        CODE,
-        act("finish", answer="42"),
-        act("finish", result="", summary="42"),
-    )
-    result = alone(*empty, finish("42"))
+def test_an_empty_answer_is_refused(alone):
+    no_code, no_result = act("ExecuteCodeAction", code=" "), act("finish", answer="42")
+    empty = act("finish", result="", summary="42")
+    result = alone(no_code, CODE, no_result, empty, finish("42"))
     assert (result.answer, result.fallback, result.calls) == ("42", False, 5)
     assert '"code" is empty' in alone.mains[1] and '"result" is empty' in alone.mains[3]
 

@@ -78,11 +78,6 @@ def test_a_graph_that_cannot_run_is_refused_with_the_ids(graph, subtasks, rule, 
     assert mistake.value.rule == rule and shown in mistake.value.values.values()
 
 
-def test_a_chain_of_three_thousand_is_walked_without_recursion():
-    chain = [sub("0"), *(sub(str(n), str(n - 1)) for n in range(1, 3000))]
-    assert ids(ready(delegated(*reversed(chain)))) == "0"
-
-
 @given(st.lists(st.sets(st.integers(0, 9), max_size=4), min_size=1, max_size=10))
 def test_a_graph_is_refused_exactly_where_some_sub_task_could_never_run(needs):
     left = {str(i): {str(need) for need in n} for i, n in enumerate(needs)}

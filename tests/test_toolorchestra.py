@@ -70,7 +70,7 @@ run = runs("toolorchestra")
 
 
 def test_the_requests_are_those_of_the_golden_file(run, monkeypatch):
-    """Every message, role by role and as lines; the tools whole; a preference and mistakes too."""
+    """All messages by role, as lines, and the tools; with a preference and mistakes."""
     reasoning = "<think>```python\nprint(1)\n```</think>data:\n```json\n{}\n```\nso:\n```python\nprint(6 * 7)\n```"
     replies = {"Do not answer": reasoning, "search queries": "Query: a", "Solve": "Answer: 42"}
     monkeypatch.setattr(search, "_search", lambda asked: [{"title": f"found for {asked['q']}"}])
@@ -101,13 +101,13 @@ def test_slots_go_to_the_backends_of_the_table(experts, second, run):
     assert run.models == ["one", "three", "one", second]
 
 
-def test_an_unknown_slot_of_the_table_is_refused_before_anything(run, tmp_path):
+def test_an_unknown_slot_of_the_table_is_refused_before_the_run(run, tmp_path):
     with pytest.raises(ConfigError, match="unknown slot 'answer-9'; one of reasoner-1"):
         run(change=lambda p: p.with_(experts={"answer-9": "small"}))
     assert not (tmp_path / "run").exists()
 
 
-def test_a_failed_expert_is_told_and_the_run_goes_on(run):
+def test_the_failure_of_an_expert_is_shown_and_the_run_goes_on(run):
     replies = iter([REFUSED, "Answer: 7"])
     result = run(ANSWER, ANSWER, work=lambda _: next(replies))
     assert (result.answer, result.fallback, result.rounds) == ("7", False, 2)
@@ -132,7 +132,7 @@ def test_after_the_last_turn_the_strongest_slot_answers(options, turns, run):
     assert run.models[-1] == "one" and result.why == "no round was left"
 
 
-def test_the_fallback_passes_over_a_slot_that_has_failed(run):
+def test_the_fallback_skips_a_slot_that_has_failed(run):
     replies = iter([REFUSED, "Answer: 7"])
     swapped = lambda p: p.with_(experts={"answer-1": "two", "answer-2": "one"})  # noqa: E731
     run(*["hm"] * 4, work=lambda _: next(replies), names=("one", "two"), change=swapped)
