@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from orchestra.main_agent import Messages, Schema
@@ -240,18 +241,15 @@ def input_token_bound(backend: Backend, messages: Messages, fields: Mapping[str,
 
 def read_completion(answer: http.Answer) -> Any:
     """The JSON of a completion. Raises ValueError."""
-    problem = "is nested too deep"
-    try:
+    problem = "is not JSON"
+    with contextlib.suppress(ValueError, RecursionError):
         data = json.loads(answer.content)
-        adapter(_Completion).validate_python(data)
-        if data["choices"][0].get("error"):
+        if shallow(data):
+            problem = "has no choice"
+            adapter(_Completion).validate_python(data)
+            if not data["choices"][0].get("error"):
+                return data
             problem = "holds an error"
-        elif shallow(data):
-            return data
-    except ValidationError:
-        problem = "has no choice"
-    except (ValueError, RecursionError):
-        problem = "is not JSON"
     start = " ".join(answer.content[:2000].decode("utf-8", "replace").split())
     raise ValueError(f"the answer {problem}: {start}")
 
