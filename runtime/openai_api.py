@@ -37,12 +37,12 @@ def transcribe(
     cost_usd: float | None,
 ) -> str:  # fmt: skip
     """The text of a WAV file, from /audio/transcriptions. Raises EndpointError."""
-    asked = {"model": model, "prompt": hint}
-    request = {"url": backend.base_url, "sha256": hashlib.sha256(sound).hexdigest(), **asked}
+    fields = {"model": model, "prompt": hint}
+    request = {"url": backend.base_url, "sha256": hashlib.sha256(sound).hexdigest(), **fields}
     file = ("audio.wav", sound)
     send = partial(
         _send, chat, backend,
-        lambda api: api.audio.transcriptions.with_raw_response.create(file=file, **asked),
+        lambda api: api.audio.transcriptions.with_raw_response.create(file=file, **fields),
     )  # fmt: skip
     outcome, played = chat.exchange(TRANSCRIPTION, backend.name, request, send, purse, cost_usd)
     if "data" not in outcome:

@@ -154,7 +154,7 @@ class Tape:
         return answer, True
 
     def wait(self, seconds: float) -> None:
-        """Sleep before the next attempt. Raises Cancelled as soon as the run is interrupted."""
+        """Sleep before an attempt. Raises Cancelled as soon as the run is interrupted."""
         if self.cancelled.wait(seconds) or self._closed:
             raise self._write_error or Cancelled(f"{_call.get()}: interrupted")
 
@@ -163,9 +163,7 @@ class Tape:
             raise TapeMiss(self._difference(call, text))
         self._in_flight.append(call)  # before it checks whether the tape is closed
         try:
-            if self.cancelled.is_set() or self._closed:
-                why = f"{call} was not started: the run was interrupted"
-                raise self._write_error or Cancelled(why)
+            self.wait(0)
             self._file.check_space()
             line, answer = self._asked(call, key, text, ask)
             self._file.append(line)
@@ -194,7 +192,7 @@ class Tape:
     def _difference(self, call: str, text: str) -> str:
         recorded = [row for row in exchanges(self.path) if row["call"] == call]
         if not recorded:
-            return f"{self.path}: nothing is recorded for the call {call!r}; --resume asks it"
+            return f"{self.path}: nothing is recorded for the call {call!r}; --resume makes it"
         new, *old = map(_readable, (json.loads(text), *(row["request"] for row in recorded)))
         near = max(old, key=lambda lines: len({*lines} & {*new}))
         diff = difflib.unified_diff(near, new, "recorded", "this run", n=1, lineterm="")
