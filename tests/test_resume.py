@@ -2,7 +2,6 @@
 A fork keeps the rounds before it and asks the rest anew.
 """
 
-import _thread
 import contextlib
 import resource
 import shlex
@@ -119,7 +118,7 @@ def test_a_run_with_an_answer_under_way_can_be_resumed_once_it_is_there(run, tmp
 
     def respond(request):
         if moment(request) == "other sub-task" and not let_go.is_set():
-            _thread.interrupt_main()  # Ctrl-C
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # Ctrl-C
             let_go.wait(60)
         return ANSWERS[moment(request)]
 
