@@ -274,36 +274,42 @@ def reply_of(
         cost_usd = backend.cost_usd(read, written, cached)
     purse.charge(cost_usd, played, (read or 0) + (written or 0))
     choice = data["choices"][0]
-    message, logprobs = choice["message"], choice.get("logprobs")
-    content, rows = message.get("content"), message.get("tool_calls")
+    cut, logprobs = choice.get("finish_reason") == "length", _dict(choice.get("logprobs"))
+    return Reply(_text(choice["message"], cut), cost_usd, cut, logprobs.get("content"))
+
+
+def _text(message: Body, cut: bool) -> str:
+    """The content and the tool calls of a message."""
+    content, calls = message.get("content"), message.get("tool_calls")
     if isinstance(content, list):
-        content = "".join(str(p.get("text") or "") for p in content if isinstance(p, dict))
-    rows = rows if isinstance(rows, list) else []
-    functions = [r.get("function") for r in rows if isinstance(r, dict)]
-    calls = [{k: f.get(k) for k in ("name", "arguments")} for f in functions if isinstance(f, dict)]
-    cut = choice.get("finish_reason") == "length"
+        content = "".join(str(_dict(part).get("text") or "") for part in content)
     text = str(content or "")
-    text += "".join(f"<tool_call>{json.dumps(c, ensure_ascii=False)}</tool_call>" for c in calls)
+    for call in calls if isinstance(calls, list) else []:
+        if function := _dict(_dict(call).get("function")):
+            named = {k: function.get(k) for k in ("name", "arguments")}
+            text += f"<tool_call>{json.dumps(named, ensure_ascii=False)}</tool_call>"
     if not text and not cut:  # some servers put the whole reply into the reasoning
         others = (message.get(k) for k in ("reasoning_content", "reasoning", "refusal"))
         text = str(next(filter(None, others), ""))
-    tokens = logprobs.get("content") if isinstance(logprobs, dict) else None
-    return Reply(text, cost_usd, cut, tokens)
+    return text
 
 
 def tokens_of(data: Any) -> tuple[int | None, int | None, int]:
     """Input, output and cached input tokens; None where the endpoint does not report them."""
-    usage = data.get("usage")
-    used = usage if isinstance(usage, dict) else {}
-    details = used.get("prompt_tokens_details")
-    read, written = _count(used.get("prompt_tokens")), _count(used.get("completion_tokens"))
-    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
-    total = _count(used.get("total_tokens"))
-    if read is not None and written is not None and total is not None:
-        written = max(written, total - read)  # some endpoints count reasoning in the total alone
+    usage = _dict(data.get("usage"))
+    names = "prompt_tokens", "completion_tokens", "total_tokens"
+    read, written, total = (_count(usage.get(name)) for name in names)
+    cached = _count(_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
+    if read is not None and written is not None:
+        written = max(written, (total or 0) - read)  # some count reasoning in the total alone
     return read, written, min(cached or 0, read or 0)
 
 
 def _count(value: Any) -> int | None:
     """A plausible token count; None for anything else."""
     return value if type(value) is int and 0 <= value < 1 << 40 else None
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    """An optional object of an answer; {} for anything else."""
+    return value if isinstance(value, dict) else {}
