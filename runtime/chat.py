@@ -1,7 +1,8 @@
-"""One chat call: structured where the endpoint takes it, retried, priced, and on the tape."""
+"""One chat call: structured output where the endpoint supports it, retries, costs, the tape."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from orchestra.main_agent import Messages, Schema
@@ -22,9 +23,9 @@ from runtime.tape import Failure, Tape, Unanswered, adapter
 
 ATTEMPTS = 3
 BUSY = {408, 409, 429, *range(500, 600)}  # worth another attempt
-REFUSALS = {400, 404, 405, 422, 500, 501}  # what endpoints answer to a field that they do not take
+REFUSALS = {400, 404, 405, 422, 500, 501}  # what endpoints send for a field they do not support
 PAUSE_S = 0.25  # before the second attempt; doubled each time
-STOPPED = EndpointError, BudgetExceeded, ConfigError  # end one sub-task, with the reason
+STOPPED = EndpointError, BudgetExceeded, ConfigError  # these end one sub-task, with the reason
 T = TypeVar("T")
 Body = dict[str, Any]
 Send = Callable[[], http.Answer]  # one attempt; raises NoAnswer
@@ -46,7 +47,7 @@ class Outcome(TypedDict, Generic[T]):
 
 
 class Kind(NamedTuple):
-    """A kind of exchange. `read` raises ValueError for what is no answer."""
+    """A kind of exchange. `read` raises ValueError for what is not an answer."""
 
     name: str
     read: Callable[[http.Answer], Any]
@@ -55,8 +56,8 @@ class Kind(NamedTuple):
 
 @dataclass
 class Chat:
-    """The chat client of one sub-agent. It remembers which request fields an endpoint refused in
-    its own calls, so no request depends on the timing of another sub-agent.
+    """The chat client of one sub-agent. It remembers only which request fields were refused in its
+    own calls, so no request depends on the timing of another sub-agent.
     """
 
     tape: Tape
@@ -66,7 +67,7 @@ class Chat:
     refused: set[tuple[str, str]] = field(default_factory=set)  # (backend, field)
 
     def copy(self) -> Chat:
-        """For a parallel call. It starts with what is known now; what it learns stays in it."""
+        """A client for a parallel call. It starts with the refusals known now."""
         return replace(self, refused=set(self.refused))
 
     def __call__(
@@ -86,7 +87,7 @@ class Chat:
         """
         described = {"name": schema[0], "schema": schema[1]} if schema else {}
         structured = {"type": "json_schema", "json_schema": described}
-        wanted: dict[str, Body] = {  # what an endpoint may refuse, in the order it is given up
+        wanted: dict[str, Body] = {  # what an endpoint may refuse, in the order it is dropped
             "logprobs": {"logprobs": True, "top_logprobs": 5} if logprobs else {},
             "schema": {"response_format": structured} if schema else {},
             "tools": {"tools": list(tools)} if tools else {},
@@ -135,48 +136,44 @@ class Chat:
     def _attempts(
         self, kind: Kind, backend: str, send: Send, purse: Purse, usd: float | None
     ) -> Any:
-        """At most ATTEMPTS attempts, and further ones at a rate limit for as long as `patience_s`
-        lasts. Raises Failure with the outcome of all of them.
+        """At most ATTEMPTS attempts; those that meet a rate limit do not count, and go on for
+        `patience_s`. Raises Failure with the outcome of all of them.
         """
-        unanswered, attempt, limits, waited_s = 0, 1, 0, 0.0
+        unanswered, failures, waited_s, backoff_s = 0, 0, 0.0, PAUSE_S
         while True:
-            retry_after = ""
             try:
                 answer = send()
-                status, retry_after = answer.status, answer.headers.get("retry-after", "")
-                if 200 <= status < 300:
-                    return {"data": kind.read(answer), "unanswered": unanswered}
-                (_, why), retry = http.error_of(answer), status in BUSY
-                retry &= b"insufficient_quota" not in answer.content  # none comes by waiting
+                if not 200 <= answer.status < 300:
+                    raise ValueError
+                return {"data": kind.read(answer), "unanswered": unanswered}
             except http.NoAnswer as error:
-                (why, sent), status, retry = error.args, 0, True
+                (why, sent), status, retry, retry_after = error.args, 0, True, ""
                 unanswered += sent
-            except ValueError as error:  # HTML, half of an answer, no choice in it
+            except ValueError as error:  # an error, HTML, half of an answer, no choice in it
                 status, why = http.error_of(answer)
-                retry = status in BUSY
+                retry_after = answer.headers.get("retry-after", "")
+                retry = status in BUSY and b"insufficient_quota" not in answer.content
                 if not status:
                     unanswered, why = unanswered + 1, str(error)
-            why = self.tape.secrets.text(why)[:300]  # in this order: half a key is not known
-            limited = status == 429 or (status == 503 and retry_after != "")
-            pause_s = PAUSE_S * 2 ** min(limits if limited else attempt - 1, 6)
-            pause_s = max(PAUSE_S, (limited and http.retry_after_s(retry_after)) or pause_s)
-            enough = waited_s + pause_s > self.patience_s if limited else attempt >= ATTEMPTS
-            affordable = purse.affords((unanswered + 1) * (usd or 0.0))
-            if not retry or enough or not affordable:
-                raise Failure({"status": status, "why": why, "unanswered": unanswered})
-            if limited:
-                waited_s, limits = waited_s + pause_s, limits + 1
+            why = self.tape.secrets.text(why)[:300]  # redact, then cut: half a key is not found
+            pause_s, backoff_s = backoff_s, min(2 * backoff_s, 64 * PAUSE_S)
+            if status == 429 or (status == 503 and retry_after):  # a rate limit
+                pause_s = http.retry_after_s(retry_after) or pause_s
+                waited_s += pause_s
                 patience = f"rate limit, for {self.patience_s - waited_s:.0f} s at most"
             else:
-                attempt += 1
-                patience = f"attempt {attempt} of {ATTEMPTS}"
-            place = f"{self.tape.current_call} waiting for {backend}"
+                failures += 1
+                patience = f"attempt {failures + 1} of {ATTEMPTS}"
+            retry &= waited_s <= self.patience_s and failures < ATTEMPTS
+            if not retry or not purse.affords((unanswered + 1) * (usd or 0.0)):
+                raise Failure({"status": status, "why": why, "unanswered": unanswered})
             problem = f"status {status}; {why[:60]}" if status else why[:60]
+            place = f"{self.tape.current_call} waiting for {backend}"
             self.notify(f"{place} ({patience}; {problem})")
             self.tape.wait(pause_s)
 
     def advice(self, backend: Backend, o: Mapping[str, Any], messages: Messages) -> str:
-        """One line: which endpoint, what it did, what to do."""
+        """One line: the endpoint, its error, and what to do."""
         key = backend.api_key_env or "OPENAI_API_KEY"
         advice = {
             0: "is it up, is base_url right (most end in /v1)? --timeout waits longer",
@@ -205,7 +202,7 @@ def key_of(backend: Backend) -> str:
 
 
 def tools_in_text(messages: Messages, tools: Sequence[Mapping[str, Any]]) -> Messages:
-    """For an endpoint that takes no `tools`: they are listed in the system prompt instead."""
+    """For an endpoint without the field `tools`: they are listed in the system prompt instead."""
     system, *rest = messages
     listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     content = say("notes", "tools_in_text", system=system["content"], tools=listed)
@@ -224,8 +221,8 @@ def media_in(messages: Messages) -> str:
 
 
 def input_token_bound(backend: Backend, messages: Messages, fields: Mapping[str, Any]) -> int:
-    """An upper bound: a token for each byte of text, `image_tokens` for each picture, 100 tokens
-    for each second of sound (WAV, 16 kHz).
+    """An upper bound: one token per byte of text, `image_tokens` per image, 100 tokens per second
+    of sound (WAV, 16 kHz).
     """
     total = len(json.dumps(fields).encode()) + len(json.dumps(dict(backend.options)).encode())
     for part in _parts(messages):
@@ -244,18 +241,15 @@ def input_token_bound(backend: Backend, messages: Messages, fields: Mapping[str,
 
 def read_completion(answer: http.Answer) -> Any:
     """The JSON of a completion. Raises ValueError."""
-    problem = "is nested too deep"
-    try:
+    problem = "is not JSON"
+    with contextlib.suppress(ValueError, RecursionError):
         data = json.loads(answer.content)
-        adapter(_Completion).validate_python(data)
-        if data["choices"][0].get("error"):
+        if shallow(data):
+            problem = "has no choice"
+            adapter(_Completion).validate_python(data)
+            if not data["choices"][0].get("error"):
+                return data
             problem = "holds an error"
-        elif shallow(data):
-            return data
-    except ValidationError:
-        problem = "has no choice"
-    except (ValueError, RecursionError):
-        problem = "is not JSON"
     start = " ".join(answer.content[:2000].decode("utf-8", "replace").split())
     raise ValueError(f"the answer {problem}: {start}")
 
@@ -280,36 +274,42 @@ def reply_of(
         cost_usd = backend.cost_usd(read, written, cached)
     purse.charge(cost_usd, played, (read or 0) + (written or 0))
     choice = data["choices"][0]
-    message, logprobs = choice["message"], choice.get("logprobs")
-    content, rows = message.get("content"), message.get("tool_calls")
+    cut, logprobs = choice.get("finish_reason") == "length", _dict(choice.get("logprobs"))
+    return Reply(_text(choice["message"], cut), cost_usd, cut, logprobs.get("content"))
+
+
+def _text(message: Body, cut: bool) -> str:
+    """The content and the tool calls of a message."""
+    content, calls = message.get("content"), message.get("tool_calls")
     if isinstance(content, list):
-        content = "".join(str(p.get("text") or "") for p in content if isinstance(p, dict))
-    rows = rows if isinstance(rows, list) else []
-    functions = [r.get("function") for r in rows if isinstance(r, dict)]
-    calls = [{k: f.get(k) for k in ("name", "arguments")} for f in functions if isinstance(f, dict)]
-    cut = choice.get("finish_reason") == "length"
+        content = "".join(str(_dict(part).get("text") or "") for part in content)
     text = str(content or "")
-    text += "".join(f"<tool_call>{json.dumps(c, ensure_ascii=False)}</tool_call>" for c in calls)
-    if not text and not cut:  # some servers put all of it into the thoughts
+    for call in calls if isinstance(calls, list) else []:
+        if function := _dict(_dict(call).get("function")):
+            named = {k: function.get(k) for k in ("name", "arguments")}
+            text += f"<tool_call>{json.dumps(named, ensure_ascii=False)}</tool_call>"
+    if not text and not cut:  # some servers put the whole reply into the reasoning
         others = (message.get(k) for k in ("reasoning_content", "reasoning", "refusal"))
         text = str(next(filter(None, others), ""))
-    tokens = logprobs.get("content") if isinstance(logprobs, dict) else None
-    return Reply(text, cost_usd, cut, tokens)
+    return text
 
 
 def tokens_of(data: Any) -> tuple[int | None, int | None, int]:
-    """Read, written, and of those read the cached; None where the endpoint did not say."""
-    usage = data.get("usage")
-    used = usage if isinstance(usage, dict) else {}
-    details = used.get("prompt_tokens_details")
-    read, written = _count(used.get("prompt_tokens")), _count(used.get("completion_tokens"))
-    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
-    total = _count(used.get("total_tokens"))
-    if read is not None and written is not None and total is not None:
-        written = max(written, total - read)  # some endpoints count the thoughts in the total alone
+    """Input, output and cached input tokens; None where the endpoint does not report them."""
+    usage = _dict(data.get("usage"))
+    names = "prompt_tokens", "completion_tokens", "total_tokens"
+    read, written, total = (_count(usage.get(name)) for name in names)
+    cached = _count(_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
+    if read is not None and written is not None:
+        written = max(written, (total or 0) - read)  # some count reasoning in the total alone
     return read, written, min(cached or 0, read or 0)
 
 
 def _count(value: Any) -> int | None:
-    """A token count that an endpoint may mean; None for anything else."""
+    """A plausible token count; None for anything else."""
     return value if type(value) is int and 0 <= value < 1 << 40 else None
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    """An optional object of an answer; {} for anything else."""
+    return value if isinstance(value, dict) else {}

@@ -8,7 +8,6 @@ import contextlib
 import io
 import json
 import os
-import re
 import time
 from collections.abc import Mapping
 from functools import cache
@@ -29,7 +28,7 @@ NEVER_SENT = (  # only `_connections` raises RequestException, as for a malforme
 
 
 class NoAnswer(Exception):
-    """`args`: why, and whether something may have reached the endpoint, and so be on the bill."""
+    """`args`: the reason, and whether the request may have arrived, and so be billed."""
 
 
 class Answer(NamedTuple):
@@ -40,9 +39,9 @@ class Answer(NamedTuple):
 
 @cache
 def _connections(url: str, process_id: int) -> tuple[Any, str]:
-    """The connections to an endpoint, and the request target: through the proxy and with the
-    certificates that requests finds in the environment. A forked child has its own: if it shared
-    its parent's, each could read the other's answers.
+    """The connections to an endpoint, and the request target, with the proxy and certificates that
+    requests finds in the environment. A forked child has its own connections: on shared ones, it
+    and its parent could read each other's answers.
     """
     settings = requests.Session().merge_environment_settings(url, {}, True, None, None)
     request, proxies = requests.Request("POST", url).prepare(), settings["proxies"]
@@ -58,12 +57,13 @@ def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) ->
     deadline = time.monotonic() + timeout_s
     timeout = Timeout(connect=min(CONNECT_S, timeout_s), read=timeout_s)  # read: of each piece
     how = {"redirect": False, "retries": False, "timeout": timeout, "preload_content": False}
-    how["assert_same_host"] = False  # with a proxy, the target is a whole address
+    how["assert_same_host"] = False  # with a proxy, the target is a full URL
     try:
         pool, target = _connections(url, os.getpid())
+        # in pieces: the connect timeout is the limit of each send, not of a large upload
         pieces, length = io.BytesIO(body), {"content-length": str(len(body))}
         response = pool.urlopen("POST", target, body=pieces, headers={**headers, **length}, **how)
-        with contextlib.closing(response):  # read to its end, it has returned its connection
+        with contextlib.closing(response):  # one read to its end has returned its connection
             return Answer(response.status, response.headers, _content(response, deadline))
     except (exceptions.HTTPError, OSError, ValueError) as error:
         raise NoAnswer(_reason(error), not isinstance(error, NEVER_SENT)) from None
@@ -73,7 +73,7 @@ def _content(response: Any, deadline: float) -> bytes:
     if not isinstance(response, BaseHTTPResponse):  # inside a vcrpy cassette of the host program
         return bytes(response.read())
     parts, size = [], 0
-    while part := response.read1(1 << 16, decode_content=True):  # one recv: a slow drip is seen
+    while part := response.read1(1 << 16, decode_content=True):  # one recv, then the deadline
         parts.append(part)
         size += len(part)
         if size > MAX_BYTES:
@@ -84,7 +84,7 @@ def _content(response: Any, deadline: float) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """The reason, without memory addresses and seconds: the same failure always reads the same."""
+    """The reason, without memory addresses and seconds: equal failures have equal texts."""
     if "timed out" in str(error):
         return "timed out"
     if isinstance(cause := error.__cause__, OSError) and cause.strerror:
@@ -94,19 +94,18 @@ def _reason(error: Exception) -> str:
 
 
 def retry_after_s(header: str) -> float:
-    """The seconds of a header Retry-After; 0 for none that can be read. It may be a date."""
-    if re.fullmatch(r"\d{1,9}\.\d{1,9}", header):
-        return float(header)
+    """The seconds of a Retry-After header, which may be a date; 0 if it cannot be read."""
     with contextlib.suppress(ValueError, OverflowError, exceptions.HTTPError):
         return Retry().parse_retry_after(header)
     return 0.0
 
 
 def error_of(answer: Answer) -> tuple[int, str]:
-    """The status that an error itself names, as a router's does that comes with status 200 (0 if
-    none); and what the answer says, in a line. OpenRouter has the error in its choice.
+    """Status and message, in one line, of an answer that is an error. A router may send an error
+    with status 200; then the status is the error's code, 0 if it has none. OpenRouter puts the
+    error into the choice.
     """
-    code = 0
+    status, code = answer.status, 0
     error: Any = answer.content[:2000].decode("utf-8", "replace")
     with contextlib.suppress(ArithmeticError, ValueError, LookupError, TypeError, RecursionError):
         data = json.loads(answer.content)
@@ -115,4 +114,6 @@ def error_of(answer: Answer) -> tuple[int, str]:
     text = str(error.get("message") or error) if isinstance(error, dict) else str(error)
     if 300 <= answer.status < 400:
         text = f"redirects to {answer.headers.get('location', '?')}"
-    return code if 400 <= code < 600 else 0, " ".join(text.split()) or "no message"
+    if 200 <= answer.status < 300:
+        status = code if 400 <= code < 600 else 0
+    return status, " ".join(text.split()) or "no message"

@@ -1,5 +1,5 @@
-"""What the openai package does: transcriptions, which are uploads, and the list of models. It takes
-0.6 s to import, so it is imported when it is used.
+"""Transcriptions and the list of models, by the openai package. It takes 0.6 s to import, so it is
+imported when it is used.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import ssl
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -37,13 +36,13 @@ def transcribe(
     chat: Chat, backend: Backend, model: str, sound: bytes, hint: str, purse: Purse,
     cost_usd: float | None,
 ) -> str:  # fmt: skip
-    """The text of a WAV file by /audio/transcriptions. Raises EndpointError."""
-    asked = {"model": model, "prompt": hint}
-    request = {"url": backend.base_url, "sha256": hashlib.sha256(sound).hexdigest(), **asked}
+    """The text of a WAV file, from /audio/transcriptions. Raises EndpointError."""
+    fields = {"model": model, "prompt": hint}
+    request = {"url": backend.base_url, "sha256": hashlib.sha256(sound).hexdigest(), **fields}
     file = ("audio.wav", sound)
     send = partial(
         _send, chat, backend,
-        lambda api: api.audio.transcriptions.with_raw_response.create(file=file, **asked),
+        lambda api: api.audio.transcriptions.with_raw_response.create(file=file, **fields),
     )  # fmt: skip
     outcome, played = chat.exchange(TRANSCRIPTION, backend.name, request, send, purse, cost_usd)
     if "data" not in outcome:
@@ -53,9 +52,9 @@ def transcribe(
 
 
 def with_model(chat: Chat, backend: Backend) -> Backend:
-    """The backend with the name of its model; "" is the only one that the endpoint serves.
+    """The backend with its model: if none is named, the only one that the endpoint serves.
 
-    Raises ConfigError where it serves several, EndpointError.
+    Raises EndpointError, and ConfigError if it does not serve exactly one.
     """
     if backend.model:
         return backend
@@ -78,9 +77,8 @@ def _send(chat: Chat, backend: Backend, call: Callable[[Any], Any]) -> http.Answ
 
     how: Any = {"timeout": chat.timeout_s, "max_retries": 0}
     try:
-        if bundle := os.environ.get("REQUESTS_CA_BUNDLE"):  # as for chat, which goes over requests
-            place: Any = {"capath" if Path(bundle).is_dir() else "cafile": bundle}
-            trusted = ssl.create_default_context(**place)
+        if bundle := os.environ.get("REQUESTS_CA_BUNDLE"):  # requests reads it; httpx does not
+            trusted = ssl.create_default_context(cafile=bundle)
             how["http_client"] = openai.DefaultHttpxClient(verify=trusted)
         with openai.OpenAI(base_url=backend.base_url, api_key=key_of(backend), **how) as api:
             answer = call(api)
@@ -101,7 +99,7 @@ def _text(answer: http.Answer) -> str:
 
 
 def _ids(answer: http.Answer) -> list[str]:
-    """[] for an answer that is not a list of models."""
+    """The names of the models; [] if the answer is not a list of models."""
     try:
         models = adapter(_Models).validate_json(answer.content)["data"] or []
     except ValidationError:

@@ -15,15 +15,15 @@ from typing import Any, SupportsIndex
 from orchestra.vocabulary import ModelMistake
 
 MAX_CHARS = 200_000  # a longer reply is cut: no decision is that long
-MAX_OBJECTS = 200  # braces tried as the start of an object
-MAX_DEPTH = 64  # of objects in one another
+MAX_OBJECTS = 200  # attempts to read an object
+MAX_DEPTH = 64
 REPAIR_CHARS = 25_000
-REPAIR_READS = 50_000  # json-repair reads most texts twice, and some quadratically often
+REPAIR_READS = 50_000  # json-repair reads most texts twice, but takes quadratic time for some
 
 THINK_START = r"<(?:(?:seed:)?think(?:ing)?|thought|reasoning)>|\[THINK\]|◁think▷"
 THINK_END = r"</(?:(?:seed:)?think(?:ing)?|thought|reasoning)>|\[/THINK\]|◁/think▷"
-_START = re.compile(r"\{\s*[\"}]")  # how JSON begins; most other braces do not, as LaTeX's
-_LATEX = re.compile(r"(?<!\\)((?:\\\\)*)\\(?=[bf][a-z])")  # \frac, \boxed are no control characters
+_START = re.compile(r"\{\s*[\"}]")  # the start of a JSON object, not of LaTeX
+_LATEX = re.compile(r"(?<!\\)((?:\\\\)*)\\(?=[bf][a-z])")  # \frac, \boxed: not \f, \b of JSON
 _decoder = json.JSONDecoder()
 TEXT: dict[str, Any] = {"type": "string"}  # JSON schema
 
@@ -34,17 +34,16 @@ def find_action(reply: str, cut: bool = False) -> dict[str, Any]:
 
 
 def actions(reply: str, cut: bool = False) -> list[dict[str, Any]]:
-    """The objects with an "action" that are valid JSON; else what json-repair makes of the reply,
-    unless it was `cut` off at its length limit: half a decision is not what the model decided.
+    """The objects with an "action" that are valid JSON; if there are none, what json-repair finds,
+    unless the reply was `cut` off at its length limit: half a decision must not be guessed.
 
     A tool call, {"name", "arguments"}, is an action of that name. Params may be a JSON string.
     Raises ModelMistake.
     """
-    text = reply[:MAX_CHARS].encode("utf-8", "replace").decode()
-    text = _without_thinking(_LATEX.sub(r"\1\\\\", text), cut)
+    text = _without_thinking(_LATEX.sub(r"\1\\\\", reply[:MAX_CHARS]), cut)
     found = _actions(_objects(text))
     if not found and not cut and "{" in text:
-        value = repaired(text[text.index("{") :])
+        value = _repaired(text[text.index("{") :])
         found = _actions(value if isinstance(value, list) else [value])
     if not found:
         if cut:
@@ -54,7 +53,7 @@ def actions(reply: str, cut: bool = False) -> list[dict[str, Any]]:
 
 
 def shallow(value: Any) -> bool:
-    """Whether no list or object is nested deeper than MAX_DEPTH: recursion handles the others."""
+    """Whether lists and objects are nested at most MAX_DEPTH deep, so that recursion is safe."""
     level = [value]
     for _ in range(MAX_DEPTH):
         nested = (v for v in level if isinstance(v, dict | list))
@@ -76,38 +75,36 @@ def _actions(values: Iterable[Any]) -> list[dict[str, Any]]:
         if "params" in value:
             value = {**value, "params": as_object(value["params"])}
         if "action" in value and shallow(value):
-            found.append(whole(value))
+            found.append(_without_lone_surrogates(value))
     return found
 
 
-def whole(value: Any) -> Any:
-    """The same JSON with the halves of characters, \\ud83d alone, replaced: no file and no request
-    takes them.
+def _without_lone_surrogates(value: Any) -> Any:
+    """The same JSON with each half of a surrogate pair, as \\ud83d alone, replaced: it cannot be
+    encoded.
     """
     text = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
     return json.loads(text.decode("utf-16", "replace"))
 
 
 def as_object(value: Any) -> Any:
-    """A JSON string decoded, also if it was encoded twice; any other value as it is."""
+    """A JSON string decoded, even if it was encoded twice; any other value unchanged."""
     for _ in range(2):
         if isinstance(value, str):
             try:
                 value = json.loads(value)
             except (ValueError, RecursionError):
-                value = repaired(value) or value
+                value = _repaired(value) or value
     return value
 
 
 def after_thinking(reply: str) -> str:
-    """The text behind the thinking; some templates print only its closing tag."""
+    """The text after the thinking; some chat templates print only the closing tag."""
     return re.split(THINK_END, reply)[-1]
 
 
 def _without_thinking(text: str, cut: bool) -> str:
-    """The text around the thinking; the whole text if there is no JSON around it and the reply is
-    not cut off.
-    """
+    """The text outside the thinking; all of it if that has no JSON and was not cut off."""
     *thoughts, last = re.split(THINK_END, text)
     kept = [before for t in thoughts for before, *inside in [re.split(THINK_START, t)] if inside]
     outside = "".join(kept) + (re.split(THINK_START, last)[0] if cut else last)
@@ -128,20 +125,19 @@ def _objects(text: str) -> list[Any]:
     return found
 
 
-def repaired(text: str) -> Any:
-    """What json-repair makes of broken JSON; None where it fails or the text is too long."""
-    import json_repair  # seldom needed, and a hundredth of a second to load
+def _repaired(text: str) -> Any:
+    """Broken JSON, read by json-repair; None if it fails or the text is too long."""
+    import json_repair  # seldom needed; takes 10 ms
 
     try:
-        value = json_repair.loads(_Metered(text)) if len(text) <= REPAIR_CHARS else None
-        return whole(value)
-    except Exception:  # json-repair documents none; it has asserted, recursed and raised ValueError
+        return json_repair.loads(_Metered(text)) if len(text) <= REPAIR_CHARS else None
+    except Exception:  # it documents none; seen: AssertionError, RecursionError, ValueError
         return None
 
 
 class _Metered(str):
-    """A text that may be read REPAIR_READS times. A limit in seconds would make the outcome, and so
-    a replay, depend on the machine.
+    """A text that can be indexed REPAIR_READS times. With a time limit, a replay would depend on
+    the machine.
     """
 
     reads = 0
@@ -157,7 +153,7 @@ class _Metered(str):
 
 
 def closed_object(properties: dict[str, Any], required: Iterable[str] | None = None) -> Any:
-    """An object with these keys and no other; all are required unless said otherwise."""
+    """An object with these keys and no others; all are required by default."""
     needed = list(properties if required is None else required)
     closed = {"type": "object", "properties": properties, "required": needed}
     return {**closed, "additionalProperties": False}

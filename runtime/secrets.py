@@ -1,8 +1,8 @@
-"""No key in any tape, trajectory, log or answer: text is redacted when it enters the program.
+"""Text is redacted when it enters the program, so no tape, trajectory, log or answer holds a key.
 
-Redacted are the values of the environment variables that this run uses, as they are, in JSON
-escapes and percent-encoded, and text in the shape of a known vendor's key (detect-secrets' list).
-A replay redacts nothing: what it plays was redacted when it was recorded.
+Redacted are the values of the environment variables that this run uses, plain, JSON-escaped and
+percent-encoded, and text in the format of a known vendor's keys (detect-secrets' list). A replay
+redacts nothing: the recording is already redacted.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from functools import cache
 from typing import Any
 from urllib.parse import quote
 
-SHORTEST = 8  # characters; a shorter value would be found in ordinary words
-WORD = re.compile(r"[a-z_-]{,19}|[A-Z_-]{,19}")  # a dummy such as "not-needed", no key
-# Longer strings are data, not keys. ASCII: a key may stand next to letters of other scripts.
+SHORTEST = 8  # characters; a shorter value may be part of ordinary words
+WORD = re.compile(r"[a-z_-]{,19}|[A-Z_-]{,19}")  # a placeholder such as "not-needed", not a key
+# Longer strings are data, not keys. ASCII: a key may follow letters of other scripts.
 TOKEN = re.compile(r"(?<![\w.~+/=-])[\w.~+/=-]{20,512}+(?![\w.~+/=-])", re.A)
 ALWAYS = ("SERPER_API_KEY", "JINA_API_KEY")
-LLM_VENDORS = ("sk-", "sk_", "hf_", "gsk_", "xai-", "jina_")  # detect-secrets has none of them
+LLM_VENDORS = ("sk-", "sk_", "hf_", "gsk_", "xai-", "jina_")  # not in detect-secrets
 VENDORS = "aws github_token gitlab_token openai pypi_token sendgrid slack stripe telegram_token"
 URL_PASSWORD = re.compile(r"(?<=://)([^\s/:@]{0,100}):([^\s/@]{1,200})(?=@)")
 REDACTED = "<SECRET>"
@@ -42,7 +42,7 @@ class Secrets:
         self._known = sorted(found.items(), key=lambda pair: -len(pair[0]))
 
     def redacted(self, value: Any) -> Any:
-        """A JSON value without secrets, and without halves of characters, which no file takes."""
+        """A JSON value without secrets and lone surrogates, which cannot be encoded."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list | tuple):
@@ -80,5 +80,5 @@ def _shapes() -> tuple[re.Pattern[str], ...]:
 
     plugins = [import_module(f"detect_secrets.plugins.{name}") for name in VENDORS.split()]
     lists = [getattr(kind, "denylist", ()) for plugin in plugins for kind in vars(plugin).values()]
-    # each module also imports the base class, whose `denylist` is a property and no list
+    # each module also imports the base class, whose `denylist` is a property
     return tuple(shape for shapes in lists if isinstance(shapes, list | tuple) for shape in shapes)

@@ -1,15 +1,15 @@
 """The tape: every paid exchange is on disk before its answer is used; replay, resume and fork.
 
-A tape is a JSONL file with one line an exchange, written in one piece. An exchange is found again
-by (logical call, SHA-256 of its request), so the timing of threads plays no part:
+A tape is a JSONL file with one line per exchange. An exchange is found by (logical call, SHA-256 of
+its request), so the timing of threads plays no part:
 
     with tape.call("r1", "t2", "s1"):                   # inside the worker: round, sub-task, step
         answer, played = tape.exchange("chat", body, ask)   # ask() returns JSON or raises Failure
 
-    record   a new tape                  a miss asks
-    resume   plays what was answered     a miss asks; a failure is asked again, unless an answer of
-                                         a later round or step may quote it
-    replay   plays all, asks nothing     a miss raises TapeMiss and shows the difference
+    record   a new tape                      calls ask() for each exchange
+    resume   plays the recorded answers      calls ask() for what is missing, and again for a
+                                             failure that no later answer may quote
+    replay   plays answers and failures      raises TapeMiss for what is missing, with a diff
 """
 
 from __future__ import annotations
@@ -38,15 +38,14 @@ from orchestra.vocabulary import ConfigError, EndOfRun
 from runtime.secrets import Secrets
 
 VERSION = 2
-MAX_BYTES = 2 << 30  # of a file that is read
-FREE_BYTES = 8 << 20  # no call starts with less disk space: its answer could not be kept
-BASE64 = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{4096,}={0,2}")  # a picture, a sound
+MAX_BYTES = 2 << 30  # of a file to read
+FREE_BYTES = 8 << 20  # with less disk space no call starts: its answer might not fit
+BASE64 = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{4096,}={0,2}")  # an image, a sound
 TYPES = ("call", str), ("key", str), ("request", dict)
-OUTCOMES = {"answer", "failure"}
 Mode = Literal["record", "resume", "replay"]
 Row = dict[str, Any]
 _call: ContextVar[str] = ContextVar("logical_call")
-adapter = cache(TypeAdapter)  # of a type; to make one takes longer than a check
+adapter = cache(TypeAdapter)  # creating one takes longer than a check
 
 
 class TapeMiss(EndOfRun):
@@ -54,7 +53,7 @@ class TapeMiss(EndOfRun):
 
 
 class TapeWriteError(EndOfRun):
-    """The run folder cannot be written (a full disk): no further call is started."""
+    """The run folder cannot be written, as on a full disk. No further call is started."""
 
 
 class Cancelled(EndOfRun):
@@ -62,7 +61,7 @@ class Cancelled(EndOfRun):
 
 
 class Failure(Exception):
-    """An exchange without an answer. `args`: its outcome as JSON, so that a replay meets it too."""
+    """An exchange without an answer. `args`: its outcome as JSON, which the tape keeps."""
 
 
 Unanswered = Annotated[int, Field(ge=0, le=10_000, strict=True)]  # attempts that may be billed
@@ -84,7 +83,7 @@ def round_of(call: str) -> int:
 
 class Tape:
     """Raises TapeMiss, TapeWriteError or Cancelled from any thread; each ends the run. `cancelled`
-    may be set from outside, and is set when the run ends early.
+    may be set from outside; the tape sets it when it cannot be written.
     """
 
     def __init__(
@@ -99,29 +98,28 @@ class Tape:
         self.cancelled = cancelled or threading.Event()
         self._unplayed: dict[tuple[str, str], deque[Row]] = {}
         self._closed = False
-        self._in_flight = 0
-        self._counting = threading.Lock()
-        self._full: TapeWriteError | None = None  # what ended the run, in whatever thread
+        self._in_flight: list[str] = []  # the logical calls
+        self._write_error: TapeWriteError | None = None
         self._file = None if mode == "replay" else Appender(path)
-        if mode == "resume":  # first: `exchanges` then leaves out the failures to ask again
-            self._append(json.dumps({"v": VERSION, "resumed": True}))
+        if self._file and mode == "resume":  # first: `exchanges` then omits the failures to retry
+            self._file.append(json.dumps({"v": VERSION, "resumed": True}))
         for row in exchanges(path) if mode != "record" else ():
             self._unplayed.setdefault((row["call"], row["key"]), deque()).append(row)
 
     def close(self) -> None:
-        """Start no further call. Those in flight are still written; until then nobody else may."""
+        """Start no further call. The file stays locked until the calls in flight are written."""
         self._closed = True
-        self._flies(0)
+        self._unlock_if_done()
 
-    def _flies(self, more: int) -> None:
-        with self._counting:
-            self._in_flight += more
-            if self._file and self._closed and not self._in_flight:
-                self._file.unlock()
+    def _unlock_if_done(self) -> None:
+        if self._file and self._closed and not self._in_flight:
+            self._file.unlock()
 
     @contextlib.contextmanager
     def call(self, *parts: object) -> Iterator[None]:
-        """Name the exchanges inside. A thread of a pool has no name: enter this in the worker."""
+        """Name the logical call of the exchanges inside. Threads do not inherit it: enter it in the
+        worker.
+        """
         token = _call.set("/".join(map(str, parts)))
         try:
             yield
@@ -135,47 +133,51 @@ class Tape:
     def exchange(
         self, kind: str, request: Row, ask: Callable[[], Any], shape: Any = Any
     ) -> tuple[Any, bool]:
-        """What `ask()` returned, or the outcome of the Failure that it raised, as JSON without
-        secrets; and whether it comes from the tape. Raises TapeMiss.
+        """The answer, as JSON without secrets, and whether it comes from the tape; else what
+        `ask()` returns, or the outcome of the Failure it raises. Raises TapeMiss.
 
-        `ask` is called only where the tape has no answer. `shape`: the type of an answer.
+        `shape`: the type of an answer, checked if it comes from the tape.
         """
-        own = {f"{k}_" if k == "kind" else k: v for k, v in request.items()}  # a tool may have one
+        own = {f"{k}_" if k == "kind" else k: v for k, v in request.items()}  # a tool's parameter
         text = _without_data({**own, "kind": kind})
         call, key = _call.get(), hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         try:
             row = self._unplayed[call, key].popleft()  # atomic: one thread gets it
         except (KeyError, IndexError):
             return self._ask(call, key, text, ask), False
-        self._check(row, Problem if "failure" in row else shape)
-        return row.get("failure", row.get("answer")), True
-
-    def _check(self, row: Row, shape: Any) -> None:
-        """A tape may come from someone else. Raises TapeMiss for an answer of another type."""
-        try:
-            adapter(shape).validate_python(row.get("failure", row.get("answer")))
+        answer = row.get("failure", row.get("answer"))
+        try:  # a tape may come from someone else
+            adapter(Problem if "failure" in row else shape).validate_python(answer)
         except ValidationError as error:
-            call, where = row["call"], ".".join(map(str, error.errors()[0]["loc"]))
+            where = ".".join(map(str, error.errors()[0]["loc"]))
             raise TapeMiss(f"{self.path}: the answer of {call!r} is damaged ({where})") from None
+        return answer, True
 
     def wait(self, seconds: float) -> None:
-        """Sleep before the next attempt. Raises Cancelled at once when the run is interrupted."""
+        """Sleep before an attempt. Raises Cancelled as soon as the run is interrupted."""
         if self.cancelled.wait(seconds) or self._closed:
-            raise self._full or Cancelled(f"{_call.get()}: interrupted")
+            raise self._write_error or Cancelled(f"{_call.get()}: interrupted")
 
     def _ask(self, call: str, key: str, text: str, ask: Callable[[], Any]) -> Any:
-        if self.mode == "replay":
+        if not self._file:
             raise TapeMiss(self._difference(call, text))
-        self._flies(1)  # before it looks whether the tape is closed
+        self._in_flight.append(call)  # before it checks whether the tape is closed
         try:
-            return self._kept(call, key, text, ask)
+            self.wait(0)
+            self._file.check_space()
+            line, answer = self._asked(call, key, text, ask)
+            self._file.append(line)
+            return answer
+        except TapeWriteError as error:
+            self._write_error = error
+            self.cancelled.set()
+            raise
         finally:
-            self._flies(-1)
+            self._in_flight.remove(call)
+            self._unlock_if_done()
 
-    def _kept(self, call: str, key: str, text: str, ask: Callable[[], Any]) -> Any:
-        if self.cancelled.is_set() or self._closed:
-            raise self._full or Cancelled(f"{call} was not started: the run was interrupted")
-        self._check_space()
+    def _asked(self, call: str, key: str, text: str, ask: Callable[[], Any]) -> tuple[str, Any]:
+        """The line for the tape, and the answer as a replay will read it."""
         began_s = time.time()
         try:
             outcome, value = "answer", ask()
@@ -184,32 +186,13 @@ class Tape:
         timing = json.dumps({"began_s": began_s, "took_s": round(time.time() - began_s, 4)})
         value = json.dumps(self.secrets.redacted(value), ensure_ascii=False, default=str)
         head = f'{{"v": {VERSION}, "call": {json.dumps(call)}, "key": "{key}"'
-        self._append(f'{head}, "request": {text}, "{outcome}": {value}, "timing": {timing}}}')
-        return json.loads(value)
-
-    # ---- the file --------------------------------------------------------------------------------
-
-    def _append(self, line: str) -> None:
-        assert self._file, "a replay writes nothing"
-        try:
-            self._file.append(line)
-        except TapeWriteError as error:
-            self._full = error
-            self.cancelled.set()  # what cannot be kept is not asked
-            raise
-
-    def _check_space(self) -> None:
-        disk = os.statvfs(self.path.parent)
-        if disk.f_bavail * disk.f_frsize < FREE_BYTES:
-            problem = f"{self.path}: less than {FREE_BYTES >> 20} MiB of disk are free"
-            self._full = TapeWriteError(problem)
-            self.cancelled.set()
-            raise self._full
+        line = f'{head}, "request": {text}, "{outcome}": {value}, "timing": {timing}}}'
+        return line, json.loads(value)
 
     def _difference(self, call: str, text: str) -> str:
         recorded = [row for row in exchanges(self.path) if row["call"] == call]
         if not recorded:
-            return f"{self.path}: nothing is recorded for the call {call!r}; --resume asks it"
+            return f"{self.path}: nothing is recorded for the call {call!r}; --resume makes it"
         new, *old = map(_readable, (json.loads(text), *(row["request"] for row in recorded)))
         near = max(old, key=lambda lines: len({*lines} & {*new}))
         diff = difflib.unified_diff(near, new, "recorded", "this run", n=1, lineterm="")
@@ -217,18 +200,20 @@ class Tape:
 
 
 def _without_data(request: Row) -> str:
-    """A request as JSON, with the digest of each picture and sound: RUN/media has them."""
+    """A request as JSON, with the digest of each image and sound: the data is in RUN/media."""
     text = json.dumps(request, sort_keys=True, ensure_ascii=False, default=str)
     return BASE64.sub(lambda data: f"blob:{hashlib.sha256(data[0].encode()).hexdigest()}", text)
 
 
 def exchanges(path: Path) -> list[Row]:
-    """The exchanges of a tape that count."""
+    """The exchanges of a tape, without the failures that a resume retried."""
     rows: list[Row] = []
     for row in read(path):
         if "resumed" in row:
             rows = _without_retried(rows)
-        elif not (all(isinstance(row.get(k), t) for k, t in TYPES) and OUTCOMES & row.keys()):
+        elif not (
+            all(isinstance(row.get(k), t) for k, t in TYPES) and row.keys() & {"answer", "failure"}
+        ):
             raise TapeMiss(f"{path} has a line that is not an exchange; restore a copy")
         else:
             rows.append(row)
@@ -241,9 +226,9 @@ def _readable(request: Row) -> list[str]:
 
 
 def _without_retried(rows: list[Row]) -> list[Row]:
-    """Without the failures that a resume asks again. A failure stays if a later round, another
-    step of its sub-task or the same call was answered after it, since that prompt may quote it, or
-    if a fork kept it.
+    """Without the failures that a resume retries. A failure stays if a later round, another step of
+    its sub-task or the same call was answered after it, since that prompt may quote it, or if a
+    fork kept it.
     """
     left, last_round, calls = list[Row](), 0, set[str]()
     steps: dict[str, set[str]] = defaultdict(set)
@@ -264,10 +249,9 @@ def _without_retried(rows: list[Row]) -> list[Row]:
 
 
 class Appender:
-    """A JSONL file that threads append to. O_APPEND keeps their lines apart without a lock.
-
-    The file stays open until the last thread that may write is gone, so no file that is opened
-    later can get its lines.
+    """A JSONL file, locked against other processes, that threads append to. O_APPEND keeps their
+    lines apart. The file is closed only when no thread refers to it: a file descriptor that is used
+    again would get the lines of a late thread.
     """
 
     def __init__(self, path: Path) -> None:
@@ -281,8 +265,15 @@ class Appender:
         size = os.fstat(self._fd).st_size
         self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
 
+    def check_space(self) -> None:
+        """Raises TapeWriteError."""
+        disk = os.statvfs(self.path.parent)
+        if disk.f_bavail * disk.f_frsize < FREE_BYTES:
+            free = f"less than {FREE_BYTES >> 20} MiB of disk are free"
+            raise TapeWriteError(f"{self.path}: {free}")
+
     def append(self, line: str) -> None:
-        """Write one line; it outlives this process. Raises TapeWriteError."""
+        """Write one line, in one piece; it survives a kill. Raises TapeWriteError."""
         data = (b"\n" if self._torn else b"") + line.encode("utf-8", "replace") + b"\n"
         try:
             self._torn = os.write(self._fd, data) < len(data)
@@ -301,7 +292,7 @@ class Appender:
 
 
 def read(path: Path) -> Iterator[Row]:
-    """The complete lines of a JSONL file; one that a kill cut off is left out."""
+    """The rows of a JSONL file, without a line that a kill cut off."""
     import jsonlines
 
     if not path.is_file():

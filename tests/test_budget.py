@@ -54,10 +54,10 @@ def test_a_method_that_decides_once_may_spend_the_whole_budget(run):
     assert 0.02 < most_tokens(request)[1] * 10.0 / 1e6 < 0.03  # not half of it
 
 
-TOLD = [("toolorchestra", usd, "tools") for usd in (0.12, 0.15, 0.2)]  # the tools in the prompt
+LISTED = [("toolorchestra", usd, "tools") for usd in (0.12, 0.15, 0.2)]  # the tools in the prompt
 
 
-@pytest.mark.parametrize("method, budget_usd, refused", [*((m, 0.6, "") for m in METHODS), *TOLD])
+@pytest.mark.parametrize("method, budget_usd, refused", [*((m, 0.6, "") for m in METHODS), *LISTED])
 def test_no_method_passes_the_budget(method, budget_usd, refused, run):
     respond = lambda r: Raw(400, {}) if refused in r else greedy(r, any_method(r))  # noqa: E731
     result = run(respond=respond, method=method, price=PRICE, budget_usd=budget_usd)

@@ -1,7 +1,7 @@
-"""What the program sends and reads over HTTP, from vcrpy cassettes; `make cassettes` records them again.
+"""What the program sends and reads over HTTP, in vcrpy cassettes; `make cassettes` records them again.
 
 A request that differs from the recorded one in method, path or body fails its test. There is no
-cassette of a web page: vcrpy does not see the sockets that tools/guard.py connects, so
+cassette of a web page, because vcrpy does not see the sockets of tools/guard.py;
 tests/tools/test_web.py and tests/attacks/test_network.py fetch pages over loopback.
 """
 
@@ -66,7 +66,7 @@ def backend_at(url, **fields):
     return pool_at(url, MODEL, **prices, **fields).backends[0]
 
 
-def test_a_model_decides_in_the_schema_and_its_probability_and_cost_are_read(cassette, chat):
+def test_a_decision_follows_the_schema_with_its_probability_and_cost(cassette, chat):
     decide = [{"role": "user", "content": "The answer is 42. Reply with the action."}]
     with cassette("decision", record_cassettes.MODEL_SERVER) as url:
         reply = chat(backend_at(url), decide, purse := Purse(), SCHEMA, logprobs=True)
@@ -89,13 +89,13 @@ def test_the_only_model_of_a_server_is_found(cassette, chat):
         assert with_model(chat, replace(backend_at(url), model="")).model == MODEL
 
 
-def test_a_rate_limit_is_waited_out_and_costs_nothing(cassette, chat, monkeypatch):
+def test_a_rate_limited_call_waits_and_costs_nothing(cassette, chat, monkeypatch):
     pauses_s, limit = [], {"error": {"message": "slow down", "code": 429}}
     answers = [Raw(429, limit, retry_after=s) for s in ("2", "0")] + ["Prague"]
     monkeypatch.setattr(chat.tape, "wait", pauses_s.append)
     with cassette("rate_limit", lambda request: answers.pop(0)) as url:
         assert chat(backend_at(url), CAPITAL, purse := Purse()).text == "Prague"
-    assert pauses_s == [2.0, 0.5]  # Retry-After: 0 leaves the program's own pause
+    assert pauses_s == [0, 2.0, 0.5]  # Retry-After: 0 leaves the program's own pause
     assert (purse.calls, purse.tokens) == (1, 110)
 
 

@@ -38,7 +38,7 @@ CHANGES = ("}}", ",},}"), ('"', "'"), ('"act', "act")
 BROKEN = [TEXT[:-1], *(TEXT.replace(*change) for change in CHANGES)]
 
 
-def test_latex_is_no_control_character_and_a_task_with_a_name_no_call():
+def test_latex_is_not_a_control_character_and_a_task_with_a_name_is_not_a_call():
     reply = r'{"action": "complete", "params": {"answer": "\frac{1}{2} \boxed{3}", "ok": "a\\b\n"}}'
     assert find_action(reply)["params"] == {"answer": r"\frac{1}{2} \boxed{3}", "ok": "a\\b\n"}
     tasks = '{"action": "delegate_task", "params": {"tasks": [{"name": "t1", "task_instruction": "do"},]},}'
@@ -50,7 +50,7 @@ def test_the_action_is_found_whatever_is_around_it(reply):
     assert find_action(reply) == ACTION
 
 
-def test_a_long_broken_reply_is_read_whole_or_not_at_all():
+def test_a_long_broken_reply_is_read_completely_or_not_at_all():
     tasks = [{"task_instruction": f"Look at {n}.", "context": "known: " * 50} for n in range(80)]
     outcome = found(str({"action": "delegate_task", "params": {"tasks": tasks}}))
     assert outcome == "not_json" or outcome["params"]["tasks"] == tasks
@@ -65,19 +65,11 @@ def test_a_whole_object_before_the_cut_is_taken():
     assert found(f"{TEXT} And now I will", cut=True) == ACTION
 
 
-NONE = ["", "7:49", "{", "{}", "[]", '{"params": {"action": 1}}', '["a"]']
-
-
-@pytest.mark.parametrize("reply", NONE)
-def test_a_reply_without_an_action_is_a_mistake(reply):
-    assert found(reply) == "not_json"
-
-
 @pytest.mark.parametrize("end", ["}}", ",}}"], ids=["valid", "repaired"])
 @pytest.mark.parametrize(("escaped", "whole"), [
     (r"\ud83d", "\ufffd"), (r"a\udd70b", "a\ufffdb"), (r"\ud83d\udd70", "🕰"), (r"\\ud83d\udd70", "\\ud83d\ufffd"),
 ])  # fmt: skip
-def test_half_a_surrogate_pair_becomes_a_character_that_can_be_written(escaped, whole, end):
+def test_a_lone_surrogate_is_replaced(escaped, whole, end):
     reply = f'{{"action": "finish", "params": {{"{escaped}": ["{escaped}"]{end}'
     assert find_action(reply)["params"] == {whole: [whole]}
 
@@ -95,10 +87,11 @@ def test_any_garbage_is_an_action_or_a_mistake_that_can_be_written(reply, cut):
     assert json.dumps(outcome, ensure_ascii=False).encode()
 
 
+NONE = ["", "7:49", "{", "{}", "[]", '{"params": {"action": 1}}', '["a"]', '{e""s"\\"\n```json\n{']
 NESTED = ['{"action": ' + '{"a":' * n + "1" + "}" * n + "}" for n in (300, 490, 60_000)]
 LONG = ['{"action":' * 100_000, "<think>" * 28_000 + "{", "{" + "(" * 10**6, "x" * MAX_CHARS + TEXT]
 
 
-@pytest.mark.parametrize("reply", ['{e""s"\\"\n```json\n{', *NESTED, *LONG], ids=lambda t: t[:20])
-def test_a_hostile_reply_is_a_mistake(reply):
+@pytest.mark.parametrize("reply", [*NONE, *NESTED, *LONG], ids=lambda t: t[:20])
+def test_a_reply_without_a_readable_action_is_a_mistake(reply):
     assert found(reply) == "not_json"

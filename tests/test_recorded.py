@@ -28,7 +28,7 @@ def test_a_run_is_recorded_once_then_replayed_and_continued_if_it_was_cut_off(se
     for name in ("tape.jsonl", "trajectory.jsonl"):
         lines = (tmp_path / "run" / name).read_text().splitlines(keepends=True)
         (tmp_path / "run" / name).write_text("".join(lines[:-1]))
-    with pytest.raises(TapeMiss, match="--resume asks"):
+    with pytest.raises(TapeMiss, match="--resume makes"):
         recorded("?", record_mode="none", **how)
     assert recorded("?", **how).answer == "42" and len(server.requests) == 2
 

@@ -1,9 +1,7 @@
-"""A replay is exact: under any threads, in any environment, without network; a difference says where."""
+"""A replay is exact: under any threads, in any environment, offline; an error shows a difference."""
 
 import re
 import shutil
-import subprocess
-import sys
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -11,28 +9,28 @@ from pathlib import Path
 import pytest
 
 from orchestra_min import orchestrate
-from tests.conftest import ROOT, Options, Price, pool_at
+from tests.conftest import Options, Price, pool_at
 from tests.program import CLOCK, SPEECH, called, content, files_of, line_of, replay, tool_file
 from tests.scripted import SAMPLES, Endpoint, act, complete, delegate, finish, is_main, last_text
 
 MODEL = "gpt-5-mini"
 TASKS = (
     {"task_instruction": "when is it open?", "tools": ["library_hours"], "model": MODEL},
-    {"task_instruction": "what is said?", "tools": ["ParseAudioAction"], "model": MODEL},
+    {"task_instruction": "what is error?", "tools": ["ParseAudioAction"], "model": MODEL},
     {"task_instruction": "look at it", "tools": ["ImageAnalysisAction"], "model": "small"},
 )
 MISTAKES = iter(["hm"])
 
 
 def respond(request):
-    """A mistake, three sub-tasks side by side with a tool each, and the answer."""
+    """A mistake, three parallel sub-tasks with a tool each, and the answer."""
     text = last_text(request)
     if is_main(request):
         seen = all(f"found {n}" in text for n in (1, 2, 3))
         return complete("42") if seen else next(MISTAKES, delegate(*TASKS))
     if "when is it open?" in text:
         return finish("found 1") if "closed on" in text else act("library_hours", day="Sunday")
-    if "what is said?" in text:
+    if "what is error?" in text:
         listen = act("ParseAudioAction", query="words?", audio_path="equinox.wav")
         return finish("found 2") if "spoken words" in text else listen
     if "look at it" in text:
@@ -69,7 +67,7 @@ def recorded(tmp_path_factory):
 def test_a_replay_is_the_same_under_any_threads_and_opens_no_socket(
     variables, threads, recorded, no_network, tmp_path, monkeypatch
 ):
-    """In any environment, wherever the folder was copied to; and it writes nothing."""
+    """In any environment, wherever the folder is; and it writes nothing."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     copy = shutil.copytree(recorded.run, tmp_path / "else where" / "my run")
@@ -100,7 +98,7 @@ def tool_of(recorded):
     return "--tools", f"{Path(recorded.run).parent}/mine.py:library_hours"
 
 
-EDITS = {  # what is edited, into what, and what is said about it
+EDITS = {  # file: old text, new text, error
     "run.json": (b'"What?"', b'"What then?"', r"r1/main.*\n-[^\n]*What\?.*\n\+[^\n]*What then\?"),
     "media/clock.png": (b"IDAT", b"IDAX", r"clock\.png"),
     "trajectory.jsonl": (b'"found 1"', b'"found 9"', "(?=.*found 9).*found 1"),
@@ -109,23 +107,12 @@ EDITS = {  # what is edited, into what, and what is said about it
 
 @pytest.mark.parametrize("name", EDITS)
 def test_an_edit_is_a_miss_that_names_the_call_and_shows_the_difference(name, recorded, tmp_path):
-    old, new, said = EDITS[name]
+    old, new, error = EDITS[name]
     run = shutil.copytree(recorded.run, tmp_path / "run")
     (run / name).write_bytes((run / name).read_bytes().replace(old, new))
     done = called("--replay", run, *tool_of(recorded))
     assert (done.returncode, done.stdout) == (2 if "media" in name else 3, "")
-    assert re.search(said, done.stderr, re.S)
-
-
-def test_an_edited_prompt_of_the_program_is_a_miss_too(recorded, tmp_path):
-    left_out = shutil.ignore_patterns(".*", "fixtures", "tests", "training", "runs", "__pycache__")
-    copy = shutil.copytree(ROOT, tmp_path / "program", ignore=left_out)
-    system = copy / "prompts" / "orchestra_o1" / "system.md"
-    system.write_text(system.read_text() + "\nWhat then?\n")
-    call = [sys.executable, "orchestra_min.py", "--replay", recorded.run, *tool_of(recorded)]
-    done = subprocess.run(call, cwd=copy, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (3, "")
-    assert re.search(r"r1/main.*\n\+[^\n]*What then\?", done.stderr, re.S)
+    assert re.search(error, done.stderr, re.S)
 
 
 def test_the_command_line_takes_the_number_of_threads_and_no_other_method(recorded):

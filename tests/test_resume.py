@@ -2,6 +2,7 @@
 A fork keeps the rounds before it and asks the rest anew.
 """
 
+import contextlib
 import json
 import resource
 import shlex
@@ -119,7 +120,7 @@ def test_a_run_with_an_answer_under_way_can_be_resumed_once_it_is_there(run, tmp
 
     def respond(request):
         if moment(request) == "other sub-task" and not let_go.is_set():
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # Ctrl-C
             let_go.wait(60)
         return ANSWERS[moment(request)]
 
