@@ -2,7 +2,6 @@
 A fork keeps the rounds before it and asks the rest anew.
 """
 
-import contextlib
 import json
 import resource
 import shlex
