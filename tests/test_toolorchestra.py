@@ -57,12 +57,6 @@ def test_a_reply_without_a_usable_call_breaks_a_named_rule(rule, reply):
     assert mistake.value.rule == rule
 
 
-def test_only_a_whole_call_is_read_from_a_reply_that_was_cut_off():
-    assert read_call(SEARCH + " and so", cut=True) == ("search", "search-1")
-    with pytest.raises(ModelMistake, match="cut"):
-        read_call(SEARCH[:40], cut=True)
-
-
 # ---- runs ----------------------------------------------------------------------------------------
 
 
