@@ -57,8 +57,7 @@ def test_ray_answers_by_its_futures(tmp_path, endpoint, monkeypatch):
         monkeypatch.setitem(sys.modules, "ray", ray)
         server = endpoint(number_asked)
         code, rows = sweep(tmp_path, server.url, "--executor", "ray://127.0.0.1:1")
-    assert (code, len(server.requests)) == (0, 4)
-    assert [row["status"] for row in rows.values()] == ["done"] * 4
+    assert (code, len(rows), len(server.requests)) == (0, 4, 4)  # 0: no question failed
 
 
 def test_a_worker_that_shares_no_disk_sends_the_run_folder_back(tmp_path, endpoint):
