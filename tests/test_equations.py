@@ -41,14 +41,10 @@ def sub_task(request):
     return request["model"], user.partition("# Your task\n")[2].split()[0], tools
 
 
-def words(seen) -> list[str]:
-    return [word for _, word, _ in seen]
-
-
 def test_the_most_useful_sub_tasks_run_first_where_not_all_can_at_once(play):
     tasks = [task("minor"), task("major", priority=3), task("middling", priority=2)]
     _, seen = play(delegate(*tasks), delegate(), delegate(), complete("42"), parallel=1)
-    assert words(seen) == ["major", "middling", "minor"]
+    assert [word for _, word, _ in seen] == ["major", "middling", "minor"]
 
 
 def test_the_budget_goes_to_the_most_useful_batch_and_not_to_the_cheapest(play):
@@ -58,7 +54,7 @@ def test_the_budget_goes_to_the_most_useful_batch_and_not_to_the_cheapest(play):
     turns = delegate(cheap, useful), complete("42")
     dollars = {"low": 1.0, "high": 4.0}  # four steps of 1,750 tokens: 0.007 and 0.028
     _, seen = play(*turns, dollars=dollars, budget_usd=0.03)
-    assert words(seen) == ["useful"]
+    assert [word for _, word, _ in seen] == ["useful"]
 
 
 def test_requirements_choose_the_model_and_the_tools(play):
@@ -76,12 +72,9 @@ def test_a_file_that_is_named_brings_its_tool_where_the_main_agent_gave_none(pla
 
 def sure(reply: str, p: float) -> dict:
     """A decision with the probability of its action, Eq. 22."""
-    action = json.loads(reply)["action"]
-    top = [{"token": action, "logprob": math.log(p)}]
-    token = {"token": action, "logprob": math.log(p), "top_logprobs": top}
-    said = completion(reply)
-    around = [{"token": text, "logprob": 0} for text in ('{"action": "', '"')]
-    said["choices"][0]["logprobs"] = {"content": [around[0], token, around[1]]}
+    action = {"token": json.loads(reply)["action"] + '"', "logprob": math.log(p)}
+    said, before = completion(reply), {"token": '{"action": "', "logprob": 0}
+    said["choices"][0]["logprobs"] = {"content": [before, {**action, "top_logprobs": [action]}]}
     return said
 
 
@@ -90,7 +83,7 @@ def test_an_answer_that_is_not_sure_enough_is_kept_while_the_run_goes_on(play, l
     more = sure(delegate("again"), 0.9)
     result, seen = play(sure(complete("41"), 0.4), more, *[last] * 3, stop_threshold=0.5)
     assert (result.answer, result.fallback) == (answer, answer == "41")
-    assert words(seen) == ["again"]
+    assert [word for _, word, _ in seen] == ["again"]
 
 
 @pytest.mark.parametrize(("turns", "answer"), [

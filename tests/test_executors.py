@@ -12,18 +12,12 @@ from unittest import mock
 
 import pytest
 
-import evaluate
 from evaluation import questions
 from evaluation.questions import load
 from tests.conftest import ROOT, Options, pool_at
 from tests.program import CLOCK, replay
 from tests.scripted import Endpoint
-from tests.sweeps import OFFICIAL, data_file, number_asked, words
-
-
-def statuses(folder):
-    rows = (folder / "out/rows.jsonl").read_text().splitlines()
-    return [json.loads(row)["status"] for row in rows]
+from tests.sweeps import OFFICIAL, data_file, number_asked, sweep, words
 
 
 def test_every_question_is_answered_once_though_a_worker_is_killed(tmp_path):
@@ -45,14 +39,14 @@ def test_every_question_is_answered_once_though_a_worker_is_killed(tmp_path):
             command = [sys.executable, str(ROOT / "evaluate.py"), *flags]
             done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-    assert statuses(tmp_path) == ["done"] * 16
+    rows = map(json.loads, (tmp_path / "out/rows.jsonl").read_text().splitlines())
+    assert [row["status"] for row in rows] == ["done"] * 16
     assert 16 <= len(server.requests) <= 20  # those of the killed worker again
 
 
 def test_ray_answers_by_its_futures(tmp_path, endpoint, monkeypatch):
     """With a stand-in for Ray, which is not installed where tests run."""
     data_file(tmp_path, 4)
-    monkeypatch.setenv("OPENAI_BASE_URL", endpoint(number_asked).url)
     with ThreadPoolExecutor(2) as threads:
 
         def remote(fn):
@@ -61,8 +55,9 @@ def test_ray_answers_by_its_futures(tmp_path, endpoint, monkeypatch):
 
         ray = SimpleNamespace(init=nullcontext, remote=remote)
         monkeypatch.setitem(sys.modules, "ray", ray)
-        assert evaluate.main(words(tmp_path, "--executor", "ray://127.0.0.1:1")) == 0
-    assert statuses(tmp_path) == ["done"] * 4
+        server = endpoint(number_asked)
+        code, rows = sweep(tmp_path, server.url, "--executor", "ray://127.0.0.1:1")
+    assert (code, len(rows), len(server.requests)) == (0, 4, 4)  # 0: no question failed
 
 
 def test_a_worker_that_shares_no_disk_sends_the_run_folder_back(tmp_path, endpoint):

@@ -167,12 +167,6 @@ def test_a_media_folder_is_kept_and_ignored_files_are_not_sent(run, swe, repo, m
     assert after.keys() == {"a", ".env", ".gitignore", "media/logo", "kept", "new"}
 
 
-def test_a_folder_that_was_emptied_stays_empty(run, swe):
-    swe(["rm -rf ./* .git", "ls -A"])
-    assert "[the command succeeded and printed nothing]" in run.prompts[2]
-    assert "deleted file mode" in (run.folder / "changes.diff").read_text()
-
-
 def test_the_files_of_the_task_are_in_the_folder_and_not_in_the_diff(run, swe):
     swe(["echo y > a; wc -c media/clock.png"], media=[CLOCK])
     assert f"\n{CLOCK.stat().st_size} media/clock.png" in run.prompts[1]

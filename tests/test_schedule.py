@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from orchestra import matching
 from orchestra import vocabulary as v
 from orchestra.matching import match_backend, match_tools, requirements
-from orchestra.schedule import EXACT, Graph, batch, ready, refine, waiting
+from orchestra.schedule import EXACT, Graph, batch, ready, refine
 from orchestra.vocabulary import SubTask
 from runtime import pool
 from tests.conftest import Backend, Price
@@ -53,13 +53,6 @@ def test_a_sub_task_is_ready_when_all_its_needs_have_succeeded(status):
     graph = delegated(sub("z"), sub("b", "a", "c"), sub("a"), sub("c"))
     now = "z b" if status in ("done", "partial") else "z"
     assert ids(ready(ended(graph, a="done", c=status))) == now
-
-
-def test_a_failed_sub_task_delegated_again_under_its_id_frees_its_dependant():
-    graph = ended(delegated(sub("a"), sub("b", "a"), sub("c")), a="failed")
-    assert waiting(graph) == {"b": ("a",), "c": ()}
-    again = delegated(SubTask("a", "another way"), graph=graph)
-    assert (ids(ready(again)), ids(ready(ended(again, a="done")))) == ("a c", "b c")
 
 
 BEFORE = ended(delegated(sub("a"), sub("b", "a")), a="failed")
