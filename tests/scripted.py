@@ -91,9 +91,6 @@ class Endpoint:
                 time.sleep(delay_s)
                 answer = respond(request)
                 endpoint.in_flight.discard(self)
-                if isinstance(answer, OSError):  # no answer
-                    self.close_connection = True
-                    return
                 self.answer(answer)
 
             def answer(self, answer: Answer) -> None:

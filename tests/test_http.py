@@ -60,8 +60,8 @@ def chat(tmp_path):
         yield Chat(tape)
 
 
-def backend_at(url, **fields):
-    fields = {"max_output_tokens": 40, "options": {"temperature": 0.0}, **fields}
+def backend_at(url):
+    fields = {"max_output_tokens": 40, "options": {"temperature": 0.0}}
     prices = {"price": Price(1.0, 10.0), "api_key_env": "KEY_OF_THE_TEST"}
     return pool_at(url, MODEL, **prices, **fields).backends[0]
 
@@ -75,13 +75,6 @@ def test_a_decision_follows_the_schema_with_its_probability_and_cost(cassette, c
     assert {len(row["top_logprobs"]) for row in reply.logprobs} == {5}
     output = len(reply.logprobs)
     assert reply.cost_usd == pytest.approx((purse.tokens - output + 10 * output) / 1e6)
-
-
-def test_a_reply_that_reaches_its_length_limit_is_cut(cassette, chat):
-    count = [{"role": "user", "content": "Count from 1 to 99."}]
-    with cassette("cut", record_cassettes.MODEL_SERVER) as url:
-        reply = chat(backend_at(url, max_output_tokens=16), count, Purse())
-    assert reply.cut and reply.logprobs is None and "1" in reply.text
 
 
 def test_the_only_model_of_a_server_is_found(cassette, chat):

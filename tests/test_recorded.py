@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from orchestra_min import recorded, replay
+from orchestra_min import recorded
 from tests.conftest import ROOT, ConfigError, EndpointError, Options, TapeMiss, pool_at
 from tests.program import CLOCK, any_method, called
 from tests.scripted import Raw, complete, delegate, finish, is_main
@@ -73,12 +73,6 @@ def test_the_fixture_works_next_to_pytest_recording(pytester):
     pytester.makepyfile(pytest_recording=option)
     plugins = "-p", "runtime.pytest_plugin", "-p", "pytest_recording"
     assert pytester.runpytest_subprocess(*plugins, "--version").ret == 0
-
-
-def test_what_is_stored_cannot_be_given_again(server, tmp_path):
-    recorded("?", out=tmp_path / "run", pool=pool_at(server.url), **HOW)
-    with pytest.raises(ConfigError, match="--budget: is stored in"):
-        replay(tmp_path / "run", budget_usd=5.0)
 
 
 def test_runs_are_listed_with_question_answer_and_the_date_of_their_newest_call(tmp_path):

@@ -115,7 +115,8 @@ def test_an_edit_is_a_miss_that_names_the_call_and_shows_the_difference(name, re
     assert re.search(error, done.stderr, re.S)
 
 
-def test_the_command_line_takes_the_number_of_threads_and_no_other_method(recorded):
+def test_the_command_line_takes_the_number_of_threads_and_nothing_that_is_stored(recorded):
     named = "--replay", recorded.run, *tool_of(recorded)
     assert called(*named, "--parallel", 3).stdout == "42\n"
     assert "--method react" in line_of(called(*named, "--method", "react"))
+    assert "--budget: is stored in" in line_of(called(*named, "--budget", 5))

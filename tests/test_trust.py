@@ -37,7 +37,7 @@ def theirs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("left_out", ["--tools", "--mcp", "--allow-host", "--backends", None])
-def test_a_resume_uses_only_what_its_command_line_names(left_out, theirs, tmp_path):
+def test_a_resume_or_replay_uses_only_what_its_command_line_names(left_out, theirs, tmp_path):
     folder, flags, server = theirs
     shutil.copytree(folder / "run", tmp_path / "run")
     for name in ("tape.jsonl", "trajectory.jsonl"):
@@ -49,7 +49,9 @@ def test_a_resume_uses_only_what_its_command_line_names(left_out, theirs, tmp_pa
     done = called("--resume", "run", *(part for pair in pairs for part in pair), MY_KEY="k1")
     if left_out is None:
         assert done.stdout == "42\n" and (folder / "started").exists()
+        assert called("--replay", "run", *flags[:2]).stdout == "42\n"
     else:
+        assert "--tools" in line_of(called("--replay", "run"))
         assert left_out in line_of(done) and len(server.requests) == asked
         assert not (folder / "loaded").exists() and not (folder / "started").exists()
 
@@ -60,14 +62,6 @@ def test_a_command_is_named_again_as_it_is_wherever_its_files_are(tmp_path):
     stored = Manifest(question="?", pool=pool, options=Options(mcp="run /theirs/server.py:app"))
     with pytest.raises(ConfigError, match="--mcp 'run /mine/server.py:app'"):
         named_again(tmp_path, stored, {"mcp": ("run /mine/server.py:app",)}, pool)
-
-
-def test_a_replay_loads_only_the_tools_that_its_command_line_names(theirs):
-    folder, flags, _ = theirs
-    (folder / "loaded").unlink(missing_ok=True)
-    assert "--tools" in line_of(called("--replay", folder / "run"))
-    assert not (folder / "loaded").exists()
-    assert called("--replay", folder / "run", *flags[:2]).stdout == "42\n"
 
 
 # ---- what is in it -------------------------------------------------------------------------------
