@@ -107,9 +107,7 @@ def test_the_main_agent_of_orchestra_o1_takes_an_instruction_too(run):
         run(instruction=f"{text} sk-abcdefghij0123456789")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "${models}", "${models} ${tools} ${other}", "${models} ${tools} $5"]
-)
+@pytest.mark.parametrize("text", ["${tools}", "${models} ${tools} ${x}", "${models} ${tools} $5"])
 def test_an_instruction_that_cannot_be_filled_in_is_refused(text, tmp_path):
     (tmp_path / "i.md").write_text(text)
     flags = "--method", "aorchestra", "--instruction", tmp_path / "i.md"
