@@ -19,15 +19,11 @@ CPU = torch.device("cpu")
 COMMON = "--batch 2 --group 4 --max-tokens 8 --dtype float32 --lr 1e-2 --save-every 2"
 
 
-def variety():
+def variety(example, completions, cut=()):
     """A reward that even a random model earns some of: the share of letters in a completion."""
-
-    def reward(example, completions, cut=()):
-        shares = [len(set(text) & set("etaoinshrdlu")) / 12 for text in completions]
-        rows = zip(shares, map(float, cut), strict=True)
-        return [Scores(x, {"variety": x, "cut": c}, x > 0) for x, c in rows]
-
-    return reward
+    shares = [len(set(text) & set("etaoinshrdlu")) / 12 for text in completions]
+    rows = zip(shares, map(float, cut), strict=True)
+    return [Scores(x, {"variety": x, "cut": c}, x > 0) for x, c in rows]
 
 
 def flags(tiny, out, stage, *more):
@@ -39,7 +35,7 @@ def flags(tiny, out, stage, *more):
 
 def run(*arguments):
     """The exit code."""
-    with mock.patch.dict(REWARDS, {"variety": variety}):
+    with mock.patch.dict(REWARDS, {"variety": lambda: variety}):
         try:
             return train_da_grpo.main(options.parse(arguments))
         finally:

@@ -1,6 +1,5 @@
 """training/result.py: the arms, on a model so small that they take seconds."""
 
-import json
 import shutil
 from unittest import mock
 
@@ -35,9 +34,6 @@ def test_the_arms_are_trained_and_compared_and_a_stopped_run_goes_on(tmp_path, m
         assert result.main([*flags, "--grpo-steps=2"]) == 2
     assert "other flags" in capsys.readouterr().err
     arms = [*result.FIXED, "SFT", "DA-GRPO", "GRPO, outcome", "SFT, longer", "untrained"]
-    for arm in arms:
-        rows = json.loads((tmp_path / f"out/played/{arm}-0.json").read_text())
-        assert [row["arm"] for row in rows] == [arm, arm]
     table = (tmp_path / "out/table.md").read_text()
     assert [row.split(" | ")[0] for row in table.splitlines()[2:]] == [f"| {a}" for a in arms]
     assert "| expert | 100.00 | 100.00 | 100.00 | 0.00 | 1.00 |" in table

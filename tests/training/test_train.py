@@ -291,7 +291,7 @@ def test_an_adapter_and_all_weights_have_learning_rates_of_their_own(tiny, tmp_p
 
 # ---- opt-in, `make train-tiny`: a tiny random model imitates the expert, then DA-GRPO raises its reward
 
-BOTH = "--full --max-tokens 64 --save-every 1000 --batch 4"
+BOTH = "--full --max-tokens 64 --save-every 1000 --batch 4 --reward rubric"
 SFT = "--steps 45 --lr 1e-2 --lr-floor 1"
 GRPO = "--steps 80 --group 8 --micro-batch 32 --lr 2e-3 --beta 0.001 --clip-high 0.28"
 
@@ -299,13 +299,12 @@ GRPO = "--steps 80 --group 8 --micro-batch 32 --lr 2e-3 --beta 0.001 --clip-high
 @pytest.mark.skipif("TRAIN_TINY" not in os.environ, reason="make train-tiny")
 def test_da_grpo_raises_the_reward_of_a_tiny_model(tmp_path):
     data = short_examples(4)
-    stages = {"sft": f"{SFT} {BOTH}", "grpo": f"{GRPO} --reward rubric {BOTH}"}
     write(tmp_path / "train.jsonl", data)
     make_model(data, tmp_path / "model", words=512, width=64)
     start = tmp_path / "model"
-    for stage, more in stages.items():
+    for stage, more in (("sft", SFT), ("grpo", GRPO)):
         given = start, tmp_path / "train.jsonl"
-        assert run(*flags(given, tmp_path / stage, stage, *more.split())) == 0
+        assert run(*flags(given, tmp_path / stage, stage, *f"{more} {BOTH}".split())) == 0
         start = tmp_path / stage / "model"
     rewards = [row["reward"] for row in metrics(tmp_path / "grpo")]
     assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.1

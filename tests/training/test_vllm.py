@@ -118,21 +118,16 @@ def server(home):
         process.wait(timeout=60)
 
 
-@pytest.fixture
-def seen(monkeypatch):
-    """After each update, the name under which the server samples, and what it thinks of one text."""
-    found, update = [], vllm_rollouts.VllmRollouts.update
+def test_two_steps_bring_two_new_adapters_to_the_server(home, server, monkeypatch):
+    """After each update: the name under which the server samples, and what it thinks of one text."""
+    seen, update = [], vllm_rollouts.VllmRollouts.update
 
     def watched(self, version):
         update(self, version)
         (reply,) = json.loads(self.post("/v1/completions", model=self.model, **ECHO))["choices"]
-        found.append((self.model, torch.tensor(reply["logprobs"]["token_logprobs"][1:-1])))
+        seen.append((self.model, torch.tensor(reply["logprobs"]["token_logprobs"][1:-1])))
 
     monkeypatch.setattr(vllm_rollouts.VllmRollouts, "update", watched)
-    return found
-
-
-def test_two_steps_bring_two_new_adapters_to_the_server(home, server, seen):
     more = f"{LEARNING} --reward rubric --steps 2 --group 6 --warmup 0 --rollouts vllm --vllm-url {server}"
     given = os.environ["TRAIN_MODEL"], home / "train.jsonl"
     adapter = ["--adapter", home / "sft/adapter"]
