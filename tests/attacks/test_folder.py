@@ -54,13 +54,6 @@ def test_a_signal_to_all_of_a_program_ends_it_and_keeps_its_files(signal, step, 
     assert ("on" in seen) is signal.endswith("1")
 
 
-def test_a_program_that_signals_the_first_process_can_not_delay_its_end(step, tmp_path):
-    spam = "while :; do kill -TERM 1; done"
-    seen = step(f"echo x > f; {spam} & {spam}", "bash", 1)
-    assert "\n[stopped: the program " in seen or "[the program failed" in seen
-    assert (tmp_path / "work" / "f").read_text() == "x\n"
-
-
 # ---- what of the system is seen, also where the run is in a system folder -------------------------
 
 PARTS = {"bin", "sbin", "lib", "lib32", "lib64", "libexec", "share", "include", "local"}

@@ -106,10 +106,6 @@ def test_frames_at_irregular_times_are_reported_at_their_times(tmp_path):
     assert set(times) <= set(at_s) and 4.1 in times and len(times) == len(set(times))
 
 
-def test_frames_of_a_codec_that_marks_no_key_frames_are_decoded(tmp_path):
-    assert len(seen(scenes(tmp_path / "a.mov", 1, 1, codec="qtrle"), 4)) >= 3
-
-
 def test_pictures_and_sound_have_one_clock_and_lengths_of_their_own(tmp_path):
     late = scenes(tmp_path / "late.mkv", 1, 1, sound="aac", sound_s=1.5)
     assert next(audio.parts(late, 30))[0] == pytest.approx(1.5, abs=0.1)
