@@ -44,3 +44,12 @@ def test_a_file_of_the_task_is_found_under_its_own_modality(spelling, env):
     assert env.media(spelling, "image").name == "clock.png"
     with pytest.raises(ToolError, match="is image, not video"):
         env.media(spelling, "video")
+
+
+def test_a_model_is_told_the_files_that_it_may_name(env):
+    look, text = all_tools()["ImageAnalysisAction"], {"type": "string"}
+    assert look.schema(env.task) == {
+        "type": "object", "required": ["query", "image_path"], "additionalProperties": False,
+        "properties": {"query": text, "image_path": {**text, "enum": ["clock.png"]}},
+    }  # fmt: skip
+    assert "enum" not in str(all_tools()["ParseAudioAction"].schema(env.task))

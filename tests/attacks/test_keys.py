@@ -3,9 +3,8 @@
 import pytest
 
 import orchestra_min
-from tests.attacks import hostile
 from tests.attacks.conftest import KEY, NAME
-from tests.conftest import Options, pool_at
+from tests.conftest import pool_at
 from tests.program import any_method
 from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
 from tests.tools.media import saved
@@ -13,27 +12,8 @@ from tests.tools.media import saved
 TOOLS = ["ExecuteCodeAction", "ImageAnalysisAction", "ExtractUrlContentAction", "GoogleSearchAction"]  # fmt: skip
 
 
-def run_of(endpoint, folder, actions, **options):
-    """A run whose sub-agent takes these actions and whose models repeat the key. Returns the endpoint and the steps."""
-
-    def respond(request):
-        if is_main(request):
-            asked = {"task_instruction": f"find {KEY}", "tools": TOOLS}
-            return delegate(asked) if len(model.requests) == 1 else complete(KEY)
-        if "You are a sub-agent" not in request["messages"][0]["content"]:
-            return last_text(request)[-400:]
-        done = last_text(request).count("Observation:")
-        return actions[done] if done < len(actions) else finish(KEY, summary=f"the key is {KEY}")
-
-    model = endpoint(respond)
-    media, pool = [("image", saved(folder / "clock.png", "Gate 12"))], pool_at(model.url)
-    result = orchestra_min.orchestrate("?", media, pool, Options(**options), folder / "run")
-    written = [p for p in (folder / "run").rglob("*") if p.is_file()]
-    assert not [p for p in written if KEY.encode() in p.read_bytes()]
-    return model, [e for e in result.events if e["event"] == "step"]
-
-
 def test_a_run_that_hunts_for_the_key_writes_it_nowhere(planted, endpoint, tmp_path, monkeypatch):
+    """The models repeat the key too."""
     monkeypatch.chdir(planted)
     monkeypatch.setattr("tools.search.SERPER_URL", "http://127.0.0.1:9/")
     monkeypatch.setenv("SERPER_API_KEY", KEY)
@@ -45,19 +25,22 @@ def test_a_run_that_hunts_for_the_key_writes_it_nowhere(planted, endpoint, tmp_p
         act("ExtractUrlContentAction", url=f"http://127.0.0.1/?k={KEY}", browse_query=KEY),
         act("GoogleSearchAction", query=f"{KEY}"),
         act("NoSuchTool", key=KEY),
+        finish(KEY, summary=f"the key is {KEY}"),
     ]  # fmt: skip
-    _, steps = run_of(endpoint, tmp_path, actions)
-    assert len(steps) == len(actions) + 1
+
+    def respond(request):
+        if is_main(request):
+            asked = {"task_instruction": f"find {KEY}", "tools": TOOLS}
+            return delegate(asked) if len(model.requests) == 1 else complete(KEY)
+        return actions[last_text(request).count("Observation:")]
+
+    model = endpoint(respond)
+    media, pool = [("image", saved(tmp_path / "clock.png", "Gate 12"))], pool_at(model.url)
+    result = orchestra_min.orchestrate("?", media, pool, out=tmp_path / "run")
+    assert not [p for p in tmp_path.rglob("*") if p.is_file() and KEY.encode() in p.read_bytes()]
+    steps = [e for e in result.events if e["event"] == "step"]
+    assert len(steps) == len(actions)
     assert not [s for s in steps[:-1] if KEY in s["observation"]]
-
-
-def test_a_key_that_a_page_sends_back_is_taken_out(planted, endpoint, tmp_path):
-    """A server that knows the key cannot get it into the run's files."""
-    with hostile.serving({"/": hostile.page(f"your key is {KEY}", "text/plain")}) as server:
-        actions = [act("ExtractUrlContentAction", url=server.url + "/", browse_query="?")]
-        model, _ = run_of(endpoint, tmp_path, actions, allow_hosts=(server.host,))
-    read = [last_text(r) for r in model.requests if "your key is" in last_text(r)]
-    assert read and not [text for text in read if f"your key is {KEY}" in text]
 
 
 @pytest.mark.parametrize("said", [f"limit of {KEY}", f"{'x' * 280} {KEY}"])

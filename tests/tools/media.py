@@ -56,19 +56,19 @@ def _encode(target: Any, stream: Any, frames: Any, at: int = 0) -> None:
     target.mux(stream.encode(None))
 
 
-def filmed(path: Path, pictures: list[Image.Image], codec="libx264", fps=5, sound="", at_s=(), start_s=0.0, sound_s=0.0, **options: str) -> Path:  # fmt: skip
+def filmed(path: Path, pictures: list[Image.Image], codec="libx264", fps=5, sound="", at_s=(), sound_s=0.0, **options: str) -> Path:  # fmt: skip
     """A frame of each picture, at the times `at_s` if given. `sound`: the codec of the speech, which
-    starts at `sound_s`; `start_s`: the first timestamp; `options`: of the encoder.
+    starts at `sound_s`; `options`: of the encoder.
     """
     with av.open(str(path), "w", options={"avoid_negative_ts": "disabled"}) as target:
         video: Any = target.add_stream(codec, rate=fps, options=options)
         video.width, video.height = pictures[0].size
-        video.pix_fmt = "rgb24" if codec in ("png", "qtrle") else "yuv420p"
+        video.pix_fmt = "rgb24" if codec == "png" else "yuv420p"
         audio: Any = target.add_stream(sound, rate=48000) if sound else None
         for n, picture in enumerate(pictures):
             frame = av.VideoFrame.from_image(picture)
             frame.time_base = Fraction(1, fps)
-            frame.pts = round(((at_s[n] if at_s else n / fps) + start_s) * fps)
+            frame.pts = round((at_s[n] if at_s else n / fps) * fps)
             target.mux(video.encode(frame))
         target.mux(video.encode(None))
         if audio:

@@ -10,12 +10,10 @@ from subprocess import PIPE, Popen
 
 import pytest
 
-import orchestra_min
 from orchestra.vocabulary import ModelMistake
 from runtime.tape import TapeMiss, exchanges
-from tests.conftest import ConfigError, Options, Task, pool_at
-from tests.program import start, tool_file
-from tests.scripted import act, complete, delegate, finish, is_main, last_text
+from tests.conftest import ConfigError, Task
+from tests.program import start
 from tests.tools.conftest import TOKEN, raw
 from tools import ToolError
 
@@ -28,28 +26,17 @@ def add(a: int, b: int = 1) -> str:
 server.run(**json.loads(sys.argv[2]) if sys.argv[2:] else {{}})"""
 
 
-def test_own_tools_are_used_recorded_and_replayed(endpoint, tmp_path, monkeypatch):
-    """A server gets only the key that its command names, and that key is redacted."""
+def test_a_server_gets_only_the_key_that_its_command_names_and_that_is_redacted(using, tmp_path, monkeypatch):  # fmt: skip
     monkeypatch.setenv(TOKEN, "a token of the user")
     monkeypatch.setenv(HIDDEN, "a secret of the user")
     (tmp_path / "server.py").write_text(SERVER)
-    actions = [act("library_hours", day="Monday"), act("add", a=2, b=40), finish("seen")]
-
-    def respond(request):
-        if is_main(request):
-            asked = {"task_instruction": "t", "tools": ["library_hours", "add"]}
-            return complete("done") if len(model.requests) > 1 else delegate(asked)
-        return actions[last_text(request).count("Observation:")]
-
-    model, mine = endpoint(respond), (tool_file(tmp_path),)
-    options = Options(tools=mine, mcp=(f"{sys.executable} {tmp_path}/server.py ${TOKEN}",))
-    result = orchestra_min.orchestrate("When?", (), pool_at(model.url), options, tmp_path / "run")
-    seen = [e["observation"] for e in result.events if e["event"] == "step" and e["observation"]]
-    for words, observation in zip(("closed on Monday", f"42 <{TOKEN}> None"), seen, strict=True):
-        assert re.fullmatch(rf"<data \w+>\n{words}\n</data \w+>", observation)
-    assert "library_hours(day: string)" in model.requests[1]["messages"][0]["content"]
+    command = f"{sys.executable} {tmp_path}/server.py ${TOKEN}"
+    with using(command) as server:
+        seen = server.call("add", a=2, b=40)
+    assert re.fullmatch(rf"<data (\w+)>\n42 <{TOKEN}> None\n</data \1>", seen)
     (tmp_path / "server.py").unlink()  # a replay starts no server
-    assert orchestra_min.replay(tmp_path / "run", tools=mine).answer == result.answer == "done"
+    with using(command, mode="replay") as server:
+        assert server.call("add", a=2, b=40) == seen
 
 
 @pytest.mark.parametrize(("command", "why"), [

@@ -1,41 +1,12 @@
-"""How a tool is described to a model and how its arguments are checked; the user's own functions as tools."""
+"""The user's own functions as tools."""
 
 import json
-from pathlib import Path
-from typing import Literal
 
 import pytest
 
-from tests.conftest import ConfigError, Media, Task
+from tests.conftest import ConfigError
 from tests.program import tool_file
-from tools import Environment, ImageFile, tool
 from tools.own import from_file
-
-
-@tool("PaintAction", "img", "code")
-def paint(env: Environment, picture: ImageFile, colour: Literal["red", "blue"] = "red") -> str:
-    """Paint it
-    all over.
-
-    picture: which one
-    colour: of the paint
-    """
-    return f"{picture} {colour}"
-
-
-TASK = Task("?", (Media("image", "clock.png", Path("clock.png"), "0"), Media("audio", "a.wav", Path("a.wav"), "1")))  # fmt: skip
-
-
-def test_schema_and_defaults_come_from_the_signature_and_the_files_there_are():
-    picture, colour = {"enum": ["clock.png"]}, {"enum": ["red", "blue"]}
-    assert paint.schema(TASK) == {
-        "type": "object", "required": ["picture"], "additionalProperties": False,
-        "properties": {"picture": {"type": "string", **picture}, "colour": {"type": "string", **colour}},
-    }  # fmt: skip
-    assert paint(None, {"picture": "clock.png", "colour": None}) == "clock.png red"
-
-
-# ---- tools of the user ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("source", "words"), [

@@ -95,10 +95,9 @@ def test_a_window_is_found_wherever_the_clock_starts(name, codec, offset_s, tmp_
     assert 2.9 < decoded_s(path, (2.0, 5.0)) < 3.2
 
 
-@pytest.mark.parametrize(("name", "codec", "rate"), [("a.mp3", "libmp3lame", 22050), ("a.aac", "aac", 24000)])  # fmt: skip
-def test_joined_sounds_of_different_rates_are_decoded_to_the_end(name, codec, rate, tmp_path):
-    one = toned(tmp_path / name, codec, 44100, "stereo", seconds=3).read_bytes()
-    path = toned(tmp_path / name, codec, rate, seconds=3)
+def test_joined_sounds_of_different_rates_are_decoded_to_the_end(tmp_path):
+    one = toned(tmp_path / "a.mp3", "libmp3lame", 44100, "stereo", seconds=3).read_bytes()
+    path = toned(tmp_path / "a.mp3", "libmp3lame", 22050, seconds=3)
     path.write_bytes(one + path.read_bytes())
     ((_, samples),) = audio.parts(path, 30)
     assert 5.9 < len(samples) / RATE < 6.3

@@ -106,10 +106,6 @@ def test_frames_at_irregular_times_are_reported_at_their_times(tmp_path):
     assert set(times) <= set(at_s) and 4.1 in times and len(times) == len(set(times))
 
 
-def test_frames_of_a_codec_that_marks_no_key_frames_are_decoded(tmp_path):
-    assert len(seen(scenes(tmp_path / "a.mov", 1, 1, codec="qtrle"), 4)) >= 3
-
-
 def test_pictures_and_sound_have_one_clock_and_lengths_of_their_own(tmp_path):
     late = scenes(tmp_path / "late.mkv", 1, 1, sound="aac", sound_s=1.5)
     assert next(audio.parts(late, 30))[0] == pytest.approx(1.5, abs=0.1)
@@ -117,19 +113,13 @@ def test_pictures_and_sound_have_one_clock_and_lengths_of_their_own(tmp_path):
     assert [round(t, 1) for t, _ in seen(short, 4)] == [0.1, 0.3, 0.6, 0.8]
 
 
-def head(path):
-    path.write_bytes(path.read_bytes()[:500])
-    return path
-
-
 @pytest.mark.parametrize(("make", "kind", "asked", "words"), [
     (lambda folder: film(folder / "a.mp4"), "audio", {}, "a.mp4 has no sound"),
-    (lambda folder: head(film(folder / "a.mp4")), "video", {}, "cannot be read: (?!.*pixels)"),
     (lambda folder: toned(folder / "a.mp4", "aac"), "video", {}, "no moving pictures"),
     (lambda folder: film(folder / "a.mp4"), "video", {"start_time": "9"}, "behind its end"),
     (lambda folder: film(folder / "a.mp4"), "video", {"start_time": "3", "end_time": "2"}, "empty"),
     *((lambda folder: film(folder / "a.mp4"), "video", {"start_time": t}, "not a time") for t in ("soon", "1:-30", "nan")),
-], ids=range(8))  # fmt: skip
+], ids=range(7))  # fmt: skip
 def test_odd_media_and_times_are_an_observation(make, kind, asked, words, tmp_path, bench):
     with pytest.raises(ToolError, match=words):
         bench((kind, make(tmp_path)), says="x").analyse(**asked)

@@ -45,8 +45,7 @@ def test_a_search_shows_every_kind_of_answer_and_no_replay_needs_a_key(searching
     monkeypatch.delenv("SERPER_API_KEY")
     assert tools.use("GoogleSearchAction", "replay", **asked) == seen
     assert tools.model.requests == [{"q": "everest", "num": 3, "gl": "us", "hl": "en"}]
-    headers = {name.lower(): value for name, value in tools.model.headers[0].items()}
-    assert headers["x-api-key"] == "serper-key-1234567890"
+    assert tools.model.headers[0]["X-API-KEY"] == "serper-key-1234567890"
     assert "serper-key" not in (tools.folder / "tape.jsonl").read_text()
 
 
@@ -107,7 +106,8 @@ def salty_pdf(pages=1, password=""):
 
 @pytest.mark.parametrize("trick", [
     hostile.page(f"<html><body><article>{SALT}</article></body></html>"), salty_pdf(), hostile.page('{"Salt": 4}', "application/json"),
-], ids=["html", "pdf", "json"])  # fmt: skip
+    hostile.page("<div>" * 600 + "<p>Salt is dear and costly in this town"),
+], ids=["html", "pdf", "json", "many_unclosed_tags"])  # fmt: skip
 def test_a_page_of_each_kind_is_read_and_the_query_answered_from_it(trick, bench):
     seen, (prompt,) = open_page(bench, trick)
     assert "four crowns" in seen and "What does salt cost?" in prompt
@@ -136,11 +136,6 @@ def test_no_part_is_sent_that_the_purse_cannot_pay(bench, monkeypatch):
 def test_a_page_that_cannot_be_read_is_an_observation(trick, words, bench):
     with pytest.raises(ToolError, match=words):
         open_page(bench, trick)
-
-
-def test_a_page_of_many_unclosed_tags_is_read():
-    page = "<div>" * 600 + "<p>Salt is dear and costly in this town"
-    assert hostile.read(hostile.page(page)).startswith("Salt is dear")
 
 
 def test_the_text_of_a_pdf_of_many_pages_says_that_it_is_cut():
