@@ -99,6 +99,10 @@ def test_a_stream_that_starts_between_key_frames_shows_no_grey(tmp_path):
     assert len(shown) >= 3 and not [c for c in shown if min(c) > 100 and max(c) < 160]
 
 
+def test_frames_of_a_codec_that_marks_no_key_frames_are_decoded(tmp_path):
+    assert len(seen(scenes(tmp_path / "a.mov", 1, 1, codec="qtrle"), 4)) >= 3
+
+
 def test_frames_at_irregular_times_are_reported_at_their_times(tmp_path):
     at_s = [0, 0.1, 0.2, 4, 4.1, 9.5]
     rows = seen(scenes(tmp_path / "a.mkv", 0.6, at_s=at_s), 16)
