@@ -63,7 +63,7 @@ def filmed(path: Path, pictures: list[Image.Image], codec="libx264", fps=5, soun
     with av.open(str(path), "w", options={"avoid_negative_ts": "disabled"}) as target:
         video: Any = target.add_stream(codec, rate=fps, options=options)
         video.width, video.height = pictures[0].size
-        video.pix_fmt = "rgb24" if codec == "png" else "yuv420p"
+        video.pix_fmt = "rgb24" if codec in ("png", "qtrle") else "yuv420p"
         audio: Any = target.add_stream(sound, rate=48000) if sound else None
         for n, picture in enumerate(pictures):
             frame = av.VideoFrame.from_image(picture)
