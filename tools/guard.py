@@ -65,7 +65,6 @@ def fetch(
     allow: Collection[str] = (),
     headers: Mapping[str, str] | None = None,
     timeout_s: float = TIMEOUT_S,
-    max_bytes: int = MAX_BYTES,
 ) -> Page:
     """GET a URL. `allow`: hosts (`name` or `name:port`) that may have internal addresses.
 
@@ -81,8 +80,8 @@ def fetch(
                 continue
             if not 200 <= (status := answer.status) < 300:
                 raise ToolError(say("tools/notes", "web_status", url=parts.url, status=status))
-            body = _body(answer, parts.url, deadline, max_bytes)
-            return Page(parts.url, answer.headers.get("content-type", "").lower(), body)
+            kind = answer.headers.get("content-type", "").lower()
+            return Page(parts.url, kind, _body(answer, parts.url, deadline))
     raise Refused(say("tools/notes", "web_redirects", url=parts.url, limit=MAX_REDIRECTS))
 
 
@@ -179,12 +178,12 @@ def _shut(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
-def _body(answer: urllib3.BaseHTTPResponse, url: str, deadline: float, max_bytes: int) -> bytes:
+def _body(answer: urllib3.BaseHTTPResponse, url: str, deadline: float) -> bytes:
     body = bytearray()
     for chunk in answer.stream(65536, decode_content=True):
         body += chunk
-        if len(body) > max_bytes:
-            raise ToolError(say("tools/notes", "web_too_big", url=url, mib=max_bytes >> 20))
+        if len(body) > MAX_BYTES:
+            raise ToolError(say("tools/notes", "web_too_big", url=url, mib=MAX_BYTES >> 20))
     if time.monotonic() >= deadline:  # shut by the timer: the body is cut off
         raise ToolError(say("tools/notes", "web_slow", url=url))
     return bytes(body)
