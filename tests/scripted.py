@@ -94,6 +94,9 @@ class Endpoint:
                 self.answer(answer)
 
             def answer(self, answer: Answer) -> None:
+                if isinstance(answer, OSError):  # no answer
+                    self.close_connection = True
+                    return
                 if not isinstance(answer, dict | Raw):
                     answer = completion(str(answer))
                 answer = Raw(200, answer) if isinstance(answer, dict) else answer
