@@ -73,11 +73,12 @@ def mcnemar(only_a: int, only_b: int) -> float:
 def figures(rows: Sequence[Row], score: str) -> dict[str, Any]:
     """Accuracy with its interval, cost and latency. A failed row counts as wrong."""
     right, done = sum(bool(r.get(score)) for r in rows), [r for r in rows if r["status"] == "done"]
+    whole = [r["latency_s"] for r in done if not r["resumed"]]
     return {
         "n": len(rows), "failed": len(rows) - len(done), "accuracy": right / len(rows),
         "interval": wilson(right, len(rows)), "cost_usd": add_usd(*(r["cost_usd"] for r in done)),
         "unjudged": sum(r.get("judge", 0) is None for r in done),
-        "latency_s": statistics.median([r["latency_s"] for r in done if not r["resumed"]] or [0.0]),
+        "latency_s": statistics.median(whole) if whole else None,
     }  # fmt: skip
 
 
@@ -127,7 +128,8 @@ def print_report(found: dict[str, Any]) -> None:
             for part, f in {**method[key], "overall": method["overall"]}.items():
                 low, high = f["interval"]
                 accuracy = f"{100 * f['accuracy']:.1f} [{100 * low:.0f}-{100 * high:.0f}]"
-                cell = f"{accuracy} n={f['n']} {usd(f['cost_usd'])} {f['latency_s']:.1f} s"
+                cell = f"{accuracy} n={f['n']} {usd(f['cost_usd'])} "
+                cell += "-" if f["latency_s"] is None else f"{f['latency_s']:.1f} s"
                 rows.setdefault(part, {key: part})[name] = cell
         tables.append(console.table(" ".join([key, *found["methods"]]), rows.values(), WIDTH))
     rows = {name: {"method": name, **m, **m["overall"]} for name, m in found["methods"].items()}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""DA-GRPO (arXiv 2606.13707, section 3.3): a better main agent out of decision examples.
+"""DA-GRPO (arXiv 2606.13707, section 3.3): trains the main agent on decision examples.
 
     python train_da_grpo.py --stage sft  --model MODEL --data train.jsonl --out runs/sft
     python train_da_grpo.py --stage grpo --model MODEL --adapter runs/sft/adapter \
@@ -9,7 +9,7 @@ A step of `grpo`, in `Trainer.grpo_step`:
 
 1. sample a group of G decisions for each state of the batch     training/rollouts.py, or vLLM
 2. score each                                                    Eq. 29, training/rewards.py
-3. compare it with its group; leave out groups of equals         Eq. 30, da_grpo.py
+3. compare it with its group; leave out groups of equal rewards         Eq. 30, da_grpo.py
 4. step on the clipped objective with its KL                     Eq. 31, da_grpo.py
 
 and `train` hands the new weights to the sampler, writes the metrics, and keeps checkpoints.

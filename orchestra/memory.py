@@ -16,10 +16,10 @@ from orchestra.vocabulary import Evidence, Result, SubTask, Task
 L_CTX_TOKENS = 6000
 W_STATUS = {"done": 1.0, "partial": 0.7, "blocked": 0.3, "failed": 0.2}  # w(h): success counts more
 W_AGE = 0.8  # w(h): each round of age takes a fifth
-KEPT_FAILURES = 3  # so many of the newest failures are always kept, with their reasons
+KEPT_FAILURES = 3  # the newest ones, which are always kept, with their reasons
 REASON_CHARS = 300
 LINE_TOKENS = 3  # of "- " before a line of C, " [...]" and the line break after it
-BYTES_PER_TOKEN = 3  # too few for English, about right for CJK: the estimate is rather too high
+BYTES_PER_TOKEN = 3  # English has more, CJK about 3: the estimate is high rather than low
 
 SMALL_WORDS = """a an and are as at be by for from has have in is it its of on or that the this to
 was were what when where which who will with"""

@@ -10,7 +10,7 @@ import math
 
 from orchestra.vocabulary import Backend, BudgetExceeded
 
-LEAST_OUTPUT_TOKENS = 64  # a call is not started if the purse cannot pay for so many
+LEAST_OUTPUT_TOKENS = 64  # a call is not started if the purse cannot pay for these
 DEFAULT_OUTPUT_TOKENS = 4096  # the paper's response length; sent only under a budget
 
 

@@ -15,7 +15,7 @@ from itertools import combinations
 
 from orchestra.vocabulary import Delegate, ModelMistake, Result, SubTask
 
-EXACT = 15  # up to so many ready sub-tasks, all subsets are compared
+EXACT = 15  # with at most this many ready sub-tasks, all subsets are compared
 
 
 @dataclass(frozen=True)

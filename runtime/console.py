@@ -117,6 +117,8 @@ def list_runs(folder: Path, as_json: bool) -> int:
     exit code.
     """
     rows, columns = [], "run question answer cost_usd date"
+    if not folder.is_dir():
+        raise ConfigError(f"--runs {folder}: there is no such folder; name one that has runs")
     for run in [folder] if (folder / "run.json").is_file() else sorted(folder.iterdir()):
         with contextlib.suppress(ConfigError, OSError, *DAMAGED):
             about = {"run": run.name, "question": read_manifest(run).question}

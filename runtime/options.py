@@ -70,7 +70,7 @@ METHODS = {  # --method: its class, in orchestrators/
     "orchestra-o1": "OrchestraO1", "aorchestra": "AOrchestra", "toolorchestra": "ToolOrchestra",
     "mas-orchestra": "MasOrchestra", "react": "React",
 }  # fmt: skip
-REPEATABLE = (  # may be given again to a replay or resume
+GIVEN_AGAIN = (  # may be given again to a replay or resume
     "method", "parallel", "tools", "timeout_s", "patience_s", "mcp", "allow_hosts", "unsafe_code",
 )  # fmt: skip
 
@@ -117,7 +117,7 @@ class Options(Checked):
 
     def again(self) -> dict[str, Any]:
         """What a replay or resume is given again: a run folder may come from someone else."""
-        return {name: getattr(self, name) for name in REPEATABLE}
+        return {name: getattr(self, name) for name in GIVEN_AGAIN}
 
 
 def flag_of(name: str) -> str:

@@ -21,7 +21,7 @@ from pydantic import ConfigDict, Field
 from orchestra.vocabulary import ConfigError, Media, Modality, Task
 from runtime import pool as pools
 from runtime import tape as tapes
-from runtime.options import REPEATABLE, Options, flag_of, spec_of, variables
+from runtime.options import GIVEN_AGAIN, Options, flag_of, spec_of, variables
 from runtime.pool import Checked, Invalid, Pool
 from runtime.secrets import Secrets
 from runtime.trajectory import Trajectory, ended
@@ -144,7 +144,7 @@ def named_again(
     given = {k: v for k, v in given.items() if v is not None}
     repo = str(given.pop("workdir", ""))
     now = Options(**{"method": "" if ".py:" in stored.method else stored.method, **given})
-    if fixed := given.keys() - {*REPEATABLE}:
+    if fixed := given.keys() - {*GIVEN_AGAIN}:
         raise ConfigError(f"{flag_of(min(fixed))}: is stored in {folder}; leave it out")
     reached = [(b.base_url.rstrip("/"), b.api_key_env) for b in pool.backends] if pool else []
     for b in manifest.pool.backends if pool else ():
@@ -157,7 +157,10 @@ def named_again(
     if unknown := [flag for flag in ours if flag not in theirs]:
         raise ConfigError(f"{unknown[0]}: the run in {folder} does not use it; leave it out")
     if missing := [flag for flag in theirs if flag not in ours]:
-        raise ConfigError(f"{folder} needs your permission again: add {' '.join(missing)}")
+        here = {flag: f"{flag.split()[0]} {theirs[flag]}" for flag in missing if ".py:" in flag}
+        here = {k: v for k, v in here.items() if Path(v.split()[1].rpartition(":")[0]).is_file()}
+        flags = " ".join(here.get(flag, flag) for flag in missing)
+        raise ConfigError(f"{folder} needs your permission again: add {flags}")
     own: dict[str, Any] = {"tools": tuple(ours[f] for f in theirs if f.startswith("--tools "))}
     own |= {k: given[k] for k in ("method", "timeout_s", "patience_s") if k in given}
     return manifest.model_copy(update={"options": stored.with_(**own)})

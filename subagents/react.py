@@ -33,7 +33,7 @@ from tools import Tool
 LIKE_PATTERNS = 5
 FEW_STEPS = 5  # when no more are left, the prompt warns
 SAME_CALLS = 3
-FAILED_STEPS = 3  # after so many, `finish` is offered even if no tool has worked
+FAILED_STEPS = 3  # after these, `finish` is offered even if no tool has worked
 STATUSES: tuple[Status, ...] = ("done", "partial", "blocked")
 REPORT = "result", "status", "summary"  # the parameters of `finish`
 MESSAGES = "react/messages"

@@ -21,7 +21,7 @@ from runtime.prompts import say
 from tools import ToolError
 
 GIT_TIMEOUT_S = 60
-PROGRESS_FILES = 1000  # progress is reported each time so many files are copied
+PROGRESS_FILES = 1000  # between two reports of progress
 BINARY = re.compile(r"(?m)^GIT binary patch\n(?:(?:literal|delta) \d+\n(?:.+\n)*\n?)+")
 ISOLATED = {  # git without the user's or the system's configuration
     "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "GIT_ATTR_NOSYSTEM": "1",

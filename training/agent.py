@@ -24,7 +24,7 @@ class Trained:
     shares_context = False  # the world's sub-agents read their instruction alone
 
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
-        """Nothing of them is in the prompt."""
+        """The prompt mentions none of them."""
 
     def decide(self, state: State, ask: Ask, mistake: str, last_chance: bool) -> Decision:
         """y_t ~ pi_theta(. | s_t). Raises ModelMistake."""

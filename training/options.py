@@ -72,11 +72,11 @@ class Options(Checked):
         description="upper epsilon, as 0.28 of DAPO (default: --clip)",
     )
     importance_cap: Above0 = _flag(2.0, "limit of pi / pi_sampler, token by token")
-    min_std: Above0 = _flag(1e-6, "deviation below which a group teaches nothing")
+    min_std: Above0 = _flag(1e-6, "groups with a smaller deviation are left out")
     seed: Annotated[int, Field(ge=0)] = _flag(0, "of the order, the adapter and the sampling")
     save_every: Count = _flag(10, "steps between checkpoints")
     eval_data: Path | None = _flag(None, "grpo: held-out examples")
-    eval_every: Count = _flag(10, "steps between looks at them")
+    eval_every: Count = _flag(10, "steps between evaluations")
     eval_limit: Count = _flag(64, "how many of them")
 
     @model_validator(mode="after")
