@@ -37,6 +37,7 @@ from orchestra import memory, money
 from orchestra.vocabulary import ConfigError, ModelMistake
 from runtime import chat, command_line, console, openai_api, parsing, pool, prompts, secrets, tape
 from runtime.options import Options
+from runtime.run_folder import write_whole
 from runtime.trajectory import usd
 from tools import code, media, sandbox
 from training import examples, recorded
@@ -128,7 +129,7 @@ class Curation:
                 rows.append(x)
                 x["accepted"] = all(self.passes(gate, seed, x) for gate in GATES)  # V(x~)
                 if not self.a.replay:
-                    path.write_text("".join(as_json(row) + "\n" for row in rows), "utf-8")
+                    write_whole(path, "".join(as_json(row) + "\n" for row in rows))
                 if x["accepted"]:
                     self.peers.append(x["task"]["question"])
                     found += self.decisions(seed, x)

@@ -157,9 +157,7 @@ def named_again(
     if unknown := [flag for flag in ours if flag not in theirs]:
         raise ConfigError(f"{unknown[0]}: the run in {folder} does not use it; leave it out")
     if missing := [flag for flag in theirs if flag not in ours]:
-        here = {flag: f"{flag.split()[0]} {theirs[flag]}" for flag in missing if ".py:" in flag}
-        here = {k: v for k, v in here.items() if Path(v.split()[1].rpartition(":")[0]).is_file()}
-        flags = " ".join(here.get(flag, flag) for flag in missing)
+        flags = " ".join(_with_path(flag, str(theirs[flag])) for flag in missing)
         raise ConfigError(f"{folder} needs your permission again: add {flags}")
     own: dict[str, Any] = {"tools": tuple(ours[f] for f in theirs if f.startswith("--tools "))}
     own |= {k: given[k] for k in ("method", "timeout_s", "patience_s") if k in given}
@@ -177,6 +175,12 @@ def _permissions(o: Options, workdir: str = "", resumed: bool = False) -> dict[s
         found += [("unsafe_code", "", True)] if o.unsafe_code else []
         found += [("workdir", str(Path(workdir).absolute()), workdir)] if workdir else []
     return {f"{flag_of(k)} {shlex.quote(n) if n else ''}".strip(): v for k, n, v in found}
+
+
+def _with_path(flag: str, spec: str) -> str:
+    """The flag of a Python file with the path that it had, if the file is still there."""
+    there = Path(spec.rpartition(":")[0]).is_file()
+    return f"{flag.partition(' ')[0]} {shlex.quote(spec)}" if there else flag
 
 
 @contextlib.contextmanager

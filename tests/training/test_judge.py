@@ -1,4 +1,4 @@
-"""The judge: four lines or no score at all; what is graded can not speak to it."""
+"""The judge: four lines or no score at all; what is graded cannot speak to it."""
 
 import json
 import re
