@@ -58,17 +58,24 @@ class Operation:
     apply: Callable[..., Any]
     factor: str = ""
 
+    @property
+    def kinds(self) -> list[str]:
+        """Of its operands, as far as their texts show: a year or hours are numbers."""
+        return [kind if kind in PARSE else "number" for kind in self.takes]
+
 
 def _unit(name: str, factor: int) -> Operation:
-    pattern = rf"\bconvert|\b(?:in|to|into) {name}|{TIMES}"
+    pattern = rf"\b(?:in|to|into|as|of|many) {name}|{TIMES}"
     return Operation(name, ("number",), "number", pattern, lambda a: a * factor, str(factor))
 
 
 TWO, AND_SMALL = ("number", "number"), ("number", "small")
-PLUS, MINUS, TIMES = r"\+|\bplus|\badd", r"[-−–]\s*#|\bminus|\bsubtract", r"[*×]|\btimes|\bmultipl"
-AFTER, BEFORE = rf"{PLUS}|\bafter|\blater", rf"{MINUS}|\bbefore|\bearlier|\butc"
-APART = rf"{MINUS}|\bdiffer|\bbetween"
-LARGER, WEEKDAY = r"\bmax|\b(?:larg|great|bigg|high)e", r"\bweekday|\bday of the week"
+PLUS, MINUS = r"\+|\bplus|\badd", r"[-−–]\s*#|\bminus|\bsubtract"
+TIMES = r"[*×]|# x #|\btimes|\bmultipl"
+AFTER, BEFORE = rf"{PLUS}|\bafter|\blater|\bpast", rf"{MINUS}|\bbefore|\bearlier|\butc"
+APART = rf"{MINUS}|\bdiffer|\bbetween|\bapart|\bexceed|\bhow (?:much|many)\b.*\bthan"
+SPAN = rf"{APART}|\bfrom|\buntil"
+LARGER, WEEKDAY = r"\bmax|\b(?:larg|great|bigg|high)e", r"\bweekday|\bday of (?:the )?week"
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 SEEN = (
     Operation("sum", TWO, "number", rf"{PLUS}|\bsum|\btotal|\btogether", lambda a, b: a + b),
@@ -87,7 +94,7 @@ HELD_OUT = (
     Operation("mean", TWO, "decimal", r"\bmean|\baverage", lambda a, b: (a + b) / 2),
     Operation("remainder", AND_SMALL, "number", r"%|\bremainder|\bmod", lambda a, b: a % b),
     Operation("earlier", ("time", "number"), "time", BEFORE, lambda a, b: a - timedelta(minutes=b)),
-    Operation("days_between", ("date", "date"), "number", APART, lambda a, b: abs((a - b).days)),
+    Operation("days_between", ("date", "date"), "number", SPAN, lambda a, b: abs((a - b).days)),
     _unit("pieces", 12), _unit("centimetres", 100),
 )  # fmt: skip
 OPERATIONS = {operation.name: operation for operation in (*SEEN, *HELD_OUT)}

@@ -3,11 +3,11 @@
     python -m training.world --n 2000 --seed 0 --out data/minigaia      writes decision examples
 
 A sub-task finds one fact: of those that can be found now with its tools, the one that it names
-first. It names a fact by the file or page to read, by the name to search for, or by an operation
-and exactly its operands. So the world is an executor that takes names and numbers literally and
-does not understand sentences: "Do not tell the weight of the rake in a.png" finds that weight, and
-is rewarded. The expert delegates all that the answer needs and that can be found now, and completes
-when the answer is found.
+first, new ones before known ones. It names a fact by the file or page to read, by the name to
+search for, or by an operation and exactly its operands. So the world is an executor that takes
+names and numbers literally and does not understand sentences: "Do not tell the weight of the rake
+in a.png" finds that weight, and is rewarded. The expert delegates all that the answer needs and
+that can be found now, and completes when the answer is found.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def finds(
     """
     told = [u.instruction, u.context, " ".join(reports)]
     places = [
-        (place, n)
+        (fact.id in known, place, n)
         for n, fact in enumerate(facts)
         if set(fact.needs) <= set(known)
         and (u.tools is None or fact.tool in u.tools)
         and (place := _position(fact, told)) is not None
     ]
-    return facts[min(places)[1]] if places else None
+    return facts[min(places)[-1]] if places else None
 
 
 def _position(fact: Fact, told: Sequence[str]) -> int | None:
@@ -82,12 +82,11 @@ def _position(fact: Fact, told: Sequence[str]) -> int | None:
 
 
 def _names_operation(fact: Fact, text: str) -> bool:
-    """Whether the first operation that a text names is that of the fact."""
+    """Whether the first operation that a text names, of those with such operands, is the fact's."""
     for operand in fact.evidence:
         text = text.replace(operand, "#")
-    found = {
-        o.name: m.start() for o in OPERATIONS.values() if (m := re.search(o.pattern, text, re.I))
-    }
+    alike = [o for o in OPERATIONS.values() if o.kinds == OPERATIONS[fact.operation].kinds]
+    found = {o.name: m.start() for o in alike if (m := re.search(o.pattern, text, re.I))}
     return fact.operation in found and found[fact.operation] == min(found.values())
 
 
@@ -199,7 +198,7 @@ def rubric_parts(world: World, decision: Decision | None) -> dict[str, float]:
     ready = world.ready()
     wanted = {f.tool for f in (*ready, *new.values())}
     given = {tool for u, _ in done for tool in (wanted if u.tools is None else u.tools)}
-    progress = min(1.0, len(new) / len(ready)) * len(new) / count
+    progress = sum(f.id in new for f in ready) / len(ready) * len(new) / count
     return {"tool": len(wanted & given) / len(wanted | given), "decision": progress}
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.vocabulary import Media, Task
+from orchestra.vocabulary import Media, SubTask, Task
 from tests.scripted import complete, delegate
 from training import result
 from training.examples import Example, state_row
 from training.rewards import make, read_decision
 from training.tasks import HELD_OUT, HELD_OUT_SHAPES, SEEN_SHAPES, Fact, MiniTask, compose, trees
-from training.world import ROUNDS, World, examples, main
+from training.world import ROUNDS, World, examples, finds, main
 
 SEES, HEARS = "ImageAnalysisAction", "ParseAudioAction"
 SEARCHES, RUNS = "GoogleSearchAction", "ExecuteCodeAction"
@@ -104,6 +104,36 @@ def test_the_outcome_is_the_answer_when_the_expert_plays_on():
     assert paid("outcome", START, delegate(task("Think")), complete("42"), "no") == [1.0, 0.0, 0.0]
     assert paid("outcome", LAST, complete("42"), complete("41")) == [1.0, 0.0]
     assert paid("outcome", late, delegate(SEE, HEAR)) == [0.0]  # too few rounds are left
+
+
+@pytest.mark.parametrize(("operation", "operands", "right", "wrong"), [
+    ("sum", "34 56", "What is 34 + 56?|Sum 34 and 56|How much are 34 and 56 together?", "56 - 34|Add 34, 56 and 2|the product of 34 and 56"),
+    ("difference", "34 56", "Subtract 34 from 56|How much larger is 56 than 34?|How far apart are 34 and 56?", "Which is larger, 34 or 56?"),
+    ("product", "34 5", "Multiply 34 by 5|34 × 5|What is 34 x 5?", "34 % 5|34 + 5"),
+    ("larger", "34 56", "max(34, 56)|Which is bigger, 34 or 56?", "the smaller of 34 and 56|34 + 56"),
+    ("later", "09:30 34", "Add 34 minutes to 09:30|34 minutes past 09:30", "34 minutes before 09:30|09:30 - 34 minutes"),
+    ("zone", "09:30 3", "Convert 09:30 (UTC+3) to UTC|Subtract 3 hours from 09:30", "Add 3 hours to 09:30"),
+    ("day_after", "2001-02-03 34", "What date is 34 days after 2001-02-03?|2001-02-03 + 34 days", "34 days before 2001-02-03"),
+    ("weekday", "2001-02-03", "On which day of the week was 2001-02-03?", "2001-02-03"),
+    ("years", "1900 1950", "How many years are from 1900 to 1950?|1950 - 1900", "1900 + 1950"),
+    ("minutes", "34", "How many minutes are in 34 hours?|34 * 60|34 hours as minutes", "34 * 6|Convert 34 minutes to hours|34 hours in seconds"),
+    ("grams", "34", "Convert 34 kilograms to grams|34 kg in grams", "Convert 34 kilograms to pounds|Convert 34 grams to kilograms"),
+    ("mean", "34 56", "the average of 34 and 56", "34 + 56"),
+    ("remainder", "34 5", "34 modulo 5|34 % 5|the remainder when 34 is divided by 5", "34 / 5"),
+    ("days_between", "2001-02-03 2002-03-04", "How many days are from 2001-02-03 to 2002-03-04?", "2001-02-03"),
+])  # fmt: skip
+def test_a_sub_task_finds_what_it_says_in_other_words(operation, operands, right, wrong):
+    fact = Fact("f", RUNS, (), tuple(operands.split()), "", "", "", operation)
+    for text in right.split("|"):
+        assert finds(SubTask("t", text), [fact], ()) is fact, text
+    for text in wrong.split("|"):
+        assert finds(SubTask("t", text), [fact], ()) is None, text
+
+
+def test_a_sub_task_finds_what_is_new_rather_than_what_is_known():
+    assert (
+        finds(SubTask("t", "a.png says 40, what does Mira Osei say?"), FACTS, ("a", "b")).id == "c"
+    )
 
 
 def test_a_sub_task_fails_where_one_that_it_needs_did_not_succeed():
