@@ -39,7 +39,7 @@ lint: $(VENV)/dev
 	$(RUN) -m mypy orchestra_min.py curate.py evaluate.py optimize_prompt.py report.py orchestra orchestrators subagents runtime tools evaluation
 
 lint-train: $(VENV)/train  ## types of the training code need torch
-	$(RUN) -m mypy da_grpo.py train_da_grpo.py training
+	$(RUN) -m mypy da_grpo.py train_da_grpo.py training fixtures/experiment.py
 
 QUESTION ?= What time is it in UTC when it is 7:49 AM on September 23 in Prague?
 live: export ASKED = $(value QUESTION)

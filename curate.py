@@ -40,7 +40,7 @@ from runtime.options import Options
 from runtime.run_folder import write_whole
 from runtime.trajectory import usd
 from tools import code, media, sandbox
-from training import examples, recorded
+from training import examples
 
 Row = dict[str, Any]
 Verdict = tuple[bool, str]  # whether a candidate passes, and why
@@ -116,8 +116,8 @@ class Curation:
         how: Row = {"pool": self.pool, "options": Options(budget_usd=left_usd, timeout_s=TIMEOUT_S)}
         run = orchestra_min.recorded(question, self.files(seed), folder, mode, **how)
         self.purse.charge(run.cost_usd, tokens=run.tokens)
-        right = recorded.succeeded(folder, answer, question)
-        return recorded.from_run(folder, answer) if right else []
+        right = examples.succeeded(folder, answer, question)
+        return examples.from_run(folder, answer) if right else []
 
     def run(self) -> str:
         """Every candidate of every seed. Returns the report."""

@@ -42,16 +42,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import AutoTokenizer
 
 from da_grpo import Objective, Totals, aggregate, da_grpo_loss, group_advantages, importance
 from orchestra.vocabulary import ConfigError, EndpointError
 from runtime.command_line import ended
 from training import ranks, run
 from training.examples import Example, read
-from training.policy import Ids, Policy, load_tokenizer, usable
+from training.policy import Ids, Policy, usable
 from training.rewards import Reward, Scores, make
 from training.rollouts import Group, LocalRollouts, Rollouts
 from training.run import Row
+from training.vllm_rollouts import VllmRollouts, served
 
 MAX_MISMATCH = 1.0  # nats a token; with the same weights a server differs by less than 0.1
 
@@ -75,7 +77,8 @@ class Trainer:
         self.o, self.policy, self.rollouts = o, policy, rollouts
         self.reward, self.steps = reward, steps
         self.optimizer = torch.optim.AdamW(policy.parameters(), lr=o.lr, weight_decay=0.0)
-        self.objective = Objective(o.clip, o.clip_high, o.beta, o.aggregation, o.max_tokens)
+        clips = o.clip, o.clip_high or o.clip
+        self.objective = Objective(*clips, o.beta, o.aggregation, o.max_tokens)
 
     # ---- SFT -------------------------------------------------------------------------------------
 
@@ -275,7 +278,7 @@ def train(o: Options) -> None:
     torch.manual_seed(o.seed)
     torch.use_deterministic_algorithms(device.type == "cpu")
     examples = read(o.data)
-    held_out = read(o.eval_data)[: o.eval_limit] if o.eval_data and o.stage == "grpo" else []
+    held_out = read(o.eval_data) if o.eval_data and o.stage == "grpo" else []
     steps = o.steps or max(1, round(o.epochs * len(examples) / o.batch))
     reward = make(o.reward, **dict(pair.split("=", 1) for pair in o.reward_setting))
     check(o, [*examples, *held_out], reward)
@@ -291,17 +294,17 @@ def train(o: Options) -> None:
     rollouts.update(start)
     for step in range(start, steps):
         batch, began = batch_of(examples, o.batch, step, o.seed), time.monotonic()
-        last = step + 1 == steps
+        due = step + 1 == steps or (step + 1) % o.save_every == 0
         if o.stage == "sft":
             row = trainer.sft_step(step, batch)
         else:
             row = trainer.grpo_step(step, batch)
             rollouts.update(step + 1)
-        if held_out and (last or (step + 1) % o.eval_every == 0):
+        if held_out and due:
             row |= trainer.evaluate(held_out)
         seconds = round(time.monotonic() - began, 2)
         metrics.add({"step": step, **row, "seconds": seconds}, steps)
-        if last or (step + 1) % o.save_every == 0:
+        if due:
             run.save(o.out, policy.model, trainer.optimizer, step + 1)
     policy.save(o.out / ("model" if o.full else "adapter"))
     rollouts.close()
@@ -312,7 +315,7 @@ def check(o: Options, examples: Sequence[Example], reward: Reward) -> None:
     model without a chat template, and for a server that does not answer.
     """
     model = f"--model {o.model}"
-    tokenizer, _ = usable(model, load_tokenizer, o.model)
+    tokenizer = usable(model, AutoTokenizer.from_pretrained, o.model)
     template = partial(tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False)
     for example in examples:
         length = len(usable(model, template, list(example.messages)))
@@ -326,16 +329,12 @@ def check(o: Options, examples: Sequence[Example], reward: Reward) -> None:
                 why = f"--reward {o.reward} cannot score it; --reward judge scores recorded runs"
                 raise ConfigError(f"example {example.id}: {why}") from None
     if o.stage == "grpo" and o.rollouts == "vllm":
-        from training.vllm_rollouts import served
-
         served(o.vllm_url)
 
 
 def make_rollouts(o: Options, policy: Policy) -> Rollouts:
     if o.stage == "sft" or o.rollouts == "local":
         return LocalRollouts(policy, o.max_tokens, o.sample_batch)
-    from training.vllm_rollouts import VllmRollouts
-
     return VllmRollouts(o.vllm_url, policy, o.out / "weights", o.max_tokens)
 
 

@@ -8,10 +8,10 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, cast, get_args
+from typing import Any, NoReturn, TypeVar, cast, get_args
 
 from orchestra.vocabulary import BudgetExceeded, ConfigError, EndpointError
 from runtime import __version__, console, pool, run_folder
@@ -19,6 +19,7 @@ from runtime.options import METHODS, Options, flag_of
 from runtime.tape import Cancelled, TapeMiss, TapeWriteError
 from runtime.trajectory import Trajectory
 
+M = TypeVar("M", bound=pool.Checked)
 MEDIA = "image", "audio", "video"
 NEW_RUN_ONLY = "question", *MEDIA, "compare", "model", "perception"
 TYPES: dict[str, type] = {"FILE": Path, "REPO": Path, "RUN": Path, "N": int}
@@ -81,20 +82,37 @@ def parser() -> argparse.ArgumentParser:
         how |= {"action": "append", "default": []} if flag in MEDIA else {}
         how |= {"choices": metavar.split("|")} if "|" in metavar else {}
         p.add_argument(f"--{flag}", help=text, **(how if metavar else {"action": "store_true"}))
-    for name, field in Options.model_fields.items():
-        if extra := cast(Any, field.json_schema_extra):
-            default = field.default
-            choices = "|".join(get_args(field.annotation)) if isinstance(default, str) else ""
-            how = {"metavar": choices or extra["metavar"]}
-            how |= {"action": "append"} if default == () else {}
-            how |= {"type": utf8_text} if extra["metavar"] == "FILE" else {}
-            how = {"action": "store_true"} if default is False else how
-            how["help"] = f"{field.description}{f' ({default})' if default else ''}"
-            p.add_argument(flag_of(name), dest=name, default=argparse.SUPPRESS, **how)
+    add_flags(p, Options)
     folder: dict[str, Any] = {"metavar": "DIR", "type": Path, "nargs": "?", "const": Path("runs")}
     p.add_argument("--runs", **folder, help="list the runs in a folder (runs)")
     p.add_argument("--version", action="version", version=__version__)
     return p
+
+
+def add_flags(p: argparse.ArgumentParser, model: type[pool.Checked]) -> None:
+    """A flag for each field of a model that has a description."""
+    for name, field in model.model_fields.items():
+        if not field.description:
+            continue
+        default, metavar = field.default, (cast(Any, field.json_schema_extra) or {}).get("metavar")
+        choices = "|".join(c for c in get_args(field.annotation) if isinstance(c, str))
+        how: dict[str, Any] = {"metavar": choices or metavar, "required": field.is_required()}
+        how |= {"action": "append"} if default == () else {}
+        how |= {"type": utf8_text} if metavar == "FILE" else {}
+        if isinstance(default, bool):
+            how = {"action": argparse.BooleanOptionalAction if default else "store_true"}
+        shown = f" ({default})" if default and type(default) in (int, float, str) else ""
+        how |= {"dest": name, "default": argparse.SUPPRESS, "help": f"{field.description}{shown}"}
+        p.add_argument(flag_of(name), **how)
+
+
+def from_flags(model: type[M], given: Mapping[str, Any]) -> M:
+    """The model with these fields. Raises ConfigError, which names the flag."""
+    try:
+        return model(**given)
+    except pool.Invalid as error:
+        where = f"{flag_of(str(error.loc[0]))}: " if error.loc else ""
+        raise ConfigError(f"{where}{error.problem}") from None
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -104,10 +122,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     p = parser()
     a = p.parse_intermixed_args(argv)
     given = {k: getattr(a, k) for k in Options.model_fields if hasattr(a, k)}
-    try:
-        a.options = Options(**given)
-    except pool.Invalid as error:
-        raise ConfigError(f"{flag_of(str(error.loc[0]))}: {error.problem}") from None
+    a.options = from_flags(Options, given)
     a.given = {k: getattr(a.options, k) for k in given}
     if a.words and a.question is not None:
         p.error("--question: the question is given twice")

@@ -18,7 +18,6 @@ import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from orchestra.vocabulary import Backend, EndpointError, ModelMistake
 from runtime.chat import Chat
 from runtime.openai_api import with_model
 from runtime.parsing import after_thinking
+from runtime.pool import Checked
 from runtime.prompts import explained, fenced, render, say
 from runtime.secrets import Secrets
 from runtime.tape import Failure, Tape
@@ -64,15 +64,35 @@ def read_scores(reply: str) -> dict[str, float]:
     return parts
 
 
-@dataclass
-class Judge:
-    """Scores a group in parallel, and equal texts once. `known`: the parts of each judged text."""
+class Settings(Checked):
+    """`model` "": the only one that the endpoint serves. `options` go into every request, as JSON.
+    `cache`: the tape of its calls.
+    """
 
-    chat: Chat
-    backend: Backend
-    tries: int
-    parallel: int
-    known: dict[str, dict[str, float] | None] = field(default_factory=dict)
+    base_url: str
+    cache: Path
+    model: str = ""
+    api_key_env: str = ""
+    tries: Count = 3
+    parallel: Count = 8
+    timeout_s: Above0 = 120.0
+    options: Json[dict[str, Any]] = {}
+
+
+class Judge:
+    """Scores a group in parallel, and equal texts once. Raises OSError for a cache that cannot be
+    written.
+    """
+
+    def __init__(self, s: Settings) -> None:
+        rank = os.environ.get("RANK", "0")  # a tape has one writer: each process has its own
+        path = Path(s.cache if rank == "0" else f"{s.cache}.{rank}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.chat = Chat(Tape(path, "resume", Secrets([s.api_key_env])), s.timeout_s, PATIENCE_S)
+        options = {"temperature": 0, **s.options}
+        backend = Backend("judge", s.model, s.base_url, s.api_key_env, options=options)
+        self.s, self.backend = s, with_model(self.chat, backend)
+        self.known = dict[str, dict[str, float] | None]()  # the parts of each judged text
 
     def __call__(
         self, example: Example, completions: list[str], cut: Sequence[bool] = ()
@@ -80,7 +100,7 @@ class Judge:
         read = readings(example, completions, cut)
         prompts = [judge_prompt(example, *pair) for pair in zip(completions, read, strict=True)]
         new = [text for text in dict.fromkeys(prompts) if text not in self.known]
-        with ThreadPoolExecutor(self.parallel) as executor:
+        with ThreadPoolExecutor(self.s.parallel) as executor:
             self.known |= zip(new, executor.map(self._judge, new), strict=True)
         return [
             Scores(weighted(parts), parts, r.decision is not None) if parts else None
@@ -91,7 +111,7 @@ class Judge:
         """The four parts, or None if no reply has them. Raises EndpointError."""
         name = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
         messages: Messages = [{"role": "user", "content": text}]
-        for _ in range(self.tries):
+        for _ in range(self.s.tries):
             try:
                 with self.chat.tape.call("judge", name):
                     reply = self.chat(self.backend, messages, Purse()).text
@@ -123,26 +143,3 @@ def judge_prompt(example: Example, reply: str, reading: Reading) -> str:
         "parsed": parsed,
     }
     return render("training/judge.md", **{name: fenced(text) for name, text in parts.items()})
-
-
-def made(
-    base_url: str,
-    cache: Path,
-    model: str = "",
-    api_key_env: str = "",
-    tries: Count = 3,
-    parallel: Count = 8,
-    timeout_s: Above0 = 120.0,
-    options: Json[dict[str, Any]] | None = None,
-) -> Judge:
-    """The reward `judge`. `model` "": the only one that the endpoint serves. `options` go into
-    every request, as JSON. Raises OSError for a cache that cannot be written.
-    """
-    rank = os.environ.get("RANK", "0")  # a tape has one writer: each process has its own
-    path = Path(cache if rank == "0" else f"{cache}.{rank}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tape = Tape(path, "resume", Secrets([api_key_env]))
-    settings = {"temperature": 0, **(options or {})}
-    backend = Backend("judge", model, base_url, api_key_env, options=settings)
-    chat = Chat(tape, timeout_s, PATIENCE_S)
-    return Judge(chat, with_model(chat, backend), tries, parallel)

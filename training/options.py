@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from orchestra.vocabulary import ConfigError
-from runtime.command_line import OneLineParser
-from runtime.options import flag_of
-from runtime.pool import Checked, Invalid
+from runtime.command_line import OneLineParser, add_flags, from_flags
+from runtime.options import Share
+from runtime.pool import Checked
 
 EXIT_CODES = "exit codes: 0 trained, 2 usage or configuration, 4 a server failed: vLLM or the judge"
 Count = Annotated[int, Field(ge=1)]
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1)]
 Setting = Annotated[str, Field(pattern=r"^\w+=")]
 Base = Annotated[str, AfterValidator(lambda url: url.rstrip("/").removesuffix("/v1"))]
 
@@ -67,17 +65,12 @@ class Options(Checked):
     aggregation: Literal["dapo", "grpo", "dr_grpo"] = _flag("dapo", "how tokens are averaged")
     beta: From0 = _flag(0.01, "weight of the KL")
     clip: Above0 = _flag(0.2, "epsilon of Eq. 31")
-    clip_high: Above0 = Field(
-        default_factory=lambda data: data.get("clip", 0.2),
-        description="upper epsilon, as 0.28 of DAPO (default: --clip)",
-    )
+    clip_high: Above0 | None = _flag(None, "upper epsilon, as 0.28 of DAPO (default: --clip)")
     importance_cap: Above0 = _flag(2.0, "limit of pi / pi_sampler, token by token")
     min_std: Above0 = _flag(1e-6, "groups with a smaller deviation are left out")
     seed: Annotated[int, Field(ge=0)] = _flag(0, "of the order, the adapter and the sampling")
     save_every: Count = _flag(10, "steps between checkpoints")
-    eval_data: Path | None = _flag(None, "grpo: held-out examples")
-    eval_every: Count = _flag(10, "steps between evaluations")
-    eval_limit: Count = _flag(64, "how many of them")
+    eval_data: Path | None = _flag(None, "grpo: held-out examples, tried at every checkpoint")
 
     @model_validator(mode="after")
     def _together(self) -> Self:
@@ -102,21 +95,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         epilog=EXIT_CODES,
         allow_abbrev=False,
     )
-    for name, field in Options.model_fields.items():
-        how: dict[str, Any] = {"default": argparse.SUPPRESS, "required": field.is_required()}
-        default = f" ({field.default})" if type(field.default) in (int, float, str) else ""
-        if choices := [c for c in get_args(field.annotation) if isinstance(c, str)]:
-            how["metavar"] = "|".join(choices)
-        if isinstance(field.default, bool):
-            how["action"] = argparse.BooleanOptionalAction
-        elif field.default == ():
-            how["action"] = "append"
-        p.add_argument(flag_of(name), help=f"{field.description}{default}", **how)
     try:
-        return Options(**vars(p.parse_args(arguments)))
-    except Invalid as error:
-        where = f"{flag_of(str(error.loc[0]))}: " if error.loc else ""
-        problem = f"{where}{error.problem}"
+        add_flags(p, Options)
+        return from_flags(Options, vars(p.parse_args(arguments)))
     except ConfigError as error:
-        problem = str(error)
-    return p.exit(2, f"{p.prog}: {problem}\n" if os.environ.get("RANK", "0") == "0" else None)
+        return p.exit(2, f"{p.prog}: {error}\n" if os.environ.get("RANK", "0") == "0" else None)

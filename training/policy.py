@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.utils.logging import disable_progress_bar
 
 from da_grpo import padded, token_entropy, token_logprobs
 from orchestra.vocabulary import ConfigError
@@ -50,22 +53,24 @@ class Policy:
         adapter: Path | None = None,
         checkpointing: bool = False,
     ) -> None:
-        from transformers import AutoConfig, AutoModelForCausalLM
-        from transformers.utils.logging import disable_progress_bar
-
         disable_progress_bar()  # type: ignore[no-untyped-call]
         config = AutoConfig.from_pretrained(folder, attention_dropout=0.0)
         slow = device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
         default = torch.float32 if slow else config.dtype or torch.bfloat16
         self.dtype: torch.dtype = default if dtype == "auto" else getattr(torch, dtype)
         self.device, self.lora = device, bool(lora_rank or adapter)
-        self.tokenizer, self.eos = load_tokenizer(folder)
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         self.pad = self.tokenizer.pad_token_id or 0
         wide = torch.promote_types(self.dtype, torch.float32)
         held = self.dtype if self.lora and ranks.world() == 1 else wide
         load = AutoModelForCausalLM.from_pretrained
         model: Any = usable(f"--model {folder}", load, folder, config=config, dtype=held)
         model.config.use_cache = False
+        named = model.generation_config.eos_token_id
+        ends = [self.tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])]
+        self.eos: Ids = [id for id in dict.fromkeys(ends) if id is not None]
+        plain: Any = GenerationConfig  # without the top_k of the folder, or the like
+        model.generation_config = plain(eos_token_id=self.eos, pad_token_id=self.pad)
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
             model.enable_input_require_grads()
@@ -82,16 +87,14 @@ class Policy:
             ranks.shard(self.model, self.dtype)  # layer by layer to the device
         else:
             self.model.to(device)
-        self.at_start: list[Tensor] = []  # pi_ref, where it is kept
+        self.at_start: list[Tensor] = []  # the weights of pi_ref, where it is kept
 
     # ---- text ------------------------------------------------------------------------------------
 
     def encode(self, messages: Messages) -> Ids:
         """The tokens of a prompt, up to the start of the assistant's reply."""
-        ids: Ids = self.tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=True, return_dict=False
-        )
-        return ids
+        how = {"add_generation_prompt": True, "return_dict": False}
+        return list(self.tokenizer.apply_chat_template(list(messages), **how))
 
     def target(self, example: Example) -> Ids:
         """y*_t as the model should write it, with the end token. Special tokens in it are text."""
@@ -100,8 +103,7 @@ class Policy:
         return [*self.tokenizer(text, **plain)["input_ids"], self.eos[0]]
 
     def decode(self, ids: Ids) -> str:
-        text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
-        return text
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     # ---- probabilities ---------------------------------------------------------------------------
 
@@ -139,16 +141,17 @@ class Policy:
     @torch.no_grad()
     def reference(self, prompt: Ids, completions: Sequence[Ids], temperature: float) -> Tensor:
         """log pi_ref (N, T)."""
-        now = [p.detach().clone() for p in self.parameters()]
-        self._set_parameters(self.at_start)
+        self._swap()
         logps = self.score(prompt, completions, temperature).logps
-        self._set_parameters(now)
+        self._swap()
         return logps
 
-    @torch.no_grad()
-    def _set_parameters(self, values: Sequence[Tensor]) -> None:
-        for parameter, value in zip(self.parameters(), values, strict=True):
-            parameter.copy_(value)
+    def _swap(self) -> None:
+        """Exchange the weights of pi_theta and pi_ref."""
+        for parameter, other in zip(self.parameters(), self.at_start, strict=True):
+            now = parameter.clone()
+            parameter.copy_(other)
+            other.copy_(now)
 
     def autocast(self) -> torch.autocast:
         """Computes in `dtype` where weights are held in float32: an adapter's, or all of them."""
@@ -197,18 +200,6 @@ def packed(prompt: int, is_token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 # ---- models --------------------------------------------------------------------------------------
 
 
-def load_tokenizer(folder: Path) -> tuple[Any, tuple[int, ...]]:
-    """The tokenizer of a model folder, and its end tokens: the tokenizer's own first."""
-    from transformers import AutoTokenizer, GenerationConfig
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    named: Any = None
-    if (folder / "generation_config.json").exists():
-        named = GenerationConfig.from_pretrained(folder).eos_token_id
-    ends = [tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])]
-    return tokenizer, tuple(dict.fromkeys(id for id in ends if id is not None))
-
-
 def usable(what: str, call: Callable[..., Any], *given: Any, **more: Any) -> Any:
     """The result of a library call on a user's file. Raises ConfigError for any of its errors."""
     try:
@@ -220,8 +211,6 @@ def usable(what: str, call: Callable[..., Any], *given: Any, **more: Any) -> Any
 
 def with_adapter(model: Any, rank: int, adapter: Path | None) -> Any:
     """A new adapter on all linear layers, or the one of a folder, to be trained further."""
-    from peft import LoraConfig, PeftModel, get_peft_model
-
     if adapter:
         load = PeftModel.from_pretrained
         return usable(f"--adapter {adapter}", load, model, str(adapter), is_trainable=True)

@@ -21,12 +21,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError, validate_call
-
 from orchestra.schedule import Graph, refine
 from orchestra.vocabulary import ConfigError, Decision, Delegate, ModelMistake, State, SubTask
 from orchestrators.orchestra_o1 import parse_decision
 from runtime.parsing import MAX_CHARS
+from runtime.pool import Invalid
 from training.examples import Example, state_of
 from training.world import World, rubric_parts, solved_from, world_of
 
@@ -70,8 +69,7 @@ def readings(
 ) -> list[Reading]:
     """Raises ValueError for a `cut` of another length."""
     state, flags = state_of(example.meta["state"]), cut or [False] * len(completions)
-    pairs = zip(completions, flags, strict=True)
-    return [read_decision(text, state, flag) for text, flag in pairs]
+    return [read_decision(text, state, c) for text, c in zip(completions, flags, strict=True)]
 
 
 def read_decision(text: str, state: State, cut: bool = False) -> Reading:
@@ -134,23 +132,23 @@ def rubric(example: Example, completions: list[str], cut: Sequence[bool] = ()) -
 def outcome(example: Example, completions: list[str], cut: Sequence[bool] = ()) -> list[Scores]:
     """1 if the answer comes out right, else 0."""
     world, read = world_at(example), [r.decision for r in readings(example, completions, cut)]
-    rows = [(float(solved_from(world, y)) if y else 0.0, y is not None) for y in read]
-    return [Scores(right, {"outcome": right}, valid) for right, valid in rows]
+    right = [float(y is not None and solved_from(world, y)) for y in read]
+    return [Scores(r, {"outcome": r}, y is not None) for r, y in zip(right, read, strict=True)]
 
 
-REWARDS: dict[str, Callable[..., Reward]] = {"rubric": lambda: rubric, "outcome": lambda: outcome}
+REWARDS: dict[str, Reward] = {"rubric": rubric, "outcome": outcome}
 
 
 def make(name: str, **settings: Any) -> Reward:
     """The reward of a --reward. Raises ConfigError for one that does not exist, or bad settings."""
-    from training.judge import made  # imports this module
+    if name == "judge":
+        from training.judge import Judge, Settings  # imports this module
 
-    rewards: dict[str, Callable[..., Reward]] = REWARDS | {"judge": made}
-    if name not in rewards:
-        raise ConfigError(f"--reward {name}: give one of {', '.join(rewards)}")
-    try:
-        return validate_call(rewards[name])(**settings)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"--reward {name}: the setting {where}: {first['msg'].lower()}") from None
+        try:
+            return Judge(Settings(**settings))
+        except Invalid as error:
+            raise ConfigError(f"--reward judge: the setting {error}") from None
+    if name not in REWARDS or settings:
+        given = " with ".join([name, *settings])
+        raise ConfigError(f"--reward {given}: give {', '.join(REWARDS)}, or judge and its settings")
+    return REWARDS[name]

@@ -1,22 +1,18 @@
 """Where completions come from, and `--rollouts local`: the policy itself, in this process.
 
-As many groups as `at_once` allows are sampled in parallel. The common prefix of the prompts is read
-once, then the rest of each. The cache is repeated for each completion of a group, and a completion
-leaves the batch when it ends. Prompts of similar length share a batch, for less padding. Each
-prompt has its own seed, so its completions do not depend on the rest of the batch; in bfloat16 they
-may, since rounding depends on the shape of the batch.
+Local rollouts are Hugging Face's `generate`. As many groups as `at_once` allows are sampled in
+parallel, and each prompt is read once for all of its group.
 """
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import DynamicCache
 
 from training.policy import Ids, Policy
 
@@ -24,7 +20,8 @@ from training.policy import Ids, Policy
 @dataclass(frozen=True)
 class Group:
     """G completions of one prompt. `ids[j]` includes the end token, if there is one; `logps[j]`:
-    the sampler's log-probability of each token; `cut[j]`: it stopped at the length limit.
+    the sampler's log-probability of each token, or [] if the sampler is the policy; `cut[j]`: it
+    stopped at the length limit.
     """
 
     prompt: Ids
@@ -63,95 +60,38 @@ class LocalRollouts(Rollouts):
         self, prompts: Sequence[Ids], seeds: Sequence[int], n: int, temperature: float
     ) -> list[Group]:
         size = max(1, self.at_once // n)
+        parts = [slice(k, k + size) for k in range(0, len(prompts), size)]
         self.policy.model.eval()  # a model that computes activations again has no cache
-        order = sorted(range(len(prompts)), key=lambda k: len(prompts[k]))
-        groups: dict[int, Group] = {}
-        for part in (order[k : k + size] for k in range(0, len(order), size)):
-            chosen = [prompts[k] for k in part], [seeds[k] for k in part]
-            groups |= zip(part, self._sample_batch(*chosen, n, temperature), strict=True)
+        groups = [self._sample_batch(prompts[p], seeds[p.start], n, temperature) for p in parts]
         self.policy.model.train()
-        return [groups[k] for k in range(len(prompts))]
+        return sum(groups, [])
 
     @torch.no_grad()
     def _sample_batch(
-        self, prompts: Sequence[Ids], seeds: Sequence[int], n: int, temperature: float
+        self, prompts: Sequence[Ids], seed: int, n: int, temperature: float
     ) -> list[Group]:
-        """Row r of the batch is completion live[r], which belongs to prompt live[r] // n."""
-        from transformers import DynamicCache
-
-        policy, device = self.policy, self.policy.device
-        generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
-        ids: list[Ids] = [[] for _ in range(len(prompts) * n)]
-        logps: list[list[float]] = [[] for _ in ids]
-        live = list(range(len(ids)))
+        policy = self.policy
+        left: Any = {"batch_first": True, "padding_side": "left"}
+        rows = [torch.tensor(p, device=policy.device) for p in prompts]
+        ids = pad_sequence(rows, padding_value=policy.pad, **left)  # (P, width)
+        mask = pad_sequence([torch.ones_like(row) for row in rows], **left)
+        position = (mask.cumsum(1) - 1).clamp(min=0)
         cache = DynamicCache(config=policy.model.config)
+        torch.manual_seed(seed)
         with policy.autocast():
-            logits, mask = (t.repeat_interleave(n, 0) for t in self._read_prompts(prompts, cache))
-            cache.batch_repeat_interleave(n)
-            while live:
-                counts = Counter(j // n for j in live)  # rows of each prompt, in their order
-                parts = zip(counts, torch.split(logits, list(counts.values())), strict=True)
-                drawn = [draw(part, temperature, generators[p]) for p, part in parts]
-                chosen, logp = (torch.cat(column) for column in zip(*drawn, strict=True))
-                for j, id, p in zip(live, chosen.tolist(), logp.tolist(), strict=True):
-                    ids[j].append(id)
-                    logps[j].append(p)
-                ended = [ids[j][-1] in policy.eos or len(ids[j]) == self.max_tokens for j in live]
-                going = [r for r in range(len(live)) if not ended[r]]
-                live = [live[r] for r in going]
-                if live and len(live) < len(chosen):
-                    rows = torch.tensor(going, device=device)
-                    cache.batch_select_indices(rows)
-                    mask, chosen = mask[rows], chosen[rows]
-                if live:
-                    mask = torch.nn.functional.pad(mask, (0, 1), value=1)
-                    logits = self._step(chosen[:, None], mask, cache)
-        cuts = [slice(k * n, (k + 1) * n) for k in range(len(prompts))]
-        return [group_of(policy, p, ids[c], logps[c]) for p, c in zip(prompts, cuts, strict=True)]
-
-    def _read_prompts(self, prompts: Sequence[Ids], cache: Any) -> tuple[Tensor, Tensor]:
-        """Logits (P, V) after each prompt, and the attention mask (P, width) of the cache."""
-        policy, device = self.policy, self.policy.device
-        shared = min(len(os.path.commonprefix(prompts)), min(map(len, prompts)) - 1)  # tokens
-        shared = shared if policy.packs else 0  # a sliding window would count the padding too
-        tokens, mask = left_padded([p[shared:] for p in prompts], policy.pad, device)
-        if shared:
-            begin = torch.tensor([prompts[0][:shared]], device=device)
-            self._step(begin, torch.ones_like(begin), cache)
-            cache.batch_repeat_interleave(len(prompts))
-            mask = torch.nn.functional.pad(mask, (shared, 0), value=1)
-        return self._step(tokens, mask, cache), mask
-
-    def _step(self, ids: Tensor, mask: Tensor, cache: Any) -> Tensor:
-        """Logits (rows, V) after ids (rows, tokens); the cache grows."""
-        position = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        out = self.policy.model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=position,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=torch.tensor([-1], device=ids.device),  # an int would copy the head
-        )
-        last: Tensor = out.logits[:, -1].float()
-        return last
+            begin = {"attention_mask": mask[:, :-1], "position_ids": position[:, :-1]}
+            policy.model(ids[:, :-1], **begin, past_key_values=cache, use_cache=True)
+            cache.batch_repeat_interleave(n)  # `generate` continues from it
+            ids, mask = (t.repeat_interleave(n, 0) for t in (ids, mask))
+            out = policy.model.generate(
+                ids, attention_mask=mask, past_key_values=cache, max_new_tokens=self.max_tokens,
+                do_sample=temperature > 0, temperature=temperature or 1.0, top_k=0,
+            )  # fmt: skip
+        drawn = [up_to_end(row, policy.eos) for row in out[:, ids.shape[1] :].tolist()]
+        parts = [drawn[k * n : (k + 1) * n] for k in range(len(prompts))]
+        return [group_of(policy, *pair, [[]] * n) for pair in zip(prompts, parts, strict=True)]
 
 
-def left_padded(prompts: Sequence[Ids], pad: int, device: Any) -> tuple[Tensor, Tensor]:
-    """ids (P, width), padded on the left, and their attention mask (P, width)."""
-    width = max(len(p) for p in prompts)
-    ids = [[pad] * (width - len(p)) + p for p in prompts]
-    is_token = [[0] * (width - len(p)) + [1] * len(p) for p in prompts]
-    return torch.tensor(ids, device=device), torch.tensor(is_token, device=device)
-
-
-def draw(logits: Tensor, temperature: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """One token of each row of logits (rows, V), and its log-probability: (rows,), (rows,)."""
-    log_p = (logits / (temperature or 1.0)).log_softmax(-1)
-    if temperature:
-        sums = log_p.double().exp().cumsum(-1)  # ten times as fast as torch.multinomial
-        point = torch.rand(len(sums), 1, generator=generator, dtype=sums.dtype, device=sums.device)
-        chosen = torch.searchsorted(sums, point * sums[:, -1:], right=True)
-    else:
-        chosen = log_p.argmax(-1, keepdim=True)
-    return chosen.squeeze(1), log_p.gather(1, chosen).squeeze(1)
+def up_to_end(ids: Ids, ends: Sequence[int]) -> Ids:
+    """Without the padding after the end token."""
+    return ids[: next((k + 1 for k, id in enumerate(ids) if id in ends), len(ids))]

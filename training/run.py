@@ -2,9 +2,9 @@
 functions, and rank 0 writes.
 
 A checkpoint has all that a run needs to continue as if nothing had happened: the trained weights,
-the optimizer, the random numbers of every rank, and the next step, from which the place in the data
-and the learning rate follow. It is written under another name and renamed, so a run that is killed
-at any moment leaves a complete one.
+the optimizer and the next step, from which the place in the data, the seeds of the sampling and the
+learning rate follow. It is written under another name and renamed, so a run that is killed at any
+moment leaves a complete one.
 """
 
 from __future__ import annotations
@@ -107,7 +107,6 @@ def save(out: Path, model: Any, optimizer: Any, step: int) -> None:
     options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
     weights, moments = get_state_dict(model, optimizer, options=options)
     state = {"weights": weights, "optimizer": moments, "step": step}
-    state["randoms"] = ranks.gathered(torch.get_rng_state())
     if ranks.rank() == 0:
         part = out / "checkpoint.part"
         try:
@@ -125,11 +124,7 @@ def load(out: Path, model: Any, optimizer: Any) -> int:
     if not file.exists():
         return 0
     state = usable(str(file), torch.load, file, map_location="cpu", weights_only=True)
-    if len(state["randoms"]) != ranks.world():
-        made = len(state["randoms"])
-        raise ConfigError(f"{file}: was made by {made} processes, not {ranks.world()}")
     options = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
     weights = {"model_state_dict": state["weights"], "optim_state_dict": state["optimizer"]}
     set_state_dict(model, optimizer, **weights, options=options)
-    torch.set_rng_state(state["randoms"][ranks.rank()])
     return int(state["step"])

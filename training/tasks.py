@@ -17,7 +17,7 @@ from datetime import date, datetime, timedelta
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from orchestra.vocabulary import Media, Modality, Task
 from runtime.prompts import say
@@ -76,7 +76,6 @@ AFTER, BEFORE = rf"{PLUS}|\bafter|\blater|\bpast", rf"{MINUS}|\bbefore|\bearlier
 APART = rf"{MINUS}|\bdiffer|\bbetween|\bapart|\bexceed|\bhow (?:much|many)\b.*\bthan"
 SPAN = rf"{APART}|\bfrom|\buntil"
 LARGER, WEEKDAY = r"\bmax|\b(?:larg|great|bigg|high)e", r"\bweekday|\bday of (?:the )?week"
-WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 SEEN = (
     Operation("sum", TWO, "number", rf"{PLUS}|\bsum|\btotal|\btogether", lambda a, b: a + b),
     Operation("difference", TWO, "number", APART, lambda a, b: abs(a - b)),
@@ -85,7 +84,7 @@ SEEN = (
     Operation("later", ("time", "number"), "time", AFTER, lambda a, b: a + timedelta(minutes=b)),
     Operation("zone", ("time", "hours"), "time", BEFORE, lambda a, b: a - timedelta(hours=b)),
     Operation("day_after", ("date", "number"), "date", AFTER, lambda a, b: a + timedelta(days=b)),
-    Operation("weekday", ("date",), "weekday", WEEKDAY, lambda a: WEEKDAYS[a.weekday()]),
+    Operation("weekday", ("date",), "weekday", WEEKDAY, lambda a: f"{a:%A}"),
     Operation("letters", ("person",), "small", r"\bletter", lambda a: sum(map(str.isalpha, a))),
     Operation("years", ("year", "year"), "number", rf"{APART}|\byears", lambda a, b: abs(a - b)),
     _unit("minutes", 60), _unit("grams", 1000), _unit("days", 7),
@@ -128,8 +127,7 @@ READ = {"number", "small", "time", "date", "year", "person"}
 SEARCH = {"number": ("person", "town"), "year": ("person", "town"), "hours": ("town",)}
 
 
-@dataclass(frozen=True)
-class Tree:
+class Tree(NamedTuple):
     """A shape with its operations. `label`: an operation, or "read", "search" or "name"; `kind`: of
     its value.
     """

@@ -85,12 +85,10 @@ class VllmRollouts(Rollouts):
         """Each version of the weights has a new name and path, so that nothing can mix them up."""
         folder, old = self.folder / f"{self.prefix}-v{step}", self.model
         self.policy.save(folder)
-        if self.policy.lora:
-            self.model = folder.name
+        self.model = folder.name if self.policy.lora else self.served
         if ranks.rank() == 0:
             if self.policy.lora:
-                names = {"lora_name": folder.name, "lora_path": str(folder)}
-                self.post("/v1/load_lora_adapter", **names)
+                self.post("/v1/load_lora_adapter", lora_name=folder.name, lora_path=str(folder))
                 self._unload(old)
             else:
                 weights = {"weights_path": str(folder)}

@@ -209,10 +209,7 @@ def solved_from(world: World, decision: Decision) -> bool:
     after = copy.deepcopy(world)
     after.carry_out(decision)
     while not after.solved() and after.round < ROUNDS:
-        ready = enumerate(after.ready())
-        after.carry_out(
-            Delegate(tuple(SubTask(f"x{n}", f.instruction, tools=(f.tool,)) for n, f in ready))
-        )
+        after.carry_out(decided(expert(after), after))
     return after.solved()
 
 
@@ -235,6 +232,11 @@ def expert(world: World, style: Style = "brief") -> dict[str, Any]:
         rows.append({"task_instruction": told, **rest, "tools": [fact.tool]})
     why += say(WORDS, "why_delegate", count=len(rows))
     return {"action": "delegate_task", "reasoning": why, "params": {"tasks": rows}}
+
+
+def decided(decision: Mapping[str, Any], world: World) -> Any:
+    """The expert's JSON as a Decision."""
+    return parse_decision(json.dumps(decision), world.state())
 
 
 def prompt(state: State, style: Style = "brief") -> tuple[dict[str, str], ...]:
@@ -266,13 +268,10 @@ def examples(split: Split, seed: int, style: Style = "brief") -> Iterator[Exampl
     """The expert's decisions in task after task, without end; the same for the same seed."""
     for n in count():
         world = new_world(random.Random(f"minigaia {seed} {split} {n}"), split, n)
-        while True:
-            made = example(world, split, n, style)
-            yield made
-            decision = parse_decision(json.dumps(made.reference), world.state())
-            if isinstance(decision, Complete):
-                break
-            world.carry_out(decision)
+        while not world.solved():
+            yield (made := example(world, split, n, style))
+            world.carry_out(decided(made.reference, world))
+        yield example(world, split, n, style)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -35,7 +35,7 @@ def flags(tiny, out, stage, *more):
 
 def run(*arguments):
     """The exit code."""
-    with mock.patch.dict(REWARDS, {"variety": lambda: variety}):
+    with mock.patch.dict(REWARDS, {"variety": variety}):
         try:
             return train_da_grpo.main(options.parse(arguments))
         finally:

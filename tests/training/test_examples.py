@@ -11,8 +11,7 @@ from orchestra_min import orchestrate
 from tests.conftest import ROOT, ConfigError, Options, pool_at
 from tests.scripted import complete, delegate, finish, is_main
 from tests.test_aorchestra import tuple4
-from training.examples import Example, read, state_of, state_row, write
-from training.recorded import from_run, main, succeeded
+from training.examples import Example, from_run, main, read, state_of, state_row, succeeded, write
 from training.rewards import read_decision
 
 RUN = ROOT / "fixtures" / "runs" / "equinox"

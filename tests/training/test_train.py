@@ -18,7 +18,7 @@ from tests.training.conftest import make_model, short_examples
 from tests.training.runs import CPU, QUIET, flags, load_file, metrics, options, refused, run, torch
 from training.examples import write
 from training.policy import Policy, can_pack
-from training.rollouts import LocalRollouts, draw, group_of
+from training.rollouts import LocalRollouts, group_of
 
 pytestmark = QUIET
 PROMPT, COMPLETIONS = [7, 8, 9], [[11, 12], [13, 14, 15], [16]]
@@ -45,14 +45,14 @@ def test_sft_lowers_the_loss_and_grpo_goes_on_from_its_adapter(tiny, tmp_path):
 
 
 def test_a_grpo_run_writes_its_metrics(tiny, tmp_path):
-    more = "--steps 2 --iterations 2 --checkpointing --eval-every 2 --eval-limit 2 --eval-data"
+    more = "--steps 2 --iterations 2 --checkpointing --eval-data"
     assert run(*flags(tiny, tmp_path, "grpo", *more.split(), tiny[1])) == 0
     rows = metrics(tmp_path)
     wanted = "reward reward/variety valid clipped entropy zero_variance dropped length"
     assert set(wanted.split()) <= set(rows[0])
     assert "eval/reward" in rows[1] and "eval/reward" not in rows[0]
     assert rows[0]["cut"] == rows[0]["reward/cut"] > 0  # what the reward was given
-    assert rows[1]["kl"] > 0 and rows[0]["mismatch"] < 1e-5 and rows[0]["grad_norm"] > 0
+    assert rows[1]["kl"] > 0 and rows[0]["mismatch"] == 0 and rows[0]["grad_norm"] > 0
 
 
 def test_groups_of_equals_are_counted_and_move_nothing(tiny, tmp_path):
@@ -120,26 +120,25 @@ def test_the_reference_is_the_policy_as_it_was(tiny, rank):
     assert (moved - expected).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("at_once", [1, 10, 64])
-@pytest.mark.parametrize(("before", "after"), [
-    ([5], [6, 7, 8, 9, 10, 11, 12]), ([*PROMPT, 7, 8], PROMPT[:2]),  # with a common beginning
-])  # fmt: skip
-def test_what_is_drawn_does_not_depend_on_the_rest_of_the_batch(policy, at_once, before, after):
-    (alone,) = LocalRollouts(policy, 12).sample([PROMPT], [3], 5, 0.8)
-    prompts = [before, PROMPT, after]
-    group = LocalRollouts(policy, 12, at_once).sample(prompts, [1, 3, 4], 5, 0.8)[1]
-    assert group.ids == alone.ids and len({tuple(ids) for ids in group.ids}) > 1
-    scored = policy.score(PROMPT, group.ids, 0.8).logps.tolist()
-    for row, logps in zip(scored, group.logps, strict=True):
-        assert row[: len(logps)] == pytest.approx(logps, abs=1e-5)
-
-
-def test_tokens_are_drawn_as_often_as_they_are_likely():
-    logits = torch.tensor([0.7, 0.2, 0.0, 0.1]).log().repeat(10_000, 1)
-    ids, logps = draw(logits, 1.0, torch.Generator().manual_seed(0))
-    shares = torch.bincount(ids, minlength=4) / len(ids)
-    torch.testing.assert_close(shares, logits[0].exp(), atol=0.01, rtol=0)
-    torch.testing.assert_close(logps, logits[0][ids])
+def test_local_rollouts_draw_what_the_policy_finds_likely(tiny, tmp_path):
+    """Whatever the model folder says of sampling, and beside prompts of other lengths."""
+    model = shutil.copytree(tiny[0], tmp_path / "model")
+    odd = {"do_sample": True, "top_k": 2, "top_p": 0.1, "temperature": 9.0, "min_p": 0.9}
+    odd |= {"repetition_penalty": 5.0, "min_new_tokens": 3, "eos_token_id": [0, 3]}
+    (model / "generation_config.json").write_text(json.dumps(odd))
+    policy, prompts = Policy(model, CPU, "float32", 4), [[5, 6], PROMPT, [*PROMPT, 7, 8]]
+    rollouts = LocalRollouts(policy, 2, at_once=3000)
+    groups, again = (rollouts.sample(prompts, [1, 2, 3], 2000, 0.8) for _ in "ab")
+    assert [g.ids for g in groups] == [g.ids for g in again]
+    for prompt, group in zip(prompts, groups, strict=True):
+        first = [[n] for n in range(policy.model.config.vocab_size)]
+        likely = policy.score(prompt, first, 0.8).logps[:, 0].exp()
+        drawn = torch.bincount(torch.tensor([ids[0] for ids in group.ids]), minlength=len(first))
+        torch.testing.assert_close(drawn / 2000, likely, atol=0.02, rtol=0)
+        assert any(len(ids) == 1 for ids in group.ids)  # an end token was drawn
+        for ids, cut in zip(group.ids, group.cut, strict=True):
+            assert cut == (ids[-1] not in policy.eos) and (len(ids) == 2 or not cut)
+        assert rollouts.sample([prompt], [1], 1, 0.0)[0].ids[0][0] == likely.argmax()
 
 
 # ---- other processes -----------------------------------------------------------------------------
@@ -200,7 +199,7 @@ class Drawn:
 
 
 def trained_with(*arguments):
-    served = mock.patch("training.vllm_rollouts.served", lambda url: None)
+    served = mock.patch("train_da_grpo.served", lambda url: None)
     with served, mock.patch.object(train_da_grpo, "make_rollouts", lambda *_: Drawn()):
         return run(*arguments)
 
@@ -209,21 +208,30 @@ def one_of_two(rank, port, *arguments):
     """What torchrun sets."""
     here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     os.environ |= {**here, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    save = train_da_grpo.run.save
+    train_da_grpo.run.save = lambda *given: given[-1] == 1 and save(*given)  # not the last one
     sys.exit(trained_with(*arguments))
 
 
 @pytest.mark.parametrize("kind", [("grpo", "--full"), ("sft", "--lora-rank=4")])
-def test_two_ranks_come_to_what_one_comes_to(tiny, tmp_path, capsys, kind):
-    """Then a checkpoint of two is refused by one."""
-    more = ["--steps=2", "--micro-batch=3", "--max-tokens=4", "--dtype=float64", "--rollouts=vllm"]
+def test_two_ranks_come_to_what_one_comes_to(tiny, tmp_path, kind):
+    """And one goes on from the checkpoint of two."""
+    more = [
+        "--steps=2",
+        "--save-every=1",
+        "--micro-batch=3",
+        "--max-tokens=4",
+        "--dtype=float64",
+        "--rollouts=vllm",
+    ]
     one, two = (flags(tiny, tmp_path / name, *kind, *more) for name in "12")
     port = free_port()
     processes = [started(one_of_two, rank, port, *two) for rank in (0, 1)]
     assert list(map(ended, processes)) == [0, 0] and trained_with(*one) == 0
     a, b = metrics(tmp_path / "1"), metrics(tmp_path / "2")
     assert a[-1]["grad_norm"] > 0 and b == [pytest.approx(row, abs=1e-5) for row in a]
-    assert trained_with(*two, "--resume") == 2
-    assert "was made by 2 processes, not 1" in capsys.readouterr().err
+    assert trained_with(*two, "--resume") == 0
+    assert metrics(tmp_path / "2") == [b[0], pytest.approx(a[1], abs=1e-5)]
 
 
 # ---- what a user does wrong: one line each, before anything is trained or lost -------------------
@@ -283,10 +291,11 @@ def test_a_run_is_neither_overwritten_nor_resumed_as_another(tiny, done, capsys,
 # ---- the schedule --------------------------------------------------------------------------------
 
 
-def test_an_adapter_and_all_weights_have_learning_rates_of_their_own(tiny, tmp_path):
+def test_a_default_follows_from_another_flag(tiny, tmp_path, policy):
     arguments = f"--stage sft --model {tiny[0]} --data {tiny[1]} --out {tmp_path}".split()
     assert options.parse(arguments).lr == 5e-5 and options.parse([*arguments, "--full"]).lr == 5e-6
-    assert options.parse([*arguments, "--clip", "0.1"]).clip_high == 0.1
+    o = options.parse([*arguments, "--clip", "0.1"])
+    assert train_da_grpo.Trainer(o, policy, None, None, 1).objective.clip_high == 0.1
 
 
 # ---- opt-in, `make train-tiny`: a tiny random model imitates the expert, then DA-GRPO raises its reward

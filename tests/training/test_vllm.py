@@ -44,7 +44,9 @@ def served(tiny, policy, tmp_path, endpoint):
             return odd.get("load", {"ok": 1})
         given = [request["prompt"]], [request["seed"]], request["n"], request["temperature"]
         (group,) = LocalRollouts(policy, request["max_tokens"]).sample(*given)
-        choices = list(map(choice, range(len(group.ids)), group.ids, group.logps))
+        scored = policy.score(group.prompt, group.ids, request["temperature"]).logps.tolist()
+        logps = [row[: len(ids)] for row, ids in zip(scored, group.ids, strict=True)]
+        choices = list(map(choice, range(len(logps)), group.ids, logps))
         return odd.get("completion", lambda choices: {"choices": choices})(choices)
 
     def start(models=None, **odd):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fixtures import experiment
 from orchestra.vocabulary import Media, SubTask, Task
 from tests.scripted import complete, delegate
-from training import result
 from training.examples import Example, state_row
 from training.rewards import make, read_decision
 from training.tasks import HELD_OUT, HELD_OUT_SHAPES, SEEN_SHAPES, Fact, MiniTask, compose, trees
@@ -161,8 +161,8 @@ def test_every_decision_of_the_expert_is_paid_in_full(split, style):
 
 
 def test_the_expert_solves_every_task_and_a_fixed_rule_none():
-    for name, rule in result.FIXED.items():
-        rows = result.play(result.tasks(60), result.fixed(rule))
+    for name, rule in experiment.FIXED.items():
+        rows = experiment.play(experiment.tasks(60), experiment.fixed(rule))
         solved, wasted = (sum(row[key] for row in rows) for key in ("solved", "wasted"))
         assert (solved, wasted) == (60, 0) if name == "expert" else solved <= 3
 
