@@ -88,11 +88,11 @@ class Trainer:
         samples = [Sample(policy.encode(e.messages), policy.target(e)) for e in share]
         tokens = ranks.total(sum(len(s.ids) for s in samples))
         loss_sum = 0.0
-        for part in self.micro_batches(samples):
-            scored = policy.score(*model_input(part, policy), 1.0)
-            mask = scored.mask * bool(part)
+        for micro_batch in self.micro_batches(samples):
+            scored = policy.logprobs(*model_input(micro_batch, policy), 1.0)
+            mask = scored.mask * bool(micro_batch)  # 0 of an empty one
             loss = aggregate(-scored.logps, mask, Objective(), Totals(len(examples), tokens))
-            torch.autograd.backward(loss * ranks.world())  # FSDP2 takes the mean over ranks
+            torch.autograd.backward(loss * ranks.count())  # FSDP2 takes the mean over ranks
             loss_sum += loss.item()
         loss_sum = ranks.total(loss_sum)
         return {"loss": loss_sum, "tokens": tokens, "grad_norm": self.descend(step)}
@@ -105,7 +105,7 @@ class Trainer:
         seeds = [seed_of(o.seed, step, k) for k in range(len(examples))]
         groups, scores = self.sample(examples, seeds, o.group, o.temperature)  # Eq. 29
         samples, informative = compare(groups, scores, o)  # Eq. 30
-        row = outcomes(groups, scores)
+        row = reward_metrics(groups, scores)
         if row["dropped"] == 1:
             why = "the judge refused all completions, or timed out (--reward-setting timeout_s)"
             raise EndpointError(f"step {step + 1}: {why}")
@@ -134,7 +134,7 @@ class Trainer:
         if not tokens:  # the rewards of every group were equal
             return {"loss": 0.0, "grad_norm": 0.0}
         totals, parts = Totals(ranks.total(len(samples)), tokens), self.micro_batches(samples)
-        before = [self.before(part) for part in parts]
+        before = [self.old_and_reference(part) for part in parts]
         for _ in range(self.o.iterations):
             sums = [self.learn(part, *b, totals) for part, b in zip(parts, before, strict=True)]
             grad_norm = self.descend(step)
@@ -143,12 +143,12 @@ class Trainer:
         return {"loss": loss, **{k: v / tokens for k, v in row.items()}, "grad_norm": grad_norm}
 
     @torch.no_grad()
-    def before(self, part: Sequence[Sample]) -> tuple[Tensor | None, Tensor | None]:
+    def old_and_reference(self, part: Sequence[Sample]) -> tuple[Tensor | None, Tensor | None]:
         """log pi_old and log pi_ref (N, T) of a micro-batch. The first is None with one
         iteration, the second with beta 0.
         """
         given = (*model_input(part, self.policy), self.o.temperature)
-        old = self.policy.score(*given).logps if self.o.iterations > 1 else None
+        old = self.policy.logprobs(*given).logps if self.o.iterations > 1 else None
         return old, self.policy.reference(*given) if self.o.beta else None
 
     def learn(
@@ -156,7 +156,7 @@ class Trainer:
     ) -> Row:
         """Add the gradient of one micro-batch of N sequences. Returns sums over its tokens."""
         policy, cap = self.policy, self.o.importance_cap
-        scored = policy.score(*model_input(part, policy), self.o.temperature)
+        scored = policy.logprobs(*model_input(part, policy), self.o.temperature)
         mask = scored.mask * bool(part)  # (N, T)
         old = scored.logps.detach() if old is None else old
         sampler = torch.full_like(old, math.nan)  # (N, T); NaN is unknown: a weight of 1
@@ -167,7 +167,7 @@ class Trainer:
         loss, sums = da_grpo_loss(  # Eq. 31
             scored.logps, old, ref, advantages, mask, self.objective, totals, weights
         )
-        torch.autograd.backward(loss * ranks.world())  # FSDP2 takes the mean over ranks
+        torch.autograd.backward(loss * ranks.count())  # FSDP2 takes the mean over ranks
         mismatch = (old - sampler).abs().nan_to_num(0.0)
         capped = (weights >= cap).float()
         more = {"entropy": scored.entropy, "mismatch": mismatch, "capped": capped}
@@ -181,11 +181,11 @@ class Trainer:
         norm: Any = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.o.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return float(norm.full_tensor() if ranks.world() > 1 else norm)
+        return float(norm.full_tensor() if ranks.count() > 1 else norm)
 
     def evaluate(self, examples: Sequence[Example]) -> Row:
         """The outcomes of the likeliest decision in each state."""
-        row = outcomes(*self.sample(examples, [0] * len(examples), 1, 0.0))
+        row = reward_metrics(*self.sample(examples, [0] * len(examples), 1, 0.0))
         return {f"eval/{name}": value for name, value in row.items()}
 
     def micro_batches(self, samples: Sequence[Sample]) -> list[list[Sample]]:
@@ -218,7 +218,7 @@ def compare(
     return kept, informative.tolist()
 
 
-def outcomes(groups: Sequence[Group], scores: Sequence[Sequence[Scores | None]]) -> Row:
+def reward_metrics(groups: Sequence[Group], scores: Sequence[Sequence[Scores | None]]) -> Row:
     """Means over the completions that were scored: the reward, its parts, and the share that is
     `valid`. And over all: the share that was dropped or cut at its limit, and the length in tokens.
     """
@@ -275,18 +275,18 @@ def learning_rate(step: int, steps: int, peak: float, warmup: float, floor: floa
 def train(o: Options) -> None:
     """Raises ConfigError if it cannot start, EndpointError if a server fails."""
     device = ranks.start()
-    torch.manual_seed(o.seed)
+    torch.manual_seed(o.seed)  # of a new adapter
     torch.use_deterministic_algorithms(device.type == "cpu")
     examples = read(o.data)
-    held_out = read(o.eval_data) if o.eval_data and o.stage == "grpo" else []
+    eval_examples = read(o.eval_data) if o.eval_data and o.stage == "grpo" else []
     steps = o.steps or max(1, round(o.epochs * len(examples) / o.batch))
     reward = make(o.reward, **dict(pair.split("=", 1) for pair in o.reward_setting))
-    check(o, [*examples, *held_out], reward)
+    check(o, [*examples, *eval_examples], reward)
     _lock = run.begin(o)  # held until this function returns
     lora_rank = 0 if o.full else o.lora_rank
     policy = Policy(o.model, device, o.dtype, lora_rank, o.adapter, o.checkpointing)
     if o.stage == "grpo" and o.beta:
-        policy.keep_reference()  # before a checkpoint is loaded
+        policy.keep_reference()  # as the run began: a checkpoint is loaded later
     rollouts = make_rollouts(o, policy)
     trainer = Trainer(o, policy, rollouts, reward, steps)
     start = run.load(o.out, policy.model, trainer.optimizer)
@@ -300,8 +300,8 @@ def train(o: Options) -> None:
         else:
             row = trainer.grpo_step(step, batch)
             rollouts.update(step + 1)
-        if held_out and due:
-            row |= trainer.evaluate(held_out)
+        if eval_examples and due:
+            row |= trainer.evaluate(eval_examples)
         seconds = round(time.monotonic() - began, 2)
         metrics.add({"step": step, **row, "seconds": seconds}, steps)
         if due:

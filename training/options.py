@@ -30,7 +30,7 @@ class Options(Checked):
     """The defaults are the paper's, except where one GPU of 80 GB needs others (see README.md)."""
 
     stage: Literal["sft", "grpo"] = Field(description="sft imitates the reference decisions")
-    model: Path = Field(description="a Hugging Face folder, which is not changed")
+    model: Path = Field(description="folder of a Hugging Face model, which is not changed")
     data: Path = Field(description="examples, JSONL")
     out: Path = Field(description="folder for all that is written")
     resume: bool = _flag(False, "go on from the last checkpoint in --out")
@@ -75,9 +75,10 @@ class Options(Checked):
     @model_validator(mode="after")
     def _together(self) -> Self:
         world = int(os.environ.get("WORLD_SIZE", "1"))
-        for folder, file in (self.model, "config.json"), (self.adapter, "adapter_config.json"):
+        for name, file in ("model", "config.json"), ("adapter", "adapter_config.json"):
+            folder = getattr(self, name)
             if folder and not (folder / file).is_file():
-                raise ValueError(f"{folder} has no {file}")
+                raise ValueError(f"--{name} {folder}: is not a folder with {file}")
         if self.full and self.adapter:
             raise ValueError("--full and --adapter: give one of them")
         if self.batch % world:

@@ -31,7 +31,7 @@ Ids = list[int]
 
 
 @dataclass(frozen=True)
-class Scored:
+class Logprobs:
     """Log-probability and entropy of the tokens of completions, (N, T); `mask` is 1 on tokens."""
 
     logps: Tensor
@@ -62,7 +62,7 @@ class Policy:
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         self.pad = self.tokenizer.pad_token_id or 0
         wide = torch.promote_types(self.dtype, torch.float32)
-        held = self.dtype if self.lora and ranks.world() == 1 else wide
+        held = self.dtype if self.lora and ranks.count() == 1 else wide
         load = AutoModelForCausalLM.from_pretrained
         model: Any = usable(f"--model {folder}", load, folder, config=config, dtype=held)
         model.config.use_cache = False
@@ -76,18 +76,18 @@ class Policy:
             model.enable_input_require_grads()
         self.packs = can_pack(model.config)
         self.model: Any = with_adapter(model, lora_rank, adapter) if self.lora else model
-        self.mixed = self.dtype == torch.bfloat16 and ranks.world() == 1  # else FSDP2 casts
+        self.mixed = self.dtype == torch.bfloat16 and ranks.count() == 1  # else FSDP2 casts
         for module in self.model.modules():
             if isinstance(module, torch.nn.Dropout):  # a completion has one probability
                 module.p = 0.0
             if self.mixed:
                 module.cast_input_dtype_enabled = False  # or peft would compute in float32
         self.model.train()
-        if ranks.world() > 1:
+        if ranks.count() > 1:
             ranks.shard(self.model, self.dtype)  # layer by layer to the device
         else:
             self.model.to(device)
-        self.at_start: list[Tensor] = []  # the weights of pi_ref, where it is kept
+        self.swapped_out: list[Tensor] = []  # the weights of pi_ref, where it is kept
 
     # ---- text ------------------------------------------------------------------------------------
 
@@ -112,9 +112,9 @@ class Policy:
 
     def keep_reference(self) -> None:
         """Make pi_ref the model as it is now."""
-        self.at_start = [p.detach().clone() for p in self.parameters()]
+        self.swapped_out = [p.detach().clone() for p in self.parameters()]
 
-    def score(self, prompt: Ids, completions: Sequence[Ids], temperature: float) -> Scored:
+    def logprobs(self, prompt: Ids, completions: Sequence[Ids], temperature: float) -> Logprobs:
         """log pi_theta of N completions of one prompt; N is 1 if the model cannot pack. In a pack
         the prompt is read once, and no completion sees another.
         """
@@ -122,12 +122,11 @@ class Policy:
         is_token = mask.bool()
         position, attention, logit_index = packed(len(prompt), is_token)
         tokens = torch.cat([torch.tensor(prompt, device=self.device), ids[is_token]])  # (L,)
+        pack = attention[None, None] if len(completions) > 1 else None  # None: causal
         with self.autocast():
             logits = self.model(
                 input_ids=tokens[None],
-                attention_mask=attention[None, None]
-                if len(completions) > 1
-                else None,  # None: causal
+                attention_mask=pack,
                 position_ids=position[None],
                 logits_to_keep=logit_index,
             ).logits  # (1, K, V)
@@ -136,19 +135,19 @@ class Policy:
             entropy = token_entropy(logits).to(logps)
         rows = torch.zeros_like(mask, dtype=logps.dtype)
         logps, entropy = (rows.masked_scatter(is_token, x) for x in (logps, entropy))  # (N, T)
-        return Scored(logps, entropy, mask)
+        return Logprobs(logps, entropy, mask)
 
     @torch.no_grad()
     def reference(self, prompt: Ids, completions: Sequence[Ids], temperature: float) -> Tensor:
         """log pi_ref (N, T)."""
         self._swap()
-        logps = self.score(prompt, completions, temperature).logps
+        logps = self.logprobs(prompt, completions, temperature).logps
         self._swap()
         return logps
 
     def _swap(self) -> None:
         """Exchange the weights of pi_theta and pi_ref."""
-        for parameter, other in zip(self.parameters(), self.at_start, strict=True):
+        for parameter, other in zip(self.parameters(), self.swapped_out, strict=True):
             now = parameter.clone()
             parameter.copy_(other)
             other.copy_(now)
@@ -182,17 +181,17 @@ def can_pack(config: Any) -> bool:
     return layers == {"full_attention"} and not window and config._attn_implementation == "sdpa"
 
 
-def packed(prompt: int, is_token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def packed(prompt_length: int, is_token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Pack N completions behind one prompt, as one line of L tokens; is_token (N, T) has their K
     tokens. Returns position_ids (L,), attention_mask (L, L) in which completions cannot see each
     other, and logit_index (K,), the position that predicts each completion token.
     """
     device = is_token.device
     owner, offset = is_token.nonzero(as_tuple=True)  # (K,) each
-    at = prompt + torch.arange(len(owner), device=device)
-    logit_index = torch.where(offset == 0, prompt - 1, at - 1)
-    position = torch.cat([torch.arange(prompt, device=device), prompt + offset])
-    owners = torch.cat([torch.full((prompt,), -1, device=device), owner])  # -1: of all
+    at = prompt_length + torch.arange(len(owner), device=device)
+    logit_index = torch.where(offset == 0, prompt_length - 1, at - 1)
+    position = torch.cat([torch.arange(prompt_length, device=device), prompt_length + offset])
+    owners = torch.cat([torch.full((prompt_length,), -1, device=device), owner])  # -1: of all
     attention = ((owners == -1) | (owners == owners[:, None])).tril()
     return position, attention, logit_index
 

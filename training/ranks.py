@@ -27,21 +27,21 @@ def rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
 
 
-def world() -> int:
+def count() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def gathered(value: T) -> list[T]:
     """`value` of every rank, in order."""
-    values: list[Any] = [value] * world()
-    if world() > 1:
+    values: list[Any] = [value] * count()
+    if count() > 1:
         dist.all_gather_object(values, value)
     return values
 
 
 def mine(items: Sequence[T]) -> list[T]:
     """This rank's share: every world-th item."""
-    return list(items[rank() :: world()])
+    return list(items[rank() :: count()])
 
 
 def total(value: float) -> float:

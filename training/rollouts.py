@@ -39,7 +39,7 @@ class Rollouts:
         raise NotImplementedError
 
     def update(self, step: int) -> None:
-        """Sample from the policy as it is now, before step `step`."""
+        """Take the weights that the policy has before step `step`."""
 
     def close(self) -> None:
         """No more calls follow."""
@@ -51,7 +51,7 @@ def group_of(policy: Policy, prompt: Ids, ids: list[Ids], logps: list[list[float
 
 
 class LocalRollouts(Rollouts):
-    """`at_once`: completions in a batch; at least one group."""
+    """`at_once`: completions in a batch; at least one group. A batch uses its first seed."""
 
     def __init__(self, policy: Policy, max_tokens: int, at_once: int = 64) -> None:
         self.policy, self.max_tokens, self.at_once = policy, max_tokens, at_once

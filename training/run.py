@@ -29,8 +29,8 @@ from training.policy import usable
 Row = dict[str, float]
 CHECKPOINT = "checkpoint.pt"
 SHOWN = ("loss", "reward", "eval/reward", "kl", "zero_variance", "grad_norm")
-FREE = {"resume", "out", "vllm_url", "save_every", "model", "adapter", "data", "eval_data"}  # may
-# differ at a resume; the contents of the files may not
+# Options that may differ at a resume; of the files, their paths may, and not their contents.
+FREE = {"resume", "out", "vllm_url", "save_every", "model", "adapter", "data", "eval_data"}
 FREE_SETTINGS = "timeout_s=", "parallel=", "cache="  # of a reward
 RULE = "tasks.py", "world.py", "rewards.py", "../evaluation/scores.py"
 

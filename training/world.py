@@ -43,7 +43,7 @@ MODEL = "auto"  # the one backend that decisions may name
 POOL = Pool.model_validate({"backend": [{"name": MODEL, "model": "", "base_url": "http://none"}]})
 P_TROUBLE = 0.3  # that the first sub-task for one of the facts does not succeed
 TROUBLE: tuple[Status, ...] = ("failed", "blocked", "partial")
-UNNEEDED = 1 / 3  # reward of a delegation after the answer was found: 1 of 3 points
+UNNEEDED = 1 / 3  # both parts of a delegation after the answer was found: 1 of 3 points
 
 # ---- what a sub-task finds -----------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class World:
         tools = tuple(tools_for(task))
         return State(task, context, tuple(self.history), (), tools, self.round, ROUNDS)
 
-    def solved(self) -> bool:
+    def answer_found(self) -> bool:
         """Whether the answer was found."""
         return self.mini.facts[-1].id in self.found
 
@@ -180,18 +180,19 @@ def world_of(row: Mapping[str, Any], state: State) -> World:
 
 
 def rubric_parts(world: World, decision: Decision | None) -> dict[str, float]:
-    """Two parts of Eq. 29, each in [0, 1]. `tool`: the share of right tools. `decision`, of a
-    delegation: the share of what is ready that it finds, times the share of its sub-tasks that find
-    something new which the answer needs.
+    """Two parts of Eq. 29, each in [0, 1]. `decision`, of a delegation: the share of what is ready
+    that it finds, times the share of its sub-tasks that find something new which the answer needs.
+    `tool`: of the tools that are needed or given, the share that is both; a sub-task that names no
+    tools has those that are needed. A delegation after the answer was found earns little of both.
     """
     if decision is None:
         return {"tool": 0.0, "decision": 0.0}
     if isinstance(decision, Complete):
         right = matches(decision.answer, world.mini.answer, world.mini.task.question)
-        return {"tool": float(right or world.solved()), "decision": float(right)}
+        return {"tool": float(right or world.answer_found()), "decision": float(right)}
     done = world.would_find(decision)
     count, known = max(1, len(done)), world.found.keys()
-    if world.solved():
+    if world.answer_found():
         share = UNNEEDED * sum(fact is not None for _, fact in done) / count**2
         return {"tool": share, "decision": share}
     new = {f.id: f for _, f in done if f and f.id in world.mini.needed() - known}
@@ -208,9 +209,9 @@ def solved_from(world: World, decision: Decision) -> bool:
         return matches(decision.answer, world.mini.answer, world.mini.task.question)
     after = copy.deepcopy(world)
     after.carry_out(decision)
-    while not after.solved() and after.round < ROUNDS:
+    while not after.answer_found() and after.round < ROUNDS:
         after.carry_out(decided(expert(after), after))
-    return after.solved()
+    return after.answer_found()
 
 
 # ---- the expert ----------------------------------------------------------------------------------
@@ -218,7 +219,7 @@ def solved_from(world: World, decision: Decision) -> bool:
 
 def expert(world: World, style: Style = "brief") -> dict[str, Any]:
     """y*_t as JSON; for the short prompt, without optional keys."""
-    if world.solved():
+    if world.answer_found():
         why = say(WORDS, "why_complete", id=world.found[world.mini.facts[-1].id])
         return {"action": "complete", "reasoning": why, "params": {"answer": world.mini.answer}}
     rest = {} if style == "brief" else {"context": "", "model": MODEL}
@@ -268,7 +269,7 @@ def examples(split: Split, seed: int, style: Style = "brief") -> Iterator[Exampl
     """The expert's decisions in task after task, without end; the same for the same seed."""
     for n in count():
         world = new_world(random.Random(f"minigaia {seed} {split} {n}"), split, n)
-        while not world.solved():
+        while not world.answer_found():
             yield (made := example(world, split, n, style))
             world.carry_out(decided(made.reference, world))
         yield example(world, split, n, style)

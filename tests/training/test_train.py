@@ -81,7 +81,7 @@ def policy(tiny):
 
 def test_a_packed_group_has_the_scores_and_the_gradient_of_its_sequences(policy, monkeypatch):
     monkeypatch.setattr("da_grpo.PART", 2)  # tokens at a time
-    scored, alone = policy.score(PROMPT, COMPLETIONS, 0.8), 0.0
+    scored, alone = policy.logprobs(PROMPT, COMPLETIONS, 0.8), 0.0
     for n, ids in enumerate(COMPLETIONS):
         logits = policy.model(input_ids=torch.tensor([PROMPT + ids])).logits[0, 2:-1]
         plain, cool = (torch.distributions.Categorical(logits=x) for x in (logits, logits / 0.8))
@@ -110,13 +110,13 @@ def test_an_end_token_in_a_reference_is_text(policy):
 @pytest.mark.parametrize("rank", [0, 4])
 def test_the_reference_is_the_policy_as_it_was(tiny, rank):
     policy = Policy(tiny[0], CPU, "float64", rank)
-    expected = policy.score(PROMPT, COMPLETIONS, 1.0).logps.detach()
+    expected = policy.logprobs(PROMPT, COMPLETIONS, 1.0).logps.detach()
     policy.keep_reference()
     with torch.no_grad():
         [p.add_(0.1) for p in policy.parameters()]
-    moved = policy.score(PROMPT, COMPLETIONS, 1.0).logps
+    moved = policy.logprobs(PROMPT, COMPLETIONS, 1.0).logps
     torch.testing.assert_close(policy.reference(PROMPT, COMPLETIONS, 1.0), expected)
-    torch.testing.assert_close(policy.score(PROMPT, COMPLETIONS, 1.0).logps, moved)
+    torch.testing.assert_close(policy.logprobs(PROMPT, COMPLETIONS, 1.0).logps, moved)
     assert (moved - expected).abs().max() > 1e-3
 
 
@@ -132,7 +132,7 @@ def test_local_rollouts_draw_what_the_policy_finds_likely(tiny, tmp_path):
     assert [g.ids for g in groups] == [g.ids for g in again]
     for prompt, group in zip(prompts, groups, strict=True):
         first = [[n] for n in range(policy.model.config.vocab_size)]
-        likely = policy.score(prompt, first, 0.8).logps[:, 0].exp()
+        likely = policy.logprobs(prompt, first, 0.8).logps[:, 0].exp()
         drawn = torch.bincount(torch.tensor([ids[0] for ids in group.ids]), minlength=len(first))
         torch.testing.assert_close(drawn / 2000, likely, atol=0.02, rtol=0)
         assert any(len(ids) == 1 for ids in group.ids)  # an end token was drawn
