@@ -101,7 +101,7 @@ def add_flags(p: argparse.ArgumentParser, model: type[pool.Checked]) -> None:
         how |= {"type": utf8_text} if metavar == "FILE" else {}
         if isinstance(default, bool):
             how = {"action": argparse.BooleanOptionalAction if default else "store_true"}
-        shown = f" ({default})" if default and type(default) in (int, float, str) else ""
+        shown = f" ({default})" if type(default) in (int, float, str) else ""
         how |= {"dest": name, "default": argparse.SUPPRESS, "help": f"{field.description}{shown}"}
         p.add_argument(flag_of(name), **how)
 

@@ -149,6 +149,6 @@ def make(name: str, **settings: Any) -> Reward:
         except Invalid as error:
             raise ConfigError(f"--reward judge: the setting {error}") from None
     if name not in REWARDS or settings:
-        given = " with ".join([name, *settings])
+        given = f"{name} with {', '.join(settings)}" if settings else name
         raise ConfigError(f"--reward {given}: give {', '.join(REWARDS)}, or judge and its settings")
     return REWARDS[name]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -79,17 +80,18 @@ class LocalRollouts(Rollouts):
         cache = DynamicCache(config=policy.model.config)
         torch.manual_seed(seed)
         with policy.autocast():
-            begin = {"attention_mask": mask[:, :-1], "position_ids": position[:, :-1]}
-            policy.model(ids[:, :-1], **begin, past_key_values=cache, use_cache=True)
+            begin: Any = {"attention_mask": mask[:, :-1], "position_ids": position[:, :-1]}
+            policy.model(ids[:, :-1], **begin, past_key_values=cache, logits_to_keep=1)
             cache.batch_repeat_interleave(n)  # `generate` continues from it
             ids, mask = (t.repeat_interleave(n, 0) for t in (ids, mask))
+            # top_k: none; 50 is the default, and `generate` warns of others without sampling
             out = policy.model.generate(
-                ids, attention_mask=mask, past_key_values=cache, max_new_tokens=self.max_tokens,
-                do_sample=temperature > 0, temperature=temperature or 1.0, top_k=0,
+                ids, attention_mask=mask, past_key_values=cache, do_sample=temperature > 0,
+                temperature=temperature or 1.0, top_k=0 if temperature else 50,
+                max_new_tokens=self.max_tokens,
             )  # fmt: skip
-        drawn = [up_to_end(row, policy.eos) for row in out[:, ids.shape[1] :].tolist()]
-        parts = [drawn[k * n : (k + 1) * n] for k in range(len(prompts))]
-        return [group_of(policy, *pair, [[]] * n) for pair in zip(prompts, parts, strict=True)]
+        drawn = (up_to_end(row, policy.eos) for row in out[:, ids.shape[1] :].tolist())
+        return [group_of(policy, p, list(islice(drawn, n)), [[]] * n) for p in prompts]
 
 
 def up_to_end(ids: Ids, ends: Sequence[int]) -> Ids:

@@ -27,10 +27,9 @@ from training.options import Options
 from training.policy import usable
 
 Row = dict[str, float]
-CHECKPOINT = "checkpoint.pt"
 SHOWN = ("loss", "reward", "eval/reward", "kl", "zero_variance", "grad_norm")
 # Options that may differ at a resume; of the files, their paths may, and not their contents.
-FREE = {"resume", "out", "vllm_url", "save_every", "model", "adapter", "data", "eval_data"}
+FREE = {"resume", "out", "vllm_url", "model", "adapter", "data", "eval_data"}
 FREE_SETTINGS = "timeout_s=", "parallel=", "cache="  # of a reward
 RULE = "tasks.py", "world.py", "rewards.py", "../evaluation/scores.py"
 
@@ -114,13 +113,13 @@ def save(out: Path, model: Any, optimizer: Any, step: int) -> None:
         except (OSError, RuntimeError) as error:  # torch turns the first into the second
             why = str(error).splitlines()[0]
             raise ConfigError(f"{part}: cannot be written ({why}); then --resume") from None
-        part.replace(out / CHECKPOINT)
+        part.replace(out / "checkpoint.pt")
     ranks.gathered(0)
 
 
 def load(out: Path, model: Any, optimizer: Any) -> int:
     """Restore the checkpoint, if there is one. Returns the next step. Raises ConfigError."""
-    file = out / CHECKPOINT
+    file = out / "checkpoint.pt"
     if not file.exists():
         return 0
     state = usable(str(file), torch.load, file, map_location="cpu", weights_only=True)

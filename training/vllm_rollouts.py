@@ -58,7 +58,7 @@ class VllmRollouts(Rollouts):
         text = self.post(
             "/v1/completions", model=self.model, prompt=prompt, n=n, seed=seed, top_p=1.0, top_k=-1,
             max_tokens=self.max_tokens, temperature=temperature, logprobs=0, return_token_ids=True,
-            stop_token_ids=list(self.policy.eos), repetition_penalty=1.0,
+            stop_token_ids=self.policy.eos, repetition_penalty=1.0,
         )  # fmt: skip
         try:
             rows = sorted(json.loads(text)["choices"], key=lambda c: c["index"])
