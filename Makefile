@@ -28,7 +28,7 @@ demo: $(VENV)/run  ## the case study, offline: replays a recorded run
 	$(RUN) orchestra_min.py --replay fixtures/runs/equinox
 
 demo-trained: $(VENV)/run  ## a main agent of 135M parameters that DA-GRPO trained, offline: replays a recorded run
-	$(RUN) orchestra_min.py --replay fixtures/runs/trained --method training/agent.py:Trained
+	$(RUN) orchestra_min.py --replay fixtures/runs/trained --method orchestra/training/agent.py:Trained
 
 test: $(VENV)/dev  ## all tests; no network, no key, no GPU
 	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 2 --dist worksteal
@@ -36,10 +36,11 @@ test: $(VENV)/dev  ## all tests; no network, no key, no GPU
 lint: $(VENV)/dev
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m mypy orchestra_min.py curate.py evaluate.py optimize_prompt.py report.py orchestra orchestrators subagents runtime tools evaluation
+	$(RUN) -m mypy -p orchestra -m orchestra_min
 
 lint-train: $(VENV)/train  ## types of the training code need torch
-	$(RUN) -m mypy da_grpo.py train_da_grpo.py training fixtures/experiment.py
+	$(RUN) -m mypy -m train_da_grpo
+	$(RUN) -m mypy fixtures/experiment.py
 
 QUESTION ?= What time is it in UTC when it is 7:49 AM on September 23 in Prague?
 live: export ASKED = $(value QUESTION)

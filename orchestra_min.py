@@ -14,19 +14,39 @@ As a library:
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-import orchestrators
-from orchestra.main_agent import ATTEMPTS, Messages
+from orchestra import methods
+from orchestra.agents import class_for, runs_code, shared
+from orchestra.agents import workdir as workdirs
 from orchestra.matching import Placed, decision_reserve_usd, place
 from orchestra.memory import best_supported_answer, compress, summarize
 from orchestra.money import Purse
+from orchestra.runtime import command_line, run_folder, trajectory
+from orchestra.runtime import pool as pools
+from orchestra.runtime.chat import Chat
+from orchestra.runtime.openai_api import with_model
+from orchestra.runtime.options import Options
+from orchestra.runtime.pool import Pool
+from orchestra.runtime.prompts import WORDING, explained
+from orchestra.runtime.run_folder import Manifest
+from orchestra.runtime.secrets import Secrets
+from orchestra.runtime.tape import Mode, Tape, TapeMiss
+from orchestra.runtime.trajectory import Listener, Recorder, Trajectory
 from orchestra.schedule import Graph, ready, refine, waiting
+from orchestra.seams import ATTEMPTS, Messages
+from orchestra.toolkit import Environment, Tool
+from orchestra.tools import media as media_files
+from orchestra.tools import sandbox
+from orchestra.tools.own import own_tools
+from orchestra.tools.shipped import tools_for
 from orchestra.vocabulary import (
     BudgetExceeded,
     Complete,
@@ -40,23 +60,14 @@ from orchestra.vocabulary import (
     Result,
     State,
 )
-from runtime import command_line, run_folder, trajectory
-from runtime import pool as pools
-from runtime.chat import Chat
-from runtime.openai_api import with_model
-from runtime.options import Options
-from runtime.pool import Pool
-from runtime.prompts import WORDING, explained
-from runtime.run_folder import Manifest
-from runtime.secrets import Secrets
-from runtime.tape import Mode, Tape, TapeMiss
-from runtime.trajectory import Listener, Recorder, Trajectory
-from subagents import class_for, runs_code, shared
-from subagents import workdir as workdirs
-from tools import Environment, Tool, sandbox, tools_for
-from tools import media as media_files
-from tools.own import own_tools
 
+PROGRAMS = (
+    "evaluate",
+    "report",
+    "masbench",
+    "curate",
+    "optimize_prompt",
+)  # orchestra-min NAME
 Files = Sequence[Any]  # paths, or (modality, path)
 Folder = str | Path
 Tools = Mapping[str, Tool]
@@ -66,7 +77,12 @@ class Run:
     """Algorithm 1 of arXiv 2606.13707 on one task."""
 
     def __init__(
-        self, manifest: Manifest, tape: Tape, recorder: Recorder, own: Tools, threads: int | None
+        self,
+        manifest: Manifest,
+        tape: Tape,
+        recorder: Recorder,
+        own: Tools,
+        threads: int | None,
     ) -> None:
         self.folder = tape.path.parent
         self.task, self.tape, self.recorder = manifest.task(self.folder), tape, recorder
@@ -76,16 +92,20 @@ class Run:
         backends = tuple(with_model(self.chat, b) for b in manifest.pool.backends)
         self.pool = manifest.pool.with_(backends=backends)
         self.tools = {**tools_for(self.task, manifest.code), **own}
-        self.orchestrator = orchestrators.make(o, self.pool, self.tools)
+        self.orchestrator = methods.make(o, self.pool, self.tools)
         self.once = self.orchestrator.rounds == 1  # the method makes one decision
         self.rounds = 1 if self.once else o.rounds or self.orchestrator.rounds
         agents = class_for(o)
-        self.sub_agents = agents(self.task, o, self.environment, self.tools, recorder, threads)
+        self.sub_agents = agents(
+            self.task, o, self.environment, self.tools, recorder, threads
+        )
         self.graph = Graph()  # G_t
         self.history: tuple[Evidence, ...] = ()  # H_t
         self.context = ""  # C_t
         self.purse = Purse(o.budget_usd)  # B_t
-        self.kept = self.guess = ""  # refused answers: not sure enough (Eq. 22); without evidence
+        self.kept = self.guess = (
+            ""  # refused answers: not sure enough (Eq. 22); without evidence
+        )
         self.why = ""  # the reason of a fallback
 
     def answer(self) -> tuple[str, bool, int]:
@@ -104,7 +124,11 @@ class Run:
                 if y_t.drain and (z.answer or self.once):  # nothing is left to do
                     self.why = y_t.fallback or z.error
                     answer = z.answer or best_supported_answer(self.history)
-                    return answer, bool(y_t.fallback) or z.status != "done" or not answer, t
+                    return (
+                        answer,
+                        bool(y_t.fallback) or z.status != "done" or not answer,
+                        t,
+                    )
             y_t = self.decide(t + 1, last_chance=True)
             self.why = self.why or "no round was left"
             last = y_t if isinstance(y_t, Complete) else self.carry_out(t + 1, y_t)[-1]
@@ -135,12 +159,16 @@ class Run:
             self.rounds, self.purse.left_usd, waiting(self.graph),
         )  # fmt: skip
 
-    def attempt(self, s_t: State, number: int, mistake: str, last_chance: bool) -> Decision:
+    def attempt(
+        self, s_t: State, number: int, mistake: str, last_chance: bool
+    ) -> Decision:
         """One attempt at y_t, paid from B_t and recorded."""
         replies, purse = list[Reply](), Purse(self.purse.left_usd)
 
         def ask(messages: Messages, *how: Any, **also: Any) -> Reply:
-            replies.append(self.chat(self.pool[self.pool.main], messages, purse, *how, **also))
+            replies.append(
+                self.chat(self.pool[self.pool.main], messages, purse, *how, **also)
+            )
             return replies[-1]
 
         try:
@@ -159,7 +187,9 @@ class Run:
             raise
         finally:
             self.purse.join(purse)
-        self.recorder.decision(s_t, number, replies, decision=trajectory.decision_row(y_t))
+        self.recorder.decision(
+            s_t, number, replies, decision=trajectory.decision_row(y_t)
+        )
         return y_t
 
     def carry_out(self, t: int, y_t: Delegate) -> list[Result]:
@@ -173,7 +203,9 @@ class Run:
             self.graph = self.graph.with_result(p.subtask.id, z)
             self.history += (summarize(t, p.subtask, z, self.task),)  # Eq. 19
             self.purse.join(p.purse)  # Eq. 21
-        self.context = compress(q, self.history, WORDING, self.options.context_tokens)  # Eq. 20
+        self.context = compress(
+            q, self.history, WORDING, self.options.context_tokens
+        )  # Eq. 20
         return z_t
 
     def place(self, t: int, y_t: Delegate) -> list[Placed]:
@@ -219,7 +251,10 @@ def orchestrate(
     TapeWriteError if the disk is full. The folder keeps everything that was paid for.
     """
     pool, options = pools.choose(pool), options or Options()
-    files, repo = media_files.check(media), Path(workdir).absolute() if workdir else None
+    files, repo = (
+        media_files.check(media),
+        Path(workdir).absolute() if workdir else None,
+    )
     secrets = run_folder.check(question, pool, options)
     media_files.check_engines([modality for modality, _ in files], pool)
     code = runs_code(options)
@@ -228,13 +263,19 @@ def orchestrate(
         copies = media_files.copy_into(folder, files)
         if repo:
             workdirs.copy_into(folder, repo, Recorder(None, listeners).notify)
-        row: Any = {"question": secrets.text(question), "media": copies, "workdir": str(repo or "")}
+        row: Any = {
+            "question": secrets.text(question),
+            "media": copies,
+            "workdir": str(repo or ""),
+        }
         manifest = Manifest(pool=pool, options=options, code=code, **row)
         manifest.write(folder)
         return _run(folder, manifest, "record", listeners, secrets, None, cancelled)
 
 
-def replay(folder: Folder, listeners: Iterable[Listener] = (), **given: Any) -> Trajectory:
+def replay(
+    folder: Folder, listeners: Iterable[Listener] = (), **given: Any
+) -> Trajectory:
     """The same run again from its tape, without network. `given`: `parallel`; also `tools` and
     `method` if the run uses Python files of the user.
 
@@ -244,7 +285,9 @@ def replay(folder: Folder, listeners: Iterable[Listener] = (), **given: Any) -> 
     manifest = run_folder.named_again(folder, run_folder.read_manifest(folder), given)
     past = trajectory.read(folder / "trajectory.jsonl")
     again = _run(folder, manifest, "replay", listeners, threads=given.get("parallel"))
-    difference = trajectory.ended(past) and trajectory.first_difference(past, again.events)
+    difference = trajectory.ended(past) and trajectory.first_difference(
+        past, again.events
+    )
     if difference:
         raise TapeMiss(f"{folder}: the replay differs from the record: {difference}")
     return again
@@ -299,7 +342,9 @@ def _run(
         own_tools(manifest.options.tools, manifest.options.mcp, tape) as own,
     ):
         run = Run(manifest, tape, recorder, own, threads)
-        recorder.emit("run", (0,), **run_folder.read_manifest(folder).row())  # as it is stored
+        recorder.emit(
+            "run", (0,), **run_folder.read_manifest(folder).row()
+        )  # as it is stored
         try:
             answer, fallback, rounds = run.answer()
         except BaseException as error:
@@ -313,7 +358,12 @@ def _run(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code; see --help."""
-    return command_line.run(argv, orchestrate, replay, resume, orchestrators.make)
+    words = sys.argv[1:] if argv is None else argv
+    program = words[0].replace("-", "_") if words else ""
+    if program in PROGRAMS:  # programs of their own, above this one
+        code: int = import_module(f"orchestra.{program}").main(words[1:])
+        return code
+    return command_line.run(words, orchestrate, replay, resume, methods.make)
 
 
 def command() -> NoReturn:
@@ -321,7 +371,9 @@ def command() -> NoReturn:
     os._exit(main())
 
 
-recorded = partial(run_folder.recorded, orchestrate, replay, resume)  # see run_folder.recorded
+recorded = partial(
+    run_folder.recorded, orchestrate, replay, resume
+)  # see run_folder.recorded
 
 if __name__ == "__main__":
     command()

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import sys
 
-from training.options import Options, parse
+from orchestra.training.options import Options, parse
 
 if __name__ == "__main__":
     ARGUMENTS = parse()  # --help and usage errors answer before the heavy imports
@@ -44,18 +44,27 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from da_grpo import Objective, Totals, aggregate, da_grpo_loss, group_advantages, importance
+from orchestra.runtime.command_line import ended
+from orchestra.training import ranks, run
+from orchestra.training.da_grpo import (
+    Objective,
+    Totals,
+    aggregate,
+    da_grpo_loss,
+    group_advantages,
+    importance,
+)
+from orchestra.training.examples import Example, read
+from orchestra.training.policy import Ids, Policy, usable
+from orchestra.training.rewards import Reward, Scores, make
+from orchestra.training.rollouts import Group, LocalRollouts, Rollouts
+from orchestra.training.run import Row
+from orchestra.training.vllm_rollouts import VllmRollouts, served
 from orchestra.vocabulary import ConfigError, EndpointError
-from runtime.command_line import ended
-from training import ranks, run
-from training.examples import Example, read
-from training.policy import Ids, Policy, usable
-from training.rewards import Reward, Scores, make
-from training.rollouts import Group, LocalRollouts, Rollouts
-from training.run import Row
-from training.vllm_rollouts import VllmRollouts, served
 
-MAX_MISMATCH = 1.0  # nats a token; with the same weights a server differs by less than 0.1
+MAX_MISMATCH = (
+    1.0  # nats a token; with the same weights a server differs by less than 0.1
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,9 @@ class Trainer:
     ) -> None:
         self.o, self.policy, self.rollouts = o, policy, rollouts
         self.reward, self.steps = reward, steps
-        self.optimizer = torch.optim.AdamW(policy.parameters(), lr=o.lr, weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(
+            policy.parameters(), lr=o.lr, weight_decay=0.0
+        )
         clips = o.clip, o.clip_high or o.clip
         self.objective = Objective(*clips, o.beta, o.aggregation, o.max_tokens)
 
@@ -91,8 +102,12 @@ class Trainer:
         for micro_batch in self.micro_batches(samples):
             scored = policy.logprobs(*model_input(micro_batch, policy), 1.0)
             mask = scored.mask * bool(micro_batch)  # 0 of an empty one
-            loss = aggregate(-scored.logps, mask, Objective(), Totals(len(examples), tokens))
-            torch.autograd.backward(loss * ranks.count())  # FSDP2 takes the mean over ranks
+            loss = aggregate(
+                -scored.logps, mask, Objective(), Totals(len(examples), tokens)
+            )
+            torch.autograd.backward(
+                loss * ranks.count()
+            )  # FSDP2 takes the mean over ranks
             loss_sum += loss.item()
         loss_sum = ranks.total(loss_sum)
         return {"loss": loss_sum, "tokens": tokens, "grad_norm": self.descend(step)}
@@ -112,18 +127,28 @@ class Trainer:
         flat = ranks.total(informative.count(False)) / len(examples)
         row |= {"zero_variance": flat, **self.improve(step, samples)}  # Eq. 31
         if row.get("mismatch", 0.0) > MAX_MISMATCH:
-            apart = f"the server's log-probabilities are {row['mismatch']:.2f} nats a token"
-            raise EndpointError(f"{apart} from the model's; serve the folder of --model, {o.model}")
+            apart = (
+                f"the server's log-probabilities are {row['mismatch']:.2f} nats a token"
+            )
+            raise EndpointError(
+                f"{apart} from the model's; serve the folder of --model, {o.model}"
+            )
         return row
 
     def sample(
-        self, examples: Sequence[Example], seeds: Sequence[int], n: int, temperature: float
+        self,
+        examples: Sequence[Example],
+        seeds: Sequence[int],
+        n: int,
+        temperature: float,
     ) -> tuple[list[Group], list[Sequence[Scores | None]]]:
         """n decisions in each state of this rank's share, and their rewards."""
         share = ranks.mine(examples)
         prompts = [self.policy.encode(e.messages) for e in share]
         groups = self.rollouts.sample(prompts, ranks.mine(seeds), n, temperature)
-        scores = [self.reward(e, g.texts, g.cut) for e, g in zip(share, groups, strict=True)]
+        scores = [
+            self.reward(e, g.texts, g.cut) for e, g in zip(share, groups, strict=True)
+        ]
         return groups, scores
 
     def improve(self, step: int, samples: list[Sample]) -> Row:
@@ -133,17 +158,29 @@ class Trainer:
         tokens = ranks.total(sum(len(s.ids) for s in samples))
         if not tokens:  # the rewards of every group were equal
             return {"loss": 0.0, "grad_norm": 0.0}
-        totals, parts = Totals(ranks.total(len(samples)), tokens), self.micro_batches(samples)
+        totals, parts = (
+            Totals(ranks.total(len(samples)), tokens),
+            self.micro_batches(samples),
+        )
         before = [self.old_and_reference(part) for part in parts]
         for _ in range(self.o.iterations):
-            sums = [self.learn(part, *b, totals) for part, b in zip(parts, before, strict=True)]
+            sums = [
+                self.learn(part, *b, totals)
+                for part, b in zip(parts, before, strict=True)
+            ]
             grad_norm = self.descend(step)
         row = {key: ranks.total(sum(s[key] for s in sums)) for key in sums[0]}
         loss = row.pop("loss")
-        return {"loss": loss, **{k: v / tokens for k, v in row.items()}, "grad_norm": grad_norm}
+        return {
+            "loss": loss,
+            **{k: v / tokens for k, v in row.items()},
+            "grad_norm": grad_norm,
+        }
 
     @torch.no_grad()
-    def old_and_reference(self, part: Sequence[Sample]) -> tuple[Tensor | None, Tensor | None]:
+    def old_and_reference(
+        self, part: Sequence[Sample]
+    ) -> tuple[Tensor | None, Tensor | None]:
         """log pi_old and log pi_ref (N, T) of a micro-batch. The first is None with one
         iteration, the second with beta 0.
         """
@@ -152,14 +189,20 @@ class Trainer:
         return old, self.policy.reference(*given) if self.o.beta else None
 
     def learn(
-        self, part: Sequence[Sample], old: Tensor | None, ref: Tensor | None, totals: Totals
+        self,
+        part: Sequence[Sample],
+        old: Tensor | None,
+        ref: Tensor | None,
+        totals: Totals,
     ) -> Row:
         """Add the gradient of one micro-batch of N sequences. Returns sums over its tokens."""
         policy, cap = self.policy, self.o.importance_cap
         scored = policy.logprobs(*model_input(part, policy), self.o.temperature)
         mask = scored.mask * bool(part)  # (N, T)
         old = scored.logps.detach() if old is None else old
-        sampler = torch.full_like(old, math.nan)  # (N, T); NaN is unknown: a weight of 1
+        sampler = torch.full_like(
+            old, math.nan
+        )  # (N, T); NaN is unknown: a weight of 1
         for row, sample in enumerate(part):
             sampler[row, : len(sample.sampler)] = torch.tensor(sample.sampler).to(old)
         weights = importance(old, sampler, cap)
@@ -177,8 +220,12 @@ class Trainer:
     def descend(self, step: int) -> float:
         """One optimizer step. Returns the norm of the gradient before it was clipped."""
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(step, self.steps, self.o.lr, self.o.warmup, self.o.lr_floor)
-        norm: Any = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.o.max_grad_norm)
+            group["lr"] = learning_rate(
+                step, self.steps, self.o.lr, self.o.warmup, self.o.lr_floor
+            )
+        norm: Any = torch.nn.utils.clip_grad_norm_(
+            self.policy.parameters(), self.o.max_grad_norm
+        )
         self.optimizer.step()
         self.optimizer.zero_grad()
         return float(norm.full_tensor() if ranks.count() > 1 else norm)
@@ -194,7 +241,9 @@ class Trainer:
         """
         size = self.o.micro_batch if self.policy.packs else 1
         groups = [list(group) for _, group in groupby(samples, key=lambda s: s.prompt)]
-        parts = [group[k : k + size] for group in groups for k in range(0, len(group), size)]
+        parts = [
+            group[k : k + size] for group in groups for k in range(0, len(group), size)
+        ]
         return parts + [[]] * (max(ranks.gathered(len(parts))) - len(parts))
 
 
@@ -218,7 +267,9 @@ def compare(
     return kept, informative.tolist()
 
 
-def reward_metrics(groups: Sequence[Group], scores: Sequence[Sequence[Scores | None]]) -> Row:
+def reward_metrics(
+    groups: Sequence[Group], scores: Sequence[Sequence[Scores | None]]
+) -> Row:
     """Means over the completions that were scored: the reward, its parts, and the share that is
     `valid`. And over all: the share that was dropped or cut at its limit, and the length in tokens.
     """
@@ -241,7 +292,9 @@ def model_input(part: Sequence[Sample], policy: Policy) -> tuple[Ids, list[Ids]]
 # ---- what happens in which step, as functions of its number alone --------------------------------
 
 
-def batch_of(examples: Sequence[Example], size: int, step: int, seed: int) -> list[Example]:
+def batch_of(
+    examples: Sequence[Example], size: int, step: int, seed: int
+) -> list[Example]:
     """The examples of a step: each epoch in an order of its own, without a break between them."""
     places = [divmod(step * size + k, len(examples)) for k in range(size)]
     orders = {epoch: list(range(len(examples))) for epoch, _ in places}
@@ -255,7 +308,9 @@ def seed_of(seed: int, step: int, k: int) -> int:
     return random.Random(f"{seed} train {step} {k}").getrandbits(31)
 
 
-def learning_rate(step: int, steps: int, peak: float, warmup: float, floor: float) -> float:
+def learning_rate(
+    step: int, steps: int, peak: float, warmup: float, floor: float
+) -> float:
     """Linear warm-up, then half a cosine down to the floor. `warmup` is a share of the steps,
     `floor` one of the peak. Never 0: the first step counts.
 
@@ -316,11 +371,15 @@ def check(o: Options, examples: Sequence[Example], reward: Reward) -> None:
     """
     model = f"--model {o.model}"
     tokenizer = usable(model, AutoTokenizer.from_pretrained, o.model)
-    template = partial(tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False)
+    template = partial(
+        tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False
+    )
     for example in examples:
         length = len(usable(model, template, list(example.messages)))
         if length > o.max_prompt:
-            problem = f"its prompt has {length} tokens, more than --max-prompt {o.max_prompt}"
+            problem = (
+                f"its prompt has {length} tokens, more than --max-prompt {o.max_prompt}"
+            )
             raise ConfigError(f"example {example.id}: {problem}")
         if o.stage == "grpo":
             try:

@@ -32,7 +32,9 @@ def running(*command: object) -> Iterator[str]:
 def in_new_process(*command: object) -> Any:
     """The JSON that a script prints on its last line."""
     words = [sys.executable, "-W", "ignore", *map(str, command)]
-    printed = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
+    printed = subprocess.run(
+        words, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
     return json.loads(printed.splitlines()[-1])
 
 
@@ -44,7 +46,10 @@ def killed(command: list[str], server: Endpoint, after_s: float | None) -> int |
     """Start a command and kill it `after_s` after its first request. Returns how many calls were in
     flight, or None if the command ended by itself.
     """
-    before, quiet = len(server.requests), dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
+    before, quiet = (
+        len(server.requests),
+        dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL),
+    )
     environment = {**os.environ, "OPENAI_BASE_URL": server.url}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, **quiet)
     while len(server.requests) == before and process.poll() is None:

@@ -18,14 +18,18 @@ from typing import Any
 from common import ROOT, killed
 from latency import layers
 
-from runtime.command_line import METHODS
-from runtime.tape import read
+from orchestra.runtime.command_line import METHODS
+from orchestra.runtime.tape import read
 from tests.scripted import Endpoint, act, complete, delegate, finish, is_main, last_text
 
 PARALLEL = 8
 ANSWER = '<tool_call>{"name": "answer", "arguments": {"model": "answer-1"}}</tool_call>'
-ONE_TASK = delegate("task").replace('{"tasks": [', "").replace("]}}", "}")  # AOrchestra's
-REASON = ANSWER.replace('"answer"', '"enhance_reasoning"').replace("answer-1", "reasoner-1")
+ONE_TASK = (
+    delegate("task").replace('{"tasks": [', "").replace("]}}", "}")
+)  # AOrchestra's
+REASON = ANSWER.replace('"answer"', '"enhance_reasoning"').replace(
+    "answer-1", "reasoner-1"
+)
 
 
 def script(request: dict[str, Any]) -> str:
@@ -59,9 +63,15 @@ def one_run(method: str, folder: Path, kills: int) -> tuple[int, int, int]:
             break
         done, in_flight = done + 1, in_flight + calls
     os.environ["OPENAI_BASE_URL"] = server.url
-    ended = subprocess.run([*program, *again], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    ended = subprocess.run(
+        [*program, *again], cwd=ROOT, stdout=subprocess.PIPE, check=True
+    )
     answer = json.loads(ended.stdout)
-    paid = [(row["call"], row["key"]) for row in read(folder / "tape.jsonl") if "answer" in row]
+    paid = [
+        (row["call"], row["key"])
+        for row in read(folder / "tape.jsonl")
+        if "answer" in row
+    ]
     assert (answer["answer"], answer["fallback"]) == ("42", False), answer
     assert len(paid) == len(set(paid)) == answer["calls"], "a call was paid for twice"
     server.close()
@@ -74,7 +84,10 @@ def main(kills: int) -> None:
         while total[0] < kills:
             with tempfile.TemporaryDirectory() as folder:
                 row = one_run(method, Path(folder) / "run", kills - total[0])
-            runs, total = runs + 1, tuple(a + b for a, b in zip(total, row, strict=True))
+            runs, total = (
+                runs + 1,
+                tuple(a + b for a, b in zip(total, row, strict=True)),
+            )
         print(
             f"{method:<14} {total[0]} kills in {runs} runs: each answered 42, nothing on a tape was paid twice; "
             f"{total[2]} calls beyond the minimum, {total[1]} were in flight at the kills",

@@ -46,12 +46,20 @@ def layers() -> str:
     agents, ends = [], []
     for layer in range(LAYERS):
         for i in range(K):
-            before = [] if layer == 0 else [f"n{layer - 1}_{i}", f"n{layer - 1}_{(i + 1) % K}"]
+            before = (
+                []
+                if layer == 0
+                else [f"n{layer - 1}_{i}", f"n{layer - 1}_{(i + 1) % K}"]
+            )
             told = f"wait={node_s(layer, i)} " + " ".join(f"${{{id}}}" for id in before)
             agents.append(agent(f"n{layer}_{i}", "CoTAgent", told))
             ends += [end for id in before for end in (id, f"n{layer}_{i}")]
     last = [f"n{LAYERS - 1}_{i}" for i in range(K)]
-    agents.append(agent("end", "CoTAgent", f"wait={CALL_S} " + " ".join(f"${{{n}}}" for n in last)))
+    agents.append(
+        agent(
+            "end", "CoTAgent", f"wait={CALL_S} " + " ".join(f"${{{n}}}" for n in last)
+        )
+    )
     ends += [end for id in last for end in (id, "end")]
     return thought(*agents, edge(*ends))
 
@@ -66,7 +74,9 @@ GRAPHS = {
 def respond(body: bytes) -> tuple[float, str]:
     if b"You design a system of agents" in body:
         question = json.loads(body)["messages"][-1]["content"].split()
-        return CALL_S, next(graph() for name, graph in GRAPHS.items() if name in question)
+        return CALL_S, next(
+            graph() for name, graph in GRAPHS.items() if name in question
+        )
     if b"You are the main agent" in body or b"You are a sub-agent" in body:
         return CALL_S, reply(body, K)
     wait = re.search(rb"wait=([\d.]+)", body)
@@ -85,7 +95,9 @@ def median_s(url: str, method: str, question: str, repeats: int) -> float:
     walls = []
     for _ in range(1 + repeats):
         with tempfile.TemporaryDirectory() as folder:
-            run = orchestrate(question, (), pool, Options(method=method), Path(folder) / "run")
+            run = orchestrate(
+                question, (), pool, Options(method=method), Path(folder) / "run"
+            )
         assert run.answer in ("done", "42") and not run.fallback, run
         walls.append(run.latency_s)
     return statistics.median(walls[1:])
@@ -103,11 +115,19 @@ def main(url: str, repeats: int) -> None:
     print(f"load of this machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     nodes_s = sum(node_s(layer, i) for layer in range(LAYERS) for i in range(K))
     rows = [
-        ("MAS, 3 layers x 8", "layers", layers_path_s(), nodes_s + 2 * CALL_S, MAS_MARK),
+        (
+            "MAS, 3 layers x 8",
+            "layers",
+            layers_path_s(),
+            nodes_s + 2 * CALL_S,
+            MAS_MARK,
+        ),
         ("SC, 5 samples", "sc", 2 * CALL_S, 6 * CALL_S, FAN_OUT_MARK),
         ("debate, 3 x 5", "debate", 7 * CALL_S, 17 * CALL_S, FAN_OUT_MARK),
     ]
-    print(f"{'':<20} {'took':>8} {'limit':>8} {'in a row':>9} {'took/limit':>11} {'mark':>5}")
+    print(
+        f"{'':<20} {'took':>8} {'limit':>8} {'in a row':>9} {'took/limit':>11} {'mark':>5}"
+    )
     for name, question, limit_s, in_a_row_s, mark in rows:
         wall_s = median_s(url, "mas-orchestra", question, repeats)
         shown = f"{wall_s:>6.3f} s {limit_s:>6.3f} s {in_a_row_s:>7.3f} s"
@@ -115,13 +135,17 @@ def main(url: str, repeats: int) -> None:
     linear_s = median_s(url, "aorchestra", "How?", repeats)
     parallel_s = median_s(url, "orchestra-o1", "How?", repeats)
     calls = K * (1 + 3) + 1, 1 + 3 + 1
-    print(f"\nProposition 1, {K} independent sub-tasks of 3 calls, {CALL_S * 1e3:.0f} ms a call:")
+    print(
+        f"\nProposition 1, {K} independent sub-tasks of 3 calls, {CALL_S * 1e3:.0f} ms a call:"
+    )
     took = ("aorchestra", calls[0], linear_s), ("orchestra-o1", calls[1], parallel_s)
     for name, n, took_s in took:
         shown = f"predicted {n * CALL_S:.3f} s, took {took_s:.3f} s"
         print(f"{name:<14} {n:>2} calls in a row: {shown}")
     predicted, measured = calls[0] / calls[1], linear_s / parallel_s
-    print(f"speed-up: predicted {predicted:.2f}, measured {measured:.2f} (mark {SPEEDUP_MARK:g})")
+    print(
+        f"speed-up: predicted {predicted:.2f}, measured {measured:.2f} (mark {SPEEDUP_MARK:g})"
+    )
     print(f"of the sub-tasks alone, Eq. 18: sum / max = {K} at most")
 
 

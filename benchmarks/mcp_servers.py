@@ -23,15 +23,18 @@ from typing import Any
 
 import common  # noqa: F401  the program on the path
 
+from orchestra.runtime.tape import Mode, Tape
+from orchestra.toolkit import Environment, ToolError
+from orchestra.tools.own import own_tools
 from orchestra.vocabulary import ModelMistake, Task
-from runtime.tape import Mode, Tape
 from tests.scripted import Server
-from tools import Environment, ToolError
-from tools.own import own_tools
 
 SCOPE = "@modelcontextprotocol/server-"
 NPM = ["everything", "filesystem", "memory", "sequential-thinking"]
-PYPI = {"venv": ["git", "time", "fetch"], "venv1": ["calculator", "sqlite"]}  # venv1: mcp 1
+PYPI = {
+    "venv": ["git", "time", "fetch"],
+    "venv1": ["calculator", "sqlite"],
+}  # venv1: mcp 1
 
 
 class Site(SimpleHTTPRequestHandler):
@@ -42,21 +45,31 @@ class Site(SimpleHTTPRequestHandler):
 def install(folder: Path) -> None:
     if not (folder / "node_modules").exists():
         subprocess.run(
-            ["npm", "install", "--prefix", folder, *(SCOPE + n for n in NPM)], check=True
+            ["npm", "install", "--prefix", folder, *(SCOPE + n for n in NPM)],
+            check=True,
         )
     for name, packages in PYPI.items():
         if not (folder / name).exists():
             subprocess.run([sys.executable, "-m", "venv", folder / name], check=True)
-            wanted = [f"mcp-server-{p}" for p in packages] + ["mcp<2"] * (name == "venv1")
-            subprocess.run([folder / name / "bin" / "pip", "install", "-q", *wanted], check=True)
+            wanted = [f"mcp-server-{p}" for p in packages] + ["mcp<2"] * (
+                name == "venv1"
+            )
+            subprocess.run(
+                [folder / name / "bin" / "pip", "install", "-q", *wanted], check=True
+            )
 
 
-def calls(folder: Path, page: str) -> dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]]:
+def calls(
+    folder: Path, page: str
+) -> dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]]:
     """By server: the arguments of its command, and calls of its tools."""
     town = {"name": "Ulm", "entityType": "town", "observations": ["lies on the Danube"]}
     link = {"from": "Ulm", "to": "Danube", "relationType": "lies on"}
     thought = {"thought": "First", "thoughtNumber": 1, "totalThoughts": 1}
-    edit = {"path": f"{folder}/note.txt", "edits": [{"oldText": "nine", "newText": "ten"}]}
+    edit = {
+        "path": f"{folder}/note.txt",
+        "edits": [{"oldText": "nine", "newText": "ten"}],
+    }
     repo, database = str(folder / "repo"), f"{folder}/test.db"
     return {
         "everything": ("", [
@@ -86,7 +99,9 @@ def use(
         env: Any = SimpleNamespace(tape=tape)
         env.local = partial(Environment.local, env)
         with own_tools([], [command], tape) as tools:
-            manuals = [f"{t.manual}\n{json.dumps(t.schema(Task('?')))}" for t in tools.values()]
+            manuals = [
+                f"{t.manual}\n{json.dumps(t.schema(Task('?')))}" for t in tools.values()
+            ]
             seen = [f"{len(tools)} tools: {', '.join(tools)}", "\n".join(manuals)]
             for n, (name, params) in enumerate(wanted):
                 with tape.call("r1", "t1", f"s{n}", name):
@@ -131,9 +146,13 @@ def main(folder: Path, only: list[str]) -> int:
         starts = len((run / "starts").read_text().split())
         same = again == seen and starts == 1
         wrong += not same
-        print(f"{name}: {seen[0]}; {starts} start; replay {'the same' if same else 'WRONG'}")
+        print(
+            f"{name}: {seen[0]}; {starts} start; replay {'the same' if same else 'WRONG'}"
+        )
         for (tool, _), text in zip(wanted, seen[2:], strict=True):
-            print(f"    {tool}: {' '.join(text.split())[: int(os.environ.get('CHARS', '200'))]}")
+            print(
+                f"    {tool}: {' '.join(text.split())[: int(os.environ.get('CHARS', '200'))]}"
+            )
         (run / "manuals.txt").write_text(seen[1])
     site.close()
     return wrong

@@ -21,9 +21,7 @@ from typing import Any
 
 from common import in_new_process
 
-SPEECH = (
-    "The committee met on the ninth of March and spoke about water, bread and the price of salt. "
-)
+SPEECH = "The committee met on the ninth of March and spoke about water, bread and the price of salt. "
 
 
 def speak(path: Path, minutes: float) -> None:
@@ -33,7 +31,10 @@ def speak(path: Path, minutes: float) -> None:
 
     with wave.open(str(once)) as source, wave.open(str(path), "wb") as target:
         target.setparams(source.getparams())
-        sound, length_s = source.readframes(10**9), source.getnframes() / source.getframerate()
+        sound, length_s = (
+            source.readframes(10**9),
+            source.getnframes() / source.getframerate(),
+        )
         for _ in range(int(minutes * 60 / length_s) + 1):
             target.writeframes(sound)
 
@@ -57,7 +58,7 @@ def film(path: Path, seconds: int, fps: int) -> None:
 
 
 def transcript(folder: Path) -> Callable[[], Any]:
-    from tools import audio
+    from orchestra.tools import audio
 
     path = folder / "long.wav"
     speak(path, 10)
@@ -67,7 +68,7 @@ def transcript(folder: Path) -> Callable[[], Any]:
 
 
 def decoding(folder: Path) -> Callable[[], Any]:
-    from tools import audio
+    from orchestra.tools import audio
 
     path = folder / "long.wav"
     speak(path, 120)
@@ -75,7 +76,7 @@ def decoding(folder: Path) -> Callable[[], Any]:
 
 
 def twenty_frames(folder: Path) -> Callable[[], Any]:
-    from tools import video
+    from orchestra.tools import video
 
     path = folder / "film.mp4"
     film(path, 600, 2)
@@ -84,15 +85,17 @@ def twenty_frames(folder: Path) -> Callable[[], Any]:
 
 
 def long_video(folder: Path) -> Callable[[], Any]:
-    from tools import image, video
+    from orchestra.tools import image, video
 
     path = folder / "film.mp4"
     film(path, 7200, 1)
-    return lambda: [image.data_url(picture, "JPEG") for _, picture in video.frames(path, 16)]
+    return lambda: [
+        image.data_url(picture, "JPEG") for _, picture in video.frames(path, 16)
+    ]
 
 
 def large_picture(folder: Path) -> Callable[[], Any]:
-    from tools import image
+    from orchestra.tools import image
 
     path = folder / "large.jpg"
     make = "from PIL import Image; Image.new('RGB', (10000, 10000), 'teal').save('large.jpg')"
@@ -103,7 +106,7 @@ def large_picture(folder: Path) -> Callable[[], Any]:
 def dense_page(folder: Path) -> Callable[[], Any]:
     from PIL import Image, ImageDraw
 
-    from tools import image
+    from orchestra.tools import image
 
     page = Image.new("RGB", (2048, 2048), "white")
     for n in range(60):
@@ -129,7 +132,10 @@ def measure(name: str) -> dict[str, float]:
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
         before, started, busy = peak_mib(), time.perf_counter(), time.process_time()
         run()
-        took = {"wall_s": time.perf_counter() - started, "cpu_s": time.process_time() - busy}
+        took = {
+            "wall_s": time.perf_counter() - started,
+            "cpu_s": time.process_time() - busy,
+        }
         return {**took, "more_mib": peak_mib() - before}
 
 

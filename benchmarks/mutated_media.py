@@ -26,8 +26,9 @@ from typing import Any
 
 import common  # noqa: F401  the program on the path
 
+from orchestra.toolkit import ToolError
+from orchestra.tools import audio, image, media, video
 from orchestra.vocabulary import ConfigError
-from tools import ToolError, audio, image, media, video
 
 MAX_MIB, MAX_S = 60, 30
 STILLS = "png", "jpeg", "webp", "gif", "tiff"
@@ -39,7 +40,9 @@ def make(folder: Path) -> dict[str, Path]:
     """One good file of each format, with speech, letters and motion in it."""
 
     def ffmpeg(*arguments: str) -> None:
-        subprocess.run(["ffmpeg", "-v", "error", "-y", *arguments], check=True, cwd=folder)
+        subprocess.run(
+            ["ffmpeg", "-v", "error", "-y", *arguments], check=True, cwd=folder
+        )
 
     text = "Nine fifteen from platform four. " * 3
     subprocess.run(["espeak-ng", "-w", "said.wav", text], check=True, cwd=folder)
@@ -48,7 +51,11 @@ def make(folder: Path) -> dict[str, Path]:
     for suffix in (*STILLS, *FILMS, *SOUNDS):
         sound = () if suffix in STILLS else ("-i", "said.wav")
         pictures = () if suffix in SOUNDS else seen
-        still = () if suffix in ("gif", *FILMS, *SOUNDS) else ("-frames:v", "1", "-update", "1")
+        still = (
+            ()
+            if suffix in ("gif", *FILMS, *SOUNDS)
+            else ("-frames:v", "1", "-update", "1")
+        )
         fast = ("-deadline", "realtime") if suffix == "webm" else ()
         name = f"good.{suffix}"
         ffmpeg(*pictures, *sound, *still, *fast, name)
@@ -80,7 +87,9 @@ def read(path: Path, kind: str) -> bool:
     if kind == "image":
         reads.append(lambda: list(image.data_urls(path)))
     if kind == "video":
-        reads.append(lambda: [image.data_url(p, "JPEG") for _, p in video.frames(path, 8)])
+        reads.append(
+            lambda: [image.data_url(p, "JPEG") for _, p in video.frames(path, 8)]
+        )
     if kind != "image":
         reads.append(lambda: [audio.as_wav(s) for _, s in audio.parts(path, 120)])
     good = True
@@ -122,7 +131,9 @@ def row(suffix: str, good: Path, count: int) -> bool:
         outcome, peak_mib, took_s = measure(path, kind)
         more_mib = peak_mib - base_mib - len(changed) / (1 << 20)
         if outcome in ("crash", "killed") or more_mib > MAX_MIB:
-            print(f"  {path.name} ({damage}): {outcome}, {more_mib:.0f} MiB, {took_s:.1f} s")
+            print(
+                f"  {path.name} ({damage}): {outcome}, {more_mib:.0f} MiB, {took_s:.1f} s"
+            )
         outcomes[outcome] += 1
         most_mib, most_s = max(most_mib, more_mib), max(most_s, took_s)
     counts = " ".join(f"{outcomes[o]:>8}" for o in OUTCOMES)
@@ -138,7 +149,9 @@ def main(count: int) -> None:
     PIL.Image.init()
     warnings.simplefilter("ignore")
     av.logging.set_level(av.logging.PANIC)
-    print(f"{'':6} {' '.join(f'{o:>8}' for o in OUTCOMES)} {'memory over':>15} {'longest':>10}")
+    print(
+        f"{'':6} {' '.join(f'{o:>8}' for o in OUTCOMES)} {'memory over':>15} {'longest':>10}"
+    )
     with tempfile.TemporaryDirectory() as folder:
         kept = [row(suffix, good, count) for suffix, good in make(Path(folder)).items()]
     print(f"marks: no crash, {MAX_MIB} MiB, {MAX_S} s")

@@ -16,9 +16,9 @@ import common  # noqa: F401  the program on the path
 
 from orchestra import memory
 from orchestra.memory import Snippet
+from orchestra.runtime.prompts import WORDING
 from orchestra.schedule import EXACT, batch
 from orchestra.vocabulary import Evidence, SubTask
-from runtime.prompts import WORDING
 
 WORDS = [
     "red",
@@ -47,7 +47,9 @@ def batch_ratio(draw: random.Random, n: int) -> float:
     chosen = batch(subtasks, k_max, float(budget), lambda u: float(cost[int(u.id)]))
     sizes = range(min(k_max, n) + 1)
     subsets = (s for size in sizes for s in combinations(range(n), size))
-    best = max(sum(utility[i] for i in s) for s in subsets if sum(cost[i] for i in s) <= budget)
+    best = max(
+        sum(utility[i] for i in s) for s in subsets if sum(cost[i] for i in s) <= budget
+    )
     return sum(u.priority for u in chosen) / best
 
 
@@ -76,7 +78,11 @@ def context_ratio(draw: random.Random) -> float:
             worth += len(covered & of_h) * mine[0].worth_of_term
         return worth + len(covered & wanted) / len(wanted)
 
-    fit = (c for c in _all_choices(pieces) if sum(pieces[i][n].tokens for i, n in c) <= room)
+    fit = (
+        c
+        for c in _all_choices(pieces)
+        if sum(pieces[i][n].tokens for i, n in c) <= room
+    )
     best = max(map(value, fit))
     return value(memory._choose(pieces, (), wanted, room)) / best if best else 1.0
 
@@ -96,12 +102,20 @@ def _all_choices(pieces: Sequence[Sequence[Snippet]]) -> list[set[tuple[int, int
 def main() -> None:
     cases, draw = int([*sys.argv, "10000"][1]), random.Random(7)
     for name, ratios in (
-        ("Eq. 10, at most 15", [batch_ratio(draw, draw.randint(1, 12)) for _ in range(cases)]),
-        ("Eq. 10, 16 to 18", [batch_ratio(draw, draw.randint(EXACT + 1, 18)) for _ in range(400)]),
+        (
+            "Eq. 10, at most 15",
+            [batch_ratio(draw, draw.randint(1, 12)) for _ in range(cases)],
+        ),
+        (
+            "Eq. 10, 16 to 18",
+            [batch_ratio(draw, draw.randint(EXACT + 1, 18)) for _ in range(400)],
+        ),
         ("Eq. 20", [context_ratio(draw) for _ in range(cases // 10)]),
     ):
         worst, mean = min(ratios), sum(ratios) / len(ratios)
-        print(f"{name}: {len(ratios)} cases, mean {mean:.3f} of the best, worst {worst:.3f}")
+        print(
+            f"{name}: {len(ratios)} cases, mean {mean:.3f} of the best, worst {worst:.3f}"
+        )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,11 @@ from typing import Any
 
 from common import in_new_process, medians, running
 
-MARKS = {(8, 0.05): 1.0, (32, 0.05): 0.95, (128, 0.05): 0.7}  # (K, latency): ours / bare
+MARKS = {
+    (8, 0.05): 1.0,
+    (32, 0.05): 0.95,
+    (128, 0.05): 0.7,
+}  # (K, latency): ours / bare
 CPU_MARK_MS = 1.5  # a call, at K=32
 SERVER = Path(__file__).with_name("scripted_server.py")
 
@@ -31,9 +35,10 @@ SERVER = Path(__file__).with_name("scripted_server.py")
 def scripted_pool(url: str) -> Any:
     """A pool of the one scripted model; and every run gets EchoAction, a tool that does nothing."""
     import orchestra_min
+    from orchestra.runtime.pool import Engine, Pool
+    from orchestra.toolkit import Environment, tool
+    from orchestra.tools.shipped import all_tools
     from orchestra.vocabulary import Backend, Price
-    from runtime.pool import Engine, Pool
-    from tools import Environment, all_tools, tool
 
     @tool("EchoAction", "txt")
     def echo(env: Environment, text: str) -> str:
@@ -45,7 +50,10 @@ def scripted_pool(url: str) -> Any:
 
     orchestra_min.tools_for = lambda task, code: {**all_tools(), "EchoAction": echo}  # type: ignore[attr-defined]
     backend = Backend("scripted", "scripted", url, "", {"txt": 1.0}, Price(0, 0))
-    return Pool(backends=(backend,), engines={"image": Engine("local"), "audio": Engine("local")})
+    return Pool(
+        backends=(backend,),
+        engines={"image": Engine("local"), "audio": Engine("local")},
+    )
 
 
 def ours(url: str, k: int) -> Callable[[], int]:
@@ -97,7 +105,11 @@ def measure(what: str, url: str, k: int) -> dict[str, float]:
         walls.append(time.perf_counter() - start)
         cpus.append((time.process_time() - cpu) / calls * 1e3)
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"wall_s": statistics.median(walls), "cpu_ms": statistics.median(cpus), "mib": peak_mib}
+    return {
+        "wall_s": statistics.median(walls),
+        "cpu_ms": statistics.median(cpus),
+        "mib": peak_mib,
+    }
 
 
 def main(processes: int) -> None:

@@ -18,9 +18,9 @@ from unittest import mock
 
 import common  # noqa: F401  the program on the path
 
+from orchestra.runtime.tape import Tape
+from orchestra.runtime.trajectory import first_difference
 from orchestra_min import orchestrate, replay
-from runtime.tape import Tape
-from runtime.trajectory import first_difference
 from tests.conftest import pool_at
 from tests.scripted import Endpoint, act, complete, delegate, finish, is_main, last_text
 
@@ -45,7 +45,11 @@ def script(request: dict[str, Any]) -> str:
     """Eight sub-tasks of unequal length: two to four calls each."""
     text = last_text(request)
     if is_main(request):
-        return complete("42") if "=> result" in text else delegate(*(f"task {n}" for n in range(8)))
+        return (
+            complete("42")
+            if "=> result" in text
+            else delegate(*(f"task {n}" for n in range(8)))
+        )
     number = int(text.split("task ")[1][0])
     if text.count("Observation:") < 1 + number % 3:
         return act("Nothing", f"note {number}")
@@ -64,7 +68,10 @@ def many_replays(folder: Path, n: int) -> None:
     different = 0
     started = time.perf_counter()
     for i in range(n):
-        name, value = random.choice(NAMES), random.choice(["result 3", "Nothing", "task", "42" * 5])
+        name, value = (
+            random.choice(NAMES),
+            random.choice(["result 3", "Nothing", "task", "42" * 5]),
+        )
         with mock.patch.dict(os.environ, {name: value}):
             again = replay(folder, parallel=1 + i % 17, listeners=[random_delays])
         different += bool(first_difference(run.events, again.events))
@@ -101,5 +108,7 @@ def big_tape(folder: Path, n: int = 10_000) -> None:
 if __name__ == "__main__":
     sys.addaudithook(count_sockets)
     with tempfile.TemporaryDirectory() as temporary:
-        many_replays(Path(temporary) / "run", int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
+        many_replays(
+            Path(temporary) / "run", int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+        )
         big_tape(Path(temporary) / "big")

@@ -35,7 +35,16 @@ ONE_TASK = delegate("task").replace('{"tasks": [', "").replace("]}}", "}")
 
 
 def git(folder: Path, *words: object) -> str:
-    run = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=b", *map(str, words)]
+    run = [
+        "git",
+        "-C",
+        str(folder),
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=b",
+        *map(str, words),
+    ]
     return subprocess.run(run, check=True, capture_output=True, text=True).stdout
 
 
@@ -54,7 +63,15 @@ def project(archive: Path, place: Path) -> Path:
     git(repo, "add", "-A")
     git(repo, "commit", "-q", "-m", "as it is")
     subprocess.run([sys.executable, "-m", "venv", repo / ".venv"], check=True)
-    pip = [repo / ".venv" / "bin" / "pip", "install", "-q", "-e", repo, "pytest", "freezegun"]
+    pip = [
+        repo / ".venv" / "bin" / "pip",
+        "install",
+        "-q",
+        "-e",
+        repo,
+        "pytest",
+        "freezegun",
+    ]
     subprocess.run(pip, check=True)
     return repo
 
@@ -63,7 +80,11 @@ def scripted() -> Endpoint:
     replies, turns = iter(COMMANDS), iter((ONE_TASK, complete("done")))
 
     def respond(request: dict[str, Any]) -> str:
-        return next(turns) if is_main(request) else f"I see.\n```bash\n{next(replies)}\n```"
+        return (
+            next(turns)
+            if is_main(request)
+            else f"I see.\n```bash\n{next(replies)}\n```"
+        )
 
     return Endpoint(respond)
 
@@ -74,16 +95,22 @@ def main() -> None:
             place = Path(folder)
             repo, run = project(Path(name), place / "project"), place / "run"
             server = scripted()
-            backend = Backend("small", "small", server.url, price_usd_per_mtok=Price(0, 0))
+            backend = Backend(
+                "small", "small", server.url, price_usd_per_mtok=Price(0, 0)
+            )
             options = Options(method="aorchestra", sub_agent="mini-swe")
             start = time.perf_counter()
-            result = orchestrate("?", (), Pool(backends=(backend,)), options, run, workdir=repo)
+            result = orchestrate(
+                "?", (), Pool(backends=(backend,)), options, run, workdir=repo
+            )
             took_s = time.perf_counter() - start
             steps = [e["observation"] for e in result.events if e["event"] == "step"]
             git(place, "clone", "-q", repo, "clone")
             git(place / "clone", "apply", "--whitespace=nowarn", run / "changes.diff")
             same = tree(place / "clone") == tree(run / "work" / "r1-t1")
-            print(f"{Path(name).name}: {len(tree(repo))} files, {took_s:.1f} s, same tree: {same}")
+            print(
+                f"{Path(name).name}: {len(tree(repo))} files, {took_s:.1f} s, same tree: {same}"
+            )
             print("   " + "\n   ".join("\n".join(steps[:2]).splitlines()), flush=True)
             server.close()
 

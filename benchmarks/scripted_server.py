@@ -18,7 +18,9 @@ import common  # noqa: F401  the program on the path
 
 from tests.scripted import act, complete, delegate, finish
 
-Respond = Callable[[bytes], tuple[float, str]]  # a request's body to seconds and a reply
+Respond = Callable[
+    [bytes], tuple[float, str]
+]  # a request's body to seconds and a reply
 
 
 def reply(body: bytes, k: int) -> str:
@@ -27,7 +29,8 @@ def reply(body: bytes, k: int) -> str:
     if body.count(b"Observation:") < 2:
         return act("EchoAction", text="hello")
     return finish(
-        f"found it ({re.findall(rb'look at number ([0-9]+)', body)[-1].decode()})", summary=""
+        f"found it ({re.findall(rb'look at number ([0-9]+)', body)[-1].decode()})",
+        summary="",
     )
 
 
@@ -39,12 +42,18 @@ def main_agent(body: bytes, k: int) -> str:
     task = {"context": "", "model": "auto", "tools": ["EchoAction"]}
     if b"one sub-agent after another" in body:
         params = {"task_instruction": f"look at number {done}", **task}
-        return json.dumps({"action": "delegate_task", "reasoning": "", "params": params})
-    return delegate(*({"task_instruction": f"look at number {n}", **task} for n in range(k)))
+        return json.dumps(
+            {"action": "delegate_task", "reasoning": "", "params": params}
+        )
+    return delegate(
+        *({"task_instruction": f"look at number {n}", **task} for n in range(k))
+    )
 
 
 async def serve(respond: Respond) -> None:
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).lower()
@@ -55,7 +64,11 @@ async def serve(respond: Respond) -> None:
                 message = {"role": "assistant", "content": text}
                 usage = {"prompt_tokens": 900, "completion_tokens": 40}
                 choices = [{"index": 0, "finish_reason": "stop", "message": message}]
-                answer = {"object": "chat.completion", "choices": choices, "usage": usage}
+                answer = {
+                    "object": "chat.completion",
+                    "choices": choices,
+                    "usage": usage,
+                }
                 data = json.dumps(answer).encode()
                 head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
                 writer.write(head.encode() + data)

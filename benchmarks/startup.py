@@ -34,7 +34,9 @@ def respond(_: Any) -> Raw:
 def first_request_s(command: list[str], **environment: str) -> float:
     started = time.perf_counter()
     env = {**os.environ, **environment}
-    env.pop("PYTHONDONTWRITEBYTECODE", None)  # files are compiled once, not at every start
+    env.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # files are compiled once, not at every start
     subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=False)
     return arrived[-1] - started
 
@@ -45,7 +47,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for n in range(1 + (int(sys.argv[1]) if len(sys.argv) > 1 else 9)):
             bare.append(first_request_s([sys.executable, "-c", CALL, url]))
-            ask = ["orchestra_min.py", "--question", "x", "--model", "m", "--out", f"{folder}/{n}"]
+            ask = [
+                "orchestra_min.py",
+                "--question",
+                "x",
+                "--model",
+                "m",
+                "--out",
+                f"{folder}/{n}",
+            ]
             ours.append(first_request_s([sys.executable, *ask], OPENAI_BASE_URL=url))
             started = time.perf_counter()
             show = [sys.executable, "orchestra_min.py", "--help"]

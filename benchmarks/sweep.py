@@ -27,13 +27,18 @@ K, IN_FLIGHT = 4, 64
 
 def swept(url: str, questions: int) -> int:
     """The same questions by evaluate.py, a run folder each. Returns the calls."""
-    from evaluation.questions import Plan, Question
-    from evaluation.sweep import Budget, Workers, sweep
+    from orchestra.evaluation.questions import Plan, Question
+    from orchestra.evaluation.sweep import Budget, Workers, sweep
     from orchestra_min import Options
 
     plan_of = partial(Plan, pool=scripted_pool(url), options=Options(parallel=K))
-    asked = [Question(question="How?", answer="42", id=str(n)) for n in range(questions)]
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(IN_FLIGHT) as executor:
+    asked = [
+        Question(question="How?", answer="42", id=str(n)) for n in range(questions)
+    ]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ThreadPoolExecutor(IN_FLIGHT) as executor,
+    ):
         Path(folder, "runs").mkdir()
         plan = plan_of(Path(folder))
         workers, budget = Workers(str(IN_FLIGHT)), Budget(None, plan, [])
@@ -57,7 +62,12 @@ def measure(what: str, url: str, questions: int) -> dict[str, float]:
     calls = many(questions)
     took_s, cpu_s = time.perf_counter() - start, time.process_time() - cpu
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"calls": calls, "wall_s": took_s, "cpu_ms": cpu_s / calls * 1e3, "mib": peak_mib}
+    return {
+        "calls": calls,
+        "wall_s": took_s,
+        "cpu_ms": cpu_s / calls * 1e3,
+        "mib": peak_mib,
+    }
 
 
 def main(questions: int, delay_s: float) -> None:
@@ -80,4 +90,7 @@ if __name__ == "__main__":
         print(json.dumps(measure(sys.argv[1], sys.argv[2], int(sys.argv[3]))))
     else:
         arguments = [float(argument) for argument in sys.argv[1:]]
-        main(int(arguments[0]) if arguments else 360, arguments[1] if len(arguments) > 1 else 0.0)
+        main(
+            int(arguments[0]) if arguments else 360,
+            arguments[1] if len(arguments) > 1 else 0.0,
+        )

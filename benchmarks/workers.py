@@ -26,7 +26,9 @@ def replayed(_: int) -> str:
         sys.path.insert(0, str(ROOT))
     from orchestra_min import replay
 
-    return [replay(RUN).answer for _ in range(10)][0]  # as long as a question of a few rounds
+    return [replay(RUN).answer for _ in range(10)][
+        0
+    ]  # as long as a question of a few rounds
 
 
 def seconds(workers: int, count: int) -> float:
@@ -54,7 +56,9 @@ def apart(processes: int, count: int) -> float:
 
 if __name__ == "__main__":
     number = int(sys.argv[1]) if sys.argv[1:] else 40
-    rounds = [[how(n, number) for how in (seconds, apart) for n in (1, 2)] for _ in range(5)]
+    rounds = [
+        [how(n, number) for how in (seconds, apart) for n in (1, 2)] for _ in range(5)
+    ]
     one, two, *limit = (min(column) for column in zip(*rounds, strict=True))
     print(
         f"{number} questions: one worker {one:.1f} s, two workers {two:.1f} s: {one / two:.2f} times as fast; "

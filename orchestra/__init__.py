@@ -1,1 +1,3 @@
-"""The ideas of the papers: no I/O, no prompt text, no imports from our other folders."""
+"""The package of orchestra-min. docs/ and the README say where to begin: orchestra_min.py."""
+
+__version__ = "0.3.0"

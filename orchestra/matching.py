@@ -10,7 +10,15 @@ from dataclasses import dataclass, replace
 
 from orchestra.money import Purse
 from orchestra.schedule import batch
-from orchestra.vocabulary import SKILL_OF, SKILLS, Backend, BudgetExceeded, Media, SubTask, Task
+from orchestra.vocabulary import (
+    SKILL_OF,
+    SKILLS,
+    Backend,
+    BudgetExceeded,
+    Media,
+    SubTask,
+    Task,
+)
 
 LAMBDA_COST = 10.0  # lambda_c of Eq. 5: one US cent weighs 0.1 of a capability
 LAMBDA_LATENCY = 0.005  # lambda_l of Eq. 5, per second
@@ -18,7 +26,9 @@ LAMBDA_TOOL = 0.05  # lambda_s of Eq. 7
 STEP_INPUT_TOKENS, STEP_OUTPUT_TOKENS = 1500, 250
 DECISION_INPUT_TOKENS, DECISION_OUTPUT_TOKENS = 6000, 500
 EASY = 0.2  # r(u) of a sub-task that reads one file or searches; 1 for any other
-UNKNOWN = 0.5  # web and code in r_T(u), as a share of r(u), if the main agent gave no tools
+UNKNOWN = (
+    0.5  # web and code in r_T(u), as a share of r(u), if the main agent gave no tools
+)
 Capabilities = Mapping[str, frozenset[str]]  # psi(g) by tool name
 Requirements = Mapping[str, float]  # r(u) and r_T(u) by capability, each in [0, 1]
 
@@ -28,7 +38,9 @@ def mentions(text: str, m: Media) -> bool:
     return bool(re.search(rf"(?a:(?<!\w){re.escape(m.name)}(?!\w))", text))
 
 
-def requirements(u: SubTask, task: Task, capabilities: Capabilities) -> dict[str, float]:
+def requirements(
+    u: SubTask, task: Task, capabilities: Capabilities
+) -> dict[str, float]:
     """r(u) and r_T(u) in one, as the main agent gave them; else a guess from the files that the
     sub-task names and the tools that it was given.
     """
@@ -39,9 +51,13 @@ def requirements(u: SubTask, task: Task, capabilities: Capabilities) -> dict[str
     given = {c for g in u.tools or () for c in capabilities.get(g, ())}
     need = EASY if len(files) == 1 or given == {"web"} else 1.0
     maybe = UNKNOWN * need
-    other = {c: maybe if u.tools is None else need * (c in given) for c in ("web", "code")}
+    other = {
+        c: maybe if u.tools is None else need * (c in given) for c in ("web", "code")
+    }
     named = {*files, *u.modalities}
-    seen: dict[str, float] = {s: need for m, s in SKILL_OF.items() if m in named or s in given}
+    seen: dict[str, float] = {
+        s: need for m, s in SKILL_OF.items() if m in named or s in given
+    }
     return {"txt": need, **other, **seen}
 
 
@@ -55,8 +71,12 @@ def match_backend(u: SubTask, r: Requirements, pool: Sequence[Backend]) -> Backe
     """b*(u): capability match less cost less latency; on a tie, the first of the pool (Eq. 5)."""
 
     def score(b: Backend) -> float:
-        match = sum(r.get(s, 0.0) * b.skills.get(s, 0.0) for s in SKILLS)  # <r(u), phi_b>
-        return match - LAMBDA_COST * expected_cost_usd(u, b) - LAMBDA_LATENCY * b.latency_s  # Eq. 5
+        match = sum(
+            r.get(s, 0.0) * b.skills.get(s, 0.0) for s in SKILLS
+        )  # <r(u), phi_b>
+        return (
+            match - LAMBDA_COST * expected_cost_usd(u, b) - LAMBDA_LATENCY * b.latency_s
+        )  # Eq. 5
 
     return max(pool, key=score)
 
@@ -70,7 +90,9 @@ def materialize(
     """
     r = requirements(u, task, capabilities)
     u = replace(u, tools=match_tools(r, capabilities)) if u.tools is None else u
-    backend = next((b for b in pool if b.name == u.backend), None) or match_backend(u, r, pool)
+    backend = next((b for b in pool if b.name == u.backend), None) or match_backend(
+        u, r, pool
+    )
     return replace(u, backend=backend.name), backend
 
 
@@ -111,7 +133,9 @@ def place(
     least = min((c for u, _ in found if (c := cost[u.id]) > 0), default=1.0)
     weights = [cost[u.id] or least for u, _ in found]
     shares = [budget_usd and budget_usd * (w / sum(weights)) for w in weights]
-    return [Placed(u, b, Purse(share)) for (u, b), share in zip(found, shares, strict=True)]
+    return [
+        Placed(u, b, Purse(share)) for (u, b), share in zip(found, shares, strict=True)
+    ]
 
 
 def expected_cost_usd(u: SubTask, backend: Backend) -> float:
@@ -119,7 +143,9 @@ def expected_cost_usd(u: SubTask, backend: Backend) -> float:
     unknown price counts as 0 (--budget refuses such a backend).
     """
     steps = 1 + len(u.tools or ())  # l(u)
-    return backend.cost_usd(steps * STEP_INPUT_TOKENS, steps * STEP_OUTPUT_TOKENS) or 0.0
+    return (
+        backend.cost_usd(steps * STEP_INPUT_TOKENS, steps * STEP_OUTPUT_TOKENS) or 0.0
+    )
 
 
 def decision_reserve_usd(main: Backend, budget_usd: float) -> float:

@@ -14,12 +14,19 @@ from typing import Any
 from orchestra.vocabulary import Evidence, Result, SubTask, Task
 
 L_CTX_TOKENS = 6000
-W_STATUS = {"done": 1.0, "partial": 0.7, "blocked": 0.3, "failed": 0.2}  # w(h): success counts more
+W_STATUS = {
+    "done": 1.0,
+    "partial": 0.7,
+    "blocked": 0.3,
+    "failed": 0.2,
+}  # w(h): success counts more
 W_AGE = 0.8  # w(h): each round of age takes a fifth
 KEPT_FAILURES = 3  # the newest ones, which are always kept, with their reasons
 REASON_CHARS = 300
 LINE_TOKENS = 3  # of "- " before a line of C, " [...]" and the line break after it
-BYTES_PER_TOKEN = 3  # English has more, CJK about 3: the estimate is high rather than low
+BYTES_PER_TOKEN = (
+    3  # English has more, CJK about 3: the estimate is high rather than low
+)
 
 SMALL_WORDS = """a an and are as at be by for from has have in is it its of on or that the this to
 was were what when where which who will with"""
@@ -83,7 +90,10 @@ class Snippet:
 
 
 def compress(
-    question: str, history: Sequence[Evidence], wording: Wording, limit_tokens: int = L_CTX_TOKENS
+    question: str,
+    history: Sequence[Evidence],
+    wording: Wording,
+    limit_tokens: int = L_CTX_TOKENS,
 ) -> str:
     """C_{t+1}: argmax of I(C;q) + sum_h w(h) I(C;h) under |C| <= L_ctx (Eq. 20). If all of H fits,
     C is all of H; else it is chosen greedily by gain per token.
@@ -99,7 +109,9 @@ def compress(
     best sum on average and 0.665 at worst (benchmarks/optimum.py).
     """
     whole = [_snippets(h, history[-1].round, wording, cut=False) for h in history]
-    everything = _as_text(whole, {(i, n) for i, mine in enumerate(whole) for n in range(len(mine))})
+    everything = _as_text(
+        whole, {(i, n) for i, mine in enumerate(whole) for n in range(len(mine))}
+    )
     if tokens(everything) <= limit_tokens:
         return everything
     pieces = [_snippets(h, history[-1].round, wording) for h in history]
@@ -108,11 +120,16 @@ def compress(
     chosen = _choose(pieces, failed[-KEPT_FAILURES:], terms(question), left)
     lines = _as_text(pieces, chosen)
     dropped = len(pieces) - len({i for i, _ in chosen})
-    return "\n".join(filter(None, [lines, wording.left_out(dropped) if dropped else ""]))
+    return "\n".join(
+        filter(None, [lines, wording.left_out(dropped) if dropped else ""])
+    )
 
 
 def _choose(
-    pieces: Sequence[Sequence[Snippet]], kept: Sequence[int], wanted: frozenset[str], left: int
+    pieces: Sequence[Sequence[Snippet]],
+    kept: Sequence[int],
+    wanted: frozenset[str],
+    left: int,
 ) -> set[tuple[int, int]]:
     """The heads of `kept`; then, one by one, the fitting piece with the largest gain per token."""
     chosen = {(i, 0) for i in kept}
@@ -129,7 +146,9 @@ def _choose(
     def sentences(i: int) -> list[tuple[int, int]]:
         return [(i, n) for n in range(1, len(pieces[i]))]
 
-    candidates = [p for i in range(len(pieces)) for p in (sentences(i) if i in kept else [(i, 0)])]
+    candidates = [
+        p for i in range(len(pieces)) for p in (sentences(i) if i in kept else [(i, 0)])
+    ]
     while candidates := [(i, n) for i, n in candidates if pieces[i][n].tokens <= left]:
         i, n = best = min(candidates, key=lambda p: (-gain(*p), p))
         chosen.add(best)
@@ -140,15 +159,24 @@ def _choose(
     return chosen
 
 
-def _snippets(h: Evidence, newest_round: int, wording: Wording, cut: bool = True) -> list[Snippet]:
+def _snippets(
+    h: Evidence, newest_round: int, wording: Wording, cut: bool = True
+) -> list[Snippet]:
     """The head of h and the sentences of its summary. `cut`: long texts in the head are cut."""
     if cut:
-        answer, error = _shortened(h.answer, 4 * REASON_CHARS), _shortened(h.error, REASON_CHARS)
+        answer, error = (
+            _shortened(h.answer, 4 * REASON_CHARS),
+            _shortened(h.error, REASON_CHARS),
+        )
         instruction = _shortened(h.instruction, REASON_CHARS)
         h = replace(h, instruction=instruction, answer=answer, error=error)
     head = wording.head(h)
-    sentences = [s.strip() for s in re.split(r"(?<=[.!?])\s+|\n+", h.summary) if s.strip()]
-    found = [terms(text) | {" ".join(text.lower().split())} for text in (head, *sentences)]
+    sentences = [
+        s.strip() for s in re.split(r"(?<=[.!?])\s+|\n+", h.summary) if s.strip()
+    ]
+    found = [
+        terms(text) | {" ".join(text.lower().split())} for text in (head, *sentences)
+    ]
     half = weight(h, newest_round) / 2
     per_term = half / len(frozenset().union(*found))
     first = Snippet(head, found[0], tokens(head) + 1 + LINE_TOKENS, half, per_term)
@@ -165,7 +193,9 @@ def _as_text(pieces: Sequence[Sequence[Snippet]], chosen: set[tuple[int, int]]) 
     lines = []
     for i, mine in enumerate(pieces):
         if kept := [s.text for n, s in enumerate(mine) if (i, n) in chosen]:
-            lines.append("- " + " ".join(kept) + ("" if len(kept) == len(mine) else " [...]"))
+            lines.append(
+                "- " + " ".join(kept) + ("" if len(kept) == len(mine) else " [...]")
+            )
     return "\n".join(lines)
 
 
@@ -194,17 +224,29 @@ def stop_probability(logprobs: Sequence[Mapping[str, Any]] | None) -> float | No
     """
     try:
         p = _probability_of_complete(logprobs or ())
-    except (KeyError, TypeError, ValueError, OverflowError):  # not in the format of OpenAI
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        OverflowError,
+    ):  # not in the format of OpenAI
         return None
-    return min(p, 1.0) if p is not None and p < 1.01 else None  # Eq. 22; None for NaN too
+    return (
+        min(p, 1.0) if p is not None and p < 1.01 else None
+    )  # Eq. 22; None for NaN too
 
 
 def _probability_of_complete(logprobs: Sequence[Mapping[str, Any]]) -> float | None:
     text = "".join(str(entry["token"]) for entry in logprobs)
-    matches = list(re.finditer(r'"action"\s*:\s*"(?=(complete|delegate(?:_task)?)")', text))
+    matches = list(
+        re.finditer(r'"action"\s*:\s*"(?=(complete|delegate(?:_task)?)")', text)
+    )
     if not matches:
         return None
-    start_of_name, name = matches[-1].end(), matches[-1][1]  # the last one is the decision's
+    start_of_name, name = (
+        matches[-1].end(),
+        matches[-1][1],
+    )  # the last one is the decision's
     end, log_p = 0, 0.0
     for entry in logprobs:
         start, end = end, end + len(str(entry["token"]))

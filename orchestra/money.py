@@ -36,7 +36,9 @@ class Purse:
     @property
     def left_usd(self) -> float | None:
         """B_t. None: no limit."""
-        return None if self.limit_usd is None else self.limit_usd - (self.spent_usd or 0.0)
+        return (
+            None if self.limit_usd is None else self.limit_usd - (self.spent_usd or 0.0)
+        )
 
     def split(self, parts: int, later: int = 0) -> list[Purse]:
         """Equal shares of what is left for parallel calls; `later` more shares are kept for later
@@ -52,7 +54,9 @@ class Purse:
         self.spent_usd = add_usd(self.spent_usd, part.spent_usd)  # Eq. 21
         self.paid_usd = add_usd(self.paid_usd, part.paid_usd)
 
-    def charge(self, cost_usd: float | None, played: bool = False, tokens: int = 0) -> None:
+    def charge(
+        self, cost_usd: float | None, played: bool = False, tokens: int = 0
+    ) -> None:
         self.calls += 1
         self.tokens += tokens
         self.spent_usd = add_usd(self.spent_usd, cost_usd)
@@ -70,7 +74,9 @@ class Purse:
         most = backend.max_output_tokens or DEFAULT_OUTPUT_TOKENS
         for_output = left - (backend.cost_usd(input_tokens, 0) or 0.0)
         price = backend.price_usd_per_mtok.output
-        affordable = for_output / price * 1e6 if price else math.copysign(math.inf, for_output)
+        affordable = (
+            for_output / price * 1e6 if price else math.copysign(math.inf, for_output)
+        )
         if affordable < min(most, LEAST_OUTPUT_TOKENS):
             raise BudgetExceeded(
                 f"budget exhausted: {max(left, 0):.6f} USD cannot cover a call to {backend.name!r}"

@@ -40,7 +40,9 @@ def refine(graph: Graph, decision: Delegate) -> Graph:
     nodes = {**graph.subtasks, **{u.id: u for u in decision.subtasks}}
     for u in decision.subtasks:
         if unknown := next((need for need in u.needs if need not in nodes), None):
-            raise ModelMistake("unknown_need", id=u.id, need=unknown, known=", ".join(nodes))
+            raise ModelMistake(
+                "unknown_need", id=u.id, need=unknown, known=", ".join(nodes)
+            )
     if path := cycle({id: u.needs for id, u in nodes.items()}):
         raise ModelMistake("cycle", path=" -> ".join(reversed(path)))
     refined = Graph(nodes, {id: z for id, z in graph.results.items() if id not in ids})
@@ -61,14 +63,18 @@ def cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:
 
 def ready(graph: Graph) -> list[SubTask]:
     """R_t = {v in V_t without result : Pred(v) completed}, in submission order."""
-    return [graph.subtasks[id] for id, needs in waiting(graph).items() if not needs]  # Eq. 9
+    return [
+        graph.subtasks[id] for id, needs in waiting(graph).items() if not needs
+    ]  # Eq. 9
 
 
 def waiting(graph: Graph) -> dict[str, tuple[str, ...]]:
     """Sub-tasks that have not run, each with the needs that are not completed (none: it is ready).
     A failed or blocked sub-task is not completed.
     """
-    completed = {id for id, z in graph.results.items() if z.status in ("done", "partial")}
+    completed = {
+        id for id, z in graph.results.items() if z.status in ("done", "partial")
+    }
     unrun = [u for id, u in graph.subtasks.items() if id not in graph.results]
     return {u.id: tuple(n for n in u.needs if n not in completed) for u in unrun}
 
@@ -87,7 +93,9 @@ def batch(
     then the smaller, then the earlier. `budget_usd` None: no limit.
     """
     cost = [cost_usd(u) for u in candidates]
-    order = sorted(range(len(candidates)), key=lambda i: (-candidates[i].priority, cost[i], i))
+    order = sorted(
+        range(len(candidates)), key=lambda i: (-candidates[i].priority, cost[i], i)
+    )
     best: Sequence[int] = order[:k_max]
     if budget_usd is not None and sum(sorted(cost, reverse=True)[:k_max]) > budget_usd:
         best = _knapsack([u.priority for u in candidates], cost, k_max, budget_usd)
@@ -98,7 +106,12 @@ def _knapsack(
     utility: Sequence[float], cost: Sequence[float], k_max: int, budget_usd: float
 ) -> Sequence[int]:
     def rank(subset: Sequence[int]) -> tuple[float, float, int, Sequence[int]]:
-        return -sum(utility[i] for i in subset), sum(cost[i] for i in subset), len(subset), subset
+        return (
+            -sum(utility[i] for i in subset),
+            sum(cost[i] for i in subset),
+            len(subset),
+            subset,
+        )
 
     affordable = [i for i, c in enumerate(cost) if c <= budget_usd]
     if len(affordable) <= EXACT:

@@ -86,12 +86,18 @@ class Backend:
     options: Mapping[str, JsonValue] = field(default_factory=dict)
     image_tokens: Annotated[int, Ge(16)] = 6000
 
-    def cost_usd(self, input_tokens: int, output_tokens: int, cached: int = 0) -> float | None:
+    def cost_usd(
+        self, input_tokens: int, output_tokens: int, cached: int = 0
+    ) -> float | None:
         """The cost of one call, kappa_b; None if the price is unknown."""
         if (p := self.price_usd_per_mtok) is None:
             return None
         of_cached = p.input if p.cached is None else p.cached
-        usd = (input_tokens - cached) * p.input + cached * of_cached + output_tokens * p.output
+        usd = (
+            (input_tokens - cached) * p.input
+            + cached * of_cached
+            + output_tokens * p.output
+        )
         return usd / 1e6
 
 

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import settings
 
 from orchestra.money import Purse
+from orchestra.runtime.chat import Chat
+from orchestra.runtime.options import Options
+from orchestra.runtime.pool import Engine, Pool
+from orchestra.runtime.tape import Cancelled, Tape, TapeMiss, TapeWriteError
+from orchestra.tools import media
 from orchestra.vocabulary import Backend, ConfigError, EndpointError, Media, Price, Task
-from runtime.chat import Chat
-from runtime.options import Options
-from runtime.pool import Engine, Pool
-from runtime.tape import Cancelled, Tape, TapeMiss, TapeWriteError
 from tests.scripted import Endpoint
-from tools import media
 
 FREE = Price(0, 0)
 settings.register_profile("any speed", deadline=None)
@@ -78,7 +78,7 @@ def pool_at(url: str, *names: str, price: Price | None = FREE, **fields: Any) ->
 
 # ---- PAPERS.md: a test that it names calls a function of its row ---------------------------------
 
-PAPERS = (ROOT / "PAPERS.md").read_text()
+PAPERS = (ROOT / "docs/PAPERS.md").read_text()
 
 
 def named_in(text: str) -> list[tuple[str, str]]:

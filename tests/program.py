@@ -13,8 +13,8 @@ from unittest import mock
 import pytest
 
 import orchestra_min
-from runtime.options import METHODS  # noqa: F401
-from runtime.run_folder import read_manifest
+from orchestra.runtime.options import METHODS  # noqa: F401
+from orchestra.runtime.run_folder import read_manifest
 from tests.conftest import FREE, ROOT, Options, pool_at
 from tests.scripted import agent, complete, finish, is_main, last_text, thought
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from unittest import mock
 
-import evaluate
+from orchestra import evaluate
 from tests.scripted import complete, finish, is_main
 
 OFFICIAL = {

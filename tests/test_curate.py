@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-import curate
+from orchestra import curate
+from orchestra.training import examples
 from tests.conftest import ROOT
 from tests.program import CLOCK, files_of, pool_file
 from tests.scripted import complete, delegate, finish, is_main, last_text
-from training import examples
 
 FIXTURES = ROOT / "fixtures"
 SEED = {

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestra import vocabulary as v
+from orchestra.methods.orchestra_o1 import MAX_SUBTASKS, parse_decision
 from orchestra.vocabulary import Complete, Delegate
-from orchestrators.orchestra_o1 import MAX_SUBTASKS, parse_decision
 from tests.scripted import complete, delegate
 
 TASK = v.Task("What time is it?", (v.Media("image", "clock.png", Path("/none"), ""),))

@@ -5,9 +5,9 @@ import tomllib
 
 import pytest
 
+from orchestra.tools.shipped import all_tools
 from orchestra_min import replay
 from tests.conftest import ROOT
-from tools import all_tools
 
 RECORDED = "2023-09-23 05:49:00+00:00"  # as README shows it
 FIXTURES = ROOT / "fixtures"

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-import evaluate
-from evaluation.questions import load
-from evaluation.scores import exact, matches
-from evaluation.sweep import Budget, Workers
+from orchestra import evaluate
+from orchestra.evaluation.questions import load
+from orchestra.evaluation.scores import exact, matches
+from orchestra.evaluation.sweep import Budget, Workers
 from orchestra.vocabulary import ConfigError
 from tests import sweeps
 from tests.conftest import ROOT
@@ -183,7 +183,12 @@ def test_kill_9_loses_and_doubles_no_row_and_pays_only_calls_in_flight_again(tmp
     data_file(tmp_path, 16)
     server, extra = endpoint(number_asked, delay_s=0.1), 0
     environment = {**os.environ, "OPENAI_BASE_URL": server.url}
-    command = [sys.executable, str(ROOT / "evaluate.py"), *words(tmp_path, "--workers", 4)]
+    command = [
+        sys.executable,
+        str(ROOT / "orchestra_min.py"),
+        "evaluate",
+        *words(tmp_path, "--workers", 4),
+    ]
     for kills in (2, 5):
         process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
         while len(server.requests) < kills * 2:

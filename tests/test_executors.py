@@ -12,8 +12,8 @@ from unittest import mock
 
 import pytest
 
-from evaluation import questions
-from evaluation.questions import load
+from orchestra.evaluation import questions
+from orchestra.evaluation.questions import load
 from tests.conftest import ROOT, Options, pool_at
 from tests.program import CLOCK, replay
 from tests.scripted import Endpoint
@@ -36,7 +36,7 @@ def test_every_question_is_answered_once_though_a_worker_is_killed(tmp_path):
         with mock.patch.dict(os.environ, where), distributed.LocalCluster(**how) as cluster:
             address = cluster.scheduler_address.replace("tcp:", "dask:")
             flags = words(tmp_path, "--workers", 4, "--executor", address)
-            command = [sys.executable, str(ROOT / "evaluate.py"), *flags]
+            command = [sys.executable, str(ROOT / "orchestra_min.py"), "evaluate", *flags]
             done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     rows = map(json.loads, (tmp_path / "out/rows.jsonl").read_text().splitlines())

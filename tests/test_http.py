@@ -14,11 +14,11 @@ import pytest
 
 from fixtures import record_cassettes
 from orchestra.memory import stop_probability
-from runtime.openai_api import transcribe, with_model
+from orchestra.runtime.openai_api import transcribe, with_model
+from orchestra.tools import search
 from tests.conftest import Chat, Price, Purse, Tape, pool_at
 from tests.program import SPEECH
 from tests.scripted import Raw
-from tools import search
 
 CASSETTES = Path(__file__).with_name("cassettes")
 KEY = "sk-key-of-the-cassettes-1234567890"

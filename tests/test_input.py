@@ -133,7 +133,7 @@ def test_errors_can_be_pickled(how, run):
 
 OWN = """from collections import Counter
 from orchestra.vocabulary import Complete, Delegate, SubTask
-from orchestrators.aorchestra import AOrchestra
+from orchestra.methods.aorchestra import AOrchestra
 def hours(day): return "9 to 17"
 class Half:
     rounds = 2
@@ -163,7 +163,7 @@ def own(run, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "why"), [
-    ("Minority", "is not a class with rounds"), ("Half", "is not a class with rounds"), ("hours", "takes no .pool, tools, options."),
+    ("Minority", ".*has no 'Minority'"), ("Half", "is not a class with rounds"), ("hours", "takes no .pool, tools, options."),
 ])  # fmt: skip
 def test_what_is_no_orchestrator_is_refused_in_one_line(name, why, own):
     with pytest.raises(ConfigError, match=f"own.py:{name}: {why}"):

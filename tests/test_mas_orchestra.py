@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from subagents.reasoning import answer_of, queries_in
+from orchestra.agents.reasoning import answer_of, queries_in
 from tests import golden
 from tests.program import CLOCK, runs
 from tests.scripted import CHAIN, JOIN, THINKING, Raw, agent, cut_off, edge, thought
@@ -144,8 +144,10 @@ def test_samples_differ_also_where_the_endpoint_samples_at_0(of_the_pool, sent, 
 def read(monkeypatch):
     """A web in which each search finds two pages; the pages that were read."""
     found, read = [{"link": f"https://{n}.example/", "text": "a snippet"} for n in (1, 2)], []
-    monkeypatch.setattr("tools.search._search", lambda asked: found)
-    monkeypatch.setattr("tools.visit.page_text", lambda url, *_: read.append(url) or "a page")
+    monkeypatch.setattr("orchestra.tools.search._search", lambda asked: found)
+    monkeypatch.setattr(
+        "orchestra.tools.visit.page_text", lambda url, *_: read.append(url) or "a page"
+    )
     return read
 
 
@@ -161,7 +163,7 @@ def test_a_page_is_read_after_each_search(run, read):
 def test_each_kind_of_agent_sends_what_the_paper_says(run, read, monkeypatch):
     """tests/golden/mas-orchestra.md is written from the formats of arXiv 2601.14652, App. H."""
     golden.in_order(monkeypatch)
-    monkeypatch.setattr("subagents.reasoning.DEBATE_ROUNDS", 2)
+    monkeypatch.setattr("orchestra.agents.reasoning.DEBATE_ROUNDS", 2)
     graph = thought(
         agent("A", input="think"), agent("B", "SCAgent", "sample ${A}"),
         agent("C", "DebateAgent", "debate ${B}", roles="['P', \"Q\"]"),

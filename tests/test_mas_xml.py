@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestra.methods.mas_xml import parse
+from orchestra.runtime.prompts import explained
 from orchestra.vocabulary import ModelMistake
-from orchestrators.mas_xml import parse
-from runtime.prompts import explained
 from tests.scripted import SAID, agent, edge, thought
 
 

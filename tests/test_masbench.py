@@ -1,11 +1,11 @@
-"""evaluation/masbench.py: its problems, solved again from their text alone."""
+"""orchestra/masbench.py: its problems, solved again from their text alone."""
 
 import re
 from random import Random
 
 import pytest
 
-from evaluation import masbench
+from orchestra import masbench
 
 
 @pytest.mark.parametrize("value", [2, 7, 12])

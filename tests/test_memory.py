@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from orchestra import memory
 from orchestra.memory import best_supported_answer, stop_probability, summarize, terms, tokens
+from orchestra.runtime.prompts import WORDING
 from orchestra.vocabulary import Evidence, Media, Result, Step, SubTask, Task
-from runtime.prompts import WORDING
 
 
 def seen(id: str, answer: str = "", summary: str = "", round: int = 1, **fields) -> Evidence:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from subagents import workdir
-from subagents.mini_swe import read_command
+from orchestra.agents import workdir
+from orchestra.agents.mini_swe import read_command
 from tests.conftest import ConfigError
 from tests.program import CLOCK, resume, runs
 from tests.scripted import complete

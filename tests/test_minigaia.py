@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-import training.agent
+import orchestra.training.agent
 from fixtures import intranet
 from fixtures import make_minigaia as made
+from orchestra.methods.orchestra_o1 import parse_decision
+from orchestra.training.tasks import TOOL
+from orchestra.training.world import expert, prompt, world_of
 from orchestra.vocabulary import Delegate, Task
 from orchestra_min import replay
-from orchestrators.orchestra_o1 import parse_decision
 from tests.sweeps import sweep
-from training.tasks import TOOL
-from training.world import expert, prompt, world_of
 
 DATA = made.FOLDER / "questions.json"
 QUESTIONS = json.loads(DATA.read_text())
@@ -47,7 +47,7 @@ def test_a_search_finds_the_page_of_every_fact_that_is_searched_for():
 
 
 @pytest.mark.parametrize(("method", "style"), [
-    ("orchestra-o1", "full"), (f"{Path(training.agent.__file__)}:Trained", "brief"),
+    ("orchestra-o1", "full"), (f"{Path(orchestra.training.agent.__file__)}:Trained", "brief"),
 ])  # fmt: skip
 def test_in_the_world_only_the_main_agent_is_asked(tmp_path, endpoint, method, style):
     """The scripted main agent decides as the world's expert does, and so solves every task."""

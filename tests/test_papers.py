@@ -38,7 +38,10 @@ def test_every_row_with_a_verdict_of_exact_or_approximated_has_a_test():
 
 @pytest.mark.parametrize("number", [1, 3, *range(5, 16), 19, 20, 21, 22, 26, 27, 28, 29, 30, 31])
 def test_an_equation_is_named_where_it_is_computed(number):
-    folders = (ROOT / d for d in ("", "orchestra", "orchestrators", "subagents", "training"))
+    folders = (
+        ROOT / d
+        for d in ("", "orchestra", "orchestra/methods", "orchestra/agents", "orchestra/training")
+    )
     text = "\n".join(p.read_text() for folder in folders for p in folder.glob("*.py"))
     ranges = re.findall(r"Eq\. (\d+)(?:-(\d+))?", text)
     assert any(int(first) <= number <= int(last or first) for first, last in ranges)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.pool import RESERVED, Engine, check, choose, from_environment, load
+from orchestra.runtime.pool import RESERVED, Engine, check, choose, from_environment, load
 from tests.conftest import ROOT, Backend, ConfigError, Pool, Price
 
 ONE = '[[backend]]\nname = "a"\nbase_url = "http://127.0.0.1:8000/v1"\n'
@@ -91,7 +91,9 @@ def test_an_endpoint_of_the_environment_is_a_pool_of_one(url, key, model, found,
 @pytest.mark.parametrize(("model", "main"), [(None, "gpt-5"), ("gpt-5-mini", "gpt-5-mini")])
 def test_a_key_alone_brings_the_shipped_pool(model, main, monkeypatch):
     monkeypatch.setenv(KEY_NAME, "sk-x")
-    assert from_environment(model) == load(ROOT / "runtime/backends.toml").with_(main=main)
+    assert from_environment(model) == load(ROOT / "orchestra/runtime/backends.toml").with_(
+        main=main
+    )
 
 
 @pytest.mark.parametrize("url", ["", "localhost", "http://x/v1?key=hidden"])

@@ -6,14 +6,23 @@ from collections.abc import Iterator
 
 import pytest
 
+from orchestra.runtime.prompts import explained
 from orchestra.vocabulary import ModelMistake
-from runtime.prompts import explained
 from tests import golden
 from tests.conftest import ROOT
 from tests.program import CLOCK, SPEECH
 from tests.scripted import act, complete, delegate, finish
 
-FOLDERS = ("", "orchestra", "runtime", "orchestrators", "subagents", "tools", "training")
+FOLDERS = (
+    "",
+    "orchestra",
+    "orchestra/runtime",
+    "orchestra/methods",
+    "orchestra/agents",
+    "tools",
+    "orchestra/training",
+    "orchestra/evaluation",
+)
 FILE_OF = {"ModelMistake": "mistakes", "fail": "mas_orchestra/mistakes"}
 
 

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 import orchestra_min
+from orchestra.agents.job import SEARCH, VISIT
+from orchestra.agents.react import like_patterns
+from orchestra.runtime.prompts import say
+from orchestra.toolkit import Environment, ImageFile, ToolError, tool
 from orchestra.vocabulary import Step
-from runtime.prompts import say
-from subagents.fan_out import SEARCH, VISIT
-from subagents.react import like_patterns
 from tests.program import CLOCK, Runs, runs
 from tests.scripted import act, complete, cut_off, delegate, finish
-from tools import Environment, ImageFile, ToolError, tool
 
 
 @tool("EchoAction", "txt")

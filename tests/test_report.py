@@ -5,13 +5,12 @@ import json
 import os
 import re
 import shutil
-import sys
 import zlib
 
 import pytest
 
-import report
-from evaluation.trace import perfetto
+from orchestra import report
+from orchestra.evaluation.trace import perfetto
 from orchestra.vocabulary import Price
 from tests.conftest import ROOT
 from tests.scripted import completion, finish
@@ -60,8 +59,8 @@ def test_no_text_of_a_model_is_markup(tmp_path):
     (["{}"], "not a run folder"), ([f"{RUNS}/lecture", "--perfetto", "{}/trace.json"], "no times"),
 ])  # fmt: skip
 def test_what_cannot_be_shown_is_one_line(words, line, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["report.py", *(w.format(tmp_path) for w in words)])
-    assert report.main() == 2 and not list(tmp_path.iterdir())
+    argv = [w.format(tmp_path) for w in words]
+    assert report.main(argv) == 2 and not list(tmp_path.iterdir())
     printed = capsys.readouterr().err
     assert line in printed and printed.count("\n") == 1
 
@@ -70,8 +69,8 @@ def test_a_folder_from_someone_else_overwrites_no_file_and_hangs_nothing(tmp_pat
     shutil.copytree(RUNS / "lecture", tmp_path / "run")
     (tmp_path / "report.html").symlink_to(tmp_path / "mine")
     os.mkfifo(tmp_path / "rows.jsonl")
-    monkeypatch.setattr(sys, "argv", ["report.py", str(tmp_path)])
-    assert report.main() == 2 and not (tmp_path / "mine").exists()
+    argv = [str(tmp_path)]
+    assert report.main(argv) == 2 and not (tmp_path / "mine").exists()
     assert data_of(report.report(tmp_path))["runs"][0]["name"] == "run"
 
 

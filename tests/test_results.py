@@ -2,8 +2,8 @@
 
 import shutil
 
-from evaluation.questions import load
 from fixtures import results
+from orchestra.evaluation.questions import load
 from tests.conftest import ROOT
 from tests.program import any_method, pool_file
 
@@ -32,6 +32,6 @@ def test_two_methods_are_recorded_once_and_replay_without_their_media(tmp_path, 
 
 def test_results_md_has_the_tables_of_the_recorded_sweeps():
     sweeps = [results.RESULTS / name for name in results.FLAGS]
-    assert f"```text\n{results.tables(sweeps)}\n```" in (ROOT / "RESULTS.md").read_text()
+    assert f"```text\n{results.tables(sweeps)}\n```" in (ROOT / "docs/RESULTS.md").read_text()
     asked = {q.id: q for q in load(results.MINIGAIA / "questions.json")}
     assert all(results.replayed(sweep, asked) for sweep in sweeps)

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from runtime.tape import exchanges
+from orchestra.runtime.tape import exchanges
 from tests.conftest import Cancelled, ConfigError, EndpointError, Tape, TapeWriteError
 from tests.program import called, files_of, line_of, replay, resume, start, tool_file
 from tests.scripted import CHAIN, Raw, act, complete, delegate, finish, is_main, last_text
@@ -85,7 +85,9 @@ def test_kill_9_loses_only_what_was_in_flight(names, endpoint, tmp_path):
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_with_130_and_the_line_that_it_prints_goes_on(stop, endpoint, tmp_path):
     held = Held(endpoint, "second step", "other sub-task")
-    (tmp_path / "own.py").write_text("from orchestrators.orchestra_o1 import OrchestraO1 as Own")
+    (tmp_path / "own.py").write_text(
+        "from orchestra.methods.orchestra_o1 import OrchestraO1 as Own"
+    )
     named = "--method", f"{tmp_path}/own.py:Own", "--tools", tool_file(tmp_path)
     flags = "--compare", f"{named[1]},react", "--out", "my run", *named[2:]
     run = tmp_path / "my run" / "Own"
@@ -99,7 +101,7 @@ def test_ctrl_c_ends_with_130_and_the_line_that_it_prints_goes_on(stop, endpoint
     held.let_go.set()
     hint = shlex.split(err[err.index("continue with: ") :])
     assert sys.executable in hint
-    assert hint[hint.index("--resume") :] == ["--resume", "my run/Own", *named]
+    assert hint[hint.index("--resume") :] == ["--resume", str(run), *named]
     assert called("--resume", run, *named, at=held.server.url).stdout == "42\n"
     assert len(held.server.requests) == 5 + 2
 

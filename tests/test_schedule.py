@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from orchestra import matching
 from orchestra import vocabulary as v
 from orchestra.matching import match_backend, match_tools, requirements
+from orchestra.runtime import pool
 from orchestra.schedule import EXACT, Graph, batch, ready, refine
 from orchestra.vocabulary import SubTask
-from runtime import pool
 from tests.conftest import Backend, Price
 
 FILES = {"image": "clock.png", "audio": "speech.wav", "video": "walk.mp4"}

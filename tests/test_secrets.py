@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from runtime.secrets import REDACTED, Secrets
+from orchestra.runtime.secrets import REDACTED, Secrets
 
 VALUE = 'a1"B2/ü+c3 D4'
 ESCAPED = json.dumps(VALUE)[1:-1]

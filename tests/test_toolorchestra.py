@@ -4,13 +4,13 @@ import json
 
 import pytest
 
+from orchestra.methods.toolorchestra import read_call
+from orchestra.tools import search
 from orchestra.vocabulary import ModelMistake
-from orchestrators.toolorchestra import read_call
 from tests import golden
 from tests.conftest import ConfigError
 from tests.program import CLOCK, runs
 from tests.scripted import Raw, cut_off
-from tools import search
 
 REFUSED = Raw(400, {"error": {"message": "no tools here"}})
 

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 import orchestra_min
-from runtime.run_folder import Manifest, named_again
+from orchestra.runtime.run_folder import Manifest, named_again
 from tests.conftest import ROOT, ConfigError, Options, pool_at
 from tests.program import any_method, called, line_of, pool_file, replay, resume, runs, tool_file
 from tests.scripted import Endpoint

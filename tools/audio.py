@@ -21,12 +21,13 @@ from typing import Any
 import av
 import numpy
 
+from orchestra.runtime import openai_api
+from orchestra.runtime.pool import Engine
+from orchestra.runtime.prompts import DATA_CHARS, fenced, render, say
+from orchestra.toolkit import AudioFile, Environment, ToolError, tool
+from orchestra.tools import reading
+from orchestra.tools.media import WHISPER, WHOLE, Window, opened
 from orchestra.vocabulary import BudgetExceeded, Media
-from runtime import openai_api
-from runtime.pool import Engine
-from runtime.prompts import DATA_CHARS, fenced, render, say
-from tools import AudioFile, Environment, ToolError, reading, tool
-from tools.media import WHISPER, WHOLE, Window, opened
 
 RATE = 16_000  # samples per second
 QUIET_S = 0.2  # a part ends in the middle of the quietest moment of this length
@@ -53,13 +54,22 @@ def audio_analysis(env: Environment, query: str, audio_path: AudioFile) -> str:
     return transcript(env, env.media(audio_path, "audio"), query)
 
 
-def transcript(env: Environment, file: Media, query: str, window: Window = WHOLE) -> str:
+def transcript(
+    env: Environment, file: Media, query: str, window: Window = WHOLE
+) -> str:
     """The transcript with times; of a long one, what answers the query. Raises ToolError."""
     engine = env.pool.engine("audio")
     if engine.engine == "local":
         hint = env.task.question
-        key = {"sha256": file.sha256, "hint": hint, "start_s": window[0], "end_s": window[1]}
-        rows = env.local("transcribe", key, lambda: transcribe(file.path, hint, window), list[Row])
+        key = {
+            "sha256": file.sha256,
+            "hint": hint,
+            "start_s": window[0],
+            "end_s": window[1],
+        }
+        rows = env.local(
+            "transcribe", key, lambda: transcribe(file.path, hint, window), list[Row]
+        )
     else:
         ask = partial(_ask_endpoint, engine, query)
         rows = reading.in_parallel(env, ask, parts(file.path, ENDPOINT_S, window))
@@ -94,7 +104,10 @@ def _ask_endpoint(engine: Engine, query: str, env: Environment, part: Part) -> R
 def transcribe(path: Path, hint: str, window: Window = WHOLE) -> list[Row]:
     """The speech of a file, by faster-whisper (the extra `local`); `hint` may hold rare words."""
     rows: list[Row] = []
-    options = {"initial_prompt": hint[:HINT_CHARS] or None, "condition_on_previous_text": False}
+    options = {
+        "initial_prompt": hint[:HINT_CHARS] or None,
+        "condition_on_previous_text": False,
+    }
     for start_s, samples in parts(path, WHISPER_S, window):
         if is_silent(samples):
             continue
@@ -113,9 +126,15 @@ def _whisper(name: str) -> Any:
         raise ToolError(say("notes", "no_engine", what="faster-whisper")) from None
     try:
         return WhisperModel(name, device="cpu", compute_type="int8")
-    except (OSError, ValueError, RuntimeError) as error:  # missing, no network, or damaged
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # missing, no network, or damaged
         why = str(error).splitlines()[0]
-        raise ToolError(say("notes", "broken_engine", what=f"{WHISPER} {name}", why=why)) from None
+        raise ToolError(
+            say("notes", "broken_engine", what=f"{WHISPER} {name}", why=why)
+        ) from None
 
 
 def parts(path: Path, part_s: float, window: Window = WHOLE) -> Iterator[Part]:
@@ -127,7 +146,9 @@ def parts(path: Path, part_s: float, window: Window = WHOLE) -> Iterator[Part]:
         frames = _frames(source, stream, *window)
         if (first := next(frames, None)) is None:
             return
-        start_s = max(window[0], (first.time or 0.0) - origin_s(source))  # sound may start late
+        start_s = max(
+            window[0], (first.time or 0.0) - origin_s(source)
+        )  # sound may start late
         for block in _resampled(chain([first], frames)):
             pending = numpy.concatenate([pending, block])
             while len(pending) > part_s * RATE:
@@ -141,14 +162,18 @@ def _resampled(frames: Iterable[Any]) -> Iterator[Samples]:
     """16 kHz mono, a second at a time. A resampler takes one sample format, channel layout and
     rate; they change in files that were joined.
     """
-    for _, same in groupby(frames, lambda f: (f.format.name, f.layout.name, f.sample_rate)):
+    for _, same in groupby(
+        frames, lambda f: (f.format.name, f.layout.name, f.sample_rate)
+    ):
         resampler: Any = av.AudioResampler("s16", "mono", RATE, frame_size=RATE)
         for frame in chain(same, [None]):
             for piece in resampler.resample(frame):
                 yield piece.to_ndarray().reshape(-1)
 
 
-def _frames(source: Any, stream: Any, start_s: float, end_s: float | None) -> Iterator[Any]:
+def _frames(
+    source: Any, stream: Any, start_s: float, end_s: float | None
+) -> Iterator[Any]:
     """The decoded frames of the window, which counts from `origin_s`."""
     origin = origin_s(source)
     if start_s > 0:
@@ -185,7 +210,9 @@ def quietest(samples: Samples) -> int:
 
 def is_silent(samples: Samples) -> bool:
     """Too short or too quiet to be sent."""
-    return len(samples) < SHORTEST_S * RATE or bool((abs(samples.astype(int)) < SILENCE).all())
+    return len(samples) < SHORTEST_S * RATE or bool(
+        (abs(samples.astype(int)) < SILENCE).all()
+    )
 
 
 def as_wav(samples: Samples) -> bytes:
@@ -202,4 +229,8 @@ def clock(seconds: float) -> str:
     '1:02:05'
     """
     hours, rest = divmod(int(seconds), 3600)
-    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
+    return (
+        f"{hours}:{rest // 60:02}:{rest % 60:02}"
+        if hours
+        else f"{rest // 60}:{rest % 60:02}"
+    )

@@ -12,13 +12,18 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-from runtime.prompts import say
-from tools import Environment, ToolError, reading, sandbox, tool
+from orchestra.runtime.prompts import say
+from orchestra.toolkit import Environment, ToolError, tool
+from orchestra.tools import reading, sandbox
 
 MAX_TIMEOUT_S = 60
 MAX_OUTPUT_BYTES = 200_000
 SHOWN_CHARS = 6900  # of the output; fits into a quotation
-BASH = ["bash", "-c", r'exec bash -c "$(tr -d "\0")"']  # runs the program on standard input
+BASH = [
+    "bash",
+    "-c",
+    r'exec bash -c "$(tr -d "\0")"',
+]  # runs the program on standard input
 RUNNER = Path(__file__).with_name("code_runner.py").read_text(encoding="utf-8")
 
 
@@ -73,7 +78,11 @@ def run(
     output = reading.quoted(cut_in_the_middle(text, SHOWN_CHARS)) if marked else text
     if ran.ended == "end" and not ran.status:
         return {"observation": output or say("notes", "code_silent"), "well": True}
-    values = {"seconds": f"{timeout_s:g}", "limit": MAX_OUTPUT_BYTES, "status": ran.status}
+    values = {
+        "seconds": f"{timeout_s:g}",
+        "limit": MAX_OUTPUT_BYTES,
+        "status": ran.status,
+    }
     ended = "failed" if ran.ended == "end" else ran.ended
     observation = say("notes", f"code_{ended}", output=output or "-", **values)
     return {"observation": observation, "well": False}

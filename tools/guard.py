@@ -31,9 +31,9 @@ from urllib3.connection import port_by_scheme as PORTS
 from urllib3.exceptions import HTTPError, LocationParseError
 from urllib3.util import Url, parse_url
 
-from runtime.prompts import say
-from runtime.secrets import Secrets
-from tools import ToolError
+from orchestra.runtime.prompts import say
+from orchestra.runtime.secrets import Secrets
+from orchestra.toolkit import ToolError
 
 MAX_BYTES = 20 << 20
 MAX_REDIRECTS = 5
@@ -44,7 +44,9 @@ AGENT = "Mozilla/5.0 (compatible; orchestra-min)"
 GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 EMBEDDED_IPV4 = "2001::/32", "2002::/16", "192.88.99.0/24"  # Teredo, 6to4
 CLOUD_METADATA = "192.0.0.0/24", "168.63.129.16/32"
-INTERNAL = [*map(ipaddress.ip_network, EMBEDDED_IPV4 + CLOUD_METADATA)]  # Python calls them global
+INTERNAL = [
+    *map(ipaddress.ip_network, EMBEDDED_IPV4 + CLOUD_METADATA)
+]  # Python calls them global
 
 
 class Refused(ToolError):
@@ -74,20 +76,33 @@ def fetch(
     for _ in range(MAX_REDIRECTS + 1):
         with _answer(parts, addresses(parts, allow), headers or {}, deadline) as answer:
             if target := answer.get_redirect_location():
-                sent = target.encode("latin-1", "replace").decode("utf-8", "replace").strip()
+                sent = (
+                    target.encode("latin-1", "replace")
+                    .decode("utf-8", "replace")
+                    .strip()
+                )
                 here, parts = parts, checked(urljoin(parts.url, requote_uri(sent)))
-                headers = headers if parts[:4] == here[:4] else {}  # a key stays with its host
+                headers = (
+                    headers if parts[:4] == here[:4] else {}
+                )  # a key stays with its host
                 continue
             if not 200 <= (status := answer.status) < 300:
-                raise ToolError(say("tools/notes", "web_status", url=parts.url, status=status))
+                raise ToolError(
+                    say("tools/notes", "web_status", url=parts.url, status=status)
+                )
             kind = answer.headers.get("content-type", "").lower()
             return Page(parts.url, kind, _body(answer, parts.url, deadline))
-    raise Refused(say("tools/notes", "web_redirects", url=parts.url, limit=MAX_REDIRECTS))
+    raise Refused(
+        say("tools/notes", "web_redirects", url=parts.url, limit=MAX_REDIRECTS)
+    )
 
 
 def checked(url: str, secrets: Secrets | None = None) -> Url:
     """The parts of a URL. Raises Refused where its text alone shows that it must not be fetched."""
-    secrets, plain = secrets or Secrets(), unquote(unquote(url))  # ?k=sk%2D... is a key too
+    secrets, plain = (
+        secrets or Secrets(),
+        unquote(unquote(url)),
+    )  # ?k=sk%2D... is a key too
     if any(secrets.text(text) != text for text in (url, plain)):
         raise Refused(say("tools/notes", "web_secret"))
     odd = len(url) > MAX_URL_CHARS or "\\" in url or any(ord(c) <= 32 for c in url)
@@ -95,8 +110,12 @@ def checked(url: str, secrets: Secrets | None = None) -> Url:
         parts = parse_url(url)
     except LocationParseError:
         parts = Url()
-    is_web = "://" in url and parts.scheme in PORTS and parts.host and parts.auth is None
-    if odd or not is_web or "%" in str(parts.host):  # an IPv6 zone names a local interface
+    is_web = (
+        "://" in url and parts.scheme in PORTS and parts.host and parts.auth is None
+    )
+    if (
+        odd or not is_web or "%" in str(parts.host)
+    ):  # an IPv6 zone names a local interface
         raise Refused(say("tools/notes", "web_malformed", url=repr(url[:200])))
     return parts
 
@@ -127,7 +146,9 @@ def is_public(address: str) -> bool:
     [True, False, False, False]
     """
     ip = ipaddress.ip_address(address.partition("%")[0])
-    internal = any(ip in network for network in INTERNAL) or ip.is_multicast or ip.is_reserved
+    internal = (
+        any(ip in network for network in INTERNAL) or ip.is_multicast or ip.is_reserved
+    )
     return ip.is_global and not internal and (ip.version == 4 or ip in GLOBAL_UNICAST)
 
 
@@ -143,7 +164,9 @@ def _answer(
         with contextlib.ExitStack() as stack:
             sock = stack.enter_context(_connect(found, port, deadline))
             duplicate = stack.enter_context(sock.dup())  # TLS detaches `sock`
-            timer = threading.Timer(max(0.0, deadline - time.monotonic()), _shut, (duplicate,))
+            timer = threading.Timer(
+                max(0.0, deadline - time.monotonic()), _shut, (duplicate,)
+            )
             timer.daemon = True
             timer.start()
             stack.callback(timer.cancel)
@@ -152,14 +175,18 @@ def _answer(
             connection.sock = sock
             if parts.scheme == "https":
                 connection.sock = _tls().wrap_socket(sock, server_hostname=host)
-            connection.request("GET", parts.request_uri, headers=sent, preload_content=False)
+            connection.request(
+                "GET", parts.request_uri, headers=sent, preload_content=False
+            )
             yield connection.getresponse()
     except (HTTPError, http.client.HTTPException, OSError, ValueError) as error:
         if time.monotonic() >= deadline:
             raise ToolError(say("tools/notes", "web_slow", url=parts.url)) from None
         # Not str(error): it may quote the server.
         reason = getattr(error, "strerror", None) or type(error).__name__
-        raise ToolError(say("tools/notes", "web_failed", url=parts.url, reason=reason)) from None
+        raise ToolError(
+            say("tools/notes", "web_failed", url=parts.url, reason=reason)
+        ) from None
 
 
 def _connect(found: list[str], port: int, deadline: float) -> socket.socket:
@@ -183,14 +210,18 @@ def _body(answer: urllib3.BaseHTTPResponse, url: str, deadline: float) -> bytes:
     for chunk in answer.stream(65536, decode_content=True):
         body += chunk
         if len(body) > MAX_BYTES:
-            raise ToolError(say("tools/notes", "web_too_big", url=url, mib=MAX_BYTES >> 20))
+            raise ToolError(
+                say("tools/notes", "web_too_big", url=url, mib=MAX_BYTES >> 20)
+            )
     if time.monotonic() >= deadline:  # shut by the timer: the body is cut off
         raise ToolError(say("tools/notes", "web_slow", url=url))
     return bytes(body)
 
 
 def _host_and_port(parts: Url) -> tuple[str, int]:
-    return (parts.host or "").strip("[]").rstrip("."), parts.port or PORTS[parts.scheme or "http"]
+    return (parts.host or "").strip("[]").rstrip("."), parts.port or PORTS[
+        parts.scheme or "http"
+    ]
 
 
 _tls = cache(lambda: ssl.create_default_context(cafile=certifi.where()))

@@ -17,9 +17,10 @@ from typing import Any
 import numpy
 from PIL import Image, ImageOps
 
-from runtime.pool import Engine
-from runtime.prompts import fenced, render, say
-from tools import Environment, ImageFile, ToolError, media, reading, tool
+from orchestra.runtime.pool import Engine
+from orchestra.runtime.prompts import fenced, render, say
+from orchestra.toolkit import Environment, ImageFile, ToolError, tool
+from orchestra.tools import media, reading
 
 MAX_SIDE = 2048  # pixels; endpoints shrink larger pictures themselves
 MAX_FRAMES = 8
@@ -47,13 +48,25 @@ def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
     if engine.engine == "local":
         shape = list[tuple[str, list[str]]]
         pages = env.local("ocr", key, lambda: read_pages(file.path), shape)
-        texts = ["\n".join([*([f"({place})"] if place else []), *lines]) for place, lines in pages]
-        return say("notes", "ocr", name=file.name, lines=fenced("\n\n".join(texts).strip() or "-"))
-    sent = env.local("picture", key, lambda: data_urls(file.path), list[tuple[str, str]])
+        texts = [
+            "\n".join([*([f"({place})"] if place else []), *lines])
+            for place, lines in pages
+        ]
+        return say(
+            "notes",
+            "ocr",
+            name=file.name,
+            lines=fenced("\n\n".join(texts).strip() or "-"),
+        )
+    sent = env.local(
+        "picture", key, lambda: data_urls(file.path), list[tuple[str, str]]
+    )
     return ask(env, engine, render("tools/image.md", query=query), sent)
 
 
-def ask(env: Environment, engine: Engine, request: str, shown: Iterable[tuple[str, str]]) -> str:
+def ask(
+    env: Environment, engine: Engine, request: str, shown: Iterable[tuple[str, str]]
+) -> str:
     """The answer of a vision model, quoted. `shown`: (place or time, data URL) of each picture."""
     content: list[dict[str, Any]] = [{"type": "text", "text": request}]
     for place, url in shown:
@@ -68,10 +81,18 @@ def pictures(path: Path) -> Iterator[tuple[str, Image.Image, str]]:
     """
     with media.opened_picture(path) as file:
         kind = "JPEG" if file.format in LOSSY else "PNG"
-        count = 1 if file.format == "MPO" else getattr(file, "n_frames", 1)  # MPO: depth maps
-        for n in sorted({round(i * (count - 1) / (MAX_FRAMES - 1)) for i in range(MAX_FRAMES)}):
+        count = (
+            1 if file.format == "MPO" else getattr(file, "n_frames", 1)
+        )  # MPO: depth maps
+        for n in sorted(
+            {round(i * (count - 1) / (MAX_FRAMES - 1)) for i in range(MAX_FRAMES)}
+        ):
             file.seek(n)
-            yield f"{n + 1} of {count}" if count > 1 else "", _small_rgb(file, count > 1), kind
+            yield (
+                f"{n + 1} of {count}" if count > 1 else "",
+                _small_rgb(file, count > 1),
+                kind,
+            )
 
 
 def _small_rgb(file: Any, several: bool) -> Image.Image:
@@ -82,10 +103,16 @@ def _small_rgb(file: Any, several: bool) -> Image.Image:
         raise ToolError(say("tools/notes", "too_many_pixels", size=size, limit=limit))
     file.load()
     image = file.copy() if several else file
-    if image.mode[0] in "IF":  # integers or floats: the smallest is black, the largest white
-        least, greatest = (0, 255 << 8) if image.mode.startswith("I;16") else image.getextrema()
+    if (
+        image.mode[0] in "IF"
+    ):  # integers or floats: the smallest is black, the largest white
+        least, greatest = (
+            (0, 255 << 8) if image.mode.startswith("I;16") else image.getextrema()
+        )
         share = 255 / ((greatest - least) or 1)
-        image = image.convert("F").point(lambda v: v * share - least * share).convert("L")
+        image = (
+            image.convert("F").point(lambda v: v * share - least * share).convert("L")
+        )
     elif image.mode in ("1", "P"):  # shrinks to grey: thin lines stay visible
         image = image.convert("RGBA")
     image.thumbnail((MAX_SIDE, MAX_SIDE))
@@ -118,7 +145,9 @@ def read_text(image: Image.Image) -> list[str]:
     if min(image.size) < shortest:
         size = max(image.width, shortest), max(image.height, shortest)
         image = ImageOps.pad(image, size, color="white")
-    array = numpy.ascontiguousarray(numpy.asarray(image)[:, :, ::-1])  # (height, width, BGR)
+    array = numpy.ascontiguousarray(
+        numpy.asarray(image)[:, :, ::-1]
+    )  # (height, width, BGR)
     with _ocr_lock:
         return [str(line) for line in _ocr()(array).txts or ()]
 

@@ -19,16 +19,20 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
+from orchestra.runtime.prompts import fenced, say
+from orchestra.runtime.secrets import Secrets
+from orchestra.runtime.tape import Tape
+from orchestra.runtime.user_code import one_line
+from orchestra.toolkit import Environment, Tool, ToolError, without_refs
+from orchestra.tools.own import CAPABILITY, recorded
 from orchestra.vocabulary import ConfigError
-from runtime.prompts import fenced, say
-from runtime.secrets import Secrets
-from runtime.tape import Tape
-from tools import Environment, Tool, ToolError, without_refs
-from tools.own import CAPABILITY, one_line, recorded
 
 TIMEOUT_S = 60.0  # for an answer
 STARTS = 2  # in one run
-LOST = ("Session terminated", "Session not found")  # errors of an HTTP server that was restarted
+LOST = (
+    "Session terminated",
+    "Session not found",
+)  # errors of an HTTP server that was restarted
 NOTES = "tools/notes"
 
 
@@ -71,15 +75,23 @@ class Server:
         if not server.startswith(("http://", "https://")):
             program, *rest = map(os.path.expandvars, shlex.split(self.command) or [""])
             errors = start(self.log.open("a", encoding="utf-8"))
-            server = stdio_client(StdioServerParameters(command=program, args=rest), errlog=errors)
+            server = stdio_client(
+                StdioServerParameters(command=program, args=rest), errlog=errors
+            )
         portal = start(start_blocking_portal())
-        start(contextlib.suppress(Exception))  # `mcp` documents no errors of a lost connection
+        start(
+            contextlib.suppress(Exception)
+        )  # `mcp` documents no errors of a lost connection
         connected = Client(server, read_timeout_seconds=TIMEOUT_S)
         client = start(portal.wrap_async_context_manager(connected))
-        portal.call(client.list_tools)  # else the first call would list them, after its answer
+        portal.call(
+            client.list_tools
+        )  # else the first call would list them, after its answer
         if client.server_info:
             self.name = client.server_info.name
-        return lambda method, **named: portal.call(partial(getattr(client, method), **named))
+        return lambda method, **named: portal.call(
+            partial(getattr(client, method), **named)
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         """Its tools, for the tape."""
@@ -89,15 +101,21 @@ class Server:
             page = self.ask("list_tools", cursor=page.next_cursor)
             found += page.tools
         kept = {"name", "description", "input_schema"}
-        return [{"server": self.name, **tool.model_dump(include=kept)} for tool in found]
+        return [
+            {"server": self.name, **tool.model_dump(include=kept)} for tool in found
+        ]
 
     def call(self, tool: str, arguments: dict[str, Any]) -> str:
         answer = self.ask("call_tool", name=tool, arguments=arguments)
         texts = [_text(part) for part in answer.content]
-        if answer.structured_content is not None and all(p.type != "text" for p in answer.content):
+        if answer.structured_content is not None and all(
+            p.type != "text" for p in answer.content
+        ):
             texts.append(json.dumps(answer.structured_content, ensure_ascii=False))
         if answer.is_error:
-            raise ToolError(say(NOTES, "own_failed", tool=tool, reason=fenced("\n".join(texts))))
+            raise ToolError(
+                say(NOTES, "own_failed", tool=tool, reason=fenced("\n".join(texts)))
+            )
         return "\n".join(texts)
 
 
@@ -105,8 +123,12 @@ def _text(part: Any) -> str:
     """The text of one part of an answer, or its fields as JSON without binary data."""
     fields = getattr(part, "resource", part).model_dump(mode="json", exclude_none=True)
     for name in fields.keys() & {"data", "blob"}:
-        fields[name] = say(NOTES, "mcp_data", bytes=len(fields[name].rstrip("=")) * 3 // 4)
-    return fields["text"] if "text" in fields else json.dumps(fields, ensure_ascii=False)
+        fields[name] = say(
+            NOTES, "mcp_data", bytes=len(fields[name].rstrip("=")) * 3 // 4
+        )
+    return (
+        fields["text"] if "text" in fields else json.dumps(fields, ensure_ascii=False)
+    )
 
 
 class Row(TypedDict):
@@ -119,7 +141,9 @@ class Row(TypedDict):
 
 
 @contextlib.contextmanager
-def serving(command: str, tape: Tape, log: Path, taken: Set[str]) -> Iterator[dict[str, Tool]]:
+def serving(
+    command: str, tape: Tape, log: Path, taken: Set[str]
+) -> Iterator[dict[str, Tool]]:
     """The tools of a server, under names that are not `taken`. Raises ConfigError if they cannot be
     used.
     """
@@ -129,19 +153,33 @@ def serving(command: str, tape: Tape, log: Path, taken: Set[str]) -> Iterator[di
         server = Server(command, log, running)
         try:
             with tape.call("mcp"):
-                rows, _ = tape.exchange("mcp_tools", {"command": command}, server.rows, list[Row])
+                rows, _ = tape.exchange(
+                    "mcp_tools", {"command": command}, server.rows, list[Row]
+                )
             for row in rows:
                 made = _tool(row, server, taken | tools.keys())
                 tools[made.name] = made
         except KeyboardInterrupt as stop:
-            running.__exit__(type(stop), stop, None)  # cancels the start instead of waiting for it
+            running.__exit__(
+                type(stop), stop, None
+            )  # cancels the start instead of waiting for it
             raise
         except ImportError:
-            raise ConfigError(f"--mcp {command}: needs pip install '.[tools]'") from None
-        except Exception as error:  # errors of four libraries, which do not document them
-            printed = log.read_text("utf-8", "replace").splitlines() if log.exists() else []
-            why = tape.secrets.text("; ".join([one_line(error)[:300], *printed[-1:]])[:600])
-            raise ConfigError(f"--mcp {command}: its tools cannot be used ({why})") from None
+            raise ConfigError(
+                f"--mcp {command}: needs pip install '.[tools]'"
+            ) from None
+        except (
+            Exception
+        ) as error:  # errors of four libraries, which do not document them
+            printed = (
+                log.read_text("utf-8", "replace").splitlines() if log.exists() else []
+            )
+            why = tape.secrets.text(
+                "; ".join([one_line(error)[:300], *printed[-1:]])[:600]
+            )
+            raise ConfigError(
+                f"--mcp {command}: its tools cannot be used ({why})"
+            ) from None
         yield tools
 
 
@@ -168,7 +206,9 @@ def _tool(row: Row, server: Server, taken: Set[str]) -> Tool:
     manual = f"{name}\n    {purpose}\n    parameters: {signature}"
 
     def call(env: Environment, arguments: dict[str, Any]) -> str:
-        return recorded(env, name, arguments, lambda: server.call(row["name"], arguments))
+        return recorded(
+            env, name, arguments, lambda: server.call(row["name"], arguments)
+        )
 
     check = partial(_arguments, validator(inputs))
     return Tool(name, frozenset({CAPABILITY}), inputs, signature, manual, check, call)
@@ -181,9 +221,15 @@ def _arguments(validator: Any, params: dict[str, Any]) -> dict[str, Any]:
     required = validator.schema.get("required", ())
     given = {k: v for k, v in params.items() if v is not None or k in required}
     problems: list[Any] = []
-    with contextlib.suppress(re.error, OverflowError):  # the server checks what Python cannot
-        errors = (e for e in validator.iter_errors(given) if e.validator != "multipleOf")
+    with contextlib.suppress(
+        re.error, OverflowError
+    ):  # the server checks what Python cannot
+        errors = (
+            e for e in validator.iter_errors(given) if e.validator != "multipleOf"
+        )
         problems = [best_match([error]) for error in errors]
     if problems:
-        raise ValueError("; ".join(f"{e.json_path}: {e.message[:200]}" for e in problems))
+        raise ValueError(
+            "; ".join(f"{e.json_path}: {e.message[:200]}" for e in problems)
+        )
     return {"arguments": given}

@@ -14,19 +14,30 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from orchestra.runtime.pool import Pool, analysed
+from orchestra.runtime.prompts import say
+from orchestra.runtime.run_folder import sha256_of, unwritable
+from orchestra.runtime.secrets import Secrets
+from orchestra.toolkit import ToolError
 from orchestra.vocabulary import ConfigError, Media, Modality
-from runtime.pool import Pool, analysed
-from runtime.prompts import say
-from runtime.run_folder import sha256_of, unwritable
-from runtime.secrets import Secrets
-from tools import ToolError
 
-MAX_BYTES: dict[Modality, int] = {"image": 100 << 20, "audio": 1 << 30, "video": 4 << 30}
+MAX_BYTES: dict[Modality, int] = {
+    "image": 100 << 20,
+    "audio": 1 << 30,
+    "video": 4 << 30,
+}
 MAX_PIXELS = 64 << 20  # of one picture or frame: 256 MiB in memory
-GUESSED = re.compile("tty|mjpeg|.*_pipe")  # formats FFmpeg detects in texts, PDF and office files
+GUESSED = re.compile(
+    "tty|mjpeg|.*_pipe"
+)  # formats FFmpeg detects in texts, PDF and office files
 PICTURES = "PNG JPEG WEBP GIF MPO HEIF AVIF BMP DIB TIFF JPEG2000 ICO PPM TGA PCX"
-ENGINES: dict[Any, list[str]] = {"image": ["rapidocr", "onnxruntime"], "audio": ["faster_whisper"]}
-Window = tuple[float, float | None]  # start and end in seconds; None: the end of the file
+ENGINES: dict[Any, list[str]] = {
+    "image": ["rapidocr", "onnxruntime"],
+    "audio": ["faster_whisper"],
+}
+Window = tuple[
+    float, float | None
+]  # start and end in seconds; None: the end of the file
 WHOLE: Window = 0.0, None
 WHISPER = "WHISPER_MODEL"  # a name, to be downloaded once, or a folder
 
@@ -50,16 +61,22 @@ def _checked(modality: Any, file: str | Path) -> tuple[Modality, Path]:
         problem = f"cannot be read ({error.strerror}); check the path"
         raise ConfigError(f"--{modality or 'image'} {path}: {problem}") from None
     kinds = _kinds(path)
-    modality = modality or max(kinds, default="image")  # video before image before audio
+    modality = modality or max(
+        kinds, default="image"
+    )  # video before image before audio
     limit = MAX_BYTES.get(modality, 0)
     if not limit:
         problem = f"unknown kind of media; use one of {', '.join(MAX_BYTES)}"
     elif size > limit:
-        problem = f"{size >> 20} MiB is over the limit of {limit >> 20} MiB; cut or shrink it"
+        problem = (
+            f"{size >> 20} MiB is over the limit of {limit >> 20} MiB; cut or shrink it"
+        )
     elif not kinds:
         problem = "not a media file: no picture and no sound can be read from it"
     elif modality not in kinds:
-        problem = f"is {' and '.join(sorted(kinds))}, not {modality}: use --{max(kinds)}"
+        problem = (
+            f"is {' and '.join(sorted(kinds))}, not {modality}: use --{max(kinds)}"
+        )
     else:
         return modality, path
     raise ConfigError(f"--{modality} {path}: {problem}")
@@ -95,8 +112,12 @@ def _as_tool_error(path: Path) -> Iterator[None]:
     except ToolError:
         raise
     except Exception as error:
-        reason = getattr(error, "strerror", None) or str(error).replace(str(path), path.name)
-        raise ToolError(say("notes", "unreadable", name=path.name, reason=reason)) from None
+        reason = getattr(error, "strerror", None) or str(error).replace(
+            str(path), path.name
+        )
+        raise ToolError(
+            say("notes", "unreadable", name=path.name, reason=reason)
+        ) from None
 
 
 @contextlib.contextmanager
@@ -109,7 +130,9 @@ def opened_picture(path: Path) -> Iterator[Any]:
 
         register_heif_opener()
     Image.init()
-    formats = [name for name in PICTURES.split() if name in Image.OPEN]  # others run programs
+    formats = [
+        name for name in PICTURES.split() if name in Image.OPEN
+    ]  # others run programs
     with _as_tool_error(path), Image.open(path, formats=formats) as picture:
         yield picture
 
@@ -121,11 +144,19 @@ def opened(path: Path, kind: str) -> Iterator[tuple[Any, Any]]:
     """
     import av
 
-    limit = {"max_pixels": str(MAX_PIXELS)}  # also of frames decoded to detect the format
+    limit = {
+        "max_pixels": str(MAX_PIXELS)
+    }  # also of frames decoded to detect the format
     options = {"protocol_whitelist": "none", **limit}
-    with _as_tool_error(path), path.open("rb") as file, av.open(file, options=options) as source:
+    with (
+        _as_tool_error(path),
+        path.open("rb") as file,
+        av.open(file, options=options) as source,
+    ):
         cover = av.stream.Disposition.attached_pic  # album art is not a video
-        found: list[Any] = [s for s in source.streams if s.type == kind and s.codec_context]
+        found: list[Any] = [
+            s for s in source.streams if s.type == kind and s.codec_context
+        ]
         streams = [s for s in found if not s.disposition & cover]
         if not streams:
             raise ToolError(say("tools/notes", f"no_{kind}", name=path.name))
@@ -133,7 +164,9 @@ def opened(path: Path, kind: str) -> Iterator[tuple[Any, Any]]:
         yield source, streams[0]
 
 
-def copy_into(folder: Path, files: Sequence[tuple[Modality, Path]]) -> tuple[Media, ...]:
+def copy_into(
+    folder: Path, files: Sequence[tuple[Modality, Path]]
+) -> tuple[Media, ...]:
     """Copy the media into the run folder, under names that a model can repeat without mistakes."""
     media: list[Media] = []
     for modality, path in files:
@@ -153,7 +186,9 @@ def _plain_name(path: Path, taken: set[str]) -> str:
     stem = stem if stem and Secrets().text(stem) == stem else "media"  # models read it
     suffix = re.sub(r"[^\w.]+", "", path.suffix)[:10]
     numbers = ("", *(f"_{n}" for n in range(2, len(taken) + 2)))
-    return next(name for n in numbers if (name := f"{stem}{n}{suffix}").casefold() not in taken)
+    return next(
+        name for n in numbers if (name := f"{stem}{n}{suffix}").casefold() not in taken
+    )
 
 
 def check_engines(modalities: Iterable[Modality], pool: Pool) -> None:
@@ -162,7 +197,11 @@ def check_engines(modalities: Iterable[Modality], pool: Pool) -> None:
         missing = [name for name in ENGINES[kind] if find_spec(name) is None]
         if missing and pool.engine(kind).engine == "local":
             needs = f"the local engine for {kind} needs {missing[0]}"
-            raise ConfigError(f"{needs}: pip install '.[local]', or --perception endpoint")
+            raise ConfigError(
+                f"{needs}: pip install '.[local]', or --perception endpoint"
+            )
     model = os.environ.get(WHISPER, "")
     if os.sep in model and not (Path(model) / "model.bin").is_file():
-        raise ConfigError(f"{WHISPER}: no model.bin in {model}; name a faster-whisper folder")
+        raise ConfigError(
+            f"{WHISPER}: no model.bin in {model}; name a faster-whisper folder"
+        )

@@ -15,18 +15,17 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from types import ModuleType
 from typing import Any, get_type_hints
 
+from orchestra.runtime import user_code
+from orchestra.runtime.prompts import fenced, say
+from orchestra.runtime.tape import Tape
+from orchestra.toolkit import Environment, Tool, ToolError, tool
+from orchestra.tools.shipped import all_tools
 from orchestra.vocabulary import ConfigError, EndOfRun
-from runtime.prompts import fenced, say
-from runtime.tape import Tape
-from tools import Environment, Tool, ToolError, all_tools, tool
 
 CAPABILITY = "txt"  # psi(g) of these tools
 RESERVED = {"finish", "invalid"}  # actions of the sub-agents' loop
@@ -44,10 +43,12 @@ def own_tools(
         for file in files:
             made = from_file(file) if isinstance(file, str) else from_function(file)
             if made.name in taken | own.keys():
-                raise ConfigError(f"--tools: the name {made.name} is taken; use another")
+                raise ConfigError(
+                    f"--tools: the name {made.name} is taken; use another"
+                )
             own[made.name] = made
         for server in servers:
-            from tools.mcp_server import serving
+            from orchestra.tools.mcp_server import serving
 
             log = tape.path.with_name("mcp.log")
             own |= stack.enter_context(serving(server, tape, log, taken | own.keys()))
@@ -55,33 +56,16 @@ def own_tools(
 
 
 def from_file(spec: str) -> Tool:
-    """The tool `path/to/module.py:function`. Raises ConfigError."""
-    path, _, name = spec.rpartition(":")
+    """The tool that FILE.py:FUNCTION or package.module:FUNCTION names. Raises ConfigError."""
     flag = f"--tools {spec}"
-    if not path:
-        raise ConfigError(f"{flag}: needs FILE.py:FUNCTION; add :FUNCTION, the name of the tool")
-    function = getattr(loaded(path, flag), name, None)
+    function = user_code.load(spec, flag)
     if isinstance(function, Tool):
         return function
     if not inspect.isfunction(function):
-        raise ConfigError(f"{flag}: {path} has no function {name!r}; check the name")
+        raise ConfigError(
+            f"{flag}: is not a function; name a typed function with a docstring"
+        )
     return from_function(function, flag)
-
-
-def loaded(path: str | Path, flag: str) -> ModuleType:
-    """The module of a user's file, which can import modules in its folder. Raises ConfigError."""
-    file = Path(path).resolve()
-    module = sys.modules[str(file)] = ModuleType(str(file))
-    module.__file__ = str(file)
-    if str(file.parent) not in sys.path:
-        sys.path.append(str(file.parent))  # last, so that it hides no module of ours
-    try:
-        exec(compile(file.read_bytes(), file, "exec", dont_inherit=True), vars(module))
-    except (EndOfRun, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # the user's code may raise anything
-        raise ConfigError(f"{flag}: cannot be loaded ({one_line(error)})") from None
-    return module
 
 
 def from_function(function: Callable[..., Any], flag: str = "tool") -> Tool:
@@ -92,27 +76,35 @@ def from_function(function: Callable[..., Any], flag: str = "tool") -> Tool:
         hints = get_type_hints(function, localns={"Environment": Environment})
         for name, parameter in inspect.signature(function).parameters.items():
             if name not in hints or parameter.kind not in BY_NAME:
-                raise TypeError(f"the parameter {name!r} needs a type, and no * or / around it")
+                raise TypeError(
+                    f"the parameter {name!r} needs a type, and no * or / around it"
+                )
         if Environment in list(hints.values())[1:]:
             raise TypeError("the Environment must be its first parameter")
         if not inspect.getdoc(function) or inspect.iscoroutinefunction(function):
             raise TypeError("needs a docstring, for the model, and must not be async")
         made = tool(function.__name__, CAPABILITY)(function)
     except Exception as error:  # annotations are the user's code and may raise anything
-        raise ConfigError(f"{flag}: cannot be a tool ({one_line(error)})") from None
+        raise ConfigError(
+            f"{flag}: cannot be a tool ({user_code.one_line(error)})"
+        ) from None
     if Environment in hints.values():
         return made
 
     def check(params: dict[str, Any]) -> dict[str, Any]:
         return {"params": params, "arguments": made.check(params)}
 
-    def call(env: Environment, params: dict[str, Any], arguments: dict[str, Any]) -> str:
+    def call(
+        env: Environment, params: dict[str, Any], arguments: dict[str, Any]
+    ) -> str:
         return recorded(env, made.name, params, partial(function, **arguments))
 
     return replace(made, check=check, function=call)
 
 
-def recorded(env: Environment, name: str, params: dict[str, Any], run: Callable[[], Any]) -> str:
+def recorded(
+    env: Environment, name: str, params: dict[str, Any], run: Callable[[], Any]
+) -> str:
     """The result of a user's tool for these parameters, on the tape and marked as data. Any
     exception becomes an observation: an error in the user's code is not a bug of ours.
     """
@@ -124,14 +116,9 @@ def recorded(env: Environment, name: str, params: dict[str, Any], run: Callable[
         except (ToolError, EndOfRun, KeyboardInterrupt):
             raise
         except BaseException as error:
-            reason = fenced(one_line(error))
-            raise ToolError(say("tools/notes", "own_failed", tool=name, reason=reason)) from None
+            reason = fenced(user_code.one_line(error))
+            raise ToolError(
+                say("tools/notes", "own_failed", tool=name, reason=reason)
+            ) from None
 
     return fenced(env.local(f"tool:{name}", params, attempt, str))
-
-
-def one_line(error: BaseException) -> str:
-    """The type and message of an error in one line; of a group, those of its first error."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return " ".join(f"{type(error).__name__}: {error}".split())[:1000]

@@ -37,10 +37,14 @@ def html_text(page: str) -> str:
     from lxml import html  # type: ignore[import-untyped]
 
     def words(of: Any) -> str | None:
-        return trafilatura.extract(of, include_tables=True, include_links=True, favor_recall=True)
+        return trafilatura.extract(
+            of, include_tables=True, include_links=True, favor_recall=True
+        )
 
     found = words(page) or str(trafilatura.html2txt(page))
-    if page.strip() and not found:  # over the limits of the parser, as with many unclosed tags
+    if (
+        page.strip() and not found
+    ):  # over the limits of the parser, as with many unclosed tags
         tree = html.document_fromstring(page, parser=html.HTMLParser(huge_tree=True))
         found = words(tree) or ""
     return found

@@ -13,19 +13,27 @@ from itertools import islice
 from typing import Any
 
 from orchestra.money import Purse
+from orchestra.runtime.parsing import after_thinking
+from orchestra.runtime.prompts import DATA_CHARS, fenced, render, say
+from orchestra.toolkit import Environment
 from orchestra.vocabulary import Backend
-from runtime.parsing import after_thinking
-from runtime.prompts import DATA_CHARS, fenced, render, say
-from tools import Environment
 
 PART_CHARS = 24_000
 MAX_PARTS = 8
 PARALLEL = 4  # parts
 WORD = r"['(\[b-]{0,2}[a-z0-9]{1,16}['.,:%)\]]{0,2}"
 NUMBER = r"[-+.('\[]{0,2}\d[\dTZe.,:+*/%()'\]-]{0,39}"
-PLAIN = re.compile(rf"(?:{WORD}|{NUMBER})(?: (?:{WORD}|{NUMBER})){{0,2}}", re.ASCII | re.IGNORECASE)
+PLAIN = re.compile(
+    rf"(?:{WORD}|{NUMBER})(?: (?:{WORD}|{NUMBER})){{0,2}}", re.ASCII | re.IGNORECASE
+)
 NOT_ASCII = re.compile(r"[^\t\n -~]")
-CONTROLS = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # Unicode categories: control, format, surrogate, breaks
+CONTROLS = {
+    "Cc",
+    "Cf",
+    "Cs",
+    "Zl",
+    "Zp",
+}  # Unicode categories: control, format, surrogate, breaks
 INVISIBLE = re.compile(  # invisible characters of other categories
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u2800\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8"
     "\U000e0000-\U000e0fff]"
@@ -51,7 +59,11 @@ def answer_from(env: Environment, query: str, text: str, source: str) -> str:
     answers = in_parallel(env, read, enumerate(pieces, 1))
     if len(answers) == 1:
         return fenced(answers[0])
-    cut = "\n" + say("tools/notes", "part_cut") if sum(map(len, pieces)) < len(text) else ""
+    cut = (
+        "\n" + say("tools/notes", "part_cut")
+        if sum(map(len, pieces)) < len(text)
+        else ""
+    )
     rows = [
         say("tools/notes", "part", part=n, parts=len(answers), answer=answer)
         for n, answer in enumerate(answers, 1)
@@ -61,7 +73,9 @@ def answer_from(env: Environment, query: str, text: str, source: str) -> str:
 
 def ask(env: Environment, backend: Backend, content: Any) -> str:
     """The answer of a model to one message, without its thoughts."""
-    return after_thinking(env.chat(backend, [{"role": "user", "content": content}], env.purse).text)
+    return after_thinking(
+        env.chat(backend, [{"role": "user", "content": content}], env.purse).text
+    )
 
 
 def parts(text: str) -> list[str]:
@@ -115,4 +129,8 @@ def quoted(text: str, limit: int = DATA_CHARS) -> str:
 
 def _visible(char: str) -> str:
     unseen = unicodedata.category(char) in CONTROLS or INVISIBLE.match(char)
-    return char.encode("unicode_escape").decode() if unseen and char not in JOINERS else char
+    return (
+        char.encode("unicode_escape").decode()
+        if unseen and char not in JOINERS
+        else char
+    )

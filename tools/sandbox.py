@@ -24,8 +24,8 @@ from pathlib import Path
 from secrets import randbelow
 from typing import Any
 
-from runtime.prompts import say
-from tools import ToolError
+from orchestra.runtime.prompts import say
+from orchestra.toolkit import ToolError
 
 INIT = Path(__file__).with_name("sandbox_init.py").read_text(encoding="utf-8")
 LIMITS = {  # for each process
@@ -40,10 +40,20 @@ MAX_MEMORY_BYTES = 2 << 30  # of all processes together
 MAX_ADDED_BYTES = 256 << 20  # to its folder
 MAX_ADDED_FILES = 5_000
 TMP_BYTES = 128 << 20  # for /tmp and for /dev/shm
-USER = 1 << 20  # the first of the user ids, which own nothing, for programs that root starts
+USER = (
+    1 << 20
+)  # the first of the user ids, which own nothing, for programs that root starts
 COPY_S = 60  # to copy the folder in and out
 SYSTEM = (  # programs and libraries only: no settings, nothing else in /usr
-    *("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache"),
+    *(
+        "/bin",
+        "/sbin",
+        "/lib",
+        "/lib32",
+        "/lib64",
+        "/etc/alternatives",
+        "/etc/ld.so.cache",
+    ),
     *(f"/usr/{name}" for name in ("bin", "sbin", "lib", "lib32", "lib64", "libexec")),
     *("/usr/share", "/usr/include", "/usr/local/bin", "/usr/local/lib"),
 )
@@ -112,7 +122,11 @@ def trouble() -> str:
         ran = confined(["/bin/true"], b"", 10, World(), 200)
     except ToolError as error:
         return str(error.__cause__)
-    return ran.output.decode("utf-8", "replace") or f"status {ran.status}" if ran.status else ""
+    return (
+        ran.output.decode("utf-8", "replace") or f"status {ran.status}"
+        if ran.status
+        else ""
+    )
 
 
 def _sandboxed(rules: dict[str, Any], given: bytes, world: World, folder: Path) -> Ran:
@@ -127,7 +141,9 @@ def _sandboxed(rules: dict[str, Any], given: bytes, world: World, folder: Path) 
             "files": MAX_ADDED_FILES, "tmp": TMP_BYTES, "folder": descriptor,
         }  # fmt: skip
         entry = [*ENTER, str(group)] if group else []
-        ran = _started([*entry, *bubblewrap(world)], rules, given, pass_fds=[descriptor])
+        ran = _started(
+            [*entry, *bubblewrap(world)], rules, given, pass_fds=[descriptor]
+        )
         return replace(ran, ended="memory") if group and ran_out(group) else ran
 
 
@@ -138,9 +154,13 @@ def cgroup(folder: Path) -> Iterator[Path | None]:
     """
     group = None
     with contextlib.suppress(OSError, IndexError):
-        own = re.findall(r"(?m)^0::/(.*)$", Path("/proc/self/cgroup").read_text("utf-8"))[0]
+        own = re.findall(
+            r"(?m)^0::/(.*)$", Path("/proc/self/cgroup").read_text("utf-8")
+        )[0]
         parent = Path("/sys/fs/cgroup", own).parent if own else Path("/sys/fs/cgroup")
-        if {"memory", "pids"} <= {*(parent / "cgroup.subtree_control").read_text().split()}:
+        if {"memory", "pids"} <= {
+            *(parent / "cgroup.subtree_control").read_text().split()
+        }:
             max_bytes = MAX_MEMORY_BYTES + MAX_ADDED_BYTES + 2 * TMP_BYTES
             max_bytes += sum(p.lstat().st_size for p in folder.rglob("*"))
             new = parent / f"orchestra-min-{os.getpid()}-{randbelow(1 << 60):x}"
@@ -153,7 +173,9 @@ def cgroup(folder: Path) -> Iterator[Path | None]:
         yield group
     finally:
         for _ in range(100 if group else 0):
-            with contextlib.suppress(OSError):  # a process that is ending keeps it for a moment
+            with contextlib.suppress(
+                OSError
+            ):  # a process that is ending keeps it for a moment
                 (new / "cgroup.kill").write_text("1")
                 new.rmdir()
                 break
@@ -191,16 +213,22 @@ def _started(before: list[str], rules: dict[str, Any], given: bytes, **how: Any)
     try:
         report = json.loads(first)
     except ValueError:  # bubblewrap failed
-        report = {"failed": " ".join(done.stderr.decode("utf-8", "replace").split())[-200:]}
+        report = {
+            "failed": " ".join(done.stderr.decode("utf-8", "replace").split())[-200:]
+        }
     if "failed" in report:
-        raise subprocess.SubprocessError(report["failed"] or f"status {done.returncode}")
+        raise subprocess.SubprocessError(
+            report["failed"] or f"status {done.returncode}"
+        )
     return Ran(output, report["ended"], report["status"])
 
 
 def environment(home: str, venv: Path | None) -> dict[str, str]:
     """The environment variables of a program."""
     path = f"{venv}/bin:" if venv else ""
-    path += f"/usr/local/bin:/usr/bin:/bin:{absolute(sys.executable).rpartition('/')[0]}"
+    path += (
+        f"/usr/local/bin:/usr/bin:/bin:{absolute(sys.executable).rpartition('/')[0]}"
+    )
     one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
     return {"PATH": path, "HOME": home, "LANG": "C.UTF-8", **one_thread}
 
@@ -209,15 +237,29 @@ def bubblewrap(world: World) -> list[str]:
     """bwrap and its options. The first process may set limits, copy, and change its user; the
     program has no capabilities.
     """
-    capabilities = ["KILL", "SYS_ADMIN", "DAC_OVERRIDE", "SETUID", "SETGID", "SETFCAP", "CHOWN"]
-    kernel = [f"--unshare-{what}" for what in ("ipc", "pid", "net", "uts", "cgroup-try")]
-    kernel += [] if os.geteuid() == 0 else ["--unshare-user", "--uid", "0", "--gid", "0"]
+    capabilities = [
+        "KILL",
+        "SYS_ADMIN",
+        "DAC_OVERRIDE",
+        "SETUID",
+        "SETGID",
+        "SETFCAP",
+        "CHOWN",
+    ]
+    kernel = [
+        f"--unshare-{what}" for what in ("ipc", "pid", "net", "uts", "cgroup-try")
+    ]
+    kernel += (
+        [] if os.geteuid() == 0 else ["--unshare-user", "--uid", "0", "--gid", "0"]
+    )
 
     def memory_disk(path: str) -> list[str]:
         return ["--perms", "1777", "--tmpfs", path]
 
     shown, venv, place = _shown(world.venv), world.venv, world.place or Path(WORK)
-    if any(place.is_relative_to(path) for path in (*shown, Path(WORK))):  # read-only, or taken
+    if any(
+        place.is_relative_to(path) for path in (*shown, Path(WORK))
+    ):  # read-only, or taken
         place = Path(WORK)
     folder = [*_parents(place), *memory_disk(str(place))]
     folder += ["--symlink", str(place), WORK] if place != Path(WORK) else []
@@ -229,9 +271,20 @@ def bubblewrap(world: World) -> list[str]:
     variables = environment(WORK, venv)
     return [
         *("bwrap", *kernel, "--die-with-parent", "--as-pid-1"),
-        *("--cap-drop", "ALL", *(f for c in capabilities for f in ("--cap-add", f"CAP_{c}"))),
+        *(
+            "--cap-drop",
+            "ALL",
+            *(f for c in capabilities for f in ("--cap-add", f"CAP_{c}")),
+        ),
         *("--proc", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero"),
-        *(*memory_disk("/dev/shm"), "--remount-ro", "/dev", *memory_disk("/tmp"), *folder, *mounts),
+        *(
+            *memory_disk("/dev/shm"),
+            "--remount-ro",
+            "/dev",
+            *memory_disk("/tmp"),
+            *folder,
+            *mounts,
+        ),
         *("--remount-ro", "/", "--clearenv"),
         *(*(f for kv in variables.items() for f in ("--setenv", *kv)), "--chdir", "/"),
     ]
@@ -240,8 +293,14 @@ def bubblewrap(world: World) -> list[str]:
 def _shown(venv: Path | None = None) -> list[Path]:
     """SYSTEM and, where they are outside it, folders of this Python and of the Python of `venv`."""
     prefixes = dict.fromkeys(map(absolute, (sys.base_prefix, sys.prefix, *_base(venv))))
-    parts = [Path(p) / name for p in prefixes for name in ("bin", "lib", "lib64", "pyvenv.cfg")]
-    own = [part for part in parts if not any(part.is_relative_to(path) for path in SYSTEM)]
+    parts = [
+        Path(p) / name
+        for p in prefixes
+        for name in ("bin", "lib", "lib64", "pyvenv.cfg")
+    ]
+    own = [
+        part for part in parts if not any(part.is_relative_to(path) for path in SYSTEM)
+    ]
     return [path for path in (*map(Path, SYSTEM), *own) if path.exists()]
 
 
@@ -264,4 +323,6 @@ def _mount(path: Path, source: Path) -> list[str]:
 
 def _parents(path: Path) -> list[str]:
     """Options that create the folders above a path for every user; by default they are 0700."""
-    return [flag for parent in list(path.parents)[-2::-1] for flag in ("--dir", str(parent))]
+    return [
+        flag for parent in list(path.parents)[-2::-1] for flag in ("--dir", str(parent))
+    ]

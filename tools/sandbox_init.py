@@ -56,18 +56,32 @@ def filter_system_calls() -> None:
     def refuse(error: int) -> tuple[int, int, int, int]:
         return end, 0, 0, 0x50000 | error
 
-    allow, eperm, enosys = (end, 0, 0, 0x7FFF0000), refuse(errno.EPERM), refuse(errno.ENOSYS)
+    allow, eperm, enosys = (
+        (end, 0, 0, 0x7FFF0000),
+        refuse(errno.EPERM),
+        refuse(errno.ENOSYS),
+    )
     rows = [(load, 0, 0, 4), (equal, 1, 0, arch), eperm, (load, 0, 0, 0)]
     rows += [(at_least, 0, 1, 1 << 30), enosys]  # of another ABI
 
     def on(call: tuple[int, int], *then: tuple[int, int, int, int]) -> None:
         rows.extend([(equal, 0, len(then), call[column]), *then])
 
-    for name, call in REFUSED.items():  # cp and sed continue if attributes are not supported
+    for (
+        name,
+        call,
+    ) in REFUSED.items():  # cp and sed continue if attributes are not supported
         on(call, refuse(errno.EOPNOTSUPP) if "xattr" in name else eperm)
     on(CLONE3, enosys)  # libraries then use clone
     on(CLONE, first, (any_bit, 0, 1, NEW_NAMESPACES), eperm, allow)
-    on(MMAP, fourth, (mask, 0, 0, SHARED_MEMORY), (equal, 0, 1, SHARED_MEMORY), eperm, allow)
+    on(
+        MMAP,
+        fourth,
+        (mask, 0, 0, SHARED_MEMORY),
+        (equal, 0, 1, SHARED_MEMORY),
+        eperm,
+        allow,
+    )
     on(PRLIMIT, first, (equal, 0, 1, 0), allow, eperm)  # of itself only
     families = [row for family in FAMILIES for row in ((equal, 0, 1, family), allow)]
     for call in (SOCKET, SOCKETPAIR):
@@ -87,9 +101,13 @@ def checked(function: str, *arguments: int | bytes) -> None:
 
 def drop_privileges(root: bool, user: int) -> None:
     """Turns this process into the program's."""
-    libc.syscall(REFUSED["keyctl"][MACHINES[os.uname().machine][0]], JOIN_SESSION_KEYRING, None)
+    libc.syscall(
+        REFUSED["keyctl"][MACHINES[os.uname().machine][0]], JOIN_SESSION_KEYRING, None
+    )
     checked("prctl", SET_DUMPABLE, int(not root))
-    with open("/proc/self/oom_score_adj", "w") as file:  # when memory runs out, kill it first
+    with open(
+        "/proc/self/oom_score_adj", "w"
+    ) as file:  # when memory runs out, kill it first
         file.write("1000")
     if root:
         os.fchown(1, user, user)  # it can then open /dev/stdout and /dev/stderr
@@ -126,7 +144,10 @@ def start(rules: dict[str, Any]) -> tuple[int, int]:
             resource.setrlimit(number, (most, most))
         if rules["sandbox"]:
             filter_system_calls()
-        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; bash inherits that
+        for ignored in (
+            signal.SIGPIPE,
+            signal.SIGXFSZ,
+        ):  # Python ignores them; bash inherits that
             signal.signal(ignored, signal.SIG_DFL)
         os.execvp(rules["run"][0], rules["run"])
     except (OSError, ValueError) as error:
@@ -264,7 +285,9 @@ def stays_inside(path: str, link: str) -> bool:
     """
     target, depth = link.split("/"), path.count("/")
     up = target.count("..")
-    return up <= depth and set(target[:up]) <= {".."} and bool(target[up:] and target[0])
+    return (
+        up <= depth and set(target[:up]) <= {".."} and bool(target[up:] and target[0])
+    )
 
 
 def main(rules: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
@@ -278,7 +301,10 @@ def main(rules: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     os.fchdir(rules["folder"])
     copy_in(rules)
     os.chdir("/")
-    for place, size in ((WORK, rules["added"]), *((disk, rules["tmp"]) for disk in MEMORY_DISKS)):
+    for place, size in (
+        (WORK, rules["added"]),
+        *((disk, rules["tmp"]) for disk in MEMORY_DISKS),
+    ):
         limit(place, size, rules["files"])
     before = contents()
     printed, ended, status = watch(*start(rules), rules)

@@ -6,9 +6,9 @@ import json
 import os
 from typing import Any
 
-from runtime import http
-from runtime.prompts import fenced, say
-from tools import Environment, ToolError, tool
+from orchestra.runtime import http
+from orchestra.runtime.prompts import fenced, say
+from orchestra.toolkit import Environment, ToolError, tool
 
 SERPER_URL = "https://google.serper.dev/search"
 SERPER_KEY = "SERPER_API_KEY"
@@ -21,7 +21,9 @@ Row = dict[str, str]
 
 
 @tool("GoogleSearchAction", "web")
-def google_search(env: Environment, query: str, k: int = 5, gl: str = "", hl: str = "") -> str:
+def google_search(
+    env: Environment, query: str, k: int = 5, gl: str = "", hl: str = ""
+) -> str:
     """Search the web: titles, links and snippets of the best pages. Open a link with
     ExtractUrlContentAction.
 
@@ -54,7 +56,9 @@ def serper(asked: dict[str, Any]) -> list[Row]:
         if 200 <= answer.status < 300:
             found = json.loads(answer.content)
             pages = (found.get("organic") or [])[: asked["num"]]
-            rows = map(_row, (found.get("answerBox"), found.get("knowledgeGraph"), *pages))
+            rows = map(
+                _row, (found.get("answerBox"), found.get("knowledgeGraph"), *pages)
+            )
             return [row for row in rows if row]
         reason = f"HTTP {answer.status}"
     except http.NoAnswer as error:
@@ -76,7 +80,9 @@ def _row(entry: dict[str, Any] | None) -> Row:
 
 
 def _text(value: Any) -> str:
-    return str(value)[:MAX_CHARS].encode("utf-8", "replace").decode()  # JSON may hold surrogates
+    return (
+        str(value)[:MAX_CHARS].encode("utf-8", "replace").decode()
+    )  # JSON may hold surrogates
 
 
 def duckduckgo(asked: dict[str, Any]) -> list[Row]:
@@ -86,7 +92,9 @@ def duckduckgo(asked: dict[str, Any]) -> list[Row]:
         from ddgs.exceptions import DDGSException
     except ImportError:
         raise ToolError(say("tools/notes", "no_search")) from None
-    country, language = (asked.get(k, v).partition("-")[0] for k, v in (("gl", "us"), ("hl", "en")))
+    country, language = (
+        asked.get(k, v).partition("-")[0] for k, v in (("gl", "us"), ("hl", "en"))
+    )
     region = f"{country}-{language}".lower()  # some engines refuse us-zh-CN
     try:
         ddgs, limit = DDGS(timeout=int(TIMEOUT_S)), asked["num"]
@@ -95,6 +103,10 @@ def duckduckgo(asked: dict[str, Any]) -> list[Row]:
         if "No results" in str(error):
             return []
         reason = type(error).__name__
-        raise ToolError(say("tools/notes", "search_failed", engine="ddgs", reason=reason)) from None
+        raise ToolError(
+            say("tools/notes", "search_failed", engine="ddgs", reason=reason)
+        ) from None
     fields = {"link": "href", "snippet": "body", "title": "title"}
-    return [_row({name: page.get(key) for name, key in fields.items()}) for page in pages]
+    return [
+        _row({name: page.get(key) for name, key in fields.items()}) for page in pages
+    ]

@@ -15,11 +15,12 @@ from typing import Any
 import av
 from PIL import ImageChops, ImageStat
 
+from orchestra.runtime.prompts import fenced, render, say
+from orchestra.toolkit import Environment, ToolError, VideoFile, tool
+from orchestra.tools import audio, image
+from orchestra.tools.audio import clock
+from orchestra.tools.media import MAX_PIXELS, WHOLE, Window, opened
 from orchestra.vocabulary import EndpointError, Media
-from runtime.prompts import fenced, render, say
-from tools import Environment, ToolError, VideoFile, audio, image, tool
-from tools.audio import clock
-from tools.media import MAX_PIXELS, WHOLE, Window, opened
 
 MOST_FRAMES = 16
 FRAME_SIDE = 1280  # pixels
@@ -52,26 +53,44 @@ def video_analysis(
     file = env.media(video_path, "video")
     start_s, end_s = window = _seconds(start_time) or 0.0, _seconds(end_time)
     if end_s is not None and end_s <= start_s:
-        raise ToolError(say("tools/notes", "empty_window", start=start_time or "0", end=end_time))
-    pictures = _analyse_frames(env, file, query, max(1, min(max_frames, MOST_FRAMES)), window)
+        raise ToolError(
+            say("tools/notes", "empty_window", start=start_time or "0", end=end_time)
+        )
+    pictures = _analyse_frames(
+        env, file, query, max(1, min(max_frames, MOST_FRAMES)), window
+    )
     if not analyze_audio:
         return pictures
     try:
         sound = audio.transcript(env, file, query, window)
-    except (ToolError, EndpointError) as failure:  # the report of the pictures was paid for
+    except (
+        ToolError,
+        EndpointError,
+    ) as failure:  # the report of the pictures was paid for
         sound = str(failure)
     return say("tools/notes", "video", seen=pictures, said=sound)
 
 
-def _analyse_frames(env: Environment, file: Media, query: str, count: int, window: Window) -> str:
+def _analyse_frames(
+    env: Environment, file: Media, query: str, count: int, window: Window
+) -> str:
     engine, path = env.pool.engine("image"), file.path
-    key = {"sha256": file.sha256, "frames": count, "start_s": window[0], "end_s": window[1]}
+    key = {
+        "sha256": file.sha256,
+        "frames": count,
+        "start_s": window[0],
+        "end_s": window[1],
+    }
     rows = list[tuple[str, str]]
     if engine.engine == "local":
-        texts = env.local("video_text", key, lambda: read_frames(path, count, window), rows)
+        texts = env.local(
+            "video_text", key, lambda: read_frames(path, count, window), rows
+        )
         lines = "\n".join(f"[{times}] {text}" for times, text in texts)
         return say("tools/notes", "video_text", name=file.name, lines=fenced(lines))
-    shown = ((clock(t), image.data_url(f, "JPEG")) for t, f in frames(path, count, window))
+    shown = (
+        (clock(t), image.data_url(f, "JPEG")) for t, f in frames(path, count, window)
+    )
     shots = env.local("frames", key, lambda: list(shown), rows)
     times = ", ".join(time for time, _ in shots)
     request = render("tools/video.md", query=query, times=times, count=len(shots))
@@ -79,25 +98,38 @@ def _analyse_frames(env: Environment, file: Media, query: str, count: int, windo
     return say("tools/notes", "video_seen", name=file.name, times=times, answer=answer)
 
 
-def read_frames(path: Path, count: int, window: Window = WHOLE) -> list[tuple[str, str]]:
+def read_frames(
+    path: Path, count: int, window: Window = WHOLE
+) -> list[tuple[str, str]]:
     """(times, text) of the text in the frames; frames in a row with the same text are one entry."""
     shots = frames(path, count, window)
-    texts = [(" / ".join(image.read_text(picture)) or "-", clock(t)) for t, picture in shots]
-    rows = [(text, [t for _, t in same]) for text, same in groupby(texts, lambda row: row[0])]
-    return [("-".join(dict.fromkeys((times[0], times[-1]))), text) for text, times in rows]
+    texts = [
+        (" / ".join(image.read_text(picture)) or "-", clock(t)) for t, picture in shots
+    ]
+    rows = [
+        (text, [t for _, t in same])
+        for text, same in groupby(texts, lambda row: row[0])
+    ]
+    return [
+        ("-".join(dict.fromkeys((times[0], times[-1]))), text) for text, times in rows
+    ]
 
 
 def _seconds(text: str) -> float | None:
     """Seconds, or minutes and seconds, or hours too: 90, 1:30, 0:01:30."""
     if not text.strip():
         return None
-    if not re.fullmatch(r"(\d{1,4}:){0,2}\d{1,6}(\.\d{1,9})?\s*s?", text.strip(), re.ASCII):
+    if not re.fullmatch(
+        r"(\d{1,4}:){0,2}\d{1,6}(\.\d{1,9})?\s*s?", text.strip(), re.ASCII
+    ):
         raise ToolError(say("tools/notes", "bad_time", time=text[:40]))
     pieces = text.strip(" s").split(":")
     return sum(float(piece) * 60.0**n for n, piece in enumerate(reversed(pieces)))
 
 
-def frames(path: Path, count: int, window: Window = WHOLE) -> Iterator[tuple[float, Any]]:
+def frames(
+    path: Path, count: int, window: Window = WHOLE
+) -> Iterator[tuple[float, Any]]:
     """(seconds, picture) of at most `count` frames of the window, upright and small, in order.
     Raises ToolError where none can be read.
     """
@@ -108,7 +140,9 @@ def frames(path: Path, count: int, window: Window = WHOLE) -> Iterator[tuple[flo
         start_s, end_s = window[0], min(length_s, window[1] or length_s)
         if start_s >= end_s:
             length = clock(length_s)
-            raise ToolError(say("tools/notes", "after_the_end", name=path.name, length=length))
+            raise ToolError(
+                say("tools/notes", "after_the_end", name=path.name, length=length)
+            )
         for wanted in _times(source, stream, start_s, end_s, count):
             t, frame = _frame_at(source, stream, wanted)
             if frame is not None and t > last:
@@ -116,10 +150,14 @@ def frames(path: Path, count: int, window: Window = WHOLE) -> Iterator[tuple[flo
                 yield t, _upright(frame)
         if last < 0:
             most = MAX_PIXELS // 1_000_000
-            raise ValueError(f"no frame can be decoded; none over {most} million pixels is tried")
+            raise ValueError(
+                f"no frame can be decoded; none over {most} million pixels is tried"
+            )
 
 
-def _times(source: Any, stream: Any, start_s: float, end_s: float, count: int) -> list[float]:
+def _times(
+    source: Any, stream: Any, start_s: float, end_s: float, count: int
+) -> list[float]:
     """Even times, and the greatest changes of scene for at most half of all. Encoders put a key
     frame where a scene begins, and a key frame is decoded without others.
     """
@@ -127,7 +165,9 @@ def _times(source: Any, stream: Any, start_s: float, end_s: float, count: int) -
     for probe in even(start_s, end_s, count * PROBES):
         t, frame = _frame_at(source, stream, probe, key=True)
         if frame is not None:
-            keys[t] = frame.reformat(PROBE_SIDE, PROBE_SIDE, "gray").to_image().convert("L")
+            keys[t] = (
+                frame.reformat(PROBE_SIDE, PROBE_SIDE, "gray").to_image().convert("L")
+            )
     changes = [
         (ImageStat.Stat(ImageChops.difference(before, after)).mean[0], t)
         for (_, before), (t, after) in pairwise(sorted(keys.items()))
@@ -146,7 +186,9 @@ def even(start_s: float, end_s: float, count: int) -> list[float]:
     return [start_s + (n + 0.5) * (end_s - start_s) / count for n in range(count)]
 
 
-def _frame_at(source: Any, stream: Any, t: float, key: bool = False) -> tuple[float, Any]:
+def _frame_at(
+    source: Any, stream: Any, t: float, key: bool = False
+) -> tuple[float, Any]:
     """(time, frame) of the frame shown at `t`, or of the `key` frame before it. The frame is None
     where the file is damaged.
     """
@@ -170,7 +212,9 @@ def _upright(frame: Any) -> Any:
     """A frame as a picture, shrunk before it is converted, and rotated as its header says."""
     turn, share = frame.rotation, FRAME_SIDE / max(frame.width, frame.height)
     if share < 1:
-        width, height = (max(1, round(side * share)) for side in (frame.width, frame.height))
+        width, height = (
+            max(1, round(side * share)) for side in (frame.width, frame.height)
+        )
         frame = frame.reformat(width, height, "rgb24", interpolation="BICUBIC")
     return frame.to_image().rotate(turn, expand=True)
 

@@ -11,9 +11,10 @@ import re
 from functools import partial
 from pathlib import Path
 
-from runtime.prompts import say
-from runtime.secrets import Secrets
-from tools import Environment, ToolError, guard, reading, sandbox, tool
+from orchestra.runtime.prompts import say
+from orchestra.runtime.secrets import Secrets
+from orchestra.toolkit import Environment, ToolError, tool
+from orchestra.tools import guard, reading, sandbox
 
 JINA_URL = "https://r.jina.ai/"
 JINA_KEY = "JINA_API_KEY"
@@ -35,13 +36,19 @@ def extract_url_content(env: Environment, url: str, browse_query: str) -> str:
     return reading.answer_from(env, browse_query, text, "a web page")
 
 
-def page_text(url: str, allow: tuple[str, ...] = (), secrets: Secrets | None = None) -> str:
+def page_text(
+    url: str, allow: tuple[str, ...] = (), secrets: Secrets | None = None
+) -> str:
     """The readable text of a page. Raises ToolError: refused, failed, or nothing to read."""
     parts, key = guard.checked(url, secrets), os.environ.get(JINA_KEY)
-    if key and not guard.is_allowed(parts, allow):  # Jina must not learn of internal pages
+    if key and not guard.is_allowed(
+        parts, allow
+    ):  # Jina must not learn of internal pages
         guard.addresses(parts, ())
         headers = {"Authorization": f"Bearer {key}"}
-        text = guard.fetch(JINA_URL + parts.url, allow, headers).body.decode("utf-8", "replace")
+        text = guard.fetch(JINA_URL + parts.url, allow, headers).body.decode(
+            "utf-8", "replace"
+        )
     else:
         page = guard.fetch(url, allow)
         text = _read(page, _kind(page))
@@ -53,7 +60,9 @@ def page_text(url: str, allow: tuple[str, ...] = (), secrets: Secrets | None = N
 def _kind(page: guard.Page) -> str:
     """html, pdf or text, by the media type; a PDF also by its content."""
     media_type = re.split("[;,]", page.content_type)[0].strip()
-    if media_type == "application/pdf" or page.body[:1024].lstrip().startswith(b"%PDF-"):
+    if media_type == "application/pdf" or page.body[:1024].lstrip().startswith(
+        b"%PDF-"
+    ):
         return "pdf"
     if media_type in ("text/html", "application/xhtml+xml", ""):
         return "html"
@@ -66,11 +75,17 @@ def _read(page: guard.Page, kind: str) -> str:
     """The text of a page, extracted in the sandbox, because a page may take over its parser. Where
     there is no sandbox, in a process with limits.
     """
-    command = sandbox.python(READER, kind, page.content_type, say("tools/notes", "part_cut"))
+    command = sandbox.python(
+        READER, kind, page.content_type, say("tools/notes", "part_cut")
+    )
     unsafe = bool(sandbox.trouble())
-    ran = sandbox.confined(command, page.body, READ_S, sandbox.World(), MAX_TEXT, unsafe=unsafe)
+    ran = sandbox.confined(
+        command, page.body, READ_S, sandbox.World(), MAX_TEXT, unsafe=unsafe
+    )
     if ran.ended == "end" and ran.status == LOCKED:
         raise ToolError(say("tools/notes", "page_locked", url=page.url[:200]))
     if ran.ended != "end" or ran.status:
-        raise ToolError(say("tools/notes", "page_unreadable", url=page.url[:200], kind=kind))
+        raise ToolError(
+            say("tools/notes", "page_unreadable", url=page.url[:200], kind=kind)
+        )
     return ran.output.decode("utf-8", "replace")

@@ -9,8 +9,8 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from orchestra.tools import visit
 from tests.scripted import Server
-from tools import visit
 
 Trick = Callable[[Any], None]
 

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from orchestra.toolkit import Environment, ToolError
+from orchestra.tools.shipped import all_tools
 from tests.conftest import Media, Task
-from tools import Environment, ToolError, all_tools
 
 NAMES = {
     "absolute_path": "/etc/passwd", "path_of_the_medium": "{path}", "dots": "../run.json", "dots_behind_media": "media/../run.json",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import code, sandbox
+from orchestra.tools import code, sandbox
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ from unittest.mock import Mock
 
 import pytest
 
+from orchestra.toolkit import ToolError
+from orchestra.tools import guard
 from tests.attacks import hostile
 from tests.attacks.conftest import KEY
-from tools import ToolError, guard
 
 INTERNAL = {
     "loopback": "http://127.0.0.1/", "localhost": "http://localhost/", "decimal": "http://2130706433/", "hexadecimal": "http://0x7f000001/",

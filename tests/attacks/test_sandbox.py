@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from orchestra.tools import code, sandbox
 from tests.attacks.conftest import KEY
 from tests.conftest import ROOT
-from tools import code, sandbox
 
 TRIED = yaml.safe_load(Path(__file__).with_name("programs.yaml").read_text())
 PROGRAMS: dict[str, str] = TRIED["get_through"]

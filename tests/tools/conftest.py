@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from runtime.secrets import Secrets
+from orchestra.runtime.secrets import Secrets
+from orchestra.toolkit import Environment, ToolError
+from orchestra.tools.own import own_tools
+from orchestra.tools.shipped import all_tools
 from tests.conftest import FREE, Chat, Engine, Media, Pool, Purse, Tape, Task, pool_at
-from tools import Environment, ToolError, all_tools
-from tools.own import own_tools
 
 rapidocr = pytest.mark.skipif(not find_spec("rapidocr"), reason="needs rapidocr")
 MODEL = os.environ.get("WHISPER_MODEL", "") if find_spec("faster_whisper") else ""

@@ -11,8 +11,8 @@ import av
 import numpy
 from PIL import Image, ImageDraw, ImageFont
 
+from orchestra.toolkit import ToolError
 from tests.program import SPEECH
-from tools import ToolError
 
 RATE = 16000  # of decoded sound
 

@@ -9,8 +9,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from orchestra.toolkit import ToolError
+from orchestra.tools import code, sandbox
 from tests.conftest import ROOT
-from tools import ToolError, code, sandbox
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from subprocess import PIPE, Popen
 
 import pytest
 
+from orchestra.runtime.tape import TapeMiss, exchanges
+from orchestra.toolkit import ToolError
 from orchestra.vocabulary import ModelMistake
-from runtime.tape import TapeMiss, exchanges
 from tests.conftest import ConfigError, Task
 from tests.program import start
 from tests.tools.conftest import TOKEN, raw
-from tools import ToolError
 
 HIDDEN = "ORCHESTRA_TEST_SECRET"
 SERVER = f"""import json, os, sys; from mcp.server import MCPServer; server = MCPServer("demo")
@@ -45,7 +45,7 @@ def test_a_server_gets_only_the_key_that_its_command_names_and_that_is_redacted(
 ])  # fmt: skip
 def test_an_mcp_server_that_does_not_start_is_told(command, why, using, monkeypatch):
     monkeypatch.setenv(TOKEN, "a token of the user")
-    monkeypatch.setattr("tools.mcp_server.TIMEOUT_S", 0.5 if "cat" in command else 60.0)
+    monkeypatch.setattr("orchestra.tools.mcp_server.TIMEOUT_S", 0.5 if "cat" in command else 60.0)
     monkeypatch.setattr("mcp.client.session.DISCOVER_TIMEOUT_SECONDS", 0.5)
     why = f"--mcp {re.escape(command)}: its tools cannot be used .{why}"
     with pytest.raises(ConfigError, match=why) as error, using(command):

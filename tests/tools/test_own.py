@@ -4,18 +4,18 @@ import json
 
 import pytest
 
+from orchestra.tools.own import from_file
 from tests.conftest import ConfigError
 from tests.program import tool_file
-from tools.own import from_file
 
 
 @pytest.mark.parametrize(("source", "words"), [
-    ("def other(): 'A tool.'", "has no function 'mine'"), ("def mine(day): 'A tool.'", "the parameter 'day' needs a type"),
+    ("def other(): 'A tool.'", "has no 'mine'"), ("def mine(day): 'A tool.'", "the parameter 'day' needs a type"),
     ("def mine(day: str): return day", "needs a docstring"), ("def mine(day: 'Weekday'): 'A tool.'", "name 'Weekday' is not defined"),
     ("def mine(_day: str): 'A tool.'", "leading underscores"), ("def mine(*days: str): 'A tool.'", "no . or / around it"),
     ("async def mine(day: str): 'A tool.'", "must not be async"), ("def mine(day: str) 'A tool.'", "SyntaxError: .*line 1"),
     ("def mine(day: str, env: 'Environment'): 'A tool.'", "must be its first parameter"),
-    ("none.py", "add :FUNCTION"), ("/none.py:f", "No such file or directory: '/none.py'"),
+    ("none.py", "add :NAME"), ("/none.py:f", "No such file or directory: '/none.py'"),
 ])  # fmt: skip
 def test_what_can_not_be_a_tool_is_told_before_anything_is_paid(source, words, tmp_path):
     (tmp_path / "my_tools.py").write_text(source)

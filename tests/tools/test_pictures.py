@@ -7,10 +7,11 @@ import numpy
 import pytest
 from PIL import Image, ImageChops, ImageStat, PngImagePlugin
 
+from orchestra.toolkit import ToolError
+from orchestra.tools import image
 from tests.conftest import media
 from tests.tools.conftest import rapidocr
 from tests.tools.media import drawn, read_damaged, saved
-from tools import ToolError, image
 
 
 @pytest.mark.parametrize(("kind", "sent"), [("PNG", "png"), ("GIF", "png"), ("JPEG", "jpeg"), ("WEBP", "jpeg")])  # fmt: skip

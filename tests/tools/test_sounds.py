@@ -13,13 +13,14 @@ import numpy
 import pytest
 
 import orchestra_min
+from orchestra.toolkit import ToolError
+from orchestra.tools import audio, image
 from orchestra.vocabulary import BudgetExceeded
 from tests.conftest import ConfigError, EndpointError, Engine, Purse, media
 from tests.program import CLOCK
 from tests.scripted import Raw
 from tests.tools.conftest import local_pool, rapidocr, whisper
 from tests.tools.media import RATE, SPEECH, film, saved, tone, toned
-from tools import ToolError, audio, image
 
 
 def decoded_s(path, *window) -> float:
@@ -194,7 +195,7 @@ def test_an_engine_that_is_not_installed_is_an_observation(kind, path, missing, 
 @pytest.mark.parametrize("missing", ["faster_whisper", "rapidocr", "model.bin"])
 def test_a_missing_engine_ends_a_run_before_it_starts(missing, tmp_path, monkeypatch):
     monkeypatch.setattr(media, "find_spec", lambda name: name != missing or None)
-    monkeypatch.setattr("tools.media._checked", lambda *given: given)
+    monkeypatch.setattr("orchestra.tools.media._checked", lambda *given: given)
     monkeypatch.setenv("WHISPER_MODEL", str(tmp_path))
     kind = "video" if missing == "rapidocr" else "audio"
     words = f"needs {missing}: pip install|WHISPER_MODEL: no {missing} in"

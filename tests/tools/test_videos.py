@@ -5,11 +5,12 @@ import re
 import pytest
 from PIL import Image
 
+from orchestra.toolkit import ToolError
+from orchestra.tools import audio, video
 from tests.conftest import ConfigError, media
 from tests.scripted import Raw
 from tests.tools.conftest import rapidocr, whisper
 from tests.tools.media import drawn, film, filmed, read_damaged, scenes, toned
-from tools import ToolError, audio, video
 
 FILMS = {"mp4": ("libx264", "aac"), "webm": ("libvpx", "libopus"), "mkv": ("mpeg4", "libmp3lame")}
 

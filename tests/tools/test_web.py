@@ -8,11 +8,12 @@ from unittest.mock import Mock
 import pypdf
 import pytest
 
+from orchestra.toolkit import ToolError
+from orchestra.tools import reading, visit
 from orchestra.vocabulary import BudgetExceeded
 from tests.attacks import hostile
 from tests.conftest import Price, Purse
 from tests.scripted import Raw, last_text
-from tools import ToolError, reading, visit
 
 FOUND = {
     "answerBox": {"title": "Height", "answer": "8,849 m", "snippet": "It is 8,849 m high."},

@@ -21,7 +21,7 @@ CHAT = (
 
 def short_examples(n):
     """First decisions of one kind, without the system prompt: as short as they come."""
-    from training.world import examples
+    from orchestra.training.world import examples
 
     drawn = examples("train", 0)
     chosen = (e for e in drawn if e.id.endswith("r1") and len(e.reference["params"]["tasks"]) == 1)
@@ -55,7 +55,7 @@ def make_model(data, out, words=384, width=16):
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
     """A model folder and a file of eight examples."""
-    from training.examples import write
+    from orchestra.training.examples import write
 
     home, data = tmp_path_factory.mktemp("tiny"), short_examples(8)
     write(home / "train.jsonl", data)

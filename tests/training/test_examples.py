@@ -6,13 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from orchestra.training.examples import (
+    Example,
+    from_run,
+    main,
+    read,
+    state_of,
+    state_row,
+    succeeded,
+    write,
+)
+from orchestra.training.rewards import read_decision
 from orchestra.vocabulary import Evidence, Media, State, Task
 from orchestra_min import orchestrate
 from tests.conftest import ROOT, ConfigError, Options, pool_at
 from tests.scripted import complete, delegate, finish, is_main
 from tests.test_aorchestra import tuple4
-from training.examples import Example, from_run, main, read, state_of, state_row, succeeded, write
-from training.rewards import read_decision
 
 RUN = ROOT / "fixtures" / "runs" / "equinox"
 SENT = ({"role": "user", "content": "é ☃"},)
@@ -84,7 +93,7 @@ def test_an_example_is_what_was_sent_and_what_was_decided(record, replies, optio
 def test_a_changed_prompt_is_not_taken_for_the_recorded_one(record, monkeypatch):
     folder, _ = record(delegate("find"), complete("7"))
     new = [{"role": "user", "content": "new"}]
-    monkeypatch.setattr("orchestrators.orchestra_o1.OrchestraO1.prompt", lambda *_, **__: new)
+    monkeypatch.setattr("orchestra.methods.orchestra_o1.OrchestraO1.prompt", lambda *_, **__: new)
     with pytest.raises(ConfigError, match="round 1"):
         from_run(folder)
 

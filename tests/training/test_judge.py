@@ -6,13 +6,13 @@ import time
 
 import pytest
 
+from orchestra.training.examples import state_of
+from orchestra.training.judge import LINES, judge_prompt, read_scores
+from orchestra.training.rewards import make, read_decision
+from orchestra.training.world import examples
 from orchestra.vocabulary import ModelMistake
 from tests.conftest import EndpointError
 from tests.scripted import Endpoint, Raw, last_text
-from training.examples import state_of
-from training.judge import LINES, judge_prompt, read_scores
-from training.rewards import make, read_decision
-from training.world import examples
 
 EXAMPLE = next(e for e in examples("train", 0) if e.reference["action"] == "complete")
 RIGHT, STATE = json.dumps(EXAMPLE.reference), state_of(EXAMPLE.meta["state"])

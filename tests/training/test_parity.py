@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[train]'")
 
-import da_grpo  # noqa: E402
-from da_grpo import Objective, Totals, group_advantages  # noqa: E402
+from orchestra.training import da_grpo  # noqa: E402
+from orchestra.training.da_grpo import Objective, Totals, group_advantages  # noqa: E402
 
 AGGREGATIONS = ("dapo", "grpo", "dr_grpo")
 PROMPTS, GROUP, WIDTH, LONGEST, EOS = 3, 4, 7, 16, 2

@@ -13,12 +13,12 @@ from unittest import mock
 import pytest
 
 import train_da_grpo
+from orchestra.training.examples import write
+from orchestra.training.policy import Policy, can_pack
+from orchestra.training.rollouts import LocalRollouts, group_of
 from tests.scripted import free_port
 from tests.training.conftest import make_model, short_examples
 from tests.training.runs import CPU, QUIET, flags, load_file, metrics, options, refused, run, torch
-from training.examples import write
-from training.policy import Policy, can_pack
-from training.rollouts import LocalRollouts, group_of
 
 pytestmark = QUIET
 PROMPT, COMPLETIONS = [7, 8, 9], [[11, 12], [13, 14, 15], [16]]
@@ -80,7 +80,7 @@ def policy(tiny):
 
 
 def test_a_packed_group_has_the_scores_and_the_gradient_of_its_sequences(policy, monkeypatch):
-    monkeypatch.setattr("da_grpo.PART", 2)  # tokens at a time
+    monkeypatch.setattr("orchestra.training.da_grpo.PART", 2)  # tokens at a time
     scored, alone = policy.logprobs(PROMPT, COMPLETIONS, 0.8), 0.0
     for n, ids in enumerate(COMPLETIONS):
         logits = policy.model(input_ids=torch.tensor([PROMPT + ids])).logits[0, 2:-1]
@@ -284,7 +284,7 @@ def test_a_run_is_neither_overwritten_nor_resumed_as_another(tiny, done, capsys,
     arguments = flags(tiny, done, "grpo", *MORE)
     assert "add --resume" in refused(capsys, *arguments)
     assert "other values of seed" in refused(capsys, *arguments, "--resume", "--seed", "5")
-    monkeypatch.setattr("training.run.RULE", ("ranks.py",))  # another rule of the reward
+    monkeypatch.setattr("orchestra.training.run.RULE", ("ranks.py",))  # another rule of the reward
     assert "other values of rule_sha256" in refused(capsys, *arguments, "--resume")
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import requests
 
+from orchestra.training import vllm_rollouts
+from orchestra.training.examples import write
+from orchestra.training.policy import Policy
+from orchestra.training.rollouts import LocalRollouts
+from orchestra.training.world import examples
 from tests.scripted import Raw, free_port
 from tests.training.runs import CPU, QUIET, flags, metrics, refused, run, torch
-from training import vllm_rollouts
-from training.examples import write
-from training.policy import Policy
-from training.rollouts import LocalRollouts
-from training.world import examples
 
 pytestmark = QUIET
 CARD = {"id": "m", "owned_by": "vllm", "max_model_len": 4096}

@@ -10,12 +10,20 @@ from pathlib import Path
 import pytest
 
 from fixtures import experiment
+from orchestra.training.examples import Example, state_row
+from orchestra.training.rewards import make, read_decision
+from orchestra.training.tasks import (
+    HELD_OUT,
+    HELD_OUT_SHAPES,
+    SEEN_SHAPES,
+    Fact,
+    MiniTask,
+    compose,
+    trees,
+)
+from orchestra.training.world import ROUNDS, World, examples, finds, main
 from orchestra.vocabulary import Media, SubTask, Task
 from tests.scripted import complete, delegate
-from training.examples import Example, state_row
-from training.rewards import make, read_decision
-from training.tasks import HELD_OUT, HELD_OUT_SHAPES, SEEN_SHAPES, Fact, MiniTask, compose, trees
-from training.world import ROUNDS, World, examples, finds, main
 
 SEES, HEARS = "ImageAnalysisAction", "ParseAudioAction"
 SEARCHES, RUNS = "GoogleSearchAction", "ExecuteCodeAction"

@@ -1,0 +1,75 @@
+"""The experts of ToolOrchestra (arXiv 2511.21689): answer, enhance_reasoning, search; and one that
+reads a file, for systems whose agents read only text.
+
+Differences from the paper / the released code
+1. The code of enhance_reasoning runs in this program's sandbox; an error is part of its output.
+2. The slot's model writes the queries of search; this program's search tool answers them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from orchestra.agents.job import CODE, SEARCH, Job, agent
+from orchestra.agents.reasoning import answer_of, queries_in
+from orchestra.runtime.parsing import after_thinking
+from orchestra.runtime.prompts import say
+from orchestra.toolkit import ToolError
+from orchestra.vocabulary import Result
+
+QUERIES = 3  # of one search
+
+
+@agent
+def answer(job: Job) -> str:
+    """The final answer, from the problem and the context so far."""
+    return answer_of(job.ask("answer", _prompt("answer", job)))
+
+
+@agent
+def enhance_reasoning(job: Job) -> str:
+    """Reasoning, and the output of its code."""
+    reply = after_thinking(job.ask("reason", _prompt("enhance_reasoning", job)))
+    blocks = re.findall(r"```(\w*)[^\n]*\n(.*?)```", reply, flags=re.S)
+    programs = [text for language, text in blocks if language in ("python", "py", "")]
+    if not programs:
+        return reply
+    output = job.use(CODE, code=programs[-1])
+    return say("toolorchestra/experts", "reasoned", reasoning=reply, output=output)
+
+
+@agent
+def search(job: Job) -> str:
+    """The results of the search tool for the queries that the slot's model writes."""
+    reply = job.ask("queries", _prompt("search", job, most=str(QUERIES)))
+    queries = queries_in(reply) or [answer_of(reply)]
+    found = [job.use(SEARCH, query=query) for query in queries[:QUERIES] if query]
+    if all(step.failed for step in job.trace[1:]):
+        raise ToolError(found[0] if found else say("notes", "empty_reply"))
+    return "\n\n".join(found)
+
+
+def read_file(job: Job) -> Result:
+    """The content of one file, as a summary, because it does not answer the question."""
+    z = _read_file(job)
+    return replace(z, answer="", summary=z.answer)
+
+
+@agent
+def _read_file(job: Job) -> str:
+    task = job.env.task
+    media = task.media[int(job.u.id.removeprefix("file:")) - 1]
+    tool = next(t for t in job.tools.values() if media.modality in t.files.values())
+    query = say("files", "query", question=task.question)
+    observation = job.use(
+        tool.name, query=query, **dict.fromkeys(tool.files, media.name)
+    )
+    if job.trace[-1].failed:
+        raise ToolError(observation)
+    return observation
+
+
+def _prompt(name: str, job: Job, **values: str) -> str:
+    about = {"problem": job.env.task.question, "context": job.u.context or "-"}
+    return say("toolorchestra/experts", name, **about, **values)

@@ -1,0 +1,124 @@
+"""MAS-Orchestra (arXiv 2601.14652): the main agent writes the whole system in one decision, as XML;
+it runs by dataflow.
+
+Differences from the paper / the released code
+1. Independent agents run in parallel, each as soon as its last input is available, so the run takes
+   the time of the critical path; the released code runs agent after agent.
+2. The parser is strict and names the rule, the id or edge, and the line; the model reads the error
+   and replies once more. The released grader accepts plain text, and its regular expressions ignore
+   unclosed tags.
+3. Without a usable graph one CoT agent answers the question, and the answer counts as a fallback.
+4. ${id} inserts the whole output of an agent, its thinking and its answer. A ${id} inside an output
+   is not replaced.
+5. An agent that fails, fails alone: those that need it read its error in place of its output.
+6. The paper has no files. Here they are read first, and every agent gets their text with the
+   question. A direct answer about files is refused, because no agent has read them.
+7. Eq. 5 chooses each agent's model from the pool; the paper has one model for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from orchestra.methods.mas_xml import parse
+from orchestra.methods.state_prompt import file_readers, files_as_text
+from orchestra.runtime.options import Options
+from orchestra.runtime.pool import Pool
+from orchestra.runtime.prompts import as_messages, explained, render, say
+from orchestra.seams import Ask, Messages
+from orchestra.toolkit import Tool
+from orchestra.vocabulary import (
+    Complete,
+    Decision,
+    Delegate,
+    ModelMistake,
+    State,
+    SubTask,
+)
+
+# ---- what the model reads ------------------------------------------------------------------------
+
+
+def render_state(state: State, dom: str, mistake: str = "") -> Messages:
+    """The question and the degree of MAS (DoM). There are no observations: the prompts of the two
+    attempts differ only in the mistake.
+    """
+    system = render(
+        f"mas_orchestra/{dom}.md", agents=say("mas_orchestra/messages", "agents")
+    )
+    notice = (
+        "\n\n" + say("mas_orchestra/messages", "mistake", mistake=mistake)
+        if mistake
+        else ""
+    )
+    names = ", ".join(m.name for m in state.task.media)
+    files = "\n" + say("files", "listed", files=names) if names else ""
+    user = render(
+        "mas_orchestra/user.md",
+        question=state.task.question,
+        files=files,
+        notice=notice,
+    )
+    return as_messages(system, user)
+
+
+# ---- what the model may reply --------------------------------------------------------------------
+
+
+def parse_decision(reply: str, state: State, dom: str, cut: bool = False) -> Decision:
+    """y_t: a direct answer, or the agents as sub-tasks. Raises ModelMistake: see mas_xml; or "cut"
+    for a broken reply that was cut off at its length limit.
+    """
+    try:
+        system = parse(reply, dom)
+    except ModelMistake as mistake:
+        raise ModelMistake("cut") if cut else mistake from None
+    if isinstance(system, tuple):
+        return delegate(system, state)
+    if state.task.media:
+        raise ModelMistake("answer_unseen", "mas_orchestra/mistakes", guess=system)
+    return Complete(system)
+
+
+def delegate(agents: tuple[SubTask, ...], state: State) -> Delegate:
+    """The agents, after those that read the files of the task and whose text every agent gets."""
+    task, readers = state.task, file_readers(state)
+    files = [(m.name, f"${{{u.id}}}") for m, u in zip(task.media, readers, strict=True)]
+    text, needs = files_as_text(files), tuple(u.id for u in readers)
+    nodes = (
+        replace(
+            u,
+            instruction=u.instruction or task.question,
+            context=text,
+            needs=needs + u.needs,
+        )
+        for u in agents
+    )
+    return Delegate((*readers, *nodes), drain=True)
+
+
+# ---- the decision --------------------------------------------------------------------------------
+
+
+class MasOrchestra:
+    """One decision for the whole system. Degree of MAS: low (one agent) or high (a graph)."""
+
+    rounds = 1
+    shares_context = False
+
+    def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
+        self.dom = options.dom
+
+    def decide(
+        self, state: State, ask: Ask, mistake: str, last_chance: bool
+    ) -> Decision:
+        """The graph, in at most two attempts. Raises ModelMistake if the first one is unusable."""
+        reply = ask(render_state(state, self.dom, mistake))
+        try:
+            return parse_decision(reply.text, state, self.dom, reply.cut)
+        except ModelMistake as error:
+            if not mistake:
+                raise
+            alone = SubTask("A", "", tools=(), agent="cot")
+            return replace(delegate((alone,), state), fallback=explained(error))

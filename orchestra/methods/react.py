@@ -1,0 +1,36 @@
+"""ReAct (arXiv 2210.03629), the single-agent baseline of Orchestra-o1's Figure 6: one agent, all
+tools, one loop.
+
+Differences from the paper / the released code
+1. The loop is this program's ReAct sub-agent (agents/react.py has its own list), without a main
+   agent and with a system prompt that asks for the answer.
+2. The agent is the pool's main model, so that methods differ only in the orchestration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orchestra.runtime.options import Options
+from orchestra.runtime.pool import Pool
+from orchestra.seams import Ask
+from orchestra.toolkit import Tool
+from orchestra.vocabulary import Decision, Delegate, State, SubTask
+
+
+class React:
+    """The question is the only sub-task, and its answer is the run's."""
+
+    rounds = 1
+    shares_context = False
+
+    def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
+        self.main = pool.main
+
+    def decide(
+        self, state: State, ask: Ask, mistake: str, last_chance: bool
+    ) -> Decision:
+        """Calls no model: the one agent decides step by step in its loop."""
+        question = state.task.question
+        alone = SubTask("answer", question, "", self.main, state.tools, agent="single")
+        return Delegate((alone,), drain=True)

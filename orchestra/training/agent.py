@@ -1,0 +1,36 @@
+"""A main agent that was trained on MiniGAIA, at work.
+
+    orchestra-min "..." --method orchestra/training/agent.py:Trained
+
+It reads and writes what world.py trained it on: the short prompt, and replies that no
+schema holds to a form. An unusable reply is not shown back, since that prompt has no words for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orchestra.methods.orchestra_o1 import parse_decision
+from orchestra.runtime.options import Options
+from orchestra.runtime.pool import Pool
+from orchestra.seams import Ask
+from orchestra.toolkit import Tool
+from orchestra.training.world import ROUNDS, prompt
+from orchestra.vocabulary import Decision, State
+
+
+class Trained:
+    """pi_theta(y_t | s_t), Eq. 3, with the adapter that the endpoint serves."""
+
+    rounds = ROUNDS
+    shares_context = False  # the world's sub-agents read their instruction alone
+
+    def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
+        """The prompt mentions none of them."""
+
+    def decide(
+        self, state: State, ask: Ask, mistake: str, last_chance: bool
+    ) -> Decision:
+        """y_t ~ pi_theta(. | s_t). Raises ModelMistake."""
+        reply = ask(list(prompt(state)))  # Eq. 3
+        return parse_decision(reply.text, state, reply.cut, last_chance)

@@ -1,0 +1,127 @@
+"""The options of train_da_grpo.py: one definition gives default, check and flag. No torch here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from orchestra.runtime.command_line import OneLineParser, add_flags, from_flags
+from orchestra.runtime.options import Share
+from orchestra.runtime.pool import Checked
+from orchestra.vocabulary import ConfigError
+
+EXIT_CODES = "exit codes: 0 trained, 2 usage or configuration, 4 a server failed: vLLM or the judge"
+Count = Annotated[int, Field(ge=1)]
+Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+From0 = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Setting = Annotated[str, Field(pattern=r"^\w+=")]
+Base = Annotated[str, AfterValidator(lambda url: url.rstrip("/").removesuffix("/v1"))]
+
+
+def _flag(default: Any, help: str) -> Any:
+    return Field(default, description=help)
+
+
+class Options(Checked):
+    """The defaults are the paper's, except where one GPU of 80 GB needs others (see README.md)."""
+
+    stage: Literal["sft", "grpo"] = Field(
+        description="sft imitates the reference decisions"
+    )
+    model: Path = Field(
+        description="folder of a Hugging Face model, which is not changed"
+    )
+    data: Path = Field(description="examples, JSONL")
+    out: Path = Field(description="folder for all that is written")
+    resume: bool = _flag(False, "go on from the last checkpoint in --out")
+    adapter: Path | None = _flag(
+        None, "start from this LoRA adapter, as SFT's OUT/adapter"
+    )
+    full: bool = _flag(False, "train all weights, without an adapter")
+    lora_rank: Count = _flag(16, "rank of a new adapter")
+    dtype: Literal["auto", "bfloat16", "float32", "float64"] = _flag(
+        "auto", "auto: the model's, or float32 on a CPU that is slow in bfloat16"
+    )
+    checkpointing: bool = _flag(True, "compute activations again: slower, less memory")
+    steps: Count | None = _flag(
+        None, "optimizer steps (default: --epochs over the data)"
+    )
+    epochs: Above0 = _flag(5.0, "passes over the data, without --steps")
+    batch: Count = _flag(24, "examples a step, of all processes")
+    micro_batch: Count = _flag(4, "completions of a prompt in one forward pass")
+    max_prompt: Count = _flag(8192, "tokens of a prompt; the paper has 24576")
+    max_tokens: Count = _flag(4096, "tokens of a completion")
+    lr: Above0 = Field(
+        default_factory=lambda data: 5e-6 if data.get("full") else 5e-5,
+        description="peak (5e-5; 5e-6 with --full)",
+    )
+    warmup: Share = _flag(0.05, "share of the steps")
+    lr_floor: Share = _flag(0.1, "share of --lr at the end of the cosine")
+    max_grad_norm: Above0 = _flag(1.0, "norm that gradients are clipped to")
+    reward: str = _flag(
+        "rubric", "rubric, judge or outcome; see orchestra/training/rewards.py"
+    )
+    reward_setting: tuple[Setting, ...] = _flag(
+        (), "NAME=VALUE for the reward; repeatable"
+    )
+    rollouts: Literal["vllm", "local"] = _flag("vllm", "where completions come from")
+    vllm_url: Base = _flag("http://127.0.0.1:8000", "the vLLM server")
+    sample_batch: Count = _flag(64, "completions at once of local rollouts")
+    group: Annotated[int, Field(ge=2)] = _flag(8, "completions of a prompt, G")
+    temperature: Above0 = _flag(1.0, "of the sampling")
+    iterations: Count = _flag(1, "optimizer steps on one batch of completions")
+    aggregation: Literal["dapo", "grpo", "dr_grpo"] = _flag(
+        "dapo", "how tokens are averaged"
+    )
+    beta: From0 = _flag(0.01, "weight of the KL")
+    clip: Above0 = _flag(0.2, "epsilon of Eq. 31")
+    clip_high: Above0 | None = _flag(
+        None, "upper epsilon, as 0.28 of DAPO (default: --clip)"
+    )
+    importance_cap: Above0 = _flag(2.0, "limit of pi / pi_sampler, token by token")
+    min_std: Above0 = _flag(1e-6, "groups with a smaller deviation are left out")
+    seed: Annotated[int, Field(ge=0)] = _flag(
+        0, "of the order, the adapter and the sampling"
+    )
+    save_every: Count = _flag(10, "steps between checkpoints")
+    eval_data: Path | None = _flag(
+        None, "grpo: held-out examples, tried at every checkpoint"
+    )
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        for name, file in ("model", "config.json"), ("adapter", "adapter_config.json"):
+            folder = getattr(self, name)
+            if folder and not (folder / file).is_file():
+                raise ValueError(f"--{name} {folder}: is not a folder with {file}")
+        if self.full and self.adapter:
+            raise ValueError("--full and --adapter: give one of them")
+        if self.batch % world:
+            raise ValueError(
+                f"--batch {self.batch}: give a multiple of the {world} processes"
+            )
+        if self.stage == "grpo" and self.rollouts == "local" and world > 1:
+            raise ValueError("--rollouts local is for one process; use vllm")
+        return self
+
+
+def parse(arguments: Sequence[str] | None = None) -> Options:
+    """The flags, checked without loading the model. A mistake ends the program with one line."""
+    p = OneLineParser(
+        prog="train_da_grpo.py",
+        description="Train the main agent on decision examples.",
+        epilog=EXIT_CODES,
+        allow_abbrev=False,
+    )
+    try:
+        add_flags(p, Options)
+        return from_flags(Options, vars(p.parse_args(arguments)))
+    except ConfigError as error:
+        return p.exit(
+            2, f"{p.prog}: {error}\n" if os.environ.get("RANK", "0") == "0" else None
+        )
