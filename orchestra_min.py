@@ -3,33 +3,46 @@
 
     python orchestra_min.py "What is the UTC time?" --image clock.png --audio speech.wav
     python orchestra_min.py --replay fixtures/runs/equinox
+    python orchestra_min.py report fixtures/runs/equinox
 
 As a library:
 
     from orchestra_min import orchestrate
     trajectory = orchestrate("Which city is this?", [("image", "clock.png")])
     print(trajectory.answer, trajectory.cost_usd, trajectory.run)
+
+Read `Run.answer` first: it is the loop.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from types import SimpleNamespace
+from typing import Any, NamedTuple, NoReturn
 
-from orchestra import methods
-from orchestra.agents import class_for, runs_code, shared
+from orchestra import contracts, methods
 from orchestra.agents import workdir as workdirs
+from orchestra.agents.executor import SubAgents, runs_code, shared
 from orchestra.matching import Placed, decision_reserve_usd, place
-from orchestra.memory import best_supported_answer, compress, summarize
+from orchestra.memory import EvidenceMemory, best_supported_answer
 from orchestra.money import Purse
-from orchestra.runtime import command_line, run_folder, trajectory
+from orchestra.runtime import (
+    command_line,
+    console,
+    permission,
+    run_folder,
+    trajectory,
+    user_code,
+)
 from orchestra.runtime import pool as pools
 from orchestra.runtime.chat import Chat
 from orchestra.runtime.openai_api import with_model
@@ -41,8 +54,8 @@ from orchestra.runtime.secrets import Secrets
 from orchestra.runtime.tape import Mode, Tape, TapeMiss
 from orchestra.runtime.trajectory import Listener, Recorder, Trajectory
 from orchestra.schedule import Graph, ready, refine, waiting
-from orchestra.seams import ATTEMPTS, Messages
-from orchestra.toolkit import Environment, Tool
+from orchestra.seams import Memory, Messages, Scheduler
+from orchestra.toolkit import Tool
 from orchestra.tools import media as media_files
 from orchestra.tools import sandbox
 from orchestra.tools.own import own_tools
@@ -56,21 +69,38 @@ from orchestra.vocabulary import (
     EndpointError,
     Evidence,
     ModelMistake,
+    Place,
+    RefusedAnswer,
     Reply,
     Result,
     State,
 )
 
-PROGRAMS = (
-    "evaluate",
-    "report",
-    "masbench",
-    "curate",
-    "optimize_prompt",
-)  # orchestra-min NAME
+ATTEMPTS = 3  # to get a usable decision in one round
+MEMORIES = {"evidence": EvidenceMemory(WORDING)}  # --memory
+SCHEDULERS = {"utility": SimpleNamespace(place=place)}  # --scheduler
+# Programs of their own, above this one: `orchestra-min NAME ...` runs orchestra/NAME.py
+PROGRAMS = ("evaluate", "report", "masbench", "curate", "optimize_prompt")
 Files = Sequence[Any]  # paths, or (modality, path)
 Folder = str | Path
 Tools = Mapping[str, Tool]
+
+
+# ---- Algorithm 1 ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. `fallback`: the main agent did not complete it; `why` is the reason."""
+
+    answer: str
+    fallback: bool
+    rounds: int
+    why: str = ""
+
+
+class NothingAffordable(Exception):
+    """The budget pays for no sub-task any more. A decision may still be affordable."""
 
 
 class Run:
@@ -84,70 +114,102 @@ class Run:
         own: Tools,
         threads: int | None,
     ) -> None:
-        self.folder = tape.path.parent
-        self.task, self.tape, self.recorder = manifest.task(self.folder), tape, recorder
-        self.options = o = manifest.options
-        self.repo = Path(manifest.workdir) if manifest.workdir else None
-        self.chat = Chat(tape, o.timeout_s, o.patience_s, recorder.notify)
+        """Raises ConfigError, and EndpointError if a backend must be asked for its model."""
+        options = manifest.options
+        self.options = options
+        self.tape = tape
+        self.recorder = recorder
+        self.task = manifest.task(tape.path.parent)
+        self.chat = Chat(tape, options.timeout_s, options.patience_s, recorder.notify)
         backends = tuple(with_model(self.chat, b) for b in manifest.pool.backends)
         self.pool = manifest.pool.with_(backends=backends)
         self.tools = {**tools_for(self.task, manifest.code), **own}
-        self.orchestrator = methods.make(o, self.pool, self.tools)
-        self.once = self.orchestrator.rounds == 1  # the method makes one decision
-        self.rounds = 1 if self.once else o.rounds or self.orchestrator.rounds
-        agents = class_for(o)
-        self.sub_agents = agents(
-            self.task, o, self.environment, self.tools, recorder, threads
+        self.orchestrator = methods.make(options, self.pool, self.tools)
+        self.memory: Memory = user_code.chosen(
+            options.memory, MEMORIES, Memory, "--memory"
         )
+        self.scheduler: Scheduler = user_code.chosen(
+            options.scheduler, SCHEDULERS, Scheduler, "--scheduler"
+        )
+        self.sub_agents = SubAgents(
+            task=self.task,
+            options=options,
+            pool=self.pool,
+            tools=self.tools,
+            chat=self.chat,
+            tape=tape,
+            recorder=recorder,
+            repo=Path(manifest.workdir) if manifest.workdir else None,
+            threads=threads,
+        )
+        self.rounds = options.rounds or self.orchestrator.rounds  # T_max
         self.graph = Graph()  # G_t
         self.history: tuple[Evidence, ...] = ()  # H_t
         self.context = ""  # C_t
-        self.purse = Purse(o.budget_usd)  # B_t
-        self.kept = self.guess = (
-            ""  # refused answers: not sure enough (Eq. 22); without evidence
-        )
-        self.why = ""  # the reason of a fallback
+        self.purse = Purse(options.budget_usd)  # B_t
+        self.refused: list[RefusedAnswer] = []
 
-    def answer(self) -> tuple[str, bool, int]:
-        """Algorithm 1: the answer, whether it is a fallback, and the rounds it took."""
+    def answer(self) -> Outcome:
+        """Algorithm 1."""
         t = 0
         try:
             for t in range(1, self.rounds + 1):
                 y_t = self.decide(t)  # Eq. 1-3
                 if isinstance(y_t, Complete):
-                    return y_t.answer, False, t
-                try:
-                    z = self.carry_out(t, y_t)[-1]  # Eq. 5-21
-                except BudgetExceeded as error:  # a decision may still be affordable
-                    self.why = str(error)
-                    break
-                if y_t.drain and (z.answer or self.once):  # nothing is left to do
-                    self.why = y_t.fallback or z.error
-                    answer = z.answer or best_supported_answer(self.history)
-                    return (
-                        answer,
-                        bool(y_t.fallback) or z.status != "done" or not answer,
-                        t,
-                    )
-            y_t = self.decide(t + 1, last_chance=True)
-            self.why = self.why or "no round was left"
-            last = y_t if isinstance(y_t, Complete) else self.carry_out(t + 1, y_t)[-1]
-            self.kept = last.answer or self.kept
+                    return Outcome(y_t.answer, fallback=False, rounds=t)
+                z_t = self.carry_out(t, y_t)  # Eq. 5-21
+                if y_t.final or (y_t.answers and z_t[-1].answer):
+                    return self.answered(t, y_t, z_t[-1])
+            return self.last_chance(t, "no round was left")
+        except NothingAffordable as error:
+            return self.last_chance(t, str(error))
         except ModelMistake as error:
-            self.why = f"no usable decision: {explained(error)}"
+            return self.fallback(t, f"no usable decision: {explained(error)}")
         except BudgetExceeded as error:
-            self.why = str(error)
-        return self.kept or best_supported_answer(self.history) or self.guess, True, t
+            return self.fallback(t, str(error))
+
+    def answered(self, t: int, y_t: Delegate, z: Result) -> Outcome:
+        """The outcome of a run that a sub-task has answered."""
+        answer = z.answer or best_supported_answer(self.history)
+        sure = z.status == "done" and not y_t.fallback and answer
+        return Outcome(answer, not sure, t, y_t.fallback or z.error)
+
+    def last_chance(self, t: int, why: str) -> Outcome:
+        """One more decision, if it can be paid, and the outcome: a fallback in any case."""
+        try:
+            y_t = self.decide(t + 1, last_chance=True)
+            if isinstance(y_t, Complete):
+                return self.fallback(t, why, y_t.answer)
+            z_t = self.carry_out(t + 1, y_t)
+            return self.fallback(t, why, z_t[-1].answer)
+        except ModelMistake as error:
+            return self.fallback(t, f"no usable decision: {explained(error)}")
+        except (BudgetExceeded, NothingAffordable) as error:
+            return self.fallback(t, str(error))
+
+    def fallback(self, t: int, why: str, last_answer: str = "") -> Outcome:
+        """The best answer that there is: the last one, else the newest that was refused although
+        evidence was there, else the best supported one, else the newest guess.
+        """
+        kept = [refused.answer for refused in self.refused if refused.seen]
+        guesses = [refused.answer for refused in self.refused if not refused.seen]
+        supported = best_supported_answer(self.history)
+        answers = [last_answer, *kept[-1:], supported, *guesses[-1:]]
+        answer = next((answer for answer in answers if answer), "")
+        return Outcome(answer, fallback=True, rounds=t, why=why)
+
+    # ---- a decision ------------------------------------------------------------------------------
 
     def decide(self, t: int, last_chance: bool = False) -> Decision:
         """y_t, merged into G_t. An unusable decision is shown to the main agent with its error.
 
         Raises the last ModelMistake of ATTEMPTS, BudgetExceeded or EndpointError.
         """
-        s_t, mistake = self.state(t), ""
-        for attempt in range(1, ATTEMPTS):
+        s_t = self.state(t)
+        mistake = ""
+        for number in range(1, ATTEMPTS):
             try:
-                return self.attempt(s_t, attempt, mistake, last_chance)
+                return self.attempt(s_t, number, mistake, last_chance)
             except ModelMistake as error:
                 mistake = explained(error)
         return self.attempt(s_t, ATTEMPTS, mistake, last_chance)
@@ -155,30 +217,42 @@ class Run:
     def state(self, t: int) -> State:
         """s_t, Eq. 1 and 21."""
         return State(
-            self.task, self.context, self.history, self.pool.names, tuple(self.tools), t,
-            self.rounds, self.purse.left_usd, waiting(self.graph),
-        )  # fmt: skip
+            task=self.task,
+            context=self.context,
+            history=self.history,
+            backends=self.pool.names,
+            tools=tuple(self.tools),
+            round=t,
+            rounds=self.rounds,
+            budget_usd=self.purse.left_usd,
+            waiting=waiting(self.graph),
+        )
 
     def attempt(
         self, s_t: State, number: int, mistake: str, last_chance: bool
     ) -> Decision:
         """One attempt at y_t, paid from B_t and recorded."""
-        replies, purse = list[Reply](), Purse(self.purse.left_usd)
+        replies: list[Reply] = []
+        purse = Purse(self.purse.left_usd)
+        main = self.pool[self.pool.main]
 
         def ask(messages: Messages, *how: Any, **also: Any) -> Reply:
-            replies.append(
-                self.chat(self.pool[self.pool.main], messages, purse, *how, **also)
-            )
+            replies.append(self.chat(main, messages, purse, *how, **also))
             return replies[-1]
 
         try:
-            with self.tape.call(f"r{s_t.round}", "main", f"a{number}"):
-                y_t = self.orchestrator.decide(s_t, ask, mistake, last_chance)  # Eq. 3
+            with self.tape.call(Place(s_t.round, step=number)):
+                value = self.orchestrator.decide(
+                    s_t, ask, mistake, last_chance
+                )  # Eq. 3
+            y_t = contracts.decision(value, f"--method {self.options.method}")
             if isinstance(y_t, Delegate):
-                self.graph = refine(Graph() if y_t.drain else self.graph, y_t)
+                y_t = self.with_agents(y_t)
+                graph = Graph() if y_t.whole_graph else self.graph
+                self.graph = refine(graph, y_t)
         except ModelMistake as error:
-            self.kept = str(error.values.get("kept", self.kept))
-            self.guess = str(error.values.get("guess", self.guess))
+            if isinstance(error, RefusedAnswer):
+                self.refused.append(error)
             self.recorder.decision(s_t, number, replies, mistake=explained(error))
             raise
         except (BudgetExceeded, EndpointError) as error:
@@ -187,44 +261,63 @@ class Run:
             raise
         finally:
             self.purse.join(purse)
-        self.recorder.decision(
-            s_t, number, replies, decision=trajectory.decision_row(y_t)
-        )
+        row = trajectory.decision_row(y_t)
+        self.recorder.decision(s_t, number, replies, decision=row)
         return y_t
 
+    def with_agents(self, y_t: Delegate) -> Delegate:
+        """y_t with the run's --agent for each sub-task that names none."""
+        default = user_code.spec_of(self.options.agent)
+        subtasks = (replace(u, agent=u.agent or default) for u in y_t.subtasks)
+        return replace(y_t, subtasks=tuple(subtasks))
+
+    # ---- a delegation ----------------------------------------------------------------------------
+
     def carry_out(self, t: int, y_t: Delegate) -> list[Result]:
-        """Z_t of a delegation: of a batch of the ready set, or of a whole graph."""
+        """Z_t of a delegation: of a batch of the ready set, or of a whole graph. Raises
+        NothingAffordable.
+        """
         u_t = self.place(t, y_t)  # Eq. 5-12
-        q = self.task.question
-        shares, full = self.orchestrator.shares_context, self.options.prompts == "full"
-        shared_context = shared(self.context, q if full else "") if shares else ""
-        z_t = self.sub_agents.execute(t, u_t, shared_context)  # Eq. 13-15
+        z_t = self.sub_agents.execute(t, u_t, self.shared_context())  # Eq. 13-15
+        memory = f"--memory {user_code.spec_of(self.options.memory)}"
         for p, z in zip(u_t, z_t, strict=True):  # in submission order
             self.graph = self.graph.with_result(p.subtask.id, z)
-            self.history += (summarize(t, p.subtask, z, self.task),)  # Eq. 19
+            history = self.memory.remember(self.history, p.subtask, z)  # Eq. 19
+            self.history = contracts.history(history, memory)
             self.purse.join(p.purse)  # Eq. 21
-        self.context = compress(
-            q, self.history, WORDING, self.options.context_tokens
-        )  # Eq. 20
+        question = self.task.question
+        limit = self.options.context_tokens
+        context = self.memory.context(question, self.history, limit)  # Eq. 20
+        self.context = contracts.context(context, memory)
         return z_t
 
-    def place(self, t: int, y_t: Delegate) -> list[Placed]:
-        """U_t, Eq. 12: the batch of the ready set, with backends, tools and shares of B_t."""
-        left = self.purse.left_usd
-        last = t > self.rounds or (y_t.drain and self.once)  # no decision follows
-        if left is not None and not last:
-            left -= decision_reserve_usd(self.pool[self.pool.main], left)
-        psi = {name: tool.capabilities for name, tool in self.tools.items()}
-        v_t = y_t.subtasks if y_t.drain else ready(self.graph)
-        k_max = None if y_t.drain else self.options.parallel
-        return place(v_t, self.task, self.pool.backends, psi, k_max, left)
+    def shared_context(self) -> str:
+        """What each sub-agent reads next to its own context, if the method shares it."""
+        if not self.orchestrator.shares_context:
+            return ""
+        small = self.options.prompts == "small"
+        return shared(self.context, "" if small else self.task.question)
 
-    def environment(self, placed: Placed, name: str) -> Environment:
-        return Environment(
-            self.task, placed.backend, self.pool, self.chat.copy(), self.tape,
-            placed.purse, self.folder / "work" / name, self.options.allow_hosts,
-            self.options.unsafe_code, self.repo,
-        )  # fmt: skip
+    def place(self, t: int, y_t: Delegate) -> list[Placed]:
+        """U_t, Eq. 12: the batch of the ready set, with backends, tools and shares of B_t. Raises
+        NothingAffordable.
+        """
+        candidates = y_t.subtasks if y_t.whole_graph else ready(self.graph)
+        k_max = None if y_t.whole_graph else self.options.parallel
+        left_usd = self.purse.left_usd
+        decision_follows = t <= self.rounds and not y_t.final
+        if left_usd is not None and decision_follows:
+            left_usd -= decision_reserve_usd(self.pool[self.pool.main], left_usd)
+        psi = {name: tool.capabilities for name, tool in self.tools.items()}
+        pool = self.pool.backends
+        try:
+            placed = self.scheduler.place(
+                candidates, self.task, pool, psi, k_max, left_usd
+            )
+        except BudgetExceeded as error:
+            raise NothingAffordable(str(error)) from None
+        flag = f"--scheduler {user_code.spec_of(self.options.scheduler)}"
+        return contracts.batch(placed, flag, candidates, pool, k_max, left_usd)
 
 
 # ---- run, replay, resume -------------------------------------------------------------------------
@@ -250,11 +343,10 @@ def orchestrate(
     Raises ConfigError before anything is paid, EndpointError if the main agent's endpoint fails,
     TapeWriteError if the disk is full. The folder keeps everything that was paid for.
     """
-    pool, options = pools.choose(pool), options or Options()
-    files, repo = (
-        media_files.check(media),
-        Path(workdir).absolute() if workdir else None,
-    )
+    pool = pools.choose(pool)
+    options = options or Options()
+    files = media_files.check(media)
+    repo = Path(workdir).absolute() if workdir else None
     secrets = run_folder.check(question, pool, options)
     media_files.check_engines([modality for modality, _ in files], pool)
     code = runs_code(options)
@@ -276,20 +368,23 @@ def orchestrate(
 def replay(
     folder: Folder, listeners: Iterable[Listener] = (), **given: Any
 ) -> Trajectory:
-    """The same run again from its tape, without network. `given`: `parallel`; also `tools` and
-    `method` if the run uses Python files of the user.
+    """Run again from the tape, offline. Pass `parallel` to change the number of threads. If the run
+    used your own Python, pass `tools`, `method`, `agent`, `memory` and `scheduler` again.
 
     Raises TapeMiss at the first difference, ConfigError.
     """
     folder = Path(folder)
-    manifest = run_folder.named_again(folder, run_folder.read_manifest(folder), given)
+    stored = run_folder.read_manifest(folder)
+    manifest = permission.named_again(folder, stored, given)
     past = trajectory.read(folder / "trajectory.jsonl")
-    again = _run(folder, manifest, "replay", listeners, threads=given.get("parallel"))
-    difference = trajectory.ended(past) and trajectory.first_difference(
-        past, again.events
-    )
-    if difference:
-        raise TapeMiss(f"{folder}: the replay differs from the record: {difference}")
+    threads = given.get("parallel")
+    again = _run(folder, manifest, "replay", listeners, threads=threads)
+    if trajectory.ended(past):
+        difference = trajectory.first_difference(past, again.events)
+        if difference:
+            raise TapeMiss(
+                f"{folder}: the replay differs from the record: {difference}"
+            )
     return again
 
 
@@ -306,20 +401,23 @@ def resume(
     fork to `out` that keeps the rounds before `from_round`.
 
     A run folder may come from someone else, so the caller names the endpoints again (`pool`; None:
-    those of the environment) and, in `given`, tools, method, mcp, allow_hosts, workdir and
-    unsafe_code. Those that only the folder names are not used. `given` may also have parallel,
-    timeout_s and patience_s. `cancelled` and the exceptions are those of `orchestrate`.
+    those of the environment) and, in `given`, tools, method, agent, memory, scheduler, mcp,
+    allow_hosts, workdir and unsafe_code. Those that only the folder names are not used. `given` may
+    also have parallel, timeout_s and patience_s. `cancelled` and the exceptions are those of
+    `orchestrate`.
     """
-    folder, stored = Path(folder), run_folder.read_manifest(Path(folder))
-    named = run_folder.named_again(folder, stored, given, pools.choose(pool))
+    folder = Path(folder)
+    stored = run_folder.read_manifest(folder)
+    named = permission.named_again(folder, stored, given, pools.choose(pool))
     secrets = run_folder.check(named.question, named.pool, named.options)
     media_files.check_engines([m.modality for m in named.media], named.pool)
     if named.code and not runs_code(named.options):
         raise ConfigError(f"{folder}: the run may run code; {sandbox.missing()}")
-    how = secrets, given.get("parallel"), cancelled
+    how = (secrets, given.get("parallel"), cancelled)
     if from_round is None:
         end = trajectory.ended(trajectory.read(folder / "trajectory.jsonl"))
-        mode: Mode = "replay" if end and not end.get("fallback", True) else "resume"
+        complete = end is not None and not end.get("fallback", True)
+        mode: Mode = "replay" if complete else "resume"
         return _run(folder, named, mode, listeners, *how)
     with run_folder.begun(Path(out) if out else run_folder.default_path()) as target:
         run_folder.fork(folder, target, from_round, stored)
@@ -342,38 +440,101 @@ def _run(
         own_tools(manifest.options.tools, manifest.options.mcp, tape) as own,
     ):
         run = Run(manifest, tape, recorder, own, threads)
-        recorder.emit(
-            "run", (0,), **run_folder.read_manifest(folder).row()
-        )  # as it is stored
+        recorder.begin(run_folder.read_manifest(folder).row())  # as it is stored
         try:
-            answer, fallback, rounds = run.answer()
+            outcome = run.answer()
         except BaseException as error:
             if not isinstance(error, EndpointError):  # other runs may share `cancelled`
                 tape.cancelled.set()  # start no further call
             run.sub_agents.interrupt()
             raise
         run.sub_agents.executor.shutdown()
-        return recorder.end(folder, answer, fallback, rounds, run.purse, run.why)
+        return recorder.end(
+            folder=folder,
+            answer=outcome.answer,
+            fallback=outcome.fallback,
+            rounds=outcome.rounds,
+            purse=run.purse,
+            why=outcome.why,
+        )
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+class Start(NamedTuple):
+    """One run of a command: its name in a comparison, its folder, and how it starts."""
+
+    name: str
+    folder: Path
+    run: Callable[..., Trajectory]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code; see --help."""
-    words = sys.argv[1:] if argv is None else argv
+    words = sys.argv[1:] if argv is None else list(argv)
     program = words[0].replace("-", "_") if words else ""
-    if program in PROGRAMS:  # programs of their own, above this one
+    if program in PROGRAMS:
         code: int = import_module(f"orchestra.{program}").main(words[1:])
         return code
-    return command_line.run(words, orchestrate, replay, resume, methods.make)
+    command_line.prepare_process()
+    args: argparse.Namespace | None = None
+    start = Start("", Path(), orchestrate)
+    ended: dict[str, console.Outcome] = {}
+    try:
+        args = command_line.parse(words)
+        if args.runs:
+            return console.list_runs(args.runs, args.json)
+        with console.progress(args) as listeners:
+            for start in list(starts(args)):  # noqa: B007  the message of an error names it
+                try:
+                    ended[start.name] = start.run(listeners=listeners)
+                except EndpointError as error:
+                    if not args.compare:
+                        raise
+                    ended[start.name] = error  # the others still run
+        return console.report(ended, args)
+    except command_line.ENDS as error:
+        message = console.failure(error, start.name, start.folder, args)
+        console.tell_error(message, words)
+        return command_line.exit_code(error)
+
+
+def starts(args: argparse.Namespace) -> Iterator[Start]:
+    """The runs of a command. Raises ConfigError before the first one starts."""
+    out = args.out or run_folder.default_path()
+    if args.replay:
+        yield Start("replay", args.replay, partial(replay, args.replay, **args.given))
+    elif args.resume:
+        folder = args.resume if args.from_round is None else out
+        again = {"pool": args.backends, "workdir": args.workdir, **args.given}
+        run = partial(resume, args.resume, args.from_round, out, **again)
+        yield Start("resume", folder, run)
+    else:
+        media = [
+            (kind, path) for kind in command_line.MEDIA for path in getattr(args, kind)
+        ]
+        kinds = [kind for kind, _ in media]
+        pool = pools.choose(args.backends, args.model, args.perception, kinds)
+        for method in args.methods:
+            folder = out / command_line.folder_name(method) if args.compare else out
+            options = args.options.with_(method=method)
+            methods.make(options, pool, {})  # raises ConfigError
+            how = {
+                "pool": pool,
+                "options": options,
+                "out": folder,
+                "workdir": args.workdir,
+            }
+            yield Start(
+                method, folder, partial(orchestrate, args.question, media, **how)
+            )
 
 
 def command() -> NoReturn:
     """`main` as a process, which does not wait for threads that wait for an endpoint."""
     os._exit(main())
 
-
-recorded = partial(
-    run_folder.recorded, orchestrate, replay, resume
-)  # see run_folder.recorded
 
 if __name__ == "__main__":
     command()

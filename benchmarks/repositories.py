@@ -98,7 +98,7 @@ def main() -> None:
             backend = Backend(
                 "small", "small", server.url, price_usd_per_mtok=Price(0, 0)
             )
-            options = Options(method="aorchestra", sub_agent="mini-swe")
+            options = Options(method="aorchestra", agent="mini-swe")
             start = time.perf_counter()
             result = orchestrate(
                 "?", (), Pool(backends=(backend,)), options, run, workdir=repo

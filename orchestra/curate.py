@@ -29,10 +29,10 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-import orchestra_min
 from orchestra import memory, money
 from orchestra.evaluation import questions
 from orchestra.evaluation.scores import matches
+from orchestra.recorded import recorded
 from orchestra.runtime import (
     chat,
     command_line,
@@ -149,7 +149,7 @@ class Curation:
             "pool": self.pool,
             "options": Options(budget_usd=left_usd, timeout_s=TIMEOUT_S),
         }
-        run = orchestra_min.recorded(question, self.files(seed), folder, mode, **how)
+        run = recorded(question, self.files(seed), folder, mode, **how)
         self.purse.charge(run.cost_usd, tokens=run.tokens)
         right = examples.succeeded(folder, answer, question)
         return examples.from_run(folder, answer) if right else []
@@ -259,7 +259,7 @@ def numeric_check(c: Curation, seed: Row, x: Row) -> Verdict:
         return not any(char.isdigit() for char in right), "there is no program"
     run = partial(code.run, program, "python", timeout_s=10.0, world=sandbox.World())
     with c.tape.call(x["id"], "code"):
-        ran, _ = c.tape.exchange("code", {"code": program}, run, code.Observed)
+        ran = c.tape.value("code", {"code": program}, run, code.Observed)
     same = ran["well"] and matches(ran["observation"], right, x["task"]["question"])
     return same, f"the program printed {ran['observation'][-200:]!r}"
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra import methods
-from orchestra.evaluation import questions, world
+from orchestra.evaluation import questions
 from orchestra.evaluation.questions import Plan, Question, Row
 from orchestra.evaluation.sweep import (
     Budget,
@@ -35,6 +35,7 @@ from orchestra.evaluation.sweep import (
     settings_of,
     sweep,
 )
+from orchestra.minigaia import agent as world
 from orchestra.money import add_usd
 from orchestra.runtime import command_line, console, tape
 from orchestra.runtime import pool as pools

@@ -109,33 +109,36 @@ def place(
     candidates: Sequence[SubTask],
     task: Task,
     pool: Sequence[Backend],
-    capabilities: Capabilities,
+    tools: Capabilities,
     k_max: int | None,
     budget_usd: float | None,
 ) -> list[Placed]:
     """U_t, Eq. 12: the batch P_t of the candidates, each with its executor and its share of B_t, in
-    proportion to cost(v). `k_max` None: all of them. A sub-task on a free backend gets the share of
-    the cheapest paid one, because its tools may cost money. Shares are fixed before anything runs,
-    so what one sub-task spends changes no request of another.
+    proportion to cost(v). `k_max` None: all of them. This is the program's Scheduler.
 
-    Raises BudgetExceeded if no candidate is affordable.
+    Shares are fixed before anything runs, so what one sub-task spends changes no request of
+    another. A sub-task on a free backend gets the share of the cheapest paid one, because its tools
+    may cost money. Raises BudgetExceeded if no candidate is affordable.
     """
-    found = [materialize(u, task, pool, capabilities) for u in candidates]  # Eq. 11
+    found = [materialize(u, task, pool, tools) for u in candidates]  # Eq. 11
     cost = {u.id: expected_cost_usd(u, b) for u, b in found}
     if k_max is not None:
-        chosen = batch([u for u, _ in found], k_max, budget_usd, lambda u: cost[u.id])
+        ready = [u for u, _ in found]
+        chosen = batch(ready, k_max, budget_usd, lambda u: cost[u.id])
         found = [(u, b) for u, b in found if u in chosen]
     if not found:
         raise BudgetExceeded(
             f"budget exhausted: {budget_usd:.6f} USD, without the reserve for the next decision, "
             "cannot cover any sub-task; start a new run with a larger --budget"
         )
-    least = min((c for u, _ in found if (c := cost[u.id]) > 0), default=1.0)
+    paid = [cost[u.id] for u, _ in found if cost[u.id] > 0]
+    least = min(paid, default=1.0)
     weights = [cost[u.id] or least for u, _ in found]
-    shares = [budget_usd and budget_usd * (w / sum(weights)) for w in weights]
-    return [
-        Placed(u, b, Purse(share)) for (u, b), share in zip(found, shares, strict=True)
-    ]
+    placed = []
+    for (u, backend), weight in zip(found, weights, strict=True):
+        share = None if budget_usd is None else budget_usd * (weight / sum(weights))
+        placed.append(Placed(u, backend, Purse(share)))
+    return placed
 
 
 def expected_cost_usd(u: SubTask, backend: Backend) -> float:

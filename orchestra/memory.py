@@ -60,17 +60,42 @@ def opened(z: Result, task: Task) -> tuple[str, ...]:
     return tuple(m.name for m in task.media if m in named)
 
 
-def summarize(round: int, u: SubTask, z: Result, task: Task) -> Evidence:
+def summarize(u: SubTask, z: Result) -> Evidence:
     """Summarize(u, z) of Eq. 19. It keeps the opened files, but no other part of the trace."""
     return Evidence(
-        round, u.id, u.instruction, u.backend or "", u.tools or (), z.status, z.answer, z.summary,
-        z.error, opened(z, task),
-    )  # fmt: skip
+        round=z.round,
+        id=u.id,
+        instruction=u.instruction,
+        backend=u.backend or "",
+        tools=u.tools or (),
+        status=z.status,
+        answer=z.answer,
+        summary=z.summary,
+        error=z.error,
+        media=z.media,
+    )
 
 
 def weight(h: Evidence, newest_round: int) -> float:
     """w(h) of Eq. 20: successful and recent evidence weighs more."""
     return W_STATUS[h.status] * float(W_AGE ** (newest_round - h.round))
+
+
+class EvidenceMemory:
+    """The program's Memory: H_t has every result, and C_t is the best part of it (Eq. 19-20)."""
+
+    def __init__(self, wording: Wording) -> None:
+        self.wording = wording
+
+    def remember(
+        self, history: tuple[Evidence, ...], subtask: SubTask, result: Result
+    ) -> tuple[Evidence, ...]:
+        """H_{t+1} = H_t + Summarize(u, z)."""
+        return (*history, summarize(subtask, result))  # Eq. 19
+
+    def context(self, question: str, history: tuple[Evidence, ...], limit: int) -> str:
+        """C_{t+1}, of at most `limit` tokens."""
+        return compress(question, history, self.wording, limit)  # Eq. 20
 
 
 # ---- Eq. 20 --------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from pathlib import Path
 from orchestra.evaluation.questions import Question, load
 from orchestra.evaluation.scores import matches
 from orchestra.money import Purse
+from orchestra.recorded import recorded
 from orchestra.runtime import command_line, console, trajectory
 from orchestra.runtime import pool as pools
 from orchestra.runtime.chat import Chat
@@ -55,7 +56,6 @@ from orchestra.runtime.secrets import Secrets
 from orchestra.runtime.tape import Tape
 from orchestra.tools import media as media_files
 from orchestra.vocabulary import Backend, ConfigError, ModelMistake, Reply
-from orchestra_min import recorded
 
 METHODS = {
     "aorchestra": "aorchestra/system.md",

@@ -18,7 +18,7 @@ from typing import Any
 
 from orchestra.evaluation.trace import perfetto
 from orchestra.runtime import command_line, console, run_folder, tape, trajectory
-from orchestra.runtime.chat import tokens_of, url_of
+from orchestra.runtime.completion import tokens_of, url_of
 from orchestra.vocabulary import Backend, ConfigError
 
 PAGE = Path(__file__).parent / "evaluation" / "page.html"

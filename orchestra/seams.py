@@ -1,20 +1,50 @@
-"""The main agent: what an orchestrator is, and how it calls its model."""
+"""The seams: one Protocol for each idea that a fork can swap, and keep the rest.
+
+    seam           what it decides                             flag          the paper's
+    Orchestrator   the next decision                           --method      Eq. 3
+    SubAgent       how one sub-task is done                    --agent       Eq. 13
+    Memory         what is kept, and what the next prompt has  --memory      Eq. 19-20
+    Scheduler      which sub-tasks run now, where, for what    --scheduler   Eq. 5-12
+    Reward         how good a sampled decision is              --reward      Eq. 29 (training)
+
+A tool is a typed function (toolkit.py). Each flag takes FILE.py:NAME or package.module:NAME. NAME
+is a class with the methods below; for a seam with one method it may also be a function. An instance
+is made once a run, without arguments; only an orchestrator gets (pool, tools, options).
+CONTRIBUTING.md has a working example of each.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from orchestra.vocabulary import Decision, Reply, State
+from orchestra.matching import Placed
+from orchestra.vocabulary import (
+    Backend,
+    Decision,
+    Evidence,
+    Reply,
+    Result,
+    State,
+    Status,
+    Step,
+    SubTask,
+    Task,
+)
 
-ATTEMPTS = 3  # to get a usable decision in one round
-
-Messages = list[dict[str, Any]]
+Messages = list[dict[str, Any]]  # of a chat: role and content
 Schema = tuple[str, Mapping[str, Any]]  # its name and the JSON schema of the answer
 
 
+# ---- the main agent ------------------------------------------------------------------------------
+
+
 class Ask(Protocol):
-    """One call of the main agent. `schema`: of its reply; `tools`: functions that it may call."""
+    """One call of the main agent's model, recorded and paid from the budget.
+
+    `schema` is that of its reply, `tools` are functions that it may call.
+    """
 
     def __call__(
         self,
@@ -39,4 +69,113 @@ class Orchestrator(Protocol):
     ) -> Decision:
         """y_t for s_t. `mistake`: the error of the previous reply, for the prompt. `last_chance`:
         no round follows. Raises ModelMistake.
+        """
+
+
+# ---- sub-agents ----------------------------------------------------------------------------------
+
+
+class Job(Protocol):
+    """One sub-task u as its sub-agent sees it: agents/job.py. A sub-agent reaches models and tools
+    through it alone, so everything is recorded, paid for and shown.
+    """
+
+    u: SubTask
+    steps: int  # the most that the run allows
+    trace: list[Step]  # the steps so far
+
+    @property
+    def task(self) -> Task: ...
+
+    def ask(self, what: str, prompt: str) -> str:
+        """The reply of the sub-task's model. `what` names the step."""
+
+    def use(self, name: str, **params: Any) -> str:
+        """The observation of a tool. A failure is an observation too; the step has failed=True."""
+
+    def result(
+        self, status: Status, answer: str, summary: str, error: str = ""
+    ) -> Result:
+        """z of Eq. 14, with the cost and the trace of this job."""
+
+
+@runtime_checkable
+class SubAgent(Protocol):
+    """zeta of Eq. 13: does one sub-task. Called in a thread of its own."""
+
+    def run(self, job: Job) -> Result: ...
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Memory(Protocol):
+    """H_t and C_t. Must depend on its arguments alone: a replay calls it again."""
+
+    def remember(
+        self, history: tuple[Evidence, ...], subtask: SubTask, result: Result
+    ) -> tuple[Evidence, ...]:
+        """H_{t+1} of Eq. 19, after one more result."""
+
+    def context(self, question: str, history: tuple[Evidence, ...], limit: int) -> str:
+        """C_{t+1} of Eq. 20: what prompts say of the history, in at most `limit` tokens."""
+
+
+# ---- the scheduler -------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Scheduler(Protocol):
+    """Eq. 5-12: chooses a batch, and the backend, the tools and the share of each sub-task. Must
+    depend on its arguments alone.
+    """
+
+    def place(
+        self,
+        candidates: Sequence[SubTask],
+        task: Task,
+        pool: Sequence[Backend],
+        tools: Mapping[str, frozenset[str]],
+        k_max: int | None,
+        budget_usd: float | None,
+    ) -> Sequence[Placed]:
+        """U_t: at least one of the ready sub-tasks. `tools` are the capabilities psi(g) by tool.
+        `k_max` None: all candidates, since they are a whole graph. `budget_usd` None: no limit.
+
+        Raises BudgetExceeded if no candidate is affordable.
+        """
+
+
+# ---- the reward ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A sampled decision as text. `cut`: it stopped at its length limit."""
+
+    text: str
+    cut: bool = False
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The reward of one completion, in [0, 1], and its parts. `valid`: the program could carry the
+    decision out.
+    """
+
+    total: float
+    parts: Mapping[str, float]
+    valid: bool
+
+
+@runtime_checkable
+class Reward(Protocol):
+    """R of Eq. 29, for a group of completions in one state."""
+
+    def score(
+        self, example: Any, completions: Sequence[Completion]
+    ) -> Sequence[Scores | None]:
+        """One Scores for each completion, in order; None drops the sample. `example`: the state and
+        the expert's decision (training/examples.py).
         """

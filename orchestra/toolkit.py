@@ -114,9 +114,7 @@ class Environment:
                 return {"error": str(error)}
 
         value: Any = Value
-        recorded, _ = self.tape.exchange(
-            kind, arguments, outcome, value[shape] | Failed
-        )
+        recorded = self.tape.value(kind, arguments, outcome, value[shape] | Failed)
         if "error" in recorded:
             raise ToolError(recorded["error"])
         return recorded["value"]

@@ -10,10 +10,11 @@ State       s_t = (q, M, C_t, H_t, B, T, B_t), Eq. 1 and 21
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from annotated_types import Ge, Le, Lt, MinLen
 from pydantic import JsonValue
@@ -27,6 +28,31 @@ Amount = Annotated[float, Ge(0), Lt(1e9)]
 SKILL_OF: Mapping[str, Skill] = {"image": "img", "audio": "aud", "video": "vid"}
 
 
+# ---- what can go wrong ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exchange with an endpoint that ended without an answer, after all its attempts.
+
+    `status` is the HTTP status, 0 without one. `unanswered` is the number of attempts that may be
+    on the bill although no answer came. `cause` is "timeout", "no_choice" for a
+    completion without a choice, or "" for anything else. `played`: it comes from the tape.
+    """
+
+    status: int
+    why: str
+    unanswered: int = 0
+    cause: str = ""
+    played: bool = False
+
+    def row(self) -> dict[str, JsonValue]:
+        """The failure as JSON, for the tape."""
+        row: dict[str, JsonValue] = {"status": self.status, "why": self.why}
+        row["unanswered"] = self.unanswered
+        return {**row, "cause": self.cause} if self.cause else row
+
+
 class ConfigError(Exception):
     """A mistake of the user, in one line: what, where, and what to do. Nothing was paid."""
 
@@ -34,17 +60,46 @@ class ConfigError(Exception):
 class EndpointError(Exception):
     """An endpoint could not be reached, refused the request, or sent no usable answer."""
 
+    def __init__(self, message: str, failure: Failure | None = None) -> None:
+        super().__init__(message)
+        self.failure = failure
+
 
 class BudgetExceeded(Exception):
     """The next call could exceed its share of the budget, so it was not started (Eq. 21)."""
 
 
 class ModelMistake(Exception):
-    """A model broke a rule. `rule` names the sentence in prompts/ that the model is shown."""
+    """A model broke a rule. `rule` names the sentence in prompts/<file>.md that tells the model;
+    `values` fill in the sentence.
+    """
 
     def __init__(self, rule: str, file: str = "mistakes", **values: object) -> None:
         super().__init__(rule, values)
-        self.rule, self.file, self.values = rule, file, values
+        self.rule = rule
+        self.file = file
+        self.values = values
+
+
+class RefusedAnswer(ModelMistake):
+    """An answer of the main agent that may not end the run. It can still become the fallback.
+
+    `seen`: evidence was there, but the model was not sure enough (Eq. 22). Otherwise the model
+    answered before anything was opened, and any supported answer is better.
+    """
+
+    def __init__(
+        self,
+        rule: str,
+        file: str = "mistakes",
+        *,
+        answer: str,
+        seen: bool,
+        **values: object,
+    ) -> None:
+        super().__init__(rule, file, **values)
+        self.answer = answer
+        self.seen = seen
 
 
 class EndOfRun(BaseException):
@@ -53,6 +108,9 @@ class EndOfRun(BaseException):
     A BaseException, like KeyboardInterrupt, so that no `except Exception` of a tool or a library
     turns it into an observation.
     """
+
+
+# ---- the task and who can work on it -------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -125,12 +183,62 @@ class Task:
         return next((m for m in self.media if m.name == wanted), None)
 
 
+# ---- one round -----------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """A place in a run: round t, sub-task j of that round, step l of that sub-task.
+
+    Sub-task 0 is the main agent, and its steps are attempts at a decision. `part` names one of
+    several calls in a step.
+
+    >>> str(Place(2, 1, 3)), str(Place(2, 0, 1)), str(Place(2, 1)), str(Place(2, 1, 3, "p2"))
+    ('r2/t1/s3', 'r2/main/a1', 'r2/t1', 'r2/t1/s3/p2')
+    >>> Place.parse("r2/t1/s3/p2")
+    Place(round=2, subtask=1, step=3, part='p2')
+    """
+
+    round: int
+    subtask: int = 0
+    step: int = 0
+    part: str = ""
+
+    def __str__(self) -> str:
+        who = f"t{self.subtask}" if self.subtask else "main"
+        kind = "s" if self.subtask else "a"
+        step = f"{kind}{self.step}" if self.step else ""
+        names = [f"r{self.round}", who, step, self.part]
+        return "/".join(name for name in names if name)
+
+    @classmethod
+    def parse(cls, text: str) -> Place | None:
+        """The place that a text spells, or None: not every recorded call has a place in a run."""
+        found = PLACE.fullmatch(text)
+        if found is None:
+            return None
+        round, subtask, step, part = found.groups()
+        return cls(int(round), int(subtask or 0), int(step or 0), part or "")
+
+    @property
+    def folder(self) -> str:
+        """The name of the sub-task's work folder, r2-t1: a file name has no slash."""
+        return f"r{self.round}-t{self.subtask}"
+
+    @classmethod
+    def of_folder(cls, name: str) -> Place | None:
+        """The place of the sub-task that worked in this folder."""
+        return cls.parse(name.replace("-", "/"))
+
+
+PLACE = re.compile(r"r(\d+)(?:/(?:main|t(\d+)))?(?:/[as](\d+))?(?:/(.+))?")
+
+
 @dataclass(frozen=True)
 class SubTask:
     """u = (I, C, b, T), Eq. 2, and what the graph and the matching need.
 
     `backend` None: Eq. 5 chooses. `tools` None: Eq. 7 chooses. `requirements` is r(u), each in
-    [0, 1]. `agent` is the style of executor.
+    [0, 1]. `agent` names the kind of sub-agent; "" is the run's --agent.
     """
 
     id: str
@@ -139,7 +247,7 @@ class SubTask:
     backend: str | None = None
     tools: tuple[str, ...] | None = None
     needs: tuple[str, ...] = ()
-    agent: str = "react"
+    agent: str = ""
     roles: tuple[str, ...] = ()  # of a debate
     modalities: tuple[str, ...] = ()
     requirements: Mapping[str, float] = field(default_factory=dict)
@@ -159,7 +267,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Result:
-    """z = (sigma, eta, omega, c, delta), Eq. 14. `cost_usd` None: some call's price is unknown."""
+    """z = (sigma, eta, omega, c, delta), Eq. 14, and the trace that it summarizes.
+
+    `cost_usd` None: some call's price is unknown. The program fills in `latency_s`, `media` (the
+    files that were opened) and `round`.
+    """
 
     status: Status
     answer: str
@@ -168,6 +280,8 @@ class Result:
     latency_s: float = field(default=0.0, compare=False)
     trace: tuple[Step, ...] = ()
     error: str = ""
+    media: tuple[str, ...] = ()
+    round: int = 0
 
 
 @dataclass(frozen=True)
@@ -190,14 +304,19 @@ class Evidence:
 class Delegate:
     """y_t = delegate(U_t), Eq. 12. No sub-tasks: continue with the waiting ones of the graph.
 
-    `drain`: the sub-tasks are the whole system. Each starts when its needs have ended, with ${id}
-    in its instruction replaced by the output of `id`; the last one's answer is the run's.
-    `fallback`: why the orchestrator chose them itself.
+    whole_graph   the sub-tasks are all of G_t and run by dataflow: each starts when its needs have
+                  ended, with ${id} in its instruction replaced by the output of `id`
+    answers       the answer of the last sub-task, if it has one, is the run's answer
+    final         no decision follows, whatever the sub-tasks find
+    fallback      if not empty, the model gave no usable decision and the program chose these
+                  sub-tasks; this says why
     """
 
     subtasks: tuple[SubTask, ...]
     reasoning: str = ""
-    drain: bool = False
+    whole_graph: bool = False
+    answers: bool = False
+    final: bool = False
     fallback: str = ""
 
 

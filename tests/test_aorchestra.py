@@ -38,7 +38,7 @@ def test_context_is_shared_as_the_option_says(context, shared, kept_back, run):
 
 @pytest.mark.parametrize("bad, told, options", [
     ("no json", "holds no JSON object", {}), (tuple4("a", model="gpt-9"), "no model 'gpt-9'", {}), (tuple4("a", tools=["Nothing"]), "no tool 'Nothing'", {}),
-    (tuple4("a", tools=["bash"]), '"tools" must be []', {"sub_agent": "mini-swe"}),
+    (tuple4("a", tools=["bash"]), '"tools" must be []', {"agent": "mini-swe"}),
     (tuple4(""), "task_instruction", {}), (delegate("a", "b"), "2 tasks in one decision", {}), (complete(""), '"answer" is empty', {}),
 ])  # fmt: skip
 def test_a_mistake_is_shown_to_the_main_agent(bad, told, options, run):

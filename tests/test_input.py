@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
     "--allow-host http://wiki/", "--dom low", "--method toolorchestra --context full", "--compare react,nothing", "--compare react,gone.py:X", "--compare a.py:X,b.py:X",
     "--method aorchestra --workdir .", "--method mas-orchestra --rounds 3", "--compare all --method react", "--budget 1",
     f"--method react --instruction {PROGRAM.parent}/prompts/aorchestra/system.md",
-    "--method aorchestra --instruction /nowhere", "--prefer cost=1", "--method toolorchestra --prefer cost=2", "--perception none", "--method aorchestra --sub-agent mini-swe --workdir /nowhere",
+    "--method aorchestra --instruction /nowhere", "--prefer cost=1", "--method toolorchestra --prefer cost=2", "--perception none", "--method aorchestra --agent mini-swe --workdir /nowhere",
 ])  # fmt: skip
 def test_flags_that_do_not_fit_are_one_line_that_names_one(flags, endpoint, tmp_path):
     server = endpoint(any_method)
@@ -163,7 +163,7 @@ def own(run, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "why"), [
-    ("Minority", ".*has no 'Minority'"), ("Half", "is not a class with rounds"), ("hours", "takes no .pool, tools, options."),
+    ("Minority", ".*has no 'Minority'"), ("Half", "is not a class with rounds"), ("hours", "is not a class with rounds"),
 ])  # fmt: skip
 def test_what_is_no_orchestrator_is_refused_in_one_line(name, why, own):
     with pytest.raises(ConfigError, match=f"own.py:{name}: {why}"):

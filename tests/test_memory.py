@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestra import memory
-from orchestra.memory import best_supported_answer, stop_probability, summarize, terms, tokens
+from orchestra.memory import (
+    best_supported_answer,
+    opened,
+    stop_probability,
+    summarize,
+    terms,
+    tokens,
+)
 from orchestra.runtime.prompts import WORDING
 from orchestra.vocabulary import Evidence, Media, Result, Step, SubTask, Task
 
@@ -38,7 +45,10 @@ def test_an_entry_of_the_history_keeps_of_the_trace_the_files_that_were_opened(t
     steps = *looks, Step("finish", {"result": "a"}, "", "")  # which only names a file
     z = Result("partial", "7", "s", trace=steps, error="e")
     expected = Evidence(3, "u", "i", "b", ("See",), "partial", "7", "s", "e", tuple(media))
-    assert summarize(3, SubTask("u", "i", "", "b", ("See",)), z, TASK) == expected
+    assert (
+        summarize(SubTask("u", "i", "", "b", ("See",)), replace(z, round=3, media=opened(z, TASK)))
+        == expected
+    )
 
 
 # ---- Eq. 20: what is in the context --------------------------------------------------------------

@@ -40,7 +40,7 @@ def swe(run, repo):
     def start(*rounds, turns=(), workdir=repo, **options):
         replies = (f"I see.\n```bash\n{c}\n```" for commands in rounds for c in (*commands, DONE))
         turns = turns or [*[tuple4("do it")] * len(rounds), complete("ok")]
-        how = {"sub_agent": "mini-swe", "workdir": workdir, **options}
+        how = {"agent": "mini-swe", "workdir": workdir, **options}
         return run(*turns, work=lambda _: next(replies), **how)
 
     return start

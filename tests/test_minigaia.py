@@ -11,8 +11,9 @@ import orchestra.training.agent
 from fixtures import intranet
 from fixtures import make_minigaia as made
 from orchestra.methods.orchestra_o1 import parse_decision
-from orchestra.training.tasks import TOOL
-from orchestra.training.world import expert, prompt, world_of
+from orchestra.minigaia.tasks import TOOL
+from orchestra.minigaia.world import world_of
+from orchestra.training.world import expert, prompt
 from orchestra.vocabulary import Delegate, Task
 from orchestra_min import replay
 from tests.sweeps import sweep
@@ -72,7 +73,8 @@ def test_in_the_world_only_the_main_agent_is_asked(tmp_path, endpoint, method, s
     assert (code, len(rows)) == (0, 34) and all(row["exact"] for row in rows.values())
     assert len(server.requests) == sum(row["rounds"] for row in rows.values())
     run = tmp_path / "out" / "runs" / "17"
-    assert replay(run, method=method).answer == rows["17"]["answer"]
+    played = replay(run, method=method, agent="orchestra.minigaia.agent:WorldAgent")
+    assert played.answer == rows["17"]["answer"]
     for name in ("tape", "trajectory"):  # as if the process had been killed before the last call
         lines = (run / f"{name}.jsonl").read_text().splitlines()
         (run / f"{name}.jsonl").write_text("\n".join(lines[: -1 if name == "tape" else -2]) + "\n")

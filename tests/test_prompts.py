@@ -23,7 +23,11 @@ FOLDERS = (
     "orchestra/training",
     "orchestra/evaluation",
 )
-FILE_OF = {"ModelMistake": "mistakes", "fail": "mas_orchestra/mistakes"}
+FILE_OF = {
+    "ModelMistake": "mistakes",
+    "RefusedAnswer": "mistakes",
+    "fail": "mas_orchestra/mistakes",
+}
 
 
 def raised(tree: ast.Module) -> Iterator[tuple[str, str, tuple[str, ...]]]:
@@ -32,7 +36,9 @@ def raised(tree: ast.Module) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     values = {getattr(target, "id", ""): node.value for node in assigned for target in node.targets}
     for call in ast.walk(tree):
         match call:
-            case ast.Call(func=ast.Name(id="ModelMistake" | "fail" as name), args=args):
+            case ast.Call(
+                func=ast.Name(id="ModelMistake" | "RefusedAnswer" | "fail" as name), args=args
+            ):
                 rule, *file = (values.get(getattr(a, "id", None), a) for a in args)
                 keys = {k.arg: () for k in call.keywords}
                 if None in keys:  # **values
@@ -45,7 +51,11 @@ def raised(tree: ast.Module) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 
 SOURCES = [path.read_text() for d in FOLDERS for path in (ROOT / d).glob("*.py")]
-TREES = [ast.parse(source) for source in SOURCES if re.search(r"\b(ModelMistake|fail)\(", source)]
+TREES = [
+    ast.parse(source)
+    for source in SOURCES
+    if re.search(r"\b(ModelMistake|RefusedAnswer|fail)\(", source)
+]
 RAISED = sorted({row for tree in TREES for row in raised(tree)})
 
 

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from orchestra_min import recorded
+from orchestra.recorded import recorded
 from tests.conftest import ROOT, ConfigError, EndpointError, Options, TapeMiss, pool_at
 from tests.program import CLOCK, any_method, called
 from tests.scripted import Raw, complete, delegate, finish, is_main

@@ -8,7 +8,8 @@ import subprocess
 import pytest
 
 import orchestra_min
-from orchestra.runtime.run_folder import Manifest, named_again
+from orchestra.runtime.permission import named_again
+from orchestra.runtime.run_folder import Manifest
 from tests.conftest import ROOT, ConfigError, Options, pool_at
 from tests.program import any_method, called, line_of, pool_file, replay, resume, runs, tool_file
 from tests.scripted import Endpoint
@@ -123,7 +124,7 @@ def test_without_a_sandbox_code_is_not_offered_and_one_line_says_so(run, caplog,
     run(unsafe_code=True, out="unsafe")
     assert CODE in str(run.requests) and len(caplog.records) == 1
     with pytest.raises(ConfigError, match="mini-swe: bubblewrap does not work here .not here"):
-        run(method="aorchestra", sub_agent="mini-swe", out="swe")
+        run(method="aorchestra", agent="mini-swe", out="swe")
 
 
 def test_a_run_with_code_needs_a_sandbox_to_go_on_and_none_to_replay(run, monkeypatch):

@@ -153,7 +153,7 @@ def serving(
         server = Server(command, log, running)
         try:
             with tape.call("mcp"):
-                rows, _ = tape.exchange(
+                rows = tape.value(
                     "mcp_tools", {"command": command}, server.rows, list[Row]
                 )
             for row in rows:

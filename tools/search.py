@@ -52,7 +52,7 @@ def serper(asked: dict[str, Any]) -> list[Row]:
     headers = {"X-API-KEY": os.environ[SERPER_KEY], "content-type": "application/json"}
     url = os.environ.get(SERPER_AT) or SERPER_URL
     try:
-        answer = http.post(url, json.dumps(asked).encode(), headers, TIMEOUT_S)
+        answer = http.post(url, asked, headers, TIMEOUT_S)
         if 200 <= answer.status < 300:
             found = json.loads(answer.content)
             pages = (found.get("organic") or [])[: asked["num"]]

@@ -1,4 +1,5 @@
-"""One sub-task: what all styles of executor share, and parallel calls.
+"""A Job is one running sub-task. This file defines it, and how a sub-agent makes several calls in
+parallel.
 
     @agent
     def cot(job: Job) -> str:
@@ -15,13 +16,23 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from orchestra.money import Purse
 from orchestra.runtime.chat import STOPPED, Chat
 from orchestra.runtime.prompts import capped, explained, say
 from orchestra.toolkit import Environment, Tool, ToolError
-from orchestra.vocabulary import ModelMistake, Reply, Result, Status, Step, SubTask
+from orchestra.vocabulary import (
+    ModelMistake,
+    Place,
+    Reply,
+    Result,
+    Status,
+    Step,
+    SubTask,
+    Task,
+)
 
 MAX_THREADS = 8  # of one fan-out
 TEMPERATURE = (
@@ -29,11 +40,9 @@ TEMPERATURE = (
 )
 OBSERVATION_CHARS = 8000
 SUMMARY_CHARS = 600
-SEARCH, VISIT, CODE = (
-    "GoogleSearchAction",
-    "ExtractUrlContentAction",
-    "ExecuteCodeAction",
-)
+SEARCH = "GoogleSearchAction"
+VISIT = "ExtractUrlContentAction"
+CODE = "ExecuteCodeAction"
 
 
 @dataclass
@@ -47,7 +56,7 @@ class Job:
     u: SubTask
     env: Environment
     tools: Mapping[str, Tool]
-    call: tuple[str, ...]  # as in ("r1", "t2")
+    place: Place  # r1/t2
     steps: int
     on_step: Callable[[int, Step], None]
     trace: list[Step] = field(default_factory=list)
@@ -56,8 +65,13 @@ class Job:
     cut: bool = False  # the newest reply hit its length limit
 
     @property
-    def next_call(self) -> tuple[str, ...]:
-        return (*self.call, f"s{len(self.trace) + 1}")
+    def task(self) -> Task:
+        return self.env.task
+
+    @property
+    def next_place(self) -> Place:
+        """The place of the next step."""
+        return self.place._replace(step=len(self.trace) + 1)
 
     def note(self, step: Step) -> None:
         self.trace.append(step)
@@ -85,41 +99,50 @@ class Job:
         The reply of a failed call is None. Raises the first failure if all failed.
         """
         purses = self.env.purse.split(len(prompts), later)
-        call = self.next_call
-        calls = (
-            [(*call, f"p{n}") for n in range(1, len(prompts) + 1)]
-            if prompts[1:]
-            else [call]
-        )
-        backend = self.env.backend
-        own: Any = backend.options.get("temperature")
-        temperature = own or TEMPERATURE if prompts[1:] else None
-
-        def outcome(
-            chat: Chat, call: tuple[str, ...], prompt: tuple[str, str], purse: Purse
-        ) -> Reply | Exception:
-            messages = [{"role": "user", "content": prompt[1]}]
-            with self.env.tape.call(*call):
-                try:
-                    return chat(backend, messages, purse, temperature=temperature)
-                except STOPPED as failure:
-                    return failure
-
         chats = [self.env.chat.copy() for _ in prompts]
+        places = [self.next_place]
+        if len(prompts) > 1:
+            numbers = range(1, len(prompts) + 1)
+            places = [self.next_place._replace(part=f"p{n}") for n in numbers]
+        texts = [prompt for _, prompt in prompts]
+        ask = partial(self._reply, temperature=self._temperature(len(prompts)))
         with ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="fan-out") as executor:
-            outcomes = list(executor.map(outcome, chats, calls, prompts, purses))
+            outcomes = list(executor.map(ask, chats, places, texts, purses))
         self.env.chat.refused.update(*(chat.refused for chat in chats))
-        replies = [o if isinstance(o, Reply) else None for o in outcomes]
-        for (what, _), purse, o, reply in zip(
-            prompts, purses, outcomes, replies, strict=True
-        ):
+        replies: list[Reply | None] = []
+        for (what, _), purse, outcome in zip(prompts, purses, outcomes, strict=True):
+            reply = outcome if isinstance(outcome, Reply) else None
+            replies.append(reply)
             self.env.purse.join(purse)
-            self.note(
-                Step(what, {}, "", reply.text if reply else str(o), failed=not reply)
-            )
-        if not any(replies) and isinstance(outcomes[0], Exception):
-            raise outcomes[0]
+            observation = str(outcome) if reply is None else reply.text
+            failed = reply is None
+            self.note(Step(what, {}, "", observation, failed=failed))
+        first = outcomes[0] if outcomes else None
+        if isinstance(first, Exception) and not any(replies):
+            raise first
         return replies
+
+    def _temperature(self, count: int) -> float | None:
+        """That of `count` parallel calls; None: the backend's own."""
+        if count < 2:
+            return None
+        own: Any = self.env.backend.options.get("temperature")
+        return own or TEMPERATURE
+
+    def _reply(
+        self,
+        chat: Chat,
+        place: Place,
+        prompt: str,
+        purse: Purse,
+        temperature: float | None,
+    ) -> Reply | Exception:
+        messages = [{"role": "user", "content": prompt}]
+        with self.env.tape.call(place):
+            try:
+                return chat(self.env.backend, messages, purse, temperature=temperature)
+            except STOPPED as failure:
+                return failure
 
     def use(self, name: str, **params: Any) -> str:
         """The observation of a tool, which is noted as a step."""
@@ -129,7 +152,7 @@ class Job:
     def call_tool(self, name: str, params: Mapping[str, Any], memory: str = "") -> Step:
         """(rho, a, o) of a tool call. A failure, also of a missing tool, is an observation."""
         failed = True
-        with self.env.tape.call(*self.next_call, name):
+        with self.env.tape.call(self.next_place, name):
             try:
                 if name not in self.tools:
                     raise ToolError(say("notes", "no_such_tool", tool=name))
@@ -143,12 +166,25 @@ class Job:
         )
 
 
-Style = Callable[[Job], Result]  # a style of executor
+Agent = Callable[[Job], Result]
 
 
-def agent(body: Callable[[Job], str]) -> Style:
-    """Make a style of executor of a function that returns the answer. A failure becomes the error
-    of the Result, next to the answer so far, if there is one.
+def guarded(run: Agent) -> Agent:
+    """A sub-agent of which one failing call fails one sub-task, with the reason."""
+
+    @functools.wraps(run)
+    def safe(job: Job) -> Result:
+        try:
+            return run(job)
+        except (*STOPPED, ToolError) as failure:
+            return job.result("failed", "", "", str(failure))
+
+    return safe
+
+
+def agent(body: Callable[[Job], str]) -> Agent:
+    """Make a sub-agent of a function that returns the answer. A failure becomes the error of the
+    Result, next to the answer so far, if there is one.
     """
 
     @functools.wraps(body)
@@ -156,16 +192,22 @@ def agent(body: Callable[[Job], str]) -> Style:
         error = ""
         try:
             job.answer = body(job).strip()
-            error = say("mistakes", "cut") if job.cut else ""
+            if job.cut:
+                error = say("mistakes", "cut")
         except (*STOPPED, ToolError) as failure:
             error = str(failure)
         if not job.answer:
             return job.result("failed", "", "", error or say("notes", "empty_reply"))
-        replies = (s.observation.strip() for s in reversed(job.trace) if not s.failed)
-        summary = (
-            job.output
-            or next((t for t in replies if t != job.answer), "")[-SUMMARY_CHARS:]
-        )
-        return job.result("partial" if error else "done", job.answer, summary, error)
+        status: Status = "partial" if error else "done"
+        return job.result(status, job.answer, job.output or _newest(job), error)
 
     return run
+
+
+def _newest(job: Job) -> str:
+    """The end of the newest observation that is not the answer itself."""
+    for step in reversed(job.trace):
+        text = step.observation.strip()
+        if not step.failed and text != job.answer:
+            return text[-SUMMARY_CHARS:]
+    return ""

@@ -48,7 +48,7 @@ def run(job: Job) -> Result:
     answer, error = "", say(MESSAGES, "out_of_steps", steps=job.steps)
     try:
         while len(trace) < job.steps:
-            with env.tape.call(*job.next_call):
+            with env.tape.call(job.next_place):
                 job.note(_act(env.chat(env.backend, _messages(job), env.purse), job))
             if (report := _report(trace[-1])) is not None:
                 status, answer, error = "done", report or trace[-1].memory, ""
@@ -57,7 +57,7 @@ def run(job: Job) -> Result:
         error = say(MESSAGES, "stopped", reason=str(failure))
     if status != "done" and any(not s.failed for s in trace):
         status = "partial"
-    with env.tape.call(*job.next_call, "diff"):
+    with env.tape.call(job.next_place, "diff"):
         changed = str(env.local("diff", {}, lambda: _changes(job), str))
     summary = "\n".join(part for part in (error, changed) if part)
     return job.result(status, answer, summary, error)

@@ -173,7 +173,7 @@ def _act(
 ) -> tuple[Step, dict[str, Any] | None]:
     """One step of Eq. 13, and the parameters of `finish` if that was the action."""
     env, memory, params = job.env, "", dict[str, Any]()
-    with env.tape.call(*job.next_call):
+    with env.tape.call(job.next_place):
         reply = env.chat(env.backend, render_step(job), env.purse, schema)
     try:
         wanted = find_action(reply.text, reply.cut)

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,6 +24,7 @@ import jsonlines
 from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field
 
 from orchestra.evaluation.scores import exact, matches
+from orchestra.minigaia.agent import WorldAgent
 from orchestra.money import Purse
 from orchestra.runtime.chat import Chat
 from orchestra.runtime.options import Options
@@ -285,13 +287,12 @@ def _run(
     in which a rate limit outlasted the patience.
     """
     o, how = (
-        plan.options,
+        plan.options.with_(agent=WorldAgent(q.facts)) if plan.world else plan.options,
         {"listeners": (listen,), "pool": plan.pool, "cancelled": cancelled},
     )
     if not begun(folder):
         shutil.rmtree(folder, ignore_errors=True)  # killed before its first call
         o = o.with_(budget_usd=limit_usd) if limit_usd < math.inf else o
-        o = o.with_(facts=q.facts) if plan.world else o
         return orchestrate(q.question, q.media, options=o, out=folder, **how)
     how |= o.again()
     past = read(folder / "trajectory.jsonl")
@@ -332,9 +333,7 @@ def _scores(
             Tape(file, "resume", Secrets([judge.api_key_env]), cancelled)
         ) as tape:
             chat = Chat(tape, plan.options.timeout_s, plan.options.patience_s)
-            chat.notify = lambda message: listen(
-                {"event": "notice", "message": message}
-            )
+            chat.notify = partial(_notify, listen)
             row["judge"] = verdict(q, given, judge, chat, purse)
     return row | {"judge_usd": purse.spent_usd}
 
@@ -368,3 +367,8 @@ def _elsewhere(q: Question, plan: Plan, share_usd: float, files: Files) -> Row:
         here = q.model_copy(update={"media": media})
         row = answered(here, replace(plan, out=top), share_usd)
         return {**row, "files": _files(top / "runs" / row["run"])}
+
+
+def _notify(listen: Listener, message: str, status: int) -> None:
+    """What a Recorder does with a notice of a chat."""
+    listen({"event": "notice", "message": message, "status": status})

@@ -14,28 +14,16 @@ from orchestra.runtime.options import METHODS, Options
 from orchestra.runtime.pool import Pool
 from orchestra.seams import Orchestrator
 from orchestra.toolkit import Tool
-from orchestra.vocabulary import ConfigError
 
 
 def make(options: Options, pool: Pool, tools: Mapping[str, Tool]) -> Orchestrator:
     """The orchestrator of a --method. Raises ConfigError."""
-    flag = f"--method {options.method}"
+    made: Orchestrator
     if options.method in METHODS:
         module = import_module(f"orchestra.methods.{options.method.replace('-', '_')}")
         made = getattr(module, METHODS[options.method])(pool, tools, options)
     else:
-        if not user_code.is_spec(options.method):
-            known = ", ".join(METHODS)
-            raise ConfigError(f"{flag}: needs one of {known}, or FILE.py:CLASS")
-        own = user_code.load(options.method, flag)
-        try:
-            made = own(pool, tools, options) if callable(own) else None
-        except TypeError as error:
-            raise ConfigError(
-                f"{flag}: takes no (pool, tools, options) ({error})"
-            ) from None
-    if not isinstance(made, Orchestrator):
-        raise ConfigError(
-            f"{flag}: is not a class with rounds, shares_context and decide; see CONTRIBUTING.md"
+        made = user_code.chosen(
+            options.method, METHODS, Orchestrator, "--method", pool, tools, options
         )
     return made

@@ -85,7 +85,7 @@ class AOrchestra:
 
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
         self.models, self.options = model_lines(pool.backends), options
-        self.shell = options.sub_agent == "mini-swe"
+        self.shell = options.agent == "mini-swe"
         manuals = "\n\n".join(t.manual for t in tools.values())
         self.manuals = say(MESSAGES, "shell") if self.shell else manuals
 
@@ -127,5 +127,5 @@ class AOrchestra:
             "full": reported(history_lines(state.history)),
         }
         tools, context = () if self.shell else u.tools, shared[self.options.context]
-        u = replace(u, context=context, tools=tools, agent=self.options.sub_agent)
+        u = replace(u, context=context, tools=tools)
         return replace(y_t, subtasks=(u,))

@@ -29,6 +29,7 @@ from orchestra.vocabulary import (
     Decision,
     Delegate,
     ModelMistake,
+    RefusedAnswer,
     State,
     SubTask,
 )
@@ -113,7 +114,7 @@ def read_decision(
     if action == "complete":
         answer = answer_in(params)
         if state.task.media and not state.history and not last_chance:
-            raise ModelMistake("no_evidence", guess=answer)
+            raise RefusedAnswer("no_evidence", answer=answer, seen=False)
         return Complete(answer, reasoning)
     if action in ("delegate_task", "delegate") and not last_chance:
         return delegate(params, reasoning, state)

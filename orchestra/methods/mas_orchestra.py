@@ -33,9 +33,12 @@ from orchestra.vocabulary import (
     Decision,
     Delegate,
     ModelMistake,
+    RefusedAnswer,
     State,
     SubTask,
 )
+
+MISTAKES = "mas_orchestra/mistakes"
 
 # ---- what the model reads ------------------------------------------------------------------------
 
@@ -77,7 +80,7 @@ def parse_decision(reply: str, state: State, dom: str, cut: bool = False) -> Dec
     if isinstance(system, tuple):
         return delegate(system, state)
     if state.task.media:
-        raise ModelMistake("answer_unseen", "mas_orchestra/mistakes", guess=system)
+        raise RefusedAnswer("answer_unseen", MISTAKES, answer=system, seen=False)
     return Complete(system)
 
 
@@ -95,7 +98,7 @@ def delegate(agents: tuple[SubTask, ...], state: State) -> Delegate:
         )
         for u in agents
     )
-    return Delegate((*readers, *nodes), drain=True)
+    return Delegate((*readers, *nodes), whole_graph=True, answers=True, final=True)
 
 
 # ---- the decision --------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ from orchestra.vocabulary import (
     Decision,
     Delegate,
     ModelMistake,
+    RefusedAnswer,
     State,
 )
 
@@ -181,8 +182,10 @@ class OrchestraO1:
             return self.decide(state, ask, mistake, last_chance=True) if stop else y_t
         if not stop:
             threshold = f"{self.stop_threshold:g}"
-            raise ModelMistake(
+            raise RefusedAnswer(
                 "not_sure_enough",
+                answer=y_t.answer,
+                seen=True,
                 kept=y_t.answer,
                 p=f"{p_stop:.2f}",
                 threshold=threshold,

@@ -26,11 +26,14 @@ class React:
 
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
         self.main = pool.main
+        self.agent = "single" if options.agent == "react" else ""  # the run's own
 
     def decide(
         self, state: State, ask: Ask, mistake: str, last_chance: bool
     ) -> Decision:
         """Calls no model: the one agent decides step by step in its loop."""
         question = state.task.question
-        alone = SubTask("answer", question, "", self.main, state.tools, agent="single")
-        return Delegate((alone,), drain=True)
+        alone = SubTask(
+            "answer", question, "", self.main, state.tools, agent=self.agent
+        )
+        return Delegate((alone,), whole_graph=True, answers=True, final=True)

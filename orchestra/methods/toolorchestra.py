@@ -211,7 +211,8 @@ class ToolOrchestra:
         number = 1 + sum(kind_of(h.id) == name for h in state.history)
         backend = self.backend_of(slot)
         u = SubTask(f"{name}{number}", slot, gathered(state), backend, (), agent=name)
-        return Delegate((u,), drain=name == "answer", fallback=fallback)
+        answers = name == "answer"
+        return Delegate((u,), whole_graph=answers, answers=answers, fallback=fallback)
 
     def backend_of(self, slot: str) -> str:
         """The backend of a slot: as mapped; else slot n has the n-th of the pool, or the last."""

@@ -1,43 +1,40 @@
-"""One chat call: structured output where the endpoint supports it, retries, costs, the tape."""
+"""One chat call: structured output where the endpoint supports it, retries, costs, the tape.
+
+    reply = Chat(tape)(backend, messages, purse)
+
+`Chat.__call__` builds the request and asks for it again without a field that the endpoint refuses.
+`Chat.exchange` finds the request on the tape, or makes its attempts and charges them.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from pydantic import Field
 from typing_extensions import TypedDict
 
 from orchestra.money import DEFAULT_OUTPUT_TOKENS, Purse
-from orchestra.runtime import http
-from orchestra.runtime.parsing import shallow
-from orchestra.runtime.prompts import say
-from orchestra.runtime.tape import Failure, Tape, Unanswered, adapter
+from orchestra.runtime import completion, http
+from orchestra.runtime.tape import Answer, Tape, Unanswered
 from orchestra.seams import Messages, Schema
 from orchestra.vocabulary import (
     Backend,
     BudgetExceeded,
     ConfigError,
     EndpointError,
+    Failure,
     Reply,
 )
 
-ATTEMPTS = 3
+ATTEMPTS = 3  # of one call, besides those that meet a rate limit
 BUSY = {408, 409, 429, *range(500, 600)}  # worth another attempt
-REFUSALS = {
-    400,
-    404,
-    405,
-    422,
-    500,
-    501,
-}  # what endpoints send for a field they do not support
+REFUSALS = {400, 404, 405, 422, 500, 501}  # sent for a field that is not supported
+RATE_LIMIT = 429
 PAUSE_S = 0.25  # before the second attempt; doubled each time
+MAX_PAUSE_S = 16.0
+WHY_CHARS = 300
 STOPPED = (
     EndpointError,
     BudgetExceeded,
@@ -45,15 +42,7 @@ STOPPED = (
 )  # these end one sub-task, with the reason
 T = TypeVar("T")
 Body = dict[str, Any]
-Send = Callable[[], http.Answer]  # one attempt; raises NoAnswer
-
-
-class _Choice(TypedDict):
-    message: dict[str, Any]
-
-
-class _Completion(TypedDict):
-    choices: Annotated[list[_Choice], Field(min_length=1)]
+Send = Callable[[], http.Response]  # one attempt; raises NoAnswer
 
 
 class Outcome(TypedDict, Generic[T]):
@@ -67,8 +56,11 @@ class Kind(NamedTuple):
     """A kind of exchange. `read` raises ValueError for what is not an answer."""
 
     name: str
-    read: Callable[[http.Answer], Any]
+    read: Callable[[http.Response], Any]
     shape: Any
+
+
+CHAT = Kind("chat", completion.read_completion, Outcome[completion.Completion])
 
 
 @dataclass
@@ -80,7 +72,7 @@ class Chat:
     tape: Tape
     timeout_s: float = 120.0  # of one attempt
     patience_s: float = 120.0  # of waiting at a rate limit, in one call
-    notify: Callable[[str], None] = lambda message: None
+    notify: Callable[[str, int], None] = lambda message, status: None
     refused: set[tuple[str, str]] = field(default_factory=set)  # (backend, field)
 
     def copy(self) -> Chat:
@@ -97,65 +89,59 @@ class Chat:
         tools: Sequence[Mapping[str, Any]] = (),
         temperature: float | None = None,
     ) -> Reply:
-        """`schema`: of the answer; `tools`: functions to call. Tool calls are in the text of the
-        reply, as <tool_call> JSON. `temperature`: instead of the pool's.
+        """The reply of a model. `schema` is that of its answer; `tools` are functions that it may
+        call. Tool calls are in the text of the reply, as <tool_call> JSON. `temperature` replaces
+        the pool's.
 
         Raises EndpointError, and BudgetExceeded before a call that could exceed the purse.
         """
-        described = {"name": schema[0], "schema": schema[1]} if schema else {}
-        structured = {"type": "json_schema", "json_schema": described}
-        wanted: dict[
-            str, Body
-        ] = {  # what an endpoint may refuse, in the order it is dropped
-            "logprobs": {"logprobs": True, "top_logprobs": 5} if logprobs else {},
-            "schema": {"response_format": structured} if schema else {},
-            "tools": {"tools": list(tools)} if tools else {},
-            "temperature": {} if temperature is None else {"temperature": temperature},
-        }
-        wanted = {k: v for k, v in wanted.items() if v}
-        name = backend.name
+        optional = _optional_fields(schema, logprobs, tools, temperature)
         while True:
-            fields = {k: v for k, v in wanted.items() if (name, k) not in self.refused}
-            body: Body = {
-                "model": backend.model,
-                "messages": messages,
-                **backend.options,
-            }
-            if tools and "tools" not in fields:
-                body["messages"] = tools_in_text(messages, tools)
-            for value in fields.values():
-                body |= value
-            input_tokens = input_token_bound(backend, body["messages"], fields)
-            limit = purse.output_tokens(backend, input_tokens)
-            most_usd = backend.cost_usd(input_tokens, limit or DEFAULT_OUTPUT_TOKENS)
-            if limit:
-                newer = (
-                    ".openai.com" in backend.base_url
-                    or (name, "max_tokens") in self.refused
-                )
-                body["max_completion_tokens" if newer else "max_tokens"] = limit
-            request, post = (
-                {"url": url_of(backend), **body},
-                partial(self._post, backend, body),
+            request = self._request(backend, messages, purse, optional)
+            post = partial(
+                http.post,
+                completion.url_of(backend),
+                request.body,
+                _headers(backend),
+                self.timeout_s,
             )
-            outcome, played = self.exchange(CHAT, name, request, post, purse, most_usd)
-            if "data" in outcome:
-                return reply_of(backend, outcome["data"], purse, most_usd, played)
-            renamed = "max_tokens" in body and "max_completion_tokens" in outcome["why"]
-            if outcome["status"] not in REFUSALS or not (renamed or fields):
-                raise EndpointError(
-                    self.advice(backend, outcome, messages)
-                ) from Failure(outcome)
-            self.refused.add((name, "max_tokens" if renamed else next(iter(fields))))
+            outcome = self.exchange(
+                CHAT, backend.name, request.row, post, purse, request.most_usd
+            )
+            if isinstance(outcome, Answer):
+                return reply_of(backend, outcome, purse, request.most_usd)
+            dropped = request.field_to_drop(outcome)
+            if dropped is None:
+                raise self.error(backend, outcome, messages)
+            self.refused.add((backend.name, dropped))
 
-    def _post(self, backend: Backend, body: Body) -> http.Answer:
-        headers = {
-            "authorization": f"Bearer {key_of(backend)}",
-            "content-type": "application/json",
+    def _request(
+        self,
+        backend: Backend,
+        messages: Messages,
+        purse: Purse,
+        optional: Mapping[str, Body],
+    ) -> Request:
+        """The request without the fields that the backend has refused. Raises BudgetExceeded."""
+        fields = {
+            name: body
+            for name, body in optional.items()
+            if (backend.name, name) not in self.refused
         }
-        return http.post(
-            url_of(backend), json.dumps(body).encode(), headers, self.timeout_s
-        )
+        if "tools" in optional and "tools" not in fields:
+            listed = optional["tools"]["tools"]
+            messages = completion.tools_in_text(messages, listed)
+        body: Body = {"model": backend.model, "messages": messages, **backend.options}
+        for value in fields.values():
+            body |= value
+        input_tokens = completion.input_token_bound(backend, messages, fields)
+        limit = purse.output_tokens(backend, input_tokens)
+        if limit is not None:
+            renamed = (backend.name, "max_tokens") in self.refused
+            newer = renamed or ".openai.com" in backend.base_url
+            body["max_completion_tokens" if newer else "max_tokens"] = limit
+        most_usd = backend.cost_usd(input_tokens, limit or DEFAULT_OUTPUT_TOKENS)
+        return Request(completion.url_of(backend), body, list(fields), most_usd)
 
     def exchange(
         self,
@@ -165,61 +151,56 @@ class Chat:
         send: Send,
         purse: Purse,
         usd: float | None,
-    ) -> tuple[Any, bool]:
-        """The outcome of all attempts: an Outcome, or a Problem; and whether the tape had it.
-        Attempts without an answer are charged. `usd`: the most that one attempt costs.
+    ) -> Answer | Failure:
+        """The outcome of all attempts. The value of an answer is what `kind.read` returned.
+        Attempts without an answer are charged. `usd` is the most that one attempt costs.
         """
         ask = partial(self._attempts, kind, backend, send, purse, usd)
-        outcome, played = self.tape.exchange(kind.name, request, ask, kind.shape)
-        for _ in range(outcome["unanswered"]):
-            purse.charge(assumed_usd(purse, usd), played)
-        return outcome, played
+        outcome = self.tape.exchange(kind.name, request, ask, kind.shape)
+        if isinstance(outcome, Answer):
+            unanswered = outcome.value["unanswered"]
+            outcome = Answer(outcome.value["data"], outcome.played)
+        else:
+            unanswered = outcome.unanswered
+        for _ in range(unanswered):
+            purse.charge(assumed_usd(purse, usd), outcome.played)
+        return outcome
 
     def _attempts(
         self, kind: Kind, backend: str, send: Send, purse: Purse, usd: float | None
     ) -> Any:
-        """At most ATTEMPTS attempts; those that meet a rate limit do not count, and go on for
-        `patience_s`. Raises Failure with the outcome of all of them.
-        """
-        unanswered, failures, waited_s, backoff_s = 0, 0, 0.0, PAUSE_S
+        """The answer for the tape, or the Failure of all attempts."""
+        unanswered = 0
+        patience = Patience(self.patience_s)
         while True:
             try:
-                answer = send()
-                if not 200 <= answer.status < 300:
-                    raise ValueError
-                return {"data": kind.read(answer), "unanswered": unanswered}
+                response = send()
             except http.NoAnswer as error:
-                (why, sent), status, retry, retry_after = error.args, 0, True, ""
-                unanswered += sent
-            except (
-                ValueError
-            ) as error:  # an error, HTML, half of an answer, no choice in it
-                status, why = http.error_of(answer)
-                retry_after = answer.headers.get("retry-after", "")
-                retry = status in BUSY and b"insufficient_quota" not in answer.content
-                if not status:
-                    unanswered, why = unanswered + 1, str(error)
-            why = self.tape.secrets.text(why)[
-                :300
-            ]  # redact, then cut: half a key is not found
-            pause_s, backoff_s = backoff_s, min(2 * backoff_s, 64 * PAUSE_S)
-            if status == 429 or (status == 503 and retry_after):  # a rate limit
-                pause_s = http.retry_after_s(retry_after) or pause_s
-                waited_s += pause_s
-                patience = f"rate limit, for {self.patience_s - waited_s:.0f} s at most"
+                problem = Problem.of_no_answer(error)
             else:
-                failures += 1
-                patience = f"attempt {failures + 1} of {ATTEMPTS}"
-            retry &= waited_s <= self.patience_s and failures < ATTEMPTS
-            if not retry or not purse.affords((unanswered + 1) * (usd or 0.0)):
-                raise Failure({"status": status, "why": why, "unanswered": unanswered})
-            problem = f"status {status}; {why[:60]}" if status else why[:60]
-            place = f"{self.tape.current_call} waiting for {backend}"
-            self.notify(f"{place} ({patience}; {problem})")
+                found = read(kind, response)
+                if not isinstance(found, Problem):
+                    return {"data": found, "unanswered": unanswered}
+                problem = found
+            unanswered += problem.billed
+            why = self.tape.secrets.text(
+                problem.why
+            )  # before it is cut: half a key is not found
+            pause_s = patience.pause_s(problem)
+            affordable = purse.affords((unanswered + 1) * (usd or 0.0))
+            if pause_s is None or not affordable:
+                return Failure(
+                    problem.status, why[:WHY_CHARS], unanswered, problem.cause
+                )
+            status = f"status {problem.status}; " if problem.status else ""
+            waiting = f"{self.tape.current_call} waiting for {backend}"
+            self.notify(f"{waiting} ({patience}; {status}{why[:60]})", problem.status)
             self.tape.wait(pause_s)
 
-    def advice(self, backend: Backend, o: Mapping[str, Any], messages: Messages) -> str:
-        """One line: the endpoint, its error, and what to do."""
+    def error(
+        self, backend: Backend, failure: Failure, messages: Messages | None = None
+    ) -> EndpointError:
+        """The failure as an error of one line: the endpoint, what it sent, and what to do."""
         key = backend.api_key_env or "OPENAI_API_KEY"
         advice = {
             0: "is it up, is base_url right (most end in /v1)? --timeout waits longer",
@@ -227,90 +208,154 @@ class Chat:
             403: f"the key in {key} has no access",
             404: f"check base_url (most end in /v1) and the model name {backend.model!r}",
             429: "rate limit or quota; --patience waits longer",
-        }.get(o["status"], "see the endpoint's log")
-        media = media_in(messages)
-        if (
-            media
-            and 400 <= o["status"] < 500
-            and o["status"] not in (401, 403, 408, 429)
-        ):
+        }.get(failure.status, "see the endpoint's log")
+        media = completion.media_in(messages or [])
+        about_request = 400 <= failure.status < 500
+        if media and about_request and failure.status not in (401, 403, 408, 429):
             advice = f"if it takes no {media}, use --perception local"
-            self.notify(f"{backend.name} refused a request with {media}; {advice}")
-        status = f"status {o['status']}: " if o["status"] else ""
-        return f"{backend.name} at {backend.base_url}: {status}{o['why']}; {advice}"
-
-
-def url_of(backend: Backend) -> str:
-    return f"{backend.base_url.rstrip('/')}/chat/completions"
-
-
-def key_of(backend: Backend) -> str:
-    return os.environ.get(backend.api_key_env, "").strip() or "none"
+            refused = f"{backend.name} refused a request with {media}; {advice}"
+            self.notify(refused, failure.status)
+        status = f"status {failure.status}: " if failure.status else ""
+        place = f"{backend.name} at {backend.base_url}"
+        return EndpointError(f"{place}: {status}{failure.why}; {advice}", failure)
 
 
 # ---- the request ---------------------------------------------------------------------------------
 
 
-def tools_in_text(messages: Messages, tools: Sequence[Mapping[str, Any]]) -> Messages:
-    """For an endpoint without the field `tools`: they are listed in the system prompt instead."""
-    system, *rest = messages
-    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-    content = say("notes", "tools_in_text", system=system["content"], tools=listed)
-    return [{**system, "content": content}, *rest]
+@dataclass(frozen=True)
+class Request:
+    """One request, and the optional fields in it, in the order in which they are dropped."""
+
+    url: str
+    body: Body
+    fields: list[str]
+    most_usd: float | None  # the most that one attempt costs
+
+    @property
+    def row(self) -> Body:
+        """The request as the tape has it."""
+        return {"url": self.url, **self.body}
+
+    def field_to_drop(self, failure: Failure) -> str | None:
+        """The field that the endpoint may have refused; None if the request is not the reason."""
+        if failure.status not in REFUSALS:
+            return None
+        if "max_tokens" in self.body and "max_completion_tokens" in failure.why:
+            return "max_tokens"  # it has another name there
+        return self.fields[0] if self.fields else None
 
 
-def _parts(messages: Messages) -> list[Any]:
-    contents = [m["content"] for m in messages]
-    return [p for c in contents for p in (c if isinstance(c, list) else [c])]
+def _optional_fields(
+    schema: Schema | None,
+    logprobs: bool,
+    tools: Sequence[Mapping[str, Any]],
+    temperature: float | None,
+) -> dict[str, Body]:
+    """What an endpoint may refuse, in the order in which it is dropped."""
+    fields: dict[str, Body] = {}
+    if logprobs:
+        fields["logprobs"] = {"logprobs": True, "top_logprobs": 5}
+    if schema is not None:
+        name, shape = schema
+        described = {"name": name, "schema": shape}
+        structured = {"type": "json_schema", "json_schema": described}
+        fields["schema"] = {"response_format": structured}
+    if tools:
+        fields["tools"] = {"tools": list(tools)}
+    if temperature is not None:
+        fields["temperature"] = {"temperature": temperature}
+    return fields
 
 
-def media_in(messages: Messages) -> str:
-    kinds = {p["type"] for p in _parts(messages) if isinstance(p, dict)}
-    named = {"image_url": "images", "input_audio": "sound"}
-    return " and ".join(name for kind, name in named.items() if kind in kinds)
+def _headers(backend: Backend) -> dict[str, str]:
+    key = completion.key_of(backend)
+    return {"authorization": f"Bearer {key}", "content-type": "application/json"}
 
 
-def input_token_bound(
-    backend: Backend, messages: Messages, fields: Mapping[str, Any]
-) -> int:
-    """An upper bound: one token per byte of text, `image_tokens` per image, 100 tokens per second
-    of sound (WAV, 16 kHz).
+# ---- attempts ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why one attempt gave no answer. `billed`: it may be on the bill all the same."""
+
+    status: int
+    why: str
+    billed: bool
+    retry: bool
+    retry_after: str = ""
+    cause: str = ""
+
+    @classmethod
+    def of_no_answer(cls, error: http.NoAnswer) -> Problem:
+        cause = "timeout" if error.timed_out else ""
+        return cls(0, error.reason, billed=error.sent, retry=True, cause=cause)
+
+    @property
+    def is_rate_limit(self) -> bool:
+        return self.status == RATE_LIMIT or (
+            self.status == 503 and bool(self.retry_after)
+        )
+
+
+def read(kind: Kind, response: http.Response) -> Any:
+    """What `kind.read` returns, or the Problem of a response: an error, HTML, half an answer."""
+    unusable = ""
+    cause = ""
+    if 200 <= response.status < 300:
+        try:
+            return kind.read(response)
+        except ValueError as error:
+            unusable = str(error)
+            cause = "no_choice" if isinstance(error, completion.NoChoice) else ""
+    status, why = http.error_of(response)
+    retry = status in BUSY and b"insufficient_quota" not in response.content
+    if status == 0:
+        return Problem(0, unusable, billed=True, retry=retry, cause=cause)
+    retry_after = response.headers.get("retry-after", "")
+    return Problem(status, why, billed=False, retry=retry, retry_after=retry_after)
+
+
+class Patience:
+    """How long a call waits before its next attempt. ATTEMPTS may fail. Those that meet a rate
+    limit do not count, but wait for `patience_s` in all.
     """
-    total = len(json.dumps(fields).encode()) + len(
-        json.dumps(dict(backend.options)).encode()
-    )
-    for part in _parts(messages):
-        match part:
-            case {"type": "image_url"}:
-                total += backend.image_tokens
-            case {"type": "input_audio"}:
-                total += 1000 + len(part["input_audio"]["data"]) // 300
-            case _:
-                total += 16 + len(
-                    str(part["text"] if isinstance(part, dict) else part).encode()
-                )
-    return total
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._waited_s = 0.0
+        self._failures = 0
+        self._pauses = _doubling()
+        self._text = ""
+
+    def __str__(self) -> str:
+        """What comes next, for people."""
+        return self._text
+
+    def pause_s(self, problem: Problem) -> float | None:
+        """Seconds to wait after a problem; None: make no further attempt."""
+        pause_s = next(self._pauses)
+        if problem.is_rate_limit:
+            pause_s = http.retry_after_s(problem.retry_after) or pause_s
+            self._waited_s += pause_s
+            left_s = self._patience_s - self._waited_s
+            self._text = f"rate limit, for {left_s:.0f} s at most"
+        else:
+            self._failures += 1
+            self._text = f"attempt {self._failures + 1} of {ATTEMPTS}"
+        patient = self._waited_s <= self._patience_s and self._failures < ATTEMPTS
+        return pause_s if problem.retry and patient else None
 
 
-# ---- the answer ----------------------------------------------------------------------------------
+def _doubling() -> Iterator[float]:
+    pause_s = PAUSE_S
+    while True:
+        yield pause_s
+        pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
 
-def read_completion(answer: http.Answer) -> Any:
-    """The JSON of a completion. Raises ValueError."""
-    problem = "is not JSON"
-    with contextlib.suppress(ValueError, RecursionError):
-        data = json.loads(answer.content)
-        if shallow(data):
-            problem = "has no choice"
-            adapter(_Completion).validate_python(data)
-            if not data["choices"][0].get("error"):
-                return data
-            problem = "holds an error"
-    start = " ".join(answer.content[:2000].decode("utf-8", "replace").split())
-    raise ValueError(f"the answer {problem}: {start}")
-
-
-CHAT = Kind("chat", read_completion, Outcome[_Completion])
+# ---- the reply -----------------------------------------------------------------------------------
 
 
 def assumed_usd(purse: Purse, most_usd: float | None) -> float | None:
@@ -321,56 +366,20 @@ def assumed_usd(purse: Purse, most_usd: float | None) -> float | None:
 
 
 def reply_of(
-    backend: Backend, data: Any, purse: Purse, most_usd: float | None, played: bool
+    backend: Backend, answer: Answer, purse: Purse, most_usd: float | None
 ) -> Reply:
     """The text of a completion, charged to the purse."""
-    read, written, cached = tokens_of(data)
-    cost_usd = assumed_usd(purse, most_usd)
-    if read is not None and written is not None:
-        cost_usd = backend.cost_usd(read, written, cached)
-    purse.charge(cost_usd, played, (read or 0) + (written or 0))
-    choice = data["choices"][0]
-    cut, logprobs = (
-        choice.get("finish_reason") == "length",
-        _dict(choice.get("logprobs")),
+    read_tokens, written_tokens, cached_tokens = completion.tokens_of(answer.value)
+    if read_tokens is None or written_tokens is None:
+        cost_usd = assumed_usd(purse, most_usd)
+    else:
+        cost_usd = backend.cost_usd(read_tokens, written_tokens, cached_tokens)
+    tokens = (read_tokens or 0) + (written_tokens or 0)
+    purse.charge(cost_usd, answer.played, tokens)
+    choice = answer.value["choices"][0]
+    return Reply(
+        text=completion.text_of(choice),
+        cost_usd=cost_usd,
+        cut=completion.is_cut(choice),
+        logprobs=completion.logprobs_of(choice),
     )
-    return Reply(_text(choice["message"], cut), cost_usd, cut, logprobs.get("content"))
-
-
-def _text(message: Body, cut: bool) -> str:
-    """The content and the tool calls of a message."""
-    content, calls = message.get("content"), message.get("tool_calls")
-    if isinstance(content, list):
-        content = "".join(str(_dict(part).get("text") or "") for part in content)
-    text = str(content or "")
-    for call in calls if isinstance(calls, list) else []:
-        if function := _dict(_dict(call).get("function")):
-            named = {k: function.get(k) for k in ("name", "arguments")}
-            text += f"<tool_call>{json.dumps(named, ensure_ascii=False)}</tool_call>"
-    if not text and not cut:  # some servers put the whole reply into the reasoning
-        others = (message.get(k) for k in ("reasoning_content", "reasoning", "refusal"))
-        text = str(next(filter(None, others), ""))
-    return text
-
-
-def tokens_of(data: Any) -> tuple[int | None, int | None, int]:
-    """Input, output and cached input tokens; None where the endpoint does not report them."""
-    usage = _dict(data.get("usage"))
-    names = "prompt_tokens", "completion_tokens", "total_tokens"
-    read, written, total = (_count(usage.get(name)) for name in names)
-    cached = _count(_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
-    if read is not None and written is not None:
-        written = max(
-            written, (total or 0) - read
-        )  # some count reasoning in the total alone
-    return read, written, min(cached or 0, read or 0)
-
-
-def _count(value: Any) -> int | None:
-    """A plausible token count; None for anything else."""
-    return value if type(value) is int and 0 <= value < 1 << 40 else None
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    """An optional object of an answer; {} for anything else."""
-    return value if isinstance(value, dict) else {}

@@ -7,17 +7,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import logging
 import os
 import shlex
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
 from orchestra.runtime import tape, trajectory
+from orchestra.runtime.options import SEAMS, flag_of
 from orchestra.runtime.run_folder import holds_paid, read_manifest
 from orchestra.runtime.trajectory import (
     Event,
@@ -27,55 +30,61 @@ from orchestra.runtime.trajectory import (
     printable,
     usd,
 )
+from orchestra.runtime.user_code import is_spec, spec_of
 from orchestra.vocabulary import ConfigError, EndpointError
 
 PROGRAM = (
     "orchestra-min" if Path(sys.argv[0]).name == "orchestra-min" else "orchestra_min.py"
 )
 KEYS = "answer fallback why cost_usd paid_usd calls tokens rounds failed_subtasks latency_s run"
+COMPARED = "method answer fallback rounds calls tokens cost_usd latency_s"
+LISTED = "run question answer cost_usd date"
+PROGRESS_CHARS = 200  # of a line
 Outcome = Trajectory | EndpointError
-DAMAGED = (
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    OverflowError,
-)  # of a damaged run
+# What the rows of a damaged run raise
+DAMAGED = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 @contextlib.contextmanager
-def listeners(a: argparse.Namespace) -> Iterator[tuple[Listener, ...]]:
-    """The progress of a run on standard error: a line for each decision and result; in a terminal,
-    a spinner with the newest event below them.
+def progress(a: argparse.Namespace) -> Iterator[tuple[Listener, ...]]:
+    """The progress of runs on standard error: a line for each decision and result; in a terminal, a
+    spinner with the newest event below them. Inside, what others print goes there, too.
     """
-    kinds = {"decision", "result", "notice"} | ({"run"} if a.compare else set())
+    with contextlib.redirect_stdout(sys.stderr):
+        if a.quiet:
+            logging.getLogger("orchestra").setLevel(logging.ERROR)
+            yield ()
+        elif sys.stderr.isatty():
+            with _spinner(a) as show:
+                yield (show,)
+        else:
+            yield (partial(_tell_progress, a),)
 
-    def tell_progress(event: Event) -> None:
-        if event["event"] in kinds:
-            tell(describe(event)[:200])
 
-    if a.quiet or not sys.stderr.isatty():
-        yield () if a.quiet else (tell_progress,)
-        return
+def _tell_progress(a: argparse.Namespace, event: Event) -> None:
+    kinds = ("decision", "result", "notice")
+    if event["event"] in kinds or (a.compare and event["event"] == "run"):
+        tell(describe(event)[:PROGRESS_CHARS])
+
+
+@contextlib.contextmanager
+def _spinner(a: argparse.Namespace) -> Iterator[Listener]:
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (
-        SpinnerColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}", markup=False),
-    )
+    text = TextColumn("{task.description}", markup=False)
     console = Console(stderr=True, markup=False, emoji=False, highlight=False)
-    with Progress(*columns, console=console, transient=True) as progress:
-        newest = progress.add_task("deciding", total=None)
+    with Progress(
+        SpinnerColumn(), TimeElapsedColumn(), text, console=console, transient=True
+    ) as shown:
+        newest = shown.add_task("deciding", total=None)
 
         def show(event: Event) -> None:
-            tell_progress(event)
-            progress.update(
-                newest, description=describe(event)[: max(console.width - 12, 20)]
-            )
+            _tell_progress(a, event)
+            width = max(console.width - 12, 20)
+            shown.update(newest, description=describe(event)[:width])
 
-        yield (show,)
+        yield show
 
 
 # ---- the outcome ---------------------------------------------------------------------------------
@@ -96,85 +105,96 @@ def report(outcomes: Mapping[str, Outcome], a: argparse.Namespace) -> int:
     """
     rows = [{"method": method, **row(outcome)} for method, outcome in outcomes.items()]
     if a.json:
-        one = {k: v for k, v in rows[0].items() if k != "method"}
+        one = {key: value for key, value in rows[0].items() if key != "method"}
         text = json.dumps(rows if a.compare else one)
     elif a.compare:
-        text = table(
-            "method answer fallback rounds calls tokens cost_usd latency_s", rows
-        )
+        text = table(COMPARED, rows)
     else:
         text = str(rows[0].get("answer") or "")
     if text:
         put(text)
     for r in rows:
-        for note in [r["error"]] if "error" in r else _notes(r, a.quiet):
+        notes = [r["error"]] if "error" in r else _notes(r, a.quiet)
+        for note in notes:
             tell(f"{r['method']}: {note}" if a.compare else note)
     return max(4 if "error" in r else int(r["fallback"]) for r in rows)
 
 
 def _notes(r: Mapping[str, Any], quiet: bool) -> Iterator[str]:
+    """What to know about a run besides its answer."""
     if r["fallback"]:
         kind = "a fallback answer" if r["answer"] else "no answer found"
-        yield f"{kind}{f' ({why})' if (why := r['why']) else ''}; see {r['run']}"
+        why = f" ({r['why']})" if r["why"] else ""
+        yield f"{kind}{why}; see {r['run']}"
     if r["failed_subtasks"]:
         yield f"failed sub-tasks: {r['failed_subtasks']}; see {r['run']}/log.txt"
     if not quiet:
         diff = Path(r["run"], "changes.diff")
         changes = f", {diff}" if diff.exists() else ""
         calls = "1 call" if r["calls"] == 1 else f"{r['calls']} calls"
-        yield f"{calls}, {r['tokens']} tokens, {usd(r['cost_usd'])}, {r['run']}{changes}"
+        cost = usd(r["cost_usd"])
+        yield f"{calls}, {r['tokens']} tokens, {cost}, {r['run']}{changes}"
         yield f"to look at it: {invocation('report', absolute(r['run']))}"
 
 
 def table(columns: str, rows: Iterable[Mapping[str, Any]], width: int = 40) -> str:
     """Rows below a header, as plain text. `width`: the most characters of a cell."""
-    lines = [columns.split()]
+    names = columns.split()
+    lines = [names]
     for r in rows:
-        cells = [{"answer": r.get("error"), **r}.get(name) for name in columns.split()]
-        texts = [
-            f"{c:.4g}" if isinstance(c, float) else "-" if c is None else str(c)
-            for c in cells
-        ]
+        cells = {"answer": r.get("error"), **r}
+        texts = [_cell(cells.get(name)) for name in names]
         lines.append([printable(" ".join(text.split()))[:width] for text in texts])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = [[c.ljust(w) for c, w in zip(line, widths, strict=True)] for line in lines]
-    return "\n".join("  ".join(line).rstrip() for line in padded)
+    return "\n".join(_padded(line, widths) for line in lines)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _padded(line: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+    return "  ".join(cells).rstrip()
 
 
 def list_runs(folder: Path, as_json: bool) -> int:
     """--runs: question, answer, cost and date (of the newest call) of each run folder. Returns the
     exit code.
     """
-    rows, columns = [], "run question answer cost_usd date"
     if not folder.is_dir():
-        raise ConfigError(
-            f"--runs {folder}: there is no such folder; name one that has runs"
-        )
-    for run in (
-        [folder] if (folder / "run.json").is_file() else sorted(folder.iterdir())
-    ):
+        problem = "there is no such folder; name one that has runs"
+        raise ConfigError(f"--runs {folder}: {problem}")
+    is_run = (folder / "run.json").is_file()
+    runs = [folder] if is_run else sorted(folder.iterdir())
+    rows = []
+    for run in runs:
         with contextlib.suppress(ConfigError, OSError, *DAMAGED):
-            about = {"run": run.name, "question": read_manifest(run).question}
-            end = trajectory.ended(trajectory.read(run / "trajectory.jsonl")) or {}
-            timings = [
-                row["timing"]
-                for row in tape.read(run / "tape.jsonl")
-                if "timing" in row
-            ]
-            oldest = (run / "run.json").stat().st_mtime
-            newest = time.localtime(
-                max((t["began_s"] for t in timings), default=oldest)
-            )
-            rows.append(
-                {**end, **about, "date": time.strftime("%Y-%m-%d %H:%M", newest)}
-            )
-    listed = [{k: row.get(k) for k in columns.split()} for row in rows]
-    put(json.dumps(listed) if as_json else table(columns, listed))
+            rows.append(_row_of(run))
+    listed = [{name: row.get(name) for name in LISTED.split()} for row in rows]
+    put(json.dumps(listed) if as_json else table(LISTED, listed))
     return 0
 
 
+def _row_of(run: Path) -> dict[str, Any]:
+    question = read_manifest(run).question
+    end = trajectory.ended(trajectory.read(run / "trajectory.jsonl")) or {}
+    timings = [
+        row["timing"] for row in tape.read(run / "tape.jsonl") if "timing" in row
+    ]
+    began = (run / "run.json").stat().st_mtime
+    newest = max((timing["began_s"] for timing in timings), default=began)
+    date = time.strftime("%Y-%m-%d %H:%M", time.localtime(newest))
+    return {**end, "run": run.name, "question": question, "date": date}
+
+
+# ---- errors, and how to go on --------------------------------------------------------------------
+
+
 def failure(
-    error: BaseException, run: str, folder: Path, a: argparse.Namespace | None
+    error: BaseException, method: str, folder: Path, a: argparse.Namespace | None
 ) -> str:
     """What ended the command, and the command that continues the run in `folder`."""
     text = str(error) or "interrupted"
@@ -182,21 +202,31 @@ def failure(
         return text
     if not holds_paid(folder / "tape.jsonl"):
         return f"{text}; nothing was answered, so nothing is kept"
-    o, method = a.options, run if a.compare else a.options.method
-    flags = {
-        "--resume": [absolute(folder)], "--backends": [a.backends], "--workdir": [a.workdir],
-        "--method": [method] if ".py:" in method else [], "--tools": o.tools, "--mcp": o.mcp,
-        "--allow-host": o.allow_hosts,
-    }  # fmt: skip
-    words = [
-        word
-        for flag, values in flags.items()
-        for v in values
-        if v
-        for word in (flag, str(v))
-    ]
-    words += ["--unsafe-code"] * o.unsafe_code
-    return f"{text}; continue with: {invocation(*words)}"
+    method = method if a.compare else a.options.method
+    return f"{text}; continue with: {_resume_command(folder, method, a)}"
+
+
+def _resume_command(folder: Path, method: str, a: argparse.Namespace) -> str:
+    """The command with each permission that a resume needs again."""
+    words = ["--resume", absolute(folder)]
+    if a.backends:
+        words += ["--backends", absolute(a.backends)]
+    if a.workdir:
+        words += ["--workdir", absolute(a.workdir)]
+    options = a.options.with_(method=method)
+    for name in SEAMS:
+        spec = spec_of(getattr(options, name))
+        if is_spec(spec):
+            words += [flag_of(name), absolute_spec(spec)]
+    for tool in options.tools:
+        words += ["--tools", absolute_spec(spec_of(tool))]
+    for command in options.mcp:
+        words += ["--mcp", command]
+    for host in options.allow_hosts:
+        words += ["--allow-host", host]
+    if options.unsafe_code:
+        words.append("--unsafe-code")
+    return invocation(*words)
 
 
 def invocation(*words: str) -> str:
@@ -211,6 +241,12 @@ def invocation(*words: str) -> str:
 
 def absolute(path: object) -> str:
     return os.path.abspath(str(path))  # noqa: PTH100  it keeps links
+
+
+def absolute_spec(spec: str) -> str:
+    """FILE.py:NAME with the whole path; package.module:NAME as it is."""
+    where, _, name = spec.rpartition(":")
+    return f"{absolute(where)}:{name}" if where.endswith(".py") else spec
 
 
 def tell_error(line: str, argv: Sequence[str]) -> None:

@@ -21,17 +21,31 @@ from urllib3.util import Retry
 MAX_BYTES = 64 << 20  # of an answer, decoded
 CONNECTIONS = 512  # kept to one endpoint
 CONNECT_S = 10.0
-NEVER_SENT = (  # only `_connections` raises RequestException, as for a malformed proxy
-    requests.RequestException, exceptions.NewConnectionError, exceptions.ConnectTimeoutError,
-    exceptions.SSLError, exceptions.ProxyError,
-)  # fmt: skip
+PIECE_BYTES = 1 << 16
+# Errors after which no request can have arrived. Only `_connections` raises RequestException, as
+# for a malformed proxy.
+NEVER_SENT = (
+    requests.RequestException,
+    exceptions.NewConnectionError,
+    exceptions.ConnectTimeoutError,
+    exceptions.SSLError,
+    exceptions.ProxyError,
+)
+TIMEOUTS = (TimeoutError, exceptions.TimeoutError)
+UNREADABLE = (ArithmeticError, ValueError, LookupError, TypeError, RecursionError)
 
 
 class NoAnswer(Exception):
-    """`args`: the reason, and whether the request may have arrived, and so be billed."""
+    """No response came. `sent`: the request may have arrived, and so be billed."""
+
+    def __init__(self, reason: str, sent: bool, timed_out: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.sent = sent
+        self.timed_out = timed_out
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     status: int
     headers: Mapping[str, str]
     content: bytes
@@ -43,8 +57,10 @@ def _connections(url: str, process_id: int) -> tuple[Any, str]:
     requests finds in the environment. A forked child has its own connections: on shared ones, it
     and its parent could read each other's answers.
     """
-    settings = requests.Session().merge_environment_settings(url, {}, True, None, None)
-    request, proxies = requests.Request("POST", url).prepare(), settings["proxies"]
+    session = requests.Session()
+    settings = session.merge_environment_settings(url, {}, True, None, None)
+    request = requests.Request("POST", url).prepare()
+    proxies = settings["proxies"]
     adapter = HTTPAdapter(pool_connections=1, pool_maxsize=CONNECTIONS)
     pool = adapter.get_connection_with_tls_context(
         request, settings["verify"], proxies, settings["cert"]
@@ -52,47 +68,47 @@ def _connections(url: str, process_id: int) -> tuple[Any, str]:
     return pool, adapter.request_url(request, proxies)
 
 
-def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
-    """The answer, whatever its status; redirects are not followed. Raises NoAnswer."""
+def post(url: str, body: Any, headers: Mapping[str, str], timeout_s: float) -> Response:
+    """The response to a JSON body, whatever its status. Redirects are not followed. Raises
+    NoAnswer.
+    """
     deadline = time.monotonic() + timeout_s
-    timeout = Timeout(
-        connect=min(CONNECT_S, timeout_s), read=timeout_s
-    )  # read: of each piece
-    how = {
-        "redirect": False,
-        "retries": False,
-        "timeout": timeout,
-        "preload_content": False,
-    }
-    how["assert_same_host"] = False  # with a proxy, the target is a full URL
+    data = json.dumps(body).encode()
     try:
         pool, target = _connections(url, os.getpid())
-        # in pieces: the connect timeout is the limit of each send, not of a large upload
-        pieces, length = io.BytesIO(body), {"content-length": str(len(body))}
         response = pool.urlopen(
-            "POST", target, body=pieces, headers={**headers, **length}, **how
+            "POST",
+            target,
+            # in pieces: the connect timeout is the limit of each send, not of a large upload
+            body=io.BytesIO(data),
+            headers={**headers, "content-length": str(len(data))},
+            # the read timeout is that of each piece
+            timeout=Timeout(connect=min(CONNECT_S, timeout_s), read=timeout_s),
+            redirect=False,
+            retries=False,
+            preload_content=False,
+            assert_same_host=False,  # with a proxy, the target is a full URL
         )
-        with contextlib.closing(
-            response
-        ):  # one read to its end has returned its connection
-            return Answer(
-                response.status, response.headers, _content(response, deadline)
-            )
+        # one that was read to its end has returned its connection
+        with contextlib.closing(response):
+            content = _content(response, deadline)
+            return Response(response.status, response.headers, content)
     except (exceptions.HTTPError, OSError, ValueError) as error:
-        raise NoAnswer(_reason(error), not isinstance(error, NEVER_SENT)) from None
+        raise NoAnswer(
+            _reason(error),
+            sent=not isinstance(error, NEVER_SENT),
+            timed_out=isinstance(error, TIMEOUTS),
+        ) from None
 
 
 def _content(response: Any, deadline: float) -> bytes:
-    if not isinstance(
-        response, BaseHTTPResponse
-    ):  # inside a vcrpy cassette of the host program
-        return bytes(response.read())
-    parts, size = [], 0
-    while part := response.read1(
-        1 << 16, decode_content=True
-    ):  # one recv, then the deadline
-        parts.append(part)
-        size += len(part)
+    if not isinstance(response, BaseHTTPResponse):
+        return bytes(response.read())  # inside a vcrpy cassette of the host program
+    parts = []
+    size = 0
+    while piece := response.read1(PIECE_BYTES, decode_content=True):  # one recv
+        parts.append(piece)
+        size += len(piece)
         if size > MAX_BYTES:
             raise ValueError(f"the answer is larger than {MAX_BYTES >> 20} MiB")
         if time.monotonic() > deadline:
@@ -102,9 +118,10 @@ def _content(response: Any, deadline: float) -> bytes:
 
 def _reason(error: Exception) -> str:
     """The reason, without memory addresses and seconds: equal failures have equal texts."""
-    if "timed out" in str(error):
+    if isinstance(error, TIMEOUTS) or "timed out" in str(error):
         return "timed out"
-    if isinstance(cause := error.__cause__, OSError) and cause.strerror:
+    cause = error.__cause__
+    if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror
     text = str(error.args[-1] if error.args else error)
     return " ".join(text.split())
@@ -117,22 +134,23 @@ def retry_after_s(header: str) -> float:
     return 0.0
 
 
-def error_of(answer: Answer) -> tuple[int, str]:
-    """Status and message, in one line, of an answer that is an error. A router may send an error
-    with status 200; then the status is the error's code, 0 if it has none. OpenRouter puts the
-    error into the choice.
+def error_of(response: Response) -> tuple[int, str]:
+    """Status and message, in one line, of a response that is an error.
+
+    A router may send an error with status 200; then the status is the error's code, 0 if it has
+    none. OpenRouter puts the error into the choice.
     """
-    status, code = answer.status, 0
-    error: Any = answer.content[:2000].decode("utf-8", "replace")
-    with contextlib.suppress(
-        ArithmeticError, ValueError, LookupError, TypeError, RecursionError
-    ):
-        data = json.loads(answer.content)
+    code = 0
+    error: Any = response.content[:2000].decode("utf-8", "replace")
+    with contextlib.suppress(*UNREADABLE):
+        data = json.loads(response.content)
         error = data["error"] if "error" in data else data["choices"][0]["error"]
         code = int(error["code"])
-    text = str(error.get("message") or error) if isinstance(error, dict) else str(error)
-    if 300 <= answer.status < 400:
-        text = f"redirects to {answer.headers.get('location', '?')}"
-    if 200 <= answer.status < 300:
-        status = code if 400 <= code < 600 else 0
-    return status, " ".join(text.split()) or "no message"
+    if isinstance(error, dict):
+        error = error.get("message") or error
+    text = " ".join(str(error).split()) or "no message"
+    if 200 <= response.status < 300:
+        return code if 400 <= code < 600 else 0, text
+    if 300 <= response.status < 400:
+        return response.status, f"redirects to {response.headers.get('location', '?')}"
+    return response.status, text

@@ -17,11 +17,14 @@ from typing_extensions import TypedDict
 
 from orchestra.money import Purse
 from orchestra.runtime import http
-from orchestra.runtime.chat import Chat, Kind, Outcome, key_of
+from orchestra.runtime.chat import Chat, Kind, Outcome
+from orchestra.runtime.completion import key_of
 from orchestra.runtime.tape import adapter
-from orchestra.vocabulary import Backend, ConfigError, EndpointError
+from orchestra.vocabulary import Backend, ConfigError, Failure
 
-NEVER_SENT = "ConnectError", "ConnectTimeout", "ProxyError", "UnsupportedProtocol"
+NEVER_SENT = ("ConnectError", "ConnectTimeout", "ProxyError", "UnsupportedProtocol")
+UNUSABLE = (0, 401, 403, 429)  # statuses after which a list of models says nothing
+LISTED = 10  # models in an error
 
 
 class _Transcript(TypedDict):
@@ -33,28 +36,29 @@ class _Models(TypedDict):
 
 
 def transcribe(
-    chat: Chat, backend: Backend, model: str, sound: bytes, hint: str, purse: Purse,
+    chat: Chat,
+    backend: Backend,
+    model: str,
+    sound: bytes,
+    hint: str,
+    purse: Purse,
     cost_usd: float | None,
-) -> str:  # fmt: skip
+) -> str:
     """The text of a WAV file, from /audio/transcriptions. Raises EndpointError."""
     fields = {"model": model, "prompt": hint}
-    request = {
-        "url": backend.base_url,
-        "sha256": hashlib.sha256(sound).hexdigest(),
-        **fields,
-    }
+    digest = hashlib.sha256(sound).hexdigest()
+    request = {"url": backend.base_url, "sha256": digest, **fields}
     file = ("audio.wav", sound)
-    send = partial(
-        _send, chat, backend,
-        lambda api: api.audio.transcriptions.with_raw_response.create(file=file, **fields),
-    )  # fmt: skip
-    outcome, played = chat.exchange(
-        TRANSCRIPTION, backend.name, request, send, purse, cost_usd
-    )
-    if "data" not in outcome:
-        raise EndpointError(chat.advice(backend, outcome, []))
-    purse.charge(cost_usd, played)
-    return str(outcome["data"])
+
+    def create(api: Any) -> Any:
+        return api.audio.transcriptions.with_raw_response.create(file=file, **fields)
+
+    send = partial(_send, chat, backend, create)
+    outcome = chat.exchange(TRANSCRIPTION, backend.name, request, send, purse, cost_usd)
+    if isinstance(outcome, Failure):
+        raise chat.error(backend, outcome)
+    purse.charge(cost_usd, outcome.played)
+    return str(outcome.value)
 
 
 def with_model(chat: Chat, backend: Backend) -> Backend:
@@ -64,60 +68,63 @@ def with_model(chat: Chat, backend: Backend) -> Backend:
     """
     if backend.model:
         return backend
-    send = partial(
-        _send, chat, backend, lambda api: api.models.with_raw_response.list()
-    )
+
+    def list_models(api: Any) -> Any:
+        return api.models.with_raw_response.list()
+
+    send = partial(_send, chat, backend, list_models)
     request = {"url": backend.base_url}
     with chat.tape.call("models"):
-        outcome, _ = chat.exchange(MODELS, backend.name, request, send, Purse(), 0.0)
-    if (status := outcome.get("status", 200)) in (0, 401, 403, 429) or status >= 500:
-        raise EndpointError(chat.advice(backend, outcome, []))
-    served = outcome.get("data", [])
+        outcome = chat.exchange(MODELS, backend.name, request, send, Purse(), usd=0.0)
+    if isinstance(outcome, Failure):
+        if outcome.status in UNUSABLE or outcome.status >= 500:
+            raise chat.error(backend, outcome)
+        served = []  # the endpoint has no list of models
+    else:
+        served = outcome.value
     if len(served) != 1:
-        listed = ", ".join(served[:10]) or "no list of models (most URLs end in /v1)"
+        none = "no list of models (most URLs end in /v1)"
+        listed = ", ".join(served[:LISTED]) or none
         raise ConfigError(f"{backend.base_url} serves {listed}: name one with --model")
     return replace(backend, model=served[0])
 
 
-def _send(chat: Chat, backend: Backend, call: Callable[[Any], Any]) -> http.Answer:
+def _send(chat: Chat, backend: Backend, call: Callable[[Any], Any]) -> http.Response:
     """One attempt of a call with the client. Raises NoAnswer."""
     import openai
 
-    how: Any = {"timeout": chat.timeout_s, "max_retries": 0}
+    how: dict[str, Any] = {"timeout": chat.timeout_s, "max_retries": 0}
     try:
-        if bundle := os.environ.get(
-            "REQUESTS_CA_BUNDLE"
-        ):  # requests reads it; httpx does not
+        bundle = os.environ.get("REQUESTS_CA_BUNDLE")
+        if bundle:  # requests reads it; httpx does not
             trusted = ssl.create_default_context(cafile=bundle)
             how["http_client"] = openai.DefaultHttpxClient(verify=trusted)
-        with openai.OpenAI(
-            base_url=backend.base_url, api_key=key_of(backend), **how
-        ) as api:
+        key = key_of(backend)
+        with openai.OpenAI(base_url=backend.base_url, api_key=key, **how) as api:
             answer = call(api)
     except openai.APIStatusError as error:
         answer = error.response
     except (openai.APIConnectionError, ValueError, OSError, ImportError) as error:
-        why = (
-            "timed out"
-            if isinstance(error, openai.APITimeoutError)
-            else error.__cause__ or error
-        )
+        timed_out = isinstance(error, openai.APITimeoutError)
+        reason = "timed out" if timed_out else str(error.__cause__ or error)
         sent = type(error.__cause__).__name__ not in NEVER_SENT
-        raise http.NoAnswer(str(why), sent) from None
-    return http.Answer(answer.status_code, answer.headers, answer.content)
+        raise http.NoAnswer(reason, sent, timed_out) from None
+    return http.Response(answer.status_code, answer.headers, answer.content)
 
 
-def _text(answer: http.Answer) -> str:
+def _text(response: http.Response) -> str:
     try:
-        return str(adapter(_Transcript).validate_json(answer.content)["text"])
+        transcript = adapter(_Transcript).validate_json(response.content)
     except ValidationError as error:
-        raise ValueError(f"no usable answer ({error.errors()[0]['msg']})") from None
+        problem = error.errors()[0]["msg"]
+        raise ValueError(f"no usable answer ({problem})") from None
+    return str(transcript["text"])
 
 
-def _ids(answer: http.Answer) -> list[str]:
+def _ids(response: http.Response) -> list[str]:
     """The names of the models; [] if the answer is not a list of models."""
     try:
-        models = adapter(_Models).validate_json(answer.content)["data"] or []
+        models = adapter(_Models).validate_json(response.content)["data"] or []
     except ValidationError:
         return []
     return [m["id"] for m in models if isinstance(m.get("id"), str)]

@@ -27,8 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def recorded(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """orchestra_min.recorded with the --record-mode of this test session."""
-    from orchestra_min import recorded
+    """`recorded` with the --record-mode of this test session."""
+    from orchestra.recorded import recorded
 
     mode = request.config.getoption("--record-mode") or "once"
     return partial(recorded, record_mode=str(mode))

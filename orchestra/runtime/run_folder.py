@@ -8,10 +8,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,12 +18,10 @@ from pydantic import ConfigDict, Field
 
 from orchestra.runtime import pool as pools
 from orchestra.runtime import tape as tapes
-from orchestra.runtime.options import GIVEN_AGAIN, Options, flag_of, spec_of, variables
+from orchestra.runtime.options import Options, variables
 from orchestra.runtime.pool import Checked, Invalid, Pool
 from orchestra.runtime.secrets import Secrets
-from orchestra.runtime.trajectory import Trajectory, ended
-from orchestra.runtime.trajectory import read as events_of
-from orchestra.vocabulary import ConfigError, Media, Modality, Task
+from orchestra.vocabulary import ConfigError, Media, Modality, Place, Task
 
 MAX_CHARS = 16 << 20  # of run.json
 
@@ -42,7 +38,7 @@ class MediaRow(Checked):
 class Manifest(Checked):
     """run.json: the question, its media, the pool and the options."""
 
-    v: Literal[2] = 2
+    v: Literal[3] = 3
     question: str
     media: tuple[MediaRow, ...] = ()
     pool: Pool
@@ -57,19 +53,11 @@ class Manifest(Checked):
         for m in self.media:
             path = folder / "media" / m.name
             if not path.is_file() or sha256_of(path) != m.sha256:
-                raise ConfigError(
-                    f"{path} is missing or changed; copy the whole run folder"
-                )
+                problem = "is missing or changed; copy the whole run folder"
+                raise ConfigError(f"{path} {problem}")
             media.append(Media(m.modality, m.name, path, m.sha256))
-        copy = folder / "workdir"
-        top = (
-            sorted(p.name + "/" * p.is_dir() for p in copy.iterdir())
-            if self.workdir
-            else []
-        )
-        return Task(
-            self.question, tuple(media), tuple(name for name in top if name != ".git/")
-        )
+        repo = _top_of(folder / "workdir") if self.workdir else ()
+        return Task(self.question, tuple(media), repo)
 
     def write(self, folder: Path) -> None:
         text = json.dumps(self.row(), ensure_ascii=False, indent=1)
@@ -77,6 +65,12 @@ class Manifest(Checked):
 
     def row(self) -> dict[str, Any]:
         return self.model_dump(mode="json", by_alias=True)
+
+
+def _top_of(repo: Path) -> tuple[str, ...]:
+    """The names at the top level of a repository; those of folders end in a slash."""
+    names = sorted(p.name + ("/" if p.is_dir() else "") for p in repo.iterdir())
+    return tuple(name for name in names if name != ".git/")
 
 
 def check(question: str, pool: Pool, options: Options) -> Secrets:
@@ -130,12 +124,29 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         with file.open(encoding="utf-8") as text:
             row = json.loads(text.read(MAX_CHARS))
-        manifest = Manifest(**row)
+        manifest = Manifest(**_current(row))
         json.dumps(row, ensure_ascii=False).encode()  # not half a surrogate pair
     except (Invalid, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(
-            f"{file} is damaged, or of another version ({' '.join(str(error).split())[:200]})"
-        ) from None
+        why = " ".join(str(error).split())[:200]
+        raise ConfigError(f"{file} is damaged, or of another version ({why})") from None
+    _check_no_links(folder)
+    return manifest
+
+
+def _current(row: dict[str, Any]) -> dict[str, Any]:
+    """run.json as this version writes it. In version 2, `agent` was `sub_agent`, and MiniGAIA's
+    facts were options.
+    """
+    if row.get("v") != 2:
+        return row
+    options = dict(row["options"])
+    options.pop("facts", None)
+    options["agent"] = options.pop("sub_agent", "react")
+    return {**row, "v": 3, "options": options}
+
+
+def _check_no_links(folder: Path) -> None:
+    """Raises ConfigError for a link, or what is neither a file nor a folder."""
     inside = (folder, folder / "media", folder / "work")
     paths = [p for place in inside if place.is_dir() for p in place.iterdir()]
     for path in (*paths, *(folder / "workdir.git").rglob("*")):
@@ -143,80 +154,8 @@ def read_manifest(folder: Path) -> Manifest:
             path.is_symlink() or path.name == "alternates"
         )  # git's link to other objects
         if leads_out or not (path.is_file() or path.is_dir()):
-            raise ConfigError(
-                f"{path} is a link or a special file; a run folder has none"
-            )
-    return manifest
-
-
-def named_again(
-    folder: Path, manifest: Manifest, given: Mapping[str, Any], pool: Pool | None = None
-) -> Manifest:
-    """The manifest with the options given now. A run folder may come from someone else, so its
-    Python files must be named again; for a resume (with a `pool`) also MCP commands, hosts and
-    endpoints. Raises ConfigError that lists the flags to add.
-    """
-    stored = manifest.options
-    given = {k: v for k, v in given.items() if v is not None}
-    repo = str(given.pop("workdir", ""))
-    now = Options(
-        **{"method": "" if ".py:" in stored.method else stored.method, **given}
-    )
-    if fixed := given.keys() - {*GIVEN_AGAIN}:
-        raise ConfigError(f"{flag_of(min(fixed))}: is stored in {folder}; leave it out")
-    reached = (
-        [(b.base_url.rstrip("/"), b.api_key_env) for b in pool.backends] if pool else []
-    )
-    for b in manifest.pool.backends if pool else ():
-        if (b.base_url.rstrip("/"), b.api_key_env) not in reached:
-            key = f" with the key in {b.api_key_env}" if b.api_key_env else ""
-            problem = (
-                f"calls {b.base_url}{key}: if you trust it, name it in --backends FILE"
-            )
-            raise ConfigError(f"{folder} {problem} or by OPENAI_BASE_URL")
-    ours = _permissions(now, repo, pool is not None)
-    theirs = _permissions(stored, manifest.workdir, pool is not None)
-    if unknown := [flag for flag in ours if flag not in theirs]:
-        raise ConfigError(
-            f"{unknown[0]}: the run in {folder} does not use it; leave it out"
-        )
-    if missing := [flag for flag in theirs if flag not in ours]:
-        flags = " ".join(_with_path(flag, str(theirs[flag])) for flag in missing)
-        raise ConfigError(f"{folder} needs your permission again: add {flags}")
-    own: dict[str, Any] = {
-        "tools": tuple(ours[f] for f in theirs if f.startswith("--tools "))
-    }
-    own |= {k: given[k] for k in ("method", "timeout_s", "patience_s") if k in given}
-    return manifest.model_copy(update={"options": stored.with_(**own)})
-
-
-def _permissions(
-    o: Options, workdir: str = "", resumed: bool = False
-) -> dict[str, Any]:
-    """What only a command line allows, by its flag: Python files by their names, as they may have
-    moved; for a resume also what else the run starts, reaches and reads.
-    """
-    found: list[tuple[str, str, Any]] = [
-        ("tools", Path(spec_of(t)).name, t) for t in o.tools
-    ]
-    found += [("method", Path(o.method).name, o.method)] if o.method else []
-    if resumed:
-        found += [
-            (k, value, value) for k in ("mcp", "allow_hosts") for value in getattr(o, k)
-        ]
-        found += [("unsafe_code", "", True)] if o.unsafe_code else []
-        found += (
-            [("workdir", str(Path(workdir).absolute()), workdir)] if workdir else []
-        )
-    return {
-        f"{flag_of(k)} {shlex.quote(n) if n else ''}".strip(): v for k, n, v in found
-    }
-
-
-def _with_path(flag: str, spec: str) -> str:
-    """The flag of a Python file with the path that it had, if the file is still there."""
-    there = Path(spec.rpartition(":")[0]).is_file()
-    return f"{flag.partition(' ')[0]} {shlex.quote(spec)}" if there else flag
+            problem = "is a link or a special file; a run folder has none"
+            raise ConfigError(f"{path} {problem}")
 
 
 @contextlib.contextmanager
@@ -242,71 +181,6 @@ def begun(path: Path) -> Iterator[Path]:
         raise
 
 
-def recorded(
-    orchestrate: Callable[..., Trajectory],
-    replay: Callable[..., Trajectory],
-    resume: Callable[..., Trajectory],
-    question: str,
-    media: Sequence[Any] = (),
-    out: Path | str = "",
-    record_mode: str = "once",
-    **how: Any,
-) -> Trajectory:
-    """For tests: replays the run in `out` if it has this very question, media and options (under
-    any budget), continues it if it was not finished, and records it if there is none. `record_mode`
-    "none" never records, "rewrite" always does. `how`: options and pool, as for `orchestrate`.
-
-    Raises ConfigError where `out` holds another run, or none and none may be recorded.
-    """
-    if record_mode not in ("none", "once", "rewrite"):
-        raise ConfigError(f"record mode {record_mode!r}: needs none, once or rewrite")
-    folder, options = Path(out), how.get("options") or Options()
-    exists = (folder / "run.json").is_file()
-    if (
-        record_mode == "rewrite" and exists
-    ):  # the old run stays until the new one has ended
-        new = folder.with_name(f"{folder.name}.new")
-        again = recorded(orchestrate, replay, resume, question, media, new, **how)
-        shutil.rmtree(folder)
-        new.rename(folder)
-        return replace(again, run=str(folder))
-    if record_mode != "none" and not exists:
-        return orchestrate(question, media, out=folder, **how)
-    if not exists:
-        raise ConfigError(
-            f"{folder}: nothing is recorded; --record-mode once records it"
-        )
-    held = read_manifest(folder)
-    files = [Path(f if isinstance(f, str | Path) else f[1]) for f in media]
-    ours = (
-        Secrets().text(question).strip(),
-        [sha256_of(f) for f in files],
-        *_comparable(options),
-    )
-    if ours != (
-        held.question.strip(),
-        [m.sha256 for m in held.media],
-        *_comparable(held.options),
-    ):
-        problem = "was recorded with another question, media or options"
-        raise ConfigError(
-            f"{folder} {problem}: remove it, or use --record-mode rewrite"
-        )
-    if record_mode != "none" and not ended(events_of(folder / "trajectory.jsonl")):
-        own = {"pool": how.get("pool"), "workdir": how.get("workdir")}
-        return resume(folder, **own, **options.again())
-    return replay(folder, **options.again())
-
-
-def _comparable(options: Options) -> tuple[Any, ...]:
-    """Options to compare: Python files by their names, and no budget, since a run replays under
-    any.
-    """
-    return _permissions(options).keys(), options.with_(
-        tools=(), method="", budget_usd=None
-    )
-
-
 def holds_paid(path: Path) -> bool:
     """Whether a call of this tape may have been paid for: it was answered, is in flight, or an
     attempt got no answer.
@@ -315,11 +189,12 @@ def holds_paid(path: Path) -> bool:
         return False
     try:
         tapes.Appender(path).unlock()
-        rows = [row for row in tapes.read(path) if tapes.round_of(str(row.get("call")))]
+        rows = list(tapes.read(path))
     except (OSError, ConfigError):
         return True  # it cannot be read now
+    calls = [row for row in rows if tapes.round_of(str(row.get("call")))]
     return any(
-        "answer" in row or (row.get("failure") or {}).get("unanswered") for row in rows
+        "answer" in row or (row.get("failure") or {}).get("unanswered") for row in calls
     )
 
 
@@ -328,20 +203,20 @@ def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> Non
     rows = tapes.exchanges(source / "tape.jsonl")
     last = max((tapes.round_of(row["call"]) for row in rows), default=0)
     if not 1 <= from_round <= max(last, 1):
-        raise ConfigError(
-            f"--from-round {from_round}: the run in {source} has rounds 1 to {last}"
-        )
+        problem = f"the run in {source} has rounds 1 to {last}"
+        raise ConfigError(f"--from-round {from_round}: {problem}")
     folders = [source / name for name in ("media", "workdir", "workdir.git")]
-    folders += sorted((source / "work").glob("r*-t*"))
-    for part in folders:
-        if part.is_dir() and tapes.round_of(part.name) < from_round:
-            shutil.copytree(part, target / part.relative_to(source), symlinks=True)
+    for folder in sorted((source / "work").glob("r*-t*")):
+        place = Place.of_folder(folder.name)
+        if place is not None and place.round < from_round:
+            folders.append(folder)
+    for folder in folders:
+        if folder.is_dir():
+            copy = target / folder.relative_to(source)
+            shutil.copytree(folder, copy, symlinks=True)
     kept = [row for row in rows if tapes.round_of(row["call"]) < from_round]
-    lines = [
-        json.dumps({**row, "kept": True}, ensure_ascii=False) + "\n" for row in kept
-    ]
+    lines = [json.dumps({**row, "kept": True}, ensure_ascii=False) for row in kept]
     parent = f"{source.name} from round {from_round}"
     manifest.model_copy(update={"parent": parent}).write(target)
-    write_whole(
-        target / "tape.jsonl", "".join(lines)
-    )  # last: a fork without it is none
+    tape = "".join(f"{line}\n" for line in lines)
+    write_whole(target / "tape.jsonl", tape)  # last: a fork without it is none

@@ -1,10 +1,12 @@
 """The tape: every paid exchange is on disk before its answer is used; replay, resume and fork.
 
-A tape is a JSONL file with one line per exchange. An exchange is found by (logical call, SHA-256 of
-its request), so the timing of threads plays no part:
+A tape is a JSONL file with one line per exchange. An exchange is found by its logical call and the
+SHA-256 of its request, so the timing of threads plays no part:
 
-    with tape.call("r1", "t2", "s1"):                   # inside the worker: round, sub-task, step
-        answer, played = tape.exchange("chat", body, ask)   # ask() returns JSON or raises Failure
+    with tape.call(Place(1, 2, 1)):                 # inside the worker: round, sub-task, step
+        outcome = tape.exchange("chat", body, ask)  # Answer or Failure
+
+`ask()` makes the exchange. It returns the answer as JSON, or a Failure.
 
     record   a new tape                      calls ask() for each exchange
     resume   plays the recorded answers      calls ask() for what is missing, and again for a
@@ -27,15 +29,16 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from orchestra.runtime.secrets import Secrets
-from orchestra.vocabulary import ConfigError, EndOfRun
+from orchestra.vocabulary import ConfigError, EndOfRun, Failure, Place
 
 VERSION = 2
 MAX_BYTES = 2 << 30  # of a file to read
@@ -62,8 +65,12 @@ class Cancelled(EndOfRun):
     """The run was interrupted: no further call is started."""
 
 
-class Failure(Exception):
-    """An exchange without an answer. `args`: its outcome as JSON, which the tape keeps."""
+@dataclass(frozen=True)
+class Answer:
+    """The answer of an exchange, as JSON without secrets. `played`: it comes from the tape."""
+
+    value: Any
+    played: bool
 
 
 Unanswered = Annotated[
@@ -71,18 +78,19 @@ Unanswered = Annotated[
 ]  # attempts that may be billed
 
 
-class Problem(TypedDict):
-    """The outcome of a failed exchange."""
+class FailureRow(TypedDict):
+    """A Failure on the tape."""
 
     status: int
     why: str
     unanswered: Unanswered
+    cause: NotRequired[str]
 
 
 def round_of(call: str) -> int:
-    """The round of a call or of a work folder, r2/t1/s3 or r2-t1; 0 for any other name."""
-    found = re.match(r"r(\d+)[/-]", call)
-    return int(found[1]) if found else 0
+    """The round of a logical call; 0 if it belongs to no round."""
+    place = Place.parse(call)
+    return 0 if place is None else place.round
 
 
 class Tape:
@@ -138,49 +146,71 @@ class Tape:
 
     def exchange(
         self, kind: str, request: Row, ask: Callable[[], Any], shape: Any = Any
-    ) -> tuple[Any, bool]:
-        """The answer, as JSON without secrets, and whether it comes from the tape; else what
-        `ask()` returns, or the outcome of the Failure it raises. Raises TapeMiss.
+    ) -> Answer | Failure:
+        """The recorded outcome of this request in the current logical call. Without one, that of
+        `ask()`, which is recorded first. Raises TapeMiss.
 
-        `shape`: the type of an answer, checked if it comes from the tape.
+        `shape` is the type of an answer. It is checked if the answer comes from the tape.
         """
-        own = {
+        fields = {
             f"{k}_" if k == "kind" else k: v for k, v in request.items()
-        }  # a tool's parameter
-        text = _without_data({**own, "kind": kind})
-        call, key = (
-            _call.get(),
-            hashlib.sha256(text.encode("utf-8", "replace")).hexdigest(),
-        )
+        }  # of a user's tool
+        text = _without_data({**fields, "kind": kind})
+        call = _call.get()
+        key = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         try:
             row = self._unplayed[call, key].popleft()  # atomic: one thread gets it
         except (KeyError, IndexError):
-            return self._ask(call, key, text, ask), False
-        answer = row.get("failure", row.get("answer"))
-        try:  # a tape may come from someone else
-            adapter(Problem if "failure" in row else shape).validate_python(answer)
+            return self._record(call, key, text, ask)
+        return self._played(call, row, shape)
+
+    def value(
+        self, kind: str, request: Row, function: Callable[[], Any], shape: Any = Any
+    ) -> Any:
+        """The recorded value of a function that returns JSON. Raises TapeMiss."""
+        outcome = self.exchange(kind, request, function, shape)
+        if isinstance(outcome, Failure):
+            raise TapeMiss(f"{self.path}: {_call.get()!r} has a failure, not a value")
+        return outcome.value
+
+    def _played(self, call: str, row: Row, shape: Any) -> Answer | Failure:
+        """The outcome in a row, which is checked: a tape may come from someone else."""
+        try:
+            if "failure" in row:
+                fields = adapter(FailureRow).validate_python(row["failure"])
+                return Failure(**fields, played=True)
+            adapter(shape).validate_python(row["answer"])
+            return Answer(row["answer"], played=True)
         except ValidationError as error:
             where = ".".join(map(str, error.errors()[0]["loc"]))
-            raise TapeMiss(
-                f"{self.path}: the answer of {call!r} is damaged ({where})"
-            ) from None
-        return answer, True
+            problem = f"the answer of {call!r} is damaged ({where})"
+            raise TapeMiss(f"{self.path}: {problem}") from None
 
     def wait(self, seconds: float) -> None:
         """Sleep before an attempt. Raises Cancelled as soon as the run is interrupted."""
         if self.cancelled.wait(seconds) or self._closed:
             raise self._write_error or Cancelled(f"{_call.get()}: interrupted")
 
-    def _ask(self, call: str, key: str, text: str, ask: Callable[[], Any]) -> Any:
-        if not self._file:
+    def _record(
+        self, call: str, key: str, text: str, ask: Callable[[], Any]
+    ) -> Answer | Failure:
+        if self._file is None:
             raise TapeMiss(self._difference(call, text))
         self._in_flight.append(call)  # before it checks whether the tape is closed
         try:
             self.wait(0)
             self._file.check_space()
-            line, answer = self._asked(call, key, text, ask)
-            self._file.append(line)
-            return answer
+            began_s = time.time()
+            value = ask()
+            timing = {"began_s": began_s, "took_s": round(time.time() - began_s, 4)}
+            outcome = "failure" if isinstance(value, Failure) else "answer"
+            value = value.row() if isinstance(value, Failure) else value
+            kept = json.dumps(
+                self.secrets.redacted(value), ensure_ascii=False, default=str
+            )
+            head = f'{{"v": {VERSION}, "call": {json.dumps(call)}, "key": "{key}"'
+            line = f'{head}, "request": {text}, "{outcome}": {kept}'
+            self._file.append(f'{line}, "timing": {json.dumps(timing)}}}')
         except TapeWriteError as error:
             self._write_error = error
             self.cancelled.set()
@@ -188,25 +218,10 @@ class Tape:
         finally:
             self._in_flight.remove(call)
             self._unlock_if_done()
-
-    def _asked(
-        self, call: str, key: str, text: str, ask: Callable[[], Any]
-    ) -> tuple[str, Any]:
-        """The line for the tape, and the answer as a replay will read it."""
-        began_s = time.time()
-        try:
-            outcome, value = "answer", ask()
-        except Failure as failure:
-            outcome, value = "failure", failure.args[0]
-        timing = json.dumps(
-            {"began_s": began_s, "took_s": round(time.time() - began_s, 4)}
-        )
-        value = json.dumps(
-            self.secrets.redacted(value), ensure_ascii=False, default=str
-        )
-        head = f'{{"v": {VERSION}, "call": {json.dumps(call)}, "key": "{key}"'
-        line = f'{head}, "request": {text}, "{outcome}": {value}, "timing": {timing}}}'
-        return line, json.loads(value)
+        value = json.loads(kept)  # as a replay will read it
+        if outcome == "failure":
+            return Failure(**value)
+        return Answer(value, played=False)
 
     def _difference(self, call: str, text: str) -> str:
         recorded = [row for row in exchanges(self.path) if row["call"] == call]
@@ -252,23 +267,32 @@ def _readable(request: Row) -> list[str]:
 
 
 def _without_retried(rows: list[Row]) -> list[Row]:
-    """Without the failures that a resume retries. A failure stays if a later round, another step of
-    its sub-task or the same call was answered after it, since that prompt may quote it, or if a
-    fork kept it.
+    """Drop the failures that a resume retries.
+
+    Keep a failure if some later prompt may quote it: a later round, another step of the same
+    sub-task, or a repeat of the same call has an answer. Keep what a fork copied.
     """
-    left, last_round, calls = list[Row](), 0, set[str]()
-    steps: dict[str, set[str]] = defaultdict(set)
+    kept: list[Row] = []
+    last_round = 0  # of the answers after the row
+    answered_calls = set[str]()
+    answered_steps: dict[str, set[str]] = defaultdict(set)  # by sub-task
     for row in reversed(rows):
-        call, parts = row["call"], row["call"].split("/")  # as r1/t2/s3/part4
-        task, step = "/".join(parts[:2]), "/".join(parts[:3])
-        quoted = last_round > round_of(call) or call in calls or steps[task] - {step}
+        call = row["call"]
+        parts = call.split("/")  # as r1/t2/s3/part4
+        subtask = "/".join(parts[:2])
+        step = "/".join(parts[:3])
         if "answer" in row:
             last_round = max(last_round, round_of(call))
-            steps[task].add(step)
-            calls.add(call)
-        if "answer" in row or "kept" in row or quoted:
-            left.append(row)
-    return left[::-1]
+            answered_steps[subtask].add(step)
+            answered_calls.add(call)
+            kept.append(row)
+            continue
+        quoted_later = last_round > round_of(call)
+        quoted_in_subtask = bool(answered_steps[subtask] - {step})
+        repeated = call in answered_calls
+        if quoted_later or quoted_in_subtask or repeated or "kept" in row:
+            kept.append(row)
+    return kept[::-1]
 
 
 # ---- JSONL files ---------------------------------------------------------------------------------

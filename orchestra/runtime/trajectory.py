@@ -1,6 +1,6 @@
 """tau = (s_1, y_1, Z_1, ..., s_T, y_T) as JSONL, one event a line, written as it happens.
 
-Every line is `{"v": 2, "event": ..., "at": [...], ..., "timing": {...}}`. Measured values are in
+Every line is `{"v": 3, "event": ..., "at": [...], ..., "timing": {...}}`. Measured values are in
 `timing` alone; the rest is the same in every replay. `at` is the place in the run, (round,
 sub-task, step): lines are written in the order of time and read in the order of `at`.
 
@@ -22,7 +22,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -30,10 +30,11 @@ from typing import Any
 
 from orchestra.money import Purse, add_usd
 from orchestra.runtime import tape
-from orchestra.vocabulary import Complete, ConfigError, Decision, Reply, State
+from orchestra.vocabulary import Complete, ConfigError, Decision, Place, Reply, State
 
-VERSION = 2
+VERSION = 3  # 2 had `drain` in a decision, for what are now three properties
 LOG_BYTES = 10 << 20
+NO_EVENT: dict[str, Any] = {"event": "none", "at": []}  # where one run has fewer events
 LAST = 1 << 30  # the step number of a result: after every step
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
@@ -71,38 +72,68 @@ class Recorder:
         self._listeners = tuple(listeners)
 
     def emit(
-        self, event: str, at: tuple[int, ...], timing: Any = None, **content: Any
+        self,
+        event: str,
+        place: Place,
+        timing: Mapping[str, float] | None = None,
+        **content: Any,
     ) -> None:
-        """Raises TapeWriteError."""
-        row = {
-            "v": VERSION,
-            "event": event,
-            "at": at,
-            **content,
-            "timing": timing or {},
-        }
+        """Record an event of a sub-task or of the main agent. Raises TapeWriteError."""
+        at = (place.round, place.subtask, place.step)
+        self._write(event, at, content, timing)
+
+    def _write(
+        self,
+        event: str,
+        at: tuple[int, ...],
+        content: Mapping[str, Any],
+        timing: Mapping[str, float] | None = None,
+    ) -> None:
+        row = {"v": VERSION, "event": event, "at": at, **content}
+        row["timing"] = timing or {}
         self.events.append(row)
         if self._file:
             self._file.append(json.dumps(row, ensure_ascii=False, default=str))
         self._tell(row)
 
-    def notify(self, message: str) -> None:
-        """Send the listeners a message that is not an event, such as "waiting for M"; once each."""
+    def notify(self, message: str, status: int = 0) -> None:
+        """Send the listeners a message that is not an event, such as "waiting for M"; once each.
+        `status`: that of the response behind it, 0 if there was none.
+        """
         if message not in self._notices:
             self._notices.add(message)
-            self._tell({"event": "notice", "at": (), "message": message})
+            row = {"event": "notice", "at": (), "message": message, "status": status}
+            self._tell(row)
 
     def _tell(self, row: Event) -> None:
         if self._log:
-            self._log.handle(
-                logging.makeLogRecord({"msg": describe(row), "levelno": logging.INFO})
-            )
+            line = {"msg": describe(row), "levelno": logging.INFO}
+            self._log.handle(logging.makeLogRecord(line))
         for listener in self._listeners:
             listener(row)
 
+    def begin(self, manifest: Mapping[str, Any]) -> None:
+        """The first event: the run as run.json has it."""
+        self._write("run", (0,), manifest)
+
+    def decision(
+        self, s: State, attempt: int, replies: Sequence[Reply], **outcome: Any
+    ) -> None:
+        """One attempt of a decision."""
+        self.emit(
+            "decision",
+            Place(s.round, step=attempt),
+            rounds=s.rounds,
+            budget_usd=s.budget_usd,
+            waiting=s.waiting,
+            reply=replies[-1].text if replies else "",
+            cost_usd=add_usd(*(reply.cost_usd for reply in replies)),
+            **outcome,
+        )
+
     def end(
         self,
-        run: Path,
+        folder: Path,
         answer: str,
         fallback: bool,
         rounds: int,
@@ -111,34 +142,33 @@ class Recorder:
     ) -> Trajectory:
         """The last event, and the outcome of the run."""
         latency_s = time.monotonic() - self._started
-        failed = sum(
-            e["event"] == "result" and e["status"] == "failed" for e in self.events
-        )
+        results = [event for event in self.events if event["event"] == "result"]
         outcome: dict[str, Any] = {
-            "answer": answer, "fallback": fallback, "rounds": rounds, "calls": purse.calls,
-            "cost_usd": purse.spent_usd, "tokens": purse.tokens, "failed_subtasks": failed,
+            "answer": answer,
+            "fallback": fallback,
+            "rounds": rounds,
+            "calls": purse.calls,
+            "cost_usd": purse.spent_usd,
+            "tokens": purse.tokens,
+            "failed_subtasks": sum(event["status"] == "failed" for event in results),
             "why": why,
-        }  # fmt: skip
-        self.emit("end", (rounds + 2,), {"latency_s": latency_s}, **outcome)
-        outcome |= {"paid_usd": purse.paid_usd, "latency_s": latency_s, "run": str(run)}
-        return Trajectory(**outcome, events=self.events)
-
-    def decision(
-        self, s: State, attempt: int, replies: Sequence[Reply], **outcome: Any
-    ) -> None:
-        """One attempt of a decision."""
-        self.emit(
-            "decision", (s.round, 0, attempt), rounds=s.rounds, budget_usd=s.budget_usd,
-            waiting=s.waiting, reply=replies[-1].text if replies else "",
-            cost_usd=add_usd(*(r.cost_usd for r in replies)), **outcome,
-        )  # fmt: skip
+        }
+        self._write("end", (rounds + 2,), outcome, {"latency_s": latency_s})
+        return Trajectory(
+            **outcome,
+            paid_usd=purse.paid_usd,
+            latency_s=latency_s,
+            run=str(folder),
+            events=self.events,
+        )
 
     def close(self) -> None:
         if self._file:
             self._file.unlock()
         if self._log:
             self._log.close()
-        self._file = self._log = None  # a sub-agent that is left may still end
+        self._file = None  # a sub-agent that is left may still end
+        self._log = None
 
 
 def read(path: Path) -> list[Event]:
@@ -172,25 +202,36 @@ def first_difference(recorded: list[Event], replayed: list[Event]) -> str:
     """The first difference in content; "" if there is none. The event `run`, a copy of run.json, is
     not compared: a later version has more options, and the tape shows what they change.
     """
-    both = [
-        [e for e in in_order(events) if e["event"] != "run"]
-        for events in (recorded, replayed)
-    ]
-    plain = json.loads(json.dumps(both, default=str))
-    for a, b in zip_longest(*plain, fillvalue={"event": "none", "at": []}):
-        for key in {**a, **b}:
-            if key != "timing" and a.get(key) != b.get(key):
-                values = f"recorded {a.get(key)!r}, now {b.get(key)!r}"
-                return f"event {a['event']} at {a['at']}, {key}: {values}"
+    old = bool(recorded) and recorded[0]["v"] == 2
+    pairs = zip_longest(
+        _comparable(recorded, old), _comparable(replayed, old), fillvalue=NO_EVENT
+    )
+    for before, now in pairs:
+        for key in {**before, **now}:
+            if before.get(key) != now.get(key):
+                values = f"recorded {before.get(key)!r}, now {now.get(key)!r}"
+                return f"event {before['event']} at {before['at']}, {key}: {values}"
     return ""
+
+
+def _comparable(events: Iterable[Event], as_version_2: bool) -> list[Event]:
+    """The events in order, as plain JSON, without what is measured."""
+    kept = [event for event in in_order(events) if event["event"] != "run"]
+    plain: list[Event] = json.loads(json.dumps(kept, default=str))
+    for event in plain:
+        event.pop("timing", None)
+        event.pop("v", None)
+        decision = event.get("decision")
+        if as_version_2 and decision and "whole_graph" in decision:
+            decision["drain"] = decision.pop("whole_graph")
+            del decision["answers"], decision["final"]
+    return plain
 
 
 def decision_row(y_t: Decision) -> dict[str, Any]:
     """y_t as JSON: {"action": "delegate" | "complete", ...}."""
-    return {
-        "action": "complete" if isinstance(y_t, Complete) else "delegate",
-        **asdict(y_t),
-    }
+    action = "complete" if isinstance(y_t, Complete) else "delegate"
+    return {"action": action, **asdict(y_t)}
 
 
 # ---- as lines of text ----------------------------------------------------------------------------
@@ -198,46 +239,53 @@ def decision_row(y_t: Decision) -> dict[str, Any]:
 
 def describe(event: Event) -> str:
     """One event as one line."""
-    at = () if event["event"] == "end" else event["at"]  # its round does not exist
-    kinds = (
-        "rta" if event["event"] == "decision" else "rts"
-    )  # of a decision: its attempt
-    place = "/".join(
-        f"{k}{n}" for k, n in zip(kinds, at, strict=False) if n not in (0, LAST)
-    )
-    e, figures = event, ""
-    if "cost_usd" in e and "latency_s" in e["timing"]:
-        figures = f" ({usd(e['cost_usd'])}, {e['timing']['latency_s']:.1f} s)"
-    match e["event"]:
-        case "run":
-            text = f"run: {e['question']!r} with {e['options']['method']}"
-        case "notice":
-            text = e["message"]
-        case "decision" if "mistake" in e:
-            text = f"mistake: {e['mistake']}"
-        case "decision":
-            y = e["decision"]
-            delegated = (
-                f"delegate {len(y.get('subtasks', ()))}: {y['reasoning']}".rstrip(": ")
-            )
-            text = (
-                f"complete: {y['answer']!r}" if y["action"] == "complete" else delegated
-            )
-        case "subtask":
-            u = e["subtask"]
+    text = f"{_place_of(event)} {_content_of(event)}{_figures_of(event)}"
+    return printable(" ".join(text.split()))
+
+
+def _place_of(event: Event) -> str:
+    """The place as it is spelled everywhere, r2/t1/s3; "" for the run as a whole."""
+    if event["event"] not in ("decision", "subtask", "step", "result"):
+        return ""
+    round, subtask, step = event["at"]
+    return str(Place(round, subtask, 0 if step == LAST else step))
+
+
+def _content_of(event: Event) -> str:
+    match event:
+        case {"event": "run"}:
+            return f"run: {event['question']!r} with {event['options']['method']}"
+        case {"event": "notice"}:
+            return str(event["message"])
+        case {"event": "decision", "mistake": mistake}:
+            return f"mistake: {mistake}"
+        case {
+            "event": "decision",
+            "decision": {"action": "complete", "answer": answer},
+        }:
+            return f"complete: {answer!r}"
+        case {"event": "decision", "decision": y}:
+            return f"delegate {len(y['subtasks'])}: {y['reasoning']}".rstrip(": ")
+        case {"event": "subtask", "subtask": u}:
             tools = ", ".join(u["tools"]) or "no tools"
-            text = f"{u['id']} to {u['backend']} with {tools}: {u['instruction']}"
-        case "step":
-            text = f"{e['action']} {e['params']} -> {e['observation'][:300]}"
-        case "result":
-            text = (
-                f"{e['status']}: {e['answer'] or e['error'] or e['summary']}{figures}"
-            )
+            return f"{u['id']} to {u['backend']} with {tools}: {u['instruction']}"
+        case {"event": "step"}:
+            observation = event["observation"][:300]
+            return f"{event['action']} {event['params']} -> {observation}"
+        case {"event": "result"}:
+            report = event["answer"] or event["error"] or event["summary"]
+            return f"{event['status']}: {report}"
         case _:
-            text = (
-                f"{'fallback' if e['fallback'] else 'answer'}: {e['answer']!r}{figures}"
-            )
-    return printable(" ".join(f"{place} {text}".split()))
+            kind = "fallback" if event["fallback"] else "answer"
+            return f"{kind}: {event['answer']!r}"
+
+
+def _figures_of(event: Event) -> str:
+    """Cost and time, where both were measured."""
+    latency_s = event.get("timing", {}).get("latency_s")
+    if "cost_usd" not in event or latency_s is None:
+        return ""
+    return f" ({usd(event['cost_usd'])}, {latency_s:.1f} s)"
 
 
 def printable(text: str, kept: str = "") -> str:

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 from orchestra.vocabulary import ConfigError, EndOfRun
 
@@ -21,7 +23,7 @@ def is_spec(text: str) -> bool:
 
 
 def load(spec: str, flag: str) -> object:
-    """What FILE.py:NAME or package.module:NAME names. Raises ConfigError, which begins with `flag`."""
+    """What FILE.py:NAME or package.module:NAME names. Raises ConfigError that names `flag`."""
     where, _, name = spec.rpartition(":")
     if not where or not name:
         raise ConfigError(
@@ -33,6 +35,20 @@ def load(spec: str, flag: str) -> object:
     except AttributeError:
         raise ConfigError(f"{flag}: {where} has no {name!r}; check the name") from None
     return found
+
+
+def spec_of(chosen: object) -> str:
+    """How a run names Python that it was given as an object: package.module:NAME if it is in a
+    package, else FILE.py:NAME. A text is returned as it is.
+    """
+    if isinstance(chosen, str):
+        return chosen
+    has_name = inspect.isroutine(chosen) or inspect.isclass(chosen)
+    named: Any = chosen if has_name else type(chosen)
+    module = sys.modules.get(named.__module__)
+    if module is not None and module.__package__:
+        return f"{named.__module__}:{named.__name__}"
+    return f"{inspect.getsourcefile(named)}:{named.__name__}"
 
 
 def one_line(error: BaseException) -> str:
@@ -80,3 +96,73 @@ def _errors_named(flag: str) -> Iterator[None]:
         raise
     except BaseException as error:  # the user's code may raise anything
         raise ConfigError(f"{flag}: cannot be loaded ({one_line(error)})") from None
+
+
+def chosen(
+    value: object,
+    shipped: Mapping[str, object],
+    protocol: type,
+    flag: str,
+    *given: object,
+) -> Any:
+    """What an option names for a seam: something that the program ships, or the user's own. Raises
+    ConfigError.
+    """
+    if isinstance(value, str) and value in shipped:
+        return shipped[value]
+    flag = f"{flag} {spec_of(value)}"
+    if isinstance(value, str) and not is_spec(value):
+        known = ", ".join(shipped)
+        raise ConfigError(
+            f"{flag}: needs one of {known}, FILE.py:NAME or package.module:NAME"
+        )
+    return fitted(value, protocol, flag, *given)
+
+
+def fitted(value: object, protocol: type, flag: str, *given: object) -> Any:
+    """What the user chose for a seam, as an object with the methods of its Protocol.
+
+    `value` names Python or is Python: a class, which is called with `given`, an instance of one,
+    or a function for a seam with one method. Raises ConfigError if it does not fit.
+    """
+    found = load(value, flag) if isinstance(value, str) else value
+    methods = [
+        name for name in vars(protocol) if inspect.isfunction(vars(protocol)[name])
+    ]
+    methods = [name for name in methods if not name.startswith("_")]
+    if inspect.isclass(found):
+        found = _instance(found, flag, given)
+    elif inspect.isroutine(found) and len(methods) == 1:
+        found = SimpleNamespace(**{methods[0]: found})
+    wanted = [*getattr(protocol, "__annotations__", ()), *methods]
+    missing = [name for name in wanted if not hasattr(found, name)]
+    if missing:
+        kind = protocol.__name__
+        raise ConfigError(
+            f"{flag}: is not a class with {', '.join(wanted)}: {missing[0]} is missing"
+            f" ({kind} in orchestra/seams.py; see CONTRIBUTING.md)"
+        )
+    for name in methods:
+        _check_parameters(getattr(found, name), getattr(protocol, name), name, flag)
+    return found
+
+
+def _instance(kind: type, flag: str, given: tuple[object, ...]) -> object:
+    try:
+        inspect.signature(kind).bind(*given)
+    except TypeError as error:
+        wanted = "(pool, tools, options)" if given else "no arguments"
+        raise ConfigError(f"{flag}: takes {wanted}, not ({error})") from None
+    return kind(*given)
+
+
+def _check_parameters(method: Any, wanted: Any, name: str, flag: str) -> None:
+    """Raises ConfigError if a method cannot be called with the Protocol's parameters."""
+    names = [n for n in inspect.signature(wanted).parameters if n != "self"]
+    try:
+        inspect.signature(method).bind(*names)
+    except TypeError as error:
+        takes = f"{name}({', '.join(names)})"
+        raise ConfigError(
+            f"{flag}: needs {takes} ({error}); see CONTRIBUTING.md"
+        ) from None

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestra.methods.orchestra_o1 import parse_decision
+from orchestra.minigaia.world import ROUNDS
 from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
 from orchestra.seams import Ask
 from orchestra.toolkit import Tool
-from orchestra.training.world import ROUNDS, prompt
+from orchestra.training.world import prompt
 from orchestra.vocabulary import Decision, State
 
 

@@ -28,7 +28,7 @@ from orchestra.evaluation.questions import load
 from orchestra.evaluation.scores import matches
 from orchestra.memory import compress
 from orchestra.methods import make
-from orchestra.runtime import run_folder, tape, trajectory
+from orchestra.runtime import permission, run_folder, tape, trajectory
 from orchestra.runtime.command_line import OneLineParser, ended
 from orchestra.runtime.parsing import find_action
 from orchestra.runtime.pool import Checked
@@ -119,7 +119,7 @@ def from_run(
     Raises ConfigError if the prompt of s_t, rebuilt from the recorded events, is not the one on the
     tape: the run was recorded with other prompts.
     """
-    manifest = run_folder.named_again(
+    manifest = permission.named_again(
         folder, run_folder.read_manifest(folder), {"tools": tools}
     )
     options, task = manifest.options, manifest.task(folder)

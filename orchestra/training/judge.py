@@ -30,21 +30,17 @@ from orchestra.runtime.parsing import after_thinking
 from orchestra.runtime.pool import Checked
 from orchestra.runtime.prompts import explained, fenced, render, say
 from orchestra.runtime.secrets import Secrets
-from orchestra.runtime.tape import Failure, Tape
+from orchestra.runtime.tape import Tape
 from orchestra.runtime.trajectory import decision_row
 from orchestra.seams import Messages
 from orchestra.training.examples import Example, state_of
 from orchestra.training.options import Above0, Count
 from orchestra.training.rewards import Reading, Scores, readings, weighted
-from orchestra.vocabulary import Backend, EndpointError, ModelMistake
+from orchestra.vocabulary import Backend, EndpointError, Failure, ModelMistake
 
 PATIENCE_S = 300.0  # of waiting at a rate limit, in one call
 NOTES = "training/judge_notes"
 REFUSED = {400, 413, 422}  # statuses about this text, not about the endpoint
-OF_THE_TEXT = (
-    "timed out",
-    "the answer has no choice",
-)  # how other errors about the text begin
 LINES = {  # the judge's line -> the part of Eq. 29 and its largest score
     "FORMAT_CORRECT": ("format", 1),
     "ACTION_VALID": ("action", 1),
@@ -134,16 +130,16 @@ class Judge:
                 answer = {"role": "assistant", "content": reply}
                 messages += answer, {"role": "user", "content": again}
             except EndpointError as error:
-                outcome = (
-                    error.__cause__.args[0]
-                    if isinstance(error.__cause__, Failure)
-                    else {}
-                )
-                of_text = str(outcome.get("why")).startswith(OF_THE_TEXT)
-                if not of_text and outcome.get("status") not in REFUSED:
+                failure = error.failure
+                if failure is None or not is_about_text(failure):
                     raise
                 break
         return None
+
+
+def is_about_text(failure: Failure) -> bool:
+    """Whether the endpoint failed because of this text, as a content filter does."""
+    return failure.status in REFUSED or failure.cause in ("timeout", "no_choice")
 
 
 def judge_prompt(example: Example, reply: str, reading: Reading) -> str:

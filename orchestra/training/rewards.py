@@ -22,11 +22,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestra.methods.orchestra_o1 import parse_decision
+from orchestra.minigaia.world import World, world_of
 from orchestra.runtime.parsing import MAX_CHARS
 from orchestra.runtime.pool import Invalid
 from orchestra.schedule import Graph, refine
 from orchestra.training.examples import Example, state_of
-from orchestra.training.world import World, rubric_parts, solved_from, world_of
+from orchestra.training.world import rubric_parts, solved_from
 from orchestra.vocabulary import (
     ConfigError,
     Decision,

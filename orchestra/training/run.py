@@ -35,7 +35,13 @@ SHOWN = ("loss", "reward", "eval/reward", "kl", "zero_variance", "grad_norm")
 # Options that may differ at a resume; of the files, their paths may, and not their contents.
 FREE = {"resume", "out", "vllm_url", "model", "adapter", "data", "eval_data"}
 FREE_SETTINGS = "timeout_s=", "parallel=", "cache="  # of a reward
-RULE = "tasks.py", "world.py", "rewards.py", "../evaluation/scores.py"
+RULE = (
+    "../minigaia/tasks.py",
+    "../minigaia/world.py",
+    "world.py",
+    "rewards.py",
+    "../evaluation/scores.py",
+)
 
 
 # ---- options -------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def test_each_round_of_the_recorded_demo_is_an_example_with_a_decision(run):
     ([delegate("find"), complete("7")], {}), ([delegate("find"), complete("7")], {"rounds": 1}),  # the last chance
     (["{}", delegate("find"), "no", complete("7")], {}),  # mistakes, told back
     ([tuple4("find"), "no", delegate("find"), complete("7")], {"method": "aorchestra"}),
-    ([tuple4("find"), complete("7")], {"method": "aorchestra", "sub_agent": "mini-swe", "steps": 1, "unsafe_code": True}),
+    ([tuple4("find"), complete("7")], {"method": "aorchestra", "agent": "mini-swe", "steps": 1, "unsafe_code": True}),
 ])  # fmt: skip
 def test_an_example_is_what_was_sent_and_what_was_decided(record, replies, options):
     folder, sent = record(*replies, **options)

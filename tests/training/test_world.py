@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from fixtures import experiment
-from orchestra.training.examples import Example, state_row
-from orchestra.training.rewards import make, read_decision
-from orchestra.training.tasks import (
+from orchestra.minigaia.tasks import (
     HELD_OUT,
     HELD_OUT_SHAPES,
     SEEN_SHAPES,
@@ -21,7 +19,10 @@ from orchestra.training.tasks import (
     compose,
     trees,
 )
-from orchestra.training.world import ROUNDS, World, examples, finds, main
+from orchestra.minigaia.world import ROUNDS, World, finds
+from orchestra.training.examples import Example, state_row
+from orchestra.training.rewards import make, read_decision
+from orchestra.training.world import examples, main
 from orchestra.vocabulary import Media, SubTask, Task
 from tests.scripted import complete, delegate
 

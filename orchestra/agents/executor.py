@@ -1,0 +1,221 @@
+"""Z_t = AsyncExecute(u_1, ..., u_K): every sub-task has its own thread and environment (Eq. 13-15).
+
+`SubAgents.execute` starts each sub-task as soon as its needs have ended and returns the results in
+submission order. Which sub-agent does a sub-task is a name in AGENTS, or the user's own Python.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orchestra import contracts
+from orchestra.agents import experts, mini_swe, react, reasoning
+from orchestra.agents.job import Agent, Job, guarded
+from orchestra.matching import Placed
+from orchestra.memory import opened
+from orchestra.runtime import user_code
+from orchestra.runtime.chat import Chat
+from orchestra.runtime.options import Options
+from orchestra.runtime.pool import Pool
+from orchestra.runtime.prompts import quoted_whole, say
+from orchestra.runtime.tape import Tape
+from orchestra.runtime.trajectory import LAST, Recorder
+from orchestra.seams import SubAgent
+from orchestra.toolkit import Environment, Tool
+from orchestra.tools import sandbox
+from orchestra.vocabulary import ConfigError, Place, Result, Step, SubTask, Task
+
+AGENTS: dict[str, Agent] = {  # by SubTask.agent
+    "react": react.run,
+    "single": react.run,
+    "mini-swe": mini_swe.run,
+    "read-file": experts.read_file,
+    "cot": reasoning.cot,
+    "sc": reasoning.self_consistency,
+    "debate": reasoning.debate,
+    "reflexion": reasoning.reflexion,
+    "search-loop": reasoning.search,
+    "answer": experts.answer,
+    "enhance_reasoning": experts.enhance_reasoning,
+    "search": experts.search,
+}
+INSERT = re.compile(r"\$\{([\w:]+)\}")
+GRACE_S = 1.0  # after an interrupt, for running calls to be recorded
+
+
+@dataclass
+class SubAgents:
+    """The sub-agents of a run, and their threads. `chat`, `tape` and `recorder` are the run's."""
+
+    task: Task
+    options: Options
+    pool: Pool
+    tools: Mapping[str, Tool]
+    chat: Chat
+    tape: Tape
+    recorder: Recorder
+    repo: Path | None = None  # --workdir
+    threads: int | None = None  # --parallel by default
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError if the run's own sub-agent cannot be used."""
+        threads = self.threads or self.options.parallel
+        self.executor = ThreadPoolExecutor(threads, thread_name_prefix="sub-agent")
+        self.in_flight: list[Future[Result]] = []
+        self._agents: dict[str, Agent] = dict(AGENTS)
+        default = user_code.spec_of(self.options.agent)
+        self._agents[default] = self._chosen(self.options.agent, "--agent")
+
+    def execute(
+        self, t: int, placed: Sequence[Placed], shared_context: str = ""
+    ) -> list[Result]:
+        """Z_t, Eq. 15: in parallel, the results in submission order. `shared_context` is what each
+        sub-agent reads next to its own context.
+
+        In a graph, a node starts when the last of its needs has ended, so the graph takes the time
+        of its critical path. A node that needs a failed one reads its error.
+        """
+        ended: dict[str, Result] = {}
+        running: dict[Future[Result], str] = {}
+        waiting = dict(enumerate(placed, 1))
+        ids = {p.subtask.id for p in placed}
+        while waiting or running:
+            for j, p in list(waiting.items()):
+                needs = ids & set(p.subtask.needs)
+                if needs <= ended.keys():
+                    del waiting[j]
+                    u = insert_outputs(p.subtask, ended)
+                    started = self._start(
+                        Place(t, j), replace(p, subtask=u), shared_context
+                    )
+                    running[started] = u.id
+            self.in_flight = list(running)
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                id = running.pop(future)
+                ended[id] = future.result()
+        return [ended[p.subtask.id] for p in placed]
+
+    def _start(self, place: Place, p: Placed, shared_context: str) -> Future[Result]:
+        run = self.agent(p.subtask)
+        self.recorder.emit(
+            "subtask", place, subtask=vars(p.subtask), share_usd=p.purse.limit_usd
+        )
+        parts = (p.subtask.context, shared_context)
+        context = "\n\n".join(part for part in parts if part)
+        u = replace(p.subtask, context=context)
+        return self.executor.submit(self._run, place, replace(p, subtask=u), run)
+
+    def _run(self, place: Place, p: Placed, run: Agent) -> Result:
+        """zeta and z of a sub-task, Eq. 13-14."""
+        started = time.monotonic()
+
+        def on_step(number: int, step: Step) -> None:
+            self.recorder.emit("step", place._replace(step=number), **vars(step))
+
+        job = Job(
+            u=p.subtask,
+            env=self._environment(place, p),
+            tools=self.tools,
+            place=place,
+            steps=self.options.steps,
+            on_step=on_step,
+        )
+        z = contracts.result(run(job), f"the sub-agent of {place}")
+        z = replace(
+            z,
+            latency_s=time.monotonic() - started,
+            media=opened(z, self.task),
+            round=place.round,
+        )
+        self.recorder.emit(
+            "result",
+            place._replace(step=LAST),
+            {"latency_s": z.latency_s},
+            status=z.status,
+            answer=z.answer,
+            summary=z.summary,
+            cost_usd=z.cost_usd,
+            error=z.error,
+            media=z.media,
+            subtask=p.subtask.id,
+        )
+        return z
+
+    def _environment(self, place: Place, p: Placed) -> Environment:
+        """What one sub-agent can access. Parallel sub-tasks share no mutable state."""
+        return Environment(
+            task=self.task,
+            backend=p.backend,
+            pool=self.pool,
+            chat=self.chat.copy(),
+            tape=self.tape,
+            purse=p.purse,
+            folder=self.tape.path.parent / "work" / place.folder,
+            allow_hosts=self.options.allow_hosts,
+            unsafe_code=self.options.unsafe_code,
+            repo=self.repo,
+        )
+
+    def agent(self, u: SubTask) -> Agent:
+        """The sub-agent that does a sub-task. Raises ConfigError if there is none of this name."""
+        if u.agent not in self._agents:
+            self._agents[u.agent] = self._chosen(u.agent, f"sub-task {u.id}: agent")
+        return self._agents[u.agent]
+
+    def _chosen(self, name: object, flag: str) -> Agent:
+        if isinstance(name, str) and name in AGENTS:
+            return AGENTS[name]
+        found: SubAgent = user_code.chosen(name, AGENTS, SubAgent, flag)
+        return guarded(found.run)
+
+    def interrupt(self) -> None:
+        """Give the calls in flight a moment to be recorded, and do not wait longer."""
+        wait(self.in_flight, timeout=GRACE_S)
+        self.executor.shutdown(wait=False, cancel_futures=True)
+
+
+def shared(context: str, question: str) -> str:
+    """What sub-agents read next to the context written for them: C_t, and the question (App. B.3).
+    The question is "" for small models, which would answer it instead of their task.
+    """
+    texts = []
+    if context:
+        texts.append(say("notes", "found", context=quoted_whole(context)))
+    if question:
+        texts.append(say("notes", "whole_question", question=question))
+    return "\n\n".join(texts)
+
+
+def insert_outputs(u: SubTask, ended: Mapping[str, Result]) -> SubTask:
+    """`u` with each ${id} replaced by the output of its need `id`. A ${id} inside an output is not
+    replaced.
+    """
+    outputs = {id: _output(id, ended[id]) for id in u.needs if id in ended}
+
+    def insert(text: str) -> str:
+        return INSERT.sub(lambda found: outputs.get(found[1], found[0]), text)
+
+    return replace(u, instruction=insert(u.instruction), context=insert(u.context))
+
+
+def _output(id: str, z: Result) -> str:
+    """Summary and answer. (The summary of a reasoning agent is its whole reply.)"""
+    text = z.summary if z.answer in z.summary else f"{z.summary}\n{z.answer}".strip()
+    return text or say("notes", "failed_need", id=id, error=z.error)
+
+
+def runs_code(options: Options) -> bool:
+    """Whether code of models can run on this machine. Raises ConfigError if it cannot but must."""
+    if options.unsafe_code or not sandbox.trouble():
+        return True
+    if options.agent == "mini-swe":
+        raise ConfigError(f"--agent mini-swe: {sandbox.missing()}")
+    warn = logging.getLogger("orchestra").warning
+    warn("the code tool is not offered: %s", sandbox.missing())
+    return False

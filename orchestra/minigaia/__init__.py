@@ -1,0 +1,1 @@
+"""MiniGAIA: tasks whose facts are known, and a world that plays the sub-agents."""

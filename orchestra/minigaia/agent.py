@@ -1,0 +1,93 @@
+"""MiniGAIA's world as a sub-agent: only the main agent is a model.
+
+    orchestra-min evaluate run --data fixtures/minigaia/questions.json --world ...
+
+What a sub-task finds follows from its words and from what earlier rounds have found, so it does not
+depend on the timing of threads. It is recorded, so a replay needs no facts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Annotated, Any
+
+from annotated_types import MinLen
+from typing_extensions import TypedDict
+
+from orchestra.agents.job import Job
+from orchestra.minigaia.tasks import WORDS, Fact
+from orchestra.minigaia.world import finds
+from orchestra.runtime.pool import Checked
+from orchestra.runtime.prompts import say
+from orchestra.vocabulary import ConfigError, Result, Step
+
+METHODS = ("orchestra-o1", "aorchestra")  # the others ship sub-agents of their own
+
+
+class Facts(Checked):
+    """The facts of a question. Raises ConfigError if they are not MiniGAIA's."""
+
+    facts: Annotated[tuple[Fact, ...], MinLen(1)]
+
+
+class Report(TypedDict):
+    """What a sub-task finds, on the tape. `fact`: its id, "" if it finds nothing."""
+
+    fact: str
+    report: str
+    files: list[str]
+
+
+class WorldAgent:
+    """A SubAgent for one run. `facts` are those of its question, the answer last."""
+
+    def __init__(self, facts: Sequence[Any] = ()) -> None:
+        self.facts = Facts(facts=facts).facts if facts else ()
+        self._found: dict[str, tuple[int, str]] = {}  # sub-task -> its round and fact
+        self._lock = threading.Lock()
+
+    def run(self, job: Job) -> Result:
+        """Raises ConfigError if something must be found and the facts are not known."""
+        request = {"instruction": job.u.instruction, "context": job.u.context}
+        with job.env.tape.call(job.next_place):
+            look = partial(self._look, job)
+            found: Report = job.env.local("world", request, look, Report)
+        if not found["fact"]:
+            return job.result("failed", "", "", say(WORDS, "nothing"))
+        with self._lock:
+            self._found[job.u.id] = (job.place.round, found["fact"])
+        for name in found["files"]:
+            job.note(Step("read", {"file": name}, "", found["report"]))
+        return job.result("done", found["report"], "")
+
+    def _look(self, job: Job) -> Report:
+        if not self.facts:
+            raise ConfigError("the world has no facts; use: evaluate run --world")
+        values = {fact.id: fact.value for fact in self.facts}
+        with self._lock:
+            earlier = {
+                id: fact
+                for id, (round, fact) in self._found.items()
+                if round < job.place.round
+            }
+        reports = [values[earlier[id]] for id in job.u.needs if id in earlier]
+        fact = finds(job.u, self.facts, set(earlier.values()), reports)
+        if fact is None:
+            return {"fact": "", "report": "", "files": []}
+        files = [m.name for m in job.task.media if m.name in fact.evidence]
+        return {"fact": fact.id, "report": fact.report, "files": files}
+
+
+def check(method: str, asked: Iterable[Any]) -> None:
+    """Raises ConfigError if the world cannot play the sub-agents for these questions."""
+    if ":" not in method and method not in METHODS:
+        known = " or ".join(METHODS)
+        raise ConfigError(f"--world: {method} delegates otherwise; use {known}")
+    for q in asked:
+        try:
+            Facts(facts=q.facts)
+        except ConfigError as error:
+            problem = f"needs MiniGAIA's facts: {error}"
+            raise ConfigError(f"--world: question {q.id} {problem}") from None

@@ -1,0 +1,81 @@
+"""For tests: a run that is recorded once, and replayed from then on.
+
+run = recorded("What is the capital of France?", out="runs/capital")
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestra.runtime.options import Options
+from orchestra.runtime.permission import comparable
+from orchestra.runtime.run_folder import Manifest, read_manifest, sha256_of
+from orchestra.runtime.secrets import Secrets
+from orchestra.runtime.trajectory import Trajectory, ended, read
+from orchestra.vocabulary import ConfigError
+from orchestra_min import orchestrate, replay, resume
+
+MODES = ("none", "once", "rewrite")
+
+
+def recorded(
+    question: str,
+    media: Sequence[Any] = (),
+    out: Path | str = "",
+    record_mode: str = "once",
+    **how: Any,
+) -> Trajectory:
+    """Replays the run in `out` if it has this very question, media and options (under any budget),
+    continues it if it was not finished, and records it if there is none. `record_mode` "none" never
+    records, "rewrite" always does. `how`: options and pool, as for `orchestrate`.
+
+    Raises ConfigError where `out` holds another run, or none and none may be recorded.
+    """
+    if record_mode not in MODES:
+        raise ConfigError(f"record mode {record_mode!r}: needs {', '.join(MODES)}")
+    folder = Path(out)
+    options = how.get("options") or Options()
+    exists = (folder / "run.json").is_file()
+    if record_mode == "rewrite" and exists:
+        return _rewritten(question, media, folder, how)
+    if not exists and record_mode == "none":
+        raise ConfigError(
+            f"{folder}: nothing is recorded; --record-mode once records it"
+        )
+    if not exists:
+        return orchestrate(question, media, out=folder, **how)
+    if not _is_recording_of(read_manifest(folder), question, media, options):
+        problem = "was recorded with another question, media or options"
+        advice = "remove it, or use --record-mode rewrite"
+        raise ConfigError(f"{folder} {problem}: {advice}")
+    finished = ended(read(folder / "trajectory.jsonl")) is not None
+    if finished or record_mode == "none":
+        return replay(folder, **options.again())
+    own: dict[str, Any] = {"pool": how.get("pool"), "workdir": how.get("workdir")}
+    return resume(folder, **own, **options.again())
+
+
+def _rewritten(
+    question: str, media: Sequence[Any], folder: Path, how: dict[str, Any]
+) -> Trajectory:
+    """A new recording. The old one stays until the new one has ended."""
+    new = folder.with_name(f"{folder.name}.new")
+    again = recorded(question, media, new, **how)
+    shutil.rmtree(folder)
+    new.rename(folder)
+    return replace(again, run=str(folder))
+
+
+def _is_recording_of(
+    held: Manifest, question: str, media: Sequence[Any], options: Options
+) -> bool:
+    files = [Path(f if isinstance(f, str | Path) else f[1]) for f in media]
+    same_question = Secrets().text(question).strip() == held.question.strip()
+    same_media = [sha256_of(file) for file in files] == [m.sha256 for m in held.media]
+    return (
+        same_question and same_media and comparable(options) == comparable(held.options)
+    )

@@ -1,0 +1,171 @@
+"""A chat completion on the wire: what is sent to an endpoint, and how its answer is read.
+
+Endpoints differ in what they leave out and where they put things. The functions here take what is
+usable and raise ValueError for what is not a completion.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from orchestra.runtime import http
+from orchestra.runtime.parsing import shallow
+from orchestra.runtime.prompts import say
+from orchestra.runtime.tape import adapter
+from orchestra.seams import Messages
+from orchestra.vocabulary import Backend
+
+TOKENS_OF_SOUND = 1000  # of a sound, besides those of its length
+SOUND_BYTES_PER_TOKEN = 300  # in base64: 100 tokens a second of WAV at 16 kHz
+TOKENS_OF_MESSAGE = 16  # of its role and separators
+MAX_TOKENS = 1 << 40  # no plausible count is larger
+
+
+class _Choice(TypedDict):
+    message: dict[str, Any]
+
+
+class Completion(TypedDict):
+    choices: Annotated[list[_Choice], Field(min_length=1)]
+
+
+class NoChoice(ValueError):
+    """A well-formed answer without a choice, as after a content filter."""
+
+
+# ---- the request ---------------------------------------------------------------------------------
+
+
+def url_of(backend: Backend) -> str:
+    return f"{backend.base_url.rstrip('/')}/chat/completions"
+
+
+def key_of(backend: Backend) -> str:
+    return os.environ.get(backend.api_key_env, "").strip() or "none"
+
+
+def tools_in_text(messages: Messages, tools: Sequence[Mapping[str, Any]]) -> Messages:
+    """The messages for an endpoint without the field `tools`: the system prompt lists the tools."""
+    system, *rest = messages
+    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    content = say("notes", "tools_in_text", system=system["content"], tools=listed)
+    return [{**system, "content": content}, *rest]
+
+
+def _parts(messages: Messages) -> list[Any]:
+    """The contents of the messages; those with images or sound are lists of parts."""
+    parts: list[Any] = []
+    for message in messages:
+        content = message["content"]
+        parts += content if isinstance(content, list) else [content]
+    return parts
+
+
+def media_in(messages: Messages) -> str:
+    """What media the messages have, in words; "" if they have none."""
+    kinds = {part["type"] for part in _parts(messages) if isinstance(part, dict)}
+    named = {"image_url": "images", "input_audio": "sound"}
+    return " and ".join(name for kind, name in named.items() if kind in kinds)
+
+
+def input_token_bound(
+    backend: Backend, messages: Messages, fields: Mapping[str, Any]
+) -> int:
+    """An upper bound: one token per byte of text, `image_tokens` per image, 100 tokens per second
+    of sound (WAV, 16 kHz).
+    """
+    total = _bytes_of(json.dumps(fields)) + _bytes_of(json.dumps(dict(backend.options)))
+    for part in _parts(messages):
+        match part:
+            case {"type": "image_url"}:
+                total += backend.image_tokens
+            case {"type": "input_audio"}:
+                data = part["input_audio"]["data"]
+                total += TOKENS_OF_SOUND + len(data) // SOUND_BYTES_PER_TOKEN
+            case {"text": text}:
+                total += TOKENS_OF_MESSAGE + _bytes_of(str(text))
+            case _:
+                total += TOKENS_OF_MESSAGE + _bytes_of(str(part))
+    return total
+
+
+def _bytes_of(text: str) -> int:
+    return len(text.encode())
+
+
+# ---- the answer ----------------------------------------------------------------------------------
+
+
+def read_completion(response: http.Response) -> Any:
+    """The JSON of a completion. Raises ValueError, and NoChoice, which is one."""
+    kind: type[ValueError] = ValueError
+    problem = "is not JSON"
+    with contextlib.suppress(ValueError, RecursionError):
+        data = json.loads(response.content)
+        if shallow(data):
+            kind, problem = NoChoice, "has no choice"
+            adapter(Completion).validate_python(data)
+            if not data["choices"][0].get("error"):
+                return data
+            kind, problem = ValueError, "holds an error"
+    start = " ".join(response.content[:2000].decode("utf-8", "replace").split())
+    raise kind(f"the answer {problem}: {start}")
+
+
+def text_of(choice: Mapping[str, Any]) -> str:
+    """The content and the tool calls of a choice. A tool call is written as <tool_call> JSON."""
+    message = choice["message"]
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(str(_dict(part).get("text") or "") for part in content)
+    text = str(content or "")
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else []:
+        function = _dict(_dict(call).get("function"))
+        if function:
+            named = {key: function.get(key) for key in ("name", "arguments")}
+            text += f"<tool_call>{json.dumps(named, ensure_ascii=False)}</tool_call>"
+    if text or is_cut(choice):
+        return text
+    for place in ("reasoning_content", "reasoning", "refusal"):
+        if message.get(place):  # some servers put the whole reply there
+            return str(message[place])
+    return ""
+
+
+def is_cut(choice: Mapping[str, Any]) -> bool:
+    """Whether the reply stopped at its length limit."""
+    return bool(choice.get("finish_reason") == "length")
+
+
+def logprobs_of(choice: Mapping[str, Any]) -> Any:
+    return _dict(choice.get("logprobs")).get("content")
+
+
+def tokens_of(completion: Mapping[str, Any]) -> tuple[int | None, int | None, int]:
+    """Input, output and cached input tokens; None where the endpoint does not report them."""
+    usage = _dict(completion.get("usage"))
+    read = _count(usage.get("prompt_tokens"))
+    written = _count(usage.get("completion_tokens"))
+    total = _count(usage.get("total_tokens")) or 0
+    cached = _count(_dict(usage.get("prompt_tokens_details")).get("cached_tokens")) or 0
+    if read is not None and written is not None:
+        written = max(written, total - read)  # some count reasoning in the total alone
+    return read, written, min(cached, read or 0)
+
+
+def _count(value: Any) -> int | None:
+    """A plausible token count; None for anything else."""
+    return value if type(value) is int and 0 <= value < MAX_TOKENS else None
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    """An optional object of an answer; {} for anything else."""
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,128 @@
+"""What only a command line allows. A run folder may come from someone else, so nothing that it
+names is loaded, started, reached or read, unless the user names it again.
+
+For a replay these are the Python files of the run. For a resume they are also its MCP servers,
+internal hosts, repository, unsafe code, endpoints and keys.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestra.runtime.options import GIVEN_AGAIN, SEAMS, Options, flag_of
+from orchestra.runtime.pool import Pool
+from orchestra.runtime.run_folder import Manifest
+from orchestra.runtime.user_code import is_spec, spec_of
+from orchestra.vocabulary import ConfigError
+
+KEPT = (
+    "method",
+    "timeout_s",
+    "patience_s",
+)  # replaced by what is given, without a permission
+
+
+def named_again(
+    folder: Path,
+    manifest: Manifest,
+    given: Mapping[str, Any],
+    pool: Pool | None = None,
+) -> Manifest:
+    """The manifest with the options given now. `pool` is that of a resume. Raises ConfigError that
+    lists the flags to add.
+    """
+    resumed = pool is not None
+    given = {name: value for name, value in given.items() if value is not None}
+    repo = str(given.pop("workdir", ""))
+    fixed = given.keys() - {*GIVEN_AGAIN}
+    if fixed:
+        raise ConfigError(f"{flag_of(min(fixed))}: is stored in {folder}; leave it out")
+    stored = manifest.options
+    shipped = {name: getattr(stored, name) for name in SEAMS}
+    shipped = {name: value for name, value in shipped.items() if not is_spec(value)}
+    _check_seams(folder, stored, given)
+    if pool is not None:
+        _check_endpoints(folder, manifest.pool, pool)
+    now = Options(**{**shipped, **given})
+    ours = dict(_permissions(now, repo, resumed))
+    theirs = dict(_permissions(stored, manifest.workdir, resumed))
+    unknown = [flag for flag in ours if flag not in theirs]
+    if unknown:
+        problem = f"the run in {folder} does not use it; leave it out"
+        raise ConfigError(f"{unknown[0]}: {problem}")
+    missing = [flag for flag in theirs if flag not in ours]
+    if missing:
+        flags = " ".join(_with_path(flag, theirs[flag]) for flag in missing)
+        raise ConfigError(f"{folder} needs your permission again: add {flags}")
+    own: dict[str, Any] = {k: given[k] for k in (*SEAMS, *KEPT) if k in given}
+    own["tools"] = tuple(ours[flag] for flag in theirs if flag.startswith("--tools "))
+    return manifest.model_copy(update={"options": stored.with_(**own)})
+
+
+def _check_seams(folder: Path, stored: Options, given: Mapping[str, Any]) -> None:
+    """What the program ships stays as it is stored; the user's own may have moved."""
+    for name in SEAMS:
+        held, new = getattr(stored, name), given.get(name)
+        if new is not None and not is_spec(spec_of(new)) and new != held:
+            problem = f"the run in {folder} does not use it; leave it out"
+            raise ConfigError(f"{flag_of(name)} {new}: {problem}")
+
+
+def _check_endpoints(folder: Path, stored: Pool, pool: Pool) -> None:
+    reached = [(b.base_url.rstrip("/"), b.api_key_env) for b in pool.backends]
+    for b in stored.backends:
+        if (b.base_url.rstrip("/"), b.api_key_env) not in reached:
+            key = f" with the key in {b.api_key_env}" if b.api_key_env else ""
+            problem = (
+                f"calls {b.base_url}{key}: if you trust it, name it in --backends FILE"
+            )
+            raise ConfigError(f"{folder} {problem} or by OPENAI_BASE_URL")
+
+
+def comparable(options: Options) -> tuple[Any, ...]:
+    """Options to compare: the user's Python by its names, and no budget, since a run replays under
+    any.
+    """
+    files = sorted(flag for flag, _ in _permissions(options))
+    shipped = {name: spec_of(getattr(options, name)) for name in SEAMS}
+    names = {name: "" if is_spec(value) else value for name, value in shipped.items()}
+    return files, options.with_(tools=(), budget_usd=None, **names)
+
+
+def _permissions(
+    options: Options, workdir: str = "", resumed: bool = False
+) -> Iterator[tuple[str, Any]]:
+    """Each permission as its flag, and the value that it allows. Python files are known by their
+    names, as they may have moved.
+    """
+    for tool in options.tools:
+        yield _flag("tools", Path(spec_of(tool)).name), tool
+    for name in SEAMS:
+        value = getattr(options, name)
+        if is_spec(spec_of(value)):
+            yield _flag(name, Path(spec_of(value)).name), value
+    if not resumed:
+        return
+    for name in ("mcp", "allow_hosts"):
+        for value in getattr(options, name):
+            yield _flag(name, value), value
+    if options.unsafe_code:
+        yield _flag("unsafe_code"), True
+    if workdir:
+        yield _flag("workdir", str(Path(workdir).absolute())), workdir
+
+
+def _flag(name: str, value: str = "") -> str:
+    return f"{flag_of(name)} {shlex.quote(value)}" if value else flag_of(name)
+
+
+def _with_path(flag: str, value: object) -> str:
+    """The flag of a Python file with the path that it had, if the file is still there."""
+    spec = str(value)
+    if not Path(spec.rpartition(":")[0]).is_file():
+        return flag
+    name = flag.partition(" ")[0]
+    return f"{name} {shlex.quote(spec)}"
