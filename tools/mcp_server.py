@@ -23,8 +23,9 @@ from orchestra.runtime.prompts import fenced, say
 from orchestra.runtime.secrets import Secrets
 from orchestra.runtime.tape import Tape
 from orchestra.runtime.user_code import one_line
-from orchestra.toolkit import Environment, Tool, ToolError, without_refs
-from orchestra.tools.own import CAPABILITY, recorded
+from orchestra.tool_schema import without_refs
+from orchestra.toolkit import Environment, Tool, ToolError
+from orchestra.tools.python_function import CAPABILITY, recorded
 from orchestra.vocabulary import ConfigError
 
 TIMEOUT_S = 60.0  # for an answer
