@@ -88,9 +88,8 @@ def pictures(path: Path) -> Iterator[tuple[str, Image.Image, str]]:
     """
     with media.opened_picture(path) as file:
         kind = "JPEG" if file.format in LOSSY else "PNG"
-        count = getattr(file, "n_frames", 1)
-        if file.format == "MPO":
-            count = 1  # the others are depth maps
+        # The second picture of an MPO is a depth map.
+        count = 1 if file.format == "MPO" else getattr(file, "n_frames", 1)
         several = count > 1
         for n in _evenly(count):
             file.seek(n)
