@@ -8,7 +8,7 @@
         '''
 
 A tool returns its observation. A ToolError is an observation too: it tells the sub-agent what went
-wrong.
+wrong. The file tool_schema describes and checks the parameters.
 """
 
 from __future__ import annotations

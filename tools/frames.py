@@ -25,10 +25,11 @@ PROBE_SIDE = 48  # pixels
 NEW_SCENE = 20  # of 255: mean difference of two small grey pictures
 SHORTEST_S = 0.001  # a length that is not 0
 
-Frame = tuple[float, Any]  # time in seconds; picture, or frame of FFmpeg
+Shot = tuple[float, Any]  # time in seconds, picture
+Frame = tuple[float, Any]  # time in seconds, frame of FFmpeg or None
 
 
-def frames(path: Path, count: int, window: Window = WHOLE) -> Iterator[Frame]:
+def frames(path: Path, count: int, window: Window = WHOLE) -> Iterator[Shot]:
     """(seconds, picture) of at most `count` frames of the window, upright and small, in order.
     Raises ToolError where none can be read.
     """

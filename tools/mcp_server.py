@@ -75,13 +75,13 @@ class Server:
         from mcp import Client
 
         logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it logs tracebacks
-        start = self._running.enter_context
+        enter = self._running.enter_context
         server = self._transport()
-        portal = start(start_blocking_portal())
+        portal = enter(start_blocking_portal())
         # `mcp` does not document the errors of a lost connection.
-        start(contextlib.suppress(Exception))
+        enter(contextlib.suppress(Exception))
         connected = Client(server, read_timeout_seconds=TIMEOUT_S)
-        client = start(portal.wrap_async_context_manager(connected))
+        client = enter(portal.wrap_async_context_manager(connected))
         # Otherwise the first call would list the tools, after its answer.
         portal.call(client.list_tools)
         if client.server_info:

@@ -49,8 +49,10 @@ def check(files: Iterable[Any]) -> list[tuple[Modality, Path]]:
         files = [files]
     checked = []
     for file in files:
-        modality, path = ("", file) if isinstance(file, str | Path) else file
-        checked.append(_checked(modality, path))
+        if isinstance(file, str | Path):
+            checked.append(_checked("", file))
+        else:
+            checked.append(_checked(*file))
     return checked
 
 
