@@ -67,7 +67,7 @@ def _checked(modality: Any, file: str | Path) -> tuple[Modality, Path]:
         raise ConfigError(f"{flag}: {problem}") from None
     kinds = _kinds(path)
     if not modality:
-        # The greatest name happens to be right: video before image before audio.
+        # The last in the alphabet is also the one we prefer: video, then image, then audio.
         modality = max(kinds, default="image")
     problem = _problem(modality, size, kinds)
     if problem:
