@@ -8,25 +8,23 @@
         '''
 
 A tool returns its observation. A ToolError is an observation too: it tells the sub-agent what went
-wrong.
+wrong. The file tool_schema describes and checks the parameters.
 """
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import NoneType
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
+from orchestra import tool_schema
 from orchestra.money import Purse
 from orchestra.runtime.chat import Chat
 from orchestra.runtime.pool import Pool
@@ -39,7 +37,6 @@ ImageFile = Annotated[str, "image"]
 AudioFile = Annotated[str, "audio"]
 VideoFile = Annotated[str, "video"]
 T = TypeVar("T")
-MAX_REFS = 200  # replaced in one schema
 
 
 class ToolError(Exception):
@@ -77,24 +74,31 @@ class Environment:
 
     @property
     def media_folder(self) -> Path | None:
-        return self.task.media[0].path.parent if self.task.media else None
+        if not self.task.media:
+            return None
+        return self.task.media[0].path.parent
 
     def media(self, name: str, modality: Modality) -> Media:
         """The media file that a model names. Raises ToolError for any other file."""
-        if m := self.task.file(name):
-            if m.modality != modality and not (
-                modality == "audio" and m.modality == "video"
-            ):
-                about = {"name": name, "actual": m.modality, "wanted": modality}
-                raise ToolError(say("notes", "wrong_modality", **about))
-            return m
-        known = (
-            ", ".join(m.name for m in self.task.media if m.modality == modality)
-            or "none"
-        )
-        raise ToolError(
-            say("notes", "unknown_file", name=name, modality=modality, known=known)
-        )
+        file = self.task.file(name)
+        if file is None:
+            names = _names(self.task, modality)
+            known = ", ".join(names) if names else "none"
+            reason = say(
+                "notes", "unknown_file", name=name, modality=modality, known=known
+            )
+            raise ToolError(reason)
+        is_sound_of_video = modality == "audio" and file.modality == "video"
+        if file.modality != modality and not is_sound_of_video:
+            reason = say(
+                "notes",
+                "wrong_modality",
+                name=name,
+                actual=file.modality,
+                wanted=modality,
+            )
+            raise ToolError(reason)
+        return file
 
     def local(
         self,
@@ -120,6 +124,10 @@ class Environment:
         return recorded["value"]
 
 
+def _names(task: Task, modality: Modality) -> list[str]:
+    return [media.name for media in task.media if media.modality == modality]
+
+
 @dataclass(frozen=True)
 class Tool:
     """g of T with psi(g), Eq. 7."""
@@ -129,136 +137,94 @@ class Tool:
     inputs: dict[str, Any]  # the JSON schema of its parameters
     signature: str  # the parameters as a model reads them
     manual: str  # the whole description for a model: name, purpose, parameters
-    check: Callable[
-        [dict[str, Any]], dict[str, Any]
-    ]  # returns the arguments; raises ValueError
-    function: Callable[..., str]
-    files: Mapping[str, Modality] = field(
-        default_factory=dict
-    )  # parameters that name a file
+    # Takes the parameters that a model sent, returns the arguments; raises ValueError.
+    check: Callable[[dict[str, Any]], dict[str, Any]]
+    function: Callable[..., str]  # takes the Environment and the arguments
+    # The parameters that name a file of the task, and the kind of the file.
+    files: Mapping[str, Modality] = field(default_factory=dict)
 
     def __call__(self, env: Environment, params: Mapping[str, Any]) -> str:
         """The observation. Raises ModelMistake for invalid parameters, ToolError for a failure."""
         try:
             arguments = self.check(dict(params))
         except ValueError as problems:
-            fit = {
-                "tool": self.name,
-                "problems": str(problems),
-                "signature": self.signature,
-            }
-            raise ModelMistake("bad_params", **fit) from None
+            raise ModelMistake(
+                "bad_params",
+                tool=self.name,
+                problems=str(problems),
+                signature=self.signature,
+            ) from None
         return self.function(env, **arguments)
 
     def schema(self, task: Task) -> dict[str, Any]:
         """The JSON schema of its parameters; a file parameter lists the task's files."""
+        if not self.files:
+            return self.inputs
         properties = dict(self.inputs.get("properties", {}))
         for name, modality in self.files.items():
-            if names := [m.name for m in task.media if m.modality == modality]:
+            names = _names(task, modality)
+            if names:
                 properties[name] = {**properties[name], "enum": names}
-        return {**self.inputs, "properties": properties} if self.files else self.inputs
+        return {**self.inputs, "properties": properties}
 
 
 def tool(name: str, *capabilities: str) -> Callable[[Callable[..., str]], Tool]:
     """Turns a function into a Tool. The model does not see a parameter of type Environment."""
 
     def wrap(function: Callable[..., str]) -> Tool:
-        purpose, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
-        meanings = dict(re.findall(r"^(\w+): (.+)$", rest, flags=re.M))
-        hints = get_type_hints(
-            function, localns={"Environment": Environment}, include_extras=True
+        model = tool_schema.arguments_model(name, _fields(function))
+        schema = tool_schema.arguments_schema(model)
+        signature = tool_schema.signature_of(schema)
+        return Tool(
+            name=name,
+            capabilities=frozenset(capabilities),
+            inputs=tool_schema.object_schema(schema),
+            signature=signature,
+            manual=_manual(f"{name}({signature})", function, schema["properties"]),
+            check=partial(tool_schema.checked_arguments, model),
+            function=function,
+            files=_file_parameters(model),
         )
-        fields: dict[str, Any] = {}
-        for p in inspect.signature(function).parameters.values():
-            if hints[p.name] is not Environment:
-                fields[p.name] = (
-                    hints[p.name],
-                    Field(... if p.default is p.empty else p.default),
-                )
-        config = ConfigDict(extra="ignore", coerce_numbers_to_str=True)
-        model = create_model(name, __config__=config, **fields)
-        schema = model.model_json_schema()
-        rows = (without_refs(schema) if "$defs" in schema else schema)["properties"]
-        defaults = {
-            k: f" = {row['default']!r}" for k, row in rows.items() if "default" in row
-        }
-        hidden = {"title", "default"}
-        shapes = {
-            k: {n: v for n, v in row.items() if n not in hidden}
-            for k, row in rows.items()
-        }
-        inputs = {
-            "type": "object", "properties": shapes, "required": schema.get("required", []),
-            "additionalProperties": False,
-        }  # fmt: skip
-        typed = [
-            f"{k}: {_type(shape)}{defaults.get(k, '')}" for k, shape in shapes.items()
-        ]
-        signature = ", ".join(typed)
-        lines = [
-            " ".join(purpose.split()),
-            *(f"{k}: {meanings.get(k, '')}" for k in rows),
-        ]
-        manual = "\n    ".join([f"{name}({signature})", *lines])
-        known, kinds = model.model_fields.items(), get_args(Modality)
-        files = {k: kind for k, f in known for kind in f.metadata if kind in kinds}
-        check, can = partial(_arguments, model), frozenset(capabilities)
-        return Tool(name, can, inputs, signature, manual, check, function, files)
 
     return wrap
 
 
-def _type(shape: dict[str, Any]) -> str:
-    """The type of a parameter in a signature."""
-    plain = shape.keys() <= {"type", "enum"}
-    return str(shape.get("type", "any")) if plain else json.dumps(shape)
-
-
-def _arguments(model: type[BaseModel], params: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a typed function. Raises ValueError that says what is wrong."""
-    nullable = {
-        k for k, f in model.model_fields.items() if NoneType in get_args(f.annotation)
-    }
-    given = {k: v for k, v in params.items() if v is not None or k in nullable}
-    try:
-        return dict(model.model_validate(given))
-    except ValidationError as error:
-        problems = [
-            (".".join(map(str, e["loc"])) or "params", e["msg"]) for e in error.errors()
-        ]
-        raise ValueError(
-            "; ".join(f"{place}: {what}" for place, what in problems)
-        ) from None
-
-
-def without_refs(schema: dict[str, Any]) -> dict[str, Any]:
-    """A JSON schema with each $ref replaced by what it refers to, so that another can contain it.
-    A recursive or unknown $ref, and each after MAX_REFS, becomes {}, which allows anything.
-    """
-    from referencing import Registry
-    from referencing.exceptions import Unresolvable
-    from referencing.jsonschema import DRAFT202012
-
-    budget = iter(range(MAX_REFS))
-    resolver: Any = (
-        Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
+def _fields(function: Callable[..., str]) -> dict[str, Any]:
+    """The type and default of each parameter but the Environment, as pydantic takes them."""
+    types = get_type_hints(
+        function, localns={"Environment": Environment}, include_extras=True
     )
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if types[parameter.name] is Environment:
+            continue
+        default = parameter.default
+        if default is inspect.Parameter.empty:
+            default = ...  # required
+        fields[parameter.name] = (types[parameter.name], Field(default))
+    return fields
 
-    def inlined(part: Any, path: tuple[str, ...]) -> Any:
-        if isinstance(part, list):
-            return [inlined(p, path) for p in part]
-        if not isinstance(part, dict):
-            return part
-        if not isinstance(ref := part.get("$ref"), str):
-            return {k: inlined(v, path) for k, v in part.items()}
-        known: Any = {}
-        if ref not in path and next(budget, None) is not None:
-            with contextlib.suppress(Unresolvable):
-                known = resolver.lookup(ref).contents
-        rest = {k: v for k, v in part.items() if k != "$ref"}
-        return inlined(
-            {**(known if isinstance(known, dict) else {}), **rest}, (*path, ref)
-        )
 
-    definitions = ("$schema", "$defs", "definitions")
-    return dict(inlined({k: v for k, v in schema.items() if k not in definitions}, ()))
+def _manual(
+    heading: str, function: Callable[..., str], parameters: Iterable[str]
+) -> str:
+    """The description for a model, from the docstring: the heading, the purpose in one line, and a
+    line for each parameter.
+    """
+    docstring = inspect.cleandoc(function.__doc__ or "")
+    purpose, _, rest = docstring.partition("\n\n")
+    meanings = dict(re.findall(r"^(\w+): (.+)$", rest, flags=re.M))
+    rows = [f"{name}: {meanings.get(name, '')}" for name in parameters]
+    one_line = " ".join(purpose.split())
+    return "\n    ".join([heading, one_line, *rows])
+
+
+def _file_parameters(model: type[BaseModel]) -> dict[str, Modality]:
+    """The parameters of type ImageFile, AudioFile or VideoFile, and the kind of each."""
+    modalities = get_args(Modality)
+    found: dict[str, Modality] = {}
+    for name, field_info in model.model_fields.items():
+        for mark in field_info.metadata:
+            if mark in modalities:
+                found[name] = mark
+    return found

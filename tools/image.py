@@ -1,7 +1,7 @@
 """ImageAnalysisAction: a vision model describes pictures, or RapidOCR reads the text in them.
 
-A picture is turned upright (EXIF), shrunk for the endpoint and sent as JPEG or PNG; of an animation
-or a document, up to eight frames or pages.
+A picture is turned upright (EXIF), shrunk for the endpoint and sent as JPEG or PNG. Of an animation
+or a document of several pages, up to eight frames or pages are sent.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import base64
 import io
 import threading
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,19 @@ from orchestra.runtime.pool import Engine
 from orchestra.runtime.prompts import fenced, render, say
 from orchestra.toolkit import Environment, ImageFile, ToolError, tool
 from orchestra.tools import media, reading
+from orchestra.vocabulary import Media
 
 MAX_SIDE = 2048  # pixels; endpoints shrink larger pictures themselves
 MAX_FRAMES = 8
 LOSSY = ("JPEG", "MPO", "WEBP", "HEIF", "AVIF")
 OCR = {
     "Global.log_level": "error",
-    "Det.limit_type": "max",  # pictures are shrunk, never enlarged, to find the lines of text:
-    "Det.limit_side_len": 1536,  # the memory for it grows with the pixels
-    "Rec.rec_batch_num": 1,  # lines read at a time; in a batch, all are as wide as the widest
+    # Pictures are shrunk, never enlarged, to find the lines of text: the memory for it grows with
+    # the pixels.
+    "Det.limit_type": "max",
+    "Det.limit_side_len": 1536,
+    # Lines are read one at a time: in a batch, all are as wide as the widest.
+    "Rec.rec_batch_num": 1,
 }
 MAX_RATIO = 4  # of the sides of a picture; RapidOCR refuses very narrow ones
 _ocr_lock = threading.Lock()
@@ -44,24 +48,26 @@ def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
     """
     file = env.media(image_path, "image")
     engine = env.pool.engine("image")
-    key = {"sha256": file.sha256}
     if engine.engine == "local":
-        shape = list[tuple[str, list[str]]]
-        pages = env.local("ocr", key, lambda: read_pages(file.path), shape)
-        texts = [
-            "\n".join([*([f"({place})"] if place else []), *lines])
-            for place, lines in pages
-        ]
-        return say(
-            "notes",
-            "ocr",
-            name=file.name,
-            lines=fenced("\n\n".join(texts).strip() or "-"),
-        )
-    sent = env.local(
-        "picture", key, lambda: data_urls(file.path), list[tuple[str, str]]
-    )
-    return ask(env, engine, render("tools/image.md", query=query), sent)
+        return _text_in(env, file)
+    urls = partial(data_urls, file.path)
+    shown = env.local("picture", {"sha256": file.sha256}, urls, list[tuple[str, str]])
+    return ask(env, engine, render("tools/image.md", query=query), shown)
+
+
+def _text_in(env: Environment, file: Media) -> str:
+    """The text in a picture, page by page, as the local engine reads it."""
+    shape = list[tuple[str, list[str]]]
+    read = partial(read_pages, file.path)
+    pages = env.local("ocr", {"sha256": file.sha256}, read, shape)
+    texts = [_page_text(place, lines) for place, lines in pages]
+    text = "\n\n".join(texts).strip()
+    return say("notes", "ocr", name=file.name, lines=fenced(text if text else "-"))
+
+
+def _page_text(place: str, lines: list[str]) -> str:
+    heading = [f"({place})"] if place else []
+    return "\n".join([*heading, *lines])
 
 
 def ask(
@@ -70,8 +76,9 @@ def ask(
     """The answer of a vision model, quoted. `shown`: (place or time, data URL) of each picture."""
     content: list[dict[str, Any]] = [{"type": "text", "text": request}]
     for place, url in shown:
-        content += [{"type": "text", "text": place}] if place else []
-        content += [{"type": "image_url", "image_url": {"url": url}}]
+        if place:
+            content.append({"type": "text", "text": place})
+        content.append({"type": "image_url", "image_url": {"url": url}})
     return reading.quoted(reading.ask(env, env.pool[engine.backend], content))
 
 
@@ -81,38 +88,39 @@ def pictures(path: Path) -> Iterator[tuple[str, Image.Image, str]]:
     """
     with media.opened_picture(path) as file:
         kind = "JPEG" if file.format in LOSSY else "PNG"
-        count = (
-            1 if file.format == "MPO" else getattr(file, "n_frames", 1)
-        )  # MPO: depth maps
-        for n in sorted(
-            {round(i * (count - 1) / (MAX_FRAMES - 1)) for i in range(MAX_FRAMES)}
-        ):
+        # The second picture of an MPO is a depth map.
+        count = 1 if file.format == "MPO" else getattr(file, "n_frames", 1)
+        several = count > 1
+        for n in _evenly(count):
             file.seek(n)
-            yield (
-                f"{n + 1} of {count}" if count > 1 else "",
-                _small_rgb(file, count > 1),
-                kind,
-            )
+            place = f"{n + 1} of {count}" if several else ""
+            yield place, _small_rgb(file, several), kind
+
+
+def _evenly(count: int) -> list[int]:
+    """Which of `count` frames are taken: at most MAX_FRAMES, the first and the last among them.
+
+    >>> _evenly(15)
+    [0, 2, 4, 6, 8, 10, 12, 14]
+    """
+    last = count - 1
+    steps = MAX_FRAMES - 1
+    return sorted({round(i * last / steps) for i in range(MAX_FRAMES)})
 
 
 def _small_rgb(file: Any, several: bool) -> Image.Image:
     """The current frame, upright and small, transparent parts white."""
     file.draft("RGB", (MAX_SIDE, MAX_SIDE))  # decodes a JPEG no larger than needed
     if file.width * file.height > media.MAX_PIXELS:
-        size, limit = f"{file.width} x {file.height}", media.MAX_PIXELS * 4 >> 20
-        raise ToolError(say("tools/notes", "too_many_pixels", size=size, limit=limit))
+        size = f"{file.width} x {file.height}"
+        limit_mib = media.MAX_PIXELS * 4 >> 20
+        raise ToolError(
+            say("tools/notes", "too_many_pixels", size=size, limit=limit_mib)
+        )
     file.load()
     image = file.copy() if several else file
-    if (
-        image.mode[0] in "IF"
-    ):  # integers or floats: the smallest is black, the largest white
-        least, greatest = (
-            (0, 255 << 8) if image.mode.startswith("I;16") else image.getextrema()
-        )
-        share = 255 / ((greatest - least) or 1)
-        image = (
-            image.convert("F").point(lambda v: v * share - least * share).convert("L")
-        )
+    if image.mode[0] in "IF":
+        image = _as_grey(image)
     elif image.mode in ("1", "P"):  # shrinks to grey: thin lines stay visible
         image = image.convert("RGBA")
     image.thumbnail((MAX_SIDE, MAX_SIDE))
@@ -120,6 +128,22 @@ def _small_rgb(file: Any, several: bool) -> Image.Image:
     white = Image.new("RGB", image.size, "white")
     white.paste(image, mask=image)
     return white
+
+
+def _as_grey(image: Any) -> Any:
+    """A picture of integers or floats with the smallest value black, the largest white. Those of 16
+    bits keep their whole range.
+    """
+    if image.mode.startswith("I;16"):
+        least, greatest = (0, 255 << 8)
+    else:
+        least, greatest = image.getextrema()
+    span = greatest - least
+    if span == 0:
+        span = 1
+    scale = 255 / span
+    scaled = image.convert("F").point(lambda value: value * scale - least * scale)
+    return scaled.convert("L")
 
 
 def data_urls(path: Path) -> list[list[str]]:
@@ -131,7 +155,8 @@ def data_url(picture: Image.Image, kind: str) -> str:
     """A picture as it is sent to a vision model. `kind`: "JPEG" or "PNG"."""
     buffer = io.BytesIO()
     picture.save(buffer, kind, quality=90)
-    return f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return f"data:image/{kind.lower()};base64,{data}"
 
 
 def read_pages(path: Path) -> list[list[Any]]:
@@ -143,13 +168,13 @@ def read_text(image: Image.Image) -> list[str]:
     """The lines of text in a picture, top to bottom, by RapidOCR (the extra `local`)."""
     shortest = max(image.size) // MAX_RATIO
     if min(image.size) < shortest:
-        size = max(image.width, shortest), max(image.height, shortest)
+        size = (max(image.width, shortest), max(image.height, shortest))
         image = ImageOps.pad(image, size, color="white")
-    array = numpy.ascontiguousarray(
-        numpy.asarray(image)[:, :, ::-1]
-    )  # (height, width, BGR)
+    rgb = numpy.asarray(image)  # (height, width, 3)
+    bgr = numpy.ascontiguousarray(rgb[:, :, ::-1])
     with _ocr_lock:
-        return [str(line) for line in _ocr()(array).txts or ()]
+        lines = _ocr()(bgr).txts
+    return [] if lines is None else [str(line) for line in lines]
 
 
 @cache

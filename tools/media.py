@@ -27,78 +27,104 @@ MAX_BYTES: dict[Modality, int] = {
     "video": 4 << 30,
 }
 MAX_PIXELS = 64 << 20  # of one picture or frame: 256 MiB in memory
-GUESSED = re.compile(
-    "tty|mjpeg|.*_pipe"
-)  # formats FFmpeg detects in texts, PDF and office files
+# Formats that FFmpeg detects in texts, PDF and office files.
+GUESSED = re.compile("tty|mjpeg|.*_pipe")
 PICTURES = "PNG JPEG WEBP GIF MPO HEIF AVIF BMP DIB TIFF JPEG2000 ICO PPM TGA PCX"
 ENGINES: dict[Any, list[str]] = {
     "image": ["rapidocr", "onnxruntime"],
     "audio": ["faster_whisper"],
 }
-Window = tuple[
-    float, float | None
-]  # start and end in seconds; None: the end of the file
-WHOLE: Window = 0.0, None
 WHISPER = "WHISPER_MODEL"  # a name, to be downloaded once, or a folder
+
+# The part of a recording from one time to another, in seconds. None: to the end of the file.
+Window = tuple[float, float | None]
+WHOLE: Window = (0.0, None)
 
 
 def check(files: Iterable[Any]) -> list[tuple[Modality, Path]]:
     """Check each file, a path or (modality, path). Raises ConfigError: unreadable, too large or
     not of its modality.
     """
-    files = [files] if isinstance(files, str | Path) else files
-    return [_checked(*(("", f) if isinstance(f, str | Path) else f)) for f in files]
+    if isinstance(files, str | Path):
+        files = [files]
+    checked = []
+    for file in files:
+        if isinstance(file, str | Path):
+            checked.append(_checked("", file))
+        else:
+            checked.append(_checked(*file))
+    return checked
 
 
 def _checked(modality: Any, file: str | Path) -> tuple[Modality, Path]:
+    """The modality and path of one file. `modality` is "" if the user did not name it."""
     path = Path(file)
+    flag = f"--{modality or 'image'} {path}"
     try:
-        size = path.stat().st_size
-        if not path.is_file():
-            raise OSError(0, "not a regular file")  # opening a pipe would block
-        path.open("rb").close()
+        size = _readable_bytes(path)
     except OSError as error:
         problem = f"cannot be read ({error.strerror}); check the path"
-        raise ConfigError(f"--{modality or 'image'} {path}: {problem}") from None
+        raise ConfigError(f"{flag}: {problem}") from None
     kinds = _kinds(path)
-    modality = modality or max(
-        kinds, default="image"
-    )  # video before image before audio
-    limit = MAX_BYTES.get(modality, 0)
-    if not limit:
-        problem = f"unknown kind of media; use one of {', '.join(MAX_BYTES)}"
-    elif size > limit:
-        problem = (
+    if not modality:
+        # The last in the alphabet is also the one we prefer: video, then image, then audio.
+        modality = max(kinds, default="image")
+    problem = _problem(modality, size, kinds)
+    if problem:
+        raise ConfigError(f"--{modality} {path}: {problem}")
+    return modality, path
+
+
+def _readable_bytes(path: Path) -> int:
+    """The size of a file that can be opened. Raises OSError."""
+    size = path.stat().st_size
+    if not path.is_file():
+        raise OSError(0, "not a regular file")  # opening a pipe would block
+    path.open("rb").close()
+    return size
+
+
+def _problem(modality: Modality, size: int, kinds: set[str]) -> str:
+    """Why a file cannot be used as this modality, or "". `size`: in bytes; `kinds`: what it is."""
+    limit = MAX_BYTES.get(modality)
+    if limit is None:
+        return f"unknown kind of media; use one of {', '.join(MAX_BYTES)}"
+    if size > limit:
+        return (
             f"{size >> 20} MiB is over the limit of {limit >> 20} MiB; cut or shrink it"
         )
-    elif not kinds:
-        problem = "not a media file: no picture and no sound can be read from it"
-    elif modality not in kinds:
-        problem = (
-            f"is {' and '.join(sorted(kinds))}, not {modality}: use --{max(kinds)}"
-        )
-    else:
-        return modality, path
-    raise ConfigError(f"--{modality} {path}: {problem}")
+    if not kinds:
+        return "not a media file: no picture and no sound can be read from it"
+    if modality not in kinds:
+        found = " and ".join(sorted(kinds))
+        return f"is {found}, not {modality}: use --{max(kinds)}"
+    return ""
 
 
 def _kinds(path: Path) -> set[str]:
     """The kinds of media in a file: image, or audio and video."""
+    if _is_picture(path):
+        return {"image"}
+    return {kind for kind in ("audio", "video") if _decodes(path, kind)}
+
+
+def _is_picture(path: Path) -> bool:
     with (
         contextlib.suppress(ToolError),
         warnings.catch_warnings(action="ignore"),  # about odd tags
         opened_picture(path) as picture,
     ):
         picture.verify()
-        return {"image"}
-    return {kind for kind in ("audio", "video") if _decodes(path, kind)}
+        return True
+    return False
 
 
 def _decodes(path: Path, kind: str) -> bool:
     """Whether a frame of this kind can be decoded."""
     with contextlib.suppress(ToolError), opened(path, kind) as (source, stream):
-        guessed = GUESSED.fullmatch(source.format.name)
-        return not guessed and next(source.decode(stream), None) is not None
+        if GUESSED.fullmatch(source.format.name):
+            return False
+        return next(source.decode(stream), None) is not None
     return False
 
 
@@ -112,9 +138,9 @@ def _as_tool_error(path: Path) -> Iterator[None]:
     except ToolError:
         raise
     except Exception as error:
-        reason = getattr(error, "strerror", None) or str(error).replace(
-            str(path), path.name
-        )
+        reason = getattr(error, "strerror", None)
+        if not reason:
+            reason = str(error).replace(str(path), path.name)
         raise ToolError(
             say("notes", "unreadable", name=path.name, reason=reason)
         ) from None
@@ -130,9 +156,8 @@ def opened_picture(path: Path) -> Iterator[Any]:
 
         register_heif_opener()
     Image.init()
-    formats = [
-        name for name in PICTURES.split() if name in Image.OPEN
-    ]  # others run programs
+    # Other formats run programs.
+    formats = [name for name in PICTURES.split() if name in Image.OPEN]
     with _as_tool_error(path), Image.open(path, formats=formats) as picture:
         yield picture
 
@@ -144,24 +169,53 @@ def opened(path: Path, kind: str) -> Iterator[tuple[Any, Any]]:
     """
     import av
 
-    limit = {
-        "max_pixels": str(MAX_PIXELS)
-    }  # also of frames decoded to detect the format
+    limit = {"max_pixels": str(MAX_PIXELS)}
+    # The limit is for the frames that are decoded to detect the format, too.
     options = {"protocol_whitelist": "none", **limit}
     with (
         _as_tool_error(path),
         path.open("rb") as file,
         av.open(file, options=options) as source,
     ):
-        cover = av.stream.Disposition.attached_pic  # album art is not a video
-        found: list[Any] = [
-            s for s in source.streams if s.type == kind and s.codec_context
-        ]
-        streams = [s for s in found if not s.disposition & cover]
+        streams = [s for s in source.streams if s.type == kind and _is_media(s)]
         if not streams:
             raise ToolError(say("tools/notes", f"no_{kind}", name=path.name))
-        streams[0].codec_context.options = limit
-        yield source, streams[0]
+        stream: Any = streams[0]
+        stream.codec_context.options = limit
+        yield source, stream
+
+
+def _is_media(stream: Any) -> bool:
+    """Whether a stream can be decoded and is not album art, which FFmpeg shows as a video."""
+    from av.stream import Disposition
+
+    if not stream.codec_context:
+        return False
+    return not stream.disposition & Disposition.attached_pic
+
+
+def origin_s(source: Any) -> float:
+    """The timestamp of an opened file that a player shows as 0:00."""
+    import av
+
+    if source.start_time is None:
+        return 0.0
+    return float(source.start_time / av.time_base)
+
+
+def clock(seconds: float) -> str:
+    """A time in a recording, as a player shows it.
+
+    >>> clock(65.9)
+    '1:05'
+    >>> clock(3725.4)
+    '1:02:05'
+    """
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minute:02}:{second:02}"
+    return f"{minute}:{second:02}"
 
 
 def copy_into(
@@ -182,26 +236,33 @@ def copy_into(
 
 
 def _plain_name(path: Path, taken: set[str]) -> str:
+    """A name of letters, digits, _ and -, that none of the `taken` ones (casefolded) equals."""
     stem = re.sub(r"[^\w-]+", "_", path.stem).strip("_-")[:60]
-    stem = stem if stem and Secrets().text(stem) == stem else "media"  # models read it
+    if not stem or Secrets().text(stem) != stem:  # models read the name
+        stem = "media"
     suffix = re.sub(r"[^\w.]+", "", path.suffix)[:10]
-    numbers = ("", *(f"_{n}" for n in range(2, len(taken) + 2)))
-    return next(
-        name for n in numbers if (name := f"{stem}{n}{suffix}").casefold() not in taken
-    )
+    name = f"{stem}{suffix}"
+    number = 1
+    while name.casefold() in taken:
+        number += 1
+        name = f"{stem}_{number}{suffix}"
+    return name
 
 
 def check_engines(modalities: Iterable[Modality], pool: Pool) -> None:
     """Raises ConfigError if files of these kinds need a local engine that is not installed."""
     for kind in sorted(analysed(modalities)):
+        if pool.engine(kind).engine != "local":
+            continue
         missing = [name for name in ENGINES[kind] if find_spec(name) is None]
-        if missing and pool.engine(kind).engine == "local":
+        if missing:
             needs = f"the local engine for {kind} needs {missing[0]}"
             raise ConfigError(
                 f"{needs}: pip install '.[local]', or --perception endpoint"
             )
     model = os.environ.get(WHISPER, "")
-    if os.sep in model and not (Path(model) / "model.bin").is_file():
+    is_folder = os.sep in model
+    if is_folder and not (Path(model) / "model.bin").is_file():
         raise ConfigError(
             f"{WHISPER}: no model.bin in {model}; name a faster-whisper folder"
         )

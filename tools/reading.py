@@ -1,5 +1,5 @@
-"""Answer a query from a text that may be longer than a prompt, part by part; quote the output of
-programs and models.
+"""Answers a query from a text that may be longer than a prompt, part by part. Quotes the output of
+programs and models as data.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -27,13 +28,8 @@ PLAIN = re.compile(
     rf"(?:{WORD}|{NUMBER})(?: (?:{WORD}|{NUMBER})){{0,2}}", re.ASCII | re.IGNORECASE
 )
 NOT_ASCII = re.compile(r"[^\t\n -~]")
-CONTROLS = {
-    "Cc",
-    "Cf",
-    "Cs",
-    "Zl",
-    "Zp",
-}  # Unicode categories: control, format, surrogate, breaks
+# Unicode categories: control, format, surrogate, line break, paragraph break.
+CONTROLS = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 INVISIBLE = re.compile(  # invisible characters of other categories
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u2800\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8"
     "\U000e0000-\U000e0fff]"
@@ -48,45 +44,60 @@ def answer_from(env: Environment, query: str, text: str, source: str) -> str:
     all parts that were sent.
     """
     pieces = parts(text)
-
-    def read(env: Environment, part: tuple[int, str]) -> str:
-        content = render(
-            "tools/reading.md", query=query, source=source, part=part[0], parts=len(pieces),
-            text=fenced(part[1], PART_CHARS),
-        )  # fmt: skip
-        return ask(env, env.backend, content)
-
+    read = partial(_read_part, query, source, len(pieces))
     answers = in_parallel(env, read, enumerate(pieces, 1))
     if len(answers) == 1:
         return fenced(answers[0])
-    cut = (
-        "\n" + say("tools/notes", "part_cut")
-        if sum(map(len, pieces)) < len(text)
-        else ""
-    )
     rows = [
         say("tools/notes", "part", part=n, parts=len(answers), answer=answer)
         for n, answer in enumerate(answers, 1)
     ]
-    return fenced("\n".join(rows)) + cut
+    report = fenced("\n".join(rows))
+    if sum(map(len, pieces)) < len(text):
+        report += "\n" + say("tools/notes", "part_cut")
+    return report
+
+
+def _read_part(
+    query: str, source: str, parts: int, env: Environment, part: tuple[int, str]
+) -> str:
+    """What the sub-agent's backend finds in one of `parts` parts. `part`: its number and text."""
+    number, text = part
+    content = render(
+        "tools/reading.md",
+        query=query,
+        source=source,
+        part=number,
+        parts=parts,
+        text=fenced(text, PART_CHARS),
+    )
+    return ask(env, env.backend, content)
 
 
 def ask(env: Environment, backend: Backend, content: Any) -> str:
     """The answer of a model to one message, without its thoughts."""
-    return after_thinking(
-        env.chat(backend, [{"role": "user", "content": content}], env.purse).text
-    )
+    message = {"role": "user", "content": content}
+    reply = env.chat(backend, [message], env.purse)
+    return after_thinking(reply.text)
 
 
 def parts(text: str) -> list[str]:
-    """The text in pieces of at most PART_CHARS, cut between lines where there are any."""
+    """The text in pieces of at most PART_CHARS, cut between lines where there are any. What is
+    after MAX_PARTS pieces is left out.
+    """
     pieces: list[str] = []
     while text and len(pieces) < MAX_PARTS:
-        line = text.rfind("\n", PART_CHARS // 2, PART_CHARS)
-        end = line if line > 0 and len(text) > PART_CHARS else PART_CHARS
+        end = _end_of_part(text)
         pieces.append(text[:end])
         text = text[end:]
     return pieces
+
+
+def _end_of_part(text: str) -> int:
+    if len(text) <= PART_CHARS:
+        return PART_CHARS
+    line_break = text.rfind("\n", PART_CHARS // 2, PART_CHARS)
+    return line_break if line_break > 0 else PART_CHARS
 
 
 def in_parallel(
@@ -96,23 +107,27 @@ def in_parallel(
     PARALLEL items are in memory at a time. Under a budget, one after another: the token limit of a
     call depends on what earlier calls spent.
     """
-    call, numbered, answers = env.tape.current_call, enumerate(items, 1), list[Any]()
+    call = env.tape.current_call
 
     def one(purse: Purse, part: tuple[int, Any]) -> Any:
-        n, item = part
-        with env.tape.call(call, f"part{n}"):
+        number, item = part
+        with env.tape.call(call, f"part{number}"):
             return ask(replace(env, chat=env.chat.copy(), purse=purse), item)
 
+    numbered = enumerate(items, 1)
     if env.purse.limit_usd is not None:
         return [one(env.purse, part) for part in numbered]
-    while batch := list(islice(numbered, PARALLEL)):
+    answers: list[Any] = []
+    while True:
+        batch = list(islice(numbered, PARALLEL))
+        if not batch:
+            return answers
         purses = [Purse() for _ in batch]
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix="part") as executor:
             results = executor.map(one, purses, batch)
         for purse in purses:
             env.purse.join(purse)
         answers += results  # raises what the first failed part raised
-    return answers
 
 
 def quoted(text: str, limit: int = DATA_CHARS) -> str:
@@ -124,13 +139,15 @@ def quoted(text: str, limit: int = DATA_CHARS) -> str:
     '2025-09-23 05:49:00 UTC'
     """
     shown = NOT_ASCII.sub(lambda found: _visible(found[0]), text)
-    return shown if not shown or PLAIN.fullmatch(shown) else fenced(shown, limit)
+    if not shown or PLAIN.fullmatch(shown):
+        return shown
+    return fenced(shown, limit)
 
 
 def _visible(char: str) -> str:
-    unseen = unicodedata.category(char) in CONTROLS or INVISIBLE.match(char)
-    return (
-        char.encode("unicode_escape").decode()
-        if unseen and char not in JOINERS
-        else char
-    )
+    """A character, or its escape if a reader would not see it."""
+    if char in JOINERS:
+        return char
+    if unicodedata.category(char) in CONTROLS or INVISIBLE.match(char):
+        return char.encode("unicode_escape").decode()
+    return char

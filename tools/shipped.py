@@ -8,21 +8,26 @@ from importlib import import_module
 from orchestra.toolkit import Tool
 from orchestra.vocabulary import SKILL_OF, Task
 
-FILES = ("image", "audio", "video", "search", "visit", "code")
+FILES = ("image", "audio", "video", "search", "visit", "code")  # as models see them
 
 
 def tools_for(task: Task, code: bool = True) -> dict[str, Tool]:
     """The tools that a task can use: media tools need a file of their kind, code a sandbox."""
-    kinds = {m.modality for m in task.media}
-    kinds |= {"audio"} if "video" in kinds else set()
-    unfit = SKILL_OF.keys() - kinds | (set() if code else {"code"})
-    return all_tools([name for name in FILES if name not in unfit])
+    kinds = {media.modality for media in task.media}
+    if "video" in kinds:
+        kinds.add("audio")  # a video has a sound track
+    useless = set(SKILL_OF) - kinds
+    if not code:
+        useless.add("code")
+    return all_tools([name for name in FILES if name not in useless])
 
 
 def all_tools(files: Iterable[str] = FILES) -> dict[str, Tool]:
     """T, by name, in the order that models see them."""
-    modules = [import_module(f"orchestra.tools.{file}") for file in files]
-    found = [
-        value for m in modules for value in vars(m).values() if isinstance(value, Tool)
-    ]
-    return {tool.name: tool for tool in found}
+    tools: dict[str, Tool] = {}
+    for file in files:
+        module = import_module(f"orchestra.tools.{file}")
+        for value in vars(module).values():
+            if isinstance(value, Tool):
+                tools[value.name] = value
+    return tools

@@ -1,4 +1,4 @@
-"""Python of the user, as FILE.py:NAME or package.module:NAME names it.
+"""Python code of the user, which a setting names as FILE.py:NAME or package.module:NAME.
 
 --method majority.py:Majority     --tools my_project.tools:library_hours
 """
@@ -23,13 +23,18 @@ def is_spec(text: str) -> bool:
 
 
 def load(spec: str, flag: str) -> object:
-    """What FILE.py:NAME or package.module:NAME names. Raises ConfigError that names `flag`."""
+    """What FILE.py:NAME or package.module:NAME names. Raises ConfigError whose text begins with
+    `flag`, the setting that names it.
+    """
     where, _, name = spec.rpartition(":")
     if not where or not name:
         raise ConfigError(
             f"{flag}: needs FILE.py:NAME or package.module:NAME; add :NAME"
         )
-    module = _file(Path(where), flag) if where.endswith(".py") else _module(where, flag)
+    if where.endswith(".py"):
+        module = _module_of_file(Path(where), flag)
+    else:
+        module = _module_of_name(where, flag)
     try:
         found: object = getattr(module, name)
     except AttributeError:
@@ -55,24 +60,25 @@ def one_line(error: BaseException) -> str:
     """The type and message of an error in one line; of a group, those of its first error."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return " ".join(f"{type(error).__name__}: {error}".split())[:1000]
+    text = f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:1000]
 
 
-def _file(path: Path, flag: str) -> ModuleType:
+def _module_of_file(path: Path, flag: str) -> ModuleType:
     """The module of a file, which finds the modules next to it first, as a script does."""
     file = path.resolve()
     module = ModuleType(str(file))
     module.__file__ = str(file)
     sys.modules[str(file)] = module  # so that its classes can be pickled
-    with _errors_named(flag), _first_on_path(str(file.parent)):
+    with _named_errors(flag), _first_on_path(str(file.parent)):
         code = compile(file.read_bytes(), file, "exec", dont_inherit=True)
         exec(code, vars(module))
     return module
 
 
-def _module(name: str, flag: str) -> ModuleType:
+def _module_of_name(name: str, flag: str) -> ModuleType:
     """A module that this Python can import, or one in the current folder."""
-    with _errors_named(flag), _first_on_path(str(Path.cwd())):
+    with _named_errors(flag), _first_on_path(str(Path.cwd())):
         return import_module(name)
 
 
@@ -89,7 +95,8 @@ def _first_on_path(folder: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _errors_named(flag: str) -> Iterator[None]:
+def _named_errors(flag: str) -> Iterator[None]:
+    """Turns whatever the user's code raises into a ConfigError that names the setting."""
     try:
         yield
     except (EndOfRun, KeyboardInterrupt):

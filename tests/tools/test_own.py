@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from orchestra.tools.own import from_file
+from orchestra.tools.python_function import from_file
 from tests.conftest import ConfigError
 from tests.program import tool_file
 
