@@ -19,7 +19,7 @@ from orchestra.tools import reading, sandbox
 MAX_TIMEOUT_S = 60
 MAX_OUTPUT_BYTES = 200_000
 SHOWN_CHARS = 6900  # of the output; fits into a quotation
-# Runs the program on standard input, without null bytes, at which bash would stop reading.
+# Runs the program on standard input, without null bytes, which an argument cannot hold.
 BASH = ["bash", "-c", r'exec bash -c "$(tr -d "\0")"']
 RUNNER = Path(__file__).with_name("code_runner.py").read_text(encoding="utf-8")
 
