@@ -1,7 +1,7 @@
-"""ExecuteCodeAction: model-written Python and bash in the sandbox.
+"""ExecuteCodeAction runs model-written Python and bash in the sandbox.
 
-Later steps of the same sub-agent find the same folder. The value of the last expression is printed,
-as in a REPL.
+Later steps of the same sub-agent find the same folder. tools/code_runner.py prints the value of the
+last expression of a Python program, as a REPL does.
 """
 
 from __future__ import annotations
@@ -19,11 +19,8 @@ from orchestra.tools import reading, sandbox
 MAX_TIMEOUT_S = 60
 MAX_OUTPUT_BYTES = 200_000
 SHOWN_CHARS = 6900  # of the output; fits into a quotation
-BASH = [
-    "bash",
-    "-c",
-    r'exec bash -c "$(tr -d "\0")"',
-]  # runs the program on standard input
+# Runs the program on standard input, without null bytes, which an argument cannot hold.
+BASH = ["bash", "-c", r'exec bash -c "$(tr -d "\0")"']
 RUNNER = Path(__file__).with_name("code_runner.py").read_text(encoding="utf-8")
 
 
@@ -54,7 +51,7 @@ def execute_code(
         raise ToolError(say("tools/notes", "no_code"))
     timeout_s = max(1, min(timeout_sec, MAX_TIMEOUT_S))
     arguments = {"code": code, "code_type": code_type, "timeout_s": timeout_s}
-    world = sandbox.World(env.folder, env.media_folder)
+    world = sandbox.World(folder=env.folder, media=env.media_folder)
     work = partial(run, code, code_type, timeout_s, world, env.unsafe_code, marked=True)
     ran = env.local("code", arguments, work, Observed)
     if not ran["well"]:
@@ -70,28 +67,38 @@ def run(
     unsafe: bool = False,
     marked: bool = False,
 ) -> Observed:
-    """Run one program. `marked`: its output is marked as data."""
-    command = BASH if code_type == "bash" else sandbox.python(RUNNER)
-    program = code.encode("utf-8", "replace")
-    ran = sandbox.confined(command, program, timeout_s, world, MAX_OUTPUT_BYTES, unsafe)
-    text = ran.output.decode("utf-8", "replace").replace("\r\n", "\n").rstrip()
-    output = reading.quoted(cut_in_the_middle(text, SHOWN_CHARS)) if marked else text
-    if ran.ended == "end" and not ran.status:
+    """Run one program. `marked`: its output is marked as data, for a prompt."""
+    ran = sandbox.confined(
+        command=BASH if code_type == "bash" else sandbox.python(RUNNER),
+        stdin=code.encode("utf-8", "replace"),
+        timeout_s=timeout_s,
+        world=world,
+        max_output_bytes=MAX_OUTPUT_BYTES,
+        unsafe=unsafe,
+    )
+    output = ran.output.decode("utf-8", "replace").replace("\r\n", "\n").rstrip()
+    if marked:
+        output = reading.quoted(cut_in_the_middle(output, SHOWN_CHARS))
+    if ran.ended == "end" and ran.status == 0:
         return {"observation": output or say("notes", "code_silent"), "well": True}
-    values = {
-        "seconds": f"{timeout_s:g}",
-        "limit": MAX_OUTPUT_BYTES,
-        "status": ran.status,
-    }
     ended = "failed" if ran.ended == "end" else ran.ended
-    observation = say("notes", f"code_{ended}", output=output or "-", **values)
+    observation = say(
+        "notes",
+        f"code_{ended}",
+        output=output or "-",
+        seconds=f"{timeout_s:g}",
+        limit=MAX_OUTPUT_BYTES,
+        status=ran.status,
+    )
     return {"observation": observation, "well": False}
 
 
-def cut_in_the_middle(text: str, most: int) -> str:
+def cut_in_the_middle(text: str, max_chars: int) -> str:
     """The beginning and end of a long text, with a note of how many characters are left out."""
-    if len(text) <= most:
+    if len(text) <= max_chars:
         return text
-    half = most // 2
-    parts = {"head": text[:half], "tail": text[-half:], "count": len(text) - 2 * half}
-    return say("tools/notes", "cut", **parts)
+    half = max_chars // 2
+    left_out = len(text) - 2 * half
+    return say(
+        "tools/notes", "cut", head=text[:half], tail=text[-half:], count=left_out
+    )

@@ -1,10 +1,11 @@
 """Fetches URLs that a model or a page wrote, from public addresses only.
 
-Only http(s), without credentials or keys of the user in the URL. The host is resolved once, all its
-addresses must be public, and the connection goes to the address that was checked, so DNS rebinding
-gains nothing. Each redirect is checked like a new URL. The size limit counts decompressed bytes,
-the time limit includes connection and redirects. Proxies of the environment are not used: they
-would resolve the name themselves.
+A URL must be http(s), without credentials or keys of the user in it. The name of the host is
+resolved once. All its addresses must be public, and the connection goes to an address that was
+checked, so a name server that changes its answer (DNS rebinding) gains nothing. Each redirect is
+checked like a new URL. The size limit counts decompressed bytes; the time limit includes connection
+and redirects. Proxies of the environment are not used, because they would resolve the name
+themselves.
 
     page = fetch("https://example.org/", allow=("intranet.example:8080",))
 """
@@ -42,15 +43,20 @@ TIMEOUT_S = 30.0
 CONNECT_S = 10.0
 AGENT = "Mozilla/5.0 (compatible; orchestra-min)"
 GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
-EMBEDDED_IPV4 = "2001::/32", "2002::/16", "192.88.99.0/24"  # Teredo, 6to4
-CLOUD_METADATA = "192.0.0.0/24", "168.63.129.16/32"
-INTERNAL = [
-    *map(ipaddress.ip_network, EMBEDDED_IPV4 + CLOUD_METADATA)
-]  # Python calls them global
+# Python calls these networks global, but they lead to internal addresses.
+INTERNAL = (
+    ipaddress.ip_network("2001::/32"),  # Teredo: holds an IPv4 address
+    ipaddress.ip_network("2002::/16"),  # 6to4: holds an IPv4 address
+    ipaddress.ip_network("192.88.99.0/24"),  # relays of 6to4
+    ipaddress.ip_network("192.0.0.0/24"),  # metadata of Oracle's cloud
+    ipaddress.ip_network("168.63.129.16/32"),  # metadata of Azure
+)
+CHUNK_BYTES = 65536
+SPACE = ord(" ")  # this and all before it: control characters
 
 
 class Refused(ToolError):
-    """A URL that must not be fetched, and why."""
+    """A URL must not be fetched; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -72,26 +78,19 @@ def fetch(
 
     Raises ToolError: refused, not reachable, an error status, too big, too slow.
     """
-    deadline, parts = time.monotonic() + timeout_s, checked(url)
+    deadline = time.monotonic() + timeout_s
+    parts = checked(url)
+    headers = {} if headers is None else headers
     for _ in range(MAX_REDIRECTS + 1):
-        with _answer(parts, addresses(parts, allow), headers or {}, deadline) as answer:
-            if target := answer.get_redirect_location():
-                sent = (
-                    target.encode("latin-1", "replace")
-                    .decode("utf-8", "replace")
-                    .strip()
-                )
-                here, parts = parts, checked(urljoin(parts.url, requote_uri(sent)))
-                headers = (
-                    headers if parts[:4] == here[:4] else {}
-                )  # a key stays with its host
-                continue
-            if not 200 <= (status := answer.status) < 300:
-                raise ToolError(
-                    say("tools/notes", "web_status", url=parts.url, status=status)
-                )
-            kind = answer.headers.get("content-type", "").lower()
-            return Page(parts.url, kind, _body(answer, parts.url, deadline))
+        found = addresses(parts, allow)
+        with _response(parts, found, headers, deadline) as response:
+            location = response.get_redirect_location()
+            if not location:
+                return _page(parts.url, response, deadline)
+            target = checked(_target(parts.url, location))
+            if _origin(target) != _origin(parts):
+                headers = {}  # a key stays with its host
+            parts = target
     raise Refused(
         say("tools/notes", "web_redirects", url=parts.url, limit=MAX_REDIRECTS)
     )
@@ -99,23 +98,13 @@ def fetch(
 
 def checked(url: str, secrets: Secrets | None = None) -> Url:
     """The parts of a URL. Raises Refused where its text alone shows that it must not be fetched."""
-    secrets, plain = (
-        secrets or Secrets(),
-        unquote(unquote(url)),
-    )  # ?k=sk%2D... is a key too
-    if any(secrets.text(text) != text for text in (url, plain)):
+    if _holds_a_secret(url, Secrets() if secrets is None else secrets):
         raise Refused(say("tools/notes", "web_secret"))
-    odd = len(url) > MAX_URL_CHARS or "\\" in url or any(ord(c) <= 32 for c in url)
     try:
         parts = parse_url(url)
     except LocationParseError:
         parts = Url()
-    is_web = (
-        "://" in url and parts.scheme in PORTS and parts.host and parts.auth is None
-    )
-    if (
-        odd or not is_web or "%" in str(parts.host)
-    ):  # an IPv6 zone names a local interface
+    if not _is_plain(url) or not _is_of_the_web(url, parts):
         raise Refused(say("tools/notes", "web_malformed", url=repr(url[:200])))
     return parts
 
@@ -128,15 +117,15 @@ def addresses(parts: Url, allow: Collection[str]) -> list[str]:
     except (OSError, UnicodeError):
         raise ToolError(say("tools/notes", "web_unknown_host", host=host)) from None
     found = [str(address[0]) for *_, address in rows]
-    if not (is_allowed(parts, allow) or all(map(is_public, found))):
+    if not is_allowed(parts, allow) and not all(map(is_public, found)):
         raise Refused(say("tools/notes", "web_internal", host=host))
     return found
 
 
 def is_allowed(parts: Url, allow: Collection[str]) -> bool:
     host, port = _host_and_port(parts)
-    names = {host, f"{host}:{port}", f"[{host}]", f"[{host}]:{port}"}
-    return not names.isdisjoint(map(str.lower, allow))
+    names = {host, f"{host}:{port}", f"[{host}]", f"[{host}]:{port}"}  # [::1] is IPv6
+    return not names.isdisjoint(name.lower() for name in allow)
 
 
 def is_public(address: str) -> bool:
@@ -146,37 +135,63 @@ def is_public(address: str) -> bool:
     [True, False, False, False]
     """
     ip = ipaddress.ip_address(address.partition("%")[0])
-    internal = (
-        any(ip in network for network in INTERNAL) or ip.is_multicast or ip.is_reserved
-    )
-    return ip.is_global and not internal and (ip.version == 4 or ip in GLOBAL_UNICAST)
+    if ip.is_multicast or ip.is_reserved or any(ip in network for network in INTERNAL):
+        return False
+    if ip.version == 6 and ip not in GLOBAL_UNICAST:
+        return False
+    return ip.is_global
+
+
+def _holds_a_secret(url: str, secrets: Secrets) -> bool:
+    plain = unquote(unquote(url))  # ?k=sk%2D... is a key too
+    return any(secrets.text(text) != text for text in (url, plain))
+
+
+def _is_plain(url: str) -> bool:
+    """Whether all programs read the URL in the same way: some drop spaces and control characters,
+    and some take a backslash for a slash.
+    """
+    has_odd_character = any(char == "\\" or ord(char) <= SPACE for char in url)
+    return len(url) <= MAX_URL_CHARS and not has_odd_character
+
+
+def _is_of_the_web(url: str, parts: Url) -> bool:
+    """Whether the URL is http(s), with a host and without a user or password."""
+    if "://" not in url or parts.scheme not in PORTS or not parts.host:
+        return False
+    names_an_interface = "%" in parts.host  # the zone of an IPv6 address
+    return parts.auth is None and not names_an_interface
+
+
+def _target(url: str, location: str) -> str:
+    """The URL of a redirect. Servers send UTF-8 and spaces in it, but HTTP is read as Latin-1."""
+    text = location.encode("latin-1", "replace").decode("utf-8", "replace").strip()
+    return urljoin(url, requote_uri(text))
+
+
+def _origin(parts: Url) -> tuple[str | None, str | None, str | None, int | None]:
+    return parts.scheme, parts.auth, parts.host, parts.port
 
 
 @contextlib.contextmanager
-def _answer(
+def _response(
     parts: Url, found: list[str], headers: Mapping[str, str], deadline: float
 ) -> Iterator[urllib3.BaseHTTPResponse]:
-    """The answer of the first address that accepts a connection, which is shut at the deadline."""
-    sent = {"User-Agent": AGENT, "Accept-Encoding": "gzip, deflate", **headers}
-    sent["Host"] = parts.netloc or ""
-    host, port = _host_and_port(parts)
+    """The response of the first address that accepts a connection. Errors of the connection, also
+    those while the body is read, become a ToolError.
+    """
     try:
         with contextlib.ExitStack() as stack:
-            sock = stack.enter_context(_connect(found, port, deadline))
-            duplicate = stack.enter_context(sock.dup())  # TLS detaches `sock`
-            timer = threading.Timer(
-                max(0.0, deadline - time.monotonic()), _shut, (duplicate,)
-            )
-            timer.daemon = True
-            timer.start()
-            stack.callback(timer.cancel)
+            sock = stack.enter_context(_connect(found, parts, deadline))
+            stack.enter_context(_shut_at(deadline, sock))
             connection = HTTPConnection(found[0], timeout=CONNECT_S)
             stack.callback(connection.close)
-            connection.sock = sock
-            if parts.scheme == "https":
-                connection.sock = _tls().wrap_socket(sock, server_hostname=host)
+            connection.sock = _encrypted(sock, parts)
             connection.request(
-                "GET", parts.request_uri, headers=sent, preload_content=False
+                "GET",
+                parts.request_uri,
+                headers=_sent_headers(parts, headers),
+                preload_content=False,
             )
             yield connection.getresponse()
     except (HTTPError, http.client.HTTPException, OSError, ValueError) as error:
@@ -189,15 +204,31 @@ def _answer(
         ) from None
 
 
-def _connect(found: list[str], port: int, deadline: float) -> socket.socket:
+def _connect(found: list[str], parts: Url, deadline: float) -> socket.socket:
+    """A connection to an address that was checked. The host's name is not looked up again."""
+    _, port = _host_and_port(parts)
     failure = OSError("the host has no address")
     for address in found:
-        left = max(0.01, min(CONNECT_S, deadline - time.monotonic()))
+        left_s = max(0.01, min(CONNECT_S, deadline - time.monotonic()))
         try:
-            return socket.create_connection((address, port), left)
+            return socket.create_connection((address, port), left_s)
         except OSError as error:
             failure = error
     raise failure
+
+
+@contextlib.contextmanager
+def _shut_at(deadline: float, sock: socket.socket) -> Iterator[None]:
+    """Shut the connection at the deadline. A timeout of the socket starts again with each byte."""
+    left_s = max(0.0, deadline - time.monotonic())
+    with sock.dup() as duplicate:  # TLS detaches `sock`
+        timer = threading.Timer(left_s, _shut, (duplicate,))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 def _shut(sock: socket.socket) -> None:
@@ -205,9 +236,38 @@ def _shut(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
-def _body(answer: urllib3.BaseHTTPResponse, url: str, deadline: float) -> bytes:
+def _encrypted(sock: socket.socket, parts: Url) -> socket.socket:
+    """TLS for https. The certificate must be valid for the name of the host."""
+    if parts.scheme != "https":
+        return sock
+    host, _ = _host_and_port(parts)
+    return _tls_context().wrap_socket(sock, server_hostname=host)
+
+
+@cache
+def _tls_context() -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=certifi.where())
+
+
+def _sent_headers(parts: Url, headers: Mapping[str, str]) -> dict[str, str]:
+    sent = {"User-Agent": AGENT, "Accept-Encoding": "gzip, deflate", **headers}
+    sent["Host"] = parts.netloc or ""
+    return sent
+
+
+def _page(url: str, response: urllib3.BaseHTTPResponse, deadline: float) -> Page:
+    if not 200 <= response.status < 300:
+        raise ToolError(
+            say("tools/notes", "web_status", url=url, status=response.status)
+        )
+    content_type = response.headers.get("content-type", "").lower()
+    body = _body(response, url, deadline)
+    return Page(url=url, content_type=content_type, body=body)
+
+
+def _body(response: urllib3.BaseHTTPResponse, url: str, deadline: float) -> bytes:
     body = bytearray()
-    for chunk in answer.stream(65536, decode_content=True):
+    for chunk in response.stream(CHUNK_BYTES, decode_content=True):
         body += chunk
         if len(body) > MAX_BYTES:
             raise ToolError(
@@ -219,9 +279,5 @@ def _body(answer: urllib3.BaseHTTPResponse, url: str, deadline: float) -> bytes:
 
 
 def _host_and_port(parts: Url) -> tuple[str, int]:
-    return (parts.host or "").strip("[]").rstrip("."), parts.port or PORTS[
-        parts.scheme or "http"
-    ]
-
-
-_tls = cache(lambda: ssl.create_default_context(cafile=certifi.where()))
+    host = (parts.host or "").strip("[]").rstrip(".")
+    return host, parts.port or PORTS[parts.scheme or "http"]

@@ -1,4 +1,8 @@
-"""GoogleSearchAction: Serper where SERPER_API_KEY is set, else ddgs where it is installed."""
+"""GoogleSearchAction searches the web.
+
+It uses Serper, a service that searches with Google, if SERPER_API_KEY is set. Otherwise it uses
+ddgs, a package that needs no key, if that is installed.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ SERPER_AT = "SERPER_URL"  # another service with the same format
 TIMEOUT_S = 20.0
 MAX_RESULTS = 20
 MAX_CHARS = 5000  # of each text of a result
+DESCRIPTIONS = "type", "answer", "snippet", "description", "date"  # fields of an entry
 
 Row = dict[str, str]
 
@@ -39,50 +44,62 @@ def google_search(
     if not rows:
         raise ToolError(say("tools/notes", "search_nothing", query=query))
     texts = ["\n".join(row.values()) for row in rows]
-    return fenced("\n\n".join(f"{n}. {text}" for n, text in enumerate(texts, 1)))
+    numbered = [f"{number}. {text}" for number, text in enumerate(texts, 1)]
+    return fenced("\n\n".join(numbered))
 
 
 def _search(asked: dict[str, Any]) -> list[Row]:
-    given = {k: v for k, v in asked.items() if v}
-    return serper(given) if os.environ.get(SERPER_KEY) else duckduckgo(given)
+    given = {name: value for name, value in asked.items() if value}
+    if os.environ.get(SERPER_KEY):
+        return serper(given)
+    return duckduckgo(given)
 
 
 def serper(asked: dict[str, Any]) -> list[Row]:
     """The answer box, the knowledge graph and the pages that Serper found. Raises ToolError."""
     headers = {"X-API-KEY": os.environ[SERPER_KEY], "content-type": "application/json"}
-    url = os.environ.get(SERPER_AT) or SERPER_URL
+    url = os.environ.get(SERPER_AT) or SERPER_URL  # an empty variable counts as not set
     try:
-        answer = http.post(url, asked, headers, TIMEOUT_S)
-        if 200 <= answer.status < 300:
-            found = json.loads(answer.content)
-            pages = (found.get("organic") or [])[: asked["num"]]
-            rows = map(
-                _row, (found.get("answerBox"), found.get("knowledgeGraph"), *pages)
-            )
-            return [row for row in rows if row]
-        reason = f"HTTP {answer.status}"
+        response = http.post(url, asked, headers, TIMEOUT_S)
+        if 200 <= response.status < 300:
+            return _serper_rows(json.loads(response.content), asked["num"])
+        reason = f"HTTP {response.status}"
     except http.NoAnswer as error:
-        reason = error.args[0]
+        reason = error.reason
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         reason = "no JSON"  # or JSON of another shape
     raise ToolError(say("tools/notes", "search_failed", engine="Serper", reason=reason))
 
 
-def _row(entry: dict[str, Any] | None) -> Row:
+def _serper_rows(found: dict[str, Any], limit: int) -> list[Row]:
+    pages = found.get("organic") or []
+    entries = [found.get("answerBox"), found.get("knowledgeGraph"), *pages[:limit]]
+    rows = [_row(entry) for entry in entries if entry]
+    return [row for row in rows if row]
+
+
+def _row(entry: dict[str, Any]) -> Row:
     """The fields that an entry of the reply has, cut."""
-    entry = entry or {}
-    texts = [entry.get(k) for k in ("type", "answer", "snippet", "description", "date")]
-    texts += [f"{k}: {v}" for k, v in (entry.get("attributes") or {}).items()]
-    link = entry.get("link") or entry.get("website") or entry.get("descriptionLink")
-    text = "\n".join(str(text) for text in texts if text)
-    row = {"link": link, "text": text, "title": entry.get("title")}
-    return {k: _text(v) for k, v in row.items() if v}
+    row = {
+        "link": entry.get("link")
+        or entry.get("website")
+        or entry.get("descriptionLink"),
+        "text": _description(entry),
+        "title": entry.get("title"),
+    }
+    return {name: _text(value) for name, value in row.items() if value}
+
+
+def _description(entry: dict[str, Any]) -> str:
+    lines = [entry.get(name) for name in DESCRIPTIONS]
+    attributes = entry.get("attributes") or {}
+    lines += [f"{name}: {value}" for name, value in attributes.items()]
+    return "\n".join(str(line) for line in lines if line)
 
 
 def _text(value: Any) -> str:
-    return (
-        str(value)[:MAX_CHARS].encode("utf-8", "replace").decode()
-    )  # JSON may hold surrogates
+    """A value as text, cut. JSON may hold halves of characters (surrogates), which become `?`."""
+    return str(value)[:MAX_CHARS].encode("utf-8", "replace").decode()
 
 
 def duckduckgo(asked: dict[str, Any]) -> list[Row]:
@@ -92,13 +109,9 @@ def duckduckgo(asked: dict[str, Any]) -> list[Row]:
         from ddgs.exceptions import DDGSException
     except ImportError:
         raise ToolError(say("tools/notes", "no_search")) from None
-    country, language = (
-        asked.get(k, v).partition("-")[0] for k, v in (("gl", "us"), ("hl", "en"))
-    )
-    region = f"{country}-{language}".lower()  # some engines refuse us-zh-CN
     try:
-        ddgs, limit = DDGS(timeout=int(TIMEOUT_S)), asked["num"]
-        pages = ddgs.text(asked["q"], region=region, max_results=limit)
+        engine = DDGS(timeout=int(TIMEOUT_S))
+        pages = engine.text(asked["q"], region=_region(asked), max_results=asked["num"])
     except DDGSException as error:
         if "No results" in str(error):
             return []
@@ -106,7 +119,20 @@ def duckduckgo(asked: dict[str, Any]) -> list[Row]:
         raise ToolError(
             say("tools/notes", "search_failed", engine="ddgs", reason=reason)
         ) from None
-    fields = {"link": "href", "snippet": "body", "title": "title"}
-    return [
-        _row({name: page.get(key) for name, key in fields.items()}) for page in pages
-    ]
+    return [_ddgs_row(page) for page in pages]
+
+
+def _region(asked: dict[str, Any]) -> str:
+    """Country and language as ddgs wants them: us-en. Some engines refuse us-zh-CN."""
+    country, _, _ = asked.get("gl", "us").partition("-")
+    language, _, _ = asked.get("hl", "en").partition("-")
+    return f"{country}-{language}".lower()
+
+
+def _ddgs_row(page: dict[str, Any]) -> Row:
+    entry = {
+        "link": page.get("href"),
+        "snippet": page.get("body"),
+        "title": page.get("title"),
+    }
+    return _row(entry)

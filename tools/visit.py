@@ -1,7 +1,7 @@
-"""ExtractUrlContentAction: a query answered from the text of a web page.
+"""ExtractUrlContentAction answers a query from the text of a web page.
 
-With JINA_API_KEY, Jina Reader fetches and renders the page. Without it, the page is fetched through
-the guard and read by trafilatura (HTML) or pypdf (PDF) in the sandbox of the code tool.
+With JINA_API_KEY, Jina Reader fetches and renders the page. Without it, tools/guard.py fetches the
+page, and tools/page_text.py extracts its text in the sandbox.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import os
 import re
 from functools import partial
 from pathlib import Path
+
+from urllib3.util import Url
 
 from orchestra.runtime.prompts import say
 from orchestra.runtime.secrets import Secrets
@@ -20,7 +22,7 @@ JINA_URL = "https://r.jina.ai/"
 JINA_KEY = "JINA_API_KEY"
 READER = Path(__file__).with_name("page_text.py").read_text(encoding="utf-8")
 READ_S = 30.0
-MAX_TEXT = 2_000_000
+MAX_TEXT_BYTES = 2_000_000
 LOCKED = 4  # exit status of the reader for a PDF that needs a password
 
 
@@ -40,29 +42,30 @@ def page_text(
     url: str, allow: tuple[str, ...] = (), secrets: Secrets | None = None
 ) -> str:
     """The readable text of a page. Raises ToolError: refused, failed, or nothing to read."""
-    parts, key = guard.checked(url, secrets), os.environ.get(JINA_KEY)
-    if key and not guard.is_allowed(
-        parts, allow
-    ):  # Jina must not learn of internal pages
-        guard.addresses(parts, ())
-        headers = {"Authorization": f"Bearer {key}"}
-        text = guard.fetch(JINA_URL + parts.url, allow, headers).body.decode(
-            "utf-8", "replace"
-        )
-    else:
+    parts = guard.checked(url, secrets)
+    key = os.environ.get(JINA_KEY)
+    if key and not guard.is_allowed(parts, allow):
+        text = _text_from_jina(parts, allow, key)
+    else:  # without a key, or internal: Jina must not learn of internal pages
         page = guard.fetch(url, allow)
-        text = _read(page, _kind(page))
+        text = _extracted(page, _kind(page))
     if not text.strip():
         raise ToolError(say("tools/notes", "page_empty", url=url[:200]))
     return text
 
 
+def _text_from_jina(parts: Url, allow: tuple[str, ...], key: str) -> str:
+    guard.addresses(parts, allow=())  # refuses internal pages here too
+    headers = {"Authorization": f"Bearer {key}"}
+    page = guard.fetch(JINA_URL + parts.url, allow, headers)
+    return page.body.decode("utf-8", "replace")
+
+
 def _kind(page: guard.Page) -> str:
     """html, pdf or text, by the media type; a PDF also by its content."""
     media_type = re.split("[;,]", page.content_type)[0].strip()
-    if media_type == "application/pdf" or page.body[:1024].lstrip().startswith(
-        b"%PDF-"
-    ):
+    begins_as_pdf = page.body[:1024].lstrip().startswith(b"%PDF-")
+    if media_type == "application/pdf" or begins_as_pdf:
         return "pdf"
     if media_type in ("text/html", "application/xhtml+xml", ""):
         return "html"
@@ -71,21 +74,22 @@ def _kind(page: guard.Page) -> str:
     raise ToolError(say("tools/notes", "page_kind", url=page.url[:200]))
 
 
-def _read(page: guard.Page, kind: str) -> str:
+def _extracted(page: guard.Page, kind: str) -> str:
     """The text of a page, extracted in the sandbox, because a page may take over its parser. Where
     there is no sandbox, in a process with limits.
     """
-    command = sandbox.python(
-        READER, kind, page.content_type, say("tools/notes", "part_cut")
-    )
-    unsafe = bool(sandbox.trouble())
+    cut_note = say("tools/notes", "part_cut")
     ran = sandbox.confined(
-        command, page.body, READ_S, sandbox.World(), MAX_TEXT, unsafe=unsafe
+        command=sandbox.python(READER, kind, page.content_type, cut_note),
+        stdin=page.body,
+        timeout_s=READ_S,
+        world=sandbox.World(),
+        max_output_bytes=MAX_TEXT_BYTES,
+        unsafe=sandbox.trouble() != "",
     )
+    url = page.url[:200]
     if ran.ended == "end" and ran.status == LOCKED:
-        raise ToolError(say("tools/notes", "page_locked", url=page.url[:200]))
-    if ran.ended != "end" or ran.status:
-        raise ToolError(
-            say("tools/notes", "page_unreadable", url=page.url[:200], kind=kind)
-        )
+        raise ToolError(say("tools/notes", "page_locked", url=url))
+    if ran.ended != "end" or ran.status != 0:
+        raise ToolError(say("tools/notes", "page_unreadable", url=url, kind=kind))
     return ran.output.decode("utf-8", "replace")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.tools import code, sandbox
+from orchestra.tools import bubblewrap, code, sandbox
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def test_of_a_repository_with_the_python_that_runs_the_program_only_that_is_seen
     for name in (".env", ".venv/lib/package.py", ".venv/pip.conf"):
         (tmp_path / "repo" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "repo" / name).write_text("x")
-    shown = sandbox._shown()
-    monkeypatch.setattr(sandbox, "_shown", lambda venv: [*shown, tmp_path / "repo/.venv/lib"])
+    shown = bubblewrap._visible()
+    monkeypatch.setattr(bubblewrap, "_visible", lambda venv: [*shown, tmp_path / "repo/.venv/lib"])
     world = sandbox.World(tmp_path / "w", place=tmp_path / "repo")
     ran = code.run("echo x > f; pwd; find . -type f | sort; cat /sandbox/f", "bash", 10, world)
     seen = [f"{tmp_path}/repo", "./.venv/lib/package.py", "./f", "x"]

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from orchestra.toolkit import ToolError
-from orchestra.tools import code, sandbox
+from orchestra.tools import cgroup, code, sandbox
 from tests.conftest import ROOT
 
 
@@ -154,18 +154,18 @@ def test_a_program_runs_once_and_is_replayed_whatever_it_prints(text, bench):
 def test_a_cgroup_limits_the_memory_and_the_number_of_all_processes_together(monkeypatch, tmp_path):
     disks = sandbox.MAX_ADDED_BYTES + 2 * sandbox.TMP_BYTES
     monkeypatch.setattr(sandbox, "MAX_MEMORY_BYTES", (100 << 20) - disks)
-    with sandbox.cgroup(tmp_path) as group:
+    with sandbox.cgroup_for(tmp_path) as group:
         if not group:
             pytest.skip("no cgroup v2 can be made here; make test-cgroup does it in another kernel")
 
         def stderr_of(text: str) -> bytes:
             command = [sys.executable, "-c", f"import os, time\n{text}"]
-            entered = [*sandbox.ENTER, str(group), *command]
+            entered = [*cgroup.ENTER, str(group), *command]
             return subprocess.run(entered, stderr=subprocess.PIPE, check=False).stderr
 
         forks = "while True: os.fork() or time.sleep(2) or os._exit(0)"
         assert b"temporarily unavailable" in stderr_of(forks)
-        assert not sandbox.ran_out(group)
+        assert not cgroup.ran_out_of_memory(group)
         assert stderr_of("len(bytearray(200 << 20)); os.write(2, b'GOT')") == b""
-        assert sandbox.ran_out(group)
+        assert cgroup.ran_out_of_memory(group)
     assert not group.exists()
