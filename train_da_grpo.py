@@ -55,7 +55,8 @@ from orchestra.training.da_grpo import (
     importance,
 )
 from orchestra.training.examples import Example, read
-from orchestra.training.policy import Ids, Policy, usable
+from orchestra.training.policy import Ids, Policy
+from orchestra.training.pretrained import usable
 from orchestra.training.rewards import Reward, Scores, make
 from orchestra.training.rollouts import Group, LocalRollouts, Rollouts
 from orchestra.training.run import Row

@@ -27,7 +27,7 @@ from orchestra.runtime.run_folder import sha256_of, write_whole
 from orchestra.runtime.tape import Appender, read
 from orchestra.training import ranks
 from orchestra.training.options import Options
-from orchestra.training.policy import usable
+from orchestra.training.pretrained import usable
 from orchestra.vocabulary import ConfigError
 
 Row = dict[str, float]
