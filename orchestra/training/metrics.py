@@ -44,8 +44,11 @@ def _score_row(score: Scores) -> Row:
 
 def means(sums: Sequence[Row], tokens: float) -> Row:
     """Means over all tokens, of the sums over those of each micro-batch of this rank."""
-    totals = {name: ranks.total(sum(row[name] for row in sums)) for name in sums[0]}
-    return {name: total / tokens for name, total in totals.items()}
+    row: Row = {}
+    for name in sums[0]:
+        of_rank = sum(part[name] for part in sums)
+        row[name] = ranks.total(of_rank) / tokens
+    return row
 
 
 class Metrics:

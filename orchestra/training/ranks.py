@@ -68,9 +68,10 @@ def mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     all_rows = list(chain.from_iterable(gathered(rows)))
     if not all_rows:
         return {}
-    return {
-        key: sum(row[key] for row in all_rows) / len(all_rows) for key in all_rows[0]
-    }
+    means: dict[str, float] = {}
+    for key in all_rows[0]:
+        means[key] = sum(row[key] for row in all_rows) / len(all_rows)
+    return means
 
 
 def shard(model: Any, dtype: torch.dtype) -> None:
