@@ -1,4 +1,7 @@
-"""The options of train_da_grpo.py: one definition gives default, check and flag. No torch here."""
+"""The options of train_da_grpo.py. One definition gives the default, the check and the flag.
+
+This module does not import torch, so `--help` and wrong flags are answered at once.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,26 @@ Count = Annotated[int, Field(ge=1)]
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Setting = Annotated[str, Field(pattern=r"^\w+=")]
-Base = Annotated[str, AfterValidator(lambda url: url.rstrip("/").removesuffix("/v1"))]
+
+
+def _base_url(url: str) -> str:
+    """A server's address without the path of its API, which users often add."""
+    return url.rstrip("/").removesuffix("/v1")
+
+
+BaseUrl = Annotated[str, AfterValidator(_base_url)]
+
+
+def _default_lr(data: dict[str, Any]) -> float:
+    return 5e-6 if data.get("full") else 5e-5
 
 
 def _flag(default: Any, help: str) -> Any:
     return Field(default, description=help)
 
 
-class Options(Checked):
-    """The defaults are the paper's, except where one GPU of 80 GB needs others (see README.md)."""
+class TrainingOptions(Checked):
+    """The defaults are the paper's, except where a GPU of 80 GB needs others (docs/training.md)."""
 
     stage: Literal["sft", "grpo"] = Field(
         description="sft imitates the reference decisions"
@@ -56,7 +70,7 @@ class Options(Checked):
     max_prompt: Count = _flag(8192, "tokens of a prompt; the paper has 24576")
     max_tokens: Count = _flag(4096, "tokens of a completion")
     lr: Above0 = Field(
-        default_factory=lambda data: 5e-6 if data.get("full") else 5e-5,
+        default_factory=_default_lr,
         description="peak (5e-5; 5e-6 with --full)",
     )
     warmup: Share = _flag(0.05, "share of the steps")
@@ -69,7 +83,7 @@ class Options(Checked):
         (), "NAME=VALUE for the reward; repeatable"
     )
     rollouts: Literal["vllm", "local"] = _flag("vllm", "where completions come from")
-    vllm_url: Base = _flag("http://127.0.0.1:8000", "the vLLM server")
+    vllm_url: BaseUrl = _flag("http://127.0.0.1:8000", "the vLLM server")
     sample_batch: Count = _flag(64, "completions at once of local rollouts")
     group: Annotated[int, Field(ge=2)] = _flag(8, "completions of a prompt, G")
     temperature: Above0 = _flag(1.0, "of the sampling")
@@ -93,35 +107,40 @@ class Options(Checked):
     )
 
     @model_validator(mode="after")
-    def _together(self) -> Self:
-        world = int(os.environ.get("WORLD_SIZE", "1"))
-        for name, file in ("model", "config.json"), ("adapter", "adapter_config.json"):
-            folder = getattr(self, name)
-            if folder and not (folder / file).is_file():
-                raise ValueError(f"--{name} {folder}: is not a folder with {file}")
-        if self.full and self.adapter:
+    def _check_together(self) -> Self:
+        """Raises ValueError, which pydantic collects, for options that do not fit together."""
+        processes = int(os.environ.get("WORLD_SIZE", "1"))
+        _check_has(self.model, "config.json", flag="--model")
+        if self.adapter is not None:
+            _check_has(self.adapter, "adapter_config.json", flag="--adapter")
+        if self.full and self.adapter is not None:
             raise ValueError("--full and --adapter: give one of them")
-        if self.batch % world:
-            raise ValueError(
-                f"--batch {self.batch}: give a multiple of the {world} processes"
-            )
-        if self.stage == "grpo" and self.rollouts == "local" and world > 1:
+        if self.batch % processes != 0:
+            multiple = f"a multiple of the {processes} processes"
+            raise ValueError(f"--batch {self.batch}: give {multiple}")
+        if self.stage == "grpo" and self.rollouts == "local" and processes > 1:
             raise ValueError("--rollouts local is for one process; use vllm")
         return self
 
 
-def parse(arguments: Sequence[str] | None = None) -> Options:
+def _check_has(folder: Path, file: str, flag: str) -> None:
+    """Raises ValueError for a folder without this file."""
+    if not (folder / file).is_file():
+        raise ValueError(f"{flag} {folder}: is not a folder with {file}")
+
+
+def parse(arguments: Sequence[str] | None = None) -> TrainingOptions:
     """The flags, checked without loading the model. A mistake ends the program with one line."""
-    p = OneLineParser(
+    parser = OneLineParser(
         prog="train_da_grpo.py",
         description="Train the main agent on decision examples.",
         epilog=EXIT_CODES,
         allow_abbrev=False,
     )
     try:
-        add_flags(p, Options)
-        return from_flags(Options, vars(p.parse_args(arguments)))
+        add_flags(parser, TrainingOptions)
+        return from_flags(TrainingOptions, vars(parser.parse_args(arguments)))
     except ConfigError as error:
-        return p.exit(
-            2, f"{p.prog}: {error}\n" if os.environ.get("RANK", "0") == "0" else None
-        )
+        is_first_rank = os.environ.get("RANK", "0") == "0"
+        message = f"{parser.prog}: {error}\n" if is_first_rank else None
+        return parser.exit(2, message)

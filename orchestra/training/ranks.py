@@ -1,9 +1,14 @@
-"""Training in several processes (ranks) that torchrun starts. Without torchrun there is one."""
+"""Training in several processes (ranks) that torchrun starts. Without torchrun there is one.
+
+Every rank runs the same program on its own share of the examples. Functions that exchange values
+(`gathered`, `total`, `mean`) must be called by all ranks in the same order.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -15,19 +20,23 @@ T = TypeVar("T")
 
 def start() -> torch.device:
     """Join the other ranks, if torchrun started any. Returns this rank's device."""
-    gpu, local = torch.cuda.is_available(), int(os.environ.get("LOCAL_RANK", "0"))
-    if gpu:
-        torch.cuda.set_device(local)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo")
-    return torch.device("cuda", local) if gpu else torch.device("cpu")
+    has_gpu = torch.cuda.is_available()
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if has_gpu:
+        torch.cuda.set_device(local_rank)
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes > 1 and not dist.is_initialized():
+        dist.init_process_group("cpu:gloo,cuda:nccl" if has_gpu else "gloo")
+    return torch.device("cuda", local_rank) if has_gpu else torch.device("cpu")
 
 
 def rank() -> int:
+    """The number of this process, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def count() -> int:
+    """How many processes train together."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
@@ -39,31 +48,40 @@ def gathered(value: T) -> list[T]:
     return values
 
 
+def wait_for_all() -> None:
+    """Return when every rank has called this."""
+    gathered(None)
+
+
 def mine(items: Sequence[T]) -> list[T]:
-    """This rank's share: every world-th item."""
+    """This rank's share: with N ranks, every N-th item."""
     return list(items[rank() :: count()])
 
 
 def total(value: float) -> float:
+    """The sum of `value` over all ranks."""
     return sum(gathered(value))
 
 
 def mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Means over the rows of all ranks; {} of none. All rows have the same keys."""
-    rows = [row for part in gathered(rows) for row in part]
-    return {
-        key: sum(row[key] for row in rows) / len(rows)
-        for key in (rows[0] if rows else {})
-    }
+    """Means over the rows of all ranks; {} if there are none. All rows have the same keys."""
+    all_rows = list(chain.from_iterable(gathered(rows)))
+    if not all_rows:
+        return {}
+    means: dict[str, float] = {}
+    for key in all_rows[0]:
+        means[key] = sum(row[key] for row in all_rows) / len(all_rows)
+    return means
 
 
 def shard(model: Any, dtype: torch.dtype) -> None:
-    """FSDP2: a layer's weights are together only while it runs."""
-    wide = torch.promote_types(dtype, torch.float32)
-    how: Any = {
-        "mp_policy": MixedPrecisionPolicy(dtype, wide),
-        "reshard_after_forward": True,
-    }
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    for layer in (*inner.get_decoder().layers, model):
-        fully_shard(layer, **how)
+    """FSDP2: the weights of a layer are gathered only while it runs."""
+    policy = MixedPrecisionPolicy(
+        param_dtype=dtype,
+        reduce_dtype=torch.promote_types(dtype, torch.float32),
+    )
+    has_adapter = hasattr(model, "get_base_model")
+    base = model.get_base_model() if has_adapter else model
+    for layer in base.get_decoder().layers:
+        fully_shard(layer, mp_policy=policy, reshard_after_forward=True)
+    fully_shard(model, mp_policy=policy, reshard_after_forward=True)

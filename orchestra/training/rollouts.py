@@ -1,17 +1,17 @@
 """Where completions come from, and `--rollouts local`: the policy itself, in this process.
 
 Local rollouts are Hugging Face's `generate`. As many groups as `at_once` allows are sampled in
-parallel, and each prompt is read once for all of its group.
+parallel, and each prompt is read once for its whole group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any
+from typing import Protocol
 
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
@@ -20,9 +20,12 @@ from orchestra.training.policy import Ids, Policy
 
 @dataclass(frozen=True)
 class Group:
-    """G completions of one prompt. `ids[j]` includes the end token, if there is one; `logps[j]`:
-    the sampler's log-probability of each token, or [] if the sampler is the policy; `cut[j]`: it
-    stopped at the length limit.
+    """G completions of one prompt.
+
+    ids[j]     the tokens of completion j, with the end token if there is one
+    logps[j]   the sampler's log-probability of each token, or [] if the sampler is the policy
+    texts[j]   the tokens as text, without special tokens
+    cut[j]     whether the completion stopped at the length limit
     """
 
     prompt: Ids
@@ -32,12 +35,26 @@ class Group:
     cut: list[bool]
 
 
-class Rollouts:
+def group_of(
+    policy: Policy, prompt: Ids, ids: list[Ids], logps: list[list[float]]
+) -> Group:
+    """The group of these completions, each of which has at least one token."""
+    return Group(
+        prompt=prompt,
+        ids=ids,
+        logps=logps,
+        texts=[policy.decode(completion) for completion in ids],
+        cut=[completion[-1] not in policy.eos for completion in ids],
+    )
+
+
+class Rollouts(Protocol):
+    """A sampler of completions."""
+
     def sample(
         self, prompts: Sequence[Ids], seeds: Sequence[int], n: int, temperature: float
     ) -> list[Group]:
         """n completions of each prompt. Temperature 0 takes the likeliest token."""
-        raise NotImplementedError
 
     def update(self, step: int) -> None:
         """Take the weights that the policy has before step `step`."""
@@ -46,62 +63,96 @@ class Rollouts:
         """No more calls follow."""
 
 
-def group_of(
-    policy: Policy, prompt: Ids, ids: list[Ids], logps: list[list[float]]
-) -> Group:
-    cut = [completion[-1] not in policy.eos for completion in ids]
-    return Group(prompt, ids, logps, [policy.decode(c) for c in ids], cut)
-
-
-class LocalRollouts(Rollouts):
-    """`at_once`: completions in a batch; at least one group. A batch uses its first seed."""
+class LocalRollouts:
+    """Samples `at_once` completions in a batch, but at least one group. A batch uses the seed of
+    its first prompt.
+    """
 
     def __init__(self, policy: Policy, max_tokens: int, at_once: int = 64) -> None:
-        self.policy, self.max_tokens, self.at_once = policy, max_tokens, at_once
+        self.policy = policy
+        self.max_tokens = max_tokens
+        self.at_once = at_once
 
     def sample(
         self, prompts: Sequence[Ids], seeds: Sequence[int], n: int, temperature: float
     ) -> list[Group]:
-        size = max(1, self.at_once // n)
-        parts = [slice(k, k + size) for k in range(0, len(prompts), size)]
+        size = max(1, self.at_once // n)  # prompts in a batch
+        groups: list[Group] = []
         self.policy.model.eval()  # a model that computes activations again has no cache
-        groups = [
-            self._sample_batch(prompts[p], seeds[p.start], n, temperature)
-            for p in parts
-        ]
+        for first in range(0, len(prompts), size):
+            batch = prompts[first : first + size]
+            groups += self._sample_batch(batch, seeds[first], n, temperature)
         self.policy.model.train()
-        return sum(groups, [])
+        return groups
 
-    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Nothing to do: the policy itself is the sampler."""
+
+    def close(self) -> None:
+        """Nothing to do."""
+
     def _sample_batch(
         self, prompts: Sequence[Ids], seed: int, n: int, temperature: float
     ) -> list[Group]:
-        policy = self.policy
-        left: Any = {"batch_first": True, "padding_side": "left"}
-        rows = [torch.tensor(p, device=policy.device) for p in prompts]
-        ids = pad_sequence(rows, padding_value=policy.pad, **left)  # (P, width)
-        mask = pad_sequence([torch.ones_like(row) for row in rows], **left)
-        position = (mask.cumsum(1) - 1).clamp(min=0)
-        cache = DynamicCache(config=policy.model.config)
+        ids, mask = self._padded_left(prompts)  # (P, S): S is the longest prompt
         torch.manual_seed(seed)
-        with policy.autocast():
-            begin: Any = {
-                "attention_mask": mask[:, :-1],
-                "position_ids": position[:, :-1],
-            }
-            policy.model(ids[:, :-1], **begin, past_key_values=cache, logits_to_keep=1)
-            cache.batch_repeat_interleave(n)  # `generate` continues from it
-            ids, mask = (t.repeat_interleave(n, 0) for t in (ids, mask))
-            # top_k: none; 50 is the default, and `generate` warns of others without sampling
-            out = policy.model.generate(
-                ids, attention_mask=mask, past_key_values=cache, do_sample=temperature > 0,
-                temperature=temperature or 1.0, top_k=0 if temperature else 50,
+        out = self._generate(ids, mask, n, temperature)  # (P * n, S + T)
+        completions = [
+            up_to_end(row, self.policy.eos) for row in out[:, ids.shape[1] :].tolist()
+        ]
+        groups = []
+        for k, prompt in enumerate(prompts):
+            of_prompt = completions[k * n : (k + 1) * n]
+            unknown: list[list[float]] = [[]] * n
+            groups.append(group_of(self.policy, prompt, of_prompt, logps=unknown))
+        return groups
+
+    def _padded_left(self, prompts: Sequence[Ids]) -> tuple[Tensor, Tensor]:
+        """ids (P, S) and mask (P, S). The ends of the prompts are aligned."""
+        rows = [torch.tensor(prompt, device=self.policy.device) for prompt in prompts]
+        ones = [torch.ones_like(row) for row in rows]
+        pad = self.policy.pad
+        ids = pad_sequence(rows, True, padding_value=pad, padding_side="left")
+        mask = pad_sequence(ones, True, padding_value=0, padding_side="left")
+        return ids, mask
+
+    @torch.no_grad()
+    def _generate(
+        self, ids: Tensor, mask: Tensor, n: int, temperature: float
+    ) -> Tensor:
+        """Prompts ids (P, S), each followed by each of its n completions: (P * n, S + T)."""
+        model = self.policy.model
+        position = (mask.cumsum(1) - 1).clamp(min=0)  # (P, S)
+        cache = DynamicCache(config=model.config)
+        with self.policy.autocast():
+            model(  # reads each prompt once, all but its last token
+                ids[:, :-1],
+                attention_mask=mask[:, :-1],
+                position_ids=position[:, :-1],
+                past_key_values=cache,
+                logits_to_keep=1,
+            )
+            cache.batch_repeat_interleave(n)
+            out: Tensor = model.generate(  # continues from the cache
+                ids.repeat_interleave(n, 0),
+                attention_mask=mask.repeat_interleave(n, 0),
+                past_key_values=cache,
+                do_sample=temperature > 0,
+                temperature=temperature or 1.0,
+                # 0 turns top_k off; without sampling, only the default, 50, gives no warning
+                top_k=0 if temperature > 0 else 50,
                 max_new_tokens=self.max_tokens,
-            )  # fmt: skip
-        drawn = (up_to_end(row, policy.eos) for row in out[:, ids.shape[1] :].tolist())
-        return [group_of(policy, p, list(islice(drawn, n)), [[]] * n) for p in prompts]
+            )
+        return out
 
 
 def up_to_end(ids: Ids, ends: Sequence[int]) -> Ids:
-    """Without the padding after the end token."""
-    return ids[: next((k + 1 for k, id in enumerate(ids) if id in ends), len(ids))]
+    """The tokens up to the first end token, without the padding after it.
+
+    >>> up_to_end([5, 6, 2, 0, 0], [2])
+    [5, 6, 2]
+    """
+    for k, id in enumerate(ids):
+        if id in ends:
+            return ids[: k + 1]
+    return ids

@@ -1,18 +1,17 @@
-"""The folder of a run: options.json, metrics.jsonl and checkpoint.pt. Every rank calls these
-functions, and rank 0 writes.
+"""The folder of a run: options.json, the lock and checkpoint.pt. Every rank calls these functions,
+and rank 0 writes.
 
 A checkpoint has all that a run needs to continue as if nothing had happened: the trained weights,
-the optimizer and the next step, from which the place in the data, the seeds of the sampling and the
-learning rate follow. It is written under another name and renamed, so a run that is killed at any
-moment leaves a complete one.
+the optimizer and the next step. The place in the data, the seeds of the sampling and the learning
+rate follow from the step (steps.py). It is written under another name and renamed, so a run that is
+killed at any moment leaves a complete one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,11 @@ from torch.distributed.checkpoint.state_dict import (
 from orchestra.runtime.run_folder import sha256_of, write_whole
 from orchestra.runtime.tape import Appender, read
 from orchestra.training import ranks
-from orchestra.training.options import Options
-from orchestra.training.policy import usable
+from orchestra.training.options import TrainingOptions
+from orchestra.training.pretrained import usable
 from orchestra.vocabulary import ConfigError
 
-Row = dict[str, float]
-SHOWN = ("loss", "reward", "eval/reward", "kl", "zero_variance", "grad_norm")
-# Options that may differ at a resume; of the files, their paths may, and not their contents.
+# Options that may differ at a resume. The paths of files may, but not their contents.
 FREE = {"resume", "out", "vllm_url", "model", "adapter", "data", "eval_data"}
 FREE_SETTINGS = "timeout_s=", "parallel=", "cache="  # of a reward
 RULE = (
@@ -47,119 +44,119 @@ RULE = (
 # ---- options -------------------------------------------------------------------------------------
 
 
-def begin(o: Options) -> Appender | None:
+def begin(options: TrainingOptions) -> Appender | None:
     """Write the options to --out. Returns the lock that keeps other processes out of it. Raises
     ConfigError if --out has another run, or is in use.
     """
-    if ranks.rank():
+    if ranks.rank() > 0:
         return None
-    path, now = o.out / "options.json", _recorded(o)
+    path = options.out / "options.json"
+    now = _recorded(options)
     before = next(read(path), None)
-    if (before is not None) != o.resume:
-        found = (
-            "no run to --resume"
-            if o.resume
-            else "a run; add --resume, or give another --out"
-        )
-        raise ConfigError(f"{o.out}: has {found}")
-    held = before or now
-    if names := sorted(k for k in now.keys() | held if held.get(k) != now.get(k)):
+    if options.resume:
+        if before is None:
+            raise ConfigError(f"{options.out}: has no run to --resume")
+        _check_same(options.out, before, now)
+    elif before is not None:
         raise ConfigError(
-            f"--resume: {o.out} was started with other values of {', '.join(names)}"
+            f"{options.out}: has a run; add --resume, or give another --out"
         )
-    o.out.mkdir(parents=True, exist_ok=True)
-    lock = Appender(o.out / "lock")
+    options.out.mkdir(parents=True, exist_ok=True)
+    lock = Appender(options.out / "lock")
     write_whole(path, json.dumps(now) + "\n")
     return lock
 
 
-def _recorded(o: Options) -> dict[str, Any]:
-    """What the metrics of a run follow from: options, files, and the rule of the reward."""
-    rule = [Path(__file__).parent / name for name in RULE]
-    files = {"data": [o.data], "eval_data": [o.eval_data], "rule": rule}
-    folders = {"model": o.model, "adapter": o.adapter}
-    files |= {
-        k: sorted(f for f in v.iterdir() if f.is_file())
-        for k, v in folders.items()
-        if v
-    }
-    kept = {k: v for k, v in o.model_dump(mode="json").items() if k not in FREE}
+def _check_same(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raises ConfigError, which names the options that differ."""
+    names = before.keys() | now.keys()
+    changed = sorted(name for name in names if before.get(name) != now.get(name))
+    if changed:
+        other = ", ".join(changed)
+        raise ConfigError(f"--resume: {out} was started with other values of {other}")
+
+
+def _recorded(options: TrainingOptions) -> dict[str, Any]:
+    """All that the metrics of a run follow from: options, files, and the rule of the reward."""
+    values = options.model_dump(mode="json")
+    kept = {name: value for name, value in values.items() if name not in FREE}
     kept["reward_setting"] = [
-        s for s in o.reward_setting if not s.startswith(FREE_SETTINGS)
+        setting
+        for setting in options.reward_setting
+        if not setting.startswith(FREE_SETTINGS)
     ]
-    return kept | {f"{name}_sha256": _hash(paths) for name, paths in files.items()}
+    hashes = {
+        f"{name}_sha256": _hash(paths) for name, paths in _files_of(options).items()
+    }
+    return kept | hashes
 
 
-def _hash(paths: Any) -> str:
-    lines = [f"{sha256_of(path)}  {path.name}\n" for path in paths if path]
+def _files_of(options: TrainingOptions) -> dict[str, list[Path]]:
+    """The files whose contents must stay the same, by the option that names them. "rule" has the
+    modules that define the reward.
+    """
+    here = Path(__file__).parent
+    files = {
+        "data": [options.data],
+        "eval_data": [] if options.eval_data is None else [options.eval_data],
+        "rule": [here / name for name in RULE],
+        "model": _files_in(options.model),
+    }
+    if options.adapter is not None:
+        files["adapter"] = _files_in(options.adapter)
+    return files
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file())
+
+
+def _hash(paths: Sequence[Path]) -> str:
+    """One hash of the names and contents of files."""
+    lines = [f"{sha256_of(path)}  {path.name}\n" for path in paths]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-# ---- metrics -------------------------------------------------------------------------------------
-
-
-class Metrics:
-    """metrics.jsonl, a line a step. A resume keeps the lines of the steps before `step`."""
-
-    def __init__(self, out: Path, step: int) -> None:
-        if ranks.rank() == 0:
-            path = out / "metrics.jsonl"
-            rows = list(read(path))[:step]
-            write_whole(path, "".join(json.dumps(row) + "\n" for row in rows))
-            self.file = Appender(path)
-
-    def add(self, row: Row, steps: int) -> None:
-        """Write a line, before the next step begins, and a short one to standard error. Raises
-        ConfigError if a value is not finite: a bug, or a learning rate that is far too high.
-        """
-        if wrong := [name for name, value in row.items() if not math.isfinite(value)]:
-            raise ConfigError(f"step {row['step']}: {', '.join(wrong)} is not finite")
-        if ranks.rank() == 0:
-            self.file.append(json.dumps(row))
-            shown = "  ".join(
-                f"{name} {row[name]:.4g}" for name in SHOWN if name in row
-            )
-            print(
-                f"step {row['step'] + 1}/{steps}  {shown}", file=sys.stderr, flush=True
-            )
 
 
 # ---- checkpoints ---------------------------------------------------------------------------------
 
 
 def save(out: Path, model: Any, optimizer: Any, step: int) -> None:
-    """`step`: the next one. Raises ConfigError if it cannot be written: the disk is full."""
+    """Write the checkpoint from which `step`, the next one, can begin. Raises ConfigError if it
+    cannot be written, as on a full disk.
+    """
     options = StateDictOptions(
         full_state_dict=True, cpu_offload=True, ignore_frozen_params=True
     )
     weights, moments = get_state_dict(model, optimizer, options=options)
-    state = {"weights": weights, "optimizer": moments, "step": step}
     if ranks.rank() == 0:
         part = out / "checkpoint.part"
-        try:
-            torch.save(state, part)
-        except (
-            OSError,
-            RuntimeError,
-        ) as error:  # torch turns the first into the second
-            why = str(error).splitlines()[0]
-            raise ConfigError(
-                f"{part}: cannot be written ({why}); then --resume"
-            ) from None
+        _write(part, {"weights": weights, "optimizer": moments, "step": step})
         part.replace(out / "checkpoint.pt")
-    ranks.gathered(0)
+    ranks.wait_for_all()
+
+
+def _write(path: Path, state: dict[str, Any]) -> None:
+    try:
+        torch.save(state, path)
+    except (OSError, RuntimeError) as error:  # torch turns the first into the second
+        why = str(error).splitlines()[0]
+        message = f"{path}: cannot be written ({why}); then --resume"
+        raise ConfigError(message) from None
 
 
 def load(out: Path, model: Any, optimizer: Any) -> int:
-    """Restore the checkpoint, if there is one. Returns the next step. Raises ConfigError."""
+    """Restore the checkpoint, if there is one. Returns the next step. Raises ConfigError if the
+    checkpoint cannot be read.
+    """
     file = out / "checkpoint.pt"
     if not file.exists():
         return 0
     state = usable(str(file), torch.load, file, map_location="cpu", weights_only=True)
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
-    weights = {
-        "model_state_dict": state["weights"],
-        "optim_state_dict": state["optimizer"],
-    }
-    set_state_dict(model, optimizer, **weights, options=options)
+    set_state_dict(
+        model,
+        optimizer,
+        model_state_dict=state["weights"],
+        optim_state_dict=state["optimizer"],
+        options=StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False),
+    )
     return int(state["step"])
