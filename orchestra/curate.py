@@ -75,7 +75,7 @@ class Curation:
     def __init__(self, a: Any) -> None:
         self.a, self.seeds, self.peers = (
             a,
-            questions.rows(a.seeds),
+            questions.items(a.seeds),
             list[str](),
         )  # D_0, Eq. 26
         if wrong := best_match(

@@ -45,7 +45,7 @@ GROUPED_NUMBER = re.compile(r"\W*\d{1,3}(,\d{3})+(\.\d+)?\W*")  # 1,234
 
 
 class Amount(NamedTuple):
-    """A number with its unit. The unit is a word in the singular, a sign, or "" if there is none."""
+    """A number and its unit: a word in the singular, a sign, or "" if there is none."""
 
     number: Decimal
     unit: str

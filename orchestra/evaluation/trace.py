@@ -114,7 +114,7 @@ def _subtasks(events: Iterable[About]) -> dict[str, dict[str, Any]]:
     for event in events:
         if event["event"] not in ("subtask", "result"):
             continue
-        t, number, _ = event["at"]
+        t, number, *_ = event["at"]
         about = found.setdefault(f"r{t}/t{number}", {})
         about.update(event["subtask"] if event["event"] == "subtask" else event)
     return found

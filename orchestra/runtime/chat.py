@@ -80,7 +80,7 @@ class Chat:
     tape: Tape
     timeout_s: float = 120.0  # of one attempt
     patience_s: float = 120.0  # of waiting at a rate limit, in one call
-    notify: Callable[[str], None] = lambda message: None
+    notify: Callable[[str, int], None] = lambda message, status: None
     refused: set[tuple[str, str]] = field(default_factory=set)  # (backend, field)
 
     def copy(self) -> Chat:
@@ -215,7 +215,7 @@ class Chat:
                 raise Failure({"status": status, "why": why, "unanswered": unanswered})
             problem = f"status {status}; {why[:60]}" if status else why[:60]
             place = f"{self.tape.current_call} waiting for {backend}"
-            self.notify(f"{place} ({patience}; {problem})")
+            self.notify(f"{place} ({patience}; {problem})", status)
             self.tape.wait(pause_s)
 
     def advice(self, backend: Backend, o: Mapping[str, Any], messages: Messages) -> str:
@@ -235,7 +235,8 @@ class Chat:
             and o["status"] not in (401, 403, 408, 429)
         ):
             advice = f"if it takes no {media}, use --perception local"
-            self.notify(f"{backend.name} refused a request with {media}; {advice}")
+            message = f"{backend.name} refused a request with {media}; {advice}"
+            self.notify(message, o["status"])
         status = f"status {o['status']}: " if o["status"] else ""
         return f"{backend.name} at {backend.base_url}: {status}{o['why']}; {advice}"
 

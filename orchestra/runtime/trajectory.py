@@ -86,11 +86,14 @@ class Recorder:
             self._file.append(json.dumps(row, ensure_ascii=False, default=str))
         self._tell(row)
 
-    def notify(self, message: str) -> None:
-        """Send the listeners a message that is not an event, such as "waiting for M"; once each."""
+    def notify(self, message: str, status: int = 0) -> None:
+        """Send the listeners a message that is not an event, such as "waiting for M"; once each.
+        `status`: the HTTP status that it is about, 429 for a rate limit; 0 if there is none.
+        """
         if message not in self._notices:
             self._notices.add(message)
-            self._tell({"event": "notice", "at": (), "message": message})
+            notice = {"event": "notice", "at": (), "message": message}
+            self._tell({**notice, "status": status})
 
     def _tell(self, row: Event) -> None:
         if self._log:
