@@ -254,7 +254,8 @@ def test_a_rate_limit_reaches_the_workers_by_its_status(tmp_path, endpoint):
     """Not by the text of the message, which people read."""
     replies = iter([Raw(429, {}, retry_after="0"), Raw(500, {"error": "status 429"})])
     server = endpoint(lambda request: next(replies, None) or number_asked(request))
-    (q,) = load(data_file(tmp_path, 1) or tmp_path / "data.json")
+    data_file(tmp_path, 1)
+    (q,) = load(tmp_path / "data.json")
     plan = Plan(tmp_path, pool_at(server.url), Options(method="react"))
     row = answered(q, plan)
     assert row["exact"] and [notice.status for notice in row["notices"]] == [429, 500]
