@@ -38,9 +38,19 @@ from orchestra.vocabulary import Backend, ConfigError
 
 PROGRAM = "orchestra-min evaluate"
 OF_ONE_RUN = (
-    "image", "audio", "video", "workdir", "compare", "replay", "resume", "from_round",
-    "runs", "out", "json", "quiet",
-)  # fmt: skip
+    "image",
+    "audio",
+    "video",
+    "workdir",
+    "compare",
+    "replay",
+    "resume",
+    "from_round",
+    "runs",
+    "out",
+    "json",
+    "quiet",
+)
 FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
     "data": (Path, "questions: JSON or JSON lines; see docs/evaluate.md"),
     "out": (Path, "folder of this sweep; run it again for what is missing or failed"),

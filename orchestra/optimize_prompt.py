@@ -51,7 +51,6 @@ from orchestra.runtime.prompts import (
     explained,
     quoted_whole,
     render,
-    say,
 )
 from orchestra.runtime.secrets import Secrets
 from orchestra.runtime.tape import Tape
@@ -68,9 +67,18 @@ RECORDS_CHARS = 24_000  # of all runs in one prompt
 CHANGE_CHARS = 300
 ATTEMPTS = 2  # at a rewrite
 SHOWN = (
-    "question", "action", "mistake", "instruction", "context", "backend", "tools",
-    "status", "answer", "error", "cost_usd",
-)  # fmt: skip
+    "question",
+    "action",
+    "mistake",
+    "instruction",
+    "context",
+    "backend",
+    "tools",
+    "status",
+    "answer",
+    "error",
+    "cost_usd",
+)
 FIXED_LINES = re.compile(r"^(?:[{$].*|.*<data>.*)$", re.MULTILINE)
 REWRITE = re.compile(r"(.*?)<instruction>\s*(.*\S)\s*</instruction>", re.DOTALL)
 

@@ -26,8 +26,15 @@ from orchestra.vocabulary import Backend, ConfigError
 PAGE = Path(__file__).parent / "evaluation" / "page.html"
 INLINE_BYTES = 8 << 20  # the page links to a larger media file in the run folder
 OUTCOME = (
-    "answer", "fallback", "why", "rounds", "calls", "tokens", "cost_usd", "failed_subtasks",
-)  # fmt: skip
+    "answer",
+    "fallback",
+    "why",
+    "rounds",
+    "calls",
+    "tokens",
+    "cost_usd",
+    "failed_subtasks",
+)
 SCORES = "judge", "match", "exact"  # of a sweep; the first that a row has counts
 KEY_CHARS = 16  # of the hash of a request
 Texts = dict[str, int]  # each text of a page and its number

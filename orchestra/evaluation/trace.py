@@ -16,9 +16,18 @@ from orchestra.vocabulary import ConfigError
 ROUNDING_US = 50
 TIMES = ("began_s", "took_s")
 SHOWN = (
-    "call", "kind", "model", "input_tokens", "output_tokens", "cost_usd", "status",
-    "error", "agent", "backend", "instruction",
-)  # fmt: skip
+    "call",
+    "kind",
+    "model",
+    "input_tokens",
+    "output_tokens",
+    "cost_usd",
+    "status",
+    "error",
+    "agent",
+    "backend",
+    "instruction",
+)
 TraceEvent = dict[str, Any]  # of Chrome's Trace Event Format
 About = Mapping[str, Any]  # a call or a sub-task, with its fields
 
