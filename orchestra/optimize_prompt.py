@@ -1,6 +1,6 @@
 """AOrchestra's learning without weights (arXiv 2602.03786): a better instruction of the main agent.
 
-    orchestra-min optimize_prompt --tasks tasks.json --method aorchestra \
+    orchestra-min optimize_prompt --tasks tasks.json --method aorchestra \\
         --budget 2 --out runs/learned
     orchestra-min "..." --method aorchestra --instruction runs/learned/best.md
 

@@ -115,7 +115,9 @@ def call_row(exchange: Exchange, texts: Texts, prices: Prices) -> CallRow:
 
 def _messages(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The messages of a chat request; [] for an exchange of another kind."""
-    return request.get("messages") or [] if request["kind"] == "chat" else []
+    if request["kind"] != "chat":
+        return []
+    return request.get("messages") or []
 
 
 def _asked(request: Mapping[str, Any], texts: Texts) -> list[tuple[str, int]]:

@@ -144,8 +144,10 @@ def _outcomes(rows: Iterable[QuestionRow], score: str) -> Outcomes:
 def method_row(rows: Sequence[QuestionRow], score: str, judged: bool) -> MethodRow:
     """Figures of one method: overall, by score, level and category."""
     found: MethodRow = {"score": score, "overall": figures(rows, score)}
-    for kind in ("exact", "match", "judge") if judged else ("exact", "match"):
-        found[kind] = figures(rows, kind)["accuracy"]
+    found["exact"] = figures(rows, "exact")["accuracy"]
+    found["match"] = figures(rows, "match")["accuracy"]
+    if judged:
+        found["judge"] = figures(rows, "judge")["accuracy"]
     for key in PARTS:
         found[key] = _by_part(rows, key, score)
     return found
@@ -181,7 +183,10 @@ def compared(a: str, b: str, outcomes: Mapping[str, Outcomes]) -> Pair:
 def print_report(found: Mapping[str, Any]) -> None:
     """Tables in the shape of Table 1 and Figures 4 to 6 of arXiv 2606.13707."""
     methods: dict[str, MethodRow] = found["methods"]
-    tables = [HEADING, *(_table_by(key, methods) for key in PARTS), _scores(methods)]
+    tables = [HEADING]
+    for key in PARTS:
+        tables.append(_table_by(key, methods))
+    tables.append(_scores(methods))
     if found["mcnemar"]:
         tables.append(console.table("a b n only_a only_b p", found["mcnemar"], WIDTH))
     console.put("\n\n".join(tables))
