@@ -33,7 +33,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from orchestra.evaluation.pareto import COLUMNS, MESSAGES, Version, chart, front
+from orchestra.evaluation.pareto import COLUMNS, Version, chart, front
 from orchestra.evaluation.questions import Question, load
 from orchestra.evaluation.scores import matches
 from orchestra.money import Purse
@@ -63,6 +63,7 @@ METHODS = {  # each with the file of its first instruction
     "orchestra-o1": "orchestra_o1/system.md",
 }
 NOT_HERE = "image", "audio", "video", "compare", "workdir"
+MESSAGES = "optimize/messages"
 RECORDS_CHARS = 24_000  # of all runs in one prompt
 CHANGE_CHARS = 300
 ATTEMPTS = 2  # at a rewrite
