@@ -4,7 +4,7 @@
     python benchmarks/sweep.py [QUESTIONS=360 [LATENCY_S=0]]
 
 64 questions are in flight in threads, each of 14 calls: two decisions, and 4 sub-tasks of 3 calls in parallel, recording on; once
-by `orchestrate` alone, once by evaluate.py with scores and rows. The bare openai client makes the same calls and does nothing else.
+by `orchestrate` alone, once by `evaluate run` with scores and rows. The bare openai client makes the same calls and does nothing else.
 Each is the median of 3 new processes, taken in turn.
 """
 
@@ -26,8 +26,9 @@ K, IN_FLIGHT = 4, 64
 
 
 def swept(url: str, questions: int) -> int:
-    """The same questions by evaluate.py, a run folder each. Returns the calls."""
-    from orchestra.evaluation.questions import Plan, Question
+    """The same questions by `evaluate run`, a run folder each. Returns the calls."""
+    from orchestra.evaluation.answering import Plan
+    from orchestra.evaluation.questions import Question
     from orchestra.evaluation.sweep import Budget, Workers, sweep
     from orchestra_min import Options
 

@@ -13,46 +13,46 @@ The folder --out holds:
 Differences from the paper
 1. The pool's main model does all: extractor, rewriter, solver without files, judge, expert.
 2. Seeds come with a solution and a level; the paper makes them from runs of Orchestra-o1.
-3. The paper does not define AnchorCov and Sim: see `anchor_coverage` and `similarity`.
+3. The paper does not define AnchorCov and Sim: see training/gates.py.
 4. A candidate is refused where the model's reply stays unusable after one correction.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+from collections import Counter
 from collections.abc import Sequence
-from difflib import SequenceMatcher
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from orchestra import memory, money
 from orchestra.evaluation import questions
-from orchestra.evaluation.scores import matches
+from orchestra.money import Purse
 from orchestra.recorded import recorded
 from orchestra.runtime import (
-    chat,
     command_line,
     console,
     openai_api,
     parsing,
     pool,
     prompts,
-    secrets,
     tape,
 )
+from orchestra.runtime.chat import Chat
 from orchestra.runtime.options import Options
 from orchestra.runtime.run_folder import write_whole
+from orchestra.runtime.secrets import Secrets
+from orchestra.runtime.tape import Mode, Tape, TapeMiss
 from orchestra.runtime.trajectory import usd
-from orchestra.tools import code, media, sandbox
+from orchestra.tools import media, sandbox
 from orchestra.training import examples
+from orchestra.training.examples import Example
+from orchestra.training.gates import GATES, Candidate, Gate, Seed, VerdictRow, as_json
 from orchestra.vocabulary import ConfigError, ModelMistake
 
-Row = dict[str, Any]
-Verdict = tuple[bool, str]  # whether a candidate passes, and why
 SEED = json.loads(
     Path(__file__).with_name("training").joinpath("seed.json").read_text("utf-8")
 )
@@ -60,230 +60,170 @@ STRATEGIES = {
     "easy": "AD",
     "medium": "ADBC",
     "hard": "CE",
-}  # level -> z of Eq. 27, in turn
-MAX_STEP_CHANGE, MAX_SIMILARITY = 2, 0.85  # |s~ - s| of Eq. 27, Sim of Eq. 28
+}  # level: z of Eq. 27, in turn
 TIMEOUT_S = 600.0  # of one attempt of a call
-as_json = partial(json.dumps, ensure_ascii=False)
+PROBLEM_CHARS = 200  # of a mistake, for the model
+
+
+def seeds_of(file: Path) -> list[Seed]:
+    """D_0 of Eq. 26: x = (q, M, a, T) with its solution r and level l, as training/seed.json
+    describes it. Raises ConfigError.
+    """
+    seeds: list[Seed] = questions.items(file)
+    wrong = best_match(Draft202012Validator({"items": SEED}).iter_errors(seeds))
+    if wrong is not None:
+        raise ConfigError(f"{file}: {wrong.message}; see docs/training.md")
+    return seeds
 
 
 class Curation:
-    """The state of one command. `seeds` is D_0 of Eq. 26: x = (q, M, a, T) with its solution r and
-    level l, as training/seed.json describes it. `peers` are the questions that were accepted for
-    the current seed.
-    """
+    """The state of one command. `peers`: the questions that were accepted for the current seed."""
 
-    def __init__(self, a: Any) -> None:
-        self.a, self.seeds, self.peers = (
-            a,
-            questions.rows(a.seeds),
-            list[str](),
-        )  # D_0, Eq. 26
-        if wrong := best_match(
-            Draft202012Validator({"items": SEED}).iter_errors(self.seeds)
-        ):
-            raise ConfigError(f"{a.seeds}: {wrong.message}; see docs/training.md")
+    def __init__(self, a: argparse.Namespace) -> None:
+        self.a = a
+        self.seeds = seeds_of(a.seeds)  # D_0, Eq. 26
+        self.peers: list[str] = []
         if a.per_seed < 1 or not (a.budget is None or a.budget >= 0):
             raise ConfigError("--per-seed needs 1 or more, --budget 0 or more")
         self.pool = pool.choose(a.backends, a.model, None)
         if not a.replay:
-            pool.check(self.pool, a.budget)
-            files = media.check(
-                file for seed in self.seeds for file in self.files(seed)
-            )
-            media.check_engines([modality for modality, _ in files], self.pool)
-            if sandbox.trouble():
-                raise ConfigError(
-                    f"numeric answers are checked by a program: {sandbox.missing()}"
-                )
+            self._check()
             a.out.mkdir(parents=True, exist_ok=True)
-        redact = secrets.Secrets(b.api_key_env for b in self.pool.backends)
-        self.tape = tape.Tape(
-            a.out / "tape.jsonl", "replay" if a.replay else "resume", redact
-        )
-        self.chat, self.purse = chat.Chat(self.tape, TIMEOUT_S), money.Purse(a.budget)
+        redact = Secrets(b.api_key_env for b in self.pool.backends)
+        mode: Mode = "replay" if a.replay else "resume"
+        self.tape = Tape(a.out / "tape.jsonl", mode, redact)
+        self.chat = Chat(self.tape, TIMEOUT_S)
+        self.purse = Purse(a.budget)
         self.backend = openai_api.with_model(self.chat, self.pool[self.pool.main])
 
-    def files(self, seed: Row) -> list[tuple[str, Path]]:
-        """M: modality and path of each file."""
-        return [(m["modality"], self.a.seeds.parent / m["path"]) for m in seed["media"]]
+    def _check(self) -> None:
+        """Raises ConfigError for what is missing, before the first call."""
+        pool.check(self.pool, self.a.budget)
+        paths = [file for seed in self.seeds for file in self.files(seed)]
+        files = media.check(paths)
+        media.check_engines([modality for modality, _ in files], self.pool)
+        if sandbox.trouble():
+            raise ConfigError(
+                f"numeric answers are checked by a program: {sandbox.missing()}"
+            )
 
-    def ask(self, x: Row, prompt: str, mistake: str = "", **values: Any) -> Row:
+    def files(self, seed: Seed) -> list[tuple[str, Path]]:
+        """M: modality and path of each file."""
+        folder = self.a.seeds.parent
+        return [(file["modality"], folder / file["path"]) for file in seed["media"]]
+
+    def ask(self, x: Candidate, prompt: str, **values: Any) -> dict[str, Any]:
         """The model's reply to prompts/curation/<prompt>.md, checked with <prompt>.json. A mistake
         is returned to the model once; a second one raises ModelMistake.
         """
-        text = prompts.render(f"curation/{prompt}.md", mistake=mistake, **values)
-        schema = json.loads(prompts.render(f"curation/{prompt}.json", **values))
-        with self.tape.call(x["id"], prompt, "a2" if mistake else "a1"):
-            messages = [{"role": "user", "content": text}]
-            reply = self.chat(self.backend, messages, self.purse, (prompt, schema))
         try:
-            found = parsing.find_action(reply.text, reply.cut)
-            if wrong := best_match(Draft202012Validator(schema).iter_errors(found)):
-                raise ModelMistake("bad_fields", problems=wrong.message[-200:])
-            return {key: value for key, value in found.items() if key != "action"}
+            return self._asked(x, prompt, "a1", mistake="", **values)
         except ModelMistake as error:
-            if mistake:
-                raise
-            return self.ask(x, prompt, prompts.explained(error), **values)
+            mistake = prompts.explained(error)
+        return self._asked(x, prompt, "a2", mistake=mistake, **values)
 
-    def passes(self, gate: Any, seed: Row, x: Row) -> bool:
-        """The verdict of a gate, which is added to the row."""
+    def _asked(
+        self, x: Candidate, prompt: str, attempt: str, **values: Any
+    ) -> dict[str, Any]:
+        """One attempt. Raises ModelMistake."""
+        text = prompts.render(f"curation/{prompt}.md", **values)
+        schema = json.loads(prompts.render(f"curation/{prompt}.json", **values))
+        messages = [{"role": "user", "content": text}]
+        with self.tape.call(x["id"], prompt, attempt):
+            reply = self.chat(self.backend, messages, self.purse, (prompt, schema))
+        found = parsing.find_action(reply.text, reply.cut)
+        wrong = best_match(Draft202012Validator(schema).iter_errors(found))
+        if wrong is not None:
+            raise ModelMistake("bad_fields", problems=wrong.message[-PROBLEM_CHARS:])
+        return {key: value for key, value in found.items() if key != "action"}
+
+    def passes(self, gate: Gate, seed: Seed, x: Candidate) -> bool:
+        """The verdict of a gate, which is added to the candidate."""
         try:
             passed, reason = gate(self, seed, x)
         except ModelMistake as error:
-            passed, reason = False, prompts.explained(error)
-        x["verdicts"].append(
-            {"gate": gate.__name__, "passed": passed, "reason": reason}
-        )
-        return bool(passed)
+            passed = False
+            reason = prompts.explained(error)
+        verdict: VerdictRow = {"gate": _name(gate), "passed": passed, "reason": reason}
+        x["verdicts"].append(verdict)
+        return passed
 
-    def decisions(self, seed: Row, x: Row) -> list[examples.Example]:
+    def decisions(self, seed: Seed, x: Candidate) -> list[Example]:
         """The decisions of tau, a run of Orchestra-o1 on an accepted task, if it is right."""
-        question, answer = x["task"]["question"], x["task"]["answer"]
-        folder, mode = (
-            self.a.out / "runs" / x["id"],
-            "none" if self.a.replay else "once",
-        )
+        question = x["task"]["question"]
+        answer = x["task"]["answer"]
+        folder = self.a.out / "runs" / x["id"]
         left_usd = self.purse.split(1)[0].limit_usd  # B_t, not below 0
-        how: Row = {
-            "pool": self.pool,
-            "options": Options(budget_usd=left_usd, timeout_s=TIMEOUT_S),
-        }
-        run = recorded(question, self.files(seed), folder, mode, **how)
+        run = recorded(
+            question,
+            self.files(seed),
+            folder,
+            "none" if self.a.replay else "once",
+            pool=self.pool,
+            options=Options(budget_usd=left_usd, timeout_s=TIMEOUT_S),
+        )
         self.purse.charge(run.cost_usd, tokens=run.tokens)
-        right = examples.succeeded(folder, answer, question)
-        return examples.from_run(folder, answer) if right else []
+        if not examples.succeeded(folder, answer, question):
+            return []
+        return examples.from_run(folder, answer)
 
     def run(self) -> str:
         """Every candidate of every seed. Returns the report."""
-        rows, found, path = (
-            list[Row](),
-            list[examples.Example](),
-            self.a.out / "candidates.jsonl",
-        )
-        for n, seed in enumerate(self.seeds, 1):
-            ways, self.peers = STRATEGIES[seed["level"]], []
+        candidates: list[Candidate] = []
+        found: list[Example] = []
+        for number, seed in enumerate(self.seeds, 1):
+            self.peers = []
+            strategies = STRATEGIES[seed["level"]]
             for k in range(self.a.per_seed):
-                x: Row = {
-                    "id": f"s{n}-{k + 1}",
-                    "strategy": ways[k % len(ways)],
+                x: Candidate = {
+                    "id": f"s{number}-{k + 1}",
+                    "strategy": strategies[k % len(strategies)],
                     "verdicts": [],
                 }
-                rows.append(x)
-                x["accepted"] = all(
-                    self.passes(gate, seed, x) for gate in GATES
-                )  # V(x~)
-                if not self.a.replay:
-                    write_whole(path, "".join(as_json(row) + "\n" for row in rows))
-                if x["accepted"]:
+                candidates.append(x)
+                passed = all(self.passes(gate, seed, x) for gate in GATES)  # V(x~)
+                x["accepted"] = passed
+                self._write(candidates)
+                if passed:
                     self.peers.append(x["task"]["question"])
                     found += self.decisions(seed, x)
-        if self.a.replay and rows != list(tape.read(path)):
-            raise tape.TapeMiss(f"{path}: the replay differs from it")
-        if found and not self.a.replay:
-            examples.write(self.a.out / "examples.jsonl", found)
-        dropped_by = [x["verdicts"][-1]["gate"] for x in rows if not x["accepted"]]
-        table = [
-            {"gate": g.__name__, "dropped": dropped_by.count(g.__name__)} for g in GATES
-        ]
-        counts = f"{len(rows)} candidates, {len(found)} decisions, {usd(self.purse.spent_usd)}"
-        return f"{console.table('gate dropped', table)}\n{counts}, {self.a.out}"
+        self._finish(candidates, found)
+        return self._report(candidates, len(found))
+
+    def _write(self, candidates: Sequence[Candidate]) -> None:
+        if not self.a.replay:
+            lines = [f"{as_json(x)}\n" for x in candidates]
+            write_whole(self.a.out / "candidates.jsonl", "".join(lines))
+
+    def _finish(
+        self, candidates: Sequence[Candidate], found: Sequence[Example]
+    ) -> None:
+        """Write the examples. Raises TapeMiss if a replay has other candidates."""
+        if not self.a.replay:
+            if found:
+                examples.write(self.a.out / "examples.jsonl", found)
+            return
+        path = self.a.out / "candidates.jsonl"
+        if list(candidates) != list(tape.read(path)):
+            raise TapeMiss(f"{path}: the replay differs from it")
+
+    def _report(self, candidates: Sequence[Candidate], decisions: int) -> str:
+        """How many candidates each gate dropped, and what all of it cost."""
+        dropped = Counter(
+            x["verdicts"][-1]["gate"] for x in candidates if not x["accepted"]
+        )
+        names = map(_name, GATES)
+        rows = [{"gate": name, "dropped": dropped[name]} for name in names]
+        spent = usd(self.purse.spent_usd)
+        counts = f"{len(candidates)} candidates, {decisions} decisions, {spent}"
+        return f"{console.table('gate dropped', rows)}\n{counts}, {self.a.out}"
 
 
-# ---- anchors and rewrites ------------------------------------------------------------------------
+def _name(gate: Gate) -> str:
+    return gate.__name__
 
 
-def anchors(c: Curation, seed: Row, x: Row) -> Verdict:
-    """A = {(f, mu, e)}, once a seed: a fact that only a file gives, its modality, the step that
-    supports it.
-    """
-    if "anchors" not in seed:
-        known = as_json(sorted({m["modality"] for m in seed["media"]}))
-        about: Row = {"modalities": known, "steps": len(seed["solution"])}
-        seed["anchors"] = c.ask(x, "anchors", seed=as_json(seed), **about)["anchors"]
-    return True, as_json(seed["anchors"])
-
-
-def rewrite(c: Curation, seed: Row, x: Row) -> Verdict:
-    """Eq. 27: x~ ~ G(. | x, A, z). The schema keeps the invariants: M and l have no field, T~ is
-    part of T, and the number of steps changes by 2 at most.
-    """
-    steps, way = (
-        len(seed["solution"]),
-        prompts.say("curation/strategies", x["strategy"]),
-    )
-    about: Row = {
-        "least": max(1, steps - MAX_STEP_CHANGE),
-        "most": steps + MAX_STEP_CHANGE,
-    }
-    about |= {"seed": as_json(seed), "strategy": way, "tools": as_json(seed["tools"])}
-    x["task"] = c.ask(x, "rewrite", **about)
-    return True, f"{len(x['task']['solution'])} steps"
-
-
-# ---- the gates of Eq. 28 -------------------------------------------------------------------------
-
-
-def anchor_coverage(c: Curation, seed: Row, x: Row) -> Verdict:
-    """AnchorCov(q~, A) >= 1. A question covers an anchor if it shares a content word with the fact,
-    the names of its files, or the words for such a file ("picture", "recording").
-    """
-    asked, count = memory.terms(x["task"]["question"]), 0
-    for a in seed["anchors"]:
-        called = prompts.say("curation/called", a["modality"])
-        names = [
-            path.name for modality, path in c.files(seed) if modality == a["modality"]
-        ]
-        count += bool(asked & memory.terms(f"{a['fact']} {called} {names}"))
-    return count >= 1, f"covers {count} of {len(seed['anchors'])} anchors"
-
-
-def similarity(c: Curation, seed: Row, x: Row) -> Verdict:
-    """Sim(q, q~) <= 0.85: difflib's ratio of the words of both questions, in lower case."""
-    old, new = (row["question"].lower().split() for row in (seed, x["task"]))
-    ratio = SequenceMatcher(None, old, new, autojunk=False).ratio()
-    return ratio <= MAX_SIMILARITY, f"similarity {ratio:.2f}"
-
-
-def modal_bypass(c: Curation, seed: Row, x: Row) -> Verdict:
-    """Bypass(q~, a~) = 0: the model does not find the answer without the files."""
-    question, right = x["task"]["question"], x["task"]["answer"]
-    guess = c.ask(x, "bypass", question=question)["answer"]
-    return not matches(guess, right, question), f"without the files: {guess!r}"
-
-
-def numeric_check(c: Curation, seed: Row, x: Row) -> Verdict:
-    """NumCheck(r~, a~) = 1: the program of a numeric answer, run in the sandbox, prints it."""
-    program, right = x["task"]["code"], x["task"]["answer"]
-    if not program.strip():
-        return not any(char.isdigit() for char in right), "there is no program"
-    run = partial(code.run, program, "python", timeout_s=10.0, world=sandbox.World())
-    with c.tape.call(x["id"], "code"):
-        ran = c.tape.value("code", {"code": program}, run, code.Observed)
-    same = ran["well"] and matches(ran["observation"], right, x["task"]["question"])
-    return same, f"the program printed {ran['observation'][-200:]!r}"
-
-
-def judge(c: Curation, seed: Row, x: Row) -> Verdict:
-    """Judge(x~) = 1: consistent, as difficult as the seed, and no duplicate of an accepted peer."""
-    new = prompts.quoted_whole(as_json(x["task"]))
-    o = c.ask(x, "judge", seed=as_json(seed), candidate=new, peers=as_json(c.peers))
-    return o["consistent"] and o["same_difficulty"] and not o["duplicate"], as_json(o)
-
-
-GATES = (
-    anchors,
-    rewrite,
-    anchor_coverage,
-    similarity,
-    modal_bypass,
-    numeric_check,
-    judge,
-)
-
-
-def main(argv: Sequence[str]) -> int:
-    """Returns the exit code."""
+def parser() -> argparse.ArgumentParser:
     p = command_line.OneLineParser(
         prog="orchestra-min curate", description="Makes tasks and examples."
     )
@@ -300,4 +240,14 @@ def main(argv: Sequence[str]) -> int:
     p.add_argument(
         "--replay", action="store_true", help="the same command again, offline"
     )
-    return command_line.ended(p.prog, lambda: print(Curation(p.parse_args(argv)).run()))
+    return p
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit code."""
+    p = parser()
+
+    def work() -> None:
+        print(Curation(p.parse_args(argv)).run())
+
+    return command_line.ended(p.prog, work)

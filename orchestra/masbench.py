@@ -15,8 +15,8 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
+from typing import Any
 
 from orchestra.runtime.command_line import OneLineParser, ended
 from orchestra.runtime.prompts import say
@@ -28,71 +28,114 @@ MOST = 12  # the largest value of an axis
 FILE = "evaluation/masbench"
 
 
-def problem(axis: str, value: int, rng: random.Random) -> tuple[str, list[int]]:
-    """The text of a problem and its answer."""
-    names = say(FILE, "names").split()
-    rng.shuffle(names)
-    values: dict[str, int] = {}
-    sentences: list[str] = []
+class _Rules:
+    """The counters of a problem, and the sentences about them."""
 
-    def define(*needs: str) -> str:
-        """A new counter: a number, or a sum over others."""
-        name, factors = names.pop(), {need: rng.randrange(1, MODULUS) for need in needs}
-        number = sum(factor * values.get(need, 0) for need, factor in factors.items())
-        values[name] = number % MODULUS if needs else rng.randrange(MODULUS)
-        terms = [
-            say(FILE, "term", name=need, factor=factor)
-            for need, factor in factors.items()
-        ]
-        formula = " + ".join(terms) or values[name]
-        sentences.append(say(FILE, "definition", name=name, formula=formula))
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.names = say(FILE, "names").split()  # not used yet
+        self.values: dict[str, int] = {}
+        self.sentences: list[str] = []
+        rng.shuffle(self.names)
+
+    def number(self) -> str:
+        """A new counter that is a number. Returns its name."""
+        name = self.names.pop()
+        self.values[name] = self.rng.randrange(MODULUS)
+        self._say("definition", name=name, formula=self.values[name])
         return name
 
-    def chain(length: int) -> list[str]:
-        counters = [define()]
+    def total(self, *needs: str) -> str:
+        """A new counter that is a sum over others. Returns its name."""
+        name = self.names.pop()
+        total = 0
+        terms: list[str] = []
+        for need in needs:
+            factor = self.rng.randrange(1, MODULUS)
+            total += factor * self.values.get(need, 0)
+            terms.append(say(FILE, "term", name=need, factor=factor))
+        self.values[name] = total % MODULUS
+        self._say("definition", name=name, formula=" + ".join(terms))
+        return name
+
+    def undefined(self) -> str:
+        """A name without a definition; its value is 0."""
+        return self.names.pop()
+
+    def chain(self, length: int) -> list[str]:
+        """A number, and counters that each depend on the one before."""
+        counters = [self.number()]
         while len(counters) < length:
-            counters.append(define(counters[-1]))
+            counters.append(self.total(counters[-1]))
         return counters
 
+    def contradict(self, name: str) -> None:
+        """Add a note that claims another value of a counter."""
+        claim = (self.values[name] + self.rng.randrange(1, MODULUS)) % MODULUS
+        self._say("note", name=name, value=claim)
+
+    def _say(self, section: str, **values: Any) -> None:
+        self.sentences.append(say(FILE, section, **values))
+
+
+def problem(axis: str, value: int, rng: random.Random) -> tuple[str, list[int]]:
+    """The text of a problem and its answer."""
+    rules = _Rules(rng)
+    asked = _asked(rules, axis, value)
+    rules.total(rules.undefined(), rules.undefined())  # a distractor
+    rng.shuffle(rules.sentences)
+    ask = "several" if len(asked) > 1 else "one"
+    question = say(FILE, ask, names=", ".join(asked))
+    text = "\n".join([say(FILE, "rules"), *rules.sentences, question])
+    return text, [rules.values[name] for name in asked]
+
+
+def _asked(rules: _Rules, axis: str, value: int) -> list[str]:
+    """Define the counters of an axis. Returns the names of those that are asked for."""
     if axis == "parallel":
-        asked = [chain(2)[-1] for _ in range(value)]
-    elif axis == "breadth":
-        asked = [define(*(define() for _ in range(value - 1)), names.pop())]
-    else:
-        counters = chain(value)
-        asked = counters if axis == "horizon" else counters[-1:]
-        for name in counters if axis == "robustness" else ():
-            claim = (values[name] + rng.randrange(1, MODULUS)) % MODULUS
-            sentences.append(say(FILE, "note", name=name, value=claim))
-    define(names.pop(), names.pop())  # a distractor: a sum of undefined counters
-    rng.shuffle(sentences)
-    ask = say(FILE, "several" if len(asked) > 1 else "one", names=", ".join(asked))
-    return "\n".join([say(FILE, "rules"), *sentences, ask]), [
-        values[name] for name in asked
-    ]
+        return [rules.chain(2)[-1] for _ in range(value)]
+    if axis == "breadth":
+        needs = [rules.number() for _ in range(value - 1)]
+        return [rules.total(*needs, rules.undefined())]
+    counters = rules.chain(value)
+    if axis == "horizon":
+        return counters
+    if axis == "robustness":
+        for name in counters:
+            rules.contradict(name)
+    return counters[-1:]
 
 
 def write(file: Path, axis: str, values: str, count: int, seed: int) -> None:
     """`count` problems for each value (4, or 2..12) as questions in JSON lines; the same seed gives
     the same. Raises ConfigError.
     """
+    lines: list[str] = []
+    for value in _range(values):
+        for number in range(1, count + 1):
+            id = f"{axis}-{value}-{number}"
+            text, answer = problem(axis, value, random.Random(f"{seed}/{id}"))
+            row = {
+                "id": id,
+                "category": axis,
+                "level": str(value),
+                "question": text,
+                "answer": ", ".join(map(str, answer)),
+            }
+            lines.append(f"{json.dumps(row)}\n")
+    file.write_text("".join(lines))
+
+
+def _range(values: str) -> range:
+    """The values of --value: 4, or 2..12. Raises ConfigError."""
     low, _, high = values.partition("..")
-    asked = (
-        range(int(low), int(high or low) + 1)
-        if low and (low + high).isdecimal()
-        else range(0)
+    if low.isdecimal() and (high or low).isdecimal():
+        found = range(int(low), int(high or low) + 1)
+        if found and found[0] >= 2 and found[-1] <= MOST:
+            return found
+    raise ConfigError(
+        f"--value {values}: needs a number from 2 to {MOST}, or 2..{MOST}"
     )
-    if not asked or asked[0] < 2 or asked[-1] > MOST:
-        raise ConfigError(
-            f"--value {values}: needs a number from 2 to {MOST}, or 2..{MOST}"
-        )
-    lines = []
-    for value, number in product(asked, range(1, count + 1)):
-        id = f"{axis}-{value}-{number}"
-        text, answer = problem(axis, value, random.Random(f"{seed}/{id}"))
-        row = {"id": id, "category": axis, "level": str(value), "question": text}
-        lines.append(json.dumps({**row, "answer": ", ".join(map(str, answer))}))
-    file.write_text("\n".join([*lines, ""]))
 
 
 def main(argv: Sequence[str]) -> int:

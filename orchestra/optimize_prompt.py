@@ -1,6 +1,6 @@
 """AOrchestra's learning without weights (arXiv 2602.03786): a better instruction of the main agent.
 
-    orchestra-min optimize_prompt --tasks tasks.json --method aorchestra \
+    orchestra-min optimize_prompt --tasks tasks.json --method aorchestra \\
         --budget 2 --out runs/learned
     orchestra-min "..." --method aorchestra --instruction runs/learned/best.md
 
@@ -11,9 +11,9 @@ I_{k+1} = OPTIMIZE(I_k, tau_k, Perf(tau_k), Cost(tau_k)). For k = 0 ... K, in `o
 3. keep       I_k, unless a version on the Pareto front is as right and as cheap
 4. rewrite    the optimizer model reads the best version of the front and writes I_{k+1}
 
-TASKS is a file of questions and answers as evaluate.py reads it; the paths of media are relative to
-it. The same command again replays what has ended and pays only for what is missing.
-The flags of a run (orchestra_min.py --help) are taken too.
+TASKS is a file of questions and answers, as `evaluate` reads it; the paths of media are relative to
+it. The same command again replays what has ended and pays only for what is missing. It also takes
+the flags of a run (see orchestra-min --help).
 
 Differences from the paper / the released code
 1. The optimizer writes the whole instruction. The variables, the reply format and the rule about
@@ -30,9 +30,10 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from orchestra.evaluation.pareto import COLUMNS, Version, chart, front
 from orchestra.evaluation.questions import Question, load
 from orchestra.evaluation.scores import matches
 from orchestra.money import Purse
@@ -41,8 +42,9 @@ from orchestra.runtime import command_line, console, trajectory
 from orchestra.runtime import pool as pools
 from orchestra.runtime.chat import Chat
 from orchestra.runtime.openai_api import with_model
-from orchestra.runtime.options import fillable
+from orchestra.runtime.options import Options, fillable
 from orchestra.runtime.parsing import after_thinking
+from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import (
     ROOT,
     as_messages,
@@ -50,43 +52,36 @@ from orchestra.runtime.prompts import (
     explained,
     quoted_whole,
     render,
-    say,
 )
 from orchestra.runtime.secrets import Secrets
 from orchestra.runtime.tape import Tape
 from orchestra.tools import media as media_files
 from orchestra.vocabulary import Backend, ConfigError, ModelMistake, Reply
 
-METHODS = {
+METHODS = {  # each with the file of its first instruction
     "aorchestra": "aorchestra/system.md",
     "orchestra-o1": "orchestra_o1/system.md",
 }
-NOT_HERE = "image audio video compare workdir"
+NOT_HERE = "image", "audio", "video", "compare", "workdir"
 MESSAGES = "optimize/messages"
 RECORDS_CHARS = 24_000  # of all runs in one prompt
-SHOWN = "question action mistake instruction context backend tools status answer error cost_usd"
-COLUMNS = "k success cost_usd kept why change"
-
-
-@dataclass
-class Version:
-    """I_k, what it changes, tau_k as text, Perf(tau_k) from 0 to 1, Cost(tau_k) in USD a task, and
-    whether it is kept and why.
-    """
-
-    k: int
-    instruction: str = ""
-    change: str = ""
-    records: str = ""
-    success: float = float("nan")
-    cost_usd: float = float("nan")
-    kept: str = "refused"
-    why: str = ""
-
-    def covers(self, other: Version) -> bool:
-        """At least as right and at most as expensive."""
-        return self.success >= other.success and self.cost_usd <= other.cost_usd
-
+CHANGE_CHARS = 300
+ATTEMPTS = 2  # at a rewrite
+SHOWN = (
+    "question",
+    "action",
+    "mistake",
+    "instruction",
+    "context",
+    "backend",
+    "tools",
+    "status",
+    "answer",
+    "error",
+    "cost_usd",
+)
+FIXED_LINES = re.compile(r"^(?:[{$].*|.*<data>.*)$", re.MULTILINE)
+REWRITE = re.compile(r"(.*?)<instruction>\s*(.*\S)\s*</instruction>", re.DOTALL)
 
 # ---- roll out and measure ------------------------------------------------------------------------
 
@@ -94,55 +89,25 @@ class Version:
 def measure(
     v: Version, tasks: Sequence[Question], runs: Sequence[trajectory.Trajectory]
 ) -> None:
-    right = [
-        matches(r.answer, q.answer, q.question)
-        for r, q in zip(runs, tasks, strict=True)
-    ]
-    texts = [compact(*pair) for pair in zip(runs, right, strict=True)]
-    v.records = "\n".join(
-        quoted_whole(capped(t, RECORDS_CHARS // len(texts))) for t in texts
-    )
+    """Set tau_k, Perf(tau_k) and Cost(tau_k) of a version."""
+    pairs = list(zip(runs, tasks, strict=True))
+    right = [matches(run.answer, q.answer, q.question) for run, q in pairs]
+    share = RECORDS_CHARS // len(runs)
+    texts = [compact(run, ok) for run, ok in zip(runs, right, strict=True)]
+    v.records = "\n".join(quoted_whole(capped(text, share)) for text in texts)
     v.success = sum(right) / len(runs)
     v.cost_usd = sum(run.cost_usd or 0.0 for run in runs) / len(runs)
 
 
 def compact(run: trajectory.Trajectory, right: bool) -> str:
     """tau as JSON lines: the question, decisions, sub-tasks and results."""
-    events = [e for e in trajectory.in_order(run.events) if e["event"] != "step"]
-    flat = [{**e, **e.get(e["event"], {})} for e in events]  # a decision, a sub-task
-    rows = [{key: e[key] for key in SHOWN.split() if e.get(key)} for e in flat]
-    return "\n".join(
-        json.dumps(row, ensure_ascii=False) for row in [{"right": right}, *rows]
-    )
-
-
-def front(versions: Sequence[Version]) -> list[Version]:
-    """The Pareto front, the version with the most right answers first. Sets `kept` and `why` of all
-    versions that were measured; of two equal ones the first is kept.
-    """
-    measured = [v for v in versions if v.records]
-    for v in measured:
-        better = [
-            w.k for w in measured if w.covers(v) and (w.k < v.k or not v.covers(w))
-        ]
-        v.kept = "no" if better else "yes"
-        v.why = say(MESSAGES, "beaten", k=better[0]) if better else say(MESSAGES, "new")
-    return sorted((v for v in measured if v.kept == "yes"), key=lambda v: -v.success)
-
-
-def chart(versions: Sequence[Version]) -> str:
-    """Each k at its cost and success; * is on the front."""
-    measured = [v for v in versions if v.records]
-    most = max(v.cost_usd for v in measured) or 1.0
-    rows = {v.success: [" "] * 64 for v in sorted(measured, key=lambda v: -v.success)}
-    for v in measured:
-        rows[v.success][round(60 * v.cost_usd / most)] = (
-            f"{v.k}{'*' * (v.kept == 'yes')}"
-        )
-    lines = [
-        f"{success:7.2f} |{''.join(row).rstrip()}" for success, row in rows.items()
-    ]
-    return "\n".join(["success", *lines, f"{'USD':>8} 0{most:>60.6f}"])
+    rows: list[dict[str, Any]] = [{"right": right}]
+    for event in trajectory.in_order(run.events):
+        kind = event["event"]
+        if kind != "step":
+            fields = {**event, **event.get(kind, {})}  # a decision, a sub-task
+            rows.append({key: fields[key] for key in SHOWN if fields.get(key)})
+    return "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
 
 
 # ---- rewrite -------------------------------------------------------------------------------------
@@ -152,99 +117,118 @@ def rewrite(
     chat: Chat, backend: Backend, versions: Sequence[Version], purse: Purse
 ) -> Version:
     """I_{k+1} = OPTIMIZE(I_k, tau_k, Perf(tau_k), Cost(tau_k)), in at most two attempts."""
-    base, k = front(versions)[0], len(versions)
-    fixed = re.findall(
-        r"^(?:[{$].*|.*<data>.*)$", base.instruction, re.M
-    )  # lines that must stay
-    rows = (
-        json.dumps({name: vars(v)[name] for name in COLUMNS.split()}) for v in versions
-    )
-    shown = {"versions": "\n".join(rows), "fixed": "\n".join(fixed), **vars(base)}
+    base = front(versions)[0]
+    k = len(versions)
+    fixed = FIXED_LINES.findall(base.instruction)
     messages = as_messages(
-        render("optimize/system.md"), render("optimize/user.md", **shown)
+        render("optimize/system.md"),
+        render(
+            "optimize/user.md",
+            versions="\n".join(v.row() for v in versions),
+            fixed="\n".join(fixed),
+            **vars(base),
+        ),
     )
-    for attempt in (1, 2):
+    why = ""
+    for attempt in range(1, ATTEMPTS + 1):
         with chat.tape.call(f"r{k}", "optimizer", f"a{attempt}"):
             reply = chat(with_model(chat, backend), messages, purse)
         try:
-            return Version(
-                k, *read_rewrite(reply, fixed, [v.instruction for v in versions])
+            instruction, change = read_rewrite(
+                reply, fixed, earlier=[v.instruction for v in versions]
             )
+            return Version(k, instruction, change)
         except ModelMistake as mistake:
             why = explained(mistake)
-        messages += [
-            {"role": "assistant", "content": reply.text},
-            {"role": "user", "content": why},
-        ]
+        messages.append({"role": "assistant", "content": reply.text})
+        messages.append({"role": "user", "content": why})
     return Version(k, why=why)
 
 
 def read_rewrite(
     reply: Reply, fixed: Sequence[str], earlier: Sequence[str]
 ) -> tuple[str, str]:
-    """I_{k+1} in a reply, and what it changes. Raises ModelMistake."""
-    text = after_thinking(reply.text)
-    found = re.search(r"(.*?)<instruction>\s*(.*\S)\s*</instruction>", text, re.S)
-    if reply.cut or not found:
-        raise ModelMistake("cut" if reply.cut else "no_instruction", MESSAGES)
-    change, text = found.groups()
-    if not fillable(text) or not {*fixed} <= {*text.splitlines()}:
+    """I_{k+1} in a reply, and what it changes. `fixed`: the lines that must stay. Raises
+    ModelMistake.
+    """
+    if reply.cut:
+        raise ModelMistake("cut", MESSAGES)
+    found = REWRITE.search(after_thinking(reply.text))
+    if found is None:
+        raise ModelMistake("no_instruction", MESSAGES)
+    change, instruction = found.groups()
+    lines = instruction.splitlines()
+    if not fillable(instruction) or not set(fixed) <= set(lines):
         raise ModelMistake("must_stay", MESSAGES, lines="\n".join(fixed))
-    if text in earlier:
+    if instruction in earlier:
         raise ModelMistake("unchanged", MESSAGES)
-    return text, " ".join(change.split())[:300]
+    return instruction, " ".join(change.split())[:CHANGE_CHARS]
+
+
+# ---- learn ---------------------------------------------------------------------------------------
 
 
 def optimize(a: argparse.Namespace, versions: list[Version]) -> None:
     """Fills in I_0 ... I_K. OUT/best.md is the best so far. Raises as `orchestrate` does."""
     tasks = load(a.tasks)
-    media = [
-        modality for modality, _ in media_files.check(f for q in tasks for f in q.media)
-    ]
-    pool = pools.choose(a.backends, a.model, a.perception, media)
+    pool = _pool(a, tasks)
     optimizer = pool.with_(main=a.optimizer or pool.main)
+    parts = len(tasks) * (a.iterations + 1) + a.iterations  # runs and rewrites
+    share_usd = a.options.budget_usd / parts
     a.out.mkdir(parents=True, exist_ok=True)
     redact = Secrets(b.api_key_env for b in pool.backends)
     with closing(Tape(a.out / "tape.jsonl", "resume", redact)) as tape:
         chat = Chat(tape, a.options.timeout_s, a.options.patience_s)
-        share_usd = a.options.budget_usd / (
-            len(tasks) * (a.iterations + 1) + a.iterations
-        )
-        file = ROOT / METHODS[a.options.method]
-        v = Version(0, a.options.instruction or file.read_text("utf-8").strip())
+        v = Version(0, _first_instruction(a.options))
         for k in range(a.iterations + 1):
-            v = (
-                rewrite(chat, pool[optimizer.main], versions, Purse(share_usd))
-                if k
-                else v
-            )
+            if k > 0:
+                purse = Purse(share_usd)
+                v = rewrite(chat, pool[optimizer.main], versions, purse)
             if v.instruction:
-                o = a.options.with_(budget_usd=share_usd, instruction=v.instruction)
-                tau = [
-                    recorded(
-                        q.question,
-                        q.media,
-                        a.out / f"k{k}/task{n}",
-                        options=o,
-                        pool=pool,
-                    )
-                    for n, q in enumerate(tasks, 1)
-                ]
-                measure(v, tasks, tau)
+                runs = roll_out(v, tasks, pool, a.options, share_usd, a.out)
+                measure(v, tasks, runs)
             versions.append(v)
-            (a.out / "best.md").write_text(
-                front(versions)[0].instruction + "\n", encoding="utf-8"
-            )
-            console.tell(
-                f"version {k}: success {v.success:.2f}, {v.cost_usd:.6f} USD a task, {v.kept}"
-            )
+            best = front(versions)[0].instruction
+            (a.out / "best.md").write_text(f"{best}\n", encoding="utf-8")
+            figures = f"success {v.success:.2f}, {v.cost_usd:.6f} USD a task, {v.kept}"
+            console.tell(f"version {k}: {figures}")
+
+
+def _pool(a: argparse.Namespace, tasks: Sequence[Question]) -> Pool:
+    files = media_files.check(file for q in tasks for file in q.media)
+    modalities = [modality for modality, _ in files]
+    return pools.choose(a.backends, a.model, a.perception, modalities)
+
+
+def _first_instruction(options: Options) -> str:
+    """I_0: --instruction, or else the instruction of the method."""
+    if options.instruction:
+        return options.instruction
+    file = ROOT / METHODS[options.method]
+    return file.read_text("utf-8").strip()
+
+
+def roll_out(
+    v: Version,
+    tasks: Sequence[Question],
+    pool: Pool,
+    options: Options,
+    share_usd: float,
+    out: Path,
+) -> list[trajectory.Trajectory]:
+    """tau_k: a run of each task, recorded in OUT/k<k>/task<n>."""
+    options = options.with_(budget_usd=share_usd, instruction=v.instruction)
+    runs: list[trajectory.Trajectory] = []
+    for n, q in enumerate(tasks, 1):
+        folder = out / f"k{v.k}" / f"task{n}"
+        runs.append(recorded(q.question, q.media, folder, options=options, pool=pool))
+    return runs
 
 
 # ---- the command line ----------------------------------------------------------------------------
 
 
-def main(argv: Sequence[str]) -> int:
-    """Returns the exit code, as of orchestra_min.py."""
+def parser() -> argparse.ArgumentParser:
     p = command_line.OneLineParser(
         prog="orchestra-min optimize_prompt", description=__doc__, allow_abbrev=False
     )
@@ -258,27 +242,29 @@ def main(argv: Sequence[str]) -> int:
     p.add_argument(
         "--optimizer", metavar="BACKEND", help="writes instructions (default: main)"
     )
-    versions = list[Version]()
+    return p
 
-    def work() -> None:
-        own, rest = p.parse_known_args(argv)
-        a = command_line.parse([*rest, "--question", "?"])
-        if a.methods[0] not in METHODS:
-            raise ConfigError(f"needs --method {' or '.join(METHODS)}")
-        if not (a.out and a.options.budget_usd and own.iterations > 0):
-            raise ConfigError("needs --out, --budget and at least one of --iterations")
-        if wrong := [name for name in NOT_HERE.split() if getattr(a, name)]:
-            raise ConfigError(
-                f"--{wrong[0]}: leave it out; the media are named in --tasks"
-            )
-        optimize(argparse.Namespace(**{**vars(a), **vars(own)}), versions)
 
-    code = command_line.ended(p.prog, work)
+def arguments(p: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """The flags of this program and those of a run. Raises ConfigError."""
+    own, rest = p.parse_known_args(argv)
+    of_run = command_line.parse([*rest, "--question", "?"])
+    if of_run.methods[0] not in METHODS:
+        raise ConfigError(f"needs --method {' or '.join(METHODS)}")
+    if not (of_run.out and of_run.options.budget_usd and own.iterations > 0):
+        raise ConfigError("needs --out, --budget and at least one of --iterations")
+    for name in NOT_HERE:
+        if getattr(of_run, name):
+            raise ConfigError(f"--{name}: leave it out; the media are named in --tasks")
+    return argparse.Namespace(**{**vars(of_run), **vars(own)})
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit code, as of a run."""
+    p = parser()
+    versions: list[Version] = []
+    code = command_line.ended(p.prog, lambda: optimize(arguments(p, argv), versions))
     if front(versions):
-        print(
-            console.table(COLUMNS, map(vars, versions)),
-            chart(versions),
-            sep="\n\n",
-            flush=True,
-        )
+        table = console.table(" ".join(COLUMNS), map(vars, versions))
+        print(f"{table}\n\n{chart(versions)}", flush=True)
     return code

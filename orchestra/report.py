@@ -14,8 +14,10 @@ import mimetypes
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+from orchestra.evaluation.questions import QuestionRow
+from orchestra.evaluation.sweep_folder import newest, rows_of
 from orchestra.evaluation.trace import perfetto
 from orchestra.runtime import command_line, console, run_folder, tape, trajectory
 from orchestra.runtime.completion import tokens_of, url_of
@@ -33,98 +35,179 @@ OUTCOME = (
     "cost_usd",
     "failed_subtasks",
 )
-SCORES = "judge", "match", "exact"  # of evaluate.py; the first that a row has counts
-Row = dict[str, Any]
+SCORES = "judge", "match", "exact"  # of a sweep; the first that a row has counts
+KEY_CHARS = 16  # of the hash of a request
 Texts = dict[str, int]  # each text of a page and its number
+Prices = Mapping[tuple[str, str], Backend]  # the backend of each URL and model
+RunRow = dict[str, Any]  # a run: outcome, settings, calls
+CallRow = dict[str, Any]  # an exchange: request, answer or failure, tokens, cost
+ScoreRow = dict[str, Any]  # the question of a run: category, level, right answer, score
+Exchange = Mapping[str, Any]  # a line of the tape
+
+
+class MediaRow(TypedDict):
+    """A media file of the question."""
+
+    name: str
+    modality: str
+    url: str
 
 
 def number_of(value: Any, texts: Texts) -> int:
     """The number of a text. A page has each text once and refers to its number: prompts repeat."""
-    text = (
-        value
-        if isinstance(value, str)
-        else json.dumps(value, ensure_ascii=False, indent=1)
-    )
+    text = value
+    if not isinstance(value, str):
+        text = json.dumps(value, ensure_ascii=False, indent=1)
     return texts.setdefault(text, len(texts))
 
 
-def run_row(folder: Path, texts: Texts, whole: bool = True) -> Row:
+# ---- a run ---------------------------------------------------------------------------------------
+
+
+def run_row(folder: Path, texts: Texts, whole: bool = True) -> RunRow:
     """The data of a run. `whole`: with its media and trajectory. Raises ConfigError."""
     manifest = run_folder.read_manifest(folder)
     events = trajectory.read(folder / "trajectory.jsonl")
-    end = trajectory.ended(events) or {"why": "the run has not ended"}
-    row: Row = {key: end.get(key) for key in OUTCOME}
-    row |= {
-        "name": folder.name,
-        "question": manifest.question,
-        "method": manifest.options.method,
-    }
-    row |= {
-        "model": manifest.pool.main,
-        "latency_s": end.get("timing", {}).get("latency_s"),
-    }
+    end = trajectory.ended(events)
+    if end is None:
+        end = {"why": "the run has not ended"}
+    row: RunRow = {key: end.get(key) for key in OUTCOME}
+    row["name"] = folder.name
+    row["question"] = manifest.question
+    row["method"] = manifest.options.method
+    row["model"] = manifest.pool.main
+    row["latency_s"] = end.get("timing", {}).get("latency_s")
     prices = {(url_of(b), b.model): b for b in manifest.pool.backends}
-    rows = tape.exchanges(folder / "tape.jsonl")
-    row["tape"] = [call_row(exchange, texts, prices) for exchange in rows]
+    exchanges = tape.exchanges(folder / "tape.jsonl")
+    row["tape"] = [call_row(exchange, texts, prices) for exchange in exchanges]
     if whole:
         row["media"] = [media_row(folder, m.name, m.modality) for m in manifest.media]
         row["events"] = [e for e in events if e["event"] not in ("run", "end")]
     return row
 
 
-def call_row(
-    exchange: Row, texts: Texts, prices: Mapping[tuple[str, str], Backend]
-) -> Row:
+def call_row(exchange: Exchange, texts: Texts, prices: Prices) -> CallRow:
     """One exchange: its request, its answer or failure, what it took and cost."""
-    request, answer = exchange["request"], exchange.get("answer")
-    row: Row = {
+    request = exchange["request"]
+    row: CallRow = {
         "call": exchange["call"],
         "kind": request["kind"],
-        "key": exchange["key"][:16],
+        "key": exchange["key"][:KEY_CHARS],
+        **exchange.get("timing", {}),
+        "asked": _asked(request, texts),
     }
-    row |= exchange.get("timing", {})
-    messages = request.get("messages") if row["kind"] == "chat" else None
-    rest = {k: v for k, v in request.items() if k != "kind"}
-    asked = (
-        [(m["role"], m["content"]) for m in messages]
-        if messages
-        else [("request", rest)]
-    )
-    row["asked"] = [[role, number_of(text, texts)] for role, text in asked]
-    if messages:
+    if _messages(request):
         row["model"] = request.get("model")
     if "failure" in exchange:
-        return {**row, "failed": True, "got": number_of(exchange["failure"], texts)}
+        row["failed"] = True
+        row["got"] = number_of(exchange["failure"], texts)
+        return row
+    answer = exchange.get("answer")
     data = answer.get("data") if isinstance(answer, dict) else None
-    if messages and isinstance(data, dict):
+    if _messages(request) and isinstance(data, dict):
+        row |= _tokens(data, prices.get((str(request.get("url")), row["model"])))
         message = data["choices"][0]["message"]
-        read, written, cached = tokens_of(data)
-        row |= {"input_tokens": read, "output_tokens": written}
-        row["tokens"] = (read or 0) + (written or 0)
-        backend = prices.get((str(request.get("url")), row["model"]))
-        if backend and read is not None and written is not None:
-            row["cost_usd"] = backend.cost_usd(read, written, cached)
         answer = message.get("content") or message
     row["failed"] = isinstance(answer, dict) and "error" in answer
-    return {**row, "got": number_of(answer, texts)}
+    row["got"] = number_of(answer, texts)
+    return row
 
 
-def media_row(folder: Path, name: str, modality: str) -> Row:
+def _messages(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The messages of a chat request; [] for an exchange of another kind."""
+    if request["kind"] != "chat":
+        return []
+    return request.get("messages") or []
+
+
+def _asked(request: Mapping[str, Any], texts: Texts) -> list[tuple[str, int]]:
+    """Role and text of each message, or the request as one text."""
+    messages = _messages(request)
+    if messages:
+        return [(m["role"], number_of(m["content"], texts)) for m in messages]
+    rest = {key: value for key, value in request.items() if key != "kind"}
+    return [("request", number_of(rest, texts))]
+
+
+def _tokens(data: Mapping[str, Any], backend: Backend | None) -> CallRow:
+    """The tokens of a completion, and what they cost if the endpoint reports them."""
+    read, written, cached = tokens_of(data)
+    row: CallRow = {
+        "input_tokens": read,
+        "output_tokens": written,
+        "tokens": (read or 0) + (written or 0),
+    }
+    if backend is not None and read is not None and written is not None:
+        row["cost_usd"] = backend.cost_usd(read, written, cached)
+    return row
+
+
+def media_row(folder: Path, name: str, modality: str) -> MediaRow:
     """A media file of the question, as a data URL if it is small enough."""
     file = folder / "media" / name
-    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
     if not file.is_file() or file.stat().st_size > INLINE_BYTES:
         return {"name": name, "modality": modality, "url": file.resolve().as_uri()}
+    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
     data = base64.b64encode(file.read_bytes()).decode()
     return {"name": name, "modality": modality, "url": f"data:{kind};base64,{data}"}
 
 
-def page(data: Row, texts: Texts) -> str:
+# ---- a folder of runs ----------------------------------------------------------------------------
+
+
+def run_rows(folder: Path, texts: Texts) -> list[RunRow]:
+    """The runs in a folder, with the scores of a sweep. One that is damaged is listed and left out.
+    Raises ConfigError if there is no run.
+    """
+    manifests: list[Path] = []
+    for depth in ("*", "*/*", "*/*/*"):
+        manifests += folder.glob(f"{depth}/run.json")
+    if not manifests:
+        raise ConfigError(
+            f"{folder}: is not a run folder and holds none; give RUN or DIR"
+        )
+    rows: list[RunRow] = []
+    scores = scores_in(folder)
+    for run in sorted(manifest.parent for manifest in manifests):
+        name = run.relative_to(folder).as_posix()
+        try:
+            row = run_row(run, texts, whole=False)
+        except (ConfigError, tape.TapeMiss, *console.DAMAGED) as error:
+            console.tell(f"left out: {name}: {error}")
+        else:
+            rows.append({**row, "name": name, **scores.get(name, {})})
+    return rows
+
+
+def scores_in(folder: Path) -> dict[str, ScoreRow]:
+    """The scores of each run, from the rows.jsonl of sweeps; by the path of the run."""
+    found: dict[str, ScoreRow] = {}
+    for file in sorted([*folder.glob("rows.jsonl"), *folder.glob("*/rows.jsonl")]):
+        for row in newest(rows_of(file.parent)).values():
+            run = file.parent / "runs" / str(row.get("run"))
+            found[run.relative_to(folder).as_posix()] = _scored(row)
+    return found
+
+
+def _scored(row: QuestionRow) -> ScoreRow:
+    scores = [row[key] for key in SCORES if row.get(key) is not None]
+    return {
+        "expected": row.get("right"),
+        "category": row.get("category"),
+        "level": row.get("level"),
+        "right": scores[0] if scores else False,
+    }
+
+
+# ---- the page ------------------------------------------------------------------------------------
+
+
+def page(data: Mapping[str, Any], texts: Texts) -> str:
     """The page with its data, compressed: no text of a model can become markup or script."""
-    whole = json.dumps({**data, "texts": list(texts)}, ensure_ascii=False, default=str)
-    packed = base64.b64encode(
-        zlib.compress(whole.encode("utf-8", "replace"), 9)
-    ).decode()
+    shown = {**data, "texts": list(texts)}
+    text = json.dumps(shown, ensure_ascii=False, default=str)
+    compressed = zlib.compress(text.encode("utf-8", "replace"), 9)
+    packed = base64.b64encode(compressed).decode()
     return PAGE.read_text(encoding="utf-8").replace("{{DATA}}", packed)
 
 
@@ -133,48 +216,17 @@ def report(folder: Path) -> str:
     texts: Texts = {}
     if (folder / "run.json").is_file():
         return page({"run": run_row(folder, texts)}, texts)
-    files = [
-        file
-        for depth in ("*", "*/*", "*/*/*")
-        for file in folder.glob(f"{depth}/run.json")
-    ]
-    if not files:
-        raise ConfigError(
-            f"{folder}: is not a run folder and holds none; give RUN or DIR"
-        )
-    rows, scores = [], scores_in(folder)
-    for run in sorted(file.parent for file in files):
-        name = run.relative_to(folder).as_posix()
-        try:
-            rows.append(
-                {
-                    **run_row(run, texts, whole=False),
-                    "name": name,
-                    **scores.get(name, {}),
-                }
-            )
-        except (ConfigError, tape.TapeMiss, *console.DAMAGED) as error:
-            console.tell(f"left out: {name}: {error}")
-    return page({"runs": rows, "name": folder.name}, texts)
+    return page({"runs": run_rows(folder, texts), "name": folder.name}, texts)
 
 
-def scores_in(folder: Path) -> dict[str, Row]:
-    """Category, level and score of each run, from rows.jsonl of evaluate.py."""
-    found: dict[str, Row] = {}
-    for file in sorted([*folder.glob("rows.jsonl"), *folder.glob("*/rows.jsonl")]):
-        for row in {
-            row.get("id"): row for row in tape.read(file)
-        }.values():  # the newest of each
-            kept = {
-                "expected": row.get("right"),
-                **{k: row.get(k) for k in ("category", "level")},
-            }
-            kept["right"] = next(
-                (row[k] for k in SCORES if row.get(k) is not None), False
-            )
-            run = file.parent / "runs" / str(row.get("run"))
-            found[run.relative_to(folder).as_posix()] = kept
-    return found
+def write(folder: Path, out: Path | None, trace: Path | None) -> Path:
+    """Write the page, or the trace if it has a name. Returns the file. Raises ConfigError."""
+    file = trace or out or folder / "report.html"
+    if file.is_symlink() and out is None:  # the folder may come from someone else
+        raise ConfigError(f"{file} is a link; remove it, or give another --out")
+    text = json.dumps(perfetto(run_row(folder, {}))) if trace else report(folder)
+    file.write_text(text, encoding="utf-8")
+    return file
 
 
 def main(argv: Sequence[str]) -> int:
@@ -192,13 +244,4 @@ def main(argv: Sequence[str]) -> int:
         "--perfetto", type=Path, metavar="TRACE", help="write a trace, not a page"
     )
     a = p.parse_args(argv)
-
-    def work() -> None:
-        out = a.perfetto or a.out or a.folder / "report.html"
-        if out.is_symlink() and not a.out:  # the folder may come from someone else
-            raise ConfigError(f"{out} is a link; remove it, or give another --out")
-        trace = a.perfetto and json.dumps(perfetto(run_row(a.folder, {})))
-        out.write_text(trace or report(a.folder), encoding="utf-8")
-        print(out)
-
-    return command_line.ended(p.prog, work)
+    return command_line.ended(p.prog, lambda: print(write(a.folder, a.out, a.perfetto)))

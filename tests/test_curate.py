@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from orchestra import curate
-from orchestra.training import examples
+from orchestra.training import examples, gates
 from tests.conftest import ROOT
 from tests.program import CLOCK, files_of, pool_file
 from tests.scripted import complete, delegate, finish, is_main, last_text
@@ -64,7 +64,7 @@ def command(tmp_path, endpoint, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("gate", "changed", "passed"), [
-    *[(gate.__name__, {}, True) for gate in curate.GATES[2:]],
+    *[(gate.__name__, {}, True) for gate in gates.GATES[2:]],
     ("anchor_coverage", {"question": "What is 2 plus 2?"}, False),
     ("similarity", {"question": f"{SEED['question']} Say."}, False), ("modal_bypass", {"answer": "rome"}, False),
     ("numeric_check", {"answer": "7"}, False), ("numeric_check", {"answer": "7", "code": "print(3 + 4)"}, True),
@@ -75,7 +75,7 @@ def test_a_gate_accepts_and_refuses(gate, changed, passed, tmp_path):
     c.ask = lambda x, prompt, **values: REPLIES["answer" if prompt == "bypass" else prompt]
     c.files = lambda seed: [("image", CLOCK)]
     x = {"id": "s1-1", "task": {**TASK, **changed}}
-    assert getattr(curate, gate)(c, {**SEED, "anchors": [FACT]}, x)[0] is passed
+    assert getattr(gates, gate)(c, {**SEED, "anchors": [FACT]}, x)[0] is passed
 
 
 @pytest.mark.parametrize(("part", "wrong", "gate", "n"), [

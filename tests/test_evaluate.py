@@ -11,12 +11,14 @@ from types import SimpleNamespace
 import pytest
 
 from orchestra import evaluate
+from orchestra.evaluation import comparison
+from orchestra.evaluation.answering import Plan, answered
 from orchestra.evaluation.questions import load
 from orchestra.evaluation.scores import exact, matches
 from orchestra.evaluation.sweep import Budget, Workers
 from orchestra.vocabulary import ConfigError
 from tests import sweeps
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Options, pool_at
 from tests.program import CLOCK, pool_file, replay
 from tests.scripted import Raw, complete, delegate, finish, is_main
 from tests.sweeps import OFFICIAL, data_file, number_asked, words
@@ -230,10 +232,10 @@ def test_the_report_compares_methods_by_level_category_and_question(tmp_path, sw
 
 
 def test_intervals_and_p_values_are_those_of_the_textbooks():
-    assert evaluate.wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
-    assert evaluate.mcnemar(1, 9) == pytest.approx(0.021484, abs=1e-6)
-    assert evaluate.mcnemar(0, 0) == 1.0
-    assert evaluate.wilson(0, 15)[0] == 0.0 and evaluate.wilson(40, 40)[1] == 1.0
+    assert comparison.wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    assert comparison.mcnemar(1, 9) == pytest.approx(0.021484, abs=1e-6)
+    assert comparison.mcnemar(0, 0) == 1.0
+    assert comparison.wilson(0, 15)[0] == 0.0 and comparison.wilson(40, 40)[1] == 1.0
 
 
 def test_workers_halve_once_at_a_rate_limit_and_grow_while_calls_stay_fast():
@@ -246,3 +248,14 @@ def test_workers_halve_once_at_a_rate_limit_and_grow_while_calls_stay_fast():
     assert workers.allowed == 8
     workers.ended({**row, "latency_s": 9.0})
     assert workers.allowed == 8
+
+
+def test_a_rate_limit_reaches_the_workers_by_its_status(tmp_path, endpoint):
+    """Not by the text of the message, which people read."""
+    replies = iter([Raw(429, {}, retry_after="0"), Raw(500, {"error": "status 429"})])
+    server = endpoint(lambda request: next(replies, None) or number_asked(request))
+    data_file(tmp_path, 1)
+    (q,) = load(tmp_path / "data.json")
+    plan = Plan(tmp_path, pool_at(server.url), Options(method="react"))
+    row = answered(q, plan)
+    assert row["exact"] and [notice.status for notice in row["notices"]] == [429, 500]

@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from orchestra.evaluation import questions
+from orchestra.evaluation import answering
 from orchestra.evaluation.questions import load
 from tests.conftest import ROOT, Options, pool_at
 from tests.program import CLOCK, replay
@@ -61,10 +61,10 @@ def test_ray_answers_by_its_futures(tmp_path, endpoint, monkeypatch):
 
 
 def test_a_worker_that_shares_no_disk_sends_the_run_folder_back(tmp_path, endpoint):
-    plan = questions.Plan(tmp_path, pool_at(endpoint(number_asked).url), Options(method="react"))
+    plan = answering.Plan(tmp_path, pool_at(endpoint(number_asked).url), Options(method="react"))
     (tmp_path / "data.json").write_text(json.dumps([{**OFFICIAL, "media": [CLOCK.name]}]))
     (q,) = load(tmp_path / "data.json", CLOCK.parent)
-    row = questions.answered(q, plan, files=questions.files_of(q, plan))
+    row = answering.answered(q, plan, files=answering.files_of(q, plan))
     assert row["exact"] and not (tmp_path / "runs").exists()
-    questions.write(row["files"], tmp_path)
+    answering.write(row["files"], tmp_path)
     assert replay(tmp_path / "runs/7").answer == "7"

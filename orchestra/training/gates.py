@@ -1,0 +1,221 @@
+"""How a candidate of orchestra/curate.py is made and what it must pass: Eq. 27 and 28 of
+Orchestra-o1 (arXiv 2606.13707, section 3.3.1).
+
+Every function here reads the seed and the candidate and returns a verdict. The first two also add
+to them: `anchors` to the seed, `rewrite` the task to the candidate.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from difflib import SequenceMatcher
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
+
+from orchestra import memory
+from orchestra.evaluation.scores import matches
+from orchestra.runtime import prompts
+from orchestra.runtime.tape import Tape
+from orchestra.tools import code, sandbox
+
+MAX_STEP_CHANGE = 2  # |s~ - s| of Eq. 27
+MAX_SIMILARITY = 0.85  # Sim of Eq. 28
+CODE_TIMEOUT_S = 10.0
+SHOWN_CHARS = 200  # of what a program printed
+as_json = partial(json.dumps, ensure_ascii=False)
+
+
+class MediaFile(TypedDict):
+    """A file of a seed; the path is relative to the file of the seeds."""
+
+    modality: str
+    path: str
+
+
+class Anchor(TypedDict):
+    """(f, mu, e): a fact that only a file gives, its modality, the step that supports it."""
+
+    fact: str
+    modality: str
+    step: int
+
+
+class Seed(TypedDict):
+    """x = (q, M, a, T) of Eq. 26 with its solution r and level l."""
+
+    question: str
+    media: list[MediaFile]
+    answer: str
+    tools: list[str]
+    solution: list[str]
+    level: str
+    anchors: NotRequired[list[Anchor]]  # A, found once
+
+
+class NewTask(TypedDict):
+    """What a rewrite changes: q~, a~, T~, r~ and the program of a numeric answer."""
+
+    question: str
+    answer: str
+    tools: list[str]
+    solution: list[str]
+    code: str
+
+
+class VerdictRow(TypedDict):
+    """The verdict of a gate, as candidates.jsonl has it."""
+
+    gate: str
+    passed: bool
+    reason: str
+
+
+class Candidate(TypedDict):
+    """x~, and how far it came."""
+
+    id: str
+    strategy: str  # z of Eq. 27
+    verdicts: list[VerdictRow]
+    task: NotRequired[NewTask]
+    accepted: NotRequired[bool]
+
+
+class Verdict(NamedTuple):
+    """Whether a candidate passes, and why."""
+
+    passed: bool
+    reason: str
+
+
+class Curator(Protocol):
+    """What a gate needs. `peers`: the questions that were accepted for the current seed."""
+
+    peers: list[str]
+    tape: Tape
+
+    def files(self, seed: Seed) -> list[tuple[str, Path]]: ...
+
+    def ask(self, x: Candidate, prompt: str, **values: Any) -> dict[str, Any]: ...
+
+
+Gate = Callable[[Curator, Seed, Candidate], Verdict]
+
+
+# ---- anchors and rewrites ------------------------------------------------------------------------
+
+
+def anchors(c: Curator, seed: Seed, x: Candidate) -> Verdict:
+    """A = {(f, mu, e)}, once a seed: a fact that only a file gives, its modality, the step that
+    supports it.
+    """
+    if "anchors" not in seed:
+        modalities = {file["modality"] for file in seed["media"]}
+        reply = c.ask(
+            x,
+            "anchors",
+            seed=as_json(seed),
+            modalities=as_json(sorted(modalities)),
+            steps=len(seed["solution"]),
+        )
+        seed["anchors"] = reply["anchors"]
+    return Verdict(True, as_json(seed["anchors"]))
+
+
+def rewrite(c: Curator, seed: Seed, x: Candidate) -> Verdict:
+    """Eq. 27: x~ ~ G(. | x, A, z). The schema keeps the invariants: M and l have no field, T~ is
+    part of T, and the number of steps changes by 2 at most.
+    """
+    steps = len(seed["solution"])
+    reply: Any = c.ask(
+        x,
+        "rewrite",
+        least=max(1, steps - MAX_STEP_CHANGE),
+        most=steps + MAX_STEP_CHANGE,
+        seed=as_json(seed),
+        strategy=prompts.say("curation/strategies", x["strategy"]),
+        tools=as_json(seed["tools"]),
+    )
+    task: NewTask = reply
+    x["task"] = task
+    return Verdict(True, f"{len(task['solution'])} steps")
+
+
+# ---- the gates of Eq. 28 -------------------------------------------------------------------------
+
+
+def anchor_coverage(c: Curator, seed: Seed, x: Candidate) -> Verdict:
+    """AnchorCov(q~, A) >= 1. A question covers an anchor if it shares a content word with the fact,
+    the names of its files, or the words for such a file ("picture", "recording").
+    """
+    words = memory.terms(x["task"]["question"])
+    covered = 0
+    for anchor in seed["anchors"]:
+        modality = anchor["modality"]
+        called = prompts.say("curation/called", modality)
+        names = [path.name for kind, path in c.files(seed) if kind == modality]
+        if words & memory.terms(f"{anchor['fact']} {called} {names}"):
+            covered += 1
+    return Verdict(covered >= 1, f"covers {covered} of {len(seed['anchors'])} anchors")
+
+
+def similarity(c: Curator, seed: Seed, x: Candidate) -> Verdict:
+    """Sim(q, q~) <= 0.85: difflib's ratio of the words of both questions, in lower case."""
+    old = seed["question"].lower().split()
+    new = x["task"]["question"].lower().split()
+    ratio = SequenceMatcher(None, old, new, autojunk=False).ratio()
+    return Verdict(ratio <= MAX_SIMILARITY, f"similarity {ratio:.2f}")
+
+
+def modal_bypass(c: Curator, seed: Seed, x: Candidate) -> Verdict:
+    """Bypass(q~, a~) = 0: the model does not find the answer without the files."""
+    question = x["task"]["question"]
+    guess = c.ask(x, "bypass", question=question)["answer"]
+    found = matches(guess, x["task"]["answer"], question)
+    return Verdict(not found, f"without the files: {guess!r}")
+
+
+def numeric_check(c: Curator, seed: Seed, x: Candidate) -> Verdict:
+    """NumCheck(r~, a~) = 1: the program of a numeric answer, run in the sandbox, prints it."""
+    task = x["task"]
+    program = task["code"]
+    if not program.strip():
+        numeric = any(char.isdigit() for char in task["answer"])
+        return Verdict(not numeric, "there is no program")
+    run = partial(
+        code.run,
+        program,
+        "python",
+        timeout_s=CODE_TIMEOUT_S,
+        world=sandbox.World(),
+    )
+    with c.tape.call(x["id"], "code"):
+        ran = c.tape.value("code", {"code": program}, run, code.Observed)
+    printed = ran["observation"]
+    same = ran["well"] and matches(printed, task["answer"], task["question"])
+    return Verdict(same, f"the program printed {printed[-SHOWN_CHARS:]!r}")
+
+
+def judge(c: Curator, seed: Seed, x: Candidate) -> Verdict:
+    """Judge(x~) = 1: consistent, as difficult as the seed, and no duplicate of an accepted peer."""
+    opinion = c.ask(
+        x,
+        "judge",
+        seed=as_json(seed),
+        candidate=prompts.quoted_whole(as_json(x["task"])),
+        peers=as_json(c.peers),
+    )
+    fits = opinion["consistent"] and opinion["same_difficulty"]
+    return Verdict(fits and not opinion["duplicate"], as_json(opinion))
+
+
+GATES: tuple[Gate, ...] = (
+    anchors,
+    rewrite,
+    anchor_coverage,
+    similarity,
+    modal_bypass,
+    numeric_check,
+    judge,
+)
