@@ -65,7 +65,7 @@ cassettes: $(VENV)/dev $(VENV)/local  ## record tests/cassettes/ again; needs wh
 minigaia: $(VENV)/run  ## make fixtures/minigaia again; needs espeak-ng
 	$(RUN) -m fixtures.make_minigaia
 
-results: $(VENV)/run  ## replay the recorded sweeps of fixtures/results offline and print the tables of RESULTS.md
+results: $(VENV)/run  ## replay the recorded sweeps of fixtures/results offline and print the tables of docs/RESULTS.md
 	$(RUN) -m fixtures.results
 
 record-results: $(VENV)/local  ## record them, or what is missing; see fixtures/README.md; make record-results ARGS="--tasks 12"

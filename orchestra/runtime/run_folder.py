@@ -83,7 +83,7 @@ def check(question: str, pool: Pool, options: Options) -> Secrets:
     secrets = Secrets([b.api_key_env for b in pool.backends] + variables(options.mcp))
     text = pool.model_dump_json()
     if secrets.text(text) != text:
-        raise ConfigError("the pool has a key in it: name its variable in api_key_env")
+        raise ConfigError("the pool has a key in it: put the key into an environment variable and its name into api_key_env")
     if options.instruction and secrets.text(options.instruction) != options.instruction:
         raise ConfigError("--instruction: has a key in it; remove it")
     if any(secrets.text(command) != command for command in options.mcp):
