@@ -131,23 +131,27 @@ class Run:
         self.scheduler: Scheduler = user_code.chosen(
             options.scheduler, SCHEDULERS, Scheduler, "--scheduler"
         )
-        self.sub_agents = SubAgents(
-            task=self.task,
-            options=options,
-            pool=self.pool,
-            tools=self.tools,
-            chat=self.chat,
-            tape=tape,
-            recorder=recorder,
-            repo=Path(manifest.workdir) if manifest.workdir else None,
-            threads=threads,
-        )
+        repo = Path(manifest.workdir) if manifest.workdir else None
+        self.sub_agents = self.make_sub_agents(repo, threads)
         self.rounds = options.rounds or self.orchestrator.rounds  # T_max
         self.graph = Graph()  # G_t
         self.history: tuple[Evidence, ...] = ()  # H_t
         self.context = ""  # C_t
         self.purse = Purse(options.budget_usd)  # B_t
         self.refused: list[RefusedAnswer] = []
+
+    def make_sub_agents(self, repo: Path | None, threads: int | None) -> SubAgents:
+        return SubAgents(
+            task=self.task,
+            options=self.options,
+            pool=self.pool,
+            tools=self.tools,
+            chat=self.chat,
+            tape=self.tape,
+            recorder=self.recorder,
+            repo=repo,
+            threads=threads,
+        )
 
     def answer(self) -> Outcome:
         """Algorithm 1."""

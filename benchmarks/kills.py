@@ -19,7 +19,7 @@ from common import ROOT, killed
 from latency import layers
 
 from orchestra.runtime.command_line import METHODS
-from orchestra.runtime.tape import read
+from orchestra.runtime.jsonl import read
 from tests.scripted import Endpoint, act, complete, delegate, finish, is_main, last_text
 
 PARALLEL = 8

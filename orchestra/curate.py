@@ -35,11 +35,11 @@ from orchestra.recorded import recorded
 from orchestra.runtime import (
     command_line,
     console,
+    jsonl,
     openai_api,
     parsing,
     pool,
     prompts,
-    tape,
 )
 from orchestra.runtime.chat import Chat
 from orchestra.runtime.options import Options
@@ -204,7 +204,7 @@ class Curation:
                 examples.write(self.a.out / "examples.jsonl", found)
             return
         path = self.a.out / "candidates.jsonl"
-        if list(candidates) != list(tape.read(path)):
+        if list(candidates) != list(jsonl.read(path)):
             raise TapeMiss(f"{path}: the replay differs from it")
 
     def _report(self, candidates: Sequence[Candidate], decisions: int) -> str:

@@ -15,9 +15,10 @@ from hypothesis import settings
 
 from orchestra.money import Purse
 from orchestra.runtime.chat import Chat
+from orchestra.runtime.jsonl import TapeWriteError
 from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Engine, Pool
-from orchestra.runtime.tape import Cancelled, Tape, TapeMiss, TapeWriteError
+from orchestra.runtime.tape import Cancelled, Tape, TapeMiss
 from orchestra.tools import media
 from orchestra.vocabulary import Backend, ConfigError, EndpointError, Media, Price, Task
 from tests.scripted import Endpoint

@@ -71,7 +71,7 @@ def command(tmp_path, endpoint, monkeypatch, capsys):
     ("numeric_check", {"answer": "8", "code": "print(3 + 4)"}, False),
 ])  # fmt: skip
 def test_a_gate_accepts_and_refuses(gate, changed, passed, tmp_path):
-    c = SimpleNamespace(tape=curate.tape.Tape(tmp_path / "tape.jsonl", "record"), peers=[])
+    c = SimpleNamespace(tape=curate.Tape(tmp_path / "tape.jsonl", "record"), peers=[])
     c.ask = lambda x, prompt, **values: REPLIES["answer" if prompt == "bypass" else prompt]
     c.files = lambda seed: [("image", CLOCK)]
     x = {"id": "s1-1", "task": {**TASK, **changed}}

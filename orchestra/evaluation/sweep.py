@@ -24,7 +24,7 @@ from orchestra.evaluation.answering import Notice, Plan, begun
 from orchestra.evaluation.executors import MOST
 from orchestra.evaluation.questions import Question, QuestionRow
 from orchestra.money import add_usd
-from orchestra.runtime import tape
+from orchestra.runtime import jsonl
 from orchestra.runtime.run_folder import read_manifest
 from orchestra.runtime.trajectory import usd
 from orchestra.vocabulary import ConfigError
@@ -151,7 +151,7 @@ def sweep(
 ) -> Generator[QuestionRow, None, None]:
     """Answer the questions. Yields the row of each one as it ends, after it was written to disk."""
     flight = _Flight(todo, plan, at, workers, budget, tell)
-    file = tape.Appender(plan.out / "rows.jsonl")
+    file = jsonl.Appender(plan.out / "rows.jsonl")
     try:
         while flight.waiting or flight.running:
             flight.start_all()

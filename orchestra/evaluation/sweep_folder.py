@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestra.evaluation.answering import FREE, Plan
 from orchestra.evaluation.questions import QuestionRow
-from orchestra.runtime import tape
+from orchestra.runtime import jsonl
 from orchestra.runtime.run_folder import write_whole
 from orchestra.vocabulary import ConfigError
 
@@ -21,7 +21,7 @@ Settings = dict[str, Any]  # of a sweep, as sweep.json has them
 
 def rows_of(folder: Path) -> list[QuestionRow]:
     """All rows of a sweep, the oldest first."""
-    return list(tape.read(folder / "rows.jsonl"))
+    return list(jsonl.read(folder / "rows.jsonl"))
 
 
 def newest(rows: Iterable[QuestionRow]) -> dict[Any, QuestionRow]:

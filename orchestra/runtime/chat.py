@@ -8,15 +8,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from typing_extensions import TypedDict
 
 from orchestra.money import DEFAULT_OUTPUT_TOKENS, Purse
 from orchestra.runtime import completion, http
+from orchestra.runtime.attempts import Kind, Patience, Problem, read
 from orchestra.runtime.tape import Answer, Tape, Unanswered
 from orchestra.seams import Messages, Schema
 from orchestra.vocabulary import (
@@ -28,12 +29,7 @@ from orchestra.vocabulary import (
     Reply,
 )
 
-ATTEMPTS = 3  # of one call, besides those that meet a rate limit
-BUSY = {408, 409, 429, *range(500, 600)}  # worth another attempt
 REFUSALS = {400, 404, 405, 422, 500, 501}  # sent for a field that is not supported
-RATE_LIMIT = 429
-PAUSE_S = 0.25  # before the second attempt; doubled each time
-MAX_PAUSE_S = 16.0
 WHY_CHARS = 300
 STOPPED = (
     EndpointError,
@@ -50,14 +46,6 @@ class Outcome(TypedDict, Generic[T]):
 
     data: T
     unanswered: Unanswered
-
-
-class Kind(NamedTuple):
-    """A kind of exchange. `read` raises ValueError for what is not an answer."""
-
-    name: str
-    read: Callable[[http.Response], Any]
-    shape: Any
 
 
 CHAT = Kind("chat", completion.read_completion, Outcome[completion.Completion])
@@ -271,88 +259,6 @@ def _optional_fields(
 def _headers(backend: Backend) -> dict[str, str]:
     key = completion.key_of(backend)
     return {"authorization": f"Bearer {key}", "content-type": "application/json"}
-
-
-# ---- attempts ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Why one attempt gave no answer. `billed`: it may be on the bill all the same."""
-
-    status: int
-    why: str
-    billed: bool
-    retry: bool
-    retry_after: str = ""
-    cause: str = ""
-
-    @classmethod
-    def of_no_answer(cls, error: http.NoAnswer) -> Problem:
-        cause = "timeout" if error.timed_out else ""
-        return cls(0, error.reason, billed=error.sent, retry=True, cause=cause)
-
-    @property
-    def is_rate_limit(self) -> bool:
-        return self.status == RATE_LIMIT or (
-            self.status == 503 and bool(self.retry_after)
-        )
-
-
-def read(kind: Kind, response: http.Response) -> Any:
-    """What `kind.read` returns, or the Problem of a response: an error, HTML, half an answer."""
-    unusable = ""
-    cause = ""
-    if 200 <= response.status < 300:
-        try:
-            return kind.read(response)
-        except ValueError as error:
-            unusable = str(error)
-            cause = "no_choice" if isinstance(error, completion.NoChoice) else ""
-    status, why = http.error_of(response)
-    retry = status in BUSY and b"insufficient_quota" not in response.content
-    if status == 0:
-        return Problem(0, unusable, billed=True, retry=retry, cause=cause)
-    retry_after = response.headers.get("retry-after", "")
-    return Problem(status, why, billed=False, retry=retry, retry_after=retry_after)
-
-
-class Patience:
-    """How long a call waits before its next attempt. ATTEMPTS may fail. Those that meet a rate
-    limit do not count, but wait for `patience_s` in all.
-    """
-
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
-        self._waited_s = 0.0
-        self._failures = 0
-        self._pauses = _doubling()
-        self._text = ""
-
-    def __str__(self) -> str:
-        """What comes next, for people."""
-        return self._text
-
-    def pause_s(self, problem: Problem) -> float | None:
-        """Seconds to wait after a problem; None: make no further attempt."""
-        pause_s = next(self._pauses)
-        if problem.is_rate_limit:
-            pause_s = http.retry_after_s(problem.retry_after) or pause_s
-            self._waited_s += pause_s
-            left_s = self._patience_s - self._waited_s
-            self._text = f"rate limit, for {left_s:.0f} s at most"
-        else:
-            self._failures += 1
-            self._text = f"attempt {self._failures + 1} of {ATTEMPTS}"
-        patient = self._waited_s <= self._patience_s and self._failures < ATTEMPTS
-        return pause_s if problem.retry and patient else None
-
-
-def _doubling() -> Iterator[float]:
-    pause_s = PAUSE_S
-    while True:
-        yield pause_s
-        pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
 
 # ---- the reply -----------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ from pydantic.fields import FieldInfo
 
 from orchestra import __version__
 from orchestra.runtime import console, pool
+from orchestra.runtime.jsonl import TapeWriteError
 from orchestra.runtime.options import METHODS, Options, flag_of, methods_of
-from orchestra.runtime.tape import Cancelled, TapeMiss, TapeWriteError
+from orchestra.runtime.tape import Cancelled, TapeMiss
 from orchestra.runtime.user_code import is_spec
 from orchestra.vocabulary import BudgetExceeded, ConfigError, EndpointError
 

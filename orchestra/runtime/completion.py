@@ -110,11 +110,13 @@ def read_completion(response: http.Response) -> Any:
     with contextlib.suppress(ValueError, RecursionError):
         data = json.loads(response.content)
         if shallow(data):
-            kind, problem = NoChoice, "has no choice"
+            kind = NoChoice
+            problem = "has no choice"
             adapter(Completion).validate_python(data)
             if not data["choices"][0].get("error"):
                 return data
-            kind, problem = ValueError, "holds an error"
+            kind = ValueError
+            problem = "holds an error"
     start = " ".join(response.content[:2000].decode("utf-8", "replace").split())
     raise kind(f"the answer {problem}: {start}")
 

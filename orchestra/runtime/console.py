@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
-from orchestra.runtime import tape, trajectory
+from orchestra.runtime import jsonl, trajectory
 from orchestra.runtime.options import SEAMS, flag_of
 from orchestra.runtime.run_folder import holds_paid, read_manifest
 from orchestra.runtime.trajectory import (
@@ -182,7 +182,7 @@ def _row_of(run: Path) -> dict[str, Any]:
     question = read_manifest(run).question
     end = trajectory.ended(trajectory.read(run / "trajectory.jsonl")) or {}
     timings = [
-        row["timing"] for row in tape.read(run / "tape.jsonl") if "timing" in row
+        row["timing"] for row in jsonl.read(run / "tape.jsonl") if "timing" in row
     ]
     began = (run / "run.json").stat().st_mtime
     newest = max((timing["began_s"] for timing in timings), default=began)

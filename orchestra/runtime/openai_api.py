@@ -17,7 +17,8 @@ from typing_extensions import TypedDict
 
 from orchestra.money import Purse
 from orchestra.runtime import http
-from orchestra.runtime.chat import Chat, Kind, Outcome
+from orchestra.runtime.attempts import Kind
+from orchestra.runtime.chat import Chat, Outcome
 from orchestra.runtime.completion import key_of
 from orchestra.runtime.tape import adapter
 from orchestra.vocabulary import Backend, ConfigError, Failure

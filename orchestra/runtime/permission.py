@@ -65,7 +65,8 @@ def named_again(
 def _check_seams(folder: Path, stored: Options, given: Mapping[str, Any]) -> None:
     """What the program ships stays as it is stored; the user's own may have moved."""
     for name in SEAMS:
-        held, new = getattr(stored, name), given.get(name)
+        held = getattr(stored, name)
+        new = given.get(name)
         if new is not None and not is_spec(spec_of(new)) and new != held:
             problem = f"the run in {folder} does not use it; leave it out"
             raise ConfigError(f"{flag_of(name)} {new}: {problem}")

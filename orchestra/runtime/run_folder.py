@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from orchestra.runtime import jsonl
 from orchestra.runtime import pool as pools
 from orchestra.runtime import tape as tapes
 from orchestra.runtime.options import Options, variables
@@ -83,7 +84,10 @@ def check(question: str, pool: Pool, options: Options) -> Secrets:
     secrets = Secrets([b.api_key_env for b in pool.backends] + variables(options.mcp))
     text = pool.model_dump_json()
     if secrets.text(text) != text:
-        raise ConfigError("the pool has a key in it: put the key into an environment variable and its name into api_key_env")
+        advice = (
+            "put it into an environment variable and write its name into api_key_env"
+        )
+        raise ConfigError(f"the pool has a key in it: {advice}")
     if options.instruction and secrets.text(options.instruction) != options.instruction:
         raise ConfigError("--instruction: has a key in it; remove it")
     if any(secrets.text(command) != command for command in options.mcp):
@@ -188,8 +192,8 @@ def holds_paid(path: Path) -> bool:
     if not path.is_file():
         return False
     try:
-        tapes.Appender(path).unlock()
-        rows = list(tapes.read(path))
+        jsonl.Appender(path).unlock()
+        rows = list(jsonl.read(path))
     except (OSError, ConfigError):
         return True  # it cannot be read now
     calls = [row for row in rows if tapes.round_of(str(row.get("call")))]

@@ -18,11 +18,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import errno
-import fcntl
 import hashlib
 import json
-import os
 import re
 import threading
 import time
@@ -37,28 +34,22 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from orchestra.runtime.jsonl import Appender, Row, TapeWriteError, read
 from orchestra.runtime.secrets import Secrets
-from orchestra.vocabulary import ConfigError, EndOfRun, Failure, Place
+from orchestra.vocabulary import EndOfRun, Failure, Place
 
 VERSION = 2
-MAX_BYTES = 2 << 30  # of a file to read
-FREE_BYTES = 8 << 20  # with less disk space no call starts: its answer might not fit
 BASE64 = re.compile(
     r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{4096,}={0,2}"
 )  # an image, a sound
 TYPES = ("call", str), ("key", str), ("request", dict)
 Mode = Literal["record", "resume", "replay"]
-Row = dict[str, Any]
 _call: ContextVar[str] = ContextVar("logical_call")
 adapter = cache(TypeAdapter)  # creating one takes longer than a check
 
 
 class TapeMiss(EndOfRun):
     """A replay made a request that the tape does not hold."""
-
-
-class TapeWriteError(EndOfRun):
-    """The run folder cannot be written, as on a full disk. No further call is started."""
 
 
 class Cancelled(EndOfRun):
@@ -293,74 +284,3 @@ def _without_retried(rows: list[Row]) -> list[Row]:
         if quoted_later or quoted_in_subtask or repeated or "kept" in row:
             kept.append(row)
     return kept[::-1]
-
-
-# ---- JSONL files ---------------------------------------------------------------------------------
-
-
-class Appender:
-    """A JSONL file, locked against other processes, that threads append to. O_APPEND keeps their
-    lines apart. The file is closed only when no thread refers to it: a file descriptor that is used
-    again would get the lines of a late thread.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path, self._fd = path, -1
-        self._fd = os.open(
-            path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW, 0o666
-        )
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            message = f"{path.parent} is in use by another process; wait, or copy it"
-            raise ConfigError(message) from None
-        size = os.fstat(self._fd).st_size
-        self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
-
-    def check_space(self) -> None:
-        """Raises TapeWriteError."""
-        disk = os.statvfs(self.path.parent)
-        if disk.f_bavail * disk.f_frsize < FREE_BYTES:
-            free = f"less than {FREE_BYTES >> 20} MiB of disk are free"
-            raise TapeWriteError(f"{self.path}: {free}")
-
-    def append(self, line: str) -> None:
-        """Write one line, in one piece; it survives a kill. Raises TapeWriteError."""
-        data = (b"\n" if self._torn else b"") + line.encode("utf-8", "replace") + b"\n"
-        try:
-            self._torn = os.write(self._fd, data) < len(data)
-            if self._torn:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            message = (
-                f"{self.path}: {error.strerror}; free some space, then resume the run"
-            )
-            raise TapeWriteError(message) from None
-
-    def unlock(self) -> None:
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
-
-    def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-
-
-def read(path: Path) -> Iterator[Row]:
-    """The rows of a JSONL file, without a line that a kill cut off."""
-    import jsonlines
-
-    if not path.is_file():
-        return
-    if path.stat().st_size > MAX_BYTES:
-        raise ConfigError(
-            f"{path} is larger than {MAX_BYTES >> 30} GiB; restore it from a copy"
-        )
-    with path.open("rb") as file, jsonlines.Reader(file, loads=_loads) as reader:
-        yield from reader.iter(type=dict, skip_empty=True, skip_invalid=True)
-
-
-def _loads(line: str | bytes) -> Any:
-    try:
-        return json.loads(line)
-    except RecursionError:
-        raise ValueError("nested too deep") from None

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.money import Purse, add_usd
-from orchestra.runtime import tape
+from orchestra.runtime import jsonl
 from orchestra.vocabulary import Complete, ConfigError, Decision, Place, Reply, State
 
 VERSION = 3  # 2 had `drain` in a decision, for what are now three properties
@@ -67,7 +67,7 @@ class Recorder:
         self._started = time.monotonic()
         self.events: list[Event] = []
         self._notices: set[str] = set()
-        self._file = tape.Appender(folder / "trajectory.jsonl") if folder else None
+        self._file = jsonl.Appender(folder / "trajectory.jsonl") if folder else None
         self._log = _log(folder / "log.txt") if folder else None
         self._listeners = tuple(listeners)
 
@@ -176,7 +176,7 @@ def read(path: Path) -> list[Event]:
     is not an event.
     """
     events: list[Event] = []
-    for event in tape.read(path):
+    for event in jsonl.read(path):
         at = event.get("at")
         place = isinstance(at, list) and all(isinstance(n, int) for n in at)
         if not (place and isinstance(event.get("event"), str)):

@@ -28,7 +28,7 @@ from orchestra.evaluation.questions import load
 from orchestra.evaluation.scores import matches
 from orchestra.memory import compress
 from orchestra.methods import make
-from orchestra.runtime import permission, run_folder, tape, trajectory
+from orchestra.runtime import jsonl, permission, run_folder, trajectory
 from orchestra.runtime.command_line import OneLineParser, ended
 from orchestra.runtime.parsing import find_action
 from orchestra.runtime.pool import Checked
@@ -203,7 +203,7 @@ def states(
 def _sent(path: Path) -> dict[str, Messages]:
     """The last messages that each call of the main agent sent, by the name of the call."""
     calls = (
-        e for e in tape.read(path) if "/main/" in str(e.get("call")) and "answer" in e
+        e for e in jsonl.read(path) if "/main/" in str(e.get("call")) and "answer" in e
     )
     return {e["call"]: e["request"]["messages"] for e in calls}
 

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestra.runtime.jsonl import Appender, read
 from orchestra.runtime.run_folder import write_whole
-from orchestra.runtime.tape import Appender, read
 from orchestra.training import ranks
 from orchestra.training.rewards import Scores
 from orchestra.training.rollouts import Group

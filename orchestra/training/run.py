@@ -22,8 +22,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
+from orchestra.runtime.jsonl import Appender, read
 from orchestra.runtime.run_folder import sha256_of, write_whole
-from orchestra.runtime.tape import Appender, read
 from orchestra.training import ranks
 from orchestra.training.options import TrainingOptions
 from orchestra.training.pretrained import usable

@@ -10,7 +10,7 @@ pytest.importorskip("peft", reason="peft is not installed: pip install -e '.[tra
 from safetensors.torch import load_file  # noqa: E402, F401
 
 import train_da_grpo  # noqa: E402
-from orchestra.runtime.tape import read  # noqa: E402
+from orchestra.runtime.jsonl import read  # noqa: E402
 from orchestra.training import options  # noqa: E402
 from orchestra.training.rewards import REWARDS, Scores  # noqa: E402
 
