@@ -32,7 +32,8 @@ class Appender:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._fd = path, -1
+        self.path = path
+        self._fd = -1  # if it cannot be opened
         self._fd = os.open(
             path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW, 0o666
         )

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -42,6 +43,7 @@ VERSION = 2
 BASE64 = re.compile(
     r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{4096,}={0,2}"
 )  # an image, a sound
+DIFF_LINES = 41  # of the difference that a miss shows
 TYPES = ("call", str), ("key", str), ("request", dict)
 Mode = Literal["record", "resume", "replay"]
 _call: ContextVar[str] = ContextVar("logical_call")
@@ -64,9 +66,8 @@ class Answer:
     played: bool
 
 
-Unanswered = Annotated[
-    int, Field(ge=0, le=10_000, strict=True)
-]  # attempts that may be billed
+# The number of attempts that may be billed
+Unanswered = Annotated[int, Field(ge=0, le=10_000, strict=True)]
 
 
 class FailureRow(TypedDict):
@@ -96,7 +97,8 @@ class Tape:
         secrets: Secrets | None = None,
         cancelled: threading.Event | None = None,
     ) -> None:
-        self.path, self.mode = path, mode
+        self.path = path
+        self.mode = mode
         self.secrets = secrets or Secrets()
         self.cancelled = cancelled or threading.Event()
         self._unplayed: dict[tuple[str, str], deque[Row]] = {}
@@ -104,12 +106,13 @@ class Tape:
         self._in_flight: list[str] = []  # the logical calls
         self._write_error: TapeWriteError | None = None
         self._file = None if mode == "replay" else Appender(path)
-        if (
-            self._file and mode == "resume"
-        ):  # first: `exchanges` then omits the failures to retry
+        if self._file and mode == "resume":
+            # before the tape is read: `exchanges` then omits the failures to retry
             self._file.append(json.dumps({"v": VERSION, "resumed": True}))
-        for row in exchanges(path) if mode != "record" else ():
-            self._unplayed.setdefault((row["call"], row["key"]), deque()).append(row)
+        recorded = [] if mode == "record" else exchanges(path)
+        for row in recorded:
+            place = (row["call"], row["key"])
+            self._unplayed.setdefault(place, deque()).append(row)
 
     def close(self) -> None:
         """Start no further call. The file stays locked until the calls in flight are written."""
@@ -223,17 +226,18 @@ class Tape:
         )
         near = max(old, key=lambda lines: len({*lines} & {*new}))
         diff = difflib.unified_diff(near, new, "recorded", "this run", n=1, lineterm="")
-        return "\n".join(
-            [f"{self.path}: the call {call!r} differs from its recording", *diff][:42]
-        )
+        problem = f"{self.path}: the call {call!r} differs from its recording"
+        return "\n".join([problem, *islice(diff, DIFF_LINES)])
 
 
 def _without_data(request: Row) -> str:
     """A request as JSON, with the digest of each image and sound: the data is in RUN/media."""
     text = json.dumps(request, sort_keys=True, ensure_ascii=False, default=str)
-    return BASE64.sub(
-        lambda data: f"blob:{hashlib.sha256(data[0].encode()).hexdigest()}", text
-    )
+    return BASE64.sub(_digest, text)
+
+
+def _digest(data: re.Match[str]) -> str:
+    return f"blob:{hashlib.sha256(data[0].encode()).hexdigest()}"
 
 
 def exchanges(path: Path) -> list[Row]:
@@ -242,14 +246,16 @@ def exchanges(path: Path) -> list[Row]:
     for row in read(path):
         if "resumed" in row:
             rows = _without_retried(rows)
-        elif not (
-            all(isinstance(row.get(k), t) for k, t in TYPES)
-            and row.keys() & {"answer", "failure"}
-        ):
-            raise TapeMiss(f"{path} has a line that is not an exchange; restore a copy")
-        else:
+        elif _is_exchange(row):
             rows.append(row)
+        else:
+            raise TapeMiss(f"{path} has a line that is not an exchange; restore a copy")
     return rows
+
+
+def _is_exchange(row: Row) -> bool:
+    typed = all(isinstance(row.get(name), kind) for name, kind in TYPES)
+    return typed and ("answer" in row or "failure" in row)
 
 
 def _readable(request: Row) -> list[str]:
