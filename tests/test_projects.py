@@ -1,0 +1,88 @@
+"""The program inside a project of its user, whose modules have the names that this one uses."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.program import PROGRAM, any_method, program
+from tests.scripted import complete
+
+NAMES = ("tools", "runtime", "report", "evaluate", "training", "orchestrators", "curate")
+METHOD = """
+import tools, runtime, report, evaluate, training, orchestrators, curate
+from orchestra.vocabulary import Complete
+class Mine:
+    rounds, shares_context = 1, False
+    def __init__(self, pool, tools, options): pass
+    def decide(self, state, ask, mistake, last_chance):
+        mine = {m.MINE for m in (tools, runtime, report, evaluate, training, orchestrators, curate)}
+        return Complete(f"{mine} {ask([{'role': 'user', 'content': '?'}]).text}")
+"""
+SCRIPT = """
+import sys
+sys.path.append({root!r})
+import tools, report
+from orchestra_min import Options, orchestrate, replay
+run = orchestrate("?", options=Options(method="mine.py:Mine"), out="run")
+print(run.answer, replay("run", method="mine.py:Mine").answer == run.answer, tools.MINE, report.MINE)
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A folder with modules and folders of our names, each with MINE."""
+    folder = tmp_path / "my project"
+    folder.mkdir()
+    for name in NAMES:
+        (folder / f"{name}.py").write_text("MINE = 'mine'")
+    (folder / "prompts").mkdir()
+    (folder / "mine.py").write_text(METHOD)
+    return folder
+
+
+def test_a_method_that_imports_modules_of_its_own_project_works(project, endpoint):
+    server = endpoint(lambda request: complete("42"))
+    flags = "--method", "mine.py:Mine"
+    done = program(project, "?", *flags, "--out", "run", at=server.url)
+    assert (done.returncode, done.stdout[:8]) == (0, "{'mine'}"), done.stderr
+    assert program(project, "--replay", "run", *flags).stdout == done.stdout
+
+
+def test_the_command_that_is_printed_works_in_any_folder(project, endpoint, tmp_path):
+    done = program(project, "?", "--method", "react", "--out", "my run", at=endpoint(any_method).url)
+    printed = done.stderr.rpartition("to look at it: ")[2]
+    again = subprocess.run(printed, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert (project / "my run/report.html").read_text().startswith("<!doctype html>")
+
+
+def test_the_library_works_next_to_modules_of_these_names(project, endpoint):
+    (project / "main.py").write_text(SCRIPT.format(root=str(ROOT)))
+    env = {**os.environ, "OPENAI_BASE_URL": endpoint(lambda r: complete("42")).url}
+    done = subprocess.run([sys.executable, "main.py"], cwd=project, env=env, capture_output=True, text=True)
+    assert "True mine mine" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("config", ["", "[pytest]\npythonpath = ."])
+def test_the_pytest_fixture_works_in_such_a_project(project, endpoint, config):
+    (project / "pytest.ini").write_text(config or "[pytest]\n")
+    (project / "test_it.py").write_text(
+        "import tools\ndef test_it(recorded):\n    from orchestra_min import Options\n"
+        "    how = {'options': Options(method='react')}\n"
+        "    assert recorded('?', out='run', **how).answer == '42' and tools.MINE == 'mine'\n"
+    )
+    env = {**os.environ, "OPENAI_BASE_URL": endpoint(any_method).url, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "orchestra.runtime.pytest_plugin"]
+    for mode in ("once", "none"):
+        done = subprocess.run([*command, "--record-mode", mode], cwd=project, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("word", ["report", "evaluate"])
+def test_a_question_that_is_the_name_of_a_command(word, endpoint, tmp_path):
+    done = program(tmp_path, "--question", word, "--method", "react", at=endpoint(any_method).url)
+    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+    assert "usage" in subprocess.run([sys.executable, str(PROGRAM), word, "--help"], capture_output=True, text=True).stdout
