@@ -13,8 +13,13 @@ As a library:
 
 from __future__ import annotations
 
-import os
 import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036  a checkout can be started with any Python
+    sys.stderr.write("needs Python 3.11 or newer\n")
+    sys.exit(2)
+
+import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing

@@ -15,6 +15,7 @@ from orchestra.training.tasks import TOOL
 from orchestra.training.world import expert, prompt, world_of
 from orchestra.vocabulary import Delegate, Task
 from orchestra_min import replay
+from tests.conftest import needs_sandbox
 from tests.sweeps import sweep
 
 DATA = made.FOLDER / "questions.json"
@@ -46,6 +47,7 @@ def test_a_search_finds_the_page_of_every_fact_that_is_searched_for():
         assert f": {fact['value']}." in page.read_text()
 
 
+@needs_sandbox
 @pytest.mark.parametrize(("method", "style"), [
     ("orchestra-o1", "full"), (f"{Path(orchestra.training.agent.__file__)}:Trained", "brief"),
 ])  # fmt: skip
