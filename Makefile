@@ -24,7 +24,7 @@ $(VENV)/local: $(VENV)/run pyproject.toml
 	touch $@
 
 $(VENV)/train: $(VENV)/dev
-	$(PIP) -e '.[train]'
+	$(PIP) -e '.[train-test]'
 	touch $@
 
 demo: $(VENV)/run  ## the case study, offline: replays a recorded run

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # TRL's imports warn
 
 @pytest.fixture(scope="module")
 def trainer():
-    needed = "TRL is not installed: pip install -e '.[train]'"
+    needed = "needs TRL (make .venv/train)"
     return pytest.importorskip("trl.trainer.grpo_trainer", reason=needed).GRPOTrainer
 
 
