@@ -1,12 +1,15 @@
-# make demo | demo-trained | test | lint | live | bench | record | cassettes | minigaia | results | record-results | test-cgroup | train-tiny | test-vllm
+# make demo | demo-trained | test | test-train | lint | lint-train | live | bench | record | cassettes | minigaia | results | record-results | test-cgroup | train-tiny | test-vllm
 PYTHON ?= python3
 VENV = .venv
 RUN = $(VENV)/bin/python
 PIP = $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo demo-trained test lint lint-train live bench record cassettes minigaia results record-results test-cgroup train-tiny test-vllm clean
+.PHONY: demo demo-trained test test-train lint lint-train live bench record cassettes minigaia results record-results test-cgroup train-tiny test-vllm clean
+
+NEW_ENOUGH = $(shell $(PYTHON) -c "import sys; print(sys.version_info >= (3, 11))")
 
 $(VENV)/run: requirements.txt
+	$(if $(filter True,$(NEW_ENOUGH)),,$(error needs Python 3.11 or newer))
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing the packages of requirements.txt: up to a few minutes"
 	$(PIP) -r requirements.txt
@@ -21,7 +24,7 @@ $(VENV)/local: $(VENV)/run pyproject.toml
 	touch $@
 
 $(VENV)/train: $(VENV)/dev
-	$(PIP) -e '.[train]'
+	$(PIP) -e '.[train-test]'
 	touch $@
 
 demo: $(VENV)/run  ## the case study, offline: replays a recorded run
@@ -30,16 +33,19 @@ demo: $(VENV)/run  ## the case study, offline: replays a recorded run
 demo-trained: $(VENV)/run  ## a main agent of 135M parameters that DA-GRPO trained, offline: replays a recorded run
 	$(RUN) orchestra_min.py --replay fixtures/runs/trained --method orchestra/training/agent.py:Trained
 
-test: $(VENV)/dev  ## all tests; no network, no key, no GPU
+test: $(VENV)/dev  ## all tests; no network, no key, no GPU. It says what it skips and why
 	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 2 --dist worksteal
+
+test-train: $(VENV)/train  ## the tests of training, with those that need torch
+	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 2 --dist worksteal tests/training
 
 lint: $(VENV)/dev
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m mypy -p orchestra -m orchestra_min
+	$(RUN) -m mypy -p orchestra -m orchestra_min --exclude orchestra/training/
 
 lint-train: $(VENV)/train  ## types of the training code need torch
-	$(RUN) -m mypy -m train_da_grpo
+	$(RUN) -m mypy -p orchestra.training -m train_da_grpo
 	$(RUN) -m mypy fixtures/experiment.py
 
 QUESTION ?= What time is it in UTC when it is 7:49 AM on September 23 in Prague?

@@ -16,9 +16,14 @@ Read `Run.answer` first: it is the loop.
 
 from __future__ import annotations
 
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036  a checkout can be started with any Python
+    sys.stderr.write("needs Python 3.11 or newer\n")
+    sys.exit(2)
+
 import argparse
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing

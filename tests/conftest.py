@@ -1,5 +1,6 @@
 # ruff: noqa: F401  what tests take from the program is imported here: one place to change when that moves
 import re
+import shutil
 import socket
 import sys
 import threading
@@ -19,7 +20,7 @@ from orchestra.runtime.jsonl import TapeWriteError
 from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Engine, Pool
 from orchestra.runtime.tape import Cancelled, Tape, TapeMiss
-from orchestra.tools import media
+from orchestra.tools import media, sandbox
 from orchestra.vocabulary import Backend, ConfigError, EndpointError, Media, Price, Task
 from tests.scripted import Endpoint
 
@@ -27,10 +28,21 @@ FREE = Price(0, 0)
 settings.register_profile("any speed", deadline=None)
 settings.load_profile("any speed")
 ROOT = Path(__file__).resolve().parent.parent
+needs_sandbox = pytest.mark.skipif(
+    bool(sandbox.trouble()), reason="needs bubblewrap (apt install bubblewrap)"
+)
+needs_git = pytest.mark.skipif(not shutil.which("git"), reason="needs git")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-cassettes", action="store_true", help="record tests/cassettes again")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What was skipped: one line for each reason."""
+    skipped = terminalreporter.getreports("skipped")
+    for reason in sorted({report.longrepr[2] for report in skipped}):
+        terminalreporter.write_line(reason)
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.conftest import needs_sandbox
 from tests.program import CLOCK, runs
 from tests.scripted import Raw, complete, delegate, finish
 
@@ -17,6 +18,7 @@ FOUND = finish("found it")
 run = runs("aorchestra")
 
 
+@needs_sandbox
 def test_the_model_and_tools_of_the_tuple_do_the_task(run):
     task = tuple4("a", model="large", tools=["ExecuteCodeAction"])
     run(task, complete("1"), work=FOUND, names=("small", "large"), steps=1)
@@ -38,7 +40,7 @@ def test_context_is_shared_as_the_option_says(context, shared, kept_back, run):
 
 @pytest.mark.parametrize("bad, told, options", [
     ("no json", "holds no JSON object", {}), (tuple4("a", model="gpt-9"), "no model 'gpt-9'", {}), (tuple4("a", tools=["Nothing"]), "no tool 'Nothing'", {}),
-    (tuple4("a", tools=["bash"]), '"tools" must be []', {"agent": "mini-swe"}),
+     pytest.param(tuple4("a", tools=["bash"]), '"tools" must be []', {"agent": "mini-swe"}, marks=needs_sandbox),
     (tuple4(""), "task_instruction", {}), (delegate("a", "b"), "2 tasks in one decision", {}), (complete(""), '"answer" is empty', {}),
 ])  # fmt: skip
 def test_a_mistake_is_shown_to_the_main_agent(bad, told, options, run):

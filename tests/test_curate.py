@@ -7,7 +7,7 @@ import pytest
 
 from orchestra import curate
 from orchestra.training import examples, gates
-from tests.conftest import ROOT
+from tests.conftest import ROOT, needs_sandbox
 from tests.program import CLOCK, files_of, pool_file
 from tests.scripted import complete, delegate, finish, is_main, last_text
 
@@ -67,8 +67,8 @@ def command(tmp_path, endpoint, monkeypatch, capsys):
     *[(gate.__name__, {}, True) for gate in gates.GATES[2:]],
     ("anchor_coverage", {"question": "What is 2 plus 2?"}, False),
     ("similarity", {"question": f"{SEED['question']} Say."}, False), ("modal_bypass", {"answer": "rome"}, False),
-    ("numeric_check", {"answer": "7"}, False), ("numeric_check", {"answer": "7", "code": "print(3 + 4)"}, True),
-    ("numeric_check", {"answer": "8", "code": "print(3 + 4)"}, False),
+    ("numeric_check", {"answer": "7"}, False),
+    *[pytest.param("numeric_check", {"answer": answer, "code": "print(3 + 4)"}, answer == "7", marks=needs_sandbox) for answer in "78"],
 ])  # fmt: skip
 def test_a_gate_accepts_and_refuses(gate, changed, passed, tmp_path):
     c = SimpleNamespace(tape=curate.Tape(tmp_path / "tape.jsonl", "record"), peers=[])
@@ -78,6 +78,7 @@ def test_a_gate_accepts_and_refuses(gate, changed, passed, tmp_path):
     assert getattr(gates, gate)(c, {**SEED, "anchors": [FACT]}, x)[0] is passed
 
 
+@needs_sandbox
 @pytest.mark.parametrize(("part", "wrong", "gate", "n"), [
     *[("anchors", {"anchors": [{**FACT, **wrong}]}, "anchors", 2) for wrong in ({"step": 3}, {"modality": "audio"})],
     *[("rewrite", wrong, "rewrite", 2) for wrong in ({"solution": ["."] * 5}, {"tools": ["VideoAnalysisAction"]})],
@@ -92,12 +93,14 @@ def test_a_mistake_is_told_once_and_a_refusal_is_kept(part, wrong, gate, n, comm
     assert [part_of(r) for r in command.requests].count(part) == n
 
 
+@needs_sandbox
 def test_training_reads_the_decisions_of_an_accepted_task(command):
     assert "1 candidates, 2 decisions" in command()[1]
     found = [e.reference["action"] for e in examples.read(command.out / "examples.jsonl")]
     assert found == ["delegate_task", "complete"]
 
 
+@needs_sandbox
 def test_what_was_cut_off_pays_for_the_rest_alone_and_replays(command):
     first, paid, out = command(), len(command.requests), command.out
     rows, (run,) = (out / "candidates.jsonl").read_text(), (out / "runs").iterdir()
@@ -127,6 +130,7 @@ def test_a_users_mistake_is_one_line_before_a_call(flags, seed, code, line, comm
     assert not command.requests
 
 
+@needs_sandbox
 def test_no_call_passes_the_budget_and_a_larger_one_goes_on(command, tmp_path):
     pool = str(pool_file(tmp_path, command.url, m=(100, 1000)))
     assert command("--backends", pool, "--budget", "0.3")[0] == 1

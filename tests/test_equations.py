@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.conftest import Price
+from tests.conftest import Price, needs_sandbox
 from tests.program import CLOCK
 from tests.scripted import complete, completion, delegate, finish, is_main
 
@@ -47,6 +47,7 @@ def test_the_most_useful_sub_tasks_run_first_where_not_all_can_at_once(play):
     assert [word for _, word, _ in seen] == ["major", "middling", "minor"]
 
 
+@needs_sandbox
 def test_the_budget_goes_to_the_most_useful_batch_and_not_to_the_cheapest(play):
     tools = ["GoogleSearchAction", "ExtractUrlContentAction", "ExecuteCodeAction"]
     cheap = task("cheap", model="low", tools=tools)
@@ -57,6 +58,7 @@ def test_the_budget_goes_to_the_most_useful_batch_and_not_to_the_cheapest(play):
     assert [word for _, word, _ in seen] == ["useful"]
 
 
+@needs_sandbox
 def test_requirements_choose_the_model_and_the_tools(play):
     easy = task("search", requirements={"txt": 0.2, "web": 1.0})
     hard = task("reason", requirements={"txt": 1.0, "code": 1.0, "web": 0.0})
@@ -65,6 +67,7 @@ def test_requirements_choose_the_model_and_the_tools(play):
     assert sorted(seen) == [("strong", "reason", ["Code"]), ("weak", "search", ["Search"])]
 
 
+@needs_sandbox
 def test_a_file_that_is_named_brings_its_tool_where_the_main_agent_gave_none(play):
     _, [(_, _, tools)] = play(delegate(task("read clock.png")), complete("42"), media=[CLOCK])
     assert tools == ["Image", "Code", "Search"]

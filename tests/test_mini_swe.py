@@ -9,11 +9,12 @@ import pytest
 
 from orchestra.agents import workdir
 from orchestra.agents.mini_swe import read_command
-from tests.conftest import ConfigError
+from tests.conftest import ConfigError, needs_git, needs_sandbox
 from tests.program import CLOCK, resume, runs
 from tests.scripted import complete
 from tests.test_aorchestra import tuple4
 
+pytestmark = [needs_sandbox, needs_git]
 DONE = "echo TASK_COMPLETE; echo it works"
 
 

@@ -16,6 +16,7 @@ from orchestra.minigaia.world import world_of
 from orchestra.training.world import expert, prompt
 from orchestra.vocabulary import Delegate, Task
 from orchestra_min import replay
+from tests.conftest import needs_sandbox
 from tests.sweeps import sweep
 
 DATA = made.FOLDER / "questions.json"
@@ -47,6 +48,7 @@ def test_a_search_finds_the_page_of_every_fact_that_is_searched_for():
         assert f": {fact['value']}." in page.read_text()
 
 
+@needs_sandbox
 @pytest.mark.parametrize(("method", "style"), [
     ("orchestra-o1", "full"), (f"{Path(orchestra.training.agent.__file__)}:Trained", "brief"),
 ])  # fmt: skip

@@ -52,7 +52,9 @@ def test_a_method_that_imports_modules_of_its_own_project_works(project, endpoin
 
 
 def test_the_command_that_is_printed_works_in_any_folder(project, endpoint, tmp_path):
-    done = program(project, "?", "--method", "react", "--out", "my run", at=endpoint(any_method).url)
+    done = program(
+        project, "?", "--method", "react", "--out", "my run", at=endpoint(any_method).url
+    )
     printed = done.stderr.rpartition("to look at it: ")[2]
     again = subprocess.run(printed, shell=True, cwd=tmp_path, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
@@ -62,7 +64,9 @@ def test_the_command_that_is_printed_works_in_any_folder(project, endpoint, tmp_
 def test_the_library_works_next_to_modules_of_these_names(project, endpoint):
     (project / "main.py").write_text(SCRIPT.format(root=str(ROOT)))
     env = {**os.environ, "OPENAI_BASE_URL": endpoint(lambda r: complete("42")).url}
-    done = subprocess.run([sys.executable, "main.py"], cwd=project, env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "main.py"], cwd=project, env=env, capture_output=True, text=True
+    )
     assert "True mine mine" in done.stdout, done.stderr
 
 
@@ -77,7 +81,9 @@ def test_the_pytest_fixture_works_in_such_a_project(project, endpoint, config):
     env = {**os.environ, "OPENAI_BASE_URL": endpoint(any_method).url, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "orchestra.runtime.pytest_plugin"]
     for mode in ("once", "none"):
-        done = subprocess.run([*command, "--record-mode", mode], cwd=project, env=env, capture_output=True, text=True)
+        done = subprocess.run(
+            [*command, "--record-mode", mode], cwd=project, env=env, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -85,4 +91,9 @@ def test_the_pytest_fixture_works_in_such_a_project(project, endpoint, config):
 def test_a_question_that_is_the_name_of_a_command(word, endpoint, tmp_path):
     done = program(tmp_path, "--question", word, "--method", "react", at=endpoint(any_method).url)
     assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
-    assert "usage" in subprocess.run([sys.executable, str(PROGRAM), word, "--help"], capture_output=True, text=True).stdout
+    assert (
+        "usage"
+        in subprocess.run(
+            [sys.executable, str(PROGRAM), word, "--help"], capture_output=True, text=True
+        ).stdout
+    )

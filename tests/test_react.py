@@ -12,6 +12,7 @@ from orchestra.agents.react import like_patterns
 from orchestra.runtime.prompts import say
 from orchestra.toolkit import Environment, ImageFile, ToolError, tool
 from orchestra.vocabulary import Step
+from tests.conftest import needs_sandbox
 from tests.program import CLOCK, Runs, runs
 from tests.scripted import act, complete, cut_off, delegate, finish
 
@@ -163,12 +164,14 @@ CODE = act("ExecuteCodeAction", code="print(6 * 7)")
 alone = runs("react")  # every call but those of the tools has a system prompt
 
 
+@needs_sandbox
 def test_one_agent_answers_with_all_tools(alone):
     result = alone(CODE, finish("42"), names=("small", "large"))
     assert (result.answer, result.fallback, result.rounds) == ("42", False, 1)
     assert alone.models == ["small", "small"] and "Observation: 42" in alone.mains[1]
 
 
+@needs_sandbox
 def test_an_empty_answer_is_refused(alone):
     no_code, no_result = act("ExecuteCodeAction", code=" "), act("finish", answer="42")
     empty = act("finish", result="", summary="42")

@@ -1,12 +1,19 @@
 """Secrets are redacted in every spelling; nothing else is changed."""
 
+import base64
+import doctest
 import json
+import random
+import sys
+import time
 from itertools import product
 from urllib.parse import quote
 
 import pytest
 
 from orchestra.runtime.secrets import REDACTED, Secrets
+from orchestra.runtime.vendor_keys import VENDORS
+from tests import vendor_keys
 
 VALUE = 'a1"B2/ü+c3 D4'
 ESCAPED = json.dumps(VALUE)[1:-1]
@@ -52,3 +59,90 @@ def test_keys_and_values_of_json_are_redacted_at_any_depth(secrets):
 ], ids=lambda text: text[:20])  # fmt: skip
 def test_other_text_is_unchanged(text, secrets):
     assert secrets.text(text) == text
+
+
+# ---- the shapes of vendors' keys -----------------------------------------------------------------
+
+
+def test_the_example_of_the_module_is_true():
+    assert doctest.testmod(sys.modules["orchestra.runtime.vendor_keys"]) == (0, 1)
+
+
+def test_each_vendor_has_a_key_here():
+    assert {vendor for vendor, _ in vendor_keys.KEYS} | {"Telegram"} == set(VENDORS)
+
+
+PLACES = [
+    "{}", "密钥是{}。", "see\n{}, or", '{{"a": "{}"}}', "a=1&key={}&b=2", "(`{}`)", "KEY='{}'", "x\\n{}\\n", "\\u662f{}",
+    "is%3D{}%26", "Authorization: Bearer {}", "x\\x0a{}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("vendor", "key"), vendor_keys.KEYS, ids=lambda text: text[:20])
+def test_a_key_of_a_vendor_is_redacted(vendor, key, secrets):
+    for place in PLACES:
+        expected = place.replace("key={}", "{}").format(REDACTED)  # the whole word
+        assert secrets.text(place.format(key)) == expected
+
+
+def test_the_token_of_a_telegram_bot_is_redacted_behind_its_number(secrets):
+    url = "https://api.telegram.org/bot{}:{}/getMe"
+    assert secrets.text(url.format(123456789, vendor_keys.TELEGRAM)) == url.format(123456789, REDACTED).removesuffix("/getMe")  # fmt: skip
+
+
+LINES = "\n".join([vendor_keys.of(vendor_keys.BASE64, 64)] * 3 + ["Ab+/cd=="])
+NAMES = "", "RSA ", "EC ", "OPENSSH ", "ENCRYPTED "
+
+
+def pem(name, lines=LINES, end="-----END {}PRIVATE KEY-----"):
+    return f"-----BEGIN {name}PRIVATE KEY-----\n{lines}\n{end.format(name)}"
+
+
+@pytest.mark.parametrize("key", [
+    *map(pem, NAMES), pem("PGP ").replace("KEY-", "KEY BLOCK-"), json.dumps(pem(""))[1:-1], pem("").replace("\n", "\r\n"),
+    pem("RSA ", f"Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00AA\n\n{LINES}"),
+])  # fmt: skip
+def test_a_private_key_is_redacted(key, secrets):
+    assert secrets.text(f"It is {key} and so on.") == f"It is {REDACTED} and so on."
+
+
+def test_a_private_key_without_its_end_is_redacted_as_far_as_it_goes(secrets):
+    cut = pem("", end="").replace("Ab+/cd==\n", "")
+    assert secrets.text(f"{cut}This is all of it.") == f"{REDACTED}\nThis is all of it."
+
+
+RANDOM = random.Random(0)
+BYTES = RANDOM.randbytes(60_000)
+ENCODED = base64.b64encode(BYTES).decode()
+
+
+@pytest.mark.parametrize("text", [
+    "task-force-2024.png", "sk-learn", "import sklearn  # scikit-learn 1.5, or sk-learn-contrib-2024", "risk-0123456789abcdef0123456789abcdef",
+    '<div class="sk-cube-grid sk-fading-circle-12 sk-toggleable__label-arrow-2">', "task-0123456789abcdef0123456789abcdef", "lib.sk_X509_EXTENSION_new_null",
+    "123e4567-e89b-12d3-a456-426614174000", "commit 87f0c63b1a2c3d4e5f60718293a4b5c6d7e8f901", f"sha256:{BYTES[:32].hex()}", "md5-" + BYTES[:16].hex(),
+    f"![](data:image/png;base64,{ENCODED[:4000]})", ENCODED, "\n".join(ENCODED[i : i + 76] for i in range(0, 60_000, 76)),
+    base64.urlsafe_b64encode(BYTES[:2000]).decode(), f'"integrity": "sha512-{ENCODED[:86]}=="', f"cache-key-{BYTES[:16].hex()}", f"cache_key-{BYTES[:16].hex()}",
+    "https://hooks.slack.com/ and https://discord.com/api/webhooks are documented", "hf_hub_download(repo_id='openai/whisper-tiny', revision='v1.0')",
+    "jina_embeddings_v2_base_en", "npm_config_user_agent_0123456789", "the secret_santa_list_of_december_2024_final_version.xlsx", "key-value-store-2024-version-3",
+    "2026-11-24T10:49:00.123456+00:00", "pat_the_postman_delivers_0123456789.parcel", "fw_version_1234567890_update.bin", "AC/DC1973 and SK2024", "ASIAPACIFIC2024HEADQUARTERS",
+    "-----BEGIN CERTIFICATE-----\n" + LINES, "It starts with -----BEGIN PRIVATE KEY----- and ends with -----END PRIVATE KEY-----.",
+    "eyJhbGciOiJIUzI1NiJ9 is the header of a token", "Llama-3.1-Nemotron-70B-Instruct-HF", "gpt-4o-mini-2024-07-18", "sk-estimator-doc-link 2", r"C:\sk-files\report-2024-12-31.docx",
+    "1234567890:not-a-token-but-a-title-of-35-letters", "x" * 5000, "sl.example.com/a/page/about/things-2024",
+], ids=lambda text: text[:25])  # fmt: skip
+def test_ordinary_text_is_unchanged(text, secrets):
+    assert secrets.text(text) == text
+    assert secrets.text(f"see\\n{text}\n") == f"see\\n{text}\n"
+
+
+HOSTILE = [
+    "sk-", "sk-a-", "eyJ", "-eyJa", ".eyJ0", "dp.st.", "-----BEGIN PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----\n0123456789abcdef", "-", "1:A", "12345678:", "http://", "a:b@", "\\n", "\\u0", "%3D", "_", "0_",
+    "xoxb-1-", "=hf_", "/hooks.slack.com/services/", "s0 ", "0" * 4000 + " ", ("0=" * 2000) + " ", "sk-0-" * 800 + " ", "eyJ.0-" * 680 + " ", "_eyJ0a" * 680 + " ",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", HOSTILE, ids=lambda text: text[:25])
+def test_a_megabyte_of_odd_text_takes_no_time(piece, secrets):
+    text = piece * (10**6 // len(piece))
+    start = time.process_time()
+    secrets.text(text)
+    assert time.process_time() - start < 2  # mostly 0.02 s

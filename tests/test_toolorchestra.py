@@ -8,7 +8,7 @@ from orchestra.methods.toolorchestra import read_call
 from orchestra.tools import search
 from orchestra.vocabulary import ModelMistake
 from tests import golden
-from tests.conftest import ConfigError
+from tests.conftest import ConfigError, needs_sandbox
 from tests.program import CLOCK, runs
 from tests.scripted import Raw, cut_off
 
@@ -62,6 +62,7 @@ def test_a_reply_without_a_usable_call_breaks_a_named_rule(rule, reply):
 run = runs("toolorchestra")
 
 
+@needs_sandbox
 def test_the_requests_are_those_of_the_golden_file(run, monkeypatch):
     """All messages by role, as lines, and the tools; with a preference and mistakes."""
     reasoning = "<think>```python\nprint(1)\n```</think>data:\n```json\n{}\n```\nso:\n```python\nprint(6 * 7)\n```"

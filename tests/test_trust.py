@@ -10,7 +10,7 @@ import pytest
 import orchestra_min
 from orchestra.runtime.permission import named_again
 from orchestra.runtime.run_folder import Manifest
-from tests.conftest import ROOT, ConfigError, Options, pool_at
+from tests.conftest import ROOT, ConfigError, Options, needs_sandbox, pool_at
 from tests.program import any_method, called, line_of, pool_file, replay, resume, runs, tool_file
 from tests.scripted import Endpoint
 from tests.tools.conftest import raw
@@ -127,6 +127,7 @@ def test_without_a_sandbox_code_is_not_offered_and_one_line_says_so(run, caplog,
         run(method="aorchestra", agent="mini-swe", out="swe")
 
 
+@needs_sandbox
 def test_a_run_with_code_needs_a_sandbox_to_go_on_and_none_to_replay(run, monkeypatch):
     run(out="safe")
     run(unsafe_code=True, out="unsafe")

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from orchestra.tools import bubblewrap, code, sandbox
+from tests.conftest import needs_sandbox
+
+pytestmark = needs_sandbox
 
 
 @pytest.fixture

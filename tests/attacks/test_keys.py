@@ -4,7 +4,7 @@ import pytest
 
 import orchestra_min
 from tests.attacks.conftest import KEY, NAME
-from tests.conftest import pool_at
+from tests.conftest import needs_sandbox, pool_at
 from tests.program import any_method
 from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
 from tests.tools.media import saved
@@ -12,6 +12,7 @@ from tests.tools.media import saved
 TOOLS = ["ExecuteCodeAction", "ImageAnalysisAction", "ExtractUrlContentAction", "GoogleSearchAction"]  # fmt: skip
 
 
+@needs_sandbox
 def test_a_run_that_hunts_for_the_key_writes_it_nowhere(planted, endpoint, tmp_path, monkeypatch):
     """The models repeat the key too."""
     monkeypatch.chdir(planted)

@@ -15,8 +15,9 @@ import yaml
 
 from orchestra.tools import code, sandbox
 from tests.attacks.conftest import KEY
-from tests.conftest import ROOT
+from tests.conftest import ROOT, needs_sandbox
 
+pytestmark = needs_sandbox
 TRIED = yaml.safe_load(Path(__file__).with_name("programs.yaml").read_text())
 PROGRAMS: dict[str, str] = TRIED["get_through"]
 EXCESS = TRIED["take_too_much"]

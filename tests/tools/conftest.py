@@ -19,9 +19,11 @@ from orchestra.tools.own import own_tools
 from orchestra.tools.shipped import all_tools
 from tests.conftest import FREE, Chat, Engine, Media, Pool, Purse, Tape, Task, pool_at
 
-rapidocr = pytest.mark.skipif(not find_spec("rapidocr"), reason="needs rapidocr")
+rapidocr = pytest.mark.skipif(not find_spec("rapidocr"), reason="needs rapidocr (make .venv/local)")
 MODEL = os.environ.get("WHISPER_MODEL", "") if find_spec("faster_whisper") else ""
-whisper = pytest.mark.skipif(not MODEL, reason="needs faster-whisper and WHISPER_MODEL, a folder")
+whisper = pytest.mark.skipif(
+    not MODEL, reason="needs faster-whisper (make .venv/local) and its model: WHISPER_MODEL=FOLDER"
+)
 TOKEN = "ORCHESTRA_TEST_TOKEN"  # a key that the command of a server may name
 ANALYSIS = {"image": "ImageAnalysisAction", "audio": "ParseAudioAction", "video": "VideoAnalysisAction"}  # fmt: skip
 

@@ -11,7 +11,9 @@ import pytest
 
 from orchestra.toolkit import ToolError
 from orchestra.tools import cgroup, code, sandbox
-from tests.conftest import ROOT
+from tests.conftest import ROOT, needs_sandbox
+
+pytestmark = needs_sandbox
 
 
 @pytest.fixture

@@ -1,13 +1,15 @@
 """One CPU thread for torch, since sums depend on their number; a tiny model and its examples."""
 
-import contextlib
 import os
+from importlib.util import find_spec
 from itertools import islice
 
 import pytest
 
 os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}  # tests fork
-with contextlib.suppress(ImportError):  # without torch, the tests that need it are skipped
+MISSING = [name for name in ("torch", "transformers", "peft") if not find_spec(name)]
+NEED_THEM = "test_experiment.py", "test_parity.py", "test_train.py", "test_vllm.py"
+if not MISSING:
     import torch
 
     torch.set_num_threads(1)
@@ -17,6 +19,19 @@ CHAT = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+
+class Skipped(pytest.Module):
+    """A file of tests that is not imported."""
+
+    def collect(self):
+        pytest.skip(f"needs {', '.join(MISSING)} (make .venv/train)")
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    if MISSING and module_path.name in NEED_THEM:
+        return Skipped.from_parent(parent, path=module_path)
+    return None  # pytest goes on as usual
 
 
 def short_examples(n):

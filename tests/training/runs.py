@@ -1,18 +1,15 @@
-"""train_da_grpo.py on the tiny model, in this process. Importing it skips tests without torch."""
+"""train_da_grpo.py on the tiny model, in this process."""
 
 from unittest import mock
 
 import pytest
+import torch
+from safetensors.torch import load_file  # noqa: F401
 
-torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[train]'")
-pytest.importorskip("peft", reason="peft is not installed: pip install -e '.[train]'")
-
-from safetensors.torch import load_file  # noqa: E402, F401
-
-import train_da_grpo  # noqa: E402
-from orchestra.runtime.jsonl import read  # noqa: E402
-from orchestra.training import options  # noqa: E402
-from orchestra.training.rewards import REWARDS, Scores  # noqa: E402
+import train_da_grpo
+from orchestra.runtime.jsonl import read
+from orchestra.training import options
+from orchestra.training.rewards import REWARDS, Scores
 
 QUIET = pytest.mark.filterwarnings("ignore")  # of torch, peft and transformers, and of forks
 CPU = torch.device("cpu")

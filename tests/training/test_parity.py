@@ -7,13 +7,12 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[train]'")
-
-from orchestra.training import da_grpo  # noqa: E402
-from orchestra.training.da_grpo import Objective, Totals, group_advantages  # noqa: E402
+from orchestra.training import da_grpo
+from orchestra.training.da_grpo import Objective, Totals, group_advantages
 
 AGGREGATIONS = ("dapo", "grpo", "dr_grpo")
 PROMPTS, GROUP, WIDTH, LONGEST, EOS = 3, 4, 7, 16, 2
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # TRL's imports warn
 
 @pytest.fixture(scope="module")
 def trainer():
-    needed = "TRL is not installed: pip install -e '.[train]'"
+    needed = "needs TRL (make .venv/train)"
     return pytest.importorskip("trl.trainer.grpo_trainer", reason=needed).GRPOTrainer
 
 
