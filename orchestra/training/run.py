@@ -36,6 +36,8 @@ SHOWN = ("loss", "reward", "eval/reward", "kl", "zero_variance", "grad_norm")
 FREE = {"resume", "out", "vllm_url", "model", "adapter", "data", "eval_data"}
 FREE_SETTINGS = "timeout_s=", "parallel=", "cache="  # of a reward
 RULE = (
+    "../minigaia/operations.py",
+    "../minigaia/shapes.py",
     "../minigaia/tasks.py",
     "../minigaia/world.py",
     "world.py",

@@ -10,15 +10,9 @@ from pathlib import Path
 import pytest
 
 from fixtures import experiment
-from orchestra.minigaia.tasks import (
-    HELD_OUT,
-    HELD_OUT_SHAPES,
-    SEEN_SHAPES,
-    Fact,
-    MiniTask,
-    compose,
-    trees,
-)
+from orchestra.minigaia.operations import HELD_OUT
+from orchestra.minigaia.shapes import HELD_OUT_SHAPES, SEEN_SHAPES, trees
+from orchestra.minigaia.tasks import Fact, MiniTask, compose
 from orchestra.minigaia.world import ROUNDS, World, finds
 from orchestra.training.examples import Example, state_row
 from orchestra.training.rewards import make, read_decision
