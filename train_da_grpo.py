@@ -44,7 +44,9 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
+from orchestra import contracts
 from orchestra.runtime.command_line import ended
+from orchestra.seams import Completion, Reward, Scores
 from orchestra.training import ranks, run
 from orchestra.training.da_grpo import (
     Objective,
@@ -56,7 +58,7 @@ from orchestra.training.da_grpo import (
 )
 from orchestra.training.examples import Example, read
 from orchestra.training.policy import Ids, Policy, usable
-from orchestra.training.rewards import Reward, Scores, make
+from orchestra.training.rewards import REWARDS, make
 from orchestra.training.rollouts import Group, LocalRollouts, Rollouts
 from orchestra.training.run import Row
 from orchestra.training.vllm_rollouts import VllmRollouts, served
@@ -146,10 +148,17 @@ class Trainer:
         share = ranks.mine(examples)
         prompts = [self.policy.encode(e.messages) for e in share]
         groups = self.rollouts.sample(prompts, ranks.mine(seeds), n, temperature)
-        scores = [
-            self.reward(e, g.texts, g.cut) for e, g in zip(share, groups, strict=True)
-        ]
+        scores = [self.score(e, g) for e, g in zip(share, groups, strict=True)]
         return groups, scores
+
+    def score(self, example: Example, group: Group) -> Sequence[Scores | None]:
+        """The rewards of a group, Eq. 29. Raises ConfigError for what is no reward."""
+        completions = [
+            Completion(text, cut)
+            for text, cut in zip(group.texts, group.cut, strict=True)
+        ]
+        value = self.reward.score(example, completions)
+        return contracts.scores(value, f"--reward {self.o.reward}", len(completions))
 
     def improve(self, step: int, samples: list[Sample]) -> Row:
         """--iterations optimizer steps on the samples. The metrics are means over the tokens of the
@@ -381,9 +390,9 @@ def check(o: Options, examples: Sequence[Example], reward: Reward) -> None:
                 f"its prompt has {length} tokens, more than --max-prompt {o.max_prompt}"
             )
             raise ConfigError(f"example {example.id}: {problem}")
-        if o.stage == "grpo":
+        if o.stage == "grpo" and o.reward in REWARDS:
             try:
-                reward(example, [])
+                reward.score(example, [])
             except (KeyError, TypeError, AttributeError, ValueError):
                 why = f"--reward {o.reward} cannot score it; --reward judge scores recorded runs"
                 raise ConfigError(f"example {example.id}: {why}") from None

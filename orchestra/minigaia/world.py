@@ -27,6 +27,7 @@ ROUNDS = 8
 MODEL = "auto"  # the one backend that decisions may name
 P_TROUBLE = 0.3  # that the first sub-task for one of the facts does not succeed
 TROUBLE: tuple[Status, ...] = ("failed", "blocked", "partial")
+Finding = tuple[SubTask, Fact | None]  # a sub-task, and what it finds
 
 # ---- what a sub-task finds -----------------------------------------------------------------------
 
@@ -173,11 +174,11 @@ class World:
 
     # ---- a delegation ----------------------------------------------------------------------------
 
-    def would_find(self, decision: Delegate) -> list[tuple[SubTask, Fact | None]]:
+    def would_find(self, decision: Delegate) -> list[Finding]:
         """What each sub-task finds if none fails, each after those that it needs."""
         facts = {fact.id: fact for fact in self.mini.facts}
         by_task = {task_id: facts[id] for id, task_id in self.found.items()}
-        outcomes = []
+        findings = []
         for u in _in_order(decision.subtasks):
             known = set(self.found)
             known |= {fact.id for fact in by_task.values()}
@@ -185,8 +186,8 @@ class World:
             fact = finds(u, self.mini.facts, known, reports)
             if fact is not None:
                 by_task[u.id] = fact
-            outcomes.append((u, fact))
-        return outcomes
+            findings.append((u, fact))
+        return findings
 
     def carry_out(self, decision: Delegate) -> None:
         """Play a delegation: its sub-tasks report, and the next round begins."""

@@ -49,12 +49,13 @@ def total(value: float) -> float:
 
 
 def mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Means over the rows of all ranks; {} of none. All rows have the same keys."""
-    rows = [row for part in gathered(rows) for row in part]
-    return {
-        key: sum(row[key] for row in rows) / len(rows)
-        for key in (rows[0] if rows else {})
-    }
+    """Means over the rows of all ranks that have the key; {} of none."""
+    values: dict[str, list[float]] = {}
+    for part in gathered(rows):
+        for row in part:
+            for key, value in row.items():
+                values.setdefault(key, []).append(value)
+    return {key: sum(found) / len(found) for key, found in values.items()}
 
 
 def shard(model: Any, dtype: torch.dtype) -> None:

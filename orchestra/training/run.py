@@ -28,6 +28,7 @@ from orchestra.runtime.tape import Appender, read
 from orchestra.training import ranks
 from orchestra.training.options import Options
 from orchestra.training.policy import usable
+from orchestra.training.rewards import source_files
 from orchestra.vocabulary import ConfigError
 
 Row = dict[str, float]
@@ -35,15 +36,6 @@ SHOWN = ("loss", "reward", "eval/reward", "kl", "zero_variance", "grad_norm")
 # Options that may differ at a resume; of the files, their paths may, and not their contents.
 FREE = {"resume", "out", "vllm_url", "model", "adapter", "data", "eval_data"}
 FREE_SETTINGS = "timeout_s=", "parallel=", "cache="  # of a reward
-RULE = (
-    "../minigaia/operations.py",
-    "../minigaia/shapes.py",
-    "../minigaia/tasks.py",
-    "../minigaia/world.py",
-    "world.py",
-    "rewards.py",
-    "../evaluation/scores.py",
-)
 
 
 # ---- options -------------------------------------------------------------------------------------
@@ -77,7 +69,7 @@ def begin(o: Options) -> Appender | None:
 
 def _recorded(o: Options) -> dict[str, Any]:
     """What the metrics of a run follow from: options, files, and the rule of the reward."""
-    rule = [Path(__file__).parent / name for name in RULE]
+    rule = source_files(o.reward)
     files = {"data": [o.data], "eval_data": [o.eval_data], "rule": rule}
     folders = {"model": o.model, "adapter": o.adapter}
     files |= {

@@ -14,8 +14,10 @@ from orchestra.minigaia.operations import HELD_OUT
 from orchestra.minigaia.shapes import HELD_OUT_SHAPES, SEEN_SHAPES, trees
 from orchestra.minigaia.tasks import Fact, MiniTask, compose
 from orchestra.minigaia.world import ROUNDS, World, finds
+from orchestra.seams import Completion
 from orchestra.training.examples import Example, state_row
-from orchestra.training.rewards import make, read_decision
+from orchestra.training.reading import read_decision
+from orchestra.training.rewards import make
 from orchestra.training.world import examples, main
 from orchestra.vocabulary import Media, SubTask, Task
 from tests.scripted import complete, delegate
@@ -56,9 +58,10 @@ START, BOTH, LAST, END = state(), state("a", "b"), state("a", "b", "c"), state("
 SEE, HEAR, SUM = task("Read a.png", SEES), task("Hear b.wav", HEARS), task("Compute 40 + 2.", RUNS)
 
 
-def paid(name, e, *decisions, cut=()):
+def paid(name, e, *decisions):
     texts = [d if isinstance(d, str) else json.dumps(d) for d in decisions]
-    return [pytest.approx(s.total) for s in make(name)(e, texts, cut)]
+    scores = make(name).score(e, [Completion(text) for text in texts])
+    return [pytest.approx(s.total) for s in scores]
 
 
 # ---- Eq. 29 --------------------------------------------------------------------------------------
@@ -96,7 +99,7 @@ def test_a_decision_is_paid_what_it_finds(e, decision, total):
 @pytest.mark.parametrize("e", [LAST, END])
 def test_format_and_action_say_what_the_program_would_do(e, text, parts):
     """And no text makes a reward raise or leave its bounds."""
-    (s,), (outcome,) = (make(name)(e, [text]) for name in ("rubric", "outcome"))
+    (s,), (outcome,) = (make(n).score(e, [Completion(text)]) for n in ("rubric", "outcome"))
     assert (s.parts["format"], s.parts["action"]) == parts and s.valid == bool(parts[1])
     assert 0 <= s.total <= 1 and 0 <= outcome.total <= 1
 
