@@ -44,10 +44,9 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from orchestra import contracts
 from orchestra.runtime.command_line import ended
 from orchestra.seams import Completion, Reward, Scores
-from orchestra.training import ranks, run
+from orchestra.training import ranks, rewards, run
 from orchestra.training.da_grpo import (
     Objective,
     Totals,
@@ -58,7 +57,6 @@ from orchestra.training.da_grpo import (
 )
 from orchestra.training.examples import Example, read
 from orchestra.training.policy import Ids, Policy, usable
-from orchestra.training.rewards import REWARDS, make
 from orchestra.training.rollouts import Group, LocalRollouts, Rollouts
 from orchestra.training.run import Row
 from orchestra.training.vllm_rollouts import VllmRollouts, served
@@ -152,13 +150,9 @@ class Trainer:
         return groups, scores
 
     def score(self, example: Example, group: Group) -> Sequence[Scores | None]:
-        """The rewards of a group, Eq. 29. Raises ConfigError for what is no reward."""
-        completions = [
-            Completion(text, cut)
-            for text, cut in zip(group.texts, group.cut, strict=True)
-        ]
-        value = self.reward.score(example, completions)
-        return contracts.scores(value, f"--reward {self.o.reward}", len(completions))
+        """The rewards of a group, Eq. 29."""
+        completions = list(map(Completion, group.texts, group.cut))
+        return rewards.scored(self.o.reward, self.reward, example, completions)
 
     def improve(self, step: int, samples: list[Sample]) -> Row:
         """--iterations optimizer steps on the samples. The metrics are means over the tokens of the
@@ -344,7 +338,9 @@ def train(o: Options) -> None:
     examples = read(o.data)
     eval_examples = read(o.eval_data) if o.eval_data and o.stage == "grpo" else []
     steps = o.steps or max(1, round(o.epochs * len(examples) / o.batch))
-    reward = make(o.reward, **dict(pair.split("=", 1) for pair in o.reward_setting))
+    reward = rewards.make(
+        o.reward, **dict(pair.split("=", 1) for pair in o.reward_setting)
+    )
     check(o, [*examples, *eval_examples], reward)
     _lock = run.begin(o)  # held until this function returns
     lora_rank = 0 if o.full else o.lora_rank
@@ -390,12 +386,8 @@ def check(o: Options, examples: Sequence[Example], reward: Reward) -> None:
                 f"its prompt has {length} tokens, more than --max-prompt {o.max_prompt}"
             )
             raise ConfigError(f"example {example.id}: {problem}")
-        if o.stage == "grpo" and o.reward in REWARDS:
-            try:
-                reward.score(example, [])
-            except (KeyError, TypeError, AttributeError, ValueError):
-                why = f"--reward {o.reward} cannot score it; --reward judge scores recorded runs"
-                raise ConfigError(f"example {example.id}: {why}") from None
+    if o.stage == "grpo":
+        rewards.check(o.reward, reward, examples)
     if o.stage == "grpo" and o.rollouts == "vllm":
         served(o.vllm_url)
 
