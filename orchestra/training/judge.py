@@ -112,7 +112,7 @@ class Judge:
     that cannot be written.
     """
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, /, **settings: Any) -> None:
         try:
             s = Settings(**settings)
         except Invalid as error:

@@ -43,7 +43,7 @@ RULE = (  # the files that the shipped rewards follow from
 )
 
 
-def make(name: str, **settings: Any) -> Reward:
+def make(name: str, /, **settings: Any) -> Reward:
     """The reward of a --reward, with its --reward-setting NAME=VALUE as keyword arguments. Raises
     ConfigError for one that does not exist, or other settings than it takes.
     """
@@ -77,9 +77,8 @@ def check(name: str, reward: Reward, examples: Sequence[Example]) -> None:
         try:
             reward.score(example, [])
         except (KeyError, TypeError, AttributeError, ValueError):
-            why = (
-                f"--reward {name} cannot score it; --reward judge scores recorded runs"
-            )
+            other = "--reward judge scores recorded runs"
+            why = f"--reward {name} cannot score it; {other}"
             raise ConfigError(f"example {example.id}: {why}") from None
 
 

@@ -85,9 +85,9 @@ def _unneeded(findings: Sequence[Finding]) -> float:
 
 
 def _progress(world: World, findings: Sequence[Finding]) -> float:
-    """Recall times precision. Recall is the share of the facts that are missing and can be found
-    now which the delegation finds. Precision is the share of its sub-tasks that find a missing
-    fact, where two that find the same one count once.
+    """Recall times precision. Recall: which part of the missing facts that can be found now this
+    delegation finds. Precision: which part of its sub-tasks finds a missing fact; two that find the
+    same one count once.
     """
     new = _new_facts(world, findings)
     ready = world.ready()

@@ -128,8 +128,8 @@ def test_the_reward_of_contributing_trains(tiny, tmp_path):
 
 def test_settings_may_have_any_name():
     """Also those of the parameters of the functions that make the reward."""
-    with pytest.raises(ConfigError, match="the settings value, flag, protocol"):
-        make("rubric", value=1, flag=2, protocol=3)
+    with pytest.raises(ConfigError, match="the settings name, value, flag"):
+        make("rubric", name=0, value=1, flag=2)
 
 
 def test_a_number_becomes_scores():

@@ -93,7 +93,7 @@ def test_a_decision_is_paid_what_it_finds(e, decision, total):
     ('<think>{hm}</think>\n```json\n{"action": "complete", "params": {"answer": 42}}\n```', (1, 1)),
     ('Sure: {"action": "complete", "params": {"answer": "42"}}', (0, 1)), ('{"action": "dance", "params": {}}', (1, 0)),
     (delegate(task("x", "Fly")), (1, 0)), (delegate({**SEE, "needs": ["nobody"]}), (1, 0)),
-    ("[" * 10_000, (0, 0)), ("\ud83d", (0, 0)), (complete(math.nan), (1, 1)), (complete({"tasks": []}), (1, 1)), (delegate(), (1, 0)),
+    ("[" * 10_000, (0, 0)), ("\ud83d", (0, 0)), (complete(math.nan), (1, 1)), (complete({"tasks": []}), (1, 1)), (delegate(), (1, 0)), ("```json\n```", (0, 0)),
     (delegate({**SEE, "id": "x", "needs": ["y"]}, {**HEAR, "id": "y", "needs": ["x"]}), (1, 0)), (delegate(*[SEE] * 99), (1, 1)),
 ])  # fmt: skip
 @pytest.mark.parametrize("e", [LAST, END])
