@@ -46,7 +46,8 @@ import torch
 from torch import Tensor
 
 from orchestra.runtime.command_line import ended
-from orchestra.training import ranks, run
+from orchestra.seams import Completion, Reward, Scores
+from orchestra.training import ranks, rewards, run
 from orchestra.training.da_grpo import (
     Objective,
     Totals,
@@ -59,7 +60,6 @@ from orchestra.training.examples import Example, read
 from orchestra.training.metrics import Metrics, Row, means, reward_metrics
 from orchestra.training.options import TrainingOptions
 from orchestra.training.policy import Policy
-from orchestra.training.rewards import Reward, Scores
 from orchestra.training.rollouts import Group, Rollouts
 from orchestra.training.samples import (
     Sample,
@@ -193,11 +193,12 @@ class Trainer:
         self, examples: Sequence[Example], groups: Sequence[Group]
     ) -> list[Sequence[Scores | None]]:
         """The rewards of this rank's share of decisions, a group at a time."""
-        share = ranks.mine(examples)
-        return [
-            self.reward(example, group.texts, group.cut)
-            for example, group in zip(share, groups, strict=True)
-        ]
+        scores: list[Sequence[Scores | None]] = []
+        for example, group in zip(ranks.mine(examples), groups, strict=True):
+            completions = list(map(Completion, group.texts, group.cut))
+            name = self.options.reward
+            scores.append(rewards.scored(name, self.reward, example, completions))
+        return scores
 
     def improve(self, step: int, samples: Sequence[Sample]) -> Row:
         """--iterations optimizer steps on the samples. Returns the loss of the last one, the norm

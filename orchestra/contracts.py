@@ -4,10 +4,13 @@ the run with one line that says where it came from and what is needed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import get_args
 
 from orchestra.matching import Placed
+from orchestra.seams import Scores
 from orchestra.vocabulary import (
     Backend,
     Complete,
@@ -104,6 +107,38 @@ def batch(
     if problem:
         raise ConfigError(f"{flag}: {problem}")
     return placed
+
+
+def scores(value: object, flag: str, count: int) -> list[Scores | None]:
+    """R of a group of `count` completions. A number is the total of a valid decision without parts.
+    Raises ConfigError.
+    """
+    if not isinstance(value, list | tuple):
+        raise _misfit(flag, "score returned", value, "a list of Scores")
+    if len(value) != count:
+        found = f"{len(value)} scores for {count} completions"
+        wanted = "one for each, in order (CONTRIBUTING.md)"
+        raise ConfigError(f"{flag}: score returned {found}; it must be {wanted}")
+    return [_one_score(entry, flag) for entry in value]
+
+
+def _one_score(value: object, flag: str) -> Scores | None:
+    if value is None:
+        return None
+    if isinstance(value, Real):
+        return Scores(total=_number(value, flag), parts={}, valid=True)
+    if not isinstance(value, Scores):
+        raise _misfit(flag, "score returned", value, "Scores, a number or None")
+    if not isinstance(value.parts, Mapping):
+        raise _misfit(flag, "the parts of the Scores are", value.parts, "a dict")
+    parts = {name: _number(part, flag) for name, part in value.parts.items()}
+    return Scores(_number(value.total, flag), parts, valid=bool(value.valid))
+
+
+def _number(value: object, flag: str) -> float:
+    if not isinstance(value, Real) or not math.isfinite(value):
+        raise _misfit(flag, "a score is", value, "a finite number")
+    return float(value)
 
 
 def _shares_usd(placed: Sequence[Placed]) -> float:

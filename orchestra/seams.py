@@ -9,7 +9,8 @@
 
 A tool is a typed function (toolkit.py). Each flag takes FILE.py:NAME or package.module:NAME. NAME
 is a class with the methods below; for a seam with one method it may also be a function. An instance
-is made once a run, without arguments; only an orchestrator gets (pool, tools, options).
+is made once a run, without arguments; only an orchestrator gets (pool, tools, options), and a
+reward each --reward-setting NAME=VALUE as a keyword argument.
 CONTRIBUTING.md has a working example of each.
 """
 
@@ -160,8 +161,8 @@ class Completion:
 
 @dataclass(frozen=True)
 class Scores:
-    """The reward of one completion, in [0, 1], and its parts. `valid`: the program could carry the
-    decision out.
+    """The reward of one completion and its parts, which the metrics show. Those that the program
+    ships are in [0, 1]. `valid`: the program could carry the decision out.
     """
 
     total: float
@@ -175,7 +176,8 @@ class Reward(Protocol):
 
     def score(
         self, example: Any, completions: Sequence[Completion]
-    ) -> Sequence[Scores | None]:
-        """One Scores for each completion, in order; None drops the sample. `example`: the state and
-        the expert's decision (training/examples.py).
+    ) -> Sequence[Scores | float | None]:
+        """One for each completion, in order. A number is the total of a valid decision, without
+        parts; None drops the sample. `example`: the state and the expert's decision
+        (training/examples.py).
         """

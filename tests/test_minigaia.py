@@ -1,5 +1,6 @@
 """MiniGAIA on real media: the committed files are those of the generator, and its search finds the pages."""
 
+import doctest
 import json
 import shutil
 from pathlib import Path
@@ -11,6 +12,7 @@ import orchestra.training.agent
 from fixtures import intranet
 from fixtures import make_minigaia as made
 from orchestra.methods.orchestra_o1 import parse_decision
+from orchestra.minigaia import operations, shapes
 from orchestra.minigaia.tasks import TOOL
 from orchestra.minigaia.world import world_of
 from orchestra.training.world import expert, prompt
@@ -22,6 +24,12 @@ from tests.sweeps import sweep
 DATA = made.FOLDER / "questions.json"
 QUESTIONS = json.loads(DATA.read_text())
 NUMBERED = {f"{n:02}": pair for n, pair in enumerate(made.chosen(), 1)}
+
+
+@pytest.mark.parametrize("module", [operations, shapes])
+def test_the_examples_in_docstrings_are_true(module):
+    tried = doctest.testmod(module)
+    assert tried.attempted > 0 and tried.failed == 0
 
 
 def test_the_committed_questions_are_those_of_the_generator():

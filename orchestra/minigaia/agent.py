@@ -1,4 +1,4 @@
-"""MiniGAIA's world as a sub-agent: only the main agent is a model.
+"""The world of MiniGAIA as a sub-agent. With it, only the main agent is a model.
 
     orchestra-min evaluate run --data fixtures/minigaia/questions.json --world ...
 
@@ -21,6 +21,7 @@ from orchestra.minigaia.tasks import WORDS, Fact
 from orchestra.minigaia.world import finds
 from orchestra.runtime.pool import Checked
 from orchestra.runtime.prompts import say
+from orchestra.runtime.user_code import is_spec
 from orchestra.vocabulary import ConfigError, Result, Step
 
 METHODS = ("orchestra-o1", "aorchestra")  # the others ship sub-agents of their own
@@ -33,7 +34,7 @@ class Facts(Checked):
 
 
 class Report(TypedDict):
-    """What a sub-task finds, on the tape. `fact`: its id, "" if it finds nothing."""
+    """What a sub-task finds, as it is on the tape. `fact` is an id, or "" if it finds none."""
 
     fact: str
     report: str
@@ -41,7 +42,9 @@ class Report(TypedDict):
 
 
 class WorldAgent:
-    """A SubAgent for one run. `facts` are those of its question, the answer last."""
+    """A SubAgent for one run. `facts` are those of its question, the answer last; a replay needs
+    none.
+    """
 
     def __init__(self, facts: Sequence[Any] = ()) -> None:
         self.facts = Facts(facts=facts).facts if facts else ()
@@ -63,26 +66,28 @@ class WorldAgent:
         return job.result("done", found["report"], "")
 
     def _look(self, job: Job) -> Report:
+        """What the sub-task of a job finds. Raises ConfigError without facts."""
         if not self.facts:
             raise ConfigError("the world has no facts; use: evaluate run --world")
         values = {fact.id: fact.value for fact in self.facts}
-        with self._lock:
-            earlier = {
-                id: fact
-                for id, (round, fact) in self._found.items()
-                if round < job.place.round
-            }
+        earlier = self._found_before(job.place.round)
         reports = [values[earlier[id]] for id in job.u.needs if id in earlier]
-        fact = finds(job.u, self.facts, set(earlier.values()), reports)
+        fact = finds(job.u, self.facts, known=set(earlier.values()), reports=reports)
         if fact is None:
             return {"fact": "", "report": "", "files": []}
         files = [m.name for m in job.task.media if m.name in fact.evidence]
         return {"fact": fact.id, "report": fact.report, "files": files}
 
+    def _found_before(self, round: int) -> dict[str, str]:
+        """The sub-tasks that found a fact in earlier rounds, and which one."""
+        with self._lock:
+            found = dict(self._found)
+        return {id: fact for id, (when, fact) in found.items() if when < round}
+
 
 def check(method: str, asked: Iterable[Any]) -> None:
     """Raises ConfigError if the world cannot play the sub-agents for these questions."""
-    if ":" not in method and method not in METHODS:
+    if method not in METHODS and not is_spec(method):
         known = " or ".join(METHODS)
         raise ConfigError(f"--world: {method} delegates otherwise; use {known}")
     for q in asked:

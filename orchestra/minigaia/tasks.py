@@ -1,35 +1,28 @@
 """The tasks of MiniGAIA: random graphs of facts, the same on every machine.
 
-A fact is read in a file or on a page, found by a search, or computed from other facts. The shape of
-a task: "R" is a read, "N" a search for a name in the question, "S" a search for a name that must be
-read first, and a tuple is an operation on its members. Held-out tasks have shapes, operations and
-names that no other task has. The sentences are in prompts/training/tasks.md: a fact has the same
-phrase in the question and in the sub-task, which has values in place of names.
+A fact is read in a file or on a page, found by a search, or computed from other facts. A task is
+made from a tree (shapes.py), from its leaves up. The sentences are in prompts/training/tasks.md: a
+fact has the same phrase in the question and in the instruction that asks for it, but the
+instruction has values in place of names. Names of held-out tasks occur in no other task.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
-from functools import cache
-from itertools import product
+from datetime import date
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
+from orchestra.minigaia.operations import OPERATIONS, computed
+from orchestra.minigaia.shapes import HELD_OUT_SHAPES, SEEN_SHAPES, Tree, trees
 from orchestra.runtime.prompts import say
 from orchestra.vocabulary import Media, Modality, Task
 
 Split = Literal["train", "valid", "held_out"]
 WORDS = "training/tasks"
-NAMES: Mapping[str, list[str]] = json.loads(
-    Path(__file__).with_name("names.json").read_text(encoding="utf-8")
-)
-SHARE: Mapping[Split, tuple[float, float]] = {  # of every list of names
-    "train": (0.0, 0.6), "valid": (0.6, 0.8), "held_out": (0.8, 1.0)
-}  # fmt: skip
 TOOL = {
     "image": "ImageAnalysisAction",
     "audio": "ParseAudioAction",
@@ -39,151 +32,27 @@ TOOL = {
     "compute": "ExecuteCodeAction",
 }
 ENDING: Mapping[Modality, str] = {"image": "png", "audio": "wav", "video": "mp4"}
-RANGES = {"number": (21, 399), "small": (3, 20), "hours": (2, 11), "year": (1700, 2020)}
-P_PAGE, P_NOISE, P_DISTRACTOR = 0.25, 0.3, 0.3
-
-# ---- operations ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Operation:
-    """`takes` and `gives` are kinds of values. `pattern` matches an instruction that asks for it,
-    in which # stands for an operand. `factor`: a number that it may name besides its operands.
-    """
-
-    name: str
-    takes: tuple[str, ...]
-    gives: str
-    pattern: str
-    apply: Callable[..., Any]
-    factor: str = ""
-
-    @property
-    def kinds(self) -> list[str]:
-        """Of its operands, as far as their texts show: a year or hours are numbers."""
-        return [kind if kind in PARSE else "number" for kind in self.takes]
-
-
-def _unit(name: str, factor: int) -> Operation:
-    pattern = rf"\b(?:in|to|into|as|of|many) {name}|{TIMES}"
-    return Operation(
-        name, ("number",), "number", pattern, lambda a: a * factor, str(factor)
-    )
-
-
-TWO, AND_SMALL = ("number", "number"), ("number", "small")
-PLUS, MINUS = r"\+|\bplus|\badd", r"[-−–]\s*#|\bminus|\bsubtract"
-TIMES = r"[*×]|# x #|\btimes|\bmultipl"
-AFTER, BEFORE = rf"{PLUS}|\bafter|\blater|\bpast", rf"{MINUS}|\bbefore|\bearlier|\butc"
-APART = rf"{MINUS}|\bdiffer|\bbetween|\bapart|\bexceed|\bhow (?:much|many)\b.*\bthan"
-SPAN = rf"{APART}|\bfrom|\buntil"
-LARGER, WEEKDAY = (
-    r"\bmax|\b(?:larg|great|bigg|high)e",
-    r"\bweekday|\bday of (?:the )?week",
+NAMES: Mapping[str, list[str]] = json.loads(
+    Path(__file__).with_name("names.json").read_text(encoding="utf-8")
 )
-SEEN = (
-    Operation("sum", TWO, "number", rf"{PLUS}|\bsum|\btotal|\btogether", lambda a, b: a + b),
-    Operation("difference", TWO, "number", APART, lambda a, b: abs(a - b)),
-    Operation("product", AND_SMALL, "number", rf"{TIMES}|\bproduct", lambda a, b: a * b),
-    Operation("larger", TWO, "number", LARGER, max),
-    Operation("later", ("time", "number"), "time", AFTER, lambda a, b: a + timedelta(minutes=b)),
-    Operation("zone", ("time", "hours"), "time", BEFORE, lambda a, b: a - timedelta(hours=b)),
-    Operation("day_after", ("date", "number"), "date", AFTER, lambda a, b: a + timedelta(days=b)),
-    Operation("weekday", ("date",), "weekday", WEEKDAY, lambda a: f"{a:%A}"),
-    Operation("letters", ("person",), "small", r"\bletter", lambda a: sum(map(str.isalpha, a))),
-    Operation("years", ("year", "year"), "number", rf"{APART}|\byears", lambda a, b: abs(a - b)),
-    _unit("minutes", 60), _unit("grams", 1000), _unit("days", 7),
-)  # fmt: skip
-HELD_OUT = (
-    Operation("mean", TWO, "decimal", r"\bmean|\baverage", lambda a, b: (a + b) / 2),
-    Operation("remainder", AND_SMALL, "number", r"%|\bremainder|\bmod", lambda a, b: a % b),
-    Operation("earlier", ("time", "number"), "time", BEFORE, lambda a, b: a - timedelta(minutes=b)),
-    Operation("days_between", ("date", "date"), "number", SPAN, lambda a, b: abs((a - b).days)),
-    _unit("pieces", 12), _unit("centimetres", 100),
-)  # fmt: skip
-OPERATIONS = {operation.name: operation for operation in (*SEEN, *HELD_OUT)}
-NEVER_LAST = {"larger"}  # its value is one of those that were read
-
-
-PARSE: Mapping[str, Callable[[str], Any]] = {
-    "time": lambda text: datetime.strptime(text, "%H:%M"), "date": date.fromisoformat, "person": str
-}  # fmt: skip
-
-
-def computed(operation: Operation, operands: Sequence[str]) -> str:
-    """The value of an operation as text."""
-    parsed = [
-        PARSE.get(k, int)(x) for k, x in zip(operation.takes, operands, strict=True)
-    ]
-    value = operation.apply(*parsed)
-    return f"{value:%H:%M}" if isinstance(value, datetime) else str(value)
-
-
-# ---- shapes --------------------------------------------------------------------------------------
-
-Shape = Any  # "R", "N", "S", or a tuple of shapes
-SEEN_SHAPES: tuple[Shape, ...] = (
-    ("R",), ("N",), ("R", "R"), ("R", "N"), ("R", "S"), (("R",), "R"), ("R", ("R",)),
-    (("R", "R"), "R"), (("R", "N"), "R"), (("S",), "R"),
-)  # fmt: skip
-HELD_OUT_SHAPES: tuple[Shape, ...] = (
-    ("S", "S"), ("N", "N"), (("R",), ("R",)), ("R", ("R", "R")), ((("R",), "R"), "R"),
-    (("R", "S"), "R"), (("R", "R"), ("R", "R")),
-)  # fmt: skip
-READ = {"number", "small", "time", "date", "year", "person"}
-SEARCH = {"number": ("person", "town"), "year": ("person", "town"), "hours": ("town",)}
-
-
-class Tree(NamedTuple):
-    """A shape with its operations. `label`: an operation, or "read", "search" or "name"; `kind`: of
-    its value.
-    """
-
-    label: str
-    kind: str
-    children: tuple[Tree, ...] = ()
-
-    def labels(self) -> set[str]:
-        return {self.label}.union(*(tree.labels() for tree in self.children))
-
-
-@cache
-def typed(shape: Shape, kind: str | None = None) -> tuple[Tree, ...]:
-    """Every tree of a shape with a value of this kind; None: any kind, as for the answer."""
-    if isinstance(shape, tuple):
-        fit = [o for o in OPERATIONS.values() if len(o.takes) == len(shape)]
-        return tuple(
-            Tree(o.name, o.gives, children)
-            for o in fit
-            if (o.gives == kind if kind else o.name not in NEVER_LAST)
-            for children in product(*map(typed, shape, o.takes))
-        )
-    if shape == "R":
-        return (Tree("read", str(kind)),) if kind in READ else ()
-    children = [
-        Tree("read" if shape == "S" else "name", of) for of in SEARCH.get(str(kind), ())
-    ]
-    return tuple(Tree("search", str(kind), (tree,)) for tree in children)
-
-
-@cache
-def trees(shapes: tuple[Shape, ...], held_out: bool) -> Mapping[str, list[Tree]]:
-    """The trees of these shapes by their last operation: with a held-out operation, or without."""
-    new = {o.name for o in HELD_OUT}
-    found: dict[str, list[Tree]] = {}
-    for tree in (t for shape in shapes for t in typed(shape)):
-        if bool(tree.labels() & new) == held_out:
-            found.setdefault(tree.label, []).append(tree)
-    return found
-
-
-# ---- a task --------------------------------------------------------------------------------------
+# The part of every list of names that a split draws from.
+SHARE: Mapping[Split, tuple[float, float]] = {
+    "train": (0.0, 0.6),
+    "valid": (0.6, 0.8),
+    "held_out": (0.8, 1.0),
+}
+# The smallest and the largest value of a kind.
+RANGES = {"number": (21, 399), "small": (3, 20), "hours": (2, 11), "year": (1700, 2020)}
+ENTITIES = ("thing", "person", "town")
+P_PAGE = 0.25  # that a fact is read on a page, and not in a file
+P_NOISE = 0.3  # that a report has a number that nobody asked for
+P_DISTRACTOR = 0.3  # that a task has a fact that the answer does not need
 
 
 @dataclass(frozen=True)
 class Fact:
-    """`evidence`: what the instruction of a sub-task must name to find it; `operation`: of a
-    computed fact.
+    """`needs` are the facts it is found with. `evidence` is what the instruction of a sub-task must
+    name to find it. `operation` is that of a computed fact.
     """
 
     id: str
@@ -198,8 +67,9 @@ class Fact:
 
 @dataclass(frozen=True)
 class MiniTask:
-    """`facts`: in an order in which they can be found, the answer last; some only distract.
-    `entities`: the names in it. `group`: what is held out, "shape" or "operation", else "seen".
+    """`facts` are in an order in which they can be found, the answer last; some only distract.
+    `entities` are the names in it. `group` says what is held out, "shape" or "operation"; else it
+    is "seen".
     """
 
     task: Task
@@ -212,22 +82,43 @@ class MiniTask:
         return self.facts[-1].value
 
     def needed(self) -> set[str]:
-        """The facts that the answer needs."""
+        """The facts that the answer needs, and the answer."""
         found = {self.facts[-1].id}
         for fact in reversed(self.facts):
-            found |= set(fact.needs) if fact.id in found else set()
+            if fact.id in found:
+                found |= set(fact.needs)
         return found
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A part of a task, as the part above it needs it. `phrase` asks for it in the question. `fact`
+    None: it is a name in the question, and its own phrase and value.
+    """
+
+    phrase: str
+    value: str
+    fact: Fact | None
+
+    def inner_phrase(self) -> str:
+        """Its phrase within the phrase of another fact."""
+        if self.fact is not None and self.fact.operation:
+            return say(WORDS, "inner", what=self.phrase)
+        return self.phrase
 
 
 class Composer:
     """Makes the facts of one task, in which no name, number or file occurs twice."""
 
     def __init__(self, rng: random.Random, split: Split) -> None:
-        self.rng, self.split = rng, split
+        self.rng = rng
+        self.split = split
         self.drawn: set[str] = set()
         self.entities: list[str] = []
         self.facts: list[Fact] = []
         self.media: list[Media] = []
+
+    # ---- values and names ------------------------------------------------------------------------
 
     def draw(self, kind: str) -> str:
         """A new value of a kind, or a new name."""
@@ -235,90 +126,139 @@ class Composer:
         while value in self.drawn:
             value = self._candidate(kind)
         self.drawn.add(value)
-        if kind in ("thing", "person", "town"):
+        if kind in ENTITIES:
             self.entities.append(value)
         return value
 
     def _candidate(self, kind: str) -> str:
         between = self.rng.randint
         if kind in RANGES:
-            return str(between(*RANGES[kind]))
+            smallest, largest = RANGES[kind]
+            return str(between(smallest, largest))
         if kind == "time":
             return f"{between(5, 23):02}:{between(0, 59):02}"
         if kind == "date":
             return date(between(2001, 2030), between(1, 12), between(1, 28)).isoformat()
         if kind == "person":
             return f"{self._candidate('first')} {self._candidate('last')}"
-        low, high = (round(share * len(NAMES[kind])) for share in SHARE[self.split])
-        return self.rng.choice(NAMES[kind][low:high])
+        names = NAMES[kind]
+        low, high = SHARE[self.split]
+        start = round(low * len(names))
+        end = round(high * len(names))
+        return self.rng.choice(names[start:end])
 
-    def add_read(self, kind: str) -> str:
-        """Add a fact that is read. Returns the phrase that asks for it."""
-        modality = self.rng.choice(list(ENDING))
-        stem = f"{self.draw('stem')}{self.rng.randint(1, 9)}"
-        names = {name: self.draw(name) for name in ("thing", "person", "town")}
-        what = self.rng.choice(say(WORDS, f"read_{kind}", **names).splitlines())
-        if self.rng.random() < P_PAGE:
-            tool, place = TOOL["page"], f"https://{stem}.example"
-            phrase = say(WORDS, "on_page", what=what, place=place)
-        else:
-            tool, place = TOOL[modality], f"{stem}.{ENDING[modality]}"
-            phrase = say(WORDS, "in_file", what=what, place=place)
-            self.media.append(Media(modality, place, Path(), ""))
-        value = report = self.draw(kind)
-        if self.rng.random() < P_NOISE:
-            other = {"thing": self.draw("thing"), "noise": self.draw("number")}
-            report = say(WORDS, "noise", value=value, **other)
-        self._add(tool, (), (place,), say(WORDS, "read", what=phrase), report, value)
-        return phrase
+    # ---- facts -----------------------------------------------------------------------------------
 
-    def add(self, tree: Tree) -> tuple[str, Fact | None, str]:
-        """Add the facts of a tree. Returns its phrase, its last fact (None: a name) and value."""
+    def add(self, tree: Tree) -> Operand:
+        """Add the facts of a tree."""
         if tree.label == "name":
             name = self.draw(tree.kind)
-            return name, None, name
+            return Operand(phrase=name, value=name, fact=None)
         if tree.label == "read":
-            phrase = self.add_read(tree.kind)
-            return phrase, self.facts[-1], self.facts[-1].value
-        children = [self.add(tree) for tree in tree.children]
-        values = tuple(value for *_, value in children)
-        inner = [
-            say(WORDS, "inner", what=phrase) if fact and fact.operation else phrase
-            for phrase, fact, _ in children
-        ]
+            return self.add_read(tree.kind)
+        operands = [self.add(child) for child in tree.children]
         if tree.label == "search":
-            section, verb, operation = (
-                f"search_{tree.kind}_{tree.children[0].kind}",
-                "search",
-                "",
-            )
+            section = f"search_{tree.kind}_{tree.children[0].kind}"
             value = self.draw(tree.kind)
-        else:
-            section, verb, operation = tree.label, "compute", tree.label
-            value = computed(OPERATIONS[operation], values)
-        phrase, asked = (
-            say(WORDS, section, **dict(zip("ab", x, strict=False)))
-            for x in (inner, values)
-        )
-        line = self.rng.randrange(len(phrase.splitlines()))  # one of the alternatives
-        asked = say(WORDS, verb, what=asked.splitlines()[line])
-        needs = tuple(fact.id for _, fact, _ in children if fact)
-        self._add(TOOL[verb], needs, values, asked, value, value, operation)
-        return phrase.splitlines()[line], self.facts[-1], value
+            return self._add_found("search", section, operands, value)
+        values = [operand.value for operand in operands]
+        value = computed(OPERATIONS[tree.label], values)
+        return self._add_found("compute", tree.label, operands, value, tree.label)
 
-    def _add(self, *fields: Any) -> None:
-        self.facts.append(Fact(f"n{len(self.facts) + 1}", *fields))
+    def add_read(self, kind: str) -> Operand:
+        """Add a fact that is read in a file or on a page."""
+        modality = self.rng.choice(list(ENDING))
+        stem = f"{self.draw('stem')}{self.rng.randint(1, 9)}"
+        names = {entity: self.draw(entity) for entity in ENTITIES}
+        what = self.rng.choice(say(WORDS, f"read_{kind}", **names).splitlines())
+        if self.rng.random() < P_PAGE:
+            tool = TOOL["page"]
+            place = f"https://{stem}.example"
+            phrase = say(WORDS, "on_page", what=what, place=place)
+        else:
+            tool = TOOL[modality]
+            place = f"{stem}.{ENDING[modality]}"
+            phrase = say(WORDS, "in_file", what=what, place=place)
+            self.media.append(Media(modality, name=place, path=Path(), sha256=""))
+        value = self.draw(kind)
+        fact = Fact(
+            id=self._next_id(),
+            tool=tool,
+            needs=(),
+            evidence=(place,),
+            instruction=say(WORDS, "read", what=phrase),
+            report=self._report(value),
+            value=value,
+        )
+        self.facts.append(fact)
+        return Operand(phrase, value, fact)
+
+    def _report(self, value: str) -> str:
+        """What a sub-agent reports that has read a value."""
+        if self.rng.random() >= P_NOISE:
+            return value
+        thing = self.draw("thing")
+        noise = self.draw("number")
+        return say(WORDS, "noise", value=value, thing=thing, noise=noise)
+
+    def _add_found(
+        self,
+        verb: Literal["search", "compute"],
+        section: str,
+        operands: Sequence[Operand],
+        value: str,
+        operation: str = "",
+    ) -> Operand:
+        """Add a fact that is searched for or computed. `section` has the wordings that ask for it,
+        one a line.
+        """
+        phrases = _wordings(section, [operand.inner_phrase() for operand in operands])
+        values = tuple(operand.value for operand in operands)
+        line = self.rng.randrange(len(phrases))
+        what = _wordings(section, values)[line]
+        facts = [operand.fact for operand in operands]
+        fact = Fact(
+            id=self._next_id(),
+            tool=TOOL[verb],
+            needs=tuple(fact.id for fact in facts if fact is not None),
+            evidence=values,
+            instruction=say(WORDS, verb, what=what),
+            report=value,
+            value=value,
+            operation=operation,
+        )
+        self.facts.append(fact)
+        return Operand(phrases[line], value, fact)
+
+    def _next_id(self) -> str:
+        return f"n{len(self.facts) + 1}"
+
+
+def _wordings(section: str, operands: Sequence[str]) -> list[str]:
+    """The wordings of a section, with its operands filled in."""
+    names = dict(zip("ab", operands, strict=False))
+    return say(WORDS, section, **names).splitlines()
 
 
 def compose(rng: random.Random, split: Split, number: int) -> MiniTask:
     """Task `number` of a split. A held-out task has a held-out shape or a held-out operation."""
-    group = ("shape", "operation")[number % 2] if split == "held_out" else "seen"
+    group = "seen"
+    if split == "held_out":
+        group = "operation" if number % 2 else "shape"
     shapes = HELD_OUT_SHAPES if group == "shape" else SEEN_SHAPES
-    by_operation = trees(shapes, group == "operation")
-    tree = rng.choice(by_operation[rng.choice(list(by_operation))])
+    by_operation = trees(shapes, held_out=group == "operation")
+    last_operation = rng.choice(list(by_operation))
+    tree = rng.choice(by_operation[last_operation])
     composer = Composer(rng, split)
     if rng.random() < P_DISTRACTOR:
         composer.add_read("number")
-    phrase = composer.add(tree)[0]
-    task = Task(say(WORDS, "question", what=phrase), tuple(composer.media))
-    return MiniTask(task, tuple(composer.facts), tuple(composer.entities), group)
+    answer = composer.add(tree)
+    return MiniTask(
+        task=Task(
+            question=say(WORDS, "question", what=answer.phrase),
+            media=tuple(composer.media),
+        ),
+        facts=tuple(composer.facts),
+        entities=tuple(composer.entities),
+        group=group,
+    )

@@ -42,6 +42,15 @@ def load(spec: str, flag: str) -> object:
     return found
 
 
+def source_file(spec: str, flag: str) -> Path:
+    """The file of the module that a setting names. Raises ConfigError."""
+    where, _, _ = spec.rpartition(":")
+    if where.endswith(".py"):
+        return Path(where)
+    load(spec, flag)
+    return Path(str(sys.modules[where].__file__))
+
+
 def spec_of(chosen: object) -> str:
     """How a run names Python that it was given as an object: package.module:NAME if it is in a
     package, else FILE.py:NAME. A text is returned as it is.
@@ -110,10 +119,12 @@ def chosen(
     shipped: Mapping[str, object],
     protocol: type,
     flag: str,
+    /,
     *given: object,
+    **settings: object,
 ) -> Any:
-    """What an option names for a seam: something that the program ships, or the user's own. Raises
-    ConfigError.
+    """What an option names for a seam: something that the program ships, or the user's own, which
+    is made from `given` and `settings`. Raises ConfigError.
     """
     if isinstance(value, str) and value in shipped:
         return shipped[value]
@@ -123,14 +134,22 @@ def chosen(
         raise ConfigError(
             f"{flag}: needs one of {known}, FILE.py:NAME or package.module:NAME"
         )
-    return fitted(value, protocol, flag, *given)
+    return fitted(value, protocol, flag, *given, **settings)
 
 
-def fitted(value: object, protocol: type, flag: str, *given: object) -> Any:
+def fitted(
+    value: object,
+    protocol: type,
+    flag: str,
+    /,
+    *given: object,
+    **settings: object,
+) -> Any:
     """What the user chose for a seam, as an object with the methods of its Protocol.
 
-    `value` names Python or is Python: a class, which is called with `given`, an instance of one,
-    or a function for a seam with one method. Raises ConfigError if it does not fit.
+    `value` names Python or is Python: a class, which is called with `given` and `settings`, an
+    instance of one, or a function for a seam with one method. Raises ConfigError if it does not
+    fit.
     """
     found = load(value, flag) if isinstance(value, str) else value
     methods = [
@@ -138,7 +157,10 @@ def fitted(value: object, protocol: type, flag: str, *given: object) -> Any:
     ]
     methods = [name for name in methods if not name.startswith("_")]
     if inspect.isclass(found):
-        found = _instance(found, flag, given)
+        found = _instance(found, flag, given, settings)
+    elif settings:
+        names = ", ".join(settings)
+        raise ConfigError(f"{flag}: is not a class, so it takes no settings ({names})")
     elif inspect.isroutine(found) and len(methods) == 1:
         found = SimpleNamespace(**{methods[0]: found})
     wanted = [*getattr(protocol, "__annotations__", ()), *methods]
@@ -154,13 +176,17 @@ def fitted(value: object, protocol: type, flag: str, *given: object) -> Any:
     return found
 
 
-def _instance(kind: type, flag: str, given: tuple[object, ...]) -> object:
+def _instance(
+    kind: type, flag: str, given: tuple[object, ...], settings: Mapping[str, object]
+) -> object:
     try:
-        inspect.signature(kind).bind(*given)
+        inspect.signature(kind).bind(*given, **settings)
     except TypeError as error:
         wanted = "(pool, tools, options)" if given else "no arguments"
-        raise ConfigError(f"{flag}: takes {wanted}, not ({error})") from None
-    return kind(*given)
+        if settings:
+            wanted = f"the settings {', '.join(settings)}"
+        raise ConfigError(f"{flag}: must take {wanted} ({error})") from None
+    return kind(*given, **settings)
 
 
 def _check_parameters(method: Any, wanted: Any, name: str, flag: str) -> None:

@@ -2,8 +2,9 @@
 
     orchestra-min "..." --method orchestra/training/agent.py:Trained
 
-It reads and writes what world.py trained it on: the short prompt, and replies that no
-schema holds to a form. An unusable reply is not shown back, since that prompt has no words for it.
+It was trained on the short prompt of world.py, and on replies without a schema. So it gets that
+prompt and no schema here. An unusable reply is not shown to it, since that prompt has no words for
+it.
 """
 
 from __future__ import annotations

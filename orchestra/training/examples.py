@@ -1,5 +1,6 @@
-"""Decision examples (s_t, y*_t), end of section 3.3.1: JSONL with a schema version. Recorded runs
-become such examples, one a round.
+"""Decision examples (s_t, y*_t), end of section 3.3.1: JSONL with a schema version.
+
+A recorded run becomes such examples, one a round.
 
     python -m orchestra.training.examples runs/a runs/b --out examples.jsonl \
         [--answers FILE] [--all]
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,22 +27,20 @@ from typing_extensions import TypedDict
 
 from orchestra.evaluation.questions import load
 from orchestra.evaluation.scores import matches
-from orchestra.memory import compress
 from orchestra.methods import make
 from orchestra.runtime import jsonl, permission, run_folder, trajectory
 from orchestra.runtime.command_line import OneLineParser, ended
 from orchestra.runtime.parsing import find_action
 from orchestra.runtime.pool import Checked
-from orchestra.runtime.prompts import WORDING
 from orchestra.runtime.run_folder import write_whole
 from orchestra.runtime.tape import Tape, adapter
-from orchestra.runtime.trajectory import Event
 from orchestra.seams import Messages
 from orchestra.tools.own import own_tools
 from orchestra.tools.shipped import tools_for
-from orchestra.vocabulary import ConfigError, Evidence, State, Task
+from orchestra.training.recorded_decisions import Decided, decisions
+from orchestra.vocabulary import ConfigError, Place, State
 
-METHODS = "orchestra-o1", "aorchestra"
+METHODS = ("orchestra-o1", "aorchestra")
 
 
 class Message(TypedDict):
@@ -50,9 +49,12 @@ class Message(TypedDict):
 
 
 class Example(Checked):
-    """One decision to learn. `messages` is s_t as the main agent saw it, `reference` is y*_t as the
-    JSON object that it should emit. `meta` has `state` (s_t itself, see `state_of`), `answer` (the
-    right one, or "" if it is not known), `split`, and of MiniGAIA `world` (world.py).
+    """One decision to learn.
+
+    messages    s_t as the main agent saw it
+    reference   y*_t as the JSON object that it should emit
+    meta        `state`, s_t itself (see `state_of`); `answer`, the right one, or "" if it is not
+                known; `split`; and for MiniGAIA `entities` and `world` (world.py)
     """
 
     version: Literal[2] = Field(2, alias="schema")
@@ -64,25 +66,26 @@ class Example(Checked):
 
 def write(path: Path, examples: Sequence[Example]) -> None:
     """Write the examples as JSONL. After a kill the file is complete or absent."""
-    rows = [
-        json.dumps(e.model_dump(by_alias=True), ensure_ascii=False) for e in examples
-    ]
+    lines = []
+    for example in examples:
+        row = example.model_dump(by_alias=True)
+        lines.append(json.dumps(row, ensure_ascii=False) + "\n")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, "".join(f"{row}\n" for row in rows))
+    write_whole(path, "".join(lines))
 
 
 def read(path: Path) -> list[Example]:
     """The examples of a file. Raises ConfigError, which names the line, for one that is not."""
+    text = path.read_text("utf-8-sig", errors="replace")
     found = []
-    for n, line in enumerate(
-        path.read_text("utf-8-sig", errors="replace").split("\n"), 1
-    ):
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
         try:
-            found += [Example(**json.loads(line))] if line.strip() else []
+            found.append(Example(**json.loads(line)))
         except (ValueError, TypeError, ConfigError) as error:
-            raise ConfigError(
-                f"{path}, line {n}: is not an example ({error})"
-            ) from None
+            why = f"is not an example ({error})"
+            raise ConfigError(f"{path}, line {number}: {why}") from None
     if not found:
         raise ConfigError(f"{path}: has no examples")
     return found
@@ -93,18 +96,21 @@ def read(path: Path) -> list[Example]:
 
 def state_row(state: State) -> dict[str, Any]:
     """s_t as JSON, without the paths of files."""
-    media = [{"modality": m.modality, "name": m.name} for m in state.task.media]
     row = asdict(state)
-    return {**row, "task": {**row["task"], "media": media}}
+    row["task"]["media"] = [
+        {"modality": m.modality, "name": m.name} for m in state.task.media
+    ]
+    return row
 
 
 def state_of(row: Mapping[str, Any]) -> State:
-    """s_t of a row that `state_row` made, before or after JSON. Raises ValueError or KeyError."""
-    media = [{**m, "path": "", "sha256": ""} for m in row["task"]["media"]]
-    s_t: State = adapter(State).validate_python(
-        {**row, "task": {**row["task"], "media": media}}
-    )
-    return s_t
+    """s_t of a row that `state_row` made, before or after JSON. Raises ValueError, TypeError or
+    KeyError for another row.
+    """
+    task = dict(row["task"])
+    task["media"] = [{**m, "path": "", "sha256": ""} for m in task["media"]]
+    state: State = adapter(State).validate_python({**row, "task": task})
+    return state
 
 
 # ---- of recorded runs ----------------------------------------------------------------------------
@@ -113,8 +119,8 @@ def state_of(row: Mapping[str, Any]) -> State:
 def from_run(
     folder: Path, answer: str = "", tools: Sequence[str] = ()
 ) -> list[Example]:
-    """tau of a run folder -> one (s_t, y*_t) a round. `answer`: the right one, if it is known, else
-    the run's own. `tools`: the user's own tools that the run used, FILE.py:FUNCTION.
+    """tau of a run folder -> one (s_t, y*_t) a round. `answer` is the right one, if it is known;
+    else it is the run's own. `tools` are the user's own tools that the run used, FILE.py:FUNCTION.
 
     Raises ConfigError if the prompt of s_t, rebuilt from the recorded events, is not the one on the
     tape: the run was recorded with other prompts.
@@ -122,30 +128,57 @@ def from_run(
     manifest = permission.named_again(
         folder, run_folder.read_manifest(folder), {"tools": tools}
     )
-    options, task = manifest.options, manifest.task(folder)
+    options = manifest.options
+    task = manifest.task(folder)
     events = trajectory.read(folder / "trajectory.jsonl")
-    sent, found = _sent(folder / "tape.jsonl"), list[Example]()
+    sent = _sent(folder / "tape.jsonl")
     end = trajectory.ended(events)
-    answer = answer or (end["answer"] if end else "")
+    if not answer and end is not None:
+        answer = end["answer"]
+    found = []
     answers = Tape(folder / "tape.jsonl", "replay")
     with own_tools(options.tools, options.mcp, answers) as own:
         known = {**tools_for(task, manifest.code), **own}
         main: Any = make(options, manifest.pool, known)
-        for state, event, mistake in states(events, task, tuple(known)):
-            round, _, attempt = event["at"]
-            asked = sent.get(f"r{round}/main/a{attempt}", [])
-            if asked not in [
-                main.prompt(state, mistake, last) for last in (False, True)
-            ]:
-                why = f"other prompts than this version has (round {round}); record it again"
-                raise ConfigError(f"{folder}: was recorded with {why}")
-            meta = {"split": "recorded", "answer": answer, "state": state_row(state)}
-            id, reference = (
-                f"{folder.resolve().name}-r{round}",
-                _reference(event["reply"]),
-            )
-            found.append(Example(id=id, messages=asked, reference=reference, meta=meta))
+        for decided in decisions(events, task, tuple(known)):
+            messages = sent.get(decided.place, [])
+            _check_prompt(folder, main, decided, messages)
+            found.append(_example(folder, decided, messages, answer))
     return found
+
+
+def _sent(path: Path) -> dict[Place, Messages]:
+    """The last messages that the main agent sent in each attempt."""
+    sent: dict[Place, Messages] = {}
+    for row in jsonl.read(path):
+        place = Place.parse(str(row.get("call")))
+        if place is not None and place.subtask == 0 and "answer" in row:
+            sent[place] = row["request"].get("messages", [])
+    return sent
+
+
+def _check_prompt(
+    folder: Path, main: Any, decided: Decided, messages: Messages
+) -> None:
+    """Raises ConfigError if the main agent would now send other messages."""
+    for last_chance in (False, True):
+        if messages == main.prompt(decided.state, decided.mistake, last_chance):
+            return
+    where = f"round {decided.place.round}"
+    why = f"other prompts than this version has ({where}); record it again"
+    raise ConfigError(f"{folder}: was recorded with {why}")
+
+
+def _example(
+    folder: Path, decided: Decided, messages: Messages, answer: str
+) -> Example:
+    meta = {"split": "recorded", "answer": answer, "state": state_row(decided.state)}
+    return Example(
+        id=f"{folder.resolve().name}-r{decided.place.round}",
+        messages=messages,
+        reference=_reference(decided.event["reply"]),
+        meta=meta,
+    )
 
 
 def _reference(reply: str) -> dict[str, Any]:
@@ -161,51 +194,9 @@ def _reference(reply: str) -> dict[str, Any]:
 def succeeded(folder: Path, answer: str = "", question: str = "") -> bool:
     """Whether the run ended by completing, with the right answer where that is known."""
     end = trajectory.ended(trajectory.read(folder / "trajectory.jsonl"))
-    given = "" if end is None or end["fallback"] else end["answer"]
-    return bool(given) and (not answer or matches(given, answer, question))
-
-
-def states(
-    events: Iterable[Event], task: Task, tools: tuple[str, ...]
-) -> Iterator[tuple[State, Event, str]]:
-    """s_t of each decision, rebuilt from the events of a run (Eq. 1, 21), with its event and the
-    mistake of the attempt before it, as the main agent was told.
-    """
-    run, mistake, history = {}, "", list[Evidence]()
-    placed = dict[tuple[int, ...], Mapping[str, Any]]()
-    for e in trajectory.in_order(events):
-        place = tuple(e["at"][:2])
-        if e["event"] == "run":
-            run = e
-        elif e["event"] == "subtask":
-            placed[place] = e["subtask"]
-        elif e["event"] == "result":
-            u, report = (
-                placed[place],
-                {k: e[k] for k in ("status", "answer", "summary", "error")},
-            )
-            about = place[0], u["id"], u["instruction"], u["backend"], tuple(u["tools"])
-            history.append(Evidence(*about, **report, media=tuple(e["media"])))
-        elif e["event"] == "decision" and "decision" not in e:
-            mistake = e["mistake"]
-        elif e["event"] == "decision":
-            backends = tuple(b["name"] for b in run["pool"]["backend"])
-            waits = {id: tuple(needs) for id, needs in e["waiting"].items()}
-            now = (e["at"][0], e["rounds"], e["budget_usd"], waits)
-            limit = run["options"]["context_tokens"]
-            context = (
-                compress(task.question, history, WORDING, limit) if history else ""
-            )
-            told = mistake if e["at"][2] > 1 else ""
-            yield State(task, context, tuple(history), backends, tools, *now), e, told
-
-
-def _sent(path: Path) -> dict[str, Messages]:
-    """The last messages that each call of the main agent sent, by the name of the call."""
-    calls = (
-        e for e in jsonl.read(path) if "/main/" in str(e.get("call")) and "answer" in e
-    )
-    return {e["call"]: e["request"]["messages"] for e in calls}
+    if end is None or end["fallback"] or not end["answer"]:
+        return False
+    return not answer or matches(end["answer"], answer, question)
 
 
 # ---- the command ---------------------------------------------------------------------------------
@@ -232,27 +223,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
 
     def work() -> None:
-        a = parser.parse_args(arguments)
-        known = {q.question: q.answer for q in load(a.answers)} if a.answers else {}
-        kept: list[Example] = []
-        for folder in a.runs:
-            manifest = run_folder.read_manifest(folder)
-            right = known.get(manifest.question.strip(), "")
-            if manifest.options.method not in METHODS:
-                print(f"{folder}: left out, no {' or '.join(METHODS)}", file=sys.stderr)
-            elif a.all or succeeded(folder, right, manifest.question):
-                kept += from_run(folder, right, a.tools)
-            else:
-                print(
-                    f"{folder}: left out, it did not succeed (--all takes it)",
-                    file=sys.stderr,
-                )
-        if not kept:
+        flags = parser.parse_args(arguments)
+        examples = _of_runs(flags.runs, flags.answers, flags.all, flags.tools)
+        if not examples:
             raise ConfigError("no run of those given succeeded; give others, or --all")
-        write(a.out, kept)
-        print(f"{len(kept)} decisions in {a.out}")
+        write(flags.out, examples)
+        print(f"{len(examples)} decisions in {flags.out}")
 
     return ended("training.examples", work)
+
+
+def _of_runs(
+    folders: Sequence[Path], answers: Path | None, every: bool, tools: Sequence[str]
+) -> list[Example]:
+    """The examples of the runs that succeeded, or of `every` run. Says which runs are left out."""
+    known: dict[str, str] = {}
+    if answers is not None:
+        known = {q.question: q.answer for q in load(answers)}
+    examples: list[Example] = []
+    for folder in folders:
+        manifest = run_folder.read_manifest(folder)
+        right = known.get(manifest.question.strip(), "")
+        left_out = ""
+        if manifest.options.method not in METHODS:
+            left_out = f"no {' or '.join(METHODS)}"
+        elif not every and not succeeded(folder, right, manifest.question):
+            left_out = "it did not succeed (--all takes it)"
+        if left_out:
+            print(f"{folder}: left out, {left_out}", file=sys.stderr)
+        else:
+            examples += from_run(folder, right, tools)
+    return examples
 
 
 if __name__ == "__main__":

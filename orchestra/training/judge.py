@@ -19,7 +19,7 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Json
 
@@ -27,42 +27,67 @@ from orchestra.money import Purse
 from orchestra.runtime.chat import Chat
 from orchestra.runtime.openai_api import with_model
 from orchestra.runtime.parsing import after_thinking
-from orchestra.runtime.pool import Checked
+from orchestra.runtime.pool import Checked, Invalid
 from orchestra.runtime.prompts import explained, fenced, render, say
 from orchestra.runtime.secrets import Secrets
 from orchestra.runtime.tape import Tape
 from orchestra.runtime.trajectory import decision_row
-from orchestra.seams import Messages
+from orchestra.seams import Completion, Messages, Scores
 from orchestra.training.examples import Example, state_of
 from orchestra.training.options import Above0, Count
-from orchestra.training.rewards import Reading, Scores, readings, weighted
-from orchestra.vocabulary import Backend, EndpointError, Failure, ModelMistake
+from orchestra.training.reading import Reading, readings
+from orchestra.training.rubric import weighted
+from orchestra.vocabulary import (
+    Backend,
+    ConfigError,
+    EndpointError,
+    Failure,
+    ModelMistake,
+)
 
 PATIENCE_S = 300.0  # of waiting at a rate limit, in one call
 NOTES = "training/judge_notes"
 REFUSED = {400, 413, 422}  # statuses about this text, not about the endpoint
-LINES = {  # the judge's line -> the part of Eq. 29 and its largest score
-    "FORMAT_CORRECT": ("format", 1),
-    "ACTION_VALID": ("action", 1),
-    "TOOL_REASONABLE": ("tool", 3),
-    "DECISION_QUALITY": ("decision", 3),
+Parts = dict[str, float]  # of Eq. 29, each in [0, 1]
+
+
+# ---- the reply of the judge ----------------------------------------------------------------------
+
+
+class Line(NamedTuple):
+    """A line that the judge writes: the part of Eq. 29, and its largest score."""
+
+    part: str
+    most: int
+
+
+LINES = {
+    "FORMAT_CORRECT": Line("format", 1),
+    "ACTION_VALID": Line("action", 1),
+    "TOOL_REASONABLE": Line("tool", 3),
+    "DECISION_QUALITY": Line("decision", 3),
 }
 
 
-def read_scores(reply: str) -> dict[str, float]:
-    """The four parts, each in [0, 1]. Raises ModelMistake: a line is missing, twice or odd."""
-    text, parts = after_thinking(reply), {}
-    for name, (part, most) in LINES.items():
-        found = set(re.findall(rf"{name}[*_` \t]*:[*_` \t]*([^\s*_`]*)", text))
-        if not found:
-            raise ModelMistake("missing", NOTES, name=name)
-        score = " and ".join(sorted(found))
-        if score not in map(str, range(most + 1)):
-            raise ModelMistake(
-                "odd", NOTES, score=repr(score)[:20], name=name, most=most
-            )
-        parts[part] = int(score) / most
-    return parts
+def read_scores(reply: str) -> Parts:
+    """The four parts. Raises ModelMistake: a line is missing, twice or odd."""
+    text = after_thinking(reply)
+    return {line.part: _share(text, name, line.most) for name, line in LINES.items()}
+
+
+def _share(text: str, name: str, most: int) -> float:
+    """The score in the line with this name, of the most that it can be."""
+    found = set(re.findall(rf"{name}[*_` \t]*:[*_` \t]*([^\s*_`]*)", text))
+    if not found:
+        raise ModelMistake("missing", NOTES, name=name)
+    score = " and ".join(sorted(found))
+    allowed = [str(number) for number in range(most + 1)]
+    if score not in allowed:
+        raise ModelMistake("odd", NOTES, score=repr(score)[:20], name=name, most=most)
+    return int(score) / most
+
+
+# ---- the reward ----------------------------------------------------------------------------------
 
 
 class Settings(Checked):
@@ -81,60 +106,86 @@ class Settings(Checked):
 
 
 class Judge:
-    """Scores a group in parallel, and equal texts once. Raises OSError for a cache that cannot be
-    written.
+    """The Reward `judge`. It scores a group in parallel, and equal texts once.
+
+    `settings` are the fields of Settings. Raises ConfigError for others, and OSError for a cache
+    that cannot be written.
     """
 
-    def __init__(self, s: Settings) -> None:
-        rank = os.environ.get(
-            "RANK", "0"
-        )  # a tape has one writer: each process has its own
-        path = Path(s.cache if rank == "0" else f"{s.cache}.{rank}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.chat = Chat(
-            Tape(path, "resume", Secrets([s.api_key_env])), s.timeout_s, PATIENCE_S
+    def __init__(self, /, **settings: Any) -> None:
+        try:
+            s = Settings(**settings)
+        except Invalid as error:
+            raise ConfigError(f"--reward judge: the setting {error}") from None
+        tape = Tape(_tape_file(s.cache), "resume", Secrets([s.api_key_env]))
+        backend = Backend(
+            name="judge",
+            model=s.model,
+            base_url=s.base_url,
+            api_key_env=s.api_key_env,
+            options={"temperature": 0, **s.options},
         )
-        options = {"temperature": 0, **s.options}
-        backend = Backend("judge", s.model, s.base_url, s.api_key_env, options=options)
-        self.s, self.backend = s, with_model(self.chat, backend)
-        self.known = dict[
-            str, dict[str, float] | None
-        ]()  # the parts of each judged text
+        self.settings = s
+        self.chat = Chat(tape, s.timeout_s, PATIENCE_S)
+        self.backend = with_model(self.chat, backend)
+        self.judged: dict[str, Parts | None] = {}  # by what the judge read
 
-    def __call__(
-        self, example: Example, completions: list[str], cut: Sequence[bool] = ()
+    def score(
+        self, example: Example, completions: Sequence[Completion]
     ) -> list[Scores | None]:
-        read = readings(example, completions, cut)
+        """Raises EndpointError if the judge fails, and KeyError, TypeError or ValueError for an
+        example that has no state.
+        """
+        read = readings(example, completions)
         prompts = [
-            judge_prompt(example, *pair) for pair in zip(completions, read, strict=True)
+            judge_prompt(example, completion.text, reading)
+            for completion, reading in zip(completions, read, strict=True)
         ]
-        new = [text for text in dict.fromkeys(prompts) if text not in self.known]
-        with ThreadPoolExecutor(self.s.parallel) as executor:
-            self.known |= zip(new, executor.map(self._judge, new), strict=True)
-        return [
-            Scores(weighted(parts), parts, r.decision is not None) if parts else None
-            for parts, r in zip(map(self.known.get, prompts), read, strict=True)
-        ]
+        self._judge_all(prompts)
+        scores: list[Scores | None] = []
+        for prompt, reading in zip(prompts, read, strict=True):
+            parts = self.judged[prompt]
+            if parts is None:
+                scores.append(None)
+            else:
+                is_valid = reading.decision is not None
+                scores.append(Scores(weighted(parts), parts, is_valid))
+        return scores
 
-    def _judge(self, text: str) -> dict[str, float] | None:
+    def _judge_all(self, prompts: Sequence[str]) -> None:
+        """Have the prompts judged that are new, each once."""
+        new = [text for text in dict.fromkeys(prompts) if text not in self.judged]
+        with ThreadPoolExecutor(self.settings.parallel) as executor:
+            judged = executor.map(self._judge, new)
+            self.judged.update(zip(new, judged, strict=True))
+
+    def _judge(self, prompt: str) -> Parts | None:
         """The four parts, or None if no reply has them. Raises EndpointError."""
-        name = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
-        messages: Messages = [{"role": "user", "content": text}]
-        for _ in range(self.s.tries):
+        name = hashlib.sha256(prompt.encode("utf-8", "replace")).hexdigest()[:16]
+        messages: Messages = [{"role": "user", "content": prompt}]
+        for _ in range(self.settings.tries):
             try:
                 with self.chat.tape.call("judge", name):
                     reply = self.chat(self.backend, messages, Purse()).text
+            except EndpointError as error:
+                if error.failure is not None and is_about_text(error.failure):
+                    return None
+                raise
+            try:
                 return read_scores(reply)
             except ModelMistake as mistake:
                 again = say(NOTES, "again", problem=explained(mistake))
-                answer = {"role": "assistant", "content": reply}
-                messages += answer, {"role": "user", "content": again}
-            except EndpointError as error:
-                failure = error.failure
-                if failure is None or not is_about_text(failure):
-                    raise
-                break
+                messages.append({"role": "assistant", "content": reply})
+                messages.append({"role": "user", "content": again})
         return None
+
+
+def _tape_file(cache: Path) -> Path:
+    """Where this process keeps its tape: a tape has one writer, so each rank has its own."""
+    rank = os.environ.get("RANK", "0")
+    file = cache if rank == "0" else Path(f"{cache}.{rank}")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file
 
 
 def is_about_text(failure: Failure) -> bool:
@@ -144,10 +195,11 @@ def is_about_text(failure: Failure) -> bool:
 
 def judge_prompt(example: Example, reply: str, reading: Reading) -> str:
     """What the judge reads. Whatever others wrote is between marks that it cannot close."""
-    state, parsed = state_of(example.meta["state"]), say(NOTES, "unusable")
-    if reading.decision:
+    state = state_of(example.meta["state"])
+    parsed = say(NOTES, "unusable")
+    if reading.decision is not None:
         parsed = json.dumps(decision_row(reading.decision), ensure_ascii=False)
-    parts = {
+    texts = {
         "question": state.task.question,
         "answer": str(example.meta.get("answer") or say(NOTES, "unknown")),
         "history": state.context or say(NOTES, "nothing"),
@@ -155,6 +207,5 @@ def judge_prompt(example: Example, reply: str, reading: Reading) -> str:
         "reply": reply,
         "parsed": parsed,
     }
-    return render(
-        "training/judge.md", **{name: fenced(text) for name, text in parts.items()}
-    )
+    marked = {name: fenced(text) for name, text in texts.items()}
+    return render("training/judge.md", **marked)

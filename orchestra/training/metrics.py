@@ -10,8 +10,8 @@ from pathlib import Path
 
 from orchestra.runtime.jsonl import Appender, read
 from orchestra.runtime.run_folder import write_whole
+from orchestra.seams import Scores
 from orchestra.training import ranks
-from orchestra.training.rewards import Scores
 from orchestra.training.rollouts import Group
 from orchestra.vocabulary import ConfigError
 

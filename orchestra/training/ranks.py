@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -64,14 +63,13 @@ def total(value: float) -> float:
 
 
 def mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Means over the rows of all ranks; {} if there are none. All rows have the same keys."""
-    all_rows = list(chain.from_iterable(gathered(rows)))
-    if not all_rows:
-        return {}
-    means: dict[str, float] = {}
-    for key in all_rows[0]:
-        means[key] = sum(row[key] for row in all_rows) / len(all_rows)
-    return means
+    """Means over the rows of all ranks that have the key; {} of none."""
+    values: dict[str, list[float]] = {}
+    for part in gathered(rows):
+        for row in part:
+            for key, value in row.items():
+                values.setdefault(key, []).append(value)
+    return {key: sum(found) / len(found) for key, found in values.items()}
 
 
 def shard(model: Any, dtype: torch.dtype) -> None:

@@ -27,18 +27,12 @@ from orchestra.runtime.run_folder import sha256_of, write_whole
 from orchestra.training import ranks
 from orchestra.training.options import TrainingOptions
 from orchestra.training.pretrained import usable
+from orchestra.training.rewards import source_files
 from orchestra.vocabulary import ConfigError
 
 # Options that may differ at a resume. The paths of files may, but not their contents.
 FREE = {"resume", "out", "vllm_url", "model", "adapter", "data", "eval_data"}
 FREE_SETTINGS = "timeout_s=", "parallel=", "cache="  # of a reward
-RULE = (
-    "../minigaia/tasks.py",
-    "../minigaia/world.py",
-    "world.py",
-    "rewards.py",
-    "../evaluation/scores.py",
-)
 
 
 # ---- options -------------------------------------------------------------------------------------
@@ -95,11 +89,10 @@ def _files_of(options: TrainingOptions) -> dict[str, list[Path]]:
     """The files whose contents must stay the same, by the option that names them. "rule" has the
     modules that define the reward.
     """
-    here = Path(__file__).parent
     files = {
         "data": [options.data],
         "eval_data": [] if options.eval_data is None else [options.eval_data],
-        "rule": [here / name for name in RULE],
+        "rule": source_files(options.reward),
         "model": _files_in(options.model),
     }
     if options.adapter is not None:

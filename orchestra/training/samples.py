@@ -13,11 +13,11 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from orchestra.seams import Scores
 from orchestra.training import ranks
 from orchestra.training.da_grpo import group_advantages
 from orchestra.training.options import TrainingOptions
 from orchestra.training.policy import Ids, Logprobs, Policy
-from orchestra.training.rewards import Scores
 from orchestra.training.rollouts import Group
 
 

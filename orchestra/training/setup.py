@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
+from orchestra.seams import Reward
+from orchestra.training import rewards
 from orchestra.training.examples import Example, read
 from orchestra.training.options import TrainingOptions
 from orchestra.training.policy import Policy
 from orchestra.training.pretrained import usable
-from orchestra.training.rewards import Reward, make
+from orchestra.training.rewards import make
 from orchestra.training.rollouts import LocalRollouts, Rollouts
 from orchestra.training.vllm_rollouts import VllmRollouts
 from orchestra.vocabulary import ConfigError
@@ -85,14 +87,5 @@ def check_examples(
             limit = f"more than --max-prompt {options.max_prompt}"
             why = f"its prompt has {length} tokens, {limit}"
             raise ConfigError(f"example {example.id}: {why}")
-        if options.stage == "grpo":
-            _check_reward(options.reward, example, reward)
-
-
-def _check_reward(name: str, example: Example, reward: Reward) -> None:
-    """Score no completions of the example. Raises ConfigError if even that fails."""
-    try:
-        reward(example, [])
-    except (KeyError, TypeError, AttributeError, ValueError):
-        why = f"--reward {name} cannot score it; --reward judge scores recorded runs"
-        raise ConfigError(f"example {example.id}: {why}") from None
+    if options.stage == "grpo":
+        rewards.check(options.reward, reward, examples)

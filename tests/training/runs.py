@@ -8,18 +8,19 @@ from safetensors.torch import load_file  # noqa: F401
 
 import train_da_grpo
 from orchestra.runtime.jsonl import read
+from orchestra.seams import Scores
 from orchestra.training import options
-from orchestra.training.rewards import REWARDS, Scores
+from orchestra.training.rewards import REWARDS
 
 QUIET = pytest.mark.filterwarnings("ignore")  # of torch, peft and transformers, and of forks
 CPU = torch.device("cpu")
 COMMON = "--batch 2 --group 4 --max-tokens 8 --dtype float32 --lr 1e-2 --save-every 2"
 
 
-def variety(example, completions, cut=()):
+def variety(example, completions):
     """A reward that even a random model earns some of: the share of letters in a completion."""
-    shares = [len(set(text) & set("etaoinshrdlu")) / 12 for text in completions]
-    rows = zip(shares, map(float, cut), strict=True)
+    shares = [len(set(c.text) & set("etaoinshrdlu")) / 12 for c in completions]
+    rows = zip(shares, [float(c.cut) for c in completions], strict=True)
     return [Scores(x, {"variety": x, "cut": c}, x > 0) for x, c in rows]
 
 

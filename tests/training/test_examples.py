@@ -16,7 +16,7 @@ from orchestra.training.examples import (
     succeeded,
     write,
 )
-from orchestra.training.rewards import read_decision
+from orchestra.training.reading import read_decision
 from orchestra.vocabulary import Evidence, Media, State, Task
 from orchestra_min import orchestrate
 from tests.conftest import ROOT, ConfigError, Options, pool_at

@@ -284,7 +284,9 @@ def test_a_run_is_neither_overwritten_nor_resumed_as_another(tiny, done, capsys,
     arguments = flags(tiny, done, "grpo", *MORE)
     assert "add --resume" in refused(capsys, *arguments)
     assert "other values of seed" in refused(capsys, *arguments, "--resume", "--seed", "5")
-    monkeypatch.setattr("orchestra.training.run.RULE", ("ranks.py",))  # another rule of the reward
+    monkeypatch.setattr(
+        "orchestra.training.rewards.RULE", ("ranks.py",)
+    )  # another rule of the reward
     assert "other values of rule_sha256" in refused(capsys, *arguments, "--resume")
 
 

@@ -10,18 +10,14 @@ from pathlib import Path
 import pytest
 
 from fixtures import experiment
-from orchestra.minigaia.tasks import (
-    HELD_OUT,
-    HELD_OUT_SHAPES,
-    SEEN_SHAPES,
-    Fact,
-    MiniTask,
-    compose,
-    trees,
-)
+from orchestra.minigaia.operations import HELD_OUT
+from orchestra.minigaia.shapes import HELD_OUT_SHAPES, SEEN_SHAPES, trees
+from orchestra.minigaia.tasks import Fact, MiniTask, compose
 from orchestra.minigaia.world import ROUNDS, World, finds
+from orchestra.seams import Completion
 from orchestra.training.examples import Example, state_row
-from orchestra.training.rewards import make, read_decision
+from orchestra.training.reading import read_decision
+from orchestra.training.rewards import make
 from orchestra.training.world import examples, main
 from orchestra.vocabulary import Media, SubTask, Task
 from tests.scripted import complete, delegate
@@ -62,9 +58,10 @@ START, BOTH, LAST, END = state(), state("a", "b"), state("a", "b", "c"), state("
 SEE, HEAR, SUM = task("Read a.png", SEES), task("Hear b.wav", HEARS), task("Compute 40 + 2.", RUNS)
 
 
-def paid(name, e, *decisions, cut=()):
+def paid(name, e, *decisions):
     texts = [d if isinstance(d, str) else json.dumps(d) for d in decisions]
-    return [pytest.approx(s.total) for s in make(name)(e, texts, cut)]
+    scores = make(name).score(e, [Completion(text) for text in texts])
+    return [pytest.approx(s.total) for s in scores]
 
 
 # ---- Eq. 29 --------------------------------------------------------------------------------------
@@ -96,13 +93,13 @@ def test_a_decision_is_paid_what_it_finds(e, decision, total):
     ('<think>{hm}</think>\n```json\n{"action": "complete", "params": {"answer": 42}}\n```', (1, 1)),
     ('Sure: {"action": "complete", "params": {"answer": "42"}}', (0, 1)), ('{"action": "dance", "params": {}}', (1, 0)),
     (delegate(task("x", "Fly")), (1, 0)), (delegate({**SEE, "needs": ["nobody"]}), (1, 0)),
-    ("[" * 10_000, (0, 0)), ("\ud83d", (0, 0)), (complete(math.nan), (1, 1)), (complete({"tasks": []}), (1, 1)), (delegate(), (1, 0)),
+    ("[" * 10_000, (0, 0)), ("\ud83d", (0, 0)), (complete(math.nan), (1, 1)), (complete({"tasks": []}), (1, 1)), (delegate(), (1, 0)), ("```json\n```", (0, 0)),
     (delegate({**SEE, "id": "x", "needs": ["y"]}, {**HEAR, "id": "y", "needs": ["x"]}), (1, 0)), (delegate(*[SEE] * 99), (1, 1)),
 ])  # fmt: skip
 @pytest.mark.parametrize("e", [LAST, END])
 def test_format_and_action_say_what_the_program_would_do(e, text, parts):
     """And no text makes a reward raise or leave its bounds."""
-    (s,), (outcome,) = (make(name)(e, [text]) for name in ("rubric", "outcome"))
+    (s,), (outcome,) = (make(n).score(e, [Completion(text)]) for n in ("rubric", "outcome"))
     assert (s.parts["format"], s.parts["action"]) == parts and s.valid == bool(parts[1])
     assert 0 <= s.total <= 1 and 0 <= outcome.total <= 1
 

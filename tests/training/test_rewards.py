@@ -1,0 +1,137 @@
+"""A reward of one's own: chosen like the shipped ones, checked, and part of what a run is."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from orchestra import contracts
+from orchestra.seams import Scores
+from orchestra.training.rewards import make
+from tests.conftest import ROOT, ConfigError
+from tests.training.runs import QUIET, flags, metrics, refused, run
+
+pytestmark = QUIET
+MINE = """
+from orchestra.seams import Scores
+
+def length(example, completions):
+    return [len(c.text) / 100 for c in completions]
+
+def mixed(example, completions):  # a sample is dropped, and the others have other parts
+    some = [None, 0.5, Scores(0.2, {"a": 1.0}, False), Scores(1, {"b": 0}, True)]
+    return [some[k % 4] for k, _ in enumerate(completions, 1)]
+
+def one(example, completions):
+    return [0.5]
+
+def number(example, completions):
+    return 0.5
+
+def text(example, completions):
+    return ["good"] * len(completions)
+
+def fields(example, completions):
+    return [Scores("good", {}, True)] * len(completions)
+
+def nan(example, completions):
+    return [float("nan") for c in completions]
+
+class Length:
+    def __init__(self, per):
+        self.per = float(per)
+
+    def score(self, example, completions):
+        return [len(c.text) / self.per for c in completions]
+
+class Silent: pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def mine(tmp_path, monkeypatch):
+    """The folder that training runs in has mine.py."""
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+
+
+def trained(tiny, name, *more):
+    """The metrics of one step with this reward."""
+    arguments = flags(tiny, "out", "grpo", "--steps", "1", "--lora-rank", "4")
+    assert run(*arguments, "--reward", name, *more) == 0
+    (row,) = metrics(Path("out"))
+    return row
+
+
+@pytest.mark.parametrize("name", ["mine.py:length", "mine:length"])
+def test_a_reward_can_be_a_function_in_a_file_that_returns_numbers(tiny, name):
+    row = trained(tiny, name)
+    assert row["reward"] > 0 and row["valid"] == 1 and row["zero_variance"] < 1
+
+
+def test_a_class_gets_its_settings(tiny):
+    row = trained(tiny, "mine.py:Length", "--reward-setting", "per=0.001")
+    assert row["reward"] > 100
+
+
+def test_parts_and_dropped_samples_are_counted_where_they_are(tiny):
+    row = trained(tiny, "mine.py:mixed")
+    assert row["dropped"] == 0.25 and row["reward/a"] == 1 and row["reward/b"] == 0
+    assert row["reward"] == pytest.approx((0.5 + 0.2 + 1) / 3)
+    assert row["valid"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(("name", "why"), [
+    ("mine.py:number", "score returned 0.5; it must be a list of Scores"),
+    ("mine.py:text", "score returned 'good'; it must be Scores, a number or None"),
+    ("mine.py:fields", "a score is 'good'; it must be a finite number"), ("mine.py:nan", "a score is nan; it must be a finite number"),
+    ("mine.py:Length", "must take no arguments .*'per'"), ("mine.py:Silent", "is not a class with score"),
+    ("mine.py:nobody", "has no 'nobody'"), ("nowhere.py:x", "cannot be loaded"),
+    ("mine.py:length --reward-setting per=2", "takes no settings .per."), ("mine.py:Length --reward-setting salt=2", "must take the settings salt"),
+])  # fmt: skip
+def test_what_is_no_reward_is_one_line_before_the_model_is_loaded(
+    tiny, tmp_path, capsys, name, why
+):
+    line = refused(capsys, *flags(tiny, "out", "grpo", "--reward", *name.split()))
+    assert re.search(f"--reward {name.split()[0]}: .*{why}", line)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_wrong_number_of_scores_ends_the_run_in_one_line(tiny, capsys):
+    line = refused(capsys, *flags(tiny, "out", "grpo", "--reward", "mine.py:one"))
+    assert "--reward mine.py:one: score returned 1 scores for 4 completions" in line
+
+
+def test_another_reward_file_is_another_run(tiny, tmp_path, capsys):
+    trained(tiny, "mine.py:length")
+    capsys.readouterr()
+    (tmp_path / "mine.py").write_text(MINE.replace("100", "200"))
+    arguments = flags(tiny, "out", "grpo", "--steps", "1", "--lora-rank", "4", "--resume")
+    line = refused(capsys, *arguments, "--reward", "mine.py:length")
+    assert "other values of rule_sha256" in line
+
+
+def test_the_reward_of_contributing_trains(tiny, tmp_path):
+    section = (ROOT / "CONTRIBUTING.md").read_text().partition("## Write a reward")[2]
+    file, code = re.search(r"```python\n# (\S+)\n(.*?)```", section, re.DOTALL).groups()
+    assert len(code.splitlines()) <= 25
+    (tmp_path / file).write_text(code)
+    (command,) = re.findall(r"\$ python train_da_grpo.py (.*?)\n```", section, re.DOTALL)
+    reward = command[command.index("--reward") :].split()
+    assert reward[:2] == ["--reward", "frugal.py:Frugal"]
+    row = trained(tiny, reward[1], *reward[2:])
+    assert row["reward/cost"] > 0
+    of_rubric = 0.1 * row["reward/format"] + 0.1 * row["reward/action"] + 0.2 * row["reward/tool"]
+    total = of_rubric + 0.6 * row["reward/decision"] - row["reward/cost"]
+    assert row["reward"] == pytest.approx(total)
+
+
+def test_settings_may_have_any_name():
+    """Also those of the parameters of the functions that make the reward."""
+    with pytest.raises(ConfigError, match="the settings name, value, flag"):
+        make("rubric", name=0, value=1, flag=2)
+
+
+def test_a_number_becomes_scores():
+    scores = contracts.scores([1, None, Scores(True, {"a": 0}, 1)], "--reward x", 3)
+    assert scores == [Scores(1.0, {}, True), None, Scores(1.0, {"a": 0.0}, True)]
