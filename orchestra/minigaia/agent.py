@@ -17,9 +17,10 @@ from annotated_types import MinLen
 from typing_extensions import TypedDict
 
 from orchestra.agents.job import Job
+from orchestra.minigaia.operations import OPERATIONS
 from orchestra.minigaia.tasks import WORDS, Fact
 from orchestra.minigaia.world import finds
-from orchestra.runtime.pool import Checked
+from orchestra.runtime.pool import Checked, Invalid
 from orchestra.runtime.prompts import say
 from orchestra.runtime.user_code import is_spec
 from orchestra.vocabulary import ConfigError, Result, Step
@@ -31,6 +32,11 @@ class Facts(Checked):
     """The facts of a question. Raises ConfigError if they are not MiniGAIA's."""
 
     facts: Annotated[tuple[Fact, ...], MinLen(1)]
+
+    def model_post_init(self, _: Any) -> None:
+        for fact in self.facts:
+            if fact.operation and fact.operation not in OPERATIONS:
+                raise Invalid(("facts", fact.id), f"no operation {fact.operation!r}")
 
 
 class Report(TypedDict):

@@ -2,7 +2,7 @@
 
 The shapes are written in these letters: P prompts, G completions of each prompt, N completions of a
 micro-batch, T tokens of its longest completion, V tokens of the vocabulary. Eq. 29, the reward, is
-`training.rewards.weighted`.
+`training.rubric.weighted`.
 
 Differences from the paper / the released code
 1. In Eq. 31 a whole decision has one ratio. Here each of its tokens has one, as in TRL and verl.
