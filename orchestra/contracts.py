@@ -179,6 +179,8 @@ def _items(value: object) -> Sequence[object]:
 
 
 def _misfit(flag: str, what: str, value: object, wanted: str) -> ConfigError:
-    shown = " ".join(repr(value).split())[:SHOWN_CHARS]
+    shown = " ".join(repr(value).split())
+    if len(shown) > SHOWN_CHARS:
+        shown = shown[:SHOWN_CHARS] + "..."
     problem = f"{what} {shown}; it must be {wanted}"
     return ConfigError(f"{flag}: {problem}; see CONTRIBUTING.md")

@@ -26,18 +26,20 @@ PROMPTS = "toolorchestra/experts"
 @agent
 def answer(job: Job) -> str:
     """The final answer, from the problem and the context so far."""
-    return answer_of(job.ask("answer", _prompt("answer", job)))
+    reply = job.ask("answer", _prompt("answer", job))
+    return answer_of(reply)
 
 
 @agent
 def enhance_reasoning(job: Job) -> str:
     """Reasoning, and the output of its code."""
-    reply = after_thinking(job.ask("reason", _prompt("enhance_reasoning", job)))
-    programs = _python_in(reply)
+    reply = job.ask("reason", _prompt("enhance_reasoning", job))
+    reasoning = after_thinking(reply)
+    programs = _python_in(reasoning)
     if not programs:
-        return reply
+        return reasoning
     output = job.use(CODE, code=programs[-1])
-    return say(PROMPTS, "reasoned", reasoning=reply, output=output)
+    return say(PROMPTS, "reasoned", reasoning=reasoning, output=output)
 
 
 @agent
@@ -66,7 +68,8 @@ def read_file(job: Job) -> Result:
 def _content_of_file(job: Job) -> str:
     number = int(job.u.id.removeprefix("file:"))
     media = job.task.media[number - 1]
-    tool = next(t for t in job.tools.values() if media.modality in t.files.values())
+    tools = job.tools.values()
+    tool = next(tool for tool in tools if media.modality in tool.files.values())
     files = dict.fromkeys(tool.files, media.name)
     query = say("files", "query", question=job.task.question)
     observation = job.use(tool.name, query=query, **files)

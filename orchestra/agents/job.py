@@ -135,7 +135,7 @@ class Job:
         if count < 2:
             return None
         own: Any = self.env.backend.options.get("temperature")
-        return own or TEMPERATURE
+        return own if own else TEMPERATURE
 
     def _outcome(self, call: ParallelCall) -> Reply | Exception:
         messages = [{"role": "user", "content": call.prompt}]

@@ -40,7 +40,8 @@ MESSAGES = "reasoning/messages"
 @agent
 def cot(job: Job) -> str:
     """Chain of thought: one call."""
-    return keep(job, job.ask("think", prompt("think", job)))
+    reply = job.ask("think", prompt("think", job))
+    return keep(job, reply)
 
 
 @agent
@@ -60,7 +61,8 @@ def debate(job: Job) -> str:
         newest |= _debate_round(job, number, newest)
         keep(job, majority(newest.values()))
     decide = prompt("decide", job, statements=_statements(newest))
-    return keep(job, job.ask("decide", decide))
+    decision = job.ask("decide", decide)
+    return keep(job, decision)
 
 
 def _debate_round(
@@ -91,7 +93,8 @@ def reflexion(job: Job) -> str:
         later -= 1
         criticise = prompt("criticise", job, attempt=attempt)
         verdict = job.ask(f"critic {n}", criticise, later)
-        if answer_of(verdict).lower().strip(" .*") == "correct":
+        judgement = answer_of(verdict).lower().strip(" .*")
+        if judgement == "correct":
             break
         earlier += _paragraph("attempt", number=n, attempt=attempt, feedback=verdict)
         later -= 1
@@ -125,7 +128,8 @@ def search(job: Job) -> str:
             read.add(url)
             found += _used(job, VISIT, url=url, browse_query=job.u.instruction)
     last = prompt("from_search", job, found=found if found else "-")
-    return keep(job, job.ask("answer", last))
+    reply = job.ask("answer", last)
+    return keep(job, reply)
 
 
 # ---- prompts and replies -------------------------------------------------------------------------
