@@ -1,15 +1,19 @@
 """What each seam must return. The user's Python may return anything; a value that does not fit ends
 the run with one line that says where it came from and what is needed.
+
+`flag` is the setting that named the user's Python, as in --memory newest.py:Newest.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from numbers import Real
 from typing import get_args
 
 from orchestra.matching import Placed
+from orchestra.money import Purse
 from orchestra.seams import Scores
 from orchestra.vocabulary import (
     Backend,
@@ -20,43 +24,56 @@ from orchestra.vocabulary import (
     Evidence,
     Result,
     Status,
+    Step,
     SubTask,
 )
 
 ROUNDING = 1e-9  # relative, of a sum of shares
+SHOWN_CHARS = 80  # of a value that does not fit
 
 
 def decision(value: object, flag: str) -> Decision:
     """y_t. Raises ConfigError."""
     if isinstance(value, Complete) and isinstance(value.answer, str):
         return value
-    if isinstance(value, Delegate):
-        for u in value.subtasks:
-            if not isinstance(u, SubTask):
-                raise _misfit(flag, "decide delegates", u, "a SubTask")
-        return value
-    raise _misfit(flag, "decide returned", value, "Delegate(...) or Complete(answer)")
+    if not isinstance(value, Delegate):
+        wanted = "Delegate(subtasks) or Complete(answer)"
+        raise _misfit(flag, "decide returned", value, wanted)
+    subtasks: object = value.subtasks
+    if not isinstance(subtasks, tuple | list):
+        raise _misfit(flag, "decide delegates", subtasks, "a tuple of SubTask")
+    for u in subtasks:
+        if not isinstance(u, SubTask):
+            raise _misfit(flag, "decide delegates", u, "a SubTask")
+    return value
 
 
 def result(value: object, flag: str) -> Result:
     """z. Raises ConfigError."""
     if not isinstance(value, Result):
-        raise _misfit(flag, "run returned", value, "a Result")
+        raise _misfit(flag, "run returned", value, "a Result, as of job.result(...)")
     statuses = get_args(Status)
     if value.status not in statuses:
-        raise _misfit(
-            flag, "run returned the status", value.status, ", ".join(statuses)
-        )
-    for text in (value.answer, value.summary, value.error):
+        wanted = "one of " + ", ".join(statuses)
+        raise _misfit(flag, "run returned the status", value.status, wanted)
+    texts = {"answer": value.answer, "summary": value.summary, "error": value.error}
+    for name, text in texts.items():
         if not isinstance(text, str):
-            raise _misfit(flag, "a text of the Result is", text, "a str")
+            raise _misfit(flag, f"run returned the {name}", text, "a str")
+    cost_usd: object = value.cost_usd
+    if not isinstance(cost_usd, float | int | None):
+        raise _misfit(flag, "run returned the cost", cost_usd, "a float, or None")
+    trace: object = value.trace
+    is_trace = isinstance(trace, tuple) and all(isinstance(s, Step) for s in trace)
+    if not is_trace:
+        raise _misfit(flag, "run returned the trace", trace, "a tuple of Step")
     return value
 
 
 def history(value: object, flag: str) -> tuple[Evidence, ...]:
     """H_{t+1}. Raises ConfigError."""
     entries: list[Evidence] = []
-    for entry in value if isinstance(value, list | tuple) else [value]:
+    for entry in _items(value):
         if not isinstance(entry, Evidence):
             raise _misfit(flag, "remember returned", entry, "a tuple of Evidence")
         entries.append(entry)
@@ -70,6 +87,9 @@ def context(value: object, flag: str) -> str:
     return value
 
 
+# ---- a batch -------------------------------------------------------------------------------------
+
+
 def batch(
     value: object,
     flag: str,
@@ -78,33 +98,14 @@ def batch(
     k_max: int | None,
     budget_usd: float | None,
 ) -> list[Placed]:
-    """U_t: some of the candidates, each once, within K_max and B_t. Raises ConfigError."""
-    placed: list[Placed] = []
-    for p in value if isinstance(value, list | tuple) else [value]:
-        if not isinstance(p, Placed):
-            wanted = "a list of Placed(subtask, backend, purse)"
-            raise _misfit(flag, "place returned", p, wanted)
-        placed.append(p)
-    ids = [p.subtask.id for p in placed]
-    known = [u.id for u in candidates]
-    problem = ""
-    if not ids:
-        problem = "placed no sub-task; raise BudgetExceeded if none is affordable"
-    elif len(set(ids)) < len(ids) or not set(ids) <= set(known):
-        problem = (
-            f"placed {', '.join(ids)}; the candidates are {', '.join(known)}, each once"
-        )
-    elif k_max is None and len(ids) < len(known):
-        problem = "left out a node of a whole graph (k_max is None)"
-    elif k_max is not None and len(ids) > k_max:
-        problem = f"placed {len(ids)} sub-tasks, more than k_max={k_max}"
-    elif any(p.backend not in pool for p in placed):
-        problem = "placed a sub-task on a backend that is not in the pool"
-    elif any(p.subtask.tools is None for p in placed):
-        problem = "left the tools of a sub-task None; choose them (Eq. 7)"
-    elif budget_usd is not None and _shares_usd(placed) > budget_usd * (1 + ROUNDING):
+    """U_t: some of the candidates, each once, within K_max and B_t. Each names the backend that it
+    was placed on. Raises ConfigError.
+    """
+    placed = [_named(entry, flag) for entry in _items(value)]
+    _check_choice(placed, flag, candidates, k_max)
+    _check_executors(placed, flag, pool)
+    if budget_usd is not None and _shares_usd(placed) > budget_usd * (1 + ROUNDING):
         problem = f"gave away more than the budget of {budget_usd:.6f} USD"
-    if problem:
         raise ConfigError(f"{flag}: {problem}")
     return placed
 
@@ -147,6 +148,74 @@ def _shares_usd(placed: Sequence[Placed]) -> float:
     return sum(float("inf") if limit is None else limit for limit in limits)
 
 
+def _named(value: object, flag: str) -> Placed:
+    """A Placed whose sub-task names its backend. Raises ConfigError."""
+    if not isinstance(value, Placed) or not _is_complete(value):
+        wanted = "a list of Placed(subtask, backend, purse)"
+        raise _misfit(flag, "place returned", value, wanted)
+    return replace(value, subtask=replace(value.subtask, backend=value.backend.name))
+
+
+def _is_complete(p: Placed) -> bool:
+    fields: dict[type, object] = {
+        SubTask: p.subtask,
+        Backend: p.backend,
+        Purse: p.purse,
+    }
+    return all(isinstance(value, kind) for kind, value in fields.items())
+
+
+def _check_choice(
+    placed: Sequence[Placed],
+    flag: str,
+    candidates: Sequence[SubTask],
+    k_max: int | None,
+) -> None:
+    ids = [p.subtask.id for p in placed]
+    known = [u.id for u in candidates]
+    if not ids:
+        raise ConfigError(
+            f"{flag}: placed no sub-task; raise BudgetExceeded if none is affordable"
+        )
+    if len(set(ids)) < len(ids) or not set(ids) <= set(known):
+        raise ConfigError(
+            f"{flag}: placed {', '.join(ids)}; the candidates are {', '.join(known)}, each once"
+        )
+    if k_max is None and len(ids) < len(known):
+        raise ConfigError(
+            f"{flag}: left out a node of a whole graph (k_max is None); place all candidates"
+        )
+    if k_max is not None and len(ids) > k_max:
+        raise ConfigError(
+            f"{flag}: placed {len(ids)} sub-tasks, more than k_max={k_max}"
+        )
+
+
+def _check_executors(
+    placed: Sequence[Placed], flag: str, pool: Sequence[Backend]
+) -> None:
+    for p in placed:
+        if p.backend not in pool:
+            raise ConfigError(
+                f"{flag}: placed {p.subtask.id} on {p.backend.name!r}, which is not in the pool"
+            )
+        if p.subtask.tools is None:
+            raise ConfigError(
+                f"{flag}: left the tools of {p.subtask.id} None; choose them (Eq. 7)"
+            )
+
+
+# ---- messages ------------------------------------------------------------------------------------
+
+
+def _items(value: object) -> Sequence[object]:
+    """The entries of a list or tuple. Anything else is an entry that will not fit."""
+    return value if isinstance(value, list | tuple) else [value]
+
+
 def _misfit(flag: str, what: str, value: object, wanted: str) -> ConfigError:
-    shown = " ".join(repr(value).split())[:80]
-    return ConfigError(f"{flag}: {what} {shown}; it must be {wanted} (CONTRIBUTING.md)")
+    shown = " ".join(repr(value).split())
+    if len(shown) > SHOWN_CHARS:
+        shown = shown[:SHOWN_CHARS] + "..."
+    problem = f"{what} {shown}; it must be {wanted}"
+    return ConfigError(f"{flag}: {problem}; see CONTRIBUTING.md")

@@ -76,33 +76,90 @@ class Orchestrator(Protocol):
 # ---- sub-agents ----------------------------------------------------------------------------------
 
 
+class ToolDescription(Protocol):
+    """A tool as a sub-agent sees it: toolkit.py. `job.use` calls it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def manual(self) -> str:
+        """What a model reads of it: name, purpose and parameters."""
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """The JSON schema of its parameters."""
+
+
 class Job(Protocol):
     """One sub-task u as its sub-agent sees it: agents/job.py. A sub-agent reaches models and tools
     through it alone, so everything is recorded, paid for and shown.
+
+    `u` has the instruction, the context (what earlier sub-tasks found) and, in `u.tools`, the names
+    of the tools that were assigned to it. Each call of `ask` and `use` adds a step to `trace`, so
+    trace[-1].observation is the newest reply or observation, and trace[-1].failed says whether it
+    is an error.
+
+    Set `answer` as soon as there is one. If a later call raises, and the sub-agent does not catch
+    it, that answer is reported as partial. Without an answer, the sub-task has failed.
     """
 
     u: SubTask
-    steps: int  # the most that the run allows
+    steps: int  # --steps: the most that a sub-agent should take; calls beyond it are not refused
     trace: list[Step]  # the steps so far
+    answer: str  # the answer so far; "" without one
+    cut: bool  # the newest reply of `ask` hit its length limit
 
     @property
-    def task(self) -> Task: ...
+    def task(self) -> Task:
+        """x = (q, M): the whole question and the files."""
 
-    def ask(self, what: str, prompt: str) -> str:
-        """The reply of the sub-task's model. `what` names the step."""
+    @property
+    def assigned(self) -> Sequence[ToolDescription]:
+        """The tools of `u.tools`, described for a prompt."""
 
-    def use(self, name: str, **params: Any) -> str:
-        """The observation of a tool. A failure is an observation too; the step has failed=True."""
+    @property
+    def tools(self) -> Mapping[str, ToolDescription]:
+        """All tools of the run by name. `use` may call each, also one that is not assigned."""
+
+    def ask(self, what: str, prompt: str, later: int = 0) -> str:
+        """The reply of the sub-task's model to one message. `what` names the step.
+
+        `later` is the number of calls that follow. Under --budget, their part of what is left is
+        kept for them; with 0, this call may spend all of it. Raises EndpointError or
+        BudgetExceeded.
+        """
+
+    def ask_all(
+        self, prompts: Sequence[tuple[str, str]], later: int = 0
+    ) -> list[Reply | None]:
+        """Parallel calls, each (what, prompt); the replies in the same order, None for a failed
+        call. Two or more are sampled at temperature 0.5. Raises the first failure if all failed.
+        """
+
+    def use(self, name: str, /, **params: Any) -> str:
+        """The observation of a tool. A failure does not raise: its message is the observation, and
+        trace[-1].failed is True. A missing tool and wrong parameters are such failures, too.
+        """
 
     def result(
         self, status: Status, answer: str, summary: str, error: str = ""
     ) -> Result:
-        """z of Eq. 14, with the cost and the trace of this job."""
+        """z of Eq. 14, with what the calls have cost and with the trace of this job.
+
+        Status "done" and "partial" let the sub-tasks that need this one start; "blocked" and
+        "failed" do not. `summary` is what the main agent reads besides the answer, and `error` the
+        reason for any status but "done".
+        """
 
 
 @runtime_checkable
 class SubAgent(Protocol):
-    """zeta of Eq. 13: does one sub-task. Called in a thread of its own."""
+    """zeta of Eq. 13: does one sub-task. Called in a thread of its own.
+
+    An EndpointError, BudgetExceeded, ModelMistake or ToolError that `run` raises ends this sub-task
+    alone, with the reason. Any other exception is a bug, and ends the run with its traceback.
+    """
 
     def run(self, job: Job) -> Result: ...
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -70,7 +70,7 @@ class SubAgents:
         self.in_flight: list[Future[Result]] = []
         self._agents: dict[str, Agent] = dict(AGENTS)
         default = user_code.spec_of(self.options.agent)
-        self._agents[default] = self._chosen(self.options.agent, "--agent")
+        self._agents[default] = _chosen(self.options.agent, "--agent")
 
     def execute(
         self, t: int, placed: Sequence[Placed], shared_context: str = ""
@@ -79,39 +79,37 @@ class SubAgents:
         sub-agent reads next to its own context.
 
         In a graph, a node starts when the last of its needs has ended, so the graph takes the time
-        of its critical path. A node that needs a failed one reads its error.
+        of its critical path. A node that needs a failed one reads its error. Raises ConfigError
+        before the first one starts if a sub-task names an unknown sub-agent or tool.
         """
-        ended: dict[str, Result] = {}
+        for p in placed:
+            self._check(p.subtask)
+        ended: dict[str, Result] = {}  # by sub-task
         running: dict[Future[Result], str] = {}
-        waiting = dict(enumerate(placed, 1))
-        ids = {p.subtask.id for p in placed}
+        waiting = {Place(t, j): p for j, p in enumerate(placed, 1)}
         while waiting or running:
-            for j, p in list(waiting.items()):
-                needs = ids & set(p.subtask.needs)
-                if needs <= ended.keys():
-                    del waiting[j]
-                    u = insert_outputs(p.subtask, ended)
-                    started = self._start(
-                        Place(t, j), replace(p, subtask=u), shared_context
-                    )
-                    running[started] = u.id
+            for place in _startable(waiting, running.values()):
+                p = waiting.pop(place)
+                u = insert_outputs(p.subtask, ended)
+                future = self._start(place, replace(p, subtask=u), shared_context)
+                running[future] = u.id
             self.in_flight = list(running)
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
                 id = running.pop(future)
                 ended[id] = future.result()
         return [ended[p.subtask.id] for p in placed]
 
     def _start(self, place: Place, p: Placed, shared_context: str) -> Future[Result]:
-        run = self.agent(p.subtask)
         self.recorder.emit(
             "subtask", place, subtask=vars(p.subtask), share_usd=p.purse.limit_usd
         )
         parts = (p.subtask.context, shared_context)
         context = "\n\n".join(part for part in parts if part)
         u = replace(p.subtask, context=context)
-        return self.executor.submit(self._run, place, replace(p, subtask=u), run)
+        return self.executor.submit(self._run, place, replace(p, subtask=u))
 
-    def _run(self, place: Place, p: Placed, run: Agent) -> Result:
+    def _run(self, place: Place, p: Placed) -> Result:
         """zeta and z of a sub-task, Eq. 13-14."""
         started = time.monotonic()
 
@@ -126,13 +124,19 @@ class SubAgents:
             steps=self.options.steps,
             on_step=on_step,
         )
-        z = contracts.result(run(job), f"the sub-agent of {place}")
+        run = self.agent(p.subtask)
+        flag = f"agent {p.subtask.agent} of sub-task {p.subtask.id}"
+        z = contracts.result(run(job), flag)
         z = replace(
             z,
             latency_s=time.monotonic() - started,
             media=opened(z, self.task),
             round=place.round,
         )
+        self._record(place, p.subtask, z)
+        return z
+
+    def _record(self, place: Place, u: SubTask, z: Result) -> None:
         self.recorder.emit(
             "result",
             place._replace(step=LAST),
@@ -143,9 +147,8 @@ class SubAgents:
             cost_usd=z.cost_usd,
             error=z.error,
             media=z.media,
-            subtask=p.subtask.id,
+            subtask=u.id,
         )
-        return z
 
     def _environment(self, place: Place, p: Placed) -> Environment:
         """What one sub-agent can access. Parallel sub-tasks share no mutable state."""
@@ -165,19 +168,39 @@ class SubAgents:
     def agent(self, u: SubTask) -> Agent:
         """The sub-agent that does a sub-task. Raises ConfigError if there is none of this name."""
         if u.agent not in self._agents:
-            self._agents[u.agent] = self._chosen(u.agent, f"sub-task {u.id}: agent")
+            self._agents[u.agent] = _chosen(u.agent, f"sub-task {u.id}: agent")
         return self._agents[u.agent]
 
-    def _chosen(self, name: object, flag: str) -> Agent:
-        if isinstance(name, str) and name in AGENTS:
-            return AGENTS[name]
-        found: SubAgent = user_code.chosen(name, AGENTS, SubAgent, flag)
-        return guarded(found.run)
+    def _check(self, u: SubTask) -> None:
+        """Raises ConfigError if a sub-task names a sub-agent or a tool that does not exist."""
+        self.agent(u)
+        for name in u.tools or ():
+            if name not in self.tools:
+                known = ", ".join(self.tools)
+                raise ConfigError(
+                    f"sub-task {u.id}: {name!r} is not a tool of this run; it has {known}"
+                )
 
     def interrupt(self) -> None:
         """Give the calls in flight a moment to be recorded, and do not wait longer."""
         wait(self.in_flight, timeout=GRACE_S)
         self.executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _startable(waiting: Mapping[Place, Placed], running: Iterable[str]) -> list[Place]:
+    """The waiting sub-tasks that need no other one that is waiting or running."""
+    unended = {*running, *(p.subtask.id for p in waiting.values())}
+    return [
+        place for place, p in waiting.items() if unended.isdisjoint(p.subtask.needs)
+    ]
+
+
+def _chosen(name: object, flag: str) -> Agent:
+    """The sub-agent that an option or a SubTask names. Raises ConfigError."""
+    if isinstance(name, str) and name in AGENTS:
+        return AGENTS[name]
+    found: SubAgent = user_code.chosen(name, AGENTS, SubAgent, flag)
+    return guarded(found.run)
 
 
 def shared(context: str, question: str) -> str:

@@ -19,57 +19,72 @@ from orchestra.toolkit import ToolError
 from orchestra.vocabulary import Result
 
 QUERIES = 3  # of one search
+CODE_BLOCK = re.compile(r"```(\w*)[^\n]*\n(.*?)```", flags=re.S)  # language, text
+PROMPTS = "toolorchestra/experts"
 
 
 @agent
 def answer(job: Job) -> str:
     """The final answer, from the problem and the context so far."""
-    return answer_of(job.ask("answer", _prompt("answer", job)))
+    reply = job.ask("answer", _prompt("answer", job))
+    return answer_of(reply)
 
 
 @agent
 def enhance_reasoning(job: Job) -> str:
     """Reasoning, and the output of its code."""
-    reply = after_thinking(job.ask("reason", _prompt("enhance_reasoning", job)))
-    blocks = re.findall(r"```(\w*)[^\n]*\n(.*?)```", reply, flags=re.S)
-    programs = [text for language, text in blocks if language in ("python", "py", "")]
+    reply = job.ask("reason", _prompt("enhance_reasoning", job))
+    reasoning = after_thinking(reply)
+    programs = _python_in(reasoning)
     if not programs:
-        return reply
+        return reasoning
     output = job.use(CODE, code=programs[-1])
-    return say("toolorchestra/experts", "reasoned", reasoning=reply, output=output)
+    return say(PROMPTS, "reasoned", reasoning=reasoning, output=output)
 
 
 @agent
 def search(job: Job) -> str:
     """The results of the search tool for the queries that the slot's model writes."""
     reply = job.ask("queries", _prompt("search", job, most=str(QUERIES)))
-    queries = queries_in(reply) or [answer_of(reply)]
+    queries = queries_in(reply)
+    if not queries:
+        queries = [answer_of(reply)]
     found = [job.use(SEARCH, query=query) for query in queries[:QUERIES] if query]
-    if all(step.failed for step in job.trace[1:]):
-        raise ToolError(found[0] if found else say("notes", "empty_reply"))
+    if not found:
+        raise ToolError(say("notes", "empty_reply"))
+    searches = job.trace[1:]  # the first step is the call that wrote the queries
+    if all(step.failed for step in searches):
+        raise ToolError(found[0])
     return "\n\n".join(found)
 
 
 def read_file(job: Job) -> Result:
     """The content of one file, as a summary, because it does not answer the question."""
-    z = _read_file(job)
+    z = _content_of_file(job)
     return replace(z, answer="", summary=z.answer)
 
 
 @agent
-def _read_file(job: Job) -> str:
-    task = job.env.task
-    media = task.media[int(job.u.id.removeprefix("file:")) - 1]
-    tool = next(t for t in job.tools.values() if media.modality in t.files.values())
-    query = say("files", "query", question=task.question)
-    observation = job.use(
-        tool.name, query=query, **dict.fromkeys(tool.files, media.name)
-    )
+def _content_of_file(job: Job) -> str:
+    number = int(job.u.id.removeprefix("file:"))
+    media = job.task.media[number - 1]
+    tools = job.tools.values()
+    tool = next(tool for tool in tools if media.modality in tool.files.values())
+    files = dict.fromkeys(tool.files, media.name)
+    query = say("files", "query", question=job.task.question)
+    observation = job.use(tool.name, query=query, **files)
     if job.trace[-1].failed:
         raise ToolError(observation)
     return observation
 
 
+def _python_in(reply: str) -> list[str]:
+    """The code blocks of a reply that are Python, or of no named language."""
+    blocks = CODE_BLOCK.findall(reply)
+    return [text for language, text in blocks if language in ("python", "py", "")]
+
+
 def _prompt(name: str, job: Job, **values: str) -> str:
-    about = {"problem": job.env.task.question, "context": job.u.context or "-"}
-    return say("toolorchestra/experts", name, **about, **values)
+    context = job.u.context if job.u.context else "-"
+    problem = job.task.question
+    return say(PROMPTS, name, problem=problem, context=context, **values)

@@ -1,13 +1,13 @@
-"""A Job is one running sub-task. This file defines it, and how a sub-agent makes several calls in
-parallel.
+"""A Job is one running sub-task. Its sub-agent reaches models and tools through it, and makes its
+result with it; seams.py has the part of it that a sub-agent of the user's own needs.
 
     @agent
     def cot(job: Job) -> str:
         return job.ask("think", say("reasoning/messages", "think", task=job.u.instruction))
 
-Each parallel call has its own name and purse, given in the order of the prompts, so no request
-depends on the timing of threads. Each fan-out has its own threads: if it used the pool of the
-sub-agents, a full pool would wait for itself.
+Parallel calls each have a place and a purse of their own, given in the order of the prompts, so no
+request depends on the timing of threads. They also have threads of their own: if they used the
+threads of the sub-agents, a full pool would wait for itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from orchestra.money import Purse
@@ -34,10 +33,9 @@ from orchestra.vocabulary import (
     Task,
 )
 
-MAX_THREADS = 8  # of one fan-out
-TEMPERATURE = (
-    0.5  # of samples, unless the pool has one above 0: at 0 they would all be equal
-)
+MAX_THREADS = 8  # of parallel calls of one sub-agent
+# Of parallel calls, unless the pool has a temperature above 0: at 0 all samples would be equal.
+TEMPERATURE = 0.5
 OBSERVATION_CHARS = 8000
 SUMMARY_CHARS = 600
 SEARCH = "GoogleSearchAction"
@@ -47,10 +45,11 @@ CODE = "ExecuteCodeAction"
 
 @dataclass
 class Job:
-    """One sub-task `u` in its thread: its environment, its logical call, and its steps so far.
+    """One sub-task `u` in its thread: its environment, its place in the run, and its steps so far.
 
-    `on_step` gets each step and its number, from 1, as it happens. `answer`: the newest one; it is
-    kept if a later call fails. `output`: the whole reply that has it.
+    `on_step` gets each step and its number, from 1, as it happens. `tools` are all tools of the
+    run. `steps` is the most that the run allows. `answer` is the newest one; it is kept if a later
+    call fails. `output` is the whole reply that has it.
     """
 
     u: SubTask
@@ -62,11 +61,16 @@ class Job:
     trace: list[Step] = field(default_factory=list)
     answer: str = ""
     output: str = ""
-    cut: bool = False  # the newest reply hit its length limit
+    cut: bool = False  # the newest reply of `ask` hit its length limit
 
     @property
     def task(self) -> Task:
         return self.env.task
+
+    @property
+    def assigned(self) -> list[Tool]:
+        """The tools that were assigned to the sub-task, T of Eq. 2."""
+        return [self.tools[name] for name in self.u.tools or ()]
 
     @property
     def next_place(self) -> Place:
@@ -77,18 +81,16 @@ class Job:
         self.trace.append(step)
         self.on_step(len(self.trace), step)
 
-    def result(
-        self, status: Status, answer: str, summary: str, error: str = ""
-    ) -> Result:
-        """z = Omega(zeta), Eq. 14."""
-        spent, trace = self.env.purse.spent_usd, tuple(self.trace)
-        return Result(status, answer, summary, spent, trace=trace, error=error)
+    # ---- models ----------------------------------------------------------------------------------
 
     def ask(self, what: str, prompt: str, later: int = 0) -> str:
-        """One call. `later`: how many more calls the purse must pay after it."""
+        """One call; `what` names its step. `later`: how many more calls the purse must pay after
+        it.
+        """
         (reply,) = self.ask_all([(what, prompt)], later)
-        self.cut = bool(reply and reply.cut)
-        return reply.text if reply else ""
+        assert reply is not None  # the failure of a single call is raised
+        self.cut = reply.cut
+        return reply.text
 
     def ask_all(
         self, prompts: Sequence[tuple[str, str]], later: int = 0
@@ -98,55 +100,62 @@ class Job:
 
         The reply of a failed call is None. Raises the first failure if all failed.
         """
-        purses = self.env.purse.split(len(prompts), later)
-        chats = [self.env.chat.copy() for _ in prompts]
-        places = [self.next_place]
-        if len(prompts) > 1:
-            numbers = range(1, len(prompts) + 1)
-            places = [self.next_place._replace(part=f"p{n}") for n in numbers]
-        texts = [prompt for _, prompt in prompts]
-        ask = partial(self._reply, temperature=self._temperature(len(prompts)))
+        calls = self._calls(prompts, later)
         with ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="fan-out") as executor:
-            outcomes = list(executor.map(ask, chats, places, texts, purses))
-        self.env.chat.refused.update(*(chat.refused for chat in chats))
-        replies: list[Reply | None] = []
-        for (what, _), purse, outcome in zip(prompts, purses, outcomes, strict=True):
-            reply = outcome if isinstance(outcome, Reply) else None
-            replies.append(reply)
-            self.env.purse.join(purse)
-            observation = str(outcome) if reply is None else reply.text
-            failed = reply is None
-            self.note(Step(what, {}, "", observation, failed=failed))
-        first = outcomes[0] if outcomes else None
-        if isinstance(first, Exception) and not any(replies):
-            raise first
-        return replies
+            outcomes = list(executor.map(self._outcome, calls))
+        for call, outcome in zip(calls, outcomes, strict=True):
+            self.env.chat.refused.update(call.chat.refused)
+            self.env.purse.join(call.purse)
+            self.note(_step_of(call, outcome))
+        failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+        if failures and len(failures) == len(outcomes):
+            raise failures[0]
+        return [outcome if isinstance(outcome, Reply) else None for outcome in outcomes]
+
+    def _calls(
+        self, prompts: Sequence[tuple[str, str]], later: int
+    ) -> list[ParallelCall]:
+        count = len(prompts)
+        purses = self.env.purse.split(count, later)
+        calls = []
+        for number, (what, prompt) in enumerate(prompts, 1):
+            call = ParallelCall(
+                what=what,
+                prompt=prompt,
+                place=self.next_place._replace(part=f"p{number}" if count > 1 else ""),
+                chat=self.env.chat.copy(),
+                purse=purses[number - 1],
+                temperature=self._temperature(count),
+            )
+            calls.append(call)
+        return calls
 
     def _temperature(self, count: int) -> float | None:
         """That of `count` parallel calls; None: the backend's own."""
         if count < 2:
             return None
         own: Any = self.env.backend.options.get("temperature")
-        return own or TEMPERATURE
+        return own if own else TEMPERATURE
 
-    def _reply(
-        self,
-        chat: Chat,
-        place: Place,
-        prompt: str,
-        purse: Purse,
-        temperature: float | None,
-    ) -> Reply | Exception:
-        messages = [{"role": "user", "content": prompt}]
-        with self.env.tape.call(place):
+    def _outcome(self, call: ParallelCall) -> Reply | Exception:
+        messages = [{"role": "user", "content": call.prompt}]
+        with self.env.tape.call(call.place):
             try:
-                return chat(self.env.backend, messages, purse, temperature=temperature)
+                return call.chat(
+                    self.env.backend,
+                    messages,
+                    call.purse,
+                    temperature=call.temperature,
+                )
             except STOPPED as failure:
                 return failure
 
-    def use(self, name: str, **params: Any) -> str:
+    # ---- tools -----------------------------------------------------------------------------------
+
+    def use(self, name: str, /, **params: Any) -> str:
         """The observation of a tool, which is noted as a step."""
-        self.note(step := self.call_tool(name, params))
+        step = self.call_tool(name, params)
+        self.note(step)
         return step.observation
 
     def call_tool(self, name: str, params: Mapping[str, Any], memory: str = "") -> Step:
@@ -154,17 +163,79 @@ class Job:
         failed = True
         with self.env.tape.call(self.next_place, name):
             try:
-                if name not in self.tools:
-                    raise ToolError(say("notes", "no_such_tool", tool=name))
-                observation, failed = self.tools[name](self.env, params), False
+                observation = self._observation(name, params)
+                failed = False
             except ToolError as failure:
                 observation = str(failure)
             except ModelMistake as mistake:
                 observation = explained(mistake)
         return Step(
-            name, params, memory, capped(observation, OBSERVATION_CHARS), failed
+            action=name,
+            params=params,
+            memory=memory,
+            observation=capped(observation, OBSERVATION_CHARS),
+            failed=failed,
         )
 
+    def _observation(self, name: str, params: Mapping[str, Any]) -> str:
+        if name not in self.tools:
+            raise ToolError(say("notes", "no_such_tool", tool=name))
+        return self.tools[name](self.env, params)
+
+    # ---- the result ------------------------------------------------------------------------------
+
+    def result(
+        self, status: Status, answer: str, summary: str, error: str = ""
+    ) -> Result:
+        """z = Omega(zeta), Eq. 14."""
+        return Result(
+            status=status,
+            answer=answer,
+            summary=summary,
+            cost_usd=self.env.purse.spent_usd,
+            trace=tuple(self.trace),
+            error=error,
+        )
+
+    def stopped(self, reason: str) -> Result:
+        """z of a sub-task that ended early: partial with the answer so far, or failed without."""
+        if not self.answer:
+            return self.result("failed", "", "", reason)
+        return self.result("partial", self.answer, self.summary, reason)
+
+    @property
+    def summary(self) -> str:
+        """The whole reply that has the answer, or else the end of the newest observation that is
+        not the answer itself.
+        """
+        if self.output:
+            return self.output
+        for step in reversed(self.trace):
+            text = step.observation.strip()
+            if not step.failed and text != self.answer:
+                return text[-SUMMARY_CHARS:]
+        return ""
+
+
+@dataclass(frozen=True)
+class ParallelCall:
+    """One of several calls that run in parallel, with a chat client and a purse of its own."""
+
+    what: str  # the name of its step
+    prompt: str
+    place: Place
+    chat: Chat
+    purse: Purse
+    temperature: float | None
+
+
+def _step_of(call: ParallelCall, outcome: Reply | Exception) -> Step:
+    failed = isinstance(outcome, Exception)
+    text = outcome.text if isinstance(outcome, Reply) else str(outcome)
+    return Step(call.what, params={}, memory="", observation=text, failed=failed)
+
+
+# ---- sub-agents as functions ---------------------------------------------------------------------
 
 Agent = Callable[[Job], Result]
 
@@ -176,8 +247,10 @@ def guarded(run: Agent) -> Agent:
     def safe(job: Job) -> Result:
         try:
             return run(job)
+        except ModelMistake as mistake:
+            return job.stopped(explained(mistake))
         except (*STOPPED, ToolError) as failure:
-            return job.result("failed", "", "", str(failure))
+            return job.stopped(str(failure))
 
     return safe
 
@@ -189,25 +262,14 @@ def agent(body: Callable[[Job], str]) -> Agent:
 
     @functools.wraps(body)
     def run(job: Job) -> Result:
-        error = ""
         try:
             job.answer = body(job).strip()
-            if job.cut:
-                error = say("mistakes", "cut")
         except (*STOPPED, ToolError) as failure:
-            error = str(failure)
+            return job.stopped(str(failure))
+        if job.cut:
+            return job.stopped(say("mistakes", "cut"))
         if not job.answer:
-            return job.result("failed", "", "", error or say("notes", "empty_reply"))
-        status: Status = "partial" if error else "done"
-        return job.result(status, job.answer, job.output or _newest(job), error)
+            return job.stopped(say("notes", "empty_reply"))
+        return job.result("done", job.answer, job.summary)
 
     return run
-
-
-def _newest(job: Job) -> str:
-    """The end of the newest observation that is not the answer itself."""
-    for step in reversed(job.trace):
-        text = step.observation.strip()
-        if not step.failed and text != job.answer:
-            return text[-SUMMARY_CHARS:]
-    return ""

@@ -16,6 +16,10 @@ Differences from the paper / the released code
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
 from orchestra.agents import workdir
 from orchestra.agents.job import OBSERVATION_CHARS, Job
@@ -23,9 +27,9 @@ from orchestra.runtime.chat import STOPPED
 from orchestra.runtime.parsing import after_thinking
 from orchestra.runtime.prompts import as_messages, render, say
 from orchestra.seams import Messages
-from orchestra.toolkit import ToolError
+from orchestra.toolkit import Environment, ToolError
 from orchestra.tools import code, reading, sandbox
-from orchestra.vocabulary import Reply, Result, Status, Step
+from orchestra.vocabulary import Result, Status, Step
 
 MARKER = "TASK_COMPLETE"  # the first line of the last command's output; the rest is the report
 COMMAND_TIMEOUT_S = 60
@@ -43,112 +47,176 @@ MESSAGES = "mini_swe/messages"
 
 def run(job: Job) -> Result:
     """Do `u` in at most `job.steps` commands. Failures are reported in the Result."""
-    env, trace = job.env, job.trace
-    status: Status = "failed"
-    answer, error = "", say(MESSAGES, "out_of_steps", steps=job.steps)
+    report = None
+    error = say(MESSAGES, "out_of_steps", steps=job.steps)
     try:
-        while len(trace) < job.steps:
-            with env.tape.call(job.next_place):
-                job.note(_act(env.chat(env.backend, _messages(job), env.purse), job))
-            if (report := _report(trace[-1])) is not None:
-                status, answer, error = "done", report or trace[-1].memory, ""
-                break
+        while report is None and len(job.trace) < job.steps:
+            step = _next_step(job)
+            job.note(step)
+            report = _report(step)
     except STOPPED as failure:
         error = say(MESSAGES, "stopped", reason=str(failure))
-    if status != "done" and any(not s.failed for s in trace):
-        status = "partial"
-    with env.tape.call(job.next_place, "diff"):
-        changed = str(env.local("diff", {}, lambda: _changes(job), str))
-    summary = "\n".join(part for part in (error, changed) if part)
-    return job.result(status, answer, summary, error)
+    changed = _recorded_changes(job)
+    if report is not None:
+        answer = report if report else job.trace[-1].memory
+        return job.result("done", answer, changed)
+    worked = any(not step.failed for step in job.trace)
+    status: Status = "partial" if worked else "failed"
+    summary = f"{error}\n{changed}" if changed else error
+    return job.result(status, "", summary, error)
+
+
+def _next_step(job: Job) -> Step:
+    """One call of the model, and its command."""
+    env = job.env
+    with env.tape.call(job.next_place):
+        reply = env.chat(env.backend, _messages(job), env.purse)
+        command = read_command(reply.text, reply.cut)
+        if command.mistake:
+            return Step("invalid", {}, command.thought, command.mistake, failed=True)
+        return _execute(job, command)
 
 
 def _report(step: Step) -> str | None:
     """The text after the marker; None if the step does not end the task. (A command that prints a
     file with the marker does not end it.)
     """
+    if step.failed or MARKER not in step.params.get("command", ""):
+        return None
     first, _, report = step.observation.lstrip().partition("\n")
-    intended = not step.failed and MARKER in step.params.get("command", "")
-    return report.strip() if intended and first.strip() == MARKER else None
+    return report.strip() if first.strip() == MARKER else None
+
+
+# ---- what the sub-agent reads --------------------------------------------------------------------
 
 
 def _messages(job: Job) -> Messages:
-    done = [
-        say(MESSAGES, "step", number=n, thought=s.memory or "-",
-            command=s.params.get("command", "-"),
-            output=reading.quoted(s.observation, 2 * OBSERVATION_CHARS))
-        for n, s in enumerate(job.trace, 1)
-    ]  # fmt: skip
     number = len(job.trace) + 1
-    last = say(MESSAGES, "last_step", marker=MARKER) if number == job.steps else ""
+    is_last = number == job.steps
+    context = job.u.context
+    files = [f"media/{media.name}" for media in job.task.media]
     user = render(
-        "mini_swe/user.md", instruction=job.u.instruction, step=number, steps_max=job.steps,
-        context=job.u.context or say("react/messages", "no_context"), warning=last,
-        files=", ".join(f"media/{m.name}" for m in job.env.task.media) or "-",
-        steps="\n\n".join(done) or say("react/messages", "no_steps"),
-    )  # fmt: skip
+        "mini_swe/user.md",
+        instruction=job.u.instruction,
+        context=context if context else say("react/messages", "no_context"),
+        files=", ".join(files) if files else "-",
+        steps=_steps_done(job.trace),
+        step=number,
+        steps_max=job.steps,
+        warning=say(MESSAGES, "last_step", marker=MARKER) if is_last else "",
+    )
     system = render("mini_swe/system.md", marker=MARKER)
     return as_messages(system, user)
+
+
+def _steps_done(trace: Sequence[Step]) -> str:
+    if not trace:
+        return say("react/messages", "no_steps")
+    rows = []
+    for number, step in enumerate(trace, 1):
+        row = say(
+            MESSAGES,
+            "step",
+            number=number,
+            thought=step.memory if step.memory else "-",
+            command=step.params.get("command", "-"),
+            output=reading.quoted(step.observation, 2 * OBSERVATION_CHARS),
+        )
+        rows.append(row)
+    return "\n\n".join(rows)
 
 
 # ---- one command ---------------------------------------------------------------------------------
 
 
-def read_command(reply: str, cut: bool) -> tuple[str, str, str]:
-    """The thought before the command, the command, and the error of the reply. An ambiguous reply
-    has no command, so that no part of a command runs. A block in more backticks may contain fewer.
-    `cut`: the reply hit its length limit.
+class Command(NamedTuple):
+    """The command of a reply and the thought before it, or the mistake in the reply."""
+
+    thought: str
+    text: str = ""
+    mistake: str = ""
+
+
+def read_command(reply: str, cut: bool) -> Command:
+    """An ambiguous reply has no command, so that no part of a command runs. A block in more
+    backticks may contain fewer. `cut`: the reply hit its length limit.
 
     >>> read_command("I see.\\n```bash\\nls\\n```", cut=False)
-    ('I see.', 'ls', '')
+    Command(thought='I see.', text='ls', mistake='')
     """
     text = after_thinking(reply.replace("\r\n", "\n"))
     thought, *rest = text.split("```")
-    thought, blocks = (
-        thought.strip(),
-        list(BLOCK.finditer(text)) if len(rest) < MOST_TICKS else [],
-    )
+    thought = thought.strip()
     if cut:
-        return thought, "", say("mistakes", "cut")
+        return Command(thought, mistake=say("mistakes", "cut"))
+    blocks = list(BLOCK.finditer(text)) if len(rest) < MOST_TICKS else []
     if len(blocks) != 1:
-        return thought, "", say(MESSAGES, "one_command", count=len(blocks))
-    before, after = text[: blocks[0].start()], text[blocks[0].end() :]
+        mistake = say(MESSAGES, "one_command", count=len(blocks))
+        return Command(thought, mistake=mistake)
+    [block] = blocks
+    before = text[: block.start()]
+    after = text[block.end() :]
     if "```" in before + after or "<think" in before:
-        return thought, "", say(MESSAGES, "text_behind")
-    return thought, blocks[0][2].removesuffix("\n"), ""
+        return Command(thought, mistake=say(MESSAGES, "text_behind"))
+    return Command(thought, block[2].removesuffix("\n"))
 
 
-def _act(reply: Reply, job: Job) -> Step:
-    """Run the command of a reply, or report the error of the reply."""
-    thought, command, mistake = read_command(reply.text, reply.cut)
-    if mistake:
-        return Step("invalid", {}, thought, mistake, failed=True)
-    env, params = job.env, {"command": command}
-
-    def execute() -> code.Observed:
-        workdir.prepare(env.folder)
-        script, venv = f"{SETTINGS}\n{command}", workdir.virtual_environment(env.repo)
-        world = sandbox.World(env.folder, env.media_folder, venv, env.repo)
-        return code.run(script, "bash", COMMAND_TIMEOUT_S, world, env.unsafe_code)
-
-    arguments = {"code": command, "code_type": "bash", "timeout_s": COMMAND_TIMEOUT_S}
+def _execute(job: Job, command: Command) -> Step:
+    """Run a command in the work folder of the sub-task, and record its output."""
+    arguments = {
+        "code": command.text,
+        "code_type": "bash",
+        "timeout_s": COMMAND_TIMEOUT_S,
+    }
+    execute = partial(_run_in_sandbox, job.env, command.text)
     try:
-        ran = env.local("bash", arguments, execute, code.Observed)
+        ran = job.env.local("bash", arguments, execute, code.Observed)
     except ToolError as failure:
-        return Step("bash", params, thought, str(failure), failed=True)
-    silent = ran["observation"] == say("notes", "code_silent")
-    shown = code.cut_in_the_middle(ran["observation"], OBSERVATION_CHARS)
-    output = say(MESSAGES, "silent") if silent else shown
-    return Step("bash", params, thought, output, not ran["well"])
+        output = str(failure)
+        failed = True
+    else:
+        output = _shown(ran["observation"])
+        failed = not ran["well"]
+    params = {"command": command.text}
+    return Step("bash", params, command.thought, output, failed)
 
 
-def _changes(job: Job) -> str:
+def _run_in_sandbox(env: Environment, command: str) -> code.Observed:
+    workdir.prepare(env.folder)
+    world = sandbox.World(
+        folder=env.folder,
+        media=env.media_folder,
+        venv=workdir.virtual_environment(env.repo),
+        place=env.repo,
+    )
+    script = f"{SETTINGS}\n{command}"
+    return code.run(script, "bash", COMMAND_TIMEOUT_S, world, env.unsafe_code)
+
+
+def _shown(output: str) -> str:
+    if output == say("notes", "code_silent"):
+        return say(MESSAGES, "silent")
+    return code.cut_in_the_middle(output, OBSERVATION_CHARS)
+
+
+# ---- what was changed ----------------------------------------------------------------------------
+
+
+def _recorded_changes(job: Job) -> str:
+    changes = partial(_changes, job.env.folder)
+    with job.env.tape.call(job.next_place, "diff"):
+        return str(job.env.local("diff", {}, changes, str))
+
+
+def _changes(folder: Path) -> str:
     """The changes against --workdir, as the main agent reads them; "" without --workdir."""
     try:
-        diff = workdir.changes(job.env.folder)
+        diff = workdir.changes(folder)
     except ToolError as error:
         return str(error)
     if diff is None:
         return ""
+    if not diff:
+        return say(MESSAGES, "same")
     shown = code.cut_in_the_middle(diff, OBSERVATION_CHARS)
-    return say(MESSAGES, "changed", diff=shown) if diff else say(MESSAGES, "same")
+    return say(MESSAGES, "changed", diff=shown)

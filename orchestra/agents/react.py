@@ -1,5 +1,5 @@
 """The ReAct sub-agent of Orchestra-o1 (arXiv 2606.13707, Eq. 13-14, App. B.3): think, act, observe,
-until it finishes.
+until it finishes. `run` is the loop; react_rules.py says what it may do in each step.
 
 Differences from the paper / the released code
 1. The prompt lists all steps so far, each with its observation and the memory noted after it. The
@@ -19,10 +19,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestra.agents.job import OBSERVATION_CHARS, SEARCH, VISIT, Job
+from orchestra.agents.job import OBSERVATION_CHARS, Job
+from orchestra.agents.react_rules import (
+    FEW_STEPS,
+    FINISH,
+    INVALID,
+    LIKE_PATTERNS,
+    Offer,
+    alone,
+    blocked_tools,
+    like_patterns,
+    next_offer,
+    same_call,
+    saw_nothing,
+)
 from orchestra.runtime.chat import STOPPED
 from orchestra.runtime.parsing import TEXT, closed_object, const, find_action, one_of
 from orchestra.runtime.prompts import (
@@ -33,274 +46,286 @@ from orchestra.runtime.prompts import (
     say,
     without_marks,
 )
-from orchestra.seams import Messages, Schema
-from orchestra.toolkit import Tool
+from orchestra.seams import Messages
 from orchestra.vocabulary import (
     BudgetExceeded,
     EndpointError,
     ModelMistake,
+    Reply,
     Result,
     Status,
     Step,
 )
 
-LIKE_PATTERNS = 5
-FEW_STEPS = 5  # when no more are left, the prompt warns
-SAME_CALLS = 3
-FAILED_STEPS = 3  # after these, `finish` is offered even if no tool has worked
 STATUSES: tuple[Status, ...] = ("done", "partial", "blocked")
-REPORT = "result", "status", "summary"  # the parameters of `finish`
+REPORT = ("result", "status", "summary")  # the parameters of `finish`
 MESSAGES = "react/messages"
 
 
 def run(job: Job) -> Result:
-    """Do u = (I, C, b, T) in at most `job.steps` steps.
+    """Do u = (I, C, b, T) in at most `job.steps` steps (rho, a, o).
 
     Failures of a model, an endpoint or a tool are reported in the Result. Raises EndpointError only
     for an agent without a main agent.
     """
-    u, trace = job.u, job.trace
-    status: Status = "partial"
-    error = say(MESSAGES, "out_of_steps", steps=job.steps)
     try:
-        for number in range(1, job.steps + 1):
-            blocked = blocked_tools(job)
-            usable = [job.tools[name] for name in u.tools or () if name not in blocked]
-            looped = like_patterns(trace) >= LIKE_PATTERNS or bool(
-                u.tools and not usable
-            )
-            must_finish = number == job.steps or looped
-            usable = [] if must_finish else usable
-            unopened = unopened_files(job, usable)
-            early = len(trace) < FAILED_STEPS and saw_nothing(job)
-            may_finish = not usable or not (unopened or early)
-            schema = ("action", action_schema(usable, job, may_finish))
-            step, report = _act(job, schema, usable, unopened)
+        while len(job.trace) < job.steps:
+            offer = next_offer(job)
+            reply = think(job, offer)  # Eq. 13: rho and a, as the model writes them
+            action = act(job, offer, reply)  # rho and a, read and checked
+            step = observe(job, action)  # o
             job.note(step)
-            if report:
-                return _result(report, job)
-            if must_finish and number < job.steps:
-                error = say(MESSAGES, "would_not_finish")
+            if step.action == FINISH:
+                return _finished(job, step)
+            if offer.must_finish:
                 break
     except STOPPED as failure:
-        if u.agent == "single" and isinstance(failure, EndpointError):
+        if alone(job) and isinstance(failure, EndpointError):
             raise  # it is the main agent
-        noted = _memory(trace) and isinstance(failure, BudgetExceeded)
-        status = "partial" if noted else "failed"
-        error = say(MESSAGES, "stopped", reason=str(failure))
-    status = "failed" if all(s.failed for s in trace) else status
-    return job.result(status, "", _memory(trace), error)
+        return _stopped(job, failure)
+    return _unfinished(job)
+
+
+@dataclass(frozen=True)
+class Action:
+    """(rho, a) of Eq. 13. `mistake`: the rule that the reply broke, in a sentence for the model."""
+
+    name: str = INVALID
+    params: dict[str, Any] = field(default_factory=dict)
+    memory: str = ""
+    mistake: str = ""
+
+
+def think(job: Job, offer: Offer) -> Reply:
+    """The reply of the model b to all steps so far."""
+    env = job.env
+    schema = ("action", action_schema(job, offer))
+    with env.tape.call(job.next_place):
+        return env.chat(env.backend, messages_of(job), env.purse, schema)
+
+
+def act(job: Job, offer: Offer, reply: Reply) -> Action:
+    """The action of a reply, or the mistake in it."""
+    action = Action()
+    try:
+        action = _read_action(job, reply)
+        _check_name(job, offer, action)
+        if action.name == FINISH:
+            _check_report(job, offer, action)
+    except ModelMistake as mistake:
+        return replace(action, mistake=explained(mistake))
+    return action
+
+
+def observe(job: Job, action: Action) -> Step:
+    """The step of an action, with its observation. That of a mistake is the mistake."""
+    if action.mistake:
+        error = capped(action.mistake, OBSERVATION_CHARS)
+        return Step(INVALID, action.params, action.memory, error, failed=True)
+    if action.name == FINISH:
+        return Step(FINISH, action.params, action.memory, observation="")
+    earlier = same_call(job, action.name, action.params)
+    if earlier is not None:
+        return replace(earlier, memory=action.memory)
+    return job.call_tool(action.name, action.params, action.memory)
+
+
+# ---- how it ends ---------------------------------------------------------------------------------
+
+
+def _finished(job: Job, step: Step) -> Result:
+    """z, as the sub-agent reports it."""
+    report = _report(step.params, step.memory)
+    status = _status(report)
+    if status == "done" and saw_nothing(job):
+        status = "partial"  # it had to finish, and no tool has worked
+    answer = without_marks(_as_text(report.get("result")))
+    summary = _as_text(report.get("summary"))
+    if not summary:
+        summary = _newest_memory(job.trace)
+    return job.result(status, answer, summary)
+
+
+def _unfinished(job: Job) -> Result:
+    """z of a sub-agent that did not finish although nothing else was left."""
+    if len(job.trace) == job.steps:
+        error = say(MESSAGES, "out_of_steps", steps=job.steps)
+    else:
+        error = say(MESSAGES, "would_not_finish")
+    return _without_report(job, "partial", error)
+
+
+def _stopped(job: Job, failure: Exception) -> Result:
+    """z of a sub-agent that cannot go on."""
+    status: Status = "failed"
+    if isinstance(failure, BudgetExceeded) and _newest_memory(job.trace):
+        status = "partial"
+    return _without_report(job, status, say(MESSAGES, "stopped", reason=str(failure)))
+
+
+def _without_report(job: Job, status: Status, error: str) -> Result:
+    if all(step.failed for step in job.trace):
+        status = "failed"
+    return job.result(status, "", _newest_memory(job.trace), error)
+
+
+def _newest_memory(trace: Sequence[Step]) -> str:
+    return next((step.memory for step in reversed(trace) if step.memory), "")
 
 
 # ---- what the sub-agent reads --------------------------------------------------------------------
 
 
-def render_step(job: Job) -> Messages:
+def messages_of(job: Job) -> Messages:
     """The messages of the next step. An agent without a main agent has its own prompts."""
-    u, trace, alone = job.u, job.trace, job.u.agent == "single"
-    offered = [job.tools[name] for name in u.tools or ()]
-    files = (
-        ", ".join(m.name for m in job.env.task.media)
-        if any(t.files for t in offered)
-        else ""
-    )
+    tools = job.assigned
+    takes_files = any(tool.files for tool in tools)
+    names = [media.name for media in job.task.media] if takes_files else []
+    context = job.u.context
     user = render(
-        "react/alone_user.md" if alone else "react/user.md",
-        instruction=u.instruction,
-        context=u.context or say(MESSAGES, "no_context"),
-        files=files or "-",
-        steps=_steps_done(trace) or say(MESSAGES, "no_steps"),
-        step=len(trace) + 1,
+        "react/alone_user.md" if alone(job) else "react/user.md",
+        instruction=job.u.instruction,
+        context=context if context else say(MESSAGES, "no_context"),
+        files=", ".join(names) if names else "-",
+        steps=_steps_done(job.trace),
+        step=len(job.trace) + 1,
         steps_max=job.steps,
         warning=_warning(job),
     )
-    manuals = "\n\n".join(t.manual for t in offered)
-    system = render("react/alone.md" if alone else "react/system.md", tools=manuals)
+    system = render(
+        "react/alone.md" if alone(job) else "react/system.md",
+        tools="\n\n".join(tool.manual for tool in tools),
+    )
     return as_messages(system, user)
 
 
 def _steps_done(trace: Sequence[Step]) -> str:
+    if not trace:
+        return say(MESSAGES, "no_steps")
     # A memory is written with an action, before its observation: it belongs to the step before. The
     # memory of the first reply is left out: nothing was observed before it.
-    memories = [*(s.memory for s in trace[1:]), ""]
-    rows = [
-        say(
-            MESSAGES, "step", number=n, action=s.action, observation=s.observation,
-            params=json.dumps(s.params, ensure_ascii=False), memory=memory or "-",
+    memories = [step.memory for step in trace[1:]]
+    memories.append("")
+    rows = []
+    for number, (step, memory) in enumerate(zip(trace, memories, strict=True), 1):
+        row = say(
+            MESSAGES,
+            "step",
+            number=number,
+            action=step.action,
+            params=json.dumps(step.params, ensure_ascii=False),
+            observation=step.observation,
+            memory=memory if memory else "-",
         )
-        for n, (s, memory) in enumerate(zip(trace, memories, strict=False), 1)
-    ]  # fmt: skip
+        rows.append(row)
     return "\n\n".join(rows)
 
 
 def _warning(job: Job) -> str:
-    trace, left = job.trace, job.steps - len(job.trace)  # the next step included
-    if left == 1:
+    steps_left = job.steps - len(job.trace)  # the next step included
+    if steps_left == 1:
         return say(MESSAGES, "last_step")
-    if (times := like_patterns(trace)) >= LIKE_PATTERNS:
-        return say(MESSAGES, "repeated", times=times)
-    names = ", ".join(sorted(blocked_tools(job)))
-    few = say(MESSAGES, "few_steps_left", left=left) if left <= FEW_STEPS else ""
-    same = say(MESSAGES, "same_call", tools=names) if names else ""
-    if (
-        trace
-        and not same
-        and (first := same_call(trace[-1].action, trace[-1].params, job))
-    ):
-        number = trace.index(first) + 1
-        same = say(MESSAGES, "seen_before", step=number) if number < len(trace) else ""
-    return " ".join(filter(None, (same, few)))
+    alike = like_patterns(job.trace)
+    if alike >= LIKE_PATTERNS:
+        return say(MESSAGES, "repeated", times=alike)
+    warnings = [_warning_of_repeats(job)]
+    if steps_left <= FEW_STEPS:
+        warnings.append(say(MESSAGES, "few_steps_left", left=steps_left))
+    return " ".join(warning for warning in warnings if warning)
+
+
+def _warning_of_repeats(job: Job) -> str:
+    blocked = blocked_tools(job)
+    if blocked:
+        return say(MESSAGES, "same_call", tools=", ".join(sorted(blocked)))
+    if not job.trace:
+        return ""
+    newest = job.trace[-1]
+    first = same_call(job, newest.action, newest.params)
+    if first is None:
+        return ""
+    number = job.trace.index(first) + 1
+    if number == len(job.trace):
+        return ""
+    return say(MESSAGES, "seen_before", step=number)
 
 
 # ---- what it may reply ---------------------------------------------------------------------------
 
 
-def action_schema(tools: Sequence[Tool], job: Job, finish: bool) -> dict[str, Any]:
+def action_schema(job: Job, offer: Offer) -> dict[str, Any]:
     """The JSON schema of one step: one alternative per action."""
+    actions = [_alternative(t.name, t.schema(job.task)) for t in offer.tools]
+    if offer.may_finish:
+        report = {"result": TEXT, "status": one_of(STATUSES), "summary": TEXT}
+        actions.append(_alternative(FINISH, closed_object(report)))
+    return {"anyOf": actions}
 
-    def alternative(name: str, params: dict[str, Any]) -> Any:
-        return closed_object({"action": const(name), "params": params, "memory": TEXT})
 
-    actions = [alternative(t.name, t.schema(job.env.task)) for t in tools]
-    report = closed_object(
-        {"result": TEXT, "status": one_of(STATUSES), "summary": TEXT}
+def _alternative(name: str, params: dict[str, Any]) -> Any:
+    return closed_object({"action": const(name), "params": params, "memory": TEXT})
+
+
+def _read_action(job: Job, reply: Reply) -> Action:
+    """Raises ModelMistake if a reply has no action."""
+    fields = find_action(reply.text, reply.cut)
+    name = _as_text(fields["action"])
+    return Action(
+        name=name,
+        params=_params(job, name, fields),
+        memory=_as_text(fields.get("memory")),
     )
-    return {"anyOf": [*actions, alternative("finish", report)] if finish else actions}
 
 
-def _act(
-    job: Job, schema: Schema, usable: Sequence[Tool], unopened: Sequence[str]
-) -> tuple[Step, dict[str, Any] | None]:
-    """One step of Eq. 13, and the parameters of `finish` if that was the action."""
-    env, memory, params = job.env, "", dict[str, Any]()
-    with env.tape.call(job.next_place):
-        reply = env.chat(env.backend, render_step(job), env.purse, schema)
-    try:
-        wanted = find_action(reply.text, reply.cut)
-        memory, name = _as_text(wanted.get("memory")), _as_text(wanted["action"])
-        params = _params(wanted, name, job)
-        known = (*(t.name for t in usable), "finish")
-        if name not in known:
-            rule = "unassigned_tool" if name in job.tools else "bad_action"
-            raise ModelMistake(rule, action=name, tool=name, known=", ".join(known))
-        if name == "finish":
-            if _status(params) == "done" and unopened:
-                raise ModelMistake("unopened", files=", ".join(unopened))
-            if usable and _status(params) == "done" and saw_nothing(job):
-                raise ModelMistake("nothing_worked")
-            report = params or {"result": memory}
-            if job.u.agent == "single" and not _as_text(report.get("result")):
-                raise ModelMistake("no_result")
-            return Step("finish", params, memory, ""), report
-    except ModelMistake as mistake:
-        error = capped(explained(mistake), OBSERVATION_CHARS)
-        return Step("invalid", params, memory, error, failed=True), None
-    if earlier := same_call(name, params, job):
-        return replace(earlier, memory=memory), None
-    return job.call_tool(name, params, memory), None
-
-
-def _params(wanted: Mapping[str, Any], name: str, job: Job) -> dict[str, Any]:
+def _params(job: Job, name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of an action. Some models write them next to it, not into `params`."""
-    params = wanted.get("params")
-    fields = (
-        job.tools[name].inputs.get("properties", ()) if name in job.tools else REPORT
-    )
-    return (
-        params
-        if isinstance(params, dict)
-        else {k: wanted[k] for k in fields if k in wanted}
-    )
+    params = fields.get("params")
+    if isinstance(params, dict):
+        return params
+    names = REPORT
+    if name in job.tools:
+        names = job.tools[name].inputs.get("properties", ())
+    return {key: fields[key] for key in names if key in fields}
 
 
-def _result(report: Mapping[str, Any], job: Job) -> Result:
-    status = _status(report)
-    if status == "done" and saw_nothing(job):
-        status = "partial"  # it had to finish, and no tool has worked
-    answer = without_marks(_as_text(report.get("result")))
-    summary = _as_text(report.get("summary")) or _memory(job.trace)
-    return job.result(status, answer, summary)
+def _check_name(job: Job, offer: Offer, action: Action) -> None:
+    """Raises ModelMistake for an action that is not offered."""
+    name = action.name
+    known = [*(tool.name for tool in offer.tools), FINISH]
+    if name not in known:
+        rule = "unassigned_tool" if name in job.tools else "bad_action"
+        raise ModelMistake(rule, action=name, tool=name, known=", ".join(known))
+
+
+def _check_report(job: Job, offer: Offer, action: Action) -> None:
+    """Raises ModelMistake for a report of what was not seen, or without a result."""
+    report = _report(action.params, action.memory)
+    done = _status(report) == "done"
+    if done and offer.unopened:
+        raise ModelMistake("unopened", files=", ".join(offer.unopened))
+    if done and offer.tools and saw_nothing(job):
+        raise ModelMistake("nothing_worked")
+    if alone(job) and not _as_text(report.get("result")):
+        raise ModelMistake("no_result")
+
+
+def _report(params: Mapping[str, Any], memory: str) -> Mapping[str, Any]:
+    """The parameters of `finish`. Without any, the memory is the result."""
+    return params if params else {"result": memory}
 
 
 def _status(report: Mapping[str, Any]) -> Status:
     """The status of a report: "done" if there is none, "partial" if it is not one of ours."""
-    word = _as_text(report.get("status")).lower() or "done"
-    return next((s for s in STATUSES if s == word), "partial")
-
-
-def _memory(trace: Sequence[Step]) -> str:
-    return next((s.memory for s in reversed(trace) if s.memory), "")
+    word = _as_text(report.get("status")).lower()
+    if not word:
+        return "done"
+    return next((status for status in STATUSES if status == word), "partial")
 
 
 def _as_text(value: Any) -> str:
     """A field of a reply as text; "" for null."""
     if value is None:
         return ""
-    return (
-        value.strip()
-        if isinstance(value, str)
-        else json.dumps(value, ensure_ascii=False)
-    )
-
-
-# ---- rules against loops, and against reports of what was not seen -------------------------------
-
-
-def blocked_tools(job: Job) -> set[str]:
-    """For an agent without a main agent: the tools that it must not use in this step. A tool that
-    was called twice with the same parameters and the same result is blocked until another call
-    succeeds. After SAME_CALLS such calls it stays blocked.
-    """
-    if job.u.agent != "single":
-        return set()
-    calls = [(s.action, s.params, s.observation) for s in job.trace]
-    blocked = {call[0] for call in calls if calls.count(call) >= SAME_CALLS}
-    for n in reversed(range(len(calls))):
-        if calls[n] in calls[:n]:
-            blocked.add(job.trace[n].action)
-        elif not job.trace[n].failed:
-            break
-    return blocked - {"invalid", "finish"}
-
-
-def like_patterns(trace: Sequence[Step]) -> int:
-    """How many of the last steps are of one kind. A visit right after a search counts with it."""
-    patterns: list[str] = []
-    for before, step in zip([None, *trace], trace, strict=False):
-        if not (step.action == VISIT and before and before.action == SEARCH):
-            patterns.append(step.action)
-    return next(
-        (n for n, p in enumerate(reversed(patterns)) if p != patterns[-1]),
-        len(patterns),
-    )
-
-
-def same_call(name: str, params: Mapping[str, Any], job: Job) -> Step | None:
-    """The first successful step that opened the same file with the same parameters."""
-    if not (name in job.tools and job.tools[name].files):
-        return None
-    same = (
-        s for s in job.trace if (s.action, s.params, s.failed) == (name, params, False)
-    )
-    return next(same, None)
-
-
-def saw_nothing(job: Job) -> bool:
-    """Whether a tool must work, but none has. An agent without a main agent may answer a question
-    without files from its own knowledge.
-    """
-    if not job.u.tools or (job.u.agent == "single" and not job.env.task.media):
-        return False
-    return all(s.failed or s.action == "finish" for s in job.trace)
-
-
-def unopened_files(job: Job, tools: Sequence[Tool]) -> list[str]:
-    """For an agent without a main agent that has enough steps left: the files of the task that it
-    has not tried to open although one of `tools` opens them.
-    """
-    if job.u.agent != "single" or job.steps - len(job.trace) <= FEW_STEPS:
-        return []
-    task = job.env.task
-    tried = [task.file(str(value)) for s in job.trace for value in s.params.values()]
-    kinds = {kind for tool in tools for kind in tool.files.values()}
-    return [m.name for m in task.media if m.modality in kinds and m not in tried]
+    if isinstance(value, str):
+        return value.strip()
+    return json.dumps(value, ensure_ascii=False)

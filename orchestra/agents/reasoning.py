@@ -22,69 +22,86 @@ from orchestra.runtime.parsing import after_thinking
 from orchestra.runtime.prompts import say
 from orchestra.vocabulary import Reply
 
-SAMPLES = DEBATE_ROUNDS = REFLECTIONS = SEARCHES = 5
+SAMPLES = 5
+DEBATE_ROUNDS = 5
+REFLECTIONS = 5
+SEARCHES = 5
 ANSWER = re.compile(
     r"^[^\w\n]*_*(?:final[ \t]+)?answer\b[^\w\n]*?:[ \t*_]*", flags=re.I | re.M
 )
 QUERY = re.compile(
     r"(?im)^[^\w\n]*(?:\d+[^\w\n]+)?query[^\w\n]*(?:\d+[^\w\n]*)?[:=]\s*(.+)$"
 )
-LINK = re.compile(
-    r"https?://(?:[^\s<>\"'`()\[\]*]|\([\w,.-]*\))+(?<![.,;:])"
-)  # .._(planet) too
+# A link may end in a pair of brackets, as .._(planet) does.
+LINK = re.compile(r"https?://(?:[^\s<>\"'`()\[\]*]|\([\w,.-]*\))+(?<![.,;:])")
+MESSAGES = "reasoning/messages"
 
 
 @agent
 def cot(job: Job) -> str:
     """Chain of thought: one call."""
-    return keep(job, job.ask("think", prompt("think", job)))
+    reply = job.ask("think", prompt("think", job))
+    return keep(job, reply)
 
 
 @agent
 def self_consistency(job: Job) -> str:
     """The majority of SAMPLES answers to the same prompt."""
-    prompts = [(f"sample {n}", prompt("think", job)) for n in range(1, SAMPLES + 1)]
-    return keep(job, majority(job.ask_all(prompts)))
+    think = prompt("think", job)
+    names = [f"sample {n}" for n in range(1, SAMPLES + 1)]
+    replies = job.ask_all([(name, think) for name in names])
+    return keep(job, majority(replies))
 
 
 @agent
 def debate(job: Job) -> str:
     """DEBATE_ROUNDS rounds, in which each role reads the newest reply of all; then one decision."""
-    roles, newest = job.u.roles, dict[str, Reply]()  # the newest reply of each role
-    for n in range(1, DEBATE_ROUNDS + 1):
-        statements = _statements(newest)
-        prompts = [
-            (
-                f"{role}, round {n}",
-                prompt("debate", job, role=role, statements=statements),
-            )
-            for role in roles
-        ]
-        replies = job.ask_all(prompts, later=(DEBATE_ROUNDS - n) * len(roles) + 1)
-        newest |= {
-            role: reply for role, reply in zip(roles, replies, strict=True) if reply
-        }
+    newest: dict[str, Reply] = {}  # the newest reply of each role
+    for number in range(1, DEBATE_ROUNDS + 1):
+        newest |= _debate_round(job, number, newest)
         keep(job, majority(newest.values()))
-    return keep(
-        job, job.ask("decide", prompt("decide", job, statements=_statements(newest)))
-    )
+    decide = prompt("decide", job, statements=_statements(newest))
+    decision = job.ask("decide", decide)
+    return keep(job, decision)
+
+
+def _debate_round(
+    job: Job, number: int, newest: Mapping[str, Reply]
+) -> dict[str, Reply]:
+    """The replies of one round by role, without those of failed calls."""
+    roles = job.u.roles
+    statements = _statements(newest)
+    prompts = []
+    for role in roles:
+        text = prompt("debate", job, role=role, statements=statements)
+        prompts.append((f"{role}, round {number}", text))
+    rounds_left = DEBATE_ROUNDS - number
+    later = rounds_left * len(roles) + 1  # the decision
+    replies = job.ask_all(prompts, later)
+    by_role = zip(roles, replies, strict=True)
+    return {role: reply for role, reply in by_role if reply is not None}
 
 
 @agent
 def reflexion(job: Job) -> str:
     """An attempt and a critic; again with all attempts and feedback, until it is "correct"."""
-    later, earlier = 2 * REFLECTIONS, ""
+    later = 2 * REFLECTIONS  # a critic and an attempt each
+    earlier = ""
     attempt = job.ask("attempt", prompt("think", job), later)
     for n in range(1, REFLECTIONS + 1):
         keep(job, attempt)
+        later -= 1
         criticise = prompt("criticise", job, attempt=attempt)
-        verdict = job.ask(f"critic {n}", criticise, later - 2 * n + 1)
-        if answer_of(verdict).lower().strip(" .*") == "correct":
+        verdict = job.ask(f"critic {n}", criticise, later)
+        judgement = answer_of(verdict).lower().strip(" .*")
+        if judgement == "correct":
             break
         earlier += _paragraph("attempt", number=n, attempt=attempt, feedback=verdict)
+        later -= 1
         again = prompt("again", job, earlier=earlier)
-        newer = job.ask(f"attempt {n + 1}", again, later - 2 * n)
-        attempt = newer if answer_of(newer) else attempt
+        newer = job.ask(f"attempt {n + 1}", again, later)
+        if answer_of(newer):
+            attempt = newer
     return keep(job, attempt)
 
 
@@ -93,27 +110,26 @@ def search(job: Job) -> str:
     """Up to SEARCHES thoughts, each with a search, a page or both; then the answer. After a search
     a page is read: the one that the model named, else the first new one.
     """
-    found, read = "", list[str]()
-
-    def use(tool: str, **params: str) -> None:
-        nonlocal found
-        found += _paragraph(tool, observation=job.use(tool, **params), **params)
-
+    found = ""
+    read: set[str] = set()
     for n in range(1, SEARCHES + 1):
         later = 2 * (SEARCHES - n + 1)  # a page takes a call too
-        thought = job.ask(
-            f"search {n}", prompt("query", job, found=found or "-"), later
-        )
-        queries, links = queries_in(thought)[:1], LINK.findall(after_thinking(thought))
+        think = prompt("query", job, found=found if found else "-")
+        thought = job.ask(f"search {n}", think, later)
+        queries = queries_in(thought)[:1]
+        links = LINK.findall(after_thinking(thought))
         if not queries and not links:
             break
         for query in queries:
-            use(SEARCH, query=query)
+            found += _used(job, SEARCH, query=query)
             links += LINK.findall(job.trace[-1].observation)
-        for url in [link for link in links if link not in read][:1]:
-            read.append(url)
-            use(VISIT, url=url, browse_query=job.u.instruction)
-    return keep(job, job.ask("answer", prompt("from_search", job, found=found or "-")))
+        new_links = [link for link in links if link not in read]
+        for url in new_links[:1]:
+            read.add(url)
+            found += _used(job, VISIT, url=url, browse_query=job.u.instruction)
+    last = prompt("from_search", job, found=found if found else "-")
+    reply = job.ask("answer", last)
+    return keep(job, reply)
 
 
 # ---- prompts and replies -------------------------------------------------------------------------
@@ -121,55 +137,76 @@ def search(job: Job) -> str:
 
 def prompt(name: str, job: Job, **values: str) -> str:
     """The original question with the text of its files, the agent's input, and prompt `name`."""
-    question, own = job.env.task.question, job.u.instruction
+    question = job.task.question
+    own_input = job.u.instruction
     about = "\n\n".join(text for text in (question, job.u.context) if text)
-    kind = "task" if own == question else "sub_task"
-    task = say("reasoning/messages", kind, question=about, input=own)
-    return say(
-        "reasoning/messages",
-        name,
-        task=task,
-        **{k: v.strip() for k, v in values.items()},
-    )
+    kind = "task" if own_input == question else "sub_task"
+    task = say(MESSAGES, kind, question=about, input=own_input)
+    stripped = {key: value.strip() for key, value in values.items()}
+    return say(MESSAGES, name, task=task, **stripped)
 
 
 def _paragraph(name: str, **values: object) -> str:
-    return say("reasoning/messages", name, **values) + "\n\n"
+    return say(MESSAGES, name, **values) + "\n\n"
+
+
+def _used(job: Job, tool: str, **params: str) -> str:
+    """A paragraph about the call of a tool and its observation."""
+    observation = job.use(tool, **params)
+    return _paragraph(tool, observation=observation, **params)
 
 
 def _statements(newest: Mapping[str, Reply]) -> str:
-    replies = newest.items()
-    rows = [
-        _paragraph("statement", role=r, text=reply.text)
-        for r, reply in replies
-        if reply.text
-    ]
-    return "".join(rows) or say("reasoning/messages", "nobody_yet")
+    texts = {role: reply.text for role, reply in newest.items() if reply.text}
+    if not texts:
+        return say(MESSAGES, "nobody_yet")
+    return "".join(
+        _paragraph("statement", role=role, text=text) for role, text in texts.items()
+    )
 
 
 def keep(job: Job, reply: str) -> str:
     """The answer of a reply. The job keeps both, in case a later call fails."""
-    job.output, job.answer = reply.strip(), answer_of(reply)
+    job.output = reply.strip()
+    job.answer = answer_of(reply)
     return job.answer
 
 
 def answer_of(reply: str) -> str:
-    """The text after the last "Answer:" that is not empty; without one, the last line."""
+    """The text after the last "Answer:" that is not empty; without one, the last line.
+
+    >>> answer_of("17 of 100 are 17.\\n**Answer:** 17"), answer_of("I think\\n17")
+    ('17', '17')
+    """
     before, *parts = ANSWER.split(after_thinking(reply))
-    answers = [text for part in parts if (text := part.strip().strip("*").strip())]
-    lines = [row.strip() for row in before.splitlines() if row.strip()]
-    return (answers or lines or [""])[-1]
+    answers = [part.strip().strip("*").strip() for part in parts]
+    lines = [line.strip() for line in before.splitlines()]
+    for candidates in (answers, lines):
+        not_empty = [text for text in candidates if text]
+        if not_empty:
+            return not_empty[-1]
+    return ""
 
 
 def queries_in(reply: str) -> list[str]:
     """The text after each "Query:", numbered or not."""
-    rows = QUERY.findall(after_thinking(reply))
-    return [query for row in rows if (query := row.strip(" \"'*`"))]
+    found = QUERY.findall(after_thinking(reply))
+    queries = [query.strip(" \"'*`") for query in found]
+    return [query for query in queries if query]
 
 
 def majority(replies: Iterable[Reply | None]) -> str:
     """The first reply with the most frequent answer; "" if no complete reply has an answer."""
-    texts = [reply.text for reply in replies if reply and not reply.cut]
-    keys = [" ".join(answer_of(text).lower().split()).rstrip(" .") for text in texts]
-    counts = Counter(key for key in keys if key)
-    return texts[keys.index(counts.most_common(1)[0][0])] if counts else ""
+    first_reply: dict[str, str] = {}  # by normalised answer
+    votes: Counter[str] = Counter()
+    for reply in replies:
+        if reply is None or reply.cut:
+            continue
+        vote = " ".join(answer_of(reply.text).lower().split()).rstrip(" .")
+        if vote:
+            first_reply.setdefault(vote, reply.text)
+            votes[vote] += 1
+    if not votes:
+        return ""
+    [(winner, _)] = votes.most_common(1)  # a tie goes to the first
+    return first_reply[winner]

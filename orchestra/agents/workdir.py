@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from orchestra.runtime.prompts import say
@@ -22,49 +23,67 @@ from orchestra.vocabulary import ConfigError
 
 GIT_TIMEOUT_S = 60
 PROGRESS_FILES = 1000  # between two reports of progress
+REASON_CHARS = 200  # of an error
 BINARY = re.compile(r"(?m)^GIT binary patch\n(?:(?:literal|delta) \d+\n(?:.+\n)*\n?)+")
+GIT_SETTINGS = ("core.fsmonitor=false", "core.protectNTFS=false", "safe.directory=*")
 ISOLATED = {  # git without the user's or the system's configuration
-    "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "GIT_ATTR_NOSYSTEM": "1",
-    "GIT_AUTHOR_NAME": "orchestra-min", "GIT_AUTHOR_EMAIL": "-", "GIT_COMMITTER_NAME": "-",
-    "GIT_COMMITTER_EMAIL": "-", "LC_ALL": "C",
-}  # fmt: skip
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_SYSTEM": os.devnull,
+    "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_AUTHOR_NAME": "orchestra-min",
+    "GIT_AUTHOR_EMAIL": "-",
+    "GIT_COMMITTER_NAME": "-",
+    "GIT_COMMITTER_EMAIL": "-",
+    "LC_ALL": "C",
+}
 
 
-def _git(*arguments: str | Path, isolated: bool = True, given: bytes = b"") -> bytes:
+def _git(*arguments: str | Path, isolated: bool = True, stdin: bytes = b"") -> bytes:
     """The output of a git command. Raises OSError and subprocess.SubprocessError."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-    settings = ("core.fsmonitor=false", "core.protectNTFS=false", "safe.directory=*")
-    command = [
-        "git",
-        *(word for s in settings for word in ("-c", s)),
-        *map(str, arguments),
-    ]
-    env = env | ISOLATED if isolated else env
-    return subprocess.run(
+    if isolated:
+        env |= ISOLATED
+    command = ["git"]
+    for setting in GIT_SETTINGS:
+        command += ["-c", setting]
+    command += [str(argument) for argument in arguments]
+    done = subprocess.run(
         command,
         env=env,
-        input=given,
+        input=stdin,
         capture_output=True,
         timeout=GIT_TIMEOUT_S,
         check=True,
-    ).stdout
+    )
+    return done.stdout
+
+
+def _reason(error: Exception) -> str:
+    """What git wrote to standard error, or else the error, in one line."""
+    output: bytes | None = getattr(error, "stderr", None)
+    text = output.decode("utf-8", "replace") if output else str(error)
+    return " ".join(text.split())[:REASON_CHARS]
+
+
+# ---- the copy of the repository ------------------------------------------------------------------
 
 
 def check(path: Path | None, with_media: bool) -> None:
     """Raises ConfigError if sub-agents cannot work in a copy of the repository `path`."""
-    problem = ""
-    if path and not (path / ".git").exists():
-        problem = (
-            "is not a git repository (no .git); give its top folder, or use git init"
-        )
-    elif path and with_media and os.path.lexists(path / "media"):
-        problem = (
-            "has a folder media, where sub-agents find the files of the task; rename it"
-        )
-    elif path and not shutil.which("git"):
-        problem = "needs git on this machine; install it"
+    problem = "" if path is None else _problem(path, with_media)
     if problem:
         raise ConfigError(f"--workdir {path}: {problem}")
+
+
+def _problem(repo: Path, with_media: bool) -> str:
+    if not (repo / ".git").exists():
+        return "is not a git repository (no .git); give its top folder, or use git init"
+    if with_media and os.path.lexists(repo / "media"):
+        found = "has a folder media, where sub-agents find the files of the task"
+        return f"{found}; rename it"
+    if not shutil.which("git"):
+        return "needs git on this machine; install it"
+    return ""
 
 
 def copy_into(run: Path, source: Path, tell: Callable[[str], None]) -> None:
@@ -74,42 +93,61 @@ def copy_into(run: Path, source: Path, tell: Callable[[str], None]) -> None:
     target = run / "workdir"
     try:
         target.mkdir()
-        names, top = _files_to_copy(source, run), source.resolve()
-        for n, name in enumerate(names):
-            if n % PROGRESS_FILES == 0 and len(names) > PROGRESS_FILES:
-                tell(f"copying {source}: {n} of {len(names)} files")
-            place, parent = source / name, (source / name).parent.resolve()
-            no_link = parent == top / name.parent  # no folder of the path is a link
-            if no_link and (place.is_symlink() or place.is_file()):
-                (target / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(place, target / name, follow_symlinks=False)
-        _git("-C", target, "init", "-q", "--template=", "-b", "main")
-        _git("-C", target, "add", "-A", "-f", ".")
-        _git("-C", target, "commit", "-q", "--allow-empty", "-m", "base")
-        shutil.copytree(target / ".git", run / "workdir.git")
-        (target / ".git" / "info").mkdir()
-        (target / ".git" / "info" / "exclude").write_text("/media\n/.venv\n/venv\n")
+        _copy_files(source, target, _files_to_copy(source, run), tell)
+        _commit(target, run / "workdir.git")
     except (OSError, shutil.Error, subprocess.SubprocessError) as error:
-        raise ConfigError(
-            f"--workdir {source}: cannot be copied ({_reason(error)})"
-        ) from None
+        problem = f"cannot be copied ({_reason(error)})"
+        raise ConfigError(f"--workdir {source}: {problem}") from None
 
 
 def _files_to_copy(source: Path, run: Path) -> list[Path]:
     """The files that git lists, without the new files of run folders, as of `run` itself."""
-    tracked, new = (
-        os.fsdecode(_git("-C", source, "ls-files", "-z", *which, isolated=False)).split(
-            "\0"
-        )
-        for which in (("--recurse-submodules",), ("--others", "--exclude-standard"))
-    )
-    tapes = {
-        name.removesuffix("tape.jsonl") for name in new if name.endswith("/tape.jsonl")
-    }
-    own = os.path.relpath(run.resolve(), source.resolve()) + "/"
-    runs = own, *(folder for folder in tapes if f"{folder}run.json" in new)
-    found = [*tracked, *(name for name in new if not name.startswith(runs))]
-    return [Path(name) for name in found if name and name[-1] != "/"]
+    tracked = _listed(source, "--recurse-submodules")
+    new = _listed(source, "--others", "--exclude-standard")
+    runs = [os.path.relpath(run.resolve(), source.resolve()) + "/"]
+    for name in new:
+        folder = name.removesuffix("tape.jsonl")
+        if name.endswith("/tape.jsonl") and f"{folder}run.json" in new:
+            runs.append(folder)
+    not_of_runs = [name for name in new if not name.startswith(tuple(runs))]
+    found = [*tracked, *not_of_runs]
+    return [Path(name) for name in found if not name.endswith("/")]
+
+
+def _listed(source: Path, *which: str) -> list[str]:
+    """The files that git lists, with the user's own settings."""
+    listed = _git("-C", source, "ls-files", "-z", *which, isolated=False)
+    return [name for name in os.fsdecode(listed).split("\0") if name]
+
+
+def _copy_files(
+    source: Path, target: Path, names: Sequence[Path], tell: Callable[[str], None]
+) -> None:
+    """Copy files, and links as links. A file in a linked folder is left out."""
+    top = source.resolve()
+    for n, name in enumerate(names):
+        if n % PROGRESS_FILES == 0 and len(names) > PROGRESS_FILES:
+            tell(f"copying {source}: {n} of {len(names)} files")
+        file = source / name
+        in_linked_folder = file.parent.resolve() != top / name.parent
+        if in_linked_folder or not (file.is_symlink() or file.is_file()):
+            continue
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file, target / name, follow_symlinks=False)
+
+
+def _commit(target: Path, base: Path) -> None:
+    """Commit all files of `target`, and copy its repository to `base`."""
+    _git("-C", target, "init", "-q", "--template=", "-b", "main")
+    _git("-C", target, "add", "-A", "-f", ".")
+    _git("-C", target, "commit", "-q", "--allow-empty", "-m", "base")
+    shutil.copytree(target / ".git", base)
+    info = target / ".git" / "info"
+    info.mkdir()
+    (info / "exclude").write_text("/media\n.venv\n/venv\n")
+
+
+# ---- the work folders of sub-tasks ---------------------------------------------------------------
 
 
 def prepare(folder: Path) -> None:
@@ -118,8 +156,7 @@ def prepare(folder: Path) -> None:
     """
     if folder.is_dir():
         return
-    before = [f for f in folder.parent.glob("r*-t*") if _order(f) < _order(folder)]
-    origin = max(before, key=_order) if before else folder.parent.parent / "workdir"
+    origin = _folder_before(folder)
     if not origin.is_dir():
         return
     part = folder.with_name(f".{folder.name}.part")  # a kill must not leave half a copy
@@ -128,9 +165,37 @@ def prepare(folder: Path) -> None:
         shutil.copytree(origin, part, symlinks=True)
         part.rename(folder)
     except (OSError, RecursionError) as error:
-        raise ToolError(
-            say("mini_swe/messages", "not_copied", reason=_reason(error))
-        ) from None
+        text = say("mini_swe/messages", "not_copied", reason=_reason(error))
+        raise ToolError(text) from None
+
+
+def _folder_before(folder: Path) -> Path:
+    before = [f for f in folder.parent.glob("r*-t*") if _order(f) < _order(folder)]
+    if before:
+        return max(before, key=_order)
+    return folder.parent.parent / "workdir"
+
+
+def _order(folder: Path) -> tuple[int, ...]:
+    """(round, sub-task) of a work folder, (2, 1) of r2-t1."""
+    return tuple(int(number) for number in re.findall(r"\d+", folder.name))
+
+
+def virtual_environment(repo: Path | None) -> Path | None:
+    """The virtual environment of the user's project, if there is one."""
+    if repo is None:
+        return None
+    places = [repo / ".venv", repo / "venv"]
+    active = os.environ.get("VIRTUAL_ENV", "")
+    if active and active != sys.prefix:
+        places.append(Path(active))
+    for place in places:
+        if (place / "pyvenv.cfg").is_file():
+            return place.absolute()
+    return None
+
+
+# ---- their changes -------------------------------------------------------------------------------
 
 
 def changes(folder: Path) -> str | None:
@@ -138,87 +203,74 @@ def changes(folder: Path) -> str | None:
     binary files, or None if the run has no repository. Raises ToolError.
     """
     run = folder.parent.parent
-    base = run / "workdir.git/refs/heads/main"
-    if not base.is_file() or not folder.is_dir():
+    base = run / "workdir.git"
+    if not _head(base).is_file() or not folder.is_dir():
         return None
     try:
         (run / "changes.diff").unlink(missing_ok=True)
-        with (
-            tempfile.TemporaryDirectory() as own
-        ):  # the settings of workdir.git are not trusted
-            work = f"--git-dir={own}", f"--work-tree={folder}"
-            _git(work[0], "init", "-q", "--template=")
-            alternates = Path(own, "objects/info/alternates")
-            alternates.write_text(f"{(run / 'workdir.git/objects').absolute()}\n")
-            commit = bytes.fromhex(base.read_text()).hex()
-            _git(*work, "read-tree", commit)
-            new = (
-                "ls-files",
-                "-z",
-                "--others",
-                "--ignored",
-                "--exclude-per-directory=.gitignore",
-            )
-            kept = set(_files_and_links(folder)) - set(_git(*work, *new).split(b"\0"))
-            _git(*work, "read-tree", "--empty")
-            _git(
-                *work,
-                "update-index",
-                "--add",
-                "-z",
-                "--stdin",
-                given=b"\0".join(sorted(kept)),
-            )
-            how = "--cached", "--binary", "--no-renames", "--no-ext-diff"
-            diff = _git(*work, "diff", *how, commit, "--")
+        diff = _diff(base, folder)
         if diff:
             (run / "changes.diff").write_bytes(diff)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise ToolError(
-            say("mini_swe/messages", "no_diff", reason=_reason(error))
-        ) from None
+        text = say("mini_swe/messages", "no_diff", reason=_reason(error))
+        raise ToolError(text) from None
     left_out = say("mini_swe/messages", "binary") + "\n"
     return BINARY.sub(left_out, diff.decode("utf-8", "replace")).strip()
+
+
+def write_changes(run: Path) -> None:
+    """Write changes.diff of a fork, from its last work folder. Raises ConfigError."""
+    folders = sorted((run / "work").glob("r*-t*"), key=_order)
+    if not folders:
+        return
+    try:
+        changes(folders[-1])
+    except ToolError as error:
+        raise ConfigError(f"{run}: {error}") from None
+
+
+def _head(base: Path) -> Path:
+    """The file with the hash of the commit."""
+    return base / "refs/heads/main"
+
+
+def _diff(base: Path, folder: Path) -> bytes:
+    """The difference between the commit in `base` and a folder, for `git apply`.
+
+    It is made in a repository of its own, because the settings of `base` are not trusted. Raises
+    OSError, subprocess.SubprocessError, and ValueError if `base` has no hash of a commit.
+    """
+    with tempfile.TemporaryDirectory() as own:
+        _git(f"--git-dir={own}", "init", "-q", "--template=")
+        alternates = Path(own, "objects/info/alternates")
+        alternates.write_text(f"{(base / 'objects').absolute()}\n")
+        commit = bytes.fromhex(_head(base).read_text()).hex()
+        git = partial(_git, f"--git-dir={own}", f"--work-tree={folder}")
+        git("read-tree", commit)
+        names = set(_files_and_links(folder)) - _ignored(git)
+        git("read-tree", "--empty")
+        listed = b"\0".join(sorted(names))
+        git("update-index", "--add", "-z", "--stdin", stdin=listed)
+        how = ("--cached", "--binary", "--no-renames", "--no-ext-diff")
+        return git("diff", *how, commit, "--")
+
+
+def _ignored(git: Callable[..., bytes]) -> set[bytes]:
+    """The new files that a .gitignore excludes."""
+    how = ("--others", "--ignored", "--exclude-per-directory=.gitignore")
+    return set(git("ls-files", "-z", *how).split(b"\0"))
 
 
 def _files_and_links(folder: Path) -> Iterator[bytes]:
     """The files and links of a folder, also of other repositories in it. They are added one by one,
     because `git add` obeys the settings of such a repository, which can name commands.
     """
-    with_media = (
-        folder.parent.parent / "media"
-    ).is_dir()  # of the task, shown in the folder
+    media_of_task = folder.parent.parent / "media"  # shown in the folder
+    out_at_top = {".git", "media"} if media_of_task.is_dir() else {".git"}
     for here, folders, names in os.walk(folder):
-        out = {".git", "media"} if here == str(folder) and with_media else {".git"}
+        out = out_at_top if here == str(folder) else {".git"}
         folders[:] = [name for name in folders if name not in out]
-        places = [Path(here, name) for name in (*names, *folders) if name not in out]
-        for place in places:
-            if place.is_symlink() or place.is_file():
+        for name in (*names, *folders):
+            place = Path(here, name)
+            if name not in out and (place.is_symlink() or place.is_file()):
                 yield os.fsencode(place.relative_to(folder))
-
-
-def write_changes(run: Path) -> None:
-    """Write changes.diff of a fork, from its last work folder. Raises ConfigError."""
-    if folders := sorted((run / "work").glob("r*-t*"), key=_order):
-        try:
-            changes(folders[-1])
-        except ToolError as error:
-            raise ConfigError(f"{run}: {error}") from None
-
-
-def _order(folder: Path) -> tuple[int, ...]:
-    """(round, sub-task) of a work folder, (2, 1) of r2-t1."""
-    return tuple(map(int, re.findall(r"\d+", folder.name)))
-
-
-def _reason(error: Exception) -> str:
-    output = getattr(error, "stderr", None) or b""
-    return " ".join((output.decode("utf-8", "replace") or str(error)).split())[:200]
-
-
-def virtual_environment(repo: Path | None) -> Path | None:
-    """The virtual environment of the user's project, if there is one."""
-    active = os.environ.get("VIRTUAL_ENV", "")
-    places = [repo / ".venv", repo / "venv"] if repo else []
-    places += [Path(active)] if repo and active and active != sys.prefix else []
-    return next((p.absolute() for p in places if (p / "pyvenv.cfg").is_file()), None)

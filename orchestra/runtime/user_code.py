@@ -166,10 +166,10 @@ def fitted(
     wanted = [*getattr(protocol, "__annotations__", ()), *methods]
     missing = [name for name in wanted if not hasattr(found, name)]
     if missing:
-        kind = protocol.__name__
+        kind = "a function or a class" if len(wanted) == 1 else "a class"
         raise ConfigError(
-            f"{flag}: is not a class with {', '.join(wanted)}: {missing[0]} is missing"
-            f" ({kind} in orchestra/seams.py; see CONTRIBUTING.md)"
+            f"{flag}: is not {kind} with {', '.join(wanted)}; missing: {', '.join(missing)}"
+            f" ({protocol.__name__} in orchestra/seams.py; see CONTRIBUTING.md)"
         )
     for name in methods:
         _check_parameters(getattr(found, name), getattr(protocol, name), name, flag)
@@ -194,7 +194,7 @@ def _check_parameters(method: Any, wanted: Any, name: str, flag: str) -> None:
     names = [n for n in inspect.signature(wanted).parameters if n != "self"]
     try:
         inspect.signature(method).bind(*names)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # ValueError: a builtin without signature
         takes = f"{name}({', '.join(names)})"
         raise ConfigError(
             f"{flag}: needs {takes} ({error}); see CONTRIBUTING.md"
