@@ -29,7 +29,6 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
-from orchestra.memory import stop_probability
 from orchestra.methods.decision import (
     decision_schema,
     read_decision,
@@ -48,6 +47,7 @@ from orchestra.runtime.parsing import TEXT, closed_object, list_of, one_of
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import as_messages, render, say
 from orchestra.seams import Ask, Messages
+from orchestra.stopping import stop_probability
 from orchestra.toolkit import Tool
 from orchestra.vocabulary import (
     SKILL_OF,
