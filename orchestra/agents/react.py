@@ -24,7 +24,7 @@ from typing import Any
 
 from orchestra.agents.job import OBSERVATION_CHARS, SEARCH, VISIT, Job
 from orchestra.runtime.chat import STOPPED
-from orchestra.runtime.parsing import TEXT, closed_object, const, find_action, one_of
+from orchestra.runtime.parsing import find_action
 from orchestra.runtime.prompts import (
     as_messages,
     capped,
@@ -33,6 +33,7 @@ from orchestra.runtime.prompts import (
     say,
     without_marks,
 )
+from orchestra.runtime.reply_schema import TEXT, closed_object, const, one_of
 from orchestra.seams import Messages, Schema
 from orchestra.toolkit import Tool
 from orchestra.vocabulary import (

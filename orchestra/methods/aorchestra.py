@@ -31,9 +31,9 @@ from orchestra.methods.state_prompt import (
     status_lines,
 )
 from orchestra.runtime.options import Options
-from orchestra.runtime.parsing import closed_object
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import as_messages, render, say
+from orchestra.runtime.reply_schema import closed_object
 from orchestra.seams import Ask, Messages
 from orchestra.toolkit import Tool
 from orchestra.vocabulary import Decision, Delegate, Evidence, ModelMistake, State

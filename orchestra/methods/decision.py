@@ -14,15 +14,9 @@ from pydantic import (
     ValidationError,
 )
 
-from orchestra.runtime.parsing import (
-    TEXT,
-    closed_object,
-    const,
-    find_action,
-    list_of,
-    one_of,
-)
+from orchestra.runtime.parsing import find_action
 from orchestra.runtime.prompts import without_marks
+from orchestra.runtime.reply_schema import TEXT, closed_object, const, list_of, one_of
 from orchestra.runtime.tape import adapter
 from orchestra.vocabulary import (
     Complete,

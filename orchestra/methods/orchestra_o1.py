@@ -43,9 +43,9 @@ from orchestra.methods.state_prompt import (
     unopened,
 )
 from orchestra.runtime.options import Options
-from orchestra.runtime.parsing import TEXT, closed_object, list_of, one_of
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import as_messages, render, say
+from orchestra.runtime.reply_schema import TEXT, closed_object, list_of, one_of
 from orchestra.seams import Ask, Messages
 from orchestra.stopping import stop_probability
 from orchestra.toolkit import Tool

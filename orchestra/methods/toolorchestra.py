@@ -27,9 +27,10 @@ from typing import Any
 
 from orchestra.methods.state_prompt import files_found, read_files_first
 from orchestra.runtime.options import Options, Preference
-from orchestra.runtime.parsing import TEXT, actions
+from orchestra.runtime.parsing import actions
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import as_messages, explained, render, say
+from orchestra.runtime.reply_schema import TEXT
 from orchestra.seams import Ask, Messages
 from orchestra.toolkit import Tool
 from orchestra.vocabulary import (
