@@ -4,9 +4,9 @@ A model that writes `"action": "complete"` token by token gives each token a pro
 product is p_stop. If it wrote another action, its endpoint may still list the tokens that it nearly
 wrote; those that begin `complete` give p_stop.
 
-    >>> entry = lambda token, p: {"token": token, "logprob": math.log(p)}
-    >>> reply = [entry('{"action": "', 1.0), entry("com", 0.5), entry("plete", 0.9)]
-    >>> round(stop_probability(reply), 2)
+    >>> probabilities = {'{"action": "': 1.0, "com": 0.5, "plete": 0.9, '", "params"': 1.0}
+    >>> rows = [{"token": t, "logprob": math.log(p)} for t, p in probabilities.items()]
+    >>> round(stop_probability(rows), 2)
     0.45
 """
 
