@@ -136,7 +136,10 @@ def batch(
         order = sorted(indices, key=lambda i: (-utility[i], cost[i], i))
         chosen = tuple(order[:k_max])
     else:
-        chosen = _Knapsack(utility, cost, k_max, budget_usd).solution()
+        knapsack = _Knapsack(
+            utility=utility, cost_usd=cost, k_max=k_max, budget_usd=budget_usd
+        )
+        chosen = knapsack.solution()
     return [candidates[i] for i in sorted(chosen)]
 
 
@@ -188,6 +191,6 @@ class _Knapsack:
         return tuple(taken)
 
     def utility_per_cost(self) -> list[float]:
-        almost_free = 1e-12  # USD
-        pairs = zip(self.utility, self.cost_usd, strict=True)
-        return [u / (c if c else almost_free) for u, c in pairs]
+        """What is free is divided by almost nothing."""
+        costs_usd = [cost if cost > 0 else 1e-12 for cost in self.cost_usd]
+        return [u / cost for u, cost in zip(self.utility, costs_usd, strict=True)]
