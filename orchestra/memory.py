@@ -302,12 +302,15 @@ def _as_line(texts: Sequence[str], of: int) -> str:
 
 def best_supported_answer(history: Sequence[Evidence]) -> str:
     """The answer with the largest sum of w(h), on a tie the newest; "" if there is no answer."""
+    if not history:
+        return ""
+    newest_round = history[-1].round
     votes: dict[str, float] = {}
     spelling: dict[str, str] = {}
     for h in reversed(history):  # the newest is the first, and wins a tie
         key = " ".join(h.answer.lower().split())
         if key and h.status in ("done", "partial"):
-            votes[key] = votes.get(key, 0.0) + weight(h, history[-1].round)
+            votes[key] = votes.get(key, 0.0) + weight(h, newest_round)
             spelling.setdefault(key, h.answer)
     if not votes:
         return ""

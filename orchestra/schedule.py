@@ -53,7 +53,9 @@ def refine(graph: Graph, decision: Delegate) -> Graph:
     for id in ids:
         if ids.count(id) > 1:
             raise ModelMistake("duplicate_id", id=id)
-    subtasks = {**graph.subtasks, **{u.id: u for u in decision.subtasks}}
+    subtasks = dict(graph.subtasks)
+    for u in decision.subtasks:
+        subtasks[u.id] = u
     for u in decision.subtasks:
         for need in u.needs:
             if need not in subtasks:
@@ -193,4 +195,5 @@ class _Knapsack:
     def utility_per_cost(self) -> list[float]:
         """What is free is divided by almost nothing."""
         costs_usd = [cost if cost > 0 else 1e-12 for cost in self.cost_usd]
-        return [u / cost for u, cost in zip(self.utility, costs_usd, strict=True)]
+        pairs = zip(self.utility, costs_usd, strict=True)
+        return [utility / cost for utility, cost in pairs]

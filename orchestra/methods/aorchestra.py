@@ -112,7 +112,7 @@ class AOrchestra:
         self.models = model_lines(pool.backends)
         self.manuals = manual_lines(tools)
         self.instruction = options.instruction
-        self.shares = options.context
+        self.context_sharing = options.context
         self.shell = options.agent == "mini-swe"
         if self.shell:
             self.manuals = say(PROMPTS, "shell")
@@ -154,9 +154,9 @@ class AOrchestra:
     def equipped(self, y_t: Delegate, state: State) -> Delegate:
         """The sub-task with the context and the executor that the options name."""
         (u,) = y_t.subtasks
-        if self.shares == "none":
+        if self.context_sharing == "none":
             u = replace(u, context="")
-        elif self.shares == "full":
+        elif self.context_sharing == "full":
             u = replace(u, context=reported(history_lines(state.history)))
         if self.shell:
             u = replace(u, tools=())

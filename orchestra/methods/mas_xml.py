@@ -256,13 +256,12 @@ def _check_inserts(
     if not unmatched:
         return
     source, target = min(unmatched)
+    place = {"source": source, "target": target, "line": lines[target]}
     if (source, target) in edges:
-        rule = "edge_without_insert"
-    elif source in lines:
-        rule = "insert_without_edge"
-    else:
-        rule = "insert_unknown"
-    fail(rule, source=source, target=target, line=lines[target])
+        fail("edge_without_insert", **place)
+    if source in lines:
+        fail("insert_without_edge", **place)
+    fail("insert_unknown", **place)
 
 
 def _sink(edges: Sequence[Edge], lines: Mapping[str, int]) -> str:

@@ -34,7 +34,8 @@ DATA_MARK = re.compile(r"(?:(?<!\s)\s+)?</?data [0-9a-f]{8,64}>\s*")
 
 @cache
 def _template(path: str) -> Template:
-    return Template((ROOT / path).read_text(encoding="utf-8").strip())
+    text = (ROOT / path).read_text(encoding="utf-8")
+    return Template(text.strip())
 
 
 @cache
@@ -44,9 +45,8 @@ def _sections(path: str) -> dict[str, Template]:
     _, *parts = re.split(r"^## (\w+)\n", whole, flags=re.M)
     names = parts[0::2]
     texts = parts[1::2]
-    return {
-        name: Template(text.strip()) for name, text in zip(names, texts, strict=True)
-    }
+    templates = [Template(text.strip()) for text in texts]
+    return dict(zip(names, templates, strict=True))
 
 
 def render(path: str, instead: str | None = None, /, **values: object) -> str:
@@ -63,7 +63,10 @@ def say(file: str, name: str, /, **values: object) -> str:
 
 
 def as_messages(system: str, user: str) -> Messages:
-    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+    return [
+        {"role": "system", "content": system},
+        {"role": "user", "content": user},
+    ]
 
 
 def explained(mistake: ModelMistake) -> str:

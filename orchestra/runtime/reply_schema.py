@@ -1,12 +1,10 @@
 """JSON schemas of replies: an endpoint that supports them lets a model write nothing else.
 
->>> closed_object({"action": const("finish"), "status": one_of(["done", "partial"])})
-... # doctest: +NORMALIZE_WHITESPACE
-{'type': 'object',
- 'properties': {'action': {'type': 'string', 'const': 'finish'},
-                'status': {'type': 'string', 'enum': ['done', 'partial']}},
- 'required': ['action', 'status'],
- 'additionalProperties': False}
+>>> one_of(["done", "partial"])
+{'type': 'string', 'enum': ['done', 'partial']}
+>>> reply = closed_object({"answer": TEXT})
+>>> reply["required"], reply["additionalProperties"]
+(['answer'], False)
 """
 
 from __future__ import annotations
