@@ -84,7 +84,9 @@ def context_ratio(draw: random.Random) -> float:
         if sum(pieces[i][n].tokens for i, n in c) <= room
     )
     best = max(map(value, fit))
-    return value(memory._choose(pieces, (), wanted, room)) / best if best else 1.0
+    greedy = memory.Choice(pieces=pieces, wanted=wanted, left_tokens=room)
+    greedy.make(always=())
+    return value(greedy.chosen) / best if best else 1.0
 
 
 def _all_choices(pieces: Sequence[Sequence[Snippet]]) -> list[set[tuple[int, int]]]:

@@ -1,5 +1,19 @@
-"""The backend, the tools and the share of the budget of a sub-task (Eq. 5-8, 11-12). They follow
+"""Who does a sub-task, with which tools, and for how much (Eq. 5-8, 11-12).
+
+A sub-task requires capabilities r(u): text, vision, hearing, code. A backend offers them as
+phi(b), a tool as psi(g). The match less the price less the latency chooses the backend, and each
+tool that covers enough of r(u) is taken. What the main agent has named is kept. All of it follows
 from the graph, the pool and the budget alone.
+
+    >>> from pathlib import Path
+    >>> picture = Media(modality="image", name="clock.png", path=Path("clock.png"), sha256="")
+    >>> task = Task("What time is it?", media=(picture,))
+    >>> psi = {"SeeAction": frozenset({"img"}), "SearchAction": frozenset({"web"})}
+    >>> reader = Backend("reader", "m1", "http://a/v1", skills={"txt": 1.0})
+    >>> viewer = Backend("viewer", "m2", "http://a/v1", skills={"txt": 1.0, "img": 1.0})
+    >>> u, backend = materialize(SubTask("t1", "Read clock.png"), task, [reader, viewer], psi)
+    >>> u.backend, u.tools
+    ('viewer', ('SeeAction', 'SearchAction'))
 """
 
 from __future__ import annotations
@@ -23,19 +37,19 @@ from orchestra.vocabulary import (
 LAMBDA_COST = 10.0  # lambda_c of Eq. 5: one US cent weighs 0.1 of a capability
 LAMBDA_LATENCY = 0.005  # lambda_l of Eq. 5, per second
 LAMBDA_TOOL = 0.05  # lambda_s of Eq. 7
-STEP_INPUT_TOKENS, STEP_OUTPUT_TOKENS = 1500, 250
-DECISION_INPUT_TOKENS, DECISION_OUTPUT_TOKENS = 6000, 500
+STEP_INPUT_TOKENS = 1500
+STEP_OUTPUT_TOKENS = 250
+DECISION_INPUT_TOKENS = 6000
+DECISION_OUTPUT_TOKENS = 500
 EASY = 0.2  # r(u) of a sub-task that reads one file or searches; 1 for any other
-UNKNOWN = (
-    0.5  # web and code in r_T(u), as a share of r(u), if the main agent gave no tools
-)
+# Web and code in r_T(u), as a share of r(u), if the main agent gave no tools
+UNKNOWN = 0.5
+
 Capabilities = Mapping[str, frozenset[str]]  # psi(g) by tool name
 Requirements = Mapping[str, float]  # r(u) and r_T(u) by capability, each in [0, 1]
 
 
-def mentions(text: str, m: Media) -> bool:
-    """Whether a text names a file. (?a: in Chinese no space separates a name from its sentence.)"""
-    return bool(re.search(rf"(?a:(?<!\w){re.escape(m.name)}(?!\w))", text))
+# ---- r(u) ----------------------------------------------------------------------------------------
 
 
 def requirements(
@@ -48,35 +62,49 @@ def requirements(
         return {"web": UNKNOWN, **u.requirements}
     text = f"{u.instruction}\n{u.context}"
     files = [m.modality for m in task.media if mentions(text, m)]
-    given = {c for g in u.tools or () for c in capabilities.get(g, ())}
-    need = EASY if len(files) == 1 or given == {"web"} else 1.0
-    maybe = UNKNOWN * need
-    other = {
-        c: maybe if u.tools is None else need * (c in given) for c in ("web", "code")
-    }
-    named = {*files, *u.modalities}
-    seen: dict[str, float] = {
-        s: need for m, s in SKILL_OF.items() if m in named or s in given
-    }
-    return {"txt": need, **other, **seen}
+    given: set[str] = set()  # capabilities of the tools that the main agent gave
+    for tool in u.tools or ():
+        given |= capabilities.get(tool, frozenset())
+    is_easy = len(files) == 1 or given == {"web"}
+    need = EASY if is_easy else 1.0
+    r = {"txt": need}
+    for capability in ("web", "code"):
+        if u.tools is None:
+            r[capability] = UNKNOWN * need
+        else:
+            r[capability] = need if capability in given else 0.0
+    for modality, skill in SKILL_OF.items():
+        if modality in files or modality in u.modalities or skill in given:
+            r[skill] = need
+    return r
+
+
+def mentions(text: str, m: Media) -> bool:
+    """Whether a text names a file. (?a: in Chinese no space separates a name from its sentence.)"""
+    return bool(re.search(rf"(?a:(?<!\w){re.escape(m.name)}(?!\w))", text))
+
+
+# ---- e(u): tools and backend ---------------------------------------------------------------------
 
 
 def match_tools(r: Requirements, capabilities: Capabilities) -> tuple[str, ...]:
     """T*(u), the sparse cover: the objective is a sum over tools, so each is decided alone."""
-    gain = {g: sum(r.get(c, 0.0) for c in psi) for g, psi in capabilities.items()}
-    return tuple(g for g in capabilities if gain[g] > LAMBDA_TOOL)  # Eq. 7
+    chosen = []
+    for tool, psi in capabilities.items():
+        covered = sum(r.get(capability, 0.0) for capability in psi)
+        if covered > LAMBDA_TOOL:  # Eq. 7
+            chosen.append(tool)
+    return tuple(chosen)
 
 
 def match_backend(u: SubTask, r: Requirements, pool: Sequence[Backend]) -> Backend:
     """b*(u): capability match less cost less latency; on a tie, the first of the pool (Eq. 5)."""
 
     def score(b: Backend) -> float:
-        match = sum(
-            r.get(s, 0.0) * b.skills.get(s, 0.0) for s in SKILLS
-        )  # <r(u), phi_b>
-        return (
-            match - LAMBDA_COST * expected_cost_usd(u, b) - LAMBDA_LATENCY * b.latency_s
-        )  # Eq. 5
+        match = sum(r.get(s, 0.0) * b.skills.get(s, 0.0) for s in SKILLS)  # <r, phi_b>
+        price = LAMBDA_COST * expected_cost_usd(u, b)
+        delay = LAMBDA_LATENCY * b.latency_s
+        return match - price - delay  # Eq. 5
 
     return max(pool, key=score)
 
@@ -89,11 +117,24 @@ def materialize(
     A valid backend and tools that the main agent named are kept.
     """
     r = requirements(u, task, capabilities)
-    u = replace(u, tools=match_tools(r, capabilities)) if u.tools is None else u
-    backend = next((b for b in pool if b.name == u.backend), None) or match_backend(
-        u, r, pool
-    )
+    if u.tools is None:
+        u = replace(u, tools=match_tools(r, capabilities))
+    named = [b for b in pool if b.name == u.backend]
+    backend = named[0] if named else match_backend(u, r, pool)
     return replace(u, backend=backend.name), backend
+
+
+def expected_cost_usd(u: SubTask, backend: Backend) -> float:
+    """cost(v) of Eq. 10: kappa_b l(u), with l(u) = a step for each tool and one to finish. An
+    unknown price counts as 0 (--budget refuses such a backend).
+    """
+    tools = u.tools or ()
+    steps = len(tools) + 1  # l(u)
+    usd = backend.cost_usd(steps * STEP_INPUT_TOKENS, steps * STEP_OUTPUT_TOKENS)
+    return 0.0 if usd is None else usd
+
+
+# ---- Eq. 12: a batch with its money --------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -121,37 +162,38 @@ def place(
     may cost money. Raises BudgetExceeded if no candidate is affordable.
     """
     found = [materialize(u, task, pool, tools) for u in candidates]  # Eq. 11
-    cost = {u.id: expected_cost_usd(u, b) for u, b in found}
+    cost_usd = {u.id: expected_cost_usd(u, backend) for u, backend in found}
     if k_max is not None:
         ready = [u for u, _ in found]
-        chosen = batch(ready, k_max, budget_usd, lambda u: cost[u.id])
-        found = [(u, b) for u, b in found if u in chosen]
+        chosen = batch(ready, k_max, budget_usd, lambda u: cost_usd[u.id])
+        found = [(u, backend) for u, backend in found if u in chosen]
     if not found:
         raise BudgetExceeded(
             f"budget exhausted: {budget_usd:.6f} USD, without the reserve for the next decision, "
             "cannot cover any sub-task; start a new run with a larger --budget"
         )
-    paid = [cost[u.id] for u, _ in found if cost[u.id] > 0]
-    least = min(paid, default=1.0)
-    weights = [cost[u.id] or least for u, _ in found]
-    placed = []
-    for (u, backend), weight in zip(found, weights, strict=True):
-        share = None if budget_usd is None else budget_usd * (weight / sum(weights))
-        placed.append(Placed(u, backend, Purse(share)))
-    return placed
+    shares_usd = _shares_usd([cost_usd[u.id] for u, _ in found], budget_usd)
+    return [
+        Placed(subtask=u, backend=backend, purse=Purse(limit_usd=share))
+        for (u, backend), share in zip(found, shares_usd, strict=True)
+    ]
 
 
-def expected_cost_usd(u: SubTask, backend: Backend) -> float:
-    """cost(v) of Eq. 10: kappa_b l(u), with l(u) = a step for each tool and one to finish. An
-    unknown price counts as 0 (--budget refuses such a backend).
-    """
-    steps = 1 + len(u.tools or ())  # l(u)
-    return (
-        backend.cost_usd(steps * STEP_INPUT_TOKENS, steps * STEP_OUTPUT_TOKENS) or 0.0
-    )
+def _shares_usd(
+    costs_usd: Sequence[float], budget_usd: float | None
+) -> Sequence[float | None]:
+    """The budget in proportion to costs; what is free counts as the cheapest that is not."""
+    if budget_usd is None:
+        return [None] * len(costs_usd)
+    least = min((cost for cost in costs_usd if cost > 0), default=1.0)
+    weights = [cost if cost > 0 else least for cost in costs_usd]
+    total = sum(weights)
+    return [budget_usd * (weight / total) for weight in weights]
 
 
 def decision_reserve_usd(main: Backend, budget_usd: float) -> float:
     """The part of B_t that is reserved for the main agent, to pay for the answer."""
     two_decisions = main.cost_usd(2 * DECISION_INPUT_TOKENS, 2 * DECISION_OUTPUT_TOKENS)
-    return min(budget_usd / 2, two_decisions or 0.0)
+    if two_decisions is None:
+        return 0.0
+    return min(budget_usd / 2, two_decisions)

@@ -1,84 +1,57 @@
-"""H_t, the compressed context C_t under L_ctx tokens, and when to stop (Eq. 19, 20, 22).
+"""What a run remembers: the history H_t, and the part of it that the next prompt shows, C_t.
 
-No model is called: the same history gives the same context, so a prompt never depends on timing.
+Each result becomes one entry of the history (Eq. 19). The main agent does not read the whole
+history. It reads C_t, the most useful part that fits into L_ctx tokens (Eq. 20): successful and
+recent entries count more, and what has been said already counts nothing. No model is called. The
+same history gives the same context, so a prompt never depends on timing.
+
+    >>> wording = Wording(
+    ...     head=lambda h: f"{h.id}: {h.answer}",
+    ...     left_out=lambda count: f"({count} left out)",
+    ... )
+    >>> summary = "The clock hangs on a town hall. It is a cloudy day, and few people walk by."
+    >>> result = Result(status="done", answer="7:49", summary=summary, round=1)
+    >>> history = [summarize(SubTask("t1", "Read the clock."), result)]
+    >>> compress("Where is the clock?", history, wording)
+    '- t1: 7:49 The clock hangs on a town hall. It is a cloudy day, and few people walk by.'
+    >>> compress("Where is the clock?", history, wording, limit_tokens=25)
+    '- t1: 7:49 The clock hangs on a town hall. [...]'
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
-from orchestra.vocabulary import Evidence, Result, SubTask, Task
+from orchestra.vocabulary import Evidence, Media, Result, SubTask, Task
 
 L_CTX_TOKENS = 6000
-W_STATUS = {
-    "done": 1.0,
-    "partial": 0.7,
-    "blocked": 0.3,
-    "failed": 0.2,
-}  # w(h): success counts more
+W_STATUS = {"done": 1.0, "partial": 0.7, "blocked": 0.3, "failed": 0.2}  # w(h)
 W_AGE = 0.8  # w(h): each round of age takes a fifth
 KEPT_FAILURES = 3  # the newest ones, which are always kept, with their reasons
-REASON_CHARS = 300
+REASON_CHARS = 300  # of an error or an instruction, where not everything fits
+ANSWER_CHARS = 1200
 LINE_TOKENS = 3  # of "- " before a line of C, " [...]" and the line break after it
-BYTES_PER_TOKEN = (
-    3  # English has more, CJK about 3: the estimate is high rather than low
-)
+# English has more bytes in a token, CJK about 3: the estimate is high rather than low.
+BYTES_PER_TOKEN = 3
 
 SMALL_WORDS = """a an and are as at be by for from has have in is it its of on or that the this to
 was were what when where which who will with"""
 STOP_WORDS = frozenset(SMALL_WORDS.split())
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 @dataclass(frozen=True)
 class Wording:
-    """How H_t is written: the head of an entry (all but its summary), and the note that says how
-    many entries are left out. The sentences are in prompts/.
+    """How H_t is written. The sentences are in prompts/.
+
+    `head` writes an entry without its summary. `left_out` says how many entries are left out.
     """
 
     head: Callable[[Evidence], str]
     left_out: Callable[[int], str]
-
-
-def tokens(text: str) -> int:
-    """An estimate that needs no tokenizer: UTF-8 bytes / 3, rounded up."""
-    return math.ceil(len(text.encode()) / BYTES_PER_TOKEN)
-
-
-def terms(text: str) -> frozenset[str]:
-    """The content words of a text: what I(.;.) of Eq. 20 counts."""
-    return frozenset(w for w in re.findall(r"\w+", text.lower()) if w not in STOP_WORDS)
-
-
-def opened(z: Result, task: Task) -> tuple[str, ...]:
-    """The names of the files that a sub-task has opened."""
-    worked = [s for s in z.trace if not s.failed and s.action != "finish"]
-    named = [task.file(str(v)) for s in worked for v in s.params.values()]
-    return tuple(m.name for m in task.media if m in named)
-
-
-def summarize(u: SubTask, z: Result) -> Evidence:
-    """Summarize(u, z) of Eq. 19. It keeps the opened files, but no other part of the trace."""
-    return Evidence(
-        round=z.round,
-        id=u.id,
-        instruction=u.instruction,
-        backend=u.backend or "",
-        tools=u.tools or (),
-        status=z.status,
-        answer=z.answer,
-        summary=z.summary,
-        error=z.error,
-        media=z.media,
-    )
-
-
-def weight(h: Evidence, newest_round: int) -> float:
-    """w(h) of Eq. 20: successful and recent evidence weighs more."""
-    return W_STATUS[h.status] * float(W_AGE ** (newest_round - h.round))
 
 
 class EvidenceMemory:
@@ -98,7 +71,77 @@ class EvidenceMemory:
         return compress(question, history, self.wording, limit)  # Eq. 20
 
 
-# ---- Eq. 20 --------------------------------------------------------------------------------------
+# ---- Eq. 19 --------------------------------------------------------------------------------------
+
+
+def summarize(u: SubTask, z: Result) -> Evidence:
+    """Summarize(u, z) of Eq. 19. It keeps the opened files, but no other part of the trace."""
+    return Evidence(
+        round=z.round,
+        id=u.id,
+        instruction=u.instruction,
+        backend=u.backend or "",
+        tools=u.tools or (),
+        status=z.status,
+        answer=z.answer,
+        summary=z.summary,
+        error=z.error,
+        media=z.media,
+    )
+
+
+def opened(z: Result, task: Task) -> tuple[str, ...]:
+    """The names of the files that a sub-task has opened: its working steps name them."""
+    found: list[Media | None] = []
+    for step in z.trace:
+        if not step.failed and step.action != "finish":
+            found += [task.file(str(value)) for value in step.params.values()]
+    return tuple(m.name for m in task.media if m in found)
+
+
+def weight(h: Evidence, newest_round: int) -> float:
+    """w(h) of Eq. 20: successful and recent evidence weighs more."""
+    age = newest_round - h.round
+    return W_STATUS[h.status] * float(W_AGE**age)
+
+
+# ---- Eq. 20: what is chosen ----------------------------------------------------------------------
+
+
+def compress(
+    question: str,
+    history: Sequence[Evidence],
+    wording: Wording,
+    limit_tokens: int = L_CTX_TOKENS,
+) -> str:
+    """C_{t+1}: argmax of I(C;q) + sum_h w(h) I(C;h) under |C| <= L_ctx (Eq. 20). If all of H fits,
+    C is all of H. Otherwise it is chosen greedily, by gain per token.
+
+    I(C;q) is the share of the question's terms that C covers. Half of I(C;h) is the share of h's
+    terms that C covers; the other half counts if C has h's head, which has the answer. A sentence
+    counts as its words plus one extra term for the whole sentence. So a repeated sentence adds
+    nothing, but a reordered one still does. A sentence is chosen only after its head, which names
+    the sub-task. Lines are in the order of H; "[...]" marks omissions. Only the newest failures,
+    with their reasons, may exceed the limit.
+
+    Greedy is not always the best choice: over 1,000 random small histories it reached 0.983 of the
+    best sum on average and 0.665 at worst (benchmarks/optimum.py).
+    """
+    if not history:
+        return ""
+    texts = [_texts(h, wording) for h in history]
+    everything = "\n".join(_as_line(mine, of=len(mine)) for mine in texts)
+    if tokens(everything) <= limit_tokens:
+        return everything
+    newest_round = history[-1].round
+    pieces = [_snippets(h, newest_round, wording) for h in history]
+    failed = [i for i, h in enumerate(history) if h.status in ("failed", "blocked")]
+    note_tokens = tokens(wording.left_out(len(history))) + 1
+    choice = Choice(
+        pieces=pieces, wanted=terms(question), left_tokens=limit_tokens - note_tokens
+    )
+    choice.make(always=failed[-KEPT_FAILURES:])
+    return _as_text(pieces, choice.chosen, wording)
 
 
 @dataclass(frozen=True)
@@ -114,182 +157,162 @@ class Snippet:
     worth_of_term: float  # and each of its terms that C does not have yet
 
 
-def compress(
-    question: str,
-    history: Sequence[Evidence],
-    wording: Wording,
-    limit_tokens: int = L_CTX_TOKENS,
-) -> str:
-    """C_{t+1}: argmax of I(C;q) + sum_h w(h) I(C;h) under |C| <= L_ctx (Eq. 20). If all of H fits,
-    C is all of H; else it is chosen greedily by gain per token.
-
-    I(C;q) is the share of the question's terms that C covers. Half of I(C;h) is the share of h's
-    terms that C covers; the other half counts if C has h's head, which has the answer. The terms of
-    a sentence are its words and the sentence itself: the same words in another order mean something
-    else, and a repeated sentence adds nothing. A sentence is chosen only after its head, which
-    names the sub-task. Lines are in the order of H; "[...]" marks omissions. Only the newest
-    failures, with their reasons, may exceed the limit.
-
-    Greedy is not always the best choice: over 1,000 random small histories it reached 0.983 of the
-    best sum on average and 0.665 at worst (benchmarks/optimum.py).
-    """
-    whole = [_snippets(h, history[-1].round, wording, cut=False) for h in history]
-    everything = _as_text(
-        whole, {(i, n) for i, mine in enumerate(whole) for n in range(len(mine))}
-    )
-    if tokens(everything) <= limit_tokens:
-        return everything
-    pieces = [_snippets(h, history[-1].round, wording) for h in history]
-    failed = [i for i, h in enumerate(history) if h.status in ("failed", "blocked")]
-    left = limit_tokens - tokens(wording.left_out(len(history))) - 1
-    chosen = _choose(pieces, failed[-KEPT_FAILURES:], terms(question), left)
-    lines = _as_text(pieces, chosen)
-    dropped = len(pieces) - len({i for i, _ in chosen})
-    return "\n".join(
-        filter(None, [lines, wording.left_out(dropped) if dropped else ""])
-    )
+Index = tuple[int, int]  # i, n: piece n of entry i
+HEAD = 0  # the piece n that is the head of its entry
 
 
-def _choose(
-    pieces: Sequence[Sequence[Snippet]],
-    kept: Sequence[int],
-    wanted: frozenset[str],
-    left: int,
-) -> set[tuple[int, int]]:
-    """The heads of `kept`; then, one by one, the fitting piece with the largest gain per token."""
-    chosen = {(i, 0) for i in kept}
-    covered = {term for i in kept for term in pieces[i][0].terms}
-    left -= sum(pieces[i][0].tokens for i in kept)
+@dataclass
+class Choice:
+    """The greedy choice of Eq. 20: which pieces are part of C, and how many tokens are left."""
 
-    def gain(i: int, n: int) -> float:
-        s = pieces[i][n]
-        new = s.terms - covered
-        relevance = len(new & wanted) / max(1, len(wanted))  # I(C; q)
+    pieces: Sequence[Sequence[Snippet]]
+    wanted: frozenset[str]  # the terms of the question
+    left_tokens: int
+    chosen: set[Index] = field(default_factory=set)
+    covered: set[str] = field(default_factory=set)  # the terms that C has
+    candidates: list[Index] = field(default_factory=list)
+
+    def make(self, always: Sequence[int]) -> None:
+        """Take the heads of the entries `always`, even if they do not fit. Then take, one by one,
+        the fitting piece with the largest gain per token; on a tie, the earliest.
+        """
+        for i in always:
+            self.take((i, HEAD))
+        others = [i for i in range(len(self.pieces)) if i not in always]
+        self.candidates += [(i, HEAD) for i in others]
+        while True:
+            self.candidates = [at for at in self.candidates if self.fits(at)]
+            if not self.candidates:
+                return
+            best = min(self.candidates, key=lambda at: (-self.gain(at), at))
+            self.candidates.remove(best)
+            self.take(best)
+
+    def take(self, at: Index) -> None:
+        """Make a piece part of C. After a head, the sentences of its entry can be chosen."""
+        i, n = at
+        snippet = self.pieces[i][n]
+        self.chosen.add(at)
+        self.covered |= snippet.terms
+        self.left_tokens -= snippet.tokens
+        if n == HEAD:
+            self.candidates += [(i, n) for n in range(1, len(self.pieces[i]))]
+
+    def fits(self, at: Index) -> bool:
+        i, n = at
+        return self.pieces[i][n].tokens <= self.left_tokens
+
+    def gain(self, at: Index) -> float:
+        """How much a piece adds to the sum of Eq. 20, per token."""
+        i, n = at
+        s = self.pieces[i][n]
+        new = s.terms - self.covered
+        relevance = len(new & self.wanted) / max(1, len(self.wanted))  # I(C; q)
         evidence = s.worth + len(new) * s.worth_of_term  # w(h) I(C; h)
         return (relevance + evidence) / s.tokens  # Eq. 20
 
-    def sentences(i: int) -> list[tuple[int, int]]:
-        return [(i, n) for n in range(1, len(pieces[i]))]
 
-    candidates = [
-        p for i in range(len(pieces)) for p in (sentences(i) if i in kept else [(i, 0)])
-    ]
-    while candidates := [(i, n) for i, n in candidates if pieces[i][n].tokens <= left]:
-        i, n = best = min(candidates, key=lambda p: (-gain(*p), p))
-        chosen.add(best)
-        covered |= pieces[i][n].terms
-        left -= pieces[i][n].tokens
-        candidates.remove(best)
-        candidates += sentences(i) if n == 0 else []
-    return chosen
+# ---- Eq. 20: the pieces of an entry --------------------------------------------------------------
 
 
-def _snippets(
-    h: Evidence, newest_round: int, wording: Wording, cut: bool = True
-) -> list[Snippet]:
-    """The head of h and the sentences of its summary. `cut`: long texts in the head are cut."""
-    if cut:
-        answer, error = (
-            _shortened(h.answer, 4 * REASON_CHARS),
-            _shortened(h.error, REASON_CHARS),
-        )
-        instruction = _shortened(h.instruction, REASON_CHARS)
-        h = replace(h, instruction=instruction, answer=answer, error=error)
-    head = wording.head(h)
-    sentences = [
-        s.strip() for s in re.split(r"(?<=[.!?])\s+|\n+", h.summary) if s.strip()
-    ]
-    found = [
-        terms(text) | {" ".join(text.lower().split())} for text in (head, *sentences)
-    ]
+def tokens(text: str) -> int:
+    """An estimate that needs no tokenizer: UTF-8 bytes / 3, rounded up."""
+    return math.ceil(len(text.encode()) / BYTES_PER_TOKEN)
+
+
+def terms(text: str) -> frozenset[str]:
+    """The content words of a text: what I(.;.) of Eq. 20 counts.
+
+    >>> sorted(terms("The clock is in the town hall."))
+    ['clock', 'hall', 'town']
+    """
+    words = re.findall(r"\w+", text.lower())
+    return frozenset(word for word in words if word not in STOP_WORDS)
+
+
+def _texts(h: Evidence, wording: Wording) -> list[str]:
+    """The head of h, and the sentences of its summary."""
+    sentences = [sentence.strip() for sentence in SENTENCE_END.split(h.summary)]
+    return [wording.head(h), *filter(None, sentences)]
+
+
+def _snippets(h: Evidence, newest_round: int, wording: Wording) -> list[Snippet]:
+    """The pieces of h as Eq. 20 weighs them. Long texts in the head are cut."""
+    texts = _texts(_shortened(h), wording)
+    terms_of = [_terms_of_sentence(text) for text in texts]
     half = weight(h, newest_round) / 2
-    per_term = half / len(frozenset().union(*found))
-    first = Snippet(head, found[0], tokens(head) + 1 + LINE_TOKENS, half, per_term)
-    rows = zip(sentences, found[1:], strict=True)
-    return [first, *(Snippet(s, new, tokens(s) + 1, 0.0, per_term) for s, new in rows)]
+    worth_of_term = half / len(frozenset().union(*terms_of))
+    snippets = []
+    for n, (text, its_terms) in enumerate(zip(texts, terms_of, strict=True)):
+        is_head = n == HEAD
+        snippet = Snippet(
+            text=text,
+            terms=its_terms,
+            tokens=tokens(text) + 1 + (LINE_TOKENS if is_head else 0),
+            worth=half if is_head else 0.0,
+            worth_of_term=worth_of_term,
+        )
+        snippets.append(snippet)
+    return snippets
 
 
-def _shortened(text: str, chars: int) -> str:
+def _terms_of_sentence(text: str) -> frozenset[str]:
+    """The content words, and one term for the whole sentence."""
+    sentence = " ".join(text.lower().split())
+    return terms(text) | {sentence}
+
+
+def _shortened(h: Evidence) -> Evidence:
+    return replace(
+        h,
+        instruction=_cut(h.instruction, REASON_CHARS),
+        answer=_cut(h.answer, ANSWER_CHARS),
+        error=_cut(h.error, REASON_CHARS),
+    )
+
+
+def _cut(text: str, chars: int) -> str:
     text = " ".join(text.split())
     return text if len(text) <= chars else text[: chars - 6] + " [...]"
 
 
-def _as_text(pieces: Sequence[Sequence[Snippet]], chosen: set[tuple[int, int]]) -> str:
+def _as_text(
+    pieces: Sequence[Sequence[Snippet]], chosen: set[Index], wording: Wording
+) -> str:
+    """C: one line an entry, and how many entries are left out."""
     lines = []
     for i, mine in enumerate(pieces):
-        if kept := [s.text for n, s in enumerate(mine) if (i, n) in chosen]:
-            lines.append(
-                "- " + " ".join(kept) + ("" if len(kept) == len(mine) else " [...]")
-            )
+        kept = [s.text for n, s in enumerate(mine) if (i, n) in chosen]
+        if kept:
+            lines.append(_as_line(kept, of=len(mine)))
+    left_out = len(pieces) - len(lines)
+    if left_out > 0:
+        lines.append(wording.left_out(left_out))
     return "\n".join(lines)
 
 
-# ---- the fallback answer, and Eq. 22 -------------------------------------------------------------
+def _as_line(texts: Sequence[str], of: int) -> str:
+    """The line of one entry that has `of` pieces."""
+    omission = "" if len(texts) == of else " [...]"
+    return "- " + " ".join(texts) + omission
+
+
+# ---- the fallback answer -------------------------------------------------------------------------
 
 
 def best_supported_answer(history: Sequence[Evidence]) -> str:
     """The answer with the largest sum of w(h), on a tie the newest; "" if there is no answer."""
+    if not history:
+        return ""
+    newest_round = history[-1].round
     votes: dict[str, float] = {}
-    spelled: dict[str, str] = {}
+    spelling: dict[str, str] = {}
     for h in reversed(history):  # the newest is the first, and wins a tie
         key = " ".join(h.answer.lower().split())
         if key and h.status in ("done", "partial"):
-            votes[key] = votes.get(key, 0.0) + weight(h, history[-1].round)
-            spelled.setdefault(key, h.answer)
-    return spelled[max(votes, key=lambda k: votes[k])] if votes else ""
-
-
-def stop_probability(logprobs: Sequence[Mapping[str, Any]] | None) -> float | None:
-    """p_stop(s_t) = p(a_t = complete | s_t), Eq. 22, from the decision's token log-probabilities.
-
-    `logprobs` is `choices[0].logprobs.content` of a chat completion that ends with a decision. If
-    the model chose `complete`: the product of the probabilities of its tokens. Otherwise: the sum
-    of the probabilities of the alternatives that begin the word `complete`. None: the endpoint gave
-    no usable log-probabilities, or the text has no action.
-    """
-    try:
-        p = _probability_of_complete(logprobs or ())
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        OverflowError,
-    ):  # not in the format of OpenAI
-        return None
-    return (
-        min(p, 1.0) if p is not None and p < 1.01 else None
-    )  # Eq. 22; None for NaN too
-
-
-def _probability_of_complete(logprobs: Sequence[Mapping[str, Any]]) -> float | None:
-    text = "".join(str(entry["token"]) for entry in logprobs)
-    matches = list(
-        re.finditer(r'"action"\s*:\s*"(?=(complete|delegate(?:_task)?)")', text)
-    )
-    if not matches:
-        return None
-    start_of_name, name = (
-        matches[-1].end(),
-        matches[-1][1],
-    )  # the last one is the decision's
-    end, log_p = 0, 0.0
-    for entry in logprobs:
-        start, end = end, end + len(str(entry["token"]))
-        if end > start_of_name and name != "complete":
-            return _mass_of_complete(entry, text[start:start_of_name])
-        if end > start_of_name and start < start_of_name + len(name):
-            log_p += float(entry["logprob"])
-    return math.exp(log_p)
-
-
-def _mass_of_complete(entry: Mapping[str, Any], prefix: str) -> float | None:
-    """The probability that this token begins `complete` after the same `prefix`."""
-    if not entry.get("top_logprobs"):
-        return None
-    mass = 0.0
-    for alternative in entry["top_logprobs"]:
-        token = str(alternative["token"])
-        word = token[len(prefix) :] if token.startswith(prefix) else ""
-        if word and ("complete".startswith(word) or word.startswith('complete"')):
-            mass += math.exp(float(alternative["logprob"]))
-    return mass
+            votes[key] = votes.get(key, 0.0) + weight(h, newest_round)
+            spelling.setdefault(key, h.answer)
+    if not votes:
+        return ""
+    best = max(votes, key=lambda key: votes[key])
+    return spelling[best]

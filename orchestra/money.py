@@ -2,6 +2,15 @@
 counted once, and no purse is overspent.
 
 A cost of None is unknown, because a price or a token count is missing. A sum with it is unknown.
+
+    >>> run = Purse(limit_usd=1.0)
+    >>> first, second = run.split(2)  # two sub-tasks that run in parallel
+    >>> first.charge(cost_usd=0.4, tokens=1000)
+    >>> second.charge(cost_usd=0.1, tokens=300)
+    >>> run.join(first)
+    >>> run.join(second)
+    >>> run.left_usd, run.calls, run.tokens
+    (0.5, 2, 1300)
 """
 
 from __future__ import annotations
@@ -15,8 +24,12 @@ DEFAULT_OUTPUT_TOKENS = 4096  # the paper's response length; sent only under a b
 
 
 def add_usd(*amounts: float | None) -> float | None:
-    """A sum of costs; None if one is unknown."""
-    known = [a for a in amounts if a is not None]
+    """A sum of costs; None if one is unknown.
+
+    >>> add_usd(0.25, 0.5), add_usd(0.25, None)
+    (0.75, None)
+    """
+    known = [amount for amount in amounts if amount is not None]
     return sum(known) if len(known) == len(amounts) else None
 
 
@@ -31,21 +44,26 @@ class Purse:
         self.limit_usd = limit_usd
         self.spent_usd: float | None = 0.0
         self.paid_usd: float | None = 0.0  # the part that this process paid
-        self.calls = self.tokens = 0
+        self.calls = 0
+        self.tokens = 0
 
     @property
     def left_usd(self) -> float | None:
         """B_t. None: no limit."""
-        return (
-            None if self.limit_usd is None else self.limit_usd - (self.spent_usd or 0.0)
-        )
+        if self.limit_usd is None:
+            return None
+        spent_usd = self.spent_usd or 0.0  # an unknown cost counts as 0
+        return self.limit_usd - spent_usd
 
     def split(self, parts: int, later: int = 0) -> list[Purse]:
         """Equal shares of what is left for parallel calls; `later` more shares are kept for later
         calls.
         """
-        left = self.left_usd
-        return [Purse(left and max(left, 0.0) / (parts + later)) for _ in range(parts)]
+        left_usd = self.left_usd
+        share_usd = None
+        if left_usd is not None:
+            share_usd = max(left_usd, 0.0) / (parts + later)
+        return [Purse(limit_usd=share_usd) for _ in range(parts)]
 
     def join(self, part: Purse) -> None:
         """Add what another purse spent. Eq. 21: B_{t+1} = B_t - sum of c."""
@@ -57,28 +75,37 @@ class Purse:
     def charge(
         self, cost_usd: float | None, played: bool = False, tokens: int = 0
     ) -> None:
+        """Book one call. `played`: its reply comes from the tape, so nobody is paid."""
         self.calls += 1
         self.tokens += tokens
         self.spent_usd = add_usd(self.spent_usd, cost_usd)
-        self.paid_usd = self.paid_usd if played else add_usd(self.paid_usd, cost_usd)
+        if not played:
+            self.paid_usd = add_usd(self.paid_usd, cost_usd)
 
     def affords(self, cost_usd: float | None) -> bool:
-        left = self.left_usd
-        return left is None or (cost_usd or 0.0) <= left
+        """Whether the purse can pay a cost. An unknown cost counts as 0."""
+        left_usd = self.left_usd
+        return left_usd is None or (cost_usd or 0.0) <= left_usd
 
     def output_tokens(self, backend: Backend, input_tokens: int) -> int | None:
         """The longest answer that the purse can pay; None: no limit. Raises BudgetExceeded."""
-        left = self.left_usd
-        if left is None or backend.price_usd_per_mtok is None:
+        left_usd = self.left_usd
+        price = backend.price_usd_per_mtok
+        if left_usd is None or price is None:
             return backend.max_output_tokens
         most = backend.max_output_tokens or DEFAULT_OUTPUT_TOKENS
-        for_output = left - (backend.cost_usd(input_tokens, 0) or 0.0)
-        price = backend.price_usd_per_mtok.output
-        affordable = (
-            for_output / price * 1e6 if price else math.copysign(math.inf, for_output)
-        )
+        input_usd = backend.cost_usd(input_tokens, 0) or 0.0
+        affordable = _tokens_for(left_usd - input_usd, price.output)
         if affordable < min(most, LEAST_OUTPUT_TOKENS):
+            left = f"{max(left_usd, 0):.6f} USD"
             raise BudgetExceeded(
-                f"budget exhausted: {max(left, 0):.6f} USD cannot cover a call to {backend.name!r}"
+                f"budget exhausted: {left} cannot cover a call to {backend.name!r}"
             )
         return int(min(affordable, most))
+
+
+def _tokens_for(usd: float, usd_per_mtok: float) -> float:
+    """How many tokens an amount pays for; infinity where they are free."""
+    if usd_per_mtok == 0:
+        return math.inf if usd >= 0 else -math.inf
+    return usd / usd_per_mtok * 1e6

@@ -63,7 +63,7 @@ METHODS = {  # each with the file of its first instruction
     "orchestra-o1": "orchestra_o1/system.md",
 }
 NOT_HERE = "image", "audio", "video", "compare", "workdir"
-MESSAGES = "optimize/messages"
+PROMPTS = "optimize/messages"
 RECORDS_CHARS = 24_000  # of all runs in one prompt
 CHANGE_CHARS = 300
 ATTEMPTS = 2  # at a rewrite
@@ -152,16 +152,16 @@ def read_rewrite(
     ModelMistake.
     """
     if reply.cut:
-        raise ModelMistake("cut", MESSAGES)
+        raise ModelMistake("cut", PROMPTS)
     found = REWRITE.search(after_thinking(reply.text))
     if found is None:
-        raise ModelMistake("no_instruction", MESSAGES)
+        raise ModelMistake("no_instruction", PROMPTS)
     change, instruction = found.groups()
     lines = instruction.splitlines()
     if not fillable(instruction) or not set(fixed) <= set(lines):
-        raise ModelMistake("must_stay", MESSAGES, lines="\n".join(fixed))
+        raise ModelMistake("must_stay", PROMPTS, lines="\n".join(fixed))
     if instruction in earlier:
-        raise ModelMistake("unchanged", MESSAGES)
+        raise ModelMistake("unchanged", PROMPTS)
     return instruction, " ".join(change.split())[:CHANGE_CHARS]
 
 

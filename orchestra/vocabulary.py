@@ -1,11 +1,22 @@
 """The vocabulary of all other files, as frozen dataclasses, with the symbols of arXiv 2606.13707.
 
-Task        x = (q, M)
-SubTask     u = (I, C, b, T), Eq. 2
-Decision    y_t = delegate | complete
-Result      z = (sigma, eta, omega, c, delta), Eq. 14
-Evidence    h = (I, b, T, sigma, eta, omega)
-State       s_t = (q, M, C_t, H_t, B, T, B_t), Eq. 1 and 21
+    Task        x = (q, M)
+    Backend     b in B, with its skills, price and latency
+    State       s_t = (q, M, C_t, H_t, B, T, B_t), Eq. 1 and 21
+    Decision    y_t = delegate | complete
+    SubTask     u = (I, C, b, T), Eq. 2
+    Result      z = (sigma, eta, omega, c, delta), Eq. 14
+    Evidence    h = (I, b, T, sigma, eta, omega)
+
+A run goes around them. The main agent reads a State and writes a Decision. If it delegates, each
+SubTask is done by a sub-agent on a Backend, which gives a Result. The history keeps it as Evidence,
+and the next State has that history.
+
+    >>> u = SubTask(id="t1", instruction="Read the clock.", tools=("SeeAction",))
+    >>> y = Delegate((u,), reasoning="The picture shows a clock.")
+    >>> z = Result(status="done", answer="7:49", summary="The clock shows 7:49.")
+    >>> Complete(z.answer)
+    Complete(answer='7:49', reasoning='')
 """
 
 from __future__ import annotations
@@ -48,9 +59,14 @@ class Failure:
 
     def row(self) -> dict[str, JsonValue]:
         """The failure as JSON, for the tape."""
-        row: dict[str, JsonValue] = {"status": self.status, "why": self.why}
-        row["unanswered"] = self.unanswered
-        return {**row, "cause": self.cause} if self.cause else row
+        row: dict[str, JsonValue] = {
+            "status": self.status,
+            "why": self.why,
+            "unanswered": self.unanswered,
+        }
+        if self.cause:
+            row["cause"] = self.cause
+        return row
 
 
 class ConfigError(Exception):
@@ -147,14 +163,17 @@ class Backend:
     def cost_usd(
         self, input_tokens: int, output_tokens: int, cached: int = 0
     ) -> float | None:
-        """The cost of one call, kappa_b; None if the price is unknown."""
-        if (p := self.price_usd_per_mtok) is None:
+        """The cost of one call, kappa_b; None if the price is unknown. `cached`: how many of the
+        input tokens were in the endpoint's cache.
+        """
+        price = self.price_usd_per_mtok
+        if price is None:
             return None
-        of_cached = p.input if p.cached is None else p.cached
+        price_of_cached = price.input if price.cached is None else price.cached
         usd = (
-            (input_tokens - cached) * p.input
-            + cached * of_cached
-            + output_tokens * p.output
+            (input_tokens - cached) * price.input
+            + cached * price_of_cached
+            + output_tokens * price.output
         )
         return usd / 1e6
 
@@ -178,7 +197,7 @@ class Task:
     repo: tuple[str, ...] = ()
 
     def file(self, name: str) -> Media | None:
-        """The file with this name; ./x and media/x are x."""
+        """The file with this name; ./x and media/x are x. None if there is no such file."""
         wanted = name.strip().removeprefix("./").removeprefix("media/")
         return next((m for m in self.media if m.name == wanted), None)
 
@@ -204,11 +223,17 @@ class Place(NamedTuple):
     part: str = ""
 
     def __str__(self) -> str:
-        who = f"t{self.subtask}" if self.subtask else "main"
-        kind = "s" if self.subtask else "a"
-        step = f"{kind}{self.step}" if self.step else ""
-        names = [f"r{self.round}", who, step, self.part]
-        return "/".join(name for name in names if name)
+        if self.subtask > 0:
+            names = [f"r{self.round}", f"t{self.subtask}"]
+            kind = "s"
+        else:
+            names = [f"r{self.round}", "main"]
+            kind = "a"
+        if self.step > 0:
+            names.append(f"{kind}{self.step}")
+        if self.part:
+            names.append(self.part)
+        return "/".join(names)
 
     @classmethod
     def parse(cls, text: str) -> Place | None:
@@ -217,7 +242,12 @@ class Place(NamedTuple):
         if found is None:
             return None
         round, subtask, step, part = found.groups()
-        return cls(int(round), int(subtask or 0), int(step or 0), part or "")
+        return cls(
+            round=int(round),
+            subtask=int(subtask or 0),
+            step=int(step or 0),
+            part=part or "",
+        )
 
     @property
     def folder(self) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from fixtures import record_cassettes
-from orchestra.memory import stop_probability
 from orchestra.runtime.openai_api import transcribe, with_model
+from orchestra.stopping import stop_probability
 from orchestra.tools import search
 from tests.conftest import Chat, Price, Purse, Tape, pool_at
 from tests.program import SPEECH

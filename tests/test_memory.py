@@ -14,12 +14,12 @@ from orchestra import memory
 from orchestra.memory import (
     best_supported_answer,
     opened,
-    stop_probability,
     summarize,
     terms,
     tokens,
 )
 from orchestra.runtime.prompts import WORDING
+from orchestra.stopping import stop_probability
 from orchestra.vocabulary import Evidence, Media, Result, Step, SubTask, Task
 
 

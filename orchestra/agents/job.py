@@ -23,6 +23,8 @@ from orchestra.runtime.chat import STOPPED, Chat
 from orchestra.runtime.prompts import capped, explained, say
 from orchestra.toolkit import Environment, Tool, ToolError
 from orchestra.vocabulary import (
+    BudgetExceeded,
+    EndpointError,
     ModelMistake,
     Place,
     Reply,
@@ -241,7 +243,9 @@ Agent = Callable[[Job], Result]
 
 
 def guarded(run: Agent) -> Agent:
-    """A sub-agent of which one failing call fails one sub-task, with the reason."""
+    """A sub-agent of which one failing call fails one sub-task, with the reason. A ConfigError ends
+    the run: it is a mistake of the user.
+    """
 
     @functools.wraps(run)
     def safe(job: Job) -> Result:
@@ -249,7 +253,7 @@ def guarded(run: Agent) -> Agent:
             return run(job)
         except ModelMistake as mistake:
             return job.stopped(explained(mistake))
-        except (*STOPPED, ToolError) as failure:
+        except (EndpointError, BudgetExceeded, ToolError) as failure:
             return job.stopped(str(failure))
 
     return safe

@@ -42,20 +42,20 @@ SETTINGS = (
 )
 BLOCK = re.compile(r"^(`{3,})(?:bash|sh|shell)[ \t]*\n(.*?)^\1[ \t]*$", re.S | re.M)
 MOST_TICKS = 1000  # of ``` in a reply: the time to pair them is quadratic
-MESSAGES = "mini_swe/messages"
+PROMPTS = "mini_swe/messages"
 
 
 def run(job: Job) -> Result:
     """Do `u` in at most `job.steps` commands. Failures are reported in the Result."""
     report = None
-    error = say(MESSAGES, "out_of_steps", steps=job.steps)
+    error = say(PROMPTS, "out_of_steps", steps=job.steps)
     try:
         while report is None and len(job.trace) < job.steps:
             step = _next_step(job)
             job.note(step)
             report = _report(step)
     except STOPPED as failure:
-        error = say(MESSAGES, "stopped", reason=str(failure))
+        error = say(PROMPTS, "stopped", reason=str(failure))
     changed = _recorded_changes(job)
     if report is not None:
         answer = report if report else job.trace[-1].memory
@@ -103,7 +103,7 @@ def _messages(job: Job) -> Messages:
         steps=_steps_done(job.trace),
         step=number,
         steps_max=job.steps,
-        warning=say(MESSAGES, "last_step", marker=MARKER) if is_last else "",
+        warning=say(PROMPTS, "last_step", marker=MARKER) if is_last else "",
     )
     system = render("mini_swe/system.md", marker=MARKER)
     return as_messages(system, user)
@@ -115,7 +115,7 @@ def _steps_done(trace: Sequence[Step]) -> str:
     rows = []
     for number, step in enumerate(trace, 1):
         row = say(
-            MESSAGES,
+            PROMPTS,
             "step",
             number=number,
             thought=step.memory if step.memory else "-",
@@ -151,13 +151,13 @@ def read_command(reply: str, cut: bool) -> Command:
         return Command(thought, mistake=say("mistakes", "cut"))
     blocks = list(BLOCK.finditer(text)) if len(rest) < MOST_TICKS else []
     if len(blocks) != 1:
-        mistake = say(MESSAGES, "one_command", count=len(blocks))
+        mistake = say(PROMPTS, "one_command", count=len(blocks))
         return Command(thought, mistake=mistake)
     [block] = blocks
     before = text[: block.start()]
     after = text[block.end() :]
     if "```" in before + after or "<think" in before:
-        return Command(thought, mistake=say(MESSAGES, "text_behind"))
+        return Command(thought, mistake=say(PROMPTS, "text_behind"))
     return Command(thought, block[2].removesuffix("\n"))
 
 
@@ -195,7 +195,7 @@ def _run_in_sandbox(env: Environment, command: str) -> code.Observed:
 
 def _shown(output: str) -> str:
     if output == say("notes", "code_silent"):
-        return say(MESSAGES, "silent")
+        return say(PROMPTS, "silent")
     return code.cut_in_the_middle(output, OBSERVATION_CHARS)
 
 
@@ -217,6 +217,6 @@ def _changes(folder: Path) -> str:
     if diff is None:
         return ""
     if not diff:
-        return say(MESSAGES, "same")
+        return say(PROMPTS, "same")
     shown = code.cut_in_the_middle(diff, OBSERVATION_CHARS)
-    return say(MESSAGES, "changed", diff=shown)
+    return say(PROMPTS, "changed", diff=shown)

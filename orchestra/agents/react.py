@@ -37,7 +37,7 @@ from orchestra.agents.react_rules import (
     saw_nothing,
 )
 from orchestra.runtime.chat import STOPPED
-from orchestra.runtime.parsing import TEXT, closed_object, const, find_action, one_of
+from orchestra.runtime.parsing import find_action
 from orchestra.runtime.prompts import (
     as_messages,
     capped,
@@ -46,6 +46,7 @@ from orchestra.runtime.prompts import (
     say,
     without_marks,
 )
+from orchestra.runtime.reply_schema import TEXT, closed_object, const, one_of
 from orchestra.seams import Messages
 from orchestra.vocabulary import (
     BudgetExceeded,
@@ -59,7 +60,7 @@ from orchestra.vocabulary import (
 
 STATUSES: tuple[Status, ...] = ("done", "partial", "blocked")
 REPORT = ("result", "status", "summary")  # the parameters of `finish`
-MESSAGES = "react/messages"
+PROMPTS = "react/messages"
 
 
 def run(job: Job) -> Result:
@@ -149,9 +150,9 @@ def _finished(job: Job, step: Step) -> Result:
 def _unfinished(job: Job) -> Result:
     """z of a sub-agent that did not finish although nothing else was left."""
     if len(job.trace) == job.steps:
-        error = say(MESSAGES, "out_of_steps", steps=job.steps)
+        error = say(PROMPTS, "out_of_steps", steps=job.steps)
     else:
-        error = say(MESSAGES, "would_not_finish")
+        error = say(PROMPTS, "would_not_finish")
     return _without_report(job, "partial", error)
 
 
@@ -160,7 +161,7 @@ def _stopped(job: Job, failure: Exception) -> Result:
     status: Status = "failed"
     if isinstance(failure, BudgetExceeded) and _newest_memory(job.trace):
         status = "partial"
-    return _without_report(job, status, say(MESSAGES, "stopped", reason=str(failure)))
+    return _without_report(job, status, say(PROMPTS, "stopped", reason=str(failure)))
 
 
 def _without_report(job: Job, status: Status, error: str) -> Result:
@@ -185,7 +186,7 @@ def messages_of(job: Job) -> Messages:
     user = render(
         "react/alone_user.md" if alone(job) else "react/user.md",
         instruction=job.u.instruction,
-        context=context if context else say(MESSAGES, "no_context"),
+        context=context if context else say(PROMPTS, "no_context"),
         files=", ".join(names) if names else "-",
         steps=_steps_done(job.trace),
         step=len(job.trace) + 1,
@@ -201,7 +202,7 @@ def messages_of(job: Job) -> Messages:
 
 def _steps_done(trace: Sequence[Step]) -> str:
     if not trace:
-        return say(MESSAGES, "no_steps")
+        return say(PROMPTS, "no_steps")
     # A memory is written with an action, before its observation: it belongs to the step before. The
     # memory of the first reply is left out: nothing was observed before it.
     memories = [step.memory for step in trace[1:]]
@@ -209,7 +210,7 @@ def _steps_done(trace: Sequence[Step]) -> str:
     rows = []
     for number, (step, memory) in enumerate(zip(trace, memories, strict=True), 1):
         row = say(
-            MESSAGES,
+            PROMPTS,
             "step",
             number=number,
             action=step.action,
@@ -224,20 +225,20 @@ def _steps_done(trace: Sequence[Step]) -> str:
 def _warning(job: Job) -> str:
     steps_left = job.steps - len(job.trace)  # the next step included
     if steps_left == 1:
-        return say(MESSAGES, "last_step")
+        return say(PROMPTS, "last_step")
     alike = like_patterns(job.trace)
     if alike >= LIKE_PATTERNS:
-        return say(MESSAGES, "repeated", times=alike)
+        return say(PROMPTS, "repeated", times=alike)
     warnings = [_warning_of_repeats(job)]
     if steps_left <= FEW_STEPS:
-        warnings.append(say(MESSAGES, "few_steps_left", left=steps_left))
+        warnings.append(say(PROMPTS, "few_steps_left", left=steps_left))
     return " ".join(warning for warning in warnings if warning)
 
 
 def _warning_of_repeats(job: Job) -> str:
     blocked = blocked_tools(job)
     if blocked:
-        return say(MESSAGES, "same_call", tools=", ".join(sorted(blocked)))
+        return say(PROMPTS, "same_call", tools=", ".join(sorted(blocked)))
     if not job.trace:
         return ""
     newest = job.trace[-1]
@@ -247,7 +248,7 @@ def _warning_of_repeats(job: Job) -> str:
     number = job.trace.index(first) + 1
     if number == len(job.trace):
         return ""
-    return say(MESSAGES, "seen_before", step=number)
+    return say(PROMPTS, "seen_before", step=number)
 
 
 # ---- what it may reply ---------------------------------------------------------------------------

@@ -34,7 +34,7 @@ QUERY = re.compile(
 )
 # A link may end in a pair of brackets, as .._(planet) does.
 LINK = re.compile(r"https?://(?:[^\s<>\"'`()\[\]*]|\([\w,.-]*\))+(?<![.,;:])")
-MESSAGES = "reasoning/messages"
+PROMPTS = "reasoning/messages"
 
 
 @agent
@@ -141,13 +141,13 @@ def prompt(name: str, job: Job, **values: str) -> str:
     own_input = job.u.instruction
     about = "\n\n".join(text for text in (question, job.u.context) if text)
     kind = "task" if own_input == question else "sub_task"
-    task = say(MESSAGES, kind, question=about, input=own_input)
+    task = say(PROMPTS, kind, question=about, input=own_input)
     stripped = {key: value.strip() for key, value in values.items()}
-    return say(MESSAGES, name, task=task, **stripped)
+    return say(PROMPTS, name, task=task, **stripped)
 
 
 def _paragraph(name: str, **values: object) -> str:
-    return say(MESSAGES, name, **values) + "\n\n"
+    return say(PROMPTS, name, **values) + "\n\n"
 
 
 def _used(job: Job, tool: str, **params: str) -> str:
@@ -159,7 +159,7 @@ def _used(job: Job, tool: str, **params: str) -> str:
 def _statements(newest: Mapping[str, Reply]) -> str:
     texts = {role: reply.text for role, reply in newest.items() if reply.text}
     if not texts:
-        return say(MESSAGES, "nobody_yet")
+        return say(PROMPTS, "nobody_yet")
     return "".join(
         _paragraph("statement", role=role, text=text) for role, text in texts.items()
     )

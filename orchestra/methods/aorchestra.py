@@ -1,5 +1,5 @@
-"""AOrchestra (arXiv 2602.03786): the main agent writes one 4-tuple (Instruction, Context, Tools,
-Model) a turn, or completes.
+"""AOrchestra (arXiv 2602.03786): the main agent decides once a round. It writes one 4-tuple
+(Instruction, Context, Tools, Model), which makes a sub-agent, or it completes with an answer.
 
 Differences from the paper / the released code
 1. Context sharing is an option, as in the paper's ablation: `curated` (what the main agent writes),
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from orchestra.methods.decision import (
@@ -25,20 +24,21 @@ from orchestra.methods.decision import (
     task_schema,
 )
 from orchestra.methods.state_prompt import (
+    manual_lines,
     media_lines,
     model_lines,
     reported,
     status_lines,
 )
 from orchestra.runtime.options import Options
-from orchestra.runtime.parsing import closed_object
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import as_messages, render, say
+from orchestra.runtime.reply_schema import closed_object
 from orchestra.seams import Ask, Messages
 from orchestra.toolkit import Tool
 from orchestra.vocabulary import Decision, Delegate, Evidence, ModelMistake, State
 
-MESSAGES = "aorchestra/messages"
+PROMPTS = "aorchestra/messages"
 
 
 # ---- what the model reads ------------------------------------------------------------------------
@@ -46,86 +46,118 @@ MESSAGES = "aorchestra/messages"
 
 def history_lines(history: Sequence[Evidence]) -> str:
     """The observations o_1 ... o_t in full: each sub-task, its model and tools, and its result."""
-    rows = [
-        say(
-            MESSAGES, "observation", round=h.round, instruction=h.instruction, model=h.backend,
-            tools=", ".join(h.tools) or "-", status=h.status, answer=h.answer or "-",
-            summary=h.summary or h.error or "-",
-        )
-        for h in history
-    ]  # fmt: skip
-    return "\n\n".join(rows)
+    return "\n\n".join(_observation(h) for h in history)
+
+
+def _observation(h: Evidence) -> str:
+    return say(
+        PROMPTS,
+        "observation",
+        round=h.round,
+        instruction=h.instruction,
+        model=h.backend,
+        tools=", ".join(h.tools) or "-",
+        status=h.status,
+        answer=h.answer or "-",
+        summary=h.summary or h.error or "-",
+    )
+
+
+def repo_line(top_level: Sequence[str]) -> str:
+    """The names at the top level of the user's repository, if there is one."""
+    if not top_level:
+        return ""
+    return "\n\n" + say(PROMPTS, "repo", top=", ".join(top_level))
 
 
 # ---- what the model may reply --------------------------------------------------------------------
 
 
+def delegation_schema(state: State) -> dict[str, Any]:
+    """The JSON schema of a delegation's params: the one task itself."""
+    return closed_object(task_schema(state.backends, state.tools))
+
+
 def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
     tasks = params.get("tasks")
-    if tasks is None or isinstance(tasks, dict):
-        tasks = [tasks or params]  # flat in params, as in the paper, or one object
+    if tasks is None or tasks == {}:
+        tasks = params  # flat, as in the paper
+    if isinstance(tasks, dict):
+        tasks = [tasks]
     count = len(tasks) if isinstance(tasks, list) else 0
     if count != 1:
-        raise ModelMistake("one_subtask", MESSAGES, count=count)
+        raise ModelMistake("one_subtask", PROMPTS, count=count)
     (u,) = read_tasks(tasks, state)
-    return Delegate((replace(u, id=f"t{state.round}", needs=()),), reasoning)
+    u = replace(u, id=f"t{state.round}", needs=())
+    return Delegate((u,), reasoning)
 
 
-parse_decision = partial(read_decision, _delegate)  # y_t from any reply; ModelMistake
+def parse_decision(
+    reply: str, state: State, cut: bool = False, last_chance: bool = False
+) -> Decision:
+    """y_t from any reply. Raises ModelMistake."""
+    return read_decision(_delegate, reply, state, cut, last_chance)
 
 
 # ---- the decision --------------------------------------------------------------------------------
 
 
 class AOrchestra:
-    """pi_theta(a_t | s_t)."""
+    """pi_theta(a_t | s_t). `options.context` says what a sub-agent reads of earlier results."""
 
     rounds = 10
     shares_context = False
 
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
-        self.models, self.options = model_lines(pool.backends), options
+        self.models = model_lines(pool.backends)
+        self.manuals = manual_lines(tools)
+        self.instruction = options.instruction
+        self.context_sharing = options.context
         self.shell = options.agent == "mini-swe"
-        manuals = "\n\n".join(t.manual for t in tools.values())
-        self.manuals = say(MESSAGES, "shell") if self.shell else manuals
+        if self.shell:
+            self.manuals = say(PROMPTS, "shell")
 
     def decide(
         self, state: State, ask: Ask, mistake: str, last_chance: bool
     ) -> Decision:
         """y_t ~ pi_theta(. | s_t). Raises ModelMistake."""
-        offered = replace(state, tools=() if self.shell else state.tools)
-        task = closed_object(task_schema(state.backends, offered.tools))
+        offered = replace(state, tools=()) if self.shell else state
+        delegation = delegation_schema(offered)
+        schema = decision_schema(delegation, last_chance)
         prompt = self.prompt(state, mistake, last_chance)
-        reply = ask(prompt, ("decision", decision_schema(task, last_chance)))
+        reply = ask(prompt, ("decision", schema))
         y_t = parse_decision(reply.text, offered, reply.cut, last_chance)
-        return self.equipped(y_t, state) if isinstance(y_t, Delegate) else y_t
+        if isinstance(y_t, Delegate):
+            return self.equipped(y_t, state)
+        return y_t
 
     def prompt(
         self, state: State, mistake: str = "", last_chance: bool = False
     ) -> Messages:
         """s_t as the main agent reads it. It depends on the arguments and the options alone."""
-        top = ", ".join(state.task.repo)
-        repo = "\n\n" + say(MESSAGES, "repo", top=top) if top else ""
+        step = say(PROMPTS, "next")
+        system = render(
+            "aorchestra/system.md",
+            self.instruction,
+            models=self.models,
+            tools=self.manuals,
+        )
         user = render(
             "aorchestra/user.md",
             question=state.task.question,
-            media=media_lines(state) + repo,
+            media=media_lines(state) + repo_line(state.task.repo),
             history=reported(history_lines(state.history)),
-            now=status_lines(state, say(MESSAGES, "next"), mistake, last_chance),
+            now=status_lines(state, step, mistake, last_chance),
         )
-        how = {"models": self.models, "tools": self.manuals}
-        return as_messages(
-            render("aorchestra/system.md", self.options.instruction, **how), user
-        )
+        return as_messages(system, user)
 
     def equipped(self, y_t: Delegate, state: State) -> Delegate:
         """The sub-task with the context and the executor that the options name."""
         (u,) = y_t.subtasks
-        shared = {
-            "curated": u.context,
-            "none": "",
-            "full": reported(history_lines(state.history)),
-        }
-        tools, context = () if self.shell else u.tools, shared[self.options.context]
-        u = replace(u, context=context, tools=tools)
+        if self.context_sharing == "none":
+            u = replace(u, context="")
+        elif self.context_sharing == "full":
+            u = replace(u, context=reported(history_lines(state.history)))
+        if self.shell:
+            u = replace(u, tools=())
         return replace(y_t, subtasks=(u,))

@@ -1,4 +1,27 @@
-"""The JSON decision of Orchestra-o1 and AOrchestra: its schema, and how a reply is read."""
+"""The JSON decision of Orchestra-o1 and AOrchestra: its schema, and how a reply is read.
+
+A decision is one of two actions:
+
+    {"reasoning": "...", "action": "delegate_task", "params": {"tasks": [...]}}
+    {"reasoning": "...", "action": "complete", "params": {"answer": "7:49"}}
+
+A task is the 4-tuple (instruction, context, model, tools) of Eq. 2 under the papers' keys. Models
+write it in many forms, and what they mean is read. An unknown model or tool is a ModelMistake,
+which the model is told.
+
+    >>> from orchestra.vocabulary import Task
+    >>> state = State(
+    ...     task=Task("What time is it?"), context="", history=(), backends=("small", "large"),
+    ...     tools=("SeeAction",), round=1, rounds=10,
+    ... )
+    >>> row = {"task_instruction": "Read the clock.", "model": "auto", "tools": "SeeAction"}
+    >>> (u,) = read_tasks([row], state)
+    >>> u.id, u.backend, u.tools
+    ('t1', None, ('SeeAction',))
+    >>> read_tasks([{"task_instruction": ""}], state)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    orchestra.vocabulary.ModelMistake: ('bad_fields', {'problems': 'tasks.0.task_instruction: ...'})
+"""
 
 from __future__ import annotations
 
@@ -14,15 +37,9 @@ from pydantic import (
     ValidationError,
 )
 
-from orchestra.runtime.parsing import (
-    TEXT,
-    closed_object,
-    const,
-    find_action,
-    list_of,
-    one_of,
-)
+from orchestra.runtime.parsing import find_action
 from orchestra.runtime.prompts import without_marks
+from orchestra.runtime.reply_schema import TEXT, closed_object, const, list_of, one_of
 from orchestra.runtime.tape import adapter
 from orchestra.vocabulary import (
     Complete,
@@ -34,64 +51,40 @@ from orchestra.vocabulary import (
     SubTask,
 )
 
-Text = Annotated[str, BeforeValidator(lambda v: "" if v is None else str(v))]
-Word = Annotated[str, BeforeValidator(lambda v: "" if v is None else str(v).strip())]
-Names = Annotated[
-    tuple[Word, ...],
-    BeforeValidator(
-        lambda v: () if v is None else (v,) if isinstance(v, str | int) else v
-    ),
-]
-Share = Annotated[float, Field(ge=0, le=1)]
-Table = Annotated[dict[str, Share], BeforeValidator(lambda v: v or {})]
-Priority = Annotated[
-    float, Field(gt=0, le=1e6), BeforeValidator(lambda v: 1.0 if v is None else v)
-]
+DELEGATE = "delegate_task"
+COMPLETE = "complete"
 
-
-class TaskFields(BaseModel):
-    """One entry of `params.tasks`. All keys but the instruction may be missing or null."""
-
-    model_config = {"extra": "ignore", "defer_build": True}  # built at the first reply
-    task_instruction: Annotated[
-        str, StringConstraints(strip_whitespace=True, min_length=1)
-    ]
-    context: Text = ""
-    model: Word = ""
-    tools: Names | None = None
-    id: Word = ""
-    needs: Names = ()
-    modalities: Names = ()
-    requirements: Table = {}
-    priority: Priority = 1.0
+# ---- the schema of a decision --------------------------------------------------------------------
 
 
 def task_schema(backends: Sequence[str], tools: Sequence[str]) -> dict[str, Any]:
     """The properties of the 4-tuple (I, C, b, T)."""
-    names = list_of(
-        one_of(tools) if tools else TEXT
-    )  # some endpoints refuse an empty enum
-    model = one_of((*backends, "auto"))
-    return {"task_instruction": TEXT, "context": TEXT, "model": model, "tools": names}
+    tool = one_of(tools) if tools else TEXT  # some endpoints refuse an empty enum
+    return {
+        "task_instruction": TEXT,
+        "context": TEXT,
+        "model": one_of((*backends, "auto")),
+        "tools": list_of(tool),
+    }
 
 
 def decision_schema(delegation: dict[str, Any], last_chance: bool) -> dict[str, Any]:
-    """The JSON schema of y_t; `delegation`: of a delegation's params. The reasoning comes first: a
-    model that names the action first has decided before it reasons. There is one alternative per
-    action, because small models mix the actions otherwise.
+    """The JSON schema of y_t. `delegation` is the schema of a delegation's params.
+
+    The reasoning comes first: a model that names the action first has decided before it reasons.
+    There is one alternative per action, because small models mix the actions otherwise.
     """
+    complete = _action_schema(COMPLETE, closed_object({"answer": TEXT}))
+    if last_chance:
+        return complete
+    return {"anyOf": [_action_schema(DELEGATE, delegation), complete]}
 
-    def reasoned(name: str, params: dict[str, Any]) -> Any:
-        return closed_object(
-            {"reasoning": TEXT, "action": const(name), "params": params}
-        )
 
-    complete = reasoned("complete", closed_object({"answer": TEXT}))
-    return (
-        complete
-        if last_chance
-        else {"anyOf": [reasoned("delegate_task", delegation), complete]}
-    )
+def _action_schema(name: str, params: dict[str, Any]) -> dict[str, Any]:
+    return closed_object({"reasoning": TEXT, "action": const(name), "params": params})
+
+
+# ---- from a reply to a decision ------------------------------------------------------------------
 
 
 def read_decision(
@@ -107,30 +100,81 @@ def read_decision(
     Raises ModelMistake.
     """
     wanted = find_action(reply, cut)
-    action, reasoning = wanted["action"], str(wanted.get("reasoning") or "")
-    params = (
-        wanted["params"] if isinstance(wanted.get("params"), dict) else wanted
-    )  # or flat
-    if action == "complete":
+    action = wanted["action"]
+    reasoning = str(wanted.get("reasoning") or "")
+    params = wanted.get("params")
+    if not isinstance(params, dict):
+        params = wanted  # flat
+    if action == COMPLETE:
         answer = answer_in(params)
-        if state.task.media and not state.history and not last_chance:
+        nothing_seen = state.task.media and not state.history
+        if nothing_seen and not last_chance:
             raise RefusedAnswer("no_evidence", answer=answer, seen=False)
         return Complete(answer, reasoning)
-    if action in ("delegate_task", "delegate") and not last_chance:
+    if action in (DELEGATE, "delegate") and not last_chance:
         return delegate(params, reasoning, state)
-    known = "complete" if last_chance else "delegate_task, complete"
+    known = COMPLETE if last_chance else f"{DELEGATE}, {COMPLETE}"
     raise ModelMistake("bad_action", action=repr(action)[:80], known=known)
 
 
 def answer_in(params: dict[str, Any]) -> str:
     """The answer in the params of an action. Raises ModelMistake if it is empty."""
     value = params.get("answer")
-    answer = (
-        "" if value in (None, [], {}) else str(value).strip()
-    )  # 0 and False are answers
+    is_missing = value in (None, [], {})  # 0 and False are answers
+    answer = "" if is_missing else str(value).strip()
     if not answer:
         raise ModelMistake("empty_answer")
     return without_marks(answer)
+
+
+# ---- from the params of a delegation to sub-tasks ------------------------------------------------
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _word(value: Any) -> str:
+    return _text(value).strip()
+
+
+def _names(value: Any) -> Any:
+    """A list of names, which may be a single one or null."""
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str | int) else value
+
+
+def _table(value: Any) -> Any:
+    return value if value else {}
+
+
+def _priority(value: Any) -> Any:
+    return 1.0 if value is None else value
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+Word = Annotated[str, BeforeValidator(_word)]
+Names = Annotated[tuple[Word, ...], BeforeValidator(_names)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Table = Annotated[dict[str, Share], BeforeValidator(_table)]
+Priority = Annotated[float, Field(gt=0, le=1e6), BeforeValidator(_priority)]
+Instruction = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class TaskFields(BaseModel):
+    """One entry of `params.tasks`. All keys but the instruction may be missing or null."""
+
+    model_config = {"extra": "ignore", "defer_build": True}  # built at the first reply
+    task_instruction: Instruction
+    context: Text = ""
+    model: Word = ""
+    tools: Names | None = None
+    id: Word = ""
+    needs: Names = ()
+    modalities: Names = ()
+    requirements: Table = {}
+    priority: Priority = 1.0
 
 
 def read_tasks(rows: list[Any], state: State) -> tuple[SubTask, ...]:
@@ -138,30 +182,50 @@ def read_tasks(rows: list[Any], state: State) -> tuple[SubTask, ...]:
     try:
         fields = adapter(list[TaskFields]).validate_python(rows)
     except ValidationError as error:
-        places = [
-            (".".join(map(str, ("tasks", *e["loc"]))), e["msg"])
-            for e in error.errors()[:5]
-        ]
-        problems = "; ".join(f"{place}: {problem}" for place, problem in places)
-        raise ModelMistake("bad_fields", problems=problems) from None
-    taken = {h.id for h in state.history} | set(state.waiting) | {f.id for f in fields}
-    free = (id for n in count(1) if (id := f"t{n}") not in taken)
-    return tuple(as_subtask(f, f.id or next(free), state) for f in fields)
+        raise ModelMistake("bad_fields", problems=_problems(error)) from None
+    of_history = {h.id for h in state.history}
+    taken = of_history | set(state.waiting) | {f.id for f in fields}
+    subtasks = []
+    for f in fields:
+        id = f.id or _free_id(taken)
+        taken.add(id)
+        subtasks.append(as_subtask(f, id, state))
+    return tuple(subtasks)
+
+
+def _problems(error: ValidationError) -> str:
+    """The first five, each with its place, such as tasks.0.priority."""
+    rows = []
+    for problem in error.errors()[:5]:
+        place = ".".join(str(key) for key in ("tasks", *problem["loc"]))
+        rows.append(f"{place}: {problem['msg']}")
+    return "; ".join(rows)
+
+
+def _free_id(taken: set[str]) -> str:
+    ids = (f"t{number}" for number in count(1))
+    return next(id for id in ids if id not in taken)
 
 
 def as_subtask(f: TaskFields, id: str, state: State) -> SubTask:
     """u = (I, C, b, T). Raises ModelMistake for an unknown model or tool."""
-    backend = None if f.model in ("", "auto", "null", "none") else f.model
-    if backend is not None and backend not in state.backends:
+    is_named = f.model not in ("", "auto", "null", "none")
+    if is_named and f.model not in state.backends:
         known = ", ".join(state.backends)
-        raise ModelMistake("unknown_model", model=repr(backend), known=known)
-    if unknown := [name for name in f.tools or () if name not in state.tools]:
-        rule = "unknown_tool" if state.tools else "no_tools"
-        raise ModelMistake(rule, tool=repr(unknown[0]), known=", ".join(state.tools))
-    needs, modalities = (
-        tuple(filter(None, names)) for names in (f.needs, f.modalities)
-    )
+        raise ModelMistake("unknown_model", model=repr(f.model), known=known)
+    for tool in f.tools or ():
+        if tool not in state.tools:
+            rule = "unknown_tool" if state.tools else "no_tools"
+            known = ", ".join(state.tools)
+            raise ModelMistake(rule, tool=repr(tool), known=known)
     return SubTask(
-        id, f.task_instruction, f.context, backend, f.tools, needs,
-        modalities=modalities, requirements=f.requirements, priority=f.priority,
-    )  # fmt: skip
+        id=id,
+        instruction=f.task_instruction,
+        context=f.context,
+        backend=f.model if is_named else None,
+        tools=f.tools,
+        needs=tuple(need for need in f.needs if need),
+        modalities=tuple(modality for modality in f.modalities if modality),
+        requirements=f.requirements,
+        priority=f.priority,
+    )

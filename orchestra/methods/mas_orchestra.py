@@ -1,5 +1,5 @@
-"""MAS-Orchestra (arXiv 2601.14652): the main agent writes the whole system in one decision, as XML;
-it runs by dataflow.
+"""MAS-Orchestra (arXiv 2601.14652): the main agent decides once. It writes a whole system of agents
+as XML, and the system runs by dataflow.
 
 Differences from the paper / the released code
 1. Independent agents run in parallel, each as soon as its last input is available, so the run takes
@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from orchestra.methods.files_as_text import file_readers, files_as_text
 from orchestra.methods.mas_xml import parse
-from orchestra.methods.state_prompt import file_readers, files_as_text
 from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import as_messages, explained, render, say
@@ -38,7 +38,9 @@ from orchestra.vocabulary import (
     SubTask,
 )
 
+PROMPTS = "mas_orchestra/messages"
 MISTAKES = "mas_orchestra/mistakes"
+
 
 # ---- what the model reads ------------------------------------------------------------------------
 
@@ -47,23 +49,23 @@ def render_state(state: State, dom: str, mistake: str = "") -> Messages:
     """The question and the degree of MAS (DoM). There are no observations: the prompts of the two
     attempts differ only in the mistake.
     """
-    system = render(
-        f"mas_orchestra/{dom}.md", agents=say("mas_orchestra/messages", "agents")
-    )
-    notice = (
-        "\n\n" + say("mas_orchestra/messages", "mistake", mistake=mistake)
-        if mistake
-        else ""
-    )
-    names = ", ".join(m.name for m in state.task.media)
-    files = "\n" + say("files", "listed", files=names) if names else ""
+    system = render(f"mas_orchestra/{dom}.md", agents=say(PROMPTS, "agents"))
+    notice = "\n\n" + say(PROMPTS, "mistake", mistake=mistake) if mistake else ""
     user = render(
         "mas_orchestra/user.md",
         question=state.task.question,
-        files=files,
+        files=file_line(state),
         notice=notice,
     )
     return as_messages(system, user)
+
+
+def file_line(state: State) -> str:
+    """The names of the files, if there are any."""
+    if not state.task.media:
+        return ""
+    names = ", ".join(m.name for m in state.task.media)
+    return "\n" + say("files", "listed", files=names)
 
 
 # ---- what the model may reply --------------------------------------------------------------------
@@ -75,8 +77,10 @@ def parse_decision(reply: str, state: State, dom: str, cut: bool = False) -> Dec
     """
     try:
         system = parse(reply, dom)
-    except ModelMistake as mistake:
-        raise ModelMistake("cut") if cut else mistake from None
+    except ModelMistake:
+        if cut:
+            raise ModelMistake("cut") from None
+        raise
     if isinstance(system, tuple):
         return delegate(system, state)
     if state.task.media:
@@ -86,18 +90,18 @@ def parse_decision(reply: str, state: State, dom: str, cut: bool = False) -> Dec
 
 def delegate(agents: tuple[SubTask, ...], state: State) -> Delegate:
     """The agents, after those that read the files of the task and whose text every agent gets."""
-    task, readers = state.task, file_readers(state)
-    files = [(m.name, f"${{{u.id}}}") for m, u in zip(task.media, readers, strict=True)]
-    text, needs = files_as_text(files), tuple(u.id for u in readers)
-    nodes = (
-        replace(
-            u,
-            instruction=u.instruction or task.question,
-            context=text,
-            needs=needs + u.needs,
-        )
-        for u in agents
-    )
+    task = state.task
+    readers = file_readers(state)
+    ids = tuple(u.id for u in readers)
+    names = [m.name for m in task.media]
+    inserts = [f"${{{id}}}" for id in ids]  # ${id}: the output of that reader
+    text = files_as_text(list(zip(names, inserts, strict=True)))
+    nodes = []
+    for u in agents:
+        instruction = u.instruction or task.question
+        needs = ids + u.needs
+        node = replace(u, instruction=instruction, context=text, needs=needs)
+        nodes.append(node)
     return Delegate((*readers, *nodes), whole_graph=True, answers=True, final=True)
 
 
@@ -121,7 +125,7 @@ class MasOrchestra:
         try:
             return parse_decision(reply.text, state, self.dom, reply.cut)
         except ModelMistake as error:
-            if not mistake:
+            if mistake == "":  # the first attempt
                 raise
-            alone = SubTask("A", "", tools=(), agent="cot")
+            alone = SubTask(id="A", instruction="", tools=(), agent="cot")
             return replace(delegate((alone,), state), fallback=explained(error))

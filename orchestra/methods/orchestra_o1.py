@@ -1,5 +1,5 @@
-"""Orchestra-o1 (arXiv 2606.13707): the main agent decides once a round: it delegates sub-tasks that
-run in parallel, or completes.
+"""Orchestra-o1 (arXiv 2606.13707): the main agent decides once a round. It delegates sub-tasks,
+which run in parallel, or it completes with an answer.
 
 Differences from the paper / the released code
 1. A task may carry `id`, `needs`, `modalities`, `requirements` and `priority`: the graph, r(u) and
@@ -26,10 +26,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
-from orchestra.memory import stop_probability
 from orchestra.methods.decision import (
     decision_schema,
     read_decision,
@@ -37,6 +36,7 @@ from orchestra.methods.decision import (
     task_schema,
 )
 from orchestra.methods.state_prompt import (
+    manual_lines,
     media_lines,
     model_lines,
     reported,
@@ -44,91 +44,105 @@ from orchestra.methods.state_prompt import (
     unopened,
 )
 from orchestra.runtime.options import Options
-from orchestra.runtime.parsing import TEXT, closed_object, list_of, one_of
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import as_messages, render, say
+from orchestra.runtime.reply_schema import TEXT, closed_object, list_of, one_of
 from orchestra.seams import Ask, Messages
+from orchestra.stopping import stop_probability
 from orchestra.toolkit import Tool
 from orchestra.vocabulary import (
     SKILL_OF,
     SKILLS,
     Decision,
     Delegate,
+    Evidence,
     ModelMistake,
     RefusedAnswer,
     State,
 )
 
+PROMPTS = "orchestra_o1/messages"
+SMALL_PROMPTS = "orchestra_o1/small/messages"
 CODE = "ExecuteCodeAction"
 MAX_SUBTASKS = 128  # in one decision
-MESSAGES = "orchestra_o1/messages"
-SMALL = "orchestra_o1/small/messages"
-SHARE = {"type": "number", "minimum": 0, "maximum": 1}
 
 
 # ---- what the model reads ------------------------------------------------------------------------
 
 
-def _next_step(state: State) -> str:
+def waiting_lines(waiting: Mapping[str, Sequence[str]]) -> str:
+    """The sub-tasks of the graph that have not run, and what each of them needs."""
+    if not waiting:
+        return ""
+    rows = []
+    for id, needs in waiting.items():
+        text = "waits_for" if needs else "can_run"
+        rows.append(say(PROMPTS, text, id=id, needs=", ".join(needs)))
+    return "\n" + say(PROMPTS, "waiting", waiting="; ".join(rows)) + "\n"
+
+
+def next_step(state: State) -> str:
     """The next step, from the history alone: small models follow what they read last."""
-    history = state.history
     new, tried = unopened(state)
-    newest = [h for h in history if h.round == history[-1].round]
-    failed = [h.id for h in newest if h.status in ("failed", "blocked")]
-    ids = ", ".join([h.id for h in newest if h.answer] or [h.id for h in newest])
     if new:
-        parts = ", ".join(say(SMALL, "next_unseen_part", file=name) for name in new)
-        first = "" if history else " " + say(SMALL, "next_unseen_first")
-        return say(SMALL, "next_unseen", parts=parts, first=first)
+        return _open_files(new, is_first=not state.history)
     if tried:
-        return say(SMALL, "next_tried", files=", ".join(tried))
+        return say(SMALL_PROMPTS, "next_tried", files=", ".join(tried))
+    newest = [h for h in state.history if h.round == state.history[-1].round]
+    failed = [h.id for h in newest if h.status in ("failed", "blocked")]
     if failed:
-        return say(SMALL, "next_failed", ids=", ".join(failed))
+        return say(SMALL_PROMPTS, "next_failed", ids=", ".join(failed))
     if state.waiting:
-        return say(SMALL, "next_waiting")
-    if not history:
-        return say(SMALL, "next_start")
-    if not any(h.media for h in newest):
-        answers = "\n".join(h.answer for h in newest if h.answer)
-        return say(SMALL, "next_found", ids=ids, answers=reported(answers))
-    compute = " " + say(SMALL, "next_compute", ids=ids) if CODE in state.tools else ""
-    return say(SMALL, "next_seen", ids=ids, compute=compute)
+        return say(SMALL_PROMPTS, "next_waiting")
+    if not newest:
+        return say(SMALL_PROMPTS, "next_start")
+    return _use_findings(newest, has_code=CODE in state.tools)
 
 
-def _waiting_lines(waiting: Mapping[str, Sequence[str]]) -> str:
-    def one(id: str, needs: Sequence[str]) -> str:
-        return say(
-            MESSAGES, "waits_for" if needs else "can_run", id=id, needs=", ".join(needs)
-        )
+def _open_files(names: Sequence[str], is_first: bool) -> str:
+    parts = [say(SMALL_PROMPTS, "next_unseen_part", file=name) for name in names]
+    first = " " + say(SMALL_PROMPTS, "next_unseen_first") if is_first else ""
+    return say(SMALL_PROMPTS, "next_unseen", parts=", ".join(parts), first=first)
 
-    listed = "; ".join(one(id, needs) for id, needs in waiting.items())
-    return "\n" + say(MESSAGES, "waiting", waiting=listed) + "\n" if listed else ""
+
+def _use_findings(newest: Sequence[Evidence], has_code: bool) -> str:
+    answered = [h for h in newest if h.answer]
+    ids = ", ".join(h.id for h in answered or newest)
+    if any(h.media for h in newest):
+        compute = say(SMALL_PROMPTS, "next_compute", ids=ids)
+        compute = " " + compute if has_code else ""
+        return say(SMALL_PROMPTS, "next_seen", ids=ids, compute=compute)
+    answers = "\n".join(h.answer for h in answered)
+    return say(SMALL_PROMPTS, "next_found", ids=ids, answers=reported(answers))
 
 
 # ---- what the model may reply --------------------------------------------------------------------
 
 
-def delegation_schema(state: State, small: bool = False) -> Any:
+def delegation_schema(state: State, small: bool = False) -> dict[str, Any]:
     """The JSON schema of a delegation's params. For a small model: the keys of the paper, which it
     must give, and `id` and `needs`.
     """
     task = task_schema(state.backends, state.tools)
-    required = [*task] if small else [key for key in task if key != "tools"]
-    task |= {"id": TEXT, "needs": list_of(TEXT)}
+    required = [key for key in task if small or key != "tools"]
+    task["id"] = TEXT
+    task["needs"] = list_of(TEXT)
     if not small:
-        r = closed_object(dict.fromkeys(SKILLS, SHARE), required=())
-        task |= {"modalities": list_of(one_of(SKILL_OF)), "requirements": r}
-        task |= {"priority": {"type": "number", "exclusiveMinimum": 0}}
+        share = {"type": "number", "minimum": 0, "maximum": 1}
+        task["modalities"] = list_of(one_of(SKILL_OF))
+        task["requirements"] = closed_object(dict.fromkeys(SKILLS, share), required=())
+        task["priority"] = {"type": "number", "exclusiveMinimum": 0}
     return closed_object({"tasks": list_of(closed_object(task, required))})
 
 
 def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
     tasks = params.get("tasks")
-    if tasks is None:
-        tasks = (
-            [params] if "task_instruction" in params else []
-        )  # its keys are in params
-    tasks = [tasks] if isinstance(tasks, dict) else tasks
+    if tasks is None and "task_instruction" in params:
+        tasks = params  # flat
+    elif tasks is None:
+        tasks = []
+    if isinstance(tasks, dict):
+        tasks = [tasks]
     can_continue = any(not needs for needs in state.waiting.values())
     if not isinstance(tasks, list) or not (tasks or can_continue):
         raise ModelMistake("no_subtasks")
@@ -137,7 +151,11 @@ def _delegate(params: dict[str, Any], reasoning: str, state: State) -> Delegate:
     return Delegate(read_tasks(tasks, state), reasoning)
 
 
-parse_decision = partial(read_decision, _delegate)  # y_t from any reply; ModelMistake
+def parse_decision(
+    reply: str, state: State, cut: bool = False, last_chance: bool = False
+) -> Decision:
+    """y_t from any reply. Raises ModelMistake."""
+    return read_decision(_delegate, reply, state, cut, last_chance)
 
 
 # ---- the decision --------------------------------------------------------------------------------
@@ -151,62 +169,70 @@ class OrchestraO1:
 
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
         self.models = model_lines(pool.backends)
-        self.manuals = "\n\n".join(t.manual for t in tools.values())
-        self.stop_threshold, self.instruction = (
-            options.stop_threshold,
-            options.instruction,
-        )
+        self.manuals = manual_lines(tools)
+        self.instruction = options.instruction
         self.small = options.prompts == "small"
-        self.warn = cache(logging.getLogger("orchestra").warning)  # once a run
+        self.stop_threshold = options.stop_threshold
+        self.warn_once = cache(logging.getLogger("orchestra").warning)
 
     def decide(
         self, state: State, ask: Ask, mistake: str, last_chance: bool
     ) -> Decision:
         """y_t ~ pi_theta(. | s_t). Raises ModelMistake."""
-        schema = decision_schema(delegation_schema(state, self.small), last_chance)
+        delegation = delegation_schema(state, self.small)
+        schema = decision_schema(delegation, last_chance)
         prompt = self.prompt(state, mistake, last_chance)
-        reply = ask(
-            prompt, ("decision", schema), self.stop_threshold is not None
-        )  # Eq. 3
+        tau_stop = self.stop_threshold
+        logprobs = tau_stop is not None
+        reply = ask(prompt, ("decision", schema), logprobs)  # Eq. 3
         y_t = parse_decision(reply.text, state, reply.cut, last_chance)
-        if self.stop_threshold is None or last_chance:
+        if tau_stop is None or last_chance:
             return y_t
         p_stop = stop_probability(reply.logprobs)
         if p_stop is None:
-            self.warn(
+            self.warn_once(
                 "--stop-threshold has no effect: the endpoint gave no log-probabilities"
             )
             return y_t
-        stop = p_stop > self.stop_threshold  # Eq. 22
-        if isinstance(y_t, Delegate):  # sure enough: generate the answer
-            return self.decide(state, ask, mistake, last_chance=True) if stop else y_t
-        if not stop:
-            threshold = f"{self.stop_threshold:g}"
-            raise RefusedAnswer(
-                "not_sure_enough",
-                answer=y_t.answer,
-                seen=True,
-                kept=y_t.answer,
-                p=f"{p_stop:.2f}",
-                threshold=threshold,
-            )
+        is_sure = p_stop > tau_stop  # Eq. 22
+        if isinstance(y_t, Delegate):
+            if is_sure:  # generate the answer
+                return self.decide(state, ask, mistake, last_chance=True)
+            return y_t
+        if not is_sure:
+            raise not_sure_enough(y_t.answer, p_stop, tau_stop)
         return y_t
 
     def prompt(
         self, state: State, mistake: str = "", last_chance: bool = False
     ) -> Messages:
         """s_t as the main agent reads it. It depends on the arguments and the options alone."""
-        next_step = _next_step(state) if self.small else say(MESSAGES, "next")
+        step = next_step(state) if self.small else say(PROMPTS, "next")
+        folder = "orchestra_o1/small" if self.small else "orchestra_o1"
+        system = render(
+            f"{folder}/system.md",
+            self.instruction,
+            models=self.models,
+            tools=self.manuals,
+        )
         user = render(
             "orchestra_o1/user.md",
             question=state.task.question,
             media=media_lines(state),
             context=reported(state.context),
-            waiting="" if last_chance else _waiting_lines(state.waiting),
-            now=status_lines(state, next_step, mistake, last_chance),
+            waiting="" if last_chance else waiting_lines(state.waiting),
+            now=status_lines(state, step, mistake, last_chance),
         )
-        file = (
-            "orchestra_o1/small/system.md" if self.small else "orchestra_o1/system.md"
-        )
-        how = {"models": self.models, "tools": self.manuals}
-        return as_messages(render(file, self.instruction, **how), user)
+        return as_messages(system, user)
+
+
+def not_sure_enough(answer: str, p_stop: float, tau_stop: float) -> RefusedAnswer:
+    """An answer that the run keeps as its fallback while it goes on."""
+    return RefusedAnswer(
+        "not_sure_enough",
+        answer=answer,
+        seen=True,
+        kept=answer,
+        p=f"{p_stop:.2f}",
+        threshold=f"{tau_stop:g}",
+    )

@@ -1,5 +1,5 @@
-"""ReAct (arXiv 2210.03629), the single-agent baseline of Orchestra-o1's Figure 6: one agent, all
-tools, one loop.
+"""ReAct (arXiv 2210.03629): one agent, all tools, one loop. It is the single-agent baseline of
+Orchestra-o1's Figure 6.
 
 Differences from the paper / the released code
 1. The loop is this program's ReAct sub-agent (agents/react.py has its own list), without a main
@@ -26,14 +26,18 @@ class React:
 
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
         self.main = pool.main
-        self.agent = "single" if options.agent == "react" else ""  # the run's own
+        # "" is the sub-agent of --agent.
+        self.agent = "single" if options.agent == "react" else ""
 
     def decide(
         self, state: State, ask: Ask, mistake: str, last_chance: bool
     ) -> Decision:
         """Calls no model: the one agent decides step by step in its loop."""
-        question = state.task.question
-        alone = SubTask(
-            "answer", question, "", self.main, state.tools, agent=self.agent
+        u = SubTask(
+            id="answer",
+            instruction=state.task.question,
+            backend=self.main,
+            tools=state.tools,
+            agent=self.agent,
         )
-        return Delegate((alone,), whole_graph=True, answers=True, final=True)
+        return Delegate((u,), whole_graph=True, answers=True, final=True)

@@ -1,56 +1,78 @@
-"""The parts of prompts that main agents share: files, models, round and budget. And files as text,
-for systems whose agents read only text.
+"""Parts of the state s_t as text: files, models, tools, round and budget.
+
+The main agents of Orchestra-o1 and AOrchestra read them. The main agent never opens a file itself:
+it reads which files there are, and which sub-tasks have opened one or failed to.
+
+    >>> from pathlib import Path
+    >>> from orchestra.vocabulary import Task
+    >>> picture = Media(modality="image", name="clock.png", path=Path("clock.png"), sha256="")
+    >>> state = State(
+    ...     task=Task("What time is it?", media=(picture,)), context="", history=(),
+    ...     backends=("small",), tools=(), round=2, rounds=10, budget_usd=0.5,
+    ... )
+    >>> print(media_lines(state))
+    - clock.png (image): not analysed yet
+    >>> print(status_lines(state, next_step="Decide now."))
+    Round 2 of 10. 0.5000 USD are left.
+    Decide now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from orchestra.matching import mentions
 from orchestra.runtime.prompts import quoted_whole, say
-from orchestra.vocabulary import (
-    SKILLS,
-    Backend,
-    Delegate,
-    Evidence,
-    Media,
-    State,
-    SubTask,
-)
+from orchestra.toolkit import Tool
+from orchestra.vocabulary import SKILLS, Backend, Evidence, Media, State
+
+PROMPTS = "delegation"
+
+
+# ---- models and tools ----------------------------------------------------------------------------
 
 
 def model_lines(backends: Sequence[Backend]) -> str:
     """B for the prompt: name, skills, price."""
+    return "\n".join(_model_line(b) for b in backends)
 
-    def one(b: Backend) -> str:
-        skills = ", ".join(f"{k} {b.skills[k]:g}" for k in SKILLS if b.skills.get(k))
-        p = b.price_usd_per_mtok
-        cost = (
-            say("delegation", "price", into=f"{p.input:g}", out=f"{p.output:g}")
-            if p
-            else ""
-        )
-        return f"- {b.name}: {skills}; {cost or say('delegation', 'no_price')}"
 
-    return "\n".join(map(one, backends))
+def _model_line(b: Backend) -> str:
+    skills = ", ".join(f"{k} {b.skills[k]:g}" for k in SKILLS if b.skills.get(k))
+    price = b.price_usd_per_mtok
+    if price is None:
+        cost = say(PROMPTS, "no_price")
+    else:
+        cost = say(PROMPTS, "price", into=f"{price.input:g}", out=f"{price.output:g}")
+    return f"- {b.name}: {skills}; {cost}"
+
+
+def manual_lines(tools: Mapping[str, Tool]) -> str:
+    """T for the prompt: the manual of each tool."""
+    return "\n\n".join(tool.manual for tool in tools.values())
+
+
+# ---- the round -----------------------------------------------------------------------------------
 
 
 def status_lines(
     state: State, next_step: str, mistake: str = "", last_chance: bool = False
 ) -> str:
     """Round and budget, the error of the previous reply, and the next step."""
-    notice = say("delegation", "mistake", mistake=mistake) if mistake else ""
+    notice = say(PROMPTS, "mistake", mistake=mistake) if mistake else ""
     if last_chance:
-        return f"{notice}\n{say('delegation', 'last_chance')}".strip()
-    place = say("delegation", "round", round=state.round, rounds=state.rounds)
-    left = state.budget_usd
-    money = "" if left is None else say("delegation", "budget", usd=f"{left:.4f}")
-    return " ".join(part for part in (place, money, notice) if part) + "\n" + next_step
+        return f"{notice}\n{say(PROMPTS, 'last_chance')}".strip()
+    parts = [say(PROMPTS, "round", round=state.round, rounds=state.rounds)]
+    if state.budget_usd is not None:
+        parts.append(say(PROMPTS, "budget", usd=f"{state.budget_usd:.4f}"))
+    if notice:
+        parts.append(notice)
+    return " ".join(parts) + "\n" + next_step
 
 
 def reported(text: str) -> str:
     """Reports of sub-agents as data: they may quote pages and files that are not trusted."""
-    return quoted_whole(text) if text else say("delegation", "nothing_found")
+    return quoted_whole(text) if text else say(PROMPTS, "nothing_found")
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -58,19 +80,22 @@ def reported(text: str) -> str:
 
 def media_lines(state: State) -> str:
     """M for the prompt: each file, and the sub-tasks that have opened it or failed to."""
+    if not state.task.media:
+        return say(PROMPTS, "no_media")
+    return "\n".join(_media_line(m, state) for m in state.task.media)
 
-    def one(m: Media) -> str:
-        opened, tried = opened_by(m, state), tried_by(m, state)
-        key = "media_seen" if opened else "media_tried" if tried else "media_unseen"
-        rows = [
-            say("delegation", "seen_by", id=h.id, round=h.round)
-            for h in opened or tried
-        ]
-        return say(
-            "delegation", key, name=m.name, modality=m.modality, ids=", ".join(rows)
-        )
 
-    return "\n".join(map(one, state.task.media)) or say("delegation", "no_media")
+def _media_line(m: Media, state: State) -> str:
+    opened = opened_by(m, state)
+    tried = tried_by(m, state)
+    if opened:
+        text, by = "media_seen", opened
+    elif tried:
+        text, by = "media_tried", tried
+    else:
+        text, by = "media_unseen", []
+    ids = [say(PROMPTS, "seen_by", id=h.id, round=h.round) for h in by]
+    return say(PROMPTS, text, name=m.name, modality=m.modality, ids=", ".join(ids))
 
 
 def opened_by(m: Media, state: State) -> list[Evidence]:
@@ -84,46 +109,13 @@ def tried_by(m: Media, state: State) -> list[Evidence]:
 
 def unopened(state: State) -> tuple[list[str], list[str]]:
     """The files that no sub-task has opened: (those that none has tried, those that some have)."""
-    left = [m for m in state.task.media if not opened_by(m, state)]
-    new = [m.name for m in left if not tried_by(m, state)]
-    return new, [m.name for m in left if m.name not in new]
-
-
-# ---- files as text, for systems whose agents read only text --------------------------------------
-
-
-def file_readers(state: State) -> tuple[SubTask, ...]:
-    """One sub-task a file. The colon keeps its id apart from every id that a model may give."""
-    return tuple(
-        SubTask(
-            f"file:{n}",
-            say("files", "instruction", file=m.name),
-            tools=(),
-            agent="read-file",
-        )
-        for n, m in enumerate(state.task.media, 1)
-    )
-
-
-def read_files_first(state: State) -> Delegate | None:
-    """The sub-tasks that read the files, or those that are left; None if all have ended."""
-    ended = {h.id for h in state.history}
-    readers = file_readers(state)
-    if all(u.id in ended for u in readers):
-        return None
-    return Delegate(() if ended else readers)
-
-
-def files_as_text(texts: Sequence[tuple[str, str]]) -> str:
-    """(name, content) of each file; "" without files."""
-    rows = [say("files", "file", name=name, text=text) for name, text in texts]
-    return say("files", "files", files="\n".join(rows)) if rows else ""
-
-
-def files_found(state: State) -> str:
-    """The texts from the readers of the first turn, in the order of the files."""
-    found = {h.id: h.summary or h.error for h in state.history}
-    media = enumerate(state.task.media, 1)
-    return files_as_text(
-        [(m.name, found[id]) for n, m in media if (id := f"file:{n}") in found]
-    )
+    new = []
+    tried = []
+    for m in state.task.media:
+        if opened_by(m, state):
+            continue
+        if tried_by(m, state):
+            tried.append(m.name)
+        else:
+            new.append(m.name)
+    return new, tried

@@ -1,5 +1,6 @@
-"""ToolOrchestra (arXiv 2511.21689): one tool call a turn, as Orchestrator-8B was trained: three
-tools, each by one of its slots, with their prices and latencies.
+"""ToolOrchestra (arXiv 2511.21689): the main agent makes one tool call a turn, as Orchestrator-8B
+was trained to. There are three tools. Each has several slots, which are experts with an ability, a
+price and a latency, and the call names one of them.
 
 Differences from the paper / the released code
 1. A table of the pool file maps slots to backends ([expert_model_mapping]). The model reads the
@@ -22,26 +23,32 @@ Differences from the paper / the released code
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
-from orchestra.methods.state_prompt import files_found, read_files_first
+from orchestra.methods.files_as_text import files_found, read_files_first
 from orchestra.runtime.options import Options, Preference
-from orchestra.runtime.parsing import TEXT, actions
+from orchestra.runtime.parsing import actions
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import as_messages, explained, render, say
+from orchestra.runtime.reply_schema import TEXT
 from orchestra.seams import Ask, Messages
 from orchestra.toolkit import Tool
 from orchestra.vocabulary import (
     ConfigError,
     Decision,
     Delegate,
+    Evidence,
     ModelMistake,
     State,
     SubTask,
 )
 
-SLOTS = {  # of each tool, the strongest first, as prompts/toolorchestra/tools.md describes them
+PROMPTS = "toolorchestra/messages"
+TOOL_PROMPTS = "toolorchestra/tools"
+# Of each tool, the strongest first, as prompts/toolorchestra/tools.md describes them
+SLOTS = {
     "enhance_reasoning": ("reasoner-1", "reasoner-2", "reasoner-3"),
     "answer": (
         "answer-1",
@@ -53,13 +60,8 @@ SLOTS = {  # of each tool, the strongest first, as prompts/toolorchestra/tools.m
     ),
     "search": ("search-1", "search-2", "search-3"),
 }
-CAP_CHARS = {
-    "search": 16_000,
-    "enhance_reasoning": 16_000,
-    "answer": 2_000,
-}  # of each kind
-MESSAGES = "toolorchestra/messages"
-TOOLS = "toolorchestra/tools"
+# How much of the context each kind may take
+CAP_CHARS = {"search": 16_000, "enhance_reasoning": 16_000, "answer": 2_000}
 
 
 # ---- what the model reads ------------------------------------------------------------------------
@@ -67,20 +69,24 @@ TOOLS = "toolorchestra/tools"
 
 def render_state(state: State, preference: str = "", mistake: str = "") -> Messages:
     """`Problem: ...`, the context, and the request for a tool call, as in the training."""
-    notice = "\n\n" + say(MESSAGES, "mistake", mistake=mistake) if mistake else ""
-    about = {"problem": state.task.question, "context": gathered(state) + notice}
-    user = render("toolorchestra/user.md", preference=preference, **about)
-    return as_messages(say(MESSAGES, "system"), user)
+    notice = "\n\n" + say(PROMPTS, "mistake", mistake=mistake) if mistake else ""
+    user = render(
+        "toolorchestra/user.md",
+        problem=state.task.question,
+        preference=preference,
+        context=gathered(state) + notice,
+    )
+    return as_messages(say(PROMPTS, "system"), user)
 
 
 def preferred(weights: Preference) -> str:
     """The user's preference P, as text after the problem."""
-    wishes = [
-        say(MESSAGES, f"prefer_{name}", weight=f"{p:g}") for name, p in weights.items()
-    ]
-    return (
-        "\n" + say(MESSAGES, "preference", wishes=", ".join(wishes)) if wishes else ""
-    )
+    if not weights:
+        return ""
+    wishes = []
+    for name, weight in weights.items():
+        wishes.append(say(PROMPTS, f"prefer_{name}", weight=f"{weight:g}"))
+    return "\n" + say(PROMPTS, "preference", wishes=", ".join(wishes))
 
 
 def gathered(state: State) -> str:
@@ -88,31 +94,47 @@ def gathered(state: State) -> str:
     blocks = [files_found(state)]
     for kind in CAP_CHARS:
         found = [h for h in state.history if kind_of(h.id) == kind]
-        texts = [
-            h.answer or say(MESSAGES, "failed", id=h.id, error=h.error) for h in found
-        ]
-        rows = [
-            say(MESSAGES, f"{kind}_row", n=n, text=text)
-            for n, text in enumerate(texts, 1)
-        ]
-        while len("\n\n".join(rows)) > CAP_CHARS[kind] and len(rows) > 1:
-            del rows[0]
-        body = "\n\n".join(rows)[: CAP_CHARS[kind]]
-        blocks.append(say(MESSAGES, f"{kind}_block", rows=body) if rows else "")
+        blocks.append(_block(kind, found))
     return "\n\n".join(block for block in blocks if block)
 
 
+def _block(kind: str, found: Sequence[Evidence]) -> str:
+    """The results of one kind. The oldest are left out if they are too long together."""
+    rows = []
+    for number, h in enumerate(found, 1):
+        text = h.answer or say(PROMPTS, "failed", id=h.id, error=h.error)
+        rows.append(say(PROMPTS, f"{kind}_row", n=number, text=text))
+    if not rows:
+        return ""
+    limit = CAP_CHARS[kind]
+    while len("\n\n".join(rows)) > limit and len(rows) > 1:
+        del rows[0]
+    return say(PROMPTS, f"{kind}_block", rows="\n\n".join(rows)[:limit])
+
+
 def kind_of(id: str) -> str:
-    """The tool of a sub-task: "search" of "search2"."""
+    """The tool of a sub-task.
+
+    >>> kind_of("search2")
+    'search'
+    """
     return id.rstrip("0123456789")
 
 
 def tool_schema(name: str) -> dict[str, Any]:
     """One of the three tools, with the keys of the training: only its text lists the slots."""
-    model = {"description": say(TOOLS, f"{name}_model"), **TEXT}
-    keys = {"properties": {"model": model}, "required": ["model"]}
-    parameters = {**keys, "title": "parameters", "type": "object"}
-    function = {"name": name, "description": say(TOOLS, name), "parameters": parameters}
+    model = {"description": say(TOOL_PROMPTS, f"{name}_model"), **TEXT}
+    parameters = {
+        "properties": {"model": model},
+        "required": ["model"],
+        "title": "parameters",
+        "type": "object",
+    }
+    function = {
+        "name": name,
+        "description": say(TOOL_PROMPTS, name),
+        "parameters": parameters,
+    }
     return {"type": "function", "function": function}
 
 
@@ -133,7 +155,7 @@ def read_call(reply: str, cut: bool = False) -> tuple[str, str]:
     except ModelMistake as mistake:
         if mistake.rule == "cut":
             raise
-        raise ModelMistake("no_call", MESSAGES, start=mistake.values["start"]) from None
+        raise ModelMistake("no_call", PROMPTS, start=mistake.values["start"]) from None
     mistakes = []
     for call in calls:
         try:
@@ -144,20 +166,21 @@ def read_call(reply: str, cut: bool = False) -> tuple[str, str]:
 
 
 def _tool_and_slot(call: Mapping[str, Any]) -> tuple[str, str]:
-    name, arguments = str(call["action"]).strip(), call.get("params")
+    name = str(call["action"]).strip()
     if name not in SLOTS:
-        raise ModelMistake(
-            "unknown_function", MESSAGES, name=name[:80], known=", ".join(SLOTS)
-        )
-    if arguments is not None and not isinstance(arguments, dict):
-        raise ModelMistake(
-            "broken_arguments", MESSAGES, name=name, given=repr(arguments)[:80]
-        )
-    slot = str(arguments.get("model") if arguments else None).strip()
+        known = ", ".join(SLOTS)
+        raise ModelMistake("unknown_function", PROMPTS, name=name[:80], known=known)
+    arguments = call.get("params")
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        given = repr(arguments)[:80]
+        raise ModelMistake("broken_arguments", PROMPTS, name=name, given=given)
+    slot = str(arguments.get("model")).strip()
     if slot not in SLOTS[name]:
         known = ", ".join(SLOTS[name])
         raise ModelMistake(
-            "unknown_slot", MESSAGES, name=name, slot=slot[:80], known=known
+            "unknown_slot", PROMPTS, name=name, slot=slot[:80], known=known
         )
     return name, slot
 
@@ -173,12 +196,15 @@ class ToolOrchestra:
 
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
         """Raises ConfigError for an unknown slot of [expert_model_mapping]."""
-        self.pool, self.preference = pool, preferred(options.prefer)
+        self.pool = pool
+        self.preference = preferred(options.prefer)
         self.tools = [tool_schema(name) for name in SLOTS]
-        known = [slot for slots in SLOTS.values() for slot in slots]
-        if unknown := sorted(set(pool.experts) - set(known)):
+        slots = list(chain(*SLOTS.values()))
+        unknown = sorted(set(pool.experts) - set(slots))
+        if unknown:
+            known = ", ".join(slots)
             raise ConfigError(
-                f"expert_model_mapping: unknown slot {unknown[0]!r}; one of {', '.join(known)}"
+                f"expert_model_mapping: unknown slot {unknown[0]!r}; one of {known}"
             )
 
     def decide(
@@ -186,35 +212,51 @@ class ToolOrchestra:
     ) -> Decision:
         """The expert of this turn. Raises ModelMistake for the first unusable reply of a turn."""
         if last_chance:
-            return self.strongest_answer(state, say(MESSAGES, "last_chance"))
-        if files := read_files_first(state):
+            return self.strongest_answer(state, say(PROMPTS, "last_chance"))
+        files = read_files_first(state)
+        if files is not None:
             return files
+        prompt = render_state(state, self.preference, mistake)
+        reply = ask(prompt, tools=self.tools)
         try:
-            prompt = render_state(state, self.preference, mistake)
-            reply = ask(prompt, tools=self.tools)
-            return self.expert(state, *read_call(reply.text, reply.cut))
+            name, slot = read_call(reply.text, reply.cut)
         except ModelMistake as error:
-            if not mistake:
+            if mistake == "":  # the first attempt
                 raise
             return self.strongest_answer(state, explained(error))
+        return self.expert(state, name, slot)
 
     def strongest_answer(self, state: State, why: str) -> Delegate:
         """The first answer slot whose backend has not failed to answer, as a fallback."""
-        slots = SLOTS["answer"]
         failed = {h.backend for h in state.history if kind_of(h.id) == "answer"}
-        able = (slot for slot in slots if self.backend_of(slot) not in failed)
-        return self.expert(state, "answer", next(able, slots[0]), why)
+        slots = SLOTS["answer"]
+        able = [slot for slot in slots if self.backend_of(slot) not in failed]
+        slot = able[0] if able else slots[0]
+        return self.expert(state, "answer", slot, why)
 
     def expert(
         self, state: State, name: str, slot: str, fallback: str = ""
     ) -> Delegate:
-        number = 1 + sum(kind_of(h.id) == name for h in state.history)
-        backend = self.backend_of(slot)
-        u = SubTask(f"{name}{number}", slot, gathered(state), backend, (), agent=name)
-        answers = name == "answer"
-        return Delegate((u,), whole_graph=answers, answers=answers, fallback=fallback)
+        """The sub-task of a tool call. `fallback`: why the program made the call."""
+        before = [h for h in state.history if kind_of(h.id) == name]
+        number = len(before) + 1
+        u = SubTask(
+            id=f"{name}{number}",
+            instruction=slot,
+            context=gathered(state),
+            backend=self.backend_of(slot),
+            tools=(),
+            agent=name,
+        )
+        is_answer = name == "answer"
+        return Delegate(
+            (u,), whole_graph=is_answer, answers=is_answer, fallback=fallback
+        )
 
     def backend_of(self, slot: str) -> str:
         """The backend of a slot: as mapped; else slot n has the n-th of the pool, or the last."""
+        if slot in self.pool.experts:
+            return self.pool.experts[slot]
         names = self.pool.names
-        return self.pool.experts.get(slot) or names[min(int(slot[-1]), len(names)) - 1]
+        number = int(slot[-1])
+        return names[min(number, len(names)) - 1]

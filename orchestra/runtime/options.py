@@ -1,4 +1,18 @@
-"""The options of a run, defined once for the library, the command line and run.json."""
+"""The options of a run, defined once for the library, the command line and run.json.
+
+Each field of Options has a default, a check and the text of --help. A wrong value is a ConfigError
+of one line, wherever it comes from.
+
+    >>> Options(method="aorchestra", budget_usd=0.5).parallel
+    8
+    >>> Options(prefer="cost=0.5,latency=0.2").prefer
+    {'cost': 0.5, 'latency': 0.2}
+    >>> flag_of("budget_usd"), methods_of("prefer", None)
+    ('--budget', ('toolorchestra',))
+    >>> Options(parallel=0)
+    Traceback (most recent call last):
+    orchestra.runtime.pool.Invalid: parallel: should be greater than or equal to 1
+"""
 
 from __future__ import annotations
 
@@ -13,19 +27,23 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 from orchestra.runtime.pool import Checked
 from orchestra.runtime.user_code import spec_of
 
+# ---- checks of values ----------------------------------------------------------------------------
+
 
 def _as_tuple(value: Any) -> Any:
-    return (value,) if isinstance(value, str) or callable(value) else value
+    is_one = isinstance(value, str) or callable(value)
+    return (value,) if is_one else value
 
 
 def _weights(value: Any) -> Any:
     """Parse cost=0.5,latency=0.2."""
-    pairs = (
-        [pair.partition("=") for pair in value.split(",")]
-        if isinstance(value, str)
-        else []
-    )
-    return {name.strip(): weight for name, _, weight in pairs} or value
+    if not isinstance(value, str):
+        return value
+    weights = {}
+    for pair in value.split(","):
+        name, _, weight = pair.partition("=")
+        weights[name.strip()] = weight
+    return weights
 
 
 def fillable(text: str) -> bool:
@@ -42,8 +60,11 @@ def _instruction(text: str) -> str:
     return text
 
 
+HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+|[0-9a-fA-F:]+)(:\d{1,5})?")
+
+
 def _host(text: str) -> str:
-    if not re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+|[0-9a-fA-F:]+)(:\d{1,5})?", text):
+    if not HOST.fullmatch(text):
         raise ValueError(
             f"{text}: needs HOST or HOST:PORT, as in intranet.example:8080"
         )
@@ -69,6 +90,8 @@ Instruction = Annotated[str, AfterValidator(_instruction)]
 Measure = Literal["outcome", "cost", "latency", "enhance_reasoning", "answer", "search"]
 Preference = Annotated[dict[Measure, Share], BeforeValidator(_weights)]
 
+# ---- what can be chosen by name ------------------------------------------------------------------
+
 METHODS = {  # --method: its class, in orchestra/methods/
     "orchestra-o1": "OrchestraO1",
     "aorchestra": "AOrchestra",
@@ -76,18 +99,14 @@ METHODS = {  # --method: its class, in orchestra/methods/
     "mas-orchestra": "MasOrchestra",
     "react": "React",
 }
-AGENTS = {  # --agent: the methods whose sub-tasks it can do
+# --agent: the methods whose sub-tasks it can do. A mini-swe sub-agent goes on in the folder of the
+# one before, so there must be one sub-task at a time.
+AGENTS = {
     "react": ("orchestra-o1", "aorchestra", "react"),
-    "mini-swe": (
-        "aorchestra",
-    ),  # one sub-task at a time: each goes on in the last one's folder
+    "mini-swe": ("aorchestra",),
 }
-SEAMS = (
-    "method",
-    "agent",
-    "memory",
-    "scheduler",
-)  # options that may name Python of the user
+# Options that may name Python of the user
+SEAMS = ("method", "agent", "memory", "scheduler")
 # What may be given again to a replay or resume
 GIVEN_AGAIN = (
     *SEAMS,
@@ -99,6 +118,9 @@ GIVEN_AGAIN = (
     "allow_hosts",
     "unsafe_code",
 )
+
+
+# ---- the options ---------------------------------------------------------------------------------
 
 
 def _flag(
@@ -119,79 +141,113 @@ class Options(Checked):
     """`parallel` is K_max of Eq. 10 and the number of threads."""
 
     method: str = _flag(
-        "orchestra-o1", f"orchestrator: {', '.join(METHODS)}, or your own", "NAME"
+        "orchestra-o1",
+        help=f"orchestrator: {', '.join(METHODS)}, or your own",
+        metavar="NAME",
     )
     agent: Chosen = _flag(
         "react",
-        "sub-agent: react, mini-swe, or your own",
-        "NAME",
+        help="sub-agent: react, mini-swe, or your own",
+        metavar="NAME",
         methods=AGENTS["react"],
     )
     memory: Chosen = _flag(
-        "evidence", "what prompts say of results, or your own", "NAME"
+        "evidence",
+        help="what prompts say of results, or your own",
+        metavar="NAME",
     )
     scheduler: Chosen = _flag(
-        "utility", "which sub-tasks run, and where, or your own", "NAME"
+        "utility",
+        help="which sub-tasks run, and where, or your own",
+        metavar="NAME",
     )
     rounds: Count | None = _flag(
         None,
-        "most rounds (default: the method's own)",
-        "N",
+        help="most rounds (default: the method's own)",
+        metavar="N",
         methods=("orchestra-o1", "aorchestra", "toolorchestra"),
     )
-    steps: Count = _flag(30, "steps of a sub-agent", "N")
-    parallel: Count = _flag(8, "sub-tasks that run in parallel", "N")
+    steps: Count = _flag(
+        30,
+        help="steps of a sub-agent",
+        metavar="N",
+    )
+    parallel: Count = _flag(
+        8,
+        help="sub-tasks that run in parallel",
+        metavar="N",
+    )
     budget_usd: Money | None = _flag(
         None,
-        "spending limit; calls that could exceed it are not started",
-        "USD",
+        help="spending limit; calls that could exceed it are not started",
+        metavar="USD",
         flag="budget",
     )
     timeout_s: Seconds = _flag(
-        120.0, "time limit of one attempt of a call", "S", flag="timeout"
+        120.0,
+        help="time limit of one attempt of a call",
+        metavar="S",
+        flag="timeout",
     )
     patience_s: Patience = _flag(
-        120.0, "most seconds that a call waits at rate limits", "S", flag="patience"
+        120.0,
+        help="most seconds that a call waits at rate limits",
+        metavar="S",
+        flag="patience",
     )
     prompts: Literal["full", "small"] = _flag(
-        "full", "the paper's prompt, or one for small models", methods=("orchestra-o1",)
+        "full",
+        help="the paper's prompt, or one for small models",
+        methods=("orchestra-o1",),
     )
     stop_threshold: Share | None = _flag(
-        None, "stop when p exceeds P, Eq. 22", "P", methods=("orchestra-o1",)
+        None,
+        help="stop when p exceeds P, Eq. 22",
+        metavar="P",
+        methods=("orchestra-o1",),
     )
     context_tokens: Count = 6000  # L_ctx of Eq. 20
     context: Literal["curated", "none", "full"] = _flag(
         "curated",
-        "what a sub-agent is told of earlier results",
+        help="what a sub-agent is told of earlier results",
         methods=("aorchestra",),
     )
     instruction: Instruction | None = _flag(
         None,
-        "system prompt of the main agent",
-        "FILE",
+        help="system prompt of the main agent",
+        metavar="FILE",
         methods=("aorchestra", "orchestra-o1"),
     )
     prefer: Preference = _flag(
         {},
-        "what you prefer, as cost=0.5,latency=0.2",
-        "NAME=WEIGHT,...",
+        help="what you prefer, as cost=0.5,latency=0.2",
+        metavar="NAME=WEIGHT,...",
         methods=("toolorchestra",),
     )
     dom: Literal["low", "high"] = _flag(
-        "high", "one agent, or a graph of agents", methods=("mas-orchestra",)
+        "high",
+        help="one agent, or a graph of agents",
+        methods=("mas-orchestra",),
     )
     allow_hosts: Hosts = _flag(
         (),
-        "internal host that pages may be fetched from; repeatable",
-        "HOST[:PORT]",
+        help="internal host that pages may be fetched from; repeatable",
+        metavar="HOST[:PORT]",
         flag="allow-host",
     )
     unsafe_code: bool = _flag(
-        False, "run code of models without a sandbox; see SECURITY.md"
+        False,
+        help="run code of models without a sandbox; see SECURITY.md",
     )
-    tools: OwnTools = _flag((), "a tool of your own; repeatable", "FILE.py:FUNCTION")
+    tools: OwnTools = _flag(
+        (),
+        help="a tool of your own; repeatable",
+        metavar="FILE.py:FUNCTION",
+    )
     mcp: Several = _flag(
-        (), "command of an MCP server, or its URL; repeatable", "COMMAND"
+        (),
+        help="command of an MCP server, or its URL; repeatable",
+        metavar="COMMAND",
     )
 
     def again(self) -> dict[str, Any]:
@@ -208,8 +264,9 @@ def flag_of(name: str) -> str:
 def extra_of(name: str) -> dict[str, Any]:
     """What `_flag` noted of a field of Options; {} for another name."""
     field = Options.model_fields.get(name)
-    extra: Any = field.json_schema_extra if field else None
-    return extra or {}
+    if field is None or not isinstance(field.json_schema_extra, dict):
+        return {}
+    return dict(field.json_schema_extra)
 
 
 def methods_of(name: str, value: object) -> tuple[str, ...]:
@@ -221,8 +278,14 @@ def methods_of(name: str, value: object) -> tuple[str, ...]:
 
 
 def variables(commands: Iterable[str]) -> list[str]:
-    """The environment variables that commands use, as $NAME or ${NAME}."""
-    names = [
-        name for command in commands for name in re.findall(r"\$\{?(\w+)", command)
-    ]
-    return [name for name in names if name not in ("HOME", "PATH", "PWD", "USER")]
+    """The environment variables that commands use, as $NAME or ${NAME}.
+
+    >>> variables(["python server.py --key $MY_KEY --home $HOME"])
+    ['MY_KEY']
+    """
+    harmless = ("HOME", "PATH", "PWD", "USER")
+    found = []
+    for command in commands:
+        names = re.findall(r"\$\{?(\w+)", command)
+        found += [name for name in names if name not in harmless]
+    return found

@@ -1,8 +1,14 @@
-"""The JSON object in a model's reply, however it was wrapped. No text makes this raise anything but
-ModelMistake.
+"""The JSON object in a model's reply, however it was wrapped: in a code fence, after thinking, in
+prose, as a tool call, or slightly broken. No text makes this raise anything but ModelMistake.
 
->>> find_action('<think>{"action": 1}</think> Here: ```json\\n{"action": "complete"}\\n```')
-{'action': 'complete'}
+    >>> find_action('<think>{"action": 1}</think> Here: ```json\\n{"action": "complete"}\\n```')
+    {'action': 'complete'}
+    >>> find_action('{"name": "finish", "arguments": "{\\\\"status\\\\": \\\\"done\\\\"}"}')
+    {'action': 'finish', 'params': {'status': 'done'}}
+    >>> find_action("{'action': 'complete', 'params': {'answer': '4'}")
+    {'action': 'complete', 'params': {'answer': '4'}}
+
+JSON schemas, which ask for such replies, are in reply_schema.py.
 """
 
 from __future__ import annotations
@@ -18,18 +24,16 @@ MAX_CHARS = 200_000  # a longer reply is cut: no decision is that long
 MAX_OBJECTS = 200  # attempts to read an object
 MAX_DEPTH = 64
 REPAIR_CHARS = 25_000
-REPAIR_READS = (
-    50_000  # json-repair reads most texts twice, but takes quadratic time for some
-)
+# json-repair reads most texts twice, but takes quadratic time for some.
+REPAIR_READS = 50_000
 
 THINK_START = r"<(?:(?:seed:)?think(?:ing)?|thought|reasoning)>|\[THINK\]|◁think▷"
 THINK_END = r"</(?:(?:seed:)?think(?:ing)?|thought|reasoning)>|\[/THINK\]|◁/think▷"
-_START = re.compile(r"\{\s*[\"}]")  # the start of a JSON object, not of LaTeX
-_LATEX = re.compile(
-    r"(?<!\\)((?:\\\\)*)\\(?=[bf][a-z])"
-)  # \frac, \boxed: not \f, \b of JSON
+# The start of a JSON object, not of LaTeX
+_OBJECT_START = re.compile(r"\{\s*[\"}]")
+# The backslash of \frac or \boxed, which are not \f or \b of JSON
+_LATEX = re.compile(r"(?<!\\)((?:\\\\)*)\\(?=[bf][a-z])")
 _decoder = json.JSONDecoder()
-TEXT: dict[str, Any] = {"type": "string"}  # JSON schema
 
 
 def find_action(reply: str, cut: bool = False) -> dict[str, Any]:
@@ -44,64 +48,20 @@ def actions(reply: str, cut: bool = False) -> list[dict[str, Any]]:
     A tool call, {"name", "arguments"}, is an action of that name. Params may be a JSON string.
     Raises ModelMistake.
     """
-    text = _without_thinking(_LATEX.sub(r"\1\\\\", reply[:MAX_CHARS]), cut)
+    text = _LATEX.sub(r"\1\\\\", reply[:MAX_CHARS])
+    text = _without_thinking(text, cut)
     found = _actions(_objects(text))
     if not found and not cut and "{" in text:
-        value = _repaired(text[text.index("{") :])
-        found = _actions(value if isinstance(value, list) else [value])
+        repaired = _repaired(text[text.index("{") :])
+        found = _actions(repaired if isinstance(repaired, list) else [repaired])
+    if not found and cut:
+        raise ModelMistake("cut")
     if not found:
-        if cut:
-            raise ModelMistake("cut")
         raise ModelMistake("not_json", start=repr(text.strip()[:80]))
     return found
 
 
-def shallow(value: Any) -> bool:
-    """Whether lists and objects are nested at most MAX_DEPTH deep, so that recursion is safe."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        nested = (v for v in level if isinstance(v, dict | list))
-        level = [v for n in nested for v in (n.values() if isinstance(n, dict) else n)]
-        if not level:
-            return True
-    return False
-
-
-def _actions(values: Iterable[Any]) -> list[dict[str, Any]]:
-    found = []
-    for value in values:
-        if not isinstance(value, dict):
-            continue
-        named = "name" in value and (
-            value.keys() & {"arguments", "parameters"} or len(value) == 1
-        )
-        if named and "action" not in value:
-            params = value.get("arguments", value.get("parameters"))
-            value = {"action": value["name"], "params": params}
-        if "params" in value:
-            value = {**value, "params": as_object(value["params"])}
-        if "action" in value and shallow(value):
-            found.append(_without_lone_surrogates(value))
-    return found
-
-
-def _without_lone_surrogates(value: Any) -> Any:
-    """The same JSON with each half of a surrogate pair, as \\ud83d alone, replaced: it cannot be
-    encoded.
-    """
-    text = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
-    return json.loads(text.decode("utf-16", "replace"))
-
-
-def as_object(value: Any) -> Any:
-    """A JSON string decoded, even if it was encoded twice; any other value unchanged."""
-    for _ in range(2):
-        if isinstance(value, str):
-            try:
-                value = json.loads(value)
-            except (ValueError, RecursionError):
-                value = _repaired(value) or value
-    return value
+# ---- thinking ------------------------------------------------------------------------------------
 
 
 def after_thinking(reply: str) -> str:
@@ -112,21 +72,27 @@ def after_thinking(reply: str) -> str:
 def _without_thinking(text: str, cut: bool) -> str:
     """The text outside the thinking; all of it if that has no JSON and was not cut off."""
     *thoughts, last = re.split(THINK_END, text)
-    kept = [
-        before
-        for t in thoughts
-        for before, *inside in [re.split(THINK_START, t)]
-        if inside
-    ]
-    outside = "".join(kept) + (re.split(THINK_START, last)[0] if cut else last)
+    kept = []
+    for thought in thoughts:
+        before, *inside = re.split(THINK_START, thought)
+        if inside:  # without an opening tag, all of it is thinking
+            kept.append(before)
+    if cut:  # the thinking may not have ended
+        last = re.split(THINK_START, last)[0]
+    outside = "".join(kept) + last
     return outside if cut or "{" in outside else text
+
+
+# ---- JSON in a text ------------------------------------------------------------------------------
 
 
 def _objects(text: str) -> list[Any]:
     """Every outermost JSON object, left to right."""
-    found, position = [], 0
+    found = []
+    position = 0
     for _ in range(MAX_OBJECTS):
-        if not (start := _START.search(text, position)):
+        start = _OBJECT_START.search(text, position)
+        if start is None:
             break
         try:
             value, position = _decoder.raw_decode(text, start.start())
@@ -140,11 +106,11 @@ def _repaired(text: str) -> Any:
     """Broken JSON, read by json-repair; None if it fails or the text is too long."""
     import json_repair  # seldom needed; takes 10 ms
 
+    if len(text) > REPAIR_CHARS:
+        return None
     try:
-        return json_repair.loads(_Metered(text)) if len(text) <= REPAIR_CHARS else None
-    except (
-        Exception
-    ):  # it documents none; seen: AssertionError, RecursionError, ValueError
+        return json_repair.loads(_Metered(text))
+    except Exception:  # none is documented; seen: AssertionError, RecursionError
         return None
 
 
@@ -162,25 +128,70 @@ class _Metered(str):
         return super().__getitem__(key)
 
 
-# ---- JSON schemas of replies ---------------------------------------------------------------------
+# ---- from JSON to actions ------------------------------------------------------------------------
 
 
-def closed_object(
-    properties: dict[str, Any], required: Iterable[str] | None = None
-) -> Any:
-    """An object with these keys and no others; all are required by default."""
-    needed = list(properties if required is None else required)
-    closed = {"type": "object", "properties": properties, "required": needed}
-    return {**closed, "additionalProperties": False}
+def _actions(values: Iterable[Any]) -> list[dict[str, Any]]:
+    found = []
+    for value in values:
+        action = _as_action(value)
+        if action is not None:
+            found.append(action)
+    return found
 
 
-def one_of(values: Iterable[str]) -> dict[str, Any]:
-    return {"type": "string", "enum": list(values)}
+def _as_action(value: Any) -> dict[str, Any] | None:
+    """{"action", "params", ...}, or None for a value that is not an action."""
+    if not isinstance(value, dict):
+        return None
+    if "action" not in value and _is_tool_call(value):
+        params = value.get("arguments", value.get("parameters"))
+        value = {"action": value["name"], "params": params}
+    if "params" in value:
+        value = {**value, "params": as_object(value["params"])}
+    if "action" not in value or not shallow(value):
+        return None
+    return _without_lone_surrogates(value)
 
 
-def list_of(items: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": items}
+def _is_tool_call(value: dict[str, Any]) -> bool:
+    """Whether it has a name and arguments. A task may have a name, too, but no arguments."""
+    if "name" not in value:
+        return False
+    return "arguments" in value or "parameters" in value or len(value) == 1
 
 
-def const(value: str) -> dict[str, Any]:
-    return {"type": "string", "const": value}
+def as_object(value: Any) -> Any:
+    """A JSON string decoded, even if it was encoded twice; any other value unchanged."""
+    for _ in range(2):
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError):
+                value = _repaired(value) or value
+    return value
+
+
+def shallow(value: Any) -> bool:
+    """Whether lists and objects are nested at most MAX_DEPTH deep, so that recursion is safe."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for outer in level:
+            if isinstance(outer, dict):
+                below += outer.values()
+            elif isinstance(outer, list):
+                below += outer
+        if not below:
+            return True
+        level = below
+    return False
+
+
+def _without_lone_surrogates(value: dict[str, Any]) -> dict[str, Any]:
+    """The same JSON with each half of a surrogate pair, as \\ud83d alone, replaced: it cannot be
+    encoded.
+    """
+    text = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
+    clean: dict[str, Any] = json.loads(text.decode("utf-16", "replace"))
+    return clean

@@ -1,4 +1,17 @@
-"""The pool B, from a pool file or the environment. An error names file, line and key."""
+"""The pool B: which models there are, where they are served, and what they can do and cost.
+
+It comes from a pool file (`load`) or from the environment (`from_environment`); `choose` also
+applies the command line. All of it is checked before the first paid call. An error is one line that
+names file, line and key.
+
+    >>> small = Backend(name="small", model="", base_url="http://127.0.0.1:8000/v1")
+    >>> pool = Pool(backends=(small,))
+    >>> pool.main, pool.engine("image").engine
+    ('small', 'local')
+    >>> Pool(backends=(small, small))
+    Traceback (most recent call last):
+    orchestra.runtime.pool.Invalid: backend.1.name: 'small' is defined twice
+"""
 
 from __future__ import annotations
 
@@ -12,39 +25,54 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from orchestra.vocabulary import SKILL_OF, Amount, Backend, ConfigError, Skill
+from orchestra.vocabulary import SKILL_OF, Amount, Backend, ConfigError
 
 OPENAI_URL = "https://api.openai.com/v1"
 SHIPPED = Path(__file__).with_name("backends.toml")
 RESERVED = {  # request fields that the program sets itself
-    "model", "messages", "stream", "n", "response_format", "logprobs", "top_logprobs",
-    "max_tokens", "max_completion_tokens",
-}  # fmt: skip
+    "model",
+    "messages",
+    "stream",
+    "n",
+    "response_format",
+    "logprobs",
+    "top_logprobs",
+    "max_tokens",
+    "max_completion_tokens",
+}
 URL = re.compile(r"https?://(\[[\da-fA-F:.]+\]|[\w.-]+)(:\d{1,5})?(/[^\s?#@]*)?")
 BAD_URL = "needs http(s)://host/v1, without user, key or ?query"
 BAD_KEY = "needs the name of an environment variable, not the key itself"
-Loc = tuple[int | str, ...]
+Loc = tuple[int | str, ...]  # the place of a value, such as ("backend", 1, "price")
 Analysis = Literal["image", "audio"]
 
 
+# ---- checked data --------------------------------------------------------------------------------
+
+
 class Invalid(ConfigError):
-    """An invalid value and its place, such as ("backend", 1, "price")."""
+    """An invalid value and its place."""
 
     def __init__(self, loc: Loc, problem: str) -> None:
         super().__init__(loc, problem)
-        self.loc, self.problem = loc, problem
+        self.loc = loc
+        self.problem = problem
 
     def __str__(self) -> str:
-        return f"{'.'.join(map(str, self.loc))}: {self.problem}"
+        place = ".".join(str(key) for key in self.loc)
+        return f"{place}: {self.problem}"
 
 
 class Checked(BaseModel):
     """A model whose ValidationError is one line."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, populate_by_name=True, revalidate_instances="always",
+        extra="forbid",
+        frozen=True,
+        populate_by_name=True,
+        revalidate_instances="always",
         arbitrary_types_allowed=True,
-    )  # fmt: skip
+    )
 
     def __init__(self, /, **fields: Any) -> None:
         try:
@@ -60,23 +88,25 @@ class Checked(BaseModel):
         return type(self)(**{**dict(self), **fields})
 
 
+# ---- the pool ------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Engine:
     """Who analyses images or sound: a model of the pool, or a library on this machine."""
 
     engine: Literal["endpoint", "local"]
     backend: str = ""
-    transcription_model: str = (
-        ""  # audio: the transcription endpoint, not a chat with sound
-    )
+    # For audio: this model of the transcription endpoint, not a chat with sound
+    transcription_model: str = ""
     usd_per_minute: Amount | None = None  # of that endpoint
 
 
 def _with_model(entry: Any) -> Any:
     """Without `model`, a backend's name is the model's."""
-    return (
-        {"model": entry.get("name", ""), **entry} if isinstance(entry, dict) else entry
-    )
+    if not isinstance(entry, dict):
+        return entry
+    return {"model": entry.get("name", ""), **entry}
 
 
 class Pool(Checked):
@@ -90,41 +120,34 @@ class Pool(Checked):
     experts: dict[str, str] = Field({}, alias="expert_model_mapping")  # slot -> backend
 
     def model_post_init(self, _: Any) -> None:
-        names = self.names
-        for i, b in enumerate(self.backends):
-            reserved = ", ".join(sorted(RESERVED & set(b.options)))
-            for key, wrong, problem in (
-                ("name", b.name in names[:i], f"{b.name!r} is defined twice"),
-                ("base_url", not URL.fullmatch(b.base_url), BAD_URL),
-                (
-                    "api_key_env",
-                    b.api_key_env and not b.api_key_env.isidentifier(),
-                    BAD_KEY,
-                ),
-                ("options", reserved, f"cannot set {reserved}: the program sets it"),
-            ):
-                if wrong:
-                    raise Invalid(("backend", i, key), problem)
+        for i in range(len(self.backends)):
+            self._check_backend(i)
         if not self.main:
-            object.__setattr__(self, "main", names[0])
-        endpoints = {
-            kind: e for kind, e in self.engines.items() if e.engine == "endpoint"
-        }
-        for loc, name in (
-            (("main",), self.main),
-            *(
-                (("expert_model_mapping", slot), name)
-                for slot, name in self.experts.items()
-            ),
-            *(
-                (("engines", kind, "backend"), e.backend)
-                for kind, e in endpoints.items()
-            ),
-        ):
-            if name not in names:
-                raise Invalid(
-                    loc, f"{name!r} is not a backend; one of {', '.join(names)}"
-                )
+            object.__setattr__(self, "main", self.names[0])
+        self._check_name(("main",), self.main)
+        for slot, name in self.experts.items():
+            self._check_name(("expert_model_mapping", slot), name)
+        for kind, engine in self.engines.items():
+            if engine.engine == "endpoint":
+                self._check_name(("engines", kind, "backend"), engine.backend)
+
+    def _check_backend(self, i: int) -> None:
+        b = self.backends[i]
+        if b.name in self.names[:i]:
+            raise Invalid(("backend", i, "name"), f"{b.name!r} is defined twice")
+        if not URL.fullmatch(b.base_url):
+            raise Invalid(("backend", i, "base_url"), BAD_URL)
+        if b.api_key_env and not b.api_key_env.isidentifier():
+            raise Invalid(("backend", i, "api_key_env"), BAD_KEY)
+        reserved = ", ".join(sorted(RESERVED & set(b.options)))
+        if reserved:
+            problem = f"cannot set {reserved}: the program sets it"
+            raise Invalid(("backend", i, "options"), problem)
+
+    def _check_name(self, loc: Loc, name: str) -> None:
+        if name not in self.names:
+            known = ", ".join(self.names)
+            raise Invalid(loc, f"{name!r} is not a backend; one of {known}")
 
     def __getitem__(self, name: str) -> Backend:
         return next(b for b in self.backends if b.name == name)
@@ -137,8 +160,14 @@ class Pool(Checked):
         """Without an [engines] entry: the first backend that sees or hears, else the library."""
         if kind in self.engines:
             return self.engines[kind]
-        able = [b for b in self.backends if b.skills.get(SKILL_OF[kind], 0.0) > 0]
-        return Engine("endpoint", able[0].name) if able else Engine("local")
+        skill = SKILL_OF[kind]
+        able = [b for b in self.backends if b.skills.get(skill, 0.0) > 0]
+        if not able:
+            return Engine("local")
+        return Engine("endpoint", backend=able[0].name)
+
+
+# ---- a pool file ---------------------------------------------------------------------------------
 
 
 def load(path: Path) -> Pool:
@@ -159,46 +188,49 @@ def load(path: Path) -> Pool:
 
 def _line(text: str, loc: Loc) -> int:
     """The line that sets the key in the i-th [[table]], or else the line of the table."""
-    rows, at, keys = text.splitlines(), 0, loc
+    rows = text.splitlines()
+    at = 0
+    keys = loc
     if len(loc) > 1 and isinstance(loc[1], int):
-        headers = [
-            n for n, row in enumerate(rows) if re.match(rf"\s*\[\[\s*{loc[0]}\b", row)
-        ]
-        at, end = (*headers, len(rows), len(rows))[loc[1] : loc[1] + 2]
-        rows, keys = rows[:end], loc[2:]
+        header = re.compile(rf"\s*\[\[\s*{loc[0]}\b")
+        starts = [n for n, row in enumerate(rows) if header.match(row)]
+        if loc[1] < len(starts):  # or else it is an array in one line
+            at, end = [*starts, len(rows)][loc[1] : loc[1] + 2]
+            rows = rows[:end]
+        keys = loc[2:]
     for key in keys:
         setting = re.compile(rf"\s*\[*\s*[\w.]*\b{re.escape(str(key))}\b")
-        at = next(
-            (n for n, row in enumerate(rows) if n >= at and setting.match(row)), at
-        )
+        settings = (n for n in range(at, len(rows)) if setting.match(rows[n]))
+        at = next(settings, at)
     return at + 1
+
+
+# ---- the environment and the command line --------------------------------------------------------
 
 
 def from_environment(model: str | None = None) -> Pool:
     """The endpoint of OPENAI_BASE_URL and OPENAI_API_KEY; with a key alone, the shipped pool.
     Raises ConfigError.
     """
-    url, key = (
-        os.environ.get(f"OPENAI_{n}", "").strip() for n in ("BASE_URL", "API_KEY")
-    )
+    url = os.environ.get("OPENAI_BASE_URL", "").strip()
+    key = os.environ.get("OPENAI_API_KEY", "").strip()
     if not url and not key:
         names = "OPENAI_API_KEY, OPENAI_BASE_URL or --backends FILE"
         raise ConfigError(f"no endpoint: set {names}; to try it without one: make demo")
-    if not url:
-        pool = load(SHIPPED)
-        if model is None or model in pool.names:
-            return pool.with_(main=model or pool.main)
-    elif not URL.fullmatch(url):
+    if url and not URL.fullmatch(url):
         raise ConfigError(f"OPENAI_BASE_URL: {BAD_URL}")
-    url, env = (url or OPENAI_URL).rstrip("/"), "OPENAI_API_KEY" if key else ""
-    skills: dict[Skill, float] = {"txt": 1.0, "img": 1.0, "aud": 1.0, "code": 1.0}
-    return Pool(backends=(Backend(model or "main", model or "", url, env, skills),))
-
-
-def analysed(media: Iterable[str]) -> set[Analysis]:
-    """The engines that these media need; a video, or a file of unknown kind, may need both."""
-    kinds: tuple[Analysis, ...] = get_args(Analysis)
-    return {kind for m in media for kind in kinds if m == kind or m not in kinds}
+    if not url:
+        shipped = load(SHIPPED)
+        if model is None or model in shipped.names:
+            return shipped.with_(main=model or shipped.main)
+    backend = Backend(
+        name=model or "main",
+        model=model or "",
+        base_url=(url or OPENAI_URL).rstrip("/"),
+        api_key_env="OPENAI_API_KEY" if key else "",
+        skills={"txt": 1.0, "img": 1.0, "aud": 1.0, "code": 1.0},
+    )
+    return Pool(backends=(backend,))
 
 
 def choose(
@@ -210,48 +242,79 @@ def choose(
     """A pool, given or from a file or the environment, with --model and --perception applied.
     `media`: the modalities of the files. Raises ConfigError.
     """
-    file = pool
-    if not isinstance(pool, Pool):
-        pool = load(Path(pool)) if pool else from_environment(model)
-    if file and model:
-        if model not in pool.names:
-            raise ConfigError(
-                f"--model {model}: not in {file}; one of {', '.join(pool.names)}"
-            )
-        pool = pool.with_(main=model)
+    if not pool:
+        chosen = from_environment(model)
+    else:
+        chosen = pool if isinstance(pool, Pool) else load(Path(pool))
+        if model:
+            chosen = _with_main(chosen, model, file=pool)
     if perception == "local":
-        return pool.with_(engines={"image": Engine("local"), "audio": Engine("local")})
+        local = Engine("local")
+        return chosen.with_(engines={"image": local, "audio": local})
     if perception == "endpoint":
-        pool = pool.with_(engines={})
-        if lost := [
-            SKILL_OF[k] for k in analysed(media) if pool.engine(k).engine == "local"
-        ]:
-            raise ConfigError(
-                f"--perception endpoint: no backend has the skill {min(lost)}"
-            )
+        return _perceiving_by_endpoint(chosen, media)
+    return chosen
+
+
+def _with_main(pool: Pool, model: str, file: object) -> Pool:
+    if model not in pool.names:
+        known = ", ".join(pool.names)
+        raise ConfigError(f"--model {model}: not in {file}; one of {known}")
+    return pool.with_(main=model)
+
+
+def _perceiving_by_endpoint(pool: Pool, media: Iterable[str]) -> Pool:
+    """The pool without the engines of its file. Raises ConfigError if no backend sees or hears."""
+    pool = pool.with_(engines={})
+    lost = [
+        SKILL_OF[kind]
+        for kind in analysed(media)
+        if pool.engine(kind).engine == "local"
+    ]
+    if lost:
+        raise ConfigError(
+            f"--perception endpoint: no backend has the skill {min(lost)}"
+        )
     return pool
+
+
+def analysed(media: Iterable[str]) -> set[Analysis]:
+    """The engines that these media need; a video, or a file of unknown kind, may need both.
+
+    >>> analysed(["image", "image"])
+    {'image'}
+    >>> sorted(analysed(["video"]))
+    ['audio', 'image']
+    """
+    kinds: set[Analysis] = set(get_args(Analysis))
+    needed: set[Analysis] = set()
+    for modality in media:
+        named = {kind for kind in kinds if kind == modality}
+        needed |= named or kinds
+    return needed
 
 
 def check(pool: Pool, budget_usd: float | None) -> None:
     """Raises ConfigError if a key is missing or unusable, or a price that --budget needs."""
     for b in pool.backends:
-        key = os.environ.get(b.api_key_env, "").strip()
-        where = f"backend {b.name}: the environment variable {b.api_key_env}"
-        if b.api_key_env and not key:
-            raise ConfigError(f"{where} is not set; set it to your key")
-        if not (key.isascii() and key.isprintable()):
-            raise ConfigError(
-                f"{where} holds a line break or a non-ASCII character; set it again"
-            )
+        _check_key(b)
         if budget_usd is not None and b.price_usd_per_mtok is None:
             price = f"price_usd_per_mtok of backend {b.name} in a file of --backends"
             raise ConfigError(f"--budget needs prices: set {price} (docs/models.md)")
     audio = pool.engine("audio")
-    if (
-        budget_usd is not None
-        and audio.transcription_model
-        and audio.usd_per_minute is None
-    ):
+    transcribes = audio.transcription_model != ""
+    if budget_usd is not None and transcribes and audio.usd_per_minute is None:
         raise ConfigError(
             "--budget needs prices: set usd_per_minute of [engines] audio"
+        )
+
+
+def _check_key(b: Backend) -> None:
+    key = os.environ.get(b.api_key_env, "").strip()
+    where = f"backend {b.name}: the environment variable {b.api_key_env}"
+    if b.api_key_env and not key:
+        raise ConfigError(f"{where} is not set; set it to your key")
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(
+            f"{where} holds a line break or a non-ASCII character; set it again"
         )

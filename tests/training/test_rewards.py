@@ -85,7 +85,7 @@ def test_parts_and_dropped_samples_are_counted_where_they_are(tiny):
     ("mine.py:number", "score returned 0.5; it must be a list of Scores"),
     ("mine.py:text", "score returned 'good'; it must be Scores, a number or None"),
     ("mine.py:fields", "a score is 'good'; it must be a finite number"), ("mine.py:nan", "a score is nan; it must be a finite number"),
-    ("mine.py:Length", "must take no arguments .*'per'"), ("mine.py:Silent", "is not a class with score"),
+    ("mine.py:Length", "must take no arguments .*'per'"), ("mine.py:Silent", "is not a function or a class with score"),
     ("mine.py:nobody", "has no 'nobody'"), ("nowhere.py:x", "cannot be loaded"),
     ("mine.py:length --reward-setting per=2", "takes no settings .per."), ("mine.py:Length --reward-setting salt=2", "must take the settings salt"),
 ])  # fmt: skip
