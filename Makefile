@@ -43,6 +43,7 @@ lint: $(VENV)/dev
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy -p orchestra -m orchestra_min --exclude orchestra/training/
+	$(VENV)/bin/lint-imports --no-cache --no-logo
 
 lint-train: $(VENV)/train  ## types of the training code need torch
 	$(RUN) -m mypy -p orchestra.training -m train_da_grpo

@@ -57,7 +57,7 @@ def test_a_rewrite_keeps_the_old_run_until_the_new_one_has_ended(endpoint, serve
 
 def test_the_fixture_fails_where_a_test_asks_another_question(server, pytester, monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-    pytester.makeconftest("pytest_plugins = ['orchestra.runtime.pytest_plugin']")
+    pytester.makeconftest("pytest_plugins = ['orchestra.pytest_plugin']")
     source = "def test_it(recorded): assert recorded('{}', out='run').answer == '42'"
     assert pytester.runpytest("--record-mode", "all").ret == pytest.ExitCode.USAGE_ERROR
     with pytest.raises(ConfigError, match="'all'"):  # as pytest-recording allows it
@@ -71,7 +71,7 @@ def test_the_fixture_fails_where_a_test_asks_another_question(server, pytester, 
 def test_the_fixture_works_next_to_pytest_recording(pytester):
     option = "def pytest_addoption(parser): parser.addoption('--record-mode')"
     pytester.makepyfile(pytest_recording=option)
-    plugins = "-p", "orchestra.runtime.pytest_plugin", "-p", "pytest_recording"
+    plugins = "-p", "orchestra.pytest_plugin", "-p", "pytest_recording"
     assert pytester.runpytest_subprocess(*plugins, "--version").ret == 0
 
 

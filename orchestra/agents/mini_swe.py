@@ -36,7 +36,7 @@ COMMAND_TIMEOUT_S = 60
 # DONTWRITEBYTECODE: a file that is changed twice in a second would run from its old byte code.
 # ADDOPTS: our pytest plugin is not in the sandbox. safe.directory: the copy has another owner.
 SETTINGS = (
-    "export PYTHONDONTWRITEBYTECODE=1 PYTEST_ADDOPTS='-p no:orchestra.runtime.pytest_plugin'"
+    "export PYTHONDONTWRITEBYTECODE=1 PYTEST_ADDOPTS='-p no:orchestra.pytest_plugin'"
     " GIT_CONFIG_COUNT=1"
     " GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'"
 )
