@@ -59,12 +59,12 @@ def test_the_fixture_fails_where_a_test_asks_another_question(server, pytester, 
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     pytester.makeconftest("pytest_plugins = ['orchestra.pytest_plugin']")
     source = "def test_it(recorded): assert recorded('{}', out='run').answer == '42'"
-    assert pytester.runpytest("--record-mode", "all").ret == pytest.ExitCode.USAGE_ERROR
+    assert pytester.runpytest_subprocess("--record-mode", "all").ret == pytest.ExitCode.USAGE_ERROR
     with pytest.raises(ConfigError, match="'all'"):  # as pytest-recording allows it
         recorded("?", out="run", record_mode="all")
     for question, mode, passed in (("a?", "none", 0), ("a?", "once", 1), ("b?", "once", 0)):
         pytester.makepyfile(source.format(question))
-        outcome = pytester.runpytest("--record-mode", mode)
+        outcome = pytester.runpytest_subprocess("--record-mode", mode)
         outcome.assert_outcomes(passed=passed, failed=1 - passed)
 
 

@@ -8,7 +8,13 @@ import pytest
 
 os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}  # tests fork
 MISSING = [name for name in ("torch", "transformers", "peft") if not find_spec(name)]
-NEED_THEM = "test_experiment.py", "test_parity.py", "test_train.py", "test_vllm.py"
+NEED_THEM = (
+    "test_experiment.py",
+    "test_parity.py",
+    "test_rewards.py",
+    "test_train.py",
+    "test_vllm.py",
+)
 if not MISSING:
     import torch
 
