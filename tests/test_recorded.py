@@ -64,7 +64,8 @@ def test_the_fixture_fails_where_a_test_asks_another_question(server, pytester, 
         recorded("?", out="run", record_mode="all")
     for question, mode, passed in (("a?", "none", 0), ("a?", "once", 1), ("b?", "once", 0)):
         pytester.makepyfile(source.format(question))
-        outcome = pytester.runpytest("--record-mode", mode)
+        # in this process, pytest would forget the modules that a run imports, some of them halfway
+        outcome = pytester.runpytest_subprocess("--record-mode", mode)
         outcome.assert_outcomes(passed=passed, failed=1 - passed)
 
 
