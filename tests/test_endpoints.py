@@ -12,9 +12,19 @@ import pytest
 
 from orchestra_min import orchestrate
 from tests.attacks import hostile
-from tests.conftest import Options, Pool, Price, pool_at
+from tests.conftest import EndpointError, Options, Pool, Price, pool_at
 from tests.program import any_method, called, content, line_of, replay
-from tests.scripted import DEBATE, Raw, complete, completion, delegate, finish, is_main, last_text
+from tests.scripted import (
+    DEBATE,
+    Raw,
+    complete,
+    completion,
+    delegate,
+    finish,
+    free_port,
+    is_main,
+    last_text,
+)
 
 SEEN = finish("seen it")
 AGAIN = {"retry_after_ms": "1", "retry_after": "0"}
@@ -224,3 +234,9 @@ def test_an_unnamed_model_is_an_error_if_not_exactly_one_is_served(models, endpo
     line = line_of(called("--question", "?", "--out", tmp_path / "run", at=server.url))
     assert "--model" in line and server.url in line
     assert server.requests == [] and not (tmp_path / "run").exists()
+
+
+def test_a_refused_connection_is_not_a_timeout(tmp_path):
+    with pytest.raises(EndpointError, match="Connection refused") as refused:
+        orchestrate("?", pool=pool_at(f"http://127.0.0.1:{free_port()}/v1"), out=tmp_path / "run")
+    assert refused.value.failure.cause == ""

@@ -198,9 +198,12 @@ def failure(
 ) -> str:
     """What ended the command, and the command that continues the run in `folder`."""
     text = str(error) or "interrupted"
-    if a is None or a.replay or a.runs or isinstance(error, ConfigError):
+    if a is None or a.replay or a.runs:
         return text
-    if not holds_paid(folder / "tape.jsonl"):
+    paid = holds_paid(folder / "tape.jsonl")
+    if isinstance(error, ConfigError) and (a.resume or not paid):
+        return text  # of the command line; a new run may end so after paid calls
+    if not paid:
         return f"{text}; nothing was answered, so nothing is kept"
     method = method if a.compare else a.options.method
     return f"{text}; continue with: {_resume_command(folder, method, a)}"

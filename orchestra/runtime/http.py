@@ -97,7 +97,7 @@ def post(url: str, body: Any, headers: Mapping[str, str], timeout_s: float) -> R
         raise NoAnswer(
             _reason(error),
             sent=not isinstance(error, NEVER_SENT),
-            timed_out=isinstance(error, TIMEOUTS),
+            timed_out=_timed_out(error),
         ) from None
 
 
@@ -116,9 +116,15 @@ def _content(response: Any, deadline: float) -> bytes:
     return b"".join(parts)
 
 
+def _timed_out(error: Exception) -> bool:
+    """Whether time ran out. (urllib3 derives a refused connection from a timeout.)"""
+    refused = isinstance(error, exceptions.NewConnectionError)
+    return isinstance(error, TIMEOUTS) and not refused
+
+
 def _reason(error: Exception) -> str:
     """The reason, without memory addresses and seconds: equal failures have equal texts."""
-    if isinstance(error, TIMEOUTS) or "timed out" in str(error):
+    if _timed_out(error) or "timed out" in str(error):
         return "timed out"
     cause = error.__cause__
     if isinstance(cause, OSError) and cause.strerror:
