@@ -46,6 +46,8 @@ AGENTS: dict[str, Agent] = {  # by SubTask.agent
     "search": experts.search,
 }
 INSERT = re.compile(r"\$\{([\w:]+)\}")
+# A Ctrl-C that comes just before the main thread begins to wait does not wake it (CPython).
+WAKE_S = 0.5
 GRACE_S = 1.0  # after an interrupt, for running calls to be recorded
 
 
@@ -94,7 +96,7 @@ class SubAgents:
                 future = self._start(place, replace(p, subtask=u), shared_context)
                 running[future] = u.id
             self.in_flight = list(running)
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            done, _ = wait(running, WAKE_S, return_when=FIRST_COMPLETED)
             for future in done:
                 id = running.pop(future)
                 ended[id] = future.result()
