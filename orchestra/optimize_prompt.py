@@ -263,7 +263,11 @@ def main(argv: Sequence[str]) -> int:
     """Returns the exit code, as of a run."""
     p = parser()
     versions: list[Version] = []
-    code = command_line.ended(p.prog, lambda: optimize(arguments(p, argv), versions))
+
+    def work() -> None:
+        optimize(arguments(p, argv), versions)
+
+    code = command_line.run_program(p.prog, work)
     if front(versions):
         table = console.table(" ".join(COLUMNS), map(vars, versions))
         print(f"{table}\n\n{chart(versions)}", flush=True)
