@@ -356,7 +356,7 @@ def orchestrate(
     options = options or Options()
     files = media_files.check(media)
     repo = Path(workdir).absolute() if workdir else None
-    secrets = run_folder.check(question, pool, options)
+    secrets = run_folder.checked_secrets(question, pool, options)
     media_files.check_engines([modality for modality, _ in files], pool)
     code = runs_code(options)
     workdirs.check(repo, bool(files))
@@ -418,7 +418,7 @@ def resume(
     folder = Path(folder)
     stored = run_folder.read_manifest(folder)
     named = permission.named_again(folder, stored, given, pools.choose(pool))
-    secrets = run_folder.check(named.question, named.pool, named.options)
+    secrets = run_folder.checked_secrets(named.question, named.pool, named.options)
     media_files.check_engines([m.modality for m in named.media], named.pool)
     if named.code and not runs_code(named.options):
         raise ConfigError(f"{folder}: the run may run code; {sandbox.missing()}")
@@ -489,7 +489,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command_line.prepare_process()
     args: argparse.Namespace | None = None
     start = Start("", Path(), orchestrate)
-    ended: dict[str, console.Outcome] = {}
+    ended: dict[str, console.TrajectoryOrError] = {}
     try:
         args = command_line.parse(words)
         if args.runs:
