@@ -194,14 +194,14 @@ def _execute(job: Job, command: Command) -> Step:
 
 def _run_in_sandbox(env: Environment, command: str) -> code.Observed:
     workdir.prepare(env.folder)
-    world = sandbox.World(
+    mounts = sandbox.Mounts(
         folder=env.folder,
         media=env.media_folder,
         venv=workdir.virtual_environment(env.repo),
-        place=env.repo,
+        alias=env.repo,
     )
     script = f"{SETTINGS}\n{command}"
-    return code.run(script, "bash", COMMAND_TIMEOUT_S, world, env.unsafe_code)
+    return code.run(script, "bash", COMMAND_TIMEOUT_S, mounts, env.unsafe_code)
 
 
 def _shown(output: str) -> str:
