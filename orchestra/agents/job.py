@@ -41,9 +41,6 @@ MAX_THREADS = 8  # of parallel calls of one sub-agent
 TEMPERATURE = 0.5
 OBSERVATION_CHARS = 8000
 SUMMARY_CHARS = 600
-SEARCH = "GoogleSearchAction"
-VISIT = "ExtractUrlContentAction"
-CODE = "ExecuteCodeAction"
 
 
 @dataclass
