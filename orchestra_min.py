@@ -81,7 +81,7 @@ from orchestra.vocabulary import (
     State,
 )
 
-ATTEMPTS = 3  # to get a usable decision in one round
+DECISION_ATTEMPTS = 3  # to get a usable decision in one round
 MEMORIES = {"evidence": EvidenceMemory(WORDING)}  # --memory
 SCHEDULERS = {"utility": SimpleNamespace(place=place)}  # --scheduler
 # Programs of their own, above this one: `orchestra-min NAME ...` runs orchestra/NAME.py
@@ -180,8 +180,9 @@ class Run:
     def answered(self, t: int, y_t: Delegate, z: Result) -> Outcome:
         """The outcome of a run that a sub-task has answered."""
         answer = z.answer or best_supported_answer(self.history)
-        sure = z.status == "done" and not y_t.fallback and answer
-        return Outcome(answer, not sure, t, y_t.fallback or z.error)
+        is_sure = z.status == "done" and not y_t.fallback and answer != ""
+        why = y_t.fallback or z.error
+        return Outcome(answer, fallback=not is_sure, rounds=t, why=why)
 
     def last_chance(self, t: int, why: str) -> Outcome:
         """One more decision, if it can be paid, and the outcome: a fallback in any case."""
@@ -212,16 +213,16 @@ class Run:
     def decide(self, t: int, last_chance: bool = False) -> Decision:
         """y_t, merged into G_t. An unusable decision is shown to the main agent with its error.
 
-        Raises the last ModelMistake of ATTEMPTS, BudgetExceeded or EndpointError.
+        Raises ModelMistake after DECISION_ATTEMPTS, BudgetExceeded or EndpointError.
         """
         s_t = self.state(t)
         mistake = ""
-        for number in range(1, ATTEMPTS):
+        for number in range(1, DECISION_ATTEMPTS):
             try:
                 return self.attempt(s_t, number, mistake, last_chance)
             except ModelMistake as error:
                 mistake = explained(error)
-        return self.attempt(s_t, ATTEMPTS, mistake, last_chance)
+        return self.attempt(s_t, DECISION_ATTEMPTS, mistake, last_chance)
 
     def state(self, t: int) -> State:
         """s_t, Eq. 1 and 21."""
@@ -245,15 +246,15 @@ class Run:
         purse = Purse(self.purse.left_usd)
         main = self.pool[self.pool.main]
 
-        def ask(messages: Messages, *how: Any, **also: Any) -> Reply:
-            replies.append(self.chat(main, messages, purse, *how, **also))
-            return replies[-1]
+        def ask(messages: Messages, *rest: Any, **named: Any) -> Reply:
+            reply = self.chat(main, messages, purse, *rest, **named)
+            replies.append(reply)
+            return reply
 
         try:
             with self.tape.call(Place(s_t.round, step=number)):
-                value = self.orchestrator.decide(
-                    s_t, ask, mistake, last_chance
-                )  # Eq. 3
+                decide = self.orchestrator.decide
+                value = decide(s_t, ask, mistake, last_chance)  # Eq. 3
             y_t = contracts.decision(value, f"--method {self.options.method}")
             if isinstance(y_t, Delegate):
                 y_t = self.with_agents(y_t)
@@ -356,7 +357,7 @@ def orchestrate(
     options = options or Options()
     files = media_files.check(media)
     repo = Path(workdir).absolute() if workdir else None
-    secrets = run_folder.check(question, pool, options)
+    secrets = run_folder.checked_secrets(question, pool, options)
     media_files.check_engines([modality for modality, _ in files], pool)
     code = runs_code(options)
     workdirs.check(repo, bool(files))
@@ -364,14 +365,23 @@ def orchestrate(
         copies = media_files.copy_into(folder, files)
         if repo:
             workdirs.copy_into(folder, repo, Recorder(None, listeners).notify)
-        row: Any = {
-            "question": secrets.text(question),
-            "media": copies,
-            "workdir": str(repo or ""),
-        }
-        manifest = Manifest(pool=pool, options=options, code=code, **row)
+        manifest = Manifest(
+            question=secrets.text(question),
+            media=copies,
+            pool=pool,
+            options=options,
+            code=code,
+            workdir=str(repo) if repo else "",
+        )
         manifest.write(folder)
-        return _run(folder, manifest, "record", listeners, secrets, None, cancelled)
+        return _run(
+            folder,
+            manifest,
+            "record",
+            listeners,
+            secrets=secrets,
+            cancelled=cancelled,
+        )
 
 
 def replay(
@@ -391,9 +401,8 @@ def replay(
     if trajectory.ended(past):
         difference = trajectory.first_difference(past, again.events)
         if difference:
-            raise TapeMiss(
-                f"{folder}: the replay differs from the record: {difference}"
-            )
+            problem = f"the replay differs from the record: {difference}"
+            raise TapeMiss(f"{folder}: {problem}")
     return again
 
 
@@ -418,20 +427,26 @@ def resume(
     folder = Path(folder)
     stored = run_folder.read_manifest(folder)
     named = permission.named_again(folder, stored, given, pools.choose(pool))
-    secrets = run_folder.check(named.question, named.pool, named.options)
+    secrets = run_folder.checked_secrets(named.question, named.pool, named.options)
     media_files.check_engines([m.modality for m in named.media], named.pool)
     if named.code and not runs_code(named.options):
         raise ConfigError(f"{folder}: the run may run code; {sandbox.missing()}")
-    how = (secrets, given.get("parallel"), cancelled)
+    run = partial(
+        _run,
+        listeners=listeners,
+        secrets=secrets,
+        threads=given.get("parallel"),
+        cancelled=cancelled,
+    )
     if from_round is None:
         end = trajectory.ended(trajectory.read(folder / "trajectory.jsonl"))
         complete = end is not None and not end.get("fallback", True)
         mode: Mode = "replay" if complete else "resume"
-        return _run(folder, named, mode, listeners, *how)
+        return run(folder, named, mode)
     with run_folder.begun(Path(out) if out else run_folder.default_path()) as target:
         run_folder.fork(folder, target, from_round, stored)
         workdirs.write_changes(target)
-        return _run(target, named, "resume", listeners, *how)
+        return run(target, named, "resume")
 
 
 def _run(
@@ -489,7 +504,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command_line.prepare_process()
     args: argparse.Namespace | None = None
     start = Start("", Path(), orchestrate)
-    ended: dict[str, console.Outcome] = {}
+    ended: dict[str, console.TrajectoryOrError] = {}
     try:
         args = command_line.parse(words)
         if args.runs:
@@ -520,24 +535,30 @@ def starts(args: argparse.Namespace) -> Iterator[Start]:
         run = partial(resume, args.resume, args.from_round, out, **again)
         yield Start("resume", folder, run)
     else:
-        media = [
-            (kind, path) for kind in command_line.MEDIA for path in getattr(args, kind)
-        ]
-        kinds = [kind for kind, _ in media]
-        pool = pools.choose(args.backends, args.model, args.perception, kinds)
-        for method in args.methods:
-            folder = out / command_line.folder_name(method) if args.compare else out
-            options = args.options.with_(method=method)
-            methods.make(options, pool, {})  # raises ConfigError
-            how = {
-                "pool": pool,
-                "options": options,
-                "out": folder,
-                "workdir": args.workdir,
-            }
-            yield Start(
-                method, folder, partial(orchestrate, args.question, media, **how)
-            )
+        yield from new_runs(args, out)
+
+
+def new_runs(args: argparse.Namespace, out: Path) -> Iterator[Start]:
+    """A run for each method of a command. Raises ConfigError."""
+    media: list[tuple[str, Path]] = []
+    for kind in command_line.MEDIA:
+        media += [(kind, path) for path in getattr(args, kind)]
+    kinds = [kind for kind, _ in media]
+    pool = pools.choose(args.backends, args.model, args.perception, kinds)
+    for method in args.methods:
+        folder = out / command_line.folder_name(method) if args.compare else out
+        options = args.options.with_(method=method)
+        methods.make(options, pool, {})  # raises ConfigError
+        run = partial(
+            orchestrate,
+            args.question,
+            media,
+            pool=pool,
+            options=options,
+            out=folder,
+            workdir=args.workdir,
+        )
+        yield Start(method, folder, run)
 
 
 def command() -> NoReturn:

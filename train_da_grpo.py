@@ -45,7 +45,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from orchestra.runtime.command_line import ended
+from orchestra.runtime.command_line import run_program
 from orchestra.seams import Completion, Reward, Scores
 from orchestra.training import ranks, rewards, run
 from orchestra.training.da_grpo import (
@@ -310,7 +310,7 @@ def check_same_weights(options: TrainingOptions, row: Row) -> None:
 
 def main(options: TrainingOptions) -> int:
     """Returns the exit code; what ends it early is one line on standard error, of each process."""
-    return ended("train_da_grpo.py", lambda: train(options))
+    return run_program("train_da_grpo.py", lambda: train(options))
 
 
 if __name__ == "__main__":

@@ -250,4 +250,4 @@ def main(argv: Sequence[str]) -> int:
     def work() -> None:
         print(Curation(p.parse_args(argv)).run())
 
-    return command_line.ended(p.prog, work)
+    return command_line.run_program(p.prog, work)

@@ -280,4 +280,4 @@ def main(argv: Sequence[str]) -> int:
             comparison.print_report(found)
         return 0
 
-    return command_line.ended(PROGRAM, work)
+    return command_line.run_program(PROGRAM, work)

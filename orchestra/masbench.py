@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestra.runtime.command_line import OneLineParser, ended
+from orchestra.runtime.command_line import OneLineParser, run_program
 from orchestra.runtime.prompts import say
 from orchestra.vocabulary import ConfigError
 
@@ -153,4 +153,4 @@ def main(argv: Sequence[str]) -> int:
         a = p.parse_args(argv)
         write(a.out, a.axis, a.value, a.n, a.seed)
 
-    return ended(p.prog, work)
+    return run_program(p.prog, work)

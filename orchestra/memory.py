@@ -2,8 +2,8 @@
 
 Each result becomes one entry of the history (Eq. 19). The main agent does not read the whole
 history. It reads C_t, the most useful part that fits into L_ctx tokens (Eq. 20): successful and
-recent entries count more, and what has been said already counts nothing. No model is called. The
-same history gives the same context, so a prompt never depends on timing.
+recent entries count more, and a repetition adds nothing. No model is called. The same history gives
+the same context, so a prompt never depends on timing.
 
     >>> wording = Wording(
     ...     head=lambda h: f"{h.id}: {h.answer}",
@@ -129,8 +129,8 @@ def compress(
     """
     if not history:
         return ""
-    texts = [_texts(h, wording) for h in history]
-    everything = "\n".join(_as_line(mine, of=len(mine)) for mine in texts)
+    texts_of = [_texts(h, wording) for h in history]
+    everything = "\n".join(_as_line(texts, of=len(texts)) for texts in texts_of)
     if tokens(everything) <= limit_tokens:
         return everything
     newest_round = history[-1].round
@@ -196,7 +196,8 @@ class Choice:
         self.covered |= snippet.terms
         self.left_tokens -= snippet.tokens
         if n == HEAD:
-            self.candidates += [(i, n) for n in range(1, len(self.pieces[i]))]
+            sentences = range(HEAD + 1, len(self.pieces[i]))
+            self.candidates += [(i, sentence) for sentence in sentences]
 
     def fits(self, at: Index) -> bool:
         i, n = at
@@ -281,10 +282,10 @@ def _as_text(
 ) -> str:
     """C: one line an entry, and how many entries are left out."""
     lines = []
-    for i, mine in enumerate(pieces):
-        kept = [s.text for n, s in enumerate(mine) if (i, n) in chosen]
+    for i, snippets in enumerate(pieces):
+        kept = [s.text for n, s in enumerate(snippets) if (i, n) in chosen]
         if kept:
-            lines.append(_as_line(kept, of=len(mine)))
+            lines.append(_as_line(kept, of=len(snippets)))
     left_out = len(pieces) - len(lines)
     if left_out > 0:
         lines.append(wording.left_out(left_out))

@@ -66,7 +66,7 @@ NOT_HERE = "image", "audio", "video", "compare", "workdir"
 PROMPTS = "optimize/messages"
 RECORDS_CHARS = 24_000  # of all runs in one prompt
 CHANGE_CHARS = 300
-ATTEMPTS = 2  # at a rewrite
+REWRITE_ATTEMPTS = 2
 SHOWN = (
     "question",
     "action",
@@ -130,7 +130,7 @@ def rewrite(
         ),
     )
     why = ""
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt in range(1, REWRITE_ATTEMPTS + 1):
         with chat.tape.call(f"r{k}", "optimizer", f"a{attempt}"):
             reply = chat(with_model(chat, backend), messages, purse)
         try:
@@ -263,7 +263,11 @@ def main(argv: Sequence[str]) -> int:
     """Returns the exit code, as of a run."""
     p = parser()
     versions: list[Version] = []
-    code = command_line.ended(p.prog, lambda: optimize(arguments(p, argv), versions))
+
+    def work() -> None:
+        optimize(arguments(p, argv), versions)
+
+    code = command_line.run_program(p.prog, work)
     if front(versions):
         table = console.table(" ".join(COLUMNS), map(vars, versions))
         print(f"{table}\n\n{chart(versions)}", flush=True)

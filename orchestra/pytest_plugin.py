@@ -18,11 +18,15 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    if not find_spec("pytest_recording"):  # which has the same option
-        modes = ("none", "once", "rewrite")
-        parser.addoption(
-            "--record-mode", choices=modes, help="of the fixture `recorded` (once)"
-        )
+    if find_spec("pytest_recording"):  # it has the same option
+        return
+    modes = (
+        "none",
+        "once",
+        "rewrite",
+    )  # recorded.MODES, without the time of its import
+    help = "of the fixture `recorded` (once)"
+    parser.addoption("--record-mode", choices=modes, help=help)
 
 
 @pytest.fixture

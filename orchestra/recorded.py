@@ -1,6 +1,8 @@
 """For tests: a run that is recorded once, and replayed from then on.
 
-run = recorded("What is the capital of France?", out="runs/capital")
+    run = recorded("What is the capital of France?", out="runs/capital")
+
+In pytest, use the fixture of the same name (pytest_plugin.py).
 """
 
 from __future__ import annotations
@@ -43,9 +45,8 @@ def recorded(
     if record_mode == "rewrite" and exists:
         return _rewritten(question, media, folder, how)
     if not exists and record_mode == "none":
-        raise ConfigError(
-            f"{folder}: nothing is recorded; --record-mode once records it"
-        )
+        advice = "--record-mode once records it"
+        raise ConfigError(f"{folder}: nothing is recorded; {advice}")
     if not exists:
         return orchestrate(question, media, out=folder, **how)
     if not _is_recording_of(read_manifest(folder), question, media, options):
@@ -55,8 +56,8 @@ def recorded(
     finished = ended(read(folder / "trajectory.jsonl")) is not None
     if finished or record_mode == "none":
         return replay(folder, **options.again())
-    own: dict[str, Any] = {"pool": how.get("pool"), "workdir": how.get("workdir")}
-    return resume(folder, **own, **options.again())
+    again = {**options.again(), "workdir": how.get("workdir")}
+    return resume(folder, pool=how.get("pool"), **again)
 
 
 def _rewritten(
@@ -73,9 +74,12 @@ def _rewritten(
 def _is_recording_of(
     held: Manifest, question: str, media: Sequence[Any], options: Options
 ) -> bool:
-    files = [Path(f if isinstance(f, str | Path) else f[1]) for f in media]
+    hashes = []
+    for file in media:
+        is_path = isinstance(file, str | Path)
+        path = Path(file if is_path else file[1])  # or (modality, path)
+        hashes.append(sha256_of(path))
     same_question = Secrets().text(question).strip() == held.question.strip()
-    same_media = [sha256_of(file) for file in files] == [m.sha256 for m in held.media]
-    return (
-        same_question and same_media and comparable(options) == comparable(held.options)
-    )
+    same_media = hashes == [m.sha256 for m in held.media]
+    same_options = comparable(options) == comparable(held.options)
+    return same_question and same_media and same_options

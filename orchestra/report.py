@@ -244,4 +244,8 @@ def main(argv: Sequence[str]) -> int:
         "--perfetto", type=Path, metavar="TRACE", help="write a trace, not a page"
     )
     a = p.parse_args(argv)
-    return command_line.ended(p.prog, lambda: print(write(a.folder, a.out, a.perfetto)))
+
+    def work() -> None:
+        print(write(a.folder, a.out, a.perfetto))
+
+    return command_line.run_program(p.prog, work)

@@ -17,9 +17,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Logprobs = Sequence[
-    Mapping[str, Any]
-]  # `choices[0].logprobs.content`, one entry a token
+# `choices[0].logprobs.content`, one entry a token
+Logprobs = Sequence[Mapping[str, Any]]
 
 COMPLETE = "complete"
 # Matches up to the name of the action, and captures the name.

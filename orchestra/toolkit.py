@@ -37,6 +37,10 @@ ImageFile = Annotated[str, "image"]
 AudioFile = Annotated[str, "audio"]
 VideoFile = Annotated[str, "video"]
 T = TypeVar("T")
+# The shipped tools that agents call by name or have rules about
+SEARCH = "GoogleSearchAction"
+VISIT = "ExtractUrlContentAction"
+CODE = "ExecuteCodeAction"
 
 
 class ToolError(Exception):

@@ -52,17 +52,17 @@ CAPABILITIES = (  # of the first process; it gives them up before the program st
 def command(
     media: Path | None,
     venv: Path | None,
-    place: Path | None,
+    alias: Path | None,
     variables: dict[str, str],
 ) -> list[str]:
     """bwrap and its options; a command to run in the sandbox follows them.
 
     The first process may set limits, copy, and change its user. `media` and `venv` are shown
-    read-only. `place` is a second path of the program's folder, besides /sandbox. `variables` are
+    read-only. `alias` is a second path of the program's folder, besides /sandbox. `variables` are
     all the environment variables that the program has.
     """
     visible = _visible(venv)
-    work = _work_folder(place, visible)
+    work = _work_folder(alias, visible)
     options: list[Option] = [
         *_namespaces(),
         ("--die-with-parent",),
@@ -113,15 +113,15 @@ def _memory_disk(path: str) -> list[Option]:
     return [("--perms", "1777"), ("--tmpfs", path)]
 
 
-def _work_folder(place: Path | None, visible: list[Path]) -> Path:
-    """Where the program's folder is: at `place`, unless that is in a folder that is shown read-only
+def _work_folder(alias: Path | None, visible: list[Path]) -> Path:
+    """Where the program's folder is: at `alias`, unless that is in a folder that is shown read-only
     or in /sandbox itself.
     """
     work = Path(WORK)
-    if place is None:
+    if alias is None:
         return work
-    taken = any(place.is_relative_to(path) for path in (*visible, work))
-    return work if taken else place
+    taken = any(alias.is_relative_to(path) for path in (*visible, work))
+    return work if taken else alias
 
 
 def _folder(work: Path) -> list[Option]:

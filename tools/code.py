@@ -51,8 +51,10 @@ def execute_code(
         raise ToolError(say("tools/notes", "no_code"))
     timeout_s = max(1, min(timeout_sec, MAX_TIMEOUT_S))
     arguments = {"code": code, "code_type": code_type, "timeout_s": timeout_s}
-    world = sandbox.World(folder=env.folder, media=env.media_folder)
-    work = partial(run, code, code_type, timeout_s, world, env.unsafe_code, marked=True)
+    mounts = sandbox.Mounts(folder=env.folder, media=env.media_folder)
+    work = partial(
+        run, code, code_type, timeout_s, mounts, env.unsafe_code, marked=True
+    )
     ran = env.local("code", arguments, work, Observed)
     if not ran["well"]:
         raise ToolError(ran["observation"])
@@ -63,7 +65,7 @@ def run(
     code: str,
     code_type: str,
     timeout_s: float,
-    world: sandbox.World,
+    mounts: sandbox.Mounts,
     unsafe: bool = False,
     marked: bool = False,
 ) -> Observed:
@@ -72,7 +74,7 @@ def run(
         command=BASH if code_type == "bash" else sandbox.python(RUNNER),
         stdin=code.encode("utf-8", "replace"),
         timeout_s=timeout_s,
-        world=world,
+        mounts=mounts,
         max_output_bytes=MAX_OUTPUT_BYTES,
         unsafe=unsafe,
     )

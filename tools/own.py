@@ -35,11 +35,10 @@ def own_tools(
     with contextlib.ExitStack() as stack:
         for function in functions:
             made = _as_tool(function)
-            if made.name in taken | own.keys():
-                raise ConfigError(
-                    f"--tools: the name {made.name} is taken; use another"
-                )
-            own[made.name] = made
+            name = made.name
+            if name in taken or name in own:
+                raise ConfigError(f"--tools: the name {name} is taken; use another")
+            own[name] = made
         for server in servers:
             log = tape.path.with_name("mcp.log")
             names = taken | own.keys()

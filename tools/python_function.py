@@ -1,12 +1,12 @@
 """The user's Python functions as tools: any typed function with a docstring.
 
-def library_hours(day: str) -> str:
-    '''When the town library is open.
+    def library_hours(day: str) -> str:
+        '''When the town library is open.
 
-    day: a day of the week, as in Monday
-    '''
+        day: a day of the week, as in Monday
+        '''
 
---tools my_tools.py:library_hours      --tools my_project.tools:library_hours
+It is chosen by --tools my_tools.py:library_hours or --tools my_project.tools:library_hours.
 """
 
 from __future__ import annotations
@@ -50,9 +50,8 @@ def from_function(function: Callable[..., Any], flag: str = "tool") -> Tool:
     except Exception as error:  # annotations are the user's code and may raise anything
         reason = user_code.one_line(error)
         raise ConfigError(f"{flag}: cannot be a tool ({reason})") from None
-    if Environment in types.values():
-        return made
-    return _recording(made)
+    records_itself = Environment in types.values()
+    return made if records_itself else _recording(made)
 
 
 def _check_usable(function: Callable[..., Any], types: dict[str, Any]) -> None:

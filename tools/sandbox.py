@@ -50,15 +50,15 @@ USERS = 1 << 16
 
 
 @dataclass(frozen=True)
-class World:
+class Mounts:
     """What a program sees besides the system: its folder, and read-only the task's media and a
-    virtual environment. `place` is a second path of its folder, besides /sandbox.
+    virtual environment. `alias` is a second path of its folder, besides /sandbox.
     """
 
     folder: Path | None = None
     media: Path | None = None
     venv: Path | None = None
-    place: Path | None = None
+    alias: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def confined(
     command: list[str],
     stdin: bytes,
     timeout_s: float,
-    world: World,
+    mounts: Mounts,
     max_output_bytes: int,
     unsafe: bool = False,
 ) -> CompletedProgram:
@@ -100,9 +100,9 @@ def confined(
     run = _unsafe if unsafe else _sandboxed
     try:
         with tempfile.TemporaryDirectory() as empty:
-            folder = Path(empty) if world.folder is None else world.folder
+            folder = Path(empty) if mounts.folder is None else mounts.folder
             folder.mkdir(parents=True, exist_ok=True)
-            return run(rules, stdin, world, folder)
+            return run(rules, stdin, mounts, folder)
     except (OSError, subprocess.SubprocessError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ToolError(say("tools/notes", "no_program", reason=reason)) from error
@@ -121,7 +121,11 @@ def trouble() -> str:
     """Why no sandbox can be created, or "" if one can."""
     try:
         ran = confined(
-            ["/bin/true"], stdin=b"", timeout_s=10, world=World(), max_output_bytes=200
+            ["/bin/true"],
+            stdin=b"",
+            timeout_s=10,
+            mounts=Mounts(),
+            max_output_bytes=200,
         )
     except ToolError as error:
         return str(error.__cause__)
@@ -141,14 +145,14 @@ def cgroup_for(folder: Path) -> contextlib.AbstractContextManager[Path | None]:
 
 
 def _sandboxed(
-    rules: dict[str, Any], stdin: bytes, world: World, folder: Path
+    rules: dict[str, Any], stdin: bytes, mounts: Mounts, folder: Path
 ) -> CompletedProgram:
     home = bubblewrap.WORK
     bwrap = bubblewrap.command(
-        media=world.media,
-        venv=world.venv,
-        place=world.place,
-        variables=_environment(home, world.venv),
+        media=mounts.media,
+        venv=mounts.venv,
+        alias=mounts.alias,
+        variables=_environment(home, mounts.venv),
     )
     with contextlib.ExitStack() as stack:
         # The folder is not mounted: the first process reaches it by this descriptor only, which it
@@ -181,15 +185,15 @@ def _sandbox_rules(timeout_s: float, folder_fd: int) -> dict[str, Any]:
 
 
 def _unsafe(
-    rules: dict[str, Any], stdin: bytes, world: World, folder: Path
+    rules: dict[str, Any], stdin: bytes, mounts: Mounts, folder: Path
 ) -> CompletedProgram:
     """Without a sandbox, for --unsafe-code."""
     limits = {"RLIMIT_FSIZE": LIMITS["RLIMIT_FSIZE"]}
     rules = rules | {"sandbox": False, "limits": limits}
     media = folder / "media"
-    if world.media is not None and not os.path.lexists(media):
-        media.symlink_to(world.media.resolve())
-    variables = _environment(str(folder.resolve()), world.venv)
+    if mounts.media is not None and not os.path.lexists(media):
+        media.symlink_to(mounts.media.resolve())
+    variables = _environment(str(folder.resolve()), mounts.venv)
     return _run_init([], rules, stdin, cwd=folder, env=variables)
 
 

@@ -83,7 +83,7 @@ def _extracted(page: guard.Page, kind: str) -> str:
         command=sandbox.python(READER, kind, page.content_type, cut_note),
         stdin=page.body,
         timeout_s=READ_S,
-        world=sandbox.World(),
+        mounts=sandbox.Mounts(),
         max_output_bytes=MAX_TEXT_BYTES,
         unsafe=sandbox.trouble() != "",
     )

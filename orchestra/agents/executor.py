@@ -191,10 +191,13 @@ class SubAgents:
 
 def _startable(waiting: Mapping[Place, Placed], running: Iterable[str]) -> list[Place]:
     """The waiting sub-tasks that need no other one that is waiting or running."""
-    unended = {*running, *(p.subtask.id for p in waiting.values())}
-    return [
-        place for place, p in waiting.items() if unended.isdisjoint(p.subtask.needs)
-    ]
+    unended = set(running)
+    unended.update(p.subtask.id for p in waiting.values())
+    found = []
+    for place, p in waiting.items():
+        if unended.isdisjoint(p.subtask.needs):
+            found.append(place)
+    return found
 
 
 def _chosen(name: object, flag: str) -> Agent:

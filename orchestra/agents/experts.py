@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from orchestra.agents.job import CODE, SEARCH, Job, agent
+from orchestra.agents.job import Job, agent
 from orchestra.agents.reasoning import answer_of, queries_in
 from orchestra.runtime.parsing import after_thinking
 from orchestra.runtime.prompts import say
-from orchestra.toolkit import ToolError
+from orchestra.toolkit import CODE, SEARCH, ToolError
 from orchestra.vocabulary import Result
 
 QUERIES = 3  # of one search

@@ -3,7 +3,8 @@ result with it; seams.py has the part of it that a sub-agent of the user's own n
 
     @agent
     def cot(job: Job) -> str:
-        return job.ask("think", say("reasoning/messages", "think", task=job.u.instruction))
+        prompt = say("reasoning/messages", "think", task=job.u.instruction)
+        return job.ask("think", prompt)
 
 Parallel calls each have a place and a purse of their own, given in the order of the prompts, so no
 request depends on the timing of threads. They also have threads of their own: if they used the
@@ -40,9 +41,6 @@ MAX_THREADS = 8  # of parallel calls of one sub-agent
 TEMPERATURE = 0.5
 OBSERVATION_CHARS = 8000
 SUMMARY_CHARS = 600
-SEARCH = "GoogleSearchAction"
-VISIT = "ExtractUrlContentAction"
-CODE = "ExecuteCodeAction"
 
 
 @dataclass
@@ -80,6 +78,7 @@ class Job:
         return self.place._replace(step=len(self.trace) + 1)
 
     def note(self, step: Step) -> None:
+        """Add a step, and show it."""
         self.trace.append(step)
         self.on_step(len(self.trace), step)
 
@@ -103,7 +102,7 @@ class Job:
         The reply of a failed call is None. Raises the first failure if all failed.
         """
         calls = self._calls(prompts, later)
-        with ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="fan-out") as executor:
+        with ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="call") as executor:
             outcomes = list(executor.map(self._outcome, calls))
         for call, outcome in zip(calls, outcomes, strict=True):
             self.env.chat.refused.update(call.chat.refused)
@@ -121,10 +120,11 @@ class Job:
         purses = self.env.purse.split(count, later)
         calls = []
         for number, (what, prompt) in enumerate(prompts, 1):
+            part = f"p{number}" if count > 1 else ""
             call = ParallelCall(
                 what=what,
                 prompt=prompt,
-                place=self.next_place._replace(part=f"p{number}" if count > 1 else ""),
+                place=self.next_place._replace(part=part),
                 chat=self.env.chat.copy(),
                 purse=purses[number - 1],
                 temperature=self._temperature(count),
@@ -233,8 +233,13 @@ class ParallelCall:
 
 def _step_of(call: ParallelCall, outcome: Reply | Exception) -> Step:
     failed = isinstance(outcome, Exception)
-    text = outcome.text if isinstance(outcome, Reply) else str(outcome)
-    return Step(call.what, params={}, memory="", observation=text, failed=failed)
+    return Step(
+        action=call.what,
+        params={},
+        memory="",
+        observation=str(outcome) if isinstance(outcome, Exception) else outcome.text,
+        failed=failed,
+    )
 
 
 # ---- sub-agents as functions ---------------------------------------------------------------------

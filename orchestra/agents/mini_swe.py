@@ -73,7 +73,13 @@ def _next_step(job: Job) -> Step:
         reply = env.chat(env.backend, _messages(job), env.purse)
         command = read_command(reply.text, reply.cut)
         if command.mistake:
-            return Step("invalid", {}, command.thought, command.mistake, failed=True)
+            return Step(
+                action="invalid",
+                params={},
+                memory=command.thought,
+                observation=command.mistake,
+                failed=True,
+            )
         return _execute(job, command)
 
 
@@ -177,20 +183,25 @@ def _execute(job: Job, command: Command) -> Step:
     else:
         output = _shown(ran["observation"])
         failed = not ran["well"]
-    params = {"command": command.text}
-    return Step("bash", params, command.thought, output, failed)
+    return Step(
+        action="bash",
+        params={"command": command.text},
+        memory=command.thought,
+        observation=output,
+        failed=failed,
+    )
 
 
 def _run_in_sandbox(env: Environment, command: str) -> code.Observed:
     workdir.prepare(env.folder)
-    world = sandbox.World(
+    mounts = sandbox.Mounts(
         folder=env.folder,
         media=env.media_folder,
         venv=workdir.virtual_environment(env.repo),
-        place=env.repo,
+        alias=env.repo,
     )
     script = f"{SETTINGS}\n{command}"
-    return code.run(script, "bash", COMMAND_TIMEOUT_S, world, env.unsafe_code)
+    return code.run(script, "bash", COMMAND_TIMEOUT_S, mounts, env.unsafe_code)
 
 
 def _shown(output: str) -> str:

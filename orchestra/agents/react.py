@@ -120,11 +120,14 @@ def act(job: Job, offer: Offer, reply: Reply) -> Action:
 
 def observe(job: Job, action: Action) -> Step:
     """The step of an action, with its observation. That of a mistake is the mistake."""
+    step = Step(
+        action=action.name, params=action.params, memory=action.memory, observation=""
+    )
     if action.mistake:
         error = capped(action.mistake, OBSERVATION_CHARS)
-        return Step(INVALID, action.params, action.memory, error, failed=True)
+        return replace(step, action=INVALID, observation=error, failed=True)
     if action.name == FINISH:
-        return Step(FINISH, action.params, action.memory, observation="")
+        return step
     earlier = same_call(job, action.name, action.params)
     if earlier is not None:
         return replace(earlier, memory=action.memory)

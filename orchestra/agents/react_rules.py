@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from orchestra.agents.job import SEARCH, VISIT, Job
-from orchestra.toolkit import Tool
+from orchestra.agents.job import Job
+from orchestra.toolkit import SEARCH, VISIT, Tool
 from orchestra.vocabulary import Step
 
 LIKE_PATTERNS = 5

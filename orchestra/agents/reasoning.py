@@ -17,9 +17,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from orchestra.agents.job import SEARCH, VISIT, Job, agent
+from orchestra.agents.job import Job, agent
 from orchestra.runtime.parsing import after_thinking
 from orchestra.runtime.prompts import say
+from orchestra.toolkit import SEARCH, VISIT
 from orchestra.vocabulary import Reply
 
 SAMPLES = 5

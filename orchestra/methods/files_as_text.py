@@ -43,8 +43,9 @@ def read_files_first(state: State) -> Delegate | None:
     readers = file_readers(state)
     if all(u.id in ended for u in readers):
         return None
-    have_started = len(ended) > 0
-    return Delegate(()) if have_started else Delegate(readers)
+    if ended:
+        return Delegate(())  # the graph has those that are left
+    return Delegate(readers)
 
 
 def files_found(state: State) -> str:

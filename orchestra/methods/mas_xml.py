@@ -103,10 +103,9 @@ def _agent(e: Element, dom: str) -> Agent:
 
 def _identity(e: Element, dom: str) -> Element:
     """The element with the id of an agent. Its tag depends on the degree of MAS."""
-    if dom == "high":
-        wanted, other = "agent_id", "agent_output_id"
-    else:
-        wanted, other = "agent_output_id", "agent_id"
+    is_high = dom == "high"
+    wanted = "agent_id" if is_high else "agent_output_id"
+    other = "agent_output_id" if is_high else "agent_id"
     for child in e.children:
         if child.tag == other:
             fail("id_tag", tag=other, wanted=wanted, line=child.line)

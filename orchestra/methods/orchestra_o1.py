@@ -49,7 +49,7 @@ from orchestra.runtime.prompts import as_messages, render, say
 from orchestra.runtime.reply_schema import TEXT, closed_object, list_of, one_of
 from orchestra.seams import Ask, Messages
 from orchestra.stopping import stop_probability
-from orchestra.toolkit import Tool
+from orchestra.toolkit import CODE, Tool
 from orchestra.vocabulary import (
     SKILL_OF,
     SKILLS,
@@ -63,7 +63,6 @@ from orchestra.vocabulary import (
 
 PROMPTS = "orchestra_o1/messages"
 SMALL_PROMPTS = "orchestra_o1/small/messages"
-CODE = "ExecuteCodeAction"
 MAX_SUBTASKS = 128  # in one decision
 
 

@@ -89,12 +89,12 @@ def _media_line(m: Media, state: State) -> str:
     opened = opened_by(m, state)
     tried = tried_by(m, state)
     if opened:
-        text, by = "media_seen", opened
+        text = "media_seen"
     elif tried:
-        text, by = "media_tried", tried
+        text = "media_tried"
     else:
-        text, by = "media_unseen", []
-    ids = [say(PROMPTS, "seen_by", id=h.id, round=h.round) for h in by]
+        text = "media_unseen"
+    ids = [say(PROMPTS, "seen_by", id=h.id, round=h.round) for h in opened or tried]
     return say(PROMPTS, text, name=m.name, modality=m.modality, ids=", ".join(ids))
 
 

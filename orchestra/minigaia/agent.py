@@ -2,8 +2,8 @@
 
     orchestra-min evaluate run --data fixtures/minigaia/questions.json --world ...
 
-What a sub-task finds follows from its words and from what earlier rounds have found, so it does not
-depend on the timing of threads. It is recorded, so a replay needs no facts.
+What a sub-task finds follows from its words and from the findings of earlier rounds, so it does not
+depend on the timing of threads. Each finding is recorded, so a replay needs no facts.
 """
 
 from __future__ import annotations
@@ -61,17 +61,23 @@ class WorldAgent:
         """Raises ConfigError if something must be found and the facts are not known."""
         request = {"instruction": job.u.instruction, "context": job.u.context}
         with job.env.tape.call(job.next_place):
-            look = partial(self._look, job)
-            found: Report = job.env.local("world", request, look, Report)
+            find = partial(self._find, job)
+            found: Report = job.env.local("world", request, find, Report)
         if not found["fact"]:
             return job.result("failed", "", "", say(WORDS, "nothing"))
         with self._lock:
             self._found[job.u.id] = (job.place.round, found["fact"])
         for name in found["files"]:
-            job.note(Step("read", {"file": name}, "", found["report"]))
+            step = Step(
+                action="read",
+                params={"file": name},
+                memory="",
+                observation=found["report"],
+            )
+            job.note(step)
         return job.result("done", found["report"], "")
 
-    def _look(self, job: Job) -> Report:
+    def _find(self, job: Job) -> Report:
         """What the sub-task of a job finds. Raises ConfigError without facts."""
         if not self.facts:
             raise ConfigError("the world has no facts; use: evaluate run --world")
@@ -91,12 +97,12 @@ class WorldAgent:
         return {id: fact for id, (when, fact) in found.items() if when < round}
 
 
-def check(method: str, asked: Iterable[Any]) -> None:
+def check(method: str, questions: Iterable[Any]) -> None:
     """Raises ConfigError if the world cannot play the sub-agents for these questions."""
     if method not in METHODS and not is_spec(method):
         known = " or ".join(METHODS)
         raise ConfigError(f"--world: {method} delegates otherwise; use {known}")
-    for q in asked:
+    for q in questions:
         try:
             Facts(facts=q.facts)
         except ConfigError as error:

@@ -1,7 +1,9 @@
-"""The attempts of one exchange: what a response without an answer means, and how long to wait.
+"""The attempts of one exchange.
 
-patience = Patience(patience_s=120)
-pause_s = patience.pause_s(problem)  # None: give up
+`answer_or_problem` reads a response. `Patience` says how long to wait after a problem:
+
+    patience = Patience(patience_s=120)
+    pause_s = patience.pause_s(problem)  # None: give up
 """
 
 from __future__ import annotations
@@ -42,16 +44,17 @@ class Problem:
     @classmethod
     def of_no_answer(cls, error: http.NoAnswer) -> Problem:
         cause = "timeout" if error.timed_out else ""
-        return cls(0, error.reason, billed=error.sent, retry=True, cause=cause)
+        return cls(
+            status=0, why=error.reason, billed=error.sent, retry=True, cause=cause
+        )
 
     @property
     def is_rate_limit(self) -> bool:
-        return self.status == RATE_LIMIT or (
-            self.status == 503 and bool(self.retry_after)
-        )
+        is_overload = self.status == 503 and self.retry_after != ""
+        return self.status == RATE_LIMIT or is_overload
 
 
-def read(kind: Kind, response: http.Response) -> Any:
+def answer_or_problem(kind: Kind, response: http.Response) -> Any:
     """What `kind.read` returns, or the Problem of a response: an error, HTML, half an answer."""
     unusable = ""
     cause = ""
@@ -64,9 +67,14 @@ def read(kind: Kind, response: http.Response) -> Any:
     status, why = http.error_of(response)
     retry = status in BUSY and b"insufficient_quota" not in response.content
     if status == 0:
-        return Problem(0, unusable, billed=True, retry=retry, cause=cause)
-    retry_after = response.headers.get("retry-after", "")
-    return Problem(status, why, billed=False, retry=retry, retry_after=retry_after)
+        return Problem(status=0, why=unusable, billed=True, retry=retry, cause=cause)
+    return Problem(
+        status=status,
+        why=why,
+        billed=False,
+        retry=retry,
+        retry_after=response.headers.get("retry-after", ""),
+    )
 
 
 class Patience:
@@ -96,8 +104,8 @@ class Patience:
         else:
             self._failures += 1
             self._text = f"attempt {self._failures + 1} of {ATTEMPTS}"
-        patient = self._waited_s <= self._patience_s and self._failures < ATTEMPTS
-        return pause_s if problem.retry and patient else None
+        is_patient = self._waited_s <= self._patience_s and self._failures < ATTEMPTS
+        return pause_s if problem.retry and is_patient else None
 
 
 def _doubling() -> Iterator[float]:

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 
 from orchestra.money import DEFAULT_OUTPUT_TOKENS, Purse
 from orchestra.runtime import completion, http
-from orchestra.runtime.attempts import Kind, Patience, Problem, read
+from orchestra.runtime.attempts import Kind, Patience, Problem, answer_or_problem
 from orchestra.runtime.tape import Answer, Tape, Unanswered
 from orchestra.seams import Messages, Schema
 from orchestra.vocabulary import (
@@ -31,24 +31,21 @@ from orchestra.vocabulary import (
 
 REFUSALS = {400, 404, 405, 422, 500, 501}  # sent for a field that is not supported
 WHY_CHARS = 300
-STOPPED = (
-    EndpointError,
-    BudgetExceeded,
-    ConfigError,
-)  # these end one sub-task, with the reason
+# These end one sub-task, with the reason
+STOPPED = (EndpointError, BudgetExceeded, ConfigError)
 T = TypeVar("T")
 Body = dict[str, Any]
 Send = Callable[[], http.Response]  # one attempt; raises NoAnswer
 
 
-class Outcome(TypedDict, Generic[T]):
-    """The answer of an exchange on the tape."""
+class AnswerRow(TypedDict, Generic[T]):
+    """The answer of an exchange on the tape, and how many attempts before it may be billed."""
 
     data: T
     unanswered: Unanswered
 
 
-CHAT = Kind("chat", completion.read_completion, Outcome[completion.Completion])
+CHAT = Kind("chat", completion.read_completion, AnswerRow[completion.Completion])
 
 
 @dataclass
@@ -88,13 +85,18 @@ class Chat:
             request = self._request(backend, messages, purse, optional)
             post = partial(
                 http.post,
-                completion.url_of(backend),
-                request.body,
-                _headers(backend),
-                self.timeout_s,
+                request.url,
+                body=request.body,
+                headers=_headers(backend),
+                timeout_s=self.timeout_s,
             )
             outcome = self.exchange(
-                CHAT, backend.name, request.row, post, purse, request.most_usd
+                CHAT,
+                backend.name,
+                request=request.row,
+                send=post,
+                purse=purse,
+                most_usd=request.most_usd,
             )
             if isinstance(outcome, Answer):
                 return reply_of(backend, outcome, purse, request.most_usd)
@@ -125,11 +127,21 @@ class Chat:
         input_tokens = completion.input_token_bound(backend, messages, fields)
         limit = purse.output_tokens(backend, input_tokens)
         if limit is not None:
-            renamed = (backend.name, "max_tokens") in self.refused
-            newer = renamed or ".openai.com" in backend.base_url
-            body["max_completion_tokens" if newer else "max_tokens"] = limit
+            body[self._name_of_limit(backend)] = limit
         most_usd = backend.cost_usd(input_tokens, limit or DEFAULT_OUTPUT_TOKENS)
-        return Request(completion.url_of(backend), body, list(fields), most_usd)
+        return Request(
+            url=completion.url_of(backend),
+            body=body,
+            fields=list(fields),
+            most_usd=most_usd,
+        )
+
+    def _name_of_limit(self, backend: Backend) -> str:
+        """The field for the length limit of a reply. OpenAI has renamed it."""
+        was_refused = (backend.name, "max_tokens") in self.refused
+        if was_refused or ".openai.com" in backend.base_url:
+            return "max_completion_tokens"
+        return "max_tokens"
 
     def exchange(
         self,
@@ -138,12 +150,12 @@ class Chat:
         request: Body,
         send: Send,
         purse: Purse,
-        usd: float | None,
+        most_usd: float | None,
     ) -> Answer | Failure:
         """The outcome of all attempts. The value of an answer is what `kind.read` returned.
-        Attempts without an answer are charged. `usd` is the most that one attempt costs.
+        Attempts without an answer are charged. `most_usd`: the most that one attempt costs.
         """
-        ask = partial(self._attempts, kind, backend, send, purse, usd)
+        ask = partial(self._attempts, kind, backend, send, purse, most_usd)
         outcome = self.tape.exchange(kind.name, request, ask, kind.shape)
         if isinstance(outcome, Answer):
             unanswered = outcome.value["unanswered"]
@@ -151,11 +163,16 @@ class Chat:
         else:
             unanswered = outcome.unanswered
         for _ in range(unanswered):
-            purse.charge(assumed_usd(purse, usd), outcome.played)
+            purse.charge(assumed_usd(purse, most_usd), outcome.played)
         return outcome
 
     def _attempts(
-        self, kind: Kind, backend: str, send: Send, purse: Purse, usd: float | None
+        self,
+        kind: Kind,
+        backend: str,
+        send: Send,
+        purse: Purse,
+        most_usd: float | None,
     ) -> Any:
         """The answer for the tape, or the Failure of all attempts."""
         unanswered = 0
@@ -166,24 +183,31 @@ class Chat:
             except http.NoAnswer as error:
                 problem = Problem.of_no_answer(error)
             else:
-                found = read(kind, response)
+                found = answer_or_problem(kind, response)
                 if not isinstance(found, Problem):
                     return {"data": found, "unanswered": unanswered}
                 problem = found
             unanswered += problem.billed
-            why = self.tape.secrets.text(
-                problem.why
-            )  # before it is cut: half a key is not found
+            # Redacted before it is cut: half a key is not found.
+            why = self.tape.secrets.text(problem.why)
             pause_s = patience.pause_s(problem)
-            affordable = purse.affords((unanswered + 1) * (usd or 0.0))
+            affordable = purse.affords((unanswered + 1) * (most_usd or 0.0))
             if pause_s is None or not affordable:
                 return Failure(
-                    problem.status, why[:WHY_CHARS], unanswered, problem.cause
+                    status=problem.status,
+                    why=why[:WHY_CHARS],
+                    unanswered=unanswered,
+                    cause=problem.cause,
                 )
-            status = f"status {problem.status}; " if problem.status else ""
-            waiting = f"{self.tape.current_call} waiting for {backend}"
-            self.notify(f"{waiting} ({patience}; {status}{why[:60]})", problem.status)
+            self._notify_of_wait(backend, patience, problem.status, why)
             self.tape.wait(pause_s)
+
+    def _notify_of_wait(
+        self, backend: str, patience: Patience, status: int, why: str
+    ) -> None:
+        waiting = f"{self.tape.current_call} waiting for {backend}"
+        code = f"status {status}; " if status else ""
+        self.notify(f"{waiting} ({patience}; {code}{why[:60]})", status)
 
     def error(
         self, backend: Backend, failure: Failure, messages: Messages | None = None
@@ -268,7 +292,9 @@ def assumed_usd(purse: Purse, most_usd: float | None) -> float | None:
     """The cost booked if the endpoint reports no tokens: under a budget the most it can be, else
     unknown, unless the call is free.
     """
-    return most_usd if purse.limit_usd is not None or most_usd == 0 else None
+    if purse.limit_usd is None and most_usd != 0:
+        return None
+    return most_usd
 
 
 def reply_of(

@@ -71,12 +71,13 @@ def exit_code(error: BaseException) -> int:
     return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
 
 
-def ended(program: str, work: Callable[[], int | None]) -> int:
+def run_program(name: str, work: Callable[[], int | None]) -> int:
     """Run `work` and return its exit code. An error is one line on standard error."""
     try:
         return work() or 0
     except ENDS as error:
-        console.tell(f"{program}: {str(error) or 'interrupted; what is done is kept'}")
+        text = str(error) or "interrupted; what is done is kept"
+        console.tell(f"{name}: {text}")
         return exit_code(error)
 
 
@@ -84,9 +85,8 @@ class OneLineParser(argparse.ArgumentParser):
     """Without the usage that argparse prints above an error."""
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(
-            f"{' '.join(message.removeprefix('argument ').split())} (see --help)"
-        )
+        problem = " ".join(message.removeprefix("argument ").split())
+        raise ConfigError(f"{problem} (see --help)")
 
 
 def utf8_text(path: str) -> str:
@@ -157,11 +157,12 @@ def add_flags(p: argparse.ArgumentParser, model: type[pool.Checked]) -> None:
 
 
 def _help_of(field: FieldInfo, extra: Mapping[str, Any]) -> str:
-    """The description, behind the methods that use the field, with its default."""
+    """The description, after the methods that use the field, with its default."""
     methods = " or ".join(extra.get("methods", ()))
     about = f"{methods}: {field.description}" if methods else str(field.description)
-    shown = type(field.default) in (int, float, str)
-    return f"{about} ({field.default})" if shown else about
+    if type(field.default) not in (int, float, str):
+        return about
+    return f"{about} ({field.default})"
 
 
 def from_flags(model: type[M], given: Mapping[str, Any]) -> M:
@@ -179,9 +180,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """
     p = parser()
     a = p.parse_intermixed_args(argv)
-    given = {
-        name: getattr(a, name) for name in Options.model_fields if hasattr(a, name)
-    }
+    given = {name: getattr(a, name) for name in Options.model_fields if name in a}
     a.options = from_flags(Options, given)
     a.given = {name: getattr(a.options, name) for name in given}
     if a.words and a.question is not None:

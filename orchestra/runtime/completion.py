@@ -6,13 +6,12 @@ usable and raise ValueError for what is not a completion.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from typing_extensions import TypedDict
 
 from orchestra.runtime import http
@@ -28,12 +27,16 @@ TOKENS_OF_MESSAGE = 16  # of its role and separators
 MAX_TOKENS = 1 << 40  # no plausible count is larger
 
 
-class _Choice(TypedDict):
+class Choice(TypedDict):
+    """One reply of a completion. Only the message is certain."""
+
     message: dict[str, Any]
 
 
 class Completion(TypedDict):
-    choices: Annotated[list[_Choice], Field(min_length=1)]
+    """The part of an answer that every endpoint sends."""
+
+    choices: Annotated[list[Choice], Field(min_length=1)]
 
 
 class NoChoice(ValueError):
@@ -105,20 +108,20 @@ def _bytes_of(text: str) -> int:
 
 def read_completion(response: http.Response) -> Any:
     """The JSON of a completion. Raises ValueError, and NoChoice, which is one."""
-    kind: type[ValueError] = ValueError
-    problem = "is not JSON"
-    with contextlib.suppress(ValueError, RecursionError):
-        data = json.loads(response.content)
-        if shallow(data):
-            kind = NoChoice
-            problem = "has no choice"
-            adapter(Completion).validate_python(data)
-            if not data["choices"][0].get("error"):
-                return data
-            kind = ValueError
-            problem = "holds an error"
     start = " ".join(response.content[:2000].decode("utf-8", "replace").split())
-    raise kind(f"the answer {problem}: {start}")
+    try:
+        data = json.loads(response.content)
+    except (ValueError, RecursionError):
+        raise ValueError(f"the answer is not JSON: {start}") from None
+    if not shallow(data):
+        raise ValueError(f"the answer is not JSON: {start}")
+    try:
+        adapter(Completion).validate_python(data)
+    except ValidationError:
+        raise NoChoice(f"the answer has no choice: {start}") from None
+    if data["choices"][0].get("error"):
+        raise ValueError(f"the answer holds an error: {start}")
+    return data
 
 
 def text_of(choice: Mapping[str, Any]) -> str:
@@ -127,19 +130,26 @@ def text_of(choice: Mapping[str, Any]) -> str:
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(str(_dict(part).get("text") or "") for part in content)
-    text = str(content or "")
-    calls = message.get("tool_calls")
-    for call in calls if isinstance(calls, list) else []:
-        function = _dict(_dict(call).get("function"))
-        if function:
-            named = {key: function.get(key) for key in ("name", "arguments")}
-            text += f"<tool_call>{json.dumps(named, ensure_ascii=False)}</tool_call>"
+    text = str(content or "") + _tool_calls_of(message)
     if text or is_cut(choice):
         return text
     for place in ("reasoning_content", "reasoning", "refusal"):
         if message.get(place):  # some servers put the whole reply there
             return str(message[place])
     return ""
+
+
+def _tool_calls_of(message: Mapping[str, Any]) -> str:
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return ""
+    text = ""
+    for call in calls:
+        function = _dict(_dict(call).get("function"))
+        if function:
+            named = {key: function.get(key) for key in ("name", "arguments")}
+            text += f"<tool_call>{json.dumps(named, ensure_ascii=False)}</tool_call>"
+    return text
 
 
 def is_cut(choice: Mapping[str, Any]) -> bool:

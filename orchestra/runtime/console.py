@@ -33,14 +33,14 @@ from orchestra.runtime.trajectory import (
 from orchestra.runtime.user_code import is_spec, spec_of
 from orchestra.vocabulary import ConfigError, EndpointError
 
-PROGRAM = (
-    "orchestra-min" if Path(sys.argv[0]).name == "orchestra-min" else "orchestra_min.py"
-)
+INSTALLED = "orchestra-min"
+PROGRAM = INSTALLED if Path(sys.argv[0]).name == INSTALLED else "orchestra_min.py"
 KEYS = "answer fallback why cost_usd paid_usd calls tokens rounds failed_subtasks latency_s run"
 COMPARED = "method answer fallback rounds calls tokens cost_usd latency_s"
 LISTED = "run question answer cost_usd date"
 PROGRESS_CHARS = 200  # of a line
-Outcome = Trajectory | EndpointError
+TrajectoryOrError = Trajectory | EndpointError  # how one run of a command ended
+FAILED = 4  # the exit code of an EndpointError
 # What the rows of a damaged run raise
 DAMAGED = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 
@@ -62,8 +62,10 @@ def progress(a: argparse.Namespace) -> Iterator[tuple[Listener, ...]]:
 
 
 def _tell_progress(a: argparse.Namespace, event: Event) -> None:
-    kinds = ("decision", "result", "notice")
-    if event["event"] in kinds or (a.compare and event["event"] == "run"):
+    kinds = ["decision", "result", "notice"]
+    if a.compare:
+        kinds.append("run")
+    if event["event"] in kinds:
         tell(describe(event)[:PROGRESS_CHARS])
 
 
@@ -90,34 +92,38 @@ def _spinner(a: argparse.Namespace) -> Iterator[Listener]:
 # ---- the outcome ---------------------------------------------------------------------------------
 
 
-def row(outcome: Outcome) -> dict[str, Any]:
+def row(outcome: TrajectoryOrError) -> dict[str, Any]:
     """An outcome as the JSON object of --json."""
     if isinstance(outcome, EndpointError):
         return {"error": str(outcome)}
-    return {k: getattr(outcome, k) for k in KEYS.split()} | {
-        "answer": outcome.answer or None
-    }
+    fields = {key: getattr(outcome, key) for key in KEYS.split()}
+    fields["answer"] = outcome.answer or None
+    return fields
 
 
-def report(outcomes: Mapping[str, Outcome], a: argparse.Namespace) -> int:
+def report(outcomes: Mapping[str, TrajectoryOrError], a: argparse.Namespace) -> int:
     """Print the answer, or with --compare one row per method; what it cost goes to standard error.
     Returns the exit code, the worst of the methods'.
     """
     rows = [{"method": method, **row(outcome)} for method, outcome in outcomes.items()]
-    if a.json:
-        one = {key: value for key, value in rows[0].items() if key != "method"}
-        text = json.dumps(rows if a.compare else one)
-    elif a.compare:
-        text = table(COMPARED, rows)
-    else:
-        text = str(rows[0].get("answer") or "")
+    text = _text_of(rows, a)
     if text:
         put(text)
     for r in rows:
         notes = [r["error"]] if "error" in r else _notes(r, a.quiet)
         for note in notes:
             tell(f"{r['method']}: {note}" if a.compare else note)
-    return max(4 if "error" in r else int(r["fallback"]) for r in rows)
+    return max(FAILED if "error" in r else int(r["fallback"]) for r in rows)
+
+
+def _text_of(rows: list[dict[str, Any]], a: argparse.Namespace) -> str:
+    """What a command prints to standard output."""
+    if a.compare:
+        return json.dumps(rows) if a.json else table(COMPARED, rows)
+    [only] = rows
+    if a.json:
+        return json.dumps({key: only[key] for key in only if key != "method"})
+    return str(only.get("answer") or "")
 
 
 def _notes(r: Mapping[str, Any], quiet: bool) -> Iterator[str]:
@@ -181,11 +187,10 @@ def list_runs(folder: Path, as_json: bool) -> int:
 def _row_of(run: Path) -> dict[str, Any]:
     question = read_manifest(run).question
     end = trajectory.ended(trajectory.read(run / "trajectory.jsonl")) or {}
-    timings = [
-        row["timing"] for row in jsonl.read(run / "tape.jsonl") if "timing" in row
-    ]
-    began = (run / "run.json").stat().st_mtime
-    newest = max((timing["began_s"] for timing in timings), default=began)
+    newest = (run / "run.json").stat().st_mtime
+    timed = [row for row in jsonl.read(run / "tape.jsonl") if "timing" in row]
+    if timed:
+        newest = max(row["timing"]["began_s"] for row in timed)
     date = time.strftime("%Y-%m-%d %H:%M", time.localtime(newest))
     return {**end, "run": run.name, "question": question, "date": date}
 
@@ -234,11 +239,12 @@ def _resume_command(folder: Path, method: str, a: argparse.Namespace) -> str:
 
 def invocation(*words: str) -> str:
     """A command for this program that can be pasted into a shell in any folder."""
-    program = [absolute(sys.argv[0])]
     if PROGRAM != "orchestra-min":
         program = [sys.executable, getattr(find_spec("orchestra_min"), "origin", "")]
-    elif shutil.which(PROGRAM) == program[0]:
+    elif shutil.which(PROGRAM) == absolute(sys.argv[0]):
         program = [PROGRAM]
+    else:
+        program = [absolute(sys.argv[0])]
     return shlex.join([*program, *words])
 
 
@@ -264,9 +270,8 @@ def tell_error(line: str, argv: Sequence[str]) -> None:
 def tell(line: str) -> None:
     """Print a line to standard error; a closed one is not an error."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        print(
-            f"{_escaped(line, sys.stderr)}\n", end="", file=sys.stderr, flush=True
-        )  # in one write
+        text = _escaped(line, sys.stderr) + "\n"
+        print(text, end="", file=sys.stderr, flush=True)  # in one write
 
 
 def _escaped(text: str, stream: TextIO) -> str:
@@ -277,9 +282,5 @@ def put(text: str) -> None:
     """Print to standard output; a closed pipe is not an error."""
     encoding = sys.stdout.encoding or "utf-8"
     with contextlib.suppress(BrokenPipeError):
-        shown = (
-            _escaped(text, sys.stdout)
-            .encode(encoding, "backslashreplace")
-            .decode(encoding)
-        )
-        print(shown, flush=True)
+        data = _escaped(text, sys.stdout).encode(encoding, "backslashreplace")
+        print(data.decode(encoding), flush=True)

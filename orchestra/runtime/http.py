@@ -46,6 +46,8 @@ class NoAnswer(Exception):
 
 
 class Response(NamedTuple):
+    """A response of any status, read to its end."""
+
     status: int
     headers: Mapping[str, str]
     content: bytes
@@ -74,22 +76,23 @@ def post(url: str, body: Any, headers: Mapping[str, str], timeout_s: float) -> R
     """
     deadline = time.monotonic() + timeout_s
     data = json.dumps(body).encode()
+    # The first limits each send, the second each piece that arrives. The body is sent in pieces, so
+    # a large upload may take longer.
+    timeout = Timeout(connect=min(CONNECT_S, timeout_s), read=timeout_s)
     try:
         pool, target = _connections(url, os.getpid())
         response = pool.urlopen(
             "POST",
             target,
-            # in pieces: the connect timeout is the limit of each send, not of a large upload
             body=io.BytesIO(data),
             headers={**headers, "content-length": str(len(data))},
-            # the read timeout is that of each piece
-            timeout=Timeout(connect=min(CONNECT_S, timeout_s), read=timeout_s),
+            timeout=timeout,
             redirect=False,
             retries=False,
             preload_content=False,
             assert_same_host=False,  # with a proxy, the target is a full URL
         )
-        # one that was read to its end has returned its connection
+        # A response that was read to its end has returned its connection.
         with contextlib.closing(response):
             content = _content(response, deadline)
             return Response(response.status, response.headers, content)
@@ -156,7 +159,8 @@ def error_of(response: Response) -> tuple[int, str]:
         error = error.get("message") or error
     text = " ".join(str(error).split()) or "no message"
     if 200 <= response.status < 300:
-        return code if 400 <= code < 600 else 0, text
+        is_status = 400 <= code < 600
+        return (code if is_status else 0), text
     if 300 <= response.status < 400:
         return response.status, f"redirects to {response.headers.get('location', '?')}"
     return response.status, text

@@ -34,9 +34,8 @@ class Appender:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = -1  # if it cannot be opened
-        self._fd = os.open(
-            path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW, 0o666
-        )
+        flags = os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
+        self._fd = os.open(path, flags, 0o666)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -60,9 +59,8 @@ class Appender:
             if self._torn:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            message = (
-                f"{self.path}: {error.strerror}; free some space, then resume the run"
-            )
+            advice = "free some space, then resume the run"
+            message = f"{self.path}: {error.strerror}; {advice}"
             raise TapeWriteError(message) from None
 
     def unlock(self) -> None:

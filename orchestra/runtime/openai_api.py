@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from orchestra.money import Purse
 from orchestra.runtime import http
 from orchestra.runtime.attempts import Kind
-from orchestra.runtime.chat import Chat, Outcome
+from orchestra.runtime.chat import AnswerRow, Chat
 from orchestra.runtime.completion import key_of
 from orchestra.runtime.tape import adapter
 from orchestra.vocabulary import Backend, ConfigError, Failure
@@ -54,8 +54,14 @@ def transcribe(
     def create(api: Any) -> Any:
         return api.audio.transcriptions.with_raw_response.create(file=file, **fields)
 
-    send = partial(_send, chat, backend, create)
-    outcome = chat.exchange(TRANSCRIPTION, backend.name, request, send, purse, cost_usd)
+    outcome = chat.exchange(
+        TRANSCRIPTION,
+        backend.name,
+        request=request,
+        send=partial(_send, chat, backend, create),
+        purse=purse,
+        most_usd=cost_usd,
+    )
     if isinstance(outcome, Failure):
         raise chat.error(backend, outcome)
     purse.charge(cost_usd, outcome.played)
@@ -73,10 +79,15 @@ def with_model(chat: Chat, backend: Backend) -> Backend:
     def list_models(api: Any) -> Any:
         return api.models.with_raw_response.list()
 
-    send = partial(_send, chat, backend, list_models)
-    request = {"url": backend.base_url}
     with chat.tape.call("models"):
-        outcome = chat.exchange(MODELS, backend.name, request, send, Purse(), usd=0.0)
+        outcome = chat.exchange(
+            MODELS,
+            backend.name,
+            request={"url": backend.base_url},
+            send=partial(_send, chat, backend, list_models),
+            purse=Purse(),
+            most_usd=0.0,
+        )
     if isinstance(outcome, Failure):
         if outcome.status in UNUSABLE or outcome.status >= 500:
             raise chat.error(backend, outcome)
@@ -131,5 +142,5 @@ def _ids(response: http.Response) -> list[str]:
     return [m["id"] for m in models if isinstance(m.get("id"), str)]
 
 
-TRANSCRIPTION = Kind("transcription", _text, Outcome[str])
-MODELS = Kind("models", _ids, Outcome[list[str]])
+TRANSCRIPTION = Kind("transcription", _text, AnswerRow[str])
+MODELS = Kind("models", _ids, AnswerRow[list[str]])

@@ -83,7 +83,7 @@ OwnTools = Annotated[
 Chosen = Annotated[Any, PlainSerializer(spec_of)]
 Count = Annotated[int, Field(ge=1, le=10_000)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
-Patience = Annotated[float, Field(ge=0, le=86_400)]
+SecondsOrZero = Annotated[float, Field(ge=0, le=86_400)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Money = Annotated[float, Field(ge=0, le=1e9)]
 Instruction = Annotated[str, AfterValidator(_instruction)]
@@ -101,7 +101,7 @@ METHODS = {  # --method: its class, in orchestra/methods/
 }
 # --agent: the methods whose sub-tasks it can do. A mini-swe sub-agent goes on in the folder of the
 # one before, so there must be one sub-task at a time.
-AGENTS = {
+METHODS_OF_AGENT = {
     "react": ("orchestra-o1", "aorchestra", "react"),
     "mini-swe": ("aorchestra",),
 }
@@ -149,7 +149,7 @@ class Options(Checked):
         "react",
         help="sub-agent: react, mini-swe, or your own",
         metavar="NAME",
-        methods=AGENTS["react"],
+        methods=METHODS_OF_AGENT["react"],
     )
     memory: Chosen = _flag(
         "evidence",
@@ -189,7 +189,7 @@ class Options(Checked):
         metavar="S",
         flag="timeout",
     )
-    patience_s: Patience = _flag(
+    patience_s: SecondsOrZero = _flag(
         120.0,
         help="most seconds that a call waits at rate limits",
         metavar="S",
@@ -271,8 +271,8 @@ def extra_of(name: str) -> dict[str, Any]:
 
 def methods_of(name: str, value: object) -> tuple[str, ...]:
     """The methods that use this value of a field; () for all of them."""
-    if name == "agent" and isinstance(value, str) and value in AGENTS:
-        return AGENTS[value]
+    if name == "agent" and isinstance(value, str) and value in METHODS_OF_AGENT:
+        return METHODS_OF_AGENT[value]
     methods: tuple[str, ...] = extra_of(name).get("methods", ())
     return methods
 

@@ -18,11 +18,7 @@ from orchestra.runtime.run_folder import Manifest
 from orchestra.runtime.user_code import is_spec, spec_of
 from orchestra.vocabulary import ConfigError
 
-KEPT = (
-    "method",
-    "timeout_s",
-    "patience_s",
-)  # replaced by what is given, without a permission
+TIMES = ("timeout_s", "patience_s")  # given again without a permission
 
 
 def named_again(
@@ -34,21 +30,37 @@ def named_again(
     """The manifest with the options given now. `pool` is that of a resume. Raises ConfigError that
     lists the flags to add.
     """
-    resumed = pool is not None
     given = {name: value for name, value in given.items() if value is not None}
     repo = str(given.pop("workdir", ""))
     fixed = given.keys() - {*GIVEN_AGAIN}
     if fixed:
         raise ConfigError(f"{flag_of(min(fixed))}: is stored in {folder}; leave it out")
     stored = manifest.options
-    shipped = {name: getattr(stored, name) for name in SEAMS}
-    shipped = {name: value for name, value in shipped.items() if not is_spec(value)}
     _check_seams(folder, stored, given)
     if pool is not None:
         _check_endpoints(folder, manifest.pool, pool)
-    now = Options(**{**shipped, **given})
+    resumed = pool is not None
+    now = Options(**{**_shipped(stored), **given})
     ours = dict(_permissions(now, repo, resumed))
     theirs = dict(_permissions(stored, manifest.workdir, resumed))
+    _check_same(folder, ours, theirs)
+    changed = {k: v for k, v in given.items() if k in (*SEAMS, *TIMES)}
+    changed["tools"] = tuple(
+        ours[flag] for flag in theirs if flag.startswith("--tools ")
+    )
+    return manifest.model_copy(update={"options": stored.with_(**changed)})
+
+
+def _shipped(options: Options) -> dict[str, Any]:
+    """The seams for which the options name something that the program ships."""
+    chosen = {name: getattr(options, name) for name in SEAMS}
+    return {name: value for name, value in chosen.items() if not is_spec(value)}
+
+
+def _check_same(
+    folder: Path, ours: Mapping[str, Any], theirs: Mapping[str, Any]
+) -> None:
+    """Raises ConfigError if the permissions given now are not those that the run needs."""
     unknown = [flag for flag in ours if flag not in theirs]
     if unknown:
         problem = f"the run in {folder} does not use it; leave it out"
@@ -57,9 +69,6 @@ def named_again(
     if missing:
         flags = " ".join(_with_path(flag, theirs[flag]) for flag in missing)
         raise ConfigError(f"{folder} needs your permission again: add {flags}")
-    own: dict[str, Any] = {k: given[k] for k in (*SEAMS, *KEPT) if k in given}
-    own["tools"] = tuple(ours[flag] for flag in theirs if flag.startswith("--tools "))
-    return manifest.model_copy(update={"options": stored.with_(**own)})
 
 
 def _check_seams(folder: Path, stored: Options, given: Mapping[str, Any]) -> None:
@@ -77,10 +86,8 @@ def _check_endpoints(folder: Path, stored: Pool, pool: Pool) -> None:
     for b in stored.backends:
         if (b.base_url.rstrip("/"), b.api_key_env) not in reached:
             key = f" with the key in {b.api_key_env}" if b.api_key_env else ""
-            problem = (
-                f"calls {b.base_url}{key}: if you trust it, name it in --backends FILE"
-            )
-            raise ConfigError(f"{folder} {problem} or by OPENAI_BASE_URL")
+            advice = "if you trust it, name it in --backends FILE or by OPENAI_BASE_URL"
+            raise ConfigError(f"{folder} calls {b.base_url}{key}: {advice}")
 
 
 def comparable(options: Options) -> tuple[Any, ...]:
@@ -88,8 +95,10 @@ def comparable(options: Options) -> tuple[Any, ...]:
     any.
     """
     files = sorted(flag for flag, _ in _permissions(options))
-    shipped = {name: spec_of(getattr(options, name)) for name in SEAMS}
-    names = {name: "" if is_spec(value) else value for name, value in shipped.items()}
+    names = {}
+    for name in SEAMS:
+        spec = spec_of(getattr(options, name))
+        names[name] = "" if is_spec(spec) else spec  # the user's own are in `files`
     return files, options.with_(tools=(), budget_usd=None, **names)
 
 

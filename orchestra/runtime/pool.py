@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -189,20 +189,27 @@ def load(path: Path) -> Pool:
 def _line(text: str, loc: Loc) -> int:
     """The line that sets the key in the i-th [[table]], or else the line of the table."""
     rows = text.splitlines()
-    at = 0
+    start = 0
+    end = len(rows)
     keys = loc
     if len(loc) > 1 and isinstance(loc[1], int):
-        header = re.compile(rf"\s*\[\[\s*{loc[0]}\b")
-        starts = [n for n, row in enumerate(rows) if header.match(row)]
-        if loc[1] < len(starts):  # or else it is an array in one line
-            at, end = [*starts, len(rows)][loc[1] : loc[1] + 2]
-            rows = rows[:end]
+        start, end = _lines_of_table(rows, str(loc[0]), loc[1])
         keys = loc[2:]
     for key in keys:
         setting = re.compile(rf"\s*\[*\s*[\w.]*\b{re.escape(str(key))}\b")
-        settings = (n for n in range(at, len(rows)) if setting.match(rows[n]))
-        at = next(settings, at)
-    return at + 1
+        settings = (n for n in range(start, end) if setting.match(rows[n]))
+        start = next(settings, start)
+    return start + 1
+
+
+def _lines_of_table(rows: Sequence[str], name: str, i: int) -> tuple[int, int]:
+    """The first line of the i-th [[name]], and the line after its last."""
+    header = re.compile(rf"\s*\[\[\s*{name}\b")
+    starts = [n for n, row in enumerate(rows) if header.match(row)]
+    if i >= len(starts):  # it is an array in one line
+        return 0, len(rows)
+    ends = [*starts[1:], len(rows)]
+    return starts[i], ends[i]
 
 
 # ---- the environment and the command line --------------------------------------------------------
@@ -266,20 +273,17 @@ def _with_main(pool: Pool, model: str, file: object) -> Pool:
 def _perceiving_by_endpoint(pool: Pool, media: Iterable[str]) -> Pool:
     """The pool without the engines of its file. Raises ConfigError if no backend sees or hears."""
     pool = pool.with_(engines={})
-    lost = [
-        SKILL_OF[kind]
-        for kind in analysed(media)
-        if pool.engine(kind).engine == "local"
-    ]
+    needed = analysed(media)
+    lost = [SKILL_OF[kind] for kind in needed if pool.engine(kind).engine == "local"]
     if lost:
-        raise ConfigError(
-            f"--perception endpoint: no backend has the skill {min(lost)}"
-        )
+        skill = min(lost)
+        raise ConfigError(f"--perception endpoint: no backend has the skill {skill}")
     return pool
 
 
 def analysed(media: Iterable[str]) -> set[Analysis]:
-    """The engines that these media need; a video, or a file of unknown kind, may need both.
+    """The kinds of analysis that these media need; a video, or a file of unknown kind, may need
+    both.
 
     >>> analysed(["image", "image"])
     {'image'}

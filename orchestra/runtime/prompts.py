@@ -119,13 +119,15 @@ def _space_of(mark: re.Match[str]) -> str:
 
 def _head(h: Evidence) -> str:
     """An entry of the history without its summary."""
-    about = {
-        "id": h.id,
-        "round": h.round,
-        "status": h.status,
-        "instruction": h.instruction,
-    }
-    parts = [say("notes", "evidence", **about)]
+    about = say(
+        "notes",
+        "evidence",
+        id=h.id,
+        round=h.round,
+        status=h.status,
+        instruction=h.instruction,
+    )
+    parts = [about]
     if h.answer:
         parts.append(say("notes", "evidence_answer", answer=h.answer))
     if h.error:

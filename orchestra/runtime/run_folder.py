@@ -1,6 +1,8 @@
 """A run on disk: one folder that can be copied, replayed, resumed and forked.
 
-run.json  trajectory.jsonl  tape.jsonl  media/  work/  log.txt
+    run.json  trajectory.jsonl  tape.jsonl  media/  work/  log.txt
+
+With --workdir also workdir/, workdir.git/ and changes.diff (agents/workdir.py).
 """
 
 from __future__ import annotations
@@ -56,9 +58,10 @@ class Manifest(Checked):
             if not path.is_file() or sha256_of(path) != m.sha256:
                 problem = "is missing or changed; copy the whole run folder"
                 raise ConfigError(f"{path} {problem}")
-            media.append(Media(m.modality, m.name, path, m.sha256))
+            file = Media(modality=m.modality, name=m.name, path=path, sha256=m.sha256)
+            media.append(file)
         repo = _top_of(folder / "workdir") if self.workdir else ()
-        return Task(self.question, tuple(media), repo)
+        return Task(self.question, media=tuple(media), repo=repo)
 
     def write(self, folder: Path) -> None:
         text = json.dumps(self.row(), ensure_ascii=False, indent=1)
@@ -74,7 +77,7 @@ def _top_of(repo: Path) -> tuple[str, ...]:
     return tuple(name for name in names if name != ".git/")
 
 
-def check(question: str, pool: Pool, options: Options) -> Secrets:
+def checked_secrets(question: str, pool: Pool, options: Options) -> Secrets:
     """The secrets of a run: the keys of its pool and the variables in --mcp. Raises ConfigError for
     what would fail only after the first paid call.
     """
@@ -82,18 +85,15 @@ def check(question: str, pool: Pool, options: Options) -> Secrets:
         raise ConfigError("the question is empty; give it a text")
     pools.check(pool, options.budget_usd)
     secrets = Secrets([b.api_key_env for b in pool.backends] + variables(options.mcp))
-    text = pool.model_dump_json()
-    if secrets.text(text) != text:
-        advice = (
-            "put it into an environment variable and write its name into api_key_env"
-        )
-        raise ConfigError(f"the pool has a key in it: {advice}")
-    if options.instruction and secrets.text(options.instruction) != options.instruction:
+    if secrets.found_in(pool.model_dump_json()):
+        variable = "an environment variable and write its name into api_key_env"
+        raise ConfigError(f"the pool has a key in it: put it into {variable}")
+    if options.instruction and secrets.found_in(options.instruction):
         raise ConfigError("--instruction: has a key in it; remove it")
-    if any(secrets.text(command) != command for command in options.mcp):
-        raise ConfigError(
-            "--mcp: has a key in it; name its variable in single quotes: '$MY_KEY'"
-        )
+    for command in options.mcp:
+        if secrets.found_in(command):
+            advice = "name its variable in single quotes: '$MY_KEY'"
+            raise ConfigError(f"--mcp: has a key in it; {advice}")
     return secrets
 
 
@@ -154,9 +154,8 @@ def _check_no_links(folder: Path) -> None:
     inside = (folder, folder / "media", folder / "work")
     paths = [p for place in inside if place.is_dir() for p in place.iterdir()]
     for path in (*paths, *(folder / "workdir.git").rglob("*")):
-        leads_out = (
-            path.is_symlink() or path.name == "alternates"
-        )  # git's link to other objects
+        # "alternates" is git's link to objects elsewhere.
+        leads_out = path.is_symlink() or path.name == "alternates"
         if leads_out or not (path.is_file() or path.is_dir()):
             problem = "is a link or a special file; a run folder has none"
             raise ConfigError(f"{path} {problem}")
@@ -169,10 +168,8 @@ def begun(path: Path) -> Iterator[Path]:
     """
     existed = path.exists()
     if existed and (not path.is_dir() or any(path.iterdir())):
-        problem = (
-            "exists and is not an empty folder; give another --out, or --resume it"
-        )
-        raise ConfigError(f"{path} {problem}")
+        advice = "give another --out, or --resume it"
+        raise ConfigError(f"{path} exists and is not an empty folder; {advice}")
     path.mkdir(parents=True, exist_ok=True)
     (path / "run.json").touch(exist_ok=False)  # of two processes, one gets the folder
     try:
@@ -196,10 +193,12 @@ def holds_paid(path: Path) -> bool:
         rows = list(jsonl.read(path))
     except (OSError, ConfigError):
         return True  # it cannot be read now
-    calls = [row for row in rows if tapes.round_of(str(row.get("call")))]
-    return any(
-        "answer" in row or (row.get("failure") or {}).get("unanswered") for row in calls
-    )
+    for row in rows:
+        in_round = tapes.round_of(str(row.get("call"))) > 0
+        failure = row.get("failure") or {}
+        if in_round and ("answer" in row or failure.get("unanswered")):
+            return True
+    return False
 
 
 def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> None:

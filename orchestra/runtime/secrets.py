@@ -30,12 +30,10 @@ class Secrets:
         found: dict[str, str] = {}
         for name in sorted({*names, *ALWAYS}):
             value = os.environ.get(name, "").strip()
-            if len(value) >= SHORTEST and not PLACEHOLDER.fullmatch(value):
-                escaped = json.dumps(value)[1:-1]
-                twice, percent = json.dumps(escaped)[1:-1], quote(value, safe="")
-                lower = re.sub("%..", lambda code: code[0].lower(), percent)
-                for spelling in (value, escaped, twice, percent, lower, quote(value)):
-                    found.setdefault(spelling, f"<{name}>")
+            if len(value) < SHORTEST or PLACEHOLDER.fullmatch(value):
+                continue
+            for spelling in _spellings(value):
+                found.setdefault(spelling, f"<{name}>")
         self._known = sorted(found.items(), key=lambda pair: -len(pair[0]))
 
     def redacted(self, value: Any) -> Any:
@@ -48,7 +46,11 @@ class Secrets:
             return {self.redacted(k): self.redacted(v) for k, v in value.items()}
         return value
 
+    def found_in(self, text: str) -> bool:
+        return self.text(text) != text
+
     def text(self, text: str) -> str:
+        """A text without secrets."""
         for secret, name in self._known:
             text = text.replace(secret, name)
         if not text.isascii():
@@ -56,3 +58,12 @@ class Secrets:
         if "://" in text and "@" in text:
             text = URL_PASSWORD.sub(rf"\1:{REDACTED}", text)
         return without_keys(text)
+
+
+def _spellings(value: str) -> list[str]:
+    """How a value may be written: plain, JSON-escaped once or twice, percent-encoded."""
+    escaped = json.dumps(value)[1:-1]
+    escaped_twice = json.dumps(escaped)[1:-1]
+    percent = quote(value, safe="")
+    lower_percent = re.sub("%..", lambda code: code[0].lower(), percent)
+    return [value, escaped, escaped_twice, percent, lower_percent, quote(value)]

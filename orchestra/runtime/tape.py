@@ -40,11 +40,10 @@ from orchestra.runtime.secrets import Secrets
 from orchestra.vocabulary import EndOfRun, Failure, Place
 
 VERSION = 2
-BASE64 = re.compile(
-    r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{4096,}={0,2}"
-)  # an image, a sound
+# An image or a sound in a request
+BASE64 = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{4096,}={0,2}")
 DIFF_LINES = 41  # of the difference that a miss shows
-TYPES = ("call", str), ("key", str), ("request", dict)
+TYPES = {"call": str, "key": str, "request": dict}  # of the fields of an exchange
 Mode = Literal["record", "resume", "replay"]
 _call: ContextVar[str] = ContextVar("logical_call")
 adapter = cache(TypeAdapter)  # creating one takes longer than a check
@@ -111,8 +110,8 @@ class Tape:
             self._file.append(json.dumps({"v": VERSION, "resumed": True}))
         recorded = [] if mode == "record" else exchanges(path)
         for row in recorded:
-            place = (row["call"], row["key"])
-            self._unplayed.setdefault(place, deque()).append(row)
+            exchange = (row["call"], row["key"])
+            self._unplayed.setdefault(exchange, deque()).append(row)
 
     def close(self) -> None:
         """Start no further call. The file stays locked until the calls in flight are written."""
@@ -146,10 +145,7 @@ class Tape:
 
         `shape` is the type of an answer. It is checked if the answer comes from the tape.
         """
-        fields = {
-            f"{k}_" if k == "kind" else k: v for k, v in request.items()
-        }  # of a user's tool
-        text = _without_data({**fields, "kind": kind})
+        text = _request_text(kind, request)
         call = _call.get()
         key = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         try:
@@ -196,15 +192,15 @@ class Tape:
             self._file.check_space()
             began_s = time.time()
             value = ask()
-            timing = {"began_s": began_s, "took_s": round(time.time() - began_s, 4)}
-            outcome = "failure" if isinstance(value, Failure) else "answer"
-            value = value.row() if isinstance(value, Failure) else value
-            kept = json.dumps(
-                self.secrets.redacted(value), ensure_ascii=False, default=str
-            )
+            took_s = round(time.time() - began_s, 4)
+            failed = isinstance(value, Failure)
+            value = self.secrets.redacted(value.row() if failed else value)
+            kept = json.dumps(value, ensure_ascii=False, default=str)
+            timing = json.dumps({"began_s": began_s, "took_s": took_s})
+            outcome = "failure" if failed else "answer"
             head = f'{{"v": {VERSION}, "call": {json.dumps(call)}, "key": "{key}"'
             line = f'{head}, "request": {text}, "{outcome}": {kept}'
-            self._file.append(f'{line}, "timing": {json.dumps(timing)}}}')
+            self._file.append(f'{line}, "timing": {timing}}}')
         except TapeWriteError as error:
             self._write_error = error
             self.cancelled.set()
@@ -213,7 +209,7 @@ class Tape:
             self._in_flight.remove(call)
             self._unlock_if_done()
         value = json.loads(kept)  # as a replay will read it
-        if outcome == "failure":
+        if failed:
             return Failure(**value)
         return Answer(value, played=False)
 
@@ -221,18 +217,24 @@ class Tape:
         recorded = [row for row in exchanges(self.path) if row["call"] == call]
         if not recorded:
             return f"{self.path}: nothing is recorded for the call {call!r}; --resume makes it"
-        new, *old = map(
-            _readable, (json.loads(text), *(row["request"] for row in recorded))
-        )
-        near = max(old, key=lambda lines: len({*lines} & {*new}))
-        diff = difflib.unified_diff(near, new, "recorded", "this run", n=1, lineterm="")
+        now = _readable(json.loads(text))
+        before = [_readable(row["request"]) for row in recorded]
+        nearest = max(before, key=lambda lines: len(set(lines) & set(now)))
+        names = ("recorded", "this run")
+        diff = difflib.unified_diff(nearest, now, *names, n=1, lineterm="")
         problem = f"{self.path}: the call {call!r} differs from its recording"
         return "\n".join([problem, *islice(diff, DIFF_LINES)])
 
 
-def _without_data(request: Row) -> str:
-    """A request as JSON, with the digest of each image and sound: the data is in RUN/media."""
-    text = json.dumps(request, sort_keys=True, ensure_ascii=False, default=str)
+def _request_text(kind: str, request: Row) -> str:
+    """A request and its kind as JSON, with the digest of each image and sound: the data is in
+    RUN/media.
+    """
+    fields = dict(request)
+    if "kind" in fields:  # a parameter of a user's tool
+        fields["kind_"] = fields.pop("kind")
+    fields["kind"] = kind
+    text = json.dumps(fields, sort_keys=True, ensure_ascii=False, default=str)
     return BASE64.sub(_digest, text)
 
 
@@ -254,8 +256,8 @@ def exchanges(path: Path) -> list[Row]:
 
 
 def _is_exchange(row: Row) -> bool:
-    typed = all(isinstance(row.get(name), kind) for name, kind in TYPES)
-    return typed and ("answer" in row or "failure" in row)
+    is_typed = all(isinstance(row.get(name), kind) for name, kind in TYPES.items())
+    return is_typed and ("answer" in row or "failure" in row)
 
 
 def _readable(request: Row) -> list[str]:
@@ -271,7 +273,7 @@ def _without_retried(rows: list[Row]) -> list[Row]:
     """
     kept: list[Row] = []
     last_round = 0  # of the answers after the row
-    answered_calls = set[str]()
+    answered_calls: set[str] = set()
     answered_steps: dict[str, set[str]] = defaultdict(set)  # by sub-task
     for row in reversed(rows):
         call = row["call"]

@@ -4,12 +4,12 @@ Every line is `{"v": 3, "event": ..., "at": [...], ..., "timing": {...}}`. Measu
 `timing` alone; the rest is the same in every replay. `at` is the place in the run, (round,
 sub-task, step): lines are written in the order of time and read in the order of `at`.
 
-    run        at [0]          run.json: the task, the pool, the options, the parent of a fork
-    decision   at [t, 0, a]    attempt a of round t: B_t, the reply, y_t or a mistake
-    subtask    at [t, j, 0]    sub-task j as it was placed (Eq. 12), and what it may spend
-    step       at [t, j, l]    (rho, a, o) of sub-task j, Eq. 13
+    run        at [0]            run.json: the task, the pool, the options, the parent of a fork
+    decision   at [t, 0, a]      attempt a of round t: B_t, the reply, y_t or a mistake
+    subtask    at [t, j, 0]      sub-task j as it was placed (Eq. 12), and what it may spend
+    step       at [t, j, l]      (rho, a, o) of sub-task j, Eq. 13
     result     at [t, j, 2**30]  z of sub-task j, Eq. 14, and the media it opened
-    end        at [T+2]        answer, fallback, cost; round T+1 is that of a last chance
+    end        at [T+2]          answer, fallback, cost; round T+1 is that of a last chance
 
 Nothing is written twice: training/examples.py puts s_t together again. A resumed run appends a new
 `run` line; only those from the last one on count.
@@ -50,7 +50,7 @@ class Trajectory:
     fallback: bool
     rounds: int
     calls: int
-    tokens: int  # in and out, as far as the endpoints said
+    tokens: int  # in and out, as far as the endpoints reported them
     cost_usd: float | None  # of the whole run; None: some price is unknown
     paid_usd: float | None  # the part of it that this invocation paid
     failed_subtasks: int
@@ -67,9 +67,12 @@ class Recorder:
         self._started = time.monotonic()
         self.events: list[Event] = []
         self._notices: set[str] = set()
-        self._file = jsonl.Appender(folder / "trajectory.jsonl") if folder else None
-        self._log = _log(folder / "log.txt") if folder else None
         self._listeners = tuple(listeners)
+        self._file: jsonl.Appender | None = None
+        self._log: logging.Handler | None = None
+        if folder is not None:
+            self._file = jsonl.Appender(folder / "trajectory.jsonl")
+            self._log = _log(folder / "log.txt")
 
     def emit(
         self,
@@ -163,11 +166,12 @@ class Recorder:
         )
 
     def close(self) -> None:
+        """Later events are kept in memory only: a sub-agent may still end."""
         if self._file:
             self._file.unlock()
         if self._log:
             self._log.close()
-        self._file = None  # a sub-agent that is left may still end
+        self._file = None
         self._log = None
 
 
@@ -178,11 +182,10 @@ def read(path: Path) -> list[Event]:
     events: list[Event] = []
     for event in jsonl.read(path):
         at = event.get("at")
-        place = isinstance(at, list) and all(isinstance(n, int) for n in at)
-        if not (place and isinstance(event.get("event"), str)):
-            raise ConfigError(
-                f"{path} has a line that is not an event; restore it from a copy"
-            )
+        has_place = isinstance(at, list) and all(isinstance(n, int) for n in at)
+        if not has_place or not isinstance(event.get("event"), str):
+            problem = "has a line that is not an event; restore it from a copy"
+            raise ConfigError(f"{path} {problem}")
         if event["event"] == "run":
             events = []
         events.append(event)
@@ -202,11 +205,10 @@ def first_difference(recorded: list[Event], replayed: list[Event]) -> str:
     """The first difference in content; "" if there is none. The event `run`, a copy of run.json, is
     not compared: a later version has more options, and the tape shows what they change.
     """
-    old = bool(recorded) and recorded[0]["v"] == 2
-    pairs = zip_longest(
-        _comparable(recorded, old), _comparable(replayed, old), fillvalue=NO_EVENT
-    )
-    for before, now in pairs:
+    as_version_2 = len(recorded) > 0 and recorded[0]["v"] == 2
+    old = _comparable(recorded, as_version_2)
+    new = _comparable(replayed, as_version_2)
+    for before, now in zip_longest(old, new, fillvalue=NO_EVENT):
         for key in {**before, **now}:
             if before.get(key) != now.get(key):
                 values = f"recorded {before.get(key)!r}, now {now.get(key)!r}"
@@ -289,10 +291,14 @@ def _figures_of(event: Event) -> str:
 
 
 def printable(text: str, kept: str = "") -> str:
-    """Text with its control characters escaped: a model may have written it for a terminal."""
-    return "".join(
-        c if c.isprintable() or c in kept else f"\\x{ord(c):02x}" for c in text
-    )
+    """Text with its control characters escaped, but for those in `kept`: a model may have written
+    it for a terminal.
+    """
+    shown = []
+    for char in text:
+        is_harmless = char.isprintable() or char in kept
+        shown.append(char if is_harmless else f"\\x{ord(char):02x}")
+    return "".join(shown)
 
 
 def usd(amount: float | None) -> str:
@@ -303,12 +309,14 @@ def _log(path: Path) -> logging.Handler:
     """RUN/log.txt: a line an event; concurrent-log-handler rotates it."""
     from concurrent_log_handler import ConcurrentRotatingFileHandler
 
-    locks = (
-        f"{tempfile.gettempdir()}/orchestra-min-{os.getuid()}"  # not in the run folder
-    )
-    how: Any = {"encoding": "utf-8", "lock_file_directory": locks}
+    # The lock files are not part of the run folder.
+    locks = f"{tempfile.gettempdir()}/orchestra-min-{os.getuid()}"
     log: logging.Handler = ConcurrentRotatingFileHandler(
-        str(path), "a", LOG_BYTES, 2, **how
+        str(path),
+        maxBytes=LOG_BYTES,
+        backupCount=2,
+        encoding="utf-8",
+        lock_file_directory=locks,
     )
     log.handleError = lambda record: None  # type: ignore[method-assign]  # the tape tells it
     log.setFormatter(logging.Formatter("%(asctime)s %(message)s"))

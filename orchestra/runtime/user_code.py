@@ -1,6 +1,8 @@
-"""Python code of the user, which a setting names as FILE.py:NAME or package.module:NAME.
+"""Python code of the user. A setting names it as FILE.py:NAME or package.module:NAME:
 
---method majority.py:Majority     --tools my_project.tools:library_hours
+    --method majority.py:Majority     --tools my_project.tools:library_hours
+
+`load` imports what a setting names. `chosen` also checks that it fits the Protocol of its seam.
 """
 
 from __future__ import annotations
@@ -152,10 +154,7 @@ def fitted(
     fit.
     """
     found = load(value, flag) if isinstance(value, str) else value
-    methods = [
-        name for name in vars(protocol) if inspect.isfunction(vars(protocol)[name])
-    ]
-    methods = [name for name in methods if not name.startswith("_")]
+    methods = _methods_of(protocol)
     if inspect.isclass(found):
         found = _instance(found, flag, given, settings)
     elif settings:
@@ -167,13 +166,21 @@ def fitted(
     missing = [name for name in wanted if not hasattr(found, name)]
     if missing:
         kind = "a function or a class" if len(wanted) == 1 else "a class"
-        raise ConfigError(
-            f"{flag}: is not {kind} with {', '.join(wanted)}; missing: {', '.join(missing)}"
-            f" ({protocol.__name__} in orchestra/seams.py; see CONTRIBUTING.md)"
-        )
+        problem = f"is not {kind} with {', '.join(wanted)}"
+        where = f"{protocol.__name__} in orchestra/seams.py; see CONTRIBUTING.md"
+        raise ConfigError(f"{flag}: {problem}; missing: {', '.join(missing)} ({where})")
     for name in methods:
         _check_parameters(getattr(found, name), getattr(protocol, name), name, flag)
     return found
+
+
+def _methods_of(protocol: type) -> list[str]:
+    """The names of the public methods of a Protocol."""
+    methods = []
+    for name, value in vars(protocol).items():
+        if inspect.isfunction(value) and not name.startswith("_"):
+            methods.append(name)
+    return methods
 
 
 def _instance(
@@ -182,9 +189,10 @@ def _instance(
     try:
         inspect.signature(kind).bind(*given, **settings)
     except TypeError as error:
-        wanted = "(pool, tools, options)" if given else "no arguments"
         if settings:
             wanted = f"the settings {', '.join(settings)}"
+        else:
+            wanted = "(pool, tools, options)" if given else "no arguments"
         raise ConfigError(f"{flag}: must take {wanted} ({error})") from None
     return kind(*given, **settings)
 
@@ -195,7 +203,6 @@ def _check_parameters(method: Any, wanted: Any, name: str, flag: str) -> None:
     try:
         inspect.signature(method).bind(*names)
     except (TypeError, ValueError) as error:  # ValueError: a builtin without signature
-        takes = f"{name}({', '.join(names)})"
-        raise ConfigError(
-            f"{flag}: needs {takes} ({error}); see CONTRIBUTING.md"
-        ) from None
+        needed = f"{name}({', '.join(names)})"
+        problem = f"needs {needed} ({error}); see CONTRIBUTING.md"
+        raise ConfigError(f"{flag}: {problem}") from None

@@ -108,13 +108,18 @@ PRIVATE_KEY = re.compile(
 
 
 def without_keys(text: str) -> str:
+    """A text with each key replaced."""
     if "PRIVATE KEY" in text:
         text = PRIVATE_KEY.sub(_without_private_key, text)
-    return LONG_WORD.sub(_without_key, text) if len(text) >= SHORTEST else text
+    if len(text) < SHORTEST:
+        return text
+    return LONG_WORD.sub(_without_key, text)
 
 
 def _without_key(word: re.Match[str]) -> str:
-    text, start, end = word.string, word.start(), word.end()
+    text = word.string
+    start = word.start()
+    end = word.end()
     if not MAY_HOLD_KEY.search(text, start, end):
         return word[0]
     escape = ESCAPE.match(text, start - 1) if start else None

@@ -29,7 +29,7 @@ from orchestra.evaluation.questions import load
 from orchestra.evaluation.scores import matches
 from orchestra.methods import make
 from orchestra.runtime import jsonl, permission, run_folder, trajectory
-from orchestra.runtime.command_line import OneLineParser, ended
+from orchestra.runtime.command_line import OneLineParser, run_program
 from orchestra.runtime.parsing import find_action
 from orchestra.runtime.pool import Checked
 from orchestra.runtime.run_folder import write_whole
@@ -230,7 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write(flags.out, examples)
         print(f"{len(examples)} decisions in {flags.out}")
 
-    return ended("training.examples", work)
+    return run_program("training.examples", work)
 
 
 def _of_runs(

@@ -188,7 +188,7 @@ def numeric_check(c: Curator, seed: Seed, x: Candidate) -> Verdict:
         program,
         "python",
         timeout_s=CODE_TIMEOUT_S,
-        world=sandbox.World(),
+        mounts=sandbox.Mounts(),
     )
     with c.tape.call(x["id"], "code"):
         ran = c.tape.value("code", {"code": program}, run, code.Observed)

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from orchestra.methods.orchestra_o1 import OrchestraO1, parse_decision
 from orchestra.minigaia.tasks import WORDS, Split
 from orchestra.minigaia.world import MODEL, World, new_world, world_of
-from orchestra.runtime.command_line import OneLineParser, ended
+from orchestra.runtime.command_line import OneLineParser, run_program
 from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import as_messages, say
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write(file, rows)
             print(f"{file}: {len(rows)} decisions")
 
-    return ended("training.world", work)
+    return run_program("training.world", work)
 
 
 if __name__ == "__main__":

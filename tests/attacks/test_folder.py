@@ -16,8 +16,8 @@ pytestmark = needs_sandbox
 def step(tmp_path: Path) -> Callable[..., str]:
     """Runs programs one after another in the folder of one sub-agent, with the task's media."""
     (tmp_path / "media").mkdir()
-    world = sandbox.World(tmp_path / "work", tmp_path / "media")
-    return lambda text, kind="python", s=20: code.run(text, kind, s, world)["observation"]
+    mounts = sandbox.Mounts(tmp_path / "work", tmp_path / "media")
+    return lambda text, kind="python", s=20: code.run(text, kind, s, mounts)["observation"]
 
 
 def test_a_folder_keeps_what_it_had_and_takes_little_more(step, tmp_path, monkeypatch):
@@ -77,8 +77,8 @@ def test_of_a_repository_with_the_python_that_runs_the_program_only_that_is_seen
         (tmp_path / "repo" / name).write_text("x")
     shown = bubblewrap._visible()
     monkeypatch.setattr(bubblewrap, "_visible", lambda venv: [*shown, tmp_path / "repo/.venv/lib"])
-    world = sandbox.World(tmp_path / "w", place=tmp_path / "repo")
-    ran = code.run("echo x > f; pwd; find . -type f | sort; cat /sandbox/f", "bash", 10, world)
+    mounts = sandbox.Mounts(tmp_path / "w", alias=tmp_path / "repo")
+    ran = code.run("echo x > f; pwd; find . -type f | sort; cat /sandbox/f", "bash", 10, mounts)
     seen = [f"{tmp_path}/repo", "./.venv/lib/package.py", "./f", "x"]
     assert ran["observation"].split() == seen
 
@@ -94,8 +94,8 @@ def test_a_repository_shows_no_folder_by_the_python_that_it_names(tmp_path):
     (repo / ".venv/s").symlink_to("g/a/b")
     (repo / "x").symlink_to(tmp_path / "home")
     (repo / ".venv/pyvenv.cfg").write_text(f"home = {repo}/.venv/s/../../x/bin\n")
-    world = sandbox.World(tmp_path / "w", venv=repo / ".venv", place=repo)
-    seen = code.run(f"cat {repo}/x/lib/secret", "bash", 10, world)["observation"]
+    mounts = sandbox.Mounts(tmp_path / "w", venv=repo / ".venv", alias=repo)
+    seen = code.run(f"cat {repo}/x/lib/secret", "bash", 10, mounts)["observation"]
     assert "of the user" not in seen
 
 
