@@ -143,7 +143,7 @@ class Run:
         self.history: tuple[Evidence, ...] = ()  # H_t
         self.context = ""  # C_t
         self.purse = Purse(options.budget_usd)  # B_t
-        self.refused: list[RefusedAnswer] = []
+        self.refused_answers: list[RefusedAnswer] = []
 
     def make_sub_agents(self, repo: Path | None, threads: int | None) -> SubAgents:
         return SubAgents(
@@ -201,8 +201,10 @@ class Run:
         """The best answer that there is: the last one, else the newest that was refused although
         evidence was there, else the best supported one, else the newest guess.
         """
-        kept = [refused.answer for refused in self.refused if refused.seen]
-        guesses = [refused.answer for refused in self.refused if not refused.seen]
+        kept = [refused.answer for refused in self.refused_answers if refused.seen]
+        guesses = [
+            refused.answer for refused in self.refused_answers if not refused.seen
+        ]
         supported = best_supported_answer(self.history)
         answers = [last_answer, *kept[-1:], supported, *guesses[-1:]]
         answer = next((answer for answer in answers if answer), "")
@@ -262,7 +264,7 @@ class Run:
                 self.graph = refine(graph, y_t)
         except ModelMistake as error:
             if isinstance(error, RefusedAnswer):
-                self.refused.append(error)
+                self.refused_answers.append(error)
             self.recorder.decision(s_t, number, replies, mistake=explained(error))
             raise
         except (BudgetExceeded, EndpointError) as error:
@@ -277,7 +279,7 @@ class Run:
 
     def with_agents(self, y_t: Delegate) -> Delegate:
         """y_t with the run's --agent for each sub-task that names none."""
-        default = user_code.spec_of(self.options.agent)
+        default = user_code.name_of(self.options.agent)
         subtasks = (replace(u, agent=u.agent or default) for u in y_t.subtasks)
         return replace(y_t, subtasks=tuple(subtasks))
 
@@ -522,6 +524,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = console.failure(error, start.name, start.folder, args)
         console.tell_error(message, words)
         return command_line.exit_code(error)
+    except (
+        Exception
+    ) as error:  # a bug, here or in the user's Python: shown with its traceback
+        hint = console.way_on(start.name, start.folder, args)
+        if hint:
+            error.add_note(f"What was paid for is kept; {hint}")
+        raise
 
 
 def starts(args: argparse.Namespace) -> Iterator[Start]:

@@ -73,9 +73,9 @@ def result(value: object, flag: str) -> Result:
 def history(value: object, flag: str) -> tuple[Evidence, ...]:
     """H_{t+1}. Raises ConfigError."""
     entries: list[Evidence] = []
-    for entry in _items(value):
+    for entry in _items(value, flag, "remember returned", "a tuple of Evidence"):
         if not isinstance(entry, Evidence):
-            raise _misfit(flag, "remember returned", entry, "a tuple of Evidence")
+            raise _misfit(flag, "an entry of the history is", entry, "Evidence")
         entries.append(entry)
     return tuple(entries)
 
@@ -101,7 +101,9 @@ def batch(
     """U_t: some of the candidates, each once, within K_max and B_t. Each names the backend that it
     was placed on. Raises ConfigError.
     """
-    placed = [_named(entry, flag) for entry in _items(value)]
+    wanted = "a list of Placed(subtask, backend, purse)"
+    items = _items(value, flag, "place returned", wanted)
+    placed = [_named(item, flag) for item in items]
     _check_choice(placed, flag, candidates, k_max)
     _check_executors(placed, flag, pool)
     if budget_usd is not None and _shares_usd(placed) > budget_usd * (1 + ROUNDING):
@@ -150,19 +152,19 @@ def _shares_usd(placed: Sequence[Placed]) -> float:
 
 def _named(value: object, flag: str) -> Placed:
     """A Placed whose sub-task names its backend. Raises ConfigError."""
-    if not isinstance(value, Placed) or not _is_complete(value):
-        wanted = "a list of Placed(subtask, backend, purse)"
-        raise _misfit(flag, "place returned", value, wanted)
+    if not isinstance(value, Placed):
+        wanted = "Placed(subtask, backend, purse)"
+        raise _misfit(flag, "an entry of the batch is", value, wanted)
+    fields: tuple[tuple[str, object, type], ...] = (
+        ("subtask", value.subtask, SubTask),
+        ("backend", value.backend, Backend),
+        ("purse", value.purse, Purse),
+    )
+    for name, field, kind in fields:
+        if not isinstance(field, kind):
+            what = f"the {name} of a Placed is"
+            raise _misfit(flag, what, field, f"a {kind.__name__}")
     return replace(value, subtask=replace(value.subtask, backend=value.backend.name))
-
-
-def _is_complete(p: Placed) -> bool:
-    fields: dict[type, object] = {
-        SubTask: p.subtask,
-        Backend: p.backend,
-        Purse: p.purse,
-    }
-    return all(isinstance(value, kind) for kind, value in fields.items())
 
 
 def _check_choice(
@@ -208,9 +210,11 @@ def _check_executors(
 # ---- messages ------------------------------------------------------------------------------------
 
 
-def _items(value: object) -> Sequence[object]:
-    """The entries of a list or tuple. Anything else is an entry that will not fit."""
-    return value if isinstance(value, list | tuple) else [value]
+def _items(value: object, flag: str, what: str, wanted: str) -> Sequence[object]:
+    """The entries of a list or tuple. Raises ConfigError for anything else."""
+    if not isinstance(value, list | tuple):
+        raise _misfit(flag, what, value, wanted)
+    return value
 
 
 def _misfit(flag: str, what: str, value: object, wanted: str) -> ConfigError:

@@ -21,7 +21,7 @@ from orchestra.matching import Placed
 from orchestra.memory import opened
 from orchestra.runtime import user_code
 from orchestra.runtime.chat import Chat
-from orchestra.runtime.options import Options
+from orchestra.runtime.options import METHODS_OF_AGENT, Options
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import quoted_whole, say
 from orchestra.runtime.tape import Tape
@@ -71,8 +71,9 @@ class SubAgents:
         self.executor = ThreadPoolExecutor(threads, thread_name_prefix="sub-agent")
         self.in_flight: list[Future[Result]] = []
         self._agents: dict[str, Agent] = dict(AGENTS)
-        default = user_code.spec_of(self.options.agent)
-        self._agents[default] = _chosen(self.options.agent, "--agent")
+        default = user_code.name_of(self.options.agent)
+        selectable = {name: AGENTS[name] for name in METHODS_OF_AGENT}
+        self._agents[default] = _chosen(self.options.agent, selectable, "--agent")
 
     def execute(
         self, t: int, placed: Sequence[Placed], shared_context: str = ""
@@ -170,7 +171,7 @@ class SubAgents:
     def agent(self, u: SubTask) -> Agent:
         """The sub-agent that does a sub-task. Raises ConfigError if there is none of this name."""
         if u.agent not in self._agents:
-            self._agents[u.agent] = _chosen(u.agent, f"sub-task {u.id}: agent")
+            self._agents[u.agent] = _chosen(u.agent, AGENTS, f"sub-task {u.id}: agent")
         return self._agents[u.agent]
 
     def _check(self, u: SubTask) -> None:
@@ -200,11 +201,11 @@ def _startable(waiting: Mapping[Place, Placed], running: Iterable[str]) -> list[
     return found
 
 
-def _chosen(name: object, flag: str) -> Agent:
+def _chosen(name: object, shipped: Mapping[str, Agent], flag: str) -> Agent:
     """The sub-agent that an option or a SubTask names. Raises ConfigError."""
-    if isinstance(name, str) and name in AGENTS:
-        return AGENTS[name]
-    found: SubAgent = user_code.chosen(name, AGENTS, SubAgent, flag)
+    if isinstance(name, str) and name in shipped:
+        return shipped[name]
+    found: SubAgent = user_code.chosen(name, shipped, SubAgent, flag)
     return guarded(found.run)
 
 

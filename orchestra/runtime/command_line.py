@@ -46,14 +46,15 @@ FLAGS = {  # flag: metavar, help
         "endpoint|local",
         "what analyses images and sound (default: the pool file)",
     ),
-    "out": ("RUN", "folder of this run (runs/<time>)"),
+    "out": ("RUN", "folder of this run (default: runs/<time>)"),
     "replay": ("RUN", "run again from the tape, offline"),
     "resume": ("RUN", "continue a run; pays only for what is missing"),
     "from-round": ("N", "with --resume: a new run that keeps the rounds before N"),
     "json": ("", "one JSON object instead of the answer alone"),
     "quiet": ("", "no progress and no notes on standard error"),
 }
-EPILOG = "exit codes: 0 answer, 1 fallback, 2 usage, 3 replay differs, 4 endpoint, 130 interrupted"
+EPILOG = """commands, each with its own --help: report, evaluate, masbench, curate, optimize_prompt
+exit codes: 0 answer, 1 fallback, 2 usage, 3 replay differs, 4 endpoint, 130 interrupted"""
 EXIT_CODES: dict[type[BaseException], int] = {
     BudgetExceeded: 1,
     ConfigError: 2,
@@ -98,6 +99,7 @@ def parser() -> argparse.ArgumentParser:
         prog=console.PROGRAM,
         description="Answer a question over text, images, audio and video.",
         epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     p.add_argument(
@@ -157,12 +159,16 @@ def add_flags(p: argparse.ArgumentParser, model: type[pool.Checked]) -> None:
 
 
 def _help_of(field: FieldInfo, extra: Mapping[str, Any]) -> str:
-    """The description, after the methods that use the field, with its default."""
-    methods = " or ".join(extra.get("methods", ()))
-    about = f"{methods}: {field.description}" if methods else str(field.description)
-    if type(field.default) not in (int, float, str):
-        return about
-    return f"{about} ({field.default})"
+    """The description, the default, and the methods that use the field if not all do."""
+    notes: list[str] = []
+    if type(field.default) in (int, float, str):
+        notes.append(f"default: {field.default}")
+    methods = extra.get("methods", ())
+    if methods:
+        notes.append(f"only with {', '.join(methods)}")
+    return (
+        f"{field.description} ({'; '.join(notes)})" if notes else str(field.description)
+    )
 
 
 def from_flags(model: type[M], given: Mapping[str, Any]) -> M:

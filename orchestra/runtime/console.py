@@ -205,13 +205,18 @@ def failure(
     text = str(error) or "interrupted"
     if a is None or a.replay or a.runs:
         return text
-    paid = holds_paid(folder / "tape.jsonl")
-    if isinstance(error, ConfigError) and (a.resume or not paid):
+    hint = way_on(method, folder, a)
+    if isinstance(error, ConfigError) and (a.resume or not hint):
         return text  # of the command line; a new run may end so after paid calls
-    if not paid:
-        return f"{text}; nothing was answered, so nothing is kept"
+    return f"{text}; {hint or 'nothing was answered, so nothing is kept'}"
+
+
+def way_on(method: str, folder: Path, a: argparse.Namespace | None) -> str:
+    """How to continue the run in `folder`; "" if it holds nothing that was paid for."""
+    if a is None or a.replay or not holds_paid(folder / "tape.jsonl"):
+        return ""
     method = method if a.compare else a.options.method
-    return f"{text}; continue with: {_resume_command(folder, method, a)}"
+    return f"continue with: {_resume_command(folder, method, a)}"
 
 
 def _resume_command(folder: Path, method: str, a: argparse.Namespace) -> str:

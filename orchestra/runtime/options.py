@@ -142,23 +142,23 @@ class Options(Checked):
 
     method: str = _flag(
         "orchestra-o1",
-        help=f"orchestrator: {', '.join(METHODS)}, or your own",
+        help=f"who decides: {', '.join(METHODS)} or FILE.py:NAME",
         metavar="NAME",
     )
     agent: Chosen = _flag(
         "react",
-        help="sub-agent: react, mini-swe, or your own",
+        help="who does a sub-task: react, mini-swe or FILE.py:NAME",
         metavar="NAME",
         methods=METHODS_OF_AGENT["react"],
     )
     memory: Chosen = _flag(
         "evidence",
-        help="what prompts say of results, or your own",
+        help="what is kept of results: evidence or FILE.py:NAME",
         metavar="NAME",
     )
     scheduler: Chosen = _flag(
         "utility",
-        help="which sub-tasks run, and where, or your own",
+        help="which sub-tasks run now: utility or FILE.py:NAME",
         metavar="NAME",
     )
     rounds: Count | None = _flag(

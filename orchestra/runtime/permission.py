@@ -15,7 +15,7 @@ from typing import Any
 from orchestra.runtime.options import GIVEN_AGAIN, SEAMS, Options, flag_of
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.run_folder import Manifest
-from orchestra.runtime.user_code import is_spec, spec_of
+from orchestra.runtime.user_code import is_spec, name_of, spec_of
 from orchestra.vocabulary import ConfigError
 
 TIMES = ("timeout_s", "patience_s")  # given again without a permission
@@ -109,11 +109,11 @@ def _permissions(
     names, as they may have moved.
     """
     for tool in options.tools:
-        yield _flag("tools", Path(spec_of(tool)).name), tool
+        yield _flag("tools", name_of(tool)), tool
     for name in SEAMS:
         value = getattr(options, name)
         if is_spec(spec_of(value)):
-            yield _flag(name, Path(spec_of(value)).name), value
+            yield _flag(name, name_of(value)), value
     if not resumed:
         return
     for name in ("mcp", "allow_hosts"):

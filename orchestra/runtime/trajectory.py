@@ -64,7 +64,7 @@ class Recorder:
     """Appends events to a file (in a replay, only to memory) and passes them to the listeners."""
 
     def __init__(self, folder: Path | None, listeners: Iterable[Listener] = ()) -> None:
-        self._started = time.monotonic()
+        self._began_s = time.monotonic()
         self.events: list[Event] = []
         self._notices: set[str] = set()
         self._listeners = tuple(listeners)
@@ -116,7 +116,8 @@ class Recorder:
             listener(row)
 
     def begin(self, manifest: Mapping[str, Any]) -> None:
-        """The first event: the run as run.json has it."""
+        """The first event: the run as run.json has it. Its time counts from here."""
+        self._began_s = time.monotonic()
         self._write("run", (0,), manifest)
 
     def decision(
@@ -144,7 +145,7 @@ class Recorder:
         why: str,
     ) -> Trajectory:
         """The last event, and the outcome of the run."""
-        latency_s = time.monotonic() - self._started
+        latency_s = time.monotonic() - self._began_s
         results = [event for event in self.events if event["event"] == "result"]
         outcome: dict[str, Any] = {
             "answer": answer,
@@ -209,11 +210,23 @@ def first_difference(recorded: list[Event], replayed: list[Event]) -> str:
     old = _comparable(recorded, as_version_2)
     new = _comparable(replayed, as_version_2)
     for before, now in zip_longest(old, new, fillvalue=NO_EVENT):
+        if before != now:
+            where = _place_of(before) or _place_of(now) or "the end"
+            return f"{before['event']} of {where}, {_difference(before, now)}"
+    return ""
+
+
+def _difference(before: Any, now: Any, path: str = "") -> str:
+    """The first value that differs, and where it is in both."""
+    if isinstance(before, dict) and isinstance(now, dict):
         for key in {**before, **now}:
             if before.get(key) != now.get(key):
-                values = f"recorded {before.get(key)!r}, now {now.get(key)!r}"
-                return f"event {before['event']} at {before['at']}, {key}: {values}"
-    return ""
+                return _difference(before.get(key), now.get(key), f"{path}.{key}")
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for n, pair in enumerate(zip(before, now, strict=True)):
+            if pair[0] != pair[1]:
+                return _difference(*pair, f"{path}[{n}]")
+    return f"{path.lstrip('.')}: recorded {before!r}, now {now!r}"
 
 
 def _comparable(events: Iterable[Event], as_version_2: bool) -> list[Event]:

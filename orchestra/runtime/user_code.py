@@ -67,6 +67,12 @@ def spec_of(chosen: object) -> str:
     return f"{inspect.getsourcefile(named)}:{named.__name__}"
 
 
+def name_of(chosen: object) -> str:
+    """The spec without the folder of its file, which may have moved."""
+    where, colon, name = spec_of(chosen).rpartition(":")
+    return f"{Path(where).name}{colon}{name}"
+
+
 def one_line(error: BaseException) -> str:
     """The type and message of an error in one line; of a group, those of its first error."""
     while isinstance(error, BaseExceptionGroup):
