@@ -7,10 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 import orchestra_min
-from orchestra.agents.job import SEARCH, VISIT
 from orchestra.agents.react import like_patterns
 from orchestra.runtime.prompts import say
-from orchestra.toolkit import Environment, ImageFile, ToolError, tool
+from orchestra.toolkit import SEARCH, VISIT, Environment, ImageFile, ToolError, tool
 from orchestra.vocabulary import Step
 from tests.conftest import needs_sandbox
 from tests.program import CLOCK, Runs, runs
