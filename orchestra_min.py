@@ -125,7 +125,12 @@ class Run:
         self.tape = tape
         self.recorder = recorder
         self.task = manifest.task(tape.path.parent)
-        self.chat = Chat(tape, options.timeout_s, options.patience_s, recorder.notify)
+        self.chat = Chat(
+            tape,
+            timeout_s=options.timeout_s,
+            patience_s=options.patience_s,
+            notify=recorder.notify,
+        )
         backends = tuple(with_model(self.chat, b) for b in manifest.pool.backends)
         self.pool = manifest.pool.with_(backends=backends)
         self.tools = {**tools_for(self.task, manifest.code), **own}

@@ -52,9 +52,9 @@ def result(value: object, flag: str) -> Result:
     """z. Raises ConfigError."""
     if not isinstance(value, Result):
         raise _misfit(flag, "run returned", value, "a Result, as of job.result(...)")
-    statuses = get_args(Status)
+    statuses: tuple[str, ...] = get_args(Status)
     if value.status not in statuses:
-        wanted = "one of " + ", ".join(statuses)
+        wanted = f"one of {', '.join(statuses)}"
         raise _misfit(flag, "run returned the status", value.status, wanted)
     texts = {"answer": value.answer, "summary": value.summary, "error": value.error}
     for name, text in texts.items():
@@ -112,6 +112,74 @@ def batch(
     return placed
 
 
+def _shares_usd(placed: Sequence[Placed]) -> float:
+    """The sum of all shares; infinite if one has no limit."""
+    total_usd = 0.0
+    for p in placed:
+        if p.purse.limit_usd is None:
+            return math.inf
+        total_usd += p.purse.limit_usd
+    return total_usd
+
+
+def _named(value: object, flag: str) -> Placed:
+    """A Placed whose sub-task names its backend. Raises ConfigError."""
+    if not isinstance(value, Placed):
+        wanted = "Placed(subtask, backend, purse)"
+        raise _misfit(flag, "an entry of the batch is", value, wanted)
+    fields: tuple[tuple[str, object, type], ...] = (
+        ("subtask", value.subtask, SubTask),
+        ("backend", value.backend, Backend),
+        ("purse", value.purse, Purse),
+    )
+    for name, field, kind in fields:
+        if not isinstance(field, kind):
+            what = f"the {name} of a Placed is"
+            raise _misfit(flag, what, field, f"a {kind.__name__}")
+    u = replace(value.subtask, backend=value.backend.name)
+    return replace(value, subtask=u)
+
+
+def _check_choice(
+    placed: Sequence[Placed],
+    flag: str,
+    candidates: Sequence[SubTask],
+    k_max: int | None,
+) -> None:
+    ids = [p.subtask.id for p in placed]
+    known = [u.id for u in candidates]
+    if not ids:
+        advice = "raise BudgetExceeded if none is affordable"
+        raise ConfigError(f"{flag}: placed no sub-task; {advice}")
+    is_repeated = len(set(ids)) < len(ids)
+    is_unknown = not set(ids) <= set(known)
+    if is_repeated or is_unknown:
+        wanted = f"the candidates are {', '.join(known)}, each once"
+        raise ConfigError(f"{flag}: placed {', '.join(ids)}; {wanted}")
+    if k_max is None and len(ids) < len(known):
+        problem = "left out a node of a whole graph (k_max is None)"
+        raise ConfigError(f"{flag}: {problem}; place all candidates")
+    if k_max is not None and len(ids) > k_max:
+        problem = f"placed {len(ids)} sub-tasks, more than k_max={k_max}"
+        raise ConfigError(f"{flag}: {problem}")
+
+
+def _check_executors(
+    placed: Sequence[Placed], flag: str, pool: Sequence[Backend]
+) -> None:
+    for p in placed:
+        id = p.subtask.id
+        if p.backend not in pool:
+            problem = f"placed {id} on {p.backend.name!r}, which is not in the pool"
+            raise ConfigError(f"{flag}: {problem}")
+        if p.subtask.tools is None:
+            problem = f"left the tools of {id} None; choose them (Eq. 7)"
+            raise ConfigError(f"{flag}: {problem}")
+
+
+# ---- scores --------------------------------------------------------------------------------------
+
+
 def scores(value: object, flag: str, count: int) -> list[Scores | None]:
     """R of a group of `count` completions. A number is the total of a valid decision without parts.
     Raises ConfigError.
@@ -142,69 +210,6 @@ def _number(value: object, flag: str) -> float:
     if not isinstance(value, Real) or not math.isfinite(value):
         raise _misfit(flag, "a score is", value, "a finite number")
     return float(value)
-
-
-def _shares_usd(placed: Sequence[Placed]) -> float:
-    """The sum of all shares; infinite if one has no limit."""
-    limits = [p.purse.limit_usd for p in placed]
-    return sum(float("inf") if limit is None else limit for limit in limits)
-
-
-def _named(value: object, flag: str) -> Placed:
-    """A Placed whose sub-task names its backend. Raises ConfigError."""
-    if not isinstance(value, Placed):
-        wanted = "Placed(subtask, backend, purse)"
-        raise _misfit(flag, "an entry of the batch is", value, wanted)
-    fields: tuple[tuple[str, object, type], ...] = (
-        ("subtask", value.subtask, SubTask),
-        ("backend", value.backend, Backend),
-        ("purse", value.purse, Purse),
-    )
-    for name, field, kind in fields:
-        if not isinstance(field, kind):
-            what = f"the {name} of a Placed is"
-            raise _misfit(flag, what, field, f"a {kind.__name__}")
-    return replace(value, subtask=replace(value.subtask, backend=value.backend.name))
-
-
-def _check_choice(
-    placed: Sequence[Placed],
-    flag: str,
-    candidates: Sequence[SubTask],
-    k_max: int | None,
-) -> None:
-    ids = [p.subtask.id for p in placed]
-    known = [u.id for u in candidates]
-    if not ids:
-        raise ConfigError(
-            f"{flag}: placed no sub-task; raise BudgetExceeded if none is affordable"
-        )
-    if len(set(ids)) < len(ids) or not set(ids) <= set(known):
-        raise ConfigError(
-            f"{flag}: placed {', '.join(ids)}; the candidates are {', '.join(known)}, each once"
-        )
-    if k_max is None and len(ids) < len(known):
-        raise ConfigError(
-            f"{flag}: left out a node of a whole graph (k_max is None); place all candidates"
-        )
-    if k_max is not None and len(ids) > k_max:
-        raise ConfigError(
-            f"{flag}: placed {len(ids)} sub-tasks, more than k_max={k_max}"
-        )
-
-
-def _check_executors(
-    placed: Sequence[Placed], flag: str, pool: Sequence[Backend]
-) -> None:
-    for p in placed:
-        if p.backend not in pool:
-            raise ConfigError(
-                f"{flag}: placed {p.subtask.id} on {p.backend.name!r}, which is not in the pool"
-            )
-        if p.subtask.tools is None:
-            raise ConfigError(
-                f"{flag}: left the tools of {p.subtask.id} None; choose them (Eq. 7)"
-            )
 
 
 # ---- messages ------------------------------------------------------------------------------------

@@ -173,10 +173,11 @@ def place(
             "cannot cover any sub-task; start a new run with a larger --budget"
         )
     shares_usd = _shares_usd([cost_usd[u.id] for u, _ in found], budget_usd)
-    return [
-        Placed(subtask=u, backend=backend, purse=Purse(limit_usd=share))
-        for (u, backend), share in zip(found, shares_usd, strict=True)
-    ]
+    placed = []
+    for (u, backend), share_usd in zip(found, shares_usd, strict=True):
+        purse = Purse(limit_usd=share_usd)
+        placed.append(Placed(subtask=u, backend=backend, purse=purse))
+    return placed
 
 
 def _shares_usd(

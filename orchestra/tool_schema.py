@@ -86,15 +86,14 @@ def checked_arguments(
     """The arguments of a typed function, from what a model sent. A null for a parameter that does
     not allow it counts as left out. Raises ValueError, which says what is wrong.
     """
-    fields = model.model_fields.items()
-    nullable = {
-        name for name, field in fields if NoneType in get_args(field.annotation)
-    }
-    given = {
-        name: value
-        for name, value in params.items()
-        if value is not None or name in nullable
-    }
+    nullable = set()
+    for name, field in model.model_fields.items():
+        if NoneType in get_args(field.annotation):
+            nullable.add(name)
+    given = {}
+    for name, value in params.items():
+        if value is not None or name in nullable:
+            given[name] = value
     try:
         return dict(model.model_validate(given))
     except ValidationError as error:
@@ -104,10 +103,10 @@ def checked_arguments(
 
 def _problem(row: Mapping[str, Any]) -> str:
     """One error of pydantic, as in "weeks: Input should be a valid integer"."""
-    place = ".".join(map(str, row["loc"]))
-    if not place:
-        place = "params"
-    return f"{place}: {row['msg']}"
+    where = ".".join(str(key) for key in row["loc"])
+    if not where:
+        where = "params"
+    return f"{where}: {row['msg']}"
 
 
 def without_refs(schema: dict[str, Any]) -> dict[str, Any]:

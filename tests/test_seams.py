@@ -260,3 +260,13 @@ def test_a_bug_of_a_sub_agent_is_not_hidden(endpoint):
     Path("own.py").write_text(RAISES)
     with pytest.raises(ZeroDivisionError):
         called("?", "--agent", "own.py:bug", at=endpoint(work).url)
+
+
+def test_the_file_of_a_sub_agent_may_be_in_another_place_at_a_replay(endpoint, tmp_path):
+    Path("mine.py").write_text("def run(job): return job.result('done', job.ask('q', '?'), '')")
+    flags = "?", "--method", "react", "--agent", "mine.py:run", "--out", "run"
+    assert called(*flags, at=endpoint(lambda r: "42").url).stdout == "42\n"
+    (tmp_path / "moved").mkdir()
+    Path("mine.py").rename("moved/mine.py")
+    moved = called("--replay", "run", "--agent", f"{tmp_path}/moved/mine.py:run")
+    assert (moved.returncode, moved.stdout) == (0, "42\n"), moved.stderr

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from orchestra import contracts
 from orchestra.agents import experts, mini_swe, react, reasoning
-from orchestra.agents.job import Agent, Job, guarded
+from orchestra.agents.job import AgentFunction, Job, guarded
 from orchestra.matching import Placed
 from orchestra.memory import opened
 from orchestra.runtime import user_code
@@ -31,7 +31,7 @@ from orchestra.toolkit import Environment, Tool
 from orchestra.tools import sandbox
 from orchestra.vocabulary import ConfigError, Place, Result, Step, SubTask, Task
 
-AGENTS: dict[str, Agent] = {  # by SubTask.agent
+AGENTS: dict[str, AgentFunction] = {  # by SubTask.agent
     "react": react.run,
     "single": react.run,
     "mini-swe": mini_swe.run,
@@ -70,7 +70,7 @@ class SubAgents:
         threads = self.threads or self.options.parallel
         self.executor = ThreadPoolExecutor(threads, thread_name_prefix="sub-agent")
         self.in_flight: list[Future[Result]] = []
-        self._agents: dict[str, Agent] = dict(AGENTS)
+        self._agents: dict[str, AgentFunction] = dict(AGENTS)
         default = user_code.name_of(self.options.agent)
         selectable = {name: AGENTS[name] for name in METHODS_OF_AGENT}
         self._agents[default] = _chosen(self.options.agent, selectable, "--agent")
@@ -168,7 +168,7 @@ class SubAgents:
             repo=self.repo,
         )
 
-    def agent(self, u: SubTask) -> Agent:
+    def agent(self, u: SubTask) -> AgentFunction:
         """The sub-agent that does a sub-task. Raises ConfigError if there is none of this name."""
         if u.agent not in self._agents:
             self._agents[u.agent] = _chosen(u.agent, AGENTS, f"sub-task {u.id}: agent")
@@ -201,7 +201,9 @@ def _startable(waiting: Mapping[Place, Placed], running: Iterable[str]) -> list[
     return found
 
 
-def _chosen(name: object, shipped: Mapping[str, Agent], flag: str) -> Agent:
+def _chosen(
+    name: object, shipped: Mapping[str, AgentFunction], flag: str
+) -> AgentFunction:
     """The sub-agent that an option or a SubTask names. Raises ConfigError."""
     if isinstance(name, str) and name in shipped:
         return shipped[name]

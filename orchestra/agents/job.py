@@ -202,8 +202,8 @@ class Job:
     def stopped(self, reason: str) -> Result:
         """z of a sub-task that ended early: partial with the answer so far, or failed without."""
         if not self.answer:
-            return self.result("failed", "", "", reason)
-        return self.result("partial", self.answer, self.summary, reason)
+            return self.result("failed", answer="", summary="", error=reason)
+        return self.result("partial", self.answer, self.summary, error=reason)
 
     @property
     def summary(self) -> str:
@@ -244,10 +244,10 @@ def _step_of(call: ParallelCall, outcome: Reply | Exception) -> Step:
 
 # ---- sub-agents as functions ---------------------------------------------------------------------
 
-Agent = Callable[[Job], Result]
+AgentFunction = Callable[[Job], Result]
 
 
-def guarded(run: Agent) -> Agent:
+def guarded(run: AgentFunction) -> AgentFunction:
     """A sub-agent of which one failing call fails one sub-task, with the reason. A ConfigError ends
     the run: it is a mistake of the user.
     """
@@ -264,7 +264,7 @@ def guarded(run: Agent) -> Agent:
     return safe
 
 
-def agent(body: Callable[[Job], str]) -> Agent:
+def agent(body: Callable[[Job], str]) -> AgentFunction:
     """Make a sub-agent of a function that returns the answer. A failure becomes the error of the
     Result, next to the answer so far, if there is one.
     """

@@ -63,7 +63,7 @@ def run(job: Job) -> Result:
     worked = any(not step.failed for step in job.trace)
     status: Status = "partial" if worked else "failed"
     summary = f"{error}\n{changed}" if changed else error
-    return job.result(status, "", summary, error)
+    return job.result(status, answer="", summary=summary, error=error)
 
 
 def _next_step(job: Job) -> Step:

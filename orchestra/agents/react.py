@@ -170,7 +170,8 @@ def _stopped(job: Job, failure: Exception) -> Result:
 def _without_report(job: Job, status: Status, error: str) -> Result:
     if all(step.failed for step in job.trace):
         status = "failed"
-    return job.result(status, "", _newest_memory(job.trace), error)
+    summary = _newest_memory(job.trace)
+    return job.result(status, answer="", summary=summary, error=error)
 
 
 def _newest_memory(trace: Sequence[Step]) -> str:

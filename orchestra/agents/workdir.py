@@ -185,13 +185,13 @@ def virtual_environment(repo: Path | None) -> Path | None:
     """The virtual environment of the user's project, if there is one."""
     if repo is None:
         return None
-    places = [repo / ".venv", repo / "venv"]
+    folders = [repo / ".venv", repo / "venv"]
     active = os.environ.get("VIRTUAL_ENV", "")
     if active and active != sys.prefix:
-        places.append(Path(active))
-    for place in places:
-        if (place / "pyvenv.cfg").is_file():
-            return place.absolute()
+        folders.append(Path(active))
+    for folder in folders:
+        if (folder / "pyvenv.cfg").is_file():
+            return folder.absolute()
     return None
 
 
@@ -271,6 +271,6 @@ def _files_and_links(folder: Path) -> Iterator[bytes]:
         out = out_at_top if here == str(folder) else {".git"}
         folders[:] = [name for name in folders if name not in out]
         for name in (*names, *folders):
-            place = Path(here, name)
-            if name not in out and (place.is_symlink() or place.is_file()):
-                yield os.fsencode(place.relative_to(folder))
+            path = Path(here, name)
+            if name not in out and (path.is_symlink() or path.is_file()):
+                yield os.fsencode(path.relative_to(folder))

@@ -194,11 +194,11 @@ def read_tasks(rows: list[Any], state: State) -> tuple[SubTask, ...]:
 
 
 def _problems(error: ValidationError) -> str:
-    """The first five, each with its place, such as tasks.0.priority."""
+    """The first five, each with the key that is wrong, such as tasks.0.priority."""
     rows = []
     for problem in error.errors()[:5]:
-        place = ".".join(str(key) for key in ("tasks", *problem["loc"]))
-        rows.append(f"{place}: {problem['msg']}")
+        where = ".".join(str(key) for key in ("tasks", *problem["loc"]))
+        rows.append(f"{where}: {problem['msg']}")
     return "; ".join(rows)
 
 

@@ -255,12 +255,12 @@ def _check_inserts(
     if not unmatched:
         return
     source, target = min(unmatched)
-    place = {"source": source, "target": target, "line": lines[target]}
+    about = {"source": source, "target": target, "line": lines[target]}
     if (source, target) in edges:
-        fail("edge_without_insert", **place)
+        fail("edge_without_insert", **about)
     if source in lines:
-        fail("insert_without_edge", **place)
-    fail("insert_unknown", **place)
+        fail("insert_without_edge", **about)
+    fail("insert_unknown", **about)
 
 
 def _sink(edges: Sequence[Edge], lines: Mapping[str, int]) -> str:

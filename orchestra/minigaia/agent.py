@@ -64,7 +64,8 @@ class WorldAgent:
             find = partial(self._find, job)
             found: Report = job.env.local("world", request, find, Report)
         if not found["fact"]:
-            return job.result("failed", "", "", say(WORDS, "nothing"))
+            error = say(WORDS, "nothing")
+            return job.result("failed", answer="", summary="", error=error)
         with self._lock:
             self._found[job.u.id] = (job.place.round, found["fact"])
         for name in found["files"]:

@@ -113,11 +113,10 @@ class Chat:
         optional: Mapping[str, Body],
     ) -> Request:
         """The request without the fields that the backend has refused. Raises BudgetExceeded."""
-        fields = {
-            name: body
-            for name, body in optional.items()
-            if (backend.name, name) not in self.refused
-        }
+        fields = dict(optional)
+        for name in optional:
+            if (backend.name, name) in self.refused:
+                del fields[name]
         if "tools" in optional and "tools" not in fields:
             listed = optional["tools"]["tools"]
             messages = completion.tools_in_text(messages, listed)
@@ -228,8 +227,8 @@ class Chat:
             refused = f"{backend.name} refused a request with {media}; {advice}"
             self.notify(refused, failure.status)
         status = f"status {failure.status}: " if failure.status else ""
-        place = f"{backend.name} at {backend.base_url}"
-        return EndpointError(f"{place}: {status}{failure.why}; {advice}", failure)
+        endpoint = f"{backend.name} at {backend.base_url}"
+        return EndpointError(f"{endpoint}: {status}{failure.why}; {advice}", failure)
 
 
 # ---- the request ---------------------------------------------------------------------------------

@@ -133,9 +133,9 @@ def text_of(choice: Mapping[str, Any]) -> str:
     text = str(content or "") + _tool_calls_of(message)
     if text or is_cut(choice):
         return text
-    for place in ("reasoning_content", "reasoning", "refusal"):
-        if message.get(place):  # some servers put the whole reply there
-            return str(message[place])
+    for field in ("reasoning_content", "reasoning", "refusal"):
+        if message.get(field):  # some servers put the whole reply there
+            return str(message[field])
     return ""
 
 

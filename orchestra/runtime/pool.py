@@ -43,7 +43,7 @@ RESERVED = {  # request fields that the program sets itself
 URL = re.compile(r"https?://(\[[\da-fA-F:.]+\]|[\w.-]+)(:\d{1,5})?(/[^\s?#@]*)?")
 BAD_URL = "needs http(s)://host/v1, without user, key or ?query"
 BAD_KEY = "needs the name of an environment variable, not the key itself"
-Loc = tuple[int | str, ...]  # the place of a value, such as ("backend", 1, "price")
+Loc = tuple[int | str, ...]  # where a value is, such as ("backend", 1, "price")
 Analysis = Literal["image", "audio"]
 
 
@@ -51,7 +51,7 @@ Analysis = Literal["image", "audio"]
 
 
 class Invalid(ConfigError):
-    """An invalid value and its place."""
+    """An invalid value, and where it is."""
 
     def __init__(self, loc: Loc, problem: str) -> None:
         super().__init__(loc, problem)
@@ -59,8 +59,8 @@ class Invalid(ConfigError):
         self.problem = problem
 
     def __str__(self) -> str:
-        place = ".".join(str(key) for key in self.loc)
-        return f"{place}: {self.problem}"
+        where = ".".join(str(key) for key in self.loc)
+        return f"{where}: {self.problem}"
 
 
 class Checked(BaseModel):

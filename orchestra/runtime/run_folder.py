@@ -151,9 +151,12 @@ def _current(row: dict[str, Any]) -> dict[str, Any]:
 
 def _check_no_links(folder: Path) -> None:
     """Raises ConfigError for a link, or what is neither a file nor a folder."""
-    inside = (folder, folder / "media", folder / "work")
-    paths = [p for place in inside if place.is_dir() for p in place.iterdir()]
-    for path in (*paths, *(folder / "workdir.git").rglob("*")):
+    paths: list[Path] = []
+    for part in (folder, folder / "media", folder / "work"):
+        if part.is_dir():
+            paths += part.iterdir()
+    paths += (folder / "workdir.git").rglob("*")
+    for path in paths:
         # "alternates" is git's link to objects elsewhere.
         leads_out = path.is_symlink() or path.name == "alternates"
         if leads_out or not (path.is_file() or path.is_dir()):
