@@ -105,7 +105,7 @@ class Outcome:
 
 
 class NothingAffordable(Exception):
-    """The budget pays for no sub-task any more. A decision may still be affordable."""
+    """The budget cannot cover another sub-task. A decision may still be affordable."""
 
 
 class Run:
@@ -203,8 +203,8 @@ class Run:
             return self.fallback(t, str(error))
 
     def fallback(self, t: int, why: str, last_answer: str = "") -> Outcome:
-        """The best answer that there is: the last one, else the newest that was refused although
-        evidence was there, else the best supported one, else the newest guess.
+        """A fallback with the first of these answers that is not empty: the last one; the newest
+        that was refused although evidence was there; the best supported one; the newest guess.
         """
         kept = [refused.answer for refused in self.refused_answers if refused.seen]
         guesses = [
@@ -291,9 +291,7 @@ class Run:
     # ---- a delegation ----------------------------------------------------------------------------
 
     def carry_out(self, t: int, y_t: Delegate) -> list[Result]:
-        """Z_t of a delegation: of a batch of the ready set, or of a whole graph. Raises
-        NothingAffordable.
-        """
+        """Run a batch of the ready set, or a whole graph. Returns Z_t. Raises NothingAffordable."""
         u_t = self.place(t, y_t)  # Eq. 5-12
         z_t = self.sub_agents.execute(t, u_t, self.shared_context())  # Eq. 13-15
         memory = f"--memory {user_code.spec_of(self.options.memory)}"

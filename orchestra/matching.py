@@ -55,8 +55,8 @@ Requirements = Mapping[str, float]  # r(u) and r_T(u) by capability, each in [0,
 def requirements(
     u: SubTask, task: Task, capabilities: Capabilities
 ) -> dict[str, float]:
-    """r(u) and r_T(u) in one, as the main agent gave them; else a guess from the files that the
-    sub-task names and the tools that it was given.
+    """r(u) and r_T(u) in one table. If the main agent gave none, they are guessed from the files
+    that the sub-task names and the tools that it was given.
     """
     if u.requirements:
         return {"web": UNKNOWN, **u.requirements}

@@ -1,4 +1,4 @@
-"""The seams: one Protocol for each idea that a fork can swap, and keep the rest.
+"""The seams: one Protocol for each idea that a fork can swap while it keeps the rest.
 
     seam           what it decides                             flag          the paper's
     Orchestrator   the next decision                           --method      Eq. 3

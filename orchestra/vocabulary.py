@@ -46,9 +46,9 @@ SKILL_OF: Mapping[str, Skill] = {"image": "img", "audio": "aud", "video": "vid"}
 class Failure:
     """An exchange with an endpoint that ended without an answer, after all its attempts.
 
-    `status` is the HTTP status, 0 without one. `unanswered` is the number of attempts that may be
-    on the bill although no answer came. `cause` is "timeout", "no_choice" for a
-    completion without a choice, or "" for anything else. `played`: it comes from the tape.
+    `status` is the HTTP status, 0 without one. `unanswered` counts the attempts that may be billed
+    although no answer came. `cause` is "timeout", "no_choice" for a completion without a choice, or
+    "" for anything else. `played`: it comes from the tape.
     """
 
     status: int
@@ -98,7 +98,7 @@ class ModelMistake(Exception):
 
 
 class RefusedAnswer(ModelMistake):
-    """An answer of the main agent that may not end the run. It can still become the fallback.
+    """An answer of the main agent that must not end the run. It can still become the fallback.
 
     `seen`: evidence was there, but the model was not sure enough (Eq. 22). Otherwise the model
     answered before anything was opened, and any supported answer is better.

@@ -1,7 +1,7 @@
 """Z_t = AsyncExecute(u_1, ..., u_K): every sub-task has its own thread and environment (Eq. 13-15).
 
 `SubAgents.execute` starts each sub-task as soon as its needs have ended and returns the results in
-submission order. Which sub-agent does a sub-task is a name in AGENTS, or the user's own Python.
+submission order. `SubTask.agent` names the sub-agent: one of AGENTS, or the user's own Python.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """A Job is one running sub-task. Its sub-agent reaches models and tools through it, and makes its
-result with it; seams.py has the part of it that a sub-agent of the user's own needs.
+result with it. The Protocol in seams.py is the part that the user's own sub-agents need.
 
     @agent
     def cot(job: Job) -> str:
@@ -248,8 +248,8 @@ AgentFunction = Callable[[Job], Result]
 
 
 def guarded(run: AgentFunction) -> AgentFunction:
-    """A sub-agent of which one failing call fails one sub-task, with the reason. A ConfigError ends
-    the run: it is a mistake of the user.
+    """A sub-agent whose errors end its sub-task alone, as a Result with the reason. A ConfigError
+    ends the run: it is a mistake of the user.
     """
 
     @functools.wraps(run)

@@ -101,7 +101,7 @@ def copy_into(run: Path, source: Path, tell: Callable[[str], None]) -> None:
 
 
 def _files_to_copy(source: Path, run: Path) -> list[Path]:
-    """The files that git lists, without the new files of run folders, as of `run` itself."""
+    """The files that git lists, except new files in run folders, such as `run` itself."""
     tracked = _listed(source, "--recurse-submodules")
     new = _listed(source, "--others", "--exclude-standard")
     runs = [os.path.relpath(run.resolve(), source.resolve()) + "/"]

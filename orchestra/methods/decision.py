@@ -6,8 +6,8 @@ A decision is one of two actions:
     {"reasoning": "...", "action": "complete", "params": {"answer": "7:49"}}
 
 A task is the 4-tuple (instruction, context, model, tools) of Eq. 2 under the papers' keys. Models
-write it in many forms, and what they mean is read. An unknown model or tool is a ModelMistake,
-which the model is told.
+write it in many forms, and all of them are read. An unknown model or tool is a ModelMistake: the
+model reads the error and decides again.
 
     >>> from orchestra.vocabulary import Task
     >>> state = State(

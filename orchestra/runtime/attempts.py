@@ -78,8 +78,8 @@ def answer_or_problem(kind: Kind, response: http.Response) -> Any:
 
 
 class Patience:
-    """How long a call waits before its next attempt. ATTEMPTS may fail. Those that meet a rate
-    limit do not count, but wait for `patience_s` in all.
+    """How long a call waits before its next attempt. At most ATTEMPTS fail. Those that meet a rate
+    limit do not count; together they wait for at most `patience_s`.
     """
 
     def __init__(self, patience_s: float) -> None:

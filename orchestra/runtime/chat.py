@@ -2,7 +2,7 @@
 
     reply = Chat(tape)(backend, messages, purse)
 
-`Chat.__call__` builds the request and asks for it again without a field that the endpoint refuses.
+`Chat.__call__` builds the request, and sends it again without a field that the endpoint refuses.
 `Chat.exchange` finds the request on the tape, or makes its attempts and charges them.
 """
 

@@ -241,7 +241,7 @@ def _methods(p: argparse.ArgumentParser, a: argparse.Namespace) -> tuple[str, ..
 def _check_use(p: argparse.ArgumentParser, a: argparse.Namespace) -> None:
     """Raises ConfigError for an option that no method of this command uses."""
     if any(is_spec(method) for method in a.methods):
-        return  # one's own may use any option
+        return  # the user's own method may use any option
     for name, value in a.given.items():
         users = methods_of(name, value)
         if users and not {*users} & {*a.methods}:

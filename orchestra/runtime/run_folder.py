@@ -108,7 +108,7 @@ def default_path() -> Path:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file, by a rename: no reader finds a part of it."""
+    """Write a file and rename it into place, so that no reader finds half of it."""
     part = path.with_name(f"{path.name}.part")
     part.write_text(text, encoding="utf-8")
     part.rename(path)
@@ -225,4 +225,4 @@ def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> Non
     parent = f"{source.name} from round {from_round}"
     manifest.model_copy(update={"parent": parent}).write(target)
     tape = "".join(f"{line}\n" for line in lines)
-    write_whole(target / "tape.jsonl", tape)  # last: a fork without it is none
+    write_whole(target / "tape.jsonl", tape)  # last: without it, a fork is not complete

@@ -1,8 +1,8 @@
 """Text is redacted when it enters the program, so no tape, trajectory, log or answer holds a key.
 
-Redacted are the values of the environment variables that this run uses, plain, JSON-escaped and
-percent-encoded, passwords in URLs, and text in the format of a key (vendor_keys.py). A replay
-redacts nothing: the recording is already redacted.
+Three things are redacted: the values of the environment variables that this run uses (plain,
+JSON-escaped or percent-encoded), passwords in URLs, and text in the format of a key
+(vendor_keys.py). A replay needs no variables: its recording is already redacted.
 """
 
 from __future__ import annotations

@@ -331,6 +331,6 @@ def _log(path: Path) -> logging.Handler:
         encoding="utf-8",
         lock_file_directory=locks,
     )
-    log.handleError = lambda record: None  # type: ignore[method-assign]  # the tape tells it
+    log.handleError = lambda record: None  # type: ignore[method-assign]  # the tape reports it
     log.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     return log
