@@ -463,6 +463,7 @@ def _run(
     threads: int | None = None,
     cancelled: threading.Event | None = None,
 ) -> Trajectory:
+    """Run Algorithm 1 in a folder that has its run.json. `threads`: in place of --parallel."""
     with (
         closing(Tape(folder / "tape.jsonl", mode, secrets, cancelled)) as tape,
         closing(Recorder(None if mode == "replay" else folder, listeners)) as recorder,

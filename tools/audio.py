@@ -27,7 +27,7 @@ ENDPOINT_S = 120.0  # 3.8 MB as 16 kHz mono WAV
 HINT_CHARS = 400
 _loading = threading.Lock()
 
-Row = tuple[float, str]  # start in seconds, text
+TimedText = tuple[float, str]  # start in seconds, text
 
 
 @tool("ParseAudioAction", "aud")
@@ -59,7 +59,7 @@ def transcript(
     return say("notes", "transcript", name=file.name, text=fenced(text))
 
 
-def _heard_locally(env: Environment, file: Media, window: Window) -> list[Row]:
+def _heard_locally(env: Environment, file: Media, window: Window) -> list[TimedText]:
     hint = env.task.question
     start_s, end_s = window
     request = {
@@ -69,11 +69,13 @@ def _heard_locally(env: Environment, file: Media, window: Window) -> list[Row]:
         "end_s": end_s,
     }
     hear = partial(transcribe, file.path, hint, window)
-    rows: list[Row] = env.local("transcribe", request, hear, list[Row])
+    rows: list[TimedText] = env.local("transcribe", request, hear, list[TimedText])
     return rows
 
 
-def _ask_endpoint(engine: Engine, query: str, env: Environment, part: Part) -> Row:
+def _ask_endpoint(
+    engine: Engine, query: str, env: Environment, part: Part
+) -> TimedText:
     """What an endpoint hears in one part. Raises EndpointError or BudgetExceeded."""
     start_s, samples = part
     if is_silent(samples):
@@ -114,10 +116,10 @@ def _transcription(env: Environment, engine: Engine, samples: Samples) -> str:
     )
 
 
-def transcribe(path: Path, hint: str, window: Window = WHOLE) -> list[Row]:
+def transcribe(path: Path, hint: str, window: Window = WHOLE) -> list[TimedText]:
     """The speech of a file, by faster-whisper (the extra `local`); `hint` may hold rare words."""
     prompt = hint[:HINT_CHARS]
-    rows: list[Row] = []
+    rows: list[TimedText] = []
     for part_start_s, samples in parts(path, WHISPER_S, window):
         if is_silent(samples):
             continue

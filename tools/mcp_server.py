@@ -142,7 +142,7 @@ def _text(part: Any) -> str:
     return json.dumps(fields, ensure_ascii=False)
 
 
-class Row(TypedDict):
+class ToolRow(TypedDict):
     """A tool of a server on the tape."""
 
     server: str
@@ -185,7 +185,7 @@ def _tools(server: Server, tape: Tape, taken: Set[str]) -> dict[str, Tool]:
     """The tools of a server, which a replay lists from the tape."""
     request = {"command": server.command}
     with tape.call("mcp"):
-        rows = tape.value("mcp_tools", request, server.rows, list[Row])
+        rows = tape.value("mcp_tools", request, server.rows, list[ToolRow])
     tools: dict[str, Tool] = {}
     for row in rows:
         made = _tool(row, server, taken | tools.keys())
@@ -207,7 +207,7 @@ def _redact(log: Path, secrets: Secrets) -> None:
         log.write_text(secrets.text(log.read_text("utf-8", "replace")), "utf-8")
 
 
-def _tool(row: Row, server: Server, taken: Set[str]) -> Tool:
+def _tool(row: ToolRow, server: Server, taken: Set[str]) -> Tool:
     """A tool of a server. Raises SchemaError if its parameters have no valid schema."""
     from jsonschema import Draft202012Validator, FormatChecker
     from jsonschema.validators import validator_for
@@ -235,7 +235,7 @@ def _tool(row: Row, server: Server, taken: Set[str]) -> Tool:
     )
 
 
-def _free_name(row: Row, taken: Set[str]) -> str:
+def _free_name(row: ToolRow, taken: Set[str]) -> str:
     """The name of a tool; if that is taken, with the name of the server before it."""
     name = re.sub(r"[^\w./-]+", "_", row["name"])[:100]
     while name in taken:

@@ -22,7 +22,7 @@ MAX_RESULTS = 20
 MAX_CHARS = 5000  # of each text of a result
 DESCRIPTIONS = "type", "answer", "snippet", "description", "date"  # fields of an entry
 
-Row = dict[str, str]
+FoundPage = dict[str, str]
 
 
 @tool("GoogleSearchAction", "web")
@@ -40,7 +40,7 @@ def google_search(
     if not query.strip():
         raise ToolError(say("tools/notes", "search_empty"))
     asked = {"q": query, "num": max(1, min(k, MAX_RESULTS)), "gl": gl, "hl": hl}
-    rows = env.local("search", asked, lambda: _search(asked), list[Row])
+    rows = env.local("search", asked, lambda: _search(asked), list[FoundPage])
     if not rows:
         raise ToolError(say("tools/notes", "search_nothing", query=query))
     texts = ["\n".join(row.values()) for row in rows]
@@ -48,14 +48,14 @@ def google_search(
     return fenced("\n\n".join(numbered))
 
 
-def _search(asked: dict[str, Any]) -> list[Row]:
+def _search(asked: dict[str, Any]) -> list[FoundPage]:
     given = {name: value for name, value in asked.items() if value}
     if os.environ.get(SERPER_KEY):
         return serper(given)
     return duckduckgo(given)
 
 
-def serper(asked: dict[str, Any]) -> list[Row]:
+def serper(asked: dict[str, Any]) -> list[FoundPage]:
     """The answer box, the knowledge graph and the pages that Serper found. Raises ToolError."""
     headers = {"X-API-KEY": os.environ[SERPER_KEY], "content-type": "application/json"}
     url = os.environ.get(SERPER_AT) or SERPER_URL  # an empty variable counts as not set
@@ -71,14 +71,14 @@ def serper(asked: dict[str, Any]) -> list[Row]:
     raise ToolError(say("tools/notes", "search_failed", engine="Serper", reason=reason))
 
 
-def _serper_rows(found: dict[str, Any], limit: int) -> list[Row]:
+def _serper_rows(found: dict[str, Any], limit: int) -> list[FoundPage]:
     pages = found.get("organic") or []
     entries = [found.get("answerBox"), found.get("knowledgeGraph"), *pages[:limit]]
     rows = [_row(entry) for entry in entries if entry]
     return [row for row in rows if row]
 
 
-def _row(entry: dict[str, Any]) -> Row:
+def _row(entry: dict[str, Any]) -> FoundPage:
     """The fields that an entry of the reply has, cut."""
     row = {
         "link": entry.get("link")
@@ -102,7 +102,7 @@ def _text(value: Any) -> str:
     return str(value)[:MAX_CHARS].encode("utf-8", "replace").decode()
 
 
-def duckduckgo(asked: dict[str, Any]) -> list[Row]:
+def duckduckgo(asked: dict[str, Any]) -> list[FoundPage]:
     """The pages that ddgs finds; it needs no key. Raises ToolError."""
     try:
         from ddgs import DDGS
@@ -129,7 +129,7 @@ def _region(asked: dict[str, Any]) -> str:
     return f"{country}-{language}".lower()
 
 
-def _ddgs_row(page: dict[str, Any]) -> Row:
+def _ddgs_row(page: dict[str, Any]) -> FoundPage:
     entry = {
         "link": page.get("href"),
         "snippet": page.get("body"),

@@ -20,7 +20,7 @@ from orchestra.vocabulary import EndpointError, Media
 MOST_FRAMES = 16
 TIME = re.compile(r"(\d{1,4}:){0,2}\d{1,6}(\.\d{1,9})?\s*s?", re.ASCII)
 
-Row = tuple[str, str]  # time or times; the text or the data URL of a frame
+TimedFrame = tuple[str, str]  # time or times; the text or the data URL of a frame
 
 
 @tool("VideoAnalysisAction", "vid")
@@ -95,16 +95,16 @@ def _seen(env: Environment, file: Media, query: str, count: int, window: Window)
     engine = env.pool.engine("image")
     if engine.engine == "local":
         read = partial(read_frames, file.path, count, window)
-        texts = env.local("video_text", request, read, list[Row])
+        texts = env.local("video_text", request, read, list[TimedFrame])
         lines = "\n".join(f"[{times}] {text}" for times, text in texts)
         return say("tools/notes", "video_text", name=file.name, lines=fenced(lines))
     take = partial(_data_urls, file.path, count, window)
-    shown = env.local("frames", request, take, list[Row])
+    shown = env.local("frames", request, take, list[TimedFrame])
     return _seen_by_model(env, engine, file, query, shown)
 
 
 def _seen_by_model(
-    env: Environment, engine: Engine, file: Media, query: str, shown: list[Row]
+    env: Environment, engine: Engine, file: Media, query: str, shown: list[TimedFrame]
 ) -> str:
     times = ", ".join(time for time, _ in shown)
     request = render("tools/video.md", query=query, times=times, count=len(shown))
@@ -112,7 +112,7 @@ def _seen_by_model(
     return say("tools/notes", "video_seen", name=file.name, times=times, answer=answer)
 
 
-def _data_urls(path: Path, count: int, window: Window) -> list[Row]:
+def _data_urls(path: Path, count: int, window: Window) -> list[TimedFrame]:
     """(time, data URL) of the frames."""
     return [
         (clock(time_s), image.data_url(picture, "JPEG"))
@@ -120,14 +120,14 @@ def _data_urls(path: Path, count: int, window: Window) -> list[Row]:
     ]
 
 
-def read_frames(path: Path, count: int, window: Window = WHOLE) -> list[Row]:
+def read_frames(path: Path, count: int, window: Window = WHOLE) -> list[TimedFrame]:
     """(times, text) of the text in the frames; frames in a row with the same text are one entry."""
-    texts: list[Row] = []
+    texts: list[TimedFrame] = []
     for time_s, picture in frames(path, count, window):
         lines = image.read_text(picture)
         text = " / ".join(lines) if lines else "-"
         texts.append((clock(time_s), text))
-    rows: list[Row] = []
+    rows: list[TimedFrame] = []
     for text, same in groupby(texts, key=lambda row: row[1]):
         times = [time for time, _ in same]
         first, last = times[0], times[-1]

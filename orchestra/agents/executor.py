@@ -104,12 +104,13 @@ class SubAgents:
         return [ended[p.subtask.id] for p in placed]
 
     def _start(self, place: Place, p: Placed, shared_context: str) -> Future[Result]:
+        """Record the sub-task as it was placed, and start it with the shared context added."""
+        u = p.subtask
         self.recorder.emit(
-            "subtask", place, subtask=vars(p.subtask), share_usd=p.purse.limit_usd
+            "subtask", place, subtask=vars(u), share_usd=p.purse.limit_usd
         )
-        parts = (p.subtask.context, shared_context)
-        context = "\n\n".join(part for part in parts if part)
-        u = replace(p.subtask, context=context)
+        contexts = [text for text in (u.context, shared_context) if text]
+        u = replace(u, context="\n\n".join(contexts))
         return self.executor.submit(self._run, place, replace(p, subtask=u))
 
     def _run(self, place: Place, p: Placed) -> Result:

@@ -66,7 +66,7 @@ def read_file(job: Job) -> Result:
 
 @agent
 def _content_of_file(job: Job) -> str:
-    number = int(job.u.id.removeprefix("file:"))
+    number = int(job.u.id.removeprefix("file:"))  # as methods/files_as_text.py names it
     media = job.task.media[number - 1]
     tools = job.tools.values()
     tool = next(tool for tool in tools if media.modality in tool.files.values())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from orchestra.runtime.prompts import say
 
-MESSAGES = "optimize/messages"
+PROMPTS = "optimize/messages"
 COLUMNS = "k", "success", "cost_usd", "kept", "why", "change"
 WIDTH = 60  # of the chart, in characters
 
@@ -47,9 +47,9 @@ def front(versions: Sequence[Version]) -> list[Version]:
     for v in measured:
         better = [w for w in measured if _beats(w, v)]
         v.kept = "no" if better else "yes"
-        v.why = say(MESSAGES, "new")
+        v.why = say(PROMPTS, "new")
         if better:
-            v.why = say(MESSAGES, "beaten", k=better[0].k)
+            v.why = say(PROMPTS, "beaten", k=better[0].k)
     kept = [v for v in measured if v.kept == "yes"]
     return sorted(kept, key=lambda v: -v.success)
 

@@ -32,7 +32,7 @@ from orchestra.methods.mas_markup import Element, as_tree, fail, without_thinkin
 from orchestra.schedule import cycle
 from orchestra.vocabulary import SubTask
 
-STYLES = {  # SubTask.agent by agent_name
+AGENT_BY_NAME = {  # SubTask.agent, by the agent_name of the format
     "CoTAgent": "cot",
     "SCAgent": "sc",
     "DebateAgent": "debate",
@@ -85,8 +85,9 @@ def _agent(e: Element, dom: str) -> Agent:
     identity = _identity(e, dom)
     e.one("agent_description")
     name = named.text.strip()
-    if name not in STYLES:
-        fail("unknown_agent", name=repr(name), known=", ".join(STYLES), line=named.line)
+    if name not in AGENT_BY_NAME:
+        known = ", ".join(AGENT_BY_NAME)
+        fail("unknown_agent", name=repr(name), known=known, line=named.line)
     id = identity.text.strip()
     if not ID.fullmatch(id):
         fail("bad_id", id=repr(id), line=identity.line)
@@ -96,7 +97,11 @@ def _agent(e: Element, dom: str) -> Agent:
     debates = name == "DebateAgent"
     roles = _roles(arguments.one("debate_roles", needed=debates), name)
     subtask = SubTask(
-        id=id, instruction=instruction, tools=(), agent=STYLES[name], roles=roles
+        id=id,
+        instruction=instruction,
+        tools=(),
+        agent=AGENT_BY_NAME[name],
+        roles=roles,
     )
     return Agent(subtask, e.line)
 

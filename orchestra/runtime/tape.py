@@ -184,6 +184,7 @@ class Tape:
     def _record(
         self, call: str, key: str, text: str, ask: Callable[[], Any]
     ) -> Answer | Failure:
+        """The outcome of `ask()`, which is on disk before it is returned. Raises TapeMiss."""
         if self._file is None:
             raise TapeMiss(self._difference(call, text))
         self._in_flight.append(call)  # before it checks whether the tape is closed
@@ -214,6 +215,7 @@ class Tape:
         return Answer(value, played=False)
 
     def _difference(self, call: str, text: str) -> str:
+        """A miss: the request `text` next to the most similar one that is recorded."""
         recorded = [row for row in exchanges(self.path) if row["call"] == call]
         if not recorded:
             return f"{self.path}: nothing is recorded for the call {call!r}; --resume makes it"

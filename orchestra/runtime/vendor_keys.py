@@ -117,6 +117,7 @@ def without_keys(text: str) -> str:
 
 
 def _without_key(word: re.Match[str]) -> str:
+    """A word as it is, or REDACTED in its place, after an escape that was taken for its start."""
     text = word.string
     start = word.start()
     end = word.end()

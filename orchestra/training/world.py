@@ -31,11 +31,8 @@ from orchestra.vocabulary import Evidence, State
 
 Style = Literal["brief", "full"]
 BRIEF = "training/brief"
-SHARE: dict[Split, float] = {
-    "train": 0.7,
-    "valid": 0.1,
-    "held_out": 0.2,
-}  # of the examples
+# Of the examples
+SHARE: dict[Split, float] = {"train": 0.7, "valid": 0.1, "held_out": 0.2}
 POOL = Pool.model_validate(
     {"backend": [{"name": MODEL, "model": "", "base_url": "http://none"}]}
 )
