@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from numbers import Real
 from typing import get_args
 
+from pydantic import TypeAdapter, ValidationError
+
 from orchestra.matching import Placed
 from orchestra.money import Purse
-from orchestra.seams import Scores
+from orchestra.seams import Orchestrator, Scores
 from orchestra.vocabulary import (
     Backend,
     Complete,
@@ -58,8 +61,7 @@ def result(value: object, flag: str) -> Result:
         raise _misfit(flag, "run returned the status", value.status, wanted)
     texts = {"answer": value.answer, "summary": value.summary, "error": value.error}
     for name, text in texts.items():
-        if not isinstance(text, str):
-            raise _misfit(flag, f"run returned the {name}", text, "a str")
+        _check_text(text, flag, f"run returned the {name}")
     cost_usd: object = value.cost_usd
     if not isinstance(cost_usd, float | int | None):
         raise _misfit(flag, "run returned the cost", cost_usd, "a float, or None")
@@ -76,14 +78,24 @@ def history(value: object, flag: str) -> tuple[Evidence, ...]:
     for entry in _items(value, flag, "remember returned", "a tuple of Evidence"):
         if not isinstance(entry, Evidence):
             raise _misfit(flag, "an entry of the history is", entry, "Evidence")
+        _check_fields(entry, flag, f"Evidence {entry.id}")
         entries.append(entry)
     return tuple(entries)
 
 
 def context(value: object, flag: str) -> str:
     """C_{t+1}. Raises ConfigError."""
-    if not isinstance(value, str):
-        raise _misfit(flag, "context returned", value, "a str")
+    return _check_text(value, flag, "context returned")
+
+
+def orchestrator(value: Orchestrator, flag: str) -> Orchestrator:
+    """One whose attributes can be used. Raises ConfigError."""
+    rounds: object = value.rounds
+    if type(rounds) is not int or rounds < 1:
+        raise _misfit(flag, "rounds is", rounds, "an int of 1 or more")
+    shares: object = value.shares_context
+    if not isinstance(shares, bool):
+        raise _misfit(flag, "shares_context is", shares, "True or False")
     return value
 
 
@@ -213,6 +225,34 @@ def _number(value: object, flag: str) -> float:
 
 
 # ---- messages ------------------------------------------------------------------------------------
+
+
+def _check_text(value: object, flag: str, what: str) -> str:
+    """A str that can be written as UTF-8. Raises ConfigError."""
+    if not isinstance(value, str):
+        raise _misfit(flag, what, value, "a str")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        wanted = "a str without half a surrogate pair"
+        raise _misfit(flag, what, value, wanted) from None
+    return value
+
+
+@cache
+def _evidence() -> TypeAdapter[Evidence]:
+    return TypeAdapter(Evidence)
+
+
+def _check_fields(value: Evidence, flag: str, what: str) -> None:
+    """Raises ConfigError if a field has another type than its class says."""
+    try:
+        _evidence().validate_python(dict(vars(value)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        problem = f"{what}, {field}: {first['msg']}"
+        raise ConfigError(f"{flag}: {problem}; see CONTRIBUTING.md") from None
 
 
 def _items(value: object, flag: str, what: str, wanted: str) -> Sequence[object]:

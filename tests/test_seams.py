@@ -161,6 +161,10 @@ class Unmade(Kept):
     def __init__(self, path): pass
 class Forgot(Kept):
     def remember(self, history, subtask, result): pass
+class Numbers(Kept):
+    def remember(self, history, u, z): return (*history, replace(summarize(u, z), answer=42))
+class Half(Kept):
+    def context(self, question, history, limit): return "\\ud83d"
 class Results(Kept):
     def remember(self, history, subtask, result): return [*history, result]
 class NoWords(Kept):
@@ -197,6 +201,8 @@ MISFITS = [
     ("--memory", "Unmade", "(missing a required argument: 'path')"),
     ("--memory", "few", "is not a class with remember, context; missing: remember, context"),
     ("--memory", "Forgot", "remember returned None; it must be a tuple of Evidence"),
+    ("--memory", "Numbers", "Evidence t1, answer: Input should be a valid string"),
+    ("--memory", "Half", "a str without half a surrogate pair"),
     ("--memory", "Results", "an entry of the history is Result(status='partial', answer='42'"),
     ("--memory", "NoWords", "context returned (Evidence("),
     ("--scheduler", "few", "needs place(candidates, task, pool, tools, k_max, budget_usd) (too many"),

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 
+from orchestra import contracts
 from orchestra.runtime import user_code
 from orchestra.runtime.options import METHODS, Options
 from orchestra.runtime.pool import Pool
@@ -35,7 +36,8 @@ def make(options: Options, pool: Pool, tools: Mapping[str, Tool]) -> Orchestrato
         method = getattr(module, METHODS[options.method])
         made = method(pool, tools, options)
     else:
-        made = user_code.chosen(
+        own: Orchestrator = user_code.chosen(
             options.method, METHODS, Orchestrator, "--method", pool, tools, options
         )
+        made = contracts.orchestrator(own, f"--method {options.method}")
     return made

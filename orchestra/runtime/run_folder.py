@@ -21,7 +21,7 @@ from pydantic import ConfigDict, Field
 from orchestra.runtime import jsonl
 from orchestra.runtime import pool as pools
 from orchestra.runtime import tape as tapes
-from orchestra.runtime.options import Options, variables
+from orchestra.runtime.options import SEAMS, Options, variables
 from orchestra.runtime.pool import Checked, Invalid, Pool
 from orchestra.runtime.secrets import Secrets
 from orchestra.vocabulary import ConfigError, Media, Modality, Place, Task
@@ -128,13 +128,22 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         with file.open(encoding="utf-8") as text:
             row = json.loads(text.read(MAX_CHARS))
-        manifest = Manifest(**_current(row))
+        row = _current(row)
+        manifest = Manifest(**row)
+        _check_seams(row["options"])
         json.dumps(row, ensure_ascii=False).encode()  # not half a surrogate pair
     except (Invalid, ValueError, TypeError, AttributeError, RecursionError) as error:
         why = " ".join(str(error).split())[:200]
         raise ConfigError(f"{file} is damaged, or of another version ({why})") from None
     _check_no_links(folder)
     return manifest
+
+
+def _check_seams(options: dict[str, Any]) -> None:
+    """Raises ValueError if run.json has anything but a name where Python may be named."""
+    for name in SEAMS:
+        if not isinstance(options.get(name, ""), str):
+            raise ValueError(f"options.{name} is not a name")
 
 
 def _current(row: dict[str, Any]) -> dict[str, Any]:
