@@ -25,8 +25,9 @@ if sys.version_info < (3, 11):  # noqa: UP036  a checkout can be started with an
 import argparse
 import os
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -71,6 +72,7 @@ from orchestra.vocabulary import (
     ConfigError,
     Decision,
     Delegate,
+    EndOfRun,
     EndpointError,
     Evidence,
     ModelMistake,
@@ -86,6 +88,7 @@ MEMORIES = {"evidence": EvidenceMemory(WORDING)}  # --memory
 SCHEDULERS = {"utility": SimpleNamespace(place=place)}  # --scheduler
 # Programs of their own, above this one: `orchestra-min NAME ...` runs orchestra/NAME.py
 PROGRAMS = ("evaluate", "report", "masbench", "curate", "optimize_prompt")
+EXITS = "a Python function of the user ended the program"
 Files = Sequence[Any]  # paths, or (modality, path)
 Folder = str | Path
 Tools = Mapping[str, Tool]
@@ -474,9 +477,12 @@ def _run(
         try:
             outcome = run.answer()
         except BaseException as error:
-            if not isinstance(error, EndpointError):  # other runs may share `cancelled`
-                tape.cancelled.set()  # start no further call
+            if isinstance(error, KeyboardInterrupt | EndOfRun):
+                tape.cancelled.set()
+            tape.close()  # start no further call; other runs may share `cancelled`
             run.sub_agents.interrupt()
+            if isinstance(error, SystemExit):
+                raise ConfigError(f"{EXITS} (sys.exit({error.code!r}))") from error
             raise
         run.sub_agents.executor.shutdown()
         return recorder.end(
@@ -561,7 +567,7 @@ def new_runs(args: argparse.Namespace, out: Path) -> Iterator[Start]:
     for method in args.methods:
         folder = out / command_line.folder_name(method) if args.compare else out
         options = args.options.with_(method=method)
-        methods.make(options, pool, {})  # raises ConfigError
+        methods.check(options, pool)  # raises ConfigError
         run = partial(
             orchestrate,
             args.question,
@@ -576,7 +582,17 @@ def new_runs(args: argparse.Namespace, out: Path) -> Iterator[Start]:
 
 def command() -> NoReturn:
     """`main` as a process, which does not wait for threads that wait for an endpoint."""
-    os._exit(main())
+    try:
+        code = main()
+    except SystemExit as stop:  # of argparse: --help, --version
+        code = stop.code if isinstance(stop.code, int) else 0
+    except BaseException:  # a bug, here or in the user's Python
+        traceback.print_exc()
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

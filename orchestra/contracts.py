@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from numbers import Real
-from typing import get_args
+from typing import Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -48,6 +48,7 @@ def decision(value: object, flag: str) -> Decision:
     for u in subtasks:
         if not isinstance(u, SubTask):
             raise _misfit(flag, "decide delegates", u, "a SubTask")
+        _check_fields(u, flag, f"SubTask {u.id}")
     return value
 
 
@@ -168,6 +169,10 @@ def _check_choice(
     if is_repeated or is_unknown:
         wanted = f"the candidates are {', '.join(known)}, each once"
         raise ConfigError(f"{flag}: placed {', '.join(ids)}; {wanted}")
+    needs = {u.id: u.needs for u in candidates}
+    for p in placed:
+        if p.subtask.needs != needs[p.subtask.id]:
+            raise ConfigError(f"{flag}: changed the needs of {p.subtask.id}")
     if k_max is None and len(ids) < len(known):
         problem = "left out a node of a whole graph (k_max is None)"
         raise ConfigError(f"{flag}: {problem}; place all candidates")
@@ -179,13 +184,24 @@ def _check_choice(
 def _check_executors(
     placed: Sequence[Placed], flag: str, pool: Sequence[Backend]
 ) -> None:
+    purses = {id(p.purse) for p in placed}
+    if len(purses) < len(placed):
+        raise ConfigError(f"{flag}: gave one purse to two sub-tasks; make one for each")
     for p in placed:
-        id = p.subtask.id
+        share_usd = p.purse.limit_usd
+        if p.purse.spent_usd != 0 or not (
+            share_usd is None or 0 <= share_usd < math.inf
+        ):
+            problem = (
+                f"the purse of {p.subtask.id} must be new, with a share of 0 or more"
+            )
+            raise ConfigError(f"{flag}: {problem}")
+        name = p.subtask.id
         if p.backend not in pool:
-            problem = f"placed {id} on {p.backend.name!r}, which is not in the pool"
+            problem = f"placed {name} on {p.backend.name!r}, which is not in the pool"
             raise ConfigError(f"{flag}: {problem}")
         if p.subtask.tools is None:
-            problem = f"left the tools of {id} None; choose them (Eq. 7)"
+            problem = f"left the tools of {name} None; choose them (Eq. 7)"
             raise ConfigError(f"{flag}: {problem}")
 
 
@@ -240,14 +256,15 @@ def _check_text(value: object, flag: str, what: str) -> str:
 
 
 @cache
-def _evidence() -> TypeAdapter[Evidence]:
-    return TypeAdapter(Evidence)
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
-def _check_fields(value: Evidence, flag: str, what: str) -> None:
+def _check_fields(value: Evidence | SubTask, flag: str, what: str) -> None:
     """Raises ConfigError if a field has another type than its class says."""
+    kind: Any = type(value)
     try:
-        _evidence().validate_python(dict(vars(value)))
+        _adapter(kind).validate_python(dict(vars(value)))
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))

@@ -125,7 +125,8 @@ class Job(Protocol):
     def ask(self, what: str, prompt: str, later: int = 0) -> str:
         """The reply of the sub-task's model to one message. `what` names the step.
 
-        `later` is the number of calls that follow. Under --budget, their part of what is left is
+        Call it from the thread of `run` alone: `ask_all` makes parallel calls. `later` is the
+        number of calls that follow. Under --budget, their part of what is left is
         kept for them; with 0, this call may spend all of it. Raises EndpointError or
         BudgetExceeded.
         """

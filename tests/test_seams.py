@@ -149,6 +149,7 @@ def text(job): return "42"
 def status(job): return job.result("finished", "42", "")
 def number(job): return job.result("done", 42, "")
 def trace(job): return Result("done", "42", "", trace=["step"])
+def leaves(job): raise SystemExit(0)
 class NoRun: pass
 
 class Kept:
@@ -178,6 +179,10 @@ def swapped(candidates, task, pool, *rest): return [Placed(pool[0], candidates[0
 def untooled(candidates, task, pool, *rest): return [Placed(candidates[0], pool[0], Purse())]
 def twice(candidates, task, pool, *rest):
     return [Placed(replace(u, tools=()), pool[0], Purse()) for u in candidates * 2]
+def spent(candidates, task, pool, *rest):
+    return [Placed(replace(candidates[0], tools=()), pool[0], Purse(-1.0))]
+def circular(candidates, task, pool, *rest):
+    return [Placed(replace(u, tools=(), needs=(u.id,)), pool[0], Purse()) for u in candidates]
 def elsewhere(candidates, task, pool, *rest):
     return [Placed(replace(u, tools=()), Backend("far", "m", "http://x"), Purse()) for u in candidates]
 """
@@ -195,6 +200,7 @@ MISFITS = [
     ("--agent", "text", "run returned '42'; it must be a Result"),
     ("--agent", "status", "run returned the status 'finished'; it must be one of done, partial, blocked, failed"),
     ("--agent", "number", "run returned the answer 42; it must be a str"),
+    ("--agent", "leaves", "ended the program (sys.exit(0))"),
     ("--agent", "trace", "run returned the trace ['step']; it must be a tuple of Step"),
     ("--memory", "NoContext", "is not a class with remember, context; missing: context (Memory in"),
     ("--memory", "FewRemembered", "needs remember(history, subtask, result) (too many"),
@@ -213,6 +219,8 @@ MISFITS = [
     ("--scheduler", "swapped", "the subtask of a Placed is Backend(name="),
     ("--scheduler", "untooled", "left the tools of t1 None; choose them"),
     ("--scheduler", "twice", "placed t1, t1; the candidates are t1, each once"),
+    ("--scheduler", "spent", "the purse of t1 must be new, with a share of 0 or more"),
+    ("--scheduler", "circular", "changed the needs of t1"),
     ("--scheduler", "elsewhere", "placed t1 on 'far', which is not in the pool"),
 ]  # fmt: skip
 
@@ -276,3 +284,16 @@ def test_the_file_of_a_sub_agent_may_be_in_another_place_at_a_replay(endpoint, t
     Path("mine.py").rename("moved/mine.py")
     moved = called("--replay", "run", "--agent", f"{tmp_path}/moved/mine.py:run")
     assert (moved.returncode, moved.stdout) == (0, "42\n"), moved.stderr
+
+
+def test_a_file_is_executed_once_and_again_after_a_change():
+    Path("counted.py").write_text("RUNS = []\ndef run(job): pass")
+    load("counted.py:RUNS", "--agent").append(1)
+    assert load("counted.py:RUNS", "--agent") == [1]
+    Path("counted.py").write_text("RUNS = [2]")
+    assert load("counted.py:RUNS", "--agent") == [2]
+
+
+def test_mini_swe_is_for_one_sub_task_at_a_time(endpoint):
+    flags = "--compare", "orchestra-o1,aorchestra", "--agent", "mini-swe"
+    assert "belongs to --method aorchestra" in line_of(called("?", *flags, at=endpoint(work).url))

@@ -69,4 +69,6 @@ def settings_of(folder: Path) -> Settings:
             f"{file} is missing or damaged; is {folder} a sweep?"
         ) from None
     options = settings.get("options", {})  # where earlier versions put some of them
-    return {**settings, **options}
+    agent = settings.get("sub_agent", "react")  # as earlier versions called it
+    before_seams = {"agent": agent, "memory": "evidence", "scheduler": "utility"}
+    return {**before_seams, **settings, **options}

@@ -21,16 +21,28 @@ from importlib import import_module
 
 from orchestra import contracts
 from orchestra.runtime import user_code
-from orchestra.runtime.options import METHODS, Options
+from orchestra.runtime.options import METHODS, METHODS_OF_AGENT, Options
 from orchestra.runtime.pool import Pool
 from orchestra.seams import Orchestrator
 from orchestra.toolkit import Tool
+from orchestra.vocabulary import ConfigError
+
+
+def check(options: Options, pool: Pool) -> None:
+    """What can be checked before a run has its tools. Raises ConfigError."""
+    if options.method in METHODS:
+        make(options, pool, {})
+    elif user_code.is_spec(options.method):
+        user_code.load(options.method, f"--method {options.method}")
+    else:
+        user_code.chosen(options.method, METHODS, Orchestrator, "--method")
 
 
 def make(options: Options, pool: Pool, tools: Mapping[str, Tool]) -> Orchestrator:
     """The orchestrator of a --method. Raises ConfigError."""
     made: Orchestrator
     if options.method in METHODS:
+        _check_agent(options)
         module_name = options.method.replace("-", "_")
         module = import_module(f"orchestra.methods.{module_name}")
         method = getattr(module, METHODS[options.method])
@@ -41,3 +53,11 @@ def make(options: Options, pool: Pool, tools: Mapping[str, Tool]) -> Orchestrato
         )
         made = contracts.orchestrator(own, f"--method {options.method}")
     return made
+
+
+def _check_agent(options: Options) -> None:
+    """Raises ConfigError for mini-swe with a method that has several sub-tasks at a time."""
+    users = METHODS_OF_AGENT["mini-swe"]
+    if options.agent == "mini-swe" and options.method not in users:
+        owners = ", ".join(users)
+        raise ConfigError(f"--agent mini-swe: belongs to --method {owners}")

@@ -153,7 +153,8 @@ def _current(row: dict[str, Any]) -> dict[str, Any]:
     if row.get("v") != 2:
         return row
     options = dict(row["options"])
-    options.pop("facts", None)
+    if options.pop("facts", None):
+        raise ValueError("--world of an earlier version; make the run again")
     options["agent"] = options.pop("sub_agent", "react")
     return {**row, "v": 3, "options": options}
 
@@ -184,13 +185,14 @@ def begun(path: Path) -> Iterator[Path]:
         raise ConfigError(f"{path} exists and is not an empty folder; {advice}")
     path.mkdir(parents=True, exist_ok=True)
     (path / "run.json").touch(exist_ok=False)  # of two processes, one gets the folder
+    made = path.resolve()  # the user's Python may change the current folder
     try:
         yield path
     except BaseException:
-        if not holds_paid(path / "tape.jsonl"):
-            shutil.rmtree(path.resolve(), ignore_errors=True)
+        if not holds_paid(made / "tape.jsonl"):
+            shutil.rmtree(made, ignore_errors=True)
             if existed:
-                path.resolve().mkdir(exist_ok=True)
+                made.mkdir(exist_ok=True)
         raise
 
 

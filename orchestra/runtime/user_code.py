@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +18,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from orchestra.vocabulary import ConfigError, EndOfRun
+
+_loading = threading.RLock()  # parallel questions of a sweep load the same file
 
 
 def is_spec(text: str) -> bool:
@@ -64,7 +67,11 @@ def spec_of(chosen: object) -> str:
     module = sys.modules.get(named.__module__)
     if module is not None and module.__package__:
         return f"{named.__module__}:{named.__name__}"
-    return f"{inspect.getsourcefile(named)}:{named.__name__}"
+    try:
+        file = inspect.getsourcefile(named)
+    except TypeError:  # a builtin, or a class of an interactive session
+        file = named.__module__
+    return f"{file}:{named.__name__}"
 
 
 def name_of(chosen: object) -> str:
@@ -82,14 +89,24 @@ def one_line(error: BaseException) -> str:
 
 
 def _module_of_file(path: Path, flag: str) -> ModuleType:
-    """The module of a file, which finds the modules next to it first, as a script does."""
+    """The module of a file, which finds the modules next to it first, as a script does. The file is
+    executed once, and again after a change.
+    """
     file = path.resolve()
-    module = ModuleType(str(file))
-    module.__file__ = str(file)
-    sys.modules[str(file)] = module  # so that its classes can be pickled
-    with _named_errors(flag), _first_on_path(str(file.parent)):
-        code = compile(file.read_bytes(), file, "exec", dont_inherit=True)
-        exec(code, vars(module))
+    with _loading, _named_errors(flag):
+        changed_ns = file.stat().st_mtime_ns
+        known = sys.modules.get(str(file))
+        if known is not None and getattr(known, "changed_ns", None) == changed_ns:
+            return known
+        module = ModuleType(str(file))
+        module.__file__ = str(file)
+        sys.modules[str(file)] = module  # dataclasses look there
+        with _first_on_path(str(file.parent)):
+            code = compile(file.read_bytes(), file, "exec", dont_inherit=True)
+            exec(code, vars(module))
+        vars(module)["changed_ns"] = (
+            changed_ns  # not of a file that could not be executed
+        )
     return module
 
 
@@ -200,7 +217,10 @@ def _instance(
         else:
             wanted = "(pool, tools, options)" if given else "no arguments"
         raise ConfigError(f"{flag}: must take {wanted} ({error})") from None
-    return kind(*given, **settings)
+    try:
+        return kind(*given, **settings)
+    except SystemExit as stop:
+        raise ConfigError(f"{flag}: ended the program ({one_line(stop)})") from None
 
 
 def _check_parameters(method: Any, wanted: Any, name: str, flag: str) -> None:
