@@ -88,7 +88,6 @@ MEMORIES = {"evidence": EvidenceMemory(WORDING)}  # --memory
 SCHEDULERS = {"utility": SimpleNamespace(place=place)}  # --scheduler
 # Programs of their own, above this one: `orchestra-min NAME ...` runs orchestra/NAME.py
 PROGRAMS = ("evaluate", "report", "masbench", "curate", "optimize_prompt")
-EXITS = "a Python function of the user ended the program"
 Files = Sequence[Any]  # paths, or (modality, path)
 Folder = str | Path
 Tools = Mapping[str, Tool]
@@ -301,7 +300,7 @@ class Run:
         for p, z in zip(u_t, z_t, strict=True):  # in submission order
             self.graph = self.graph.with_result(p.subtask.id, z)
             history = self.memory.remember(self.history, p.subtask, z)  # Eq. 19
-            self.history = contracts.history(history, memory)
+            self.history = contracts.history(history, memory, checked=self.history)
             self.purse.join(p.purse)  # Eq. 21
         question = self.task.question
         limit = self.options.context_tokens
@@ -482,7 +481,9 @@ def _run(
             tape.close()  # start no further call; other runs may share `cancelled`
             run.sub_agents.interrupt()
             if isinstance(error, SystemExit):
-                raise ConfigError(f"{EXITS} (sys.exit({error.code!r}))") from error
+                call = f"sys.exit({error.code!r})"
+                problem = f"Python of the user ended the program ({call})"
+                raise ConfigError(problem) from error
             raise
         run.sub_agents.executor.shutdown()
         return recorder.end(
@@ -534,9 +535,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = console.failure(error, start.name, start.folder, args)
         console.tell_error(message, words)
         return command_line.exit_code(error)
-    except (
-        Exception
-    ) as error:  # a bug, here or in the user's Python: shown with its traceback
+    except Exception as error:  # a bug, here or in the user's Python
         hint = console.way_on(start.name, start.folder, args)
         if hint:
             error.add_note(f"What was paid for is kept; {hint}")
@@ -585,7 +584,7 @@ def command() -> NoReturn:
     try:
         code = main()
     except SystemExit as stop:  # of argparse: --help, --version
-        code = stop.code if isinstance(stop.code, int) else 0
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException:  # a bug, here or in the user's Python
         traceback.print_exc()
         code = 1

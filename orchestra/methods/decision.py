@@ -37,10 +37,10 @@ from pydantic import (
     ValidationError,
 )
 
+from orchestra.contracts import adapter
 from orchestra.runtime.parsing import find_action
 from orchestra.runtime.prompts import without_marks
 from orchestra.runtime.reply_schema import TEXT, closed_object, const, list_of, one_of
-from orchestra.runtime.tape import adapter
 from orchestra.vocabulary import (
     Complete,
     Decision,

@@ -15,11 +15,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from orchestra.contracts import adapter
 from orchestra.memory import compress
 from orchestra.minigaia.operations import OPERATIONS
 from orchestra.minigaia.tasks import WORDS, Fact, MiniTask, Split, compose
 from orchestra.runtime.prompts import WORDING, say
-from orchestra.runtime.tape import adapter
 from orchestra.tools.shipped import tools_for
 from orchestra.vocabulary import Delegate, Evidence, State, Status, SubTask
 

@@ -14,10 +14,10 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 from typing_extensions import TypedDict
 
+from orchestra.contracts import adapter
 from orchestra.runtime import http
 from orchestra.runtime.parsing import shallow
 from orchestra.runtime.prompts import say
-from orchestra.runtime.tape import adapter
 from orchestra.seams import Messages
 from orchestra.vocabulary import Backend
 

@@ -15,12 +15,12 @@ from typing import Any
 from pydantic import ValidationError
 from typing_extensions import TypedDict
 
+from orchestra.contracts import adapter
 from orchestra.money import Purse
 from orchestra.runtime import http
 from orchestra.runtime.attempts import Kind
 from orchestra.runtime.chat import AnswerRow, Chat
 from orchestra.runtime.completion import key_of
-from orchestra.runtime.tape import adapter
 from orchestra.vocabulary import Backend, ConfigError, Failure
 
 NEVER_SENT = ("ConnectError", "ConnectTimeout", "ProxyError", "UnsupportedProtocol")

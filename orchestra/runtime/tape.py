@@ -27,14 +27,14 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, ValidationError
 from typing_extensions import TypedDict
 
+from orchestra.contracts import adapter
 from orchestra.runtime.jsonl import Appender, Row, TapeWriteError, read
 from orchestra.runtime.secrets import Secrets
 from orchestra.vocabulary import EndOfRun, Failure, Place
@@ -46,7 +46,6 @@ DIFF_LINES = 41  # of the difference that a miss shows
 TYPES = {"call": str, "key": str, "request": dict}  # of the fields of an exchange
 Mode = Literal["record", "resume", "replay"]
 _call: ContextVar[str] = ContextVar("logical_call")
-adapter = cache(TypeAdapter)  # creating one takes longer than a check
 
 
 class TapeMiss(EndOfRun):

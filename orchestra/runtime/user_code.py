@@ -104,9 +104,8 @@ def _module_of_file(path: Path, flag: str) -> ModuleType:
         with _first_on_path(str(file.parent)):
             code = compile(file.read_bytes(), file, "exec", dont_inherit=True)
             exec(code, vars(module))
-        vars(module)["changed_ns"] = (
-            changed_ns  # not of a file that could not be executed
-        )
+        # last: a file that could not be executed is executed again
+        vars(module)["changed_ns"] = changed_ns
     return module
 
 

@@ -25,6 +25,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from orchestra.contracts import adapter
 from orchestra.evaluation.questions import load
 from orchestra.evaluation.scores import matches
 from orchestra.methods import make
@@ -33,7 +34,7 @@ from orchestra.runtime.command_line import OneLineParser, run_program
 from orchestra.runtime.parsing import find_action
 from orchestra.runtime.pool import Checked
 from orchestra.runtime.run_folder import write_whole
-from orchestra.runtime.tape import Tape, adapter
+from orchestra.runtime.tape import Tape
 from orchestra.seams import Messages
 from orchestra.tools.own import own_tools
 from orchestra.tools.shipped import tools_for
