@@ -38,6 +38,7 @@ from typing import Any, NamedTuple, NoReturn
 from orchestra import contracts, methods
 from orchestra.agents import workdir as workdirs
 from orchestra.agents.executor import SubAgents, runs_code, shared
+from orchestra.ending import Ending, ending_of
 from orchestra.matching import Placed, decision_reserve_usd, place
 from orchestra.memory import EvidenceMemory, best_supported_answer
 from orchestra.money import Purse
@@ -51,12 +52,14 @@ from orchestra.runtime import (
 )
 from orchestra.runtime import pool as pools
 from orchestra.runtime.chat import Chat
+from orchestra.runtime.jsonl import TapeWriteError
 from orchestra.runtime.openai_api import with_model
 from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import WORDING, explained
 from orchestra.runtime.run_folder import Manifest
 from orchestra.runtime.secrets import Secrets
+from orchestra.runtime.summary import totals_in
 from orchestra.runtime.tape import Mode, Tape, TapeMiss
 from orchestra.runtime.trajectory import Listener, Recorder, Trajectory
 from orchestra.schedule import Graph, ready, refine, waiting
@@ -68,6 +71,7 @@ from orchestra.tools.own import own_tools
 from orchestra.tools.shipped import tools_for
 from orchestra.vocabulary import (
     BudgetExceeded,
+    Cause,
     Complete,
     ConfigError,
     Decision,
@@ -98,12 +102,16 @@ Tools = Mapping[str, Tool]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. `fallback`: the main agent did not complete it; `why` is the reason."""
+    """What came of a run whose method came to its end."""
 
     answer: str
-    fallback: bool
     rounds: int
-    why: str = ""
+    ending: Ending
+
+
+def early(answer: str, cause: Cause, why: str) -> Ending:
+    """How a run ended whose main agent did not complete it."""
+    return Ending("fallback" if answer else "stopped", cause, why)
 
 
 class NothingAffordable(Exception):
@@ -165,6 +173,25 @@ class Run:
             threads=threads,
         )
 
+    def outcome(self) -> Outcome:
+        """What came of Algorithm 1. After an error no further call starts, and those in flight are
+        recorded.
+        """
+        try:
+            outcome = self.answer()
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt | EndOfRun):
+                self.tape.cancelled.set()
+            self.tape.close()  # start no further call; other runs may share `cancelled`
+            self.sub_agents.interrupt()
+            if isinstance(error, SystemExit):
+                call = f"sys.exit({error.code!r})"
+                problem = f"Python of the user ended the program ({call})"
+                raise ConfigError(problem) from error
+            raise
+        self.sub_agents.executor.shutdown()
+        return outcome
+
     def answer(self) -> Outcome:
         """Algorithm 1."""
         t = 0
@@ -172,39 +199,53 @@ class Run:
             for t in range(1, self.rounds + 1):
                 y_t = self.decide(t)  # Eq. 1-3
                 if isinstance(y_t, Complete):
-                    return Outcome(y_t.answer, fallback=False, rounds=t)
+                    return Outcome(y_t.answer, rounds=t, ending=Ending("answered"))
                 z_t = self.carry_out(t, y_t)  # Eq. 5-21
                 if y_t.final or (y_t.answers and z_t[-1].answer):
                     return self.answered(t, y_t, z_t[-1])
-            return self.last_chance(t, "no round was left")
+            why = f"no round was left: --rounds allows {self.rounds}"
+            return self.last_chance(t, "rounds", why)
         except NothingAffordable as error:
-            return self.last_chance(t, str(error))
-        except ModelMistake as error:
-            return self.fallback(t, f"no usable decision: {explained(error)}")
-        except BudgetExceeded as error:
-            return self.fallback(t, str(error))
+            return self.last_chance(t, "budget", str(error))
+        except (ModelMistake, BudgetExceeded) as error:
+            return self.ended_early(t, error)
 
     def answered(self, t: int, y_t: Delegate, z: Result) -> Outcome:
         """The outcome of a run that a sub-task has answered."""
         answer = z.answer or best_supported_answer(self.history)
-        is_sure = z.status == "done" and not y_t.fallback and answer != ""
-        why = y_t.fallback or z.error
-        return Outcome(answer, fallback=not is_sure, rounds=t, why=why)
+        if y_t.fallback:
+            ending = early(answer, "replies", y_t.fallback)
+        elif z.status == "done" and answer:
+            ending = Ending("answered")
+        else:
+            reason = z.error or "it reported so itself"
+            why = f"the last sub-task ended as {z.status}: {reason}"
+            ending = early(answer, z.cause or "sub-task", why)
+        return Outcome(answer, rounds=t, ending=ending)
 
-    def last_chance(self, t: int, why: str) -> Outcome:
+    def last_chance(self, t: int, cause: Cause, why: str) -> Outcome:
         """One more decision, if it can be paid, and the outcome: a fallback in any case."""
         try:
             y_t = self.decide(t + 1, last_chance=True)
             if isinstance(y_t, Complete):
-                return self.fallback(t, why, y_t.answer)
+                return self.fallback(t, cause, why, y_t.answer)
             z_t = self.carry_out(t + 1, y_t)
-            return self.fallback(t, why, z_t[-1].answer)
-        except ModelMistake as error:
-            return self.fallback(t, f"no usable decision: {explained(error)}")
-        except (BudgetExceeded, NothingAffordable) as error:
-            return self.fallback(t, str(error))
+            return self.fallback(t, cause, why, z_t[-1].answer)
+        except NothingAffordable as error:
+            return self.fallback(t, "budget", str(error))
+        except (ModelMistake, BudgetExceeded) as error:
+            return self.ended_early(t, error)
 
-    def fallback(self, t: int, why: str, last_answer: str = "") -> Outcome:
+    def ended_early(self, t: int, error: ModelMistake | BudgetExceeded) -> Outcome:
+        """The outcome of a run in which no decision was usable, or none could be paid."""
+        why = str(error)
+        if isinstance(error, ModelMistake):
+            why = f"no usable decision in {DECISION_ATTEMPTS} attempts: {explained(error)}"
+        return self.fallback(t, error.cause, why)
+
+    def fallback(
+        self, t: int, cause: Cause, why: str, last_answer: str = ""
+    ) -> Outcome:
         """A fallback with the first of these answers that is not empty: the last one; the newest
         that was refused although evidence was there; the best supported one; the newest guess.
         """
@@ -215,7 +256,7 @@ class Run:
         supported = best_supported_answer(self.history)
         answers = [last_answer, *kept[-1:], supported, *guesses[-1:]]
         answer = next((answer for answer in answers if answer), "")
-        return Outcome(answer, fallback=True, rounds=t, why=why)
+        return Outcome(answer, rounds=t, ending=early(answer, cause, why))
 
     # ---- a decision ------------------------------------------------------------------------------
 
@@ -405,7 +446,7 @@ def replay(
     past = trajectory.read(folder / "trajectory.jsonl")
     threads = given.get("parallel")
     again = _run(folder, manifest, "replay", listeners, threads=threads)
-    if trajectory.ended(past):
+    if trajectory.is_finished(past):
         difference = trajectory.first_difference(past, again.events)
         if difference:
             problem = f"the replay differs from the record: {difference}"
@@ -447,7 +488,7 @@ def resume(
     )
     if from_round is None:
         end = trajectory.ended(trajectory.read(folder / "trajectory.jsonl"))
-        complete = end is not None and not end.get("fallback", True)
+        complete = end is not None and not end["fallback"]
         mode: Mode = "replay" if complete else "resume"
         return run(folder, named, mode)
     with run_folder.begun(Path(out) if out else run_folder.default_path()) as target:
@@ -471,28 +512,22 @@ def _run(
         closing(Recorder(None if mode == "replay" else folder, listeners)) as recorder,
         own_tools(manifest.options.tools, manifest.options.mcp, tape) as own,
     ):
-        run = Run(manifest, tape, recorder, own, threads)
         recorder.begin(run_folder.read_manifest(folder).row())  # as it is stored
         try:
-            outcome = run.answer()
+            run = Run(manifest, tape, recorder, own, threads)
+            outcome = run.outcome()
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt | EndOfRun):
-                tape.cancelled.set()
-            tape.close()  # start no further call; other runs may share `cancelled`
-            run.sub_agents.interrupt()
-            if isinstance(error, SystemExit):
-                call = f"sys.exit({error.code!r})"
-                problem = f"Python of the user ended the program ({call})"
-                raise ConfigError(problem) from error
+            if mode != "replay":
+                with suppress(TapeWriteError, TapeMiss, ConfigError):
+                    totals = totals_in(folder, manifest)
+                    recorder.stopped(ending_of(error), **vars(totals))
             raise
-        run.sub_agents.executor.shutdown()
         return recorder.end(
             folder=folder,
+            ending=outcome.ending,
             answer=outcome.answer,
-            fallback=outcome.fallback,
             rounds=outcome.rounds,
             purse=run.purse,
-            why=outcome.why,
         )
 
 
@@ -533,7 +568,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return console.report(ended, args)
     except command_line.ENDS as error:
         message = console.failure(error, start.name, start.folder, args)
-        console.tell_error(message, words)
+        is_new = args is not None and not args.replay and start.name != ""
+        folder = start.folder if is_new else None
+        console.tell_error(error, message, words, folder)
         return command_line.exit_code(error)
     except Exception as error:  # a bug, here or in the user's Python
         hint = console.way_on(start.name, start.folder, args)

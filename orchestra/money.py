@@ -48,6 +48,10 @@ class Purse:
         self.tokens = 0
 
     @property
+    def has_limit(self) -> bool:
+        return self.limit_usd is not None
+
+    @property
     def left_usd(self) -> float | None:
         """B_t. None: no limit."""
         if self.limit_usd is None:

@@ -17,7 +17,7 @@ from orchestra.runtime.options import Options
 from orchestra.runtime.permission import comparable
 from orchestra.runtime.run_folder import Manifest, read_manifest, sha256_of
 from orchestra.runtime.secrets import Secrets
-from orchestra.runtime.trajectory import Trajectory, ended, read
+from orchestra.runtime.trajectory import Trajectory, is_finished, read
 from orchestra.vocabulary import ConfigError
 from orchestra_min import orchestrate, replay, resume
 
@@ -53,7 +53,7 @@ def recorded(
         problem = "was recorded with another question, media or options"
         advice = "remove it, or use --record-mode rewrite"
         raise ConfigError(f"{folder} {problem}: {advice}")
-    finished = ended(read(folder / "trajectory.jsonl")) is not None
+    finished = is_finished(read(folder / "trajectory.jsonl"))
     if finished or record_mode == "none":
         return replay(folder, **options.again())
     again = {**options.again(), "workdir": how.get("workdir")}

@@ -20,25 +20,15 @@ from orchestra.evaluation.questions import QuestionRow
 from orchestra.evaluation.sweep_folder import newest, rows_of
 from orchestra.evaluation.trace import perfetto
 from orchestra.runtime import command_line, console, run_folder, tape, trajectory
-from orchestra.runtime.completion import tokens_of, url_of
-from orchestra.vocabulary import Backend, ConfigError
+from orchestra.runtime.completion import tokens_of
+from orchestra.runtime.summary import Prices, summarized
+from orchestra.vocabulary import ConfigError
 
 PAGE = Path(__file__).parent / "evaluation" / "page.html"
 INLINE_BYTES = 8 << 20  # the page links to a larger media file in the run folder
-OUTCOME = (
-    "answer",
-    "fallback",
-    "why",
-    "rounds",
-    "calls",
-    "tokens",
-    "cost_usd",
-    "failed_subtasks",
-)
 SCORES = "judge", "match", "exact"  # of a sweep; the first that a row has counts
 KEY_CHARS = 16  # of the hash of a request
 Texts = dict[str, int]  # each text of a page and its number
-Prices = Mapping[tuple[str, str], Backend]  # the backend of each URL and model
 RunRow = dict[str, Any]  # a run: outcome, settings, calls
 CallRow = dict[str, Any]  # an exchange: request, answer or failure, tokens, cost
 ScoreRow = dict[str, Any]  # the question of a run: category, level, right answer, score
@@ -68,17 +58,24 @@ def run_row(folder: Path, texts: Texts, whole: bool = True) -> RunRow:
     """The data of a run. `whole`: with its media and trajectory. Raises ConfigError."""
     manifest = run_folder.read_manifest(folder)
     events = trajectory.read(folder / "trajectory.jsonl")
-    end = trajectory.ended(events)
-    if end is None:
-        end = {"why": "the run has not ended"}
-    row: RunRow = {key: end.get(key) for key in OUTCOME}
-    row["name"] = folder.name
-    row["question"] = manifest.question
-    row["method"] = manifest.options.method
-    row["model"] = manifest.pool.main
-    row["latency_s"] = end.get("timing", {}).get("latency_s")
-    prices = {(url_of(b), b.model): b for b in manifest.pool.backends}
     exchanges = tape.exchanges(folder / "tape.jsonl")
+    seen = summarized(folder, manifest, events, exchanges)
+    row: RunRow = {
+        "name": folder.name,
+        "question": seen.question,
+        "method": seen.method,
+        "model": seen.model,
+        "answer": seen.answer,
+        "state": seen.ending.state,
+        "why": seen.ending.why,
+        "fallback": seen.ending.state == "fallback",
+        "rounds": seen.rounds,
+        "failed_subtasks": seen.failed_subtasks,
+        "latency_s": seen.latency_s,
+        "date_s": seen.date_s,
+        **vars(seen.totals),
+    }
+    prices = Prices(manifest)
     row["tape"] = [call_row(exchange, texts, prices) for exchange in exchanges]
     if whole:
         row["media"] = [media_row(folder, m.name, m.modality) for m in manifest.media]
@@ -105,7 +102,8 @@ def call_row(exchange: Exchange, texts: Texts, prices: Prices) -> CallRow:
     answer = exchange.get("answer")
     data = answer.get("data") if isinstance(answer, dict) else None
     if _messages(request) and isinstance(data, dict):
-        row |= _tokens(data, prices.get((str(request.get("url")), row["model"])))
+        row |= _tokens(data)
+        row["cost_usd"] = prices.of(exchange).cost_usd
         message = data["choices"][0]["message"]
         answer = message.get("content") or message
     row["failed"] = isinstance(answer, dict) and "error" in answer
@@ -129,17 +127,14 @@ def _asked(request: Mapping[str, Any], texts: Texts) -> list[tuple[str, int]]:
     return [("request", number_of(rest, texts))]
 
 
-def _tokens(data: Mapping[str, Any], backend: Backend | None) -> CallRow:
-    """The tokens of a completion, and what they cost if the endpoint reports them."""
-    read, written, cached = tokens_of(data)
-    row: CallRow = {
+def _tokens(data: Mapping[str, Any]) -> CallRow:
+    """The tokens of a completion."""
+    read, written, _ = tokens_of(data)
+    return {
         "input_tokens": read,
         "output_tokens": written,
         "tokens": (read or 0) + (written or 0),
     }
-    if backend is not None and read is not None and written is not None:
-        row["cost_usd"] = backend.cost_usd(read, written, cached)
-    return row
 
 
 def media_row(folder: Path, name: str, modality: str) -> MediaRow:

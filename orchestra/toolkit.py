@@ -30,7 +30,7 @@ from orchestra.runtime.chat import Chat
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import say
 from orchestra.runtime.tape import Tape
-from orchestra.vocabulary import Backend, Media, Modality, ModelMistake, Task
+from orchestra.vocabulary import Backend, Cause, Media, Modality, ModelMistake, Task
 
 # Types of parameters that name a file of the task; the schema lists the names.
 ImageFile = Annotated[str, "image"]
@@ -45,6 +45,8 @@ CODE = "ExecuteCodeAction"
 
 class ToolError(Exception):
     """The tool failed; the text is the observation."""
+
+    cause: Cause = "tool"
 
 
 class Value(TypedDict, Generic[T]):

@@ -32,10 +32,28 @@ from pydantic import JsonValue
 
 Modality = Literal["image", "audio", "video"]
 Status = Literal["done", "partial", "blocked", "failed"]
+# What ended a run or a sub-task early; "sub-task" is that of a run whose last sub-task ended early
+Cause = Literal[
+    "",
+    "budget",
+    "rounds",
+    "replies",
+    "sub-task",
+    "steps",
+    "tool",
+    "endpoint",
+    "rate limit",
+    "disk",
+    "settings",
+    "recording",
+    "signal",
+    "bug",
+]
 Skill = Literal["txt", "img", "aud", "vid", "code"]
 SKILLS: tuple[Skill, ...] = get_args(Skill)  # phi(b) and r(u), Eq. 5
 # psi(g) and r_T(u), Eq. 7, have one more: web.
 Amount = Annotated[float, Ge(0), Lt(1e9)]
+RATE_LIMITS = (429, 503)  # HTTP status
 SKILL_OF: Mapping[str, Skill] = {"image": "img", "audio": "aud", "video": "vid"}
 
 
@@ -47,14 +65,15 @@ class Failure:
     """An exchange with an endpoint that ended without an answer, after all its attempts.
 
     `status` is the HTTP status, 0 without one. `unanswered` counts the attempts that may be billed
-    although no answer came. `cause` is "timeout", "no_choice" for a completion without a choice, or
-    "" for anything else. `played`: it comes from the tape.
+    although no answer came; each cost at most `most_usd`. `cause` is "timeout", "no_choice" for a
+    completion without a choice, or "" for anything else. `played`: it comes from the tape.
     """
 
     status: int
     why: str
     unanswered: int = 0
     cause: str = ""
+    most_usd: float | None = None
     played: bool = False
 
     def row(self) -> dict[str, JsonValue]:
@@ -66,11 +85,15 @@ class Failure:
         }
         if self.cause:
             row["cause"] = self.cause
+        if self.unanswered:
+            row["most_usd"] = self.most_usd
         return row
 
 
 class ConfigError(Exception):
     """A mistake of the user, in one line: what, where, and what to do. Nothing was paid."""
+
+    cause: Cause = "settings"
 
 
 class EndpointError(Exception):
@@ -80,15 +103,24 @@ class EndpointError(Exception):
         super().__init__(message)
         self.failure = failure
 
+    @property
+    def cause(self) -> Cause:
+        is_limit = self.failure is not None and self.failure.status in RATE_LIMITS
+        return "rate limit" if is_limit else "endpoint"
+
 
 class BudgetExceeded(Exception):
     """The next call could exceed its share of the budget, so it was not started (Eq. 21)."""
+
+    cause: Cause = "budget"
 
 
 class ModelMistake(Exception):
     """A model broke a rule. `rule` names the sentence in prompts/<file>.md that tells the model;
     `values` fill in the sentence.
     """
+
+    cause: Cause = "replies"
 
     def __init__(self, rule: str, file: str = "mistakes", **values: object) -> None:
         super().__init__(rule, values)
@@ -124,6 +156,8 @@ class EndOfRun(BaseException):
     A BaseException, like KeyboardInterrupt, so that no `except Exception` of a tool or a library
     turns it into an observation.
     """
+
+    cause: Cause = "signal"
 
 
 # ---- the task and who can work on it -------------------------------------------------------------
@@ -299,8 +333,8 @@ class Step:
 class Result:
     """z = (sigma, eta, omega, c, delta), Eq. 14, and the trace that it summarizes.
 
-    `cost_usd` None: some call's price is unknown. The program fills in `latency_s`, `media` (the
-    files that were opened) and `round`.
+    `cost_usd` None: some call's price is unknown. `cause`: what ended it early. The program fills
+    in `latency_s`, `media` (the files that were opened) and `round`.
     """
 
     status: Status
@@ -310,6 +344,7 @@ class Result:
     latency_s: float = field(default=0.0, compare=False)
     trace: tuple[Step, ...] = ()
     error: str = ""
+    cause: Cause = ""
     media: tuple[str, ...] = ()
     round: int = 0
 

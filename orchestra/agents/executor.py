@@ -150,6 +150,7 @@ class SubAgents:
             summary=z.summary,
             cost_usd=z.cost_usd,
             error=z.error,
+            cause=z.cause,
             media=z.media,
             subtask=u.id,
         )

@@ -25,6 +25,7 @@ from orchestra.runtime.prompts import capped, explained, say
 from orchestra.toolkit import Environment, Tool, ToolError
 from orchestra.vocabulary import (
     BudgetExceeded,
+    Cause,
     EndpointError,
     ModelMistake,
     Place,
@@ -187,9 +188,14 @@ class Job:
     # ---- the result ------------------------------------------------------------------------------
 
     def result(
-        self, status: Status, answer: str, summary: str, error: str = ""
+        self,
+        status: Status,
+        answer: str,
+        summary: str,
+        error: str = "",
+        cause: Cause = "",
     ) -> Result:
-        """z = Omega(zeta), Eq. 14."""
+        """z = Omega(zeta), Eq. 14. `cause`: what ended it early."""
         return Result(
             status=status,
             answer=answer,
@@ -197,13 +203,14 @@ class Job:
             cost_usd=self.env.purse.spent_usd,
             trace=tuple(self.trace),
             error=error,
+            cause=cause,
         )
 
-    def stopped(self, reason: str) -> Result:
+    def stopped(self, reason: str, cause: Cause) -> Result:
         """z of a sub-task that ended early: partial with the answer so far, or failed without."""
-        if not self.answer:
-            return self.result("failed", answer="", summary="", error=reason)
-        return self.result("partial", self.answer, self.summary, error=reason)
+        status: Status = "partial" if self.answer else "failed"
+        summary = self.summary if self.answer else ""
+        return self.result(status, self.answer, summary, reason, cause)
 
     @property
     def summary(self) -> str:
@@ -257,9 +264,9 @@ def guarded(run: AgentFunction) -> AgentFunction:
         try:
             return run(job)
         except ModelMistake as mistake:
-            return job.stopped(explained(mistake))
+            return job.stopped(explained(mistake), mistake.cause)
         except (EndpointError, BudgetExceeded, ToolError) as failure:
-            return job.stopped(str(failure))
+            return job.stopped(str(failure), failure.cause)
 
     return safe
 
@@ -274,11 +281,11 @@ def agent(body: Callable[[Job], str]) -> AgentFunction:
         try:
             job.answer = body(job).strip()
         except (*STOPPED, ToolError) as failure:
-            return job.stopped(str(failure))
+            return job.stopped(str(failure), failure.cause)
         if job.cut:
-            return job.stopped(say("mistakes", "cut"))
+            return job.stopped(say("mistakes", "cut"), "replies")
         if not job.answer:
-            return job.stopped(say("notes", "empty_reply"))
+            return job.stopped(say("notes", "empty_reply"), "replies")
         return job.result("done", job.answer, job.summary)
 
     return run

@@ -29,7 +29,7 @@ from orchestra.runtime.prompts import as_messages, render, say
 from orchestra.seams import Messages
 from orchestra.toolkit import Environment, ToolError
 from orchestra.tools import code, reading, sandbox
-from orchestra.vocabulary import Result, Status, Step
+from orchestra.vocabulary import Cause, Result, Status, Step
 
 MARKER = "TASK_COMPLETE"  # the first line of the last command's output; the rest is the report
 COMMAND_TIMEOUT_S = 60
@@ -49,6 +49,7 @@ def run(job: Job) -> Result:
     """Do `u` in at most `job.steps` commands. Failures are reported in the Result."""
     report = None
     error = say(PROMPTS, "out_of_steps", steps=job.steps)
+    cause: Cause = "steps"
     try:
         while report is None and len(job.trace) < job.steps:
             step = _next_step(job)
@@ -56,6 +57,7 @@ def run(job: Job) -> Result:
             report = _report(step)
     except STOPPED as failure:
         error = say(PROMPTS, "stopped", reason=str(failure))
+        cause = failure.cause
     changed = _recorded_changes(job)
     if report is not None:
         answer = report if report else job.trace[-1].memory
@@ -63,7 +65,7 @@ def run(job: Job) -> Result:
     worked = any(not step.failed for step in job.trace)
     status: Status = "partial" if worked else "failed"
     summary = f"{error}\n{changed}" if changed else error
-    return job.result(status, answer="", summary=summary, error=error)
+    return job.result(status, answer="", summary=summary, error=error, cause=cause)
 
 
 def _next_step(job: Job) -> Step:

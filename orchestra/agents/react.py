@@ -36,7 +36,7 @@ from orchestra.agents.react_rules import (
     same_call,
     saw_nothing,
 )
-from orchestra.runtime.chat import STOPPED
+from orchestra.runtime.chat import STOPPED, Stopped
 from orchestra.runtime.parsing import find_action
 from orchestra.runtime.prompts import (
     as_messages,
@@ -50,6 +50,7 @@ from orchestra.runtime.reply_schema import TEXT, closed_object, const, one_of
 from orchestra.seams import Messages
 from orchestra.vocabulary import (
     BudgetExceeded,
+    Cause,
     EndpointError,
     ModelMistake,
     Reply,
@@ -156,22 +157,23 @@ def _unfinished(job: Job) -> Result:
         error = say(PROMPTS, "out_of_steps", steps=job.steps)
     else:
         error = say(PROMPTS, "would_not_finish")
-    return _without_report(job, "partial", error)
+    return _without_report(job, "partial", error, "steps")
 
 
-def _stopped(job: Job, failure: Exception) -> Result:
+def _stopped(job: Job, failure: Stopped) -> Result:
     """z of a sub-agent that cannot go on."""
     status: Status = "failed"
     if isinstance(failure, BudgetExceeded) and _newest_memory(job.trace):
         status = "partial"
-    return _without_report(job, status, say(PROMPTS, "stopped", reason=str(failure)))
+    error = say(PROMPTS, "stopped", reason=str(failure))
+    return _without_report(job, status, error, failure.cause)
 
 
-def _without_report(job: Job, status: Status, error: str) -> Result:
+def _without_report(job: Job, status: Status, error: str, cause: Cause) -> Result:
     if all(step.failed for step in job.trace):
         status = "failed"
     summary = _newest_memory(job.trace)
-    return job.result(status, answer="", summary=summary, error=error)
+    return job.result(status, answer="", summary=summary, error=error, cause=cause)
 
 
 def _newest_memory(trace: Sequence[Step]) -> str:

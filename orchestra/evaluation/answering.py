@@ -7,7 +7,6 @@ another process or on another machine.
 from __future__ import annotations
 
 import math
-import re
 import shutil
 import tempfile
 import threading
@@ -27,7 +26,14 @@ from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.secrets import Secrets
 from orchestra.runtime.tape import Tape
-from orchestra.runtime.trajectory import Event, Trajectory, ended, read
+from orchestra.runtime.trajectory import (
+    Event,
+    Trajectory,
+    ended,
+    ending_of_row,
+    is_finished,
+    read,
+)
 from orchestra.vocabulary import (
     Backend,
     BudgetExceeded,
@@ -39,8 +45,6 @@ from orchestra_min import orchestrate, resume
 
 Files = dict[str, bytes]  # by their path in a folder
 FREE = "timeout_s", "patience_s"  # options that may change when a sweep goes on
-STARVED = "budget exhausted"  # in the `why` of a run whose budget was too small
-RATE_LIMIT = re.compile(r"\bstatus (429|503)\b")  # in the error of a failed sub-task
 
 
 class Notice(NamedTuple):
@@ -73,7 +77,7 @@ class Plan:
         others = [f for f in first.parent.glob(f"{q.name}.[0-9]*") if begun(f)]
         newest = max([first, *others], key=_attempt_number)
         end = ended(read(newest / "trajectory.jsonl"))
-        starved = end is not None and STARVED in end["why"]
+        starved = end is not None and ending_of_row(end).cause == "budget"
         return _next(newest) if starved else newest
 
 
@@ -157,7 +161,7 @@ class _Attempt:
         past = read(folder / "trajectory.jsonl")
         limited = _limited(past)
         end = ended(past)
-        if limited is None or end is None:
+        if limited is None or end is None or not is_finished(past):
             return self._resume(folder)
         in_last_round = limited.round == end["rounds"]
         if end["fallback"] and in_last_round:  # a resume retries its failed calls
@@ -222,7 +226,7 @@ class _Attempt:
         limited = _limited(run.events)
         if limited is not None:
             return {"why": f"rate limit in {limited}"}
-        if self.share_usd < math.inf and STARVED in run.why:
+        if self.share_usd < math.inf and run.cause == "budget":
             return {"status": "starved"}
         given = run.answer.strip()
         row: QuestionRow = {
@@ -259,7 +263,7 @@ def _limited(events: Sequence[Event]) -> Place | None:
     """The first sub-task that failed at a rate limit; None if none did."""
     for event in events:
         failed = event["event"] == "result" and event["status"] == "failed"
-        if failed and RATE_LIMIT.search(event["error"]):
+        if failed and event.get("cause") == "rate limit":
             round, subtask, _ = event["at"]
             return Place(round, subtask)
     return None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NotRequired, TypeVar
 
 from typing_extensions import TypedDict
 
@@ -32,6 +32,7 @@ from orchestra.vocabulary import (
 REFUSALS = {400, 404, 405, 422, 500, 501}  # sent for a field that is not supported
 WHY_CHARS = 300
 # These end one sub-task, with the reason
+Stopped = EndpointError | BudgetExceeded | ConfigError
 STOPPED = (EndpointError, BudgetExceeded, ConfigError)
 T = TypeVar("T")
 Body = dict[str, Any]
@@ -39,10 +40,13 @@ Send = Callable[[], http.Response]  # one attempt; raises NoAnswer
 
 
 class AnswerRow(TypedDict, Generic[T]):
-    """The answer of an exchange on the tape, and how many attempts before it may be billed."""
+    """The answer of an exchange on the tape, how many attempts before it may be billed, and the
+    most that one of them costs.
+    """
 
     data: T
     unanswered: Unanswered
+    most_usd: NotRequired[float | None]
 
 
 CHAT = Kind("chat", completion.read_completion, AnswerRow[completion.Completion])
@@ -162,7 +166,7 @@ class Chat:
         else:
             unanswered = outcome.unanswered
         for _ in range(unanswered):
-            purse.charge(assumed_usd(purse, most_usd), outcome.played)
+            purse.charge(assumed_usd(purse.has_limit, most_usd), outcome.played)
         return outcome
 
     def _attempts(
@@ -184,7 +188,8 @@ class Chat:
             else:
                 found = answer_or_problem(kind, response)
                 if not isinstance(found, Problem):
-                    return {"data": found, "unanswered": unanswered}
+                    row = {"data": found, "unanswered": unanswered}
+                    return {**row, "most_usd": most_usd}
                 problem = found
             unanswered += problem.billed
             # Redacted before it is cut: half a key is not found.
@@ -197,6 +202,7 @@ class Chat:
                     why=why[:WHY_CHARS],
                     unanswered=unanswered,
                     cause=problem.cause,
+                    most_usd=most_usd,
                 )
             self._notify_of_wait(backend, patience, problem.status, why)
             self.tape.wait(pause_s)
@@ -287,11 +293,11 @@ def _headers(backend: Backend) -> dict[str, str]:
 # ---- the reply -----------------------------------------------------------------------------------
 
 
-def assumed_usd(purse: Purse, most_usd: float | None) -> float | None:
-    """The cost booked if the endpoint reports no tokens: under a budget the most it can be, else
+def assumed_usd(has_budget: bool, most_usd: float | None) -> float | None:
+    """The cost booked if the endpoint reports none: under a budget the most it can be, else
     unknown, unless the call is free.
     """
-    if purse.limit_usd is None and most_usd != 0:
+    if not has_budget and most_usd != 0:
         return None
     return most_usd
 
@@ -300,13 +306,11 @@ def reply_of(
     backend: Backend, answer: Answer, purse: Purse, most_usd: float | None
 ) -> Reply:
     """The text of a completion, charged to the purse."""
-    read_tokens, written_tokens, cached_tokens = completion.tokens_of(answer.value)
-    if read_tokens is None or written_tokens is None:
-        cost_usd = assumed_usd(purse, most_usd)
-    else:
-        cost_usd = backend.cost_usd(read_tokens, written_tokens, cached_tokens)
-    tokens = (read_tokens or 0) + (written_tokens or 0)
-    purse.charge(cost_usd, answer.played, tokens)
+    bill = completion.bill_of(answer.value, backend)
+    cost_usd = bill.cost_usd
+    if not bill.is_known:
+        cost_usd = assumed_usd(purse.has_limit, most_usd)
+    purse.charge(cost_usd, answer.played, bill.tokens)
     choice = answer.value["choices"][0]
     return Reply(
         text=completion.text_of(choice),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
@@ -25,6 +26,7 @@ TOKENS_OF_SOUND = 1000  # of a sound, besides those of its length
 SOUND_BYTES_PER_TOKEN = 300  # in base64: 100 tokens a second of WAV at 16 kHz
 TOKENS_OF_MESSAGE = 16  # of its role and separators
 MAX_TOKENS = 1 << 40  # no plausible count is larger
+MAX_USD = 1e6  # nor an amount
 
 
 class Choice(TypedDict):
@@ -171,6 +173,39 @@ def tokens_of(completion: Mapping[str, Any]) -> tuple[int | None, int | None, in
     if read is not None and written is not None:
         written = max(written, total - read)  # some count reasoning in the total alone
     return read, written, min(cached, read or 0)
+
+
+@dataclass(frozen=True)
+class Bill:
+    """The tokens of a completion and what it cost, as far as the endpoint reports them.
+    `is_known`: it reports enough; then a cost of None means that the price is unknown.
+    """
+
+    input_tokens: int | None
+    output_tokens: int | None
+    cost_usd: float | None
+    is_known: bool
+
+    @property
+    def tokens(self) -> int:
+        return (self.input_tokens or 0) + (self.output_tokens or 0)
+
+
+def bill_of(completion: Mapping[str, Any], backend: Backend) -> Bill:
+    """The endpoint's own figure in `usage.cost`, in USD, counts before the prices of the pool."""
+    read, written, cached = tokens_of(completion)
+    cost_usd = _amount(_dict(completion.get("usage")).get("cost"))
+    is_known = cost_usd is not None
+    if cost_usd is None and read is not None and written is not None:
+        cost_usd = backend.cost_usd(read, written, cached)
+        is_known = True
+    return Bill(read, written, cost_usd, is_known)
+
+
+def _amount(value: Any) -> float | None:
+    """A plausible amount of USD; None for anything else."""
+    is_number = type(value) in (int, float) and 0 <= value < MAX_USD
+    return float(value) if is_number else None
 
 
 def _count(value: Any) -> int | None:

@@ -19,9 +19,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
-from orchestra.runtime import jsonl, trajectory
+from orchestra.ending import ending_of
 from orchestra.runtime.options import SEAMS, flag_of
-from orchestra.runtime.run_folder import holds_paid, read_manifest
+from orchestra.runtime.run_folder import holds_calls
+from orchestra.runtime.summary import summary
+from orchestra.runtime.tape import TapeMiss
 from orchestra.runtime.trajectory import (
     Event,
     Listener,
@@ -35,9 +37,12 @@ from orchestra.vocabulary import ConfigError, EndpointError
 
 INSTALLED = "orchestra-min"
 PROGRAM = INSTALLED if Path(sys.argv[0]).name == INSTALLED else "orchestra_min.py"
-KEYS = "answer fallback why cost_usd paid_usd calls tokens rounds failed_subtasks latency_s run"
-COMPARED = "method answer fallback rounds calls tokens cost_usd latency_s"
-LISTED = "run question answer cost_usd date"
+KEYS = (
+    "answer state cause why fallback cost_usd paid_usd calls tokens rounds failed_subtasks "
+    "latency_s run"
+)
+COMPARED = "method answer state why rounds calls tokens cost_usd latency_s"
+LISTED = "run method state why answer cost_usd date question"
 PROGRESS_CHARS = 200  # of a line
 TrajectoryOrError = Trajectory | EndpointError  # how one run of a command ended
 FAILED = 4  # the exit code of an EndpointError
@@ -128,7 +133,7 @@ def _text_of(rows: list[dict[str, Any]], a: argparse.Namespace) -> str:
 
 def _notes(r: Mapping[str, Any], quiet: bool) -> Iterator[str]:
     """What to know about a run besides its answer."""
-    if r["fallback"]:
+    if r["state"] != "answered":
         kind = "a fallback answer" if r["answer"] else "no answer found"
         why = f" ({r['why']})" if r["why"] else ""
         yield f"{kind}{why}; see {r['run']}"
@@ -137,10 +142,14 @@ def _notes(r: Mapping[str, Any], quiet: bool) -> Iterator[str]:
     if not quiet:
         diff = Path(r["run"], "changes.diff")
         changes = f", {diff}" if diff.exists() else ""
-        calls = "1 call" if r["calls"] == 1 else f"{r['calls']} calls"
-        cost = usd(r["cost_usd"])
-        yield f"{calls}, {r['tokens']} tokens, {cost}, {r['run']}{changes}"
+        yield f"{_figures(r)}, {r['run']}{changes}"
         yield f"to look at it: {invocation('report', absolute(r['run']))}"
+
+
+def _figures(r: Mapping[str, Any]) -> str:
+    """What a run used and cost."""
+    calls = "1 call" if r["calls"] == 1 else f"{r['calls']} calls"
+    return f"{calls}, {r['tokens']} tokens, {usd(r['cost_usd'])}"
 
 
 def table(columns: str, rows: Iterable[Mapping[str, Any]], width: int = 40) -> str:
@@ -167,32 +176,37 @@ def _padded(line: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def list_runs(folder: Path, as_json: bool) -> int:
-    """--runs: question, answer, cost and date (of the newest call) of each run folder. Returns the
-    exit code.
+    """--runs: one row for each run in a folder, also for those of its comparisons. Returns the exit
+    code.
     """
     if not folder.is_dir():
         problem = "there is no such folder; name one that has runs"
         raise ConfigError(f"--runs {folder}: {problem}")
-    is_run = (folder / "run.json").is_file()
-    runs = [folder] if is_run else sorted(folder.iterdir())
+    manifests = [*folder.glob("run.json"), *folder.glob("*/run.json")]
+    manifests += folder.glob("*/*/run.json")
     rows = []
-    for run in runs:
-        with contextlib.suppress(ConfigError, OSError, *DAMAGED):
-            rows.append(_row_of(run))
-    listed = [{name: row.get(name) for name in LISTED.split()} for row in rows]
-    put(json.dumps(listed) if as_json else table(LISTED, listed))
+    for run in sorted(manifest.parent for manifest in manifests):
+        name = run.name if run == folder else run.relative_to(folder).as_posix()
+        try:
+            rows.append({"run": name, **_row_of(run)})
+        except (ConfigError, TapeMiss, OSError, *DAMAGED) as error:
+            rows.append({"run": name, "state": "damaged", "why": str(error)})
+    put(json.dumps(rows) if as_json else table(LISTED, rows))
     return 0
 
 
 def _row_of(run: Path) -> dict[str, Any]:
-    question = read_manifest(run).question
-    end = trajectory.ended(trajectory.read(run / "trajectory.jsonl")) or {}
-    newest = (run / "run.json").stat().st_mtime
-    timed = [row for row in jsonl.read(run / "tape.jsonl") if "timing" in row]
-    if timed:
-        newest = max(row["timing"]["began_s"] for row in timed)
-    date = time.strftime("%Y-%m-%d %H:%M", time.localtime(newest))
-    return {**end, "run": run.name, "question": question, "date": date}
+    seen = summary(run)
+    date = time.strftime("%Y-%m-%d %H:%M", time.localtime(seen.date_s))
+    return {
+        "method": seen.method,
+        "state": seen.ending.state,
+        "why": seen.ending.why,
+        "answer": seen.answer,
+        "cost_usd": seen.totals.cost_usd,
+        "date": date,
+        "question": seen.question,
+    }
 
 
 # ---- errors, and how to go on --------------------------------------------------------------------
@@ -208,12 +222,12 @@ def failure(
     hint = way_on(method, folder, a)
     if isinstance(error, ConfigError) and (a.resume or not hint):
         return text  # of the command line; a new run may end so after paid calls
-    return f"{text}; {hint or 'nothing was answered, so nothing is kept'}"
+    return f"{text}; {hint or 'no call was made, so nothing is kept'}"
 
 
 def way_on(method: str, folder: Path, a: argparse.Namespace | None) -> str:
-    """How to continue the run in `folder`; "" if it holds nothing that was paid for."""
-    if a is None or a.replay or not holds_paid(folder / "tape.jsonl"):
+    """How to continue the run in `folder`; "" if it made no call."""
+    if a is None or a.replay or not holds_calls(folder / "tape.jsonl"):
         return ""
     method = method if a.compare else a.options.method
     return f"continue with: {_resume_command(folder, method, a)}"
@@ -263,13 +277,36 @@ def absolute_spec(spec: str) -> str:
     return f"{absolute(where)}:{name}" if where.endswith(".py") else spec
 
 
-def tell_error(line: str, argv: Sequence[str]) -> None:
-    """The one line of an error; with --json, an object on standard output too."""
+def tell_error(
+    error: BaseException, line: str, argv: Sequence[str], folder: Path | None
+) -> None:
+    """What the run in `folder` has cost so far, and the one line of an error; with --json, an
+    object on standard output too.
+    """
+    ending = ending_of(error)
+    row: dict[str, Any] = dict.fromkeys(KEYS.split())
+    row |= {"state": ending.state, "cause": ending.cause, "why": line}
+    row["failed_subtasks"] = 0
+    if folder is not None:
+        with contextlib.suppress(ConfigError, TapeMiss, OSError, *DAMAGED):
+            row |= _so_far(folder)
     if "--json" in argv:
-        row = dict.fromkeys(KEYS.split()) | {"why": line, "failed_subtasks": 0}
         with contextlib.suppress(OSError):  # it may be the error
             put(json.dumps(row))
+    if row["calls"] and "--quiet" not in argv:
+        tell(f"{_figures(row)}, {folder}")
     tell(f"{PROGRAM}: {line}")
+
+
+def _so_far(folder: Path) -> dict[str, Any]:
+    """What a run has used and cost."""
+    seen = summary(folder)
+    return {
+        **vars(seen.totals),
+        "rounds": seen.rounds,
+        "failed_subtasks": seen.failed_subtasks,
+        "run": str(folder),
+    }
 
 
 def tell(line: str) -> None:

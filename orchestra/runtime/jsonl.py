@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestra.vocabulary import ConfigError, EndOfRun
+from orchestra.vocabulary import Cause, ConfigError, EndOfRun
 
 MAX_BYTES = 2 << 30  # of a file to read
 FREE_BYTES = 8 << 20  # with less disk space no call starts: its answer might not fit
@@ -23,6 +23,8 @@ Row = dict[str, Any]
 
 class TapeWriteError(EndOfRun):
     """The run folder cannot be written, as on a full disk. No further call is started."""
+
+    cause: Cause = "disk"
 
 
 class Appender:

@@ -176,8 +176,8 @@ def _check_no_links(folder: Path) -> None:
 
 @contextlib.contextmanager
 def begun(path: Path) -> Iterator[Path]:
-    """A new run folder. It is removed if the run fails before anything may have been paid for.
-    Raises ConfigError, OSError.
+    """A new run folder. It is removed if the run fails before its first call. Raises ConfigError,
+    OSError.
     """
     existed = path.exists()
     if existed and (not path.is_dir() or any(path.iterdir())):
@@ -189,30 +189,22 @@ def begun(path: Path) -> Iterator[Path]:
     try:
         yield path
     except BaseException:
-        if not holds_paid(made / "tape.jsonl"):
+        if not holds_calls(made / "tape.jsonl"):
             shutil.rmtree(made, ignore_errors=True)
             if existed:
                 made.mkdir(exist_ok=True)
         raise
 
 
-def holds_paid(path: Path) -> bool:
-    """Whether a call of this tape may have been paid for: it was answered, is in flight, or an
-    attempt got no answer.
-    """
+def holds_calls(path: Path) -> bool:
+    """Whether a call was made by this tape: its outcome is there, or it is in flight."""
     if not path.is_file():
         return False
     try:
         jsonl.Appender(path).unlock()
-        rows = list(jsonl.read(path))
+        return any("call" in row for row in jsonl.read(path))
     except (OSError, ConfigError):
         return True  # it cannot be read now
-    for row in rows:
-        in_round = tapes.round_of(str(row.get("call"))) > 0
-        failure = row.get("failure") or {}
-        if in_round and ("answer" in row or failure.get("unanswered")):
-            return True
-    return False
 
 
 def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> None:

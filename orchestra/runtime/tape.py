@@ -37,7 +37,7 @@ from typing_extensions import TypedDict
 from orchestra.contracts import adapter
 from orchestra.runtime.jsonl import Appender, Row, TapeWriteError, read
 from orchestra.runtime.secrets import Secrets
-from orchestra.vocabulary import EndOfRun, Failure, Place
+from orchestra.vocabulary import Cause, EndOfRun, Failure, Place
 
 VERSION = 2
 # An image or a sound in a request
@@ -50,6 +50,8 @@ _call: ContextVar[str] = ContextVar("logical_call")
 
 class TapeMiss(EndOfRun):
     """A replay made a request that the tape does not hold."""
+
+    cause: Cause = "recording"
 
 
 class Cancelled(EndOfRun):
@@ -75,6 +77,7 @@ class FailureRow(TypedDict):
     why: str
     unanswered: Unanswered
     cause: NotRequired[str]
+    most_usd: NotRequired[float | None]
 
 
 def round_of(call: str) -> int:

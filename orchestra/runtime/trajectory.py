@@ -1,6 +1,6 @@
 """tau = (s_1, y_1, Z_1, ..., s_T, y_T) as JSONL, one event a line, written as it happens.
 
-Every line is `{"v": 3, "event": ..., "at": [...], ..., "timing": {...}}`. Measured values are in
+Every line is `{"v": 4, "event": ..., "at": [...], ..., "timing": {...}}`. Measured values are in
 `timing` alone; the rest is the same in every replay. `at` is the place in the run, (round,
 sub-task, step): lines are written in the order of time and read in the order of `at`.
 
@@ -9,7 +9,8 @@ sub-task, step): lines are written in the order of time and read in the order of
     subtask    at [t, j, 0]      sub-task j as it was placed (Eq. 12), and what it may spend
     step       at [t, j, l]      (rho, a, o) of sub-task j, Eq. 13
     result     at [t, j, 2**30]  z of sub-task j, Eq. 14, and the media it opened
-    end        at [T+2]          answer, fallback, cost; round T+1 is that of a last chance
+    end        at [T+2]          how the run ended and why, and the answer; round T+1 is that of a
+                                 last chance
 
 Nothing is written twice: training/examples.py puts s_t together again. A resumed run appends a new
 `run` line; only those from the last one on count.
@@ -28,11 +29,22 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from orchestra.ending import Ending, EndState
 from orchestra.money import Purse, add_usd
 from orchestra.runtime import jsonl
-from orchestra.vocabulary import Complete, ConfigError, Decision, Place, Reply, State
+from orchestra.vocabulary import (
+    Cause,
+    Complete,
+    ConfigError,
+    Decision,
+    Place,
+    Reply,
+    State,
+)
 
-VERSION = 3  # 2 had `drain` in a decision, for what are now three properties
+VERSION = 4
+# What an earlier version did not write, or wrote otherwise
+NEW_IN_4 = {"result": ("cause",), "end": ("state", "cause", "why", "finished")}
 LOG_BYTES = 10 << 20
 NO_EVENT: dict[str, Any] = {"event": "none", "at": []}  # where one run has fewer events
 LAST = 1 << 30  # the step number of a result: after every step
@@ -42,12 +54,14 @@ Listener = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The outcome of a run. `fallback`: the main agent did not complete by itself; the answer is
-    what the evidence supports. `why`: what ended the run early.
+    """The outcome of a run. `state`, `cause` and `why` say how it ended (orchestra/ending.py).
+    `fallback`: the main agent did not complete by itself; the answer is what the evidence supports.
     """
 
     answer: str
     fallback: bool
+    state: EndState
+    cause: Cause
     rounds: int
     calls: int
     tokens: int  # in and out, as far as the endpoints reported them
@@ -136,28 +150,24 @@ class Recorder:
         )
 
     def end(
-        self,
-        folder: Path,
-        answer: str,
-        fallback: bool,
-        rounds: int,
-        purse: Purse,
-        why: str,
+        self, folder: Path, ending: Ending, answer: str, rounds: int, purse: Purse
     ) -> Trajectory:
-        """The last event, and the outcome of the run."""
+        """The end row, and the outcome of the run."""
         latency_s = time.monotonic() - self._began_s
-        results = [event for event in self.events if event["event"] == "result"]
         outcome: dict[str, Any] = {
             "answer": answer,
-            "fallback": fallback,
+            "fallback": ending.state != "answered",
+            "state": ending.state,
+            "cause": ending.cause,
+            "why": ending.why,
             "rounds": rounds,
             "calls": purse.calls,
             "cost_usd": purse.spent_usd,
             "tokens": purse.tokens,
-            "failed_subtasks": sum(event["status"] == "failed" for event in results),
-            "why": why,
+            "failed_subtasks": failed_subtasks(self.events),
         }
-        self._write("end", (rounds + 2,), outcome, {"latency_s": latency_s})
+        row = {**outcome, "finished": True}
+        self._write("end", (rounds + 2,), row, {"latency_s": latency_s})
         return Trajectory(
             **outcome,
             paid_usd=purse.paid_usd,
@@ -165,6 +175,24 @@ class Recorder:
             run=str(folder),
             events=self.events,
         )
+
+    def stopped(
+        self, ending: Ending, calls: int, tokens: int, cost_usd: float | None
+    ) -> None:
+        """The end row of a run that an error has stopped."""
+        rounds = max(event["at"][0] for event in self.events)
+        row: dict[str, Any] = {
+            "answer": "",
+            "fallback": True,
+            **asdict(ending),
+            "rounds": rounds,
+            "calls": calls,
+            "cost_usd": cost_usd,
+            "tokens": tokens,
+            "failed_subtasks": failed_subtasks(self.events),
+        }
+        latency_s = time.monotonic() - self._began_s
+        self._write("end", (rounds + 2,), row, {"latency_s": latency_s})
 
     def close(self) -> None:
         """Later events are kept in memory only: a sub-agent may still end."""
@@ -194,8 +222,30 @@ def read(path: Path) -> list[Event]:
 
 
 def ended(events: Sequence[Event]) -> Event | None:
-    """The event `end`, if the run has ended."""
+    """The end row, if the run could write one."""
     return events[-1] if events and events[-1]["event"] == "end" else None
+
+
+def ending_of_row(end: Event) -> Ending:
+    """How a run ended, by its end row. An earlier version wrote `fallback` alone."""
+    early: EndState = "fallback" if end["answer"] else "stopped"
+    return Ending(
+        state=end.get("state", early if end["fallback"] else "answered"),
+        cause=end.get("cause", ""),
+        why=end["why"] or ("the last sub-task was not done" if end["fallback"] else ""),
+        finished=end.get("finished", True),
+    )
+
+
+def is_finished(events: Sequence[Event]) -> bool:
+    """Whether the method came to its end: a replay gives the same events."""
+    end = ended(events)
+    return end is not None and ending_of_row(end).finished
+
+
+def failed_subtasks(events: Iterable[Event]) -> int:
+    results = [event for event in events if event["event"] == "result"]
+    return sum(event["status"] == "failed" for event in results)
 
 
 def in_order(events: Iterable[Event]) -> list[Event]:
@@ -206,9 +256,9 @@ def first_difference(recorded: list[Event], replayed: list[Event]) -> str:
     """The first difference in content; "" if there is none. The event `run`, a copy of run.json, is
     not compared: a later version has more options, and the tape shows what they change.
     """
-    as_version_2 = len(recorded) > 0 and recorded[0]["v"] == 2
-    old = _comparable(recorded, as_version_2)
-    new = _comparable(replayed, as_version_2)
+    version = recorded[0]["v"] if recorded else VERSION
+    old = _comparable(recorded, version)
+    new = _comparable(replayed, version)
     for before, now in zip_longest(old, new, fillvalue=NO_EVENT):
         if before != now:
             where = _place_of(before) or _place_of(now) or "the end"
@@ -229,15 +279,18 @@ def _difference(before: Any, now: Any, path: str = "") -> str:
     return f"{path.lstrip('.')}: recorded {before!r}, now {now!r}"
 
 
-def _comparable(events: Iterable[Event], as_version_2: bool) -> list[Event]:
-    """The events in order, as plain JSON, without what is measured."""
+def _comparable(events: Iterable[Event], version: int) -> list[Event]:
+    """The events in order, as plain JSON, without what is measured and what the version lacks."""
     kept = [event for event in in_order(events) if event["event"] != "run"]
     plain: list[Event] = json.loads(json.dumps(kept, default=str))
     for event in plain:
         event.pop("timing", None)
         event.pop("v", None)
+        if version < 4:
+            for name in NEW_IN_4.get(event["event"], ()):
+                event.pop(name, None)
         decision = event.get("decision")
-        if as_version_2 and decision and "whole_graph" in decision:
+        if version == 2 and decision and "whole_graph" in decision:
             decision["drain"] = decision.pop("whole_graph")
             del decision["answers"], decision["final"]
     return plain
@@ -291,8 +344,15 @@ def _content_of(event: Event) -> str:
             report = event["answer"] or event["error"] or event["summary"]
             return f"{event['status']}: {report}"
         case _:
-            kind = "fallback" if event["fallback"] else "answer"
-            return f"{kind}: {event['answer']!r}"
+            return _end_text(event)
+
+
+def _end_text(end: Event) -> str:
+    """How the run ended, and why."""
+    ending = ending_of_row(end)
+    answer = f": {end['answer']!r}" if end["answer"] else ""
+    why = f" ({ending.why})" if ending.why else ""
+    return f"{ending.state}{answer}{why}"
 
 
 def _figures_of(event: Event) -> str:

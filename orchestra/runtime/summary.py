@@ -1,0 +1,173 @@
+"""How a recorded run ended and what it cost: the first thing that every view of a run shows.
+
+Calls, tokens and cost come from the tape, which holds what was paid for. So a run that was killed
+has them, too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestra.ending import Ending
+from orchestra.money import add_usd
+from orchestra.runtime import tape, trajectory
+from orchestra.runtime.chat import assumed_usd
+from orchestra.runtime.completion import bill_of, url_of
+from orchestra.runtime.run_folder import Manifest, read_manifest
+from orchestra.runtime.trajectory import Event
+from orchestra.vocabulary import Backend
+
+RUNNING = Ending("interrupted", why="it is still running", finished=False)
+NO_WORD = Ending(
+    "interrupted",
+    "signal",
+    "the process was killed, or the disk was full: it could not say why it ended",
+    finished=False,
+)
+Row = Mapping[str, Any]  # an exchange on the tape
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What calls cost, as a purse counts it: a call is an attempt that may be billed. `cost_usd`
+    None: some price is unknown.
+    """
+
+    calls: int = 0
+    tokens: int = 0
+    cost_usd: float | None = 0.0
+
+    def plus(self, other: Totals) -> Totals:
+        return Totals(
+            calls=self.calls + other.calls,
+            tokens=self.tokens + other.tokens,
+            cost_usd=add_usd(self.cost_usd, other.cost_usd),
+        )
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run in one row."""
+
+    question: str
+    method: str
+    model: str
+    ending: Ending
+    answer: str
+    totals: Totals
+    rounds: int
+    failed_subtasks: int
+    latency_s: float | None  # None: the run could not say
+    date_s: float  # of its newest call, since 1970
+
+
+def summary(folder: Path) -> Summary:
+    """The run in a folder. Raises ConfigError and TapeMiss if it is damaged."""
+    manifest = read_manifest(folder)
+    events = trajectory.read(folder / "trajectory.jsonl")
+    rows = tape.exchanges(folder / "tape.jsonl")
+    return summarized(folder, manifest, events, rows)
+
+
+def summarized(
+    folder: Path, manifest: Manifest, events: Sequence[Event], rows: Sequence[Row]
+) -> Summary:
+    """The run in a folder that has been read."""
+    end = trajectory.ended(events)
+    return Summary(
+        question=manifest.question,
+        method=str(manifest.options.method),
+        model=manifest.pool.main,
+        ending=ending_in(folder, end),
+        answer=end["answer"] if end else "",
+        totals=Prices(manifest).total(rows),
+        rounds=max((tape.round_of(row["call"]) for row in rows), default=0),
+        failed_subtasks=trajectory.failed_subtasks(events),
+        latency_s=end["timing"].get("latency_s") if end else None,
+        date_s=_date_s(folder, rows),
+    )
+
+
+def totals_in(folder: Path, manifest: Manifest) -> Totals:
+    """What the calls on the tape of a run cost."""
+    return Prices(manifest).total(tape.exchanges(folder / "tape.jsonl"))
+
+
+def ending_in(folder: Path, end: Event | None) -> Ending:
+    """How the run in a folder ended; `end` is its end row, if it could write one."""
+    if end is not None:
+        return trajectory.ending_of_row(end)
+    return RUNNING if _is_locked(folder / "tape.jsonl") else NO_WORD
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a process writes to this file."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _date_s(folder: Path, rows: Iterable[Row]) -> float:
+    began_s = [row["timing"]["began_s"] for row in rows if "timing" in row]
+    return max(began_s, default=(folder / "run.json").stat().st_mtime)
+
+
+class Prices:
+    """What the exchanges of a run cost: by the prices of its pool, or as its endpoint reported."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.has_budget = manifest.options.budget_usd is not None
+        self.backends: dict[tuple[str, str], Backend] = {}
+        for backend in reversed(manifest.pool.backends):  # the first of a name counts
+            self.backends[url_of(backend), backend.model] = backend
+
+    def total(self, rows: Iterable[Row]) -> Totals:
+        total = Totals()
+        for row in rows:
+            total = total.plus(self.of(row))
+        return total
+
+    def of(self, row: Row) -> Totals:
+        """What one exchange cost, with its attempts that got no answer."""
+        outcome = row["failure"] if "failure" in row else row["answer"]
+        if not isinstance(outcome, dict) or "unanswered" not in outcome:
+            return Totals()  # a local tool
+        most_usd = outcome.get("most_usd")
+        assumed = Totals(1, 0, assumed_usd(self.has_budget, most_usd))
+        total = Totals()
+        for _ in range(outcome["unanswered"]):
+            total = total.plus(assumed)
+        if "failure" in row:
+            return total
+        match row["request"]["kind"]:
+            case "chat":
+                return total.plus(
+                    self._of_chat(row["request"], outcome["data"], assumed)
+                )
+            case "transcription":
+                return total.plus(Totals(1, 0, most_usd))
+            case _:
+                return total
+
+    def _of_chat(self, request: Row, data: Row, assumed: Totals) -> Totals:
+        backend = self.backend_of(request)
+        if backend is None:
+            return Totals(1, 0, None)
+        bill = bill_of(data, backend)
+        cost_usd = bill.cost_usd if bill.is_known else assumed.cost_usd
+        return Totals(1, bill.tokens, cost_usd)
+
+    def backend_of(self, request: Row) -> Backend | None:
+        """The backend that a chat request went to."""
+        url = str(request.get("url"))
+        exact = self.backends.get((url, str(request.get("model"))))
+        return exact or self.backends.get((url, ""))  # the only one that it serves
