@@ -203,11 +203,13 @@ def test_a_resume_of_a_finished_graph_asks_no_failed_agent_again(run):
     assert resume(run.folder).answer == "42" and len(run.requests) == 3
 
 
-def test_where_nothing_was_paid_nothing_is_kept(endpoint, tmp_path):
-    server = endpoint(lambda request: Raw(401, {}))
+def test_a_run_whose_first_call_is_refused_is_kept_and_goes_on(endpoint, tmp_path):
+    answers = iter([Raw(401, {}), complete("42")])
+    server = endpoint(lambda request: next(answers))
     done = called("--question", "?", "--model", "m", "--out", tmp_path / "run", at=server.url)
-    assert "--resume" not in line_of(done, 4)
-    assert list(tmp_path.iterdir()) == []
+    assert f"--resume {tmp_path}/run" in line_of(done, 4)
+    again = called("--resume", tmp_path / "run", at=server.url, OPENAI_MODEL="m")
+    assert (again.returncode, again.stdout) == (0, "42\n")
 
 
 # ---- forks ---------------------------------------------------------------------------------------

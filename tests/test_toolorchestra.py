@@ -116,7 +116,7 @@ def test_the_second_falls_back_to_the_strongest_slot_with_the_context(run):
 def test_after_the_last_turn_the_strongest_slot_answers(options, turns, run):
     result = run(*[REASON] * turns, names=("one", "two"), **options)
     assert (result.answer, result.fallback, len(run.mains)) == ("42", True, turns)
-    assert run.models[-1] == "one" and result.why == "no round was left"
+    assert run.models[-1] == "one" and result.cause == "rounds"
 
 
 def test_a_failed_expert_is_shown_and_the_fallback_skips_its_slot(run):

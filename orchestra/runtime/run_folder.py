@@ -176,8 +176,8 @@ def _check_no_links(folder: Path) -> None:
 
 @contextlib.contextmanager
 def begun(path: Path) -> Iterator[Path]:
-    """A new run folder. It is removed if the run fails before its first call. Raises ConfigError,
-    OSError.
+    """A new run folder. It is removed if the run fails before its first call; at a mistake of the
+    user, before the first call of a round. Raises ConfigError, OSError.
     """
     existed = path.exists()
     if existed and (not path.is_dir() or any(path.iterdir())):
@@ -188,23 +188,27 @@ def begun(path: Path) -> Iterator[Path]:
     made = path.resolve()  # the user's Python may change the current folder
     try:
         yield path
-    except BaseException:
-        if not holds_calls(made / "tape.jsonl"):
+    except BaseException as error:
+        first_round = 1 if isinstance(error, ConfigError) else 0
+        if not holds_calls(made / "tape.jsonl", first_round):
             shutil.rmtree(made, ignore_errors=True)
             if existed:
                 made.mkdir(exist_ok=True)
         raise
 
 
-def holds_calls(path: Path) -> bool:
-    """Whether a call was made by this tape: its outcome is there, or it is in flight."""
+def holds_calls(path: Path, first_round: int = 0) -> bool:
+    """Whether a tape has a call of this round or a later one, or one may be in flight. What belongs
+    to no round, as the list of models, counts as round 0.
+    """
     if not path.is_file():
         return False
     try:
         jsonl.Appender(path).unlock()
-        return any("call" in row for row in jsonl.read(path))
+        calls = [str(row["call"]) for row in jsonl.read(path) if "call" in row]
     except (OSError, ConfigError):
         return True  # it cannot be read now
+    return any(tapes.round_of(call) >= first_round for call in calls)
 
 
 def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> None:
