@@ -595,9 +595,11 @@ def starts(args: argparse.Namespace) -> Iterator[Start]:
 
 def new_runs(args: argparse.Namespace, out: Path) -> Iterator[Start]:
     """A run for each method of a command. Raises ConfigError."""
-    media: list[tuple[str, Path]] = []
+    named: list[tuple[str, Path]] = []
     for kind in command_line.MEDIA:
-        media += [(kind, path) for path in getattr(args, kind)]
+        named += [(kind, path) for path in getattr(args, kind)]
+    named += [("", path) for path in args.files]
+    media = media_files.check(named)
     kinds = [kind for kind, _ in media]
     pool = pools.choose(args.backends, args.model, args.perception, kinds)
     for method in args.methods:

@@ -100,10 +100,12 @@ class Purse:
         most = backend.max_output_tokens or DEFAULT_OUTPUT_TOKENS
         input_usd = backend.cost_usd(input_tokens, 0) or 0.0
         affordable = _tokens_for(left_usd - input_usd, price.output)
-        if affordable < min(most, LEAST_OUTPUT_TOKENS):
-            left = f"{max(left_usd, 0):.6f} USD"
+        least = min(most, LEAST_OUTPUT_TOKENS)
+        if affordable < least:
+            needed_usd = backend.cost_usd(input_tokens, least) or 0.0
             raise BudgetExceeded(
-                f"budget exhausted: {left} cannot cover a call to {backend.name!r}"
+                f"budget exhausted: {max(left_usd, 0):.6f} USD cannot cover a call to "
+                f"{backend.name!r}, which needs {needed_usd:.6f} USD"
             )
         return int(min(affordable, most))
 

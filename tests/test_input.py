@@ -9,11 +9,13 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import requests
 import vcr
 
+from orchestra.runtime.run_folder import read_manifest
 from orchestra_min import orchestrate
 from tests.conftest import ROOT, ConfigError, EndpointError, Options, pool_at
 from tests.program import CLOCK, PROGRAM, any_method, called, line_of, pool_file, program, replay
@@ -185,6 +187,7 @@ def test_an_orchestrator_of_ones_own_decides_and_is_named_again_for_a_replay(nam
 FORKED = """
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from orchestra.runtime.run_folder import read_manifest
 from orchestra_min import orchestrate
 def one(n):
     return orchestrate(f"question {n}.", out=f"run{n}").answer
@@ -234,3 +237,38 @@ def test_a_run_inside_a_cassette_of_the_host_program_has_its_own_tape(run, tmp_p
     with vcr.use_cassette(str(tmp_path / "mine.yaml")):
         assert [run(out=name).answer for name in ("first", "second")] == ["42"] * 2
     assert [replay(tmp_path / name).answer for name in ("first", "second")] == ["42"] * 2
+
+
+@pytest.mark.parametrize(("words", "question", "files"), [
+    (["What city?", "a.png", "b.png"], "What city?", ["a.png", "b.png"]),
+    (["--question", "Why?", "a.png"], "Why?", ["a.png"]),
+    (["Which", "city", "is", "a.png"], "Which city is a.png", ["a.png"]),
+    (["Which", "city?"], "Which city?", []),
+])  # fmt: skip
+def test_words_after_the_question_are_files(words, question, files, endpoint):
+    for name in files:
+        Path(name).write_bytes(CLOCK.read_bytes() + name.encode())
+    called(*words, "--out", "run", at=endpoint(lambda request: complete("42")).url)
+    manifest = read_manifest(Path("run"))
+    assert (manifest.question, [m.name for m in manifest.media]) == (question, files)
+
+
+def test_a_file_that_does_not_exist_is_not_sent_as_a_part_of_the_question(endpoint):
+    server = endpoint(lambda request: complete("42"))
+    assert "gone.png: there is no such file" in line_of(
+        called("What city?", "gone.png", at=server.url)
+    )
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(("flags", "meant"), [
+    ("--metod react", "--method"), ("--budgt=1", "--budget"), ("--method raect", "react"),
+    ("--backends pool.toml --model smal", "small"), ("--backends wrong.toml", "price_usd_per_mtok"),
+])  # fmt: skip
+def test_a_misspelled_name_has_a_hint(flags, meant):
+    backend = '[[backend]]\nname = "small"\nbase_url = "http://127.0.0.1:1/v1"\n'
+    Path("pool.toml").write_text(backend)
+    Path("wrong.toml").write_text(f"{backend}price_usd_per_mtoken = {{ input = 1, output = 1 }}\n")
+    assert f"did you mean {meant}?" in line_of(
+        called("?", *flags.split(), at="http://127.0.0.1:1/v1")
+    )

@@ -16,13 +16,14 @@ from orchestra import __version__
 from orchestra.runtime import console, pool
 from orchestra.runtime.jsonl import TapeWriteError
 from orchestra.runtime.options import METHODS, Options, flag_of, methods_of
+from orchestra.runtime.spelling import did_you_mean
 from orchestra.runtime.tape import Cancelled, TapeMiss
 from orchestra.runtime.user_code import is_spec
 from orchestra.vocabulary import BudgetExceeded, ConfigError, EndpointError
 
 M = TypeVar("M", bound=pool.Checked)
 MEDIA = ("image", "audio", "video")
-NEW_RUN_ONLY = ("question", *MEDIA, "compare", "model", "perception")
+NEW_RUN_ONLY = ("question", "files", *MEDIA, "compare", "model", "perception")
 TYPES: dict[str, type] = {"FILE": Path, "REPO": Path, "RUN": Path, "N": int}
 FLAGS = {  # flag: metavar, help
     "question": ("TEXT", "same as QUESTION"),
@@ -54,6 +55,7 @@ FLAGS = {  # flag: metavar, help
     "quiet": ("", "no progress and no notes on standard error"),
 }
 EPILOG = """commands, each with its own --help: report, evaluate, masbench, curate, optimize_prompt
+environment: OPENAI_API_KEY is the key, OPENAI_BASE_URL the endpoint (default: OpenAI's)
 exit codes: 0 answer, 1 fallback, 2 usage, 3 replay differs, 4 endpoint, 130 interrupted"""
 EXIT_CODES: dict[type[BaseException], int] = {
     BudgetExceeded: 1,
@@ -87,7 +89,11 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         problem = " ".join(message.removeprefix("argument ").split())
-        raise ConfigError(f"{problem} (see --help)")
+        hint = ""
+        if problem.startswith("unrecognized arguments: "):
+            flag, _, _ = problem.split()[2].partition("=")
+            hint = did_you_mean(flag, self._option_string_actions)
+        raise ConfigError(f"{problem}{hint} (see --help)")
 
 
 def utf8_text(path: str) -> str:
@@ -103,7 +109,10 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     p.add_argument(
-        "words", nargs="*", metavar="QUESTION", help="the question; - reads stdin"
+        "words",
+        nargs="*",
+        metavar="QUESTION [FILE ...]",
+        help="the question in quotes (- reads stdin), then images, sound and videos",
     )
     for flag, (metavar, text) in FLAGS.items():
         _add_flag(p, flag, metavar, text)
@@ -189,10 +198,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     given = {name: getattr(a, name) for name in Options.model_fields if name in a}
     a.options = from_flags(Options, given)
     a.given = {name: getattr(a.options, name) for name in given}
-    if a.words and a.question is not None:
-        p.error("--question: the question is given twice")
+    a.files = []
     if a.words:
-        a.question = " ".join(a.words)
+        _read_words(p, a)
     _check_run(p, a)
     a.methods = _methods(p, a)
     if not (a.replay or a.resume):
@@ -200,6 +208,27 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if a.question == "-":
         a.question = sys.stdin.buffer.read().decode("utf-8", "replace")
     return a
+
+
+def _read_words(p: argparse.ArgumentParser, a: argparse.Namespace) -> None:
+    """Set `question` and `files` from the words without a flag: after a question in quotes, and
+    with --question, they are files. Without quotes they are the question; those at its end that are
+    files belong to it.
+    """
+    words = list(a.words)
+    is_quoted = len(words[0].split()) > 1
+    if a.question is None and not is_quoted:
+        a.question = " ".join(words)
+        while len(words) > 1 and Path(words[-1]).is_file():
+            a.files.insert(0, Path(words.pop()))
+        return
+    if a.question is None:
+        a.question = words.pop(0)
+    for word in words:
+        if not Path(word).is_file():
+            advice = "put the whole question into one pair of quotes"
+            p.error(f"{word}: there is no such file; or, {advice}")
+        a.files.append(Path(word))
 
 
 def _check_run(p: argparse.ArgumentParser, a: argparse.Namespace) -> None:

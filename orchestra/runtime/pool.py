@@ -19,13 +19,14 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from orchestra.vocabulary import SKILL_OF, Amount, Backend, ConfigError
+from orchestra.runtime.spelling import did_you_mean
+from orchestra.vocabulary import SKILL_OF, Amount, Backend, ConfigError, Price
 
 OPENAI_URL = "https://api.openai.com/v1"
 SHIPPED = Path(__file__).with_name("backends.toml")
@@ -43,6 +44,8 @@ RESERVED = {  # request fields that the program sets itself
 URL = re.compile(r"https?://(\[[\da-fA-F:.]+\]|[\w.-]+)(:\d{1,5})?(/[^\s?#@]*)?")
 BAD_URL = "needs http(s)://host/v1, without user, key or ?query"
 BAD_KEY = "needs the name of an environment variable, not the key itself"
+# Types of errors of pydantic
+UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
 Loc = tuple[int | str, ...]  # where a value is, such as ("backend", 1, "price")
 Analysis = Literal["image", "audio"]
 
@@ -66,6 +69,7 @@ class Invalid(ConfigError):
 class Checked(BaseModel):
     """A model whose ValidationError is one line."""
 
+    parts: ClassVar[tuple[Any, ...]] = ()  # the dataclasses in it
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
@@ -74,18 +78,29 @@ class Checked(BaseModel):
         arbitrary_types_allowed=True,
     )
 
-    def __init__(self, /, **fields: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         try:
-            super().__init__(**fields)
+            super().__init__(**values)
         except ValidationError as error:
             first = error.errors()[0]
             loc = tuple(key for key in first["loc"] if "[" not in str(key))
             problem = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+            if first["type"] in UNKNOWN_KEY:
+                hint = did_you_mean(str(loc[-1]), self._known_keys())
+                problem = f"is not a known key{hint}"
             raise Invalid(loc, problem) from None
 
-    def with_(self, **fields: Any) -> Self:
+    @classmethod
+    def _known_keys(cls) -> set[str]:
+        """The keys of this model and of the dataclasses in it."""
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        for part in cls.parts:
+            known.update(field.name for field in fields(part))
+        return known
+
+    def with_(self, **changed: Any) -> Self:
         """A copy with other fields, checked."""
-        return type(self)(**{**dict(self), **fields})
+        return type(self)(**{**dict(self), **changed})
 
 
 # ---- the pool ------------------------------------------------------------------------------------
@@ -112,6 +127,7 @@ def _with_model(entry: Any) -> Any:
 class Pool(Checked):
     """B, the main agent's backend among them, and the engines of perception."""
 
+    parts = (Backend, Price, Engine)
     backends: tuple[Annotated[Backend, BeforeValidator(_with_model)], ...] = Field(
         alias="backend", min_length=1
     )
@@ -147,7 +163,8 @@ class Pool(Checked):
     def _check_name(self, loc: Loc, name: str) -> None:
         if name not in self.names:
             known = ", ".join(self.names)
-            raise Invalid(loc, f"{name!r} is not a backend; one of {known}")
+            hint = did_you_mean(name, self.names)
+            raise Invalid(loc, f"{name!r} is not a backend; one of {known}{hint}")
 
     def __getitem__(self, name: str) -> Backend:
         return next(b for b in self.backends if b.name == name)
@@ -266,7 +283,8 @@ def choose(
 def _with_main(pool: Pool, model: str, file: object) -> Pool:
     if model not in pool.names:
         known = ", ".join(pool.names)
-        raise ConfigError(f"--model {model}: not in {file}; one of {known}")
+        hint = did_you_mean(model, pool.names)
+        raise ConfigError(f"--model {model}: not in {file}; one of {known}{hint}")
     return pool.with_(main=model)
 
 

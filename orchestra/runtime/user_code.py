@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from orchestra.runtime.spelling import did_you_mean
 from orchestra.vocabulary import ConfigError, EndOfRun
 
 _loading = threading.RLock()  # parallel questions of a sweep load the same file
@@ -155,8 +156,9 @@ def chosen(
     flag = f"{flag} {spec_of(value)}"
     if isinstance(value, str) and not is_spec(value):
         known = ", ".join(shipped)
+        hint = did_you_mean(value, shipped)
         raise ConfigError(
-            f"{flag}: needs one of {known}, FILE.py:NAME or package.module:NAME"
+            f"{flag}: needs one of {known}, FILE.py:NAME or package.module:NAME{hint}"
         )
     return fitted(value, protocol, flag, *given, **settings)
 
