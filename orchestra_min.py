@@ -461,6 +461,7 @@ def resume(
     listeners: Iterable[Listener] = (),
     pool: Pool | Folder | None = None,
     cancelled: threading.Event | None = None,
+    perception: str | None = None,
     **given: Any,
 ) -> Trajectory:
     """Continue a run, paying only for calls that are not on its tape. With `from_round`: write a
@@ -469,11 +470,15 @@ def resume(
     A run folder may come from someone else, so the caller names the endpoints again (`pool`; None:
     those of the environment) and, in `given`, tools, method, agent, memory, scheduler, mcp,
     allow_hosts, workdir and unsafe_code. Those that only the folder names are not used. `given` may
-    also have parallel, timeout_s and patience_s. `cancelled` and the exceptions are those of
-    `orchestrate`.
+    also have parallel, timeout_s and patience_s. `perception`: "local" or "endpoint", who analyses
+    images and sound from now on. `cancelled` and the exceptions are those of `orchestrate`.
     """
     folder = Path(folder)
     stored = run_folder.read_manifest(folder)
+    if perception:
+        kinds = [m.modality for m in stored.media]
+        pool_now = pools.perceiving(stored.pool, perception, kinds)
+        stored = stored.model_copy(update={"pool": pool_now})
     named = permission.named_again(folder, stored, given, pools.choose(pool))
     secrets = run_folder.checked_secrets(named.question, named.pool, named.options)
     media_files.check_engines([m.modality for m in named.media], named.pool)
@@ -489,6 +494,8 @@ def resume(
     if from_round is None:
         end = trajectory.ended(trajectory.read(folder / "trajectory.jsonl"))
         complete = end is not None and not end["fallback"]
+        if perception and not complete:
+            stored.write(folder)
         mode: Mode = "replay" if complete else "resume"
         return run(folder, named, mode)
     with run_folder.begun(Path(out) if out else run_folder.default_path()) as target:
@@ -586,7 +593,12 @@ def starts(args: argparse.Namespace) -> Iterator[Start]:
         yield Start("replay", args.replay, partial(replay, args.replay, **args.given))
     elif args.resume:
         folder = args.resume if args.from_round is None else out
-        again = {"pool": args.backends, "workdir": args.workdir, **args.given}
+        again = {
+            "pool": args.backends,
+            "perception": args.perception,
+            "workdir": args.workdir,
+            **args.given,
+        }
         run = partial(resume, args.resume, args.from_round, out, **again)
         yield Start("resume", folder, run)
     else:

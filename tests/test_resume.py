@@ -11,9 +11,10 @@ import threading
 
 import pytest
 
+from orchestra.runtime.run_folder import read_manifest
 from orchestra.runtime.tape import exchanges
 from tests.conftest import Cancelled, ConfigError, EndpointError, Tape, TapeWriteError
-from tests.program import called, files_of, line_of, replay, resume, start, tool_file
+from tests.program import CLOCK, called, files_of, line_of, replay, resume, start, tool_file
 from tests.scripted import CHAIN, Raw, act, complete, delegate, finish, is_main, last_text
 
 TASKS = (
@@ -237,3 +238,15 @@ def test_a_fork_from_a_round_that_was_not_reached_is_refused(three_rounds, tmp_p
     with pytest.raises(ConfigError, match="--from-round 4: .* has rounds 1 to 3"):
         resume(three_rounds.folder, from_round=4, out=tmp_path / "fork")
     assert not (tmp_path / "fork").exists()
+
+
+def test_a_resume_may_name_other_engines_and_run_json_has_them(endpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr("orchestra.tools.media.missing_engine", lambda kind: "")
+    answers = iter([Raw(401, {}), delegate("look"), finish("it is 42"), complete("42")])
+    server = endpoint(lambda request: next(answers))
+    run = tmp_path / "run"
+    called("--question", "?", "--image", CLOCK, "--model", "m", "--out", run, at=server.url)
+    again = called("--resume", run, "--perception", "local", at=server.url)
+    assert (again.returncode, again.stdout) == (0, "42\n")
+    assert read_manifest(run).pool.engine("image").engine == "local"
+    assert called("--replay", run).stdout == "42\n"

@@ -19,6 +19,7 @@ from orchestra.runtime.prompts import DATA_CHARS, fenced, render, say
 from orchestra.toolkit import AudioFile, Environment, ToolError, tool
 from orchestra.tools import reading
 from orchestra.tools.media import WHISPER, WHOLE, Window, clock
+from orchestra.tools.perception import analysed
 from orchestra.tools.sound import RATE, Part, Samples, as_wav, is_silent, parts
 from orchestra.vocabulary import BudgetExceeded, Media
 
@@ -44,12 +45,12 @@ def transcript(
     env: Environment, file: Media, query: str, window: Window = WHOLE
 ) -> str:
     """The transcript with times; of a long one, what answers the query. Raises ToolError."""
-    engine = env.pool.engine("audio")
-    if engine.engine == "local":
-        rows = _heard_locally(env, file, window)
-    else:
-        ask = partial(_ask_endpoint, engine, query)
-        rows = reading.in_parallel(env, ask, parts(file.path, ENDPOINT_S, window))
+    rows: list[TimedText] = analysed(
+        env,
+        "audio",
+        by_endpoint=partial(_heard_by_endpoint, env, file, query, window),
+        locally=partial(_heard_locally, env, file, window),
+    )
     text = "\n".join(f"[{clock(start_s)}] {words}" for start_s, words in rows if words)
     if not text:
         text = say("tools/notes", "no_words")
@@ -57,6 +58,13 @@ def transcript(
         source = say("tools/notes", "transcript_of", name=file.name)
         return reading.answer_from(env, query, text, source)
     return say("notes", "transcript", name=file.name, text=fenced(text))
+
+
+def _heard_by_endpoint(
+    env: Environment, file: Media, query: str, window: Window, engine: Engine
+) -> list[TimedText]:
+    ask = partial(_ask_endpoint, engine, query)
+    return reading.in_parallel(env, ask, parts(file.path, ENDPOINT_S, window))
 
 
 def _heard_locally(env: Environment, file: Media, window: Window) -> list[TimedText]:

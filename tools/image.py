@@ -21,6 +21,7 @@ from orchestra.runtime.pool import Engine
 from orchestra.runtime.prompts import fenced, render, say
 from orchestra.toolkit import Environment, ImageFile, ToolError, tool
 from orchestra.tools import media, reading
+from orchestra.tools.perception import analysed
 from orchestra.vocabulary import Media
 
 MAX_SIDE = 2048  # pixels; endpoints shrink larger pictures themselves
@@ -47,9 +48,15 @@ def image_analysis(env: Environment, query: str, image_path: ImageFile) -> str:
     image_path: the file name of the picture, exactly as the task lists it
     """
     file = env.media(image_path, "image")
-    engine = env.pool.engine("image")
-    if engine.engine == "local":
-        return _text_in(env, file)
+    return analysed(
+        env,
+        "image",
+        by_endpoint=partial(_seen_by_model, env, file, query),
+        locally=partial(_text_in, env, file),
+    )
+
+
+def _seen_by_model(env: Environment, file: Media, query: str, engine: Engine) -> str:
     urls = partial(data_urls, file.path)
     shown = env.local("picture", {"sha256": file.sha256}, urls, list[tuple[str, str]])
     return ask(env, engine, render("tools/image.md", query=query), shown)

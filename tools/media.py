@@ -249,14 +249,20 @@ def _plain_name(path: Path, taken: set[str]) -> str:
     return name
 
 
+def missing_engine(kind: str) -> str:
+    """The first package that the local engine of this kind lacks; "" if it can be used."""
+    missing = (name for name in ENGINES[kind] if find_spec(name) is None)
+    return next(missing, "")
+
+
 def check_engines(modalities: Iterable[Modality], pool: Pool) -> None:
     """Raises ConfigError if files of these kinds need a local engine that is not installed."""
     for kind in sorted(analysed(modalities)):
         if pool.engine(kind).engine != "local":
             continue
-        missing = [name for name in ENGINES[kind] if find_spec(name) is None]
+        missing = missing_engine(kind)
         if missing:
-            needs = f"the local engine for {kind} needs {missing[0]}"
+            needs = f"the local engine for {kind} needs {missing}"
             raise ConfigError(
                 f"{needs}: pip install '.[local]', or --perception endpoint"
             )

@@ -15,6 +15,7 @@ from orchestra.toolkit import Environment, ToolError, VideoFile, tool
 from orchestra.tools import audio, image
 from orchestra.tools.frames import frames
 from orchestra.tools.media import WHOLE, Window, clock
+from orchestra.tools.perception import analysed
 from orchestra.vocabulary import EndpointError, Media
 
 MOST_FRAMES = 16
@@ -92,15 +93,19 @@ def _seen(env: Environment, file: Media, query: str, count: int, window: Window)
         "start_s": start_s,
         "end_s": end_s,
     }
-    engine = env.pool.engine("image")
-    if engine.engine == "local":
+
+    def locally() -> str:
         read = partial(read_frames, file.path, count, window)
         texts = env.local("video_text", request, read, list[TimedFrame])
         lines = "\n".join(f"[{times}] {text}" for times, text in texts)
         return say("tools/notes", "video_text", name=file.name, lines=fenced(lines))
-    take = partial(_data_urls, file.path, count, window)
-    shown = env.local("frames", request, take, list[TimedFrame])
-    return _seen_by_model(env, engine, file, query, shown)
+
+    def by_endpoint(engine: Engine) -> str:
+        take = partial(_data_urls, file.path, count, window)
+        shown = env.local("frames", request, take, list[TimedFrame])
+        return _seen_by_model(env, engine, file, query, shown)
+
+    return analysed(env, "image", by_endpoint, locally)
 
 
 def _seen_by_model(

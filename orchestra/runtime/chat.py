@@ -230,8 +230,6 @@ class Chat:
         about_request = 400 <= failure.status < 500
         if media and about_request and failure.status not in (401, 403, 408, 429):
             advice = f"if it takes no {media}, use --perception local"
-            refused = f"{backend.name} refused a request with {media}; {advice}"
-            self.notify(refused, failure.status)
         status = f"status {failure.status}: " if failure.status else ""
         endpoint = f"{backend.name} at {backend.base_url}"
         return EndpointError(f"{endpoint}: {status}{failure.why}; {advice}", failure)

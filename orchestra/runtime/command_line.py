@@ -23,7 +23,7 @@ from orchestra.vocabulary import BudgetExceeded, ConfigError, EndpointError
 
 M = TypeVar("M", bound=pool.Checked)
 MEDIA = ("image", "audio", "video")
-NEW_RUN_ONLY = ("question", "files", *MEDIA, "compare", "model", "perception")
+NEW_RUN_ONLY = ("question", "files", *MEDIA, "compare", "model")
 TYPES: dict[str, type] = {"FILE": Path, "REPO": Path, "RUN": Path, "N": int}
 FLAGS = {  # flag: metavar, help
     "question": ("TEXT", "same as QUESTION"),
@@ -237,7 +237,8 @@ def _check_run(p: argparse.ArgumentParser, a: argparse.Namespace) -> None:
         p.error("--replay and --resume: give one of them")
     folder = a.replay or a.resume
     if folder:
-        fixed = NEW_RUN_ONLY if a.resume else (*NEW_RUN_ONLY, "workdir", "backends")
+        given_again = ("workdir", "backends", "perception")
+        fixed = NEW_RUN_ONLY if a.resume else (*NEW_RUN_ONLY, *given_again)
         for name in fixed:
             if getattr(a, name):
                 p.error(f"--{name}: is stored in {folder}; leave it out")

@@ -272,12 +272,17 @@ def choose(
         chosen = pool if isinstance(pool, Pool) else load(Path(pool))
         if model:
             chosen = _with_main(chosen, model, file=pool)
+    return perceiving(chosen, perception, media)
+
+
+def perceiving(pool: Pool, perception: str | None, media: Iterable[str] = ()) -> Pool:
+    """The pool with the engines of --perception. Raises ConfigError."""
     if perception == "local":
         local = Engine("local")
-        return chosen.with_(engines={"image": local, "audio": local})
+        return pool.with_(engines={"image": local, "audio": local})
     if perception == "endpoint":
-        return _perceiving_by_endpoint(chosen, media)
-    return chosen
+        return _perceiving_by_endpoint(pool, media)
+    return pool
 
 
 def _with_main(pool: Pool, model: str, file: object) -> Pool:
