@@ -56,6 +56,7 @@ from orchestra.runtime.jsonl import TapeWriteError
 from orchestra.runtime.openai_api import with_model
 from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
+from orchestra.runtime.progress import progress
 from orchestra.runtime.prompts import WORDING, explained
 from orchestra.runtime.run_folder import Manifest
 from orchestra.runtime.secrets import Secrets
@@ -85,6 +86,7 @@ from orchestra.vocabulary import (
     Reply,
     Result,
     State,
+    SubTask,
 )
 
 DECISION_ATTEMPTS = 3  # to get a usable decision in one round
@@ -375,7 +377,23 @@ class Run:
         except BudgetExceeded as error:
             raise NothingAffordable(str(error)) from None
         flag = f"--scheduler {user_code.spec_of(self.options.scheduler)}"
-        return contracts.batch(placed, flag, candidates, pool, k_max, left_usd)
+        batch = contracts.batch(placed, flag, candidates, pool, k_max, left_usd)
+        self.tell_who_waits(t, candidates, batch)
+        return batch
+
+    def tell_who_waits(
+        self, t: int, candidates: Sequence[SubTask], batch: Sequence[Placed]
+    ) -> None:
+        """Tell the user which sub-tasks could start but must wait, and for what."""
+        placed = [p.subtask.id for p in batch]
+        left_out = [u.id for u in candidates if u.id not in placed]
+        if left_out:
+            is_full = len(placed) == self.options.parallel
+            reason = "--parallel" if is_full else "the budget covers no more"
+            waiting = ", ".join(left_out)
+            self.recorder.notify(
+                f"r{t}: waiting for a later round: {waiting} ({reason})"
+            )
 
 
 # ---- run, replay, resume -------------------------------------------------------------------------
@@ -564,7 +582,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = command_line.parse(words)
         if args.runs:
             return console.list_runs(args.runs, args.json)
-        with console.progress(args) as listeners:
+        with progress(args, console.tell) as listeners:
             for start in list(starts(args)):  # noqa: B007  the message of an error names it
                 try:
                     ended[start.name] = start.run(listeners=listeners)
@@ -572,7 +590,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                     if not args.compare:
                         raise
                     ended[start.name] = error  # the others still run
-        return console.report(ended, args)
+        code = console.report(ended, args)
+        if args.compare and not args.quiet:
+            write = import_module("orchestra.report").write
+            page = write(start.folder.parent, None, None)
+            console.tell(f"one page of all: {page}")
+        return code
     except command_line.ENDS as error:
         message = console.failure(error, start.name, start.folder, args)
         is_new = args is not None and not args.replay and start.name != ""

@@ -5,10 +5,12 @@ import re
 import resource
 import subprocess
 import sys
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
+from orchestra.runtime.progress import Status
 from tests.conftest import ROOT
 from tests.program import HOURS, METHODS, any_method, called, line_of, program, replay, tool_file
 from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
@@ -166,3 +168,52 @@ def test_a_trajectory_grows_with_the_rounds_and_not_with_their_square(run):
         run(*[delegate("look")] * (rounds + 9), work=work, rounds=rounds, out=f"run{rounds}")
         sizes.append((run.folder / "trajectory.jsonl").stat().st_size)
     assert sizes[1] < 6 * sizes[0]
+
+
+def test_verbose_prints_each_step(endpoint):
+    def respond(request):
+        if is_main(request):
+            return complete("42") if "it is 42" in last_text(request) else delegate("look")
+        return finish("it is 42")
+
+    done = called("?", "--verbose", at=endpoint(respond).url)
+    assert (
+        "r1/t1/s1 finish(result='it is 42'" in done.stderr and "USD unknown so far" in done.stderr
+    )
+
+
+def test_a_single_agent_does_not_delegate(endpoint):
+    done = called("?", "--method", "react", at=endpoint(any_method).url)
+    assert "r1/main/a1 one agent answers the whole question" in done.stderr
+
+
+def test_a_user_is_told_which_sub_tasks_wait(endpoint):
+    def respond(request):
+        if is_main(request):
+            return complete("42") if "it is 42" in last_text(request) else delegate("a", "b", "c")
+        return finish("it is 42")
+
+    done = called("?", "--parallel", "2", at=endpoint(respond).url)
+    assert "r1: waiting for a later round: t3 (--parallel)" in done.stderr
+
+
+def test_a_comparison_ends_with_one_table_and_one_page(endpoint):
+    done = called(
+        "?", "--compare", "react,aorchestra", "--out", "both", at=endpoint(any_method).url
+    )
+    assert done.stdout.startswith("method") and len(done.stdout.splitlines()) == 3
+    assert (
+        done.stderr.splitlines()[-1] == "one page of all: both/report.html"
+        and Path("both/report.html").exists()
+    )
+
+
+def test_the_status_line_says_who_is_at_work_since_when_and_the_cost():
+    status = Status(now=lambda: 10.0)
+    status.listen({"event": "run", "at": [0], "pool": {"main": "small"}})
+    status.listen({"event": "decision", "at": [1, 0, 1], "cost_usd": 0.5})
+    for n in (1, 2):
+        status.listen({"event": "subtask", "at": [1, n, 0], "subtask": {"backend": "big"}})
+    status.listen({"event": "notice", "at": (), "message": "attempt 2 of 3"})
+    seen = status.text(now_s=13.0)
+    assert seen == "2 sub-tasks; r1/t1 big, 3 s; r1/t2 big, 3 s; attempt 2 of 3; USD 0.5000"

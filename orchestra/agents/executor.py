@@ -117,12 +117,16 @@ class SubAgents:
         """zeta and z of a sub-task, Eq. 13-14."""
         started = time.monotonic()
 
+        env = self._environment(place, p)
+
         def on_step(number: int, step: Step) -> None:
-            self.recorder.emit("step", place._replace(step=number), **vars(step))
+            at = place._replace(step=number)
+            spent_usd = env.purse.spent_usd
+            self.recorder.emit("step", at, **vars(step), spent_usd=spent_usd)
 
         job = Job(
             u=p.subtask,
-            env=self._environment(place, p),
+            env=env,
             tools=self.tools,
             place=place,
             steps=self.options.steps,

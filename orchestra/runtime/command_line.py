@@ -52,6 +52,7 @@ FLAGS = {  # flag: metavar, help
     "resume": ("RUN", "continue a run; pays only for what is missing"),
     "from-round": ("N", "with --resume: a new run that keeps the rounds before N"),
     "json": ("", "one JSON object instead of the answer alone"),
+    "verbose": ("", "each step: thought, action, observation and cost"),
     "quiet": ("", "no progress and no notes on standard error"),
 }
 EPILOG = """commands, each with its own --help: report, evaluate, masbench, curate, optimize_prompt

@@ -7,14 +7,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import logging
 import os
 import shlex
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
@@ -25,10 +23,7 @@ from orchestra.runtime.run_folder import holds_calls
 from orchestra.runtime.summary import summary
 from orchestra.runtime.tape import TapeMiss
 from orchestra.runtime.trajectory import (
-    Event,
-    Listener,
     Trajectory,
-    describe,
     printable,
     usd,
 )
@@ -43,55 +38,10 @@ KEYS = (
 )
 COMPARED = "method answer state why rounds calls tokens cost_usd latency_s"
 LISTED = "run method state why answer cost_usd date question"
-PROGRESS_CHARS = 200  # of a line
 TrajectoryOrError = Trajectory | EndpointError  # how one run of a command ended
 FAILED = 4  # the exit code of an EndpointError
 # What the rows of a damaged run raise
 DAMAGED = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
-
-
-@contextlib.contextmanager
-def progress(a: argparse.Namespace) -> Iterator[tuple[Listener, ...]]:
-    """The progress of runs on standard error: a line for each decision and result; in a terminal, a
-    spinner with the newest event below them. Inside, what others print goes there, too.
-    """
-    with contextlib.redirect_stdout(sys.stderr):
-        if a.quiet:
-            logging.getLogger("orchestra").setLevel(logging.ERROR)
-            yield ()
-        elif sys.stderr.isatty():
-            with _spinner(a) as show:
-                yield (show,)
-        else:
-            yield (partial(_tell_progress, a),)
-
-
-def _tell_progress(a: argparse.Namespace, event: Event) -> None:
-    kinds = ["decision", "result", "notice"]
-    if a.compare:
-        kinds.append("run")
-    if event["event"] in kinds:
-        tell(describe(event)[:PROGRESS_CHARS])
-
-
-@contextlib.contextmanager
-def _spinner(a: argparse.Namespace) -> Iterator[Listener]:
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    text = TextColumn("{task.description}", markup=False)
-    console = Console(stderr=True, markup=False, emoji=False, highlight=False)
-    with Progress(
-        SpinnerColumn(), TimeElapsedColumn(), text, console=console, transient=True
-    ) as shown:
-        newest = shown.add_task("deciding", total=None)
-
-        def show(event: Event) -> None:
-            _tell_progress(a, event)
-            width = max(console.width - 12, 20)
-            shown.update(newest, description=describe(event)[:width])
-
-        yield show
 
 
 # ---- the outcome ---------------------------------------------------------------------------------
@@ -115,7 +65,7 @@ def report(outcomes: Mapping[str, TrajectoryOrError], a: argparse.Namespace) -> 
     if text:
         put(text)
     for r in rows:
-        notes = [r["error"]] if "error" in r else _notes(r, a.quiet)
+        notes = [r["error"]] if "error" in r else _notes(r, a)
         for note in notes:
             tell(f"{r['method']}: {note}" if a.compare else note)
     return max(FAILED if "error" in r else int(r["fallback"]) for r in rows)
@@ -131,7 +81,7 @@ def _text_of(rows: list[dict[str, Any]], a: argparse.Namespace) -> str:
     return str(only.get("answer") or "")
 
 
-def _notes(r: Mapping[str, Any], quiet: bool) -> Iterator[str]:
+def _notes(r: Mapping[str, Any], a: argparse.Namespace) -> Iterator[str]:
     """What to know about a run besides its answer."""
     if r["state"] != "answered":
         kind = "a fallback answer" if r["answer"] else "no answer found"
@@ -139,7 +89,7 @@ def _notes(r: Mapping[str, Any], quiet: bool) -> Iterator[str]:
         yield f"{kind}{why}; see {r['run']}"
     if r["failed_subtasks"]:
         yield f"failed sub-tasks: {r['failed_subtasks']}; see {r['run']}/log.txt"
-    if not quiet:
+    if not (a.quiet or a.compare):
         diff = Path(r["run"], "changes.diff")
         changes = f", {diff}" if diff.exists() else ""
         yield f"{_figures(r)}, {r['run']}{changes}"

@@ -44,7 +44,11 @@ from orchestra.vocabulary import (
 
 VERSION = 4
 # What an earlier version did not write, or wrote otherwise
-NEW_IN_4 = {"result": ("cause",), "end": ("state", "cause", "why", "finished")}
+NEW_IN_4 = {
+    "step": ("spent_usd",),
+    "result": ("cause",),
+    "end": ("state", "cause", "why", "finished"),
+}
 LOG_BYTES = 10 << 20
 NO_EVENT: dict[str, Any] = {"event": "none", "at": []}  # where one run has fewer events
 LAST = 1 << 30  # the step number of a result: after every step
@@ -332,6 +336,8 @@ def _content_of(event: Event) -> str:
             "decision": {"action": "complete", "answer": answer},
         }:
             return f"complete: {answer!r}"
+        case {"event": "decision", "decision": {"subtasks": [{"agent": "single"}]}}:
+            return "one agent answers the whole question"
         case {"event": "decision", "decision": y}:
             return f"delegate {len(y['subtasks'])}: {y['reasoning']}".rstrip(": ")
         case {"event": "subtask", "subtask": u}:

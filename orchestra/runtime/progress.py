@@ -1,0 +1,137 @@
+"""What a user sees while a run works: a line for each decision and result, and in a terminal a line
+below them that says who is at work, since when, and what it has cost.
+
+With --verbose: the thought, action and observation of each step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from orchestra.money import add_usd
+from orchestra.runtime.trajectory import Event, Listener, describe, usd
+from orchestra.vocabulary import Place
+
+LINE_CHARS = 200
+TEXT_CHARS = 1000  # of a thought or an observation, with --verbose
+Tell = Callable[[str], None]  # prints a line
+
+
+@contextlib.contextmanager
+def progress(a: argparse.Namespace, tell: Tell) -> Iterator[tuple[Listener, ...]]:
+    """The listeners of a command's runs. Inside, what others print goes to standard error, too."""
+    show = partial(_tell_event, a, tell)
+    with contextlib.redirect_stdout(sys.stderr):
+        if a.quiet:
+            logging.getLogger("orchestra").setLevel(logging.ERROR)
+            yield ()
+        elif sys.stderr.isatty():
+            with _status_line() as update:
+                yield (show, update)
+        else:
+            yield (show,)
+
+
+def _tell_event(a: argparse.Namespace, tell: Tell, event: Event) -> None:
+    kinds = ["decision", "result", "notice"]
+    if a.compare:
+        kinds.append("run")
+    if a.verbose and event["event"] == "step":
+        for line in step_lines(event):
+            tell(line)
+    if event["event"] in kinds:
+        tell(describe(event)[:LINE_CHARS])
+
+
+def step_lines(step: Event) -> Iterator[str]:
+    """A step as mini-swe-agent prints it: thought, action, observation and cost."""
+    place = Place(*step["at"])
+    params = ", ".join(f"{key}={value!r}" for key, value in step["params"].items())
+    cost = f" ({usd(step['spent_usd'])} so far)" if "spent_usd" in step else ""
+    yield f"{place} {step['action']}({params[:TEXT_CHARS]}){cost}"
+    if step["memory"]:
+        yield f"    thought: {step['memory'][:TEXT_CHARS]}"
+    name = "error" if step["failed"] else "observation"
+    yield f"    {name}: {step['observation'][:TEXT_CHARS]}"
+
+
+class Status:
+    """Who is at work, since when, and what it has cost, from the events of a run.
+
+    >>> status = Status(now=lambda: 10.0)
+    >>> status.listen({"event": "run", "at": [0], "pool": {"main": "small"}})
+    >>> status.text(now_s=12.0)
+    'small decides, 2 s; USD 0.0000'
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.now = now
+        self.main = ""
+        self.since_s = now()
+        self.running: dict[tuple[int, ...], tuple[str, float]] = {}  # who, since when
+        self.cost_usd: float | None = 0.0
+        self.notice = ""  # the newest, as of an attempt that failed
+
+    def listen(self, event: Event) -> None:
+        at = tuple(event["at"][:2])
+        match event["event"]:
+            case "run":
+                self.main = event["pool"]["main"]
+                self._decides()
+            case "decision":
+                self.cost_usd = add_usd(self.cost_usd, event["cost_usd"])
+                self._decides()
+            case "subtask":
+                who = f"{Place(*at)} {event['subtask']['backend']}"
+                self.running[at] = (who, self.now())
+                self.notice = ""
+            case "result":
+                self.cost_usd = add_usd(self.cost_usd, event["cost_usd"])
+                self.running.pop(at, None)
+                self._decides()
+            case "notice":
+                self.notice = event["message"]
+
+    def _decides(self) -> None:
+        """The main agent works from now on, unless sub-tasks do."""
+        self.since_s = self.now()
+        self.notice = ""
+
+    def text(self, now_s: float) -> str:
+        parts = []
+        for who, since_s in self.running.values():
+            parts.append(f"{who}, {now_s - since_s:.0f} s")
+        if len(parts) > 1:
+            parts.insert(0, f"{len(parts)} sub-tasks")
+        if not parts:
+            parts.append(f"{self.main} decides, {now_s - self.since_s:.0f} s")
+        if self.notice:
+            parts.append(self.notice)
+        return "; ".join([*parts, usd(self.cost_usd)])
+
+
+@contextlib.contextmanager
+def _status_line() -> Iterator[Listener]:
+    """A spinner with the Status of the newest run."""
+    from rich.console import Console
+    from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task
+    from rich.text import Text
+
+    status = Status()
+
+    class StatusColumn(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            width = max(console.width - 4, 20)
+            return Text(status.text(time.monotonic())[:width])
+
+    console = Console(stderr=True, markup=False, emoji=False, highlight=False)
+    columns = (SpinnerColumn(), StatusColumn())
+    with Progress(*columns, console=console, transient=True) as shown:
+        shown.add_task("", total=None)
+        yield status.listen
