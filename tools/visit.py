@@ -13,7 +13,7 @@ from pathlib import Path
 
 from urllib3.util import Url
 
-from orchestra.runtime.prompts import say
+from orchestra.runtime.prompts import outside, say
 from orchestra.runtime.secrets import Secrets
 from orchestra.toolkit import Environment, ToolError, tool
 from orchestra.tools import guard, reading, sandbox
@@ -50,7 +50,7 @@ def page_text(
         page = guard.fetch(url, allow)
         text = _extracted(page, _kind(page))
     if not text.strip():
-        raise ToolError(say("tools/notes", "page_empty", url=url[:200]))
+        raise ToolError(say("tools/notes", "page_empty", url=outside(url)))
     return text
 
 
@@ -71,7 +71,7 @@ def _kind(page: guard.Page) -> str:
         return "html"
     if media_type.startswith("text/") or media_type.endswith(("json", "xml")):
         return "text"
-    raise ToolError(say("tools/notes", "page_kind", url=page.url[:200]))
+    raise ToolError(say("tools/notes", "page_kind", url=outside(page.url)))
 
 
 def _extracted(page: guard.Page, kind: str) -> str:
@@ -87,7 +87,7 @@ def _extracted(page: guard.Page, kind: str) -> str:
         max_output_bytes=MAX_TEXT_BYTES,
         unsafe=sandbox.trouble() != "",
     )
-    url = page.url[:200]
+    url = outside(page.url)
     if ran.ended == "end" and ran.status == LOCKED:
         raise ToolError(say("tools/notes", "page_locked", url=url))
     if ran.ended != "end" or ran.status != 0:

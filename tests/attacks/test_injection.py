@@ -8,9 +8,8 @@ import pytest
 from orchestra.methods import make
 from orchestra.runtime import prompts
 from orchestra.runtime.options import Options
-from orchestra.runtime.prompts import fenced
 from orchestra.tools import search
-from orchestra.tools.reading import quoted
+from orchestra.runtime.prompts import fenced, quoted
 from orchestra.vocabulary import Evidence, State, Task
 from tests.attacks import hostile
 from tests.conftest import pool_at
