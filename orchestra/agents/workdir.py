@@ -66,14 +66,18 @@ def _run(
     variables: Mapping[str, str],
     stdin: bytes = b"",
 ) -> bytes:
+    """The output of a git command, with these settings and variables, and without the GIT_...
+    variables of the user.
+    """
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    env.update(variables)
     command = ["git", "--no-pager"]
     for setting in settings:
         command += ["-c", setting]
     command += [str(argument) for argument in arguments]
     done = subprocess.run(
         command,
-        env=env | variables,
+        env=env,
         input=stdin,
         capture_output=True,
         timeout=GIT_TIMEOUT_S,
@@ -145,7 +149,7 @@ def _listed(source: Path, *which: str) -> list[str]:
     call safe. What git refuses to read, such as a repository of another user, it refuses here too.
     """
     variables = {**FOREIGN, "GIT_CEILING_DIRECTORIES": str(source.resolve().parent)}
-    arguments = ("-C", source, "ls-files", "-z", *which)
+    arguments = ["-C", str(source), "ls-files", "-z", *which]
     listed = _run(arguments, FOREIGN_SETTINGS, variables)
     names = os.fsdecode(listed).split("\0")
     return [name for name in names if name and _is_inside(name)]
