@@ -1,5 +1,6 @@
 """Instructions in a page, a picture or a recording. They stay inside marks that they cannot close."""
 
+import ast
 import hashlib
 import re
 from pathlib import Path
@@ -14,7 +15,7 @@ from orchestra.tools import search
 from orchestra.tools.media import _plain_name
 from orchestra.vocabulary import Evidence, Media, State, Task
 from tests.attacks import hostile
-from tests.conftest import pool_at
+from tests.conftest import ROOT, pool_at
 from tests.scripted import last_text
 from tests.tools.conftest import Bench
 from tests.tools.media import drawn, saved, scenes
@@ -81,6 +82,20 @@ def test_only_a_plain_word_or_numbers_with_a_unit_are_not_marked(text):
 ])  # fmt: skip
 def test_only_an_ordinary_file_name_is_not_marked(name, is_ordinary):
     assert named(name) == (name if is_ordinary else outside(name))
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "tools").glob("*.py")), ids=lambda path: path.name)
+def test_every_url_host_and_name_in_a_sentence_of_a_tool_is_marked(file):
+    tree = ast.parse(file.read_text())
+    assigned = {
+        ast.unparse(a.targets[0]): a.value for a in ast.walk(tree) if isinstance(a, ast.Assign)
+    }
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        if ast.unparse(call.func) != "say":
+            continue
+        for k in (k for k in call.keywords if k.arg in ("url", "host", "name")):
+            value = assigned.get(ast.unparse(k.value), k.value)
+            assert re.match(r"(outside|named)\(", ast.unparse(value)), ast.unparse(call)
 
 
 @pytest.mark.parametrize("trick", [*TRICKS, "halves"])

@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 
 import pytest
 
@@ -192,6 +193,18 @@ def test_a_repository_of_someone_else_runs_no_command(make, copied, tmp_path):
     trap.unlink(missing_ok=True)  # git obeyed it while the repository was made
     found = copied(repo)
     assert not trap.exists() and "a" in found
+
+
+@pytest.mark.parametrize("make", [over_ssh, over_ext, from_a_folder, over_git_with_a_proxy])
+def test_a_git_without_the_variable_against_lazy_fetches_fetches_nothing(make, copied, tmp_path, monkeypatch):  # fmt: skip
+    """One before 2.39.4."""
+    monkeypatch.delitem(workdir.FOREIGN, "GIT_NO_LAZY_FETCH")
+    repo, trap = new(tmp_path / "repo"), tmp_path / "TRAPPED"
+    make(repo, trap)
+    trap.unlink(missing_ok=True)
+    with suppress(ConfigError):  # git may refuse it
+        copied(repo)
+    assert not trap.exists()
 
 
 @pytest.mark.parametrize("name", ["/etc/hostname", "../outside", "d/../../outside", ".git/HEAD", "d/.GIT/x", ".g\u200cit/x"])  # fmt: skip
