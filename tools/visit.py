@@ -13,7 +13,7 @@ from pathlib import Path
 
 from urllib3.util import Url
 
-from orchestra.runtime.prompts import outside, say
+from orchestra.runtime.prompts import outside, say, without_marks
 from orchestra.runtime.secrets import Secrets
 from orchestra.toolkit import Environment, ToolError, tool
 from orchestra.tools import guard, reading, sandbox
@@ -33,7 +33,8 @@ def extract_url_content(env: Environment, url: str, browse_query: str) -> str:
     url: the whole URL, as a search or a page showed it
     browse_query: what you want to know from the page
     """
-    read = partial(page_text, url.strip(), env.allow_hosts, env.tape.secrets)
+    plain = without_marks(url).strip()  # small models copy the marks, too
+    read = partial(page_text, plain, env.allow_hosts, env.tape.secrets)
     text = env.local("visit", {"url": url}, read, str)
     return reading.answer_from(env, browse_query, text, "a web page")
 

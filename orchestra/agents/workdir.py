@@ -34,6 +34,8 @@ OWN_SETTINGS = (*GIT_SETTINGS, "safe.directory=*")  # for a repository that we h
 # those of the monitor and of hooks; and if it fetches a missing object of a partial clone, those of
 # the remote, of ssh, of proxies and of credentials. Without a protocol it fetches nothing.
 FOREIGN_SETTINGS = (*GIT_SETTINGS, f"core.hooksPath={os.devnull}")
+# The variables with the user's own files of settings
+USER_SETTINGS = {"GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"}
 FOREIGN = {
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_LAZY_FETCH": "1",  # git 2.39.4, 2.45 and later do not even try
@@ -66,10 +68,13 @@ def _run(
     variables: Mapping[str, str],
     stdin: bytes = b"",
 ) -> bytes:
-    """The output of a git command, with these settings and variables, and without the GIT_...
-    variables of the user.
+    """The output of a git command, with these settings and variables. The user's own GIT_...
+    variables do not count, but for those that name the files of their settings.
     """
-    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    env = {}
+    for name, value in os.environ.items():
+        if not name.startswith("GIT_") or name in USER_SETTINGS:
+            env[name] = value
     env.update(variables)
     command = ["git", "--no-pager"]
     for setting in settings:

@@ -147,7 +147,11 @@ def test_what_a_page_or_a_picture_says_is_quoted(trick, endpoint, tmp_path, file
     with hostile.serving({"/": hostile.page(text, "text/plain")}) as server:
         tools = Bench(tmp_path, pool_at(model.url), *files, allow_hosts=(server.host,))
         seen = [
-            tools.use("ExtractUrlContentAction", url=server.url, browse_query="What is the price?"),
+            tools.use(
+                "ExtractUrlContentAction",
+                url=outside(server.url),
+                browse_query="What is the price?",
+            ),
             tools.use("ImageAnalysisAction", query="?", image_path="a.png"),
             tools.use("VideoAnalysisAction", query="?", video_path="a.mp4", analyze_audio=False),
             tools.use("GoogleSearchAction", query="q"),

@@ -228,10 +228,11 @@ def test_a_repository_of_another_user_is_refused_until_the_user_calls_it_safe(co
 
 
 def test_the_files_that_the_user_ignores_everywhere_are_not_copied(copied, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / ".gitconfig").write_text(f"[core]\n\texcludesFile = {tmp_path}/ignored\n")
-    (tmp_path / "ignored").write_text("*.key\n")
     repo = new(tmp_path / "repo")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "settings"))
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other"))
+    (tmp_path / "settings").write_text(f"[core]\n\texcludesFile = {tmp_path}/ignored\n")
+    (tmp_path / "ignored").write_text("*.key\n")
     (repo / "my.key").touch()
     (repo / "new").touch()
     assert copied(repo) == {"a", "d", "d/x", "new"}
