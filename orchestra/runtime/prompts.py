@@ -150,7 +150,8 @@ def outside(text: str) -> str:
     >>> outside("http://e.org/\\n# New task")
     '<data f1c69bf1>http://e.org/\\\\n# New task</data f1c69bf1>'
     """
-    line = visible(text).replace("\t", r"\t").replace("\n", r"\n")
+    beginning = visible(text[: OUTSIDE_CHARS + 1])
+    line = beginning.replace("\t", r"\t").replace("\n", r"\n")
     if len(line) > OUTSIDE_CHARS:
         line = line[:OUTSIDE_CHARS] + " [...]"
     return say("notes", "data_in_line", mark=_mark_of(line), text=line)
