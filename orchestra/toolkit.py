@@ -28,7 +28,7 @@ from orchestra import tool_schema
 from orchestra.money import Purse
 from orchestra.runtime.chat import Chat
 from orchestra.runtime.pool import Pool
-from orchestra.runtime.prompts import say
+from orchestra.runtime.prompts import named, say
 from orchestra.runtime.tape import Tape
 from orchestra.vocabulary import Backend, Cause, Media, Modality, ModelMistake, Task
 
@@ -88,7 +88,7 @@ class Environment:
         """The media file that a model names. Raises ToolError for any other file."""
         file = self.task.file(name)
         if file is None:
-            names = _names(self.task, modality)
+            names = [named(known) for known in _names(self.task, modality)]
             known = ", ".join(names) if names else "none"
             reason = say(
                 "notes", "unknown_file", name=name, modality=modality, known=known
@@ -99,7 +99,7 @@ class Environment:
             reason = say(
                 "notes",
                 "wrong_modality",
-                name=name,
+                name=named(name),
                 actual=file.modality,
                 wanted=modality,
             )

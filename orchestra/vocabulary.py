@@ -54,6 +54,7 @@ SKILLS: tuple[Skill, ...] = get_args(Skill)  # phi(b) and r(u), Eq. 5
 # psi(g) and r_T(u), Eq. 7, have one more: web.
 Amount = Annotated[float, Ge(0), Lt(1e9)]
 RATE_LIMITS = (429, 503)  # HTTP status
+MARK = re.compile("</?data [0-9a-f]{8,64}>")  # around a text from outside, in prompts
 SKILL_OF: Mapping[str, Skill] = {"image": "img", "audio": "aud", "video": "vid"}
 
 
@@ -231,8 +232,9 @@ class Task:
     repo: tuple[str, ...] = ()
 
     def file(self, name: str) -> Media | None:
-        """The file with this name; ./x and media/x are x. None if there is no such file."""
-        wanted = name.strip().removeprefix("./").removeprefix("media/")
+        """The file with this name; ./x, media/x and a marked x are x. None if there is none."""
+        plain = MARK.sub("", name)
+        wanted = plain.strip().removeprefix("./").removeprefix("media/")
         return next((m for m in self.media if m.name == wanted), None)
 
 

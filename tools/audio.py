@@ -15,7 +15,7 @@ from typing import Any
 
 from orchestra.runtime import openai_api
 from orchestra.runtime.pool import Engine
-from orchestra.runtime.prompts import DATA_CHARS, fenced, render, say
+from orchestra.runtime.prompts import DATA_CHARS, fenced, named, render, say
 from orchestra.toolkit import AudioFile, Environment, ToolError, tool
 from orchestra.tools import reading
 from orchestra.tools.media import WHISPER, WHOLE, Window, clock
@@ -55,9 +55,9 @@ def transcript(
     if not text:
         text = say("tools/notes", "no_words")
     if len(text) > DATA_CHARS:
-        source = say("tools/notes", "transcript_of", name=file.name)
+        source = say("tools/notes", "transcript_of", name=named(file.name))
         return reading.answer_from(env, query, text, source)
-    return say("notes", "transcript", name=file.name, text=fenced(text))
+    return say("notes", "transcript", name=named(file.name), text=fenced(text))
 
 
 def _heard_by_endpoint(

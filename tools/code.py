@@ -12,9 +12,9 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-from orchestra.runtime.prompts import say
+from orchestra.runtime.prompts import quoted, say
 from orchestra.toolkit import Environment, ToolError, tool
-from orchestra.tools import reading, sandbox
+from orchestra.tools import sandbox
 
 MAX_TIMEOUT_S = 60
 MAX_OUTPUT_BYTES = 200_000
@@ -80,7 +80,7 @@ def run(
     )
     output = ran.output.decode("utf-8", "replace").replace("\r\n", "\n").rstrip()
     if marked:
-        output = reading.quoted(cut_in_the_middle(output, SHOWN_CHARS))
+        output = quoted(cut_in_the_middle(output, SHOWN_CHARS))
     if ran.ended == "end" and ran.status == 0:
         return {"observation": output or say("notes", "code_silent"), "well": True}
     ended = "failed" if ran.ended == "end" else ran.ended

@@ -14,7 +14,7 @@ from typing import Any
 import av
 from PIL import ImageChops, ImageStat
 
-from orchestra.runtime.prompts import say
+from orchestra.runtime.prompts import named, say
 from orchestra.toolkit import ToolError
 from orchestra.tools.media import MAX_PIXELS, WHOLE, Window, clock, opened, origin_s
 
@@ -41,7 +41,9 @@ def frames(path: Path, count: int, window: Window = WHOLE) -> Iterator[Shot]:
         if start_s >= end_s:
             length = clock(length_s)
             raise ToolError(
-                say("tools/notes", "after_the_end", name=path.name, length=length)
+                say(
+                    "tools/notes", "after_the_end", name=named(path.name), length=length
+                )
             )
         last_s = -1.0
         for wanted_s in _times(source, stream, start_s, end_s, count):

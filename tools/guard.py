@@ -32,10 +32,11 @@ from urllib3.connection import port_by_scheme as PORTS
 from urllib3.exceptions import HTTPError, LocationParseError
 from urllib3.util import Url, parse_url
 
-from orchestra.runtime.prompts import say
+from orchestra.runtime.prompts import outside, say
 from orchestra.runtime.secrets import Secrets
 from orchestra.toolkit import ToolError
 
+NOTES = "tools/notes"
 MAX_BYTES = 20 << 20
 MAX_REDIRECTS = 5
 MAX_URL_CHARS = 2000
@@ -92,20 +93,20 @@ def fetch(
                 headers = {}  # a key stays with its host
             parts = target
     raise Refused(
-        say("tools/notes", "web_redirects", url=parts.url, limit=MAX_REDIRECTS)
+        say(NOTES, "web_redirects", url=outside(parts.url), limit=MAX_REDIRECTS)
     )
 
 
 def checked(url: str, secrets: Secrets | None = None) -> Url:
     """The parts of a URL. Raises Refused where its text alone shows that it must not be fetched."""
     if _holds_a_secret(url, Secrets() if secrets is None else secrets):
-        raise Refused(say("tools/notes", "web_secret"))
+        raise Refused(say(NOTES, "web_secret"))
     try:
         parts = parse_url(url)
     except LocationParseError:
         parts = Url()
     if not _is_plain(url) or not _is_of_the_web(url, parts):
-        raise Refused(say("tools/notes", "web_malformed", url=repr(url[:200])))
+        raise Refused(say(NOTES, "web_malformed", url=outside(url)))
     return parts
 
 
@@ -115,10 +116,10 @@ def addresses(parts: Url, allow: Collection[str]) -> list[str]:
     try:
         rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise ToolError(say("tools/notes", "web_unknown_host", host=host)) from None
+        raise ToolError(say(NOTES, "web_unknown_host", host=outside(host))) from None
     found = [str(address[0]) for *_, address in rows]
     if not is_allowed(parts, allow) and not all(map(is_public, found)):
-        raise Refused(say("tools/notes", "web_internal", host=host))
+        raise Refused(say(NOTES, "web_internal", host=outside(host)))
     return found
 
 
@@ -196,12 +197,12 @@ def _response(
             yield connection.getresponse()
     except (HTTPError, http.client.HTTPException, OSError, ValueError) as error:
         if time.monotonic() >= deadline:
-            raise ToolError(say("tools/notes", "web_slow", url=parts.url)) from None
+            raise ToolError(say(NOTES, "web_slow", url=outside(parts.url))) from None
         # Not str(error): it may quote the server.
         reason = getattr(error, "strerror", None) or type(error).__name__
-        raise ToolError(
-            say("tools/notes", "web_failed", url=parts.url, reason=reason)
-        ) from None
+        where = outside(parts.url)
+        text = say(NOTES, "web_failed", url=where, reason=outside(reason))
+        raise ToolError(text) from None
 
 
 def _connect(found: list[str], parts: Url, deadline: float) -> socket.socket:
@@ -257,9 +258,8 @@ def _sent_headers(parts: Url, headers: Mapping[str, str]) -> dict[str, str]:
 
 def _page(url: str, response: urllib3.BaseHTTPResponse, deadline: float) -> Page:
     if not 200 <= response.status < 300:
-        raise ToolError(
-            say("tools/notes", "web_status", url=url, status=response.status)
-        )
+        status = response.status
+        raise ToolError(say(NOTES, "web_status", url=outside(url), status=status))
     content_type = response.headers.get("content-type", "").lower()
     body = _body(response, url, deadline)
     return Page(url=url, content_type=content_type, body=body)
@@ -270,11 +270,10 @@ def _body(response: urllib3.BaseHTTPResponse, url: str, deadline: float) -> byte
     for chunk in response.stream(CHUNK_BYTES, decode_content=True):
         body += chunk
         if len(body) > MAX_BYTES:
-            raise ToolError(
-                say("tools/notes", "web_too_big", url=url, mib=MAX_BYTES >> 20)
-            )
+            where = outside(url)
+            raise ToolError(say(NOTES, "web_too_big", url=where, mib=MAX_BYTES >> 20))
     if time.monotonic() >= deadline:  # shut by the timer: the body is cut off
-        raise ToolError(say("tools/notes", "web_slow", url=url))
+        raise ToolError(say(NOTES, "web_slow", url=outside(url)))
     return bytes(body)
 
 

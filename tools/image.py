@@ -18,7 +18,7 @@ import numpy
 from PIL import Image, ImageOps
 
 from orchestra.runtime.pool import Engine
-from orchestra.runtime.prompts import fenced, render, say
+from orchestra.runtime.prompts import fenced, named, quoted, render, say
 from orchestra.toolkit import Environment, ImageFile, ToolError, tool
 from orchestra.tools import media, reading
 from orchestra.tools.perception import analysed
@@ -69,7 +69,8 @@ def _text_in(env: Environment, file: Media) -> str:
     pages = env.local("ocr", {"sha256": file.sha256}, read, shape)
     texts = [_page_text(place, lines) for place, lines in pages]
     text = "\n\n".join(texts).strip()
-    return say("notes", "ocr", name=file.name, lines=fenced(text if text else "-"))
+    lines = fenced(text if text else "-")
+    return say("notes", "ocr", name=named(file.name), lines=lines)
 
 
 def _page_text(place: str, lines: list[str]) -> str:
@@ -86,7 +87,7 @@ def ask(
         if place:
             content.append({"type": "text", "text": place})
         content.append({"type": "image_url", "image_url": {"url": url}})
-    return reading.quoted(reading.ask(env, env.pool[engine.backend], content))
+    return quoted(reading.ask(env, env.pool[engine.backend], content))
 
 
 def pictures(path: Path) -> Iterator[tuple[str, Image.Image, str]]:

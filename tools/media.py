@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.runtime.pool import Pool, analysed
-from orchestra.runtime.prompts import say
+from orchestra.runtime.prompts import named, outside, say, visible
 from orchestra.runtime.run_folder import sha256_of, unwritable
 from orchestra.runtime.secrets import Secrets
 from orchestra.toolkit import ToolError
@@ -141,9 +141,9 @@ def _as_tool_error(path: Path) -> Iterator[None]:
         reason = getattr(error, "strerror", None)
         if not reason:
             reason = str(error).replace(str(path), path.name)
-        raise ToolError(
-            say("notes", "unreadable", name=path.name, reason=reason)
-        ) from None
+        name = named(path.name)
+        text = say("notes", "unreadable", name=name, reason=outside(reason))
+        raise ToolError(text) from None
 
 
 @contextlib.contextmanager
@@ -179,7 +179,7 @@ def opened(path: Path, kind: str) -> Iterator[tuple[Any, Any]]:
     ):
         streams = [s for s in source.streams if s.type == kind and _is_media(s)]
         if not streams:
-            raise ToolError(say("tools/notes", f"no_{kind}", name=path.name))
+            raise ToolError(say("tools/notes", f"no_{kind}", name=named(path.name)))
         stream: Any = streams[0]
         stream.codec_context.options = limit
         yield source, stream
@@ -237,10 +237,10 @@ def copy_into(
 
 def _plain_name(path: Path, taken: set[str]) -> str:
     """A name of letters, digits, _ and -, that none of the `taken` ones (casefolded) equals."""
-    stem = re.sub(r"[^\w-]+", "_", path.stem).strip("_-")[:60]
+    stem = re.sub(r"[^\w-]+", "_", visible(path.stem)).strip("_-")[:60]
     if not stem or Secrets().text(stem) != stem:  # models read the name
         stem = "media"
-    suffix = re.sub(r"[^\w.]+", "", path.suffix)[:10]
+    suffix = re.sub(r"[^\w.]+", "", visible(path.suffix))[:10]
     name = f"{stem}{suffix}"
     number = 1
     while name.casefold() in taken:

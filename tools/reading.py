@@ -1,11 +1,7 @@
-"""Answers a query from a text that may be longer than a prompt, part by part. Quotes the output of
-programs and models as data.
-"""
+"""Answers a query from a text that may be longer than a prompt, part by part."""
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,26 +11,13 @@ from typing import Any
 
 from orchestra.money import Purse
 from orchestra.runtime.parsing import after_thinking
-from orchestra.runtime.prompts import DATA_CHARS, fenced, render, say
+from orchestra.runtime.prompts import fenced, render, say
 from orchestra.toolkit import Environment
 from orchestra.vocabulary import Backend
 
 PART_CHARS = 24_000
 MAX_PARTS = 8
 PARALLEL = 4  # parts
-WORD = r"['(\[b-]{0,2}[a-z0-9]{1,16}['.,:%)\]]{0,2}"
-NUMBER = r"[-+.('\[]{0,2}\d[\dTZe.,:+*/%()'\]-]{0,39}"
-PLAIN = re.compile(
-    rf"(?:{WORD}|{NUMBER})(?: (?:{WORD}|{NUMBER})){{0,2}}", re.ASCII | re.IGNORECASE
-)
-NOT_ASCII = re.compile(r"[^\t\n -~]")
-# Unicode categories: control, format, surrogate, line break, paragraph break.
-CONTROLS = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-INVISIBLE = re.compile(  # invisible characters of other categories
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u2800\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8"
-    "\U000e0000-\U000e0fff]"
-)
-JOINERS = "\u200c\u200d"  # Persian, Indian languages and emoji need them
 
 
 def answer_from(env: Environment, query: str, text: str, source: str) -> str:
@@ -128,26 +111,3 @@ def in_parallel(
         for purse in purses:
             env.purse.join(purse)
         answers += results  # raises what the first failed part raised
-
-
-def quoted(text: str, limit: int = DATA_CHARS) -> str:
-    """Output of a program or a model as data, because it may quote a file. Control characters and
-    invisible ones are escaped. Up to three plain words or numbers are not marked: they cannot pass
-    for an instruction or a mark.
-
-    >>> quoted("2025-09-23 05:49:00 UTC")
-    '2025-09-23 05:49:00 UTC'
-    """
-    shown = NOT_ASCII.sub(lambda found: _visible(found[0]), text)
-    if not shown or PLAIN.fullmatch(shown):
-        return shown
-    return fenced(shown, limit)
-
-
-def _visible(char: str) -> str:
-    """A character, or its escape if a reader would not see it."""
-    if char in JOINERS:
-        return char
-    if unicodedata.category(char) in CONTROLS or INVISIBLE.match(char):
-        return char.encode("unicode_escape").decode()
-    return char

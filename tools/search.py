@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from orchestra.runtime import http
-from orchestra.runtime.prompts import fenced, say
+from orchestra.runtime.prompts import fenced, outside, say
 from orchestra.toolkit import Environment, ToolError, tool
 
 SERPER_URL = "https://google.serper.dev/search"
@@ -68,7 +68,8 @@ def serper(asked: dict[str, Any]) -> list[FoundPage]:
         reason = error.reason
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         reason = "no JSON"  # or JSON of another shape
-    raise ToolError(say("tools/notes", "search_failed", engine="Serper", reason=reason))
+    why = outside(reason)
+    raise ToolError(say("tools/notes", "search_failed", engine="Serper", reason=why))
 
 
 def _serper_rows(found: dict[str, Any], limit: int) -> list[FoundPage]:

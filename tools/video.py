@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from orchestra.runtime.pool import Engine
-from orchestra.runtime.prompts import fenced, render, say
+from orchestra.runtime.prompts import fenced, named, render, say
 from orchestra.toolkit import Environment, ToolError, VideoFile, tool
 from orchestra.tools import audio, image
 from orchestra.tools.frames import frames
@@ -98,7 +98,9 @@ def _seen(env: Environment, file: Media, query: str, count: int, window: Window)
         read = partial(read_frames, file.path, count, window)
         texts = env.local("video_text", request, read, list[TimedFrame])
         lines = "\n".join(f"[{times}] {text}" for times, text in texts)
-        return say("tools/notes", "video_text", name=file.name, lines=fenced(lines))
+        return say(
+            "tools/notes", "video_text", name=named(file.name), lines=fenced(lines)
+        )
 
     def by_endpoint(engine: Engine) -> str:
         take = partial(_data_urls, file.path, count, window)
@@ -114,7 +116,9 @@ def _seen_by_model(
     times = ", ".join(time for time, _ in shown)
     request = render("tools/video.md", query=query, times=times, count=len(shown))
     answer = image.ask(env, engine, request, shown)
-    return say("tools/notes", "video_seen", name=file.name, times=times, answer=answer)
+    return say(
+        "tools/notes", "video_seen", name=named(file.name), times=times, answer=answer
+    )
 
 
 def _data_urls(path: Path, count: int, window: Window) -> list[TimedFrame]:

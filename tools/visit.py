@@ -13,7 +13,7 @@ from pathlib import Path
 
 from urllib3.util import Url
 
-from orchestra.runtime.prompts import say
+from orchestra.runtime.prompts import outside, say, without_marks
 from orchestra.runtime.secrets import Secrets
 from orchestra.toolkit import Environment, ToolError, tool
 from orchestra.tools import guard, reading, sandbox
@@ -33,7 +33,8 @@ def extract_url_content(env: Environment, url: str, browse_query: str) -> str:
     url: the whole URL, as a search or a page showed it
     browse_query: what you want to know from the page
     """
-    read = partial(page_text, url.strip(), env.allow_hosts, env.tape.secrets)
+    plain = without_marks(url).strip()  # small models copy the marks, too
+    read = partial(page_text, plain, env.allow_hosts, env.tape.secrets)
     text = env.local("visit", {"url": url}, read, str)
     return reading.answer_from(env, browse_query, text, "a web page")
 
@@ -50,7 +51,7 @@ def page_text(
         page = guard.fetch(url, allow)
         text = _extracted(page, _kind(page))
     if not text.strip():
-        raise ToolError(say("tools/notes", "page_empty", url=url[:200]))
+        raise ToolError(say("tools/notes", "page_empty", url=outside(url)))
     return text
 
 
@@ -71,7 +72,7 @@ def _kind(page: guard.Page) -> str:
         return "html"
     if media_type.startswith("text/") or media_type.endswith(("json", "xml")):
         return "text"
-    raise ToolError(say("tools/notes", "page_kind", url=page.url[:200]))
+    raise ToolError(say("tools/notes", "page_kind", url=outside(page.url)))
 
 
 def _extracted(page: guard.Page, kind: str) -> str:
@@ -87,7 +88,7 @@ def _extracted(page: guard.Page, kind: str) -> str:
         max_output_bytes=MAX_TEXT_BYTES,
         unsafe=sandbox.trouble() != "",
     )
-    url = page.url[:200]
+    url = outside(page.url)
     if ran.ended == "end" and ran.status == LOCKED:
         raise ToolError(say("tools/notes", "page_locked", url=url))
     if ran.ended != "end" or ran.status != 0:

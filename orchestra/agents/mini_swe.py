@@ -25,10 +25,10 @@ from orchestra.agents import workdir
 from orchestra.agents.job import OBSERVATION_CHARS, Job
 from orchestra.runtime.chat import STOPPED
 from orchestra.runtime.parsing import after_thinking
-from orchestra.runtime.prompts import as_messages, render, say
+from orchestra.runtime.prompts import as_messages, named, quoted, render, say
 from orchestra.seams import Messages
 from orchestra.toolkit import Environment, ToolError
-from orchestra.tools import code, reading, sandbox
+from orchestra.tools import code, sandbox
 from orchestra.vocabulary import Cause, Result, Status, Step
 
 MARKER = "TASK_COMPLETE"  # the first line of the last command's output; the rest is the report
@@ -102,7 +102,7 @@ def _messages(job: Job) -> Messages:
     number = len(job.trace) + 1
     is_last = number == job.steps
     context = job.u.context
-    files = [f"media/{media.name}" for media in job.task.media]
+    files = [named(f"media/{media.name}") for media in job.task.media]
     user = render(
         "mini_swe/user.md",
         instruction=job.u.instruction,
@@ -128,7 +128,7 @@ def _steps_done(trace: Sequence[Step]) -> str:
             number=number,
             thought=step.memory if step.memory else "-",
             command=step.params.get("command", "-"),
-            output=reading.quoted(step.observation, 2 * OBSERVATION_CHARS),
+            output=quoted(step.observation, 2 * OBSERVATION_CHARS),
         )
         rows.append(row)
     return "\n\n".join(rows)

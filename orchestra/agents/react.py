@@ -42,6 +42,7 @@ from orchestra.runtime.prompts import (
     as_messages,
     capped,
     explained,
+    named,
     render,
     say,
     without_marks,
@@ -187,7 +188,7 @@ def messages_of(job: Job) -> Messages:
     """The messages of the next step. An agent without a main agent has its own prompts."""
     tools = job.assigned
     takes_files = any(tool.files for tool in tools)
-    names = [media.name for media in job.task.media] if takes_files else []
+    names = [named(media.name) for media in job.task.media] if takes_files else []
     context = job.u.context
     user = render(
         "react/alone_user.md" if alone(job) else "react/user.md",
@@ -309,7 +310,8 @@ def _check_report(job: Job, offer: Offer, action: Action) -> None:
     report = _report(action.params, action.memory)
     done = _status(report) == "done"
     if done and offer.unopened:
-        raise ModelMistake("unopened", files=", ".join(offer.unopened))
+        names = ", ".join(map(named, offer.unopened))
+        raise ModelMistake("unopened", files=names)
     if done and offer.tools and saw_nothing(job):
         raise ModelMistake("nothing_worked")
     if alone(job) and not _as_text(report.get("result")):

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 
 from orchestra.agents.job import Job, agent
 from orchestra.runtime.parsing import after_thinking
-from orchestra.runtime.prompts import say
+from orchestra.runtime.prompts import outside, say
 from orchestra.toolkit import SEARCH, VISIT
 from orchestra.vocabulary import Reply
 
@@ -154,7 +154,10 @@ def _paragraph(name: str, **values: object) -> str:
 def _used(job: Job, tool: str, **params: str) -> str:
     """A paragraph about the call of a tool and its observation."""
     observation = job.use(tool, **params)
-    return _paragraph(tool, observation=observation, **params)
+    shown = dict(params)
+    if tool == VISIT:  # the link may be one that a search found
+        shown["url"] = outside(params["url"])
+    return _paragraph(tool, observation=observation, **shown)
 
 
 def _statements(newest: Mapping[str, Reply]) -> str:

@@ -3,6 +3,9 @@
 The copy has the files that git lists, in their current state: tracked files, also of submodules,
 and new files that are not ignored. It is committed to RUN/workdir.git, which no command of a
 sub-agent can reach; `git diff` against that commit gives RUN/changes.diff.
+
+The repository may come from someone else, and the settings in its .git can name commands. Git reads
+it in `_listed` alone, where none of these settings has an effect. The copy has no part of its .git.
 """
 
 from __future__ import annotations
@@ -13,19 +16,33 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from orchestra.runtime.prompts import say
+from orchestra.runtime.prompts import outside, say, visible
 from orchestra.toolkit import ToolError
 from orchestra.vocabulary import ConfigError
 
 GIT_TIMEOUT_S = 60
 PROGRESS_FILES = 1000  # between two reports of progress
-REASON_CHARS = 200  # of an error
+REASON_CHARS = 400  # of an error
 BINARY = re.compile(r"(?m)^GIT binary patch\n(?:(?:literal|delta) \d+\n(?:.+\n)*\n?)+")
-GIT_SETTINGS = ("core.fsmonitor=false", "core.protectNTFS=false", "safe.directory=*")
+GIT_SETTINGS = ("core.fsmonitor=false", "core.protectNTFS=false")
+OWN_SETTINGS = (*GIT_SETTINGS, "safe.directory=*")  # for a repository that we have made
+# For a repository that may come from someone else, whose settings can name commands. Git obeys
+# those of the monitor and of hooks; and if it fetches a missing object of a partial clone, those of
+# the remote, of ssh, of proxies and of credentials. Without a protocol it fetches nothing.
+FOREIGN_SETTINGS = (*GIT_SETTINGS, f"core.hooksPath={os.devnull}")
+# The variables with the user's own files of settings
+USER_SETTINGS = {"GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"}
+FOREIGN = {
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_NO_LAZY_FETCH": "1",  # git 2.39.4, 2.45 and later do not even try
+    "GIT_OPTIONAL_LOCKS": "0",  # nothing is written into it
+    "GIT_TERMINAL_PROMPT": "0",
+    "LC_ALL": "C",
+}
 ISOLATED = {  # git without the user's or the system's configuration
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_SYSTEM": os.devnull,
@@ -38,13 +55,29 @@ ISOLATED = {  # git without the user's or the system's configuration
 }
 
 
-def _git(*arguments: str | Path, isolated: bool = True, stdin: bytes = b"") -> bytes:
-    """The output of a git command. Raises OSError and subprocess.SubprocessError."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-    if isolated:
-        env |= ISOLATED
-    command = ["git"]
-    for setting in GIT_SETTINGS:
+def _git(*arguments: str | Path, stdin: bytes = b"") -> bytes:
+    """The output of a git command in a repository that we have made. Raises OSError and
+    subprocess.SubprocessError.
+    """
+    return _run(arguments, OWN_SETTINGS, ISOLATED, stdin)
+
+
+def _run(
+    arguments: Sequence[str | Path],
+    settings: Sequence[str],
+    variables: Mapping[str, str],
+    stdin: bytes = b"",
+) -> bytes:
+    """The output of a git command, with these settings and variables. The user's own GIT_...
+    variables do not count, but for those that name the files of their settings.
+    """
+    env = {}
+    for name, value in os.environ.items():
+        if not name.startswith("GIT_") or name in USER_SETTINGS:
+            env[name] = value
+    env.update(variables)
+    command = ["git", "--no-pager"]
+    for setting in settings:
         command += ["-c", setting]
     command += [str(argument) for argument in arguments]
     done = subprocess.run(
@@ -62,7 +95,7 @@ def _reason(error: Exception) -> str:
     """What git wrote to standard error, or else the error, in one line."""
     output: bytes | None = getattr(error, "stderr", None)
     text = output.decode("utf-8", "replace") if output else str(error)
-    return " ".join(text.split())[:REASON_CHARS]
+    return visible(" ".join(text.split()))[:REASON_CHARS]
 
 
 # ---- the copy of the repository ------------------------------------------------------------------
@@ -115,9 +148,25 @@ def _files_to_copy(source: Path, run: Path) -> list[Path]:
 
 
 def _listed(source: Path, *which: str) -> list[str]:
-    """The files that git lists, with the user's own settings."""
-    listed = _git("-C", source, "ls-files", "-z", *which, isolated=False)
-    return [name for name in os.fsdecode(listed).split("\0") if name]
+    """The files that git lists in a repository that may come from someone else.
+
+    The user's own settings count: the files that they ignore everywhere, and the folders that they
+    call safe. What git refuses to read, such as a repository of another user, it refuses here too.
+    """
+    variables = {**FOREIGN, "GIT_CEILING_DIRECTORIES": str(source.resolve().parent)}
+    arguments = ["-C", str(source), "ls-files", "-z", *which]
+    listed = _run(arguments, FOREIGN_SETTINGS, variables)
+    names = os.fsdecode(listed).split("\0")
+    return [name for name in names if name and _is_inside(name)]
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a name is one of a file in the repository, and not in its .git: the index of someone
+    else can hold any name.
+    """
+    plain = name.encode("ascii", "ignore").decode()  # macOS takes .g\u200cit for .git
+    parts = plain.casefold().split("/")
+    return not name.startswith("/") and {".git", ".."}.isdisjoint(parts)
 
 
 def _copy_files(
@@ -165,7 +214,7 @@ def prepare(folder: Path) -> None:
         shutil.copytree(origin, part, symlinks=True)
         part.rename(folder)
     except (OSError, RecursionError) as error:
-        text = say("mini_swe/messages", "not_copied", reason=_reason(error))
+        text = say("mini_swe/messages", "not_copied", reason=outside(_reason(error)))
         raise ToolError(text) from None
 
 
@@ -182,10 +231,13 @@ def _order(folder: Path) -> tuple[int, ...]:
 
 
 def virtual_environment(repo: Path | None) -> Path | None:
-    """The virtual environment of the user's project, if there is one."""
+    """The virtual environment of the user's project, if there is one. A link in the repository does
+    not count, because it could show any folder to the sandbox; what the user has activated does.
+    """
     if repo is None:
         return None
     folders = [repo / ".venv", repo / "venv"]
+    folders = [folder for folder in folders if not folder.is_symlink()]
     active = os.environ.get("VIRTUAL_ENV", "")
     if active and active != sys.prefix:
         folders.append(Path(active))
@@ -212,7 +264,7 @@ def changes(folder: Path) -> str | None:
         if diff:
             (run / "changes.diff").write_bytes(diff)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        text = say("mini_swe/messages", "no_diff", reason=_reason(error))
+        text = say("mini_swe/messages", "no_diff", reason=outside(_reason(error)))
         raise ToolError(text) from None
     left_out = say("mini_swe/messages", "binary") + "\n"
     return BINARY.sub(left_out, diff.decode("utf-8", "replace")).strip()

@@ -32,7 +32,7 @@ from orchestra.methods.state_prompt import (
 )
 from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
-from orchestra.runtime.prompts import as_messages, render, say
+from orchestra.runtime.prompts import as_messages, named, render, say
 from orchestra.runtime.reply_schema import closed_object
 from orchestra.seams import Ask, Messages
 from orchestra.toolkit import Tool
@@ -67,7 +67,7 @@ def repo_line(top_level: Sequence[str]) -> str:
     """The names at the top level of the user's repository, if there is one."""
     if not top_level:
         return ""
-    return "\n\n" + say(PROMPTS, "repo", top=", ".join(top_level))
+    return "\n\n" + say(PROMPTS, "repo", top=", ".join(map(named, top_level)))
 
 
 # ---- what the model may reply --------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestra.runtime.prompts import say
+from orchestra.runtime.prompts import named, say
 from orchestra.vocabulary import Delegate, State, SubTask
 
 PROMPTS = "files"
@@ -24,7 +24,7 @@ def file_readers(state: State) -> tuple[SubTask, ...]:
     for number, m in enumerate(state.task.media, 1):
         reader = SubTask(
             id=_id_of_reader(number),
-            instruction=say(PROMPTS, "instruction", file=m.name),
+            instruction=say(PROMPTS, "instruction", file=named(m.name)),
             tools=(),
             agent="read-file",
         )
@@ -63,5 +63,5 @@ def files_as_text(texts: Sequence[tuple[str, str]]) -> str:
     """(name, content) of each file; "" without files."""
     if not texts:
         return ""
-    rows = [say(PROMPTS, "file", name=name, text=text) for name, text in texts]
+    rows = [say(PROMPTS, "file", name=named(name), text=text) for name, text in texts]
     return say(PROMPTS, "files", files="\n".join(rows))

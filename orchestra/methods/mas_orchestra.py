@@ -25,7 +25,7 @@ from orchestra.methods.files_as_text import file_readers, files_as_text
 from orchestra.methods.mas_xml import parse
 from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
-from orchestra.runtime.prompts import as_messages, explained, render, say
+from orchestra.runtime.prompts import as_messages, explained, named, render, say
 from orchestra.seams import Ask, Messages
 from orchestra.toolkit import Tool
 from orchestra.vocabulary import (
@@ -64,7 +64,7 @@ def file_line(state: State) -> str:
     """The names of the files, if there are any."""
     if not state.task.media:
         return ""
-    names = ", ".join(m.name for m in state.task.media)
+    names = ", ".join(named(m.name) for m in state.task.media)
     return "\n" + say("files", "listed", files=names)
 
 

@@ -45,7 +45,7 @@ from orchestra.methods.state_prompt import (
 )
 from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
-from orchestra.runtime.prompts import as_messages, render, say
+from orchestra.runtime.prompts import as_messages, named, render, say
 from orchestra.runtime.reply_schema import TEXT, closed_object, list_of, one_of
 from orchestra.seams import Ask, Messages
 from orchestra.stopping import stop_probability
@@ -86,7 +86,7 @@ def next_step(state: State) -> str:
     if new:
         return _open_files(new, is_first=not state.history)
     if tried:
-        return say(SMALL_PROMPTS, "next_tried", files=", ".join(tried))
+        return say(SMALL_PROMPTS, "next_tried", files=", ".join(map(named, tried)))
     newest = [h for h in state.history if h.round == state.history[-1].round]
     failed = [h.id for h in newest if h.status in ("failed", "blocked")]
     if failed:
@@ -99,7 +99,7 @@ def next_step(state: State) -> str:
 
 
 def _open_files(names: Sequence[str], is_first: bool) -> str:
-    parts = [say(SMALL_PROMPTS, "next_unseen_part", file=name) for name in names]
+    parts = [say(SMALL_PROMPTS, "next_unseen_part", file=named(name)) for name in names]
     first = " " + say(SMALL_PROMPTS, "next_unseen_first") if is_first else ""
     return say(SMALL_PROMPTS, "next_unseen", parts=", ".join(parts), first=first)
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from orchestra.matching import mentions
-from orchestra.runtime.prompts import quoted_whole, say
+from orchestra.runtime.prompts import named, quoted_whole, say
 from orchestra.toolkit import Tool
 from orchestra.vocabulary import SKILLS, Backend, Evidence, Media, State
 
@@ -95,7 +95,8 @@ def _media_line(m: Media, state: State) -> str:
     else:
         text = "media_unseen"
     ids = [say(PROMPTS, "seen_by", id=h.id, round=h.round) for h in opened or tried]
-    return say(PROMPTS, text, name=m.name, modality=m.modality, ids=", ".join(ids))
+    name = named(m.name)
+    return say(PROMPTS, text, name=name, modality=m.modality, ids=", ".join(ids))
 
 
 def opened_by(m: Media, state: State) -> list[Evidence]:

@@ -31,7 +31,7 @@ from orchestra.methods.files_as_text import files_found, read_files_first
 from orchestra.runtime.options import Options, Preference
 from orchestra.runtime.parsing import actions
 from orchestra.runtime.pool import Pool
-from orchestra.runtime.prompts import as_messages, explained, render, say
+from orchestra.runtime.prompts import as_messages, closed, explained, render, say
 from orchestra.runtime.reply_schema import TEXT
 from orchestra.seams import Ask, Messages
 from orchestra.toolkit import Tool
@@ -109,7 +109,8 @@ def _block(kind: str, found: Sequence[Evidence]) -> str:
     limit = CAP_CHARS[kind]
     while len("\n\n".join(rows)) > limit and len(rows) > 1:
         del rows[0]
-    return say(PROMPTS, f"{kind}_block", rows="\n\n".join(rows)[:limit])
+    shown = closed("\n\n".join(rows)[:limit])
+    return say(PROMPTS, f"{kind}_block", rows=shown)
 
 
 def kind_of(id: str) -> str:
