@@ -9,7 +9,7 @@ loads a word of the system call into the register, compares it with a value, and
 ends with a verdict.
 
 >>> len(build("x86_64")) // INSTRUCTION_BYTES
-91
+108
 """
 
 from __future__ import annotations
