@@ -7,7 +7,13 @@ import shutil
 import subprocess
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-FLAGS = "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--window-size=1400,900"
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--remote-debugging-pipe",
+    "--window-size=1400,900",
+)
 WAIT = "new Promise(done => setTimeout(done, {ms}))"
 
 
@@ -38,7 +44,9 @@ class Page:
 
     def evaluate(self, script):
         """The value of JavaScript, which no policy of the page stops."""
-        result = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        result = self.call(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
@@ -54,15 +62,20 @@ def opened(file, profile):
     connect = f'exec "$@" 3<&{read} 4>&{write}'
     argv = ["bash", "-c", connect, "bash", *argv]
     with (
-        subprocess.Popen(argv, pass_fds=(read, write), stderr=subprocess.DEVNULL, cwd=profile) as process,
-        os.fdopen(commands, "wb", buffering=0) as to, os.fdopen(answers, "rb") as back,
+        subprocess.Popen(
+            argv, pass_fds=(read, write), stderr=subprocess.DEVNULL, cwd=profile
+        ) as process,
+        os.fdopen(commands, "wb", buffering=0) as to,
+        os.fdopen(answers, "rb") as back,
     ):
         os.close(read)
         os.close(write)
         try:
             page = Page(process, to, back)
             target = page.call("Target.createTarget", url="about:blank")["targetId"]
-            page.session = page.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+            page.session = page.call("Target.attachToTarget", targetId=target, flatten=True)[
+                "sessionId"
+            ]
             for domain in ("Runtime", "Log", "Page"):
                 page.call(f"{domain}.enable")
             page.call("Page.navigate", url=file.resolve().as_uri())

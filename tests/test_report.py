@@ -61,7 +61,9 @@ def test_no_text_of_a_model_is_markup(tmp_path):
 
 # ---- in a browser --------------------------------------------------------------------------------
 
-needs_chromium = pytest.mark.skipif(not browser.CHROMIUM, reason="needs chromium (apt install chromium)")
+needs_chromium = pytest.mark.skipif(
+    not browser.CHROMIUM, reason="needs chromium (apt install chromium)"
+)
 EVIL_TEXTS = (
     EVIL, "<img src=x onerror=got=1>", "javascript:got=1", "data:text/html,<script>opener.got=1</script>",
     "\u2028got=1//\u2029", "{{DATA}}{{POLICY}}", "'\"`${got=1}", "<!--<script>", "</style><svg onload=got=1>",
@@ -87,7 +89,9 @@ def test_a_page_runs_only_its_own_script_and_sends_nothing():
     page = report.report(RUNS / "equinox")
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', page)
     rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
-    (script,), (style,) = (re.findall(rf"(?s)<{tag}>(.*?)</{tag}>", page) for tag in ("script", "style"))
+    (script,), (style,) = (
+        re.findall(rf"(?s)<{tag}>(.*?)</{tag}>", page) for tag in ("script", "style")
+    )
     for rule, text in (("script-src", script), ("style-src", style)):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert rules.pop(rule) == f"'sha256-{digest}'"

@@ -283,12 +283,12 @@ def exceeds(rules: dict[str, Any]) -> bool:
             with contextlib.suppress(OSError):  # it may have ended
                 memory_bytes, mappings = size_of_process(pid)
                 used += memory_bytes + mappings * mapping_bytes
-    return used > rules["max_memory_bytes"]
+    return bool(used > rules["max_memory_bytes"])
 
 
 def size_of_process(pid: str) -> tuple[int, int]:
-    """The bytes of its memory and page tables, and the number of its mappings. All its threads share
-    them, but a thread that has ended reports none, even the main thread.
+    """The bytes of its memory and page tables, and the number of its mappings. All its threads
+    share them, but a thread that has ended reports none, even the main thread.
     """
     for thread in os.scandir(f"/proc/{pid}/task"):
         with open(f"{thread.path}/status") as file:
