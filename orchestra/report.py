@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import base64
+import hashlib
 import json
 import mimetypes
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -203,7 +205,35 @@ def page(data: Mapping[str, Any], texts: Texts) -> str:
     text = json.dumps(shown, ensure_ascii=False, default=str)
     compressed = zlib.compress(text.encode("utf-8", "replace"), 9)
     packed = base64.b64encode(compressed).decode()
-    return PAGE.read_text(encoding="utf-8").replace("{{DATA}}", packed)
+    template = PAGE.read_text(encoding="utf-8")
+    template = template.replace("{{POLICY}}", policy(template))
+    return template.replace("{{DATA}}", packed)
+
+
+def policy(template: str) -> str:
+    """The Content-Security-Policy of the page: it loads nothing but media, from its data and from
+    the run folder, and runs and applies nothing but its own script and style, known by their hash.
+    """
+    own = {
+        tag: " ".join(_hashes(re.findall(rf"(?s)<{tag}>(.*?)</{tag}>", template)))
+        for tag in ("script", "style")
+    }
+    return "; ".join(
+        (
+            "default-src 'none'",
+            "img-src data: file:",
+            "media-src data: file:",
+            f"script-src {own['script']}",
+            f"style-src {own['style']}",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
+
+
+def _hashes(texts: Sequence[str]) -> list[str]:
+    digests = [hashlib.sha256(text.encode()).digest() for text in texts]
+    return [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]
 
 
 def report(folder: Path) -> str:

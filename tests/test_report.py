@@ -1,10 +1,13 @@
 """report.py: what a page has in it, and that a model's text stays text."""
 
 import base64
+import hashlib
+import itertools
 import json
 import os
 import re
 import shutil
+import socket
 import zlib
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from orchestra import report
 from orchestra.evaluation.trace import perfetto
 from orchestra.vocabulary import Price
+from tests import browser
 from tests.conftest import ROOT
 from tests.scripted import completion, finish
 
@@ -53,6 +57,84 @@ def test_no_text_of_a_model_is_markup(tmp_path):
     page = report.page({"run": {"answer": EVIL, "name": EVIL}}, {})
     assert EVIL not in page and data_of(page)["run"]["answer"] == EVIL
     assert page.count("<script") == report.PAGE.read_text().count("<script")
+
+
+# ---- in a browser --------------------------------------------------------------------------------
+
+needs_chromium = pytest.mark.skipif(
+    not browser.CHROMIUM, reason="needs chromium (apt install chromium)"
+)
+EVIL_TEXTS = (
+    EVIL, "<img src=x onerror=got=1>", "javascript:got=1", "data:text/html,<script>opener.got=1</script>",
+    "\u2028got=1//\u2029", "{{DATA}}{{POLICY}}", "'\"`${got=1}", "<!--<script>", "</style><svg onload=got=1>",
+)  # fmt: skip
+INJECTED = """document.body.insertAdjacentHTML("beforeend", `
+  <img src="data:," onerror="got = 1"> <iframe srcdoc="<script>parent.got = 2</script>"></iframe>
+  <a id="link" href="javascript:got = 3">a</a> <img src="URL"> <base href="URL">`);
+  link.click(); fetch("URL").catch(() => 0); 0"""
+CLICK_ALL = "document.querySelectorAll('.bar, .lane, .node').forEach(e => e.dispatchEvent(new Event('click')))"
+
+
+def evil(value, texts):
+    """The value with each text in it replaced by one of the texts, but for what the page needs."""
+    if isinstance(value, dict):
+        kept = ("event", "call", "kind", "action", "modality", "status")
+        return {key: v if key in kept else evil(v, texts) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [evil(v, texts) for v in value]
+    return next(texts) if isinstance(value, str) else value
+
+
+def test_a_page_runs_only_its_own_script_and_sends_nothing():
+    page = report.report(RUNS / "equinox")
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', page)
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    (script,), (style,) = (
+        re.findall(rf"(?s)<{tag}>(.*?)</{tag}>", page) for tag in ("script", "style")
+    )
+    for rule, text in (("script-src", script), ("style-src", style)):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert rules.pop(rule) == f"'sha256-{digest}'"
+    none = dict.fromkeys(("default-src", "base-uri", "form-action"), "'none'")
+    assert rules == {**none, **dict.fromkeys(("img-src", "media-src"), "data: file:")}
+
+
+@needs_chromium
+@pytest.mark.parametrize("shown", ["equinox", "lecture", "."])
+def test_a_page_has_no_error_in_a_browser(shown, tmp_path):
+    file = report.write(RUNS / shown, tmp_path / "page.html", None)
+    with browser.opened(file, tmp_path) as page:
+        page.evaluate(CLICK_ALL)
+        page.wait()
+        assert page.evaluate("document.querySelectorAll('.bar, td').length") > 5
+        assert page.errors == []
+
+
+@needs_chromium
+def test_nothing_in_a_run_is_executed_by_a_browser(tmp_path):
+    row = evil(report.run_row(RUNS / "equinox", {}), itertools.cycle(EVIL_TEXTS))
+    numbers = {text: n for n, text in enumerate(f"{n}{EVIL_TEXTS[n % 9]}" for n in range(500))}
+    (tmp_path / "page.html").write_text(report.page({"run": row}, numbers))
+    with browser.opened(tmp_path / "page.html", tmp_path) as page:
+        page.evaluate(CLICK_ALL)
+        page.evaluate("document.querySelectorAll('a').forEach(a => a.click())")
+        page.wait()
+        assert page.evaluate("document.querySelectorAll('.bar').length") > 5
+        assert page.evaluate("typeof got") == "undefined"
+
+
+@needs_chromium
+def test_what_would_be_executed_in_a_page_is_refused_by_the_browser(tmp_path):
+    """As if the script of the page had a mistake, and set a text as markup."""
+    file = report.write(RUNS / "lecture", tmp_path / "page.html", None)
+    with socket.create_server(("127.0.0.1", 0)) as server, browser.opened(file, tmp_path) as page:
+        page.evaluate(INJECTED.replace("URL", f"http://127.0.0.1:{server.getsockname()[1]}/"))
+        page.wait()
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nothing has connected
+            server.accept()
+        assert page.evaluate("typeof got") == "undefined"
+        assert "Content Security Policy" in page.errors[0]
 
 
 @pytest.mark.parametrize(("words", "line"), [

@@ -37,6 +37,7 @@ LIMITS = {  # for each process
     "RLIMIT_NOFILE": 256,
     "RLIMIT_CORE": 1,  # no core file; with 0, the system's crash collector would still get one
     "RLIMIT_NPROC": 128,
+    "RLIMIT_SIGPENDING": 1_000,  # queued signals and timers of all processes together
 }
 MAX_PROCESSES = 160  # and threads, including bubblewrap and the first process
 MAX_MEMORY_BYTES = 2 << 30  # of all processes together

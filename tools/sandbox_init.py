@@ -33,11 +33,19 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing takes as long as the rest
+    from collections.abc import Iterator
     from typing import Any, NoReturn
 
 WORK = "/sandbox"  # the program's folder, a copy of the user's
 MEMORY_DISKS = "/tmp", "/dev/shm"
+TERMINALS = "/dev/pts"
+MAX_TERMINALS = 16
 MAX_SOCKETS = 128
+MAX_LOCKS = 4_000  # on files and parts of them
+MAX_MAPPINGS = 65_530  # of a process, by default of the kernel
+MAPPING_BYTES = 512  # what the kernel keeps for a mapping, at most
+FORK_BYTES = 64  # and for each process that has it from a fork
+OF_PROCESS = "VmRSS", "VmSwap", "VmPTE", "HugetlbPages"  # in kB; PTE: page tables
 MAX_DEPTH = 200  # of folders; copying deeper ones would exceed the recursion limit
 CHECK_S = 0.1  # between two checks of the memory of all processes
 READ_BYTES = 65536
@@ -45,7 +53,9 @@ CANNOT_START = 127  # the exit status of a program that cannot be started
 KILLED = -signal.SIGKILL
 
 # Numbers of the kernel's interface.
-MS_REMOUNT = 32 | 2 | 4  # with nosuid and nodev
+MS_REMOUNT = 32 | 2  # with nosuid
+MS_NODEV = 4
+MS_NOEXEC = 8
 SET_DUMPABLE = 4  # this and the next two are options of prctl(2)
 SET_SECCOMP = 22
 NO_NEW_PRIVS = 38
@@ -81,6 +91,7 @@ def run_on_a_copy(rules: dict[str, Any]) -> tuple[bytes, str, int]:
     limit_growth(WORK, rules["max_added_bytes"], rules["max_added_files"])
     for disk in MEMORY_DISKS:
         limit_growth(disk, rules["tmp_bytes"], rules["max_added_files"])
+    limit_terminals(MAX_TERMINALS)
     before = contents()
     output, ended, status = watch(*start(rules), rules)
     os.fchdir(folder)
@@ -189,6 +200,7 @@ def watch(program: int, output: int, rules: dict[str, Any]) -> tuple[bytes, str,
     printed = bytearray()
     max_output = rules["max_output_bytes"]
     deadline = time.monotonic() + rules["timeout_s"]
+    next_check = 0.0
     os.set_blocking(output, False)
     status = None
     ended = ""
@@ -201,8 +213,9 @@ def watch(program: int, output: int, rules: dict[str, Any]) -> tuple[bytes, str,
             ended = "end"
         elif time.monotonic() >= deadline or len(printed) > max_output:
             ended = "timeout"
-        elif rules["sandbox"] and exceeds(rules["max_memory_bytes"]):
-            ended = "memory"
+        elif rules["sandbox"] and time.monotonic() >= next_check:
+            ended = "memory" if exceeds(rules) else ""
+            next_check = time.monotonic() + CHECK_S
     kill_all(program)
     while len(printed) <= max_output and read(output, printed):
         pass
@@ -253,29 +266,66 @@ def as_of_a_shell(status: int) -> int:
     return status if status >= 0 else 128 - status
 
 
-def exceeds(max_bytes: int) -> bool:
-    """Whether all processes together use too much memory, or have too many sockets, whose buffers
-    are memory of no process. Memory disks have their own limits.
+def exceeds(rules: dict[str, Any]) -> bool:
+    """Whether all processes together use too much memory, with what the kernel keeps for their
+    mappings, or have too many sockets or locks, which are memory of no process. Memory disks have
+    their own limits.
     """
-    pages = 0
-    for pid in os.listdir("/proc"):
-        if pid.isdecimal() and pid != "1":
-            with contextlib.suppress(OSError, IndexError):  # it may have ended
-                pages += resident_pages(pid)
-    too_much_memory = pages * resource.getpagesize() > max_bytes
-    return too_much_memory or open_sockets() > MAX_SOCKETS
+    if open_sockets() > MAX_SOCKETS or lines_of("/proc/locks", MAX_LOCKS) > MAX_LOCKS:
+        return True
+    used = 0
+    pids = [pid for pid in os.listdir("/proc") if pid.isdecimal() and pid != "1"]
+    mapping_bytes = MAPPING_BYTES + FORK_BYTES * len(pids)
+    with files_of(rules):
+        for pid in pids:
+            if used > rules["max_memory_bytes"]:
+                return True
+            with contextlib.suppress(OSError):  # it may have ended
+                memory_bytes, mappings = size_of_process(pid)
+                used += memory_bytes + mappings * mapping_bytes
+    return bool(used > rules["max_memory_bytes"])
 
 
-def resident_pages(pid: str) -> int:
-    """The pages in memory of a process. All its threads share them, but a thread that has ended
-    reports 0, even the main thread.
+def size_of_process(pid: str) -> tuple[int, int]:
+    """The bytes of its memory and page tables, and the number of its mappings. All its threads
+    share them, but a thread that has ended reports none, even the main thread.
     """
     for thread in os.scandir(f"/proc/{pid}/task"):
-        with open(f"{thread.path}/statm") as file:
-            pages = int(file.read().split()[1])
-        if pages:
-            return pages
-    return 0
+        with open(f"{thread.path}/status") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        if "VmRSS" not in fields:
+            continue
+        kilobytes = sum(int(fields.get(key, "0").split()[0]) for key in OF_PROCESS)
+        try:
+            mappings = lines_of(f"{thread.path}/maps", MAX_MAPPINGS)
+        except PermissionError:  # a program can refuse to be read
+            mappings = MAX_MAPPINGS
+        return kilobytes * 1024, mappings
+    return 0, 0
+
+
+@contextlib.contextmanager
+def files_of(rules: dict[str, Any]) -> Iterator[None]:
+    """Opens files as the user of the program, who alone may read what it has mapped. If a user
+    started the program, this process has all rights on it.
+    """
+    user = rules["user"] if rules["started_by_root"] else 0
+    libc.setfsgid(user)
+    libc.setfsuid(user)
+    try:
+        yield
+    finally:
+        libc.setfsuid(0)
+        libc.setfsgid(0)
+
+
+def lines_of(path: str, most: int) -> int:
+    """The number of lines, which are not counted further than a little beyond `most`."""
+    count = 0
+    with open(path, "rb", buffering=0) as file:
+        while count <= most and (chunk := file.read(READ_BYTES)):
+            count += chunk.count(b"\n")
+    return count
 
 
 def open_sockets() -> int:
@@ -318,7 +368,14 @@ def limit_growth(disk: str, max_bytes: int, max_files: int) -> None:
     size = (now.f_blocks - now.f_bfree) * now.f_frsize + max_bytes
     files = now.f_files - now.f_ffree + max_files
     options = f"size={size},nr_inodes={files}".encode()
-    checked("mount", b"none", disk.encode(), b"tmpfs", MS_REMOUNT, options)
+    checked("mount", b"none", disk.encode(), b"tmpfs", MS_REMOUNT | MS_NODEV, options)
+
+
+def limit_terminals(most: int) -> None:
+    """A pseudoterminal has buffers in the kernel, and the system has only some thousands."""
+    options = f"max={most},mode=620,ptmxmode=666".encode()
+    flags = MS_REMOUNT | MS_NOEXEC
+    checked("mount", b"none", TERMINALS.encode(), b"devpts", flags, options)
 
 
 def copy_out(before: dict[str, os.stat_result], max_bytes: int) -> None:

@@ -9,7 +9,7 @@ loads a word of the system call into the register, compares it with a value, and
 ends with a verdict.
 
 >>> len(build("x86_64")) // INSTRUCTION_BYTES
-91
+108
 """
 
 from __future__ import annotations
@@ -58,6 +58,11 @@ NOT_PERMITTED: dict[str, Numbers] = {
     "vmsplice": (278, 75),
     "io_setup": (206, 0),
     "landlock_create_ruleset": (444, 444),
+    "inotify_init": (253, 26),  # aarch64 has only inotify_init1
+    "inotify_init1": (294, 26),
+    "fanotify_init": (300, 262),
+    "mbind": (237, 235),
+    "seccomp": (317, 277),
     # Keys of the user, and kernel memory for keys.
     "add_key": (248, 217),
     "request_key": (249, 218),
@@ -80,12 +85,15 @@ NOT_SUPPORTED: dict[str, Numbers] = {
 CLONE: Numbers = (56, 220)
 CLONE3: Numbers = (435, 435)
 MMAP: Numbers = (9, 222)
+PRCTL: Numbers = (157, 167)
 PRLIMIT: Numbers = (302, 261)
 SOCKET: Numbers = (41, 198)
 SOCKETPAIR: Numbers = (53, 199)
 
 NEW_NAMESPACES = 0x7E020000 | 0x80  # the flags of clone(2) that make one
 SHARED_MEMORY = 1 | 0x20  # MAP_SHARED and MAP_ANONYMOUS: no process is charged for it
+# Options of prctl(2): its filters of system calls, and tables of futexes, are memory of no process.
+REFUSED_OPTIONS = 22, 78  # PR_SET_SECCOMP, PR_FUTEX_HASH
 SOCKET_FAMILIES = 1, 2, 10, 16  # unix, IPv4, IPv6, netlink
 
 
@@ -103,6 +111,7 @@ def build(machine: str) -> bytes:
         *_refused_calls(column),
         *_no_new_namespaces(column),
         *_no_shared_memory(column),
+        *_no_memory_by_prctl(column),
         *_only_own_limits(column),
         *_only_known_sockets(column),
         ALLOW,
@@ -155,6 +164,14 @@ def _no_shared_memory(column: int) -> list[Instruction]:
         *_if(JUMP_IF_EQUAL, SHARED_MEMORY, _refuse(errno.EPERM)),
         ALLOW,
     )
+
+
+def _no_memory_by_prctl(column: int) -> list[Instruction]:
+    """Refuse options of prctl(2) as a kernel does that does not know them."""
+    refused: list[Instruction] = []
+    for option in REFUSED_OPTIONS:
+        refused += _if(JUMP_IF_EQUAL, option, _refuse(errno.EINVAL))
+    return _if_call(PRCTL[column], _load(FIRST_ARGUMENT), *refused, ALLOW)
 
 
 def _only_own_limits(column: int) -> list[Instruction]:

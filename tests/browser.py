@@ -1,0 +1,85 @@
+"""Chromium without a window, driven over a pipe by its DevTools protocol."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--remote-debugging-pipe",
+    "--window-size=1400,900",
+)
+WAIT = "new Promise(done => setTimeout(done, {ms}))"
+
+
+class Page:
+    """An open page. `errors` are the messages of the browser: exceptions, and what a policy refused."""
+
+    def __init__(self, process, commands, answers):
+        self.process, self.commands, self.answers = process, commands, answers
+        self.number, self.session, self.errors = 0, None, []
+
+    def call(self, method, **params):
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": params}
+        if self.session:
+            message["sessionId"] = self.session
+        self.commands.write(json.dumps(message).encode() + b"\0")
+        while (answer := self._read()).get("id") != self.number:
+            if answer.get("method") in ("Log.entryAdded", "Runtime.exceptionThrown"):
+                self.errors.append(json.dumps(answer["params"]))
+        return answer["result"]
+
+    def _read(self):
+        text = bytearray()
+        while (byte := self.answers.read(1)) != b"\0":
+            assert byte, "the browser has ended"
+            text += byte
+        return json.loads(text)
+
+    def evaluate(self, script):
+        """The value of JavaScript, which no policy of the page stops."""
+        result = self.call(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
+
+    def wait(self, ms=300):
+        self.evaluate(WAIT.format(ms=ms))
+
+
+@contextlib.contextmanager
+def opened(file, profile):
+    """The page of a file, with its scripts run. `profile` is a folder for the browser."""
+    (read, commands), (answers, write) = os.pipe(), os.pipe()
+    argv = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}"]
+    connect = f'exec "$@" 3<&{read} 4>&{write}'
+    argv = ["bash", "-c", connect, "bash", *argv]
+    with (
+        subprocess.Popen(
+            argv, pass_fds=(read, write), stderr=subprocess.DEVNULL, cwd=profile
+        ) as process,
+        os.fdopen(commands, "wb", buffering=0) as to,
+        os.fdopen(answers, "rb") as back,
+    ):
+        os.close(read)
+        os.close(write)
+        try:
+            page = Page(process, to, back)
+            target = page.call("Target.createTarget", url="about:blank")["targetId"]
+            page.session = page.call("Target.attachToTarget", targetId=target, flatten=True)[
+                "sessionId"
+            ]
+            for domain in ("Runtime", "Log", "Page"):
+                page.call(f"{domain}.enable")
+            page.call("Page.navigate", url=file.resolve().as_uri())
+            page.wait(1000)
+            yield page
+        finally:
+            process.kill()
