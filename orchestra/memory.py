@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from orchestra.vocabulary import Evidence, Media, Result, SubTask, Task
 
@@ -127,12 +128,26 @@ def compress(
     Greedy is not always the best choice: over 1,000 random small histories it reached 0.983 of the
     best sum on average and 0.665 at worst (benchmarks/optimum.py).
     """
+    return select(question, history, wording, limit_tokens).text
+
+
+class Selection(NamedTuple):
+    """C_{t+1}, and how it was chosen; None if all of H fits."""
+
+    text: str
+    choice: Choice | None = None
+
+
+def select(
+    question: str, history: Sequence[Evidence], wording: Wording, limit_tokens: int
+) -> Selection:
+    """C_{t+1} as `compress` describes it."""
     if not history:
-        return ""
+        return Selection("")
     texts_of = [_texts(h, wording) for h in history]
     everything = "\n".join(_as_line(texts, of=len(texts)) for texts in texts_of)
     if tokens(everything) <= limit_tokens:
-        return everything
+        return Selection(everything)
     newest_round = history[-1].round
     pieces = [_snippets(h, newest_round, wording) for h in history]
     failed = [i for i, h in enumerate(history) if h.status in ("failed", "blocked")]
@@ -141,7 +156,7 @@ def compress(
         pieces=pieces, wanted=terms(question), left_tokens=limit_tokens - note_tokens
     )
     choice.make(always=failed[-KEPT_FAILURES:])
-    return _as_text(pieces, choice.chosen, wording)
+    return Selection(_as_text(pieces, choice.chosen, wording), choice)
 
 
 @dataclass(frozen=True)
@@ -168,7 +183,7 @@ class Choice:
     pieces: Sequence[Sequence[Snippet]]
     wanted: frozenset[str]  # the terms of the question
     left_tokens: int
-    chosen: set[Index] = field(default_factory=set)
+    chosen: dict[Index, float] = field(default_factory=dict)  # and the gain of each
     covered: set[str] = field(default_factory=set)  # the terms that C has
     candidates: list[Index] = field(default_factory=list)
 
@@ -192,7 +207,7 @@ class Choice:
         """Make a piece part of C. After a head, the sentences of its entry can be chosen."""
         i, n = at
         snippet = self.pieces[i][n]
-        self.chosen.add(at)
+        self.chosen[at] = self.gain(at)
         self.covered |= snippet.terms
         self.left_tokens -= snippet.tokens
         if n == HEAD:
@@ -278,7 +293,7 @@ def _cut(text: str, chars: int) -> str:
 
 
 def _as_text(
-    pieces: Sequence[Sequence[Snippet]], chosen: set[Index], wording: Wording
+    pieces: Sequence[Sequence[Snippet]], chosen: Collection[Index], wording: Wording
 ) -> str:
     """C: one line an entry, and how many entries are left out."""
     lines = []

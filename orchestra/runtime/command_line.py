@@ -53,7 +53,8 @@ FLAGS = {  # flag: metavar, help
     "json": ("", "one JSON object instead of the answer alone"),
     "quiet": ("", "no progress and no notes on standard error"),
 }
-EPILOG = """commands, each with its own --help: report, evaluate, masbench, curate, optimize_prompt
+EPILOG = """commands, each with its own --help: report, explain, evaluate, masbench, curate,
+  optimize_prompt
 exit codes: 0 answer, 1 fallback, 2 usage, 3 replay differs, 4 endpoint, 130 interrupted"""
 EXIT_CODES: dict[type[BaseException], int] = {
     BudgetExceeded: 1,

@@ -11,7 +11,7 @@ sub-task, step): lines are written in the order of time and read in the order of
     result     at [t, j, 2**30]  z of sub-task j, Eq. 14, and the media it opened
     end        at [T+2]          answer, fallback, cost; round T+1 is that of a last chance
 
-Nothing is written twice: training/examples.py puts s_t together again. A resumed run appends a new
+Nothing is written twice: runtime/retrace.py puts s_t together again. A resumed run appends a new
 `run` line; only those from the last one on count.
 """
 
