@@ -24,6 +24,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from orchestra.vocabulary import Evidence, Media, Result, SubTask, Task
@@ -185,23 +186,33 @@ class Choice:
     left_tokens: int
     chosen: dict[Index, float] = field(default_factory=dict)  # and the gain of each
     covered: set[str] = field(default_factory=set)  # the terms that C has
-    candidates: list[Index] = field(default_factory=list)
+    # A heap of (-gain, piece): what may be chosen next, with its gain as it was computed last
+    candidates: list[tuple[float, Index]] = field(default_factory=list)
 
     def make(self, always: Sequence[int]) -> None:
         """Take the heads of the entries `always`, even if they do not fit. Then take, one by one,
         the fitting piece with the largest gain per token; on a tie, the earliest.
+
+        A gain never grows while C does. So a piece whose gain of now is not below that of the next
+        candidate is the best one, although the others are not computed again.
         """
         for i in always:
             self.take((i, HEAD))
-        others = [i for i in range(len(self.pieces)) if i not in always]
-        self.candidates += [(i, HEAD) for i in others]
-        while True:
-            self.candidates = [at for at in self.candidates if self.fits(at)]
-            if not self.candidates:
-                return
-            best = min(self.candidates, key=lambda at: (-self.gain(at), at))
-            self.candidates.remove(best)
-            self.take(best)
+        for i in range(len(self.pieces)):
+            if i not in always:
+                self.offer((i, HEAD))
+        while self.candidates:
+            _, at = heappop(self.candidates)
+            if not self.fits(at):
+                continue
+            now = (-self.gain(at), at)
+            if self.candidates and now > self.candidates[0]:
+                heappush(self.candidates, now)
+            else:
+                self.take(at)
+
+    def offer(self, at: Index) -> None:
+        heappush(self.candidates, (-self.gain(at), at))
 
     def take(self, at: Index) -> None:
         """Make a piece part of C. After a head, the sentences of its entry can be chosen."""
@@ -211,8 +222,8 @@ class Choice:
         self.covered |= snippet.terms
         self.left_tokens -= snippet.tokens
         if n == HEAD:
-            sentences = range(HEAD + 1, len(self.pieces[i]))
-            self.candidates += [(i, sentence) for sentence in sentences]
+            for sentence in range(HEAD + 1, len(self.pieces[i])):
+                self.offer((i, sentence))
 
     def fits(self, at: Index) -> bool:
         i, n = at

@@ -72,7 +72,11 @@ def test_every_panel_of_a_recorded_run_is_what_the_run_did(folder):
 
 
 def test_the_recorded_runs_have_panels_of_each_equation_that_they_used():
-    methods = {"equinox": {"5", "7", "9-10", "20"}, "equinox-mas-orchestra": {"5"}, "equinox-react": set()}
+    methods = {
+        "equinox": {"5", "7", "9-10", "20"},
+        "equinox-mas-orchestra": {"5"},
+        "equinox-react": set(),
+    }
     methods |= {"equinox-toolorchestra": {"5", "9-10"}, "equinox-aorchestra": {"5", "7"}}
     for name, equations in methods.items():
         assert {p.equation for p in explain.panels(EQUINOX.parent / name)} == equations
@@ -174,7 +178,9 @@ def test_an_attempt_without_an_answer_is_part_of_what_a_round_cost(priced, run):
 def test_the_pieces_of_a_context_are_those_in_the_prompt(priced, run):
     def found(prompt):
         word = "cat" if "count cats" in prompt else "dog"
-        return finish(f"a {word}", "partial", " ".join(f"The {word} {n} saw {n * 7}." for n in range(40)))
+        return finish(
+            f"a {word}", "partial", " ".join(f"The {word} {n} saw {n * 7}." for n in range(40))
+        )
 
     priced(delegate("count cats", "count dogs"), complete("42"), work=found, context_tokens=200)
     (panel,) = find(run.folder, "20")
@@ -189,7 +195,12 @@ def test_the_pieces_of_a_context_are_those_in_the_prompt(priced, run):
 
 
 def test_how_sure_the_main_agent_was_is_shown_for_each_attempt(run):
-    run(sure(complete("41"), 0.4), sure(delegate("again"), 0.2), sure(complete("42"), 0.9), stop_threshold=0.5)
+    run(
+        sure(complete("41"), 0.4),
+        sure(delegate("again"), 0.2),
+        sure(complete("42"), 0.9),
+        stop_threshold=0.5,
+    )
     first, second = find(run.folder, "22")
     attempts = [(row.figures, row.chosen) for panel in (first, second) for row in panel.rows]
     assert [(round(p, 6), tau, sure) for (p, tau), sure in attempts] == [
@@ -252,11 +263,21 @@ def test_what_own_tools_can_do_is_not_recorded_and_not_looked_up(run, tmp_path):
 
 
 def test_the_command_prints_a_run_a_round_or_a_sub_task_and_its_data():
-    whole, of_round, one = (called("explain", EQUINOX, *at).stdout for at in ((), ("r1",), ("r1/t1",)))
-    assert one in of_round and of_round.strip() in whole and one.startswith("r1/t1 (Eq. 5): t1 went to")
+    whole, of_round, one = (
+        called("explain", EQUINOX, *at).stdout for at in ((), ("r1",), ("r1/t1",))
+    )
+    assert (
+        one in of_round
+        and of_round.strip() in whole
+        and one.startswith("r1/t1 (Eq. 5): t1 went to")
+    )
     data = json.loads(called("explain", EQUINOX, "r1/t1/s1", "--json").stdout)
-    assert [row["title"] for row in data] == [p.title for p in explain.panels(EQUINOX) if p.place == "r1/t1"]
-    assert called("explain", EQUINOX.with_name("equinox-react")).stdout.startswith("Nothing to explain")
+    assert [row["title"] for row in data] == [
+        p.title for p in explain.panels(EQUINOX) if p.place == "r1/t1"
+    ]
+    assert called("explain", EQUINOX.with_name("equinox-react")).stdout.startswith(
+        "Nothing to explain"
+    )
 
 
 def damage(folder: Path, kind: str, **change):
@@ -294,9 +315,15 @@ def test_what_cannot_be_explained_is_one_line(words, code, line, tmp_path):
 
 def test_no_text_of_a_model_is_markup_and_a_panel_has_no_style_and_no_script(run):
     evil = "</table><script>alert(1)</script>"
-    run(delegate(task("do", id=evil), task("more", id="b", needs=[evil])), delegate(), complete("42"))
+    run(
+        delegate(task("do", id=evil), task("more", id="b", needs=[evil])),
+        delegate(),
+        complete("42"),
+    )
     for panel in explain.panels(run.folder):
         fragment = explain.html(panel)
         tree = ElementTree.fromstring(fragment)  # well-formed
         assert evil not in fragment and not re.search("<script|style=|on[a-z]+=", fragment)
-        assert (evil in "".join(tree.itertext())) == (evil in explain.text(replace(panel, title=panel.title)).replace("\n", ""))
+        assert (evil in "".join(tree.itertext())) == (
+            evil in explain.text(replace(panel, title=panel.title)).replace("\n", "")
+        )

@@ -17,6 +17,7 @@ from orchestra.vocabulary import Delegate, Evidence, Place
 FORMULA_20 = "C_{t+1} = argmax_{|C| ≤ L_ctx} I(C; q) + Σ_{h ∈ H_{t+1}} w(h) I(C; h)"
 FORMULA_21 = "B_{t+1} = B_t − Σ_j c_{t,j}"
 FORMULA_22 = "p_stop(s_t) = p(a_t = complete | s_t) > τ_stop"
+LEFT_OUT = "A part of the tokens is reserved for the line that counts what is left out."
 
 
 # ---- Eq. 20 --------------------------------------------------------------------------------------
@@ -30,14 +31,15 @@ def context(run: RecordedRun, round: Round) -> Iterator[Panel]:
     limit = run.options.context_tokens
     selection = select(run.task.question, history, WORDING, limit)
     used = f"{tokens(selection.text)} of {limit} tokens"
-    columns: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ("tokens",)
     if selection.choice is None:
         rows = [_whole(run, h, limit) for h in history]
-        columns = ("tokens",)
         title = f"All findings fit into the context ({len(rows)}): {used}."
     else:
         rows = list(_pieces(history, selection.choice))
         columns = ("tokens", "gain per token")
+        notes = (LEFT_OUT,)
         kept = sum(row.chosen for row in rows)
         title = f"{kept} of {len(rows)} pieces of the findings are kept: {used}."
     yield Panel(
@@ -48,6 +50,7 @@ def context(run: RecordedRun, round: Round) -> Iterator[Panel]:
         numbers=f"|C| = {tokens(selection.text)} ≤ {limit}",
         columns=columns,
         rows=tuple(rows),
+        notes=notes,
         source=source_of(Choice.gain if selection.choice else select),
     )
 
@@ -85,7 +88,7 @@ def stop(run: RecordedRun, round: Round, is_last_chance: bool) -> Iterator[Panel
         logprobs = run.logprobs.get(Place(*attempt["at"]))
         p_stop = stop_probability(logprobs)
         can_stop = p_stop is not None and is_sure(p_stop, tau_stop)
-        note = attempt.get("mistake", "")
+        note = "refused"  # the mistake is a text for the model
         if "decision" in attempt:
             note = str(attempt["decision"].get("action"))
         name = f"attempt {len(rows) + 1}"
