@@ -5,10 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 NAME_CHARS = 40  # of a piece of the history, as the name of a row
 
 
@@ -45,9 +43,8 @@ class Panel:
 
 def source_of(function: Callable[..., Any]) -> str:
     """Where a function is in this version, as orchestra/matching.py:118."""
-    code = inspect.unwrap(function).__code__
-    path = Path(code.co_filename).relative_to(ROOT)
-    return f"{path.as_posix()}:{code.co_firstlineno}"
+    path = function.__module__.replace(".", "/")
+    return f"{path}.py:{inspect.unwrap(function).__code__.co_firstlineno}"
 
 
 def figure(value: float | None) -> str:
