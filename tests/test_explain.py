@@ -163,12 +163,17 @@ def test_a_batch_shows_what_waits_and_the_better_batch_that_was_too_dear(priced,
     rows = {"low": {"priority": 1, "model": "weak"}, "high": {"priority": 3, "model": "strong"}}
     tasks = [task(id, id=id, tools=[], **row) for id, row in rows.items()]
     join = task("join", id="join", tools=[], needs=["low", "high"])
-    priced(delegate(*tasks, join), complete("42"), budget_usd=0.009)
+    priced(delegate(*tasks, join), delegate(), complete("42"), budget_usd=0.009)
     (panel,) = find(run.folder, "9-10", "r1")
     assert chosen(panel) == [u["id"] for at, u in placed_in(run.folder).items() if at[:2] == "r1"]
     assert figures(panel) == {"low": (1, 0.00175), "high": (3, 0.00875), "join": (1, None)}
     assert [row.note for row in panel.rows] == ["", "", "waits for low, high"]
     assert "too dear: low and high, with priorities of 4, costs 0.0105 USD" in panel.notes[0]
+    (panel,) = find(run.folder, "9-10", "r2")
+    assert panel.title.startswith("0 of 1 ready sub-tasks ran; 1 more") and [*figures(panel)] == [
+        "high",
+        "join",
+    ]
 
 
 def test_the_budget_of_a_panel_is_the_recorded_one(priced, run):
@@ -187,11 +192,12 @@ def test_the_budget_of_a_panel_is_the_recorded_one(priced, run):
 def test_an_attempt_without_an_answer_is_part_of_what_a_round_cost(priced, run):
     cut = [OSError(), delegate(task("one", model="weak", tools=[]))]
     priced(*cut, complete("42"), budget_usd=1.0)
-    first, _ = find(run.folder, "21")
+    first, second = find(run.folder, "21")
     _, unanswered_usd = figures(first)["attempts without an answer"]
     spent = [row.figures[1] or 0 for row in first.rows]
     after_usd = events_of(run.folder, "decision")[1]["budget_usd"]
     assert unanswered_usd > 0 and 1.0 - sum(spent) == pytest.approx(after_usd)
+    assert figures(second)["after the round"][0] == after_usd - figures(second)["the decision"][1]
 
 
 def test_the_pieces_of_a_context_are_those_in_the_prompt_with_the_gains_of_the_run(
