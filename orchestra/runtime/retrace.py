@@ -80,6 +80,7 @@ class ResultEvent(TypedDict):
 Event = Annotated[
     DecisionEvent | SubTaskEvent | ResultEvent, Field(discriminator="event")
 ]
+WHY_CHARS = 120
 READ = ("decision", "subtask", "result")  # a step changes no state
 
 
@@ -136,10 +137,20 @@ def rounds(
             of_round[event["at"][0]].append(event)
         past = _Past(manifest, task, tools)
         return [past.round(t, events) for t, events in of_round.items()]
-    except (ValidationError, UnicodeError, ModelMistake) as error:
-        why = " ".join(str(error).split())[:200]
-        problem = f"has an event that does not fit ({why}); restore it from a copy"
+    except (ValueError, ModelMistake) as error:
+        problem = f"has an event that does not fit ({_why(error)}); restore a copy"
         raise ConfigError(f"{path} {problem}") from None
+
+
+def _why(error: ValueError | ModelMistake) -> str:
+    """What is wrong with the events, in a few words."""
+    if isinstance(error, ModelMistake):
+        return error.rule
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        where = ".".join(str(key) for key in first["loc"])
+        return f"{where}: {first['msg']}"[:WHY_CHARS]
+    return str(error)[:WHY_CHARS]
 
 
 class _Past:
@@ -155,10 +166,10 @@ class _Past:
         self.purse = Purse(manifest.options.budget_usd)
 
     def round(self, t: int, events: Sequence[Any]) -> Round:
-        """The next round. Raises ModelMistake if its events do not fit each other."""
+        """The next round. Raises ValueError or ModelMistake for events that do not fit."""
         attempts = tuple(e for e in events if e["event"] == "decision")
         if not attempts:
-            raise ModelMistake(f"round {t} has no decision")
+            raise ValueError(f"round {t} has no decision")
         state = self.state(t, attempts[0])
         y_t = self.decide(attempts)
         left_usd = self.purse.left_usd
