@@ -112,18 +112,17 @@ class Score(NamedTuple):
     match: float  # <r(u), phi_b>
     cost_usd: float  # kappa_b l(u)
     latency_s: float  # delta_b
-
-    @property
-    def total(self) -> float:
-        price = LAMBDA_COST * self.cost_usd
-        delay = LAMBDA_LATENCY * self.latency_s
-        return self.match - price - delay  # Eq. 5
+    total: float
 
 
 def score(u: SubTask, r: Requirements, b: Backend) -> Score:
     """How well a backend suits a sub-task, Eq. 5."""
-    match = sum(r.get(s, 0.0) * b.skills.get(s, 0.0) for s in SKILLS)
-    return Score(match, expected_cost_usd(u, b), b.latency_s)
+    match = sum([r.get(s, 0.0) * b.skills.get(s, 0.0) for s in SKILLS])
+    cost_usd = expected_cost_usd(u, b)
+    price = LAMBDA_COST * cost_usd
+    delay = LAMBDA_LATENCY * b.latency_s
+    total = match - price - delay  # Eq. 5
+    return Score(match, cost_usd, b.latency_s, total)
 
 
 def materialize(

@@ -137,7 +137,7 @@ def test_the_scores_of_a_panel_are_those_that_chose_the_model(priced, run, monke
     monkeypatch.setattr(matching, "score", lambda *given: scores.append(ours(*given)) or scores[-1])
     needs = {"txt": 1.0, "code": 1.0, "web": 0.0}
     priced(delegate(task("reason", requirements=needs)), complete("42"))
-    used = [(*s, s.total) for s in scores[: len(DOLLARS)]]
+    used = [tuple(s) for s in scores[: len(DOLLARS)]]
     (panel,) = find(run.folder, "5")
     assert [row.figures for row in panel.rows] == used and chosen(panel) == ["strong"]
     (tools,) = find(run.folder, "7")

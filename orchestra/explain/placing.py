@@ -84,8 +84,7 @@ def _scores(
     numbers = ""
     for b, s in scores:
         is_chosen = b.name == chosen
-        figures = (s.match, s.cost_usd, s.latency_s, s.total)
-        rows.append(Row(b.name, figures, chosen=is_chosen, note=_lacks(b, r)))
+        rows.append(Row(b.name, figures=tuple(s), chosen=is_chosen, note=_lacks(b, r)))
         if is_chosen:
             numbers = _sum_of(s)
     best, _ = max(scores, key=lambda pair: pair[1].total)
