@@ -39,7 +39,7 @@ from orchestra import contracts, methods
 from orchestra.agents import workdir as workdirs
 from orchestra.agents.executor import SubAgents, runs_code, shared
 from orchestra.ending import Ending, ending_of
-from orchestra.matching import Placed, decision_reserve_usd, place
+from orchestra.matching import Placed, batch_budget_usd, place
 from orchestra.memory import EvidenceMemory, best_supported_answer
 from orchestra.money import Purse
 from orchestra.runtime import (
@@ -93,7 +93,7 @@ DECISION_ATTEMPTS = 3  # to get a usable decision in one round
 MEMORIES = {"evidence": EvidenceMemory(WORDING)}  # --memory
 SCHEDULERS = {"utility": SimpleNamespace(place=place)}  # --scheduler
 # Programs of their own, above this one: `orchestra-min NAME ...` runs orchestra/NAME.py
-PROGRAMS = ("evaluate", "report", "masbench", "curate", "optimize_prompt")
+PROGRAMS = ("evaluate", "report", "explain", "masbench", "curate", "optimize_prompt")
 Files = Sequence[Any]  # paths, or (modality, path)
 Folder = str | Path
 Tools = Mapping[str, Tool]
@@ -364,10 +364,9 @@ class Run:
         """
         candidates = y_t.subtasks if y_t.whole_graph else ready(self.graph)
         k_max = None if y_t.whole_graph else self.options.parallel
-        left_usd = self.purse.left_usd
-        decision_follows = t <= self.rounds and not y_t.final
-        if left_usd is not None and decision_follows:
-            left_usd -= decision_reserve_usd(self.pool[self.pool.main], left_usd)
+        main = self.pool[self.pool.main]
+        is_last = t > self.rounds
+        left_usd = batch_budget_usd(self.purse.left_usd, y_t, is_last, main)
         psi = {name: tool.capabilities for name, tool in self.tools.items()}
         pool = self.pool.backends
         try:

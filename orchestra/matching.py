@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from orchestra.money import Purse
 from orchestra.schedule import batch
@@ -29,6 +30,7 @@ from orchestra.vocabulary import (
     SKILLS,
     Backend,
     BudgetExceeded,
+    Delegate,
     Media,
     SubTask,
     Task,
@@ -89,24 +91,38 @@ def mentions(text: str, m: Media) -> bool:
 
 def match_tools(r: Requirements, capabilities: Capabilities) -> tuple[str, ...]:
     """T*(u), the sparse cover: the objective is a sum over tools, so each is decided alone."""
-    chosen = []
-    for tool, psi in capabilities.items():
-        covered = sum(r.get(capability, 0.0) for capability in psi)
-        if covered > LAMBDA_TOOL:  # Eq. 7
-            chosen.append(tool)
+    chosen = [tool for tool, psi in capabilities.items() if tool_gain(r, psi) > 0]
     return tuple(chosen)
 
 
+def tool_gain(r: Requirements, psi: frozenset[str]) -> float:
+    """What a tool adds to the objective of Eq. 7: how much of r_T(u) it covers, less lambda_s."""
+    covered = sum(r.get(capability, 0.0) for capability in psi)
+    return covered - LAMBDA_TOOL  # Eq. 7
+
+
 def match_backend(u: SubTask, r: Requirements, pool: Sequence[Backend]) -> Backend:
-    """b*(u): capability match less cost less latency; on a tie, the first of the pool (Eq. 5)."""
+    """b*(u): the backend with the best score; on a tie, the first of the pool (Eq. 5)."""
+    return max(pool, key=lambda b: score(u, r, b).total)
 
-    def score(b: Backend) -> float:
-        match = sum(r.get(s, 0.0) * b.skills.get(s, 0.0) for s in SKILLS)  # <r, phi_b>
-        price = LAMBDA_COST * expected_cost_usd(u, b)
-        delay = LAMBDA_LATENCY * b.latency_s
-        return match - price - delay  # Eq. 5
 
-    return max(pool, key=score)
+class Score(NamedTuple):
+    """The objective of Eq. 5 for one backend: capability match less cost less latency."""
+
+    match: float  # <r(u), phi_b>
+    cost_usd: float  # kappa_b l(u)
+    latency_s: float  # delta_b
+    total: float
+
+
+def score(u: SubTask, r: Requirements, b: Backend) -> Score:
+    """How well a backend suits a sub-task, Eq. 5."""
+    match = sum([r.get(s, 0.0) * b.skills.get(s, 0.0) for s in SKILLS])
+    cost_usd = expected_cost_usd(u, b)
+    price = LAMBDA_COST * cost_usd
+    delay = LAMBDA_LATENCY * b.latency_s
+    total = match - price - delay  # Eq. 5
+    return Score(match, cost_usd, b.latency_s, total)
 
 
 def materialize(
@@ -190,6 +206,17 @@ def _shares_usd(
     weights = [cost if cost > 0 else least for cost in costs_usd]
     total = sum(weights)
     return [budget_usd * (weight / total) for weight in weights]
+
+
+def batch_budget_usd(
+    left_usd: float | None, y_t: Delegate, is_last: bool, main: Backend
+) -> float | None:
+    """What is left of B_t for a batch: all, or less the reserve if a decision follows. `is_last`:
+    the round of a last chance.
+    """
+    if left_usd is None or is_last or y_t.final:
+        return left_usd
+    return left_usd - decision_reserve_usd(main, left_usd)
 
 
 def decision_reserve_usd(main: Backend, budget_usd: float) -> float:

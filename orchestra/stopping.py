@@ -42,7 +42,12 @@ def stop_probability(logprobs: Logprobs | None) -> float | None:
         return None  # not in the format of OpenAI
     if p is None or math.isnan(p) or p >= ROUNDED:
         return None
-    return min(p, 1.0)  # Eq. 22
+    return min(p, 1.0)
+
+
+def is_sure(p_stop: float, tau_stop: float) -> bool:
+    """Whether the main agent is sure enough to answer."""
+    return p_stop > tau_stop  # Eq. 22
 
 
 def _probability_of_complete(logprobs: Logprobs) -> float | None:

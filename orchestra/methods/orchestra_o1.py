@@ -48,7 +48,7 @@ from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import as_messages, named, render, say
 from orchestra.runtime.reply_schema import TEXT, closed_object, list_of, one_of
 from orchestra.seams import Ask, Messages
-from orchestra.stopping import stop_probability
+from orchestra.stopping import is_sure, stop_probability
 from orchestra.toolkit import CODE, Tool
 from orchestra.vocabulary import (
     SKILL_OF,
@@ -193,12 +193,12 @@ class OrchestraO1:
                 "--stop-threshold has no effect: the endpoint gave no log-probabilities"
             )
             return y_t
-        is_sure = p_stop > tau_stop  # Eq. 22
+        can_stop = is_sure(p_stop, tau_stop)  # Eq. 22
         if isinstance(y_t, Delegate):
-            if is_sure:  # generate the answer
+            if can_stop:  # generate the answer
                 return self.decide(state, ask, mistake, last_chance=True)
             return y_t
-        if not is_sure:
+        if not can_stop:
             raise not_sure_enough(y_t.answer, p_stop, tau_stop)
         return y_t
 

@@ -132,7 +132,14 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = Manifest(**row)
         _check_seams(row["options"])
         json.dumps(row, ensure_ascii=False).encode()  # not half a surrogate pair
-    except (Invalid, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        Invalid,
+        KeyError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         why = " ".join(str(error).split())[:200]
         raise ConfigError(f"{file} is damaged, or of another version ({why})") from None
     _check_no_links(folder)

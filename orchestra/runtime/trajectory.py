@@ -12,7 +12,7 @@ sub-task, step): lines are written in the order of time and read in the order of
     end        at [T+2]          how the run ended and why, and the answer; round T+1 is that of a
                                  last chance
 
-Nothing is written twice: training/examples.py puts s_t together again. A resumed run appends a new
+Nothing is written twice: runtime/retrace.py puts s_t together again. A resumed run appends a new
 `run` line; only those from the last one on count.
 """
 

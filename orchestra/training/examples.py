@@ -33,12 +33,12 @@ from orchestra.runtime import jsonl, permission, run_folder, trajectory
 from orchestra.runtime.command_line import OneLineParser, run_program
 from orchestra.runtime.parsing import find_action
 from orchestra.runtime.pool import Checked
+from orchestra.runtime.retrace import Decided, decisions
 from orchestra.runtime.run_folder import write_whole
 from orchestra.runtime.tape import Tape
 from orchestra.seams import Messages
 from orchestra.tools.own import own_tools
 from orchestra.tools.shipped import tools_for
-from orchestra.training.recorded_decisions import Decided, decisions
 from orchestra.vocabulary import ConfigError, Place, State
 
 METHODS = ("orchestra-o1", "aorchestra")
@@ -131,9 +131,8 @@ def from_run(
     )
     options = manifest.options
     task = manifest.task(folder)
-    events = trajectory.read(folder / "trajectory.jsonl")
     sent = _sent(folder / "tape.jsonl")
-    end = trajectory.ended(events)
+    end = trajectory.ended(trajectory.read(folder / "trajectory.jsonl"))
     if not answer and end is not None:
         answer = end["answer"]
     found = []
@@ -141,7 +140,7 @@ def from_run(
     with own_tools(options.tools, options.mcp, answers) as own:
         known = {**tools_for(task, manifest.code), **own}
         main: Any = make(options, manifest.pool, known)
-        for decided in decisions(events, task, tuple(known)):
+        for decided in decisions(folder, manifest, task, tuple(known)):
             messages = sent.get(decided.place, [])
             _check_prompt(folder, main, decided, messages)
             found.append(_example(folder, decided, messages, answer))
@@ -177,7 +176,7 @@ def _example(
     return Example(
         id=f"{folder.resolve().name}-r{decided.place.round}",
         messages=messages,
-        reference=_reference(decided.event["reply"]),
+        reference=_reference(decided.reply),
         meta=meta,
     )
 
