@@ -22,18 +22,23 @@ if sys.version_info < (3, 11):  # noqa: UP036  a checkout can be started with an
     sys.stderr.write("needs Python 3.11 or newer\n")
     sys.exit(2)
 
+if (
+    __name__ == "__main__"
+):  # before the imports, which take time: a signal may come meanwhile
+    from orchestra.command import command
+
+    command()  # does not return
+
 import argparse
-import os
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from orchestra import contracts, methods
 from orchestra.agents import workdir as workdirs
@@ -51,13 +56,14 @@ from orchestra.runtime import (
 )
 from orchestra.runtime import pool as pools
 from orchestra.runtime.chat import Chat
+from orchestra.runtime.interruption import of_process as process
 from orchestra.runtime.openai_api import with_model
 from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import WORDING, explained
 from orchestra.runtime.run_folder import Manifest
 from orchestra.runtime.secrets import Secrets
-from orchestra.runtime.tape import Mode, Tape, TapeMiss
+from orchestra.runtime.tape import Cancelled, Mode, Tape, TapeMiss
 from orchestra.runtime.trajectory import Listener, Recorder, Trajectory
 from orchestra.schedule import Graph, ready, refine, waiting
 from orchestra.seams import Memory, Messages, Scheduler
@@ -479,7 +485,7 @@ def _run(
             if isinstance(error, KeyboardInterrupt | EndOfRun):
                 tape.cancelled.set()
             tape.close()  # start no further call; other runs may share `cancelled`
-            run.sub_agents.interrupt()
+            run.sub_agents.interrupt(error)
             if isinstance(error, SystemExit):
                 call = f"sys.exit({error.code!r})"
                 problem = f"Python of the user ended the program ({call})"
@@ -514,10 +520,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if program in PROGRAMS:
         code: int = import_module(f"orchestra.{program}").main(words[1:])
         return code
-    command_line.prepare_process()
     args: argparse.Namespace | None = None
     start = Start("", Path(), orchestrate)
     ended: dict[str, console.TrajectoryOrError] = {}
+
+    def stopped(error: BaseException) -> int:
+        message = console.failure(error, start.name, start.folder, args)
+        console.tell_error(message, words)
+        return command_line.exit_code(error)
+
+    process.last_words = lambda: stopped(Cancelled())
     try:
         args = command_line.parse(words)
         if args.runs:
@@ -532,9 +544,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     ended[start.name] = error  # the others still run
         return console.report(ended, args)
     except command_line.ENDS as error:
-        message = console.failure(error, start.name, start.folder, args)
-        console.tell_error(message, words)
-        return command_line.exit_code(error)
+        return stopped(Cancelled() if process.requested else error)
     except Exception as error:  # a bug, here or in the user's Python
         hint = console.way_on(start.name, start.folder, args)
         if hint:
@@ -577,22 +587,3 @@ def new_runs(args: argparse.Namespace, out: Path) -> Iterator[Start]:
             workdir=args.workdir,
         )
         yield Start(method, folder, run)
-
-
-def command() -> NoReturn:
-    """`main` as a process, which does not wait for threads that wait for an endpoint."""
-    try:
-        code = main()
-    except SystemExit as stop:  # of argparse: --help, --version
-        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BaseException:  # a bug, here or in the user's Python
-        traceback.print_exc()
-        code = 1
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
-
-
-if __name__ == "__main__":
-    command()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from orchestra import __version__
 from orchestra.runtime import console, pool
+from orchestra.runtime.interruption import of_process as process
 from orchestra.runtime.jsonl import TapeWriteError
 from orchestra.runtime.options import METHODS, Options, flag_of, methods_of
 from orchestra.runtime.tape import Cancelled, TapeMiss
@@ -54,7 +53,8 @@ FLAGS = {  # flag: metavar, help
     "quiet": ("", "no progress and no notes on standard error"),
 }
 EPILOG = """commands, each with its own --help: report, evaluate, masbench, curate, optimize_prompt
-exit codes: 0 answer, 1 fallback, 2 usage, 3 replay differs, 4 endpoint, 130 interrupted"""
+exit codes: 0 answer, 1 fallback, 2 usage, 3 replay differs, 4 endpoint,
+130 or 143 interrupted (Ctrl-C or SIGTERM)"""
 EXIT_CODES: dict[type[BaseException], int] = {
     BudgetExceeded: 1,
     ConfigError: 2,
@@ -74,12 +74,18 @@ def exit_code(error: BaseException) -> int:
 
 def run_program(name: str, work: Callable[[], int | None]) -> int:
     """Run `work` and return its exit code. An error is one line on standard error."""
+
+    def stopped(error: BaseException) -> int:
+        is_interrupt = isinstance(error, KeyboardInterrupt | Cancelled)
+        text = "interrupted; what is done is kept" if is_interrupt else str(error)
+        console.tell(f"{name}: {text}")
+        return exit_code(error)
+
+    process.last_words = lambda: stopped(Cancelled())
     try:
         return work() or 0
     except ENDS as error:
-        text = str(error) or "interrupted; what is done is kept"
-        console.tell(f"{name}: {text}")
-        return exit_code(error)
+        return stopped(Cancelled() if process.requested else error)
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -253,13 +259,3 @@ def _check_use(p: argparse.ArgumentParser, a: argparse.Namespace) -> None:
 def folder_name(method: str) -> str:
     """The folder of a method in a comparison."""
     return method.rpartition(":")[2]
-
-
-def prepare_process() -> None:
-    """SIGTERM ends a command like Ctrl-C, and standard streams that the shell closed are replaced:
-    no file of a run may get their number.
-    """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    for stream in ("stdin", "stdout", "stderr"):
-        if getattr(sys, stream) is None:
-            setattr(sys, stream, Path(os.devnull).open("r+"))  # noqa: SIM115

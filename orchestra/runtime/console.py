@@ -22,6 +22,7 @@ from typing import Any, TextIO
 from orchestra.runtime import jsonl, trajectory
 from orchestra.runtime.options import SEAMS, flag_of
 from orchestra.runtime.run_folder import holds_paid, read_manifest
+from orchestra.runtime.tape import Cancelled
 from orchestra.runtime.trajectory import (
     Event,
     Listener,
@@ -202,7 +203,8 @@ def failure(
     error: BaseException, method: str, folder: Path, a: argparse.Namespace | None
 ) -> str:
     """What ended the command, and the command that continues the run in `folder`."""
-    text = str(error) or "interrupted"
+    is_interrupt = isinstance(error, KeyboardInterrupt | Cancelled)
+    text = "interrupted" if is_interrupt else str(error)
     if a is None or a.replay or a.runs:
         return text
     hint = way_on(method, folder, a)

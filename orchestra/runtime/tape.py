@@ -35,6 +35,7 @@ from pydantic import Field, ValidationError
 from typing_extensions import TypedDict
 
 from orchestra.contracts import adapter
+from orchestra.runtime.interruption import of_process as interruption
 from orchestra.runtime.jsonl import Appender, Row, TapeWriteError, read
 from orchestra.runtime.secrets import Secrets
 from orchestra.vocabulary import EndOfRun, Failure, Place
@@ -42,6 +43,7 @@ from orchestra.vocabulary import EndOfRun, Failure, Place
 VERSION = 2
 # An image or a sound in a request
 BASE64 = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{4096,}={0,2}")
+POLL_S = 0.05
 DIFF_LINES = 41  # of the difference that a miss shows
 TYPES = {"call": str, "key": str, "request": dict}  # of the fields of an exchange
 Mode = Literal["record", "resume", "replay"]
@@ -101,7 +103,7 @@ class Tape:
         self.cancelled = cancelled or threading.Event()
         self._unplayed: dict[tuple[str, str], deque[Row]] = {}
         self._closed = False
-        self._in_flight: list[str] = []  # the logical calls
+        self.in_flight: list[str] = []  # the logical calls that are being made
         self._write_error: TapeWriteError | None = None
         self._file = None if mode == "replay" else Appender(path)
         if self._file and mode == "resume":
@@ -111,6 +113,7 @@ class Tape:
         for row in recorded:
             exchange = (row["call"], row["key"])
             self._unplayed.setdefault(exchange, deque()).append(row)
+        interruption.opened(self)
 
     def close(self) -> None:
         """Start no further call. The file stays locked until the calls in flight are written."""
@@ -118,8 +121,19 @@ class Tape:
         self._unlock_if_done()
 
     def _unlock_if_done(self) -> None:
-        if self._file and self._closed and not self._in_flight:
+        if not self._closed or self.in_flight:
+            return
+        interruption.closed(self)
+        if self._file:
             self._file.unlock()
+
+    def wait_for_calls(self, most_s: float) -> None:
+        """Wait until the calls in flight are on the tape, or a time is over. This takes no lock,
+        because an interrupt may have left one locked.
+        """
+        deadline = time.monotonic() + most_s
+        while self.in_flight and time.monotonic() < deadline:
+            time.sleep(POLL_S)
 
     @contextlib.contextmanager
     def call(self, *parts: object) -> Iterator[None]:
@@ -146,6 +160,8 @@ class Tape:
         """
         text = _request_text(kind, request)
         call = _call.get()
+        if self.cancelled.is_set():
+            raise self._stopped()
         key = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         try:
             row = self._unplayed[call, key].popleft()  # atomic: one thread gets it
@@ -178,7 +194,10 @@ class Tape:
     def wait(self, seconds: float) -> None:
         """Sleep before an attempt. Raises Cancelled as soon as the run is interrupted."""
         if self.cancelled.wait(seconds) or self._closed:
-            raise self._write_error or Cancelled(f"{_call.get()}: interrupted")
+            raise self._stopped()
+
+    def _stopped(self) -> EndOfRun:
+        return self._write_error or Cancelled(f"{_call.get()}: interrupted")
 
     def _record(
         self, call: str, key: str, text: str, ask: Callable[[], Any]
@@ -186,7 +205,7 @@ class Tape:
         """The outcome of `ask()`, which is on disk before it is returned. Raises TapeMiss."""
         if self._file is None:
             raise TapeMiss(self._difference(call, text))
-        self._in_flight.append(call)  # before it checks whether the tape is closed
+        self.in_flight.append(call)  # before it checks whether the tape is closed
         try:
             self.wait(0)
             self._file.check_space()
@@ -206,7 +225,7 @@ class Tape:
             self.cancelled.set()
             raise
         finally:
-            self._in_flight.remove(call)
+            self.in_flight.remove(call)
             self._unlock_if_done()
         value = json.loads(kept)  # as a replay will read it
         if failed:
