@@ -205,6 +205,7 @@ def main(interrupts: int = 1000, at_once: int = 2, seed: int = 0) -> None:
                 numbers = range(number, number + 4 * at_once)
                 ended += [row for row in threads.map(one, numbers) if row]
                 number += 4 * at_once
+                print(f"{len(ended)} interrupts", end="\r", file=sys.stderr, flush=True)
     steady.close()
     unsteady.close()
     report(ended)

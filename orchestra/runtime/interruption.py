@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Protocol
 
 
@@ -33,27 +33,27 @@ class Interruption:
     def __init__(self) -> None:
         self.requested = False
         self.last_words: Callable[[], object] = say_interrupted
-        self._open: list[OpenTape] = []
+        self._tapes: list[weakref.ref[OpenTape]] = []
 
-    def opened(self, tape: OpenTape) -> None:
-        self._open.append(tape)  # before it looks, so that `request` misses none
+    def watch(self, tape: OpenTape) -> None:
+        self._tapes.append(weakref.ref(tape, self._tapes.remove))
         if self.requested:
             tape.cancelled.set()
-
-    def closed(self, tape: OpenTape) -> None:
-        with suppress(ValueError):  # closed before
-            self._open.remove(tape)
 
     def request(self) -> None:
         """Start no further call in this process."""
         self.requested = True
-        for tape in list(self._open):
+        for tape in self._watched():
             tape.cancelled.set()
 
     @property
     def waits_for_calls(self) -> bool:
         """Whether a call is in flight, which may be paid for."""
-        return any(tape.in_flight for tape in list(self._open))
+        return any(tape.in_flight for tape in self._watched())
+
+    def _watched(self) -> list[OpenTape]:
+        tapes = [reference() for reference in list(self._tapes)]
+        return [tape for tape in tapes if tape is not None]
 
 
 of_process = Interruption()

@@ -24,6 +24,7 @@ class RunLog:
 
     def __init__(self, path: Path) -> None:
         queue: SimpleQueue[logging.LogRecord] = SimpleQueue()
+        self._lock = lock_of(path)
         self._entrance = QueueHandler(queue)
         self._writer = Writer(queue, handler_of(path))
         self._writer.start()
@@ -34,10 +35,15 @@ class RunLog:
 
     def close(self) -> bool:
         """Whether all lines were written in time."""
-        return self._writer.stopped_in(CLOSE_S)
+        written = self._writer.stopped_in(CLOSE_S)
+        if written:
+            self._lock.unlink(missing_ok=True)
+        return written
 
 
 class Writer(QueueListener):
+    """The thread. It also closes the handler, when it has written the last line."""
+
     def handle(self, record: logging.LogRecord) -> None:
         for handler in self.handlers:
             handler.emit(
@@ -45,18 +51,17 @@ class Writer(QueueListener):
             )  # `handle` would hold a lock that logging.shutdown needs
 
     def stopped_in(self, seconds: float) -> bool:
-        """Close the handler after the last line; leave it to its thread if that takes longer."""
         self.enqueue_sentinel()
         assert self._thread is not None
         self._thread.join(seconds)
-        if self._thread.is_alive():
-            return False
+        return not self._thread.is_alive()
+
+    def _monitor(self) -> None:
+        super()._monitor()
         for handler in self.handlers:
             with suppress(OSError, ValueError):  # a full disk
                 handler.close()
-            with suppress(OSError):
-                lock_of(Path(handler.baseFilename)).unlink()  # type: ignore[attr-defined]
-        return True
+            handler.close()  # the lock, if the log could not be closed
 
 
 def handler_of(path: Path) -> logging.Handler:

@@ -113,7 +113,7 @@ class Tape:
         for row in recorded:
             exchange = (row["call"], row["key"])
             self._unplayed.setdefault(exchange, deque()).append(row)
-        interruption.opened(self)
+        interruption.watch(self)
 
     def close(self) -> None:
         """Start no further call. The file stays locked until the calls in flight are written."""
@@ -121,10 +121,7 @@ class Tape:
         self._unlock_if_done()
 
     def _unlock_if_done(self) -> None:
-        if not self._closed or self.in_flight:
-            return
-        interruption.closed(self)
-        if self._file:
+        if self._file and self._closed and not self.in_flight:
             self._file.unlock()
 
     def wait_for_calls(self, most_s: float) -> None:
