@@ -230,3 +230,20 @@ def test_a_full_disk_under_the_log_is_silent(tmp_path, capfd):
     for _ in range(3):
         log.write("a line")
     assert log.close() and capfd.readouterr() == ("", "")
+
+
+def test_a_forked_child_ends_at_sigterm_and_the_log_of_its_parent_goes_on(endpoint, tmp_path):
+    (tmp_path / "own.py").write_text("""import os, signal, time
+from orchestra.methods.orchestra_o1 import OrchestraO1
+class Own(OrchestraO1):
+    def decide(self, *rest):
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+        os.kill(child, signal.SIGTERM)
+        assert os.waitpid(child, 0)[1] == signal.SIGTERM
+        return super().decide(*rest)""")
+    server = endpoint(lambda request: complete("42"))
+    done = program(tmp_path, *RUN, "--method", "own.py:Own", at=server.url)
+    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+    assert "42" in (tmp_path / "run" / "log.txt").read_text()

@@ -17,6 +17,7 @@ from queue import SimpleQueue
 
 LOG_BYTES = 10 << 20
 CLOSE_S = 2.0  # for the last lines to be written
+CLOSE = logging.makeLogRecord({})  # in place of a line
 
 
 class RunLog:
@@ -35,33 +36,32 @@ class RunLog:
 
     def close(self) -> bool:
         """Whether all lines were written in time."""
-        written = self._writer.stopped_in(CLOSE_S)
+        written = self._writer.closed_in(CLOSE_S)
         if written:
             self._lock.unlink(missing_ok=True)
         return written
 
 
 class Writer(QueueListener):
-    """The thread. It also closes the handler, when it has written the last line."""
+    """The thread. It also closes the handler, after the last line."""
 
     def handle(self, record: logging.LogRecord) -> None:
-        for handler in self.handlers:
+        (handler,) = self.handlers
+        if record is not CLOSE:
             handler.emit(
                 record
             )  # `handle` would hold a lock that logging.shutdown needs
+            return
+        with suppress(OSError, ValueError):  # a full disk
+            handler.close()
+        handler.close()  # the lock, if the log could not be closed
 
-    def stopped_in(self, seconds: float) -> bool:
+    def closed_in(self, seconds: float) -> bool:
+        self.queue.put_nowait(CLOSE)
         self.enqueue_sentinel()
         assert self._thread is not None
         self._thread.join(seconds)
         return not self._thread.is_alive()
-
-    def _monitor(self) -> None:
-        super()._monitor()
-        for handler in self.handlers:
-            with suppress(OSError, ValueError):  # a full disk
-                handler.close()
-            handler.close()  # the lock, if the log could not be closed
 
 
 def handler_of(path: Path) -> logging.Handler:
