@@ -22,9 +22,8 @@ if sys.version_info < (3, 11):  # noqa: UP036  a checkout can be started with an
     sys.stderr.write("needs Python 3.11 or newer\n")
     sys.exit(2)
 
-if (
-    __name__ == "__main__"
-):  # before the imports, which take time: a signal may come meanwhile
+if __name__ == "__main__":
+    # Before the imports, which take time: a signal may come meanwhile.
     from orchestra.command import command
 
     command()  # does not return
@@ -56,7 +55,7 @@ from orchestra.runtime import (
 )
 from orchestra.runtime import pool as pools
 from orchestra.runtime.chat import Chat
-from orchestra.runtime.interruption import of_process as process
+from orchestra.runtime.interruption import of_process as interruption
 from orchestra.runtime.openai_api import with_model
 from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
@@ -529,7 +528,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.tell_error(message, words)
         return command_line.exit_code(error)
 
-    process.last_words = lambda: stopped(Cancelled())
+    interruption.last_words = lambda: stopped(Cancelled())
     try:
         args = command_line.parse(words)
         if args.runs:
@@ -544,7 +543,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     ended[start.name] = error  # the others still run
         return console.report(ended, args)
     except command_line.ENDS as error:
-        return stopped(Cancelled() if process.requested else error)
+        return stopped(Cancelled() if interruption.requested else error)
     except Exception as error:  # a bug, here or in the user's Python
         hint = console.way_on(start.name, start.folder, args)
         if hint:

@@ -99,9 +99,7 @@ class SubAgents:
             self._check(p.subtask)
         ended: dict[str, Result] = {}  # by sub-task
         running: dict[Place, str] = {}
-        just_ended: Ended = (
-            SimpleQueue()
-        )  # unlike a Future, it stays usable after a Ctrl-C
+        just_ended: Ended = SimpleQueue()  # an interrupt leaves no lock of it locked
         waiting = {Place(t, j): p for j, p in enumerate(placed, 1)}
         while waiting or running:
             for place in _startable(waiting, running.values()):

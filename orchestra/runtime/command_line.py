@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from orchestra import __version__
 from orchestra.runtime import console, pool
-from orchestra.runtime.interruption import of_process as process
+from orchestra.runtime.interruption import of_process as interruption
 from orchestra.runtime.jsonl import TapeWriteError
 from orchestra.runtime.options import METHODS, Options, flag_of, methods_of
 from orchestra.runtime.tape import Cancelled, TapeMiss
@@ -81,11 +81,11 @@ def run_program(name: str, work: Callable[[], int | None]) -> int:
         console.tell(f"{name}: {text}")
         return exit_code(error)
 
-    process.last_words = lambda: stopped(Cancelled())
+    interruption.last_words = lambda: stopped(Cancelled())
     try:
         return work() or 0
     except ENDS as error:
-        return stopped(Cancelled() if process.requested else error)
+        return stopped(Cancelled() if interruption.requested else error)
 
 
 class OneLineParser(argparse.ArgumentParser):

@@ -44,6 +44,7 @@ VERSION = 2
 # An image or a sound in a request
 BASE64 = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{4096,}={0,2}")
 POLL_S = 0.05
+WAKE_S = 0.5  # how long a pause goes on after the tape was closed
 DIFF_LINES = 41  # of the difference that a miss shows
 TYPES = {"call": str, "key": str, "request": dict}  # of the fields of an exchange
 Mode = Literal["record", "resume", "replay"]
@@ -189,9 +190,14 @@ class Tape:
             raise TapeMiss(f"{self.path}: {problem}") from None
 
     def wait(self, seconds: float) -> None:
-        """Sleep before an attempt. Raises Cancelled as soon as the run is interrupted."""
-        if self.cancelled.wait(seconds) or self._closed:
-            raise self._stopped()
+        """Sleep before an attempt. Raises Cancelled soon after the run was interrupted."""
+        deadline = time.monotonic() + seconds
+        while True:
+            left_s = deadline - time.monotonic()
+            if self.cancelled.wait(min(left_s, WAKE_S)) or self._closed:
+                raise self._stopped()
+            if left_s <= WAKE_S:
+                return
 
     def _stopped(self) -> EndOfRun:
         return self._write_error or Cancelled(f"{_call.get()}: interrupted")
