@@ -9,20 +9,20 @@ import signal
 def command() -> None:
     """Does not return."""
     signals: list[int] = []
+    process = os.getpid()
+
+    def note(number: int, frame: object) -> None:
+        if os.getpid() == process:
+            signals.append(number)
+        else:  # in a child that was forked, as by multiprocessing
+            is_int = number == signal.SIGINT
+            usual = signal.default_int_handler if is_int else signal.SIG_DFL
+            signal.signal(number, usual)
+            os.kill(os.getpid(), number)
+
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:  # as it is under nohup
-            signal.signal(number, lambda number, frame: signals.append(number))
-    os.register_at_fork(after_in_child=restore_signals)
+            signal.signal(number, note)
     from orchestra.process import run  # imports take time
 
     os._exit(run(signals))
-
-
-def restore_signals() -> None:
-    """In a child that was forked, as by multiprocessing, signals do what they usually do."""
-    for number, usual in (
-        (signal.SIGINT, signal.default_int_handler),
-        (signal.SIGTERM, signal.SIG_DFL),
-    ):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, usual)

@@ -239,7 +239,8 @@ class Own(OrchestraO1):
     def decide(self, *rest):
         child = os.fork()
         if child == 0:
-            time.sleep(60)
+            time.sleep(20)
+            os._exit(0)
         os.kill(child, signal.SIGTERM)
         assert os.waitpid(child, 0)[1] == signal.SIGTERM
         return super().decide(*rest)""")
