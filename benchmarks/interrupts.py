@@ -120,8 +120,10 @@ def interrupted(
         stop = dice.choice(STOPS)
         began_s = time.monotonic()
         process.send_signal(stop)
+        sent = {stop}
         for another in further(stop, dice):
             time.sleep(0.03)
+            sent.add(another)
             process.send_signal(another)
         try:
             printed, told = process.communicate(timeout=3 * LIMIT_S)
@@ -130,23 +132,24 @@ def interrupted(
             printed, told = process.communicate()
             told += "\nHANG"
         took_s = time.monotonic() - began_s
-    problem = problem_of(process.returncode, stop, printed, told, took_s)
+    problem = problem_of(process.returncode, sent, printed, told, took_s)
     if handled and case.resumable and not problem and dice.random() < 0.1:
         problem = problem_of_resume(out, url)
     return Ended(case.name, handled, process.returncode, took_s, problem)
 
 
 def problem_of(
-    code: int, stop: signal.Signals, printed: str, told: str, took_s: float
+    code: int, sent: set[signal.Signals], printed: str, told: str, took_s: float
 ) -> str:
+    """What is wrong with an end; "" if nothing. If two signals arrive at once, either may count."""
     if "HANG" in told or took_s > LIMIT_S:
         return f"hang: {took_s:.1f} s"
     if "Traceback" in told or "Exception ignored" in told or "Fatal" in told:
         return f"traceback: {told}"
     if code == 0 and printed.strip():
         return ""  # it had ended already
-    if code != 128 + stop:
-        return f"exit code {code} after {stop.name}: {told}"
+    if code not in {128 + number for number in sent}:
+        return f"exit code {code} after {sent}: {told}"
     return ""
 
 
@@ -201,11 +204,11 @@ def main(interrupts: int = 1000, at_once: int = 2, seed: int = 0) -> None:
 
         number = 0
         with ThreadPoolExecutor(at_once) as threads:
-            while sum(row.handled for row in ended) < interrupts:
+            while (count := sum(row.handled for row in ended)) < interrupts:
+                print(f"{count} interrupts", end="\r", file=sys.stderr, flush=True)
                 numbers = range(number, number + 4 * at_once)
                 ended += [row for row in threads.map(one, numbers) if row]
                 number += 4 * at_once
-                print(f"{len(ended)} interrupts", end="\r", file=sys.stderr, flush=True)
     steady.close()
     unsteady.close()
     report(ended)
