@@ -62,6 +62,7 @@ bench: $(VENV)/dev  ## the figures in docs/figures.md
 	$(RUN) benchmarks/replays.py
 	$(RUN) benchmarks/kills.py
 	$(RUN) benchmarks/sweep_kills.py
+	$(RUN) benchmarks/interrupts.py
 
 record: $(VENV)/local  ## record the fixture runs again; see fixtures/README.md
 	$(RUN) fixtures/record.py

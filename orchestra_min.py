@@ -22,10 +22,14 @@ if sys.version_info < (3, 11):  # noqa: UP036  a checkout can be started with an
     sys.stderr.write("needs Python 3.11 or newer\n")
     sys.exit(2)
 
+if __name__ == "__main__":
+    # Before the imports, which take time: a signal may come meanwhile.
+    from orchestra.command import command
+
+    command()  # does not return
+
 import argparse
-import os
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -33,7 +37,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from orchestra import contracts, methods
 from orchestra.agents import workdir as workdirs
@@ -52,6 +56,7 @@ from orchestra.runtime import (
 )
 from orchestra.runtime import pool as pools
 from orchestra.runtime.chat import Chat
+from orchestra.runtime.interruption import of_process as interruption
 from orchestra.runtime.jsonl import TapeWriteError
 from orchestra.runtime.openai_api import with_model
 from orchestra.runtime.options import Options
@@ -61,7 +66,7 @@ from orchestra.runtime.prompts import WORDING, explained
 from orchestra.runtime.run_folder import Manifest
 from orchestra.runtime.secrets import Secrets
 from orchestra.runtime.summary import totals_in
-from orchestra.runtime.tape import Mode, Tape, TapeMiss
+from orchestra.runtime.tape import Cancelled, Mode, Tape, TapeMiss
 from orchestra.runtime.trajectory import Listener, Recorder, Trajectory
 from orchestra.schedule import Graph, ready, refine, waiting
 from orchestra.seams import Memory, Messages, Scheduler
@@ -185,7 +190,7 @@ class Run:
             if isinstance(error, KeyboardInterrupt | EndOfRun):
                 self.tape.cancelled.set()
             self.tape.close()  # start no further call; other runs may share `cancelled`
-            self.sub_agents.interrupt()
+            self.sub_agents.interrupt(error)
             if isinstance(error, SystemExit):
                 call = f"sys.exit({error.code!r})"
                 problem = f"Python of the user ended the program ({call})"
@@ -573,10 +578,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if program in PROGRAMS:
         code: int = import_module(f"orchestra.{program}").main(words[1:])
         return code
-    command_line.prepare_process()
     args: argparse.Namespace | None = None
     start = Start("", Path(), orchestrate)
     ended: dict[str, console.TrajectoryOrError] = {}
+
+    def stopped(error: BaseException) -> int:
+        message = console.failure(error, start.name, start.folder, args)
+        is_run = args is not None and not args.replay and start.name != ""
+        folder = start.folder if is_run else None
+        console.tell_error(error, message, words, folder)
+        return command_line.exit_code(error)
+
+    interruption.last_words = lambda: stopped(Cancelled())
     try:
         args = command_line.parse(words)
         if args.runs:
@@ -596,11 +609,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             console.tell(f"one page of all: {page}")
         return code
     except command_line.ENDS as error:
-        message = console.failure(error, start.name, start.folder, args)
-        is_new = args is not None and not args.replay and start.name != ""
-        folder = start.folder if is_new else None
-        console.tell_error(error, message, words, folder)
-        return command_line.exit_code(error)
+        return stopped(Cancelled() if interruption.requested else error)
     except Exception as error:  # a bug, here or in the user's Python
         hint = console.way_on(start.name, start.folder, args)
         if hint:
@@ -650,22 +659,3 @@ def new_runs(args: argparse.Namespace, out: Path) -> Iterator[Start]:
             workdir=args.workdir,
         )
         yield Start(method, folder, run)
-
-
-def command() -> NoReturn:
-    """`main` as a process, which does not wait for threads that wait for an endpoint."""
-    try:
-        code = main()
-    except SystemExit as stop:  # of argparse: --help, --version
-        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BaseException:  # a bug, here or in the user's Python
-        traceback.print_exc()
-        code = 1
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
-
-
-if __name__ == "__main__":
-    command()

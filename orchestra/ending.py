@@ -32,10 +32,8 @@ class Ending:
 
 def ending_of(error: BaseException) -> Ending:
     """How a run ended that an error has stopped."""
-    if isinstance(error, KeyboardInterrupt):
-        why = str(error) or "interrupted"
-        return Ending("interrupted", "signal", why, finished=False)
     cause: Cause = getattr(error, "cause", "bug")
+    if cause == "signal" or isinstance(error, KeyboardInterrupt):
+        return Ending("interrupted", "signal", "interrupted", finished=False)
     why = str(error) if cause != "bug" else f"{type(error).__name__}: {error}"
-    state: EndState = "interrupted" if cause == "signal" else "stopped"
-    return Ending(state, cause, why, finished=False)
+    return Ending("stopped", cause, why, finished=False)

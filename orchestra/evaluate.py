@@ -15,7 +15,6 @@ import contextlib
 import json
 import logging
 import math
-import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -264,7 +263,6 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Exit codes: 0, 1 where a question failed or was not started, 2 usage, 130 interrupted."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
     logging.getLogger("orchestra").setLevel(logging.ERROR)
 
     def work() -> int:

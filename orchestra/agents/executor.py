@@ -10,9 +10,11 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 from orchestra import contracts
 from orchestra.agents import experts, mini_swe, react, reasoning
@@ -29,7 +31,15 @@ from orchestra.runtime.trajectory import LAST, Recorder
 from orchestra.seams import SubAgent
 from orchestra.toolkit import Environment, Tool
 from orchestra.tools import sandbox
-from orchestra.vocabulary import ConfigError, Place, Result, Step, SubTask, Task
+from orchestra.vocabulary import (
+    ConfigError,
+    EndOfRun,
+    Place,
+    Result,
+    Step,
+    SubTask,
+    Task,
+)
 
 AGENTS: dict[str, AgentFunction] = {  # by SubTask.agent
     "react": react.run,
@@ -48,7 +58,8 @@ AGENTS: dict[str, AgentFunction] = {  # by SubTask.agent
 INSERT = re.compile(r"\$\{([\w:]+)\}")
 # A Ctrl-C that comes just before the main thread begins to wait does not wake it (CPython).
 WAKE_S = 0.5
-GRACE_S = 1.0  # after an interrupt, for running calls to be recorded
+GRACE_S = 3.0  # after an interrupt, for calls in flight to be recorded
+Ended = SimpleQueue[tuple[Place, Result | BaseException]]
 
 
 @dataclass
@@ -69,7 +80,6 @@ class SubAgents:
         """Raises ConfigError if the run's own sub-agent cannot be used."""
         threads = self.threads or self.options.parallel
         self.executor = ThreadPoolExecutor(threads, thread_name_prefix="sub-agent")
-        self.in_flight: list[Future[Result]] = []
         self._agents: dict[str, AgentFunction] = dict(AGENTS)
         default = user_code.name_of(self.options.agent)
         selectable = {name: AGENTS[name] for name in METHODS_OF_AGENT}
@@ -88,32 +98,39 @@ class SubAgents:
         for p in placed:
             self._check(p.subtask)
         ended: dict[str, Result] = {}  # by sub-task
-        running: dict[Future[Result], str] = {}
+        running: dict[Place, str] = {}
+        just_ended: Ended = SimpleQueue()  # an interrupt leaves no lock of it locked
         waiting = {Place(t, j): p for j, p in enumerate(placed, 1)}
         while waiting or running:
             for place in _startable(waiting, running.values()):
                 p = waiting.pop(place)
                 u = insert_outputs(p.subtask, ended)
-                future = self._start(place, replace(p, subtask=u), shared_context)
-                running[future] = u.id
-            self.in_flight = list(running)
-            done, _ = wait(running, WAKE_S, return_when=FIRST_COMPLETED)
-            for future in done:
-                id = running.pop(future)
-                ended[id] = future.result()
+                running[place] = u.id
+                p = self._recorded(place, replace(p, subtask=u), shared_context)
+                self.executor.submit(self._run, place, p, just_ended)
+            with suppress(Empty):
+                place, z = just_ended.get(timeout=WAKE_S)
+                if isinstance(z, BaseException):
+                    raise z
+                ended[running.pop(place)] = z
         return [ended[p.subtask.id] for p in placed]
 
-    def _start(self, place: Place, p: Placed, shared_context: str) -> Future[Result]:
-        """Record the sub-task as it was placed, and start it with the shared context added."""
+    def _recorded(self, place: Place, p: Placed, shared_context: str) -> Placed:
+        """Record the sub-task as it was placed, and add the shared context to it."""
         u = p.subtask
         self.recorder.emit(
             "subtask", place, subtask=vars(u), share_usd=p.purse.limit_usd
         )
         contexts = [text for text in (u.context, shared_context) if text]
-        u = replace(u, context="\n\n".join(contexts))
-        return self.executor.submit(self._run, place, replace(p, subtask=u))
+        return replace(p, subtask=replace(u, context="\n\n".join(contexts)))
 
-    def _run(self, place: Place, p: Placed) -> Result:
+    def _run(self, place: Place, p: Placed, just_ended: Ended) -> None:
+        try:
+            just_ended.put((place, self._result(place, p)))
+        except BaseException as error:  # raised again where the run waits for it
+            just_ended.put((place, error))
+
+    def _result(self, place: Place, p: Placed) -> Result:
         """zeta and z of a sub-task, Eq. 13-14."""
         started = time.monotonic()
 
@@ -190,10 +207,17 @@ class SubAgents:
                     f"sub-task {u.id}: {name!r} is not a tool of this run; it has {known}"
                 )
 
-    def interrupt(self) -> None:
-        """Give the calls in flight a moment to be recorded, and do not wait longer."""
-        wait(self.in_flight, timeout=GRACE_S)
+    def interrupt(self, error: BaseException) -> None:
+        """Start no further sub-task, and wait until the calls in flight are on the tape: they are
+        paid for. An interrupt does not wait long.
+        """
         self.executor.shutdown(wait=False, cancel_futures=True)
+        if isinstance(error, KeyboardInterrupt | EndOfRun):
+            self.tape.wait_for_calls(GRACE_S)
+            return
+        if self.tape.in_flight:
+            self.recorder.notify("an error; waiting for the calls in flight")
+        self.tape.wait_for_calls(self.options.timeout_s)
 
 
 def _startable(waiting: Mapping[Place, Placed], running: Iterable[str]) -> list[Place]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from orchestra import __version__
 from orchestra.runtime import console, pool
+from orchestra.runtime.interruption import of_process as interruption
 from orchestra.runtime.jsonl import TapeWriteError
 from orchestra.runtime.options import METHODS, Options, flag_of, methods_of
 from orchestra.runtime.spelling import did_you_mean
@@ -58,7 +57,8 @@ FLAGS = {  # flag: metavar, help
 EPILOG = """commands, each with its own --help: report, explain, evaluate, masbench, curate,
   optimize_prompt
 environment: OPENAI_API_KEY is the key, OPENAI_BASE_URL the endpoint (default: OpenAI's)
-exit codes: 0 answer, 1 fallback, 2 usage, 3 replay differs, 4 endpoint, 130 interrupted"""
+exit codes: 0 answer, 1 fallback, 2 usage, 3 replay differs, 4 endpoint,
+  130 or 143 interrupted (Ctrl-C or SIGTERM)"""
 EXIT_CODES: dict[type[BaseException], int] = {
     BudgetExceeded: 1,
     ConfigError: 2,
@@ -78,12 +78,18 @@ def exit_code(error: BaseException) -> int:
 
 def run_program(name: str, work: Callable[[], int | None]) -> int:
     """Run `work` and return its exit code. An error is one line on standard error."""
+
+    def stopped(error: BaseException) -> int:
+        is_interrupt = isinstance(error, KeyboardInterrupt | Cancelled)
+        text = "interrupted; what is done is kept" if is_interrupt else str(error)
+        console.tell(f"{name}: {text}")
+        return exit_code(error)
+
+    interruption.last_words = lambda: stopped(Cancelled())
     try:
         return work() or 0
     except ENDS as error:
-        text = str(error) or "interrupted; what is done is kept"
-        console.tell(f"{name}: {text}")
-        return exit_code(error)
+        return stopped(Cancelled() if interruption.requested else error)
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -285,13 +291,3 @@ def _check_use(p: argparse.ArgumentParser, a: argparse.Namespace) -> None:
 def folder_name(method: str) -> str:
     """The folder of a method in a comparison."""
     return method.rpartition(":")[2]
-
-
-def prepare_process() -> None:
-    """SIGTERM ends a command like Ctrl-C, and standard streams that the shell closed are replaced:
-    no file of a run may get their number.
-    """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    for stream in ("stdin", "stdout", "stderr"):
-        if getattr(sys, stream) is None:
-            setattr(sys, stream, Path(os.devnull).open("r+"))  # noqa: SIM115

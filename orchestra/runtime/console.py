@@ -21,7 +21,7 @@ from orchestra.ending import ending_of
 from orchestra.runtime.options import SEAMS, flag_of
 from orchestra.runtime.run_folder import holds_calls
 from orchestra.runtime.summary import summary
-from orchestra.runtime.tape import TapeMiss
+from orchestra.runtime.tape import Cancelled, TapeMiss
 from orchestra.runtime.trajectory import (
     Trajectory,
     printable,
@@ -166,7 +166,8 @@ def failure(
     error: BaseException, method: str, folder: Path, a: argparse.Namespace | None
 ) -> str:
     """What ended the command, and the command that continues the run in `folder`."""
-    text = str(error) or "interrupted"
+    is_interrupt = isinstance(error, KeyboardInterrupt | Cancelled)
+    text = "interrupted" if is_interrupt else str(error)
     if a is None or a.replay or a.runs:
         return text
     hint = way_on(method, folder, a)

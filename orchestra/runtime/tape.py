@@ -35,6 +35,7 @@ from pydantic import Field, ValidationError
 from typing_extensions import TypedDict
 
 from orchestra.contracts import adapter
+from orchestra.runtime.interruption import of_process as interruption
 from orchestra.runtime.jsonl import Appender, Row, TapeWriteError, read
 from orchestra.runtime.secrets import Secrets
 from orchestra.vocabulary import Cause, EndOfRun, Failure, Place
@@ -42,6 +43,8 @@ from orchestra.vocabulary import Cause, EndOfRun, Failure, Place
 VERSION = 2
 # An image or a sound in a request
 BASE64 = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{4096,}={0,2}")
+POLL_S = 0.05
+WAKE_S = 0.5  # how long a pause goes on after the tape was closed
 DIFF_LINES = 41  # of the difference that a miss shows
 TYPES = {"call": str, "key": str, "request": dict}  # of the fields of an exchange
 Mode = Literal["record", "resume", "replay"]
@@ -104,7 +107,7 @@ class Tape:
         self.cancelled = cancelled or threading.Event()
         self._unplayed: dict[tuple[str, str], deque[Row]] = {}
         self._closed = False
-        self._in_flight: list[str] = []  # the logical calls
+        self.in_flight: list[str] = []  # the logical calls that are being made
         self._write_error: TapeWriteError | None = None
         self._file = None if mode == "replay" else Appender(path)
         if self._file and mode == "resume":
@@ -114,6 +117,7 @@ class Tape:
         for row in recorded:
             exchange = (row["call"], row["key"])
             self._unplayed.setdefault(exchange, deque()).append(row)
+        interruption.watch(self)
 
     def close(self) -> None:
         """Start no further call. The file stays locked until the calls in flight are written."""
@@ -121,8 +125,16 @@ class Tape:
         self._unlock_if_done()
 
     def _unlock_if_done(self) -> None:
-        if self._file and self._closed and not self._in_flight:
+        if self._file and self._closed and not self.in_flight:
             self._file.unlock()
+
+    def wait_for_calls(self, most_s: float) -> None:
+        """Wait until the calls in flight are on the tape, or a time is over. This takes no lock,
+        because an interrupt may have left one locked.
+        """
+        deadline = time.monotonic() + most_s
+        while self.in_flight and time.monotonic() < deadline:
+            time.sleep(POLL_S)
 
     @contextlib.contextmanager
     def call(self, *parts: object) -> Iterator[None]:
@@ -149,6 +161,8 @@ class Tape:
         """
         text = _request_text(kind, request)
         call = _call.get()
+        if self.cancelled.is_set():
+            raise self._stopped()
         key = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         try:
             row = self._unplayed[call, key].popleft()  # atomic: one thread gets it
@@ -179,9 +193,17 @@ class Tape:
             raise TapeMiss(f"{self.path}: {problem}") from None
 
     def wait(self, seconds: float) -> None:
-        """Sleep before an attempt. Raises Cancelled as soon as the run is interrupted."""
-        if self.cancelled.wait(seconds) or self._closed:
-            raise self._write_error or Cancelled(f"{_call.get()}: interrupted")
+        """Sleep before an attempt. Raises Cancelled soon after the run was interrupted."""
+        deadline = time.monotonic() + seconds
+        while True:
+            left_s = deadline - time.monotonic()
+            if self.cancelled.wait(min(left_s, WAKE_S)) or self._closed:
+                raise self._stopped()
+            if left_s <= WAKE_S:
+                return
+
+    def _stopped(self) -> EndOfRun:
+        return self._write_error or Cancelled(f"{_call.get()}: interrupted")
 
     def _record(
         self, call: str, key: str, text: str, ask: Callable[[], Any]
@@ -189,7 +211,7 @@ class Tape:
         """The outcome of `ask()`, which is on disk before it is returned. Raises TapeMiss."""
         if self._file is None:
             raise TapeMiss(self._difference(call, text))
-        self._in_flight.append(call)  # before it checks whether the tape is closed
+        self.in_flight.append(call)  # before it checks whether the tape is closed
         try:
             self.wait(0)
             self._file.check_space()
@@ -209,7 +231,7 @@ class Tape:
             self.cancelled.set()
             raise
         finally:
-            self._in_flight.remove(call)
+            self.in_flight.remove(call)
             self._unlock_if_done()
         value = json.loads(kept)  # as a replay will read it
         if failed:

@@ -19,9 +19,6 @@ Nothing is written twice: runtime/retrace.py puts s_t together again. A resumed 
 from __future__ import annotations
 
 import json
-import logging
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -32,6 +29,7 @@ from typing import Any
 from orchestra.ending import Ending, EndState
 from orchestra.money import Purse, add_usd
 from orchestra.runtime import jsonl
+from orchestra.runtime.run_log import RunLog
 from orchestra.vocabulary import (
     Cause,
     Complete,
@@ -49,7 +47,6 @@ NEW_IN_4 = {
     "result": ("cause",),
     "end": ("state", "cause", "why", "finished"),
 }
-LOG_BYTES = 10 << 20
 NO_EVENT: dict[str, Any] = {"event": "none", "at": []}  # where one run has fewer events
 LAST = 1 << 30  # the step number of a result: after every step
 Event = dict[str, Any]
@@ -87,10 +84,10 @@ class Recorder:
         self._notices: set[str] = set()
         self._listeners = tuple(listeners)
         self._file: jsonl.Appender | None = None
-        self._log: logging.Handler | None = None
+        self._log: RunLog | None = None
         if folder is not None:
             self._file = jsonl.Appender(folder / "trajectory.jsonl")
-            self._log = _log(folder / "log.txt")
+            self._log = RunLog(folder / "log.txt")
 
     def emit(
         self,
@@ -128,8 +125,7 @@ class Recorder:
 
     def _tell(self, row: Event) -> None:
         if self._log:
-            line = {"msg": describe(row), "levelno": logging.INFO}
-            self._log.handle(logging.makeLogRecord(line))
+            self._log.write(describe(row))
         for listener in self._listeners:
             listener(row)
 
@@ -202,10 +198,10 @@ class Recorder:
         """Later events are kept in memory only: a sub-agent may still end."""
         if self._file:
             self._file.unlock()
-        if self._log:
-            self._log.close()
         self._file = None
-        self._log = None
+        log, self._log = self._log, None
+        if log and not log.close():
+            self.notify("log.txt misses lines: another process holds its lock")
 
 
 def read(path: Path) -> list[Event]:
@@ -382,21 +378,3 @@ def printable(text: str, kept: str = "") -> str:
 
 def usd(amount: float | None) -> str:
     return "USD unknown" if amount is None else f"USD {amount:.4f}"
-
-
-def _log(path: Path) -> logging.Handler:
-    """RUN/log.txt: a line an event; concurrent-log-handler rotates it."""
-    from concurrent_log_handler import ConcurrentRotatingFileHandler
-
-    # The lock files are not part of the run folder.
-    locks = f"{tempfile.gettempdir()}/orchestra-min-{os.getuid()}"
-    log: logging.Handler = ConcurrentRotatingFileHandler(
-        str(path),
-        maxBytes=LOG_BYTES,
-        backupCount=2,
-        encoding="utf-8",
-        lock_file_directory=locks,
-    )
-    log.handleError = lambda record: None  # type: ignore[method-assign]  # the tape reports it
-    log.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    return log
