@@ -40,7 +40,7 @@ from orchestra.agents import workdir as workdirs
 from orchestra.agents.executor import SubAgents, runs_code, shared
 from orchestra.matching import Placed, decision_reserve_usd, place
 from orchestra.memory import EvidenceMemory, best_supported_answer
-from orchestra.money import Purse
+from orchestra.money import Ledger, Purse
 from orchestra.runtime import (
     command_line,
     console,
@@ -131,6 +131,7 @@ class Run:
             tape,
             timeout_s=options.timeout_s,
             patience_s=options.patience_s,
+            ledger=Ledger(options.budget_usd),
             notify=recorder.notify,
         )
         backends = tuple(with_model(self.chat, b) for b in manifest.pool.backends)
@@ -537,6 +538,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return command_line.exit_code(error)
     except Exception as error:  # a bug, here or in the user's Python
         hint = console.way_on(start.name, start.folder, args)
+        lack = command_line.exhausted(error)
+        if lack:
+            console.tell_error(f"{lack}; {hint or 'nothing was paid'}", words)
+            return command_line.EXHAUSTED
         if hint:
             error.add_note(f"What was paid for is kept; {hint}")
         raise

@@ -2,16 +2,23 @@
 sends. The servers here are scripted byte by byte.
 """
 
+import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from orchestra.runtime import connections, http
-from tests.conftest import Price
+from orchestra.runtime.tape import exchanges
+from tests.conftest import ROOT, Price
 from tests.program import called, line_of
 from tests.scripted import Raw, complete, completion, delegate, finish, is_main
 
@@ -184,3 +191,123 @@ def test_an_answer_to_a_request_that_never_left_whole_is_not_taken(scripted, mon
     assert isinstance(first, http.NoAnswer) and not first.sent
 
 
+def test_a_connection_that_was_closed_while_idle_costs_nothing(scripted):
+    server = scripted([A, None], [B])
+    contents = [post(server), time.sleep(0.1), post(server)]  # no NoAnswer, which could be booked
+    assert (contents, server.connections) == ([b'"A"', None, b'"B"'], 2)
+
+
+def test_a_connection_that_ends_after_the_request_was_read_is_booked(endpoint, run):
+    """Whether the endpoint began to work cannot be known."""
+    answers = iter(
+        [Raw(200, completion(delegate("look"))), OSError(), finish("seen"), complete("42")]
+    )
+    result = run(respond=lambda request: next(answers), price=Price(10.0, 100.0), budget_usd=2.0)
+    assert (result.answer, result.calls) == ("42", 4)  # of 3 answers
+    assert result.cost_usd > 0.1
+
+
+# ---- how many ------------------------------------------------------------------------------------
+
+
+def open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_connections_to_many_endpoints_are_bounded(scripted, monkeypatch):
+    monkeypatch.setattr(connections, "IDLE", 3)
+    servers = [scripted([A], [A]) for _ in range(40)]
+    before = open_files()
+    for server in [*servers, *servers]:
+        assert post(server) == b'"A"'
+    assert len(connections.Idle.all) <= 3
+    until = time.monotonic() + 5  # servers close theirs when they notice
+    while open_files() > before + 2 * 3 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert open_files() <= before + 2 * 3
+
+
+def test_a_connection_that_was_idle_for_long_is_not_used_again(scripted, monkeypatch):
+    server = scripted([A], [A], [A])
+    post(server)
+    monkeypatch.setattr(connections, "IDLE_S", 0.0)
+    assert (post(server), server.connections) == (b'"A"', 2)
+    assert connections.Idle.all == {}
+
+
+def test_parallel_calls_keep_their_connections(endpoint):
+    server = endpoint(lambda request: time.sleep(0.05) or request["n"])
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(3):
+            made = threads.map(lambda n: http.post(server.url, {"n": n}, {}, 5.0), range(8))
+            texts = [json.loads(r.content)["choices"][0]["message"]["content"] for r in made]
+            assert texts == [str(n) for n in range(8)]
+    assert 1 <= len(connections.Idle.all) <= 8
+
+
+# ---- what the machine lacks ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", connections.CA_BUNDLES)
+def test_missing_certificates_are_named_before_the_first_call(name, tmp_path):
+    """`http` needs none."""
+    missing = {name: f"{tmp_path}/none.pem"}
+    ask = "--question", "?", "--model", "m", "--out", tmp_path / "run"
+    line = line_of(called(*ask, at="https://127.0.0.1:9/v1", **missing))
+    assert f"{name}={tmp_path}/none.pem" in line and not (tmp_path / "run").exists()
+    assert name not in line_of(called(*ask, at="http://127.0.0.1:9/v1", **missing), code=4)
+
+
+@pytest.fixture
+def starved(endpoint, tmp_path):
+    """An endpoint and what to ask; then the last line of a command whose machine lacks something, and
+    the calls on its tape.
+    """
+
+    def respond(request):
+        if is_main(request):
+            return delegate("look", "look again")
+        started.working.set()
+        return started.work
+
+    def ended(done):
+        line = line_of(done, code=4)
+        assert f"--resume {tmp_path}/run" in line
+        return line, [row["call"] for row in exchanges(tmp_path / "run/tape.jsonl")]
+
+    started = SimpleNamespace(work=finish("seen"), working=threading.Event(), ended=ended)
+    started.url = endpoint(respond).url
+    started.ask = "--question", "?", "--model", "m", "--out", tmp_path / "run", "--parallel", 2
+    return started
+
+
+def test_a_machine_without_threads_is_one_line_and_keeps_what_was_paid(starved, monkeypatch):
+    start = threading.Thread.start
+
+    def start_one(thread):
+        if thread.name.startswith("sub-agent_1"):
+            starved.working.wait(10)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    line, calls = starved.ended(called(*starved.ask, at=starved.url))
+    assert "--parallel" in line and calls == ["r1/main/a1", "r1/t1/s1"]
+
+
+LIMITED = """
+import resource, sys
+import orchestra_min
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20),) * 2)
+sys.exit(orchestra_min.main())
+"""
+
+
+def test_a_machine_without_memory_is_one_line_and_keeps_what_was_paid(starved, tmp_path):
+    starved.work = finish("x" * (60 << 20))
+    command = [sys.executable, "-c", LIMITED, *map(str, starved.ask)]
+    where = {**os.environ, "OPENAI_BASE_URL": starved.url, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=where, cwd=tmp_path, capture_output=True, text=True)
+    line, calls = starved.ended(done)
+    assert "memory" in line and calls == ["r1/main/a1"]

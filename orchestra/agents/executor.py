@@ -96,6 +96,7 @@ class SubAgents:
                 u = insert_outputs(p.subtask, ended)
                 future = self._start(place, replace(p, subtask=u), shared_context)
                 running[future] = u.id
+                self.in_flight = list(running)  # if the next one cannot start
             self.in_flight = list(running)
             done, _ = wait(running, WAKE_S, return_when=FIRST_COMPLETED)
             for future in done:

@@ -66,10 +66,20 @@ EXIT_CODES: dict[type[BaseException], int] = {
     Cancelled: 130,
 }
 ENDS = tuple(EXIT_CODES)
+EXHAUSTED = 4  # the exit code if the machine lacks memory or threads
 
 
 def exit_code(error: BaseException) -> int:
     return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+
+
+def exhausted(error: Exception) -> str:
+    """What the machine has no more of, if that is the error, else ""."""
+    if isinstance(error, MemoryError):
+        return "this machine has no memory left"
+    if isinstance(error, RuntimeError) and "start new thread" in str(error):
+        return "this machine starts no more threads: use a smaller --parallel"
+    return ""
 
 
 def run_program(name: str, work: Callable[[], int | None]) -> int:
@@ -80,6 +90,12 @@ def run_program(name: str, work: Callable[[], int | None]) -> int:
         text = str(error) or "interrupted; what is done is kept"
         console.tell(f"{name}: {text}")
         return exit_code(error)
+    except Exception as error:
+        lack = exhausted(error)
+        if not lack:
+            raise
+        console.tell(f"{name}: {lack}; what is done is kept")
+        return EXHAUSTED
 
 
 class OneLineParser(argparse.ArgumentParser):

@@ -44,17 +44,17 @@ def _connections(url: str, process_id: int) -> tuple[Any, str]:
     request = requests.Request("POST", url).prepare()
     proxies = settings["proxies"]
     adapter = HTTPAdapter(pool_connections=1, pool_maxsize=1)
-    pool = adapter.get_connection_with_tls_context(
+    pool: Any = adapter.get_connection_with_tls_context(
         request, settings["verify"], proxies, settings["cert"]
     )
 
     def new_connection() -> Any:
         connection = type(pool)._new_conn(pool)
-        connection.response_class = FinalAnswer  # type: ignore[attr-defined]
+        connection.response_class = FinalAnswer
         return connection
 
-    pool._new_conn = new_connection  # type: ignore[method-assign]
-    pool.pool = Idle()  # type: ignore[assignment]
+    pool._new_conn = new_connection
+    pool.pool = Idle()
     return pool, adapter.request_url(request, proxies)
 
 
@@ -77,13 +77,13 @@ class Idle:
 
     # Those to all endpoints, the longest idle first. Each step on it is atomic, so that it needs no
     # lock, which a fork could leave locked.
-    all: dict[Any, tuple[Idle, float]] = {}
+    all: dict[Any, tuple[Any, float]] = {}
 
     def get(self, block: bool = False, timeout: float | None = None) -> Any:
         """The connection that was used last. Raises queue.Empty."""
         for connection in reversed(list(Idle.all)):
             owner, since = Idle.all.get(connection, (None, 0.0))
-            if owner is self and Idle.all.pop(connection, None):
+            if owner is self and _is_taken(connection):
                 if time.monotonic() - since < IDLE_S:
                     return connection
                 connection.close()
@@ -106,12 +106,17 @@ class Idle:
         for number, (connection, (_, since)) in enumerate(kept):
             if number >= len(kept) - IDLE and now - since < IDLE_S:
                 return
-            if Idle.all.pop(connection, None):
+            if _is_taken(connection):
                 connection.close()
 
     def qsize(self) -> int:
         """How many there are, for vcrpy."""
         return sum(owner is self for owner, _ in list(Idle.all.values()))
+
+
+def _is_taken(connection: Any) -> bool:
+    """Whether this thread, and no other, has taken the connection from the idle ones."""
+    return Idle.all.pop(connection, None) is not None
 
 
 # ---- one answer ----------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""POST for a pool of threads, over requests: kept-alive connections, one deadline and one size limit
-per answer.
+"""POST for a pool of threads, over requests: kept-alive connections, a deadline and a size limit of
+each answer.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class Response(NamedTuple):
 class _Body(io.BytesIO):
     """The body of a request. urllib3 sends it in pieces, and reads on after each."""
 
-    is_sent = False  # to its last byte; until then an endpoint cannot have read it whole
+    is_sent = (
+        False  # to its last byte; until then an endpoint cannot have read it whole
+    )
 
     def read(self, size: int | None = -1, /) -> bytes:
         piece = super().read(size)
