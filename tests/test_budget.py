@@ -122,6 +122,7 @@ def test_no_call_starts_once_another_thread_has_passed_the_budget(run):
         if is_main(request):
             return greedy(request, delegate("dear", "cheap"))
         if "dear" in str(request["messages"]):
+            wait_until(lambda: len(run.requests) == 3)
             return charging(finish("seen"), 3.0)
         tape = run.folder / "tape.jsonl"
         wait_until(lambda: '"r1/t1/s1"' in tape.read_text())
