@@ -188,7 +188,10 @@ class SubAgents:
 
     def interrupt(self) -> None:
         """Give the calls in flight a moment to be recorded, and do not wait longer."""
+        until = time.monotonic() + GRACE_S
         wait(self.in_flight, timeout=GRACE_S)
+        # Also those of a sub-task whose start failed
+        self.tape.wait_for_calls(until - time.monotonic())
         self.executor.shutdown(wait=False, cancel_futures=True)
 
 

@@ -62,7 +62,7 @@ def missing_bundle(environment: Mapping[str, str]) -> str:
     """The first of CA_BUNDLES that names nothing that exists, as NAME=PATH; "" if there is none."""
     for name in CA_BUNDLES:
         path = environment.get(name, "")
-        if path and not os.path.exists(path):  # noqa: PTH110  a Path does not raise less
+        if path and not os.path.exists(path):  # noqa: PTH110  nor raises, if it is hidden
             return f"{name}={path}"
     return ""
 
@@ -77,13 +77,13 @@ class Idle:
 
     # Those to all endpoints, the longest idle first. Each step on it is atomic, so that it needs no
     # lock, which a fork could leave locked.
-    all: dict[Any, tuple[Any, float]] = {}
+    kept: dict[Any, tuple[Any, float]] = {}
 
     def get(self, block: bool = False, timeout: float | None = None) -> Any:
         """The connection that was used last. Raises queue.Empty."""
-        for connection in reversed(list(Idle.all)):
-            owner, since = Idle.all.get(connection, (None, 0.0))
-            if owner is self and _is_taken(connection):
+        for connection in reversed(list(Idle.kept)):
+            owner, since = Idle.kept.get(connection, (None, 0.0))
+            if owner is self and _take(connection):
                 if time.monotonic() - since < IDLE_S:
                     return connection
                 connection.close()
@@ -96,27 +96,28 @@ class Idle:
         if not connection.is_connected:
             connection.close()
             return
-        Idle.all[connection] = (self, time.monotonic())
+        Idle.kept[connection] = (self, time.monotonic())
         self._close_old()
 
     @staticmethod
     def _close_old() -> None:
         now = time.monotonic()
-        kept = list(Idle.all.items())
-        for number, (connection, (_, since)) in enumerate(kept):
-            if number >= len(kept) - IDLE and now - since < IDLE_S:
+        oldest_first = list(Idle.kept.items())
+        too_many = len(oldest_first) - IDLE
+        for number, (connection, (_, since)) in enumerate(oldest_first):
+            if number >= too_many and now - since < IDLE_S:
                 return
-            if _is_taken(connection):
+            if _take(connection):
                 connection.close()
 
     def qsize(self) -> int:
         """How many there are, for vcrpy."""
-        return sum(owner is self for owner, _ in list(Idle.all.values()))
+        return sum(owner is self for owner, _ in list(Idle.kept.values()))
 
 
-def _is_taken(connection: Any) -> bool:
-    """Whether this thread, and no other, has taken the connection from the idle ones."""
-    return Idle.all.pop(connection, None) is not None
+def _take(connection: Any) -> bool:
+    """Take a connection from the idle ones. False if another thread has done so."""
+    return Idle.kept.pop(connection, None) is not None
 
 
 # ---- one answer ----------------------------------------------------------------------------------

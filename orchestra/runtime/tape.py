@@ -118,6 +118,12 @@ class Tape:
         self._closed = True
         self._unlock_if_done()
 
+    def wait_for_calls(self, seconds: float) -> None:
+        """Wait until the calls in flight are written, but not longer."""
+        until = time.monotonic() + seconds
+        while self._in_flight and time.monotonic() < until:
+            time.sleep(0.01)
+
     def _unlock_if_done(self) -> None:
         if self._file and self._closed and not self._in_flight:
             self._file.unlock()
