@@ -42,10 +42,10 @@ from typing import Any, NamedTuple
 from orchestra import contracts, methods
 from orchestra.agents import workdir as workdirs
 from orchestra.agents.executor import SubAgents, runs_code, shared
-from orchestra.ending import Ending, ending_of
+from orchestra.ending import Ending, ending_of, exhausted
 from orchestra.matching import Placed, batch_budget_usd, place
 from orchestra.memory import EvidenceMemory, best_supported_answer
-from orchestra.money import Purse
+from orchestra.money import Ledger, Purse
 from orchestra.runtime import (
     command_line,
     console,
@@ -146,6 +146,7 @@ class Run:
             tape,
             timeout_s=options.timeout_s,
             patience_s=options.patience_s,
+            ledger=Ledger(options.budget_usd),
             notify=recorder.notify,
         )
         backends = tuple(with_model(self.chat, b) for b in manifest.pool.backends)
@@ -547,7 +548,7 @@ def _run(
             outcome = run.outcome()
         except BaseException as error:
             if mode != "replay":
-                with suppress(TapeWriteError, TapeMiss, ConfigError):
+                with suppress(TapeWriteError, TapeMiss, ConfigError, MemoryError):
                     totals = totals_in(folder, manifest)
                     recorder.stopped(ending_of(error), **vars(totals))
             raise
@@ -611,6 +612,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except command_line.ENDS as error:
         return stopped(Cancelled() if interruption.requested else error)
     except Exception as error:  # a bug, here or in the user's Python
+        if exhausted(error):
+            return stopped(error)
         hint = console.way_on(start.name, start.folder, args)
         if hint:
             error.add_note(f"What was paid for is kept; {hint}")

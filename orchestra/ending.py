@@ -35,5 +35,18 @@ def ending_of(error: BaseException) -> Ending:
     cause: Cause = getattr(error, "cause", "bug")
     if cause == "signal" or isinstance(error, KeyboardInterrupt):
         return Ending("interrupted", "signal", "interrupted", finished=False)
+    if exhausted(error):
+        return Ending("stopped", "machine", exhausted(error), finished=False)
+    if isinstance(error, OSError):
+        cause = "disk"
     why = str(error) if cause != "bug" else f"{type(error).__name__}: {error}"
     return Ending("stopped", cause, why, finished=False)
+
+
+def exhausted(error: BaseException) -> str:
+    """What the machine has no more of, if that is the error, else ""."""
+    if isinstance(error, MemoryError):
+        return "this machine has no memory left"
+    if isinstance(error, RuntimeError) and "start new thread" in str(error):
+        return "this machine starts no more threads: use a smaller --parallel"
+    return ""

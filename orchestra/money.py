@@ -16,9 +16,11 @@ A cost of None is unknown, because a price or a token count is missing. A sum wi
 from __future__ import annotations
 
 import math
+import threading
 
 from orchestra.vocabulary import Backend, BudgetExceeded
 
+ROUNDING = 1 + 1e-9  # shares, as floats, may add up to a little more than the whole
 LEAST_OUTPUT_TOKENS = 64  # a call is not started if the purse cannot pay for these
 DEFAULT_OUTPUT_TOKENS = 4096  # the paper's response length; sent only under a budget
 
@@ -31,6 +33,15 @@ def add_usd(*amounts: float | None) -> float | None:
     """
     known = [amount for amount in amounts if amount is not None]
     return sum(known) if len(known) == len(amounts) else None
+
+
+def assumed_usd(has_budget: bool, most_usd: float | None) -> float | None:
+    """The cost booked if the endpoint reports none: under a budget the most it can be, else
+    unknown, unless the call is free.
+    """
+    if not has_budget and most_usd != 0:
+        return None
+    return most_usd
 
 
 class Purse:
@@ -46,10 +57,6 @@ class Purse:
         self.paid_usd: float | None = 0.0  # the part that this process paid
         self.calls = 0
         self.tokens = 0
-
-    @property
-    def has_limit(self) -> bool:
-        return self.limit_usd is not None
 
     @property
     def left_usd(self) -> float | None:
@@ -108,6 +115,100 @@ class Purse:
                 f"{backend.name!r}, which needs {needed_usd:.6f} USD"
             )
         return int(min(affordable, most))
+
+
+# ---- over all threads ----------------------------------------------------------------------------
+
+
+class Ledger:
+    """What all threads of a run have spent, and hold back for their calls in flight.
+
+    While no call costs more than it may, shares alone keep a run within its budget. The ledger is
+    for an endpoint that ignores `max_tokens`: no call starts that could exceed what is then left.
+    """
+
+    def __init__(self, limit_usd: float | None = None) -> None:
+        self.limit_usd = limit_usd
+        self.lock = threading.Lock()
+        self.held_usd = 0.0  # spent or held back
+        self.worst_usd: dict[str, float] = {}  # by backend, of calls that cost too much
+
+
+class Bill:
+    """What one exchange may cost and costs: held back in the ledger while it is in flight, charged
+    to a purse afterwards.
+
+        >>> ledger = Ledger(limit_usd=1.0)
+        >>> first, second, third = (Bill(ledger, Purse(), "b", most_usd=0.4) for _ in range(3))
+        >>> first.covers(attempts=1), second.covers(attempts=1), third.covers(attempts=1)
+        (True, True, False)
+        >>> first.charge(0.1)
+        >>> first.settle()
+        >>> third.covers(attempts=1)
+        True
+    """
+
+    def __init__(
+        self, ledger: Ledger, purse: Purse, backend: str, most_usd: float | None
+    ) -> None:
+        """`most_usd`: the most that one attempt costs; None: unknown."""
+        self.backend = backend
+        self.most_usd = most_usd
+        self._ledger = ledger
+        self._purse = purse
+        self._held_usd = 0.0
+        self._spent_usd = 0.0
+
+    @property
+    def assumed_usd(self) -> float | None:
+        """The cost booked if the endpoint reports none."""
+        return assumed_usd(self._purse.limit_usd is not None, self.most_usd)
+
+    def covers(self, attempts: int) -> bool:
+        """Hold back what so many attempts may cost. False if that could exceed the budget."""
+        ledger = self._ledger
+        if ledger.limit_usd is None:
+            return True
+        with ledger.lock:
+            worst_usd = ledger.worst_usd.get(self.backend, 0.0)
+            usd = attempts * max(self.most_usd or 0.0, worst_usd)
+            held_usd = ledger.held_usd - self._held_usd + usd
+            if held_usd > ledger.limit_usd * ROUNDING:
+                return False
+            ledger.held_usd = held_usd
+            self._held_usd = usd
+            return True
+
+    def affords_another(self, attempts: int) -> bool:
+        """Whether one more attempt can be paid, after so many that may be billed."""
+        usd = (attempts + 1) * (self.most_usd or 0.0)
+        return self._purse.affords(usd) and self.covers(attempts + 1)
+
+    def charge(
+        self, cost_usd: float | None, played: bool = False, tokens: int = 0
+    ) -> None:
+        """Book one attempt. `played`: it comes from the tape."""
+        self._purse.charge(cost_usd, played, tokens)
+        self._spent_usd += cost_usd or 0.0
+
+    def is_exceeded_by(self, cost_usd: float | None) -> bool:
+        """Whether an answer cost more than it may. Later calls of the backend hold back as much."""
+        ledger = self._ledger
+        usd = cost_usd or 0.0
+        if ledger.limit_usd is None or usd <= (self.most_usd or 0.0) * ROUNDING:
+            return False
+        with ledger.lock:
+            worst_usd = ledger.worst_usd.get(self.backend, 0.0)
+            ledger.worst_usd[self.backend] = max(worst_usd, usd)
+        return True
+
+    def settle(self) -> None:
+        """The exchange has ended: what it cost replaces what was held back."""
+        if self._ledger.limit_usd is None:
+            return
+        with self._ledger.lock:
+            self._ledger.held_usd += self._spent_usd - self._held_usd
+        self._held_usd = self._spent_usd
 
 
 def _tokens_for(usd: float, usd_per_mtok: float) -> float:

@@ -44,6 +44,7 @@ Cause = Literal[
     "endpoint",
     "rate limit",
     "disk",
+    "machine",
     "settings",
     "recording",
     "signal",

@@ -1,12 +1,23 @@
 """A budget is hard, and what every call costs is counted once."""
 
 import threading
+import time
+from random import Random
 
 import pytest
 
+from orchestra.money import Bill, Ledger
 from tests.conftest import Price, Purse
 from tests.program import METHODS, any_method, content, replay, resume
-from tests.scripted import Raw, complete, completion, delegate, finish, is_main
+from tests.scripted import (
+    Raw,
+    act,
+    complete,
+    completion,
+    delegate,
+    finish,
+    is_main,
+)
 
 UNIT_USD = (100 * 10 + 10 * 100) / 1e6  # of a scripted completion at this price
 PRICE = Price(10.0, 100.0, 10.0)
@@ -87,6 +98,87 @@ def test_an_attempt_that_may_cost_is_booked_at_its_most(trouble, budget_usd, run
     else:
         sub = [r["max_tokens"] for r in run.requests if not is_main(r)]
         assert sum(sub) * 100e-6 + 2 * UNIT_USD < result.cost_usd <= budget_usd
+
+
+# ---- an endpoint that ignores max_tokens ---------------------------------------------------------
+
+
+def wait_until(happened):
+    until = time.monotonic() + 20
+    while not happened() and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def charging(text, usd):
+    """A completion that costs so much."""
+    return completion(text, usage={"prompt_tokens": 0, "completion_tokens": round(usd * 1e4)})
+
+
+def test_no_call_starts_once_another_thread_has_passed_the_budget(run):
+    """The other sub-task, whose share is untouched, gets its first answer after that."""
+    notices = []
+
+    def respond(request):
+        if is_main(request):
+            return greedy(request, delegate("dear", "cheap"))
+        if "dear" in str(request["messages"]):
+            wait_until(lambda: len(run.requests) == 3)
+            return charging(finish("seen"), 3.0)
+        tape = run.folder / "tape.jsonl"
+        wait_until(lambda: '"r1/t1/s1"' in tape.read_text())
+        time.sleep(0.2)  # and it is booked
+        return charging(act("none"), 0.001)
+
+    result = run(respond=respond, price=PRICE, budget_usd=1.0, listeners=[notices.append])
+    assert len(run.requests) == result.calls == 3 and result.fallback
+    assert "cannot cover another call" in str(result.events)
+    assert sum("max_tokens" in str(row.get("message")) for row in notices) == 1
+    again = resume(run.folder)
+    assert content(again.events) == content(result.events) and len(run.requests) == 3
+
+
+def test_only_the_calls_in_flight_can_pass_the_budget(run):
+    """100 runs, with replies of up to 30 times the tokens that were allowed."""
+    for seed in range(100):
+        random, bill = Random(seed), []
+
+        def respond(request, random=random, bill=bill):
+            if is_main(request):
+                bill.append(UNIT_USD)
+                return delegate(*"abcd")
+            text = random.choice([act("none"), finish("x")])
+            read, written = most_tokens(request)
+            written = int(written * random.choice([0.01, 0.1, random.uniform(0, 30)]))
+            bill.append((read * PRICE.input + written * PRICE.output) / 1e6)
+            return completion(text, usage={"prompt_tokens": read, "completion_tokens": written})
+
+        budget = {"budget_usd": random.choice([0.3, 1.0, 4.0]), "parallel": 4}
+        result = run(respond=respond, price=PRICE, out=f"run{seed}", rounds=9, **budget)
+        assert result.cost_usd == pytest.approx(sum(bill)) and result.calls == len(bill)
+        assert sum(sorted(bill)[:-4]) <= budget["budget_usd"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_call_starts_only_if_its_most_fits_beside_those_in_flight(seed):
+    random, ledger = Random(seed), Ledger(limit_usd=1.0)
+    spent_usd, worst_usd, started, in_flight = 0.0, 0.0, 0, []
+    for _ in range(300):
+        if in_flight and random.random() < 0.5:
+            bill = in_flight.pop(random.randrange(len(in_flight)))
+            cost_usd = bill.most_usd * random.choice([0.1, 0.5, 1.0, random.uniform(1, 9)])
+            if bill.is_exceeded_by(cost_usd):
+                worst_usd = max(worst_usd, cost_usd)
+            bill.charge(cost_usd)
+            bill.settle()
+            spent_usd += cost_usd
+        else:
+            bill = Bill(ledger, Purse(), "b", random.uniform(0, 0.1))
+            starts = bill.covers(attempts=1)
+            reserved_usd = max(bill.most_usd, worst_usd)
+            assert not starts or spent_usd + reserved_usd <= 1.0 + 1e-6
+            in_flight += [bill] * starts
+            started += starts
+    assert started > 0 and not Bill(ledger, Purse(), "b", 1.0).covers(attempts=1)
 
 
 # ---- counted once --------------------------------------------------------------------------------

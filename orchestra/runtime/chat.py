@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Generic, NotRequired, TypeVar
+from typing import Any, Generic, NamedTuple, NotRequired, TypeVar
 
 from typing_extensions import TypedDict
 
-from orchestra.money import DEFAULT_OUTPUT_TOKENS, Purse
+from orchestra.money import DEFAULT_OUTPUT_TOKENS, Bill, Ledger, Purse
 from orchestra.runtime import completion, http
 from orchestra.runtime.attempts import Kind, Patience, Problem, answer_or_problem
-from orchestra.runtime.tape import Answer, Tape, Unanswered
+from orchestra.runtime.tape import OVER_BUDGET, Tape, Unanswered
 from orchestra.seams import Messages, Schema
 from orchestra.vocabulary import (
     Backend,
@@ -31,12 +31,29 @@ from orchestra.vocabulary import (
 
 REFUSALS = {400, 404, 405, 422, 500, 501}  # sent for a field that is not supported
 WHY_CHARS = 300
+EXCEEDED = (
+    "{} charges more than max_tokens allows: its calls in flight can exceed --budget"
+)
 # These end one sub-task, with the reason
 Stopped = EndpointError | BudgetExceeded | ConfigError
 STOPPED = (EndpointError, BudgetExceeded, ConfigError)
 T = TypeVar("T")
 Body = dict[str, Any]
 Send = Callable[[], http.Response]  # one attempt; raises NoAnswer
+
+
+class Cost(NamedTuple):
+    """What an answer cost. `usd` None: unknown."""
+
+    usd: float | None
+    tokens: int = 0
+
+
+class Paid(NamedTuple):
+    """The value of an answer, and what it cost."""
+
+    value: Any
+    cost_usd: float | None
 
 
 class AnswerRow(TypedDict, Generic[T]):
@@ -61,6 +78,7 @@ class Chat:
     tape: Tape
     timeout_s: float = 120.0  # of one attempt
     patience_s: float = 120.0  # of waiting at a rate limit, in one call
+    ledger: Ledger = field(default_factory=Ledger)  # of the run
     notify: Callable[[str, int], None] = lambda message, status: None
     refused: set[tuple[str, str]] = field(default_factory=set)  # (backend, field)
 
@@ -94,16 +112,11 @@ class Chat:
                 headers=_headers(backend),
                 timeout_s=self.timeout_s,
             )
-            outcome = self.exchange(
-                CHAT,
-                backend.name,
-                request=request.row,
-                send=post,
-                purse=purse,
-                most_usd=request.most_usd,
-            )
-            if isinstance(outcome, Answer):
-                return reply_of(backend, outcome, purse, request.most_usd)
+            bill = Bill(self.ledger, purse, backend.name, request.most_usd)
+            cost_of = partial(_cost_of, backend, bill)
+            outcome = self.exchange(CHAT, request.row, post, bill, cost_of)
+            if isinstance(outcome, Paid):
+                return reply_of(outcome)
             dropped = request.field_to_drop(outcome)
             if dropped is None:
                 raise self.error(backend, outcome, messages)
@@ -149,35 +162,39 @@ class Chat:
     def exchange(
         self,
         kind: Kind,
-        backend: str,
         request: Body,
         send: Send,
-        purse: Purse,
-        most_usd: float | None,
-    ) -> Answer | Failure:
-        """The outcome of all attempts. The value of an answer is what `kind.read` returned.
-        Attempts without an answer are charged. `most_usd`: the most that one attempt costs.
-        """
-        ask = partial(self._attempts, kind, backend, send, purse, most_usd)
-        outcome = self.tape.exchange(kind.name, request, ask, kind.shape)
-        if isinstance(outcome, Answer):
-            unanswered = outcome.value["unanswered"]
-            outcome = Answer(outcome.value["data"], outcome.played)
-        else:
-            unanswered = outcome.unanswered
-        for _ in range(unanswered):
-            purse.charge(assumed_usd(purse.has_limit, most_usd), outcome.played)
-        return outcome
+        bill: Bill,
+        cost_of: Callable[[Any], Cost],
+    ) -> Paid | Failure:
+        """The outcome of all attempts, charged to the bill. The value of an answer is what
+        `kind.read` returned; `cost_of` says what it cost.
 
-    def _attempts(
-        self,
-        kind: Kind,
-        backend: str,
-        send: Send,
-        purse: Purse,
-        most_usd: float | None,
-    ) -> Any:
+        Raises BudgetExceeded if the first attempt could exceed the budget of the run.
+        """
+        ask = partial(self._attempts, kind, send, bill)
+        outcome = self.tape.exchange(kind.name, request, ask, kind.shape)
+        try:
+            if isinstance(outcome, Failure):
+                _charge_unanswered(bill, outcome.unanswered, outcome.played)
+                if outcome.cause == OVER_BUDGET:
+                    raise BudgetExceeded(outcome.why)
+                return outcome
+            value = outcome.value["data"]
+            _charge_unanswered(bill, outcome.value["unanswered"], outcome.played)
+            cost = cost_of(value)
+            bill.charge(cost.usd, outcome.played, cost.tokens)
+            if bill.is_exceeded_by(cost.usd):
+                self.notify(EXCEEDED.format(bill.backend), 0)
+            return Paid(value, cost.usd)
+        finally:
+            bill.settle()
+
+    def _attempts(self, kind: Kind, send: Send, bill: Bill) -> Any:
         """The answer for the tape, or the Failure of all attempts."""
+        if not bill.covers(attempts=1):
+            why = f"budget exhausted: it cannot cover another call to {bill.backend!r}"
+            return Failure(status=0, why=why, cause=OVER_BUDGET)
         unanswered = 0
         patience = Patience(self.patience_s)
         while True:
@@ -189,22 +206,21 @@ class Chat:
                 found = answer_or_problem(kind, response)
                 if not isinstance(found, Problem):
                     row = {"data": found, "unanswered": unanswered}
-                    return {**row, "most_usd": most_usd}
+                    return {**row, "most_usd": bill.most_usd}
                 problem = found
             unanswered += problem.billed
             # Redacted before it is cut: half a key is not found.
             why = self.tape.secrets.text(problem.why)
             pause_s = patience.pause_s(problem)
-            affordable = purse.affords((unanswered + 1) * (most_usd or 0.0))
-            if pause_s is None or not affordable:
+            if pause_s is None or not bill.affords_another(unanswered):
                 return Failure(
                     status=problem.status,
                     why=why[:WHY_CHARS],
                     unanswered=unanswered,
                     cause=problem.cause,
-                    most_usd=most_usd,
+                    most_usd=bill.most_usd,
                 )
-            self._notify_of_wait(backend, patience, problem.status, why)
+            self._notify_of_wait(bill.backend, patience, problem.status, why)
             self.tape.wait(pause_s)
 
     def _notify_of_wait(
@@ -291,28 +307,23 @@ def _headers(backend: Backend) -> dict[str, str]:
 # ---- the reply -----------------------------------------------------------------------------------
 
 
-def assumed_usd(has_budget: bool, most_usd: float | None) -> float | None:
-    """The cost booked if the endpoint reports none: under a budget the most it can be, else
-    unknown, unless the call is free.
-    """
-    if not has_budget and most_usd != 0:
-        return None
-    return most_usd
+def _charge_unanswered(bill: Bill, attempts: int, played: bool) -> None:
+    for _ in range(attempts):
+        bill.charge(bill.assumed_usd, played)
 
 
-def reply_of(
-    backend: Backend, answer: Answer, purse: Purse, most_usd: float | None
-) -> Reply:
-    """The text of a completion, charged to the purse."""
-    bill = completion.bill_of(answer.value, backend)
-    cost_usd = bill.cost_usd
-    if not bill.is_known:
-        cost_usd = assumed_usd(purse.has_limit, most_usd)
-    purse.charge(cost_usd, answer.played, bill.tokens)
-    choice = answer.value["choices"][0]
+def _cost_of(backend: Backend, bill: Bill, answer: Mapping[str, Any]) -> Cost:
+    usage = completion.usage_of(answer, backend)
+    usd = usage.cost_usd if usage.is_known else bill.assumed_usd
+    return Cost(usd, usage.tokens)
+
+
+def reply_of(paid: Paid) -> Reply:
+    """The text of a completion."""
+    choice = paid.value["choices"][0]
     return Reply(
         text=completion.text_of(choice),
-        cost_usd=cost_usd,
+        cost_usd=paid.cost_usd,
         cut=completion.is_cut(choice),
         logprobs=completion.logprobs_of(choice),
     )

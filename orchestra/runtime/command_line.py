@@ -11,6 +11,7 @@ from typing import Any, NoReturn, TypeVar, cast, get_args
 from pydantic.fields import FieldInfo
 
 from orchestra import __version__
+from orchestra.ending import ending_of, exhausted
 from orchestra.runtime import console, pool
 from orchestra.runtime.interruption import of_process as interruption
 from orchestra.runtime.jsonl import TapeWriteError
@@ -70,19 +71,22 @@ EXIT_CODES: dict[type[BaseException], int] = {
     Cancelled: 130,
 }
 ENDS = tuple(EXIT_CODES)
+EXHAUSTED = 4  # the exit code if the machine lacks memory or threads
 
 
 def exit_code(error: BaseException) -> int:
-    return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+    codes = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+    return next(codes, EXHAUSTED)
 
 
 def run_program(name: str, work: Callable[[], int | None]) -> int:
     """Run `work` and return its exit code. An error is one line on standard error."""
 
     def stopped(error: BaseException) -> int:
-        is_interrupt = isinstance(error, KeyboardInterrupt | Cancelled)
-        text = "interrupted; what is done is kept" if is_interrupt else str(error)
-        console.tell(f"{name}: {text}")
+        ending = ending_of(error)
+        kept = ending.cause in ("signal", "machine")
+        note = "; what is done is kept" if kept else ""
+        console.tell(f"{name}: {ending.why}{note}")
         return exit_code(error)
 
     interruption.last_words = lambda: stopped(Cancelled())
@@ -90,6 +94,10 @@ def run_program(name: str, work: Callable[[], int | None]) -> int:
         return work() or 0
     except ENDS as error:
         return stopped(Cancelled() if interruption.requested else error)
+    except Exception as error:
+        if exhausted(error):
+            return stopped(error)
+        raise
 
 
 class OneLineParser(argparse.ArgumentParser):

@@ -176,7 +176,7 @@ def tokens_of(completion: Mapping[str, Any]) -> tuple[int | None, int | None, in
 
 
 @dataclass(frozen=True)
-class Bill:
+class Usage:
     """The tokens of a completion and what it cost, as far as the endpoint reports them.
     `is_known`: it reports enough; then a cost of None means that the price is unknown.
     """
@@ -191,7 +191,7 @@ class Bill:
         return (self.input_tokens or 0) + (self.output_tokens or 0)
 
 
-def bill_of(completion: Mapping[str, Any], backend: Backend) -> Bill:
+def usage_of(completion: Mapping[str, Any], backend: Backend) -> Usage:
     """The endpoint's own figure in `usage.cost`, in USD, counts before the prices of the pool."""
     read, written, cached = tokens_of(completion)
     cost_usd = _amount(_dict(completion.get("usage")).get("cost"))
@@ -199,7 +199,7 @@ def bill_of(completion: Mapping[str, Any], backend: Backend) -> Bill:
     if cost_usd is None and read is not None and written is not None:
         cost_usd = backend.cost_usd(read, written, cached)
         is_known = True
-    return Bill(read, written, cost_usd, is_known)
+    return Usage(read, written, cost_usd, is_known)
 
 
 def _amount(value: Any) -> float | None:

@@ -21,7 +21,7 @@ from orchestra.ending import ending_of
 from orchestra.runtime.options import SEAMS, flag_of
 from orchestra.runtime.run_folder import holds_calls
 from orchestra.runtime.summary import summary
-from orchestra.runtime.tape import Cancelled, TapeMiss
+from orchestra.runtime.tape import TapeMiss
 from orchestra.runtime.trajectory import (
     Trajectory,
     printable,
@@ -166,8 +166,7 @@ def failure(
     error: BaseException, method: str, folder: Path, a: argparse.Namespace | None
 ) -> str:
     """What ended the command, and the command that continues the run in `folder`."""
-    is_interrupt = isinstance(error, KeyboardInterrupt | Cancelled)
-    text = "interrupted" if is_interrupt else str(error)
+    text = ending_of(error).why
     if a is None or a.replay or a.runs:
         return text
     hint = way_on(method, folder, a)
@@ -239,7 +238,7 @@ def tell_error(
     row |= {"state": ending.state, "cause": ending.cause, "why": line}
     row["failed_subtasks"] = 0
     if folder is not None:
-        with contextlib.suppress(ConfigError, TapeMiss, OSError, *DAMAGED):
+        with contextlib.suppress(ConfigError, TapeMiss, OSError, MemoryError, *DAMAGED):
             row |= _so_far(folder)
     if "--json" in argv:
         with contextlib.suppress(OSError):  # it may be the error

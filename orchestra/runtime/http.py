@@ -1,5 +1,5 @@
-"""POST for a pool of threads, over requests: one set of kept-alive connections per endpoint, one
-deadline and one size limit per answer.
+"""POST for a pool of threads, over requests: kept-alive connections, a deadline and a size limit of
+each answer.
 """
 
 from __future__ import annotations
@@ -7,23 +7,20 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
-import time
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, NamedTuple
 
 import requests
-from requests.adapters import HTTPAdapter
 from urllib3 import BaseHTTPResponse, Timeout, exceptions
 from urllib3.util import Retry
 
+from orchestra.runtime.connections import connections_to
+
 MAX_BYTES = 64 << 20  # of an answer, decoded
-CONNECTIONS = 512  # kept to one endpoint
 CONNECT_S = 10.0
 PIECE_BYTES = 1 << 16
-# Errors after which no request can have arrived. Only `_connections` raises RequestException, as
-# for a malformed proxy.
+# Errors after which no request can have arrived. Only `connections_to` raises RequestException,
+# as for a malformed proxy.
 NEVER_SENT = (
     requests.RequestException,
     exceptions.NewConnectionError,
@@ -36,7 +33,7 @@ UNREADABLE = (ArithmeticError, ValueError, LookupError, TypeError, RecursionErro
 
 
 class NoAnswer(Exception):
-    """No response came. `sent`: the request may have arrived, and so be billed."""
+    """No response came. `sent`: the request may have arrived whole, and so be billed."""
 
     def __init__(self, reason: str, sent: bool, timed_out: bool = False) -> None:
         super().__init__(reason)
@@ -53,38 +50,34 @@ class Response(NamedTuple):
     content: bytes
 
 
-@cache
-def _connections(url: str, process_id: int) -> tuple[Any, str]:
-    """The connections to an endpoint, and the request target, with the proxy and certificates that
-    requests finds in the environment. A forked child has its own connections: on shared ones, it
-    and its parent could read each other's answers.
-    """
-    session = requests.Session()
-    settings = session.merge_environment_settings(url, {}, True, None, None)
-    request = requests.Request("POST", url).prepare()
-    proxies = settings["proxies"]
-    adapter = HTTPAdapter(pool_connections=1, pool_maxsize=CONNECTIONS)
-    pool = adapter.get_connection_with_tls_context(
-        request, settings["verify"], proxies, settings["cert"]
+class _Body(io.BytesIO):
+    """The body of a request. urllib3 sends it in pieces, and reads on after each."""
+
+    is_sent = (
+        False  # to its last byte; until then an endpoint cannot have read it whole
     )
-    return pool, adapter.request_url(request, proxies)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        piece = super().read(size)
+        self.is_sent = not piece or size == -1  # vcrpy reads all at once
+        return piece
 
 
 def post(url: str, body: Any, headers: Mapping[str, str], timeout_s: float) -> Response:
     """The response to a JSON body, whatever its status. Redirects are not followed. Raises
     NoAnswer.
     """
-    deadline = time.monotonic() + timeout_s
     data = json.dumps(body).encode()
-    # The first limits each send, the second each piece that arrives. The body is sent in pieces, so
-    # a large upload may take longer.
+    sending = _Body(data)
+    # The first limits each send, the second the answer. The body is sent in pieces, so a large
+    # upload may take longer.
     timeout = Timeout(connect=min(CONNECT_S, timeout_s), read=timeout_s)
     try:
-        pool, target = _connections(url, os.getpid())
+        pool, target = connections_to(url)
         response = pool.urlopen(
             "POST",
             target,
-            body=io.BytesIO(data),
+            body=sending,
             headers={**headers, "content-length": str(len(data))},
             timeout=timeout,
             redirect=False,
@@ -94,17 +87,19 @@ def post(url: str, body: Any, headers: Mapping[str, str], timeout_s: float) -> R
         )
         # A response that was read to its end has returned its connection.
         with contextlib.closing(response):
-            content = _content(response, deadline)
-            return Response(response.status, response.headers, content)
+            content = _content(response)
     except (exceptions.HTTPError, OSError, ValueError) as error:
         raise NoAnswer(
             _reason(error),
-            sent=not isinstance(error, NEVER_SENT),
+            sent=sending.is_sent and not isinstance(error, NEVER_SENT),
             timed_out=_timed_out(error),
         ) from None
+    if not sending.is_sent and response.status < 300:
+        raise NoAnswer("an answer came before the request was sent", sent=False)
+    return Response(response.status, response.headers, content)
 
 
-def _content(response: Any, deadline: float) -> bytes:
+def _content(response: Any) -> bytes:
     if not isinstance(response, BaseHTTPResponse):
         return bytes(response.read())  # inside a vcrpy cassette of the host program
     parts = []
@@ -114,8 +109,6 @@ def _content(response: Any, deadline: float) -> bytes:
         size += len(piece)
         if size > MAX_BYTES:
             raise ValueError(f"the answer is larger than {MAX_BYTES >> 20} MiB")
-        if time.monotonic() > deadline:
-            raise TimeoutError("timed out")
     return b"".join(parts)
 
 

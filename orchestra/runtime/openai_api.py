@@ -16,10 +16,10 @@ from pydantic import ValidationError
 from typing_extensions import TypedDict
 
 from orchestra.contracts import adapter
-from orchestra.money import Purse
+from orchestra.money import Bill, Purse
 from orchestra.runtime import http
 from orchestra.runtime.attempts import Kind
-from orchestra.runtime.chat import AnswerRow, Chat
+from orchestra.runtime.chat import AnswerRow, Chat, Cost
 from orchestra.runtime.completion import key_of
 from orchestra.vocabulary import Backend, ConfigError, Failure
 
@@ -56,15 +56,13 @@ def transcribe(
 
     outcome = chat.exchange(
         TRANSCRIPTION,
-        backend.name,
-        request=request,
+        request,
         send=partial(_send, chat, backend, create),
-        purse=purse,
-        most_usd=cost_usd,
+        bill=Bill(chat.ledger, purse, backend.name, most_usd=cost_usd),
+        cost_of=lambda text: Cost(cost_usd),
     )
     if isinstance(outcome, Failure):
         raise chat.error(backend, outcome)
-    purse.charge(cost_usd, outcome.played)
     return str(outcome.value)
 
 
@@ -82,11 +80,10 @@ def with_model(chat: Chat, backend: Backend) -> Backend:
     with chat.tape.call("models"):
         outcome = chat.exchange(
             MODELS,
-            backend.name,
             request={"url": backend.base_url},
             send=partial(_send, chat, backend, list_models),
-            purse=Purse(),
-            most_usd=0.0,
+            bill=Bill(chat.ledger, Purse(), backend.name, most_usd=0.0),
+            cost_of=lambda models: Cost(0.0),
         )
     if isinstance(outcome, Failure):
         if outcome.status in UNUSABLE or outcome.status >= 500:

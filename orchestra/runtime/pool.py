@@ -25,6 +25,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from orchestra.runtime.connections import missing_bundle
 from orchestra.runtime.spelling import did_you_mean
 from orchestra.vocabulary import SKILL_OF, Amount, Backend, ConfigError, Price
 
@@ -322,7 +323,14 @@ def analysed(media: Iterable[str]) -> set[Analysis]:
 
 
 def check(pool: Pool, budget_usd: float | None) -> None:
-    """Raises ConfigError if a key is missing or unusable, or a price that --budget needs."""
+    """Raises ConfigError if a key is missing or unusable, a price that --budget needs, or a file of
+    certificates.
+    """
+    missing = missing_bundle(os.environ)
+    if missing and any(b.base_url.startswith("https:") for b in pool.backends):
+        raise ConfigError(
+            f"{missing}: there is no such file; set it to your certificates"
+        )
     for b in pool.backends:
         _check_key(b)
         if budget_usd is not None and b.price_usd_per_mtok is None:

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.ending import Ending
-from orchestra.money import add_usd
+from orchestra.money import add_usd, assumed_usd
 from orchestra.runtime import tape, trajectory
-from orchestra.runtime.chat import assumed_usd
-from orchestra.runtime.completion import bill_of, url_of
+from orchestra.runtime.completion import url_of, usage_of
 from orchestra.runtime.run_folder import Manifest, read_manifest
 from orchestra.runtime.trajectory import Event
 from orchestra.vocabulary import Backend
@@ -162,9 +161,9 @@ class Prices:
         backend = self.backend_of(request)
         if backend is None:
             return Totals(1, 0, None)
-        bill = bill_of(data, backend)
-        cost_usd = bill.cost_usd if bill.is_known else assumed.cost_usd
-        return Totals(1, bill.tokens, cost_usd)
+        usage = usage_of(data, backend)
+        cost_usd = usage.cost_usd if usage.is_known else assumed.cost_usd
+        return Totals(1, usage.tokens, cost_usd)
 
     def backend_of(self, request: Row) -> Backend | None:
         """The backend that a chat request went to."""

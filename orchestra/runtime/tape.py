@@ -47,6 +47,7 @@ POLL_S = 0.05
 WAKE_S = 0.5  # how long a pause goes on after the tape was closed
 DIFF_LINES = 41  # of the difference that a miss shows
 TYPES = {"call": str, "key": str, "request": dict}  # of the fields of an exchange
+OVER_BUDGET = "budget"  # the cause of a failure: the call was not started
 Mode = Literal["record", "resume", "replay"]
 _call: ContextVar[str] = ContextVar("logical_call")
 
@@ -295,7 +296,8 @@ def _without_retried(rows: list[Row]) -> list[Row]:
     """Drop the failures that a resume retries.
 
     Keep a failure if some later prompt may quote it: a later round, another step of the same
-    sub-task, or a repeat of the same call has an answer. Keep what a fork copied.
+    sub-task, or a repeat of the same call has an answer. Keep what a fork copied, and calls
+    that the budget did not cover: it is still the same.
     """
     kept: list[Row] = []
     last_round = 0  # of the answers after the row
@@ -315,6 +317,11 @@ def _without_retried(rows: list[Row]) -> list[Row]:
         quoted_later = last_round > round_of(call)
         quoted_in_subtask = bool(answered_steps[subtask] - {step})
         repeated = call in answered_calls
-        if quoted_later or quoted_in_subtask or repeated or "kept" in row:
+        is_quoted = quoted_later or quoted_in_subtask or repeated
+        if is_quoted or "kept" in row or _is_over_budget(row["failure"]):
             kept.append(row)
     return kept[::-1]
+
+
+def _is_over_budget(failure: Any) -> bool:
+    return isinstance(failure, dict) and failure.get("cause") == OVER_BUDGET
