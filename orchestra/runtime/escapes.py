@@ -65,7 +65,9 @@ def located(text: str, spans: Iterable[Span]) -> list[Span]:
     starts.append(len(text))
 
     def of_character(position: int) -> Span:
-        after = bisect(decoded_ends, position)  # the escapes that end before it, and one
+        after = bisect(
+            decoded_ends, position
+        )  # the escapes that end before it, and one
         start = ends[after - 1] + position - decoded_ends[after - 1]
         if start < starts[after]:
             return start, start + 1
