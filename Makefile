@@ -61,7 +61,6 @@ bench: $(VENV)/dev  ## the figures in docs/figures.md
 	$(RUN) benchmarks/startup.py
 	$(RUN) benchmarks/replays.py
 	$(RUN) benchmarks/kills.py
-	$(RUN) benchmarks/mangled_replies.py
 	$(RUN) benchmarks/sweep_kills.py
 
 record: $(VENV)/local  ## record the fixture runs again; see fixtures/README.md
