@@ -16,7 +16,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,9 @@ from orchestra.evaluation.sweep_folder import earlier_rows, newest
 from orchestra.minigaia import agent as world
 from orchestra.runtime import command_line, console
 from orchestra.runtime import pool as pools
+from orchestra.runtime.options import variables
 from orchestra.runtime.pool import Pool
+from orchestra.runtime.secrets import Secrets
 from orchestra.runtime.trajectory import printable, usd
 from orchestra.tools import media as media_files
 from orchestra.vocabulary import Backend, ConfigError
@@ -81,6 +83,7 @@ def run(a: argparse.Namespace, rest: list[str]) -> int:
     workers = Workers(a.workers or "auto")
     asked = chosen(a, questions.load(a.data, a.media))
     plan = _plan(a, of_run, asked)
+    asked = _redacted(asked, plan)
     with executor_at(a.executor or "") as executor:
         past = earlier_rows(plan, a.data, with_budget=a.budget is not None)
         budget = Budget(a.budget, plan, past)
@@ -117,6 +120,17 @@ def _plan(
         world.check(options.method, asked)
         pool = _without_engines(pool)
     return Plan(a.out, pool, options, judge=judge, world=a.world)
+
+
+def _redacted(asked: Iterable[Question], plan: Plan) -> list[Question]:
+    """The questions, their right answers without secrets: rows and the judge's tape have them."""
+    names = [b.api_key_env for b in plan.pool.backends]
+    secrets = Secrets(names + variables(plan.options.mcp))
+    kept = []
+    for q in asked:
+        answer = secrets.text(q.answer)
+        kept.append(q.model_copy(update={"answer": answer}))
+    return kept
 
 
 def _judge(name: str, pool: Pool, budget_usd: float | None) -> Backend:

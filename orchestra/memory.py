@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from typing import NamedTuple
 
 from orchestra.vocabulary import Evidence, Media, Result, SubTask, Task
@@ -42,6 +42,7 @@ BYTES_PER_TOKEN = 3
 SMALL_WORDS = """a an and are as at be by for from has have in is it its of on or that the this to
 was were what when where which who will with"""
 STOP_WORDS = frozenset(SMALL_WORDS.split())
+WORD = re.compile(r"\w+")
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
@@ -160,14 +161,13 @@ def select(
     return Selection(_as_text(pieces, choice.chosen, wording), choice)
 
 
-@dataclass(frozen=True)
-class Snippet:
+class Snippet(NamedTuple):
     """A piece of one h that may be part of C: the head with its answer, or one sentence of the
     summary. `terms`: its words, and the sentence itself.
     """
 
     text: str
-    terms: frozenset[str]
+    terms: Set[str]
     tokens: int  # including separators
     worth: float  # what it adds to w(h) I(C;h)
     worth_of_term: float  # and each of its terms that C does not have yet
@@ -179,40 +179,40 @@ HEAD = 0  # the piece n that is the head of its entry
 
 @dataclass
 class Choice:
-    """The greedy choice of Eq. 20: which pieces are part of C, and how many tokens are left."""
+    """The greedy choice of Eq. 20: which pieces are part of C, and how many tokens are left.
+
+    A gain can only fall while C grows. So `candidates` is a heap of gains that may be too high, and
+    only the first one is counted again: the time is nearly linear in the text.
+    """
 
     pieces: Sequence[Sequence[Snippet]]
     wanted: frozenset[str]  # the terms of the question
     left_tokens: int
     chosen: dict[Index, float] = field(default_factory=dict)  # and the gain of each
     covered: set[str] = field(default_factory=set)  # the terms that C has
-    # A heap of (-gain, piece): what may be chosen next, with its gain as it was computed last
-    candidates: list[tuple[float, Index]] = field(default_factory=list)
+    candidates: list[tuple[float, Index]] = field(default_factory=list)  # -gain
 
     def make(self, always: Sequence[int]) -> None:
         """Take the heads of the entries `always`, even if they do not fit. Then take, one by one,
         the fitting piece with the largest gain per token; on a tie, the earliest.
-
-        A gain never grows while C does. So a piece whose gain of now is not below that of the next
-        candidate is the best one, although the others are not computed again.
         """
         for i in always:
             self.take((i, HEAD))
         for i in range(len(self.pieces)):
             if i not in always:
-                self.offer((i, HEAD))
-        while self.candidates:
-            _, at = heappop(self.candidates)
-            if not self.fits(at):
+                self.add((i, HEAD))
+        smallest = min(s.tokens for snippets in self.pieces for s in snippets)
+        while self.candidates and self.left_tokens >= smallest:
+            before, best = self.candidates[0]
+            if not self.fits(best):
+                heappop(self.candidates)
                 continue
-            now = (-self.gain(at), at)
-            if self.candidates and now > self.candidates[0]:
-                heappush(self.candidates, now)
+            now = -self.gain(best)
+            if now == before:
+                heappop(self.candidates)
+                self.take(best)
             else:
-                self.take(at)
-
-    def offer(self, at: Index) -> None:
-        heappush(self.candidates, (-self.gain(at), at))
+                heapreplace(self.candidates, (now, best))
 
     def take(self, at: Index) -> None:
         """Make a piece part of C. After a head, the sentences of its entry can be chosen."""
@@ -222,8 +222,25 @@ class Choice:
         self.covered |= snippet.terms
         self.left_tokens -= snippet.tokens
         if n == HEAD:
-            for sentence in range(HEAD + 1, len(self.pieces[i])):
-                self.offer((i, sentence))
+            self.add_sentences(i)
+
+    def add(self, at: Index) -> None:
+        """Make a piece a candidate. (One that does not fit now will never fit.)"""
+        if self.fits(at):
+            heappush(self.candidates, (-self.gain(at), at))
+
+    def add_sentences(self, i: int) -> None:
+        """Make the sentences of an entry candidates. Of copies of a sentence, the first ones are
+        chosen first: those that would not fit together are left out.
+        """
+        copies_tokens: dict[str, int] = {}  # by sentence
+        for n, s in enumerate(self.pieces[i]):
+            if n == HEAD:
+                continue
+            together = copies_tokens.get(s.text, 0) + s.tokens
+            copies_tokens[s.text] = together
+            if together <= self.left_tokens:
+                self.add((i, n))
 
     def fits(self, at: Index) -> bool:
         i, n = at
@@ -253,8 +270,7 @@ def terms(text: str) -> frozenset[str]:
     >>> sorted(terms("The clock is in the town hall."))
     ['clock', 'hall', 'town']
     """
-    words = re.findall(r"\w+", text.lower())
-    return frozenset(word for word in words if word not in STOP_WORDS)
+    return frozenset(WORD.findall(text.lower())) - STOP_WORDS
 
 
 def _texts(h: Evidence, wording: Wording) -> list[str]:
@@ -266,27 +282,30 @@ def _texts(h: Evidence, wording: Wording) -> list[str]:
 def _snippets(h: Evidence, newest_round: int, wording: Wording) -> list[Snippet]:
     """The pieces of h as Eq. 20 weighs them. Long texts in the head are cut."""
     texts = _texts(_shortened(h), wording)
-    terms_of = [_terms_of_sentence(text) for text in texts]
+    terms_of = {text: _terms_of_sentence(text) for text in set(texts)}
     half = weight(h, newest_round) / 2
-    worth_of_term = half / len(frozenset().union(*terms_of))
-    snippets = []
-    for n, (text, its_terms) in enumerate(zip(texts, terms_of, strict=True)):
-        is_head = n == HEAD
-        snippet = Snippet(
+    worth_of_term = half / len(set().union(*terms_of.values()))
+
+    def snippet(text: str, is_head: bool) -> Snippet:
+        return Snippet(
             text=text,
-            terms=its_terms,
+            terms=terms_of[text],
             tokens=tokens(text) + 1 + (LINE_TOKENS if is_head else 0),
             worth=half if is_head else 0.0,
             worth_of_term=worth_of_term,
         )
-        snippets.append(snippet)
-    return snippets
+
+    head, *sentences = texts
+    once = {text: snippet(text, is_head=False) for text in set(sentences)}
+    return [snippet(head, is_head=True), *(once[text] for text in sentences)]
 
 
-def _terms_of_sentence(text: str) -> frozenset[str]:
+def _terms_of_sentence(text: str) -> set[str]:
     """The content words, and one term for the whole sentence."""
-    sentence = " ".join(text.lower().split())
-    return terms(text) | {sentence}
+    text = text.lower()
+    found = {word for word in WORD.findall(text) if word not in STOP_WORDS}
+    found.add(" ".join(text.split()))
+    return found
 
 
 def _shortened(h: Evidence) -> Evidence:

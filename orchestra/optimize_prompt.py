@@ -81,7 +81,8 @@ SHOWN = (
     "cost_usd",
 )
 FIXED_LINES = re.compile(r"^(?:[{$].*|.*<data>.*)$", re.MULTILINE)
-REWRITE = re.compile(r"(.*?)<instruction>\s*(.*\S)\s*</instruction>", re.DOTALL)
+START = "<instruction>"  # of I_{k+1} in a reply
+END = "</instruction>"
 
 # ---- roll out and measure ------------------------------------------------------------------------
 
@@ -153,10 +154,11 @@ def read_rewrite(
     """
     if reply.cut:
         raise ModelMistake("cut", PROMPTS)
-    found = REWRITE.search(after_thinking(reply.text))
-    if found is None:
+    change, _, rest = after_thinking(reply.text).partition(START)
+    inside, _, _ = rest.rpartition(END)
+    instruction = inside.strip()
+    if not instruction:
         raise ModelMistake("no_instruction", PROMPTS)
-    change, instruction = found.groups()
     lines = instruction.splitlines()
     if not fillable(instruction) or not set(fixed) <= set(lines):
         raise ModelMistake("must_stay", PROMPTS, lines="\n".join(fixed))

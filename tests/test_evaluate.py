@@ -38,6 +38,16 @@ def sweep(tmp_path, endpoint):
     return sweep
 
 
+def test_a_secret_in_a_right_answer_is_written_nowhere(sweep, tmp_path):
+    key = "sk-" + "abcdefghij0123456789"
+    asked = [{"question": "What is number 1?", "answer": f"It is {key}."}]
+    (tmp_path / "data.json").write_text(json.dumps(asked))
+    _, rows = sweep("--judge", "m", count=0)
+    assert rows["1"]["judge"] is True and rows["1"]["right"] == "It is <SECRET>"
+    written = [p.read_text() for p in (tmp_path / "out").rglob("*") if p.is_file()]
+    assert not [text for text in written if key in text]
+
+
 # ---- the file ------------------------------------------------------------------------------------
 
 

@@ -4,10 +4,11 @@ import base64
 import doctest
 import json
 import random
+import re
 import sys
 import time
 from itertools import product
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 
@@ -85,6 +86,54 @@ def test_a_key_of_a_vendor_is_redacted(vendor, key, secrets):
         assert secrets.text(place.format(key)) == expected
 
 
+def in_json(key):
+    """Every second character as an escape; a JSON reader decodes it."""
+    return "".join(f"\\u{ord(c):04x}" if n % 2 else c for n, c in enumerate(key))
+
+
+def in_percent(key):
+    return "".join(f"%{ord(c):02x}" if n % 2 else c for n, c in enumerate(key))
+
+
+SPELLED = {
+    "JSON escapes": lambda key: f'{{"a": "{in_json(key)}"}}',
+    "JSON in JSON": lambda key: json.dumps(f'{{"a": "{in_json(key)}"}}'),
+    "escaped slashes": lambda key: json.dumps({"a": key}).replace("/", "\\/"),
+    "percent": lambda key: f"https://host/?q={in_percent(key)}&b=2",
+    "percent twice": lambda key: in_percent(key).replace("%", "%25"),
+    "after Bearer%20": lambda key: f"Authorization%3A%20Bearer%20{key}",
+    "glued to key_": lambda key: f"key_{key}",
+    "coloured": lambda key: f"\x1b[1;31m{key}\x1b[0m",
+    "coloured in part": lambda key: f"{key[:5]}\x1b[31m{key[5:9]}\x1b[0m{key[9:]}",
+    "colours spelled out": lambda key: f"\\x1b[31m{key[:9]}\\u001b[0m{key[9:]}\\x1b[m",
+}  # fmt: skip
+
+
+def plain(text):
+    """A text as those who read it would decode it."""
+    for _ in range(2):
+        text = re.sub(
+            r"\\+u(....)", lambda found: chr(int(found[1], 16)), unquote(text).replace("\\/", "/")
+        )
+    return re.sub(r"(\x1b|\\x1b)\[[\d;]*m", "", text)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "key"), [*vendor_keys.KEYS, ("MY_TOKEN", VALUE)], ids=lambda text: text[:20]
+)
+def test_a_key_is_redacted_however_it_is_spelled(vendor, key, secrets):
+    found = {name: secrets.text(spell(key)) for name, spell in SPELLED.items()}
+    assert not [name for name, text in found.items() if key in plain(text)]
+    assert all("<SECRET>" in text or "<MY_TOKEN>" in text for text in found.values())
+
+
+def test_of_an_escaped_text_only_the_key_is_redacted(secrets):
+    key = in_json(vendor_keys.KEYS[0][1])
+    text = '{{"a": "caf\\u00e9\\n \\"{}\\"", "b": "\\/x%20y"}}'
+    assert secrets.text(text.format(key)) == text.format(REDACTED)
+    assert secrets.text(text) == text
+
+
 def test_the_token_of_a_telegram_bot_is_redacted_behind_its_number(secrets):
     url = "https://api.telegram.org/bot{}:{}/getMe"
     assert secrets.text(url.format(123456789, vendor_keys.TELEGRAM)) == url.format(123456789, REDACTED).removesuffix("/getMe")  # fmt: skip
@@ -136,7 +185,7 @@ def test_ordinary_text_is_unchanged(text, secrets):
 
 HOSTILE = [
     "sk-", "sk-a-", "eyJ", "-eyJa", ".eyJ0", "dp.st.", "-----BEGIN PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----\n0123456789abcdef", "-", "1:A", "12345678:", "http://", "a:b@", "\\n", "\\u0", "%3D", "_", "0_",
-    "xoxb-1-", "=hf_", "/hooks.slack.com/services/", "s0 ", "0" * 4000 + " ", ("0=" * 2000) + " ", "sk-0-" * 800 + " ", "eyJ.0-" * 680 + " ", "_eyJ0a" * 680 + " ",
+    "\\u0073k\\u002d", "%41", "%25", "\\\\n", '\\"', "\x1b[0", "\\x1b[31mA", "xoxb-1-", "=hf_", "/hooks.slack.com/services/", "s0 ", "0" * 4000 + " ", ("0=" * 2000) + " ", "sk-0-" * 800 + " ", "eyJ.0-" * 680 + " ", "_eyJ0a" * 680 + " ",
 ]  # fmt: skip
 
 

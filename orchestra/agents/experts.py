@@ -9,6 +9,7 @@ Differences from the paper / the released code
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 from orchestra.agents.job import Job, agent
@@ -19,7 +20,8 @@ from orchestra.toolkit import CODE, SEARCH, ToolError
 from orchestra.vocabulary import Result
 
 QUERIES = 3  # of one search
-CODE_BLOCK = re.compile(r"```(\w*)[^\n]*\n(.*?)```", flags=re.S)  # language, text
+FENCE = "```"  # before and after a code block
+LANGUAGE = re.compile(r"\w*")
 PROMPTS = "toolorchestra/experts"
 
 
@@ -80,8 +82,22 @@ def _content_of_file(job: Job) -> str:
 
 def _python_in(reply: str) -> list[str]:
     """The code blocks of a reply that are Python, or of no named language."""
-    blocks = CODE_BLOCK.findall(reply)
+    blocks = _code_blocks(reply)
     return [text for language, text in blocks if language in ("python", "py", "")]
+
+
+def _code_blocks(reply: str) -> Iterator[tuple[str, str]]:
+    """The language and the text of each complete code block."""
+    end = 0
+    while True:
+        start = reply.find(FENCE, end)
+        line_end = reply.find("\n", start + len(FENCE))
+        text_end = reply.find(FENCE, line_end + 1)
+        if -1 in (start, line_end, text_end):
+            return
+        language = LANGUAGE.match(reply, start + len(FENCE))
+        yield language[0] if language else "", reply[line_end + 1 : text_end]
+        end = text_end + len(FENCE)
 
 
 def _prompt(name: str, job: Job, **values: str) -> str:

@@ -16,6 +16,8 @@ Differences from the paper / the released code
 from __future__ import annotations
 
 import re
+from bisect import bisect
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -40,8 +42,10 @@ SETTINGS = (
     " GIT_CONFIG_COUNT=1"
     " GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'"
 )
-BLOCK = re.compile(r"^(`{3,})(?:bash|sh|shell)[ \t]*\n(.*?)^\1[ \t]*$", re.S | re.M)
-MOST_TICKS = 1000  # of ``` in a reply: the time to pair them is quadratic
+FENCE = "```"
+# The first and the last line of a block
+OPENING = re.compile(r"(`{3,})(?:bash|sh|shell)[ \t]*")
+CLOSING = re.compile(r"(`{3,})[ \t]*")
 PROMPTS = "mini_swe/messages"
 
 
@@ -153,20 +157,40 @@ def read_command(reply: str, cut: bool) -> Command:
     Command(thought='I see.', text='ls', mistake='')
     """
     text = after_thinking(reply.replace("\r\n", "\n"))
-    thought, *rest = text.split("```")
-    thought = thought.strip()
+    thought = text.partition(FENCE)[0].strip()
     if cut:
         return Command(thought, mistake=say("mistakes", "cut"))
-    blocks = list(BLOCK.finditer(text)) if len(rest) < MOST_TICKS else []
+    lines = text.split("\n")
+    blocks = _blocks(lines)
     if len(blocks) != 1:
         mistake = say(PROMPTS, "one_command", count=len(blocks))
         return Command(thought, mistake=mistake)
-    [block] = blocks
-    before = text[: block.start()]
-    after = text[block.end() :]
-    if "```" in before + after or "<think" in before:
+    [(first, last)] = blocks
+    before = "\n".join(lines[:first])
+    after = "\n".join(lines[last + 1 :])
+    if FENCE in before or FENCE in after or "<think" in before:
         return Command(thought, mistake=say(PROMPTS, "text_behind"))
-    return Command(thought, block[2].removesuffix("\n"))
+    return Command(thought, "\n".join(lines[first + 1 : last]))
+
+
+def _blocks(lines: Sequence[str]) -> list[tuple[int, int]]:
+    """The first and the last line of each block of shell commands."""
+    fences = [n for n, line in enumerate(lines) if line.startswith(FENCE)]
+    closings: dict[str, list[int]] = defaultdict(list)  # by their backticks
+    for n in fences:
+        closing = CLOSING.fullmatch(lines[n])
+        if closing:
+            closings[closing[1]].append(n)
+    blocks: list[tuple[int, int]] = []
+    for n in fences:
+        opening = OPENING.fullmatch(lines[n])
+        if opening is None or (blocks and n <= blocks[-1][1]):
+            continue
+        lasts = closings[opening[1]]
+        nearest = bisect(lasts, n)
+        if nearest < len(lasts):
+            blocks.append((n, lasts[nearest]))
+    return blocks
 
 
 def _execute(job: Job, command: Command) -> Step:

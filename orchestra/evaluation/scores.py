@@ -72,7 +72,7 @@ def matches(given: str, right: str, question: str = "") -> bool:
     if len(given_items) != len(right_items):
         return False
     pairs = zip(given_items, right_items, strict=True)
-    return all(_same(a, b, question) for a, b in pairs)
+    return all(_same(_plain(a), _plain(b), question) for a, b in pairs)
 
 
 def _plain(text: str) -> str:
@@ -134,12 +134,12 @@ def _names(question: str, unit: str) -> bool:
 
 
 def _items(text: str) -> list[str]:
-    """The items of a list, in plain spelling. A comma between digits may be part of a number."""
+    """The items of a list. A comma between digits may be part of a number."""
     text = text.strip(" .[]()")
     items = DIVIDER.split(text)
     if len(items) == 1 and not GROUPED_NUMBER.fullmatch(text):
         items = text.split(",")
-    return [_plain(item) for item in items]
+    return items
 
 
 def _date(text: str) -> datetime | None:

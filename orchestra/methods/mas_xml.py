@@ -26,6 +26,7 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from orchestra.methods.mas_markup import Element, as_tree, fail, without_thinking
@@ -192,12 +193,12 @@ def _pairs(block: Element) -> list[Edge]:
     ids = [e.text.strip() for e in block.children]
     sources = ids[0::2]
     targets = ids[1::2]
-    edges: list[Edge] = []
+    edges: dict[Edge, None] = {}
     for edge in zip(sources, targets, strict=True):
         if edge in edges:
             fail("edge_twice", edge=" -> ".join(edge), line=block.line)
-        edges.append(edge)
-    return edges
+        edges[edge] = None
+    return list(edges)
 
 
 # ---- the graph -----------------------------------------------------------------------------------
@@ -211,9 +212,7 @@ def _checked_graph(
     _check_ids(edges, lines)
     if len(agents) > 1 and not edges:
         fail("edge_missing", count=len(agents))
-    needs = {}
-    for id in lines:
-        needs[id] = tuple(source for source in lines if (source, id) in edges)
+    needs = _needs(edges, lines)
     path = cycle(needs)
     if path:
         fail("cycle", path=" -> ".join(path))
@@ -242,9 +241,21 @@ def _check_ids(edges: Sequence[Edge], lines: Mapping[str, int]) -> None:
                 fail("unknown_id", id=repr(id), edge=" -> ".join(edge), known=known)
 
 
+def _needs(
+    edges: Sequence[Edge], lines: Mapping[str, int]
+) -> dict[str, tuple[str, ...]]:
+    """What each agent needs, in the order of the agents."""
+    order = {id: number for number, id in enumerate(lines)}
+    needs: dict[str, list[str]] = {id: [] for id in lines}
+    for source, target in edges:
+        needs[target].append(source)
+    return {id: tuple(sorted(ids, key=order.__getitem__)) for id, ids in needs.items()}
+
+
 def _check_isolated(edges: Sequence[Edge], lines: Mapping[str, int]) -> None:
+    connected = set(chain(*edges))
     for id, line in lines.items():
-        if len(lines) > 1 and not any(id in edge for edge in edges):
+        if len(lines) > 1 and id not in connected:
             fail("isolated", id=id, line=line)
 
 

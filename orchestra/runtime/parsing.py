@@ -22,10 +22,11 @@ from orchestra.vocabulary import ModelMistake
 
 MAX_CHARS = 200_000  # a longer reply is cut: no decision is that long
 MAX_OBJECTS = 200  # attempts to read an object
+MAX_READ = 20 * MAX_CHARS  # of all attempts that fail
 MAX_DEPTH = 64
 REPAIR_CHARS = 25_000
-# json-repair reads most texts twice, but takes quadratic time for some.
-REPAIR_READS = 50_000
+# Of one reply. json-repair reads most texts twice, but takes quadratic time for some.
+REPAIR_READS = 100_000
 
 THINK_START = r"<(?:(?:seed:)?think(?:ing)?|thought|reasoning)>|\[THINK\]|◁think▷"
 THINK_END = r"</(?:(?:seed:)?think(?:ing)?|thought|reasoning)>|\[/THINK\]|◁/think▷"
@@ -50,10 +51,12 @@ def actions(reply: str, cut: bool = False) -> list[dict[str, Any]]:
     """
     text = _LATEX.sub(r"\1\\\\", reply[:MAX_CHARS])
     text = _without_thinking(text, cut)
-    found = _actions(_objects(text))
+    repair = _Repair()
+    found = _actions(_objects(text), repair)
     if not found and not cut and "{" in text:
-        repaired = _repaired(text[text.index("{") :])
-        found = _actions(repaired if isinstance(repaired, list) else [repaired])
+        repaired = repair(text[text.index("{") :])
+        values = repaired if isinstance(repaired, list) else [repaired]
+        found = _actions(values, repair)
     if not found and cut:
         raise ModelMistake("cut")
     if not found:
@@ -90,40 +93,58 @@ def _objects(text: str) -> list[Any]:
     """Every outermost JSON object, left to right."""
     found = []
     position = 0
+    read = 0
     for _ in range(MAX_OBJECTS):
         start = _OBJECT_START.search(text, position)
-        if start is None:
+        if start is None or read > MAX_READ:
             break
         try:
             value, position = _decoder.raw_decode(text, start.start())
             found.append(value)
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError) as error:
             position = start.start() + 1
+            read += _end_of_reading(error, text) - position
     return found
 
 
-def _repaired(text: str) -> Any:
-    """Broken JSON, read by json-repair; None if it fails or the text is too long."""
-    import json_repair  # seldom needed; takes 10 ms
+def _end_of_reading(error: Exception, text: str) -> int:
+    """How far the decoder has read at most. It reports an open string at its start."""
+    is_open = "Unterminated" in str(error)
+    if isinstance(error, json.JSONDecodeError) and not is_open:
+        return error.pos
+    return len(text)
 
-    if len(text) > REPAIR_CHARS:
-        return None
-    try:
-        return json_repair.loads(_Metered(text))
-    except Exception:  # none is documented; seen: AssertionError, RecursionError
-        return None
+
+class _Repair:
+    """Reads broken JSON with json-repair. The texts of one reply can be indexed REPAIR_READS times
+    together. With a time limit, a replay would depend on the machine.
+    """
+
+    def __init__(self) -> None:
+        self.reads_left = REPAIR_READS
+
+    def __call__(self, text: str) -> Any:
+        """None if it fails, or if the text is too long."""
+        import json_repair  # seldom needed; takes 10 ms
+
+        if len(text) > REPAIR_CHARS or self.reads_left < 0:
+            return None
+        metered = _Metered(text)
+        metered.repair = self
+        try:
+            return json_repair.loads(metered)
+        except Exception:  # none is documented; seen: AssertionError, RecursionError
+            return None
 
 
 class _Metered(str):
-    """A text that can be indexed REPAIR_READS times. With a time limit, a replay would depend on
-    the machine.
-    """
+    """A text that counts how often it is indexed."""
 
-    reads = 0
+    repair: _Repair
 
     def __getitem__(self, key: SupportsIndex | slice) -> str:
-        self.reads += 1
-        if self.reads > REPAIR_READS:
+        self.repair.reads_left -= 1
+        if self.repair.reads_left < 0:
             raise ValueError("read too often")
         return super().__getitem__(key)
 
@@ -131,16 +152,16 @@ class _Metered(str):
 # ---- from JSON to actions ------------------------------------------------------------------------
 
 
-def _actions(values: Iterable[Any]) -> list[dict[str, Any]]:
+def _actions(values: Iterable[Any], repair: _Repair) -> list[dict[str, Any]]:
     found = []
     for value in values:
-        action = _as_action(value)
+        action = _as_action(value, repair)
         if action is not None:
             found.append(action)
     return found
 
 
-def _as_action(value: Any) -> dict[str, Any] | None:
+def _as_action(value: Any, repair: _Repair) -> dict[str, Any] | None:
     """{"action", "params", ...}, or None for a value that is not an action."""
     if not isinstance(value, dict):
         return None
@@ -148,7 +169,7 @@ def _as_action(value: Any) -> dict[str, Any] | None:
         params = value.get("arguments", value.get("parameters"))
         value = {"action": value["name"], "params": params}
     if "params" in value:
-        value = {**value, "params": as_object(value["params"])}
+        value = {**value, "params": as_object(value["params"], repair)}
     if "action" not in value or not shallow(value):
         return None
     return _without_lone_surrogates(value)
@@ -161,14 +182,14 @@ def _is_tool_call(value: dict[str, Any]) -> bool:
     return "arguments" in value or "parameters" in value or len(value) == 1
 
 
-def as_object(value: Any) -> Any:
+def as_object(value: Any, repair: _Repair) -> Any:
     """A JSON string decoded, even if it was encoded twice; any other value unchanged."""
     for _ in range(2):
         if isinstance(value, str):
             try:
                 value = json.loads(value)
             except (ValueError, RecursionError):
-                value = _repaired(value) or value
+                value = repair(value) or value
     return value
 
 

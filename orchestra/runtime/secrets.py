@@ -1,8 +1,9 @@
 """Text is redacted when it enters the program, so no tape, trajectory, log or answer holds a key.
 
-Three things are redacted: the values of the environment variables that this run uses (plain,
-JSON-escaped or percent-encoded), passwords in URLs, and text in the format of a key
-(vendor_keys.py). A replay needs no variables: its recording is already redacted.
+Three things are redacted: the values of the environment variables that this run uses, passwords in
+URLs, and text in the format of a key (vendor_keys.py). Each is found in plain text and spelled with
+escapes (escapes.py), so that no later decoding makes a key of what was recorded. A replay needs no
+variables: its recording is already redacted.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote
 
-from orchestra.runtime.vendor_keys import REDACTED, without_keys
+from orchestra.runtime.escapes import Span, decoded, located, replaced
+from orchestra.runtime.vendor_keys import REDACTED, keys_in, without_keys
 
 SHORTEST = 8  # characters; a shorter value may be part of ordinary words
 # A placeholder such as "not-needed", not a key.
@@ -51,6 +53,18 @@ class Secrets:
 
     def text(self, text: str) -> str:
         """A text without secrets."""
+        text = self._plain(text)
+        shown = decoded(text)
+        if shown == text:
+            return text
+        names = _apart(self._secrets_in(shown))
+        if not names:
+            return text
+        places = located(text, names)
+        return replaced(text, zip(places, names.values(), strict=True))
+
+    def _plain(self, text: str) -> str:
+        """A text without the secrets in it that are not spelled with escapes."""
         for secret, name in self._known:
             text = text.replace(secret, name)
         if not text.isascii():
@@ -58,6 +72,32 @@ class Secrets:
         if "://" in text and "@" in text:
             text = URL_PASSWORD.sub(rf"\1:{REDACTED}", text)
         return without_keys(text)
+
+    def _secrets_in(self, text: str) -> Iterator[tuple[Span, str]]:
+        """Where secrets are, and what to write in their place."""
+        for secret, name in self._known:
+            start = text.find(secret)
+            while start >= 0:
+                end = start + len(secret)
+                yield (start, end), name
+                start = text.find(secret, end)
+        for password in URL_PASSWORD.finditer(text):
+            yield password.span(2), REDACTED
+        for span in keys_in(text):
+            yield span, REDACTED
+
+
+def _apart(found: Iterable[tuple[Span, str]]) -> dict[Span, str]:
+    """Spans in their order, with those that overlap made one."""
+    apart: dict[Span, str] = {}
+    for (start, end), name in sorted(found, key=lambda pair: pair[0]):
+        last = next(reversed(apart), (0, 0))
+        if start >= last[1]:
+            apart[start, end] = name
+        elif end > last[1]:
+            del apart[last]
+            apart[last[0], end] = REDACTED
+    return apart
 
 
 def _spellings(value: str) -> list[str]:

@@ -9,6 +9,9 @@ A key is found by its prefix, alphabet and length, and the whole word that holds
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+
+from orchestra.runtime.escapes import Span, replaced
 
 REDACTED = "<SECRET>"
 SHORTEST = 20  # characters of the shortest key
@@ -19,9 +22,11 @@ WORD_CHARS = r"[\w.~+/=-]"
 LONG_WORD = re.compile(
     rf"(?<!{WORD_CHARS}){WORD_CHARS}{{{SHORTEST},4096}}+(?!{WORD_CHARS})", re.A
 )
-# What may be before a word in JSON, Python and URLs: \n, \u5bc6, \x0a, %0A. Its last characters
-# look like the beginning of the word.
-ESCAPE = re.compile(r"\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|\\[a-z]|%[0-9a-fA-F]{2}")
+# What may be before a word in JSON, Python, URLs and terminals: \n, \u5bc6, \x0a, %0A, [31m. Its
+# last characters look like the beginning of the word.
+ESCAPE = re.compile(
+    r"\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|\\[a-z]|%[0-9a-fA-F]{2}|[\[;]\d{0,3}m"
+)
 KEY_START = r"(?<![A-Za-z0-9])"
 KEY_END = r"(?![\w-])"
 HEX_32 = r"[0-9a-f]{32}"
@@ -61,7 +66,7 @@ VENDORS = {
     "Langfuse": rf"[ps]k-lf-{UUID}",
     "LangSmith": rf"lsv2_[a-z]{{2}}_{HEX_32}|ls__{HEX_32}",
     "Linear": r"lin_(?:api|oauth)_[A-Za-z0-9]{40}",
-    "Mailgun": rf"(?<![_-])key-{HEX_32}{KEY_END}",
+    "Mailgun": rf"(?:(?<![_-])|(?<=\bkey_))key-{HEX_32}{KEY_END}",
     "New Relic": r"NRAK-[A-Z0-9]{27}",
     "Notion": r"ntn_[A-Za-z0-9]{40}|secret_[A-Za-z0-9]{43}",
     "npm": r"npm_[A-Za-z0-9]{36}",
@@ -110,26 +115,31 @@ PRIVATE_KEY = re.compile(
 def without_keys(text: str) -> str:
     """A text with each key replaced."""
     if "PRIVATE KEY" in text:
-        text = PRIVATE_KEY.sub(_without_private_key, text)
-    if len(text) < SHORTEST:
-        return text
-    return LONG_WORD.sub(_without_key, text)
+        text = replaced(text, ((span, REDACTED) for span in _private_keys_in(text)))
+    return replaced(text, ((span, REDACTED) for span in _words_with_keys(text)))
 
 
-def _without_key(word: re.Match[str]) -> str:
-    """A word as it is, or REDACTED in its place, after an escape that was taken for its start."""
-    text = word.string
-    start = word.start()
-    end = word.end()
-    if not MAY_HOLD_KEY.search(text, start, end):
-        return word[0]
-    escape = ESCAPE.match(text, start - 1) if start else None
-    after_escape = escape.end() if escape else start
-    if KEY.search(text, start, end) or KEY.search(text[after_escape:end]):
-        return text[start:after_escape] + REDACTED
-    return word[0]
+def keys_in(text: str) -> Iterator[Span]:
+    """Where keys are in a text. Those of a private key and of words may overlap."""
+    if "PRIVATE KEY" in text:
+        yield from _private_keys_in(text)
+    yield from _words_with_keys(text)
 
 
-def _without_private_key(found: re.Match[str]) -> str:
+def _words_with_keys(text: str) -> Iterator[Span]:
+    """The words with a key. An escape before a key looks like the beginning of its word."""
+    for word in LONG_WORD.finditer(text):
+        start, end = word.span()
+        if not MAY_HOLD_KEY.search(text, start, end):
+            continue
+        escape = ESCAPE.match(text, start - 1) if start else None
+        after_escape = escape.end() if escape else start
+        if KEY.search(text, start, end) or KEY.search(text[after_escape:end]):
+            yield after_escape, end
+
+
+def _private_keys_in(text: str) -> Iterator[Span]:
     """A header without a key is a text about keys."""
-    return REDACTED if re.search(r"[\w+/=]{40}", found[0]) else found[0]
+    for found in PRIVATE_KEY.finditer(text):
+        if re.search(r"[\w+/=]{40}", found[0]):
+            yield found.span()

@@ -1,8 +1,13 @@
 """Whole runs in which the models try to get at the planted key. No file of the run contains it."""
 
+import re
+from unittest import mock
+from urllib.parse import unquote
+
 import pytest
 
 import orchestra_min
+from orchestra import report
 from tests.attacks.conftest import KEY, NAME
 from tests.conftest import needs_sandbox, pool_at
 from tests.program import any_method
@@ -42,6 +47,38 @@ def test_a_run_that_hunts_for_the_key_writes_it_nowhere(planted, endpoint, tmp_p
     steps = [e for e in result.events if e["event"] == "step"]
     assert len(steps) == len(actions)
     assert not [s for s in steps[:-1] if KEY in s["observation"]]
+
+
+ESCAPED = "".join(f"\\u{ord(c):04x}" for c in KEY)
+SPELLED = [
+    f'{{"action": "complete", "params": {{"answer": "{ESCAPED}"}}}}',
+    complete(KEY.replace("planted", "\x1b[31mplanted\x1b[0m")),
+    complete(f"Bearer%20{KEY.replace('-', '%2D')}"),
+]
+
+
+@pytest.mark.parametrize("reply", SPELLED)
+def test_a_key_with_escapes_is_in_no_file_and_on_no_screen(
+    reply, planted, endpoint, tmp_path, capsys
+):
+    server = endpoint(lambda request: reply)
+    words = [
+        "What is the key?",
+        "--out",
+        tmp_path / "run",
+        "--method",
+        "orchestra-o1",
+        "--model",
+        "m",
+    ]
+    with mock.patch.dict("os.environ", {"OPENAI_BASE_URL": server.url}):
+        assert orchestra_min.main([str(word) for word in words]) == 0
+    report.main([str(tmp_path / "run")])
+    written = [p.read_text() for p in (tmp_path / "run").iterdir() if p.is_file()]
+    for text in [*written, *capsys.readouterr()]:
+        text = unquote(re.sub(r"(\x1b|\\+u001b|\\x1b)\[\d+m", "", text))
+        assert KEY not in text
+        assert ESCAPED not in text.replace("\\\\", "\\")
 
 
 @pytest.mark.parametrize("said", [f"limit of {KEY}", f"{'x' * 280} {KEY}"])
