@@ -53,6 +53,7 @@ from orchestra.runtime.prompts import (
     quoted_whole,
     render,
 )
+from orchestra.runtime.run_folder import write_whole
 from orchestra.runtime.secrets import Secrets
 from orchestra.runtime.tape import Tape
 from orchestra.tools import media as media_files
@@ -189,7 +190,7 @@ def optimize(a: argparse.Namespace, versions: list[Version]) -> None:
                 measure(v, tasks, runs)
             versions.append(v)
             best = front(versions)[0].instruction
-            (a.out / "best.md").write_text(f"{best}\n", encoding="utf-8")
+            write_whole(a.out / "best.md", f"{best}\n")
             figures = f"success {v.success:.2f}, {v.cost_usd:.6f} USD a task, {v.kept}"
             console.tell(f"version {k}: {figures}")
 

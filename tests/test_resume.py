@@ -186,14 +186,14 @@ def test_a_failure_of_the_last_round_is_asked_again(failure, run, tmp_path):
     ("r1/main/a1! r1/main/a1", []), ("r1/t1/s1! r2/main/a1 r2/t1/s1!", ["r2/t1/s1"]),
 ])  # fmt: skip
 def test_a_failure_is_kept_if_a_later_prompt_may_quote_it(tape, again, tmp_path):
-    about = {"key": "", "request": {}}
+    about = {"key": "", "request": {"kind": "chat"}}
     rows = [
         {"call": c.strip("!"), **about, "failure" if "!" in c else "answer": {}}
         for c in tape.split()
     ]
     lines = map(json.dumps, [*rows, {"resumed": True}])
     (tmp_path / "tape.jsonl").write_text("\n".join(lines) + "\n")
-    kept = exchanges(tmp_path / "tape.jsonl")
+    kept = list(exchanges(tmp_path / "tape.jsonl"))
     assert [row["call"] for row in rows if row not in kept] == again
 
 

@@ -27,7 +27,7 @@ from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.secrets import Secrets
 from orchestra.runtime.tape import Tape
-from orchestra.runtime.trajectory import Event, Trajectory, ended, read
+from orchestra.runtime.trajectory import Event, Trajectory, ended, read_if_sound
 from orchestra.vocabulary import (
     Backend,
     BudgetExceeded,
@@ -72,7 +72,7 @@ class Plan:
         first = self.out / "runs" / q.name
         others = [f for f in first.parent.glob(f"{q.name}.[0-9]*") if begun(f)]
         newest = max([first, *others], key=_attempt_number)
-        end = ended(read(newest / "trajectory.jsonl"))
+        end = ended(read_if_sound(newest / "trajectory.jsonl"))
         starved = end is not None and STARVED in end["why"]
         return _next(newest) if starved else newest
 
@@ -86,9 +86,10 @@ def _next(folder: Path) -> Path:
 
 
 def begun(folder: Path) -> bool:
-    """Whether a run in this folder may have made a call."""
+    """Whether a run in this folder may have made a call. A fork has its run.json last."""
     tape = folder / "tape.jsonl"
-    return tape.is_file() and tape.stat().st_size > 0
+    is_complete = (folder / "run.json").exists()
+    return is_complete and tape.is_file() and tape.stat().st_size > 0
 
 
 def answered(
@@ -154,7 +155,7 @@ class _Attempt:
         """
         if not begun(folder):
             return self._begin(folder)
-        past = read(folder / "trajectory.jsonl")
+        past = read_if_sound(folder / "trajectory.jsonl")
         limited = _limited(past)
         end = ended(past)
         if limited is None or end is None:

@@ -19,9 +19,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
-from orchestra.runtime import jsonl, trajectory
+from orchestra.runtime import jsonl, outside, trajectory
 from orchestra.runtime.options import SEAMS, flag_of
-from orchestra.runtime.run_folder import holds_paid, read_manifest
+from orchestra.runtime.run_folder import holds_paid, is_begun, read_manifest
+from orchestra.runtime.tape import TapeMiss, is_time
 from orchestra.runtime.trajectory import (
     Event,
     Listener,
@@ -41,8 +42,6 @@ LISTED = "run question answer cost_usd date"
 PROGRESS_CHARS = 200  # of a line
 TrajectoryOrError = Trajectory | EndpointError  # how one run of a command ended
 FAILED = 4  # the exit code of an EndpointError
-# What the rows of a damaged run raise
-DAMAGED = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 @contextlib.contextmanager
@@ -173,12 +172,13 @@ def list_runs(folder: Path, as_json: bool) -> int:
     if not folder.is_dir():
         problem = "there is no such folder; name one that has runs"
         raise ConfigError(f"--runs {folder}: {problem}")
-    is_run = (folder / "run.json").is_file()
-    runs = [folder] if is_run else sorted(folder.iterdir())
+    runs = [folder] if is_begun(folder) else outside.runs_in(folder, depth=1)
     rows = []
     for run in runs:
-        with contextlib.suppress(ConfigError, OSError, *DAMAGED):
+        try:
             rows.append(_row_of(run))
+        except (ConfigError, OSError) as error:
+            tell(f"left out: {run.name}: {error}")
     listed = [{name: row.get(name) for name in LISTED.split()} for row in rows]
     put(json.dumps(listed) if as_json else table(LISTED, listed))
     return 0
@@ -186,12 +186,15 @@ def list_runs(folder: Path, as_json: bool) -> int:
 
 def _row_of(run: Path) -> dict[str, Any]:
     question = read_manifest(run).question
-    end = trajectory.ended(trajectory.read(run / "trajectory.jsonl")) or {}
-    newest = (run / "run.json").stat().st_mtime
-    timed = [row for row in jsonl.read(run / "tape.jsonl") if "timing" in row]
-    if timed:
-        newest = max(row["timing"]["began_s"] for row in timed)
-    date = time.strftime("%Y-%m-%d %H:%M", time.localtime(newest))
+    end = trajectory.ended(trajectory.read_if_sound(run / "trajectory.jsonl")) or {}
+    newest_s = 0.0
+    for _, row in jsonl.located(run / "tape.jsonl"):
+        timing = row.get("timing")
+        began_s = timing.get("began_s") if isinstance(timing, dict) else None
+        if is_time(began_s):
+            newest_s = max(newest_s, began_s)
+    newest_s = newest_s or (run / "run.json").stat().st_mtime
+    date = time.strftime("%Y-%m-%d %H:%M", time.localtime(newest_s))
     return {**end, "run": run.name, "question": question, "date": date}
 
 
@@ -206,6 +209,8 @@ def failure(
     if a is None or a.replay or a.runs:
         return text
     hint = way_on(method, folder, a)
+    if a.resume and isinstance(error, TapeMiss):
+        return text  # a resume would end so again
     if isinstance(error, ConfigError) and (a.resume or not hint):
         return text  # of the command line; a new run may end so after paid calls
     return f"{text}; {hint or 'nothing was answered, so nothing is kept'}"
