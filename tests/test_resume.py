@@ -3,6 +3,7 @@ A fork keeps the rounds before it and asks the rest anew.
 """
 
 import json
+import os
 import resource
 import shlex
 import signal
@@ -11,9 +12,10 @@ import threading
 
 import pytest
 
-from orchestra.runtime.tape import exchanges
+from orchestra.runtime.tape import TapeMiss, exchanges
+from orchestra.runtime.trajectory import read
 from tests.conftest import Cancelled, ConfigError, EndpointError, Tape, TapeWriteError
-from tests.program import called, files_of, line_of, replay, resume, start, tool_file
+from tests.program import called, content, files_of, line_of, replay, resume, start, tool_file
 from tests.scripted import CHAIN, Raw, act, complete, delegate, finish, is_main, last_text
 
 TASKS = (
@@ -162,6 +164,57 @@ def test_no_call_starts_once_the_tape_cannot_be_written(run, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert len(run.requests) == 3  # the last of them is lost
     assert resume(run.folder).answer == "42" and len(run.requests) == 5
+
+
+# ---- a tape or a trajectory that was cut ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("inside", [0, 1, 50, -2])
+def test_a_finished_run_whose_tape_was_cut_pays_only_for_what_is_missing(inside, run, tmp_path):
+    """At each line, `inside` bytes after its beginning."""
+    run(respond=lambda r: ANSWERS[moment(r)], tools=tool_file(tmp_path))
+    tape = run.folder / "tape.jsonl"
+    lines = tape.read_bytes().splitlines(keepends=True)
+    for n in range(len(lines)):
+        asked = len(run.requests)
+        missing = sum(b'"kind": "chat"' in line for line in lines[n:])
+        tape.write_bytes(b"".join(lines[:n]) + lines[n][:inside])
+        with pytest.raises(TapeMiss, match="nothing is recorded.*; --resume makes it"):
+            replay(run.folder)
+        assert resume(run.folder).answer == replay(run.folder).answer == "42"
+        assert resume(run.folder).paid_usd == 0 and len(run.requests) == asked + missing
+        tape.write_bytes(b"".join(lines))
+
+
+@pytest.mark.parametrize("change", [
+    lambda file: file.unlink(), lambda file: os.truncate(file, 0), lambda file: os.truncate(file, file.stat().st_size - 9),
+    lambda file: file.write_text("[]\n"), lambda file: file.write_text('{"event": "end"}\n'), lambda file: file.write_bytes(b"\xff" * 99),
+])  # fmt: skip
+def test_a_damaged_trajectory_is_written_anew_from_the_tape(change, run, tmp_path):
+    run(respond=lambda r: ANSWERS[moment(r)], tools=tool_file(tmp_path))
+    change(run.folder / "trajectory.jsonl")
+    events = []
+    assert resume(run.folder, listeners=[events.append]).answer == "42"
+    assert content(read(run.folder / "trajectory.jsonl")) == content(events) != []
+    assert replay(run.folder).answer == "42" and len(run.requests) == 5
+
+
+def test_a_damaged_trajectory_does_not_stop_the_resume_of_an_unfinished_run(run, tmp_path):
+    run(respond=lambda r: ANSWERS[moment(r)], tools=tool_file(tmp_path))
+    tape = run.folder / "tape.jsonl"
+    tape.write_bytes(b"".join(tape.read_bytes().splitlines(keepends=True)[:-1]))
+    (run.folder / "trajectory.jsonl").write_bytes(b"[]\n" * 9)
+    assert resume(run.folder).answer == replay(run.folder).answer == "42"
+    assert len(run.requests) == 5 + 1
+
+
+def test_a_finished_run_that_would_ask_something_else_now_is_a_difference(run, tmp_path):
+    run(respond=lambda r: ANSWERS[moment(r)], tools=tool_file(tmp_path))
+    manifest = run.folder / "run.json"
+    manifest.write_text(manifest.read_text().replace("What is it?", "What was it?"))
+    with pytest.raises(TapeMiss, match="differs from its recording"):
+        resume(run.folder)
+    assert len(run.requests) == 5
 
 
 # ---- what had failed -----------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def _check(kind: Any, row: object, where: str) -> None:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         name = ".".join(map(str, first["loc"]))[:80]
-        problem = f"{name}: {first['msg']}"[:200]
+        problem = " ".join(f"{name}: {first['msg']}".split())[:200]
         raise ConfigError(f"{where} is damaged ({problem})") from None
 
 

@@ -24,13 +24,29 @@ class Timing(TypedDict):
 
 
 @with_config(MORE)
+class Options(TypedDict):
+    context_tokens: Number
+    budget_usd: Usd
+
+
+@with_config(MORE)
+class Named(TypedDict):
+    name: str
+
+
+@with_config(MORE)
+class Pool(TypedDict):
+    backend: list[Named]
+
+
+@with_config(MORE)
 class Run(TypedDict):
     event: Literal["run"]
     v: Number
     at: AtEnd
     question: str
-    options: dict[str, Any]
-    pool: dict[str, Any]
+    options: Options
+    pool: Pool
 
 
 @with_config(MORE)
@@ -125,5 +141,7 @@ def problem(row: dict[str, Any]) -> str:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, first["loc"]))[:80]
-        return f"{where}: {first['msg']}"[:200]
+        return " ".join(f"{where}: {first['msg']}".split())[:200]
+    if row["event"] == "decision" and not row.keys() & {"decision", "mistake"}:
+        return "decision: has neither a decision nor a mistake"
     return ""

@@ -155,7 +155,7 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = Manifest(**row)
         _check_seams(row["options"])
         json.dumps(row, ensure_ascii=False).encode()  # not half a surrogate pair
-    except (Invalid, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (Invalid, ValueError, TypeError, LookupError, AttributeError) as error:
         why = " ".join(str(error).split())[:200]
         raise ConfigError(f"{file} is damaged, or of another version ({why})") from None
     return manifest

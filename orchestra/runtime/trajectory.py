@@ -185,8 +185,10 @@ def read(path: Path) -> list[Event]:
         if event.get("event") == "run":
             found = []
         found.append(event)
-    for event in found:
-        problem = event_shapes.problem(event)
+    problems = [event_shapes.problem(event) for event in found]
+    if found and found[0].get("event") != "run":
+        problems.append("the first one is missing")
+    for problem in problems:
         if problem:
             advice = "--resume writes it anew"
             raise ConfigError(f"{path} has a damaged event ({problem}); {advice}")
@@ -261,7 +263,8 @@ def _comparable(events: Iterable[Event], as_version_2: bool) -> list[Event]:
         decision = event.get("decision")
         if as_version_2 and decision and "whole_graph" in decision:
             decision["drain"] = decision.pop("whole_graph")
-            del decision["answers"], decision["final"]
+            for name in ("answers", "final"):
+                decision.pop(name, None)
     return plain
 
 

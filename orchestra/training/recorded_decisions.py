@@ -13,7 +13,7 @@ from orchestra.memory import compress
 from orchestra.runtime import trajectory
 from orchestra.runtime.prompts import WORDING
 from orchestra.runtime.trajectory import Event
-from orchestra.vocabulary import Evidence, Place, State, Task
+from orchestra.vocabulary import ConfigError, Evidence, Place, State, Task
 
 
 class Decided(NamedTuple):
@@ -34,7 +34,9 @@ class Decided(NamedTuple):
 def decisions(
     events: Iterable[Event], task: Task, tools: tuple[str, ...]
 ) -> Iterator[Decided]:
-    """The decisions of a run, each with the s_t that is rebuilt from its events (Eq. 1, 21)."""
+    """The decisions of a run, each with the s_t that is rebuilt from its events (Eq. 1, 21).
+    Raises ConfigError for a trajectory that lacks events.
+    """
     run: Event = {}
     mistake = ""
     history: list[Evidence] = []
@@ -48,6 +50,9 @@ def decisions(
             placed[round, number] = event["subtask"]
         elif kind == "result":
             round, number, _ = event["at"]
+            if (round, number) not in placed:
+                place = Place(round, number)
+                raise ConfigError(f"the trajectory has a result without {place}")
             history.append(_evidence(event, placed[round, number]))
         elif kind == "decision" and "decision" not in event:
             mistake = event["mistake"]
