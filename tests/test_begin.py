@@ -9,6 +9,7 @@ import pytest
 
 from orchestra import report
 from orchestra.recorded import recorded
+from orchestra.tools import media
 from orchestra_min import orchestrate
 from tests.conftest import ConfigError, Options, pool_at
 from tests.program import CLOCK, SPEECH, any_method, called, line_of, replay, resume
@@ -91,11 +92,14 @@ def test_a_folder_with_anything_else_in_it_is_never_taken_over(name, how, tmp_pa
     assert file.read_text() == "mine"
 
 
-def test_of_two_runs_that_begin_at_once_one_gets_the_folder(how, tmp_path):
-    def begin_another(event):
-        if event["event"] == "notice":
-            return
-        with pytest.raises(ConfigError, match="not an empty folder"):
-            orchestrate("?", out=tmp_path / "run", **how)
+def test_of_two_runs_that_begin_at_once_one_gets_the_folder(how, tmp_path, monkeypatch):
+    def copy_into(folder, files):
+        with pytest.raises(ConfigError, match="in use by another process"):
+            orchestrate("?", out=folder, **how)
+        monkeypatch.undo()
+        return media.copy_into(folder, files)
 
-    assert orchestrate("?", out=tmp_path / "run", listeners=[begin_another], **how).answer == "42"
+    monkeypatch.setattr(media, "copy_into", copy_into)
+    assert orchestrate("?", out=tmp_path / "run", **how).answer == "42"
+    with pytest.raises(ConfigError, match="not an empty folder"):
+        orchestrate("?", out=tmp_path / "run", **how)

@@ -98,6 +98,8 @@ def earlier_rows(plan: Plan, data: Path, with_budget: bool) -> list[QuestionRow]
     text = json.dumps(_settings(plan, data, with_budget), indent=1, default=list)
     file = plan.out / "sweep.json"
     (plan.out / "runs").mkdir(parents=True, exist_ok=True)
+    for folder in (plan.out, plan.out / "runs"):
+        outside.check(folder)
     if not file.exists():
         write_whole(file, text)
     stored = settings_of(plan.out)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from io import BufferedReader
@@ -21,6 +22,7 @@ from orchestra.vocabulary import ConfigError
 MAX_ENTRIES = 1_000_000  # of a folder and those in it
 MAX_DEPTH = 100  # of JSON
 MAX_VALUES = 1_000_000  # of one JSON text
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 NO_BRACKET = bytes(set(range(256)) - STEP.keys())
 SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # to open a pipe would block
@@ -150,10 +152,10 @@ def parsed(data: bytes) -> Any:
 def counted(data: bytes) -> tuple[Any, int]:
     """The value of a JSON text, and at least how many values are in it. Raises ValueError."""
     count = _values(data)
-    try:
-        return json.loads(data), count
-    except RecursionError:
-        raise ValueError("nested too deep") from None
+    value = json.loads(data)
+    if SURROGATE.search(data):
+        json.dumps(value, ensure_ascii=False).encode()  # not half of a pair
+    return value, count
 
 
 def _values(data: bytes) -> int:

@@ -154,7 +154,6 @@ def read_manifest(folder: Path) -> Manifest:
         row = _current(row)
         manifest = Manifest(**row)
         _check_seams(row["options"])
-        json.dumps(row, ensure_ascii=False).encode()  # not half a surrogate pair
     except (Invalid, ValueError, TypeError, LookupError, AttributeError) as error:
         why = " ".join(str(error).split())[:200]
         raise ConfigError(f"{file} is damaged, or of another version ({why})") from None
@@ -233,20 +232,25 @@ def _claimed(path: Path) -> Iterator[None]:
         raise _occupied(path)
     descriptor = outside.descriptor(path / BEGINNING, os.O_RDWR | os.O_CREAT)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(descriptor, path)
         if not _may_begin(path):  # another process was faster
             (path / BEGINNING).unlink(missing_ok=True)
             raise _occupied(path)
         for left in path.iterdir():
-            if left.is_dir():
+            if left.is_dir() and not left.is_symlink():
                 shutil.rmtree(left)
             elif left.name != BEGINNING:
                 left.unlink()
         yield
-    except BlockingIOError:
-        raise ConfigError(f"{path} is in use by another process; wait") from None
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(f"{path} is in use by another process; wait") from None
 
 
 def _may_begin(path: Path) -> bool:

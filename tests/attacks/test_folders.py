@@ -46,7 +46,8 @@ def test_a_mutated_folder_ends_in_one_line_or_works(seed, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])
 def test_results_write_to_no_file_that_a_medium_links_to(link, sweep, mine, capsys):
-    (sweep / "runs/01/media").mkdir()
+    (sweep / "runs/01/media").mkdir(exist_ok=True)
+    (sweep / "runs/01/media/post4.wav").unlink(missing_ok=True)
     link(mine, sweep / "runs/01/media/post4.wav")
     code = results.main(["--results", str(sweep.parent)])
     assert code == (2 if link is os.symlink else 0), capsys.readouterr().err
@@ -100,11 +101,40 @@ def test_a_tape_of_very_many_values_takes_little_memory(text, tmp_path):
         assert not outcome.problem() and outcome.mib < 400, outcome
 
 
+def test_half_a_surrogate_pair_on_a_tape_is_a_missing_call(tmp_path):
+    shutil.copytree(RUN, tmp_path / "run")
+    tape = tmp_path / "run" / "tape.jsonl"
+    tape.write_text(tape.read_text().replace('"finish_reason"', '"\\ud800": 0, "finish_reason"'))
+    done = called("--quiet", "--replay", tmp_path / "run")
+    assert "nothing is recorded for the call 'r1/main/a1'" in line_of(done, 3)
+
+
 def test_a_run_in_a_linked_folder_is_not_listed(tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "linked").symlink_to(RUN)
     assert json.loads(called("--runs", tmp_path / "runs", "--json").stdout) == []
     assert report.main([str(tmp_path / "runs")]) == 2
+
+
+def test_a_sweep_with_a_linked_run_is_not_continued(sweep, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    (tmp_path / "elsewhere").mkdir()
+    (sweep / "runs" / "02").symlink_to(tmp_path / "elsewhere")
+    argv = [
+        "run",
+        "--data",
+        results.MINIGAIA / "questions.json",
+        "--out",
+        sweep,
+        "--method",
+        "react",
+        "--model",
+        "m",
+        "--limit",
+        2,
+    ]
+    assert evaluate.main([str(word) for word in argv]) == 2
+    assert "is a link" in capsys.readouterr().err and not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_run_of_more_media_than_fit_is_refused_before_they_are_read(tmp_path):
