@@ -52,7 +52,12 @@ class Outcome(NamedTuple):
 
     def problem(self) -> str:
         """What must not happen, or ""."""
-        if "Traceback" in self.err or self.code < 0 or self.code not in (0, 1, 2, 3, 4):
+        if (
+            self.err.startswith("Traceback")
+            or "\nTraceback" in self.err
+            or self.code < 0
+            or self.code not in (0, 1, 2, 3, 4)
+        ):
             return f"exit {self.code}: {self.err[-1500:]}"
         if self.mib > MAX_BYTES >> 20:
             return f"{self.mib:.0f} MiB"

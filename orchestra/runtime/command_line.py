@@ -17,6 +17,7 @@ from orchestra.runtime import console, pool
 from orchestra.runtime.jsonl import TapeWriteError
 from orchestra.runtime.options import METHODS, Options, flag_of, methods_of
 from orchestra.runtime.tape import Cancelled, TapeMiss
+from orchestra.runtime.trajectory import printable
 from orchestra.runtime.user_code import is_spec
 from orchestra.vocabulary import BudgetExceeded, ConfigError, EndpointError
 
@@ -78,6 +79,8 @@ def run_program(name: str, work: Callable[[], int | None]) -> int:
         return work() or 0
     except ENDS as error:
         text = str(error) or "interrupted; what is done is kept"
+        if isinstance(error, ConfigError):
+            text = printable(text)  # it may have names of a folder from someone else
         console.tell(f"{name}: {text}")
         return exit_code(error)
 

@@ -206,6 +206,8 @@ def failure(
 ) -> str:
     """What ended the command, and the command that continues the run in `folder`."""
     text = str(error) or "interrupted"
+    if isinstance(error, ConfigError):
+        text = printable(text)  # it may have names of a folder from someone else
     if a is None or a.replay or a.runs:
         return text
     hint = way_on(method, folder, a)

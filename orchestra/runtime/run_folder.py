@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,7 +29,11 @@ from orchestra.runtime.secrets import Secrets
 from orchestra.vocabulary import ConfigError, Media, Modality, Place, Task
 
 MAX_BYTES = 16 << 20  # of run.json
-MAX_MEDIA_BYTES = 4 << 30  # of all media of a run
+MAX_MEDIA_BYTES: dict[Modality, int] = {  # of a file; of all media the largest
+    "image": 100 << 20,
+    "audio": 1 << 30,
+    "video": 4 << 30,
+}
 BEGINNING = "run.json.part"  # until the folder is complete, and then run.json
 COPIED = {BEGINNING, "media", "workdir", "workdir.git", "work", "tape.jsonl"}
 
@@ -58,7 +62,8 @@ class Manifest(Checked):
     def task(self, folder: Path) -> Task:
         """Raises ConfigError for a media file that is missing or not the one of the run."""
         media = []
-        digests = _digests(folder / "media", {m.name for m in self.media})
+        names = {m.name: m.modality for m in self.media}
+        digests = _digests(folder / "media", names)
         for m in self.media:
             path = folder / "media" / m.name
             if digests.get(m.name) != m.sha256:
@@ -78,13 +83,14 @@ class Manifest(Checked):
         return self.model_dump(mode="json", by_alias=True)
 
 
-def _digests(folder: Path, names: set[str]) -> dict[str, str]:
-    """The SHA-256 of each of these files that is there. Raises ConfigError."""
+def _digests(folder: Path, names: Mapping[str, Modality]) -> dict[str, str]:
+    """The SHA-256 of each of these files that is there. Raises ConfigError for one too large."""
     found: dict[str, str] = {}
-    left = MAX_MEDIA_BYTES
-    for name in names:
+    left = max(MAX_MEDIA_BYTES.values())
+    for name, modality in names.items():
         if os.path.lexists(folder / name):
-            with outside.opened(folder / name, left) as file:
+            most = min(MAX_MEDIA_BYTES[modality], left)
+            with outside.opened(folder / name, most) as file:
                 left -= os.fstat(file.fileno()).st_size
                 found[name] = hashlib.file_digest(file, "sha256").hexdigest()
     return found
