@@ -46,7 +46,7 @@ ODD_LINES = (
 class Outcome(NamedTuple):
     code: int  # below 0: a signal
     err: str
-    mib: float
+    mib: float  # more than this process has
     wall_s: float
     what: str = ""
 
@@ -214,7 +214,7 @@ def of_kind(path, chance):
     )
     if target == mine.parent / "data":
         target = path
-    if target.is_dir():
+    if target.is_dir() and not target.is_symlink():
         shutil.rmtree(target)
     target.unlink(missing_ok=True)
     kind = chance.choice(
@@ -300,6 +300,7 @@ def snapshot(folder):
 def run(argv, folder):
     """The outcome of a command in a fork of this process."""
     output = folder / "output"
+    held_mib = held(1) / (1 << 20)
     started = time.perf_counter()
     child = os.fork()
     if not child:
@@ -307,7 +308,15 @@ def run(argv, folder):
     _, status, usage = os.wait4(child, 0)
     wall_s = time.perf_counter() - started
     code = os.waitstatus_to_exitcode(status)
-    return Outcome(code, output.read_text("utf-8", "replace"), usage.ru_maxrss / 1024, wall_s)
+    return Outcome(
+        code, output.read_text("utf-8", "replace"), usage.ru_maxrss / 1024 - held_mib, wall_s
+    )
+
+
+def held(which):
+    """Bytes of this process: 0 its addresses, 1 its memory. A fork has them, too."""
+    pages = Path("/proc/self/statm").read_text().split()
+    return int(pages[which]) * resource.getpagesize()
 
 
 def _in_child(argv, output):
@@ -316,8 +325,8 @@ def _in_child(argv, output):
         os.setsid()
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(MAX_S)
-        held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (held + MAX_BYTES, held + MAX_BYTES))
+        most = held(0) + MAX_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         sys.stderr = output.open("w")
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
