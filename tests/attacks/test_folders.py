@@ -17,6 +17,13 @@ SWEEP = ROOT / "fixtures" / "results" / "react"
 RUN = ROOT / "fixtures" / "runs" / "equinox"
 
 
+@pytest.fixture(autouse=True)
+def leaves_no_large_file(tmp_path):
+    """Later tests search all files for a key."""
+    yield
+    shutil.rmtree(tmp_path)
+
+
 @pytest.fixture
 def sweep(tmp_path):
     """A sweep of one run."""
