@@ -487,8 +487,8 @@ def resume(
     perception: str | None = None,
     **given: Any,
 ) -> Trajectory:
-    """Continue a run, paying only for calls that are not on its tape. With `from_round`: write a
-    fork to `out` that keeps the rounds before `from_round`.
+    """Continue a run, paying only for calls that are not on its tape. If none is missing, this is a
+    replay. With `from_round`: write a fork to `out` that keeps the rounds before `from_round`.
 
     A run folder may come from someone else, so the caller names the endpoints again (`pool`; None:
     those of the environment) and, in `given`, tools, method, agent, memory, scheduler, mcp,
@@ -515,16 +515,48 @@ def resume(
         cancelled=cancelled,
     )
     if from_round is None:
-        end = trajectory.ended(trajectory.read(folder / "trajectory.jsonl"))
-        complete = end is not None and not end["fallback"]
-        if perception and not complete:
-            stored.write(folder)
-        mode: Mode = "replay" if complete else "resume"
-        return run(folder, named, mode)
+        complete = None
+        if perception:
+            stored.write(folder)  # a replay needs the engines, too
+        else:
+            complete = _complete(folder, named, listeners, given.get("parallel"))
+        return complete or run(folder, named, "resume")
     with run_folder.begun(Path(out) if out else run_folder.default_path()) as target:
         run_folder.fork(folder, target, from_round, stored)
         workdirs.write_changes(target)
         return run(target, named, "resume")
+
+
+def _complete(
+    folder: Path,
+    manifest: Manifest,
+    listeners: Iterable[Listener],
+    threads: int | None,
+) -> Trajectory | None:
+    """The run, if its tape holds all of it, up to the main agent's own answer; else None: the tape
+    decides what is missing, not the trajectory. A damaged trajectory is written anew.
+
+    Raises TapeMiss if the run had ended so, and would now send another request.
+    """
+    file = folder / "trajectory.jsonl"
+    end = trajectory.ended(trajectory.read_if_sound(file))
+    try:
+        again = _run(folder, manifest, "replay", (), threads=threads)
+    except EndpointError:
+        again = None
+    except TapeMiss as miss:
+        if miss.differs and end is not None and not end["fallback"]:
+            raise
+        again = None
+    if again is None or again.fallback:
+        trajectory.set_aside_if_damaged(file)
+        return None
+    if end is None:
+        trajectory.write(file, again.events)
+    for event in again.events:
+        for listener in listeners:
+            listener(event)
+    return again
 
 
 def _run(

@@ -37,6 +37,7 @@ from orchestra.runtime import (
     console,
     jsonl,
     openai_api,
+    outside,
     parsing,
     pool,
     prompts,
@@ -89,6 +90,8 @@ class Curation:
         if not a.replay:
             self._check()
             a.out.mkdir(parents=True, exist_ok=True)
+        for folder in (a.out, a.out / "runs"):
+            outside.check(folder)
         redact = Secrets(b.api_key_env for b in self.pool.backends)
         mode: Mode = "replay" if a.replay else "resume"
         self.tape = Tape(a.out / "tape.jsonl", mode, redact)

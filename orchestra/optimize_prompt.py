@@ -38,7 +38,7 @@ from orchestra.evaluation.questions import Question, load
 from orchestra.evaluation.scores import matches
 from orchestra.money import Purse
 from orchestra.recorded import recorded
-from orchestra.runtime import command_line, console, trajectory
+from orchestra.runtime import command_line, console, outside, trajectory
 from orchestra.runtime import pool as pools
 from orchestra.runtime.chat import Chat
 from orchestra.runtime.openai_api import with_model
@@ -53,6 +53,7 @@ from orchestra.runtime.prompts import (
     quoted_whole,
     render,
 )
+from orchestra.runtime.run_folder import write_whole
 from orchestra.runtime.secrets import Secrets
 from orchestra.runtime.tape import Tape
 from orchestra.tools import media as media_files
@@ -178,6 +179,8 @@ def optimize(a: argparse.Namespace, versions: list[Version]) -> None:
     parts = len(tasks) * (a.iterations + 1) + a.iterations  # runs and rewrites
     share_usd = a.options.budget_usd / parts
     a.out.mkdir(parents=True, exist_ok=True)
+    for folder in (a.out, *(a.out / f"k{k}" for k in range(a.iterations + 1))):
+        outside.check(folder)
     redact = Secrets(b.api_key_env for b in pool.backends)
     with closing(Tape(a.out / "tape.jsonl", "resume", redact)) as tape:
         chat = Chat(tape, a.options.timeout_s, a.options.patience_s)
@@ -191,7 +194,7 @@ def optimize(a: argparse.Namespace, versions: list[Version]) -> None:
                 measure(v, tasks, runs)
             versions.append(v)
             best = front(versions)[0].instruction
-            (a.out / "best.md").write_text(f"{best}\n", encoding="utf-8")
+            write_whole(a.out / "best.md", f"{best}\n")
             figures = f"success {v.success:.2f}, {v.cost_usd:.6f} USD a task, {v.kept}"
             console.tell(f"version {k}: {figures}")
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from orchestra.runtime.options import Options
 from orchestra.runtime.permission import comparable
-from orchestra.runtime.run_folder import Manifest, read_manifest, sha256_of
+from orchestra.runtime.run_folder import Manifest, is_begun, read_manifest, sha256_of
 from orchestra.runtime.secrets import Secrets
-from orchestra.runtime.trajectory import Trajectory, is_finished, read
+from orchestra.runtime.tape import TapeMiss
+from orchestra.runtime.trajectory import Trajectory, is_finished, read_if_sound
 from orchestra.vocabulary import ConfigError
 from orchestra_min import orchestrate, replay, resume
 
@@ -41,7 +42,7 @@ def recorded(
         raise ConfigError(f"record mode {record_mode!r}: needs {', '.join(MODES)}")
     folder = Path(out)
     options = how.get("options") or Options()
-    exists = (folder / "run.json").is_file()
+    exists = is_begun(folder)
     if record_mode == "rewrite" and exists:
         return _rewritten(question, media, folder, how)
     if not exists and record_mode == "none":
@@ -53,9 +54,13 @@ def recorded(
         problem = "was recorded with another question, media or options"
         advice = "remove it, or use --record-mode rewrite"
         raise ConfigError(f"{folder} {problem}: {advice}")
-    finished = is_finished(read(folder / "trajectory.jsonl"))
+    finished = is_finished(read_if_sound(folder / "trajectory.jsonl"))
     if finished or record_mode == "none":
-        return replay(folder, **options.again())
+        try:
+            return replay(folder, **options.again())
+        except TapeMiss as miss:  # of the code of today, or of a tape that was cut
+            if miss.differs or record_mode == "none":
+                raise
     again = {**options.again(), "workdir": how.get("workdir")}
     return resume(folder, pool=how.get("pool"), **again)
 

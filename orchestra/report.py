@@ -21,7 +21,14 @@ from typing import Any, TypedDict
 from orchestra.evaluation.questions import QuestionRow
 from orchestra.evaluation.sweep_folder import newest, rows_of
 from orchestra.evaluation.trace import perfetto
-from orchestra.runtime import command_line, console, run_folder, tape, trajectory
+from orchestra.runtime import (
+    command_line,
+    console,
+    outside,
+    run_folder,
+    tape,
+    trajectory,
+)
 from orchestra.runtime.completion import tokens_of
 from orchestra.runtime.summary import Prices, summarized
 from orchestra.vocabulary import ConfigError
@@ -29,12 +36,32 @@ from orchestra.vocabulary import ConfigError
 PAGE = Path(__file__).parent / "evaluation" / "page.html"
 INLINE_BYTES = 8 << 20  # the page links to a larger media file in the run folder
 SCORES = "judge", "match", "exact"  # of a sweep; the first that a row has counts
+MAX_TEXT_CHARS = 64 << 20  # of a page
+MAX_TEXT_USES = 1_000_000
+TIMES = ("began_s", "took_s")
 KEY_CHARS = 16  # of the hash of a request
-Texts = dict[str, int]  # each text of a page and its number
 RunRow = dict[str, Any]  # a run: outcome, settings, calls
 CallRow = dict[str, Any]  # an exchange: request, answer or failure, tokens, cost
 ScoreRow = dict[str, Any]  # the question of a run: category, level, right answer, score
 Exchange = Mapping[str, Any]  # a line of the tape
+
+
+class Texts(dict[str, int]):
+    """Each text of a page and its number. They have a limit, as a page is made in memory."""
+
+    def __init__(self) -> None:
+        self.left_chars = MAX_TEXT_CHARS
+        self.left_uses = MAX_TEXT_USES
+
+    def number(self, text: str) -> int:
+        """Raises ConfigError if it is one text too many."""
+        if text not in self:
+            self.left_chars -= len(text)
+            self[text] = len(self)
+        self.left_uses -= 1
+        if self.left_chars < 0 or self.left_uses < 0:
+            raise ConfigError("it has more text than fits into a page")
+        return self[text]
 
 
 class MediaRow(TypedDict):
@@ -50,7 +77,7 @@ def number_of(value: Any, texts: Texts) -> int:
     text = value
     if not isinstance(value, str):
         text = json.dumps(value, ensure_ascii=False, indent=1)
-    return texts.setdefault(text, len(texts))
+    return texts.number(text)
 
 
 # ---- a run ---------------------------------------------------------------------------------------
@@ -60,8 +87,7 @@ def run_row(folder: Path, texts: Texts, whole: bool = True) -> RunRow:
     """The data of a run. `whole`: with its media and trajectory. Raises ConfigError."""
     manifest = run_folder.read_manifest(folder)
     events = trajectory.read(folder / "trajectory.jsonl")
-    exchanges = tape.exchanges(folder / "tape.jsonl")
-    seen = summarized(folder, manifest, events, exchanges)
+    seen = summarized(folder, manifest, events)
     row: RunRow = {
         "name": folder.name,
         "question": seen.question,
@@ -77,12 +103,25 @@ def run_row(folder: Path, texts: Texts, whole: bool = True) -> RunRow:
         "date_s": seen.date_s,
         **vars(seen.totals),
     }
-    prices = Prices(manifest)
-    row["tape"] = [call_row(exchange, texts, prices) for exchange in exchanges]
+    row["tape"] = _call_rows(folder / "tape.jsonl", texts, Prices(manifest))
     if whole:
         row["media"] = [media_row(folder, m.name, m.modality) for m in manifest.media]
         row["events"] = [e for e in events if e["event"] not in ("run", "end")]
     return row
+
+
+def _call_rows(file: Path, texts: Texts, prices: Prices) -> list[CallRow]:
+    """The exchanges of a tape. Raises ConfigError."""
+    rows: list[CallRow] = []
+    for exchange in tape.exchanges(file):
+        try:
+            rows.append(call_row(exchange, texts, prices))
+        except (LookupError, TypeError, AttributeError):
+            problem = (
+                f"the call {exchange['call']!r} is damaged; restore it from a copy"
+            )
+            raise ConfigError(f"{file}: {problem}") from None
+    return rows
 
 
 def call_row(exchange: Exchange, texts: Texts, prices: Prices) -> CallRow:
@@ -92,7 +131,7 @@ def call_row(exchange: Exchange, texts: Texts, prices: Prices) -> CallRow:
         "call": exchange["call"],
         "kind": request["kind"],
         "key": exchange["key"][:KEY_CHARS],
-        **exchange.get("timing", {}),
+        **_times(exchange.get("timing")),
         "asked": _asked(request, texts),
     }
     if _messages(request):
@@ -111,6 +150,14 @@ def call_row(exchange: Exchange, texts: Texts, prices: Prices) -> CallRow:
     row["failed"] = isinstance(answer, dict) and "error" in answer
     row["got"] = number_of(answer, texts)
     return row
+
+
+def _times(timing: Any) -> dict[str, float]:
+    """When a call began and how long it took, if that is known."""
+    times = timing if isinstance(timing, dict) else {}
+    kinds = (int, float)
+    known = {key: times[key] for key in TIMES if type(times.get(key)) in kinds}
+    return {key: time for key, time in known.items() if abs(time) < tape.MAX_TIME_S}
 
 
 def _messages(request: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -142,10 +189,13 @@ def _tokens(data: Mapping[str, Any]) -> CallRow:
 def media_row(folder: Path, name: str, modality: str) -> MediaRow:
     """A media file of the question, as a data URL if it is small enough."""
     file = folder / "media" / name
-    if not file.is_file() or file.stat().st_size > INLINE_BYTES:
-        return {"name": name, "modality": modality, "url": file.resolve().as_uri()}
+    try:
+        with outside.opened(file, INLINE_BYTES) as opened:
+            content = opened.read()
+    except (ConfigError, OSError):
+        return {"name": name, "modality": modality, "url": file.absolute().as_uri()}
     kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-    data = base64.b64encode(file.read_bytes()).decode()
+    data = base64.b64encode(content).decode()
     return {"name": name, "modality": modality, "url": f"data:{kind};base64,{data}"}
 
 
@@ -156,20 +206,18 @@ def run_rows(folder: Path, texts: Texts) -> list[RunRow]:
     """The runs in a folder, with the scores of a sweep. One that is damaged is listed and left out.
     Raises ConfigError if there is no run.
     """
-    manifests: list[Path] = []
-    for depth in ("*", "*/*", "*/*/*"):
-        manifests += folder.glob(f"{depth}/run.json")
-    if not manifests:
+    runs = outside.runs_in(folder, depth=3)
+    if not runs:
         raise ConfigError(
             f"{folder}: is not a run folder and holds none; give RUN or DIR"
         )
     rows: list[RunRow] = []
     scores = scores_in(folder)
-    for run in sorted(manifest.parent for manifest in manifests):
+    for run in runs:
         name = run.relative_to(folder).as_posix()
         try:
             row = run_row(run, texts, whole=False)
-        except (ConfigError, tape.TapeMiss, *console.DAMAGED) as error:
+        except (ConfigError, OSError) as error:
             console.tell(f"left out: {name}: {error}")
         else:
             rows.append({**row, "name": name, **scores.get(name, {})})
@@ -179,9 +227,14 @@ def run_rows(folder: Path, texts: Texts) -> list[RunRow]:
 def scores_in(folder: Path) -> dict[str, ScoreRow]:
     """The scores of each run, from the rows.jsonl of sweeps; by the path of the run."""
     found: dict[str, ScoreRow] = {}
-    for file in sorted([*folder.glob("rows.jsonl"), *folder.glob("*/rows.jsonl")]):
-        for row in newest(rows_of(file.parent)).values():
-            run = file.parent / "runs" / str(row.get("run"))
+    for sweep in [folder, *outside.folders_in(folder)]:
+        try:
+            rows = newest(rows_of(sweep)).values()
+        except (ConfigError, OSError) as error:
+            console.tell(f"left out: {error}")
+            continue
+        for row in rows:
+            run = sweep / "runs" / row["run"]
             found[run.relative_to(folder).as_posix()] = _scored(row)
     return found
 
@@ -199,8 +252,10 @@ def _scored(row: QuestionRow) -> ScoreRow:
 # ---- the page ------------------------------------------------------------------------------------
 
 
-def page(data: Mapping[str, Any], texts: Texts) -> str:
-    """The page with its data, compressed: no text of a model can become markup or script."""
+def page(data: Mapping[str, Any], texts: Mapping[str, int]) -> str:
+    """The page with its data, compressed: no text of a model can become markup or script. Half a
+    surrogate pair becomes a question mark.
+    """
     shown = {**data, "texts": list(texts)}
     text = json.dumps(shown, ensure_ascii=False, default=str)
     compressed = zlib.compress(text.encode("utf-8", "replace"), 9)
@@ -238,19 +293,22 @@ def _hashes(texts: Sequence[str]) -> list[str]:
 
 def report(folder: Path) -> str:
     """The page of a run folder, or of a folder of runs. Raises ConfigError."""
-    texts: Texts = {}
-    if (folder / "run.json").is_file():
+    texts = Texts()
+    if run_folder.is_begun(folder):
         return page({"run": run_row(folder, texts)}, texts)
     return page({"runs": run_rows(folder, texts), "name": folder.name}, texts)
 
 
 def write(folder: Path, out: Path | None, trace: Path | None) -> Path:
     """Write the page, or the trace if it has a name. Returns the file. Raises ConfigError."""
-    file = trace or out or folder / "report.html"
-    if file.is_symlink() and out is None:  # the folder may come from someone else
-        raise ConfigError(f"{file} is a link; remove it, or give another --out")
-    text = json.dumps(perfetto(run_row(folder, {}))) if trace else report(folder)
-    file.write_text(text, encoding="utf-8")
+    named = trace or out
+    text = json.dumps(perfetto(run_row(folder, Texts()))) if trace else report(folder)
+    if named is not None:
+        named.write_text(text, encoding="utf-8")
+        return named
+    file = folder / "report.html"
+    with outside.written(file) as page:  # the folder may come from someone else
+        page.write(text.encode())
     return file
 
 

@@ -297,7 +297,7 @@ class Place(NamedTuple):
         return cls.parse(name.replace("-", "/"))
 
 
-PLACE = re.compile(r"r(\d+)(?:/(?:main|t(\d+)))?(?:/[as](\d+))?(?:/(.+))?")
+PLACE = re.compile(r"r(\d{1,9})(?:/(?:main|t(\d{1,9})))?(?:/[as](\d{1,9}))?(?:/(.+))?")
 
 
 @dataclass(frozen=True)

@@ -186,6 +186,6 @@ def test_a_trace_has_calls_inside_their_sub_task_and_overlapping_ones_on_tracks_
 
 @pytest.mark.parametrize("name", ["equinox", "equinox-mas-orchestra"])
 def test_a_trace_of_a_recorded_run_has_its_calls_in_order(name):
-    run = report.run_row(RUNS / name, {})
+    run = report.run_row(RUNS / name, report.Texts())
     begins = [begin for _, _, begin, _ in slices_of(run)]
     assert begins == sorted(begins) and len(begins) > len(run["tape"])

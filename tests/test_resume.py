@@ -3,6 +3,7 @@ A fork keeps the rounds before it and asks the rest anew.
 """
 
 import json
+import os
 import resource
 import shlex
 import signal
@@ -12,9 +13,20 @@ import threading
 import pytest
 
 from orchestra.runtime.run_folder import read_manifest
-from orchestra.runtime.tape import exchanges
+from orchestra.runtime.tape import TapeMiss, exchanges
+from orchestra.runtime.trajectory import read
 from tests.conftest import Cancelled, ConfigError, EndpointError, Tape, TapeWriteError
-from tests.program import CLOCK, called, files_of, line_of, replay, resume, start, tool_file
+from tests.program import (
+    CLOCK,
+    called,
+    content,
+    files_of,
+    line_of,
+    replay,
+    resume,
+    start,
+    tool_file,
+)
 from tests.scripted import CHAIN, Raw, act, complete, delegate, finish, is_main, last_text
 
 TASKS = (
@@ -165,6 +177,57 @@ def test_no_call_starts_once_the_tape_cannot_be_written(run, tmp_path):
     assert resume(run.folder).answer == "42" and len(run.requests) == 5
 
 
+# ---- a tape or a trajectory that was cut ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("inside", [0, 1, 50, -2])
+def test_a_finished_run_whose_tape_was_cut_pays_only_for_what_is_missing(inside, run, tmp_path):
+    """At each line, `inside` bytes after its beginning."""
+    run(respond=lambda r: ANSWERS[moment(r)], tools=tool_file(tmp_path))
+    tape = run.folder / "tape.jsonl"
+    lines = tape.read_bytes().splitlines(keepends=True)
+    for n in range(len(lines)):
+        asked = len(run.requests)
+        missing = sum(b'"kind": "chat"' in line for line in lines[n:])
+        tape.write_bytes(b"".join(lines[:n]) + lines[n][:inside])
+        with pytest.raises(TapeMiss, match="nothing is recorded.*; --resume makes it"):
+            replay(run.folder)
+        assert resume(run.folder).answer == replay(run.folder).answer == "42"
+        assert resume(run.folder).paid_usd == 0 and len(run.requests) == asked + missing
+        tape.write_bytes(b"".join(lines))
+
+
+@pytest.mark.parametrize("change", [
+    lambda file: file.unlink(), lambda file: os.truncate(file, 0), lambda file: os.truncate(file, file.stat().st_size - 9),
+    lambda file: file.write_text("[]\n"), lambda file: file.write_text('{"event": "end"}\n'), lambda file: file.write_bytes(b"\xff" * 99),
+])  # fmt: skip
+def test_a_damaged_trajectory_is_written_anew_from_the_tape(change, run, tmp_path):
+    run(respond=lambda r: ANSWERS[moment(r)], tools=tool_file(tmp_path))
+    change(run.folder / "trajectory.jsonl")
+    events = []
+    assert resume(run.folder, listeners=[events.append]).answer == "42"
+    assert content(read(run.folder / "trajectory.jsonl")) == content(events) != []
+    assert replay(run.folder).answer == "42" and len(run.requests) == 5
+
+
+def test_a_damaged_trajectory_does_not_stop_the_resume_of_an_unfinished_run(run, tmp_path):
+    run(respond=lambda r: ANSWERS[moment(r)], tools=tool_file(tmp_path))
+    tape = run.folder / "tape.jsonl"
+    tape.write_bytes(b"".join(tape.read_bytes().splitlines(keepends=True)[:-1]))
+    (run.folder / "trajectory.jsonl").write_bytes(b"[]\n" * 9)
+    assert resume(run.folder).answer == replay(run.folder).answer == "42"
+    assert len(run.requests) == 5 + 1
+
+
+def test_a_finished_run_that_would_ask_something_else_now_is_a_difference(run, tmp_path):
+    run(respond=lambda r: ANSWERS[moment(r)], tools=tool_file(tmp_path))
+    manifest = run.folder / "run.json"
+    manifest.write_text(manifest.read_text().replace("What is it?", "What was it?"))
+    with pytest.raises(TapeMiss, match="differs from its recording"):
+        resume(run.folder)
+    assert len(run.requests) == 5
+
+
 # ---- what had failed -----------------------------------------------------------------------------
 
 
@@ -187,14 +250,14 @@ def test_a_failure_of_the_last_round_is_asked_again(failure, run, tmp_path):
     ("r1/main/a1! r1/main/a1", []), ("r1/t1/s1! r2/main/a1 r2/t1/s1!", ["r2/t1/s1"]),
 ])  # fmt: skip
 def test_a_failure_is_kept_if_a_later_prompt_may_quote_it(tape, again, tmp_path):
-    about = {"key": "", "request": {}}
+    about = {"key": "", "request": {"kind": "chat"}}
     rows = [
         {"call": c.strip("!"), **about, "failure" if "!" in c else "answer": {}}
         for c in tape.split()
     ]
     lines = map(json.dumps, [*rows, {"resumed": True}])
     (tmp_path / "tape.jsonl").write_text("\n".join(lines) + "\n")
-    kept = exchanges(tmp_path / "tape.jsonl")
+    kept = list(exchanges(tmp_path / "tape.jsonl"))
     assert [row["call"] for row in rows if row not in kept] == again
 
 

@@ -85,11 +85,11 @@ def line_of_replay(tmp_path):
 
 @pytest.mark.parametrize(("command", "problem"), [
     *((f"rm -f {n}; mkfifo {n}", "special file") for n in ("tape.jsonl", "log.txt", "media/x", "lock")),
-    ("rm run.json; mkfifo run.json", "not a run folder"),
+    ("rm run.json; mkfifo run.json", "special file"), ("rm tape.jsonl; mkdir tape.jsonl", "where a file is needed"),
     ("mkdir -p workdir.git/objects/info; touch workdir.git/objects/info/alternates", "special file"),
     ("mkdir -p workdir.git/refs; ln -s /x workdir.git/refs/main", "special file"),
-    ("truncate -s 3G run.json", "run.json is damaged"), ("truncate -s 3G tape.jsonl", "is larger than"),
-    ("yes [ | head -99999 > run.json", "is damaged"), ("yes [ | head -99999 | tr -d '\n' > tape.jsonl", "nothing is recorded"),
+    ("truncate -s 3G run.json", "is larger than"), ("truncate -s 3G tape.jsonl", "is larger than"),
+    ("yes [ | head -99999 > run.json", "is damaged"), ("yes [ | head -99999 | tr -d '\n' > tape.jsonl", "not a JSON object"),
 ])  # fmt: skip
 def test_a_damaged_or_hostile_folder_is_one_line(command, problem, line_of_replay):
     assert problem in line_of_replay(lambda run: subprocess.run(command, shell=True, cwd=run))

@@ -16,16 +16,12 @@ from typing import Any
 
 from orchestra.runtime.pool import Pool, analysed
 from orchestra.runtime.prompts import named, outside, say, visible
-from orchestra.runtime.run_folder import sha256_of, unwritable
+from orchestra.runtime.run_folder import MAX_MEDIA_BYTES, sha256_of, unwritable
 from orchestra.runtime.secrets import Secrets
 from orchestra.toolkit import ToolError
 from orchestra.vocabulary import ConfigError, Media, Modality
 
-MAX_BYTES: dict[Modality, int] = {
-    "image": 100 << 20,
-    "audio": 1 << 30,
-    "video": 4 << 30,
-}
+MAX_BYTES = MAX_MEDIA_BYTES
 MAX_PIXELS = 64 << 20  # of one picture or frame: 256 MiB in memory
 # Formats that FFmpeg detects in texts, PDF and office files.
 GUESSED = re.compile("tty|mjpeg|.*_pipe")

@@ -32,7 +32,7 @@ from orchestra.runtime.trajectory import (
     ended,
     ending_of_row,
     is_finished,
-    read,
+    read_if_sound,
 )
 from orchestra.vocabulary import (
     Backend,
@@ -76,7 +76,7 @@ class Plan:
         first = self.out / "runs" / q.name
         others = [f for f in first.parent.glob(f"{q.name}.[0-9]*") if begun(f)]
         newest = max([first, *others], key=_attempt_number)
-        end = ended(read(newest / "trajectory.jsonl"))
+        end = ended(read_if_sound(newest / "trajectory.jsonl"))
         starved = end is not None and ending_of_row(end).cause == "budget"
         return _next(newest) if starved else newest
 
@@ -90,9 +90,10 @@ def _next(folder: Path) -> Path:
 
 
 def begun(folder: Path) -> bool:
-    """Whether a run in this folder may have made a call."""
+    """Whether a run in this folder may have made a call. A fork has its run.json last."""
     tape = folder / "tape.jsonl"
-    return tape.is_file() and tape.stat().st_size > 0
+    is_complete = (folder / "run.json").exists()
+    return is_complete and tape.is_file() and tape.stat().st_size > 0
 
 
 def answered(
@@ -158,7 +159,7 @@ class _Attempt:
         """
         if not begun(folder):
             return self._begin(folder)
-        past = read(folder / "trajectory.jsonl")
+        past = read_if_sound(folder / "trajectory.jsonl")
         limited = _limited(past)
         end = ended(past)
         if limited is None or end is None or not is_finished(past):

@@ -67,7 +67,10 @@ def wilson(right: int, n: int, z: float = 1.96) -> tuple[float, float]:
 def mcnemar(only_a: int, only_b: int) -> float:
     """The exact two-sided p-value, from the numbers of questions that only one method got right."""
     n = only_a + only_b
-    tail = sum(math.comb(n, k) for k in range(min(only_a, only_b) + 1))
+    tail = ways = 1  # ways: n over k, from one k to the next
+    for k in range(1, min(only_a, only_b) + 1):
+        ways = ways * (n - k + 1) // k
+        tail += ways
     return float(min(1.0, 2 * tail / 2**n))
 
 

@@ -6,15 +6,17 @@ of their own, since slices of one track must not overlap.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Any
 
+from orchestra.runtime.tape import MAX_TIME_S, is_time
 from orchestra.vocabulary import ConfigError
 
 # Off the duration of a call on the tape: rounded up, it could overlap the next call.
 ROUNDING_US = 50
-TIMES = ("began_s", "took_s")
 SHOWN = (
     "call",
     "kind",
@@ -68,26 +70,37 @@ def perfetto(run: Mapping[str, Any]) -> dict[str, Any]:
     Raises ConfigError if the tape has no times.
     """
     track_ids: dict[str, int] = {}
-    free_us: dict[str, int] = {}  # of each track: when its last call ends
+    tracks: dict[str, _Tracks] = defaultdict(_Tracks)
     events: list[TraceEvent] = []
     for piece in slices(run):
-        track = _free_track(piece, free_us)
+        track = piece.track
         if piece.kind != "sub-task":  # a sub-task contains its calls
-            free_us[track] = piece.end_us
+            number = tracks[track].number(piece)
+            track += f" ({number})" if number > 1 else ""
         track_id = track_ids.setdefault(track, len(track_ids) + 1)
         events.append(piece.event(track_id))
     names = [_track_name(track_id, name) for name, track_id in track_ids.items()]
     return {"traceEvents": names + events, "displayTimeUnit": "ms"}
 
 
-def _free_track(piece: Slice, free_us: Mapping[str, int]) -> str:
-    """The track of a slice: its own, or r1/t1 (2) and so on while calls on it still run."""
-    track = piece.track
-    number = 1
-    while free_us.get(track, 0) > piece.begin_us:
-        number += 1
-        track = f"{piece.track} ({number})"
-    return track
+class _Tracks:
+    """The numbered tracks of the main agent or of a sub-task."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.free: list[int] = []  # a heap of numbers
+        self.busy: list[tuple[int, int]] = []  # a heap of (when its call ends, number)
+
+    def number(self, piece: Slice) -> int:
+        """The first track on which no call still runs; slices come in the order of time."""
+        while self.busy and self.busy[0][0] <= piece.begin_us:
+            heappush(self.free, heappop(self.busy)[1])
+        if not self.free:
+            self.count += 1
+            heappush(self.free, self.count)
+        number = heappop(self.free)
+        heappush(self.busy, (piece.end_us, number))
+        return number
 
 
 def _track_name(track_id: int, name: str) -> TraceEvent:
@@ -100,21 +113,27 @@ def slices(run: Mapping[str, Any]) -> list[Slice]:
     _check_times(run)
     subtasks = _subtasks(run["events"])
     calls = [_call(call, subtasks) for call in run["tape"]]
-    around: list[Slice] = []
-    for track, about in subtasks.items():
-        own = [call for call in calls if call.track == track]
-        if own:
-            around.append(_around(own, track, about))
+    own: dict[str, list[Slice]] = defaultdict(list)
+    for call in calls:
+        own[call.track].append(call)
+    around = [
+        _around(own[track], track, about)
+        for track, about in subtasks.items()
+        if track in own
+    ]
     return sorted([*around, *calls], key=lambda s: (s.begin_us, -s.duration_us))
 
 
 def _check_times(run: Mapping[str, Any]) -> None:
     """Raises ConfigError if there is no call, or one of the calls has no times."""
-    times = [call.get(key) for call in run["tape"] for key in TIMES]
-    if not times or not all(isinstance(time, int | float) for time in times):
-        raise ConfigError(
-            f"{run['name']}: its tape has no times of calls; record it again"
-        )
+    for call in run["tape"]:
+        took_s = call.get("took_s")
+        is_length = isinstance(took_s, int | float) and abs(took_s) < MAX_TIME_S
+        if not (is_length and is_time(call.get("began_s"))):
+            problem = "its tape has no times of calls, or impossible ones"
+            raise ConfigError(f"{run['name']}: {problem}; record it again")
+    if not run["tape"]:
+        raise ConfigError(f"{run['name']}: its tape has no times of calls")
 
 
 def _subtasks(events: Iterable[About]) -> dict[str, dict[str, Any]]:
@@ -138,7 +157,7 @@ def _call(call: About, subtasks: Mapping[str, Any]) -> Slice:
     return Slice(
         track=track if track in subtasks else "main",
         kind="chat" if is_chat else "tool",
-        name=call["model"] if is_chat else place[-1],
+        name=str(call.get("model")) if is_chat else place[-1],
         begin_us=round(call["began_s"] * 1e6),
         duration_us=max(duration_us, 0),
         about={**call, "status": "failed" if call["failed"] else "done"},
@@ -152,7 +171,7 @@ def _around(calls: Sequence[Slice], track: str, about: About) -> Slice:
     return Slice(
         track=track,
         kind="sub-task",
-        name=about["id"],
+        name=about.get("id", track),  # a result without its sub-task has none
         begin_us=begin_us,
         duration_us=end_us - begin_us,
         about=about,

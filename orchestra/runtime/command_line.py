@@ -18,6 +18,7 @@ from orchestra.runtime.jsonl import TapeWriteError
 from orchestra.runtime.options import METHODS, Options, flag_of, methods_of
 from orchestra.runtime.spelling import did_you_mean
 from orchestra.runtime.tape import Cancelled, TapeMiss
+from orchestra.runtime.trajectory import printable
 from orchestra.runtime.user_code import is_spec
 from orchestra.vocabulary import BudgetExceeded, ConfigError, EndpointError
 
@@ -86,7 +87,10 @@ def run_program(name: str, work: Callable[[], int | None]) -> int:
         ending = ending_of(error)
         kept = ending.cause in ("signal", "machine")
         note = "; what is done is kept" if kept else ""
-        console.tell(f"{name}: {ending.why}{note}")
+        why = ending.why
+        if isinstance(error, ConfigError):
+            why = printable(why)  # it may have names of a folder from someone else
+        console.tell(f"{name}: {why}{note}")
         return exit_code(error)
 
     interruption.last_words = lambda: stopped(Cancelled())

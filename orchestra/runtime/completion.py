@@ -194,7 +194,7 @@ class Usage:
 def usage_of(completion: Mapping[str, Any], backend: Backend) -> Usage:
     """The endpoint's own figure in `usage.cost`, in USD, counts before the prices of the pool."""
     read, written, cached = tokens_of(completion)
-    cost_usd = _amount(_dict(completion.get("usage")).get("cost"))
+    cost_usd = amount(_dict(completion.get("usage")).get("cost"))
     is_known = cost_usd is not None
     if cost_usd is None and read is not None and written is not None:
         cost_usd = backend.cost_usd(read, written, cached)
@@ -202,7 +202,7 @@ def usage_of(completion: Mapping[str, Any], backend: Backend) -> Usage:
     return Usage(read, written, cost_usd, is_known)
 
 
-def _amount(value: Any) -> float | None:
+def amount(value: Any) -> float | None:
     """A plausible amount of USD; None for anything else."""
     is_number = type(value) in (int, float) and 0 <= value < MAX_USD
     return float(value) if is_number else None

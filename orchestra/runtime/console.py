@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from orchestra.ending import ending_of
+from orchestra.runtime import outside
 from orchestra.runtime.options import SEAMS, flag_of
-from orchestra.runtime.run_folder import holds_calls
+from orchestra.runtime.run_folder import holds_calls, is_begun
 from orchestra.runtime.summary import summary
 from orchestra.runtime.tape import TapeMiss
 from orchestra.runtime.trajectory import (
@@ -40,8 +41,6 @@ COMPARED = "method answer state why rounds calls tokens cost_usd latency_s"
 LISTED = "run method state why answer cost_usd date question"
 TrajectoryOrError = Trajectory | EndpointError  # how one run of a command ended
 FAILED = 4  # the exit code of an EndpointError
-# What the rows of a damaged run raise
-DAMAGED = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 # ---- the outcome ---------------------------------------------------------------------------------
@@ -132,14 +131,13 @@ def list_runs(folder: Path, as_json: bool) -> int:
     if not folder.is_dir():
         problem = "there is no such folder; name one that has runs"
         raise ConfigError(f"--runs {folder}: {problem}")
-    manifests = [*folder.glob("run.json"), *folder.glob("*/run.json")]
-    manifests += folder.glob("*/*/run.json")
+    runs = [folder] if is_begun(folder) else outside.runs_in(folder, depth=2)
     rows = []
-    for run in sorted(manifest.parent for manifest in manifests):
+    for run in runs:
         name = run.name if run == folder else run.relative_to(folder).as_posix()
         try:
             rows.append({"run": name, **_row_of(run)})
-        except (ConfigError, TapeMiss, OSError, *DAMAGED) as error:
+        except (ConfigError, TapeMiss, OSError) as error:
             rows.append({"run": name, "state": "damaged", "why": str(error)})
     put(json.dumps(rows) if as_json else table(LISTED, rows))
     return 0
@@ -167,9 +165,13 @@ def failure(
 ) -> str:
     """What ended the command, and the command that continues the run in `folder`."""
     text = ending_of(error).why
+    if isinstance(error, ConfigError):
+        text = printable(text)  # it may have names of a folder from someone else
     if a is None or a.replay or a.runs:
         return text
     hint = way_on(method, folder, a)
+    if a.resume and isinstance(error, TapeMiss):
+        return text  # a resume would end so again
     if isinstance(error, ConfigError) and (a.resume or not hint):
         return text  # of the command line; a new run may end so after paid calls
     return f"{text}; {hint or 'no call was made, so nothing is kept'}"
@@ -238,7 +240,7 @@ def tell_error(
     row |= {"state": ending.state, "cause": ending.cause, "why": line}
     row["failed_subtasks"] = 0
     if folder is not None:
-        with contextlib.suppress(ConfigError, TapeMiss, OSError, MemoryError, *DAMAGED):
+        with contextlib.suppress(ConfigError, TapeMiss, OSError, MemoryError):
             row |= _so_far(folder)
     if "--json" in argv:
         with contextlib.suppress(OSError):  # it may be the error

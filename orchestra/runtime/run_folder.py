@@ -8,17 +8,19 @@ With --workdir also workdir/, workdir.git/ and changes.diff (agents/workdir.py).
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from orchestra.runtime import jsonl
+from orchestra.runtime import jsonl, outside
 from orchestra.runtime import pool as pools
 from orchestra.runtime import tape as tapes
 from orchestra.runtime.options import SEAMS, Options, variables
@@ -26,7 +28,14 @@ from orchestra.runtime.pool import Checked, Invalid, Pool
 from orchestra.runtime.secrets import Secrets
 from orchestra.vocabulary import ConfigError, Media, Modality, Place, Task
 
-MAX_CHARS = 16 << 20  # of run.json
+MAX_BYTES = 16 << 20  # of run.json
+MAX_MEDIA_BYTES: dict[Modality, int] = {  # of a file; of all media the largest
+    "image": 100 << 20,
+    "audio": 1 << 30,
+    "video": 4 << 30,
+}
+BEGINNING = "run.json.part"  # until the folder is complete, and then run.json
+COPIED = {BEGINNING, "media", "workdir", "workdir.git", "work", "tape.jsonl"}
 
 
 class MediaRow(Checked):
@@ -53,9 +62,11 @@ class Manifest(Checked):
     def task(self, folder: Path) -> Task:
         """Raises ConfigError for a media file that is missing or not the one of the run."""
         media = []
+        names = {m.name: m.modality for m in self.media}
+        digests = _digests(folder / "media", names)
         for m in self.media:
             path = folder / "media" / m.name
-            if not path.is_file() or sha256_of(path) != m.sha256:
+            if digests.get(m.name) != m.sha256:
                 problem = "is missing or changed; copy the whole run folder"
                 raise ConfigError(f"{path} {problem}")
             file = Media(modality=m.modality, name=m.name, path=path, sha256=m.sha256)
@@ -64,11 +75,25 @@ class Manifest(Checked):
         return Task(self.question, media=tuple(media), repo=repo)
 
     def write(self, folder: Path) -> None:
+        """Write run.json: the last step of a beginning. Raises OSError, ConfigError."""
         text = json.dumps(self.row(), ensure_ascii=False, indent=1)
-        (folder / "run.json").write_text(text, "utf-8")
+        write_whole(folder / "run.json", text)
 
     def row(self) -> dict[str, Any]:
         return self.model_dump(mode="json", by_alias=True)
+
+
+def _digests(folder: Path, names: Mapping[str, Modality]) -> dict[str, str]:
+    """The SHA-256 of each of these files that is there. Raises ConfigError for one too large."""
+    found: dict[str, str] = {}
+    left = max(MAX_MEDIA_BYTES.values())
+    for name, modality in names.items():
+        if os.path.lexists(folder / name):
+            most = min(MAX_MEDIA_BYTES[modality], left)
+            with outside.opened(folder / name, most) as file:
+                left -= os.fstat(file.fileno()).st_size
+                found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
 
 
 def _top_of(repo: Path) -> tuple[str, ...]:
@@ -108,9 +133,14 @@ def default_path() -> Path:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file and rename it into place, so that no reader finds half of it."""
+    """Write a file and rename it into place: it is complete or absent, also after a power failure.
+    Raises OSError, ConfigError.
+    """
     part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8")
+    with outside.written(part) as file:
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
     part.rename(path)
 
 
@@ -123,27 +153,39 @@ def unwritable(path: Path, error: OSError) -> ConfigError:
 def read_manifest(folder: Path) -> Manifest:
     """Raises ConfigError: not a run folder, another version, a damaged file, a link out of it."""
     file = folder / "run.json"
-    if not file.is_file():
-        raise ConfigError(f"{folder} is not a run folder (no run.json)")
+    _check(folder)
     try:
-        with file.open(encoding="utf-8") as text:
-            row = json.loads(text.read(MAX_CHARS))
+        with outside.opened(file, MAX_BYTES) as data:
+            row = outside.parsed(data.read())
         row = _current(row)
         manifest = Manifest(**row)
         _check_seams(row["options"])
-        json.dumps(row, ensure_ascii=False).encode()  # not half a surrogate pair
-    except (
-        Invalid,
-        KeyError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except (Invalid, ValueError, TypeError, LookupError, AttributeError) as error:
         why = " ".join(str(error).split())[:200]
         raise ConfigError(f"{file} is damaged, or of another version ({why})") from None
-    _check_no_links(folder)
     return manifest
+
+
+def _check(folder: Path) -> None:
+    """Raises ConfigError if it is not a run folder, or has a link or a special file in it."""
+    if folder.is_dir() and not is_begun(folder) and _may_begin(folder):
+        problem = "is empty, or was interrupted before its first call"
+        raise ConfigError(f"{folder} {problem}; use it as --out of a new run")
+    if not os.path.lexists(folder / "run.json"):
+        raise ConfigError(f"{folder} is not a run folder (no run.json)")
+    for part in (folder, folder / "media", folder / "work"):
+        outside.check(part)
+    outside.check(folder / "workdir.git", deep=True)
+    alternates = folder / "workdir.git" / "objects" / "info" / "alternates"
+    if os.path.lexists(alternates):  # git's link to objects elsewhere
+        problem = "is a link or a special file; a run folder has none"
+        raise ConfigError(f"{alternates} {problem}")
+
+
+def is_begun(folder: Path) -> bool:
+    """Whether a folder has its run.json, the last file of a beginning, which is not empty."""
+    file = folder / "run.json"
+    return os.path.lexists(file) and file.lstat().st_size > 0
 
 
 def _check_seams(options: dict[str, Any]) -> None:
@@ -166,42 +208,72 @@ def _current(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "v": 3, "options": options}
 
 
-def _check_no_links(folder: Path) -> None:
-    """Raises ConfigError for a link, or what is neither a file nor a folder."""
-    paths: list[Path] = []
-    for part in (folder, folder / "media", folder / "work"):
-        if part.is_dir():
-            paths += part.iterdir()
-    paths += (folder / "workdir.git").rglob("*")
-    for path in paths:
-        # "alternates" is git's link to objects elsewhere.
-        leads_out = path.is_symlink() or path.name == "alternates"
-        if leads_out or not (path.is_file() or path.is_dir()):
-            problem = "is a link or a special file; a run folder has none"
-            raise ConfigError(f"{path} {problem}")
+@contextlib.contextmanager
+def begun(path: Path) -> Iterator[Path]:
+    """A new run folder, complete once it has its run.json. It is removed if the run fails before
+    its first call; at a mistake of the user, before the first call of a round. Raises ConfigError,
+    OSError.
+    """
+    existed = path.exists()
+    if existed and not path.is_dir():
+        raise _occupied(path)
+    path.mkdir(parents=True, exist_ok=True)
+    made = path.resolve()  # the user's Python may change the current folder
+    with _claimed(path):
+        try:
+            yield path
+        except BaseException as error:
+            first_round = 1 if isinstance(error, ConfigError) else 0
+            if not holds_calls(made / "tape.jsonl", first_round):
+                shutil.rmtree(made, ignore_errors=True)
+                if existed:
+                    made.mkdir(exist_ok=True)
+            raise
 
 
 @contextlib.contextmanager
-def begun(path: Path) -> Iterator[Path]:
-    """A new run folder. It is removed if the run fails before its first call; at a mistake of the
-    user, before the first call of a round. Raises ConfigError, OSError.
+def _claimed(path: Path) -> Iterator[None]:
+    """The file that becomes run.json is made and locked: of two processes, one gets the folder.
+    What a killed process left of its beginning is removed. Raises ConfigError.
     """
-    existed = path.exists()
-    if existed and (not path.is_dir() or any(path.iterdir())):
-        advice = "give another --out, or --resume it"
-        raise ConfigError(f"{path} exists and is not an empty folder; {advice}")
-    path.mkdir(parents=True, exist_ok=True)
-    (path / "run.json").touch(exist_ok=False)  # of two processes, one gets the folder
-    made = path.resolve()  # the user's Python may change the current folder
+    if not _may_begin(path):
+        raise _occupied(path)
+    descriptor = outside.descriptor(path / BEGINNING, os.O_RDWR | os.O_CREAT)
     try:
-        yield path
-    except BaseException as error:
-        first_round = 1 if isinstance(error, ConfigError) else 0
-        if not holds_calls(made / "tape.jsonl", first_round):
-            shutil.rmtree(made, ignore_errors=True)
-            if existed:
-                made.mkdir(exist_ok=True)
-        raise
+        _lock(descriptor, path)
+        if not _may_begin(path):  # another process was faster
+            (path / BEGINNING).unlink(missing_ok=True)
+            raise _occupied(path)
+        for left in path.iterdir():
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left)
+            elif left.name != BEGINNING:
+                left.unlink()
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(f"{path} is in use by another process; wait") from None
+
+
+def _may_begin(path: Path) -> bool:
+    """Whether a folder is empty, or has only what a killed beginning leaves. Before run.json was
+    renamed into place, it was an empty file.
+    """
+    names = {entry.name for entry in path.iterdir()}
+    if "run.json" in names and not is_begun(path) and "tape.jsonl" not in names:
+        names = names - {"run.json"} | {BEGINNING}
+    return not names or (BEGINNING in names and names <= COPIED)
+
+
+def _occupied(path: Path) -> ConfigError:
+    advice = "give another --out, or --resume it"
+    return ConfigError(f"{path} exists and is not an empty folder; {advice}")
 
 
 def holds_calls(path: Path, first_round: int = 0) -> bool:
@@ -212,7 +284,8 @@ def holds_calls(path: Path, first_round: int = 0) -> bool:
         return False
     try:
         jsonl.Appender(path).unlock()
-        calls = [str(row["call"]) for row in jsonl.read(path) if "call" in row]
+        located = jsonl.located(path)
+        calls = [str(row["call"]) for _, row in located if "call" in row]
     except (OSError, ConfigError):
         return True  # it cannot be read now
     return any(tapes.round_of(call) >= first_round for call in calls)
@@ -220,8 +293,8 @@ def holds_calls(path: Path, first_round: int = 0) -> bool:
 
 def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> None:
     """Copy the rounds before `from_round` into the new folder `target`. Raises ConfigError."""
-    rows = tapes.exchanges(source / "tape.jsonl")
-    last = max((tapes.round_of(row["call"]) for row in rows), default=0)
+    tape = source / "tape.jsonl"
+    last = max((tapes.round_of(e.call) for e in tapes.entries(tape)), default=0)
     if not 1 <= from_round <= max(last, 1):
         problem = f"the run in {source} has rounds 1 to {last}"
         raise ConfigError(f"--from-round {from_round}: {problem}")
@@ -231,12 +304,14 @@ def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> Non
         if place is not None and place.round < from_round:
             folders.append(folder)
     for folder in folders:
+        outside.check(folder, deep=True, links=True)
         if folder.is_dir():
             copy = target / folder.relative_to(source)
             shutil.copytree(folder, copy, symlinks=True)
-    kept = [row for row in rows if tapes.round_of(row["call"]) < from_round]
-    lines = [json.dumps({**row, "kept": True}, ensure_ascii=False) for row in kept]
+    with outside.written(target / "tape.jsonl") as copied:
+        for row in tapes.exchanges(tape):
+            if tapes.round_of(row["call"]) < from_round:
+                line = json.dumps({**row, "kept": True}, ensure_ascii=False)
+                copied.write(f"{line}\n".encode("utf-8", "replace"))
     parent = f"{source.name} from round {from_round}"
     manifest.model_copy(update={"parent": parent}).write(target)
-    tape = "".join(f"{line}\n" for line in lines)
-    write_whole(target / "tape.jsonl", tape)  # last: without it, a fork is not complete

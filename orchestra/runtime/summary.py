@@ -15,7 +15,7 @@ from typing import Any
 from orchestra.ending import Ending
 from orchestra.money import add_usd, assumed_usd
 from orchestra.runtime import tape, trajectory
-from orchestra.runtime.completion import url_of, usage_of
+from orchestra.runtime.completion import amount, url_of, usage_of
 from orchestra.runtime.run_folder import Manifest, read_manifest
 from orchestra.runtime.trajectory import Event
 from orchestra.vocabulary import Backend
@@ -27,6 +27,7 @@ NO_WORD = Ending(
     "the process was killed, or the disk was full: it could not say why it ended",
     finished=False,
 )
+MOST_UNANSWERED = 10_000  # attempts of one exchange
 Row = Mapping[str, Any]  # an exchange on the tape
 
 
@@ -67,27 +68,35 @@ class Summary:
 def summary(folder: Path) -> Summary:
     """The run in a folder. Raises ConfigError and TapeMiss if it is damaged."""
     manifest = read_manifest(folder)
-    events = trajectory.read(folder / "trajectory.jsonl")
-    rows = tape.exchanges(folder / "tape.jsonl")
-    return summarized(folder, manifest, events, rows)
+    events = trajectory.read_if_sound(folder / "trajectory.jsonl")
+    return summarized(folder, manifest, events)
 
 
-def summarized(
-    folder: Path, manifest: Manifest, events: Sequence[Event], rows: Sequence[Row]
-) -> Summary:
-    """The run in a folder that has been read."""
+def summarized(folder: Path, manifest: Manifest, events: Sequence[Event]) -> Summary:
+    """The run in a folder whose manifest and events have been read."""
     end = trajectory.ended(events)
+    prices = Prices(manifest)
+    totals = Totals()
+    rounds = 0
+    date_s = 0.0
+    for row in tape.exchanges(folder / "tape.jsonl"):
+        totals = totals.plus(prices.of(row))
+        rounds = max(rounds, tape.round_of(row["call"]))
+        timing = row.get("timing")
+        began_s = timing.get("began_s") if isinstance(timing, dict) else None
+        if tape.is_time(began_s):
+            date_s = max(date_s, began_s)
     return Summary(
         question=manifest.question,
         method=str(manifest.options.method),
         model=manifest.pool.main,
         ending=ending_in(folder, end),
         answer=end["answer"] if end else "",
-        totals=Prices(manifest).total(rows),
-        rounds=max((tape.round_of(row["call"]) for row in rows), default=0),
+        totals=totals,
+        rounds=rounds,
         failed_subtasks=trajectory.failed_subtasks(events),
-        latency_s=end["timing"].get("latency_s") if end else None,
-        date_s=_date_s(folder, rows),
+        latency_s=end.get("timing", {}).get("latency_s") if end else None,
+        date_s=date_s or (folder / "run.json").stat().st_mtime,
     )
 
 
@@ -115,11 +124,6 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _date_s(folder: Path, rows: Iterable[Row]) -> float:
-    began_s = [row["timing"]["began_s"] for row in rows if "timing" in row]
-    return max(began_s, default=(folder / "run.json").stat().st_mtime)
-
-
 class Prices:
     """What the exchanges of a run cost: by the prices of its pool, or as its endpoint reported."""
 
@@ -138,28 +142,29 @@ class Prices:
     def of(self, row: Row) -> Totals:
         """What one exchange cost, with its attempts that got no answer."""
         outcome = row["failure"] if "failure" in row else row["answer"]
-        if not isinstance(outcome, dict) or "unanswered" not in outcome:
+        unanswered = outcome.get("unanswered") if isinstance(outcome, dict) else None
+        if type(unanswered) is not int or not 0 <= unanswered <= MOST_UNANSWERED:
             return Totals()  # a local tool
-        most_usd = outcome.get("most_usd")
+        most_usd = amount(outcome.get("most_usd"))
         assumed = Totals(1, 0, assumed_usd(self.has_budget, most_usd))
         total = Totals()
-        for _ in range(outcome["unanswered"]):
+        for _ in range(unanswered):
             total = total.plus(assumed)
         if "failure" in row:
             return total
         match row["request"]["kind"]:
             case "chat":
                 return total.plus(
-                    self._of_chat(row["request"], outcome["data"], assumed)
+                    self._of_chat(row["request"], outcome.get("data"), assumed)
                 )
             case "transcription":
                 return total.plus(Totals(1, 0, most_usd))
             case _:
                 return total
 
-    def _of_chat(self, request: Row, data: Row, assumed: Totals) -> Totals:
+    def _of_chat(self, request: Row, data: object, assumed: Totals) -> Totals:
         backend = self.backend_of(request)
-        if backend is None:
+        if backend is None or not isinstance(data, dict):
             return Totals(1, 0, None)
         usage = usage_of(data, backend)
         cost_usd = usage.cost_usd if usage.is_known else assumed.cost_usd

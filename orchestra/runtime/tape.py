@@ -23,29 +23,32 @@ import json
 import re
 import threading
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, TypeGuard
 
 from pydantic import Field, ValidationError
 from typing_extensions import TypedDict
 
 from orchestra.contracts import adapter
 from orchestra.runtime.interruption import of_process as interruption
-from orchestra.runtime.jsonl import Appender, Row, TapeWriteError, read
+from orchestra.runtime.jsonl import Appender, Row, TapeWriteError, located, row_at
 from orchestra.runtime.secrets import Secrets
-from orchestra.vocabulary import Cause, EndOfRun, Failure, Place
+from orchestra.vocabulary import Cause, ConfigError, EndOfRun, Failure, Place
 
 VERSION = 2
 # An image or a sound in a request
 BASE64 = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{4096,}={0,2}")
 POLL_S = 0.05
 WAKE_S = 0.5  # how long a pause goes on after the tape was closed
+NAME_CHARS = 1000  # of a call, or a key
+MAX_TIME_S = 1e11  # the year 5138
 DIFF_LINES = 41  # of the difference that a miss shows
+DIFF_ROWS = 20  # among which the most similar one is looked for
 TYPES = {"call": str, "key": str, "request": dict}  # of the fields of an exchange
 OVER_BUDGET = "budget"  # the cause of a failure: the call was not started
 Mode = Literal["record", "resume", "replay"]
@@ -53,7 +56,13 @@ _call: ContextVar[str] = ContextVar("logical_call")
 
 
 class TapeMiss(EndOfRun):
-    """A replay made a request that the tape does not hold."""
+    """A replay made a request that the tape does not hold. `differs`: another one is in its place;
+    otherwise a resume can make it.
+    """
+
+    def __init__(self, message: str, differs: bool = True) -> None:
+        super().__init__(message)
+        self.differs = differs
 
     cause: Cause = "recording"
 
@@ -84,6 +93,17 @@ class FailureRow(TypedDict):
     most_usd: NotRequired[float | None]
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An exchange on the tape, without what it holds: a long tape may be larger than memory."""
+
+    offset: int  # of its line
+    call: str
+    key: str
+    answered: bool
+    kept: bool  # a fork copied it, or the budget did not cover it
+
+
 def round_of(call: str) -> int:
     """The round of a logical call; 0 if it belongs to no round."""
     place = Place.parse(call)
@@ -106,18 +126,17 @@ class Tape:
         self.mode = mode
         self.secrets = secrets or Secrets()
         self.cancelled = cancelled or threading.Event()
-        self._unplayed: dict[tuple[str, str], deque[Row]] = {}
+        self._unplayed: dict[tuple[str, str], list[Entry]] = {}
         self._closed = False
         self.in_flight: list[str] = []  # the logical calls that are being made
         self._write_error: TapeWriteError | None = None
         self._file = None if mode == "replay" else Appender(path)
         if self._file and mode == "resume":
-            # before the tape is read: `exchanges` then omits the failures to retry
+            # before the tape is read: `entries` then omits the failures to retry
             self._file.append(json.dumps({"v": VERSION, "resumed": True}))
-        recorded = [] if mode == "record" else exchanges(path)
-        for row in recorded:
-            exchange = (row["call"], row["key"])
-            self._unplayed.setdefault(exchange, deque()).append(row)
+        recorded = [] if mode == "record" else entries(path)
+        for entry in reversed(recorded):  # the first one is popped first
+            self._unplayed.setdefault((entry.call, entry.key), []).append(entry)
         interruption.watch(self)
 
     def close(self) -> None:
@@ -166,10 +185,10 @@ class Tape:
             raise self._stopped()
         key = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         try:
-            row = self._unplayed[call, key].popleft()  # atomic: one thread gets it
+            entry = self._unplayed[call, key].pop()  # atomic: one thread gets it
         except (KeyError, IndexError):
             return self._record(call, key, text, ask)
-        return self._played(call, row, shape)
+        return self._played(call, row_at(self.path, entry.offset), shape)
 
     def value(
         self, kind: str, request: Row, function: Callable[[], Any], shape: Any = Any
@@ -211,7 +230,7 @@ class Tape:
     ) -> Answer | Failure:
         """The outcome of `ask()`, which is on disk before it is returned. Raises TapeMiss."""
         if self._file is None:
-            raise TapeMiss(self._difference(call, text))
+            raise self._miss(call, text)
         self.in_flight.append(call)  # before it checks whether the tape is closed
         try:
             self.wait(0)
@@ -239,18 +258,24 @@ class Tape:
             return Failure(**value)
         return Answer(value, played=False)
 
-    def _difference(self, call: str, text: str) -> str:
-        """A miss: the request `text` next to the most similar one that is recorded."""
-        recorded = [row for row in exchanges(self.path) if row["call"] == call]
-        if not recorded:
-            return f"{self.path}: nothing is recorded for the call {call!r}; --resume makes it"
+    def _miss(self, call: str, text: str) -> TapeMiss:
+        """What a replay did not find: the request `text` next to the most similar one that is left
+        of this call.
+        """
+        left = [
+            e for (at, _), rows in [*self._unplayed.items()] if at == call for e in rows
+        ]
+        if not left:
+            problem = f"nothing is recorded for the call {call!r}; --resume makes it"
+            return TapeMiss(f"{self.path}: {problem}", differs=False)
         now = _readable(json.loads(text))
+        recorded = [row_at(self.path, entry.offset) for entry in left[:DIFF_ROWS]]
         before = [_readable(row["request"]) for row in recorded]
         nearest = max(before, key=lambda lines: len(set(lines) & set(now)))
         names = ("recorded", "this run")
         diff = difflib.unified_diff(nearest, now, *names, n=1, lineterm="")
         problem = f"{self.path}: the call {call!r} differs from its recording"
-        return "\n".join([problem, *islice(diff, DIFF_LINES)])
+        return TapeMiss("\n".join([problem, *islice(diff, DIFF_LINES)]))
 
 
 def _request_text(kind: str, request: Row) -> str:
@@ -269,22 +294,41 @@ def _digest(data: re.Match[str]) -> str:
     return f"blob:{hashlib.sha256(data[0].encode()).hexdigest()}"
 
 
-def exchanges(path: Path) -> list[Row]:
-    """The exchanges of a tape, without the failures that a resume retried."""
-    rows: list[Row] = []
-    for row in read(path):
+def is_time(began_s: object) -> TypeGuard[float]:
+    """Whether a tape can have this as the time of a call, in seconds since 1970."""
+    return isinstance(began_s, int | float) and 0 <= began_s < MAX_TIME_S
+
+
+def entries(path: Path) -> list[Entry]:
+    """The exchanges of a tape, without the failures that a resume retried. Raises ConfigError."""
+    found: list[Entry] = []
+    newest = 0  # where those of the newest resume begin
+    for offset, row in located(path):
         if "resumed" in row:
-            rows = _without_retried(rows)
+            found[newest:] = _without_retried(found[newest:])
+            newest = len(found)
         elif _is_exchange(row):
-            rows.append(row)
+            kept = "kept" in row or _is_over_budget(row.get("failure"))
+            answered = "answer" in row
+            found.append(Entry(offset, row["call"], row["key"], answered, kept))
         else:
-            raise TapeMiss(f"{path} has a line that is not an exchange; restore a copy")
-    return rows
+            problem = "has a line that is not an exchange; restore a copy"
+            raise ConfigError(f"{path} {problem}")
+    return found
+
+
+def exchanges(path: Path) -> Iterator[Row]:
+    """The same as rows, read one by one."""
+    for entry in entries(path):
+        yield row_at(path, entry.offset)
 
 
 def _is_exchange(row: Row) -> bool:
     is_typed = all(isinstance(row.get(name), kind) for name, kind in TYPES.items())
-    return is_typed and ("answer" in row or "failure" in row)
+    if not is_typed or not isinstance(row["request"].get("kind"), str):
+        return False
+    is_short = max(len(row["call"]), len(row["key"])) <= NAME_CHARS
+    return is_short and ("answer" in row or "failure" in row)
 
 
 def _readable(request: Row) -> list[str]:
@@ -292,34 +336,33 @@ def _readable(request: Row) -> list[str]:
     return text.replace("\\n", "\n").splitlines()
 
 
-def _without_retried(rows: list[Row]) -> list[Row]:
+def _without_retried(found: list[Entry]) -> list[Entry]:
     """Drop the failures that a resume retries.
 
     Keep a failure if some later prompt may quote it: a later round, another step of the same
     sub-task, or a repeat of the same call has an answer. Keep what a fork copied, and calls
     that the budget did not cover: it is still the same.
     """
-    kept: list[Row] = []
-    last_round = 0  # of the answers after the row
+    kept: list[Entry] = []
+    last_round = 0  # of the answers after the entry
     answered_calls: set[str] = set()
     answered_steps: dict[str, set[str]] = defaultdict(set)  # by sub-task
-    for row in reversed(rows):
-        call = row["call"]
+    for entry in reversed(found):
+        call = entry.call
         parts = call.split("/")  # as r1/t2/s3/part4
         subtask = "/".join(parts[:2])
         step = "/".join(parts[:3])
-        if "answer" in row:
+        if entry.answered:
             last_round = max(last_round, round_of(call))
             answered_steps[subtask].add(step)
             answered_calls.add(call)
-            kept.append(row)
+            kept.append(entry)
             continue
         quoted_later = last_round > round_of(call)
         quoted_in_subtask = bool(answered_steps[subtask] - {step})
         repeated = call in answered_calls
-        is_quoted = quoted_later or quoted_in_subtask or repeated
-        if is_quoted or "kept" in row or _is_over_budget(row["failure"]):
-            kept.append(row)
+        if quoted_later or quoted_in_subtask or repeated or entry.kept:
+            kept.append(entry)
     return kept[::-1]
 
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from orchestra.ending import Ending, EndState
 from orchestra.money import Purse, add_usd
-from orchestra.runtime import jsonl
+from orchestra.runtime import event_shapes, jsonl, run_folder
 from orchestra.runtime.run_log import RunLog
 from orchestra.vocabulary import (
     Cause,
@@ -208,17 +208,41 @@ def read(path: Path) -> list[Event]:
     """The events of the last invocation, in the order of `at`. Raises ConfigError for a line that
     is not an event.
     """
-    events: list[Event] = []
+    found: list[Event] = []
     for event in jsonl.read(path):
-        at = event.get("at")
-        has_place = isinstance(at, list) and all(isinstance(n, int) for n in at)
-        if not has_place or not isinstance(event.get("event"), str):
-            problem = "has a line that is not an event; restore it from a copy"
-            raise ConfigError(f"{path} {problem}")
-        if event["event"] == "run":
-            events = []
-        events.append(event)
-    return in_order(events)
+        if event.get("event") == "run":
+            found = []
+        found.append(event)
+    problems = [event_shapes.problem(event) for event in found]
+    if found and found[0].get("event") != "run":
+        problems.append("the first one is missing")
+    for problem in problems:
+        if problem:
+            advice = "--resume writes it anew"
+            raise ConfigError(f"{path} has a damaged event ({problem}); {advice}")
+    return in_order(found)
+
+
+def read_if_sound(path: Path) -> list[Event]:
+    """The same, or [] for a damaged file: the tape alone decides what a run still needs."""
+    try:
+        return read(path)
+    except ConfigError:
+        return []
+
+
+def set_aside_if_damaged(path: Path) -> None:
+    """Rename a file that cannot be read, so that a resume begins a new one."""
+    try:
+        read(path)
+    except ConfigError:
+        path.rename(path.with_suffix(".damaged"))
+
+
+def write(path: Path, events: Iterable[Event]) -> None:
+    """Write all events of a run anew."""
+    rows = [json.dumps(row, ensure_ascii=False, default=str) for row in events]
+    run_folder.write_whole(path, "".join(f"{row}\n" for row in rows))
 
 
 def ended(events: Sequence[Event]) -> Event | None:
@@ -292,7 +316,8 @@ def _comparable(events: Iterable[Event], version: int) -> list[Event]:
         decision = event.get("decision")
         if version == 2 and decision and "whole_graph" in decision:
             decision["drain"] = decision.pop("whole_graph")
-            del decision["answers"], decision["final"]
+            for name in ("answers", "final"):
+                decision.pop(name, None)
     return plain
 
 
