@@ -62,7 +62,7 @@ def test_all_views_give_the_same_reason(name, endpoint):
     seen = summary(Path("runs/one"))
     assert (seen.ending.state, seen.ending.cause) == (state, cause)
     [listed] = json.loads(called("--runs", "runs", "--json").stdout)
-    page = report.run_row(Path("runs/one"), {})
+    page = report.run_row(Path("runs/one"), report.Texts())
     assert seen.ending.why == listed["why"] == page["why"] and seen.ending.why in done.stderr
     assert (listed["state"], page["state"]) == (state, state) and bool(seen.ending.why) == (
         state != "answered"

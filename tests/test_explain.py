@@ -329,7 +329,7 @@ def damage(folder: Path, kind: str, **change):
 
 LOOP = {"id": "a", "instruction": "", "needs": ["a"]}
 DAMAGES = [
-    ("result", {"status": "splendid"}), ("result", {"at": [1, 1]}), ("result", {"answer": "\ud800"}),
+    ("result", {"status": "splendid"}), ("result", {"at": [1, 1]}),
     ("decision", {"cost_usd": float("nan")}), ("decision", {"waiting": 7}), ("decision", {"decision": {"action": "x"}}),
     ("decision", {"decision": {"action": "delegate", "subtasks": [LOOP]}}), ("decision", {"event": "else"}),
     ("subtask", {"subtask": {"id": "<b>"}}), ("subtask", {"share_usd": "much"}),
@@ -341,11 +341,11 @@ def test_a_damaged_run_is_one_line(kind, change, tmp_path):
     shutil.copytree(EQUINOX, tmp_path / "run")
     damage(tmp_path / "run", kind, **change)
     line = line_of(called("explain", tmp_path / "run"))
-    assert line.count("trajectory.jsonl") == 1 and "restore" in line
+    assert line.count("trajectory.jsonl") == 1 and ("restore" in line or "writes it anew" in line)
 
 
 @pytest.mark.parametrize(("words", "code", "line"), [
-    (["{}"], 2, "not a run folder"), ([EQUINOX, "here"], 2, "not a place"), ([EQUINOX, "r9"], 2, "places: r1, r1/t1"),
+    (["{}"], 2, "is empty"), ([EQUINOX, "here"], 2, "not a place"), ([EQUINOX, "r9"], 2, "places: r1, r1/t1"),
 ])  # fmt: skip
 def test_what_cannot_be_explained_is_one_line(words, code, line, tmp_path):
     assert line in line_of(called("explain", *(str(w).format(tmp_path) for w in words)), code)

@@ -112,7 +112,7 @@ def test_a_page_has_no_error_in_a_browser(shown, tmp_path):
 
 @needs_chromium
 def test_nothing_in_a_run_is_executed_by_a_browser(tmp_path):
-    row = evil(report.run_row(RUNS / "equinox", {}), itertools.cycle(EVIL_TEXTS))
+    row = evil(report.run_row(RUNS / "equinox", report.Texts()), itertools.cycle(EVIL_TEXTS))
     numbers = {text: n for n, text in enumerate(f"{n}{EVIL_TEXTS[n % 9]}" for n in range(500))}
     (tmp_path / "page.html").write_text(report.page({"run": row}, numbers))
     with browser.opened(tmp_path / "page.html", tmp_path) as page:
