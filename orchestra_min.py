@@ -611,45 +611,62 @@ def main(argv: Sequence[str] | None = None) -> int:
     if program in PROGRAMS:
         code: int = import_module(f"orchestra.{program}").main(words[1:])
         return code
-    args: argparse.Namespace | None = None
-    start = Start("", Path(), orchestrate)
-    ended: dict[str, console.TrajectoryOrError] = {}
-
-    def stopped(error: BaseException) -> int:
-        message = console.failure(error, start.name, start.folder, args)
-        is_run = args is not None and not args.replay and start.name != ""
-        folder = start.folder if is_run else None
-        console.tell_error(error, message, words, folder)
-        return command_line.exit_code(error)
-
-    interruption.last_words = lambda: stopped(Cancelled())
+    command = Command(words)
+    interruption.last_words = lambda: command.stopped(Cancelled())
     try:
-        args = command_line.parse(words)
-        if args.runs:
-            return console.list_runs(args.runs, args.json)
-        with progress(args, console.tell) as listeners:
-            for start in list(starts(args)):  # noqa: B007  the message of an error names it
-                try:
-                    ended[start.name] = start.run(listeners=listeners)
-                except EndpointError as error:
-                    if not args.compare:
-                        raise
-                    ended[start.name] = error  # the others still run
-        code = console.report(ended, args)
-        if args.compare and not args.quiet:
-            write = import_module("orchestra.report").write
-            page = write(start.folder.parent, None, None)
-            console.tell(f"one page of all: {page}")
-        return code
+        return command.run()
     except command_line.ENDS as error:
-        return stopped(Cancelled() if interruption.requested else error)
+        return command.stopped(Cancelled() if interruption.requested else error)
     except Exception as error:  # a bug, here or in the user's Python
         if exhausted(error):
-            return stopped(error)
-        hint = console.way_on(start.name, start.folder, args)
+            return command.stopped(error)
+        hint = command.way_on()
         if hint:
             error.add_note(f"What was paid for is kept; {hint}")
         raise
+
+
+class Command:
+    """The words of a command line, and the run of it that has started last."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = words
+        self.args: argparse.Namespace | None = None  # if they cannot be read
+        self.start = Start("", Path(), orchestrate)
+
+    def run(self) -> int:
+        """Returns the exit code."""
+        self.args = args = command_line.parse(self.words)
+        if args.runs:
+            return console.list_runs(args.runs, args.json)
+        ended: dict[str, console.TrajectoryOrError] = {}
+        with progress(args, console.tell) as listeners:
+            for self.start in list(starts(args)):
+                try:
+                    ended[self.start.name] = self.start.run(listeners=listeners)
+                except EndpointError as error:
+                    if not args.compare:
+                        raise
+                    ended[self.start.name] = error  # the others still run
+        code = console.report(ended, args)
+        if args.compare and not args.quiet:
+            write = import_module("orchestra.report").write
+            page = write(self.start.folder.parent, None, None)
+            console.tell(f"one page of all: {page}")
+        return code
+
+    def stopped(self, error: BaseException) -> int:
+        """Print what ended the command. Returns the exit code."""
+        start = self.start
+        message = console.failure(error, start.name, start.folder, self.args)
+        is_run = self.args is not None and not self.args.replay and start.name != ""
+        folder = start.folder if is_run else None
+        console.tell_error(error, message, self.words, folder)
+        return command_line.exit_code(error)
+
+    def way_on(self) -> str:
+        """How to continue the run that has started last."""
+        return console.way_on(self.start.name, self.start.folder, self.args)
 
 
 def starts(args: argparse.Namespace) -> Iterator[Start]:
