@@ -7,7 +7,6 @@ come from someone else: its events are checked first, and nothing that it names 
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -130,7 +129,6 @@ def rounds(
     path = folder / "trajectory.jsonl"
     read = [event for event in trajectory.read(path) if event["event"] in READ]
     try:
-        json.dumps(read, ensure_ascii=False).encode()  # not half a surrogate pair
         events: list[Any] = adapter(list[Event]).validate_python(read)
         of_round: dict[int, list[Any]] = defaultdict(list)
         for event in events:
