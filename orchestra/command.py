@@ -20,7 +20,7 @@ def command() -> None:
             signal.signal(number, usual)
             os.kill(os.getpid(), number)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as it is under nohup
             signal.signal(number, note)
     from orchestra.process import run  # imports take time

@@ -26,7 +26,6 @@ GRACE_S = (
 IDLE_S = 1.0  # after a signal, for a command without calls in flight to end by itself
 LAST_WORDS_S = 0.5  # nobody may be reading standard error
 INTERRUPTED = 130  # the exit code of `main`
-CLEAN_LINE = "\r\x1b[K\x1b[?25h"  # in place of a spinner; shows the cursor again
 
 
 def run(signals: list[int]) -> int:
@@ -92,9 +91,8 @@ def interrupt(work: threading.Thread, signals: list[int]) -> None:
 
 
 def last_words() -> None:
-    sys.stdout = sys.__stdout__ or sys.stdout  # not those of a progress display
-    sys.stderr = sys.__stderr__ or sys.stderr
     with suppress(OSError, ValueError):
-        if sys.stderr.isatty():
-            sys.stderr.write(CLEAN_LINE)
+        interruption.hide_display()
+        sys.stdout = sys.__stdout__ or sys.stdout  # not those of a display
+        sys.stderr = sys.__stderr__ or sys.stderr
         interruption.last_words()

@@ -9,6 +9,7 @@ import pytest
 
 from orchestra import report
 from orchestra.recorded import recorded
+from orchestra.runtime.command_line import EXIT_CODES
 from orchestra.tools import media
 from orchestra_min import orchestrate
 from tests.conftest import ConfigError, Options, pool_at
@@ -103,3 +104,9 @@ def test_of_two_runs_that_begin_at_once_one_gets_the_folder(how, tmp_path, monke
     assert orchestrate("?", out=tmp_path / "run", **how).answer == "42"
     with pytest.raises(ConfigError, match="not an empty folder"):
         orchestrate("?", out=tmp_path / "run", **how)
+
+
+@pytest.mark.parametrize("flags", [("?", "--model", "m", "--out"), ("--resume",), ("--replay",)])
+def test_a_folder_whose_name_is_too_long_is_one_line(flags):
+    done = called(*flags, "x" * 300, at="http://127.0.0.1:9/v1")
+    assert "File name too long" in line_of(done, code=EXIT_CODES[OSError])

@@ -76,10 +76,11 @@ def test_a_temporary_failure_is_retried(trouble, report):
 
 
 BOMB = gzip.compress(b" " * 1_000_000, 9) * 200
+MANY = '{"choices": [{"message": {}}], "more": [%s1]}' % ("1," * 1_100_000)
 
 
 @pytest.mark.parametrize("answer, expected", [
-    (Raw(200, BOMB, content_encoding="gzip"), "larger than 64 MiB"),
+    (Raw(200, BOMB, content_encoding="gzip"), "larger than 16 MiB"), (Raw(200, MANY), "more than 1000000 values"),
     (Raw(400, {"error": {"message": "no\nnot\nthis"}}), "no not this"), (Raw(401, {"error": {"message": "who are you"}}), "MY_MODEL_KEY"),
     (Raw(402, {"error": "no money"}), "402"), (Raw(404, {"error": {"message": "gone"}}), "/v1"), (Raw(418, b"\xff\xfe"), "418"),
     (Raw(429, {}, **AGAIN), "429"), (Raw(500, {"error": {"message": "broken"}}, **AGAIN), "500"), (Raw(600, {"error": {}}), "600"), (Raw(200, '{"error": {"code": 1e999, "message": "x"}}'), "no choice"),

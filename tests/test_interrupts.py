@@ -1,8 +1,11 @@
 """Ctrl-C and SIGTERM at any moment end a command in seconds, without a traceback and with all kept."""
 
+import contextlib
 import fcntl
 import json
 import os
+import pty
+import re
 import signal
 import stat
 import threading
@@ -16,7 +19,7 @@ from tests.conftest import ConfigError
 from tests.program import called, program, resume, start
 from tests.scripted import Raw, complete, delegate, finish, is_main
 
-INT, TERM = signal.SIGINT, signal.SIGTERM
+INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 RUN = "--question", "?", "--model", "m", "--out", "run"
 SLEEPS = "import pathlib, time\npathlib.Path('here').touch()\ntime.sleep(60)\n"
 HANGS = f"""from orchestra.methods.orchestra_o1 import OrchestraO1
@@ -61,12 +64,26 @@ def test_while_the_program_is_imported(stop, tmp_path, monkeypatch):
         assert ended(process, stop) == ("", "interrupted\n")
 
 
-@pytest.mark.parametrize("signals", [[INT], [TERM, INT], [INT] * 10])
+@pytest.mark.parametrize("signals", [[INT], [TERM, INT], [HUP], [INT] * 10])
 def test_during_a_call(signals, held, tmp_path):
     with start(tmp_path, *RUN, at=held.url) as process:
         assert held.arrived.wait(30)
         printed, told = ended(process, *signals)
     assert printed == "" and "interrupted; continue with: " in told
+
+
+def test_a_spinner_is_gone_before_the_last_words(held, tmp_path):
+    terminal, theirs = pty.openpty()
+    with start(tmp_path, *RUN, at=held.url, stderr=theirs) as process:
+        os.close(theirs)
+        assert held.arrived.wait(30)
+        process.send_signal(INT)
+        shown = b""
+        with contextlib.suppress(OSError):  # the end
+            while True:
+                shown += os.read(terminal, 1 << 16)
+    os.close(terminal)
+    assert re.search(rb"decides.*\x1b\[2K\S+: interrupted; continue with: [^\x1b]*$", shown, re.S)
 
 
 def test_while_a_call_waits_for_its_next_attempt(endpoint, tmp_path):

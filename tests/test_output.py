@@ -217,3 +217,10 @@ def test_the_status_line_says_who_is_at_work_since_when_and_the_cost():
     status.listen({"event": "notice", "at": (), "message": "attempt 2 of 3"})
     seen = status.text(now_s=13.0)
     assert seen == "2 sub-tasks; r1/t1 big, 3 s; r1/t2 big, 3 s; attempt 2 of 3; USD 0.5000"
+
+
+def test_the_status_line_has_no_control_characters_of_a_run_from_someone_else():
+    status = Status(now=lambda: 10.0)
+    status.listen({"event": "run", "at": [0], "pool": {"main": "\x1b]0;owned\x07m"}})
+    status.listen({"event": "notice", "at": (), "message": "\x1b[2J\u202e"})
+    assert status.text(now_s=10.0).isprintable()

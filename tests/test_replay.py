@@ -8,9 +8,24 @@ from pathlib import Path
 
 import pytest
 
+from orchestra.runtime import jsonl
+from orchestra.runtime.completion import input_token_bound
+from orchestra.runtime.jsonl import read
 from orchestra_min import orchestrate
-from tests.conftest import Options, Price, pool_at
-from tests.program import CLOCK, SPEECH, called, content, files_of, line_of, replay, tool_file
+from tests.conftest import Options, Price, TapeWriteError, pool_at
+from tests.program import (
+    CLOCK,
+    METHODS,
+    SPEECH,
+    any_method,
+    called,
+    content,
+    files_of,
+    line_of,
+    replay,
+    resume,
+    tool_file,
+)
 from tests.scripted import SAMPLES, Endpoint, act, complete, delegate, finish, is_main, last_text
 
 MODEL = "gpt-5-mini"
@@ -76,6 +91,31 @@ def test_a_replay_is_the_same_under_any_threads_and_opens_no_socket(
     assert content(again.events) == content(recorded.events)
     assert (again.answer, again.calls, again.paid_usd) == ("42", recorded.calls, 0.0)
     assert files_of(copy) == before
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_half_a_surrogate_pair_in_every_reply_is_replaced_before_it_is_used(method, run):
+    run(
+        respond=lambda r: any_method(r) + "\ud800", method=method, price=Price(0, 0), budget_usd=1.0
+    )
+    tape = (run.folder / "tape.jsonl").read_text()
+    assert "\ufffd" in tape and "\\ud800" not in tape
+    again = resume(run.folder)  # and the run was replayed
+    assert content(again.events) == content(read(run.folder / "trajectory.jsonl"))
+
+
+def test_half_a_surrogate_pair_in_a_prompt_of_the_users_python_is_counted():
+    backend = pool_at("http://127.0.0.1:9").backends[0]
+    counts = [input_token_bound(backend, [{"content": text}], {}) for text in ("", "\ud800")]
+    assert counts[1] == counts[0] + 3
+
+
+def test_a_line_that_could_not_be_read_again_is_not_written(tmp_path):
+    file = jsonl.Appender(tmp_path / "tape.jsonl")
+    file.append('{"v": 2}')
+    with pytest.raises(TapeWriteError, match="could not be read again"):
+        file.append("x" * jsonl.MAX_LINE_BYTES)
+    assert list(read(file.path)) == [{"v": 2}]
 
 
 def test_identical_samples_keep_their_own_answers(run):

@@ -103,6 +103,7 @@ SPELLED = {
     "percent twice": lambda key: in_percent(key).replace("%", "%25"),
     "after Bearer%20": lambda key: f"Authorization%3A%20Bearer%20{key}",
     "glued to key_": lambda key: f"key_{key}",
+    "before _x": lambda key: f"{key}_x",
     "coloured": lambda key: f"\x1b[1;31m{key}\x1b[0m",
     "coloured in part": lambda key: f"{key[:5]}\x1b[31m{key[5:9]}\x1b[0m{key[9:]}",
     "colours spelled out": lambda key: f"\\x1b[31m{key[:9]}\\u001b[0m{key[9:]}\\x1b[m",

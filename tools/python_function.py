@@ -23,6 +23,7 @@ from orchestra.toolkit import Environment, Tool, ToolError, tool
 from orchestra.vocabulary import ConfigError, EndOfRun
 
 CAPABILITY = "txt"  # psi(g) of the user's tools
+MAX_RESULT_CHARS = 10_000_000  # more would not fit into a line of the tape
 BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -92,7 +93,7 @@ def recorded(
     def attempt() -> str:
         try:
             value = run()
-            return value if isinstance(value, str) else repr(value)
+            text = value if isinstance(value, str) else repr(value)
         except (ToolError, EndOfRun, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -100,5 +101,8 @@ def recorded(
             raise ToolError(
                 say("tools/notes", "own_failed", tool=name, reason=reason)
             ) from None
+        if len(text) > MAX_RESULT_CHARS:
+            raise ToolError(say("tools/notes", "own_too_long", tool=name))
+        return text
 
     return fenced(env.local(f"tool:{name}", params, attempt, str))

@@ -60,7 +60,7 @@ EPILOG = """commands, each with its own --help: report, explain, evaluate, masbe
   optimize_prompt
 environment: OPENAI_API_KEY is the key, OPENAI_BASE_URL the endpoint (default: OpenAI's)
 exit codes: 0 answer, 1 fallback, 2 usage, 3 replay differs, 4 endpoint,
-  130 or 143 interrupted (Ctrl-C or SIGTERM)"""
+  130, 143 or 129 interrupted (Ctrl-C, SIGTERM or SIGHUP)"""
 EXIT_CODES: dict[type[BaseException], int] = {
     BudgetExceeded: 1,
     ConfigError: 2,

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from typing_extensions import TypedDict
 
 from orchestra.contracts import adapter
-from orchestra.runtime import http
+from orchestra.runtime import http, outside
 from orchestra.runtime.parsing import shallow
 from orchestra.runtime.prompts import say
 from orchestra.seams import Messages
@@ -102,7 +102,9 @@ def input_token_bound(
 
 
 def _bytes_of(text: str) -> int:
-    return len(text.encode())
+    return len(
+        text.encode("utf-8", "surrogatepass")
+    )  # the user's Python may have written it
 
 
 # ---- the answer ----------------------------------------------------------------------------------
@@ -111,6 +113,7 @@ def _bytes_of(text: str) -> int:
 def read_completion(response: http.Response) -> Any:
     """The JSON of a completion. Raises ValueError, and NoChoice, which is one."""
     start = " ".join(response.content[:2000].decode("utf-8", "replace").split())
+    outside.values_in(response.content)  # as many as a tape may have
     try:
         data = json.loads(response.content)
     except (ValueError, RecursionError):

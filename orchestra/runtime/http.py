@@ -16,7 +16,7 @@ from urllib3.util import Retry
 
 from orchestra.runtime.connections import connections_to
 
-MAX_BYTES = 64 << 20  # of an answer, decoded
+MAX_BYTES = 16 << 20  # of an answer, decoded; a line of a tape has room for more
 CONNECT_S = 10.0
 PIECE_BYTES = 1 << 16
 # Errors after which no request can have arrived. Only `connections_to` raises RequestException,

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, as the parts of the program see them.
+"""Ctrl-C, SIGTERM and SIGHUP, as the parts of the program see them.
 
 `orchestra/process.py` calls `request` when a signal arrives. Every open tape is then cancelled,
 so no further call starts. A host program that calls `orchestrate` or `main` keeps its own signals.
@@ -24,15 +24,21 @@ def say_interrupted() -> None:
     sys.stderr.write("interrupted\n")
 
 
+def nothing() -> None:
+    """There is no display."""
+
+
 class Interruption:
     """Whether this process was asked to end, and what must still be done then.
 
     `last_words` prints what was interrupted and how to continue it; a command sets it.
+    `hide_display` removes a spinner, so that it is not drawn over these words.
     """
 
     def __init__(self) -> None:
         self.requested = False
         self.last_words: Callable[[], object] = say_interrupted
+        self.hide_display: Callable[[], object] = nothing
         self._tapes: list[weakref.ref[OpenTape]] = []
 
     def watch(self, tape: OpenTape) -> None:

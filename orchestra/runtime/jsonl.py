@@ -61,6 +61,9 @@ class Appender:
     def append(self, line: str) -> None:
         """Write one line, in one piece; it survives a kill. Raises TapeWriteError."""
         data = (b"\n" if self._torn else b"") + line.encode("utf-8", "replace") + b"\n"
+        if len(data) > MAX_LINE_BYTES:
+            problem = f"a line over {MAX_LINE_BYTES >> 20} MiB could not be read again"
+            raise TapeWriteError(f"{self.path}: {problem}")
         try:
             self._torn = os.write(self._fd, data) < len(data)
             if self._torn:

@@ -151,14 +151,14 @@ def parsed(data: bytes) -> Any:
 
 def counted(data: bytes) -> tuple[Any, int]:
     """The value of a JSON text, and at least how many values are in it. Raises ValueError."""
-    count = _values(data)
+    count = values_in(data)
     value = json.loads(data)
     if SURROGATE.search(data):
         json.dumps(value, ensure_ascii=False).encode()  # not half of a pair
     return value, count
 
 
-def _values(data: bytes) -> int:
+def values_in(data: bytes) -> int:
     """At least the number of values in a JSON text. Raises ValueError if it is nested too deep or
     there are too many.
     """

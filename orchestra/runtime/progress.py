@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from orchestra.money import add_usd
-from orchestra.runtime.trajectory import Event, Listener, describe, usd
+from orchestra.runtime.interruption import of_process as interruption
+from orchestra.runtime.trajectory import Event, Listener, describe, printable, usd
 from orchestra.vocabulary import Place
 
 LINE_CHARS = 200
@@ -113,7 +114,7 @@ class Status:
             parts.append(f"{self.main} decides, {now_s - self.since_s:.0f} s")
         if self.notice:
             parts.append(self.notice)
-        return "; ".join([*parts, usd(self.cost_usd)])
+        return printable("; ".join([*parts, usd(self.cost_usd)]))
 
 
 @contextlib.contextmanager
@@ -134,4 +135,5 @@ def _status_line() -> Iterator[Listener]:
     columns = (SpinnerColumn(), StatusColumn())
     with Progress(*columns, console=console, transient=True) as shown:
         shown.add_task("", total=None)
+        interruption.hide_display = shown.stop
         yield status.listen

@@ -280,7 +280,7 @@ def holds_calls(path: Path, first_round: int = 0) -> bool:
     """Whether a tape has a call of this round or a later one, or one may be in flight. What belongs
     to no round, as the list of models, counts as round 0.
     """
-    if not path.is_file():
+    if not os.path.lexists(path):
         return False
     try:
         jsonl.Appender(path).unlock()

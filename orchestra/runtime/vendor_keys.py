@@ -28,7 +28,7 @@ ESCAPE = re.compile(
     r"\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|\\[a-z]|%[0-9a-fA-F]{2}|[\[;]\d{0,3}m"
 )
 KEY_START = r"(?<![A-Za-z0-9])"
-KEY_END = r"(?![\w-])"
+KEY_END = r"(?![A-Za-z0-9-])"
 HEX_32 = r"[0-9a-f]{32}"
 UUID = r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
 

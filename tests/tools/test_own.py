@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from orchestra.tools.python_function import from_file
+from orchestra.tools.python_function import MAX_RESULT_CHARS, from_file
 from tests.conftest import ConfigError
 from tests.program import tool_file
 
@@ -36,6 +36,7 @@ def mine(day: str): 'A tool.'; import closing_times; return f'{Opening(day).day}
     ("import sys\ndef mine(day: str): 'A tool.'; sys.exit('no more')", "SystemExit: no more"),
     (r"def mine(day: str): 'A tool.'; return 'a half \ud800 character'", "a half \ufffd character"),
     ("def mine(env: str = 'ours'): 'A tool.'; return f'it is {env}'", "it is ours"), (DEEP, "RecursionError: "), (BESIDE, "Monday to 17, 12"),
+    (f"def mine(day: str): 'A tool.'; return 'x' * {MAX_RESULT_CHARS + 1}", "its result is too long"),
     ("import asyncio\ndef mine(day: str): 'A tool.'; raise asyncio.CancelledError('no more')", "CancelledError: no more"),
 ])  # fmt: skip
 def test_whatever_a_tool_of_the_user_does_is_an_observation(source, words, tmp_path, bench):
