@@ -42,7 +42,15 @@ from typing import Any, NamedTuple
 from orchestra import contracts, methods
 from orchestra.agents import workdir as workdirs
 from orchestra.agents.executor import SubAgents, runs_code, shared
-from orchestra.ending import Ending, ending_of, exhausted
+from orchestra.ending import (
+    LARGER_BUDGET,
+    UNUSABLE,
+    Ending,
+    ending_of,
+    exhausted,
+    not_answered,
+    unusable,
+)
 from orchestra.matching import Placed, batch_budget_usd, place
 from orchestra.memory import EvidenceMemory, best_supported_answer
 from orchestra.money import Ledger, Purse
@@ -214,7 +222,7 @@ class Run:
             why = f"no round was left: --rounds allows {self.rounds}"
             return self.last_chance(t, "rounds", why)
         except NothingAffordable as error:
-            return self.last_chance(t, "budget", str(error))
+            return self.last_chance(t, "budget", f"{error}; {LARGER_BUDGET}")
         except (ModelMistake, BudgetExceeded) as error:
             return self.ended_early(t, error)
 
@@ -222,13 +230,11 @@ class Run:
         """The outcome of a run that a sub-task has answered."""
         answer = z.answer or best_supported_answer(self.history)
         if y_t.fallback:
-            ending = early(answer, "replies", y_t.fallback)
+            ending = early(answer, "replies", UNUSABLE)
         elif z.status == "done" and answer:
             ending = Ending("answered")
         else:
-            reason = z.error or "it reported so itself"
-            why = f"the last sub-task ended as {z.status}: {reason}"
-            ending = early(answer, z.cause or "sub-task", why)
+            ending = early(answer, z.cause or "sub-task", not_answered(z))
         return Outcome(answer, rounds=t, ending=ending)
 
     def last_chance(self, t: int, cause: Cause, why: str) -> Outcome:
@@ -240,15 +246,15 @@ class Run:
             z_t = self.carry_out(t + 1, y_t)
             return self.fallback(t, cause, why, z_t[-1].answer)
         except NothingAffordable as error:
-            return self.fallback(t, "budget", str(error))
+            return self.fallback(t, "budget", f"{error}; {LARGER_BUDGET}")
         except (ModelMistake, BudgetExceeded) as error:
             return self.ended_early(t, error)
 
     def ended_early(self, t: int, error: ModelMistake | BudgetExceeded) -> Outcome:
         """The outcome of a run in which no decision was usable, or none could be paid."""
-        why = str(error)
+        why = f"{error}; {LARGER_BUDGET}"
         if isinstance(error, ModelMistake):
-            why = f"no usable decision in {DECISION_ATTEMPTS} attempts: {explained(error)}"
+            why = unusable(error, DECISION_ATTEMPTS)
         return self.fallback(t, error.cause, why)
 
     def fallback(
@@ -575,14 +581,18 @@ def _run(
         own_tools(manifest.options.tools, manifest.options.mcp, tape) as own,
     ):
         recorder.begin(run_folder.read_manifest(folder).row())  # as it is stored
+
+        def stopped(error: BaseException) -> None:
+            with suppress(TapeWriteError, TapeMiss, ConfigError, MemoryError):
+                totals = totals_in(folder, manifest)
+                recorder.stopped(ending_of(error), **vars(totals))
+
         try:
-            run = Run(manifest, tape, recorder, own, threads)
-            outcome = run.outcome()
+            with interruption.ended_by(partial(stopped, Cancelled())):
+                run = Run(manifest, tape, recorder, own, threads)
+                outcome = run.outcome()
         except BaseException as error:
-            if mode != "replay":
-                with suppress(TapeWriteError, TapeMiss, ConfigError, MemoryError):
-                    totals = totals_in(folder, manifest)
-                    recorder.stopped(ending_of(error), **vars(totals))
+            stopped(error)
             raise
         return recorder.end(
             folder=folder,
@@ -639,7 +649,7 @@ class Command:
         self.args = args = command_line.parse(self.words)
         if args.runs:
             return console.list_runs(args.runs, args.json)
-        ended: dict[str, console.TrajectoryOrError] = {}
+        ended: dict[str, console.Outcome] = {}
         with progress(args, console.tell) as listeners:
             for self.start in list(starts(args)):
                 try:
@@ -647,7 +657,8 @@ class Command:
                 except EndpointError as error:
                     if not args.compare:
                         raise
-                    ended[self.start.name] = error  # the others still run
+                    failed = console.Failed(error, self.start.folder)
+                    ended[self.start.name] = failed  # the others still run
         code = console.report(ended, args)
         if args.compare and not args.quiet:
             write = import_module("orchestra.report").write

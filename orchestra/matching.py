@@ -184,9 +184,10 @@ def place(
         chosen = batch(ready, k_max, budget_usd, lambda u: cost_usd[u.id])
         found = [(u, backend) for u, backend in found if u in chosen]
     if not found:
+        least_usd = min(cost_usd.values())
         raise BudgetExceeded(
             f"budget exhausted: {budget_usd:.6f} USD, without the reserve for the next decision, "
-            "cannot cover any sub-task; start a new run with a larger --budget"
+            f"cannot cover a sub-task; the cheapest needs about {least_usd:.6f} USD"
         )
     shares_usd = _shares_usd([cost_usd[u.id] for u, _ in found], budget_usd)
     placed = []

@@ -24,7 +24,8 @@ GRACE_S = (
     4.0  # after a signal, for calls in flight to reach the tape, and for the end row
 )
 IDLE_S = 1.0  # after a signal, for a command without calls in flight to end by itself
-LAST_WORDS_S = 0.5  # nobody may be reading standard error
+END_ROWS_S = 0.4  # after that, for the end rows of runs that still wait for an endpoint
+LAST_WORDS_S = 0.4  # nobody may be reading standard error
 INTERRUPTED = 130  # the exit code of `main`
 
 
@@ -87,6 +88,7 @@ def interrupt(work: threading.Thread, signals: list[int]) -> None:
         if now_s - began_s > GRACE_S or now_s - idle_s > IDLE_S:
             break
     if work.is_alive():
+        in_thread(interruption.write_ends).join(END_ROWS_S)
         in_thread(last_words).join(LAST_WORDS_S)
 
 

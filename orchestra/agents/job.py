@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestra.ending import wrong_with
 from orchestra.money import Purse
 from orchestra.runtime.chat import STOPPED, Chat
 from orchestra.runtime.prompts import capped, explained, say
@@ -194,8 +195,9 @@ class Job:
         summary: str,
         error: str = "",
         cause: Cause = "",
+        why: str = "",
     ) -> Result:
-        """z = Omega(zeta), Eq. 14. `cause`: what ended it early."""
+        """z = Omega(zeta), Eq. 14. `cause`: what ended it early; `why`: the same for people."""
         return Result(
             status=status,
             answer=answer,
@@ -204,13 +206,14 @@ class Job:
             trace=tuple(self.trace),
             error=error,
             cause=cause,
+            why=why,
         )
 
-    def stopped(self, reason: str, cause: Cause) -> Result:
+    def stopped(self, reason: str, cause: Cause, why: str = "") -> Result:
         """z of a sub-task that ended early: partial with the answer so far, or failed without."""
         status: Status = "partial" if self.answer else "failed"
         summary = self.summary if self.answer else ""
-        return self.result(status, self.answer, summary, reason, cause)
+        return self.result(status, self.answer, summary, reason, cause, why)
 
     @property
     def summary(self) -> str:
@@ -264,7 +267,8 @@ def guarded(run: AgentFunction) -> AgentFunction:
         try:
             return run(job)
         except ModelMistake as mistake:
-            return job.stopped(explained(mistake), mistake.cause)
+            why = wrong_with(mistake)
+            return job.stopped(explained(mistake), mistake.cause, why)
         except (EndpointError, BudgetExceeded, ToolError) as failure:
             return job.stopped(str(failure), failure.cause)
 
@@ -283,9 +287,11 @@ def agent(body: Callable[[Job], str]) -> AgentFunction:
         except (*STOPPED, ToolError) as failure:
             return job.stopped(str(failure), failure.cause)
         if job.cut:
-            return job.stopped(say("mistakes", "cut"), "replies")
+            why = wrong_with(ModelMistake("cut"))
+            return job.stopped(say("mistakes", "cut"), "replies", why)
         if not job.answer:
-            return job.stopped(say("notes", "empty_reply"), "replies")
+            why = "its reply is empty"
+            return job.stopped(say("notes", "empty_reply"), "replies", why)
         return job.result("done", job.answer, job.summary)
 
     return run

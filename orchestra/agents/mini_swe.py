@@ -54,13 +54,15 @@ def run(job: Job) -> Result:
     report = None
     error = say(PROMPTS, "out_of_steps", steps=job.steps)
     cause: Cause = "steps"
+    why = ""
     try:
         while report is None and len(job.trace) < job.steps:
             step = _next_step(job)
             job.note(step)
             report = _report(step)
     except STOPPED as failure:
-        error = say(PROMPTS, "stopped", reason=str(failure))
+        why = str(failure)
+        error = say(PROMPTS, "stopped", reason=why)
         cause = failure.cause
     changed = _recorded_changes(job)
     if report is not None:
@@ -69,7 +71,7 @@ def run(job: Job) -> Result:
     worked = any(not step.failed for step in job.trace)
     status: Status = "partial" if worked else "failed"
     summary = f"{error}\n{changed}" if changed else error
-    return job.result(status, answer="", summary=summary, error=error, cause=cause)
+    return job.result(status, "", summary, error=error, cause=cause, why=why)
 
 
 def _next_step(job: Job) -> Step:

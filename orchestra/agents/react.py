@@ -143,13 +143,15 @@ def _finished(job: Job, step: Step) -> Result:
     """z, as the sub-agent reports it."""
     report = _report(step.params, step.memory)
     status = _status(report)
+    why = ""
     if status == "done" and saw_nothing(job):
-        status = "partial"  # it had to finish, and no tool has worked
+        status = "partial"  # it had to finish
+        why = "none of its tools worked, so nothing supports its answer"
     answer = without_marks(_as_text(report.get("result")))
     summary = _as_text(report.get("summary"))
     if not summary:
         summary = _newest_memory(job.trace)
-    return job.result(status, answer, summary)
+    return job.result(status, answer, summary, why=why)
 
 
 def _unfinished(job: Job) -> Result:
@@ -166,15 +168,18 @@ def _stopped(job: Job, failure: Stopped) -> Result:
     status: Status = "failed"
     if isinstance(failure, BudgetExceeded) and _newest_memory(job.trace):
         status = "partial"
-    error = say(PROMPTS, "stopped", reason=str(failure))
-    return _without_report(job, status, error, failure.cause)
+    why = str(failure)
+    error = say(PROMPTS, "stopped", reason=why)
+    return _without_report(job, status, error, failure.cause, why)
 
 
-def _without_report(job: Job, status: Status, error: str, cause: Cause) -> Result:
+def _without_report(
+    job: Job, status: Status, error: str, cause: Cause, why: str = ""
+) -> Result:
     if all(step.failed for step in job.trace):
         status = "failed"
     summary = _newest_memory(job.trace)
-    return job.result(status, answer="", summary=summary, error=error, cause=cause)
+    return job.result(status, "", summary, error=error, cause=cause, why=why)
 
 
 def _newest_memory(trace: Sequence[Step]) -> str:

@@ -13,6 +13,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
@@ -38,46 +39,71 @@ KEYS = (
     "latency_s run"
 )
 COMPARED = "method answer state why rounds calls tokens cost_usd latency_s"
-LISTED = "run method state why answer cost_usd date question"
-TrajectoryOrError = Trajectory | EndpointError  # how one run of a command ended
+LISTED = "run method state cost_usd date answer question"
 FAILED = 4  # the exit code of an EndpointError
 
 
 # ---- the outcome ---------------------------------------------------------------------------------
 
 
-def row(outcome: TrajectoryOrError) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Failed:
+    """A run of a comparison whose endpoint failed."""
+
+    error: EndpointError
+    folder: Path
+
+
+Outcome = Trajectory | Failed  # of one run of a command
+
+
+def row(outcome: Outcome) -> dict[str, Any]:
     """An outcome as the JSON object of --json."""
-    if isinstance(outcome, EndpointError):
-        return {"error": str(outcome)}
+    if isinstance(outcome, Failed):
+        return row_of_error(outcome.error, outcome.folder)
     fields = {key: getattr(outcome, key) for key in KEYS.split()}
     fields["answer"] = outcome.answer or None
     return fields
 
 
-def report(outcomes: Mapping[str, TrajectoryOrError], a: argparse.Namespace) -> int:
+def row_of_error(error: BaseException, folder: Path | None) -> dict[str, Any]:
+    """The same of a run that an error has ended; `folder` None: there is no run."""
+    ending = ending_of(error)
+    fields: dict[str, Any] = dict.fromkeys(KEYS.split())
+    fields |= {"state": ending.state, "cause": ending.cause, "why": ending.why}
+    fields["failed_subtasks"] = 0
+    if folder is not None:
+        with contextlib.suppress(ConfigError, TapeMiss, OSError, MemoryError):
+            fields |= _so_far(folder)
+    return fields
+
+
+def report(outcomes: Mapping[str, Outcome], a: argparse.Namespace) -> int:
     """Print the answer, or with --compare one row per method; what it cost goes to standard error.
     Returns the exit code, the worst of the methods'.
     """
-    rows = [{"method": method, **row(outcome)} for method, outcome in outcomes.items()]
+    rows = {method: row(outcome) for method, outcome in outcomes.items()}
     text = _text_of(rows, a)
     if text:
         put(text)
-    for r in rows:
-        notes = [r["error"]] if "error" in r else _notes(r, a)
-        for note in notes:
-            tell(f"{r['method']}: {note}" if a.compare else note)
-    return max(FAILED if "error" in r else int(r["fallback"]) for r in rows)
+    codes = []
+    for method, outcome in outcomes.items():
+        failed = isinstance(outcome, Failed)
+        codes.append(FAILED if failed else int(outcome.fallback))
+        for note in _notes(rows[method], a):
+            tell(f"{method}: {note}" if a.compare else note)
+        if isinstance(outcome, Failed):
+            tell(f"{method}: {way_on(method, outcome.folder, a)}")
+    return max(codes)
 
 
-def _text_of(rows: list[dict[str, Any]], a: argparse.Namespace) -> str:
+def _text_of(rows: Mapping[str, dict[str, Any]], a: argparse.Namespace) -> str:
     """What a command prints to standard output."""
     if a.compare:
-        return json.dumps(rows) if a.json else table(COMPARED, rows)
-    [only] = rows
-    if a.json:
-        return json.dumps({key: only[key] for key in only if key != "method"})
-    return str(only.get("answer") or "")
+        compared = [{"method": method, **r} for method, r in rows.items()]
+        return json.dumps(compared) if a.json else table(COMPARED, compared)
+    [only] = rows.values()
+    return json.dumps(only) if a.json else str(only["answer"] or "")
 
 
 def _notes(r: Mapping[str, Any], a: argparse.Namespace) -> Iterator[str]:
@@ -106,11 +132,21 @@ def table(columns: str, rows: Iterable[Mapping[str, Any]], width: int = 40) -> s
     names = columns.split()
     lines = [names]
     for r in rows:
-        cells = {"answer": r.get("error"), **r}
-        texts = [_cell(cells.get(name)) for name in names]
+        texts = [_cell(r.get(name)) for name in names]
         lines.append([printable(" ".join(text.split()))[:width] for text in texts])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(_padded(line, widths) for line in lines)
+
+
+def table_of_runs(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One line for each run, and below it why it ended early."""
+    head, *lines = table(LISTED, rows).splitlines()
+    shown = [head]
+    for r, line in zip(rows, lines, strict=True):
+        shown.append(line)
+        if r["why"]:
+            shown.append(f"    why: {printable(' '.join(r['why'].split()))}")
+    return "\n".join(shown)
 
 
 def _cell(value: object) -> str:
@@ -139,7 +175,7 @@ def list_runs(folder: Path, as_json: bool) -> int:
             rows.append({"run": name, **_row_of(run)})
         except (ConfigError, TapeMiss, OSError) as error:
             rows.append({"run": name, "state": "damaged", "why": str(error)})
-    put(json.dumps(rows) if as_json else table(LISTED, rows))
+    put(json.dumps(rows) if as_json else table_of_runs(rows))
     return 0
 
 
@@ -235,13 +271,7 @@ def tell_error(
     """What the run in `folder` has cost so far, and the one line of an error; with --json, an
     object on standard output too.
     """
-    ending = ending_of(error)
-    row: dict[str, Any] = dict.fromkeys(KEYS.split())
-    row |= {"state": ending.state, "cause": ending.cause, "why": line}
-    row["failed_subtasks"] = 0
-    if folder is not None:
-        with contextlib.suppress(ConfigError, TapeMiss, OSError, MemoryError):
-            row |= _so_far(folder)
+    row = row_of_error(error, folder)
     if "--json" in argv:
         with contextlib.suppress(OSError):  # it may be the error
             put(json.dumps(row))

@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 
@@ -40,11 +41,28 @@ class Interruption:
         self.last_words: Callable[[], object] = say_interrupted
         self.hide_display: Callable[[], object] = nothing
         self._tapes: list[weakref.ref[OpenTape]] = []
+        self._ends: list[Callable[[], object]] = []
 
     def watch(self, tape: OpenTape) -> None:
         self._tapes.append(weakref.ref(tape, self._tapes.remove))
         if self.requested:
             tape.cancelled.set()
+
+    @contextmanager
+    def ended_by(self, write_end: Callable[[], object]) -> Iterator[None]:
+        """During a run: `write_end` writes its end row if the run's own thread cannot, because it
+        waits for an endpoint.
+        """
+        self._ends.append(write_end)
+        try:
+            yield
+        finally:
+            self._ends.remove(write_end)
+
+    def write_ends(self) -> None:
+        """Write the end rows of the runs that are not over."""
+        for write_end in list(self._ends):
+            write_end()
 
     def request(self) -> None:
         """Start no further call in this process."""

@@ -23,6 +23,7 @@ MAX_LINE_BYTES = 64 << 20
 MAX_LINES = 500_000
 MAX_CUT_OFF = 1000  # lines that a kill cut off
 BLANK = b"\xef\xbb\xbf\0\r\n"  # the mark of an editor; zeros of a power failure
+ADVICE = "free some space, then resume the run"
 FREE_BYTES = 8 << 20  # with less disk space no call starts: its answer might not fit
 Row = dict[str, Any]
 
@@ -56,7 +57,7 @@ class Appender:
         disk = os.statvfs(self.path.parent)
         if disk.f_bavail * disk.f_frsize < FREE_BYTES:
             free = f"less than {FREE_BYTES >> 20} MiB of disk are free"
-            raise TapeWriteError(f"{self.path}: {free}")
+            raise TapeWriteError(f"{self.path}: {free}; {ADVICE}")
 
     def append(self, line: str) -> None:
         """Write one line, in one piece; it survives a kill. Raises TapeWriteError."""
@@ -69,8 +70,7 @@ class Appender:
             if self._torn:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            advice = "free some space, then resume the run"
-            message = f"{self.path}: {error.strerror}; {advice}"
+            message = f"{self.path}: {error.strerror}; {ADVICE}"
             raise TapeWriteError(message) from None
 
     def unlock(self) -> None:

@@ -179,7 +179,11 @@ class Recorder:
     def stopped(
         self, ending: Ending, calls: int, tokens: int, cost_usd: float | None
     ) -> None:
-        """The end row of a run that an error has stopped."""
+        """The end row of a run that an error has stopped, and the last one: what sub-agents do later
+        is on the tape alone.
+        """
+        if self._file is None:  # a replay, or it is written
+            return
         rounds = max(event["at"][0] for event in self.events)
         row: dict[str, Any] = {
             "answer": "",
@@ -193,6 +197,7 @@ class Recorder:
         }
         latency_s = time.monotonic() - self._began_s
         self._write("end", (rounds + 2,), row, {"latency_s": latency_s})
+        self.close()
 
     def close(self) -> None:
         """Later events are kept in memory only: a sub-agent may still end."""
