@@ -98,7 +98,15 @@ DECISION_ATTEMPTS = 3  # to get a usable decision in one round
 MEMORIES = {"evidence": EvidenceMemory(WORDING)}  # --memory
 SCHEDULERS = {"utility": SimpleNamespace(place=place)}  # --scheduler
 # Programs of their own, above this one: `orchestra-min NAME ...` runs orchestra/NAME.py
-PROGRAMS = ("evaluate", "report", "explain", "masbench", "curate", "optimize_prompt")
+PROGRAMS = (
+    "evaluate",
+    "report",
+    "explain",
+    "diff",
+    "masbench",
+    "curate",
+    "optimize_prompt",
+)
 Files = Sequence[Any]  # paths, or (modality, path)
 Folder = str | Path
 Tools = Mapping[str, Tool]
@@ -640,6 +648,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             write = import_module("orchestra.report").write
             page = write(start.folder.parent, None, None)
             console.tell(f"one page of all: {page}")
+        elif not args.quiet:
+            tell_what_changed(args, start.folder)
         return code
     except command_line.ENDS as error:
         return stopped(Cancelled() if interruption.requested else error)
@@ -650,6 +660,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hint:
             error.add_note(f"What was paid for is kept; {hint}")
         raise
+
+
+def tell_what_changed(args: argparse.Namespace, folder: Path) -> None:
+    """After a fork, or a run that reused another: what was reused and paid, and where they part."""
+    reused = vars(args).get("reuse") or ()
+    before = args.resume if args.from_round is not None else next(iter(reused), None)
+    if before is not None:
+        for line in import_module("orchestra.diff").lines_of(Path(before), folder):
+            console.tell(line)
 
 
 def starts(args: argparse.Namespace) -> Iterator[Start]:
