@@ -105,12 +105,13 @@ def test_a_mistake_of_the_user_and_a_miss_fail_a_test_without_a_traceback(
     assert line.endswith("run: nothing is recorded; --record-mode once records it")
     pytester.runpytest_subprocess("--record-mode", "once").assert_outcomes(passed=1)
     tape = pytester.path / "run" / "tape.jsonl"
-    row = json.loads(tape.read_text())
-    row["request"]["messages"][0]["content"] += "\nAn older rule."
-    tape.write_text(json.dumps({**row, "key": "0" * 64}))
+    models, row = map(json.loads, tape.read_text().splitlines())
+    older = json.dumps({**row, "key": "0" * 64}).replace("You are the main", "You were a main")
+    tape.write_text(f"{json.dumps(models)}\n{older}\n")
     first, *difference = failed()
     assert "differs from its recording; --record-mode changed makes only" in first
-    assert difference == ["- An older rule."]
+    assert ["You were a main" in difference[0], "You are the main" in difference[1]] == [True] * 2
+    assert len(difference) == 2
 
 
 # ---- changed -------------------------------------------------------------------------------------
