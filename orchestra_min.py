@@ -106,7 +106,15 @@ DECISION_ATTEMPTS = 3  # to get a usable decision in one round
 MEMORIES = {"evidence": EvidenceMemory(WORDING)}  # --memory
 SCHEDULERS = {"utility": SimpleNamespace(place=place)}  # --scheduler
 # Programs of their own, above this one: `orchestra-min NAME ...` runs orchestra/NAME.py
-PROGRAMS = ("evaluate", "report", "explain", "masbench", "curate", "optimize_prompt")
+PROGRAMS = (
+    "evaluate",
+    "report",
+    "explain",
+    "diff",
+    "masbench",
+    "curate",
+    "optimize_prompt",
+)
 Files = Sequence[Any]  # paths, or (modality, path)
 Folder = str | Path
 Tools = Mapping[str, Tool]
@@ -664,6 +672,8 @@ class Command:
             write = import_module("orchestra.report").write
             page = write(self.start.folder.parent, None, None)
             console.tell(f"one page of all: {page}")
+        elif not args.quiet:
+            tell_what_changed(args, self.start.folder)
         return code
 
     def stopped(self, error: BaseException) -> int:
@@ -678,6 +688,15 @@ class Command:
     def way_on(self) -> str:
         """How to continue the run that has started last."""
         return console.way_on(self.start.name, self.start.folder, self.args)
+
+
+def tell_what_changed(args: argparse.Namespace, folder: Path) -> None:
+    """After a fork, or a run that reused another: what was reused and paid, and where they part."""
+    reused = vars(args).get("reuse") or ()
+    before = args.resume if args.from_round is not None else next(iter(reused), None)
+    if before is not None:
+        for line in import_module("orchestra.diff").lines_of(Path(before), folder):
+            console.tell(line)
 
 
 def starts(args: argparse.Namespace) -> Iterator[Start]:

@@ -2,6 +2,7 @@
 
     orchestra-min evaluate run --data FILE --method react --out sweeps/react
     orchestra-min evaluate report sweeps/react sweeps/orchestra-o1
+    orchestra-min evaluate run --data FILE --method react --out sweeps/edited --reuse sweeps/react
     orchestra-min masbench --axis depth --value 2..12 --n 10 --out depth.jsonl
 
 Each question has a run folder of its own, OUT/runs/<id>, which replays and resumes like any other.
@@ -27,7 +28,7 @@ from orchestra.evaluation.answering import Plan
 from orchestra.evaluation.executors import executor_at
 from orchestra.evaluation.questions import Question, QuestionRow
 from orchestra.evaluation.sweep import Budget, Workers, sweep
-from orchestra.evaluation.sweep_folder import earlier_rows, newest
+from orchestra.evaluation.sweep_folder import earlier_rows, earlier_sweep, newest
 from orchestra.minigaia import agent as world
 from orchestra.runtime import command_line, console
 from orchestra.runtime import pool as pools
@@ -65,6 +66,11 @@ FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
     "limit": (int, "only the first LIMIT"),
     "workers": (str, "questions in flight; auto adapts to the endpoint (auto)"),
     "budget": (float, "spending limit of the whole sweep in USD, the judge included"),
+    "reuse": (
+        Path,
+        "another sweep: of its run of the same question, take the answers to equal "
+        "requests, and pay only for the rest",
+    ),
     "executor": (str, "dask://HOST:PORT or ray://HOST:PORT: answer on other machines"),
     "judge": (
         str,
@@ -104,6 +110,8 @@ def _check_flags(a: argparse.Namespace, of_run: argparse.Namespace) -> None:
         given = getattr(a, name)
         if given is not None and not 0 < given < math.inf:
             raise ConfigError(f"--{name} {given}: needs a number above 0")
+    if a.reuse and a.reuse.resolve() == a.out.resolve():
+        raise ConfigError(f"--reuse {a.reuse}: is this sweep; give another --out")
 
 
 def _plan(
@@ -119,7 +127,8 @@ def _plan(
     if a.world:
         world.check(options.method, asked)
         pool = _without_engines(pool)
-    return Plan(a.out, pool, options, judge=judge, world=a.world)
+    reuse = earlier_sweep(a.reuse) if a.reuse else None
+    return Plan(a.out, pool, options, judge=judge, world=a.world, reuse=reuse)
 
 
 def _redacted(asked: Iterable[Question], plan: Plan) -> list[Question]:

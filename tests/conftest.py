@@ -1,4 +1,5 @@
 # ruff: noqa: F401  what tests take from the program is imported here: one place to change when that moves
+import inspect
 import re
 import shutil
 import socket
@@ -14,7 +15,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+import orchestra_min
 from orchestra.money import Purse
+from orchestra.runtime import prompts
 from orchestra.runtime.chat import Chat
 from orchestra.runtime.jsonl import TapeWriteError
 from orchestra.runtime.options import Options
@@ -30,6 +33,10 @@ settings.load_profile("any speed")
 ROOT = Path(__file__).resolve().parent.parent
 needs_sandbox = pytest.mark.skipif(
     bool(sandbox.trouble()), reason="needs bubblewrap (apt install bubblewrap)"
+)
+needs_reuse = pytest.mark.skipif(
+    "reuse" not in inspect.signature(orchestra_min.orchestrate).parameters,
+    reason="needs orchestrate(reuse=)",
 )
 needs_git = pytest.mark.skipif(not shutil.which("git"), reason="needs git")
 
@@ -74,6 +81,27 @@ def run(endpoint, tmp_path):
     from tests.program import Runs  # which imports this file
 
     return Runs(endpoint, tmp_path, "orchestra-o1")
+
+
+@pytest.fixture
+def edited(tmp_path_factory, monkeypatch):
+    """`edited(file, old, new)` edits a prompt, until the test ends."""
+    folder = tmp_path_factory.mktemp("prompts")
+
+    def edited(file: str, old: str, new: str) -> None:
+        shutil.copytree(ROOT / "prompts", folder, dirs_exist_ok=True)
+        text = (folder / file).read_text()
+        assert old in text
+        (folder / file).write_text(text.replace(old, new))
+        monkeypatch.setattr(prompts, "ROOT", folder)
+        forget()
+
+    def forget() -> None:
+        prompts._template.cache_clear()
+        prompts._sections.cache_clear()
+
+    yield edited
+    forget()
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ def commands(folder, kind):
     again = ["--quiet", "--backends", POOL, "--patience", 0, "--timeout", 1, "--resume", run]
     return (
         ["--quiet", "--replay", run], again, [*again, "--from-round", 1, "--out", folder.parent / "fork"], ["--runs", folder], ["report", run],
-        ["report", folder], ["report", run, "--perfetto", trace], ["examples", run, "--all", "--out", folder.parent / "examples.jsonl"],
+        ["diff", ROOT / "fixtures/runs/equinox", run], ["report", folder], ["report", run, "--perfetto", trace], ["examples", run, "--all", "--out", folder.parent / "examples.jsonl"],
     )  # fmt: skip
 
 

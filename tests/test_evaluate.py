@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,9 +19,9 @@ from orchestra.evaluation.scores import exact, matches
 from orchestra.evaluation.sweep import Budget, Workers
 from orchestra.vocabulary import ConfigError
 from tests import sweeps
-from tests.conftest import ROOT, Options, pool_at
+from tests.conftest import ROOT, Options, needs_reuse, pool_at
 from tests.program import CLOCK, pool_file, replay
-from tests.scripted import Raw, complete, delegate, finish, is_main
+from tests.scripted import Raw, complete, delegate, finish, is_main, last_text
 from tests.sweeps import OFFICIAL, data_file, number_asked, words
 
 
@@ -212,6 +213,87 @@ def test_kill_9_loses_and_doubles_no_row_and_pays_only_calls_in_flight_again(tmp
     rows = (tmp_path / "out/rows.jsonl").read_text().splitlines()
     assert sorted(int(json.loads(row)["id"]) for row in rows) == [*range(1, 17)]
     assert len(server.requests) <= 16 + extra + 8
+
+
+# ---- another sweep reused -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def twice(tmp_path, sweep, edited, capsys):
+    """`twice(*flags)`: a sweep of six questions, and one that reuses it after an edit of the prompt
+    of sub-agents. Its rows, the requests that it paid for, and the variation in the report.
+    """
+    how = "--method", "orchestra-o1"
+
+    def twice(*flags, old=None, new=None):
+        sweep.respond = old or two_rounds()
+        assert sweep(*how, *flags)[0] == 0
+        sweep.respond = new or two_rounds()
+        paid = len(sweep.requests)
+        edited("react/system.md", "one action a step", "an action each step")
+        reuse = "--reuse", tmp_path / "out", "--out", tmp_path / "new"
+        code, rows = sweep(*how, *flags, *reuse)
+        assert code == 0
+        capsys.readouterr()
+        folders = [str(tmp_path / name) for name in ("new", "out")]
+        assert evaluate.main(["report", *folders, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)["variations"]
+        evaluate.main(["report", *folders])
+        return rows, sweep.requests[paid:], found, capsys.readouterr().out
+
+    return twice
+
+
+def two_rounds(found=str):
+    """The main agent delegates and then completes; a sub-agent reports `found(number)`."""
+
+    def respond(request):
+        if request["model"] == "j":
+            return "Correct"
+        number = re.findall(r"number (\d+)", json.dumps(request["messages"]))[0]
+        if not is_main(request):
+            return finish(f"it is {found(number)}")
+        seen = re.findall(r"it is (\d+)", last_text(request))
+        return complete(seen[0]) if seen else delegate(f"find number {number}")
+
+    return respond
+
+
+@needs_reuse
+def test_a_sweep_with_an_edited_prompt_pays_only_for_the_calls_that_see_it(twice):
+    rows, paid, (found,), shown = twice()
+    assert len(paid) == len(rows) == 6 and not any(map(is_main, paid))
+    assert (found["n"], found["changed"], found["newly_wrong"]) == (6, 0, 0)
+    assert found["reused"] == pytest.approx(12 / 18) and "67 %" in shown
+
+
+@needs_reuse
+def test_a_sweep_that_changes_an_answer_pays_for_what_follows(twice):
+    rows, paid, (found,), _ = twice(new=two_rounds(lambda n: "9" if n == "2" else n))
+    assert len(paid) == 7 and rows["2"]["answer"] == "9"
+    assert (found["changed"], found["newly_right"], found["newly_wrong"]) == (1, 0, 1)
+
+
+@needs_reuse
+def test_the_judge_of_an_unchanged_answer_is_not_paid_again(twice):
+    rows, paid, *_ = twice("--judge", "j")
+    assert len(paid) == 6 and rows["3"]["judge"] is True and not rows["3"]["exact"]
+
+
+@needs_reuse
+def test_a_reused_sweep_is_needed_again_to_go_on(sweep, tmp_path, capsys):
+    sweep("--limit", 1)
+    reuse = "--reuse", tmp_path / "out", "--out", tmp_path / "new"
+    assert sweep("--limit", 1, *reuse)[0] == 0 and len(sweep.requests) == 1
+    capsys.readouterr()
+    assert sweep(*reuse[2:])[0] == 2
+    assert "is a sweep with another reuse" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("folder", ["nothing", "new"])
+def test_what_is_no_other_sweep_cannot_be_reused(folder, sweep, tmp_path, capsys):
+    reuse = "--reuse", tmp_path / folder, "--out", tmp_path / "new"
+    assert sweep(*reuse)[0] == 2 and len(capsys.readouterr().err.splitlines()) == 1
 
 
 # ---- tables --------------------------------------------------------------------------------------

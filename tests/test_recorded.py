@@ -6,10 +6,18 @@ import shutil
 
 import pytest
 
-from orchestra.recorded import recorded
-from tests.conftest import ROOT, ConfigError, EndpointError, Options, TapeMiss, pool_at
-from tests.program import CLOCK, any_method, called
-from tests.scripted import Raw, complete, delegate, finish, is_main
+from orchestra.recorded import Changed, recorded
+from tests.conftest import (
+    ROOT,
+    ConfigError,
+    EndpointError,
+    Options,
+    TapeMiss,
+    needs_reuse,
+    pool_at,
+)
+from tests.program import CLOCK, any_method, called, replay
+from tests.scripted import Raw, complete, delegate, finish, is_main, last_text
 
 HOW = {"options": Options(method="react")}
 
@@ -66,6 +74,116 @@ def test_the_fixture_fails_where_a_test_asks_another_question(server, pytester, 
         pytester.makepyfile(source.format(question))
         outcome = pytester.runpytest_subprocess("--record-mode", mode)
         outcome.assert_outcomes(passed=passed, failed=1 - passed)
+
+
+def test_a_recording_belongs_to_the_folder_of_the_test_file(server, pytester, monkeypatch):
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    pytester.makeconftest("pytest_plugins = ['orchestra.pytest_plugin']")
+    source = "def test_it(recorded): assert recorded('a?', out='run').answer == '42'"
+    tests = pytester.mkdir("tests")
+    (tests / "test_it.py").write_text(source)
+    pytester.runpytest_subprocess("tests/test_it.py").assert_outcomes(passed=1)
+    assert (tests / "run" / "tape.jsonl").exists() and not (pytester.path / "run").exists()
+    monkeypatch.chdir(tests)
+    pytester.runpytest_subprocess("--record-mode", "none", tests).assert_outcomes(passed=1)
+
+
+def test_a_mistake_of_the_user_and_a_miss_fail_a_test_without_a_traceback(
+    server, pytester, monkeypatch
+):
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    pytester.makeconftest("pytest_plugins = ['orchestra.pytest_plugin']")
+    pytester.makepyfile("def test_it(recorded): recorded('a?', out='run')")
+
+    def failed():
+        lines = pytester.runpytest_subprocess("--record-mode", "none").outlines
+        begin = next(n for n, line in enumerate(lines) if "test_it" in line)
+        end = next(n for n, line in enumerate(lines) if "short test summary" in line)
+        return lines[begin + 1 : end]
+
+    (line,) = failed()
+    assert line.endswith("run: nothing is recorded; --record-mode once records it")
+    pytester.runpytest_subprocess("--record-mode", "once").assert_outcomes(passed=1)
+    tape = pytester.path / "run" / "tape.jsonl"
+    models, row = map(json.loads, tape.read_text().splitlines())
+    older = json.dumps({**row, "key": "0" * 64}).replace("You are the main", "You were a main")
+    tape.write_text(f"{json.dumps(models)}\n{older}\n")
+    first, *difference = failed()
+    assert "differs from its recording; --record-mode changed makes only" in first
+    assert ["You were a main" in difference[0], "You are the main" in difference[1]] == [True] * 2
+    assert len(difference) == 2
+
+
+# ---- changed -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def varied(endpoint, tmp_path, edited):
+    """A recording of two rounds, and `varied(edit, answer)`: the test again, after an edit of a
+    prompt. The model then gives this answer. `varied.asked`: its requests.
+    """
+
+    def varied(edit=(), answer="9", mode="changed", task="look", **how):
+        def respond(request):
+            varied.asked.append(request)
+            if not is_main(request):
+                return finish("seen")
+            return complete(answer) if "seen" in last_text(request) else delegate(task)
+
+        if edit:
+            edited(*edit)
+        varied.asked = []
+        pool = pool_at(endpoint(respond).url)
+        return recorded("?", out=tmp_path / "run", pool=pool, record_mode=mode, **how)
+
+    varied(mode="once")
+    return varied
+
+
+OF_A_SUB_AGENT = ("react/system.md", "one action a step", "an action each step")
+OF_THE_MAIN_AGENT = ("orchestra_o1/system.md", "You are the main agent.", "You are the main agent!")
+
+
+def test_a_recording_that_still_fits_is_replayed_whole(varied, tmp_path, no_network):
+    before = (tmp_path / "run" / "tape.jsonl").read_bytes()
+    assert recorded("?", out=tmp_path / "run", record_mode="changed").answer == "9"
+    assert (tmp_path / "run" / "tape.jsonl").read_bytes() == before
+
+
+@needs_reuse
+def test_an_edited_prompt_pays_only_for_the_calls_that_see_it(varied, tmp_path):
+    again = varied(OF_A_SUB_AGENT)
+    assert (again.answer, again.run) == ("9", str(tmp_path / "run"))
+    assert len(varied.asked) == 1 and not is_main(varied.asked[0])  # of three calls
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+    assert replay(tmp_path / "run").answer == "9"
+    assert varied(mode="none").answer == "9" and not varied.asked
+
+
+@needs_reuse
+def test_a_changed_answer_is_refused_in_three_lines_and_the_recording_stays(varied, tmp_path):
+    before = (tmp_path / "run" / "tape.jsonl").read_bytes()
+    with pytest.raises(Changed) as error:
+        varied(OF_THE_MAIN_AGENT, answer="8")
+    changed, part, see = str(error.value).splitlines()
+    assert changed.endswith("run: the answer changed: '9' -> '8'")
+    assert part == "the runs part at r1/main/a1 (chat): the request is another one"
+    assert "--record-mode rewrite accepts the new run" in see
+    assert (tmp_path / "run" / "tape.jsonl").read_bytes() == before
+    paid = len(varied.asked)
+    with pytest.raises(Changed):
+        varied(answer="8")  # again: nothing is paid twice
+    assert paid == 2 and not varied.asked
+    assert varied(mode="rewrite").answer == "8" and not varied.asked
+    assert [p.name for p in tmp_path.iterdir()] == ["run"] and varied().answer == "8"
+
+
+@needs_reuse
+def test_a_changed_decision_is_refused_where_the_test_says_so(varied, tmp_path):
+    edit = ("delegation.md", "Round", "ROUND")  # the main agent now has more to say
+    with pytest.raises(Changed, match="the decision of round 1 changed: delegates t1: look ->"):
+        varied(edit, decisions=True, task="look twice")
+    assert varied(decisions=False).answer == "9"
 
 
 def test_the_fixture_works_next_to_pytest_recording(pytester):

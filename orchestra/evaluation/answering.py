@@ -6,6 +6,7 @@ another process or on another machine.
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import tempfile
@@ -14,18 +15,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from orchestra.evaluation.judge import verdict
 from orchestra.evaluation.questions import Question, QuestionRow
 from orchestra.evaluation.scores import exact, matches
 from orchestra.minigaia.agent import WorldAgent
 from orchestra.money import Purse
+from orchestra.runtime import outside
 from orchestra.runtime.chat import Chat
 from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.secrets import Secrets
-from orchestra.runtime.tape import Tape
+from orchestra.runtime.tape import Tape, exchanges
 from orchestra.runtime.trajectory import (
     Event,
     Trajectory,
@@ -44,6 +46,7 @@ from orchestra.vocabulary import (
 from orchestra_min import orchestrate, resume
 
 Files = dict[str, bytes]  # by their path in a folder
+REUSED = "reuse"  # the folder of the reused run, for a worker that shares no disk
 FREE = "timeout_s", "patience_s"  # options that may change when a sweep goes on
 
 
@@ -60,6 +63,14 @@ OnNotice = Callable[[Notice], None]
 
 
 @dataclass(frozen=True)
+class Earlier:
+    """The sweep of --reuse: its name, and the valid run of each question, by the question's id."""
+
+    name: str
+    runs: Mapping[str, Path]
+
+
+@dataclass(frozen=True)
 class Plan:
     """What all questions of a sweep share."""
 
@@ -68,6 +79,11 @@ class Plan:
     options: Options
     judge: Backend | None = None
     world: bool = False  # MiniGAIA's world plays the sub-agents
+    reuse: Earlier | None = None
+
+    def reused(self, q: Question) -> Path | None:
+        """The run of the same question in the sweep of --reuse."""
+        return self.reuse.runs.get(q.id) if self.reuse else None
 
     def folder(self, q: Question) -> Path:
         """The newest run folder of a question: 7, or 7.2 if it was begun again. If its run ended
@@ -182,7 +198,13 @@ class _Attempt:
             pool=self.plan.pool,
             listeners=(self._listen,),
             cancelled=self.cancelled,
+            **self._reuse(),
         )
+
+    def _reuse(self) -> dict[str, Any]:
+        """The argument that names the run whose answers are taken; none without --reuse."""
+        run = self.plan.reused(self.q)
+        return {"reuse": [run]} if run else {}
 
     def _resume(
         self, folder: Path, from_round: int | None = None, out: Path | None = None
@@ -195,6 +217,7 @@ class _Attempt:
             listeners=(self._listen,),
             cancelled=self.cancelled,
             **self._options().again(),
+            **self._reuse(),
         )
 
     def _options(self) -> Options:
@@ -251,6 +274,9 @@ class _Attempt:
         """The judge's verdict; its calls are on a tape of their own in the run folder."""
         options = self.plan.options
         file = Path(run.run) / "judge.jsonl"
+        earlier = self.plan.reused(self.q)
+        if earlier and not file.exists():
+            _copy_answers(earlier / "judge.jsonl", file)
         secrets = Secrets([judge.api_key_env])
         with closing(Tape(file, "resume", secrets, self.cancelled)) as tape:
             chat = Chat(tape, options.timeout_s, options.patience_s)
@@ -258,6 +284,16 @@ class _Attempt:
                 Notice(message, status)
             )
             return verdict(self.q, given, judge, chat, purse)
+
+
+def _copy_answers(source: Path, target: Path) -> None:
+    """Begin a tape with the answers on another one. Raises ConfigError."""
+    name = source.parent.name
+    with outside.written(target) as copied:
+        for row in exchanges(source):
+            if "answer" in row:
+                line = json.dumps({**row, "reused": name}, ensure_ascii=False)
+                copied.write(f"{line}\n".encode("utf-8", "replace"))
 
 
 def _limited(events: Sequence[Event]) -> Place | None:
@@ -274,14 +310,16 @@ def _limited(events: Sequence[Event]) -> Place | None:
 
 
 def files_of(q: Question, plan: Plan) -> Files:
-    """The files that a question needs: those of its run folder, and its media."""
+    """The files that a question needs: those of its run folder, its media, and the reused run."""
     media = {path.lstrip("/"): Path(path).read_bytes() for _, path in q.media}
-    return _files_in(plan.folder(q)) | media
+    files = _files_in(plan.folder(q), "runs") | media
+    reused = plan.reused(q)
+    return files | _files_in(reused, REUSED) if reused else files
 
 
-def _files_in(folder: Path) -> Files:
+def _files_in(folder: Path, top: str) -> Files:
     paths = [path for path in folder.rglob("*") if path.is_file()]
-    return {f"runs/{p.relative_to(folder.parent)}": p.read_bytes() for p in paths}
+    return {f"{top}/{p.relative_to(folder.parent)}": p.read_bytes() for p in paths}
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> None:
@@ -299,5 +337,10 @@ def _elsewhere(q: Question, plan: Plan, share_usd: float, files: Files) -> Quest
         write(files, top)
         media = tuple((kind, f"{top}{path}") for kind, path in q.media)
         here = q.model_copy(update={"media": media})
-        row = answered(here, replace(plan, out=top), share_usd)
-        return {**row, "files": _files_in(top / "runs" / row["run"])}
+        there = replace(plan, out=top)
+        reused = plan.reused(q)
+        if plan.reuse and reused:
+            runs = {q.id: top / REUSED / reused.name}
+            there = replace(there, reuse=replace(plan.reuse, runs=runs))
+        row = answered(here, there, share_usd)
+        return {**row, "files": _files_in(top / "runs" / row["run"], "runs")}

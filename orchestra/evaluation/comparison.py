@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from orchestra.evaluation.questions import QuestionRow
 from orchestra.evaluation.sweep_folder import Settings, newest, rows_of, settings_of
@@ -48,6 +48,19 @@ class Pair(TypedDict):
     only_a: int
     only_b: int
     p: float  # of McNemar's test
+
+
+class Variation(TypedDict):
+    """A sweep that reused another one, on their `n` common questions that both answered."""
+
+    new: str
+    old: str
+    n: int
+    changed: int  # answers
+    newly_right: int
+    newly_wrong: int
+    reused: float  # the share of the calls of models
+    saved_usd: float | None
 
 
 # ---- statistics ----------------------------------------------------------------------------------
@@ -99,12 +112,22 @@ def is_right(row: QuestionRow, score: str) -> bool:
 # ---- the report ----------------------------------------------------------------------------------
 
 
+class Sweep(NamedTuple):
+    """A sweep that is compared, and the name of the one that it reused."""
+
+    name: str
+    folder: str
+    reuse: str | None
+    rows: list[QuestionRow]
+
+
 def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
     """The figures of each sweep, and McNemar's test for each pair of them. Raises ConfigError."""
     sweeps = [(folder, settings_of(folder)) for folder in folders]
     score = _common_score(sweeps, score)
     methods: dict[str, MethodRow] = {}
     outcomes: dict[str, Outcomes] = {}
+    read: list[Sweep] = []
     for folder, settings in sweeps:
         rows = _newest_rows(folder)
         name = _in_one_word(f"{settings['method']}/{settings['model']}")
@@ -112,8 +135,38 @@ def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
             name = _in_one_word(f"{name}/{folder}")
         methods[name] = method_row(rows, score, judged=bool(settings["judge"]))
         outcomes[name] = _outcomes(rows, score)
+        read.append(Sweep(name, folder.resolve().name, settings.get("reuse"), rows))
+    variations = [
+        varied(new, old, score)
+        for new in read
+        for old in read
+        if new is not old and new.reuse == old.folder
+    ]
     pairs = [compared(a, b, outcomes) for a, b in combinations(methods, 2)]
-    return {"methods": methods, "mcnemar": pairs}
+    return {"methods": methods, "mcnemar": pairs, "variations": variations}
+
+
+def varied(new: Sweep, old: Sweep, score: str) -> Variation:
+    """What a sweep changed of the one that it reused."""
+    before = {(row["id"], row.get("right")): row for row in old.rows}
+    pairs = [(before.get((row["id"], row.get("right"))), row) for row in new.rows]
+    both = [(a, b) for a, b in pairs if a and _is_done(a) and _is_done(b)]
+    calls = sum(b["calls"] for _, b in both)
+    reused = sum(b.get("reused_calls", 0) for _, b in both)
+    return {
+        "new": new.name,
+        "old": old.name,
+        "n": len(both),
+        "changed": sum(a["answer"] != b["answer"] for a, b in both),
+        "newly_right": sum(is_right(b, score) > is_right(a, score) for a, b in both),
+        "newly_wrong": sum(is_right(b, score) < is_right(a, score) for a, b in both),
+        "reused": reused / calls if calls else 0.0,
+        "saved_usd": add_usd(*(b.get("saved_usd", 0.0) for _, b in both)),
+    }
+
+
+def _is_done(row: QuestionRow) -> bool:
+    return bool(row["status"] == "done")
 
 
 def _common_score(sweeps: Iterable[tuple[Path, Settings]], score: str | None) -> str:
@@ -192,6 +245,8 @@ def print_report(found: Mapping[str, Any]) -> None:
     tables.append(_scores(methods))
     if found["mcnemar"]:
         tables.append(console.table("a b n only_a only_b p", found["mcnemar"], WIDTH))
+    if found["variations"]:
+        tables.append(_variations(found["variations"]))
     console.put("\n\n".join(tables))
 
 
@@ -224,4 +279,14 @@ def _scores(methods: Mapping[str, MethodRow]) -> str:
         for name, method in methods.items()
     ]
     columns = "method score exact match judge unjudged failed"
+    return console.table(columns, rows, WIDTH)
+
+
+def _variations(found: Iterable[Variation]) -> str:
+    """A row for each sweep with --reuse: what it changed, and what it did not pay again."""
+    rows = []
+    for v in found:
+        cells = {"reused": f"{100 * v['reused']:.0f} %", "saved": usd(v["saved_usd"])}
+        rows.append({**v, **cells})
+    columns = "new old n changed newly_right newly_wrong reused saved"
     return console.table(columns, rows, WIDTH)

@@ -104,11 +104,13 @@ class Budget:
         return read_manifest(folder).options.budget_usd or 0.0
 
     def book(self, row: QuestionRow) -> None:
-        """Count what a question spent, and return the rest of its share."""
+        """Count what a question spent, and return the rest of its share. What it reused was not
+        spent.
+        """
         cost_usd = add_usd(row.get("cost_usd"), row.get("judge_usd", 0.0))
         if cost_usd is None:
             return
-        self.spent[row["run"]] = cost_usd
+        self.spent[row["run"]] = cost_usd - (row.get("saved_usd") or 0.0)
         question, _, _ = row["run"].partition(".")
         share_usd = self.shares.pop(question, 0.0)
         needed_usd = 2 * share_usd if row["status"] == "starved" else cost_usd

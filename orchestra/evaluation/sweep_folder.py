@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, FiniteFloat, ValidationError, with_confi
 from typing_extensions import TypedDict
 
 from orchestra.contracts import adapter
-from orchestra.evaluation.answering import FREE, Plan
+from orchestra.evaluation.answering import FREE, Earlier, Plan
 from orchestra.evaluation.questions import QuestionRow
 from orchestra.runtime import jsonl, outside
 from orchestra.runtime.run_folder import write_whole
@@ -31,6 +31,7 @@ class _Settings(TypedDict):
     method: str
     model: str
     judge: str | None
+    reuse: NotRequired[str | None]  # the name of another sweep
 
 
 @with_config(ConfigDict(extra="allow", strict=True))
@@ -57,6 +58,8 @@ class _DoneRow(_Row):
     latency_s: Figure
     calls: Figure
     resumed: bool
+    reused_calls: NotRequired[Figure]
+    saved_usd: NotRequired[Figure | None]
 
 
 @with_config(ConfigDict(extra="allow", strict=True))
@@ -91,6 +94,17 @@ def newest(rows: Iterable[QuestionRow]) -> dict[Any, QuestionRow]:
     return {row.get("id"): row for row in rows}
 
 
+def earlier_sweep(folder: Path) -> Earlier:
+    """The sweep of --reuse. Raises ConfigError."""
+    settings_of(folder)
+    outside.check(folder / "runs")
+    runs = {
+        row["id"]: outside.member(folder / "runs", row["run"])
+        for row in newest(rows_of(folder)).values()
+    }
+    return Earlier(folder.resolve().name, runs)
+
+
 def earlier_rows(plan: Plan, data: Path, with_budget: bool) -> list[QuestionRow]:
     """The rows of earlier sweeps into the same folder; writes sweep.json if there was none. Raises
     ConfigError if their settings were different.
@@ -119,6 +133,7 @@ def _settings(plan: Plan, data: Path, with_budget: bool) -> Settings:
         "backends": [(b.name, b.model) for b in plan.pool.backends],
         "judge": None if plan.judge is None else plan.judge.model,
         "world": plan.world,
+        "reuse": plan.reuse.name if plan.reuse else None,
         **plan.options.model_dump(exclude={*FREE}),
     }
 

@@ -56,8 +56,8 @@ FLAGS = {  # flag: metavar, help
     "verbose": ("", "each step: thought, action, observation and cost"),
     "quiet": ("", "no progress and no notes on standard error"),
 }
-EPILOG = """commands, each with its own --help: report, explain, evaluate, masbench, curate,
-  optimize_prompt
+EPILOG = """commands, each with its own --help: report, explain, diff, evaluate, masbench,
+  curate, optimize_prompt
 environment: OPENAI_API_KEY is the key, OPENAI_BASE_URL the endpoint (default: OpenAI's)
 exit codes: 0 answer, 1 fallback, 2 usage, 3 replay differs, 4 endpoint,
   130, 143 or 129 interrupted (Ctrl-C, SIGTERM or SIGHUP)"""
