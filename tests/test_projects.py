@@ -1,14 +1,24 @@
 """The program inside a project of its user, whose modules have the names that this one uses."""
 
+import http.client
+import locale
+import logging
 import os
+import signal
+import socket
 import subprocess
 import sys
+import threading
+import warnings
+from pathlib import Path
 
 import pytest
+import requests
+from urllib3 import HTTPConnectionPool
 
 from tests.conftest import ROOT
-from tests.program import PROGRAM, any_method, program
-from tests.scripted import complete
+from tests.program import CLOCK, PROGRAM, any_method, program
+from tests.scripted import act, complete, finish, last_text
 
 NAMES = ("tools", "runtime", "report", "evaluate", "training", "orchestrators", "curate")
 METHOD = """
@@ -97,3 +107,35 @@ def test_a_question_that_is_the_name_of_a_command(word, endpoint, tmp_path):
             [sys.executable, str(PROGRAM), word, "--help"], capture_output=True, text=True
         ).stdout
     )
+
+
+def state_of_the_host():
+    """Settings of the interpreter and the attributes of libraries that programs like to patch."""
+    patched = (socket.socket, subprocess.Popen, HTTPConnectionPool, requests.Session)
+    patched += (http.client.HTTPConnection,)
+    handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    root = logging.getLogger()
+    return {
+        "attributes": [dict(vars(kind)) for kind in patched] + [dict(vars(socket))],
+        "signals": handlers,
+        "logging": (root.level, list(root.handlers), logging.raiseExceptions),
+        "limits": (sys.getrecursionlimit(), sys.getswitchinterval(), socket.getdefaulttimeout()),
+        "streams": (sys.stdin, sys.stdout, sys.stderr),
+        "hooks": (sys.excepthook, threading.excepthook, sys.meta_path[:], sys.gettrace()),
+        "process": (dict(os.environ), Path.cwd(), list(sys.path), list(warnings.filters)),
+        "locale": locale.setlocale(locale.LC_ALL),
+    }
+
+
+def test_a_run_in_your_program_changes_nothing_of_it(run):
+    def respond(request):
+        if "image_url" in str(request["messages"]):
+            return "12:34"
+        look = act("ImageAnalysisAction", query="time?", image_path="clock.png")
+        return finish("12:34") if "12:34" in last_text(request) else look
+
+    how = {"respond": respond, "method": "react", "media": [CLOCK], "parallel": 2}
+    run(**how)  # first, imports
+    before = state_of_the_host()
+    assert run(**how, out="second").answer == "12:34"
+    assert state_of_the_host() == before

@@ -93,6 +93,8 @@ def _run(
 
 def _reason(error: Exception) -> str:
     """What git wrote to standard error, or else the error, in one line."""
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"git took longer than {error.timeout:g} s"
     output: bytes | None = getattr(error, "stderr", None)
     text = output.decode("utf-8", "replace") if output else str(error)
     return visible(" ".join(text.split()))[:REASON_CHARS]

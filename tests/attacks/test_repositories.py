@@ -246,6 +246,23 @@ def test_a_broken_repository_does_not_list_the_one_around_it(copied, tmp_path):
         copied(inner)
 
 
+@pytest.mark.parametrize("name", [".git/index", ".git/config", ".git/HEAD", ".gitignore"])
+def test_a_pipe_on_which_git_waits_is_one_line_after_a_while(name, copied, tmp_path, monkeypatch):
+    monkeypatch.setattr(workdir, "GIT_TIMEOUT_S", 0.5)
+    repo = new(tmp_path / "repo")
+    (repo / name).unlink(missing_ok=True)
+    os.mkfifo(repo / name)
+    with pytest.raises(ConfigError, match="git took longer than 0.5 s"):
+        copied(repo)
+
+
+def test_files_of_a_work_tree_elsewhere_are_not_copied(copied, tmp_path):
+    private = new(tmp_path / "private", secret="x")
+    repo = new(tmp_path / "repo")
+    settings(repo, core__worktree=str(private))
+    assert "secret" not in copied(repo)
+
+
 def test_a_linked_environment_is_not_shown_unless_the_user_activated_it(tmp_path, monkeypatch):
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     repo, private = new(tmp_path / "repo"), tmp_path / "private"
