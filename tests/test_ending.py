@@ -94,9 +94,7 @@ def test_all_views_give_the_same_reason(method, name, endpoint, tmp_path):
 def test_the_rounds_of_toolorchestra_are_the_reason_too(endpoint):
     call = '<tool_call>{"name": "search", "arguments": {"model": "search-1"}}</tool_call>'
     server = endpoint(lambda r: call if "tools" in r else "Answer: 42")
-    done = called(
-        "?", "--method", "toolorchestra", "--rounds", 1, "--out", "run", at=server.url
-    )
+    done = called("?", "--method", "toolorchestra", "--rounds", 1, "--out", "run", at=server.url)
     ending = views(done)
     assert (ending.state, ending.cause) == ("fallback", "rounds")
 
