@@ -50,6 +50,7 @@ from orchestra.ending import (
     exhausted,
     not_answered,
     unusable,
+    wrong_with,
 )
 from orchestra.matching import Placed, batch_budget_usd, place
 from orchestra.memory import EvidenceMemory, best_supported_answer
@@ -253,10 +254,14 @@ class Run:
                 return self.fallback(t, cause, why, y_t.answer)
             z_t = self.carry_out(t + 1, y_t)
             return self.fallback(t, cause, why, z_t[-1].answer)
-        except NothingAffordable as error:
-            return self.fallback(t, "budget", f"{error}; {LARGER_BUDGET}")
-        except (ModelMistake, BudgetExceeded) as error:
-            return self.ended_early(t, error)
+        except ModelMistake as error:
+            wrong = wrong_with(error)
+            return self.fallback(
+                t, cause, f"{why}; the last reply is unusable: {wrong}"
+            )
+        except (NothingAffordable, BudgetExceeded):
+            later = "the budget does not cover a last decision"
+            return self.fallback(t, cause, f"{why}; {later}")
 
     def ended_early(self, t: int, error: ModelMistake | BudgetExceeded) -> Outcome:
         """The outcome of a run in which no decision was usable, or none could be paid."""

@@ -107,7 +107,7 @@ def not_answered(z: Result) -> str:
     if z.cause == "budget":
         return f"{reason}; {LARGER_BUDGET}"
     if reason:
-        return f"the last sub-task {z.status}: {reason}"
+        return f"the last sub-task ended as {z.status}: {reason}"
     what = (
         "its answer as partial" if z.status == "partial" else f"that it is {z.status}"
     )

@@ -1,10 +1,10 @@
 """Every run ends with one end row, and the terminal, --runs and the page give the same reason."""
 
 import json
-import os
+import re
+import resource
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,9 +17,10 @@ from orchestra.runtime.summary import Totals, summary, totals_in
 from orchestra.vocabulary import Price
 from orchestra_min import orchestrate
 from tests.conftest import ROOT, Options, pool_at
-from tests.program import METHODS, any_method, called
+from tests.program import CLOCK, METHODS, any_method, called, pool_file, program, start
 from tests.scripted import (
     Raw,
+    act,
     complete,
     completion,
     delegate,
@@ -47,56 +48,183 @@ def finding(request):
 ENDINGS = {  # the flags, what the endpoint does, how the run ends, and by what
     "401": ("", status(401), "stopped", "endpoint"),
     "404": ("", status(404), "stopped", "endpoint"),
-    "500": ("--patience 0", status(500), "stopped", "endpoint"),
+    "500": ("", status(500), "stopped", "endpoint"),
     "429": ("--patience 0", status(429), "stopped", "rate limit"),
-    "replies": ("", lambda request: "hm", "stopped", "replies"),
+    "replies": ("", lambda request: "hm", "", ""),
+    "budget": ("--budget 0.0001 --backends pool.toml", finding, "stopped", "budget"),
     "rounds": ("--rounds 1", finding, "fallback", "rounds"),
     "answered": ("", finding, "answered", ""),
 }  # fmt: skip
+WITHOUT_ROUNDS = ("mas-orchestra", "react")
+FOR_MODELS = "Your reply", "Reply with", "It was stopped", "You are", "Call exactly", "Delegate one"
+
+
+def views(done, folder="run"):
+    """The ending, after a look at whether every view gives the same reason."""
+    ending = summary(Path(folder)).ending
+    [listed] = json.loads(called("--runs", folder, "--json").stdout)
+    page = report.run_row(Path(folder), report.Texts())
+    assert ending.why == listed["why"] == page["why"] and ending.why in done.stderr
+    assert ending.state == listed["state"] == page["state"]
+    assert ending.state in Path(folder, "log.txt").read_text().splitlines()[-1]
+    shown = called("--runs", folder).stdout
+    assert (f"why: {ending.why}" in shown) == bool(ending.why) == (ending.state != "answered")
+    assert not any(words in ending.why for words in FOR_MODELS)
+    return ending
 
 
 @pytest.mark.parametrize("name", ENDINGS)
-def test_all_views_give_the_same_reason(name, endpoint):
+@pytest.mark.parametrize("method", METHODS)
+def test_all_views_give_the_same_reason(method, name, endpoint, tmp_path):
     flags, respond, state, cause = ENDINGS[name]
-    done = called("?", "--out", "runs/one", *flags.split(), at=endpoint(respond).url)
-    seen = summary(Path("runs/one"))
-    assert (seen.ending.state, seen.ending.cause) == (state, cause)
-    [listed] = json.loads(called("--runs", "runs", "--json").stdout)
-    page = report.run_row(Path("runs/one"), report.Texts())
-    assert seen.ending.why == listed["why"] == page["why"] and seen.ending.why in done.stderr
-    assert (listed["state"], page["state"]) == (state, state) and bool(seen.ending.why) == (
-        state != "answered"
-    )
+    if name == "rounds" and method in WITHOUT_ROUNDS:
+        pytest.skip("it has no --rounds")
+    server = endpoint(any_method if name == "answered" else respond)
+    pool_file(tmp_path, server.url, small=(1, 2))
+    done = called("?", "--method", method, "--out", "run", *flags.split(), at=server.url)
+    ending = views(done)
+    if name == "rounds" and method == "toolorchestra":
+        assert ending.cause == "replies"  # it has no sub-tasks of this kind
+    elif state:
+        assert (ending.state, ending.cause) == (state, cause)
+    else:
+        assert ending.cause in ("replies", "steps") and ending.state in ("stopped", "fallback")
 
 
-def test_an_endpoint_that_does_not_exist_is_the_reason():
-    called("?", "--out", "run", "--patience", "0", at=f"http://127.0.0.1:{free_port()}/v1")
-    ending = summary(Path("run")).ending
+def test_the_rounds_of_toolorchestra_are_the_reason_too(endpoint):
+    call = '<tool_call>{"name": "search", "arguments": {"model": "search-1"}}</tool_call>'
+    server = endpoint(lambda r: call if "tools" in r else "Answer: 42")
+    done = called("?", "--method", "toolorchestra", "--rounds", 1, "--out", "run", at=server.url)
+    ending = views(done)
+    assert (ending.state, ending.cause) == ("fallback", "rounds")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_budget_that_is_too_small_says_how_much_is_needed(method, endpoint, tmp_path):
+    server = endpoint(any_method)
+    pool_file(tmp_path, server.url, small=(1, 2))
+    flags = "--method", method, "--backends", "pool.toml", "--out", "run"
+    why = views(called("?", *flags, "--budget", "0.0001")).why
+    needed = re.search(r"needs (0\.\d+) USD; start a new run with a larger --budget", why)
+    assert needed and server.requests == []
+    flags = *flags[:-1], "enough"
+    called("?", *flags, "--budget", float(needed[1]) * 1.001)
+    assert server.requests != []
+
+
+def test_a_batch_that_is_too_dear_says_what_a_sub_task_needs(endpoint, tmp_path):
+    server = endpoint(finding)
+    pool_file(tmp_path, server.url, main=(0, 0), dear=(1000, 1000))
+    task = {"task_instruction": "look", "model": "dear", "tools": []}
+    server = endpoint(lambda r: delegate(task) if is_main(r) else finish("42"))
+    pool_file(tmp_path, server.url, main=(0, 0), dear=(1000, 1000))
+    flags = "--backends", "pool.toml", "--budget", "0.01", "--out", "run"
+    ending = views(called("?", *flags))
+    assert ending.cause == "budget" and "the cheapest needs about" in ending.why
+
+
+def test_refused_media_is_the_reason(endpoint):
+    def respond(request):
+        if "image_url" in str(request):
+            return Raw(400, {"error": {"message": "m is not a multimodal model"}})
+        return act("ImageAnalysisAction", query="?", image_path=CLOCK.name)
+
+    flags = "--method", "react", "--model", "m", "--out", "run"
+    done = called("What?", CLOCK, *flags, at=endpoint(respond).url)
+    ending = views(done)
+    assert (ending.cause, done.returncode) == ("endpoint", 4)
+    assert "not a multimodal model; if it takes no images, use --perception local" in ending.why
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_endpoint_that_does_not_exist_is_the_reason(method):
+    flags = "--method", method, "--model", "m", "--out", "run", "--patience", "0"
+    ending = views(called("?", *flags, at=f"http://127.0.0.1:{free_port()}/v1"))
     assert (ending.state, ending.cause) == ("stopped", "endpoint") and "is it up" in ending.why
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_full_disk_is_the_reason(method, endpoint, tmp_path):
+    def small_disk():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    server = endpoint(lambda r: delegate("look") if is_main(r) else any_method(r))
+    flags = "?", "--model", "m", "--method", method
+    limit = 1 << 30
+    program(tmp_path, *flags, "--out", "whole", at=server.url)
+    limit = Path("whole/tape.jsonl").stat().st_size - 100
+    done = program(tmp_path, *flags, "--out", "run", at=server.url, preexec_fn=small_disk)
+    if not Path("run").exists():  # the first call of the run did not fit
+        assert "free some space" in done.stderr and "nothing is kept" in done.stderr
+        return
+    ending = views(done)
+    assert (ending.state, ending.cause) == ("stopped", "disk") and "free some space" in ending.why
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_an_interrupted_run_has_its_cost_and_says_that_it_was_interrupted(number, endpoint):
+@pytest.mark.parametrize("waits_for", ["main", "sub-agent"])
+def test_an_interrupted_run_has_its_cost_and_says_that_it_was_interrupted(
+    number, waits_for, endpoint, tmp_path
+):
+    """Also while a call takes longer than the program waits for it."""
+
     def respond(request):
-        if not is_main(request):
+        seen = "it is 42" in last_text(request)
+        if seen if waits_for == "main" else not is_main(request):
             time.sleep(30)
-        return delegate("look")
+        return delegate("look") if is_main(request) else finish("it is 42")
 
     server = endpoint(respond)
-    words = [sys.executable, str(ROOT / "orchestra_min.py"), "?", "--model", "m", "--out", "run"]
-    process = subprocess.Popen(
-        words, env={**os.environ, "OPENAI_BASE_URL": server.url}, stderr=subprocess.DEVNULL
-    )
-    while len(server.requests) < 2:
-        time.sleep(0.05)
-    assert summary(Path("run")).ending.why == "it is still running"
-    process.send_signal(number)
-    process.wait(30)
-    seen = summary(Path("run"))
-    assert (seen.ending.state, seen.totals.tokens) == (
-        "interrupted",
-        110,
-    ) and seen.totals.calls >= 1
+    before = 3 if waits_for == "main" else 2
+    with start(tmp_path, "?", "--model", "m", "--out", "run", at=server.url) as process:
+        while len(server.requests) < before:
+            time.sleep(0.05)
+        assert summary(Path("run")).ending.why == "it is still running"
+        process.send_signal(number)
+        _, told = process.communicate(timeout=30)
+    totals = summary(Path("run")).totals
+    assert (totals.calls, totals.tokens) == (before - 1, 110 * (before - 1))
+    done = subprocess.CompletedProcess("", process.returncode, "", told)
+    if number == signal.SIGKILL:
+        done.stderr += "the process was killed, or the disk was full: it could not say why it ended"
+        Path("run/log.txt").write_text("interrupted")  # nobody could write this line
+    ending = views(done)
+    assert (ending.state, ending.cause) == ("interrupted", "signal")
+    if number != signal.SIGKILL:
+        end = trajectory.ended(trajectory.read(Path("run/trajectory.jsonl")))
+        assert (end["why"], end["calls"]) == ("interrupted", before - 1)
+
+
+def test_the_rows_of_a_comparison_say_why_each_method_failed(endpoint):
+    def respond(request):
+        return Raw(401, {"error": {}}) if "agent_name" in str(request) else any_method(request)
+
+    flags = "--compare", "react,mas-orchestra", "--out", "all"
+    done = called("?", *flags, at=endpoint(respond).url)
+    assert "why: main at http" in done.stdout and "status 401" in done.stdout
+    assert "mas-orchestra: continue with: " in done.stderr
+    rows = json.loads(called("?", *flags[:2], "--json", at=endpoint(respond).url).stdout)
+    (answered, failed) = rows
+    assert set(answered) == set(failed) and failed["run"].endswith("mas-orchestra")
+    assert (failed["state"], failed["cause"], failed["tokens"]) == ("stopped", "endpoint", 0)
+
+
+def test_the_row_of_a_question_says_how_its_run_failed(endpoint, tmp_path):
+    Path("data.jsonl").write_text(json.dumps({"question": "?", "answer": "42"}))
+    flags = "--data", "data.jsonl", "--out", "sweep", "--model", "m"
+    called("evaluate", "run", *flags, at=endpoint(status(401)).url)
+    row = json.loads(Path("sweep/rows.jsonl").read_text().splitlines()[-1])
+    assert (row["status"], row["state"], row["cause"]) == ("failed", "stopped", "endpoint")
+    assert "status 401" in row["why"]
+
+
+def test_a_last_decision_that_is_unusable_does_not_hide_that_the_rounds_were_over(endpoint):
+    def respond(request):
+        return delegate("look") if is_main(request) else finish("it is 42")
+
+    ending = views(called("?", "--rounds", "1", "--out", "run", at=endpoint(respond).url))
+    assert ending.cause == "rounds" and ending.why.startswith("no round was left")
 
 
 @pytest.mark.parametrize("folder", FIXTURES, ids=lambda path: path.name)

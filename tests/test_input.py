@@ -244,6 +244,7 @@ def test_a_run_inside_a_cassette_of_the_host_program_has_its_own_tape(run, tmp_p
     (["--question", "Why?", "a.png"], "Why?", ["a.png"]),
     (["Which", "city", "is", "a.png"], "Which city is a.png", ["a.png"]),
     (["Which", "city?"], "Which city?", []),
+    (["Where?", "a.png", "b.png"], "Where?", ["a.png", "b.png"]),
 ])  # fmt: skip
 def test_words_after_the_question_are_files(words, question, files, endpoint):
     for name in files:

@@ -1,6 +1,7 @@
 """Who analyses images and sound: a model of the pool, or a library on this machine.
 
-A model that refuses images or sound is no dead end: the library does it, if it is installed.
+A model that refuses images or sound is no dead end: the library does it, if it is installed. That
+it was is on the tape, so that a replay does the same on a machine without it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TypeVar
 from orchestra.runtime.pool import Analysis, Engine
 from orchestra.toolkit import Environment
 from orchestra.tools.media import missing_engine
-from orchestra.vocabulary import EndpointError
+from orchestra.vocabulary import EndpointError, Failure
 
 T = TypeVar("T")
 # HTTP statuses of servers that take no images or no sound; 500 is llama.cpp's
@@ -34,15 +35,37 @@ def analysed(
     try:
         return by_endpoint(engine)
     except EndpointError as error:
-        status = error.failure.status if error.failure else 0
-        if status not in REFUSALS:
+        if error.failure is None or error.failure.status not in REFUSALS:
             raise
-        missing = missing_engine(kind)
-        problem = f"{engine.backend} takes no {kind} (status {status})"
-        if missing:
-            advice = f"pip install '.[local]' for {missing}, then --resume the run"
-            env.chat.notify(f"{problem}: {advice} with --perception local", 0)
+        has_library = _has_library(env, kind)
+        _tell(env, engine, kind, error.failure, has_library)
+        if not has_library:
             raise
-        env.chat.notify(f"{problem}: the library on this machine analyses it", 0)
         env.chat.refused.add(refused)
         return locally()
+
+
+def _has_library(env: Environment, kind: Analysis) -> bool:
+    """Whether the library is installed; in a replay, whether it was."""
+    request = {"analysis": kind}
+    recorded = env.tape.has("library", request)
+    if not recorded and (env.tape.mode == "replay" or missing_engine(kind)):
+        return False
+    return bool(env.local("library", request, lambda: True, bool))
+
+
+def _tell(
+    env: Environment,
+    engine: Engine,
+    kind: Analysis,
+    failure: Failure,
+    has_library: bool,
+) -> None:
+    """Say once a run what is done, or what can be done, about the refusal."""
+    media = {"image": "images", "audio": "sound"}[kind]
+    refusal = f"{engine.backend} takes no {media} (status {failure.status})"
+    if has_library:
+        advice = "a library on this machine is used, as with --perception local"
+    else:
+        advice = "pip install '.[local]', then --resume the run with --perception local"
+    env.chat.notify(f"{refusal}: {advice}", 0)

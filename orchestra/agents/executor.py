@@ -31,6 +31,7 @@ from orchestra.runtime.trajectory import LAST, Recorder
 from orchestra.seams import SubAgent
 from orchestra.toolkit import Environment, Tool
 from orchestra.tools import sandbox
+from orchestra.tools.media import ENGINES
 from orchestra.vocabulary import (
     ConfigError,
     EndOfRun,
@@ -80,6 +81,7 @@ class SubAgents:
         """Raises ConfigError if the run's own sub-agent cannot be used."""
         threads = self.threads or self.options.parallel
         self.executor = ThreadPoolExecutor(threads, thread_name_prefix="sub-agent")
+        self._chats: list[Chat] = []  # of the sub-tasks that work now
         self._agents: dict[str, AgentFunction] = dict(AGENTS)
         default = user_code.name_of(self.options.agent)
         selectable = {name: AGENTS[name] for name in METHODS_OF_AGENT}
@@ -113,7 +115,15 @@ class SubAgents:
                 if isinstance(z, BaseException):
                     raise z
                 ended[running.pop(place)] = z
+        self._learn_refused_media()
         return [ended[p.subtask.id] for p in placed]
+
+    def _learn_refused_media(self) -> None:
+        """Later sub-tasks do not send again what an endpoint takes from none."""
+        for chat in self._chats:
+            media = {refused for refused in chat.refused if refused[1] in ENGINES}
+            self.chat.refused.update(media)
+        self._chats.clear()
 
     def _recorded(self, place: Place, p: Placed, shared_context: str) -> Placed:
         """Record the sub-task as it was placed, and add the shared context to it."""
@@ -178,11 +188,13 @@ class SubAgents:
 
     def _environment(self, place: Place, p: Placed) -> Environment:
         """What one sub-agent can access. Parallel sub-tasks share no mutable state."""
+        chat = self.chat.copy()
+        self._chats.append(chat)
         return Environment(
             task=self.task,
             backend=p.backend,
             pool=self.pool,
-            chat=self.chat.copy(),
+            chat=chat,
             tape=self.tape,
             purse=p.purse,
             folder=self.tape.path.parent / "work" / place.folder,

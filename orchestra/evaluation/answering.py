@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from orchestra.ending import ending_of
 from orchestra.evaluation.judge import verdict
 from orchestra.evaluation.questions import Question, QuestionRow
 from orchestra.evaluation.scores import exact, matches
@@ -146,7 +147,9 @@ def answered(
     except BudgetExceeded as error:  # of the judge
         row |= {"status": "starved", "why": str(error)}
     except (EndpointError, ConfigError, OSError) as error:
-        row |= {"why": " ".join(str(error).split()), "cost_usd": None}
+        ending = ending_of(error)
+        row |= {"state": ending.state, "cause": ending.cause, "cost_usd": None}
+        row |= {"why": " ".join(ending.why.split())}
     return {**row, "notices": notices}
 
 

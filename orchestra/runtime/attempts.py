@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,6 +21,12 @@ BUSY = {408, 409, 429, *range(500, 600)}  # worth another attempt
 RATE_LIMIT = 429
 PAUSE_S = 0.25  # before the second attempt; doubled each time
 MAX_PAUSE_S = 16.0
+# A refusal that no further attempt changes; llama.cpp and others send it with status 500.
+REFUSED_MEDIA = re.compile(
+    r"(image|audio|vision)\w* .*(not|only) supported|support (image|audio|vision)"
+    r"|for (image|audio) input|not a multi-?modal|unsupported content part|mmproj",
+    re.IGNORECASE,
+)
 
 
 class Kind(NamedTuple):
@@ -65,7 +72,8 @@ def answer_or_problem(kind: Kind, response: http.Response) -> Any:
             unusable = str(error)
             cause = "no_choice" if isinstance(error, NoChoice) else ""
     status, why = http.error_of(response)
-    retry = status in BUSY and b"insufficient_quota" not in response.content
+    is_final = b"insufficient_quota" in response.content or REFUSED_MEDIA.search(why)
+    retry = status in BUSY and not is_final
     if status == 0:
         return Problem(status=0, why=unusable, billed=True, retry=retry, cause=cause)
     return Problem(

@@ -17,7 +17,13 @@ from typing_extensions import TypedDict
 
 from orchestra.money import DEFAULT_OUTPUT_TOKENS, Bill, Ledger, Purse
 from orchestra.runtime import completion, http
-from orchestra.runtime.attempts import Kind, Patience, Problem, answer_or_problem
+from orchestra.runtime.attempts import (
+    REFUSED_MEDIA,
+    Kind,
+    Patience,
+    Problem,
+    answer_or_problem,
+)
 from orchestra.runtime.tape import OVER_BUDGET, Tape, Unanswered
 from orchestra.seams import Messages, Schema
 from orchestra.vocabulary import (
@@ -244,7 +250,9 @@ class Chat:
         }.get(failure.status, "see the endpoint's log")
         media = completion.media_in(messages or [])
         about_request = 400 <= failure.status < 500
-        if media and about_request and failure.status not in (401, 403, 408, 429):
+        is_other = failure.status in (401, 403, 408, 429)
+        is_refusal = REFUSED_MEDIA.search(failure.why) is not None
+        if media and (is_refusal or about_request and not is_other):
             advice = f"if it takes no {media}, use --perception local"
         status = f"status {failure.status}: " if failure.status else ""
         endpoint = f"{backend.name} at {backend.base_url}"

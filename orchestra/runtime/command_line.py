@@ -233,10 +233,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def _read_words(p: argparse.ArgumentParser, a: argparse.Namespace) -> None:
     """Set `question` and `files` from the words without a flag: after a question in quotes, and
     with --question, they are files. Without quotes they are the question; those at its end that are
-    files belong to it.
+    files belong to it. A single word before files is a question.
     """
     words = list(a.words)
-    is_quoted = len(words[0].split()) > 1
+    are_files = all(Path(word).is_file() for word in words[1:])
+    is_quoted = len(words[0].split()) > 1 or (len(words) > 1 and are_files)
     if a.question is None and not is_quoted:
         a.question = " ".join(words)
         while len(words) > 1 and Path(words[-1]).is_file():

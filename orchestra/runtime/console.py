@@ -38,7 +38,7 @@ KEYS = (
     "answer state cause why fallback cost_usd paid_usd calls tokens rounds failed_subtasks "
     "latency_s run"
 )
-COMPARED = "method answer state why rounds calls tokens cost_usd latency_s"
+COMPARED = "method answer state rounds calls tokens cost_usd latency_s"
 LISTED = "run method state cost_usd date answer question"
 FAILED = 4  # the exit code of an EndpointError
 
@@ -102,7 +102,7 @@ def _text_of(rows: Mapping[str, dict[str, Any]], a: argparse.Namespace) -> str:
     """What a command prints to standard output."""
     if a.compare:
         compared = [{"method": method, **r} for method, r in rows.items()]
-        return json.dumps(compared) if a.json else table(COMPARED, compared)
+        return json.dumps(compared) if a.json else table_with_why(COMPARED, compared)
     [only] = rows.values()
     return json.dumps(only) if a.json else str(only["answer"] or "")
 
@@ -139,9 +139,9 @@ def table(columns: str, rows: Iterable[Mapping[str, Any]], width: int = 40) -> s
     return "\n".join(_padded(line, widths) for line in lines)
 
 
-def table_of_runs(rows: Sequence[Mapping[str, Any]]) -> str:
+def table_with_why(columns: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """One line for each run, and below it why it ended early."""
-    head, *lines = table(LISTED, rows).splitlines()
+    head, *lines = table(columns, rows).splitlines()
     shown = [head]
     for r, line in zip(rows, lines, strict=True):
         shown.append(line)
@@ -176,7 +176,7 @@ def list_runs(folder: Path, as_json: bool) -> int:
             rows.append({"run": name, **_row_of(run)})
         except (ConfigError, TapeMiss, OSError) as error:
             rows.append({"run": name, "state": "damaged", "why": str(error)})
-    put(json.dumps(rows) if as_json else table_of_runs(rows))
+    put(json.dumps(rows) if as_json else table_with_why(LISTED, rows))
     return 0
 
 

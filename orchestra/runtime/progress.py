@@ -12,6 +12,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 from orchestra.money import add_usd
@@ -56,27 +57,42 @@ def step_lines(step: Event) -> Iterator[str]:
     params = ", ".join(f"{key}={value!r}" for key, value in step["params"].items())
     cost = f" ({usd(step['spent_usd'])} so far)" if "spent_usd" in step else ""
     yield f"{place} {step['action']}({params[:TEXT_CHARS]}){cost}"
-    if step["memory"]:
-        yield f"    thought: {step['memory'][:TEXT_CHARS]}"
     name = "error" if step["failed"] else "observation"
-    yield f"    {name}: {step['observation'][:TEXT_CHARS]}"
+    for title, text in (("thought", step["memory"]), (name, step["observation"])):
+        shown = text[:TEXT_CHARS].strip().replace("\n", "\n    ")
+        if shown:
+            yield f"    {title}: {shown}"
+
+
+@dataclass
+class Work:
+    """A sub-task at work: who does it, since when, its step, and what it has spent."""
+
+    who: str
+    since_s: float
+    step: int = 1
+    spent_usd: float | None = 0.0
+
+    def text(self, now_s: float) -> str:
+        step = f" step {self.step}," if self.step > 1 else ""
+        return f"{self.who},{step} {now_s - self.since_s:.0f} s"
 
 
 class Status:
-    """Who is at work, since when, and what it has cost, from the events of a run.
+    """What it has cost, who is at work, and since when, from the events of a run.
 
     >>> status = Status(now=lambda: 10.0)
     >>> status.listen({"event": "run", "at": [0], "pool": {"main": "small"}})
     >>> status.text(now_s=12.0)
-    'small decides, 2 s; USD 0.0000'
+    'USD 0.0000; small decides, 2 s'
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.now = now
         self.main = ""
         self.since_s = now()
-        self.running: dict[tuple[int, ...], tuple[str, float]] = {}  # who, since when
-        self.cost_usd: float | None = 0.0
+        self.running: dict[tuple[int, ...], Work] = {}
+        self.ended_usd: float | None = 0.0  # the cost of what has ended
         self.notice = ""  # the newest, as of an attempt that failed
 
     def listen(self, event: Event) -> None:
@@ -84,16 +100,19 @@ class Status:
         match event["event"]:
             case "run":
                 self.main = event["pool"]["main"]
+                self.running.clear()
                 self._decides()
             case "decision":
-                self.cost_usd = add_usd(self.cost_usd, event["cost_usd"])
+                self.ended_usd = add_usd(self.ended_usd, event["cost_usd"])
                 self._decides()
             case "subtask":
                 who = f"{Place(*at)} {event['subtask']['backend']}"
-                self.running[at] = (who, self.now())
+                self.running[at] = Work(who, self.now())
                 self.notice = ""
+            case "step":
+                self._step(self.running.get(at), event)
             case "result":
-                self.cost_usd = add_usd(self.cost_usd, event["cost_usd"])
+                self.ended_usd = add_usd(self.ended_usd, event["cost_usd"])
                 self.running.pop(at, None)
                 self._decides()
             case "notice":
@@ -104,17 +123,28 @@ class Status:
         self.since_s = self.now()
         self.notice = ""
 
+    def _step(self, work: Work | None, event: Event) -> None:
+        """The next step begins."""
+        if work is not None:
+            work.step = event["at"][2] + 1
+            work.since_s = self.now()
+            work.spent_usd = event.get("spent_usd", 0.0)
+        self.notice = ""
+
     def text(self, now_s: float) -> str:
-        parts = []
-        for who, since_s in self.running.values():
-            parts.append(f"{who}, {now_s - since_s:.0f} s")
-        if len(parts) > 1:
-            parts.insert(0, f"{len(parts)} sub-tasks")
-        if not parts:
-            parts.append(f"{self.main} decides, {now_s - self.since_s:.0f} s")
+        """One line; what matters most comes first, as a narrow terminal cuts it off."""
+        works = list(self.running.values())
+        cost_usd = add_usd(self.ended_usd, *(work.spent_usd for work in works))
+        parts = [usd(cost_usd)]
+        if len(works) > 1:
+            parts.append(f"{len(works)} sub-tasks")
+        parts += [work.text(now_s) for work in works]
+        if not works:
+            who = f"{self.main} decides" if self.main else "starting"
+            parts.append(f"{who}, {now_s - self.since_s:.0f} s")
         if self.notice:
             parts.append(self.notice)
-        return printable("; ".join([*parts, usd(self.cost_usd)]))
+        return printable("; ".join(parts))
 
 
 @contextlib.contextmanager
@@ -128,8 +158,9 @@ def _status_line() -> Iterator[Listener]:
 
     class StatusColumn(ProgressColumn):
         def render(self, task: Task) -> Text:
-            width = max(console.width - 4, 20)
-            return Text(status.text(time.monotonic())[:width])
+            text = Text(status.text(time.monotonic()), no_wrap=True)
+            text.truncate(max(console.width - 4, 20), overflow="ellipsis")
+            return text
 
     console = Console(stderr=True, markup=False, emoji=False, highlight=False)
     columns = (SpinnerColumn(), StatusColumn())

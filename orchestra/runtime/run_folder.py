@@ -137,11 +137,15 @@ def write_whole(path: Path, text: str) -> None:
     Raises OSError, ConfigError.
     """
     part = path.with_name(f"{path.name}.part")
-    with outside.written(part) as file:
-        file.write(text.encode())
-        file.flush()
-        os.fsync(file.fileno())
-    part.rename(path)
+    try:
+        with outside.written(part) as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        part.rename(path)
+    except OSError as error:
+        error.filename = str(path)  # a failed write does not name its file
+        raise
 
 
 def unwritable(path: Path, error: OSError) -> ConfigError:

@@ -183,12 +183,18 @@ class Tape:
         call = _call.get()
         if self.cancelled.is_set():
             raise self._stopped()
-        key = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+        key = _key(text)
         try:
             entry = self._unplayed[call, key].pop()  # atomic: one thread gets it
         except (KeyError, IndexError):
             return self._record(call, key, text, ask)
         return self._played(call, row_at(self.path, entry.offset), shape)
+
+    def has(self, kind: str, request: Row) -> bool:
+        """Whether the outcome of this request in the current logical call is recorded."""
+        return bool(
+            self._unplayed.get((_call.get(), _key(_request_text(kind, request))))
+        )
 
     def value(
         self, kind: str, request: Row, function: Callable[[], Any], shape: Any = Any
@@ -288,6 +294,10 @@ def _request_text(kind: str, request: Row) -> str:
     fields["kind"] = kind
     text = json.dumps(fields, sort_keys=True, ensure_ascii=False, default=str)
     return BASE64.sub(_digest, text)
+
+
+def _key(request_text: str) -> str:
+    return hashlib.sha256(request_text.encode("utf-8", "replace")).hexdigest()
 
 
 def _digest(data: re.Match[str]) -> str:

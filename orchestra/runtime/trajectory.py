@@ -383,7 +383,7 @@ def _end_text(end: Event) -> str:
     """How the run ended, and why."""
     ending = ending_of_row(end)
     answer = f": {end['answer']!r}" if end["answer"] else ""
-    why = f" ({ending.why})" if ending.why else ""
+    why = f" ({ending.why})" if ending.why not in ("", ending.state) else ""
     return f"{ending.state}{answer}{why}"
 
 

@@ -1,9 +1,7 @@
 """Pictures of every kind, odd ones and damaged ones: what a vision model is sent, what OCR reads."""
 
 import base64
-import contextlib
 import io
-from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -11,8 +9,7 @@ from PIL import Image, ImageChops, ImageStat, PngImagePlugin
 
 from orchestra.toolkit import ToolError
 from orchestra.tools import image, perception
-from orchestra.vocabulary import EndpointError, Failure
-from tests.conftest import media, pool_at
+from tests.conftest import media
 from tests.scripted import Raw
 from tests.tools.conftest import rapidocr
 from tests.tools.media import drawn, read_damaged, saved
@@ -147,22 +144,3 @@ def test_the_local_engine_reads_what_the_endpoint_refuses(bench, tmp_path, monke
     seen = tools.analyse()
     assert "Gate 12" in seen and len(tools.model.requests) == 1
     assert tools.analyse("replay") == seen
-
-
-@pytest.mark.parametrize(
-    ("missing", "told"), [("", "the library on this machine"), ("rapidocr", "--perception local")]
-)
-def test_a_refusal_is_told_and_not_met_again(missing, told, monkeypatch):
-    monkeypatch.setattr(perception, "missing_engine", lambda kind: missing)
-    notices, asked = [], []
-    chat = SimpleNamespace(refused=set(), notify=lambda message, status: notices.append(message))
-    env = SimpleNamespace(pool=pool_at("http://127.0.0.1:1"), chat=chat)
-
-    def refuse(engine):
-        asked.append(engine)
-        raise EndpointError("no", Failure(400, "no images"))
-
-    for _ in range(2):
-        with contextlib.suppress(EndpointError):
-            assert perception.analysed(env, "image", refuse, lambda: "text") == "text"
-    assert told in notices[0] and len(asked) == (2 if missing else 1)
