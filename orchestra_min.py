@@ -697,10 +697,11 @@ class Command:
 
 def tell_what_changed(args: argparse.Namespace, folder: Path) -> None:
     """After a fork, or a run that reused another: what was reused and paid, and where they part."""
-    reused = vars(args).get("reuse") or ()
-    before = args.resume if args.from_round is not None else next(iter(reused), None)
-    if before is not None:
-        for line in import_module("orchestra.diff").lines_of(Path(before), folder):
+    given = vars(args)
+    is_fork = args.from_round is not None or given.get("what_if")
+    others = [args.resume] if is_fork else [*(given.get("reuse") or ())]
+    for before in others[:1]:
+        for line in import_module("orchestra.diff").lines_of(before, folder):
             console.tell(line)
 
 

@@ -31,7 +31,6 @@ COMPARED = 200  # lines of a request in which it looks for them
 BEFORE = 24  # characters of a long line before its first difference
 VALUES_CHARS = 60  # of a setting in one line
 ANSWER_CHARS = 60  # in the short form
-NO_CALL = {"only first": "first", "only second": "second"}
 
 
 # ---- the whole report ----------------------------------------------------------------------------
@@ -58,16 +57,20 @@ def _parting(parting: Parting | None) -> str:
     return "\n".join(lines)
 
 
-def where(parting: Parting) -> str:
-    """The place at which two runs part, and how."""
+def where(
+    parting: Parting, first: str = "the first run", second: str = "the second run"
+) -> str:
+    """The place at which two runs of these names part, and how."""
     call = f"{parting.place} ({parting.kind})"
     match parting.way:
         case "request":
             return f"{call}: the request is another one"
         case "reply":
             return f"{call}: the same request got another reply"
-        case way:
-            return f"{call}: only the {NO_CALL[way]} run made this call"
+        case "only first":
+            return f"{call}: only {first} made this call"
+        case "only second":
+            return f"{call}: only {second} made this call"
 
 
 def short_diff(first: Sequence[str], second: Sequence[str]) -> list[str]:
@@ -251,7 +254,8 @@ def lines(found: Difference) -> list[str]:
     if found.second.reused_model_calls or found.second.reused_tool_calls:
         shown.append(reuse(found.second))
     if found.parting:
-        shown.append(f"parts from {name} at {where(found.parting)}")
+        place = where(found.parting, name, "this run")
+        shown.append(f"parts from {name} at {place}")
     shown.append(_about_answer(found))
     return shown
 

@@ -144,7 +144,8 @@ def _advice(found: Difference, problems: Sequence[str]) -> list[str]:
     more = f"{len(problems) - 1} more changes; " if len(problems) > 1 else ""
     part = "all calls are the same"
     if found.parting:
-        part = f"the runs part at {where(found.parting)}"
+        place = where(found.parting, "the recording", "the new run")
+        part = f"the runs part at {place}"
     see = invocation("diff", found.first.run, found.second.run)
     return [f"{more}{part}", f"see {see}; --record-mode rewrite accepts the new run"]
 

@@ -225,8 +225,8 @@ def twice(tmp_path, sweep, edited, capsys):
     """
     how = "--method", "orchestra-o1"
 
-    def twice(*flags, old=None, new=None):
-        sweep.respond = old or two_rounds()
+    def twice(*flags, new=None):
+        sweep.respond = two_rounds()
         assert sweep(*how, *flags)[0] == 0
         sweep.respond = new or two_rounds()
         paid = len(sweep.requests)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
 
@@ -14,7 +15,7 @@ import pytest
 
 from orchestra.evaluation import answering
 from orchestra.evaluation.questions import load
-from tests.conftest import ROOT, Options, pool_at
+from tests.conftest import ROOT, Options, needs_reuse, pool_at
 from tests.program import CLOCK, replay
 from tests.scripted import Endpoint
 from tests.sweeps import OFFICIAL, data_file, number_asked, sweep, words
@@ -68,3 +69,16 @@ def test_a_worker_that_shares_no_disk_sends_the_run_folder_back(tmp_path, endpoi
     assert row["exact"] and not (tmp_path / "runs").exists()
     answering.write(row["files"], tmp_path)
     assert replay(tmp_path / "runs/7").answer == "7"
+
+
+@needs_reuse
+def test_a_worker_that_shares_no_disk_gets_the_run_that_is_reused(tmp_path, endpoint):
+    server = endpoint(number_asked)
+    old = answering.Plan(tmp_path / "old", pool_at(server.url), Options(method="react"))
+    data_file(tmp_path, 1)
+    (q,) = load(tmp_path / "data.json")
+    answering.answered(q, old)
+    earlier = answering.Earlier("old", {q.id: tmp_path / "old" / "runs" / "1"})
+    plan = replace(old, out=tmp_path / "new", reuse=earlier)
+    row = answering.answered(q, plan, files=answering.files_of(q, plan))
+    assert row["exact"] and row["reused_calls"] == len(server.requests) == 1

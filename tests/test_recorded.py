@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from orchestra.recorded import Changed, recorded
+from orchestra.recorded import MODES, Changed, recorded
 from tests.conftest import (
     ROOT,
     ConfigError,
@@ -184,6 +184,11 @@ def test_a_changed_decision_is_refused_where_the_test_says_so(varied, tmp_path):
     with pytest.raises(Changed, match="the decision of round 1 changed: delegates t1: look ->"):
         varied(edit, decisions=True, task="look twice")
     assert varied(decisions=False).answer == "9"
+
+
+def test_the_readme_explains_each_record_mode():
+    readme = (ROOT / "README.md").read_text()
+    assert all(f"| `{mode}` | " in readme for mode in MODES)
 
 
 def test_the_fixture_works_next_to_pytest_recording(pytester):

@@ -1,0 +1,81 @@
+"""docs/experiments.md: its commands run as they are written, and print what it shows."""
+
+import inspect
+import re
+import shlex
+import shutil
+import threading
+
+import pytest
+
+import orchestra_min
+from fixtures import stand_in
+from tests.conftest import ROOT
+from tests.program import called
+
+PORT = "127.0.0.1:8105"
+needs_what_if = pytest.mark.skipif(
+    "what_if" not in inspect.signature(orchestra_min.resume).parameters,
+    reason="needs resume(what_if=)",
+)
+
+
+@pytest.fixture
+def with_a_stand_in(tmp_path, monkeypatch):
+    """A folder with the fixtures, and the stand-in for their model at a port that is free."""
+    server = stand_in.server(0, [ROOT / "fixtures" / "runs" / "equinox"])
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    for name in ("runs/equinox", "pools"):
+        shutil.copytree(ROOT / "fixtures" / name, tmp_path / "fixtures" / name)
+    port = f"127.0.0.1:{server.server_port}"
+    for file in (tmp_path / "fixtures").rglob("*"):
+        if file.suffix in (".json", ".jsonl", ".toml"):
+            file.write_text(file.read_text().replace(PORT, port))
+    monkeypatch.chdir(tmp_path)
+    yield
+    server.shutdown()
+    server.server_close()
+
+
+def commands(page):
+    """Each command of a page, and the lines that it prints; "..." are any others."""
+    blocks = re.findall(r"```console\n(.*?)```", (ROOT / "docs" / page).read_text(), re.S)
+    for part in re.split(r"^\$ ", "".join(blocks), flags=re.M)[1:]:
+        command, *lines = part.splitlines()
+        yield shlex.split(command, comments=True), [line for line in lines if line != "..."]
+
+
+def printed_as_shown(words, lines):
+    """Run a command. Returns how many lines it printed as the page shows them: all."""
+    done = called(*words[1:])
+    printed = (done.stdout + done.stderr).splitlines()
+    missing = [line for line in lines if line not in printed]
+    assert not missing, (words, printed)
+    return len(lines)
+
+
+@needs_what_if
+def test_the_experiments_print_what_the_page_shows(with_a_stand_in, edited):
+    count = 0
+    for words, lines in commands("experiments.md"):
+        if words[0] == "sed":
+            _, old, new, _ = words[2].split("/")
+            edited(words[3].removeprefix("prompts/"), old, new)
+        elif words[0] == "git":
+            edited("react/system.md", "Do your", "Do your")  # as it is in the repository
+        elif words[0] == "orchestra-min":
+            count += printed_as_shown(words, lines)
+    assert count > 40
+
+
+def test_the_two_compared_runs_of_the_page_differ_as_it_shows(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    (example,) = (pair for pair in commands("runs.md") if "diff" in pair[0])
+    assert printed_as_shown(*example) > 15
+
+
+def test_the_stand_in_replies_as_the_model_did_to_the_most_similar_request():
+    replies = stand_in.recorded([ROOT / "fixtures" / "runs" / "equinox"])
+    messages = [{"content": "You are the main agent.\nOne line more."}, {"content": "x"}]
+    assert len(replies) == 9
+    assert "choices" in stand_in.most_similar({"messages": messages}, replies)
