@@ -649,13 +649,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 except EndpointError as error:
                     if not args.compare:
                         raise
-                    # the others still run
-                    ended[start.name] = console.Failed(error, start.folder)
+                    failed = console.Failed(error, start.folder)
+                    ended[start.name] = failed  # the others still run
         code = console.report(ended, args)
         if args.compare and not args.quiet:
-            write = import_module("orchestra.report").write
-            page = write(start.folder.parent, None, None)
-            console.tell(f"one page of all: {page}")
+            tell_page(start.folder.parent)
         return code
     except command_line.ENDS as error:
         return stopped(Cancelled() if interruption.requested else error)
@@ -666,6 +664,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hint:
             error.add_note(f"What was paid for is kept; {hint}")
         raise
+
+
+def tell_page(folder: Path) -> None:
+    """Write the page of a comparison, and say where it is."""
+    page = import_module("orchestra.report").write(folder, None, None)
+    console.tell(f"one page of all: {page}")
 
 
 def starts(args: argparse.Namespace) -> Iterator[Start]:

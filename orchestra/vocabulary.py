@@ -336,9 +336,9 @@ class Step:
 class Result:
     """z = (sigma, eta, omega, c, delta), Eq. 14, and the trace that it summarizes.
 
-    `cost_usd` None: some call's price is unknown. `cause`: what ended it early. Models read `error`;
-    `why` tells people, where that is another sentence. The program fills in `latency_s`, `media`
-    (the files that were opened) and `round`.
+    `cost_usd` None: some call's price is unknown. `cause`: what ended it early. Models read
+    `error`; `why` tells people, where that is another sentence. The program fills in `latency_s`,
+    `media` (the files that were opened) and `round`.
     """
 
     status: Status

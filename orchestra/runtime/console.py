@@ -88,12 +88,13 @@ def report(outcomes: Mapping[str, Outcome], a: argparse.Namespace) -> int:
         put(text)
     codes = []
     for method, outcome in outcomes.items():
-        failed = isinstance(outcome, Failed)
-        codes.append(FAILED if failed else int(outcome.fallback))
         for note in _notes(rows[method], a):
             tell(f"{method}: {note}" if a.compare else note)
         if isinstance(outcome, Failed):
+            codes.append(FAILED)
             tell(f"{method}: {way_on(method, outcome.folder, a)}")
+        else:
+            codes.append(int(outcome.fallback))
     return max(codes)
 
 
