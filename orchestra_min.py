@@ -624,8 +624,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     program = words[0].replace("-", "_") if words else ""
     if program in PROGRAMS:
-        code: int = import_module(f"orchestra.{program}").main(words[1:])
-        return code
+        return int(import_module(f"orchestra.{program}").main(words[1:]))
     args: argparse.Namespace | None = None
     start = Start("", Path(), orchestrate)
     ended: dict[str, console.Outcome] = {}
@@ -633,8 +632,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def stopped(error: BaseException) -> int:
         message = console.failure(error, start.name, start.folder, args)
         is_run = args is not None and not args.replay and start.name != ""
-        folder = start.folder if is_run else None
-        console.tell_error(error, message, words, folder)
+        console.tell_error(error, message, words, start.folder if is_run else None)
         return command_line.exit_code(error)
 
     interruption.last_words = lambda: stopped(Cancelled())
