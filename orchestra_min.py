@@ -674,9 +674,7 @@ class Command:
                     ended[self.start.name] = failed  # the others still run
         code = console.report(ended, args)
         if args.compare and not args.quiet:
-            write = import_module("orchestra.report").write
-            page = write(self.start.folder.parent, None, None)
-            console.tell(f"one page of all: {page}")
+            tell_page(self.start.folder.parent)
         elif not args.quiet:
             tell_what_changed(args, self.start.folder)
         return code
@@ -703,6 +701,12 @@ def tell_what_changed(args: argparse.Namespace, folder: Path) -> None:
     for before in others[:1]:
         for line in import_module("orchestra.diff").lines_of(before, folder):
             console.tell(line)
+
+
+def tell_page(folder: Path) -> None:
+    """Write the page of a comparison, and say where it is."""
+    page = import_module("orchestra.report").write(folder, None, None)
+    console.tell(f"one page of all: {page}")
 
 
 def starts(args: argparse.Namespace) -> Iterator[Start]:

@@ -81,8 +81,8 @@ def exhausted(error: BaseException) -> str:
 def unusable(mistake: ModelMistake, attempts: int) -> str:
     """Why a run ended in which so many replies of the main agent were unusable.
 
-    >>> unusable(ModelMistake("not_json", start="Hm."), attempts=3)
-    'no reply of the main agent was usable in 3 attempts; the last one: it has no JSON object (Hm.)'
+    >>> unusable(ModelMistake("cut"), attempts=3).split("; ")[1]
+    'the last one: it was cut off at its length limit'
     """
     tried = f"no reply of the main agent was usable in {attempts} attempts"
     return f"{tried}; the last one: {wrong_with(mistake)}"

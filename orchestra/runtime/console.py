@@ -90,11 +90,11 @@ def report(outcomes: Mapping[str, Outcome], a: argparse.Namespace) -> int:
     for method, outcome in outcomes.items():
         for note in _notes(rows[method], a):
             tell(f"{method}: {note}" if a.compare else note)
-        if isinstance(outcome, Trajectory):
-            codes.append(int(outcome.fallback))
-        else:
+        if isinstance(outcome, Failed):
             codes.append(FAILED)
             tell(f"{method}: {way_on(method, outcome.folder, a)}")
+        else:
+            codes.append(int(outcome.fallback))
     return max(codes)
 
 

@@ -179,8 +179,8 @@ class Recorder:
     def stopped(
         self, ending: Ending, calls: int, tokens: int, cost_usd: float | None
     ) -> None:
-        """The end row of a run that an error has stopped, the last row: what sub-agents do later
-        is on the tape alone.
+        """The end row of a run that an error has stopped. It is the last row: what sub-agents do
+        later is on the tape alone.
         """
         if self._file is None:  # a replay, or it is written
             return
