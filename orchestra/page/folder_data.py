@@ -1,0 +1,124 @@
+"""What the page shows of a folder of runs: a row for each, and what two runs are compared by."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from orchestra.evaluation.questions import QuestionRow
+from orchestra.evaluation.sweep_folder import newest, rows_of
+from orchestra.page.run_data import (
+    Exchange,
+    Recorded,
+    RunRow,
+    got_from,
+    outcome_row,
+    read,
+)
+from orchestra.runtime import console, tape
+from orchestra.runtime.summary import Prices
+from orchestra.runtime.trajectory import describe
+from orchestra.vocabulary import ConfigError
+
+SCORES = "judge", "match", "exact"  # of a sweep; the first that a row has counts
+LINES = 12  # of the first decision
+LINE_CHARS = 300
+ScoreRow = dict[str, Any]  # the question of a run: category, level, right answer, score
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The run folders in a folder. Raises ConfigError if there is none."""
+    manifests: list[Path] = []
+    for depth in ("*", "*/*", "*/*/*"):
+        manifests += folder.glob(f"{depth}/run.json")
+    if not manifests:
+        raise ConfigError(
+            f"{folder}: is not a run folder and holds none; give RUN or DIR"
+        )
+    return sorted(manifest.parent for manifest in manifests)
+
+
+def run_rows(folder: Path, pages: str) -> list[RunRow]:
+    """The runs in a folder with the scores of a sweep, and the questions that have no run yet. A
+    run that is damaged is listed and left out. `pages`: the folder of their pages, as a link from
+    the page. Raises ConfigError if there is no run.
+    """
+    rows: list[RunRow] = []
+    scores = scores_in(folder)
+    for path in run_folders(folder):
+        name = path.relative_to(folder).as_posix()
+        try:
+            row = short_row(read(path))
+        except (ConfigError, tape.TapeMiss, *console.DAMAGED) as error:
+            console.tell(f"left out: {name}: {error}")
+            continue
+        page = f"{quote(pages)}/{quote(name)}.html"
+        rows.append({**row, "name": name, "page": page, **scores.pop(name, {})})
+    waiting = [row for row in scores.values() if row["unfinished"]]
+    return [*rows, *waiting]
+
+
+def short_row(run: Recorded) -> RunRow:
+    """A run in a row of the table. `outline`: its calls as two runs are compared by them."""
+    prices = Prices(run.manifest)
+    return {
+        **outcome_row(run),
+        "first": list(_first_decision(run)),
+        "outline": [_outlined(exchange, prices) for exchange in run.exchanges],
+    }
+
+
+def _first_decision(run: Recorded) -> Iterator[str]:
+    """The first decision and its sub-tasks, a line each."""
+    kinds = ("decision", "subtask")
+    events = [e for e in run.events if e["event"] in kinds and e["at"][0] == 1]
+    for event in events[:LINES]:
+        yield describe(event)[:LINE_CHARS]
+
+
+def _outlined(exchange: Exchange, prices: Prices) -> list[Any]:
+    """A call: its place, who was asked, its cost, and hashes of the request and of what came."""
+    request = exchange["request"]
+    got = json.dumps(got_from(exchange), sort_keys=True)
+    asked = str(request.get("model") or request["kind"])
+    return [
+        exchange["call"],
+        asked,
+        prices.of(exchange).cost_usd,
+        exchange["key"][:6],
+        zlib.crc32(got.encode("utf-8", "replace")) % 10**6,
+    ]
+
+
+# ---- sweeps --------------------------------------------------------------------------------------
+
+
+def scores_in(folder: Path) -> dict[str, ScoreRow]:
+    """The scores of each run, from the rows.jsonl of sweeps; by the path of the run."""
+    found: dict[str, ScoreRow] = {}
+    for file in sorted([*folder.glob("rows.jsonl"), *folder.glob("*/rows.jsonl")]):
+        for row in newest(rows_of(file.parent)).values():
+            run = file.parent / "runs" / str(row.get("run"))
+            name = run.relative_to(folder).as_posix()
+            found[name] = {"name": name, **_scored(row)}
+    return found
+
+
+def _scored(row: QuestionRow) -> ScoreRow:
+    scores = [row[key] for key in SCORES if row.get(key) is not None]
+    is_unfinished = row.get("status") != "done"
+    scored = {
+        "expected": row.get("right"),
+        "category": row.get("category"),
+        "level": row.get("level"),
+        "right": scores[0] if scores else False,
+        "unfinished": is_unfinished,
+    }
+    if is_unfinished:
+        scored["state"] = "unfinished"
+        scored["why"] = row.get("why", "")
+    return scored

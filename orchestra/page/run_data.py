@@ -1,0 +1,257 @@
+"""What the page shows of one run."""
+
+from __future__ import annotations
+
+import base64
+import json
+import mimetypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+from orchestra.page import costs, equations
+from orchestra.runtime import run_folder, tape, trajectory
+from orchestra.runtime.completion import tokens_of
+from orchestra.runtime.run_folder import Manifest, MediaRow
+from orchestra.runtime.summary import Prices, Summary, summarized
+
+INLINE_BYTES = 8 << 20  # the page links to a larger media file in the run folder
+DIFF_CHARS = 1 << 20  # of changes.diff
+KEY_CHARS = 16  # of the hash of a request
+Texts = dict[str, int]  # each text of a page and its number
+RunRow = dict[str, Any]  # a run: outcome, settings, calls
+CallRow = dict[str, Any]  # an exchange: request, answer or failure, tokens, cost
+Exchange = Mapping[str, Any]  # a line of the tape
+
+
+class ShownMedia(TypedDict):
+    """A media file of the question. `url`: "" if the file is missing."""
+
+    name: str
+    modality: str
+    where: str
+    url: str
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run folder, read."""
+
+    folder: Path
+    manifest: Manifest
+    events: Sequence[trajectory.Event]
+    exchanges: Sequence[Exchange]
+    seen: Summary
+
+
+def read(folder: Path) -> Recorded:
+    """Raises ConfigError and TapeMiss for a folder that is not a run, or damaged."""
+    manifest = run_folder.read_manifest(folder)
+    events = trajectory.read(folder / "trajectory.jsonl")
+    exchanges = tape.exchanges(folder / "tape.jsonl")
+    seen = summarized(folder, manifest, events, exchanges)
+    return Recorded(folder, manifest, events, exchanges, seen)
+
+
+def number_of(value: Any, texts: Texts) -> int:
+    """The number of a text. A page has each text once and refers to its number: prompts repeat."""
+    text = value
+    if not isinstance(value, str):
+        text = json.dumps(value, ensure_ascii=False, indent=1)
+    return texts.setdefault(text, len(texts))
+
+
+# ---- a run ---------------------------------------------------------------------------------------
+
+
+def outcome_row(run: Recorded) -> RunRow:
+    """How a run ended, and what it cost."""
+    seen = run.seen
+    return {
+        "name": run.folder.name,
+        "question": seen.question,
+        "method": seen.method,
+        "model": seen.model,
+        "answer": seen.answer,
+        "state": seen.ending.state,
+        "cause": seen.ending.cause,
+        "why": seen.ending.why,
+        "finished": seen.ending.finished,
+        "rounds": seen.rounds,
+        "failed_subtasks": seen.failed_subtasks,
+        "latency_s": seen.latency_s,
+        "date_s": seen.date_s,
+        **vars(seen.totals),
+    }
+
+
+def run_row(folder: Path, texts: Texts) -> RunRow:
+    """A run with its events and calls. Raises ConfigError and TapeMiss."""
+    return _with_calls(read(folder), texts)
+
+
+def _with_calls(run: Recorded, texts: Texts) -> RunRow:
+    prices = Prices(run.manifest)
+    return {
+        **outcome_row(run),
+        "tape": [call_row(exchange, texts, prices) for exchange in run.exchanges],
+        "events": [e for e in run.events if e["event"] not in ("run", "end")],
+    }
+
+
+def page_row(folder: Path, texts: Texts, elsewhere: Path | None = None) -> RunRow:
+    """All that the page of a run shows. `elsewhere`: a folder with media that the run folder lacks.
+    Raises ConfigError and TapeMiss.
+    """
+    run = read(folder)
+    prices = Prices(run.manifest)
+    panels = equations.panel_rows(folder)
+    for panel in panels:
+        panel["html"] = number_of(panel["html"], texts)
+    sources = {panel["source"] for panel in panels if panel["source"]}
+    return {
+        **_with_calls(run, texts),
+        "media": [media_row(folder, m, elsewhere) for m in run.manifest.media],
+        "by_model": costs.by_model(run.exchanges, prices),
+        "by_place": costs.by_place(run.exchanges, prices),
+        "panels": panels,
+        "code": equations.code_of(sources),
+        "diff": _changes(folder),
+    }
+
+
+def _changes(folder: Path) -> str:
+    """The beginning of changes.diff, if the run has one."""
+    file = folder / "changes.diff"
+    if not file.is_file():
+        return ""
+    with file.open(encoding="utf-8", errors="replace") as text:
+        return text.read(DIFF_CHARS)
+
+
+# ---- its calls -----------------------------------------------------------------------------------
+
+
+def call_row(exchange: Exchange, texts: Texts, prices: Prices) -> CallRow:
+    """One exchange: its request, its answer or failure, what it took and cost."""
+    request = exchange["request"]
+    cost = prices.of(exchange)
+    row: CallRow = {
+        "call": exchange["call"],
+        "kind": request["kind"],
+        "key": exchange["key"][:KEY_CHARS],
+        **exchange.get("timing", {}),
+        "asked": _asked(request, texts),
+        "cost_usd": cost.cost_usd,
+    }
+    if _messages(request):
+        row["model"] = request.get("model")
+    data = _completion_of(exchange)
+    if data is not None:
+        row |= _tokens(data)
+    got = got_from(exchange)
+    why = _why_failed(exchange, got)
+    row["failed"] = why != ""
+    if why:
+        row["why"] = number_of(why, texts)
+    row["got"] = number_of(got, texts)
+    return row
+
+
+def got_from(exchange: Exchange) -> Any:
+    """What a call gave: the message of a completion, what a tool returned, or a failure."""
+    if "failure" in exchange:
+        return exchange["failure"]
+    data = _completion_of(exchange)
+    if data is None:
+        return exchange.get("answer")
+    message = data["choices"][0]["message"]
+    return message.get("content") or message
+
+
+def _completion_of(exchange: Exchange) -> dict[str, Any] | None:
+    answer = exchange.get("answer")
+    data = answer.get("data") if isinstance(answer, dict) else None
+    is_completion = _messages(exchange["request"]) and isinstance(data, dict)
+    return data if is_completion else None
+
+
+def _why_failed(exchange: Exchange, got: Any) -> str:
+    """The failure or the error of a tool in its own words; "" if the call did not fail."""
+    if "failure" in exchange:
+        return str(got.get("why") or "no answer")
+    if isinstance(got, dict) and "error" in got:
+        return str(got["error"]) or "an error without a message"
+    return ""
+
+
+def _messages(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The messages of a chat request; [] for an exchange of another kind."""
+    if request["kind"] != "chat":
+        return []
+    return request.get("messages") or []
+
+
+def _asked(request: Mapping[str, Any], texts: Texts) -> list[tuple[str, int]]:
+    """Role and text of each message, or the request as one text."""
+    messages = _messages(request)
+    if messages:
+        return [(m["role"], number_of(_content(m), texts)) for m in messages]
+    rest = {key: value for key, value in request.items() if key != "kind"}
+    return [("request", number_of(rest, texts))]
+
+
+def _content(message: Mapping[str, Any]) -> Any:
+    """The text of a message. A picture or a sound in it is named by its hash, as on the tape."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return content or dict(message)
+    parts = []
+    for part in content:
+        is_text = isinstance(part, dict) and isinstance(part.get("text"), str)
+        parts.append(part["text"] if is_text else f"[{json.dumps(part)}]")
+    return "\n\n".join(parts)
+
+
+def _tokens(data: Mapping[str, Any]) -> CallRow:
+    """The tokens of a completion."""
+    count_in, count_out, _ = tokens_of(data)
+    return {
+        "input_tokens": count_in,
+        "output_tokens": count_out,
+        "tokens": (count_in or 0) + (count_out or 0),
+    }
+
+
+# ---- its media -----------------------------------------------------------------------------------
+
+
+def media_row(folder: Path, m: MediaRow, elsewhere: Path | None) -> ShownMedia:
+    """A media file of the question, as a data URL if it is small enough."""
+    file = folder / "media" / m.name
+    row: ShownMedia = {
+        "name": m.name,
+        "modality": m.modality,
+        "where": f"media/{m.name}",
+        "url": "",
+    }
+    if not file.is_file() and elsewhere is not None:
+        file = _found(elsewhere, m) or file
+    if not file.is_file():
+        row["where"] += ", which is missing"
+    elif file.stat().st_size > INLINE_BYTES:
+        row["url"] = file.resolve().as_uri()
+    else:
+        kind = mimetypes.guess_type(m.name)[0] or "application/octet-stream"
+        data = base64.b64encode(file.read_bytes()).decode()
+        row["url"] = f"data:{kind};base64,{data}"
+    return row
+
+
+def _found(elsewhere: Path, m: MediaRow) -> Path | None:
+    """The file with this name and content."""
+    for file in sorted(elsewhere.rglob("*")):
+        if file.name == m.name and run_folder.sha256_of(file) == m.sha256:
+            return file
+    return None
