@@ -27,7 +27,7 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -584,7 +584,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with progress(args, console.tell) as listeners:
             for start in list(starts(args)):  # noqa: B007  the message of an error names it
                 try:
-                    ended[start.name] = start.run(listeners=listeners)
+                    with followed(start.folder, args.live):
+                        ended[start.name] = start.run(listeners=listeners)
                 except EndpointError as error:
                     if not args.compare:
                         raise
@@ -606,6 +607,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hint:
             error.add_note(f"What was paid for is kept; {hint}")
         raise
+
+
+def followed(folder: Path, live: bool) -> AbstractContextManager[None]:
+    """With --live, a page that follows the run until the end of the block."""
+    if not live:
+        return nullcontext()
+    page: AbstractContextManager[None] = import_module("orchestra.report").followed(
+        folder, console.tell
+    )
+    return page
 
 
 def starts(args: argparse.Namespace) -> Iterator[Start]:

@@ -1,7 +1,7 @@
 """An HTML page that shows a run, or all runs in a folder.
 
 orchestra-min report RUN    how a run ended and why, its costs, calls, decisions and equations
-orchestra-min report DIR    the runs of a folder as a table, each with its page, and any two compared
+orchestra-min report DIR    the runs of a folder as a table, each with its page; compares any two
 orchestra-min report RUN --live    the page of a run that is in progress follows it
 orchestra-min report RUN --perfetto TRACE    the calls as a trace, for ui.perfetto.dev
 """
@@ -16,11 +16,12 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from orchestra.evaluation.trace import perfetto
 from orchestra.page import live, page
-from orchestra.page.folder_data import run_folders, run_rows
-from orchestra.page.run_data import Texts, page_row, run_row
+from orchestra.page.folder_data import run_folders, scores_in, short_row
+from orchestra.page.run_data import RunRow, Texts, page_row, read, run_row
 from orchestra.runtime import command_line, console
 from orchestra.runtime.summary import is_running
 from orchestra.runtime.tape import TapeMiss
@@ -64,14 +65,25 @@ def write(
 
 
 def _write_runs(folder: Path, file: Path, media: Path | None) -> str:
-    """Write the pages of the runs in a folder. Returns the page of the folder."""
+    """Write the pages of the runs in a folder. Returns the page of the folder, which links to them
+    and has the scores of sweeps, and their questions without a run. A run that is damaged is named
+    and left out.
+    """
     pages = file.with_name(f"{file.stem}-runs")
-    rows = run_rows(folder, pages.name)
-    shown = {row["name"] for row in rows}
+    scores = scores_in(folder)
+    rows: list[RunRow] = []
     for run in run_folders(folder):
         name = run.relative_to(folder).as_posix()
-        if name in shown:
-            _put(pages / f"{name}.html", report(run, media), within=file.parent)
+        try:
+            row = short_row(read(run))
+            text = report(run, media)
+        except (ConfigError, TapeMiss, *console.DAMAGED) as error:
+            console.tell(f"left out: {name}: {error}")
+            continue
+        _put(pages / f"{name}.html", text, within=file.parent)
+        link = f"{quote(pages.name)}/{quote(name)}.html"
+        rows.append({**row, "name": name, "page": link, **scores.pop(name, {})})
+    rows += [row for row in scores.values() if row["unfinished"]]
     return page({"runs": rows, "name": folder.resolve().name}, ())
 
 
@@ -92,8 +104,8 @@ def _put(file: Path, text: str, within: Path) -> None:
 @contextmanager
 def followed(folder: Path, tell: Callable[[str], None]) -> Iterator[None]:
     """A page that follows the run in a folder until the end of the block."""
-    read = partial(_growing, folder)
-    with live.served(read, partial(_stamp, folder)) as url:
+    stamp = partial(_stamp, folder)
+    with live.served(partial(_growing, folder), stamp) as url:
         tell(f"live page: {url}")
         yield
 
@@ -120,7 +132,7 @@ def follow(folder: Path) -> int:
     if not is_running(folder):
         raise ConfigError(f"{folder} is not a run in progress; leave --live out")
     try:
-        with followed(folder, print):
+        with followed(folder, partial(print, flush=True)):
             while is_running(folder):
                 time.sleep(POLL_S)
     except KeyboardInterrupt:

@@ -30,7 +30,9 @@ def page(data: Mapping[str, Any], texts: Iterable[str], live: bool = False) -> s
     it may ask its server for newer data.
     """
     text = template().replace("{{POLICY}}", policy(live))
-    return text.replace("{{DATA}}", packed({**data, "texts": list(texts), "live": live}))
+    return text.replace(
+        "{{DATA}}", packed({**data, "texts": list(texts), "live": live})
+    )
 
 
 def packed(data: Mapping[str, Any]) -> str:

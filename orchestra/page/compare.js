@@ -17,7 +17,7 @@ function comparison(a, b) {
   const pages = (r) => el("a", { href: r.page }, r.name);
   const row = (name, of) => [name, of(a), of(b)];
   const facts = table("Outcomes", ["", pages(a), pages(b)], [row("method", (r) => r.method), row("state", (r) => r.state), row("why", (r) => short(r.why, 200)), row("answer", (r) => short(r.answer, 300) || "no answer"),
-    row("cost", (r) => usd(r.cost_usd)), row("calls", (r) => r.calls), row("tokens", (r) => r.tokens), row("rounds", (r) => r.rounds), row("time", (r) => seconds(r.latency_s))]);
+    row("cost", (r) => usd(r.cost_usd)), row("calls", (r) => String(r.calls)), row("tokens", (r) => String(r.tokens)), row("rounds", (r) => String(r.rounds)), row("time", (r) => seconds(r.latency_s))]);
   return [...compareHint().slice(0, 1), el("p", {}, inWords(a, b)), facts, el("h3", {}, "First decision"), firstDecisions(a, b), el("h3", {}, "Calls"), ...aligned(a, b)];
 }
 
@@ -44,7 +44,7 @@ function aligned(a, b) {
   const differ = (place) => { const [x, y] = [p.get(place), q.get(place)]; return !x ? `only ${b.name}` : !y ? `only ${a.name}` : x[3] !== y[3] ? "another request" : x[4] !== y[4] ? "another answer" : ""; };
   const first = places.findIndex(differ), others = places.filter(differ).length;
   if (first < 0) return [el("p", {}, `All ${places.length} calls are the same.`)];
-  const at = (r, row, place) => (row ? el("a", { href: r.page + link(place) }, `${row[1]}, ${usd(row[2])}`) : "");
+  const at = (r, row, place) => (row ? el("a", { href: r.page + linkTo(place) }, `${row[1]}, ${usd(row[2])}`) : "");
   const rows = places.map((place) => [place, at(a, p.get(place), place), at(b, q.get(place), place), differ(place) || "same"]);
   const shown = table("Calls aligned", ["call", a.name, b.name, "difference"], rows.slice(0, 1000));
   shown.querySelectorAll("tbody tr").forEach((tr, i) => { if (differ(places[i])) tr.classList.add("differs"); });

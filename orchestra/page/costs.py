@@ -34,7 +34,7 @@ def _add(found: dict[str, Totals], name: str, cost: Totals) -> None:
 
 
 def _listed(found: dict[str, Totals]) -> list[CostRow]:
-    names = sorted(found, key=lambda name: (-(found[name].cost_usd or 0.0), name))
+    names = sorted(found, key=lambda name: -(found[name].cost_usd or 0.0))
     return [{"name": name, **asdict(found[name])} for name in names]
 
 

@@ -27,7 +27,7 @@ function sentences(y, round) {
 
 function delegated(u, round) {
   const ran = shown.lanes.find((l) => l.kind === "subtask" && l.id === u.id && l.round >= round);
-  const name = ran ? el("a", { href: link(ran.name) }, u.id) : `${u.id} (did not run)`;
+  const name = ran ? el("a", { href: linkTo(ran.name) }, u.id) : `${u.id} (did not run)`;
   const who = u.backend ? ` to ${u.backend}` : "", needs = u.needs.length ? `, after ${listed(u.needs)}` : "";
   const tools = u.tools?.length ? ` with ${listed(u.tools)}` : "";
   return el("li", {}, name, `${who}${tools}${needs}: `, ...marked(u.instruction));
@@ -40,7 +40,7 @@ function subtaskText(l) {
   const tools = u.tools?.length ? `with ${listed(u.tools)}` : "without tools";
   const ended = z ? `It ended as ${z.status}${z.cause ? ` (${z.cause})` : ""}.` : "It did not end.";
   return [title(`${u.id} in round ${l.round}`, l.failed), facts(l.name, z ? usd(z.cost_usd) : usd(sum(l.calls)), seconds(z?.timing?.latency_s), isNone(l.event.share_usd) ? "" : `share of the budget ${usd(l.event.share_usd)}`),
-    el("p", {}, `${u.backend} did this as ${u.agent || "sub-agent"} ${tools}. ${ended}`),
+    el("p", {}, `${u.backend} worked on it as a ${u.agent || "sub-agent"}${u.agent ? " agent" : ""} ${tools}. ${ended}`),
     ...section("Why it failed", z?.error), ...section("Answer", z?.answer), ...section("Summary", z?.summary), ...section("Instruction", u.instruction), ...section("Context", u.context),
     ...why("Why this model and these tools", panelsAt(l.name)), ...steps(l), ...callLinks(l), folded("The sub-task as JSON", json(u))];
 }
@@ -57,7 +57,7 @@ function steps(l) {
 
 function callLinks(l) {
   if (!l.calls.length) return [];
-  return [el("h3", {}, "Calls"), el("ul", {}, ...l.calls.map((c) => el("li", {}, el("a", { href: link(c.name), class: c.bad ? "bad" : null }, c.name), ` ${c.model ?? c.kind} ${seconds(c.took_s)}${c.bad ? " ✗ failed" : ""}`)))];
+  return [el("h3", {}, "Calls"), el("ul", {}, ...l.calls.map((c) => el("li", {}, el("a", { href: linkTo(c.name), class: c.bad ? "bad" : null }, c.name), ` ${c.model ?? c.kind} ${seconds(c.took_s)}${c.bad ? " ✗ failed" : ""}`)))];
 }
 
 // ---- a call ----
@@ -68,7 +68,7 @@ function callText(c) {
   const tokens = c.tokens ? `${count(c.input_tokens, "token")} in, ${c.output_tokens} out` : "";
   const last = c.asked.length - 1;
   return [title(c.name, c.bad), facts(c.kind, c.model, seconds(c.took_s), tokens, c.kind === "chat" ? usd(c.cost_usd) : ""),
-    c.lane ? el("p", {}, "Part of ", el("a", { href: link(c.lane.name) }, short(c.lane.title, 80))) : "",
+    c.lane ? el("p", {}, "Part of ", el("a", { href: linkTo(c.lane.name) }, short(c.lane.title, 80))) : "",
     ...(c.failed ? [el("h3", { class: "bad" }, "What went wrong"), el("pre", {}, ...marked(texts[c.why]))] : []),
     el("h3", {}, c.kind === "chat" ? "Prompt and reply" : "Request and result"),
     el("ol", { class: "chat" }, ...c.asked.map(([role, n], i) => message(role, texts[n], i < last)), message(c.kind === "chat" ? "reply" : "result", texts[c.got], false, c.failed))];

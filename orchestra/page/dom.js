@@ -52,12 +52,13 @@ const section = (title, text) => (text ? [el("h3", {}, title), el("pre", {}, ...
 const json = (value) => el("pre", {}, ...marked(JSON.stringify(value, null, 1)));
 
 // A region that scrolls sideways can be reached by the keyboard.
-const scroll = (label, ...inside) => el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, ...inside);
+const scroll = (label, ...inside) => el("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": label }, ...inside);
 
 function table(label, columns, rows) {
-  return scroll(label, el("table", {}, el("thead", {}, el("tr", {}, ...columns.map((c) => el("th", { scope: "col" }, c)))),
-    el("tbody", {}, ...rows.map((cells) => el("tr", {}, ...cells.map((c, i) =>
-      el(i ? "td" : "th", { scope: i ? null : "row", class: typeof c === "number" ? "number" : null }, typeof c === "number" ? c.toLocaleString("en") : c)))))));
+  const kind = (c) => (typeof c === "number" ? "number" : null), text = (c) => (typeof c === "number" ? c.toLocaleString("en") : c);
+  const head = columns.map((c, i) => el(c ? "th" : "td", { scope: c ? "col" : null, class: kind(rows[0]?.[i]) }, c));
+  const body = rows.map((cells) => el("tr", {}, ...cells.map((c, i) => el(i ? "td" : "th", { scope: i ? null : "row", class: kind(c) }, text(c)))));
+  return scroll(label, el("table", {}, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body)));
 }
 
 // ---- panels of equations ----
@@ -69,10 +70,16 @@ const OF_MATH = new Set("math mrow mi mn mo msub msup msubsup".split(" "));
 function copied(node) {
   if (node.nodeType === Node.TEXT_NODE) return node.data;
   const name = node.localName, inside = [...node.childNodes].map(copied);
-  if (OF_MATH.has(name)) return make(MATHML, name, {}, inside);
+  if (OF_MATH.has(name)) return make(MATHML, name, name === "mo" ? { stretchy: "false" } : {}, spaced(inside));
   if (!OF_PANEL.has(name)) return el("span", {}, ...inside);
   const chosen = name === "tr" && node.className === "chosen";
   return el(name, { class: chosen ? "chosen" : null, scope: name === "th" ? node.getAttribute("scope") : null }, ...inside);
+}
+
+// A word and the number after it stand apart.
+function spaced(nodes) {
+  const apart = (a, b) => a?.localName === "mi" && a.textContent.length > 1 && b.localName === "mn";
+  return nodes.flatMap((b, i) => (apart(nodes[i - 1], b) ? [make(MATHML, "mspace", { width: "0.35em" }, []), b] : [b]));
 }
 
 function panelElement(panel) {
@@ -80,7 +87,7 @@ function panelElement(panel) {
   const wide = el("div", { class: "panel" }, ...[...parsed.body.childNodes].map(copied));
   for (const t of wide.querySelectorAll("table")) t.replaceWith(scroll("Numbers", t.cloneNode(true)));
   for (const p of wide.querySelectorAll("p")) if (p.querySelector("math")) p.replaceWith(scroll("Equation", p.cloneNode(true)));
-  const code = page.run.code[panel.source];
-  if (code) wide.append(folded(`Code: ${panel.source}`, el("pre", { class: "code" }, code)));
+  const code = page.run.code[panel.source], said = wide.querySelector("p:has(> code)");
+  if (code) said?.replaceWith(folded(`computed in ${panel.source}`, el("pre", { class: "code", tabindex: 0 }, code)));
   return wide;
 }

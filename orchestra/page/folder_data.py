@@ -7,19 +7,10 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from orchestra.evaluation.questions import QuestionRow
 from orchestra.evaluation.sweep_folder import newest, rows_of
-from orchestra.page.run_data import (
-    Exchange,
-    Recorded,
-    RunRow,
-    got_from,
-    outcome_row,
-    read,
-)
-from orchestra.runtime import console, tape
+from orchestra.page.run_data import Exchange, Recorded, RunRow, got_from, outcome_row
 from orchestra.runtime.summary import Prices
 from orchestra.runtime.trajectory import describe
 from orchestra.vocabulary import ConfigError
@@ -40,26 +31,6 @@ def run_folders(folder: Path) -> list[Path]:
             f"{folder}: is not a run folder and holds none; give RUN or DIR"
         )
     return sorted(manifest.parent for manifest in manifests)
-
-
-def run_rows(folder: Path, pages: str) -> list[RunRow]:
-    """The runs in a folder with the scores of a sweep, and the questions that have no run yet. A
-    run that is damaged is listed and left out. `pages`: the folder of their pages, as a link from
-    the page. Raises ConfigError if there is no run.
-    """
-    rows: list[RunRow] = []
-    scores = scores_in(folder)
-    for path in run_folders(folder):
-        name = path.relative_to(folder).as_posix()
-        try:
-            row = short_row(read(path))
-        except (ConfigError, tape.TapeMiss, *console.DAMAGED) as error:
-            console.tell(f"left out: {name}: {error}")
-            continue
-        page = f"{quote(pages)}/{quote(name)}.html"
-        rows.append({**row, "name": name, "page": page, **scores.pop(name, {})})
-    waiting = [row for row in scores.values() if row["unfinished"]]
-    return [*rows, *waiting]
 
 
 def short_row(run: Recorded) -> RunRow:

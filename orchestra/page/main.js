@@ -9,9 +9,9 @@ async function unpacked(text) {
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
 }
 
-function show(data) {
+function show(data, isFirst) {
   [page, texts] = [data, data.texts];
-  if (data.run) showRun();
+  if (data.run) showRun(isFirst);
   else if (data.runs) showRuns(data.runs, data.name);
   else $("left").replaceChildren(el("p", {}, `Waiting for the run: ${data.waiting}`));
 }
@@ -30,8 +30,10 @@ function showNewer(data) {
 async function follow() {
   const note = el("p", { id: "live", role: "status" }, "Live");
   document.body.prepend(note);
-  let stamp = page.stamp;
+  let stamp = page.stamp, wasRunning = false;
   for (;;) {
+    wasRunning ||= stamp.startsWith("running");
+    if (wasRunning && stamp.startsWith("ended")) break;
     await new Promise((done) => setTimeout(done, POLL_MS));
     let answer;
     try { answer = await fetch(`data?${stamp}`); } catch { break; }
@@ -46,4 +48,4 @@ async function follow() {
 
 addEventListener("hashchange", () => openPlace(true));
 addEventListener("keydown", moved);
-unpacked($("data").textContent).then((data) => { show(data); performance.mark("shown"); if (data.live) follow(); });
+unpacked($("data").textContent).then((data) => { show(data, true); performance.mark("shown"); if (data.live) follow(); });

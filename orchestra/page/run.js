@@ -2,7 +2,7 @@
 
 let shown = { lanes: [] };
 
-function showRun() {
+function showRun(isFirst) {
   const run = page.run, lanes = (shown = { lanes: lanesOf(run) }).lanes;
   lowered = null;
   document.title = short(run.question, 60);
@@ -18,7 +18,7 @@ function showRun() {
   const general = panelsAt("");
   if (general.length) $("left").append(el("h2", {}, "About the equations"), ...general);
   if (run.diff) $("left").append(el("h2", {}, "Changes"), folded("changes.diff", diff(run.diff)));
-  openPlace(false);
+  openPlace(isFirst && placeOf() !== "", "center");
 }
 
 function outcome(run) {
@@ -35,6 +35,8 @@ function outcome(run) {
 
 // ---- what failed ----
 
+const FAILURES = 5;  // the others are folded
+
 function failures(run, lanes) {
   const ended = [], passing = [];
   for (const l of lanes) {
@@ -42,17 +44,21 @@ function failures(run, lanes) {
     const calls = l.calls.filter((c) => c.failed).map((c) => [c.name, texts[c.why]]);
     const words = [...steps, ...calls];
     if (l.failed) ended.push([l.name, l.title, l.why, ...words.slice(-1)]);
-    else if (l.kind === "other" || !(l.result || l.event?.decision)) ended.push(...calls.map(([name, text]) => [name, l.title, text]));
+    else if (l.kind === "other" || !(l.result || l.event?.decision)) ended.push(...calls.slice(-1).map(([name, text]) => [name, l.title, text]));
     else passing.push(...words);
   }
   if (!ended.length && !passing.length) return null;
   const box = el("section", { class: "failures", "aria-labelledby": "failed" }, el("h2", { id: "failed" }, ended.length ? "What failed" : "Failed on the way"));
-  const items = (rows) => el("ul", {}, ...rows);
-  if (ended.length) box.append(items(ended.slice(0, 20).map(([name, what, reason, last]) => el("li", {}, el("a", { href: link(name) }, name), ` ${short(what, 90)}`,
-    reason ? el("blockquote", {}, short(reason, 500)) : "", last && last[1] !== reason ? el("p", { class: "faint" }, "its last failure: ", el("a", { href: link(placed(last[0])) }, last[0]), ` ${short(last[1], 300)}`) : ""))));
-  if (ended.length > 20) box.append(el("p", {}, `and ${ended.length - 20} more`));
-  if (passing.length) box.append(folded(`${count(passing.length, "step")} failed, and the run went on`, items(passing.slice(0, 100).map(([name, text]) => el("li", {}, el("a", { href: link(placed(name)) }, name), ` ${short(text, 300)}`)))));
+  const items = (rows) => el("ul", {}, ...rows), all = ended.map(failure);
+  if (all.length) box.append(items(all.slice(0, FAILURES)));
+  if (all.length > FAILURES) box.append(folded(`${all.length - FAILURES} more`, items(all.slice(FAILURES))));
+  if (passing.length) box.append(folded(`${count(passing.length, "step")} failed, and the run went on`, items(passing.slice(0, 100).map(([name, text]) => el("li", {}, el("a", { href: linkTo(placed(name)) }, name), ` ${short(text, 300)}`)))));
   return box;
+}
+
+function failure([name, what, reason, last]) {
+  const words = last && !reason?.includes(last[1]) ? el("p", { class: "faint" }, "its last failure: ", el("a", { href: linkTo(placed(last[0])) }, last[0]), ` ${short(last[1], 300)}`) : "";
+  return el("li", {}, el("a", { href: linkTo(name) }, name), ` ${short(what, 90)}`, reason ? el("blockquote", {}, short(reason, 500)) : "", words);
 }
 
 // The call of a step, or its sub-task: a step has no place of its own.
@@ -62,7 +68,7 @@ const placed = (name) => (shown.lanes.calls.some((c) => c.name === name) ? name 
 
 function costTables(run) {
   const rows = (all) => all.map((r) => [r.name, r.calls, r.tokens, usd(r.cost_usd)]);
-  const places = run.by_place.map((r) => [el("a", { href: link(r.name.endsWith("/main") ? `${r.name}/a1` : r.name) }, placeName(r.name)), r.calls, r.tokens, usd(r.cost_usd)]);
+  const places = run.by_place.map((r) => [el("a", { href: linkTo(r.name.replace(/main$/, "decision")) }, placeName(r.name)), r.calls, r.tokens, usd(r.cost_usd)]);
   if (!places.length) return null;
   const columns = ["calls", "tokens", "cost"];
   const all = table("Costs by decision and sub-task", ["place", ...columns], places.slice(0, 12));
@@ -98,7 +104,7 @@ function diff(text) {
 
 const placeOf = () => { try { return decodeURI(location.hash.slice(1)); } catch { return ""; } };
 
-function openPlace(go) {
+function openPlace(go, block = "nearest") {
   const name = placeOf(), { lanes } = shown;
   if (!lanes.calls) return;
   const c = lanes.calls.find((c) => c.name === name);
@@ -111,7 +117,7 @@ function openPlace(go) {
   $("right").replaceChildren(...(c ? callText(c) : l ? (of[l.kind] ?? otherText)(l) : hint()));
   if (!go) return;
   $("right").scrollTop = 0;
-  mark?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  mark?.scrollIntoView({ block, inline: "nearest" });
   $("place").focus({ preventScroll: innerWidth > 900 });
 }
 

@@ -1,7 +1,7 @@
 // The page of a folder: a row for each run, the methods against each other, two runs compared.
 
-const COLUMNS = { name: "run", state: "state", why: "why", answer: "answer", expected: "expected", right: "right", question: "question", method: "method", model: "model",
-  category: "category", level: "level", cost_usd: "cost, USD", calls: "calls", tokens: "tokens", latency_s: "time, s", rounds: "rounds", failed_subtasks: "failed sub-tasks", date_s: "date" };
+const COLUMNS = { name: "run", state: "state", why: "why", answer: "answer", expected: "expected", right: "right", cost_usd: "cost, USD", date_s: "date", question: "question", method: "method", model: "model",
+  category: "category", level: "level", calls: "calls", tokens: "tokens", latency_s: "time, s", rounds: "rounds", failed_subtasks: "failed sub-tasks" };
 const LONG = { question: 120, answer: 120, why: 160, expected: 60 };
 const FILTERS = ["state", "method", "model", "category", "level", "right"];
 const ROWS = 200;  // of the table at first
@@ -89,7 +89,7 @@ function methods(runs) {
   const priced = groups.filter((g) => g.cost !== null);
   for (const g of priced) g.front = !priced.some((h) => h !== g && h.cost <= g.cost && h.right >= g.right && (h.cost < g.cost || h.right > g.right));
   const rows = groups.map((g, i) => [`${i + 1}. ${g.name}`, `${Math.round(100 * g.right)} %`, g.n, g.none, g.open, g.cost === null ? "unknown" : usd(g.cost), g.front ? "yes" : ""]);
-  return [table("Methods", ["method", "right", "questions", "without an answer", "unfinished", "mean cost", "Pareto front"], rows), priced.some((g) => g.cost) ? chart(groups, priced) : ""];
+  return [table("Methods", ["method", "right", "questions", "no answer", "unfinished", "mean cost", "Pareto front"], rows), priced.some((g) => g.cost) ? chart(groups, priced) : ""];
 }
 
 // The points have the numbers of the table; numbers that would overlap stand next to each other.

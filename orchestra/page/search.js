@@ -42,7 +42,7 @@ function hits(lanes) {
   const more = rows.length > HITS ? ` The first ${HITS}:` : "";
   return [el("p", { class: "faint" }, `${count(rows.length, "place")} with this text.${more}`),
     el("ul", { class: "hits" }, ...rows.slice(0, HITS).map(([name, text, i]) =>
-      el("li", {}, el("a", { href: link(name) }, name), " … ", ...marked(text.slice(Math.max(0, i - 40), i + 80).replace(/\s+/g, " ")), " …")))];
+      el("li", {}, el("a", { href: linkTo(name) }, name), " … ", ...marked(text.slice(Math.max(0, i - 40), i + 80).replace(/\s+/g, " ")), " …")))];
 }
 
 function dim(lanes) {

@@ -2,15 +2,15 @@
 
 function lanesOf(run) {
   const calls = clocked(run.tape), lanes = [], byName = new Map();
-  const lane = (name, about) => {
-    const l = { name, calls: [], needs: [], steps: [], ...about };
-    lanes.push(l); byName.set(name, l);
+  const lane = (prefix, about) => {
+    const l = { name: prefix, calls: [], needs: [], steps: [], ...about };
+    lanes.push(l); byName.set(prefix, l);
     return l;
   };
   for (const e of run.events) {
     const [t, j, n] = e.at;
     if (e.event === "decision")
-      lane(`r${t}/main/a${n}`, { round: t, kind: "decision", event: e, failed: !!e.mistake, why: e.mistake, title: `Round ${t}: ${decided(e)}` });
+      lane(`r${t}/main/a${n}`, { name: `r${t}/decision${n > 1 ? n : ""}`, round: t, kind: "decision", event: e, failed: !!e.mistake, why: e.mistake, title: `Round ${t}: ${decided(e)}` });
     else if (e.event === "subtask")
       lane(`r${t}/t${j}`, { round: t, kind: "subtask", event: e, id: e.subtask.id, needs: e.subtask.needs, title: `${e.subtask.id}: ${e.subtask.instruction}` });
     else if (e.event === "step") byName.get(`r${t}/t${j}`)?.steps.push(e);
@@ -21,13 +21,13 @@ function lanesOf(run) {
   }
   for (const c of calls) {
     const parts = c.call.split("/"), name = parts.slice(0, parts[1] === "main" ? 3 : 2).join("/");
-    const l = byName.get(name) ?? lane(name, { round: parseInt(parts[0].slice(1)) || 0, kind: "other", title: name });
-    const step = l.steps.find((s) => parts[2] === `s${s.at[2]}`);
-    c.step = step;
+    const round = parseInt(parts[0].slice(1)) || 0, undecided = `Round ${round}: no decision`;
+    const l = byName.get(name) ?? lane(name, { round, kind: "other", title: parts[1] === "main" ? undecided : name });
     c.lane = l;
-    c.bad = c.failed || (parts.length > 3 && !!step?.failed);
+    c.bad = c.failed;
     l.calls.push(c);
   }
+  for (const l of lanes) for (const s of l.steps.filter((s) => s.failed)) markStep(l, `${l.name}/s${s.at[2]}`);
   for (const l of lanes) if (l.calls.length) { l.from = Math.min(...l.calls.map((c) => c.from)); l.to = Math.max(...l.calls.map((c) => c.to)); }
   lanes.sort((a, b) => a.round - b.round || (a.kind !== "decision") - (b.kind !== "decision"));
   markPath(lanes);
@@ -36,6 +36,12 @@ function lanesOf(run) {
   nameCalls(calls);
   lanes.calls = calls;
   return lanes;
+}
+
+// The call of a tool that failed, or the call that named no tool of the sub-task.
+function markStep(l, name) {
+  const tools = l.calls.filter((c) => c.call.startsWith(`${name}/`));
+  for (const c of tools.length ? tools : l.calls.filter((c) => c.call === name)) c.bad = true;
 }
 
 const decided = (e) => e.mistake ? "not usable" : e.decision?.action === "complete" ? `complete: ${e.decision.answer}` : `delegate ${e.decision?.subtasks?.length ?? 0}`;
@@ -79,7 +85,7 @@ function markPath(lanes) {
   }
 }
 
-const link = (place) => "#" + encodeURI(place);
+const linkTo = (place) => "#" + encodeURI(place);
 const kindOf = (c) => (c.kind === "chat" ? "chat" : c.call.split("/").length > 2 ? "tool" : "other");
 const BAR = 18, LEAST = 4;
 
@@ -93,8 +99,9 @@ function timeline(lanes) {
 }
 
 function axis(lanes, x) {
-  const track = el("div", { class: "track" }), step = niceStep(lanes.span / 6);
-  for (let t = 0; lanes.timed && x(t) < x(lanes.span) - 45; t += step) track.append(el("span", { class: "tick", style: `left: ${x(t)}px` }, t < 120 ? `${+t.toFixed(3)} s` : seconds(t)));
+  const [unit, name] = lanes.span < 360 ? [1, "s"] : lanes.span < 21600 ? [60, "min"] : [3600, "h"];
+  const track = el("div", { class: "track" }), step = niceStep(lanes.span / 6 / unit);
+  for (let t = 0; lanes.timed && x(t * unit) < x(lanes.span) - 45; t += step) track.append(el("span", { class: "tick", style: `left: ${x(t * unit)}px` }, `${+t.toFixed(3)} ${name}`));
   return el("li", { class: "lane axis" }, el("span", { class: "name" }, lanes.timed ? "Time" : "Order of ending"), track);
 }
 
@@ -107,14 +114,14 @@ function laneElement(l, x, chars) {
   const rows = stacked(l.calls), track = el("div", { class: "track", style: `height: ${Math.max(1, rows.length) * BAR + 8}px` });
   if (l.path) track.append(el("span", { class: "path", style: `left: ${x(l.from)}px; width: ${Math.max(LEAST, x(l.to) - x(l.from))}px` }));
   rows.forEach((calls, row) => { for (const c of calls) track.append((c.bar = barElement(c, x, row))); });
-  l.label = el("a", { class: `name ${l.kind}${l.failed ? " bad" : ""}`, href: link(l.name) }, (l.failed ? "✗ " : "") + short(l.title, chars));
+  l.label = el("a", { class: `name ${l.kind}${l.failed ? " bad" : ""}`, href: linkTo(l.name) }, (l.failed ? "✗ " : "") + short(l.title, chars));
   return el("li", { class: "lane" }, l.label, track);
 }
 
 function barElement(c, x, row) {
   const text = [c.call, c.kind, c.bad ? "failed" : "", seconds(c.took_s)].filter(Boolean).join(", ");
   const width = Math.max(c.bad ? 13 : LEAST, x(c.to) - x(c.from) - 1);
-  return el("a", { class: `bar ${kindOf(c)}${c.bad ? " failed" : ""}`, href: link(c.name), title: text, "aria-label": text,
+  return el("a", { class: `bar ${kindOf(c)}${c.bad ? " failed" : ""}`, href: linkTo(c.name), title: text, "aria-label": text,
     style: `left: ${x(c.from)}px; top: ${row * BAR + 3}px; width: ${width}px` }, c.bad ? "✗" : "");
 }
 
@@ -152,7 +159,7 @@ function graph(lanes) {
     svg.append(shape("path", { class: "edge", d: `M${a},${b} C${a + 30},${b} ${c - 30},${d} ${c},${d}` }));
   }
   for (const l of nodes)
-    svg.append(shape("a", { class: "node" + (l.failed ? " failed" : ""), href: link(l.name), transform: `translate(${l.cx},${l.cy})`, "aria-label": `${l.id}: ${l.event.subtask.instruction}` },
+    svg.append(shape("a", { class: "node" + (l.failed ? " failed" : ""), href: linkTo(l.name), transform: `translate(${l.cx},${l.cy})` }, shape("title", {}, `${l.id}: ${l.event.subtask.instruction}`),
       shape("rect", { width: WIDE, height: HIGH, rx: 5 }), shape("text", { x: 8, y: 18 }, (l.failed ? "✗ " : "") + short(`${l.id} · ${l.event.subtask.backend}`, 26)),
       shape("text", { x: 8, y: 36, class: "faint" }, short(l.event.subtask.instruction, 28))));
   return scroll("Which sub-task needs which", svg);
