@@ -53,10 +53,25 @@ class Page:
     def wait(self, ms=300):
         self.evaluate(WAIT.format(ms=ms))
 
+    def until(self, script):
+        """Wait until JavaScript is true."""
+        for _ in range(100):
+            if self.evaluate(script):
+                return
+            self.wait(100)
+        raise AssertionError(f"never true: {script}")
+
+    def press(self, key):
+        code = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowRight": 39}[key]
+        about = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+        text = {"text": "\r"} if key == "Enter" else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", **about, **text)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **about)
+
 
 @contextlib.contextmanager
-def opened(file, profile):
-    """The page of a file, with its scripts run. `profile` is a folder for the browser."""
+def opened(url, profile, width=1400, scheme="light"):
+    """The page at a URL or in a file, with its scripts run. `profile` is a folder for the browser."""
     (read, commands), (answers, write) = os.pipe(), os.pipe()
     argv = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}"]
     connect = f'exec "$@" 3<&{read} 4>&{write}'
@@ -78,7 +93,11 @@ def opened(file, profile):
             ]
             for domain in ("Runtime", "Log", "Page"):
                 page.call(f"{domain}.enable")
-            page.call("Page.navigate", url=file.resolve().as_uri())
+            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+            page.call("Emulation.setDeviceMetricsOverride", **size)
+            features = [{"name": "prefers-color-scheme", "value": scheme}]
+            page.call("Emulation.setEmulatedMedia", features=features)
+            page.call("Page.navigate", url=url if isinstance(url, str) else url.resolve().as_uri())
             page.wait(1000)
             yield page
         finally:
