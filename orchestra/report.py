@@ -21,7 +21,7 @@ from urllib.parse import quote
 from orchestra.evaluation.trace import perfetto
 from orchestra.page import live, page
 from orchestra.page.folder_data import run_folders, scores_in, short_row
-from orchestra.page.run_data import RunRow, Texts, page_row, read, run_row
+from orchestra.page.run_data import RunRow, Texts, media_rows, page_row, read, run_row
 from orchestra.runtime import command_line, console
 from orchestra.runtime.summary import is_running
 from orchestra.runtime.tape import TapeMiss
@@ -44,8 +44,8 @@ def report(folder: Path, media: Path | None = None) -> str:
 def run_data(folder: Path, media: Path | None = None) -> dict[str, Any]:
     """What the page of a run shows. Raises ConfigError."""
     texts: Texts = {}
-    run = page_row(folder, texts, media)
-    return {"run": run, "texts": list(texts)}
+    run = page_row(folder, texts)
+    return {"run": run, "media": media_rows(folder, media), "texts": list(texts)}
 
 
 def write(

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = (
@@ -54,11 +55,12 @@ class Page:
         self.evaluate(WAIT.format(ms=ms))
 
     def until(self, script):
-        """Wait until JavaScript is true."""
+        """Wait until JavaScript is true, maybe in the next page."""
         for _ in range(100):
-            if self.evaluate(script):
-                return
-            self.wait(100)
+            with contextlib.suppress(KeyError):  # no result: the page is replaced now
+                if self.evaluate(script):
+                    return
+            time.sleep(0.1)
         raise AssertionError(f"never true: {script}")
 
     def press(self, key):

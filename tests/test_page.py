@@ -126,6 +126,15 @@ def test_no_text_is_cut_on_any_screen(width, scheme, place, opened):
     assert page.evaluate(CUT) == [] and page.errors == []
 
 
+def test_a_small_screen_goes_to_what_was_chosen_and_back(opened):
+    page = opened(RUNS / "equinox", width=420)
+    in_view = "document.querySelector('{}').getBoundingClientRect().top"
+    for link, shown in (("#r1/t1", "#place"), ("#timeline", "#timeline")):
+        page.evaluate(f"document.querySelector('a[href=\"{link}\"]').click()")
+        page.until(f"Math.abs({in_view.format(shown)}) < 800")
+    assert text_of(page, "#place") == "t1 in round 1"
+
+
 def test_the_names_of_lanes_stay_visible(opened):
     page = opened(RUNS / "lecture", width=420)
     left = "document.querySelector('.lane:nth-child(3) .name').getBoundingClientRect().left"

@@ -17,7 +17,6 @@ import pytest
 from orchestra import explain, report
 from orchestra.evaluation.trace import perfetto
 from orchestra.page import page, policy, template
-from orchestra.page.run_data import page_row
 from orchestra.vocabulary import Price
 from tests import browser
 from tests.conftest import ROOT
@@ -45,7 +44,7 @@ def test_a_page_has_every_call_sub_task_and_file_of_a_run(name):
     run, texts = data["run"], data["texts"]
     assert [c["call"] for c in run["tape"]] == [json.loads(row)["call"] for row in tape]
     assert {e["event"] for e in run["events"]} >= {"decision", "subtask", "result"}
-    assert run["media"] and all(m["url"].startswith("data:") for m in run["media"])
+    assert data["media"] and all(m["url"].startswith("data:") for m in data["media"])
     shown = [n for c in run["tape"] for _, n in [*c["asked"], [0, c["got"]]]]
     assert all(isinstance(texts[n], str) for n in shown)
 
@@ -98,9 +97,9 @@ def test_media_that_a_run_lacks_are_taken_from_a_folder_if_they_are_the_same(tmp
     shutil.copytree(RUNS / "equinox", tmp_path / "run")
     shutil.move(tmp_path / "run" / "media", tmp_path / "media")
     (tmp_path / "media" / "clock.png").write_bytes(b"another picture")
-    without = data_of(report.report(tmp_path / "run"))["run"]["media"]
+    without = data_of(report.report(tmp_path / "run"))["media"]
     assert [m["url"] for m in without] == ["", ""] and "is missing" in without[0]["where"]
-    picture, sound = data_of(report.report(tmp_path / "run", tmp_path / "media"))["run"]["media"]
+    picture, sound = data_of(report.report(tmp_path / "run", tmp_path / "media"))["media"]
     assert not picture["url"] and sound["url"].startswith("data:audio/")
 
 
@@ -214,9 +213,10 @@ def test_a_page_has_no_error_in_a_browser(shown, tmp_path):
 
 @needs_chromium
 def test_nothing_in_a_run_is_executed_by_a_browser(tmp_path):
-    row = evil(page_row(RUNS / "equinox", {}), itertools.cycle(EVIL_TEXTS))
+    data = report.run_data(RUNS / "equinox")
+    row, media = (evil(data[key], itertools.cycle(EVIL_TEXTS)) for key in ("run", "media"))
     texts = [f"{n}{EVIL_TEXTS[n % 9]}" for n in range(500)]
-    (tmp_path / "page.html").write_text(page({"run": row}, texts))
+    (tmp_path / "page.html").write_text(page({"run": row, "media": media}, texts))
     with browser.opened(tmp_path / "page.html", tmp_path) as opened:
         opened.evaluate(OPEN_ALL)
         opened.evaluate("document.querySelectorAll('a').forEach(a => a.click())")

@@ -69,7 +69,7 @@ class Following:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers with the page, and with its newer data."""
+    """Answers with the page, and with its newer data, without the media that the page has."""
 
     server: Server
 
@@ -87,7 +87,8 @@ class Handler(BaseHTTPRequestHandler):
             following.asked_s = time.monotonic()
             data, stamp = following.newest()
             is_known = known == stamp
-            self.answer(204 if is_known else 200, "" if is_known else packed(data))
+            newer = {key: value for key, value in data.items() if key != "media"}
+            self.answer(204 if is_known else 200, "" if is_known else packed(newer))
             following.sent_stamp = stamp
         else:
             self.answer(404, "there is nothing here")

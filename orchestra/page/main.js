@@ -20,7 +20,7 @@ function show(data, isFirst) {
 function showNewer(data) {
   const focused = document.activeElement, href = focused?.getAttribute?.("href"), id = focused?.id;
   const scrolled = [$("right").scrollTop, ...[...document.querySelectorAll("#left > .scroll")].flatMap((e) => [e.scrollLeft, e.scrollTop])];
-  show({ ...data, live: true });
+  show({ media: page.media, ...data, live: true });
   $("right").scrollTop = scrolled.shift();
   for (const e of document.querySelectorAll("#left > .scroll")) { e.scrollLeft = scrolled.shift() ?? 0; e.scrollTop = scrolled.shift() ?? 0; }
   const again = id ? $(id) : href ? document.querySelector(`a[href="${CSS.escape(href)}"]`) : null;
@@ -40,6 +40,7 @@ async function follow() {
     if (answer.status === 204) continue;
     if (!answer.ok) break;
     const data = await unpacked(await answer.text());
+    if (data.run && !page.run) return location.reload();  // for its media
     stamp = data.stamp;
     showNewer(data);
   }

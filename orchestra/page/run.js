@@ -7,7 +7,7 @@ function showRun(isFirst) {
   lowered = null;
   document.title = short(run.question, 60);
   document.querySelector("header").replaceChildren(...outcome(run));
-  const parts = [failures(run, lanes), costTables(run), media(run), searchBox(lanes), el("h2", {}, "Timeline")];
+  const parts = [failures(run, lanes), costTables(run), media(page.media), searchBox(lanes), el("h2", { id: "timeline", tabindex: -1 }, "Timeline")];
   parts.push(lanes.length ? legend() : el("p", {}, "No call was made."));
   $("left").replaceChildren(...parts.filter(Boolean));
   if (lanes.length) {
@@ -83,9 +83,9 @@ function placeName(name) {
   return lane?.id ? `${name}: ${short(lane.id, 24)}` : name;
 }
 
-function media(run) {
-  if (!run.media.length) return null;
-  return el("section", { "aria-label": "Media" }, el("h2", {}, "Media"), el("div", { class: "media" }, ...run.media.map(mediaElement)));
+function media(rows) {
+  if (!rows.length) return null;
+  return el("section", { "aria-label": "Media" }, el("h2", {}, "Media"), el("div", { class: "media" }, ...rows.map(mediaElement)));
 }
 
 function mediaElement(m) {
@@ -102,11 +102,13 @@ function diff(text) {
 
 // ---- the place that is open ----
 
+let detail = "";  // what the right part shows
+
 const placeOf = () => { try { return decodeURI(location.hash.slice(1)); } catch { return ""; } };
 
 function openPlace(go, block = "nearest") {
   const name = placeOf(), { lanes } = shown;
-  if (!lanes.calls) return;
+  if (!lanes.calls || (go && name === "timeline")) return;
   const c = lanes.calls.find((c) => c.name === name);
   const l = c ? null : lanes.find((l) => l.name === name) ?? lanes.find((l) => name && l.name.startsWith(name + "/"));
   for (const e of document.querySelectorAll(".chosen:not(tr)")) { e.classList.remove("chosen"); e.removeAttribute("aria-current"); }
@@ -114,7 +116,10 @@ function openPlace(go, block = "nearest") {
   mark?.classList.add("chosen");
   mark?.setAttribute("aria-current", "true");
   const of = { decision: decisionText, subtask: subtaskText };
-  $("right").replaceChildren(...(c ? callText(c) : l ? (of[l.kind] ?? otherText)(l) : hint()));
+  const back = el("p", { class: "back" }, el("a", { href: "#timeline" }, "Back to the timeline"));
+  const newer = el("div", {}, back, ...(c ? callText(c) : l ? (of[l.kind] ?? otherText)(l) : hint()));
+  if (go || newer.innerHTML !== detail) $("right").replaceChildren(newer);  // else, what is unfolded stays so
+  detail = newer.innerHTML;
   if (!go) return;
   $("right").scrollTop = 0;
   mark?.scrollIntoView({ block, inline: "nearest" });

@@ -100,10 +100,8 @@ def _with_calls(run: Recorded, texts: Texts) -> RunRow:
     }
 
 
-def page_row(folder: Path, texts: Texts, elsewhere: Path | None = None) -> RunRow:
-    """All that the page of a run shows. `elsewhere`: a folder with media that the run folder lacks.
-    Raises ConfigError and TapeMiss.
-    """
+def page_row(folder: Path, texts: Texts) -> RunRow:
+    """All that the page of a run shows but its media. Raises ConfigError and TapeMiss."""
     run = read(folder)
     prices = Prices(run.manifest)
     panels = equations.panel_rows(folder)
@@ -112,7 +110,6 @@ def page_row(folder: Path, texts: Texts, elsewhere: Path | None = None) -> RunRo
     sources = {panel["source"] for panel in panels if panel["source"]}
     return {
         **_with_calls(run, texts),
-        "media": [media_row(folder, m, elsewhere) for m in run.manifest.media],
         "by_model": costs.by_model(run.exchanges, prices),
         "by_place": costs.by_place(run.exchanges, prices),
         "panels": panels,
@@ -225,6 +222,12 @@ def _tokens(data: Mapping[str, Any]) -> CallRow:
 
 
 # ---- its media -----------------------------------------------------------------------------------
+
+
+def media_rows(folder: Path, elsewhere: Path | None) -> list[ShownMedia]:
+    """The media of a run. `elsewhere`: a folder with those that the run folder lacks."""
+    manifest = run_folder.read_manifest(folder)
+    return [media_row(folder, m, elsewhere) for m in manifest.media]
 
 
 def media_row(folder: Path, m: MediaRow, elsewhere: Path | None) -> ShownMedia:
