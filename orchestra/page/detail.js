@@ -22,7 +22,8 @@ function sentences(y, round) {
   const because = y.reasoning ? [el("p", {}, "Its reason: ", el("q", {}, ...marked(y.reasoning)))] : [];
   if (y.action === "complete") return [el("p", {}, "The main agent completed the run. Its answer: ", el("strong", {}, ...marked(y.answer))), ...because];
   const instead = y.fallback ? [el("p", { class: "bad" }, "No decision was usable, so the program chose: " + y.fallback)] : [];
-  return [...instead, el("p", {}, `The main agent delegated ${count(y.subtasks.length, "sub-task")}:`), el("ul", {}, ...y.subtasks.map((u) => delegated(u, round))), ...because];
+  const what = isAlone(y) ? "One agent answers the whole question:" : `The main agent delegated ${count(y.subtasks.length, "sub-task")}:`;
+  return [...instead, el("p", {}, what), el("ul", {}, ...y.subtasks.map((u) => delegated(u, round))), ...because];
 }
 
 function delegated(u, round) {

@@ -20,7 +20,7 @@ const shape = (name, about = {}, ...inside) => make(SVG, name, about, inside);
 // ---- texts ----
 
 const isNone = (v) => v === null || v === undefined;
-const usd = (v) => (isNone(v) ? "cost unknown" : "USD " + (v && v < 0.01 ? v.toFixed(5) : v.toFixed(4)));
+const usd = (v) => (isNone(v) ? "cost unknown" : "USD\u00a0" + (v && v < 0.01 ? v.toFixed(5) : v.toFixed(4)));
 const count = (n, what) => `${isNone(n) ? "?" : n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
 const listed = (names) => (names.length > 1 ? names.slice(0, -1).join(", ") + " and " + names.at(-1) : names.join(""));
 
@@ -73,6 +73,7 @@ function copied(node) {
   if (OF_MATH.has(name)) return make(MATHML, name, name === "mo" ? { stretchy: "false" } : {}, spaced(inside));
   if (!OF_PANEL.has(name)) return el("span", {}, ...inside);
   const chosen = name === "tr" && node.className === "chosen";
+  if (name === "th" && !node.textContent) return el("td");
   return el(name, { class: chosen ? "chosen" : null, scope: name === "th" ? node.getAttribute("scope") : null }, ...inside);
 }
 

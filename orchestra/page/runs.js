@@ -40,7 +40,7 @@ function runsTable(runs) {
     const kept = runs.filter((r) => filters.every(([k, s]) => !s.value || String(r[k]) === s.value) && words.every((w) => r.low.includes(w)));
     kept.sort((a, b) => ordered(a[state.sorted], b[state.sorted], state.down));
     columns.forEach((k, i) => (k === state.sorted ? heads[i].setAttribute("aria-sort", state.down ? "descending" : "ascending") : heads[i].removeAttribute("aria-sort")));
-    total.textContent = `${kept.length} of ${count(runs.length, "row")}`;
+    total.textContent = `${kept.length.toLocaleString("en")} of ${count(runs.length, "row")}`;
     more.hidden = kept.length <= state.limit;
     more.textContent = `Show all ${kept.length}`;
     body.replaceChildren(...kept.slice(0, state.limit).map(row));

@@ -44,7 +44,13 @@ function markStep(l, name) {
   for (const c of tools.length ? tools : l.calls.filter((c) => c.call === name)) c.bad = true;
 }
 
-const decided = (e) => e.mistake ? "not usable" : e.decision?.action === "complete" ? `complete: ${e.decision.answer}` : `delegate ${e.decision?.subtasks?.length ?? 0}`;
+const isAlone = (y) => y.subtasks?.[0]?.agent === "single";  // as of ReAct: nothing was decided
+
+function decided(e) {
+  if (e.mistake) return "not usable";
+  if (e.decision.action === "complete") return `complete: ${e.decision.answer}`;
+  return isAlone(e.decision) ? "one agent answers" : `delegate ${e.decision.subtasks.length}`;
+}
 
 // Each call has a name of its own, for links: a retried call has the number of its attempt.
 function nameCalls(calls) {
