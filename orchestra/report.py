@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from orchestra.evaluation.trace import perfetto
 from orchestra.page import live, page
-from orchestra.page.folder_data import run_folders, scores_in, short_row
+from orchestra.page.folder_data import run_folders, scores_in, short_row, without_run
 from orchestra.page.run_data import RunRow, Texts, media_rows, page_row, read, run_row
 from orchestra.runtime import command_line, console
 from orchestra.runtime.summary import is_running
@@ -82,8 +82,8 @@ def _write_runs(folder: Path, file: Path, media: Path | None) -> str:
             continue
         _put(pages / f"{name}.html", text, within=file.parent)
         link = f"{quote(pages.name)}/{quote(name)}.html"
-        rows.append({**row, "name": name, "page": link, **scores.pop(name, {})})
-    rows += [row for row in scores.values() if row["unfinished"]]
+        rows.append({**scores.pop(name, {}), **row, "name": name, "page": link})
+    rows += [without_run(name, s) for name, s in scores.items() if s["unfinished"]]
     return page({"runs": rows, "name": folder.resolve().name}, ())
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import socket
+import tomllib
 import zlib
 from pathlib import Path
 from urllib.parse import unquote
@@ -16,7 +17,7 @@ import pytest
 
 from orchestra import explain, report
 from orchestra.evaluation.trace import perfetto
-from orchestra.page import page, policy, template
+from orchestra.page import FOLDER, page, policy, template
 from orchestra.vocabulary import Price
 from tests import browser
 from tests.conftest import ROOT
@@ -130,6 +131,14 @@ def test_each_row_of_a_folder_links_to_the_page_of_its_run(tmp_path):
     assert (third["state"], third["why"], "page" in third) == ("unfinished", "no such file", False)
 
 
+def test_a_run_of_an_unfinished_question_keeps_its_own_reason(tmp_path):
+    folder = sweep(tmp_path / "sweep")
+    rows = (folder / "rows.jsonl").read_text().replace('"done"', '"starved"')
+    (folder / "rows.jsonl").write_text(rows)
+    equinox, *_ = rows_of(folder)
+    assert (equinox["state"], equinox["why"], equinox["unfinished"]) == ("answered", "", True)
+
+
 def test_the_page_of_a_folder_has_no_prompts(tmp_path):
     """So it stays small, whatever the number of runs."""
     folder = sweep(tmp_path / "sweep")
@@ -149,6 +158,13 @@ def test_a_damaged_run_is_left_out_of_a_folder(tmp_path, capsys):
 
 
 # ---- no text is markup ---------------------------------------------------------------------------
+
+
+def test_an_installed_program_has_all_files_of_the_page():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    patterns = settings["tool"]["setuptools"]["package-data"]["*"]
+    files = [f for f in FOLDER.iterdir() if f.is_file() and f.suffix != ".py"]
+    assert files and {f"*{file.suffix}" for file in files} <= {*patterns}
 
 
 def test_no_text_of_a_model_is_markup(tmp_path):
@@ -223,6 +239,18 @@ def test_nothing_in_a_run_is_executed_by_a_browser(tmp_path):
         opened.wait()
         assert opened.evaluate("document.querySelectorAll('.bar').length") > 5
         assert opened.evaluate("typeof got") == "undefined"
+
+
+@needs_chromium
+def test_of_a_panel_only_text_and_plain_elements_are_shown(tmp_path):
+    file = report.write(RUNS / "equinox", tmp_path / "page.html", None)
+    markup = "<p id=a><img src=x onerror=got=1>1<math href=x><mi onclick=got=1>x</mi></math><a href=//e>2"
+    with browser.opened(file, tmp_path) as opened:
+        shown = opened.evaluate(
+            f"texts[0] = {json.dumps(markup)}; panelElement({{ html: 0 }}).innerHTML"
+        )
+    assert "img" not in shown and "href" not in shown and "onclick" not in shown
+    assert "<mi>x</mi>" in shown and "1" in shown and "2" in shown
 
 
 @needs_chromium

@@ -75,21 +75,21 @@ def scores_in(folder: Path) -> dict[str, ScoreRow]:
         for row in newest(rows_of(file.parent)).values():
             run = file.parent / "runs" / str(row.get("run"))
             name = run.relative_to(folder).as_posix()
-            found[name] = {"name": name, **_scored(row)}
+            found[name] = {**_scored(row), "why": row.get("why", "")}
     return found
+
+
+def without_run(name: str, scored: ScoreRow) -> RunRow:
+    """The row of a question that failed before its run began."""
+    return {**scored, "name": name, "state": "unfinished"}
 
 
 def _scored(row: QuestionRow) -> ScoreRow:
     scores = [row[key] for key in SCORES if row.get(key) is not None]
-    is_unfinished = row.get("status") != "done"
-    scored = {
+    return {
         "expected": row.get("right"),
         "category": row.get("category"),
         "level": row.get("level"),
         "right": scores[0] if scores else False,
-        "unfinished": is_unfinished,
+        "unfinished": row.get("status") != "done",
     }
-    if is_unfinished:
-        scored["state"] = "unfinished"
-        scored["why"] = row.get("why", "")
-    return scored

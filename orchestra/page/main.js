@@ -49,4 +49,11 @@ async function follow() {
 
 addEventListener("hashchange", () => openPlace(true));
 addEventListener("keydown", moved);
-unpacked($("data").textContent).then((data) => { show(data, true); performance.mark("shown"); if (data.live) follow(); });
+unpacked($("data").textContent).then((data) => {
+  show(data, true);
+  performance.mark("shown");
+  if (data.live) follow();
+}).catch((error) => {
+  $("left").replaceChildren(el("p", { class: "bad" }, `This page cannot be shown: ${error}`));
+  throw error;
+});

@@ -26,11 +26,13 @@ function outcome(run) {
   const running = page.live && run.why === "it is still running";
   const state = running ? "In progress" : words[run.state] ?? run.state;
   const sign = run.state === "answered" ? "✓ " : running ? "… " : "✗ ";
-  return [el("h1", {}, run.question),
-    el("p", { class: `state ${run.state}${running ? " running" : ""}` }, el("strong", {}, sign + state), run.cause ? ` by ${run.cause}` : "", run.why && !running ? `: ${run.why}` : ""),
+  const parts = [el("h1", {}, run.question),
+    el("p", { class: `state ${run.state}${running ? " running" : ""}` }, el("strong", {}, sign + state), run.cause ? ` (${run.cause})` : "", run.why && !running ? `: ${run.why}` : ""),
+    run.finished || running ? "" : el("p", {}, "What was paid for is kept. To continue: ", el("code", {}, `orchestra-min --resume ${run.name}`)),
     el("p", { class: "answer" }, run.answer || (running ? "no answer yet" : "no answer")),
     facts(run.method, run.model, count(run.rounds, "round"), count(run.calls, "call"), count(run.tokens, "token"), usd(run.cost_usd), seconds(run.latency_s),
       run.failed_subtasks ? count(run.failed_subtasks, "failed sub-task") : "", date(run.date_s))];
+  return parts.filter(Boolean);
 }
 
 // ---- what failed ----

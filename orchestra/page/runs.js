@@ -2,7 +2,7 @@
 
 const COLUMNS = { name: "run", state: "state", why: "why", answer: "answer", expected: "expected", right: "right", cost_usd: "cost, USD", date_s: "date", question: "question", method: "method", model: "model",
   category: "category", level: "level", calls: "calls", tokens: "tokens", latency_s: "time, s", rounds: "rounds", failed_subtasks: "failed sub-tasks" };
-const LONG = { question: 120, answer: 120, why: 160, expected: 60 };
+const LONG = { question: 120, answer: 120, why: 160 };
 const FILTERS = ["state", "method", "model", "category", "level", "right"];
 const ROWS = 200;  // of the table at first
 
@@ -16,7 +16,7 @@ function showRuns(runs, name) {
 }
 
 function counts(runs) {
-  const of = Object.entries(Object.groupBy(runs, (r) => r.state)).map(([state, rows]) => `${rows.length} ${state}`);
+  const of = Object.entries(Object.groupBy(runs.filter((r) => r.page), (r) => r.state)).map(([state, rows]) => `${rows.length} ${state}`);
   const none = runs.filter((r) => !r.answer).length, open = runs.filter((r) => r.unfinished || r.finished === false).length;
   const known = runs.filter((r) => !isNone(r.cost_usd));
   return facts(...of, `${none} without an answer`, `${open} unfinished`, usd(known.reduce((s, r) => s + r.cost_usd, 0)) + (known.length < runs.length ? " as far as known" : ""));
@@ -72,8 +72,8 @@ function cell(r, k) {
   const v = r[k];
   if (k === "name") return el("th", { scope: "row" }, r.page ? el("a", { href: r.page }, r.name) : r.name);
   if (k === "state") return el("td", { class: `state-${v}` }, (v === "answered" ? "✓ " : "✗ ") + v);
-  if (k === "right") return el("td", {}, isNone(v) ? "" : v === true ? "✓ right" : v === false ? "✗ wrong" : String(v));
-  if (k === "date_s") return el("td", { class: "date" }, date(v));
+  if (k === "right") return el("td", { class: "line" }, isNone(v) ? "" : v === true ? "✓ right" : v === false ? "✗ wrong" : String(v));
+  if (k === "date_s") return el("td", { class: "line" }, date(v));
   if (typeof v === "number") return el("td", { class: "number" }, Number.isInteger(v) ? v.toLocaleString("en") : String(+v.toPrecision(4)));
   return el("td", { class: LONG[k] ? "long" : null }, isNone(v) ? "" : short(v, LONG[k] ?? 60));
 }
