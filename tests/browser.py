@@ -15,6 +15,7 @@ FLAGS = (
     "--remote-debugging-pipe",
     "--window-size=1400,900",
 )
+SHOWN = "performance.getEntriesByName('shown').length > 0"
 WAIT = "new Promise(done => setTimeout(done, {ms}))"
 
 
@@ -100,7 +101,7 @@ def opened(url, profile, width=1400, scheme="light"):
             features = [{"name": "prefers-color-scheme", "value": scheme}]
             page.call("Emulation.setEmulatedMedia", features=features)
             page.call("Page.navigate", url=url if isinstance(url, str) else url.resolve().as_uri())
-            page.wait(1000)
+            page.until(SHOWN)
             yield page
         finally:
             process.kill()

@@ -95,8 +95,7 @@ def test_the_keyboard_reaches_every_bar_opens_it_and_goes_back(opened):
     page.evaluate("document.querySelector('.bar').focus()")
     page.press("ArrowRight")
     page.press("Enter")
-    page.wait()
-    assert page.evaluate("[location.hash, document.activeElement.id]") == ["#r1/t1", "place"]
+    page.until("location.hash === '#r1/t1' && document.activeElement.id === 'place'")
     page.press("Escape")
     assert page.evaluate("document.activeElement.hash") == "#r1/t1"
 
@@ -105,7 +104,7 @@ def test_a_search_finds_prompts_and_marks_what_it_found(opened):
     page = opened(RUNS / "equinox", "r1/main/a1")
     search = """const box = document.querySelector("#search"); box.value = "TIME IN UTC"; box.dispatchEvent(new Event("input")); 0"""
     page.evaluate(search)
-    page.wait(500)
+    page.until("!!document.querySelector('#found a')")
     assert "places with this text" in text_of(page, "#found")
     assert page.evaluate("document.querySelector('#found a').hash") == "#r1/decision"
     assert text_of(page, "#right mark").lower() == "time in utc"
