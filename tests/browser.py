@@ -15,7 +15,7 @@ FLAGS = (
     "--remote-debugging-pipe",
     "--window-size=1400,900",
 )
-SHOWN = "performance.getEntriesByName('shown').length > 0"
+SHOWN = "performance.getEntriesByName('complete').length > 0"
 WAIT = "new Promise(done => setTimeout(done, {ms}))"
 
 

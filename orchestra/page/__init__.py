@@ -29,13 +29,13 @@ def page(data: Mapping[str, Any], texts: Iterable[str], live: bool = False) -> s
     """The page with its data, compressed: no text of a model can become markup or script. `live`:
     it may ask its server for newer data.
     """
+    head = {key: value for key, value in data.items() if key != "texts"}
     text = template().replace("{{POLICY}}", policy(live))
-    return text.replace(
-        "{{DATA}}", packed({**data, "texts": list(texts), "live": live})
-    )
+    text = text.replace("{{DATA}}", packed({**head, "live": live}))
+    return text.replace("{{TEXTS}}", packed(list(texts)))  # shown later: they are long
 
 
-def packed(data: Mapping[str, Any]) -> str:
+def packed(data: Any) -> str:
     """Data as the script of the page reads it."""
     text = json.dumps(data, ensure_ascii=False, default=str)
     compressed = zlib.compress(text.encode("utf-8", "replace"), 6)

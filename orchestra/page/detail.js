@@ -5,7 +5,8 @@ const panelsAt = (place) => page.run.panels.filter((p) => p.place === place).map
 
 function hint() {
   return [title("Details"), el("p", {}, "Choose a decision, a sub-task or a call. Each has a link of its own."),
-    el("p", { class: "faint" }, "In the timeline, the keys ← → go to the call before and after, ↑ ↓ to the line above and below. Enter opens, Escape goes back.")];
+    el("p", { class: "faint" }, "In the timeline, the keys ← → go to the call before and after, ↑ ↓ to the line above and below. Enter opens, Escape goes back."),
+    ...why("About the equations", panelsAt(""))];
 }
 
 // ---- a decision ----
@@ -70,7 +71,7 @@ function callText(c) {
   const last = c.asked.length - 1;
   return [title(c.name, c.bad), facts(c.kind, c.model, seconds(c.took_s), tokens, c.kind === "chat" ? usd(c.cost_usd) : ""),
     c.lane ? el("p", {}, "Part of ", el("a", { href: linkTo(c.lane.name) }, short(c.lane.title, 80))) : "",
-    ...(c.failed ? [el("h3", { class: "bad" }, "What went wrong"), el("pre", {}, ...marked(texts[c.why]))] : []),
+    ...(c.failed ? [el("h3", { class: "bad" }, "What went wrong"), el("pre", {}, ...marked(c.why))] : []),
     el("h3", {}, c.kind === "chat" ? "Prompt and reply" : "Request and result"),
     el("ol", { class: "chat" }, ...c.asked.map(([role, n], i) => message(role, texts[n], i < last)), message(c.kind === "chat" ? "reply" : "result", texts[c.got], false, c.failed))];
 }

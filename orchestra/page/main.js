@@ -1,6 +1,6 @@
 // The data, and where it goes. A live page asks its server for newer data.
 
-let page = {}, texts = [];
+let page = {}, texts = null;  // null: they are still being read
 const POLL_MS = 1000;
 
 async function unpacked(text) {
@@ -9,9 +9,10 @@ async function unpacked(text) {
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
 }
 
-function show(data, isFirst) {
-  [page, texts] = [data, data.texts];
-  if (data.run) showRun(isFirst);
+function show(data) {
+  page = data;
+  texts = data.texts ?? texts;
+  if (data.run) showRun();
   else if (data.runs) showRuns(data.runs, data.name);
   else $("left").replaceChildren(el("p", {}, `Waiting for the run: ${data.waiting}`));
 }
@@ -49,11 +50,22 @@ async function follow() {
 
 addEventListener("hashchange", () => openPlace(true));
 addEventListener("keydown", moved);
-unpacked($("data").textContent).then((data) => {
-  show(data, true);
+
+// After the next frame; a page in the background has none.
+const painted = () => new Promise((done) => { requestAnimationFrame(() => setTimeout(done)); setTimeout(done, 1000); });
+
+// What is read first is shown before the texts of all calls, which are long.
+async function start() {
+  show(await unpacked($("data").textContent));
+  await painted();
   performance.mark("shown");
-  if (data.live) follow();
-}).catch((error) => {
+  texts = await unpacked($("texts").textContent);
+  if (page.run) openPlace(placeOf() !== "", "center");
+  performance.mark("complete");
+  if (page.live) follow();
+}
+
+start().catch((error) => {
   $("left").replaceChildren(el("p", { class: "bad" }, `This page cannot be shown: ${error}`));
   throw error;
 });

@@ -2,7 +2,7 @@
 
 let shown = { lanes: [] };
 
-function showRun(isFirst) {
+function showRun() {
   const run = page.run, lanes = (shown = { lanes: lanesOf(run) }).lanes;
   lowered = null;
   document.title = short(run.question, 60);
@@ -15,10 +15,8 @@ function showRun(isFirst) {
     $("left").append(timeline(lanes));
   }
   if (lanes.some((l) => l.needs.length)) $("left").append(el("h2", {}, "Which sub-task needs which"), graph(lanes));
-  const general = panelsAt("");
-  if (general.length) $("left").append(el("h2", {}, "About the equations"), ...general);
   if (run.diff) $("left").append(el("h2", {}, "Changes"), folded("changes.diff", diff(run.diff)));
-  openPlace(isFirst && placeOf() !== "", "center");
+  openPlace(false);
 }
 
 function outcome(run) {
@@ -43,7 +41,7 @@ function failures(run, lanes) {
   const ended = [], passing = [];
   for (const l of lanes) {
     const steps = l.steps.filter((s) => s.failed).map((s) => [`${l.name}/s${s.at[2]}`, s.observation]);
-    const calls = l.calls.filter((c) => c.failed).map((c) => [c.name, texts[c.why]]);
+    const calls = l.calls.filter((c) => c.failed).map((c) => [c.name, c.why]);
     const words = [...steps, ...calls];
     if (l.failed) ended.push([l.name, l.title, l.why, ...words.slice(-1)]);
     else if (l.kind === "other" || !(l.result || l.event?.decision)) ended.push(...calls.slice(-1).map(([name, text]) => [name, l.title, text]));
@@ -119,7 +117,8 @@ function openPlace(go, block = "nearest") {
   mark?.setAttribute("aria-current", "true");
   const of = { decision: decisionText, subtask: subtaskText };
   const back = el("p", { class: "back" }, el("a", { href: "#timeline" }, "Back to the timeline"));
-  const newer = el("div", {}, back, ...(c ? callText(c) : l ? (of[l.kind] ?? otherText)(l) : hint()));
+  const inside = () => (c ? callText(c) : l ? (of[l.kind] ?? otherText)(l) : hint());
+  const newer = el("div", {}, back, ...(texts ? inside() : [title("Reading the texts …")]));
   if (go || newer.innerHTML !== detail) $("right").replaceChildren(newer);  // else, what is unfolded stays so
   detail = newer.innerHTML;
   if (!go) return;

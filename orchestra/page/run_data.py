@@ -151,7 +151,7 @@ def call_row(exchange: Exchange, texts: Texts, prices: Prices) -> CallRow:
     why = _why_failed(exchange, got)
     row["failed"] = why != ""
     if why:
-        row["why"] = number_of(why, texts)
+        row["why"] = why
     row["got"] = number_of(got, texts)
     return row
 

@@ -26,6 +26,7 @@ function searchBox(lanes) {
 }
 
 function hits(lanes) {
+  if (!texts) return [];
   lowered ??= texts.map((t) => t.toLowerCase());
   const numbers = new Set(lowered.flatMap((t, n) => (t.includes(needle) ? [n] : [])));
   const rows = [];
