@@ -31,7 +31,7 @@ if __name__ == "__main__":
 import argparse
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -666,7 +666,8 @@ class Command:
         with progress(args, console.tell) as listeners:
             for self.start in list(starts(args)):
                 try:
-                    ended[self.start.name] = self.start.run(listeners=listeners)
+                    with followed(self.start.folder, args.live):
+                        ended[self.start.name] = self.start.run(listeners=listeners)
                 except EndpointError as error:
                     if not args.compare:
                         raise
@@ -707,6 +708,16 @@ def tell_page(folder: Path) -> None:
     """Write the page of a comparison, and say where it is."""
     page = import_module("orchestra.report").write(folder, None, None)
     console.tell(f"one page of all: {page}")
+
+
+def followed(folder: Path, live: bool) -> AbstractContextManager[None]:
+    """With --live, a page that follows the run until the end of the block."""
+    if not live:
+        return nullcontext()
+    page: AbstractContextManager[None] = import_module("orchestra.report").followed(
+        folder, console.tell
+    )
+    return page
 
 
 def starts(args: argparse.Namespace) -> Iterator[Start]:

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = (
@@ -14,6 +15,7 @@ FLAGS = (
     "--remote-debugging-pipe",
     "--window-size=1400,900",
 )
+SHOWN = "performance.getEntriesByName('complete').length > 0"
 WAIT = "new Promise(done => setTimeout(done, {ms}))"
 
 
@@ -53,10 +55,26 @@ class Page:
     def wait(self, ms=300):
         self.evaluate(WAIT.format(ms=ms))
 
+    def until(self, script):
+        """Wait until JavaScript is true, maybe in the next page."""
+        for _ in range(100):
+            with contextlib.suppress(KeyError):  # no result: the page is replaced now
+                if self.evaluate(script):
+                    return
+            time.sleep(0.1)
+        raise AssertionError(f"never true: {script}")
+
+    def press(self, key):
+        code = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowRight": 39}[key]
+        about = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+        text = {"text": "\r"} if key == "Enter" else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", **about, **text)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **about)
+
 
 @contextlib.contextmanager
-def opened(file, profile):
-    """The page of a file, with its scripts run. `profile` is a folder for the browser."""
+def opened(url, profile, width=1400, scheme="light"):
+    """The page at a URL or in a file, with its scripts run. `profile` is a folder for the browser."""
     (read, commands), (answers, write) = os.pipe(), os.pipe()
     argv = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}"]
     connect = f'exec "$@" 3<&{read} 4>&{write}'
@@ -78,8 +96,12 @@ def opened(file, profile):
             ]
             for domain in ("Runtime", "Log", "Page"):
                 page.call(f"{domain}.enable")
-            page.call("Page.navigate", url=file.resolve().as_uri())
-            page.wait(1000)
+            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+            page.call("Emulation.setDeviceMetricsOverride", **size)
+            features = [{"name": "prefers-color-scheme", "value": scheme}]
+            page.call("Emulation.setEmulatedMedia", features=features)
+            page.call("Page.navigate", url=url if isinstance(url, str) else url.resolve().as_uri())
+            page.until(SHOWN)
             yield page
         finally:
             process.kill()

@@ -13,9 +13,9 @@ import orchestra_min
 from orchestra import explain, matching, memory
 from orchestra.explain import recorded_run
 from orchestra.runtime import jsonl
-from tests.conftest import ROOT, Price, needs_sandbox
+from tests.conftest import ROOT, EndpointError, Price, needs_sandbox
 from tests.program import called, line_of, tool_file
-from tests.scripted import complete, completion, delegate, finish
+from tests.scripted import Raw, complete, completion, delegate, finish
 from tests.test_equations import sure, task
 
 RUNS = sorted(f.parent for f in (ROOT / "fixtures").rglob("run.json"))
@@ -71,6 +71,12 @@ def test_every_panel_of_a_recorded_run_is_what_the_run_did(folder):
             read = prompt_of(folder, panel.place)
             assert all(row.name.removesuffix("...") in read for row in panel.rows if row.chosen)
         assert not [note for note in panel.notes if "another one" in note]
+
+
+def test_a_run_without_a_decision_has_no_panels(run):
+    with pytest.raises(EndpointError):
+        run(respond=lambda request: Raw(500, {}), patience_s=0)
+    assert explain.panels(run.folder) == []
 
 
 def test_the_recorded_runs_have_panels_of_each_equation_that_they_used():

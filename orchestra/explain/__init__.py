@@ -18,6 +18,7 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
 
 from orchestra.explain import deciding, placing, recorded_run
@@ -55,7 +56,7 @@ def _of_rounds(run: RecordedRun) -> Iterator[Panel]:
     has_scheduler = not is_spec(run.options.scheduler)
     has_memory = not is_spec(run.options.memory)
     is_last_chance = False
-    for round, following in zip(run.rounds, [*run.rounds[1:], None], strict=True):
+    for round, following in zip_longest(run.rounds, run.rounds[1:]):
         is_last_chance |= round.state.round > round.state.rounds
         if has_memory:
             yield from deciding.context(run, round)

@@ -53,6 +53,7 @@ FLAGS = {  # flag: metavar, help
     "resume": ("RUN", "continue a run; pays only for what is missing"),
     "from-round": ("N", "with --resume: a new run that keeps the rounds before N"),
     "json": ("", "one JSON object instead of the answer alone"),
+    "live": ("", "a page on this machine that follows the run; its address is printed"),
     "verbose": ("", "each step: thought, action, observation and cost"),
     "quiet": ("", "no progress and no notes on standard error"),
 }
@@ -265,6 +266,8 @@ def _check_run(p: argparse.ArgumentParser, a: argparse.Namespace) -> None:
                 p.error(f"--{name}: is stored in {folder}; leave it out")
     elif a.question is None and not a.runs:
         p.error('the question is missing; try "..." --image FILE, or make demo')
+    if a.live and a.replay:
+        p.error("--live: a replay makes no calls; leave it out")
     if a.from_round is not None and not a.resume:
         p.error("--from-round: needs --resume RUN")
     if a.out and folder and a.from_round is None:

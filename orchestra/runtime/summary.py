@@ -109,13 +109,13 @@ def ending_in(folder: Path, end: Event | None) -> Ending:
     """How the run in a folder ended; `end` is its end row, if it could write one."""
     if end is not None:
         return trajectory.ending_of_row(end)
-    return RUNNING if _is_locked(folder / "tape.jsonl") else NO_WORD
+    return RUNNING if is_running(folder) else NO_WORD
 
 
-def _is_locked(path: Path) -> bool:
-    """Whether a process writes to this file."""
+def is_running(folder: Path) -> bool:
+    """Whether a process writes to the tape of this run."""
     try:
-        with path.open("rb") as file:
+        with (folder / "tape.jsonl").open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

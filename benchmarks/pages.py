@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""How fast the pages of `report` are: a run of 1,100 calls and a folder of 1,000 runs, in Chromium.
+
+python benchmarks/pages.py
+
+Each page is opened twice at three widths. The time is that of its first paint with the data, from
+the start of the navigation.
+"""
+
+import itertools
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from common import ROOT
+
+from orchestra import report
+from orchestra.runtime.options import Options
+from orchestra_min import orchestrate
+from tests import browser
+from tests.conftest import pool_at
+from tests.scripted import Endpoint, act, complete, delegate, finish, is_main, last_text
+
+ROUNDS = 122  # of a decision and four sub-tasks of two calls
+RUNS = 1000
+WIDTHS = (1400, 900, 420)
+PAINTED = "performance.getEntriesByName('shown')[0].startTime"
+
+
+def long_run(folder: Path) -> None:
+    rounds = itertools.count()
+
+    def respond(request):
+        if is_main(request):
+            is_over = next(rounds) == ROUNDS
+            return (
+                complete("42")
+                if is_over
+                else delegate(*(f"look at part {n}" for n in range(4)))
+            )
+        return (
+            finish("it is 42")
+            if "not exist" in last_text(request)
+            else act("NoAction", "hm")
+        )
+
+    endpoint = Endpoint(respond)
+    options = Options(rounds=ROUNDS + 1)
+    orchestrate("What is it?", pool=pool_at(endpoint.url), options=options, out=folder)
+    endpoint.close()
+    print(f"a run of {len(endpoint.requests)} calls")
+
+
+def many_runs(folder: Path) -> None:
+    recorded = sorted(
+        file.parent for file in (ROOT / "fixtures/results").glob("*/runs/*/run.json")
+    )
+    for n, run in zip(range(RUNS), itertools.cycle(recorded), strict=False):
+        shutil.copytree(run, folder / f"{n:04}", ignore=shutil.ignore_patterns("media"))
+    print(f"a folder of {RUNS} runs")
+
+
+def measure(folder: Path) -> None:
+    began_s = time.process_time()
+    page = report.write(folder, None, None)
+    print(
+        f"  written in {time.process_time() - began_s:.1f} s of CPU time, {page.stat().st_size >> 10} KiB"
+    )
+    for width in WIDTHS * 2:
+        profiles = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        with profiles as profile, browser.opened(page, profile, width=width) as opened:
+            paint_ms = opened.evaluate(PAINTED)
+            print(f"  {width} px: {paint_ms:.0f} ms, errors: {len(opened.errors)}")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as made:
+        for make in (long_run, many_runs):
+            make(Path(made, make.__name__))
+            measure(Path(made, make.__name__))

@@ -1,0 +1,99 @@
+"""--live: a page on this machine that follows a run while it grows."""
+
+import http.client
+import time
+from contextlib import closing
+from urllib.parse import urlsplit
+
+import pytest
+
+from orchestra import report
+from orchestra.page import page as page_of
+from orchestra.page.live import served
+from tests import browser
+from tests.program import called, start
+from tests.scripted import complete, delegate, finish, is_main, last_text
+from tests.test_report import needs_chromium
+
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+
+
+@pytest.fixture
+def server():
+    """A server of a page whose data is n; `grow` makes it newer."""
+    data = {"n": 0, "texts": []}
+    with served(lambda: dict(data), lambda: str(data["n"])) as url:
+        yield urlsplit(url), lambda: data.update(n=data["n"] + 1)
+
+
+def get(url, path, host=None):
+    with closing(http.client.HTTPConnection(url.hostname, url.port, timeout=10)) as connection:
+        connection.request("GET", path, headers={"Host": host or url.netloc})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def test_the_page_is_only_for_who_knows_its_path_and_names_this_host(server):
+    url, _ = server
+    assert url.hostname == "127.0.0.1" and len(url.path) > 20
+    assert get(url, url.path)[0] == 200
+    for path in ("/", "/data", url.path[:-2] + "/", url.path + "../etc/passwd"):
+        assert get(url, path)[0] == 404
+    for host in ("evil.test", f"evil.test:{url.port}", f"localhost:{url.port}", "127.0.0.1"):
+        status, text = get(url, url.path, host)
+        assert status == 403 and "<script" not in text
+
+
+def test_a_page_may_ask_only_its_own_server(server):
+    url, _ = server
+    assert "connect-src 'self'" in get(url, url.path)[1]
+    assert "connect-src" not in page_of({}, ())
+
+
+def test_data_that_a_page_has_is_not_sent_again(server):
+    url, grow = server
+    assert get(url, f"{url.path}data?0") == (204, "")
+    grow()
+    status, text = get(url, f"{url.path}data?0")
+    assert status == 200 and text
+    assert get(url, f"{url.path}data?1") == (204, "")
+
+
+def slow(request):
+    time.sleep(1.5)
+    if is_main(request):
+        return complete("42") if "it is 42" in last_text(request) else delegate("look")
+    return finish("it is 42")
+
+
+@needs_chromium
+def test_a_live_page_grows_with_its_run_and_ends_with_it(endpoint, tmp_path):
+    process = start(tmp_path, "?", "--model", "m", "--live", "--out", "run", at=endpoint(slow).url)
+    url = process.stderr.readline().split()[-1]
+    with browser.opened(url, tmp_path) as page:
+        page.until("document.querySelector('.state')?.innerText.includes('In progress')")
+        page.until("document.querySelectorAll('.bar').length >= 1")
+        page.evaluate("location.hash = 'r1/main/a1'; 0")
+        page.until("document.querySelector('.state').innerText.includes('Answered')")
+        assert page.evaluate("document.querySelector('#place').innerText") == "r1/main/a1"
+        page.until("document.querySelector('#live').innerText.startsWith('No longer live')")
+        assert page.errors == []
+    assert process.wait(30) == 0
+    process.communicate()
+
+
+def test_report_live_follows_a_run_of_another_process(endpoint, tmp_path, capsys):
+    process = start(tmp_path, "?", "--model", "m", "--out", "run", at=endpoint(slow).url)
+    while not (tmp_path / "run/tape.jsonl").exists():
+        time.sleep(0.05)
+    assert report.main(["run", "--live"]) == 0
+    url, page = capsys.readouterr().out.split()[-2:]
+    assert url.startswith("http://127.0.0.1:") and page == "run/report.html"
+    process.communicate(timeout=30)
+    assert report.main(["run", "--live"]) == 2
+    assert "not a run in progress" in capsys.readouterr().err
+
+
+def test_a_replay_is_not_followed():
+    done = called("--replay", "run", "--live")
+    assert done.returncode == 2 and "--live: a replay makes no calls" in done.stderr
