@@ -58,11 +58,12 @@ def write(
         )
         return trace
     file = out or folder / "report.html"
-    if is_begun(folder):
-        text = report(folder, media)
-    else:
-        text = _write_runs(folder, file, media)
-    _put(file, text, within=file if out else folder)
+    make = (
+        partial(report, folder)
+        if is_begun(folder)
+        else partial(_write_runs, folder, file)
+    )
+    _put(file, make(media), within=file if out else folder)
     return file
 
 

@@ -89,7 +89,7 @@ def test_a_page_has_the_panels_of_explain_and_the_code_behind_them():
 def test_a_run_whose_events_do_not_fit_still_has_a_page(tmp_path):
     shutil.copytree(RUNS / "equinox", tmp_path / "run")
     events = tmp_path / "run" / "trajectory.jsonl"
-    events.write_text(events.read_text().replace('"status": "done"', '"status": "great"'))
+    events.write_text(events.read_text().replace('"share_usd": null', '"share_usd": "much"'))
     data = data_of(report.report(tmp_path / "run"))
     [panel] = data["run"]["panels"]
     assert "cannot be computed again" in data["texts"][panel["html"]]
@@ -112,10 +112,18 @@ def sweep(folder: Path) -> Path:
     """Two runs of a sweep, and a question whose run did not begin."""
     for name in ("equinox", "lecture"):
         shutil.copytree(RUNS / name, folder / "runs" / name)
-    done = {"status": "done", "right": "42", "category": "c", "exact": True}
+    done = {
+        "status": "done",
+        "right": "42",
+        "category": "c",
+        "level": "1",
+        "exact": True,
+        "match": True,
+    }
+    done |= {"answer": "42", "cost_usd": 0.0, "latency_s": 1.0, "calls": 2, "resumed": False}
     rows = [
         {"id": "1", "run": "equinox", **done},
-        {"id": "2", "run": "lecture", **done, "exact": False},
+        {"id": "2", "run": "lecture", **done, "exact": False, "match": False},
         {"id": "3", "run": "third", **done, "status": "failed", "why": "no such file"},
     ]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -326,6 +334,6 @@ def test_a_trace_has_calls_inside_their_sub_task_and_overlapping_ones_on_tracks_
 
 @pytest.mark.parametrize("name", ["equinox", "equinox-mas-orchestra"])
 def test_a_trace_of_a_recorded_run_has_its_calls_in_order(name):
-    run = report.run_row(RUNS / name, {})
+    run = report.run_row(RUNS / name, report.Texts())
     begins = [begin for _, _, begin, _ in slices_of(run)]
     assert begins == sorted(begins) and len(begins) > len(run["tape"])

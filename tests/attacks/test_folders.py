@@ -9,6 +9,7 @@ import pytest
 from fixtures import results
 from orchestra import evaluate, report
 from orchestra.evaluation.comparison import mcnemar
+from orchestra.page import run_data
 from tests import mutated_folders
 from tests.conftest import ROOT, ConfigError
 from tests.program import called, line_of
@@ -151,9 +152,9 @@ def test_a_run_of_more_media_than_fit_is_refused_before_they_are_read(tmp_path):
 
 
 def test_a_page_does_not_get_more_text_than_fits(monkeypatch):
-    monkeypatch.setattr(report, "MAX_TEXT_CHARS", 1000)
+    monkeypatch.setattr(run_data, "MAX_TEXT_CHARS", 1000)
     with pytest.raises(ConfigError, match="more text than fits"):
-        report.run_row(RUN, report.Texts())
+        run_data.run_row(RUN, run_data.Texts())
 
 
 def test_many_different_answers_are_compared_in_little_time():
