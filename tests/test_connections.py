@@ -300,13 +300,13 @@ LIMITED = """
 import resource, sys
 import orchestra_min
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20),) * 2)
+resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20),) * 2)
 sys.exit(orchestra_min.main())
 """
 
 
 def test_a_machine_without_memory_is_one_line_and_keeps_what_was_paid(starved, tmp_path):
-    starved.work = finish("x" * (60 << 20))
+    starved.work = finish("x" * (15 << 20))
     command = [sys.executable, "-c", LIMITED, *map(str, starved.ask)]
     where = {**os.environ, "OPENAI_BASE_URL": starved.server.url, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=where, cwd=tmp_path, capture_output=True, text=True)
