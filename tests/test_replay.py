@@ -118,6 +118,12 @@ def test_a_line_that_could_not_be_read_again_is_not_written(tmp_path):
     assert list(read(file.path)) == [{"v": 2}]
 
 
+def test_without_its_trajectory_a_run_is_replayed_from_the_tape_alone(recorded, tmp_path):
+    copy = shutil.copytree(recorded.run, tmp_path / "run")
+    (copy / "trajectory.jsonl").unlink()
+    assert content(replay(copy).events) == content(recorded.events)
+
+
 def test_identical_samples_keep_their_own_answers(run):
     numbers = count()
 

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from orchestra.toolkit import ToolError
-from orchestra.tools import guard
+from orchestra.tools import guard, sandbox, visit
 from tests.attacks import hostile
 from tests.attacks.conftest import KEY
 
@@ -187,3 +187,14 @@ def test_a_hostile_pdf_is_an_observation(name):
     empty = name in ("a_billion_pages", "a_form_that_draws_itself")
     with pytest.raises(ToolError, match="no text to read" if empty else "cannot be read as pdf"):
         hostile.read(hostile.page(PDFS[name], "application/pdf"))
+
+
+@pytest.mark.parametrize("reader", ["while True: pass", "while True: print('x' * 10**6)"])
+def test_without_a_sandbox_a_page_is_read_with_limits_on_time_and_output(reader, monkeypatch):
+    page = hostile.page("<p>Salt costs four crowns.")
+    monkeypatch.setattr(sandbox, "trouble", lambda: "not here")
+    assert "four crowns" in hostile.read(page)
+    monkeypatch.setattr(visit, "READER", reader)
+    monkeypatch.setattr(visit, "READ_S", 1.0)
+    with pytest.raises(ToolError, match="cannot be read as html"):
+        hostile.read(page)
