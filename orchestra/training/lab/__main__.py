@@ -1,0 +1,152 @@
+"""The command: train what is missing, then print the table and draw the curves.
+
+    python -m orchestra.training.lab --out runs/lab                 everything, about 8 CPU hours
+    python -m orchestra.training.lab --out runs/quick --quick       one seed, in 10 minutes
+    python -m orchestra.training.lab --out runs/lab --rank          how well rewards rank policies
+    python -m orchestra.training.lab --out fixtures/lab --table     of results that are complete
+
+After a stop, the same command continues. OUT/table.md and OUT/curves.svg are written after each
+result. --arms and --seeds choose what is trained; --jobs 2 trains two seeds in parallel.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestra.runtime.command_line import (
+    OneLineParser,
+    add_flags,
+    from_flags,
+    run_program,
+)
+from orchestra.runtime.jsonl import Appender
+from orchestra.runtime.run_folder import write_whole
+from orchestra.training.installed import exit_unless_installed
+from orchestra.vocabulary import ConfigError
+
+if TYPE_CHECKING:  # torch is imported when something is trained
+    from orchestra.training.lab.plan import Plan
+    from orchestra.training.lab.results import Lab
+
+
+PROGRAM = "orchestra.training.lab"
+SEEDS, QUICK_SEEDS = 5, 1
+
+
+def flags_parser() -> OneLineParser:
+    from orchestra.training.lab.plan import Plan
+
+    parser = OneLineParser(
+        prog=f"python -m {PROGRAM}",
+        description="DA-GRPO against imitation and outcome rewards; see docs/training.md.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/lab"), metavar="DIR")
+    parser.add_argument("--quick", action="store_true", help="one seed, small budgets")
+    parser.add_argument("--seeds", type=int, metavar="N", help="(5; 1 with --quick)")
+    parser.add_argument("--jobs", type=int, default=1, help="seeds in parallel (1)")
+    parser.add_argument("--arms", metavar="A,B", help="what to train (all)")
+    parser.add_argument("--table", action="store_true", help="train nothing")
+    parser.add_argument(
+        "--rank", action="store_true", help="train nothing; rank rewards"
+    )
+    add_flags(parser, Plan)
+    return parser
+
+
+def plan_of(flags: Namespace) -> Plan:
+    """The plan of the flags: what they give, else that of --quick or the whole laboratory."""
+    from orchestra.training.lab.plan import QUICK, Plan
+
+    given = {name: getattr(flags, name) for name in Plan.model_fields if name in flags}
+    chosen = QUICK.model_dump() if flags.quick else {}
+    return from_flags(Plan, chosen | given)
+
+
+def arms_of(flags: Namespace) -> list[str]:
+    """The names of --arms. Raises ConfigError for one that does not exist."""
+    from orchestra.training.lab.results import EVERY
+
+    names = list(EVERY) if flags.arms is None else flags.arms.split(",")
+    unknown = [name for name in names if name not in EVERY]
+    if unknown:
+        known = ", ".join(EVERY)
+        raise ConfigError(
+            f"--arms: {', '.join(unknown)} does not exist; choose of {known}"
+        )
+    return names
+
+
+def train(out: Path, plan: Plan, names: Sequence[str], seed: int) -> None:
+    """The arms of one seed. It runs in a process of its own with --jobs."""
+    import torch
+
+    from orchestra.training.lab.results import Lab
+
+    torch.set_num_threads(1)
+    lab = Lab(out, plan)
+    for name in names:
+        lab.of_seed(name, seed)
+        show(lab)
+
+
+def show(lab: Lab) -> str:
+    """Write the table and the curves of what is complete. Returns the table."""
+    from orchestra.training.lab.curves import svg
+    from orchestra.training.lab.table import table
+
+    results = lab.results()
+    text = table(results)
+    write_whole(lab.out / "table.md", text)
+    write_whole(lab.out / "curves.svg", svg(results))
+    return text
+
+
+def train_all(flags: Namespace, lab: Lab, names: Sequence[str]) -> None:
+    """All seeds, after the players that are not trained."""
+    lab.fixed()
+    count = flags.seeds or (QUICK_SEEDS if flags.quick else SEEDS)
+    work = partial(train, lab.out, lab.plan, names)
+    if flags.jobs == 1:
+        for seed in range(count):
+            work(seed)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(flags.jobs, context) as pool:
+        list(pool.map(work, range(count)))
+
+
+def run(arguments: Sequence[str] | None) -> None:
+    from orchestra.training.lab.rank import ranking
+    from orchestra.training.lab.results import Lab
+
+    flags = flags_parser().parse_args(arguments)
+    names = arms_of(flags)
+    reads_only = flags.table or flags.rank
+    lab = Lab(flags.out, plan_of(flags))
+    if reads_only and not lab.results():
+        raise ConfigError(f"--out {flags.out}: has no results")
+    if not reads_only:
+        lab.begin()
+        lock = Appender(flags.out / "lock")
+        train_all(flags, lab, names)
+        lock.unlock()
+    text = show(lab)
+    print(ranking(lab.results()) if flags.rank else text, end="")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code."""
+    return run_program(PROGRAM, lambda: run(arguments))
+
+
+if __name__ == "__main__":
+    exit_unless_installed(PROGRAM, "torch", "transformers", "peft")
+    sys.exit(main())

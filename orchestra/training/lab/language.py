@@ -1,0 +1,210 @@
+"""The compact language of the laboratory's policy: slots in place of sentences.
+
+    state      Q sum k1 ( img k2 , search k3 ( page k4 ) ) also wav k5 F k2 ok k4 failed r 2
+    decision   search k3 ; page k4       sub-tasks: a tool, and the slot that it fills
+               do sum k1 k2              compute the sum of k1 and k2
+               done k3                   complete with the value of k3
+
+A slot stands for a fact, numbered in the order in which the question mentions it. `Game.expand`
+makes the JSON decision that the program reads of it, and `Game.compact` turns one back. So prompts
+have about 30 tokens and decisions about 6, in place of 300 and 60.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from orchestra.minigaia.operations import OPERATIONS
+from orchestra.minigaia.tasks import TOOL, WORDS, Fact
+from orchestra.minigaia.world import World
+from orchestra.runtime.prompts import say
+
+TOOLS = {
+    "img": TOOL["image"],
+    "wav": TOOL["audio"],
+    "mp4": TOOL["video"],
+    "page": TOOL["page"],
+    "search": TOOL["search"],
+}
+SHORT = {tool: word for word, tool in TOOLS.items()}
+SLOTS = [f"k{number}" for number in range(1, 13)]
+STATUS = {"done": "ok", "failed": "failed", "blocked": "blocked", "partial": "partial"}
+END, REPLY = "<e>", "<a>"  # of a decision, and what comes before it
+VOCABULARY = [
+    *(END, REPLY, "Q", "(", ")", ",", "also", "F", *STATUS.values(), "name", "r"),
+    *map(str, range(1, 9)),
+    *(";", "do", "done"),
+    *TOOLS,
+    *OPERATIONS,
+    *SLOTS,
+]
+MAX_SUBTASKS = 12
+MAX_TOKENS = 40  # of a decision
+UNKNOWN = "what is not known"  # the value of a slot whose fact was not found
+BLIND = "Search for it."  # for a fact whose name is not known yet
+
+
+class Game:
+    """A task in the compact language, and what the policy has seen of it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.facts = {fact.id: fact for fact in world.mini.facts}
+        self.slots = _slots(world.mini.facts)
+        self.of_slot = {slot: self.facts[id] for id, slot in self.slots.items()}
+        self.seen: list[str] = []  # slots and their status, in the order of the reports
+
+    # ---- the state -------------------------------------------------------------------------------
+
+    def prompt(self) -> str:
+        """s_t."""
+        number = str(min(self.world.round, 8))
+        return " ".join([self._question, "F", *self.seen, "r", number])
+
+    @cached_property
+    def _question(self) -> str:
+        facts = self.world.mini.facts
+        words = ["Q", *self._described(facts[-1])]
+        needed = self.world.mini.needed()
+        for fact in facts:
+            if fact.id not in needed:
+                words += ["also", SHORT[fact.tool], self.slots[fact.id]]
+        return " ".join(words)
+
+    def _described(self, fact: Fact) -> list[str]:
+        """A fact and those it needs: sum k1 ( img k2 , wav k3 )."""
+        below = [self._described(self.facts[id]) for id in fact.needs]
+        slot = self.slots[fact.id]
+        if fact.operation:
+            return [fact.operation, slot, "(", *_joined(below), ")"]
+        word = SHORT[fact.tool]
+        if fact.tool == TOOL["search"]:
+            return [word, slot, "(", *(_joined(below) or ["name"]), ")"]
+        return [word, slot]
+
+    def note(self, slots: Sequence[str], since: int) -> None:
+        """Show the policy how the sub-tasks for these slots ended: the history from `since` on."""
+        for slot, evidence in zip(slots, self.world.history[since:], strict=False):
+            if slot:
+                self.seen += [slot, STATUS[evidence.status]]
+
+    # ---- a decision ------------------------------------------------------------------------------
+
+    def expand(self, text: str) -> str:
+        """The JSON decision that a text stands for; "" if it stands for none."""
+        words = text.split()
+        if len(words) == 2 and words[0] == "done" and words[1] in SLOTS:
+            return _decision("complete", answer=self._value(words[1]))
+        tasks = [self._subtask(part) for part in subtasks(text)]
+        if not 0 < len(tasks) <= MAX_SUBTASKS or None in tasks:
+            return ""
+        return _decision("delegate_task", tasks=tasks)
+
+    def meant(self, text: str) -> list[str]:
+        """The slot that each sub-task of a decision is for; "" for no slot of this task."""
+        return [self._slot(part) for part in subtasks(text)]
+
+    def compact(self, decision: Mapping[str, Any]) -> str:
+        """The text that stands for a decision of the expert's kind."""
+        params = decision["params"]
+        if decision["action"] == "complete":
+            return f"done {self._slot_of_value(params['answer'])}"
+        by_instruction = {fact.instruction: fact for fact in self.facts.values()}
+        texts = []
+        for task in params["tasks"]:
+            instruction = task["task_instruction"].removeprefix(_again_prefix())
+            texts.append(self.subtask_for(by_instruction[instruction]))
+        return " ; ".join(texts)
+
+    def subtask_for(self, fact: Fact) -> str:
+        """The sub-task that finds a fact."""
+        if fact.operation:
+            operands = " ".join(self.slots[id] for id in fact.needs)
+            return f"do {fact.operation} {operands}"
+        return f"{SHORT[fact.tool]} {self.slots[fact.id]}"
+
+    def _subtask(self, part: Sequence[str]) -> dict[str, Any] | None:
+        """The sub-task that words stand for, as JSON. None: they stand for none."""
+        if len(part) == 2 and part[0] in TOOLS and part[1] in self.of_slot:
+            fact = self.of_slot[part[1]]
+            is_known = self.world.found.keys() >= set(fact.needs)
+            instruction = fact.instruction if is_known else BLIND
+            return {"task_instruction": instruction, "tools": [TOOLS[part[0]]]}
+        if not _is_computation(part):
+            return None
+        operands = dict(zip("ab", map(self._value, part[2:]), strict=False))
+        what = say(WORDS, part[1], **operands).splitlines()[0]
+        instruction = say(WORDS, "compute", what=what)
+        return {"task_instruction": instruction, "tools": [TOOL["compute"]]}
+
+    def _slot(self, part: Sequence[str]) -> str:
+        if part[:1] != ["do"]:
+            return part[-1] if part and part[-1] in self.of_slot else ""
+        for fact in self.facts.values():
+            operands = [self.slots[id] for id in fact.needs]
+            if fact.operation and part[1:] == [fact.operation, *operands]:
+                return self.slots[fact.id]
+        return ""
+
+    def _value(self, slot: str) -> str:
+        fact = self.of_slot.get(slot)
+        if fact is None or fact.id not in self.world.found:
+            return UNKNOWN
+        return fact.value
+
+    def _slot_of_value(self, value: str) -> str:
+        """The slot of a known value, the answer's first."""
+        for fact in reversed(self.world.mini.facts):
+            if fact.value == value and fact.id in self.world.found:
+                return self.slots[fact.id]
+        raise ValueError(f"no slot has the value {value!r}")
+
+
+def subtasks(text: str) -> list[list[str]]:
+    """The sub-tasks of a decision, as words.
+
+    >>> subtasks("img k2 ; do sum k3 k4")
+    [['img', 'k2'], ['do', 'sum', 'k3', 'k4']]
+    """
+    return [part.split() for part in f" {text} ".split(" ; ")]
+
+
+def _is_computation(part: Sequence[str]) -> bool:
+    if len(part) < 3 or part[0] != "do" or part[1] not in OPERATIONS:
+        return False
+    return len(part) - 2 == len(OPERATIONS[part[1]].takes)
+
+
+def _slots(facts: Sequence[Fact]) -> dict[str, str]:
+    """fact -> slot. First those that the answer needs, as the question mentions them."""
+    by_id = {fact.id: fact for fact in facts}
+    order: dict[str, None] = {}
+
+    def mention(id: str) -> None:
+        order.setdefault(id)
+        for needed in by_id[id].needs:
+            mention(needed)
+
+    mention(facts[-1].id)
+    for fact in facts:
+        order.setdefault(fact.id)
+    return dict(zip(order, SLOTS, strict=False))
+
+
+def _joined(parts: Iterable[Sequence[str]]) -> list[str]:
+    """The parts with commas between them."""
+    words: list[str] = []
+    for part in parts:
+        words += [",", *part] if words else part
+    return words
+
+
+def _again_prefix() -> str:
+    return say(WORDS, "again", instruction="#").split("#")[0]
+
+
+def _decision(action: str, **params: Any) -> str:
+    return json.dumps({"action": action, "reasoning": "", "params": params})
