@@ -6,16 +6,15 @@
     python -m orchestra.training.lab --out fixtures/lab --table     of results that are complete
 
 After a stop, the same command continues. OUT/table.md and OUT/curves.svg are written after each
-result. --arms and --seeds choose what is trained; --jobs 2 trains two seeds in parallel.
+result. --arms and --seeds choose what is trained; each of --jobs processes uses one core.
 """
 
 from __future__ import annotations
 
-import multiprocessing
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,17 +26,17 @@ from orchestra.runtime.command_line import (
     run_program,
 )
 from orchestra.runtime.jsonl import Appender
-from orchestra.runtime.run_folder import write_whole
 from orchestra.training.installed import exit_unless_installed
 from orchestra.vocabulary import ConfigError
 
 if TYPE_CHECKING:  # torch is imported when something is trained
     from orchestra.training.lab.plan import Plan
-    from orchestra.training.lab.results import Lab
 
 
 PROGRAM = "orchestra.training.lab"
 SEEDS, QUICK_SEEDS = 5, 1
+QUICK_ARMS = ("longer", "da", "outcome", "outcome_few", "perfect")
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def flags_parser() -> OneLineParser:
@@ -51,7 +50,9 @@ def flags_parser() -> OneLineParser:
     parser.add_argument("--out", type=Path, default=Path("runs/lab"), metavar="DIR")
     parser.add_argument("--quick", action="store_true", help="one seed, small budgets")
     parser.add_argument("--seeds", type=int, metavar="N", help="(5; 1 with --quick)")
-    parser.add_argument("--jobs", type=int, default=1, help="seeds in parallel (1)")
+    parser.add_argument(
+        "--jobs", type=int, default=CORES, help="processes (%(default)s)"
+    )
     parser.add_argument("--arms", metavar="A,B", help="what to train (all)")
     parser.add_argument("--table", action="store_true", help="train nothing")
     parser.add_argument(
@@ -71,61 +72,26 @@ def plan_of(flags: Namespace) -> Plan:
 
 
 def arms_of(flags: Namespace) -> list[str]:
-    """The names of --arms. Raises ConfigError for one that does not exist."""
-    from orchestra.training.lab.results import EVERY
+    """The names of --arms and those that they need. Raises ConfigError for one that does not
+    exist.
+    """
+    from orchestra.training.lab.order import EVERY, with_needs
 
-    names = list(EVERY) if flags.arms is None else flags.arms.split(",")
+    names = list(QUICK_ARMS if flags.quick else EVERY)
+    if flags.arms is not None:
+        names = flags.arms.split(",")
     unknown = [name for name in names if name not in EVERY]
     if unknown:
-        known = ", ".join(EVERY)
-        raise ConfigError(
-            f"--arms: {', '.join(unknown)} does not exist; choose of {known}"
-        )
-    return names
-
-
-def train(out: Path, plan: Plan, names: Sequence[str], seed: int) -> None:
-    """The arms of one seed. It runs in a process of its own with --jobs."""
-    import torch
-
-    from orchestra.training.lab.results import Lab
-
-    torch.set_num_threads(1)
-    lab = Lab(out, plan)
-    for name in names:
-        lab.of_seed(name, seed)
-        show(lab)
-
-
-def show(lab: Lab) -> str:
-    """Write the table and the curves of what is complete. Returns the table."""
-    from orchestra.training.lab.curves import svg
-    from orchestra.training.lab.table import table
-
-    results = lab.results()
-    text = table(results)
-    write_whole(lab.out / "table.md", text)
-    write_whole(lab.out / "curves.svg", svg(results))
-    return text
-
-
-def train_all(flags: Namespace, lab: Lab, names: Sequence[str]) -> None:
-    """All seeds, after the players that are not trained."""
-    lab.fixed()
-    count = flags.seeds or (QUICK_SEEDS if flags.quick else SEEDS)
-    work = partial(train, lab.out, lab.plan, names)
-    if flags.jobs == 1:
-        for seed in range(count):
-            work(seed)
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(flags.jobs, context) as pool:
-        list(pool.map(work, range(count)))
+        problem = f"{', '.join(unknown)} does not exist"
+        raise ConfigError(f"--arms: {problem}; choose of {', '.join(EVERY)}")
+    return with_needs(names)
 
 
 def run(arguments: Sequence[str] | None) -> None:
+    from orchestra.training.lab.order import run_all
     from orchestra.training.lab.rank import ranking
     from orchestra.training.lab.results import Lab
+    from orchestra.training.lab.work import report, train
 
     flags = flags_parser().parse_args(arguments)
     names = arms_of(flags)
@@ -136,9 +102,11 @@ def run(arguments: Sequence[str] | None) -> None:
     if not reads_only:
         lab.begin()
         lock = Appender(flags.out / "lock")
-        train_all(flags, lab, names)
+        lab.fixed()
+        seeds = flags.seeds or (QUICK_SEEDS if flags.quick else SEEDS)
+        run_all(names, seeds, flags.jobs, partial(train, lab.out, lab.plan))
         lock.unlock()
-    text = show(lab)
+    text = report(lab)
     print(ranking(lab.results()) if flags.rank else text, end="")
 
 

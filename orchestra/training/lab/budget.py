@@ -25,7 +25,7 @@ class Budget:
 
 
 class Meter:
-    """How much of a budget is used, from the first step on. What happens within `paused` is free."""
+    """How much of a budget is used, from the first step on. What is done in `paused` is free."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget

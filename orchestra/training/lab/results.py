@@ -22,6 +22,7 @@ from orchestra.training.lab.arms import BY_NAME, Arm, Training
 from orchestra.training.lab.budget import Budget, Meter
 from orchestra.training.lab.checkpoints import REWARDS, Checkpoints
 from orchestra.training.lab.demonstrators import PLAYERS, NewPlanner
+from orchestra.training.lab.order import REACT
 from orchestra.training.lab.plan import Plan
 from orchestra.training.lab.play import (
     Played,
@@ -36,7 +37,6 @@ from orchestra.vocabulary import ConfigError
 
 Result = dict[str, Any]
 TEMPERATURES = {"greedy": 0.0, "sampled": 1.0}
-EVERY = (*BY_NAME, "react")
 
 
 class Lab:
@@ -83,7 +83,7 @@ class Lab:
 
     def of_seed(self, name: str, seed: int) -> Result:
         """An arm of EVERY with a seed."""
-        if name == "react":
+        if name == REACT:
             return self.react(seed)
         return self.trained(BY_NAME[name], seed)
 
@@ -166,7 +166,7 @@ class Lab:
                 results[name] = outcome(play(held_out(self.plan.held_out), decide))
             return results
 
-        return self.once("react", seed, make)
+        return self.once(REACT, seed, make)
 
     def _fixed(self, name: str, new: NewPlanner) -> Result:
         played = play(held_out(self.plan.held_out), planned(new, name))

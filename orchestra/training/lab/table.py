@@ -51,7 +51,8 @@ ORDER = (
     "demonstrator", "da_base", "react", "base", "random",
 )  # fmt: skip
 COLUMNS = (
-    "solved, %", "95 %", "at T=1, %", "rounds", "wasted", "decisions sampled", "executed", "sub-agent calls", "CPU s",
+    "solved, %", "95 %", "at T=1, %", "rounds", "wasted",
+    "decisions sampled", "executed", "sub-agent calls", "CPU s",
 )  # fmt: skip
 DRAWS = 10_000
 
