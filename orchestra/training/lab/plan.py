@@ -16,12 +16,12 @@ class Plan(Checked):
     """All that the results follow from, besides the seed. The seconds are CPU seconds."""
 
     base_s: Seconds = Field(170, description="learning the language")
-    start_s: Seconds = Field(600, description="imitation, before the arms part")
+    start_s: Seconds = Field(400, description="imitation, before the arms part")
     more_s: Seconds = Field(300, description="of each arm after it")
     tasks: Count = Field(2000, description="training tasks")
     held_out: Count = Field(1000, description="held-out tasks")
     validation: Count = Field(200, description="validation tasks")
-    points: Count = Field(6, description="validations of a training")
+    points: Count = Field(5, description="validations of a training")
     reward: str = Field(
         "exact", description="the reward of DA-GRPO, as of train_da_grpo.py"
     )
@@ -29,11 +29,11 @@ class Plan(Checked):
 
 
 QUICK = Plan(
-    base_s=60,
-    start_s=100,
-    more_s=80,
+    base_s=100,
+    start_s=150,
+    more_s=100,
     tasks=2000,
     held_out=300,
     validation=100,
-    points=2,
+    points=3,
 )
