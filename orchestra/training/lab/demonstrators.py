@@ -4,7 +4,8 @@ Each is a function of a game to a decision in the compact language. An imperfect
 
     no_retry      it never tries again what failed
     one_thing     it delegates one sub-task a round
-    ends_early    when nothing is left that it would do, it answers with the newest value
+    ends_early    when nothing is left that it would do, it answers with the newest value (if it
+                  has none, it tries again after all)
 """
 
 from __future__ import annotations
