@@ -1,6 +1,8 @@
 """The laboratory: its language, players, arms, table and curves, on so few steps that they take seconds."""
 
 import json
+import random
+import re
 from itertools import islice
 from unittest import mock
 from xml.etree import ElementTree
@@ -18,6 +20,7 @@ from orchestra.training.lab import (
     grpo,
     imitation,
     order,
+    publish,
     rank,
     table,
     tasks,
@@ -27,9 +30,11 @@ from orchestra.training.lab.language import MAX_TOKENS, Game
 from orchestra.training.lab.play import Expanded, carry_out, example_of, held_out, planned, play
 from orchestra.training.lab.results import Lab
 from orchestra.training.world import expert
+from tests.conftest import ROOT, ConfigError
 from tests.training.runs import QUIET
 
 pytestmark = QUIET
+PAGE = ROOT / "docs/training.md"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -290,3 +295,39 @@ def test_a_reward_that_rises_with_success_ranks_and_its_opposite_does_not():
     text = rank.ranking(RESULTS)
     assert float(text.split("| exact | ")[1].split(" ")[0]) > 0.9
     assert float(text.split("| rubric | ")[1].split(" ")[0]) < -0.9
+
+
+# ---- the page ------------------------------------------------------------------------------------
+
+
+def test_the_group_in_the_page_has_the_rewards_and_advantages_of_the_program():
+    """docs/training.md: the sum of a file that is seen and one that is heard."""
+    import torch
+
+    from orchestra.training.da_grpo import group_advantages
+    from orchestra.training.lab.tasks import new_task
+
+    shown = re.findall(r"\| (\d\.\d\d) \| ([+-]\d\.\d\d) \|", PAGE.read_text(encoding="utf-8"))
+    games = (Game(new_task(random.Random(n), held_out=False)) for n in range(10**4))
+    game = next(g for g in games if g.prompt() == "Q sum k1 ( img k2 , wav k3 ) F r 1")
+    texts = ["img k2 ; wav k3", "img k2", "img k2 ; img k3", "do sum k2 k3"]
+    scores = Expanded(Exact()).score(example_of(game), [Completion(text) for text in texts])
+    advantages, _ = group_advantages(torch.tensor([[s.total for s in scores]]))
+    found = [
+        (f"{s.total + 1e-9:.2f}", f"{a:+.2f}")
+        for s, a in zip(scores, advantages[0].tolist(), strict=True)
+    ]
+    assert found == shown
+
+
+def test_results_are_published_between_the_lines_of_a_page(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- lab -->\nold\n<!-- end of lab -->\nafter\n")
+    for _ in range(2):  # again gives the same page
+        publish.publish(RESULTS, page)
+        text = page.read_text()
+        assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+        assert text.count("| DA-GRPO | 87.5 |") == 1 and ElementTree.parse(tmp_path / "lab.svg")
+    page.write_text("no lines")
+    with pytest.raises(ConfigError, match="has no lines"):
+        publish.publish(RESULTS, page)

@@ -1,9 +1,9 @@
 """The command: train what is missing, then print the table and draw the curves.
 
-    python -m orchestra.training.lab --out runs/lab                 everything, about 8 CPU hours
+    python -m orchestra.training.lab --out runs/lab                 everything, 7 CPU hours
     python -m orchestra.training.lab --out runs/quick --quick       one seed, in 10 minutes
     python -m orchestra.training.lab --out runs/lab --rank          how well rewards rank policies
-    python -m orchestra.training.lab --out fixtures/lab --table     of results that are complete
+    python -m orchestra.training.lab --out fixtures/lab --table     the table of what is complete
 
 After a stop, the same command continues. OUT/table.md and OUT/curves.svg are written after each
 result. --arms and --seeds choose what is trained; each of --jobs processes uses one core.
@@ -56,6 +56,9 @@ def flags_parser() -> OneLineParser:
     parser.add_argument("--arms", metavar="A,B", help="what to train (all)")
     parser.add_argument("--table", action="store_true", help="train nothing")
     parser.add_argument(
+        "--publish", type=Path, metavar="PAGE", help="write the results into it"
+    )
+    parser.add_argument(
         "--rank", action="store_true", help="train nothing; rank rewards"
     )
     add_flags(parser, Plan)
@@ -89,8 +92,10 @@ def arms_of(flags: Namespace) -> list[str]:
 
 def run(arguments: Sequence[str] | None) -> None:
     from orchestra.training.lab.order import run_all
+    from orchestra.training.lab.publish import publish
     from orchestra.training.lab.rank import ranking
     from orchestra.training.lab.results import Lab
+    from orchestra.training.lab.table import table
     from orchestra.training.lab.work import report, train
 
     flags = flags_parser().parse_args(arguments)
@@ -106,8 +111,11 @@ def run(arguments: Sequence[str] | None) -> None:
         seeds = flags.seeds or (QUICK_SEEDS if flags.quick else SEEDS)
         run_all(names, seeds, flags.jobs, partial(train, lab.out, lab.plan))
         lock.unlock()
-    text = report(lab)
-    print(ranking(lab.results()) if flags.rank else text, end="")
+        report(lab)
+    text = ranking(lab.results()) if flags.rank else table(lab.results())
+    if flags.publish is not None:
+        publish(lab.results(), flags.publish)
+    print(text, end="")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
