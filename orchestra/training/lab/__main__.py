@@ -1,8 +1,8 @@
 """The command: train what is missing, then print the table and draw the curves.
 
-    python -m orchestra.training.lab --out runs/lab                 everything, 7 CPU hours
-    python -m orchestra.training.lab --out runs/quick --quick       one seed, in 10 minutes
-    python -m orchestra.training.lab --out runs/lab --rank          how well rewards rank policies
+    python -m orchestra.training.lab                                everything, 7 CPU hours
+    python -m orchestra.training.lab --quick                        one seed, in 10 minutes
+    python -m orchestra.training.lab --rank                         how well rewards rank policies
     python -m orchestra.training.lab --out fixtures/lab --table     the table of what is complete
 
 After a stop, the same command continues. OUT/table.md and OUT/curves.svg are written after each
@@ -47,7 +47,7 @@ def flags_parser() -> OneLineParser:
         description="DA-GRPO against imitation and outcome rewards; see docs/training.md.",
         allow_abbrev=False,
     )
-    parser.add_argument("--out", type=Path, default=Path("runs/lab"), metavar="DIR")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="(runs/lab, -quick)")
     parser.add_argument("--quick", action="store_true", help="one seed, small budgets")
     parser.add_argument("--seeds", type=int, metavar="N", help="(5; 1 with --quick)")
     parser.add_argument(
@@ -101,12 +101,13 @@ def run(arguments: Sequence[str] | None) -> None:
     flags = flags_parser().parse_args(arguments)
     names = arms_of(flags)
     reads_only = flags.table or flags.rank
-    lab = Lab(flags.out, plan_of(flags))
+    out = flags.out or Path("runs/lab-quick" if flags.quick else "runs/lab")
+    lab = Lab(out, plan_of(flags))
     if reads_only and not lab.results():
-        raise ConfigError(f"--out {flags.out}: has no results")
+        raise ConfigError(f"--out {out}: has no results")
     if not reads_only:
         lab.begin()
-        lock = Appender(flags.out / "lock")
+        lock = Appender(out / "lock")
         lab.fixed()
         seeds = flags.seeds or (QUICK_SEEDS if flags.quick else SEEDS)
         run_all(names, seeds, flags.jobs, partial(train, lab.out, lab.plan))

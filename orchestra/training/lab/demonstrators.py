@@ -110,9 +110,16 @@ def rule_last_step(game: Game) -> str:
 
 
 NewPlanner = Callable[[random.Random], Planner]  # the planner of one game
+
+
+def _with_habit(name: str) -> NewPlanner:
+    return lambda _: imperfect(name)
+
+
 PLAYERS: dict[str, NewPlanner] = {
     "expert": lambda _: perfect,
     "demonstrator": demonstrator,
+    **{f"habit: {name}": _with_habit(name) for name in HABITS},
     "random": babble,
     "rule: read everything, answer": lambda _: rule_reads_all,
     "rule: the last step alone": lambda _: rule_last_step,

@@ -1,8 +1,9 @@
 """Does a reward rank policies as their success does? `--rank`.
 
-The policies are the expert, the demonstrator, the rules, random play and every validated checkpoint
-of every training. Each has the share of validation tasks that it solves and the mean reward of its
-decisions there, under each shipped rule. Spearman's rank correlation compares the two.
+The policies are the expert, the demonstrators, the rules, random play and every validated
+checkpoint of every training. Each has the share of validation tasks that it solves and the mean
+reward of its decisions there, under each shipped rule. Spearman's rank correlation compares the
+two.
 """
 
 from __future__ import annotations

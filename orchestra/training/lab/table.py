@@ -107,8 +107,8 @@ def table(results: Sequence[Result]) -> str:
     """All arms, the best first, and the comparisons."""
     arms = by_arm(results)
     lines = [f"| | {' | '.join(COLUMNS)} |", "| --- |" + " ---: |" * len(COLUMNS)]
-    rules = [name for name in PLAYERS if name.startswith("rule")]
-    for name in (*ORDER, *rules):
+    others = [name for name in PLAYERS if name not in ORDER]
+    for name in (*ORDER, *others):
         if name in arms:
             lines.append(f"| {title(name)} | {' | '.join(_cells(arms, name))} |")
     lines += ["", "| points | seeds | mean | 95 % |", "| --- | ---: | ---: | ---: |"]
