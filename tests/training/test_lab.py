@@ -309,7 +309,7 @@ def test_the_group_in_the_page_has_the_rewards_and_advantages_of_the_program():
 
     shown = re.findall(r"\| (\d\.\d\d) \| ([+-]\d\.\d\d) \|", PAGE.read_text(encoding="utf-8"))
     games = (Game(new_task(random.Random(n), held_out=False)) for n in range(10**4))
-    game = next(g for g in games if g.prompt() == "Q sum k1 ( img k2 , wav k3 ) F r 1")
+    game = next(g for g in games if g.prompt() == "Q sum k2 k3 > k1 , img k2 , wav k3 F r 1")
     texts = ["img k2 ; wav k3", "img k2", "img k2 ; img k3", "do sum k2 k3"]
     scores = Expanded(Exact()).score(example_of(game), [Completion(text) for text in texts])
     advantages, _ = group_advantages(torch.tensor([[s.total for s in scores]]))

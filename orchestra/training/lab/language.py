@@ -1,19 +1,22 @@
 """The compact language of the laboratory's policy: slots in place of sentences.
 
-    state      Q sum k1 ( img k2 , search k3 ( page k4 ) ) also wav k5 F k2 ok k4 failed r 2
+    state      Q sum k2 k3 > k1 , img k2 , search k3 ( k4 ) , page k4 also wav k5 F k2 ok r 2
     decision   search k3 ; page k4       sub-tasks: a tool, and the slot that it fills
                do sum k1 k2              compute the sum of k1 and k2
                done k3                   complete with the value of k3
 
-A slot stands for a fact, numbered in the order in which the question mentions it. `Game.expand`
-makes the JSON decision that the program reads of it, and `Game.compact` turns one back. So prompts
-have about 30 tokens and decisions about 6, in place of 300 and 60.
+A slot stands for a fact, numbered in the order in which the question mentions it. The state lists
+how each is found: k1 is the answer, k3 is searched for by the name in k4, k5 is not needed, and k2
+was found. So the question is parsed already, which a model of sentences would have to learn.
+
+`Game.expand` makes the JSON decision that the program reads of it, and `Game.compact` turns one
+back. Prompts have about 30 tokens and decisions about 6, in place of 300 and 60.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -34,7 +37,7 @@ SLOTS = [f"k{number}" for number in range(1, 13)]
 STATUS = {"done": "ok", "failed": "failed", "blocked": "blocked", "partial": "partial"}
 END, REPLY = "<e>", "<a>"  # of a decision, and what comes before it
 VOCABULARY = [
-    *(END, REPLY, "Q", "(", ")", ",", "also", "F", *STATUS.values(), "name", "r"),
+    *(END, REPLY, "Q", "(", ")", ">", ",", "also", "F", *STATUS.values(), "r"),
     *map(str, range(1, 9)),
     *(";", "do", "done"),
     *TOOLS,
@@ -66,24 +69,20 @@ class Game:
 
     @cached_property
     def _question(self) -> str:
-        facts = self.world.mini.facts
-        words = ["Q", *self._described(facts[-1])]
         needed = self.world.mini.needed()
-        for fact in facts:
-            if fact.id not in needed:
-                words += ["also", SHORT[fact.tool], self.slots[fact.id]]
-        return " ".join(words)
+        in_order = [self.of_slot[slot] for slot in self.of_slot]
+        parts = [self._described(fact) for fact in in_order if fact.id in needed]
+        extra = [self._described(fact) for fact in in_order if fact.id not in needed]
+        return " ".join(["Q", " , ".join(parts), *(f"also {part}" for part in extra)])
 
-    def _described(self, fact: Fact) -> list[str]:
-        """A fact and those it needs: sum k1 ( img k2 , wav k3 )."""
-        below = [self._described(self.facts[id]) for id in fact.needs]
+    def _described(self, fact: Fact) -> str:
+        """How a fact is found: sum k2 k3 > k1, or search k3 ( k4 )."""
         slot = self.slots[fact.id]
+        below = " ".join(self.slots[id] for id in fact.needs)
         if fact.operation:
-            return [fact.operation, slot, "(", *_joined(below), ")"]
-        word = SHORT[fact.tool]
-        if fact.tool == TOOL["search"]:
-            return [word, slot, "(", *(_joined(below) or ["name"]), ")"]
-        return [word, slot]
+            return f"{fact.operation} {below} > {slot}"
+        source = f" ( {below} )" if below else ""
+        return f"{SHORT[fact.tool]} {slot}{source}"
 
     def note(self, slots: Sequence[str], since: int) -> None:
         """Show the policy how the sub-tasks for these slots ended: the history from `since` on."""
@@ -192,14 +191,6 @@ def _slots(facts: Sequence[Fact]) -> dict[str, str]:
     for fact in facts:
         order.setdefault(fact.id)
     return dict(zip(order, SLOTS, strict=False))
-
-
-def _joined(parts: Iterable[Sequence[str]]) -> list[str]:
-    """The parts with commas between them."""
-    words: list[str] = []
-    for part in parts:
-        words += [",", *part] if words else part
-    return words
 
 
 def _again_prefix() -> str:

@@ -17,7 +17,7 @@ from orchestra.training.lab.play import Decide
 from orchestra.training.policy import Ids, Policy
 from orchestra.training.rollouts import Group, LocalRollouts
 
-AT_ONCE = 512  # completions that are sampled in parallel
+AT_ONCE = 128  # completions that are sampled in parallel
 ID = {word: number for number, word in enumerate(VOCABULARY)}
 
 
