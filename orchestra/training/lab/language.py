@@ -1,13 +1,14 @@
 """The compact language of the laboratory's policy: slots in place of sentences.
 
-    state      Q sum k2 k3 > k1 , img k2 , search k3 ( k4 ) , page k4 also wav k5 F k2 ok r 2
-    decision   search k3 ; page k4       sub-tasks: a tool, and the slot that it fills
-               do sum k1 k2              compute the sum of k1 and k2
-               done k3                   complete with the value of k3
+    state      Q k1 sum k2 k3 , k2 img , k3 search k4 , k4 page also k5 wav F k2 ok k4 failed r 2
+    decision   k4 page                   sub-tasks: a slot, and how it is found
+               k3 search k4 ; k4 page
+               k1 sum k2 k3
+               done k1                   complete with the value of k1
 
 A slot stands for a fact, numbered in the order in which the question mentions it. The state lists
-how each is found: k1 is the answer, k3 is searched for by the name in k4, k5 is not needed, and k2
-was found. So the question is parsed already, which a model of sentences would have to learn.
+how each is found: k1, the answer, is a sum, k3 is searched for by the name in k4, k5 is not
+needed; k2 was found. So the question is parsed already, which a model of sentences has to learn.
 
 `Game.expand` makes the JSON decision that the program reads of it, and `Game.compact` turns one
 back. Prompts have about 30 tokens and decisions about 6, in place of 300 and 60.
@@ -37,9 +38,9 @@ SLOTS = [f"k{number}" for number in range(1, 13)]
 STATUS = {"done": "ok", "failed": "failed", "blocked": "blocked", "partial": "partial"}
 END, REPLY = "<e>", "<a>"  # of a decision, and what comes before it
 VOCABULARY = [
-    *(END, REPLY, "Q", "(", ")", ">", ",", "also", "F", *STATUS.values(), "r"),
+    *(END, REPLY, "Q", ",", "also", "F", *STATUS.values(), "r"),
     *map(str, range(1, 9)),
-    *(";", "do", "done"),
+    *(";", "done"),
     *TOOLS,
     *OPERATIONS,
     *SLOTS,
@@ -70,19 +71,11 @@ class Game:
     @cached_property
     def _question(self) -> str:
         needed = self.world.mini.needed()
-        in_order = [self.of_slot[slot] for slot in self.of_slot]
-        parts = [self._described(fact) for fact in in_order if fact.id in needed]
-        extra = [self._described(fact) for fact in in_order if fact.id not in needed]
+        parts = [self.subtask_for(f) for f in self.of_slot.values() if f.id in needed]
+        extra = [
+            self.subtask_for(f) for f in self.of_slot.values() if f.id not in needed
+        ]
         return " ".join(["Q", " , ".join(parts), *(f"also {part}" for part in extra)])
-
-    def _described(self, fact: Fact) -> str:
-        """How a fact is found: sum k2 k3 > k1, or search k3 ( k4 )."""
-        slot = self.slots[fact.id]
-        below = " ".join(self.slots[id] for id in fact.needs)
-        if fact.operation:
-            return f"{fact.operation} {below} > {slot}"
-        source = f" ( {below} )" if below else ""
-        return f"{SHORT[fact.tool]} {slot}{source}"
 
     def note(self, slots: Sequence[str], since: int) -> None:
         """Show the policy how the sub-tasks for these slots ended: the history from `since` on."""
@@ -119,32 +112,43 @@ class Game:
         return " ; ".join(texts)
 
     def subtask_for(self, fact: Fact) -> str:
-        """The sub-task that finds a fact."""
-        if fact.operation:
-            operands = " ".join(self.slots[id] for id in fact.needs)
-            return f"do {fact.operation} {operands}"
-        return f"{SHORT[fact.tool]} {self.slots[fact.id]}"
+        """The sub-task that finds a fact: its slot, how it is found, and with which slots."""
+        how = fact.operation or SHORT[fact.tool]
+        operands = [self.slots[id] for id in fact.needs]
+        return " ".join([self.slots[fact.id], how, *operands])
 
     def _subtask(self, part: Sequence[str]) -> dict[str, Any] | None:
         """The sub-task that words stand for, as JSON. None: they stand for none."""
-        if len(part) == 2 and part[0] in TOOLS and part[1] in self.of_slot:
-            fact = self.of_slot[part[1]]
-            is_known = self.world.found.keys() >= set(fact.needs)
-            instruction = fact.instruction if is_known else BLIND
-            return {"task_instruction": instruction, "tools": [TOOLS[part[0]]]}
-        if not _is_computation(part):
+        if len(part) < 2 or part[0] not in self.of_slot:
             return None
-        operands = dict(zip("ab", map(self._value, part[2:]), strict=False))
-        what = say(WORDS, part[1], **operands).splitlines()[0]
+        slot, how, *operands = part
+        if not set(operands) <= set(SLOTS):
+            return None
+        if how in TOOLS and len(operands) <= 1:
+            return {
+                "task_instruction": self._request(slot, operands),
+                "tools": [TOOLS[how]],
+            }
+        if how not in OPERATIONS or len(operands) != len(OPERATIONS[how].takes):
+            return None
+        values = dict(zip("ab", map(self._value, operands), strict=False))
+        what = say(WORDS, how, **values).splitlines()[0]
         instruction = say(WORDS, "compute", what=what)
         return {"task_instruction": instruction, "tools": [TOOL["compute"]]}
 
+    def _request(self, slot: str, operands: Sequence[str]) -> str:
+        """What the sub-task that reads a slot or searches for it says."""
+        fact = self.of_slot[slot]
+        is_known = self.world.found.keys() >= set(fact.needs)
+        named = [self.slots[id] for id in fact.needs] == list(operands)
+        return fact.instruction if is_known and named else BLIND
+
     def _slot(self, part: Sequence[str]) -> str:
-        if part[:1] != ["do"]:
-            return part[-1] if part and part[-1] in self.of_slot else ""
+        """The slot of a computation is that of its operation and operands, whatever it says."""
+        if part[1] in TOOLS:
+            return part[0]
         for fact in self.facts.values():
-            operands = [self.slots[id] for id in fact.needs]
-            if fact.operation and part[1:] == [fact.operation, *operands]:
+            if self.subtask_for(fact).split()[1:] == list(part[1:]):
                 return self.slots[fact.id]
         return ""
 
@@ -165,16 +169,10 @@ class Game:
 def subtasks(text: str) -> list[list[str]]:
     """The sub-tasks of a decision, as words.
 
-    >>> subtasks("img k2 ; do sum k3 k4")
-    [['img', 'k2'], ['do', 'sum', 'k3', 'k4']]
+    >>> subtasks("k2 img ; k1 sum k3 k4")
+    [['k2', 'img'], ['k1', 'sum', 'k3', 'k4']]
     """
     return [part.split() for part in f" {text} ".split(" ; ")]
-
-
-def _is_computation(part: Sequence[str]) -> bool:
-    if len(part) < 3 or part[0] != "do" or part[1] not in OPERATIONS:
-        return False
-    return len(part) - 2 == len(OPERATIONS[part[1]].takes)
 
 
 def _slots(facts: Sequence[Fact]) -> dict[str, str]:
