@@ -62,8 +62,8 @@ def test_the_experts_decisions_are_the_same_in_both_languages():
 
 
 @pytest.mark.parametrize("text", [
-    "", "k1", "k99 img", "k1 img k2 k3", "done", "done k1 k2", "k1 sum k2", "k1 sum", "k1 what k2 k3", "img", ";", "k1 done",
-    "; k1 img", "k1 img ;", "k1 img ; nothing", "k1 sum k2 ok", " ; ".join(["k1 img"] * 13),
+    "", "k1:", "k99: img", "k1: img k2 k3", "done", "done k1 k2", "k1: sum k2", "k1: sum", "k1: what k2 k3", "img", ";",
+    "; k1: img", "k1: img ;", "k1: img ; nothing", "k1: sum k2 ok", "k1 img", "k1: done", " ; ".join(["k1: img"] * 13),
 ])  # fmt: skip
 def test_a_text_outside_the_language_stands_for_no_decision(text):
     game = Game(tasks.training_task(0))
@@ -309,8 +309,8 @@ def test_the_group_in_the_page_has_the_rewards_and_advantages_of_the_program():
 
     shown = re.findall(r"\| (\d\.\d\d) \| ([+-]\d\.\d\d) \|", PAGE.read_text(encoding="utf-8"))
     games = (Game(new_task(random.Random(n), held_out=False)) for n in range(10**4))
-    game = next(g for g in games if g.prompt() == "Q k1 sum k2 k3 , k2 img , k3 wav F r 1")
-    texts = ["k2 img ; k3 wav", "k2 img", "k2 img ; k3 img", "k1 sum k2 k3"]
+    game = next(g for g in games if g.prompt() == "Q k1: sum k2 k3 k2: img k3: wav F r 1")
+    texts = ["k2: img ; k3: wav", "k2: img", "k2: img ; k3: img", "k1: sum k2 k3"]
     scores = Expanded(Exact()).score(example_of(game), [Completion(text) for text in texts])
     advantages, _ = group_advantages(torch.tensor([[s.total for s in scores]]))
     found = [

@@ -95,26 +95,26 @@ def _babbled(t: Training) -> Iterator[Lesson]:
 BOTH = ("start_s", "more_s")
 MORE = ("more_s",)
 ARMS = (
-    Arm("base", "base: the language alone", "", ("base_s",), _imitates(_babbled, 3e-3)),
-    Arm("start", "imitation (the start)", "base", ("start_s",), _imitates(_all, 1e-3)),
-    Arm("longer", "imitation, longer", "start", MORE, _imitates(_all, 5e-4), True),
-    Arm("da", "DA-GRPO", "start", MORE, _reinforces(grpo.on_policy, 4e-4)),
+    Arm("base", "base: the language alone", "", ("base_s",), _imitates(_babbled, 2e-3)),
+    Arm("start", "imitation (the start)", "base", ("start_s",), _imitates(_all, 2e-3)),
+    Arm("longer", "imitation, longer", "start", MORE, _imitates(_all, 1e-3), True),
+    Arm("da", "DA-GRPO", "start", MORE, _reinforces(grpo.on_policy, 6e-4)),
     Arm(
         "outcome_few",
         "GRPO, outcome, as few executed decisions as DA-GRPO",
         "start",
         MORE,
-        _reinforces(grpo.by_outcome, 5e-4),
+        _reinforces(grpo.by_outcome, 6e-4),
         as_few_as="da",
     ),
-    Arm("outcome", "GRPO, outcome", "start", MORE, _reinforces(grpo.by_outcome, 5e-4)),
-    Arm("offline", "DA-GRPO, offline", "start", MORE, _reinforces(grpo.offline, 4e-4)),
+    Arm("outcome", "GRPO, outcome", "start", MORE, _reinforces(grpo.by_outcome, 6e-4)),
+    Arm("offline", "DA-GRPO, offline", "start", MORE, _reinforces(grpo.offline, 6e-4)),
     Arm(
         "successful",
         "imitation of the successful games",
         "base",
         BOTH,
-        _imitates(_successful, 1e-3),
+        _imitates(_successful, 2e-3),
         keep_best=True,
     ),
     Arm(
@@ -122,7 +122,7 @@ ARMS = (
         "upper bound: imitation of the expert",
         "base",
         BOTH,
-        _imitates(_perfect, 1e-3),
+        _imitates(_perfect, 2e-3),
         keep_best=True,
     ),
     Arm(
@@ -130,7 +130,7 @@ ARMS = (
         "DA-GRPO from the base",
         "base",
         BOTH,
-        _reinforces(grpo.on_policy, 4e-4),
+        _reinforces(grpo.on_policy, 6e-4),
     ),
 )
 BY_NAME = {arm.name: arm for arm in ARMS}

@@ -87,7 +87,7 @@ def _varied(game: Game, fact: Fact, known: list[str], rng: random.Random) -> str
     if fact.operation and rng.random() < 0.5:
         operation = rng.choice(list(OPERATIONS.values()))
         operands = " ".join(rng.choice(known) for _ in operation.takes)
-        return f"{game.slots[fact.id]} {operation.name} {operands}"
+        return f"{game.slots[fact.id]}: {operation.name} {operands}"
     words = game.subtask_for(fact).split()
     if not fact.operation and rng.random() < 0.15:
         words[1] = rng.choice(list(TOOLS))

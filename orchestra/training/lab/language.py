@@ -1,9 +1,9 @@
 """The compact language of the laboratory's policy: slots in place of sentences.
 
-    state      Q k1 sum k2 k3 , k2 img , k3 search k4 , k4 page also k5 wav F k2 ok k4 failed r 2
-    decision   k4 page                   sub-tasks: a slot, and how it is found
-               k3 search k4 ; k4 page
-               k1 sum k2 k3
+    state      Q k1: sum k2 k3 k2: img k3: search k4 k4: page also k5: wav F k2 ok k4 failed r 2
+    decision   k4: page                  sub-tasks: a slot, and how it is found
+               k3: search k4 ; k4: page
+               k1: sum k2 k3
                done k1                   complete with the value of k1
 
 A slot stands for a fact, numbered in the order in which the question mentions it. The state lists
@@ -38,12 +38,13 @@ SLOTS = [f"k{number}" for number in range(1, 13)]
 STATUS = {"done": "ok", "failed": "failed", "blocked": "blocked", "partial": "partial"}
 END, REPLY = "<e>", "<a>"  # of a decision, and what comes before it
 VOCABULARY = [
-    *(END, REPLY, "Q", ",", "also", "F", *STATUS.values(), "r"),
+    *(END, REPLY, "Q", "also", "F", *STATUS.values(), "r"),
     *map(str, range(1, 9)),
     *(";", "done"),
     *TOOLS,
     *OPERATIONS,
     *SLOTS,
+    *(f"{slot}:" for slot in SLOTS),
 ]
 MAX_SUBTASKS = 12
 MAX_TOKENS = 40  # of a decision
@@ -75,7 +76,7 @@ class Game:
         extra = [
             self.subtask_for(f) for f in self.of_slot.values() if f.id not in needed
         ]
-        return " ".join(["Q", " , ".join(parts), *(f"also {part}" for part in extra)])
+        return " ".join(["Q", *parts, *(f"also {part}" for part in extra)])
 
     def note(self, slots: Sequence[str], since: int) -> None:
         """Show the policy how the sub-tasks for these slots ended: the history from `since` on."""
@@ -115,14 +116,14 @@ class Game:
         """The sub-task that finds a fact: its slot, how it is found, and with which slots."""
         how = fact.operation or SHORT[fact.tool]
         operands = [self.slots[id] for id in fact.needs]
-        return " ".join([self.slots[fact.id], how, *operands])
+        return " ".join([f"{self.slots[fact.id]}:", how, *operands])
 
     def _subtask(self, part: Sequence[str]) -> dict[str, Any] | None:
         """The sub-task that words stand for, as JSON. None: they stand for none."""
-        if len(part) < 2 or part[0] not in self.of_slot:
+        if len(part) < 2 or not part[0].endswith(":"):
             return None
-        slot, how, *operands = part
-        if not set(operands) <= set(SLOTS):
+        slot, how, *operands = part[0][:-1], *part[1:]
+        if slot not in self.of_slot or not set(operands) <= set(SLOTS):
             return None
         if how in TOOLS and len(operands) <= 1:
             return {
@@ -146,7 +147,7 @@ class Game:
     def _slot(self, part: Sequence[str]) -> str:
         """The slot of a computation is that of its operation and operands, whatever it says."""
         if part[1] in TOOLS:
-            return part[0]
+            return part[0][:-1]
         for fact in self.facts.values():
             if self.subtask_for(fact).split()[1:] == list(part[1:]):
                 return self.slots[fact.id]
@@ -169,8 +170,8 @@ class Game:
 def subtasks(text: str) -> list[list[str]]:
     """The sub-tasks of a decision, as words.
 
-    >>> subtasks("k2 img ; k1 sum k3 k4")
-    [['k2', 'img'], ['k1', 'sum', 'k3', 'k4']]
+    >>> subtasks("k2: img ; k1: sum k3 k4")
+    [['k2:', 'img'], ['k1:', 'sum', 'k3', 'k4']]
     """
     return [part.split() for part in f" {text} ".split(" ; ")]
 
