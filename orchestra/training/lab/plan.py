@@ -15,9 +15,9 @@ Seconds = Annotated[float, Field(gt=0)]
 class Plan(Checked):
     """All that the results follow from, besides the seed. The seconds are CPU seconds."""
 
-    base_s: Seconds = Field(170, description="learning the language")
-    start_s: Seconds = Field(400, description="imitation, before the arms part")
-    more_s: Seconds = Field(300, description="of each arm after it")
+    base_s: Seconds = Field(60, description="learning the language")
+    start_s: Seconds = Field(150, description="imitation, before the arms part")
+    more_s: Seconds = Field(150, description="of each arm after it")
     tasks: Count = Field(2000, description="training tasks")
     held_out: Count = Field(1000, description="held-out tasks")
     validation: Count = Field(200, description="validation tasks")
@@ -28,12 +28,4 @@ class Plan(Checked):
     steps: Count | None = Field(None, description="steps of each training, not seconds")
 
 
-QUICK = Plan(
-    base_s=100,
-    start_s=150,
-    more_s=100,
-    tasks=2000,
-    held_out=300,
-    validation=100,
-    points=3,
-)
+QUICK = Plan(base_s=30, start_s=80, more_s=80, held_out=500, validation=100, points=4)
