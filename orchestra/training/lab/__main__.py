@@ -1,6 +1,6 @@
 """The command: train what is missing, then print the table and draw the curves.
 
-    python -m orchestra.training.lab                                everything, about 3 CPU hours
+    python -m orchestra.training.lab                                everything, about 2 CPU hours
     python -m orchestra.training.lab --quick                        one seed, in 10 minutes
     python -m orchestra.training.lab --rank                         how well rewards rank policies
     python -m orchestra.training.lab --out fixtures/lab --table     the table of what is complete

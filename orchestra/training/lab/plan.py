@@ -15,17 +15,17 @@ Seconds = Annotated[float, Field(gt=0)]
 class Plan(Checked):
     """All that the results follow from, besides the seed. The seconds are CPU seconds."""
 
-    base_s: Seconds = Field(60, description="learning the language")
-    start_s: Seconds = Field(150, description="imitation, before the arms part")
-    more_s: Seconds = Field(150, description="of each arm after it")
+    base_s: Seconds = Field(30, description="learning the language")
+    start_s: Seconds = Field(80, description="imitation, before the arms part")
+    more_s: Seconds = Field(80, description="of each arm after it")
     tasks: Count = Field(2000, description="training tasks")
     held_out: Count = Field(1000, description="held-out tasks")
-    validation: Count = Field(200, description="validation tasks")
-    points: Count = Field(5, description="validations of a training")
+    validation: Count = Field(100, description="validation tasks")
+    points: Count = Field(4, description="validations of a training")
     reward: str = Field(
         "exact", description="the reward of DA-GRPO, as of train_da_grpo.py"
     )
     steps: Count | None = Field(None, description="steps of each training, not seconds")
 
 
-QUICK = Plan(base_s=30, start_s=80, more_s=80, held_out=500, validation=100, points=4)
+QUICK = Plan(base_s=30, start_s=60, more_s=40, held_out=500, points=2)
