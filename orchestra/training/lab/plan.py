@@ -17,7 +17,7 @@ class Plan(Checked):
 
     base_s: Seconds = Field(30, description="learning the language")
     start_s: Seconds = Field(80, description="imitation, before the arms part")
-    more_s: Seconds = Field(80, description="of each arm after it")
+    more_s: Seconds = Field(40, description="of each arm after it")
     tasks: Count = Field(2000, description="training tasks")
     held_out: Count = Field(1000, description="held-out tasks")
     validation: Count = Field(100, description="validation tasks")
@@ -28,4 +28,4 @@ class Plan(Checked):
     steps: Count | None = Field(None, description="steps of each training, not seconds")
 
 
-QUICK = Plan(base_s=30, start_s=60, more_s=40, held_out=500, points=2)
+QUICK = Plan(base_s=30, start_s=60, more_s=30, held_out=500, points=2)
