@@ -21,11 +21,11 @@ class Plan(Checked):
     tasks: Count = Field(2000, description="training tasks")
     held_out: Count = Field(1000, description="held-out tasks")
     validation: Count = Field(100, description="validation tasks")
-    points: Count = Field(4, description="validations of a training")
+    points: Count = Field(8, description="validations of a training")
     reward: str = Field(
         "exact", description="the reward of DA-GRPO, as of train_da_grpo.py"
     )
     steps: Count | None = Field(None, description="steps of each training, not seconds")
 
 
-QUICK = Plan(base_s=30, start_s=60, more_s=30, held_out=500, points=2)
+QUICK = Plan(base_s=30, start_s=60, more_s=30, held_out=500, points=4)

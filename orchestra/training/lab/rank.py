@@ -15,13 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestra.training.lab.checkpoints import REWARDS
+from orchestra.training.lab.demonstrators import PLAYERS
 
 Result = dict[str, Any]
 
 
 def policies(results: Sequence[Result]) -> list[dict[str, float]]:
-    """What was measured of each policy."""
-    return [row for result in results for row in result.get("curve", [])]
+    """What was measured of each policy. An arm begins with the policy that another ended with,
+    which counts once.
+    """
+    found = []
+    for result in results:
+        is_first = result["arm"] in ("base", *PLAYERS)
+        found += result.get("curve", [])[0 if is_first else 1 :]
+    return found
 
 
 def ranking(results: Sequence[Result]) -> str:
