@@ -27,6 +27,7 @@ from orchestra.training.lab import (
 )
 from orchestra.training.lab.budget import Budget, Meter
 from orchestra.training.lab.language import MAX_TOKENS, Game
+from orchestra.training.lab.plan import Plan
 from orchestra.training.lab.play import Expanded, carry_out, example_of, held_out, planned, play
 from orchestra.training.lab.results import Lab
 from orchestra.training.world import expert
@@ -234,8 +235,8 @@ def result(arm, seed, marks, **used):
             **spent,
             "cpu_s": s * spent["cpu_s"],
             "solved": s * share,
-            "reward/exact": s,
-            "reward/rubric": 1 - s,
+            "reward/exact": s * share,
+            "reward/rubric": 1 - s * share,
         }
         for s in (0.0, 1.0)
     ]
@@ -331,3 +332,10 @@ def test_results_are_published_between_the_lines_of_a_page(tmp_path):
     page.write_text("no lines")
     with pytest.raises(ConfigError, match="has no lines"):
         publish.publish(RESULTS, page)
+
+
+def test_the_page_shows_the_published_results():
+    """python -m orchestra.training.lab --out fixtures/lab --table --publish docs/training.md"""
+    results = Lab(ROOT / "fixtures/lab", Plan()).results()
+    assert publish.section(results) in PAGE.read_text(encoding="utf-8")
+    assert curves.svg(results) == PAGE.with_name("lab.svg").read_text(encoding="utf-8")

@@ -119,8 +119,8 @@ def _with_habit(name: str) -> NewPlanner:
 PLAYERS: dict[str, NewPlanner] = {
     "expert": lambda _: perfect,
     "demonstrator": demonstrator,
-    **{f"habit: {name}": _with_habit(name) for name in HABITS},
+    **{f"habit_{name}": _with_habit(name) for name in HABITS},
     "random": babble,
-    "rule: read everything, answer": lambda _: rule_reads_all,
-    "rule: the last step alone": lambda _: rule_last_step,
+    "rule_reads_all": lambda _: rule_reads_all,
+    "rule_last_step": lambda _: rule_last_step,
 }

@@ -1,4 +1,4 @@
-"""The policy of the laboratory: a Llama of 170,000 weights with the compact language."""
+"""The policy of the laboratory: a Llama of 165,000 weights with the compact language."""
 
 from __future__ import annotations
 
