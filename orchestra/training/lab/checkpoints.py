@@ -23,7 +23,7 @@ REWARDS: dict[str, Reward] = {"exact": Exact(), "rubric": Rubric()}  # are measu
 
 class Checkpoints:
     """`points` validations, evenly spread over the budget, the first before it. `keep_best`: the
-    policy ends with the weights of the best one; else with the last.
+    policy ends with the weights of the best one, of equal ones the last; else with the last.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Checkpoints:
         row = means(played)
         self.rows.append({**self.meter.row(), **row})
         self.tell()
-        if self.keep_best and row["solved"] > self.best[0]:
+        if self.keep_best and row["solved"] >= self.best[0]:
             self.best = row["solved"], copy.deepcopy(self.policy.model.state_dict())
 
     def tell(self) -> None:
