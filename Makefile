@@ -1,10 +1,10 @@
-# make demo | demo-trained | test | test-train | lint | lint-train | live | bench | record | cassettes | minigaia | results | record-results | test-cgroup | train-tiny | test-vllm
+# make demo | demo-trained | test | test-train | lint | lint-train | live | bench | record | cassettes | minigaia | results | record-results | test-cgroup | train-tiny | lab | test-vllm
 PYTHON ?= python3
 VENV = .venv
 RUN = $(VENV)/bin/python
 PIP = $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo demo-trained test test-train lint lint-train live bench record cassettes minigaia results record-results test-cgroup train-tiny test-vllm clean
+.PHONY: demo demo-trained test test-train lint lint-train live bench record cassettes minigaia results record-results test-cgroup train-tiny lab test-vllm clean
 
 NEW_ENOUGH = $(shell $(PYTHON) -c "import sys; print(sys.version_info >= (3, 11))")
 
@@ -84,6 +84,9 @@ test-cgroup: $(VENV)/dev  ## the cgroup of the sandbox in a kernel of its own; n
 
 train-tiny: $(VENV)/train  ## a tiny model learns four decisions; fails where its reward does not rise (CPU, no server)
 	TRAIN_TINY=1 OMP_NUM_THREADS=1 $(RUN) -m pytest tests/training/test_train.py -k tiny_model -s
+
+lab: $(VENV)/train  ## DA-GRPO against imitation and outcome rewards, 1 hour of two cores; make lab ARGS=--quick: 5 minutes
+	$(RUN) -m orchestra.training.lab $(ARGS)
 
 test-vllm: $(VENV)/train  ## a real vLLM server drives two steps: make test-vllm VLLM_PYTHON=... TRAIN_MODEL=...
 	VLLM_PYTHON=$(VLLM_PYTHON) TRAIN_MODEL=$(TRAIN_MODEL) $(RUN) -m pytest -rs tests/training/test_vllm.py

@@ -77,7 +77,7 @@ class TrainingOptions(Checked):
     lr_floor: Share = _flag(0.1, "share of --lr at the end of the cosine")
     max_grad_norm: Above0 = _flag(1.0, "norm that gradients are clipped to")
     reward: str = _flag(
-        "rubric", "rubric, judge, outcome, FILE.py:NAME or package.module:NAME"
+        "rubric", "rubric, exact, judge, outcome, FILE.py:NAME or package.module:NAME"
     )
     reward_setting: tuple[Setting, ...] = _flag(
         (), "NAME=VALUE for the reward; repeatable"

@@ -1,6 +1,7 @@
 """The rewards that the program ships, and the choice of one.
 
     rubric     Eq. 29 by rule: what the decision would find in the world of MiniGAIA (rubric.py)
+    exact      Eq. 29 by a stricter rule, which ranks policies as their success does (exact.py)
     judge      Eq. 29 with the four scores of a language model (judge.py); for recorded runs too
     outcome    vanilla GRPO: 1 if the task's answer comes out right when the expert continues after
                the decision, else 0 (outcome.py)
@@ -19,6 +20,7 @@ from typing import Any
 from orchestra import contracts
 from orchestra.runtime.user_code import chosen, fitted, is_spec, source_file
 from orchestra.seams import Completion, Reward, Scores
+from orchestra.training.exact import Exact
 from orchestra.training.examples import Example
 from orchestra.training.judge import Judge
 from orchestra.training.outcome import Outcome
@@ -27,6 +29,7 @@ from orchestra.vocabulary import ConfigError
 
 REWARDS: dict[str, type[Reward]] = {
     "rubric": Rubric,
+    "exact": Exact,
     "judge": Judge,
     "outcome": Outcome,
 }
@@ -39,6 +42,7 @@ RULE = (  # the files that the shipped rewards follow from
     "world.py",
     "reading.py",
     "rubric.py",
+    "exact.py",
     "outcome.py",
 )
 
