@@ -63,7 +63,8 @@ from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.progress import progress
 from orchestra.runtime.prompts import WORDING, explained
-from orchestra.runtime.run_folder import Manifest
+from orchestra.runtime.reuse import Reused, names_of
+from orchestra.runtime.run_folder import Manifest, Only
 from orchestra.runtime.secrets import Secrets
 from orchestra.runtime.summary import totals_in
 from orchestra.runtime.tape import Cancelled, Mode, Tape, TapeMiss
@@ -413,13 +414,16 @@ def orchestrate(
     listeners: Iterable[Listener] = (),
     workdir: Folder | None = None,
     cancelled: threading.Event | None = None,
+    reuse: Sequence[Folder] = (),
+    only: Only = "",
 ) -> Trajectory:
     """Answer a question and record everything in the folder `out` (runs/<time> by default).
 
     `media`: paths, or (modality, path). `pool`: a Pool or a pool file; None: from the environment.
     `workdir`: a git repository; mini-SWE sub-agents work on a copy, and their diff is written to
     `out`/changes.diff. If another thread sets `cancelled`, no further call starts and the run ends
-    with Cancelled.
+    with Cancelled. `reuse`: runs whose answers to equal requests are taken; `only` those of "tools"
+    or of "models".
 
     Raises ConfigError before anything is paid, EndpointError if the main agent's endpoint fails,
     TapeWriteError if the disk is full. The folder keeps everything that was paid for.
@@ -429,9 +433,11 @@ def orchestrate(
     files = media_files.check(media)
     repo = Path(workdir).absolute() if workdir else None
     secrets = run_folder.checked_secrets(question, pool, options)
-    media_files.check_engines([modality for modality, _ in files], pool)
+    if not reuse:  # what was seen and heard may all be recorded
+        media_files.check_engines([modality for modality, _ in files], pool)
     code = runs_code(options)
     workdirs.check(repo, bool(files))
+    reused = Reused(reuse, only)
     with run_folder.begun(Path(out) if out else run_folder.default_path()) as folder:
         copies = media_files.copy_into(folder, files)
         if repo:
@@ -443,6 +449,8 @@ def orchestrate(
             options=options,
             code=code,
             workdir=str(repo) if repo else "",
+            reuse=names_of(reuse),
+            only=only,
         )
         manifest.write(folder)
         return _run(
@@ -452,6 +460,7 @@ def orchestrate(
             listeners,
             secrets=secrets,
             cancelled=cancelled,
+            reused=reused,
         )
 
 
@@ -498,13 +507,19 @@ def resume(
     """
     folder = Path(folder)
     stored = run_folder.read_manifest(folder)
+    reuse = given.get("reuse", ())
+    if from_round is not None:
+        again = {"reuse": names_of(reuse), "only": ""}
+        stored = stored.model_copy(update=again)
     if perception:
         kinds = [m.modality for m in stored.media]
         pool_now = pools.perceiving(stored.pool, perception, kinds)
         stored = stored.model_copy(update={"pool": pool_now})
     named = permission.named_again(folder, stored, given, pools.choose(pool))
+    permission.tell_moved(stored.pool, named.pool, Recorder(None, listeners).notify)
     secrets = run_folder.checked_secrets(named.question, named.pool, named.options)
-    media_files.check_engines([m.modality for m in named.media], named.pool)
+    if not reuse:
+        media_files.check_engines([m.modality for m in named.media], named.pool)
     if named.code and not runs_code(named.options):
         raise ConfigError(f"{folder}: the run may run code; {sandbox.missing()}")
     run = partial(
@@ -513,6 +528,7 @@ def resume(
         secrets=secrets,
         threads=given.get("parallel"),
         cancelled=cancelled,
+        reused=Reused(reuse, named.only),
     )
     if from_round is None:
         complete = None
@@ -567,10 +583,12 @@ def _run(
     secrets: Secrets | None = None,
     threads: int | None = None,
     cancelled: threading.Event | None = None,
+    reused: Reused | None = None,
 ) -> Trajectory:
     """Run Algorithm 1 in a folder that has its run.json. `threads`: in place of --parallel."""
+    find = reused.find if reused else None
     with (
-        closing(Tape(folder / "tape.jsonl", mode, secrets, cancelled)) as tape,
+        closing(Tape(folder / "tape.jsonl", mode, secrets, cancelled, find)) as tape,
         closing(Recorder(None if mode == "replay" else folder, listeners)) as recorder,
         own_tools(manifest.options.tools, manifest.options.mcp, tape) as own,
     ):
@@ -582,15 +600,21 @@ def _run(
             if mode != "replay":
                 with suppress(TapeWriteError, TapeMiss, ConfigError, MemoryError):
                     totals = totals_in(folder, manifest)
-                    recorder.stopped(ending_of(error), **vars(totals))
+                    used = totals.calls, totals.tokens, totals.cost_usd
+                    recorder.stopped(ending_of(error), *used)
             raise
-        return recorder.end(
+        ended = recorder.end(
             folder=folder,
             ending=outcome.ending,
             answer=outcome.answer,
             rounds=outcome.rounds,
             purse=run.purse,
         )
+    if not (manifest.reuse or manifest.parent):
+        return ended
+    totals = totals_in(folder, manifest)
+    calls, usd = totals.reused_calls, totals.saved_usd
+    return replace(ended, reused_calls=calls, saved_usd=usd)
 
 
 # ---- the command ---------------------------------------------------------------------------------
@@ -663,6 +687,7 @@ def starts(args: argparse.Namespace) -> Iterator[Start]:
             "pool": args.backends,
             "perception": args.perception,
             "workdir": args.workdir,
+            "reuse": args.reuse,
             **args.given,
         }
         run = partial(resume, args.resume, args.from_round, out, **again)
@@ -692,5 +717,7 @@ def new_runs(args: argparse.Namespace, out: Path) -> Iterator[Start]:
             options=options,
             out=folder,
             workdir=args.workdir,
+            reuse=args.reuse,
+            only=args.only or "",
         )
         yield Start(method, folder, run)

@@ -25,7 +25,19 @@ from orchestra.vocabulary import BudgetExceeded, ConfigError, EndpointError
 M = TypeVar("M", bound=pool.Checked)
 MEDIA = ("image", "audio", "video")
 NEW_RUN_ONLY = ("question", "files", *MEDIA, "compare", "model")
-TYPES: dict[str, type] = {"FILE": Path, "REPO": Path, "RUN": Path, "N": int}
+
+
+def _folders(text: str) -> tuple[Path, ...]:
+    return tuple(Path(name) for name in text.split(","))
+
+
+TYPES: dict[str, Callable[[str], Any]] = {
+    "FILE": Path,
+    "REPO": Path,
+    "RUN": Path,
+    "RUN[,RUN]": _folders,
+    "N": int,
+}
 FLAGS = {  # flag: metavar, help
     "question": ("TEXT", "same as QUESTION"),
     "image": ("FILE", "image file; repeatable"),
@@ -52,6 +64,11 @@ FLAGS = {  # flag: metavar, help
     "replay": ("RUN", "run again from the tape, offline"),
     "resume": ("RUN", "continue a run; pays only for what is missing"),
     "from-round": ("N", "with --resume: a new run that keeps the rounds before N"),
+    "reuse": (
+        "RUN[,RUN]",
+        "take answers to equal requests from these runs, and pay only for the rest",
+    ),
+    "only": ("tools|models", "with --reuse: what is taken, the rest is made anew"),
     "json": ("", "one JSON object instead of the answer alone"),
     "verbose": ("", "each step: thought, action, observation and cost"),
     "quiet": ("", "no progress and no notes on standard error"),
@@ -157,6 +174,8 @@ def _add_flag(p: argparse.ArgumentParser, flag: str, metavar: str, text: str) ->
     how: dict[str, Any] = {"metavar": metavar, "type": TYPES.get(metavar, str)}
     if flag in MEDIA:
         how |= {"action": "append", "default": []}
+    if flag == "reuse":
+        how["default"] = ()
     if "|" in metavar:
         how["choices"] = metavar.split("|")
     p.add_argument(f"--{flag}", help=text, **how)
@@ -264,6 +283,10 @@ def _check_run(p: argparse.ArgumentParser, a: argparse.Namespace) -> None:
                 p.error(f"--{name}: is stored in {folder}; leave it out")
     elif a.question is None and not a.runs:
         p.error('the question is missing; try "..." --image FILE, or make demo')
+    if a.reuse and a.replay:
+        p.error("--reuse: a replay is exact, from its own tape; leave it out")
+    if a.only and not (a.reuse and a.question):
+        p.error("--only: needs --reuse RUN, and a question")
     if a.from_round is not None and not a.resume:
         p.error("--from-round: needs --resume RUN")
     if a.out and folder and a.from_round is None:

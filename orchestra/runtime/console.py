@@ -34,8 +34,8 @@ from orchestra.vocabulary import ConfigError, EndpointError
 INSTALLED = "orchestra-min"
 PROGRAM = INSTALLED if Path(sys.argv[0]).name == INSTALLED else "orchestra_min.py"
 KEYS = (
-    "answer state cause why fallback cost_usd paid_usd calls tokens rounds failed_subtasks "
-    "latency_s run"
+    "answer state cause why fallback cost_usd paid_usd calls tokens reused_calls saved_usd "
+    "rounds failed_subtasks latency_s run"
 )
 COMPARED = "method answer state why rounds calls tokens cost_usd latency_s"
 LISTED = "run method state why answer cost_usd date question"
@@ -98,7 +98,10 @@ def _notes(r: Mapping[str, Any], a: argparse.Namespace) -> Iterator[str]:
 def _figures(r: Mapping[str, Any]) -> str:
     """What a run used and cost."""
     calls = "1 call" if r["calls"] == 1 else f"{r['calls']} calls"
-    return f"{calls}, {r['tokens']} tokens, {usd(r['cost_usd'])}"
+    figures = f"{calls}, {r['tokens']} tokens, {usd(r['cost_usd'])}"
+    if r["reused_calls"]:
+        figures += f", {r['reused_calls']} reused, {usd(r['saved_usd'])} saved"
+    return figures
 
 
 def table(columns: str, rows: Iterable[Mapping[str, Any]], width: int = 40) -> str:
@@ -192,6 +195,8 @@ def _resume_command(folder: Path, method: str, a: argparse.Namespace) -> str:
         words += ["--backends", absolute(a.backends)]
     if a.workdir:
         words += ["--workdir", absolute(a.workdir)]
+    if a.reuse:
+        words += ["--reuse", ",".join(map(absolute, a.reuse))]
     options = a.options.with_(method=method)
     for name in SEAMS:
         spec = spec_of(getattr(options, name))

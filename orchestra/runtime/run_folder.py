@@ -35,6 +35,7 @@ MAX_MEDIA_BYTES: dict[Modality, int] = {  # of a file; of all media the largest
     "video": 4 << 30,
 }
 BEGINNING = "run.json.part"  # until the folder is complete, and then run.json
+Only = Literal["", "tools", "models"]
 COPIED = {BEGINNING, "media", "workdir", "workdir.git", "work", "tape.jsonl"}
 
 
@@ -58,6 +59,8 @@ class Manifest(Checked):
     code: bool = True  # whether code could run, in a sandbox or with --unsafe-code
     workdir: str = ""  # the user's repository
     parent: str = ""
+    reuse: tuple[str, ...] = ()  # names of runs whose answers are taken
+    only: Only = ""  # --only: which of them
 
     def task(self, folder: Path) -> Task:
         """Raises ConfigError for a media file that is missing or not the one of the run."""
@@ -311,7 +314,8 @@ def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> Non
     with outside.written(target / "tape.jsonl") as copied:
         for row in tapes.exchanges(tape):
             if tapes.round_of(row["call"]) < from_round:
-                line = json.dumps({**row, "kept": True}, ensure_ascii=False)
+                row |= {"kept": True, "reused": source.name}
+                line = json.dumps(row, ensure_ascii=False)
                 copied.write(f"{line}\n".encode("utf-8", "replace"))
     parent = f"{source.name} from round {from_round}"
     manifest.model_copy(update={"parent": parent}).write(target)

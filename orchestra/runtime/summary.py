@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +34,23 @@ Row = Mapping[str, Any]  # an exchange on the tape
 @dataclass(frozen=True)
 class Totals:
     """What calls cost, as a purse counts it: a call is an attempt that may be billed. `cost_usd`
-    None: some price is unknown.
+    None: some price is unknown. `reused_calls` of them come from another run, which saved
+    `saved_usd` of the cost.
     """
 
     calls: int = 0
     tokens: int = 0
     cost_usd: float | None = 0.0
+    reused_calls: int = 0
+    saved_usd: float | None = 0.0
 
     def plus(self, other: Totals) -> Totals:
         return Totals(
             calls=self.calls + other.calls,
             tokens=self.tokens + other.tokens,
             cost_usd=add_usd(self.cost_usd, other.cost_usd),
+            reused_calls=self.reused_calls + other.reused_calls,
+            saved_usd=add_usd(self.saved_usd, other.saved_usd),
         )
 
 
@@ -63,6 +68,14 @@ class Summary:
     failed_subtasks: int
     latency_s: float | None  # None: the run could not say
     date_s: float  # of its newest call, since 1970
+
+    @property
+    def reused_calls(self) -> int:
+        return self.totals.reused_calls
+
+    @property
+    def saved_usd(self) -> float | None:
+        return self.totals.saved_usd
 
 
 def summary(folder: Path) -> Summary:
@@ -130,8 +143,11 @@ class Prices:
     def __init__(self, manifest: Manifest) -> None:
         self.has_budget = manifest.options.budget_usd is not None
         self.backends: dict[tuple[str, str], Backend] = {}
+        models = [backend.model for backend in manifest.pool.backends]
         for backend in reversed(manifest.pool.backends):  # the first of a name counts
             self.backends[url_of(backend), backend.model] = backend
+            if models.count(backend.model) == 1:
+                self.backends["", backend.model] = backend  # wherever it was served
 
     def total(self, rows: Iterable[Row]) -> Totals:
         total = Totals()
@@ -141,6 +157,12 @@ class Prices:
 
     def of(self, row: Row) -> Totals:
         """What one exchange cost, with its attempts that got no answer."""
+        total = self._of(row)
+        if not row.get("reused"):
+            return total
+        return replace(total, reused_calls=total.calls, saved_usd=total.cost_usd)
+
+    def _of(self, row: Row) -> Totals:
         outcome = row["failure"] if "failure" in row else row["answer"]
         unanswered = outcome.get("unanswered") if isinstance(outcome, dict) else None
         if type(unanswered) is not int or not 0 <= unanswered <= MOST_UNANSWERED:
@@ -173,5 +195,8 @@ class Prices:
     def backend_of(self, request: Row) -> Backend | None:
         """The backend that a chat request went to."""
         url = str(request.get("url"))
-        exact = self.backends.get((url, str(request.get("model"))))
-        return exact or self.backends.get((url, ""))  # the only one that it serves
+        model = str(request.get("model"))
+        for place in ((url, model), (url, ""), ("", model), ("", "")):
+            if place in self.backends:  # a model of "" is the only one of its endpoint
+                return self.backends[place]
+        return None
