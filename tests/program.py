@@ -68,7 +68,8 @@ def replay(folder: Path, **given: Any) -> orchestra_min.Trajectory:
 def resume(folder: Path, **how: Any) -> orchestra_min.Trajectory:
     """A resume that names all of the run again, its pool too."""
     stored = read_manifest(Path(folder))
-    return orchestra_min.resume(folder, **{"pool": stored.pool, **stored.options.again(), **how})
+    again = {"pool": stored.pool, **stored.options.again()}
+    return orchestra_min.resume(folder, **{**again, **how})
 
 
 def line_of(done: Done, code: int = 2) -> str:

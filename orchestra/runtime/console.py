@@ -20,7 +20,7 @@ from typing import Any, TextIO
 from orchestra.ending import ending_of
 from orchestra.runtime import outside
 from orchestra.runtime.options import SEAMS, flag_of
-from orchestra.runtime.run_folder import holds_calls, is_begun
+from orchestra.runtime.run_folder import holds_calls, is_begun, read_manifest
 from orchestra.runtime.summary import summary
 from orchestra.runtime.tape import TapeMiss
 from orchestra.runtime.trajectory import (
@@ -195,8 +195,12 @@ def _resume_command(folder: Path, method: str, a: argparse.Namespace) -> str:
         words += ["--backends", absolute(a.backends)]
     if a.workdir:
         words += ["--workdir", absolute(a.workdir)]
-    if a.reuse:
-        words += ["--reuse", ",".join(map(absolute, a.reuse))]
+    reuse = [*a.reuse]
+    if a.resume and absolute(a.resume) != absolute(folder):  # a fork may reuse its run
+        is_reused = a.resume.resolve().name in read_manifest(folder).reuse
+        reuse = [a.resume, *reuse] if is_reused else reuse
+    if reuse:
+        words += ["--reuse", ",".join(map(absolute, reuse))]
     options = a.options.with_(method=method)
     for name in SEAMS:
         spec = spec_of(getattr(options, name))

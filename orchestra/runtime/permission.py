@@ -50,14 +50,31 @@ def named_again(
     now = Options(**{**_shipped(stored), **given})
     ours = dict(_permissions(now, repo, reuse, resumed))
     named = {name: name for name in manifest.reuse}
-    theirs = dict(_permissions(stored, manifest.workdir, named, resumed))
+    theirs: dict[str, Any] = {}
+    for settings in manifest.all_settings:
+        theirs |= _permissions(settings.options, manifest.workdir, named, resumed)
     _check_same(folder, ours, theirs)
-    changed = {k: v for k, v in given.items() if k in (*SEAMS, *TIMES)}
-    changed["tools"] = tuple(
-        ours[flag] for flag in theirs if flag.startswith("--tools ")
-    )
-    options = stored.with_(**changed)
-    return manifest.model_copy(update={"options": options, "pool": reached})
+    earlier = []
+    for old in manifest.earlier:
+        earlier.append(old.with_(options=_given_again(old.options, given, ours)))
+    fields = {
+        "options": _given_again(stored, given, ours),
+        "pool": reached,
+        "earlier": tuple(earlier),
+    }
+    return manifest.model_copy(update=fields)
+
+
+def _given_again(
+    stored: Options, given: Mapping[str, Any], ours: Mapping[str, Any]
+) -> Options:
+    """The options with the user's Python and time limits as they are given now."""
+    changed = {name: value for name, value in given.items() if name in TIMES}
+    for name in SEAMS:
+        if name in given and is_spec(spec_of(getattr(stored, name))):
+            changed[name] = given[name]
+    changed["tools"] = tuple(ours[_flag("tools", name_of(t))] for t in stored.tools)
+    return stored.with_(**changed)
 
 
 def _shipped(options: Options) -> dict[str, Any]:

@@ -5,14 +5,15 @@
 
 The answer comes from the same logical call if that made an equal request, else from the nearest
 other call: the one with the most equal names from the end, so r2/t1/s1 takes that of r1/t1/s1. A
-call that makes a request for the n-th time takes the n-th nearest. So what an exchange takes depends
-on its call and on the tapes, never on the timing of threads. Two calls may take the same row, since
-no one can know whether a parallel call will ask for it, too.
+call that makes a request for the n-th time takes the n-th nearest. So what an exchange takes
+depends on its call and on the tapes, never on the timing of threads. Two calls may take the same
+row: nobody can know whether a parallel call is still going to make the request.
 
-Not taken are failures, and
-- the models that an endpoint serves, if it is another endpoint: its address is part of this request;
+Not taken are
+- failures;
+- the models that an endpoint serves, if it is another endpoint: its address is in this request;
 - another of several parallel samples of one step: copies would count as votes;
-- programs that left files, since later programs may read those: they run again, which costs nothing.
+- programs that left files, which later programs may read: they run again, and that costs nothing.
 """
 
 from __future__ import annotations

@@ -141,12 +141,16 @@ class Prices:
     """What the exchanges of a run cost: by the prices of its pool, or as its endpoint reported."""
 
     def __init__(self, manifest: Manifest) -> None:
-        self.has_budget = manifest.options.budget_usd is not None
+        self.manifest = manifest
         self.backends: dict[tuple[str, str], Backend] = {}
-        models = [backend.model for backend in manifest.pool.backends]
-        for backend in reversed(manifest.pool.backends):  # the first of a name counts
+        pools = [settings.pool for settings in manifest.all_settings]
+        backends = [b for pool in reversed(pools) for b in pool.backends]
+        for backend in reversed(backends):  # the first of a name counts
             self.backends[url_of(backend), backend.model] = backend
-            if models.count(backend.model) == 1:
+            prices = [
+                b.price_usd_per_mtok for b in backends if b.model == backend.model
+            ]
+            if all(price == prices[0] for price in prices):
                 self.backends["", backend.model] = backend  # wherever it was served
 
     def total(self, rows: Iterable[Row]) -> Totals:
@@ -168,7 +172,9 @@ class Prices:
         if type(unanswered) is not int or not 0 <= unanswered <= MOST_UNANSWERED:
             return Totals()  # a local tool
         most_usd = amount(outcome.get("most_usd"))
-        assumed = Totals(1, 0, assumed_usd(self.has_budget, most_usd))
+        options = self.manifest.in_round(tape.round_of(row["call"])).options
+        has_budget = options.budget_usd is not None
+        assumed = Totals(1, 0, assumed_usd(has_budget, most_usd))
         total = Totals()
         for _ in range(unanswered):
             total = total.plus(assumed)

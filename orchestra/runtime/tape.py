@@ -1,8 +1,8 @@
 """The tape: every paid exchange is on disk before its answer is used; replay, resume and fork.
 
 A tape is a JSONL file with one line per exchange. An exchange is found by its logical call and the
-SHA-256 of its request without the address that it is sent to, so the timing of threads and the place
-of a server play no part:
+SHA-256 of its request, without the address of the model. So neither the timing of threads nor the
+place of a server plays a part:
 
     with tape.call(Place(1, 2, 1)):                 # inside the worker: round, sub-task, step
         outcome = tape.exchange("chat", body, ask)  # Answer or Failure
@@ -144,6 +144,9 @@ class Tape:
         self._find = find
         self._made: dict[tuple[str, str], int] = {}  # how often, by call and key
         self._unplayed: dict[tuple[str, str], list[Entry]] = {}
+        self.frozen = (
+            False  # within rounds that a fork keeps: nothing is made or reused
+        )
         self._closed = False
         self.in_flight: list[str] = []  # the logical calls that are being made
         self._write_error: TapeWriteError | None = None
@@ -205,6 +208,8 @@ class Tape:
         try:
             entry = self._unplayed[call, key].pop()  # atomic: one thread gets it
         except (KeyError, IndexError):
+            if self.frozen:
+                raise self._miss(call, text) from None
             found = self._find(kind, call, key, made) if self._find else None
             if found is None:
                 return self._record(call, key, text, ask)
