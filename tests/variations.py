@@ -30,7 +30,7 @@ from tests.scripted import (
 )
 
 TOOL = "tests.variations:look"
-WORDS = "amber birch cedar dune".split()
+WORDS = ["amber", "birch", "cedar", "dune"]
 
 
 def look(name: str) -> str:

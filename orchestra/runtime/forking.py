@@ -1,8 +1,8 @@
 """What a fork changes: its run.json, made of that of its run and of what is given now.
 
-The rounds before `from_round` are kept as they were: they have the old settings and their rows of the
-tape. From there on the new settings hold. If anything is changed, the fork reuses the later rounds
-of its run, where the requests are equal (reuse.py); if nothing is, they are made anew.
+The rounds before `from_round` are kept as they were, with their settings and their rows of the
+tape. From there on the new settings hold. If anything is changed, the fork reuses what is equal in
+the later rounds of its run (reuse.py); if nothing is, they are made anew.
 """
 
 from __future__ import annotations
