@@ -62,7 +62,7 @@ from orchestra.runtime.chat import Chat
 from orchestra.runtime.interruption import of_process as interruption
 from orchestra.runtime.jsonl import TapeWriteError
 from orchestra.runtime.openai_api import with_model
-from orchestra.runtime.options import GIVEN_AGAIN, Options
+from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.progress import progress
 from orchestra.runtime.prompts import WORDING, explained
@@ -491,33 +491,26 @@ def orchestrate(
     secrets = run_folder.checked_secrets(question, pool, options)
     if not reuse:  # what was seen and heard may all be recorded
         media_files.check_engines([modality for modality, _ in files], pool)
-    code = runs_code(options)
+    manifest = Manifest(
+        question=secrets.text(question),
+        pool=pool,
+        options=options,
+        code=runs_code(options),
+        workdir=str(repo) if repo else "",
+        reuse=names_of(reuse),
+        only=only,
+    )
     workdirs.check(repo, bool(files))
-    reused = Reused(reuse, only)
+    run = partial(
+        _run, secrets=secrets, cancelled=cancelled, reused=Reused(reuse, only)
+    )
     with run_folder.begun(Path(out) if out else run_folder.default_path()) as folder:
         copies = media_files.copy_into(folder, files)
         if repo:
             workdirs.copy_into(folder, repo, Recorder(None, listeners).notify)
-        manifest = Manifest(
-            question=secrets.text(question),
-            media=copies,
-            pool=pool,
-            options=options,
-            code=code,
-            workdir=str(repo) if repo else "",
-            reuse=names_of(reuse),
-            only=only,
-        )
+        manifest = manifest.with_(media=copies)
         manifest.write(folder)
-        return _run(
-            folder,
-            manifest,
-            "record",
-            listeners,
-            secrets=secrets,
-            cancelled=cancelled,
-            reused=reused,
-        )
+        return run(folder, manifest, "record", listeners)
 
 
 def replay(
@@ -570,29 +563,22 @@ def resume(
     """
     folder = Path(folder)
     stored = run_folder.read_manifest(folder)
-    kinds = [m.modality for m in stored.media]
-    pool_now = pools.perceiving(stored.pool, perception, kinds)
     go_on = partial(_going_on, listeners=listeners, cancelled=cancelled)
     if from_round is not None or what_if:
-        if model or pool:
-            pool_now = forking.pool_of(stored.pool, pool, model)
-            pool_now = pools.perceiving(pool_now, perception, kinds)
-        new_model = None if model in stored.pool.names else model
-        served = pools.choose(pool, new_model)
-        return _fork(
-            folder,
-            stored,
-            from_round,
-            out,
-            pool_now,
-            what_if or {},
-            given,
-            served,
-            go_on,
+        fork = forking.fork_of(
+            folder, stored, from_round, what_if or {}, given, pool, model, perception
         )
+        methods.check(fork.manifest.options, fork.manifest.pool)
+        named, run = go_on(folder, fork.manifest, fork.given, fork.served)
+        with run_folder.begun(Path(out or run_folder.default_path())) as target:
+            run_folder.fork(folder, target, named)
+            workdirs.write_changes(target)
+            return run(target)
     if model:
         given["model"] = model  # which is refused
-    stored = stored.model_copy(update={"pool": pool_now})
+    kinds = [m.modality for m in stored.media]
+    now = pools.perceiving(stored.pool, perception, kinds)
+    stored = stored.model_copy(update={"pool": now})
     named, run = go_on(folder, stored, given, pools.choose(pool))
     complete = None
     if perception:
@@ -600,35 +586,6 @@ def resume(
     else:
         complete = _complete(folder, named, listeners, given.get("parallel"))
     return complete or run(folder)
-
-
-def _fork(
-    folder: Path,
-    stored: Manifest,
-    from_round: int | None,
-    out: Folder | None,
-    pool: Pool,
-    what_if: Mapping[str, Any],
-    given: Mapping[str, Any],
-    served: Pool,
-    go_on: Callable[..., tuple[Manifest, Callable[[Path], Trajectory]]],
-) -> Trajectory:
-    """A new run that keeps the rounds before one. `served`: the endpoints that are named now."""
-    options = {
-        k: v for k, v in given.items() if k in Options.model_fields and v is not None
-    }
-    fork = forking.fork_of(folder, stored, from_round, pool, what_if, options)
-    methods.check(fork.options, fork.pool)
-    reuse = [folder] if fork.reuse else []
-    reuse += given.get("reuse", ())
-    fork = fork.model_copy(update={"reuse": names_of(reuse)})
-    again = {k: v for k, v in given.items() if k in GIVEN_AGAIN}
-    again |= {"workdir": given.get("workdir"), "reuse": reuse}
-    named, run = go_on(folder, fork, again, served)
-    with run_folder.begun(Path(out) if out else run_folder.default_path()) as target:
-        run_folder.fork(folder, target, named)
-        workdirs.write_changes(target)
-        return run(target)
 
 
 def _going_on(

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestra.runtime import pool as pools
 from orchestra.runtime import trajectory, what_if
-from orchestra.runtime.options import Options, check_use
+from orchestra.runtime.options import GIVEN_AGAIN, Options, check_use
 from orchestra.runtime.permission import TIMES, comparable
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.reuse import names_of
@@ -21,38 +21,69 @@ from orchestra.runtime.run_folder import Earlier, Manifest
 from orchestra.vocabulary import ConfigError, Place
 
 
+class Fork(NamedTuple):
+    """A fork before it starts: its run.json, what is given again for it (permission.py), and the
+    endpoints that are named now.
+    """
+
+    manifest: Manifest
+    given: Mapping[str, Any]
+    served: Pool
+
+
 def fork_of(
     folder: Path,
     stored: Manifest,
     from_round: int | None,
-    pool: Pool,
     replaced: Mapping[str, Any],
     given: Mapping[str, Any],
-) -> Manifest:
-    """The run.json of a fork. Its `reuse` is that of the changes; more runs may be added. Raises
-    ConfigError.
+    pool: Pool | Path | str | None = None,
+    model: str | None = None,
+    perception: str | None = None,
+) -> Fork:
+    """A fork of the run in a folder. `replaced`: --what-if. `given`: options, `reuse` and
+    `workdir`. Raises ConfigError.
     """
-    options = _options(stored.options, given)
+    kinds = [m.modality for m in stored.media]
+    now = pools.perceiving(_pool(stored.pool, pool, model), perception, kinds)
+    named = {k: given[k] for k in Options.model_fields if given.get(k) is not None}
+    options = _options(stored.options, named)
+    is_varied = bool(replaced) or options != stored.options or now != stored.pool
+    reuse = [folder] if is_varied else []
+    reuse += given.get("reuse", ())
     start = _first_round(folder, from_round, replaced)
+    fields = {
+        "options": options,
+        "pool": now,
+        "code": stored.code or options.unsafe_code,
+        "parent": f"{folder.resolve().name} from round {start}",
+        "from_round": start,
+        "earlier": _earlier(stored, start, options, now),
+        "what_if": _kept(stored, start) | dict(replaced),
+        "reuse": names_of(reuse),
+        "only": "",
+    }
+    again = {k: v for k, v in named.items() if k in GIVEN_AGAIN}
+    again |= {"workdir": given.get("workdir"), "reuse": reuse}
+    is_served = model is None or model in stored.pool.names
+    return Fork(
+        manifest=stored.model_copy(update=fields),
+        given=again,
+        served=pools.choose(pool, None if is_served else model),
+    )
+
+
+def _earlier(
+    stored: Manifest, start: int, options: Options, pool: Pool
+) -> tuple[Earlier, ...]:
+    """The settings of the rounds before `start`, if they differ from the new ones."""
+    earlier = [old for old in stored.earlier if old.before < start]
     before = stored.in_round(start - 1)
-    earlier = [e for e in stored.earlier if e.before < start]
     is_new = options != before.options or pool != before.pool
     if start > 1 and is_new:
         old = {"pool": before.pool, "options": before.options, "code": before.code}
         earlier.append(Earlier(before=start, **old))
-    is_varied = bool(replaced) or options != stored.options or pool != stored.pool
-    fields = {
-        "options": options,
-        "pool": pool,
-        "code": stored.code or options.unsafe_code,
-        "parent": f"{folder.resolve().name} from round {start}",
-        "from_round": start,
-        "earlier": tuple(earlier),
-        "what_if": _kept(stored, start) | dict(replaced),
-        "reuse": names_of([folder]) if is_varied else (),
-        "only": "",
-    }
-    return stored.model_copy(update=fields)
+    return tuple(earlier)
 
 
 def _options(stored: Options, given: Mapping[str, Any]) -> Options:
@@ -92,10 +123,12 @@ def _kept(stored: Manifest, start: int) -> dict[str, Any]:
     return kept
 
 
-def pool_of(stored: Pool, given: Pool | Path | str | None, model: str | None) -> Pool:
+def _pool(stored: Pool, given: Pool | Path | str | None, model: str | None) -> Pool:
     """The pool of a fork: the stored one, with another main model if it has that; a pool that is
     given and has other backends replaces it. Raises ConfigError.
     """
+    if given is None and model is None:
+        return stored
     if model in stored.names:
         return stored.with_(main=model)
     if model:
@@ -103,7 +136,7 @@ def pool_of(stored: Pool, given: Pool | Path | str | None, model: str | None) ->
     named = pools.choose(given)
     known = {b.name: b for b in named.backends}
     is_same = all(_is_same(b, known.get(b.name)) for b in stored.backends)
-    if given is None or is_same:
+    if is_same:
         return stored
     main = stored.main if stored.main in known else named.main
     return named.with_(main=main)
