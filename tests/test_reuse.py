@@ -14,7 +14,7 @@ from orchestra.runtime.summary import summary
 from orchestra.runtime.tape import exchanges
 from orchestra.runtime.trajectory import read
 from orchestra_min import orchestrate
-from tests.conftest import ROOT, Price, Tape, needs_sandbox
+from tests.conftest import ROOT, Price, Tape, TapeMiss, needs_sandbox
 from tests.program import called, line_of, replay
 from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
 
@@ -162,6 +162,21 @@ def test_a_call_that_repeats_a_request_takes_another_row_each_time(tmp_path):
             for _ in range(3):
                 found.append(tape.exchange("page", {"url": "x"}, lambda: "new").value)
     assert found == ["r1/t1/s1 0", "r2/t1/s1 1", "new"]
+
+
+def test_an_mcp_server_lists_its_tools_anew(tmp_path):
+    run = record(tmp_path / "run", [])
+    for name, tape in (("old", run / "tape.jsonl"), ("new", tmp_path / "tape")):
+        with closing(Tape(tape, "record", find=Reused([run]).find)) as made, made.call("mcp"):
+            assert made.value("mcp_tools", {"command": "c"}, lambda: name) == name  # noqa: B023
+
+
+def test_a_reused_answer_that_is_damaged_is_named(tmp_path, run):
+    run(complete("42"))
+    tape = run.folder / "tape.jsonl"
+    tape.write_text(tape.read_text().replace('"choices": [{', '"choices": [3, {'))
+    with pytest.raises(TapeMiss, match="the answer of 'r1/main/a1' is damaged"):
+        run(complete("42"), reuse=[run.folder], out="again")
 
 
 # ---- addresses -----------------------------------------------------------------------------------

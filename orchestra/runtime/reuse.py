@@ -12,6 +12,7 @@ row: nobody can know whether a parallel call is still going to make the request.
 Not taken are
 - failures;
 - the models that an endpoint serves, if it is another endpoint: its address is in this request;
+- the list of tools of an MCP server, which shows whether the server has changed;
 - another of several parallel samples of one step: copies would count as votes;
 - programs that left files, which later programs may read: they run again, and that costs nothing.
 """
@@ -33,6 +34,7 @@ MODELS = (
     "chat",
     "models",
 )  # kinds of exchanges with a model; within a tool, they are the tool's
+ANEW = "mcp_tools"  # a kind that costs nothing
 PROGRAMS = ("code", "bash", "diff")  # kinds of exchanges that may leave files
 SAMPLE = re.compile(r"/p\d+$")  # one of several parallel calls of a step
 
@@ -56,7 +58,8 @@ class Reused:
         for run in map(Path, runs):
             run_folder.read_manifest(run)
             for entry in entries(run / "tape.jsonl"):
-                if entry.answered and not _left_files(run, entry):
+                is_free = entry.kind == ANEW or _left_files(run, entry)
+                if entry.answered and not is_free:
                     source = Source(run, entry)
                     self._sources.setdefault(entry.key, []).append(source)
 

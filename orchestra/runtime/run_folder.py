@@ -69,9 +69,8 @@ class Manifest(Checked):
     workdir: str = ""  # the user's repository
     parent: str = ""
     from_round: int = 0  # of a fork: the first round that it does not keep
-    earlier: tuple[
-        Earlier, ...
-    ] = ()  # of a fork, in order: the settings of kept rounds
+    # of a fork, in order: the settings of the rounds that it keeps
+    earlier: Annotated[tuple[Earlier, ...], Field(max_length=100)] = ()
     what_if: dict[str, Any] = {}  # of a fork, by place: what is replaced (what_if.py)
     reuse: tuple[str, ...] = ()  # names of runs whose answers are taken
     only: Only = ""  # --only: which of them
