@@ -570,7 +570,9 @@ def resume(
         )
         methods.check(fork.manifest.options, fork.manifest.pool)
         named, run = go_on(folder, fork.manifest, fork.given, fork.served)
-        with run_folder.begun(Path(out or run_folder.default_path())) as target:
+        new_round = fork.manifest.from_round
+        out = Path(out or run_folder.default_path())
+        with run_folder.begun(out, new_round) as target:
             run_folder.fork(folder, target, named)
             workdirs.write_changes(target)
             return run(target)

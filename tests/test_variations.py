@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestra.explain import panels
 from orchestra.runtime.retrace import decisions
 from orchestra.runtime.run_folder import read_manifest
+from orchestra.runtime.summary import summary
 from orchestra.runtime.trajectory import read
 from tests.conftest import ConfigError, Price, TapeMiss, pool_at
 from tests.program import called, line_of, replay, resume, start
@@ -106,6 +108,9 @@ def test_a_fork_can_change_the_method_and_get_a_budget(first, tmp_path):
     assert [m.options.method for m in manifest_of(fork).all_settings] == ["orchestra-o1", "react"]
     assert fork.cost_usd == pytest.approx(fork.paid_usd)  # the round before was free
     assert replay(fork.run).answer == fork.answer
+    assert summary(Path(fork.run)).totals.cost_usd == pytest.approx(fork.cost_usd)
+    explained = {(panel.place, panel.equation) for panel in panels(Path(fork.run))}
+    assert {("r1/t1", "5"), ("r2", "21")} <= explained and ("r1", "21") not in explained
 
 
 def test_a_fork_without_a_change_makes_the_later_rounds_anew(first, tmp_path):
@@ -195,6 +200,7 @@ def test_a_replacement_that_does_not_fit_costs_nothing(
     with pytest.raises(ConfigError) as error:
         resume(first.folder, from_round=from_round, out=tmp_path / "fork", what_if=what_if)
     assert problem in str(error.value) and first.requests == []
+    assert not (tmp_path / "fork").exists()
 
 
 # ---- the command ---------------------------------------------------------------------------------

@@ -239,10 +239,10 @@ def _current(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def begun(path: Path) -> Iterator[Path]:
+def begun(path: Path, new_round: int = 1) -> Iterator[Path]:
     """A new run folder, complete once it has its run.json. It is removed if the run fails before
-    its first call; at a mistake of the user, before the first call of a round. Raises ConfigError,
-    OSError.
+    its first call; at a mistake of the user, before the first call of `new_round` or a later round.
+    Raises ConfigError, OSError.
     """
     existed = path.exists()
     if existed and not path.is_dir():
@@ -253,7 +253,7 @@ def begun(path: Path) -> Iterator[Path]:
         try:
             yield path
         except BaseException as error:
-            first_round = 1 if isinstance(error, ConfigError) else 0
+            first_round = new_round if isinstance(error, ConfigError) else 0
             if not holds_calls(made / "tape.jsonl", first_round):
                 shutil.rmtree(made, ignore_errors=True)
                 if existed:

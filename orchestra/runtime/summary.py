@@ -7,6 +7,7 @@ has them, too.
 from __future__ import annotations
 
 import fcntl
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -141,17 +142,12 @@ class Prices:
     """What the exchanges of a run cost: by the prices of its pool, or as its endpoint reported."""
 
     def __init__(self, manifest: Manifest) -> None:
-        self.manifest = manifest
-        self.backends: dict[tuple[str, str], Backend] = {}
-        pools = [settings.pool for settings in manifest.all_settings]
-        backends = [b for pool in reversed(pools) for b in pool.backends]
-        for backend in reversed(backends):  # the first of a name counts
-            self.backends[url_of(backend), backend.model] = backend
-            prices = [
-                b.price_usd_per_mtok for b in backends if b.model == backend.model
-            ]
-            if all(price == prices[0] for price in prices):
-                self.backends["", backend.model] = backend  # wherever it was served
+        self._starts = [old.before for old in manifest.earlier]
+        self._rates = [Rates(settings) for settings in manifest.all_settings]
+
+    def _rates_of(self, call: str) -> Rates:
+        """Those of the round of a call: a fork may have changed the pool."""
+        return self._rates[bisect_right(self._starts, tape.round_of(call))]
 
     def total(self, rows: Iterable[Row]) -> Totals:
         total = Totals()
@@ -172,9 +168,8 @@ class Prices:
         if type(unanswered) is not int or not 0 <= unanswered <= MOST_UNANSWERED:
             return Totals()  # a local tool
         most_usd = amount(outcome.get("most_usd"))
-        options = self.manifest.in_round(tape.round_of(row["call"])).options
-        has_budget = options.budget_usd is not None
-        assumed = Totals(1, 0, assumed_usd(has_budget, most_usd))
+        rates = self._rates_of(row["call"])
+        assumed = Totals(1, 0, assumed_usd(rates.has_budget, most_usd))
         total = Totals()
         for _ in range(unanswered):
             total = total.plus(assumed)
@@ -182,27 +177,39 @@ class Prices:
             return total
         match row["request"]["kind"]:
             case "chat":
-                return total.plus(
-                    self._of_chat(row["request"], outcome.get("data"), assumed)
-                )
+                data = outcome.get("data")
+                return total.plus(rates.of_chat(row["request"], data, assumed))
             case "transcription":
                 return total.plus(Totals(1, 0, most_usd))
             case _:
                 return total
 
-    def _of_chat(self, request: Row, data: object, assumed: Totals) -> Totals:
-        backend = self.backend_of(request)
+
+class Rates:
+    """The prices of one pool."""
+
+    def __init__(self, settings: Manifest) -> None:
+        self.has_budget = settings.options.budget_usd is not None
+        self._backends: dict[tuple[str, str], Backend] = {}
+        models = [backend.model for backend in settings.pool.backends]
+        for backend in reversed(settings.pool.backends):  # the first of a name counts
+            self._backends[url_of(backend), backend.model] = backend
+            if models.count(backend.model) == 1:
+                self._backends["", backend.model] = backend  # wherever it was served
+
+    def of_chat(self, request: Row, data: object, assumed: Totals) -> Totals:
+        backend = self._backend_of(request)
         if backend is None or not isinstance(data, dict):
             return Totals(1, 0, None)
         usage = usage_of(data, backend)
         cost_usd = usage.cost_usd if usage.is_known else assumed.cost_usd
         return Totals(1, usage.tokens, cost_usd)
 
-    def backend_of(self, request: Row) -> Backend | None:
-        """The backend that a chat request went to."""
+    def _backend_of(self, request: Row) -> Backend | None:
+        """The backend that a chat request went to. A model of "" is the only one of an endpoint."""
         url = str(request.get("url"))
         model = str(request.get("model"))
         for place in ((url, model), (url, ""), ("", model), ("", "")):
-            if place in self.backends:  # a model of "" is the only one of its endpoint
-                return self.backends[place]
+            if place in self._backends:
+                return self._backends[place]
         return None
