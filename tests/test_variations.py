@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from orchestra.runtime.summary import summary
 from orchestra.runtime.trajectory import read
 from tests.conftest import ConfigError, Price, TapeMiss, pool_at
 from tests.program import called, line_of, replay, resume, start
-from tests.scripted import act, complete, delegate, finish, is_main, last_text
+from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
 from tests.variations import recorded, rows, unchanged, varied
 
 TOOL = "tests.test_variations:hours"
@@ -267,3 +268,16 @@ def test_a_variation_that_is_killed_goes_on_and_pays_nothing_twice(endpoint, tmp
     made = [(row["call"], json.dumps(row["request"])) for row in rows(tmp_path / "fork")]
     assert len(made) == len(set(made))
     assert called("--replay", tmp_path / "fork", *named[2:]).stdout == "B is closed\n"
+
+
+def test_the_line_that_goes_on_with_a_variation_names_the_run_that_it_reuses(endpoint, tmp_path):
+    up = endpoint(respond)
+    down = endpoint(lambda request: Raw(401, {}) if is_main(request) else respond(request))
+    named = "--model", "small", "--tools", TOOL
+    called("--question", "?", *named, "--out", tmp_path / "run", at=up.url)
+    flags = "--what-if", "r2/t1/s1=it is closed", *named[2:], "--out", tmp_path / "fork"
+    failed = called("--resume", tmp_path / "run", *flags, at=down.url)
+    _, _, command = line_of(failed, code=4).partition("continue with: ")
+    words = shlex.split(command)
+    assert words[words.index("--reuse") + 1] == str(tmp_path / "run")
+    assert called(*words[2:], at=up.url).stdout == "B is closed\n"
