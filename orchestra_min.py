@@ -31,10 +31,18 @@ if __name__ == "__main__":
 import argparse
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    closing,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -58,10 +66,12 @@ from orchestra.money import Ledger, Purse
 from orchestra.runtime import (
     command_line,
     console,
+    forking,
     permission,
     run_folder,
     trajectory,
     user_code,
+    what_if,
 )
 from orchestra.runtime import pool as pools
 from orchestra.runtime.chat import Chat
@@ -72,11 +82,13 @@ from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.progress import progress
 from orchestra.runtime.prompts import WORDING, explained
-from orchestra.runtime.run_folder import Manifest
+from orchestra.runtime.reuse import Reused, names_of
+from orchestra.runtime.run_folder import Manifest, Only
 from orchestra.runtime.secrets import Secrets
 from orchestra.runtime.summary import totals_in
 from orchestra.runtime.tape import Cancelled, Mode, Tape, TapeMiss
 from orchestra.runtime.trajectory import Listener, Recorder, Trajectory
+from orchestra.runtime.what_if import Replaced, check_decision
 from orchestra.schedule import Graph, ready, refine, waiting
 from orchestra.seams import Memory, Messages, Scheduler
 from orchestra.toolkit import Tool
@@ -119,6 +131,7 @@ PROGRAMS = (
 Files = Sequence[Any]  # paths, or (modality, path)
 Folder = str | Path
 Tools = Mapping[str, Tool]
+OwnTools = Callable[[Sequence[Any], Sequence[str]], Tools]  # of --tools and --mcp
 
 
 # ---- Algorithm 1 ---------------------------------------------------------------------------------
@@ -150,25 +163,42 @@ class Run:
         manifest: Manifest,
         tape: Tape,
         recorder: Recorder,
-        own: Tools,
+        own: OwnTools,
         threads: int | None,
     ) -> None:
         """Raises ConfigError, and EndpointError if a backend must be asked for its model."""
-        options = manifest.options
-        self.options = options
+        self.manifest = manifest
         self.tape = tape
         self.recorder = recorder
+        self.own = own
+        self.threads = threads
         self.task = manifest.task(tape.path.parent)
+        self.replaced = Replaced(manifest.what_if)
+        self.graph = Graph()  # G_t
+        self.history: tuple[Evidence, ...] = ()  # H_t
+        self.context = ""  # C_t
+        self.purse = Purse()  # B_t
+        self.refused_answers: list[RefusedAnswer] = []
+        self.set_up(manifest.in_round(1))
+
+    def set_up(self, settings: Manifest) -> None:
+        """Use these settings from now on: a fork has others than the rounds that it keeps."""
+        options = settings.options
+        self.settings = settings
+        self.options = options
+        self.tape.frozen = settings != self.manifest
+        self.purse.limit_usd = options.budget_usd
         self.chat = Chat(
-            tape,
+            self.tape,
             timeout_s=options.timeout_s,
             patience_s=options.patience_s,
-            ledger=Ledger(options.budget_usd),
-            notify=recorder.notify,
+            ledger=Ledger(options.budget_usd, self.purse.spent_usd),
+            notify=self.recorder.notify,
         )
-        backends = tuple(with_model(self.chat, b) for b in manifest.pool.backends)
-        self.pool = manifest.pool.with_(backends=backends)
-        self.tools = {**tools_for(self.task, manifest.code), **own}
+        backends = tuple(with_model(self.chat, b) for b in settings.pool.backends)
+        self.pool = settings.pool.with_(backends=backends)
+        own = self.own(options.tools, options.mcp)
+        self.tools = {**tools_for(self.task, settings.code), **own}
         self.orchestrator = methods.make(options, self.pool, self.tools)
         self.memory: Memory = user_code.chosen(
             options.memory, MEMORIES, Memory, "--memory"
@@ -176,16 +206,19 @@ class Run:
         self.scheduler: Scheduler = user_code.chosen(
             options.scheduler, SCHEDULERS, Scheduler, "--scheduler"
         )
-        repo = Path(manifest.workdir) if manifest.workdir else None
-        self.sub_agents = self.make_sub_agents(repo, threads)
+        self.sub_agents = self.make_sub_agents()
         self.rounds = options.rounds or self.orchestrator.rounds  # T_max
-        self.graph = Graph()  # G_t
-        self.history: tuple[Evidence, ...] = ()  # H_t
-        self.context = ""  # C_t
-        self.purse = Purse(options.budget_usd)  # B_t
-        self.refused_answers: list[RefusedAnswer] = []
+        self.check_what_if()
 
-    def make_sub_agents(self, repo: Path | None, threads: int | None) -> SubAgents:
+    def check_what_if(self) -> None:
+        """Raises ConfigError if a decision of the user's cannot be carried out."""
+        for t, y_t in self.replaced.decisions.items():
+            if self.manifest.in_round(t) == self.settings:
+                replaced = f"--what-if r{t}"
+                check_decision(replaced, y_t, self.pool.names, tuple(self.tools))
+
+    def make_sub_agents(self) -> SubAgents:
+        repo = self.manifest.workdir
         return SubAgents(
             task=self.task,
             options=self.options,
@@ -194,8 +227,9 @@ class Run:
             chat=self.chat,
             tape=self.tape,
             recorder=self.recorder,
-            repo=repo,
-            threads=threads,
+            repo=Path(repo) if repo else None,
+            threads=self.threads,
+            replaced=self.replaced,
         )
 
     def outcome(self) -> Outcome:
@@ -221,7 +255,7 @@ class Run:
         """Algorithm 1."""
         t = 0
         try:
-            for t in range(1, self.rounds + 1):
+            for t in self.numbers():
                 y_t = self.decide(t)  # Eq. 1-3
                 if isinstance(y_t, Complete):
                     return Outcome(y_t.answer, rounds=t, ending=Ending("answered"))
@@ -234,6 +268,18 @@ class Run:
             return self.last_chance(t, "budget", f"{error}; {LARGER_BUDGET}")
         except (ModelMistake, BudgetExceeded) as error:
             return self.ended_early(t, error)
+
+    def numbers(self) -> Iterator[int]:
+        """The numbers of the rounds. Before each of them, its settings are set up."""
+        for t in count(1):
+            settings = self.manifest.in_round(t)
+            if settings != self.settings:
+                self.sub_agents.executor.shutdown()
+                self.set_up(settings)
+            self.tape.frozen = t < self.manifest.from_round
+            if t > self.rounds:
+                return
+            yield t
 
     def answered(self, t: int, y_t: Delegate, z: Result) -> Outcome:
         """The outcome of a run that a sub-task has answered."""
@@ -293,6 +339,8 @@ class Run:
         Raises ModelMistake after DECISION_ATTEMPTS, BudgetExceeded or EndpointError.
         """
         s_t = self.state(t)
+        if t in self.replaced.decisions:
+            return self.what_if(s_t, self.replaced.decisions[t])
         mistake = ""
         for number in range(1, DECISION_ATTEMPTS):
             try:
@@ -300,6 +348,18 @@ class Run:
             except ModelMistake as error:
                 mistake = explained(error)
         return self.attempt(s_t, DECISION_ATTEMPTS, mistake, last_chance)
+
+    def what_if(self, s_t: State, y_t: Decision) -> Decision:
+        """A decision of the user's, merged into G_t and recorded. Raises ConfigError."""
+        place = Place(s_t.round, step=1)
+        try:
+            y_t = self.merged(y_t)
+        except ModelMistake as error:
+            problem = f"--what-if r{s_t.round}: {explained(error)}"
+            raise ConfigError(problem) from None
+        row = trajectory.decision_row(y_t)
+        self.recorder.decision(s_t, place.step, (), decision=row, what_if=True)
+        return y_t
 
     def state(self, t: int) -> State:
         """s_t, Eq. 1 and 21."""
@@ -333,10 +393,7 @@ class Run:
                 decide = self.orchestrator.decide
                 value = decide(s_t, ask, mistake, last_chance)  # Eq. 3
             y_t = contracts.decision(value, f"--method {self.options.method}")
-            if isinstance(y_t, Delegate):
-                y_t = self.with_agents(y_t)
-                graph = Graph() if y_t.whole_graph else self.graph
-                self.graph = refine(graph, y_t)
+            y_t = self.merged(y_t)
         except ModelMistake as error:
             if isinstance(error, RefusedAnswer):
                 self.refused_answers.append(error)
@@ -352,11 +409,18 @@ class Run:
         self.recorder.decision(s_t, number, replies, decision=row)
         return y_t
 
-    def with_agents(self, y_t: Delegate) -> Delegate:
-        """y_t with the run's --agent for each sub-task that names none."""
+    def merged(self, y_t: Decision) -> Decision:
+        """y_t, merged into G_t, with the run's --agent for each sub-task that names none. Raises
+        ModelMistake.
+        """
+        if isinstance(y_t, Complete):
+            return y_t
         default = user_code.name_of(self.options.agent)
         subtasks = (replace(u, agent=u.agent or default) for u in y_t.subtasks)
-        return replace(y_t, subtasks=tuple(subtasks))
+        y_t = replace(y_t, subtasks=tuple(subtasks))
+        graph = Graph() if y_t.whole_graph else self.graph
+        self.graph = refine(graph, y_t)
+        return y_t
 
     # ---- a delegation ----------------------------------------------------------------------------
 
@@ -392,6 +456,8 @@ class Run:
         main = self.pool[self.pool.main]
         is_last = t > self.rounds
         left_usd = batch_budget_usd(self.purse.left_usd, y_t, is_last, main)
+        if left_usd is not None and left_usd < 0:  # a call cost more than it may
+            raise NothingAffordable(f"budget exhausted: {-left_usd:.6f} USD over it")
         psi = {name: tool.capabilities for name, tool in self.tools.items()}
         pool = self.pool.backends
         try:
@@ -432,13 +498,16 @@ def orchestrate(
     listeners: Iterable[Listener] = (),
     workdir: Folder | None = None,
     cancelled: threading.Event | None = None,
+    reuse: Sequence[Folder] = (),
+    only: Only = "",
 ) -> Trajectory:
     """Answer a question and record everything in the folder `out` (runs/<time> by default).
 
     `media`: paths, or (modality, path). `pool`: a Pool or a pool file; None: from the environment.
     `workdir`: a git repository; mini-SWE sub-agents work on a copy, and their diff is written to
     `out`/changes.diff. If another thread sets `cancelled`, no further call starts and the run ends
-    with Cancelled.
+    with Cancelled. `reuse`: runs whose answers to equal requests are taken; `only` those of "tools"
+    or of "models".
 
     Raises ConfigError before anything is paid, EndpointError if the main agent's endpoint fails,
     TapeWriteError if the disk is full. The folder keeps everything that was paid for.
@@ -448,30 +517,28 @@ def orchestrate(
     files = media_files.check(media)
     repo = Path(workdir).absolute() if workdir else None
     secrets = run_folder.checked_secrets(question, pool, options)
-    media_files.check_engines([modality for modality, _ in files], pool)
-    code = runs_code(options)
+    if not reuse:  # what was seen and heard may all be recorded
+        media_files.check_engines([modality for modality, _ in files], pool)
+    manifest = Manifest(
+        question=secrets.text(question),
+        pool=pool,
+        options=options,
+        code=runs_code(options),
+        workdir=str(repo) if repo else "",
+        reuse=names_of(reuse),
+        only=only,
+    )
     workdirs.check(repo, bool(files))
+    run = partial(
+        _run, secrets=secrets, cancelled=cancelled, reused=Reused(reuse, only)
+    )
     with run_folder.begun(Path(out) if out else run_folder.default_path()) as folder:
         copies = media_files.copy_into(folder, files)
         if repo:
             workdirs.copy_into(folder, repo, Recorder(None, listeners).notify)
-        manifest = Manifest(
-            question=secrets.text(question),
-            media=copies,
-            pool=pool,
-            options=options,
-            code=code,
-            workdir=str(repo) if repo else "",
-        )
+        manifest = manifest.with_(media=copies)
         manifest.write(folder)
-        return _run(
-            folder,
-            manifest,
-            "record",
-            listeners,
-            secrets=secrets,
-            cancelled=cancelled,
-        )
+        return run(folder, manifest, "record", listeners)
 
 
 def replay(
@@ -504,6 +571,8 @@ def resume(
     pool: Pool | Folder | None = None,
     cancelled: threading.Event | None = None,
     perception: str | None = None,
+    model: str | None = None,
+    what_if: Mapping[str, Any] | None = None,
     **given: Any,
 ) -> Trajectory:
     """Continue a run, paying only for calls that are not on its tape. If none is missing, this is a
@@ -511,39 +580,74 @@ def resume(
 
     A run folder may come from someone else, so the caller names the endpoints again (`pool`; None:
     those of the environment) and, in `given`, tools, method, agent, memory, scheduler, mcp,
-    allow_hosts, workdir and unsafe_code. Those that only the folder names are not used. `given` may
-    also have parallel, timeout_s and patience_s. `perception`: "local" or "endpoint", who analyses
-    images and sound from now on. `cancelled` and the exceptions are those of `orchestrate`.
+    allow_hosts, workdir, unsafe_code and reuse. Those that only the folder names are not used.
+    `given` may also have parallel, timeout_s and patience_s. `perception`: "local" or "endpoint",
+    who analyses images and sound from now on. `cancelled` and the exceptions are those of
+    `orchestrate`.
+
+    A fork may change any option (`given`), the `model` of the main agent, the pool, and, by
+    `what_if`, decisions, results and observations (orchestra/runtime/what_if.py). It then reuses
+    what equals an exchange of its run.
     """
     folder = Path(folder)
     stored = run_folder.read_manifest(folder)
+    go_on = partial(_going_on, listeners=listeners, cancelled=cancelled)
+    if from_round is not None or what_if:
+        fork = forking.fork_of(
+            folder, stored, from_round, what_if or {}, given, pool, model, perception
+        )
+        methods.check(fork.manifest.options, fork.manifest.pool)
+        named, run = go_on(folder, fork.manifest, fork.given, fork.served)
+        new_round = fork.manifest.from_round
+        out = Path(out or run_folder.default_path())
+        with run_folder.begun(out, new_round) as target:
+            run_folder.fork(folder, target, named)
+            workdirs.write_changes(target)
+            return run(target)
+    if model:
+        given["model"] = model  # which is refused
+    kinds = [m.modality for m in stored.media]
+    now = pools.perceiving(stored.pool, perception, kinds)
+    stored = stored.model_copy(update={"pool": now})
+    named, run = go_on(folder, stored, given, pools.choose(pool))
+    complete = None
     if perception:
-        kinds = [m.modality for m in stored.media]
-        pool_now = pools.perceiving(stored.pool, perception, kinds)
-        stored = stored.model_copy(update={"pool": pool_now})
-    named = permission.named_again(folder, stored, given, pools.choose(pool))
+        stored.write(folder)  # a replay needs the engines, too
+    else:
+        complete = _complete(folder, named, listeners, given.get("parallel"))
+    return complete or run(folder)
+
+
+def _going_on(
+    folder: Path,
+    stored: Manifest,
+    given: Mapping[str, Any],
+    pool: Pool,
+    listeners: Iterable[Listener],
+    cancelled: threading.Event | None,
+) -> tuple[Manifest, Callable[[Path], Trajectory]]:
+    """The run.json of a resume or a fork with what is named again, and what starts it. Raises
+    ConfigError.
+    """
+    named = permission.named_again(folder, stored, given, pool)
+    permission.tell_moved(stored.pool, named.pool, Recorder(None, listeners).notify)
     secrets = run_folder.checked_secrets(named.question, named.pool, named.options)
-    media_files.check_engines([m.modality for m in named.media], named.pool)
+    reuse = given.get("reuse", ())
+    if not reuse:
+        media_files.check_engines([m.modality for m in named.media], named.pool)
     if named.code and not runs_code(named.options):
         raise ConfigError(f"{folder}: the run may run code; {sandbox.missing()}")
     run = partial(
         _run,
+        manifest=named,
+        mode="resume",
         listeners=listeners,
         secrets=secrets,
         threads=given.get("parallel"),
         cancelled=cancelled,
+        reused=Reused(reuse, named.only),
     )
-    if from_round is None:
-        complete = None
-        if perception:
-            stored.write(folder)  # a replay needs the engines, too
-        else:
-            complete = _complete(folder, named, listeners, given.get("parallel"))
-        return complete or run(folder, named, "resume")
-    with run_folder.begun(Path(out) if out else run_folder.default_path()) as target:
-        run_folder.fork(folder, target, from_round, stored)
-        workdirs.write_changes(target)
-        return run(target, named, "resume")
+    return named, run
 
 
 def _complete(
@@ -586,19 +690,22 @@ def _run(
     secrets: Secrets | None = None,
     threads: int | None = None,
     cancelled: threading.Event | None = None,
+    reused: Reused | None = None,
 ) -> Trajectory:
     """Run Algorithm 1 in a folder that has its run.json. `threads`: in place of --parallel."""
+    find = reused.find if reused else None
     with (
-        closing(Tape(folder / "tape.jsonl", mode, secrets, cancelled)) as tape,
+        closing(Tape(folder / "tape.jsonl", mode, secrets, cancelled, find)) as tape,
         closing(Recorder(None if mode == "replay" else folder, listeners)) as recorder,
-        own_tools(manifest.options.tools, manifest.options.mcp, tape) as own,
+        every_own_tool(manifest, tape) as own,
     ):
         recorder.begin(run_folder.read_manifest(folder).row())  # as it is stored
 
         def stopped(error: BaseException) -> None:
             with suppress(TapeWriteError, TapeMiss, ConfigError, MemoryError):
                 totals = totals_in(folder, manifest)
-                recorder.stopped(ending_of(error), **vars(totals))
+                used = totals.calls, totals.tokens, totals.cost_usd
+                recorder.stopped(ending_of(error), *used)
 
         try:
             with interruption.ended_by(partial(stopped, Cancelled())):
@@ -607,13 +714,30 @@ def _run(
         except BaseException as error:
             stopped(error)
             raise
-        return recorder.end(
+        ended = recorder.end(
             folder=folder,
             ending=outcome.ending,
             answer=outcome.answer,
             rounds=outcome.rounds,
             purse=run.purse,
         )
+    if not (manifest.reuse or manifest.parent):
+        return ended
+    totals = totals_in(folder, manifest)
+    calls, usd = totals.reused_calls, totals.saved_usd
+    return replace(ended, reused_calls=calls, saved_usd=usd)
+
+
+@contextmanager
+def every_own_tool(manifest: Manifest, tape: Tape) -> Iterator[OwnTools]:
+    """The user's tools under each of the settings of a run."""
+    opened: dict[Any, Tools] = {}
+    with ExitStack() as stack:
+        for settings in manifest.all_settings:
+            named = settings.options.tools, settings.options.mcp
+            if named not in opened:
+                opened[named] = stack.enter_context(own_tools(*named, tape))
+        yield lambda tools, mcp: opened[tools, mcp]
 
 
 # ---- the command ---------------------------------------------------------------------------------
@@ -726,11 +850,15 @@ def starts(args: argparse.Namespace) -> Iterator[Start]:
     if args.replay:
         yield Start("replay", args.replay, partial(replay, args.replay, **args.given))
     elif args.resume:
-        folder = args.resume if args.from_round is None else out
+        is_fork = args.from_round is not None or args.what_if
+        folder = out if is_fork else args.resume
         again = {
             "pool": args.backends,
             "perception": args.perception,
             "workdir": args.workdir,
+            "reuse": args.reuse,
+            "model": args.model,
+            "what_if": what_if.given(args.what_if),
             **args.given,
         }
         run = partial(resume, args.resume, args.from_round, out, **again)
@@ -760,5 +888,7 @@ def new_runs(args: argparse.Namespace, out: Path) -> Iterator[Start]:
             options=options,
             out=folder,
             workdir=args.workdir,
+            reuse=args.reuse,
+            only=args.only or "",
         )
         yield Start(method, folder, run)

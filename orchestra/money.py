@@ -127,10 +127,12 @@ class Ledger:
     for an endpoint that ignores `max_tokens`: no call starts that could exceed what is then left.
     """
 
-    def __init__(self, limit_usd: float | None = None) -> None:
+    def __init__(
+        self, limit_usd: float | None = None, spent_usd: float | None = 0.0
+    ) -> None:
         self.limit_usd = limit_usd
         self.lock = threading.Lock()
-        self.held_usd = 0.0  # spent or held back
+        self.held_usd = spent_usd or 0.0  # spent or held back
         self.worst_usd: dict[str, float] = {}  # by backend, of calls that cost too much
 
 

@@ -22,6 +22,7 @@ PROGRAM = ROOT / "orchestra_min.py"
 CLOCK = ROOT / "fixtures" / "media" / "clock.png"
 SPEECH = ROOT / "fixtures" / "media" / "equinox.wav"
 Done = subprocess.CompletedProcess[str]
+GIVEN = ("workdir", "listeners", "cancelled", "reuse", "only")  # to orchestrate, besides options
 HOURS = '''from pathlib import Path
 Path(__file__).with_name("loaded").touch()
 def library_hours(day: str) -> str:
@@ -67,7 +68,8 @@ def replay(folder: Path, **given: Any) -> orchestra_min.Trajectory:
 def resume(folder: Path, **how: Any) -> orchestra_min.Trajectory:
     """A resume that names all of the run again, its pool too."""
     stored = read_manifest(Path(folder))
-    return orchestra_min.resume(folder, **{"pool": stored.pool, **stored.options.again(), **how})
+    again = {"pool": stored.pool, **stored.options.again()}
+    return orchestra_min.resume(folder, **{**again, **how})
 
 
 def line_of(done: Done, code: int = 2) -> str:
@@ -139,7 +141,7 @@ class Runs:
         self.server = self.endpoint(respond or reply)
         self.requests, self.folder = self.server.requests, self.parent / out
         pool = change(pool_at(self.server.url, *names, price=price, **fields or {}))
-        given = {k: how.pop(k) for k in ("workdir", "listeners", "cancelled") if k in how}
+        given = {k: how.pop(k) for k in GIVEN if k in how}
         files = media, pool, Options(**how), self.folder
         result = orchestra_min.orchestrate(question, *files, **given)
         replay(self.folder, parallel=17)  # raises TapeMiss if anything differs

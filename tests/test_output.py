@@ -18,7 +18,7 @@ from tests.tools.conftest import raw
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 KEYS = {"answer", "fallback", "cost_usd", "paid_usd", "calls", "rounds", "latency_s", "run"}
-KEYS |= {"tokens", "failed_subtasks", "state", "cause", "why"}
+KEYS |= {"tokens", "failed_subtasks", "state", "cause", "why", "reused_calls", "saved_usd"}
 
 
 def using_the_tool(request):

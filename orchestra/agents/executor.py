@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -28,6 +28,7 @@ from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import quoted_whole, say
 from orchestra.runtime.tape import Tape
 from orchestra.runtime.trajectory import LAST, Recorder
+from orchestra.runtime.what_if import Replaced
 from orchestra.seams import SubAgent
 from orchestra.toolkit import Environment, Tool
 from orchestra.tools import sandbox
@@ -76,6 +77,7 @@ class SubAgents:
     recorder: Recorder
     repo: Path | None = None  # --workdir
     threads: int | None = None  # --parallel by default
+    replaced: Replaced = field(default_factory=lambda: Replaced({}))  # --what-if
 
     def __post_init__(self) -> None:
         """Raises ConfigError if the run's own sub-agent cannot be used."""
@@ -142,14 +144,19 @@ class SubAgents:
 
     def _result(self, place: Place, p: Placed) -> Result:
         """zeta and z of a sub-task, Eq. 13-14."""
+        if place in self.replaced.results:
+            z = replace(self.replaced.results[place], round=place.round)
+            self._record(place, p.subtask, z, what_if=True)
+            return z
         started = time.monotonic()
-
         env = self._environment(place, p)
 
         def on_step(number: int, step: Step) -> None:
             at = place._replace(step=number)
-            spent_usd = env.purse.spent_usd
-            self.recorder.emit("step", at, **vars(step), spent_usd=spent_usd)
+            row = {**vars(step), "spent_usd": env.purse.spent_usd}
+            if at in self.replaced.observations:
+                row["what_if"] = True
+            self.recorder.emit("step", at, **row)
 
         job = Job(
             u=p.subtask,
@@ -158,6 +165,7 @@ class SubAgents:
             place=place,
             steps=self.options.steps,
             on_step=on_step,
+            replaced=self.replaced.observations,
         )
         run = self.agent(p.subtask)
         flag = f"agent {p.subtask.agent} of sub-task {p.subtask.id}"
@@ -171,7 +179,7 @@ class SubAgents:
         self._record(place, p.subtask, z)
         return z
 
-    def _record(self, place: Place, u: SubTask, z: Result) -> None:
+    def _record(self, place: Place, u: SubTask, z: Result, **more: bool) -> None:
         self.recorder.emit(
             "result",
             place._replace(step=LAST),
@@ -184,6 +192,7 @@ class SubAgents:
             cause=z.cause,
             media=z.media,
             subtask=u.id,
+            **more,
         )
 
     def _environment(self, place: Place, p: Placed) -> Environment:

@@ -23,6 +23,7 @@ from orchestra.ending import wrong_with
 from orchestra.money import Purse
 from orchestra.runtime.chat import STOPPED, Chat
 from orchestra.runtime.prompts import capped, explained, say
+from orchestra.runtime.what_if import Observed
 from orchestra.toolkit import Environment, Tool, ToolError
 from orchestra.vocabulary import (
     BudgetExceeded,
@@ -64,6 +65,7 @@ class Job:
     answer: str = ""
     output: str = ""
     cut: bool = False  # the newest reply of `ask` hit its length limit
+    replaced: Mapping[Place, Observed] = field(default_factory=dict)  # --what-if
 
     @property
     def task(self) -> Task:
@@ -164,15 +166,12 @@ class Job:
 
     def call_tool(self, name: str, params: Mapping[str, Any], memory: str = "") -> Step:
         """(rho, a, o) of a tool call. A failure, also of a missing tool, is an observation."""
-        failed = True
-        with self.env.tape.call(self.next_place, name):
-            try:
-                observation = self._observation(name, params)
-                failed = False
-            except ToolError as failure:
-                observation = str(failure)
-            except ModelMistake as mistake:
-                observation = explained(mistake)
+        if self.next_place in self.replaced:
+            given = self.replaced[self.next_place]
+            observation = given["observation"]
+            failed = given.get("failed", False)
+        else:
+            observation, failed = self._observed(name, params)
         return Step(
             action=name,
             params=params,
@@ -180,6 +179,16 @@ class Job:
             observation=capped(observation, OBSERVATION_CHARS),
             failed=failed,
         )
+
+    def _observed(self, name: str, params: Mapping[str, Any]) -> tuple[str, bool]:
+        """The observation of a tool call, and whether it failed."""
+        with self.env.tape.call(self.next_place, name):
+            try:
+                return self._observation(name, params), False
+            except ToolError as failure:
+                return str(failure), True
+            except ModelMistake as mistake:
+                return explained(mistake), True
 
     def _observation(self, name: str, params: Mapping[str, Any]) -> str:
         if name not in self.tools:

@@ -53,10 +53,12 @@ def _about_own_code(run: RecordedRun) -> Iterator[Panel]:
 
 
 def _of_rounds(run: RecordedRun) -> Iterator[Panel]:
-    has_scheduler = not is_spec(run.options.scheduler)
-    has_memory = not is_spec(run.options.memory)
     is_last_chance = False
-    for round, following in zip_longest(run.rounds, run.rounds[1:]):
+    whole = run
+    for round, following in zip_longest(whole.rounds, whole.rounds[1:]):
+        run = whole.in_round(round.state.round)
+        has_scheduler = not is_spec(run.options.scheduler)
+        has_memory = not is_spec(run.options.memory)
         is_last_chance |= round.state.round > round.state.rounds
         if has_memory:
             yield from deciding.context(run, round)

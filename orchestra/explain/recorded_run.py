@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -33,12 +33,18 @@ class RecordedRun:
     decision, if Eq. 22 was on.
     """
 
+    manifest: Manifest
     task: Task
     options: Options
     pool: Pool
     psi: Capabilities
     rounds: list[Round]
     logprobs: Mapping[Place, Logprobs | None]
+
+    def in_round(self, t: int) -> RecordedRun:
+        """The same with the settings of round t: a fork may have changed them."""
+        settings = self.manifest.in_round(t)
+        return replace(self, options=settings.options, pool=settings.pool)
 
     @property
     def names_executors(self) -> bool:
@@ -62,6 +68,7 @@ def read(folder: Path) -> RecordedRun:
     task = _task(folder, manifest)
     tools = tools_for(task, manifest.code)
     return RecordedRun(
+        manifest=manifest,
         task=task,
         options=manifest.options,
         pool=manifest.pool,

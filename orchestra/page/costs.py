@@ -40,7 +40,7 @@ def _listed(found: dict[str, Totals]) -> list[CostRow]:
 
 def _model_of(row: Row, prices: Prices) -> str:
     request = row["request"]
-    backend = prices.backend_of(request)
+    backend = prices.backend_of(row)
     return backend.name if backend else str(request.get("model") or request["kind"])
 
 

@@ -20,6 +20,7 @@ from orchestra.page.run_data import (
 )
 from orchestra.runtime import console, outside
 from orchestra.runtime.summary import Prices
+from orchestra.runtime.tape import key_of
 from orchestra.runtime.trajectory import describe
 from orchestra.vocabulary import ConfigError
 
@@ -67,7 +68,7 @@ def _outlined(exchange: Exchange, prices: Prices) -> list[Any]:
         exchange["call"],
         asked,
         prices.of(exchange).cost_usd,
-        exchange["key"][:6],
+        key_of(request)[:6],
         zlib.crc32(got.encode("utf-8", "replace")) % 10**6,
     ]
 

@@ -176,7 +176,7 @@ def call_row(exchange: Exchange, texts: Texts, prices: Prices) -> CallRow:
     row: CallRow = {
         "call": exchange["call"],
         "kind": request["kind"],
-        "key": exchange["key"][:KEY_CHARS],
+        "key": tape.key_of(request)[:KEY_CHARS],
         **_times(exchange.get("timing")),
         "asked": _asked(request, texts),
         "cost_usd": cost.cost_usd,

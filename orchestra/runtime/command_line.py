@@ -15,17 +15,28 @@ from orchestra.ending import ending_of, exhausted
 from orchestra.runtime import console, pool
 from orchestra.runtime.interruption import of_process as interruption
 from orchestra.runtime.jsonl import TapeWriteError
-from orchestra.runtime.options import METHODS, Options, flag_of, methods_of
+from orchestra.runtime.options import METHODS, Options, check_use, flag_of
 from orchestra.runtime.spelling import did_you_mean
 from orchestra.runtime.tape import Cancelled, TapeMiss
 from orchestra.runtime.trajectory import printable
-from orchestra.runtime.user_code import is_spec
 from orchestra.vocabulary import BudgetExceeded, ConfigError, EndpointError
 
 M = TypeVar("M", bound=pool.Checked)
 MEDIA = ("image", "audio", "video")
 NEW_RUN_ONLY = ("question", "files", *MEDIA, "compare", "model")
-TYPES: dict[str, type] = {"FILE": Path, "REPO": Path, "RUN": Path, "N": int}
+
+
+def _folders(text: str) -> tuple[Path, ...]:
+    return tuple(Path(name) for name in text.split(","))
+
+
+TYPES: dict[str, Callable[[str], Any]] = {
+    "FILE": Path,
+    "REPO": Path,
+    "RUN": Path,
+    "RUN[,RUN]": _folders,
+    "N": int,
+}
 FLAGS = {  # flag: metavar, help
     "question": ("TEXT", "same as QUESTION"),
     "image": ("FILE", "image file; repeatable"),
@@ -52,6 +63,15 @@ FLAGS = {  # flag: metavar, help
     "replay": ("RUN", "run again from the tape, offline"),
     "resume": ("RUN", "continue a run; pays only for what is missing"),
     "from-round": ("N", "with --resume: a new run that keeps the rounds before N"),
+    "reuse": (
+        "RUN[,RUN]",
+        "take answers to equal requests from these runs, and pay only for the rest",
+    ),
+    "what-if": (
+        "PLACE=JSON|@FILE",
+        "with --resume: a fork in which this is decided, found or seen; repeatable",
+    ),
+    "only": ("tools|models", "with --reuse: what is taken, the rest is made anew"),
     "json": ("", "one JSON object instead of the answer alone"),
     "live": ("", "a page on this machine that follows the run; its address is printed"),
     "verbose": ("", "each step: thought, action, observation and cost"),
@@ -158,7 +178,11 @@ def _add_flag(p: argparse.ArgumentParser, flag: str, metavar: str, text: str) ->
     how: dict[str, Any] = {"metavar": metavar, "type": TYPES.get(metavar, str)}
     if flag in MEDIA:
         how |= {"action": "append", "default": []}
-    if "|" in metavar:
+    if flag == "reuse":
+        how["default"] = ()
+    if flag == "what-if":
+        how |= {"action": "append", "default": []}
+    elif "|" in metavar:
         how["choices"] = metavar.split("|")
     p.add_argument(f"--{flag}", help=text, **how)
 
@@ -225,7 +249,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     _check_run(p, a)
     a.methods = _methods(p, a)
     if not (a.replay or a.resume):
-        _check_use(p, a)
+        check_use(a.given, a.methods)
     if a.question == "-":
         a.question = sys.stdin.buffer.read().decode("utf-8", "replace")
     return a
@@ -258,19 +282,28 @@ def _check_run(p: argparse.ArgumentParser, a: argparse.Namespace) -> None:
     if a.replay and a.resume:
         p.error("--replay and --resume: give one of them")
     folder = a.replay or a.resume
+    is_fork = a.resume and (a.from_round is not None or a.what_if)
     if folder:
         given_again = ("workdir", "backends", "perception")
         fixed = NEW_RUN_ONLY if a.resume else (*NEW_RUN_ONLY, *given_again)
         for name in fixed:
+            if is_fork and name == "model":
+                continue
             if getattr(a, name):
                 p.error(f"--{name}: is stored in {folder}; leave it out")
     elif a.question is None and not a.runs:
         p.error('the question is missing; try "..." --image FILE, or make demo')
     if a.live and a.replay:
         p.error("--live: a replay makes no calls; leave it out")
+    if a.reuse and a.replay:
+        p.error("--reuse: a replay is exact, from its own tape; leave it out")
+    if a.only and not (a.reuse and a.question):
+        p.error("--only: needs --reuse RUN, and a question")
     if a.from_round is not None and not a.resume:
         p.error("--from-round: needs --resume RUN")
-    if a.out and folder and a.from_round is None:
+    if a.what_if and not a.resume:
+        p.error("--what-if: needs --resume RUN")
+    if a.out and folder and not is_fork:
         p.error(
             f"--out: the run stays in {folder}; leave it out, or add --from-round N"
         )
@@ -290,18 +323,6 @@ def _methods(p: argparse.ArgumentParser, a: argparse.Namespace) -> tuple[str, ..
     if len({folder_name(method) for method in methods}) < len(methods):
         p.error("--compare: two classes have the same name; rename one")
     return methods
-
-
-def _check_use(p: argparse.ArgumentParser, a: argparse.Namespace) -> None:
-    """Raises ConfigError for an option that no method of this command uses."""
-    if any(is_spec(method) for method in a.methods):
-        return  # the user's own method may use any option
-    for name, value in a.given.items():
-        users = methods_of(name, value)
-        if users and not {*users} & {*a.methods}:
-            owners = " or ".join(sorted(users))
-            shown = f" {value}" if name == "agent" else ""
-            p.error(f"{flag_of(name)}{shown}: belongs to --method {owners}")
 
 
 def folder_name(method: str) -> str:

@@ -21,7 +21,7 @@ from typing import Any, TextIO
 from orchestra.ending import ending_of
 from orchestra.runtime import outside
 from orchestra.runtime.options import SEAMS, flag_of
-from orchestra.runtime.run_folder import holds_calls, is_begun
+from orchestra.runtime.run_folder import holds_calls, is_begun, read_manifest
 from orchestra.runtime.summary import summary
 from orchestra.runtime.tape import TapeMiss
 from orchestra.runtime.trajectory import (
@@ -35,8 +35,8 @@ from orchestra.vocabulary import ConfigError, EndpointError
 INSTALLED = "orchestra-min"
 PROGRAM = INSTALLED if Path(sys.argv[0]).name == INSTALLED else "orchestra_min.py"
 KEYS = (
-    "answer state cause why fallback cost_usd paid_usd calls tokens rounds failed_subtasks "
-    "latency_s run"
+    "answer state cause why fallback cost_usd paid_usd calls tokens reused_calls saved_usd "
+    "rounds failed_subtasks latency_s run"
 )
 COMPARED = "method answer state rounds calls tokens cost_usd latency_s"
 LISTED = "run method state cost_usd date answer question"
@@ -125,7 +125,10 @@ def _notes(r: Mapping[str, Any], a: argparse.Namespace) -> Iterator[str]:
 def _figures(r: Mapping[str, Any]) -> str:
     """What a run used and cost."""
     calls = "1 call" if r["calls"] == 1 else f"{r['calls']} calls"
-    return f"{calls}, {r['tokens']} tokens, {usd(r['cost_usd'])}"
+    figures = f"{calls}, {r['tokens']} tokens, {usd(r['cost_usd'])}"
+    if r["reused_calls"]:
+        figures += f", {r['reused_calls']} reused, {usd(r['saved_usd'])} saved"
+    return figures
 
 
 def table(columns: str, rows: Iterable[Mapping[str, Any]], width: int = 40) -> str:
@@ -229,6 +232,12 @@ def _resume_command(folder: Path, method: str, a: argparse.Namespace) -> str:
         words += ["--backends", absolute(a.backends)]
     if a.workdir:
         words += ["--workdir", absolute(a.workdir)]
+    reuse = [*a.reuse]
+    if a.resume and absolute(a.resume) != absolute(folder):  # a fork may reuse its run
+        is_reused = a.resume.resolve().name in read_manifest(folder).reuse
+        reuse = [a.resume, *reuse] if is_reused else reuse
+    if reuse:
+        words += ["--reuse", ",".join(map(absolute, reuse))]
     options = a.options.with_(method=method)
     for name in SEAMS:
         spec = spec_of(getattr(options, name))

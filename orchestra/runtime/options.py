@@ -17,7 +17,7 @@ of one line, wherever it comes from.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from string import Template
 from types import FunctionType
 from typing import Annotated, Any, Literal
@@ -25,7 +25,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from orchestra.runtime.pool import Checked
-from orchestra.runtime.user_code import spec_of
+from orchestra.runtime.user_code import is_spec, spec_of
+from orchestra.vocabulary import ConfigError
 
 # ---- checks of values ----------------------------------------------------------------------------
 
@@ -275,6 +276,20 @@ def methods_of(name: str, value: object) -> tuple[str, ...]:
         return METHODS_OF_AGENT[value]
     methods: tuple[str, ...] = extra_of(name).get("methods", ())
     return methods
+
+
+def check_use(given: Mapping[str, Any], methods: Sequence[str]) -> None:
+    """Raises ConfigError for an option that none of these methods uses. The user's own method may
+    use any.
+    """
+    if any(is_spec(method) for method in methods):
+        return
+    for name, value in given.items():
+        users = methods_of(name, value)
+        if users and not {*users} & {*methods}:
+            owners = " or ".join(sorted(users))
+            shown = f" {value}" if name == "agent" else ""
+            raise ConfigError(f"{flag_of(name)}{shown}: belongs to --method {owners}")
 
 
 def variables(commands: Iterable[str]) -> list[str]:

@@ -8,12 +8,15 @@ internal hosts, repository, unsafe code, endpoints and keys.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from orchestra.runtime.options import GIVEN_AGAIN, SEAMS, Options, flag_of
 from orchestra.runtime.pool import Pool
+from orchestra.runtime.reuse import names_of
 from orchestra.runtime.run_folder import Manifest
 from orchestra.runtime.user_code import is_spec, name_of, spec_of
 from orchestra.vocabulary import ConfigError
@@ -32,23 +35,46 @@ def named_again(
     """
     given = {name: value for name, value in given.items() if value is not None}
     repo = str(given.pop("workdir", ""))
+    reuse = dict(
+        zip(names_of(given.get("reuse", ())), given.pop("reuse", ()), strict=True)
+    )
     fixed = given.keys() - {*GIVEN_AGAIN}
     if fixed:
         raise ConfigError(f"{flag_of(min(fixed))}: is stored in {folder}; leave it out")
     stored = manifest.options
     _check_seams(folder, stored, given)
+    reached = manifest.pool
     if pool is not None:
-        _check_endpoints(folder, manifest.pool, pool)
+        reached = _reached(folder, manifest.pool, pool)
     resumed = pool is not None
     now = Options(**{**_shipped(stored), **given})
-    ours = dict(_permissions(now, repo, resumed))
-    theirs = dict(_permissions(stored, manifest.workdir, resumed))
+    ours = dict(_permissions(now, repo, reuse, resumed))
+    named = {name: name for name in manifest.reuse}
+    theirs: dict[str, Any] = {}
+    for settings in manifest.all_settings:
+        theirs |= _permissions(settings.options, manifest.workdir, named, resumed)
     _check_same(folder, ours, theirs)
-    changed = {k: v for k, v in given.items() if k in (*SEAMS, *TIMES)}
-    changed["tools"] = tuple(
-        ours[flag] for flag in theirs if flag.startswith("--tools ")
-    )
-    return manifest.model_copy(update={"options": stored.with_(**changed)})
+    earlier = []
+    for old in manifest.earlier:
+        earlier.append(old.with_(options=_given_again(old.options, given, ours)))
+    fields = {
+        "options": _given_again(stored, given, ours),
+        "pool": reached,
+        "earlier": tuple(earlier),
+    }
+    return manifest.model_copy(update=fields)
+
+
+def _given_again(
+    stored: Options, given: Mapping[str, Any], ours: Mapping[str, Any]
+) -> Options:
+    """The options with the user's Python and time limits as they are given now."""
+    changed = {name: value for name, value in given.items() if name in TIMES}
+    for name in SEAMS:
+        if name in given and is_spec(spec_of(getattr(stored, name))):
+            changed[name] = given[name]
+    changed["tools"] = tuple(ours[_flag("tools", name_of(t))] for t in stored.tools)
+    return stored.with_(**changed)
 
 
 def _shipped(options: Options) -> dict[str, Any]:
@@ -81,13 +107,34 @@ def _check_seams(folder: Path, stored: Options, given: Mapping[str, Any]) -> Non
             raise ConfigError(f"{flag_of(name)} {new}: {problem}")
 
 
-def _check_endpoints(folder: Path, stored: Pool, pool: Pool) -> None:
-    reached = [(b.base_url.rstrip("/"), b.api_key_env) for b in pool.backends]
+def _reached(folder: Path, stored: Pool, named: Pool) -> Pool:
+    """The stored pool, where the pool that is named now serves it: a server may have moved. Raises
+    ConfigError for a backend that is not there.
+    """
+    addresses = {(b.base_url.rstrip("/"), b.api_key_env) for b in named.backends}
+    moved = {b.name: b for b in named.backends}
+    if len(stored.backends) == len(named.backends) == 1:
+        moved = {stored.main: named.backends[0]}  # it may have no name but "main"
+    backends = []
     for b in stored.backends:
-        if (b.base_url.rstrip("/"), b.api_key_env) not in reached:
-            key = f" with the key in {b.api_key_env}" if b.api_key_env else ""
-            advice = "if you trust it, name it in --backends FILE or by OPENAI_BASE_URL"
-            raise ConfigError(f"{folder} calls {b.base_url}{key}: {advice}")
+        if (b.base_url.rstrip("/"), b.api_key_env) not in addresses:
+            if b.name not in moved:
+                key = f" with the key in {b.api_key_env}" if b.api_key_env else ""
+                advice = (
+                    "if you trust it, name it in --backends FILE or by OPENAI_BASE_URL"
+                )
+                raise ConfigError(f"{folder} calls {b.base_url}{key}: {advice}")
+            now = moved[b.name]
+            b = replace(b, base_url=now.base_url, api_key_env=now.api_key_env)
+        backends.append(b)
+    return stored.with_(backends=tuple(backends))
+
+
+def tell_moved(stored: Pool, now: Pool, tell: Callable[[str], None]) -> None:
+    """Tell the user which backends are called elsewhere than in the recording."""
+    for old, new in zip(stored.backends, now.backends, strict=True):
+        if old.base_url != new.base_url:
+            tell(f"{new.name} is called at {new.base_url}, not at {old.base_url}")
 
 
 def comparable(options: Options) -> tuple[Any, ...]:
@@ -103,7 +150,10 @@ def comparable(options: Options) -> tuple[Any, ...]:
 
 
 def _permissions(
-    options: Options, workdir: str = "", resumed: bool = False
+    options: Options,
+    workdir: str = "",
+    reuse: Mapping[str, object] = MappingProxyType({}),
+    resumed: bool = False,
 ) -> Iterator[tuple[str, Any]]:
     """Each permission as its flag, and the value that it allows. Python files are known by their
     names, as they may have moved.
@@ -123,6 +173,8 @@ def _permissions(
         yield _flag("unsafe_code"), True
     if workdir:
         yield _flag("workdir", str(Path(workdir).absolute())), workdir
+    for name, run in reuse.items():
+        yield _flag("reuse", name), run
 
 
 def _flag(name: str, value: str = "") -> str:

@@ -56,6 +56,7 @@ class DecisionEvent(TypedDict):
     cost_usd: Usd | None
     mistake: NotRequired[str]
     decision: NotRequired[dict[str, Any]]
+    what_if: NotRequired[bool]  # the user's decision, not the main agent's
 
 
 class SubTaskEvent(TypedDict):
@@ -155,13 +156,12 @@ class _Past:
     """What a run knew: G_t, H_t, and the purse of B_t."""
 
     def __init__(self, manifest: Manifest, task: Task, tools: tuple[str, ...]) -> None:
-        self.options = manifest.options
-        self.backends = manifest.pool.names
+        self.manifest = manifest
         self.task = task
         self.tools = tools
         self.graph = Graph()
         self.history: tuple[Evidence, ...] = ()
-        self.purse = Purse(manifest.options.budget_usd)
+        self.purse = Purse(manifest.in_round(1).options.budget_usd)
 
     def round(self, t: int, events: Sequence[Any]) -> Round:
         """The next round. Raises ValueError or ModelMistake for events that do not fit."""
@@ -192,12 +192,13 @@ class _Past:
         budget_usd = attempt["budget_usd"]
         if budget_usd != self.purse.left_usd:
             self.purse = Purse(budget_usd)
-        limit = self.options.context_tokens
+        settings = self.manifest.in_round(t)
+        limit = settings.options.context_tokens
         return State(
             task=self.task,
             context=compress(self.task.question, self.history, WORDING, limit),
             history=self.history,
-            backends=self.backends,
+            backends=settings.pool.names,
             tools=self.tools,
             round=t,
             rounds=attempt["rounds"],
@@ -278,6 +279,8 @@ def decisions(
         if round.y_t is None:
             continue
         *before, last = round.attempts
+        if "what_if" in last:
+            continue
         decided = Decided(
             state=round.state,
             place=Place(*last["at"]),

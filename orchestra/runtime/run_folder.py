@@ -35,6 +35,7 @@ MAX_MEDIA_BYTES: dict[Modality, int] = {  # of a file; of all media the largest
     "video": 4 << 30,
 }
 BEGINNING = "run.json.part"  # until the folder is complete, and then run.json
+Only = Literal["", "tools", "models"]
 COPIED = {BEGINNING, "media", "workdir", "workdir.git", "work", "tape.jsonl"}
 
 
@@ -45,6 +46,15 @@ class MediaRow(Checked):
     modality: Modality
     name: Annotated[str, Field(pattern=r"^[^/\x00]+$")]
     sha256: str
+
+
+class Earlier(Checked):
+    """The settings of a fork in the rounds before `before`, which it keeps."""
+
+    before: Annotated[int, Field(ge=2)]
+    pool: Pool
+    options: Options
+    code: bool = True
 
 
 class Manifest(Checked):
@@ -58,6 +68,12 @@ class Manifest(Checked):
     code: bool = True  # whether code could run, in a sandbox or with --unsafe-code
     workdir: str = ""  # the user's repository
     parent: str = ""
+    from_round: int = 0  # of a fork: the first round that it does not keep
+    # of a fork, in order: the settings of the rounds that it keeps
+    earlier: Annotated[tuple[Earlier, ...], Field(max_length=100)] = ()
+    what_if: dict[str, Any] = {}  # of a fork, by place: what is replaced (what_if.py)
+    reuse: tuple[str, ...] = ()  # names of runs whose answers are taken
+    only: Only = ""  # --only: which of them
 
     def task(self, folder: Path) -> Task:
         """Raises ConfigError for a media file that is missing or not the one of the run."""
@@ -73,6 +89,19 @@ class Manifest(Checked):
             media.append(file)
         repo = _top_of(folder / "workdir") if self.workdir else ()
         return Task(self.question, media=tuple(media), repo=repo)
+
+    def in_round(self, t: int) -> Manifest:
+        """The same with the settings of round t."""
+        for old in self.earlier:
+            if t < old.before:
+                settings = {"pool": old.pool, "options": old.options, "code": old.code}
+                return self.model_copy(update=settings)
+        return self
+
+    @property
+    def all_settings(self) -> list[Manifest]:
+        """The same with the settings of each part of the run, in order."""
+        return [*(self.in_round(old.before - 1) for old in self.earlier), self]
 
     def write(self, folder: Path) -> None:
         """Write run.json: the last step of a beginning. Raises OSError, ConfigError."""
@@ -163,7 +192,8 @@ def read_manifest(folder: Path) -> Manifest:
             row = outside.parsed(data.read())
         row = _current(row)
         manifest = Manifest(**row)
-        _check_seams(row["options"])
+        for settings in (row, *row.get("earlier", ())):
+            _check_seams(settings["options"])
     except (Invalid, ValueError, TypeError, LookupError, AttributeError) as error:
         why = " ".join(str(error).split())[:200]
         raise ConfigError(f"{file} is damaged, or of another version ({why})") from None
@@ -213,10 +243,10 @@ def _current(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def begun(path: Path) -> Iterator[Path]:
+def begun(path: Path, new_round: int = 1) -> Iterator[Path]:
     """A new run folder, complete once it has its run.json. It is removed if the run fails before
-    its first call; at a mistake of the user, before the first call of a round. Raises ConfigError,
-    OSError.
+    its first call; at a mistake of the user, before the first call of `new_round` or a later round.
+    Raises ConfigError, OSError.
     """
     existed = path.exists()
     if existed and not path.is_dir():
@@ -227,7 +257,7 @@ def begun(path: Path) -> Iterator[Path]:
         try:
             yield path
         except BaseException as error:
-            first_round = 1 if isinstance(error, ConfigError) else 0
+            first_round = new_round if isinstance(error, ConfigError) else 0
             if not holds_calls(made / "tape.jsonl", first_round):
                 shutil.rmtree(made, ignore_errors=True)
                 if existed:
@@ -295,8 +325,9 @@ def holds_calls(path: Path, first_round: int = 0) -> bool:
     return any(tapes.round_of(call) >= first_round for call in calls)
 
 
-def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> None:
-    """Copy the rounds before `from_round` into the new folder `target`. Raises ConfigError."""
+def fork(source: Path, target: Path, manifest: Manifest) -> None:
+    """Copy the rounds before that of a fork into the new folder `target`. Raises ConfigError."""
+    from_round = manifest.from_round
     tape = source / "tape.jsonl"
     last = max((tapes.round_of(e.call) for e in tapes.entries(tape)), default=0)
     if not 1 <= from_round <= max(last, 1):
@@ -315,7 +346,7 @@ def fork(source: Path, target: Path, from_round: int, manifest: Manifest) -> Non
     with outside.written(target / "tape.jsonl") as copied:
         for row in tapes.exchanges(tape):
             if tapes.round_of(row["call"]) < from_round:
-                line = json.dumps({**row, "kept": True}, ensure_ascii=False)
+                row |= {"kept": True, "reused": source.resolve().name}
+                line = json.dumps(row, ensure_ascii=False)
                 copied.write(f"{line}\n".encode("utf-8", "replace"))
-    parent = f"{source.name} from round {from_round}"
-    manifest.model_copy(update={"parent": parent}).write(target)
+    manifest.write(target)

@@ -7,8 +7,9 @@ has them, too.
 from __future__ import annotations
 
 import fcntl
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +35,23 @@ Row = Mapping[str, Any]  # an exchange on the tape
 @dataclass(frozen=True)
 class Totals:
     """What calls cost, as a purse counts it: a call is an attempt that may be billed. `cost_usd`
-    None: some price is unknown.
+    None: some price is unknown. `reused_calls` of them come from another run, which saved
+    `saved_usd` of the cost.
     """
 
     calls: int = 0
     tokens: int = 0
     cost_usd: float | None = 0.0
+    reused_calls: int = 0
+    saved_usd: float | None = 0.0
 
     def plus(self, other: Totals) -> Totals:
         return Totals(
             calls=self.calls + other.calls,
             tokens=self.tokens + other.tokens,
             cost_usd=add_usd(self.cost_usd, other.cost_usd),
+            reused_calls=self.reused_calls + other.reused_calls,
+            saved_usd=add_usd(self.saved_usd, other.saved_usd),
         )
 
 
@@ -63,6 +69,14 @@ class Summary:
     failed_subtasks: int
     latency_s: float | None  # None: the run could not say
     date_s: float  # of its newest call, since 1970
+
+    @property
+    def reused_calls(self) -> int:
+        return self.totals.reused_calls
+
+    @property
+    def saved_usd(self) -> float | None:
+        return self.totals.saved_usd
 
 
 def summary(folder: Path) -> Summary:
@@ -128,10 +142,12 @@ class Prices:
     """What the exchanges of a run cost: by the prices of its pool, or as its endpoint reported."""
 
     def __init__(self, manifest: Manifest) -> None:
-        self.has_budget = manifest.options.budget_usd is not None
-        self.backends: dict[tuple[str, str], Backend] = {}
-        for backend in reversed(manifest.pool.backends):  # the first of a name counts
-            self.backends[url_of(backend), backend.model] = backend
+        self._starts = [old.before for old in manifest.earlier]
+        self._rates = [Rates(settings) for settings in manifest.all_settings]
+
+    def _rates_of(self, call: str) -> Rates:
+        """Those of the round of a call: a fork may have changed the pool."""
+        return self._rates[bisect_right(self._starts, tape.round_of(call))]
 
     def total(self, rows: Iterable[Row]) -> Totals:
         total = Totals()
@@ -141,12 +157,23 @@ class Prices:
 
     def of(self, row: Row) -> Totals:
         """What one exchange cost, with its attempts that got no answer."""
+        total = self._of(row)
+        if not row.get("reused"):
+            return total
+        return replace(total, reused_calls=total.calls, saved_usd=total.cost_usd)
+
+    def backend_of(self, row: Row) -> Backend | None:
+        """The backend that answered a chat exchange."""
+        return self._rates_of(row["call"]).backend_of(row["request"])
+
+    def _of(self, row: Row) -> Totals:
         outcome = row["failure"] if "failure" in row else row["answer"]
         unanswered = outcome.get("unanswered") if isinstance(outcome, dict) else None
         if type(unanswered) is not int or not 0 <= unanswered <= MOST_UNANSWERED:
             return Totals()  # a local tool
         most_usd = amount(outcome.get("most_usd"))
-        assumed = Totals(1, 0, assumed_usd(self.has_budget, most_usd))
+        rates = self._rates_of(row["call"])
+        assumed = Totals(1, 0, assumed_usd(rates.has_budget, most_usd))
         total = Totals()
         for _ in range(unanswered):
             total = total.plus(assumed)
@@ -154,15 +181,27 @@ class Prices:
             return total
         match row["request"]["kind"]:
             case "chat":
-                return total.plus(
-                    self._of_chat(row["request"], outcome.get("data"), assumed)
-                )
+                data = outcome.get("data")
+                return total.plus(rates.of_chat(row["request"], data, assumed))
             case "transcription":
                 return total.plus(Totals(1, 0, most_usd))
             case _:
                 return total
 
-    def _of_chat(self, request: Row, data: object, assumed: Totals) -> Totals:
+
+class Rates:
+    """The prices of one pool."""
+
+    def __init__(self, settings: Manifest) -> None:
+        self.has_budget = settings.options.budget_usd is not None
+        self._backends: dict[tuple[str, str], Backend] = {}
+        models = [backend.model for backend in settings.pool.backends]
+        for backend in reversed(settings.pool.backends):  # the first of a name counts
+            self._backends[url_of(backend), backend.model] = backend
+            if models.count(backend.model) == 1:
+                self._backends["", backend.model] = backend  # wherever it was served
+
+    def of_chat(self, request: Row, data: object, assumed: Totals) -> Totals:
         backend = self.backend_of(request)
         if backend is None or not isinstance(data, dict):
             return Totals(1, 0, None)
@@ -171,7 +210,10 @@ class Prices:
         return Totals(1, usage.tokens, cost_usd)
 
     def backend_of(self, request: Row) -> Backend | None:
-        """The backend that a chat request went to."""
+        """The backend that a chat request went to. A model of "" is the only one of an endpoint."""
         url = str(request.get("url"))
-        exact = self.backends.get((url, str(request.get("model"))))
-        return exact or self.backends.get((url, ""))  # the only one that it serves
+        model = str(request.get("model"))
+        for place in ((url, model), (url, ""), ("", model), ("", "")):
+            if place in self._backends:
+                return self._backends[place]
+        return None

@@ -1,7 +1,8 @@
 """The tape: every paid exchange is on disk before its answer is used; replay, resume and fork.
 
 A tape is a JSONL file with one line per exchange. An exchange is found by its logical call and the
-SHA-256 of its request, so the timing of threads plays no part:
+SHA-256 of its request, without the address of the model. So neither the timing of threads nor the
+place of a server plays a part:
 
     with tape.call(Place(1, 2, 1)):                 # inside the worker: round, sub-task, step
         outcome = tape.exchange("chat", body, ask)  # Answer or Failure
@@ -12,6 +13,9 @@ SHA-256 of its request, so the timing of threads plays no part:
     resume   plays the recorded answers      calls ask() for what is missing, and again for a
                                              failure that no later answer may quote
     replay   plays answers and failures      raises TapeMiss for what is missing, with a diff
+
+What is missing may also be on the tape of another run (--reuse, reuse.py). Its answer is copied to
+this tape, with the name of that run.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ from orchestra.runtime.jsonl import Appender, Row, TapeWriteError, located, row_
 from orchestra.runtime.secrets import Secrets
 from orchestra.vocabulary import Cause, ConfigError, EndOfRun, Failure, Place
 
-VERSION = 2
+VERSION = 3  # of the lines that are written; in version 2, `key` had the address in it
 # An image or a sound in a request
 BASE64 = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{4096,}={0,2}")
 POLL_S = 0.05
@@ -50,6 +54,10 @@ MAX_TIME_S = 1e11  # the year 5138
 DIFF_LINES = 41  # of the difference that a miss shows
 DIFF_ROWS = 20  # among which the most similar one is looked for
 TYPES = {"call": str, "key": str, "request": dict}  # of the fields of an exchange
+ADDRESSED = (
+    "chat",
+    "transcription",
+)  # kinds whose `url` says only where a model is served
 OVER_BUDGET = "budget"  # the cause of a failure: the call was not started
 Mode = Literal["record", "resume", "replay"]
 _call: ContextVar[str] = ContextVar("logical_call")
@@ -99,9 +107,14 @@ class Entry:
 
     offset: int  # of its line
     call: str
+    kind: str
     key: str
     answered: bool
     kept: bool  # a fork copied it, or the budget did not cover it
+
+
+# (kind, call, key, how often the call made this request) -> the name of another run, and its row
+Find = Callable[[str, str, str, int], tuple[str, Row] | None]
 
 
 def round_of(call: str) -> int:
@@ -112,7 +125,8 @@ def round_of(call: str) -> int:
 
 class Tape:
     """Raises TapeMiss, TapeWriteError or Cancelled from any thread; each ends the run. `cancelled`
-    may be set from outside; the tape sets it when it cannot be written.
+    may be set from outside; the tape sets it when it cannot be written. `find` looks on the tapes
+    of other runs.
     """
 
     def __init__(
@@ -121,12 +135,18 @@ class Tape:
         mode: Mode,
         secrets: Secrets | None = None,
         cancelled: threading.Event | None = None,
+        find: Find | None = None,
     ) -> None:
         self.path = path
         self.mode = mode
         self.secrets = secrets or Secrets()
         self.cancelled = cancelled or threading.Event()
+        self._find = find
+        self._made: dict[tuple[str, str], int] = {}  # how often, by call and key
         self._unplayed: dict[tuple[str, str], list[Entry]] = {}
+        self.frozen = (
+            False  # within rounds that a fork keeps: nothing is made or reused
+        )
         self._closed = False
         self.in_flight: list[str] = []  # the logical calls that are being made
         self._write_error: TapeWriteError | None = None
@@ -174,8 +194,8 @@ class Tape:
     def exchange(
         self, kind: str, request: Row, ask: Callable[[], Any], shape: Any = Any
     ) -> Answer | Failure:
-        """The recorded outcome of this request in the current logical call. Without one, that of
-        `ask()`, which is recorded first. Raises TapeMiss.
+        """The recorded outcome of this request in the current logical call. Without one, the answer
+        to it in another run, or else what `ask()` returns; it is recorded first. Raises TapeMiss.
 
         `shape` is the type of an answer. It is checked if the answer comes from the tape.
         """
@@ -183,18 +203,25 @@ class Tape:
         call = _call.get()
         if self.cancelled.is_set():
             raise self._stopped()
-        key = _key(text)
+        key = key_of(json.loads(text))
+        made = self._made[call, key] = self._made.get((call, key), 0) + 1
         try:
             entry = self._unplayed[call, key].pop()  # atomic: one thread gets it
         except (KeyError, IndexError):
-            return self._record(call, key, text, ask)
+            if self.frozen:
+                raise self._miss(call, text) from None
+            found = self._find(kind, call, key, made) if self._find else None
+            if found is None:
+                return self._record(call, key, text, ask)
+            run, row = found
+            self._played(call, row, shape)  # raises TapeMiss for a damaged answer
+            return self._record(call, key, text, lambda: row["answer"], run)
         return self._played(call, row_at(self.path, entry.offset), shape)
 
     def has(self, kind: str, request: Row) -> bool:
         """Whether the outcome of this request in the current logical call is recorded."""
-        return bool(
-            self._unplayed.get((_call.get(), _key(_request_text(kind, request))))
-        )
+        key = key_of(json.loads(_request_text(kind, request)))
+        return bool(self._unplayed.get((_call.get(), key)))
 
     def value(
         self, kind: str, request: Row, function: Callable[[], Any], shape: Any = Any
@@ -232,9 +259,11 @@ class Tape:
         return self._write_error or Cancelled(f"{_call.get()}: interrupted")
 
     def _record(
-        self, call: str, key: str, text: str, ask: Callable[[], Any]
+        self, call: str, key: str, text: str, ask: Callable[[], Any], reused: str = ""
     ) -> Answer | Failure:
-        """The outcome of `ask()`, which is on disk before it is returned. Raises TapeMiss."""
+        """The outcome of `ask()`, which is on disk before it is returned. `reused`: the run that it
+        comes from. Raises TapeMiss.
+        """
         if self._file is None:
             raise self._miss(call, text)
         self.in_flight.append(call)  # before it checks whether the tape is closed
@@ -250,8 +279,9 @@ class Tape:
             timing = json.dumps({"began_s": began_s, "took_s": took_s})
             outcome = "failure" if failed else "answer"
             head = f'{{"v": {VERSION}, "call": {json.dumps(call)}, "key": "{key}"'
-            line = f'{head}, "request": {text}, "{outcome}": {kept}'
-            self._file.append(f'{line}, "timing": {timing}}}')
+            line = f'{head}, "request": {text}, "{outcome}": {kept}, "timing": {timing}'
+            source = f', "reused": {json.dumps(reused)}' if reused else ""
+            self._file.append(f"{line}{source}}}")
         except TapeWriteError as error:
             self._write_error = error
             self.cancelled.set()
@@ -262,7 +292,7 @@ class Tape:
         value = json.loads(kept)  # as a replay will read it
         if failed:
             return Failure(**value)
-        return Answer(value, played=False)
+        return Answer(value, played=reused != "")
 
     def _miss(self, call: str, text: str) -> TapeMiss:
         """What a replay did not find: the request `text` next to the most similar one that is left
@@ -296,8 +326,13 @@ def _request_text(kind: str, request: Row) -> str:
     return BASE64.sub(_digest, text)
 
 
-def _key(request_text: str) -> str:
-    return hashlib.sha256(request_text.encode("utf-8", "replace")).hexdigest()
+def key_of(request: Row) -> str:
+    """The SHA-256 of a request, as it is on the tape, without the address of the model."""
+    fields = dict(request)
+    if fields["kind"] in ADDRESSED:
+        fields.pop("url", None)
+    text = json.dumps(fields, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def _digest(data: re.Match[str]) -> str:
@@ -319,8 +354,16 @@ def entries(path: Path) -> list[Entry]:
             newest = len(found)
         elif _is_exchange(row):
             kept = "kept" in row or _is_over_budget(row.get("failure"))
-            answered = "answer" in row
-            found.append(Entry(offset, row["call"], row["key"], answered, kept))
+            request = row["request"]
+            entry = Entry(
+                offset=offset,
+                call=row["call"],
+                kind=request["kind"],
+                key=key_of(request),
+                answered="answer" in row,
+                kept=kept,
+            )
+            found.append(entry)
         else:
             problem = "has a line that is not an exchange; restore a copy"
             raise ConfigError(f"{path} {problem}")

@@ -72,6 +72,8 @@ class Trajectory:
     latency_s: float
     run: str  # its folder
     why: str = ""
+    reused_calls: int = 0  # of `calls`, those that come from another run
+    saved_usd: float | None = 0.0  # the part of `cost_usd` that they had cost there
     events: list[Event] = field(repr=False, default_factory=list)
 
 

@@ -1,0 +1,201 @@
+"""Random scripted runs of all methods, and what a variation of one must take from its tape: found by comparing
+the two tapes request by request. tests/test_variations.py makes a few of them, benchmarks/variations.py many.
+"""
+
+import itertools
+import json
+import random
+import time
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+from orchestra.runtime.options import METHODS, Options
+from orchestra.runtime.run_folder import read_manifest
+from orchestra.runtime.tape import exchanges, round_of
+from orchestra.runtime.trajectory import read
+from orchestra_min import orchestrate, replay, resume
+from tests.conftest import pool_at
+from tests.scripted import (
+    CHAIN,
+    DEBATE,
+    SAMPLES,
+    Endpoint,
+    act,
+    complete,
+    delegate,
+    finish,
+    is_main,
+    last_text,
+)
+
+TOOL = "tests.variations:look"
+WORDS = ["amber", "birch", "cedar", "dune"]
+
+
+def look(name: str) -> str:
+    """Look something up.
+
+    name: its name
+    """
+    return f"{name} is known"
+
+
+class Script:
+    """Replies that depend on the request alone; `unique`: each also has a number of its own."""
+
+    def __init__(self, seed, unique=True, delay_s=0.0):
+        self.seed, self.unique, self.delay_s = seed, unique, delay_s
+        self.numbers = itertools.count()
+
+    def __call__(self, request):
+        time.sleep(random.random() * self.delay_s)
+        plain = json.dumps(request, sort_keys=True)
+        dice = random.Random(f"{self.seed} {plain}")
+        word = f"{dice.choice(WORDS)} {next(self.numbers)}" if self.unique else dice.choice(WORDS)
+        return self.reply(request, dice, word)
+
+    def reply(self, request, dice, word):
+        system = request["messages"][0]
+        if system["role"] == "user":
+            return f"a thought\nAnswer: {word}"
+        if "tools" in request:
+            name = dice.choice(["answer", "enhance_reasoning", "enhance_reasoning"])
+            arguments = {"model": "answer-1" if name == "answer" else "reasoner-1"}
+            call = json.dumps({"name": name, "arguments": arguments})
+            return f"{word} <tool_call>{call}</tool_call>"
+        if "You design a system of agents" in system["content"]:
+            return dice.choice([SAMPLES, CHAIN, DEBATE])
+        if is_main(request):
+            return self.decision(system["content"], last_text(request), dice, word)
+        steps = last_text(request).count("Observation:")
+        if dice.random() < 0.5 and steps < 2:
+            return act("look", f"note {word}", name=dice.choice(WORDS))
+        return finish(word)
+
+    def decision(self, system, text, dice, word):
+        if dice.random() < 0.2 and "=>" in text:
+            return complete(word)
+        linear = "one sub-agent after another" in system
+        count = 1 if linear else dice.randint(1, 3)
+        tasks = [
+            {"task_instruction": f"find {dice.choice(WORDS)}", "tools": ["look"]}
+            for _ in range(count)
+        ]
+        reply = delegate(*tasks)
+        return reply.replace('{"tasks": [', "").replace("]}}", "}") if linear else reply
+
+
+def recorded(seed, folder):
+    """A random run of one of the methods, and its server."""
+    dice = random.Random(seed)
+    method = list(METHODS)[seed % len(METHODS)]
+    server = Endpoint(Script(seed))
+    options = Options(
+        method=method,
+        tools=(TOOL,),
+        steps=dice.randint(2, 4),
+        parallel=dice.randint(1, 8),
+        rounds=dice.randint(2, 4),
+        budget_usd=dice.choice([None, 1.0]),
+    )
+    pool = pool_at(server.url, "small", "large")
+    run = orchestrate("What is it?", pool=pool, options=options, out=folder)
+    return run, server
+
+
+def unchanged(run, server, out, threads):
+    """Make the run again with all of its answers: nothing is paid, and nothing differs."""
+    held = read_manifest(Path(run.run))
+    before = len(server.requests)
+    again = orchestrate(
+        held.question,
+        pool=held.pool,
+        options=held.options,
+        out=out,
+        reuse=[run.run],
+        listeners=[lambda event: time.sleep(random.random() * 0.002)],
+    )
+    assert len(server.requests) == before, "a call was paid"
+    assert again.paid_usd == 0 and again.reused_calls == again.calls == run.calls
+    assert plain(again.events) == plain(run.events)
+    replay(out, parallel=threads, tools=(TOOL,))
+
+
+def varied(seed, run, out, **how):
+    """A fork from a random round with something changed, at a server that replies otherwise."""
+    dice = random.Random(f"variation {seed}")
+    held = read_manifest(Path(run.run))
+    last = max(round_of(row["call"]) for row in rows(run.run))
+    k = dice.randint(1, last)
+    change = dice.choice([
+        {"model": "large"}, {"steps": held.options.steps + 1}, {"rounds": 5}, {"what_if": {f"r{k}": other(dice)}},
+        {"what_if": {f"r{k}": {"action": "complete", "answer": "mine"}}},
+    ])  # fmt: skip
+    if held.options.method in ("mas-orchestra", "react") and "rounds" in change:
+        change = {"steps": held.options.steps + 1}
+    with closing(Endpoint(Script(-seed, **how))) as server:
+        moved = pool_at(server.url, "small", "large")
+        fork = resume(run.run, k, out, pool=moved, tools=(TOOL,), **change)
+        paid = len(server.requests)
+    check(run.run, out, k, paid)
+    replay(out, parallel=dice.randint(1, 8), tools=(TOOL,))
+    return fork, k, change
+
+
+def other(dice):
+    """A decision that the main agent may not have made."""
+    u = {"id": "mine", "instruction": f"find {dice.choice(WORDS)}", "tools": ["look"]}
+    return {"action": "delegate", "subtasks": [u], "reasoning": "", "answers": dice.random() < 0.3}
+
+
+def rows(folder):
+    return list(exchanges(Path(folder) / "tape.jsonl"))
+
+
+def seen(row):
+    """A request without its address."""
+    request = {k: v for k, v in row["request"].items() if k != "url"}
+    return json.dumps(request, sort_keys=True)
+
+
+def step(call):
+    """The call without the number of a parallel sample."""
+    head, _, tail = call.rpartition("/")
+    return head if tail[:1] == "p" and tail[1:].isdigit() else call
+
+
+def check(parent, fork, k, paid):
+    """Brute force: the rounds before k are kept, and of the others exactly those exchanges are reused whose
+    request is on the tape of the parent (in another sample of the same step it does not count).
+    """
+    old = rows(parent)
+    made = Counter()
+    for row in rows(fork):
+        call = row["call"]
+        made[call, seen(row)] += 1
+        if round_of(call) < k:
+            assert row["kept"] and row["reused"]
+            continue
+        equal = [o for o in old if seen(o) == seen(row) and "answer" in o]
+        usable = [o for o in equal if o["call"] == call or step(o["call"]) != step(call)]
+        expected = made[call, seen(row)] <= len(usable)
+        assert ("reused" in row) == expected, (call, row.get("reused"), len(usable))
+        if expected:
+            own = [o for o in usable if o["call"] == call] or usable
+            assert row["answer"] in [o["answer"] for o in own], call
+    kept = [row for row in old if round_of(row["call"]) < k]
+    assert len([row for row in rows(fork) if "kept" in row]) == len(kept)
+    chats = [row for row in rows(fork) if row["request"]["kind"] == "chat"]
+    assert sum("reused" not in row for row in chats) == paid
+
+
+def plain(events):
+    """What a run decided, did and found, without what is measured."""
+    kept = [e for e in events if e["event"] not in ("run", "end")]
+    kept.sort(key=lambda e: tuple(e["at"]))
+    return json.loads(json.dumps([{k: v for k, v in e.items() if k != "timing"} for e in kept]))
+
+
+def answer_of(folder):
+    return read(Path(folder) / "trajectory.jsonl")[-1]["answer"]
