@@ -820,9 +820,8 @@ class Command:
 
 def tell_what_changed(args: argparse.Namespace, folder: Path) -> None:
     """After a fork, or a run that reused another: what was reused and paid, and where they part."""
-    given = vars(args)
-    is_fork = args.from_round is not None or given.get("what_if")
-    others = [args.resume] if is_fork else [*(given.get("reuse") or ())]
+    is_fork = args.from_round is not None or args.what_if
+    others = [args.resume] if is_fork else [*(args.reuse or ())]
     for before in others[:1]:
         for line in import_module("orchestra.diff").lines_of(before, folder):
             console.tell(line)

@@ -94,7 +94,7 @@ def _rewritten(
 def _in_place_of(folder: Path, new: Path, again: Trajectory) -> Trajectory:
     """The new run is the recording from now on. It does not name those that it has replaced."""
     manifest = read_manifest(new)
-    if getattr(manifest, "reuse", ()):
+    if manifest.reuse:
         manifest.model_copy(update={"reuse": ()}).write(new)
     for old in (folder, *_earlier(new)):
         shutil.rmtree(old)

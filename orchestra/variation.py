@@ -219,7 +219,7 @@ def _call(entry: tape.Entry, row: Row, prices: Prices) -> Call:
         offset=entry.offset,
         place=entry.call,
         kind=row["request"]["kind"],
-        request=_hash(_seen(row)),
+        request=tape.key_of(row["request"]),
         reply=_hash(_reply(row)),
         tokens=total.tokens,
         cost_usd=total.cost_usd,

@@ -34,10 +34,6 @@ ROOT = Path(__file__).resolve().parent.parent
 needs_sandbox = pytest.mark.skipif(
     bool(sandbox.trouble()), reason="needs bubblewrap (apt install bubblewrap)"
 )
-needs_reuse = pytest.mark.skipif(
-    "reuse" not in inspect.signature(orchestra_min.orchestrate).parameters,
-    reason="needs orchestrate(reuse=)",
-)
 needs_git = pytest.mark.skipif(not shutil.which("git"), reason="needs git")
 
 

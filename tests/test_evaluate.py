@@ -19,7 +19,7 @@ from orchestra.evaluation.scores import exact, matches
 from orchestra.evaluation.sweep import Budget, Workers
 from orchestra.vocabulary import ConfigError
 from tests import sweeps
-from tests.conftest import ROOT, Options, needs_reuse, pool_at
+from tests.conftest import ROOT, Options, pool_at
 from tests.program import CLOCK, pool_file, replay
 from tests.scripted import Raw, complete, delegate, finish, is_main, last_text
 from tests.sweeps import OFFICIAL, data_file, number_asked, words
@@ -259,7 +259,6 @@ def two_rounds(found=str):
     return respond
 
 
-@needs_reuse
 def test_a_sweep_with_an_edited_prompt_pays_only_for_the_calls_that_see_it(twice):
     rows, paid, (found,), shown = twice()
     assert len(paid) == len(rows) == 6 and not any(map(is_main, paid))
@@ -267,20 +266,17 @@ def test_a_sweep_with_an_edited_prompt_pays_only_for_the_calls_that_see_it(twice
     assert found["reused"] == pytest.approx(12 / 18) and "67 %" in shown
 
 
-@needs_reuse
 def test_a_sweep_that_changes_an_answer_pays_for_what_follows(twice):
     rows, paid, (found,), _ = twice(new=two_rounds(lambda n: "9" if n == "2" else n))
     assert len(paid) == 7 and rows["2"]["answer"] == "9"
     assert (found["changed"], found["newly_right"], found["newly_wrong"]) == (1, 0, 1)
 
 
-@needs_reuse
 def test_the_judge_of_an_unchanged_answer_is_not_paid_again(twice):
     rows, paid, *_ = twice("--judge", "j")
     assert len(paid) == 6 and rows["3"]["judge"] is True and not rows["3"]["exact"]
 
 
-@needs_reuse
 def test_a_reused_sweep_is_needed_again_to_go_on(sweep, tmp_path, capsys):
     sweep("--limit", 1)
     reuse = "--reuse", tmp_path / "out", "--out", tmp_path / "new"

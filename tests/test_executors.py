@@ -15,7 +15,7 @@ import pytest
 
 from orchestra.evaluation import answering
 from orchestra.evaluation.questions import load
-from tests.conftest import ROOT, Options, needs_reuse, pool_at
+from tests.conftest import ROOT, Options, pool_at
 from tests.program import CLOCK, replay
 from tests.scripted import Endpoint
 from tests.sweeps import OFFICIAL, data_file, number_asked, sweep, words
@@ -71,7 +71,6 @@ def test_a_worker_that_shares_no_disk_sends_the_run_folder_back(tmp_path, endpoi
     assert replay(tmp_path / "runs/7").answer == "7"
 
 
-@needs_reuse
 def test_a_worker_that_shares_no_disk_gets_the_run_that_is_reused(tmp_path, endpoint):
     server = endpoint(number_asked)
     old = answering.Plan(tmp_path / "old", pool_at(server.url), Options(method="react"))

@@ -1,6 +1,5 @@
 """docs/experiments.md: its commands run as they are written, and print what it shows."""
 
-import inspect
 import re
 import shlex
 import shutil
@@ -8,16 +7,11 @@ import threading
 
 import pytest
 
-import orchestra_min
 from fixtures import stand_in
 from tests.conftest import ROOT
 from tests.program import called
 
 PORT = "127.0.0.1:8105"
-needs_what_if = pytest.mark.skipif(
-    "what_if" not in inspect.signature(orchestra_min.resume).parameters,
-    reason="needs resume(what_if=)",
-)
 
 
 @pytest.fixture
@@ -54,7 +48,6 @@ def printed_as_shown(words, lines):
     return len(lines)
 
 
-@needs_what_if
 def test_the_experiments_print_what_the_page_shows(with_a_stand_in, edited):
     count = 0
     for words, lines in commands("experiments.md"):

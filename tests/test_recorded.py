@@ -13,7 +13,6 @@ from tests.conftest import (
     EndpointError,
     Options,
     TapeMiss,
-    needs_reuse,
     pool_at,
 )
 from tests.program import CLOCK, any_method, called, replay
@@ -150,7 +149,6 @@ def test_a_recording_that_still_fits_is_replayed_whole(varied, tmp_path, no_netw
     assert (tmp_path / "run" / "tape.jsonl").read_bytes() == before
 
 
-@needs_reuse
 def test_an_edited_prompt_pays_only_for_the_calls_that_see_it(varied, tmp_path):
     again = varied(OF_A_SUB_AGENT)
     assert (again.answer, again.run) == ("9", str(tmp_path / "run"))
@@ -160,7 +158,6 @@ def test_an_edited_prompt_pays_only_for_the_calls_that_see_it(varied, tmp_path):
     assert varied(mode="none").answer == "9" and not varied.asked
 
 
-@needs_reuse
 def test_a_changed_answer_is_refused_in_three_lines_and_the_recording_stays(varied, tmp_path):
     before = (tmp_path / "run" / "tape.jsonl").read_bytes()
     with pytest.raises(Changed) as error:
@@ -178,7 +175,6 @@ def test_a_changed_answer_is_refused_in_three_lines_and_the_recording_stays(vari
     assert [p.name for p in tmp_path.iterdir()] == ["run"] and varied().answer == "8"
 
 
-@needs_reuse
 def test_a_changed_decision_is_refused_where_the_test_says_so(varied, tmp_path):
     edit = ("delegation.md", "Round", "ROUND")  # the main agent now has more to say
     with pytest.raises(Changed, match="the decision of round 1 changed: delegates t1: look ->"):
