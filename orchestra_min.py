@@ -808,7 +808,9 @@ class Command:
         """Print what ended the command. Returns the exit code."""
         start = self.start
         message = console.failure(error, start.name, start.folder, self.args)
-        is_run = self.args is not None and not self.args.replay and start.name != ""
+        refused = isinstance(error, ConfigError) and start.name == "resume"
+        is_run = self.args is not None and not (self.args.replay or refused)
+        is_run = is_run and start.name != ""
         folder = start.folder if is_run else None
         console.tell_error(error, message, self.words, folder)
         return command_line.exit_code(error)

@@ -19,7 +19,7 @@ from orchestra.runtime.prompts import named, outside, say, visible
 from orchestra.runtime.run_folder import MAX_MEDIA_BYTES, sha256_of, unwritable
 from orchestra.runtime.secrets import Secrets
 from orchestra.toolkit import ToolError
-from orchestra.vocabulary import ConfigError, Media, Modality
+from orchestra.vocabulary import SKILL_OF, ConfigError, Media, Modality
 
 MAX_BYTES = MAX_MEDIA_BYTES
 MAX_PIXELS = 64 << 20  # of one picture or frame: 256 MiB in memory
@@ -259,9 +259,10 @@ def check_engines(modalities: Iterable[Modality], pool: Pool) -> None:
         missing = missing_engine(kind)
         if missing:
             needs = f"the local engine for {kind} needs {missing}"
-            raise ConfigError(
-                f"{needs}: pip install '.[local]', or --perception endpoint"
-            )
+            skill = SKILL_OF[kind]
+            able = any(b.skills.get(skill, 0.0) > 0 for b in pool.backends)
+            other = ", or --perception endpoint" if able else ""
+            raise ConfigError(f"{needs}: pip install '.[local]'{other}")
     model = os.environ.get(WHISPER, "")
     is_folder = os.sep in model
     if is_folder and not (Path(model) / "model.bin").is_file():

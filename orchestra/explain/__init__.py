@@ -26,6 +26,7 @@ from orchestra.explain.panel import Panel
 from orchestra.explain.recorded_run import RecordedRun
 from orchestra.explain.rendering import html, text
 from orchestra.runtime import command_line, console
+from orchestra.runtime.summary import summary
 from orchestra.runtime.user_code import is_spec, name_of
 from orchestra.vocabulary import ConfigError, Delegate, Place
 
@@ -97,6 +98,9 @@ def main(argv: Sequence[str]) -> int:
             console.put("\n\n".join(text(panel) for panel in shown))
         else:
             console.put("Nothing to explain: the run used none of these equations.")
+        ending = summary(a.folder).ending
+        if ending.why and not a.json:
+            console.put(f"The run ended as {ending.state}: {ending.why}")
 
     return command_line.run_program(p.prog, work)
 

@@ -242,12 +242,14 @@ class Chat:
         """The failure as an error of one line: the endpoint, what it sent, and what to do."""
         key = backend.api_key_env or "OPENAI_API_KEY"
         advice = {
-            0: "is it up, is base_url right (most end in /v1)? --timeout waits longer",
+            0: "is the server running, and is its address right (most end in /v1)?",
             401: f"check the key in {key}",
             403: f"the key in {key} has no access",
             404: f"check base_url (most end in /v1) and the model name {backend.model!r}",
             429: "rate limit or quota; --patience waits longer",
         }.get(failure.status, "see the endpoint's log")
+        if failure.cause == "timeout":
+            advice = "--timeout waits longer"
         media = completion.media_in(messages or [])
         about_request = 400 <= failure.status < 500
         is_other = failure.status in (401, 403, 408, 429)
