@@ -272,14 +272,18 @@ class Run:
     def numbers(self) -> Iterator[int]:
         """The numbers of the rounds. Before each of them, its settings are set up."""
         for t in count(1):
-            settings = self.manifest.in_round(t)
-            if settings != self.settings:
-                self.sub_agents.executor.shutdown()
-                self.set_up(settings)
-            self.tape.frozen = t < self.manifest.from_round
+            self.enter(t)
             if t > self.rounds:
                 return
             yield t
+
+    def enter(self, t: int) -> None:
+        """Set up the settings of round t; a fork makes no call in the rounds that it keeps."""
+        settings = self.manifest.in_round(t)
+        if settings != self.settings:
+            self.sub_agents.executor.shutdown()
+            self.set_up(settings)
+        self.tape.frozen = t < self.manifest.from_round
 
     def answered(self, t: int, y_t: Delegate, z: Result) -> Outcome:
         """The outcome of a run that a sub-task has answered."""
@@ -294,6 +298,7 @@ class Run:
 
     def last_chance(self, t: int, cause: Cause, why: str) -> Outcome:
         """One more decision, if it can be paid, and the outcome: a fallback in any case."""
+        self.enter(t + 1)  # in a fork, it may follow a round that is kept
         try:
             y_t = self.decide(t + 1, last_chance=True)
             if isinstance(y_t, Complete):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -84,7 +85,7 @@ def _write_runs(folder: Path, file: Path, media: Path | None) -> str:
             console.tell(f"left out: {name}: {error}")
             continue
         _put(pages / f"{name}.html", text, within=file.parent)
-        link = f"{quote(pages.name)}/{quote(name)}.html"
+        link = f"{quote(os.fsencode(pages.name))}/{quote(os.fsencode(name))}.html"
         rows.append({**scores.pop(name, {}), **row, "name": name, "page": link})
     rows += [without_run(name, s) for name, s in scores.items() if s["unfinished"]]
     return page({"runs": rows, "name": folder.resolve().name}, ())

@@ -12,6 +12,8 @@ import pytest
 import orchestra_min
 from orchestra import explain, matching, memory
 from orchestra.explain import recorded_run
+from orchestra.explain.panel import Panel, Row
+from orchestra.explain.rendering import text
 from orchestra.runtime import jsonl
 from tests.conftest import ROOT, EndpointError, Price, needs_sandbox
 from tests.program import called, line_of, tool_file
@@ -370,3 +372,9 @@ def test_no_text_of_a_model_is_markup_and_a_panel_has_no_style_and_no_script(run
         assert evil not in fragment and not re.search("<script|style=|on[a-z]+=", fragment)
         shown += "".join(ElementTree.fromstring(fragment).itertext())  # well-formed
     assert shown.count(evil) >= 3  # as text
+
+
+def test_a_panel_has_no_control_characters_for_a_terminal():
+    row = Row("t1 => \x1b]0;x\x07", figures=(), note="\x1b[31m")
+    panel = Panel(place="r1", equation="20", title="\x1b[2J", formula="x", numbers="", rows=(row,))
+    assert "\x1b" not in text(panel) and "\x07" not in text(panel)

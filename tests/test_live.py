@@ -1,6 +1,7 @@
 """--live: a page on this machine that follows a run while it grows."""
 
 import http.client
+import os
 import time
 from contextlib import closing
 from urllib.parse import urlsplit
@@ -97,3 +98,10 @@ def test_report_live_follows_a_run_of_another_process(endpoint, tmp_path, capsys
 def test_a_replay_is_not_followed():
     done = called("--replay", "run", "--live")
     assert done.returncode == 2 and "--live: a replay makes no calls" in done.stderr
+
+
+def test_a_pipe_in_place_of_a_tape_is_not_waited_for(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    os.mkfifo(tmp_path / "run/tape.jsonl")
+    assert report.main(["run", "--live"]) == 2
+    assert "not a run in progress" in capsys.readouterr().err

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from orchestra.runtime.summary import summary
 from orchestra.runtime.trajectory import read
 from tests.conftest import ConfigError, Price, TapeMiss, pool_at
 from tests.program import called, line_of, replay, resume, start
-from tests.scripted import Raw, act, complete, delegate, finish, is_main, last_text
+from tests.scripted import Raw, act, complete, completion, delegate, finish, is_main, last_text
 from tests.variations import recorded, rows, unchanged, varied
 
 TOOL = "tests.test_variations:hours"
@@ -281,3 +282,58 @@ def test_the_line_that_goes_on_with_a_variation_names_the_run_that_it_reuses(end
     words = shlex.split(command)
     assert words[words.index("--reuse") + 1] == str(tmp_path / "run")
     assert called(*words[2:], at=up.url).stdout == "B is closed\n"
+
+
+# ---- what an outside tester found ----------------------------------------------------------------
+
+
+def test_a_fork_from_the_last_chance_of_a_run_makes_it_anew(run, tmp_path):
+    def priced(pool):
+        usd = {"small": Price(1, 1), "large": Price(1000, 1000)}
+        rows = (replace(b, price_usd_per_mtok=usd[b.name]) for b in pool.backends)
+        return pool.with_(backends=tuple(rows))
+
+    def reply(request):
+        usage = {"prompt_tokens": 2000, "completion_tokens": 200}
+        if not is_main(request):
+            return completion(finish("seen"), usage=usage)
+        task = f"look {last_text(request).count('=> seen')}"
+        return delegate({"task_instruction": task, "model": "large", "context": "", "tools": []})
+
+    how = {"names": ("small", "large"), "change": priced, "budget_usd": 3.0}
+    run(respond=reply, **how)
+    assert [row["call"] for row in rows(run.folder)][-3:] == [f"r3/main/a{n}" for n in (1, 2, 3)]
+    pool = priced(pool_at(run.server.url, "small", "large"))
+    for name, change in (("same", {}), ("richer", {"budget_usd": 9.0})):
+        fork = resume(run.folder, from_round=3, out=tmp_path / name, pool=pool, **change)
+        assert replay(fork.run).answer == fork.answer == "seen"
+
+
+@pytest.mark.parametrize("from_round", [0, 1, 50])
+def test_earlier_settings_reach_no_endpoint_that_nobody_named(from_round, first, endpoint):
+    theirs = endpoint(respond)
+    row = json.loads((first.folder / "run.json").read_text())
+    pool = json.loads(json.dumps(row["pool"]).replace(first.server.url, theirs.url))
+    earlier = {"before": 50, "pool": pool, "options": row["options"]}
+    row |= {"earlier": [earlier], "from_round": from_round}
+    (first.folder / "run.json").write_text(json.dumps(row))
+    (first.folder / "tape.jsonl").write_text("")
+    (first.folder / "trajectory.jsonl").write_text("")
+    with pytest.raises((ConfigError, TapeMiss)):
+        resume(first.folder)
+    assert theirs.requests == first.requests == []
+
+
+@pytest.mark.parametrize(
+    "value", ["\udcff", '{"status": "done", "answer": "\\ud800"}', "[" * 10**5]
+)
+def test_a_replacement_that_no_file_can_hold_is_one_line(value, first, tmp_path):
+    flags = "--tools", TOOL, "--out", tmp_path / "fork", "--what-if", f"r1/t1={value}"
+    assert "--what-if r1/t1: " in line_of(called("--resume", first.folder, *flags))
+
+
+def test_a_run_whose_name_is_not_utf_8_is_reused_and_forked(first, tmp_path):
+    odd = first.folder.rename(tmp_path / "\udcffrun")
+    fork = resume(odd, out=tmp_path / "fork", what_if={"r3": {"action": "complete", "answer": "x"}})
+    assert replay(fork.run).answer == resume(fork.run, reuse=[odd]).answer == "x"
+    assert called("report", tmp_path).returncode == 0

@@ -27,6 +27,7 @@ from orchestra.runtime import outside
 from orchestra.runtime.chat import Chat
 from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
+from orchestra.runtime.run_folder import name_of
 from orchestra.runtime.secrets import Secrets
 from orchestra.runtime.tape import Tape, exchanges
 from orchestra.runtime.trajectory import (
@@ -291,7 +292,7 @@ class _Attempt:
 
 def _copy_answers(source: Path, target: Path) -> None:
     """Begin a tape with the answers on another one. Raises ConfigError."""
-    name = source.parent.name
+    name = name_of(source.parent)
     with outside.written(target) as copied:
         for row in exchanges(source):
             if "answer" in row:

@@ -15,6 +15,7 @@ from orchestra.evaluation.questions import QuestionRow
 from orchestra.evaluation.sweep_folder import Settings, newest, rows_of, settings_of
 from orchestra.money import add_usd
 from orchestra.runtime import console
+from orchestra.runtime.run_folder import name_of
 from orchestra.runtime.trajectory import usd
 from orchestra.vocabulary import ConfigError
 
@@ -135,7 +136,7 @@ def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
             name = _in_one_word(f"{name}/{folder}")
         methods[name] = method_row(rows, score, judged=bool(settings["judge"]))
         outcomes[name] = _outcomes(rows, score)
-        read.append(Sweep(name, folder.resolve().name, settings.get("reuse"), rows))
+        read.append(Sweep(name, name_of(folder), settings.get("reuse"), rows))
     variations = [
         varied(new, old, score)
         for new in read

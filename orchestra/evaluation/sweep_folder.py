@@ -17,7 +17,7 @@ from orchestra.contracts import adapter
 from orchestra.evaluation.answering import FREE, Earlier, Plan
 from orchestra.evaluation.questions import QuestionRow
 from orchestra.runtime import jsonl, outside
-from orchestra.runtime.run_folder import write_whole
+from orchestra.runtime.run_folder import name_of, write_whole
 from orchestra.vocabulary import ConfigError
 
 Settings = dict[str, Any]  # of a sweep, as sweep.json has them
@@ -102,7 +102,7 @@ def earlier_sweep(folder: Path) -> Earlier:
         row["id"]: outside.member(folder / "runs", row["run"])
         for row in newest(rows_of(folder)).values()
     }
-    return Earlier(folder.resolve().name, runs)
+    return Earlier(name_of(folder), runs)
 
 
 def earlier_rows(plan: Plan, data: Path, with_budget: bool) -> list[QuestionRow]:

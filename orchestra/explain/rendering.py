@@ -15,6 +15,7 @@ from html import escape
 from textwrap import wrap
 
 from orchestra.explain.panel import Panel, Row, figure, shortened
+from orchestra.runtime.trajectory import printable
 
 WIDTH = 80
 ROWS = 40  # of a table in a terminal
@@ -42,7 +43,7 @@ def text(panel: Panel) -> str:
         lines += wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")
     if panel.source:
         lines.append(f"  computed in {panel.source}")
-    return "\n".join(lines)
+    return printable("\n".join(lines), kept="\n")
 
 
 def _table(panel: Panel) -> Iterator[str]:

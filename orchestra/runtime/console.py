@@ -21,7 +21,7 @@ from typing import Any, TextIO
 from orchestra.ending import ending_of
 from orchestra.runtime import outside
 from orchestra.runtime.options import SEAMS, flag_of
-from orchestra.runtime.run_folder import holds_calls, is_begun, read_manifest
+from orchestra.runtime.run_folder import holds_calls, is_begun, name_of, read_manifest
 from orchestra.runtime.summary import summary
 from orchestra.runtime.tape import TapeMiss
 from orchestra.runtime.trajectory import (
@@ -234,7 +234,7 @@ def _resume_command(folder: Path, method: str, a: argparse.Namespace) -> str:
         words += ["--workdir", absolute(a.workdir)]
     reuse = [*a.reuse]
     if a.resume and absolute(a.resume) != absolute(folder):  # a fork may reuse its run
-        is_reused = a.resume.resolve().name in read_manifest(folder).reuse
+        is_reused = name_of(a.resume) in read_manifest(folder).reuse
         reuse = [a.resume, *reuse] if is_reused else reuse
     if reuse:
         words += ["--reuse", ",".join(map(absolute, reuse))]

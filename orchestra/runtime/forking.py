@@ -17,7 +17,7 @@ from orchestra.runtime.options import GIVEN_AGAIN, Options, check_use
 from orchestra.runtime.permission import TIMES, comparable
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.reuse import names_of
-from orchestra.runtime.run_folder import Earlier, Manifest
+from orchestra.runtime.run_folder import Earlier, Manifest, name_of
 from orchestra.vocabulary import ConfigError, Place
 
 
@@ -56,7 +56,7 @@ def fork_of(
         "options": options,
         "pool": now,
         "code": stored.code or options.unsafe_code,
-        "parent": f"{folder.resolve().name} from round {start}",
+        "parent": f"{name_of(folder)} from round {start}",
         "from_round": start,
         "earlier": _earlier(stored, start, options, now),
         "what_if": _kept(stored, start) | dict(replaced),

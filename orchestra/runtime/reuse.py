@@ -74,12 +74,12 @@ class Reused:
         if len(sources) < made:
             return None
         run, entry = sources[made - 1]
-        return run.resolve().name, row_at(run / "tape.jsonl", entry.offset)
+        return run_folder.name_of(run), row_at(run / "tape.jsonl", entry.offset)
 
 
 def names_of(runs: Iterable[str | Path]) -> tuple[str, ...]:
     """The names of run folders, as run.json and the tape have them."""
-    return tuple(Path(run).resolve().name for run in runs)
+    return tuple(run_folder.name_of(Path(run)) for run in runs)
 
 
 def _is_usable(source: Source, call: str) -> bool:

@@ -151,6 +151,11 @@ def checked_secrets(question: str, pool: Pool, options: Options) -> Secrets:
     return secrets
 
 
+def name_of(folder: Path) -> str:
+    """The name of a folder, as files have it: in UTF-8, which a name need not be."""
+    return folder.resolve().name.encode("utf-8", "replace").decode()
+
+
 def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -194,6 +199,7 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = Manifest(**row)
         for settings in (row, *row.get("earlier", ())):
             _check_seams(settings["options"])
+        _check_earlier(manifest)
     except (Invalid, ValueError, TypeError, LookupError, AttributeError) as error:
         why = " ".join(str(error).split())[:200]
         raise ConfigError(f"{file} is damaged, or of another version ({why})") from None
@@ -227,6 +233,15 @@ def _check_seams(options: dict[str, Any]) -> None:
     for name in SEAMS:
         if not isinstance(options.get(name, ""), str):
             raise ValueError(f"options.{name} is not a name")
+
+
+def _check_earlier(manifest: Manifest) -> None:
+    """Raises ValueError if earlier settings would hold in a round that is not kept: there they would
+    reach endpoints that nobody has named again.
+    """
+    befores = [old.before for old in manifest.earlier]
+    if befores != sorted({*befores}) or max(befores, default=0) > manifest.from_round:
+        raise ValueError("earlier: not the settings of kept rounds, in their order")
 
 
 def _current(row: dict[str, Any]) -> dict[str, Any]:
@@ -346,7 +361,7 @@ def fork(source: Path, target: Path, manifest: Manifest) -> None:
     with outside.written(target / "tape.jsonl") as copied:
         for row in tapes.exchanges(tape):
             if tapes.round_of(row["call"]) < from_round:
-                row |= {"kept": True, "reused": source.resolve().name}
+                row |= {"kept": True, "reused": name_of(source)}
                 line = json.dumps(row, ensure_ascii=False)
                 copied.write(f"{line}\n".encode("utf-8", "replace"))
     manifest.write(target)

@@ -15,11 +15,11 @@ from typing import Any
 
 from orchestra.ending import Ending
 from orchestra.money import add_usd, assumed_usd
-from orchestra.runtime import tape, trajectory
+from orchestra.runtime import jsonl, outside, tape, trajectory
 from orchestra.runtime.completion import amount, url_of, usage_of
 from orchestra.runtime.run_folder import Manifest, read_manifest
 from orchestra.runtime.trajectory import Event
-from orchestra.vocabulary import Backend
+from orchestra.vocabulary import Backend, ConfigError
 
 RUNNING = Ending("interrupted", why="it is still running", finished=False)
 NO_WORD = Ending(
@@ -129,11 +129,11 @@ def ending_in(folder: Path, end: Event | None) -> Ending:
 def is_running(folder: Path) -> bool:
     """Whether a process writes to the tape of this run."""
     try:
-        with (folder / "tape.jsonl").open("rb") as file:
+        with outside.opened(folder / "tape.jsonl", jsonl.MAX_BYTES) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:
+    except (OSError, ConfigError):  # a pipe, too
         return False
     return False
 

@@ -11,7 +11,6 @@ may come from someone else.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired
@@ -20,6 +19,7 @@ from pydantic import ConfigDict, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from orchestra.contracts import adapter
+from orchestra.runtime import outside
 from orchestra.runtime.retrace import decision_of
 from orchestra.runtime.spelling import did_you_mean
 from orchestra.vocabulary import (
@@ -128,7 +128,11 @@ def _value(place: str, text: str) -> Any:
     """JSON, or the text of an observation."""
     is_observation = place_of(place).step > 0
     try:
-        value = json.loads(text)
+        data = text.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"--what-if {place}: the value is not UTF-8") from None
+    try:
+        value = outside.parsed(data)
     except ValueError as error:
         if is_observation:
             return text
