@@ -140,7 +140,10 @@ def test_refused_media_is_the_reason(endpoint):
 def test_an_endpoint_that_does_not_exist_is_the_reason(method):
     flags = "--method", method, "--model", "m", "--out", "run", "--patience", "0"
     ending = views(called("?", *flags, at=f"http://127.0.0.1:{free_port()}/v1"))
-    assert (ending.state, ending.cause) == ("stopped", "endpoint") and "is the server running" in ending.why
+    assert (ending.state, ending.cause) == (
+        "stopped",
+        "endpoint",
+    ) and "is the server running" in ending.why
 
 
 @pytest.mark.parametrize("method", METHODS)
