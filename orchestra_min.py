@@ -726,6 +726,11 @@ def _run(
             rounds=outcome.rounds,
             purse=run.purse,
         )
+    return with_savings(ended, folder, manifest)
+
+
+def with_savings(ended: Trajectory, folder: Path, manifest: Manifest) -> Trajectory:
+    """The outcome of a run, and what it has reused of other runs."""
     if not (manifest.reuse or manifest.parent):
         return ended
     totals = totals_in(folder, manifest)
