@@ -236,8 +236,8 @@ def _check_seams(options: dict[str, Any]) -> None:
 
 
 def _check_earlier(manifest: Manifest) -> None:
-    """Raises ValueError if earlier settings would hold in a round that is not kept: there they would
-    reach endpoints that nobody has named again.
+    """Raises ValueError if earlier settings would hold in a round that is not kept: there they
+    would reach endpoints that nobody has named again.
     """
     befores = [old.before for old in manifest.earlier]
     if befores != sorted({*befores}) or max(befores, default=0) > manifest.from_round:
