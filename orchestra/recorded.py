@@ -96,9 +96,13 @@ def _in_place_of(folder: Path, new: Path, again: Trajectory) -> Trajectory:
     manifest = read_manifest(new)
     if manifest.reuse:
         manifest.model_copy(update={"reuse": ()}).write(new)
-    for old in (folder, *_earlier(new)):
-        shutil.rmtree(old)
+    replaced = folder.with_name(f"{folder.name}.old")
+    shutil.rmtree(replaced, ignore_errors=True)  # left by a kill
+    others = [*_earlier(new)]
+    folder.rename(replaced)
     new.rename(folder)
+    for old in (replaced, *others):
+        shutil.rmtree(old)
     return replace(again, run=str(folder))
 
 
