@@ -22,7 +22,15 @@ from urllib.parse import quote
 from orchestra.evaluation.trace import perfetto
 from orchestra.page import live, page
 from orchestra.page.folder_data import run_folders, scores_in, short_row, without_run
-from orchestra.page.run_data import RunRow, Texts, media_rows, page_row, read, run_row
+from orchestra.page.run_data import (
+    Recorded,
+    RunRow,
+    Texts,
+    media_rows,
+    page_row,
+    read,
+    run_row,
+)
 from orchestra.runtime import command_line, console, outside
 from orchestra.runtime.run_folder import is_begun
 from orchestra.runtime.summary import is_running
@@ -38,15 +46,23 @@ Data = Mapping[str, Any]
 
 def report(folder: Path, media: Path | None = None) -> str:
     """The page of a run folder. `media`: a folder with media that it lacks. Raises ConfigError."""
-    data = run_data(folder, media)
+    return _page_of(read(folder), media)
+
+
+def _page_of(run: Recorded, media: Path | None) -> str:
+    data = _data_of(run, media)
     return page(data, data["texts"])
 
 
-def run_data(folder: Path, media: Path | None = None) -> dict[str, Any]:
+def run_data(folder: Path) -> dict[str, Any]:
     """What the page of a run shows. Raises ConfigError."""
+    return _data_of(read(folder), None)
+
+
+def _data_of(run: Recorded, media: Path | None) -> dict[str, Any]:
     texts = Texts()
-    run = page_row(folder, texts)
-    return {"run": run, "media": media_rows(folder, media), "texts": list(texts)}
+    row = page_row(run, texts)
+    return {"run": row, "media": media_rows(run, media), "texts": list(texts)}
 
 
 def write(
@@ -79,8 +95,9 @@ def _write_runs(folder: Path, file: Path, media: Path | None) -> str:
     for run in run_folders(folder):
         name = run.relative_to(folder).as_posix()
         try:
-            row = short_row(read(run))
-            text = report(run, media)
+            recorded = read(run)
+            row = short_row(recorded)
+            text = _page_of(recorded, media)
         except (ConfigError, OSError) as error:
             console.tell(f"left out: {name}: {error}")
             continue

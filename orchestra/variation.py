@@ -25,7 +25,7 @@ from orchestra.runtime.summary import Prices, Summary, summarized
 from orchestra.runtime.trajectory import Event
 from orchestra.vocabulary import Place
 
-AT_AN_ADDRESS = ("chat", "transcription", "models")  # kinds whose URL is the server's
+OF_A_MODEL = ("chat", "transcription", "models")  # kinds of exchanges
 NO_PART_OF_A_REPLY = ("id", "created", "usage")  # they differ in each answer
 NOT_COMPARED = ("base_url", "api_key_env")  # of a backend
 SUBTASK_FIELDS = ("instruction", "context", "agent", "backend", "tools", "needs")
@@ -160,7 +160,7 @@ class Call(NamedTuple):
 
     @property
     def is_of_a_model(self) -> bool:
-        return self.kind in AT_AN_ADDRESS
+        return self.kind in OF_A_MODEL
 
     @property
     def round(self) -> int:
@@ -178,7 +178,8 @@ class _Run:
         self.tape = folder / "tape.jsonl"
         self.manifest = read_manifest(folder)
         self.events = trajectory.read(folder / "trajectory.jsonl")
-        self.summary: Summary = summarized(folder, self.manifest, self.events)
+        rows = tape.exchanges(self.tape)
+        self.summary: Summary = summarized(folder, self.manifest, self.events, rows)
         prices = Prices(self.manifest)
         entries = tape.entries(self.tape)
         calls = [_call(e, self.row_at(e.offset), prices) for e in entries]
@@ -233,11 +234,8 @@ def _hash(value: Any) -> str:
 
 
 def _seen(row: Row) -> Row:
-    """The request of an exchange, without the address that it went to."""
-    request: Row = row["request"]
-    if request["kind"] not in AT_AN_ADDRESS:
-        return request
-    return {name: value for name, value in request.items() if name != "url"}
+    """The part of the request that its key holds."""
+    return tape.without_address(row["request"])
 
 
 def _reply(row: Row) -> Any:

@@ -72,12 +72,13 @@ def read(folder: Path) -> Recorded:
     """Raises ConfigError for a folder that is not a run, or damaged, or too large for a page."""
     manifest = run_folder.read_manifest(folder)
     events = trajectory.read(folder / "trajectory.jsonl")
-    seen = summarized(folder, manifest, events)
     file = folder / "tape.jsonl"
     if file.is_file() and file.stat().st_size > jsonl.HELD_BYTES:
         most = f"{jsonl.HELD_BYTES >> 20} MiB"
         raise ConfigError(f"{file} has over {most} of calls: too many for a page")
-    return Recorded(folder, manifest, events, list(tape.exchanges(file)), seen)
+    exchanges = list(tape.exchanges(file))
+    seen = summarized(folder, manifest, events, exchanges)
+    return Recorded(folder, manifest, events, exchanges, seen)
 
 
 @contextlib.contextmanager
@@ -138,11 +139,10 @@ def _with_calls(run: Recorded, texts: Texts) -> RunRow:
     }
 
 
-def page_row(folder: Path, texts: Texts) -> RunRow:
+def page_row(run: Recorded, texts: Texts) -> RunRow:
     """All that the page of a run shows but its media. Raises ConfigError."""
-    run = read(folder)
     prices = Prices(run.manifest)
-    panels = equations.panel_rows(folder)
+    panels = equations.panel_rows(run.folder)
     for panel in panels:
         panel["html"] = number_of(panel["html"], texts)
     sources = {panel["source"] for panel in panels if panel["source"]}
@@ -152,7 +152,7 @@ def page_row(folder: Path, texts: Texts) -> RunRow:
         "by_place": costs.by_place(run.exchanges, prices),
         "panels": panels,
         "code": equations.code_of(sources),
-        "diff": _changes(folder),
+        "diff": _changes(run.folder),
     }
 
 
@@ -271,10 +271,9 @@ def _tokens(data: Mapping[str, Any]) -> CallRow:
 # ---- its media -----------------------------------------------------------------------------------
 
 
-def media_rows(folder: Path, elsewhere: Path | None) -> list[ShownMedia]:
+def media_rows(run: Recorded, elsewhere: Path | None) -> list[ShownMedia]:
     """The media of a run. `elsewhere`: a folder with those that the run folder lacks."""
-    manifest = run_folder.read_manifest(folder)
-    return [media_row(folder, m, elsewhere) for m in manifest.media]
+    return [media_row(run.folder, m, elsewhere) for m in run.manifest.media]
 
 
 def media_row(folder: Path, m: MediaRow, elsewhere: Path | None) -> ShownMedia:

@@ -83,17 +83,20 @@ def summary(folder: Path) -> Summary:
     """The run in a folder. Raises ConfigError and TapeMiss if it is damaged."""
     manifest = read_manifest(folder)
     events = trajectory.read_if_sound(folder / "trajectory.jsonl")
-    return summarized(folder, manifest, events)
+    rows = tape.exchanges(folder / "tape.jsonl")
+    return summarized(folder, manifest, events, rows)
 
 
-def summarized(folder: Path, manifest: Manifest, events: Sequence[Event]) -> Summary:
-    """The run in a folder whose manifest and events have been read."""
+def summarized(
+    folder: Path, manifest: Manifest, events: Sequence[Event], rows: Iterable[Row]
+) -> Summary:
+    """The run in a folder whose manifest and events have been read. `rows`: those of its tape."""
     end = trajectory.ended(events)
     prices = Prices(manifest)
     totals = Totals()
     rounds = 0
     date_s = 0.0
-    for row in tape.exchanges(folder / "tape.jsonl"):
+    for row in rows:
         totals = totals.plus(prices.of(row))
         rounds = max(rounds, tape.round_of(row["call"]))
         timing = row.get("timing")

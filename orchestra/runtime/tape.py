@@ -328,11 +328,16 @@ def _request_text(kind: str, request: Row) -> str:
 
 def key_of(request: Row) -> str:
     """The SHA-256 of a request, as it is on the tape, without the address of the model."""
+    text = json.dumps(without_address(request), sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+
+
+def without_address(request: Row) -> Row:
+    """What a model or a tool sees of a request."""
     fields = dict(request)
     if fields["kind"] in ADDRESSED:
         fields.pop("url", None)
-    text = json.dumps(fields, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+    return fields
 
 
 def _digest(data: re.Match[str]) -> str:
