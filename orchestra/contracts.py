@@ -66,6 +66,9 @@ def result(value: object, flag: str) -> Result:
     cost_usd: object = value.cost_usd
     if not isinstance(cost_usd, float | int | None):
         raise _misfit(flag, "run returned the cost", cost_usd, "a float, or None")
+    steps: object = value.steps
+    if type(steps) is not int or steps < 0:
+        raise _misfit(flag, "run returned the steps", steps, "an int of 0 or more")
     trace: object = value.trace
     is_trace = isinstance(trace, tuple) and all(isinstance(s, Step) for s in trace)
     if not is_trace:

@@ -26,6 +26,7 @@ WRONG = {
     "bad_action": "it names an action that does not exist",
     "bad_fields": "its JSON has other fields than it should",
     "empty_answer": "its answer is empty",
+    "empty_reply": "its reply is empty",
     "no_evidence": "it answers before any file was opened",
     "answer_unseen": "it answers before any file was opened",
     "not_sure_enough": "it is not sure enough of its answer (--stop-threshold)",

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush, heapreplace
 from typing import NamedTuple
 
-from orchestra.vocabulary import Evidence, Media, Result, SubTask, Task
+from orchestra.vocabulary import FINISH, Evidence, Media, Result, SubTask, Task
 
 L_CTX_TOKENS = 6000
 W_STATUS = {"done": 1.0, "partial": 0.7, "blocked": 0.3, "failed": 0.2}  # w(h)
@@ -90,6 +90,7 @@ def summarize(u: SubTask, z: Result) -> Evidence:
         summary=z.summary,
         error=z.error,
         media=z.media,
+        steps=z.steps,
     )
 
 
@@ -97,7 +98,7 @@ def opened(z: Result, task: Task) -> tuple[str, ...]:
     """The names of the files that a sub-task has opened: its working steps name them."""
     found: list[Media | None] = []
     for step in z.trace:
-        if not step.failed and step.action != "finish":
+        if not step.failed and step.action != FINISH:
             found += [task.file(str(value)) for value in step.params.values()]
     return tuple(m.name for m in task.media if m in found)
 

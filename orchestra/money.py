@@ -53,6 +53,7 @@ class Purse:
 
     def __init__(self, limit_usd: float | None = None) -> None:
         self.limit_usd = limit_usd
+        self.kept_usd = 0.0  # for the summary of a sub-agent that does not report
         self.spent_usd: float | None = 0.0
         self.paid_usd: float | None = 0.0  # the part that this process paid
         self.calls = 0
@@ -64,7 +65,7 @@ class Purse:
         if self.limit_usd is None:
             return None
         spent_usd = self.spent_usd or 0.0  # an unknown cost counts as 0
-        return self.limit_usd - spent_usd
+        return self.limit_usd - spent_usd - self.kept_usd
 
     def split(self, parts: int, later: int = 0) -> list[Purse]:
         """Equal shares of what is left for parallel calls; `later` more shares are kept for later

@@ -23,7 +23,7 @@ from orchestra.runtime import jsonl, tape, trajectory
 from orchestra.runtime.run_folder import Manifest, read_manifest
 from orchestra.runtime.summary import Prices, Summary, summarized
 from orchestra.runtime.trajectory import Event
-from orchestra.vocabulary import Place
+from orchestra.vocabulary import SUMMARY, Place
 
 OF_A_MODEL = ("chat", "transcription", "models")  # kinds of exchanges
 NO_PART_OF_A_REPLY = ("id", "created", "usage")  # they differ in each answer
@@ -253,11 +253,14 @@ def _reply(row: Row) -> Any:
 
 
 def _in_order(place: str) -> tuple[int, int, int, str]:
-    """The main agent's attempts come before the sub-tasks of their round."""
+    """The main agent's attempts come before the sub-tasks of their round, and the summary of a
+    sub-task after its steps.
+    """
     found = Place.parse(place)
     if found is None:
         return (0, 0, 0, place)
-    return (found.round, found.subtask, found.step, found.part)
+    step = trajectory.LAST if found.part == SUMMARY else found.step
+    return (found.round, found.subtask, step, found.part)
 
 
 # ---- calls, aligned ------------------------------------------------------------------------------

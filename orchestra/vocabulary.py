@@ -56,6 +56,12 @@ SKILLS: tuple[Skill, ...] = get_args(Skill)  # phi(b) and r(u), Eq. 5
 Amount = Annotated[float, Ge(0), Lt(1e9)]
 RATE_LIMITS = (429, 503)  # HTTP status
 MARK = re.compile("</?data [0-9a-f]{8,64}>")  # around a text from outside, in prompts
+# The actions of a step that is no call of a tool: it reports, or its reply broke a rule.
+FINISH = "finish"
+INVALID = "invalid"
+SUMMARY = (
+    "summary"  # the part of a sub-task's place that asks for its summary: r1/t2/summary
+)
 SKILL_OF: Mapping[str, Skill] = {"image": "img", "audio": "aud", "video": "vid"}
 
 
@@ -337,8 +343,8 @@ class Result:
     """z = (sigma, eta, omega, c, delta), Eq. 14, and the trace that it summarizes.
 
     `cost_usd` None: some call's price is unknown. `cause`: what ended it early. Models read
-    `error`; `why` tells people, where that is another sentence. The program fills in `latency_s`,
-    `media` (the files that were opened) and `round`.
+    `error`; `why` tells people, where that is another sentence. `steps` counts those of the trace.
+    The program fills in `latency_s`, `media` (the files that were opened) and `round`.
     """
 
     status: Status
@@ -352,11 +358,14 @@ class Result:
     why: str = field(default="", compare=False)
     media: tuple[str, ...] = ()
     round: int = 0
+    steps: int = 0
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """h = (I, b, T, sigma, eta, omega): one entry of the history H_t. `media`: the files opened."""
+    """h = (I, b, T, sigma, eta, omega): one entry of the history H_t. `media`: the files opened.
+    `steps`: how many the sub-agent took; 0 if it took none, or if that is not known.
+    """
 
     round: int
     id: str
@@ -368,6 +377,7 @@ class Evidence:
     summary: str
     error: str = ""
     media: tuple[str, ...] = ()
+    steps: int = 0
 
 
 @dataclass(frozen=True)

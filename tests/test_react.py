@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import orchestra_min
-from orchestra.agents.react import like_patterns
+from orchestra.agents.react_rules import like_patterns
 from orchestra.runtime.prompts import say
 from orchestra.toolkit import SEARCH, VISIT, Environment, ImageFile, ToolError, tool
 from orchestra.vocabulary import Step
@@ -57,9 +57,12 @@ def sub_agent(endpoint, tmp_path, monkeypatch):
         events = run(delegate(task), complete("x"), work=lambda _: next(queue), **options).events
         (result,) = (e for e in events if e["event"] == "result")
         steps = [SimpleNamespace(**e) for e in events if e["event"] == "step"]
-        schemas = [r["response_format"]["json_schema"]["schema"] for r in run.requests[1:-1]]
-        offered = [[a["properties"]["action"]["const"] for a in s["anyOf"]] for s in schemas]
-        return SimpleNamespace(**result, steps=steps, prompts=run.prompts, offered=offered)
+        asked = [r["response_format"]["json_schema"] for r in run.requests[1:-1]]
+        actions = [s["schema"]["anyOf"] for s in asked if s["name"] == "action"]
+        offered = [[a["properties"]["action"]["const"] for a in each] for each in actions]
+        result["steps_taken"] = result.pop("steps")
+        seen = {"steps": steps, "prompts": run.prompts, "mains": run.mains, "offered": offered}
+        return SimpleNamespace(**result, **seen)
 
     return start
 
@@ -71,7 +74,7 @@ def test_a_repeated_call_on_a_file_gets_the_observation_of_the_first(sub_agent):
     look = act("SeeAction", picture="clock.png")
     z = sub_agent(look, A, look, finish("x"), tools=["SeeAction", "EchoAction"], media=[CLOCK])
     assert z.steps[0].observation == z.steps[2].observation != z.steps[1].observation
-    told = "is that of step 1 again"
+    told = "was the same as that of step 1"
     assert told in z.prompts[3] and told not in z.prompts[2]
 
 
@@ -95,18 +98,38 @@ def test_finish_is_read_in_every_form(reply, status, answer, sub_agent):
 # ---- the end is enforced -------------------------------------------------------------------------
 
 
-def test_finish_is_offered_after_one_tool_call_and_alone_after_five_of_one_kind(sub_agent):
+def test_finish_is_offered_in_every_step_and_alone_after_five_of_one_kind(sub_agent):
     """Another step of that kind ends the task."""
     z = sub_agent(A)
-    assert z.offered == [[*BOTH], *[[*BOTH, "finish"]] * 4, ["finish"]]
+    assert z.offered == [*[[*BOTH, "finish"]] * 5, ["finish"]]
     assert say("react/messages", "repeated", times=5) in z.prompts[5]
     assert (z.status, z.error) == ("partial", say("react/messages", "would_not_finish"))
 
 
-def test_the_last_step_leaves_only_finish_and_the_memory_is_kept(sub_agent):
-    z = sub_agent(act("EchoAction", "it is green", text="a"), B, steps=2)
+def test_the_last_step_leaves_only_finish(sub_agent):
+    z = sub_agent(A, B, steps=2)
     assert z.offered[1] == ["finish"] and [s.failed for s in z.steps] == [False, True]
-    assert (z.summary, z.error) == ("it is green", say("react/messages", "out_of_steps", steps=2))
+    assert (z.status, z.error) == ("partial", say("react/messages", "out_of_steps", steps=2))
+
+
+@pytest.mark.parametrize(
+    "steps, warned", [(1, []), (6, []), (10, [9]), (20, [17, 18, 19]), (30, range(25, 30))]
+)
+def test_the_warning_is_for_the_last_fifth_of_the_steps(steps, warned, sub_agent):
+    """The last step has a sentence of its own."""
+    calls = (act("EchoAction" if n % 2 else "BrokenAction", text=f"{n}") for n in range(1, 31))
+    prompts = sub_agent(*calls, steps=steps).prompts[:steps]
+    told = [n for n, prompt in enumerate(prompts, 1) if "finish now" in prompt.lower()]
+    last = say("react/messages", "last_step")
+    assert told == [*warned] and [last in prompt for prompt in prompts] == [False] * (steps - 1) + [
+        True
+    ]
+
+
+def test_a_sub_agent_whose_tool_answers_at_once_costs_two_calls_and_is_done(sub_agent):
+    z = sub_agent(act("EchoAction", text="green"), finish("green"), steps=6)
+    assert (z.status, z.answer, len(z.prompts)) == ("done", "green", 2)
+    assert not any(text in prompt for text in ("inish now", "left") for prompt in z.prompts)
 
 
 @pytest.mark.parametrize("actions, alike", [
@@ -144,16 +167,34 @@ def test_a_long_observation_is_cut_with_a_visible_note(sub_agent):
     assert seen.startswith("x" * 8000 + "\n[cut: the first 8000 of 8001")
 
 
+@pytest.mark.parametrize("steps", [2, 30])
 @pytest.mark.parametrize("word", ["done", "DONE", None])
 @pytest.mark.parametrize("before", [[], [BROKEN]])
-def test_done_is_refused_until_a_tool_has_worked(before, word, sub_agent):
-    z = sub_agent(*before, finish("invented", word), A, finish("green"))
-    assert say("mistakes", "nothing_worked") in z.prompts[len(before) + 1]
-    assert (z.status, z.answer) == ("done", "green")
+def test_done_without_a_tool_that_worked_is_partial_and_the_main_agent_is_told(
+    before, word, steps, sub_agent
+):
+    z = sub_agent(*before, finish("invented", word), steps=steps)
+    told = say("react/messages", "nothing_worked")
+    assert (z.status, z.answer, z.error, z.steps_taken) == (
+        "partial",
+        "invented",
+        told,
+        len(before) + 1,
+    )
+    assert told in z.mains[1] and f"partial, steps: {len(before) + 1}]" in z.mains[1]
 
 
-def test_done_is_partial_at_the_last_step_if_no_tool_has_worked(sub_agent):
-    assert sub_agent(BROKEN, finish("invented"), steps=2).status == "partial"
+def test_no_prompt_tells_a_sub_agent_to_finish_and_that_it_must_not(sub_agent):
+    """Nor to use a tool in a step that has none."""
+    replies = [finish("x", "never")] * 2, [BROKEN] * 30, [A, BROKEN] * 15, [A] * 9, ["?"] * 30
+    for number, each in enumerate(replies):
+        z = sub_agent(*each, steps=12, out=f"run{number}")
+        for prompt, offered in zip(z.prompts, z.offered, strict=False):
+            _, now = prompt.split("# Now\n")
+            must = "inish now" in now or "only action left is finish" in now
+            assert must is not ("se a tool" in now or "Use one" in now)
+            assert ("only action left" in now) is (offered == ["finish"])
+            assert "finish" in offered and "nothing to report" not in prompt
 
 
 # ---- alone: --method react -----------------------------------------------------------------------

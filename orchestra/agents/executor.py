@@ -191,6 +191,7 @@ class SubAgents:
             error=z.error,
             cause=z.cause,
             media=z.media,
+            steps=z.steps,
             subtask=u.id,
             **more,
         )
@@ -288,6 +289,8 @@ def insert_outputs(u: SubTask, ended: Mapping[str, Result]) -> SubTask:
 
 def _output(id: str, z: Result) -> str:
     """Summary and answer. (The summary of a reasoning agent is its whole reply.)"""
+    if z.summary and z.error and not z.answer:
+        return say("notes", "partial_need", id=id, error=z.error, summary=z.summary)
     text = z.summary if z.answer in z.summary else f"{z.summary}\n{z.answer}".strip()
     return text or say("notes", "failed_need", id=id, error=z.error)
 

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestra.agents import trace_summary
 from orchestra.ending import wrong_with
 from orchestra.money import Purse
 from orchestra.runtime.chat import STOPPED, Chat
@@ -28,6 +29,7 @@ from orchestra.toolkit import Environment, Tool, ToolError
 from orchestra.vocabulary import (
     BudgetExceeded,
     Cause,
+    ConfigError,
     EndpointError,
     ModelMistake,
     Place,
@@ -39,6 +41,8 @@ from orchestra.vocabulary import (
     Task,
 )
 
+# What ends a sub-agent alone
+Failed = ModelMistake | EndpointError | BudgetExceeded | ConfigError | ToolError
 MAX_THREADS = 8  # of parallel calls of one sub-agent
 # Of parallel calls, unless the pool has a temperature above 0: at 0 all samples would be equal.
 TEMPERATURE = 0.5
@@ -85,6 +89,15 @@ class Job:
         """Add a step, and show it."""
         self.trace.append(step)
         self.on_step(len(self.trace), step)
+        self._keep_for_summary()
+
+    def _keep_for_summary(self) -> None:
+        """Hold back what the summary may cost, if this sub-agent should end without a report."""
+        purse = self.env.purse
+        if purse.limit_usd is None:
+            return
+        most_usd = trace_summary.most_usd(self.env.backend, self.u, self.trace)
+        purse.kept_usd = 0.0 if self.answer else most_usd
 
     # ---- models ----------------------------------------------------------------------------------
 
@@ -105,6 +118,7 @@ class Job:
 
         The reply of a failed call is None. Raises the first failure if all failed.
         """
+        self._keep_for_summary()  # an answer that was set since the last step needs none
         calls = self._calls(prompts, later)
         with ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="call") as executor:
             outcomes = list(executor.map(self._outcome, calls))
@@ -216,13 +230,44 @@ class Job:
             error=error,
             cause=cause,
             why=why,
+            steps=len(self.trace),
         )
 
-    def stopped(self, reason: str, cause: Cause, why: str = "") -> Result:
-        """z of a sub-task that ended early: partial with the answer so far, or failed without."""
-        status: Status = "partial" if self.answer else "failed"
-        summary = self.summary if self.answer else ""
-        return self.result(status, self.answer, summary, reason, cause, why)
+    def stopped(self, failure: Failed) -> Result:
+        """z of a sub-task that a failure has ended: partial with the answer so far, or with a
+        summary of what its steps have shown; failed if they have shown nothing.
+        """
+        reason = str(failure)
+        why = ""
+        if isinstance(failure, ModelMistake):
+            reason = explained(failure)
+            why = wrong_with(failure)
+        summary = ""
+        if self.answer:
+            summary = self.summary
+        elif self._has_found(failure):
+            summary = self.summary_without_report(failure)
+        status: Status = "partial" if self.answer or summary else "failed"
+        return self.result(status, self.answer, summary, reason, failure.cause, why)
+
+    def _has_found(self, failure: Failed) -> bool:
+        """Whether there is something to summarize. If a tool has failed, the replies that led to it
+        are not.
+        """
+        steps = self.trace
+        if isinstance(failure, ToolError):
+            steps = [step for step in steps if step.action in self.tools]
+        return trace_summary.has_worked(steps)
+
+    def summary_without_report(
+        self,
+        failure: Exception | None = None,
+        further: trace_summary.Question | None = None,
+    ) -> str:
+        """omega, Eq. 14, by one more call or as a digest: trace_summary.py."""
+        return trace_summary.summary_of(
+            self.env, self.place, self.u, self.trace, failure, further
+        )
 
     @property
     def summary(self) -> str:
@@ -275,11 +320,8 @@ def guarded(run: AgentFunction) -> AgentFunction:
     def safe(job: Job) -> Result:
         try:
             return run(job)
-        except ModelMistake as mistake:
-            why = wrong_with(mistake)
-            return job.stopped(explained(mistake), mistake.cause, why)
-        except (EndpointError, BudgetExceeded, ToolError) as failure:
-            return job.stopped(str(failure), failure.cause)
+        except (ModelMistake, EndpointError, BudgetExceeded, ToolError) as failure:
+            return job.stopped(failure)
 
     return safe
 
@@ -294,13 +336,11 @@ def agent(body: Callable[[Job], str]) -> AgentFunction:
         try:
             job.answer = body(job).strip()
         except (*STOPPED, ToolError) as failure:
-            return job.stopped(str(failure), failure.cause)
+            return job.stopped(failure)
         if job.cut:
-            why = wrong_with(ModelMistake("cut"))
-            return job.stopped(say("mistakes", "cut"), "replies", why)
+            return job.stopped(ModelMistake("cut"))
         if not job.answer:
-            why = "its reply is empty"
-            return job.stopped(say("notes", "empty_reply"), "replies", why)
+            return job.stopped(ModelMistake("empty_reply", "notes"))
         return job.result("done", job.answer, job.summary)
 
     return run

@@ -25,13 +25,14 @@ from typing import NamedTuple
 
 from orchestra.agents import workdir
 from orchestra.agents.job import OBSERVATION_CHARS, Job
-from orchestra.runtime.chat import STOPPED
+from orchestra.agents.trace_summary import Question, has_worked
+from orchestra.runtime.chat import STOPPED, Stopped
 from orchestra.runtime.parsing import after_thinking
 from orchestra.runtime.prompts import as_messages, named, quoted, render, say
 from orchestra.seams import Messages
 from orchestra.toolkit import Environment, ToolError
 from orchestra.tools import code, sandbox
-from orchestra.vocabulary import Cause, Result, Status, Step
+from orchestra.vocabulary import INVALID, Cause, Result, Status, Step
 
 MARKER = "TASK_COMPLETE"  # the first line of the last command's output; the rest is the report
 COMMAND_TIMEOUT_S = 60
@@ -55,12 +56,14 @@ def run(job: Job) -> Result:
     error = say(PROMPTS, "out_of_steps", steps=job.steps)
     cause: Cause = "steps"
     why = ""
+    failed: Stopped | None = None
     try:
         while report is None and len(job.trace) < job.steps:
             step = _next_step(job)
             job.note(step)
             report = _report(step)
     except STOPPED as failure:
+        failed = failure
         why = str(failure)
         error = say(PROMPTS, "stopped", reason=why)
         cause = failure.cause
@@ -68,9 +71,9 @@ def run(job: Job) -> Result:
     if report is not None:
         answer = report if report else job.trace[-1].memory
         return job.result("done", answer, changed)
-    worked = any(not step.failed for step in job.trace)
-    status: Status = "partial" if worked else "failed"
-    summary = f"{error}\n{changed}" if changed else error
+    found = job.summary_without_report(failed, _question_for_summary(job))
+    status: Status = "partial" if has_worked(job.trace) else "failed"
+    summary = "\n".join(text for text in (found, changed) if text)
     return job.result(status, "", summary, error=error, cause=cause, why=why)
 
 
@@ -82,7 +85,7 @@ def _next_step(job: Job) -> Step:
         command = read_command(reply.text, reply.cut)
         if command.mistake:
             return Step(
-                action="invalid",
+                action=INVALID,
                 params={},
                 memory=command.thought,
                 observation=command.mistake,
@@ -107,6 +110,23 @@ def _report(step: Step) -> str | None:
 def _messages(job: Job) -> Messages:
     number = len(job.trace) + 1
     is_last = number == job.steps
+    now = say(
+        PROMPTS,
+        "now",
+        step=number,
+        steps=job.steps,
+        warning=" " + say(PROMPTS, "last_step", marker=MARKER) if is_last else "",
+    )
+    return _with_steps(job, now)
+
+
+def _question_for_summary(job: Job) -> Question:
+    """The messages after the last step, which ask for a summary; the reply is plain text."""
+    return _with_steps(job, say(PROMPTS, "summarize")), None
+
+
+def _with_steps(job: Job, now: str) -> Messages:
+    """The task and the steps so far, which a server has in its prefix cache, and what to do now."""
     context = job.u.context
     files = [named(f"media/{media.name}") for media in job.task.media]
     user = render(
@@ -115,9 +135,7 @@ def _messages(job: Job) -> Messages:
         context=context if context else say("react/messages", "no_context"),
         files=", ".join(files) if files else "-",
         steps=_steps_done(job.trace),
-        step=number,
-        steps_max=job.steps,
-        warning=say(PROMPTS, "last_step", marker=MARKER) if is_last else "",
+        now=now,
     )
     system = render("mini_swe/system.md", marker=MARKER)
     return as_messages(system, user)

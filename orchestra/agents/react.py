@@ -7,11 +7,14 @@ Differences from the paper / the released code
    observation before it.
 2. After five like patterns and in the last step, `finish` is the only action. The paper asks for it
    in the prompt.
-3. A sub-task with tools is "done" only after one successful tool call. Without a main agent, the
-   agent must also try each file and must not repeat a call that told nothing new: without these
-   rules the 1.5B model of fixtures/ sent one search five times and opened none of three files.
-4. An endpoint that fails or an empty purse ends this sub-task alone, as a Result with the reason.
-5. The whole question, which App. B.3 shows a sub-agent, is in its context for Orchestra-o1 only,
+3. The paper warns when five steps are left, however many there are. Here it is the last fifth.
+4. A sub-task with tools that reports "done" before a tool has worked is "partial". Without a main
+   agent, the agent must also try each file and must not repeat a call that told nothing new:
+   without these rules the 1.5B model of fixtures/ sent one search five times and opened none of
+   three files.
+5. An endpoint that fails or an empty purse ends this sub-task alone, as a Result with the reason.
+6. A sub-agent that ends without `finish` is asked for a summary of its trace (trace_summary.py).
+7. The whole question, which App. B.3 shows a sub-agent, is in its context for Orchestra-o1 only,
    and not with `--prompts small`: small models answer it instead of their task.
 """
 
@@ -22,35 +25,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from orchestra.agents import react_prompt
 from orchestra.agents.job import OBSERVATION_CHARS, Job
 from orchestra.agents.react_rules import (
-    FEW_STEPS,
-    FINISH,
-    INVALID,
-    LIKE_PATTERNS,
     Offer,
     alone,
-    blocked_tools,
-    like_patterns,
     next_offer,
     same_call,
     saw_nothing,
 )
+from orchestra.agents.trace_summary import has_worked
 from orchestra.runtime.chat import STOPPED, Stopped
 from orchestra.runtime.parsing import find_action
-from orchestra.runtime.prompts import (
-    as_messages,
-    capped,
-    explained,
-    named,
-    render,
-    say,
-    without_marks,
-)
+from orchestra.runtime.prompts import capped, explained, named, say, without_marks
 from orchestra.runtime.reply_schema import TEXT, closed_object, const, one_of
-from orchestra.seams import Messages
 from orchestra.vocabulary import (
-    BudgetExceeded,
+    FINISH,
+    INVALID,
     Cause,
     EndpointError,
     ModelMistake,
@@ -62,7 +53,7 @@ from orchestra.vocabulary import (
 
 STATUSES: tuple[Status, ...] = ("done", "partial", "blocked")
 REPORT = ("result", "status", "summary")  # the parameters of `finish`
-PROMPTS = "react/messages"
+PROMPTS = react_prompt.PROMPTS
 
 
 def run(job: Job) -> Result:
@@ -85,8 +76,8 @@ def run(job: Job) -> Result:
     except STOPPED as failure:
         if alone(job) and isinstance(failure, EndpointError):
             raise  # it is the main agent
-        return _stopped(job, failure)
-    return _unfinished(job)
+        return _unreported(job, failure)
+    return _unreported(job)
 
 
 @dataclass(frozen=True)
@@ -104,7 +95,8 @@ def think(job: Job, offer: Offer) -> Reply:
     env = job.env
     schema = ("action", action_schema(job, offer))
     with env.tape.call(job.next_place):
-        return env.chat(env.backend, messages_of(job), env.purse, schema)
+        messages = react_prompt.messages_of(job, offer)
+        return env.chat(env.backend, messages, env.purse, schema)
 
 
 def act(job: Job, offer: Offer, reply: Reply) -> Action:
@@ -143,124 +135,41 @@ def _finished(job: Job, step: Step) -> Result:
     """z, as the sub-agent reports it."""
     report = _report(step.params, step.memory)
     status = _status(report)
+    error = ""
     why = ""
     if status == "done" and saw_nothing(job):
-        status = "partial"  # it had to finish
+        status = "partial"
+        error = say(PROMPTS, "nothing_worked")
         why = "none of its tools worked, so nothing supports its answer"
     answer = without_marks(_as_text(report.get("result")))
     summary = _as_text(report.get("summary"))
     if not summary:
         summary = _newest_memory(job.trace)
-    return job.result(status, answer, summary, why=why)
+    return job.result(status, answer, summary, error=error, why=why)
 
 
-def _unfinished(job: Job) -> Result:
-    """z of a sub-agent that did not finish although nothing else was left."""
-    if len(job.trace) == job.steps:
+def _unreported(job: Job, failure: Stopped | None = None) -> Result:
+    """z of a sub-agent that ended without a report. `failure`: what stopped it; None: it did not
+    finish although nothing else was left.
+    """
+    cause: Cause = "steps"
+    why = ""
+    if failure is not None:
+        cause = failure.cause
+        why = str(failure)
+        error = say(PROMPTS, "stopped", reason=why)
+    elif len(job.trace) == job.steps:
         error = say(PROMPTS, "out_of_steps", steps=job.steps)
     else:
         error = say(PROMPTS, "would_not_finish")
-    return _without_report(job, "partial", error, "steps")
-
-
-def _stopped(job: Job, failure: Stopped) -> Result:
-    """z of a sub-agent that cannot go on."""
-    status: Status = "failed"
-    if isinstance(failure, BudgetExceeded) and _newest_memory(job.trace):
-        status = "partial"
-    why = str(failure)
-    error = say(PROMPTS, "stopped", reason=why)
-    return _without_report(job, status, error, failure.cause, why)
-
-
-def _without_report(
-    job: Job, status: Status, error: str, cause: Cause, why: str = ""
-) -> Result:
-    if all(step.failed for step in job.trace):
-        status = "failed"
-    summary = _newest_memory(job.trace)
+    question = react_prompt.question_for_summary(job)
+    summary = job.summary_without_report(failure, question)
+    status: Status = "partial" if has_worked(job.trace) else "failed"
     return job.result(status, "", summary, error=error, cause=cause, why=why)
 
 
 def _newest_memory(trace: Sequence[Step]) -> str:
     return next((step.memory for step in reversed(trace) if step.memory), "")
-
-
-# ---- what the sub-agent reads --------------------------------------------------------------------
-
-
-def messages_of(job: Job) -> Messages:
-    """The messages of the next step. An agent without a main agent has its own prompts."""
-    tools = job.assigned
-    takes_files = any(tool.files for tool in tools)
-    names = [named(media.name) for media in job.task.media] if takes_files else []
-    context = job.u.context
-    user = render(
-        "react/alone_user.md" if alone(job) else "react/user.md",
-        instruction=job.u.instruction,
-        context=context if context else say(PROMPTS, "no_context"),
-        files=", ".join(names) if names else "-",
-        steps=_steps_done(job.trace),
-        step=len(job.trace) + 1,
-        steps_max=job.steps,
-        warning=_warning(job),
-    )
-    system = render(
-        "react/alone.md" if alone(job) else "react/system.md",
-        tools="\n\n".join(tool.manual for tool in tools),
-    )
-    return as_messages(system, user)
-
-
-def _steps_done(trace: Sequence[Step]) -> str:
-    if not trace:
-        return say(PROMPTS, "no_steps")
-    # A memory is written with an action, before its observation: it belongs to the step before. The
-    # memory of the first reply is left out: nothing was observed before it.
-    memories = [step.memory for step in trace[1:]]
-    memories.append("")
-    rows = []
-    for number, (step, memory) in enumerate(zip(trace, memories, strict=True), 1):
-        row = say(
-            PROMPTS,
-            "step",
-            number=number,
-            action=step.action,
-            params=json.dumps(step.params, ensure_ascii=False),
-            observation=step.observation,
-            memory=memory if memory else "-",
-        )
-        rows.append(row)
-    return "\n\n".join(rows)
-
-
-def _warning(job: Job) -> str:
-    steps_left = job.steps - len(job.trace)  # the next step included
-    if steps_left == 1:
-        return say(PROMPTS, "last_step")
-    alike = like_patterns(job.trace)
-    if alike >= LIKE_PATTERNS:
-        return say(PROMPTS, "repeated", times=alike)
-    warnings = [_warning_of_repeats(job)]
-    if steps_left <= FEW_STEPS:
-        warnings.append(say(PROMPTS, "few_steps_left", left=steps_left))
-    return " ".join(warning for warning in warnings if warning)
-
-
-def _warning_of_repeats(job: Job) -> str:
-    blocked = blocked_tools(job)
-    if blocked:
-        return say(PROMPTS, "same_call", tools=", ".join(sorted(blocked)))
-    if not job.trace:
-        return ""
-    newest = job.trace[-1]
-    first = same_call(job, newest.action, newest.params)
-    if first is None:
-        return ""
-    number = job.trace.index(first) + 1
-    if number == len(job.trace):
-        return ""
-    return say(PROMPTS, "seen_before", step=number)
 
 
 # ---- what it may reply ---------------------------------------------------------------------------
@@ -269,9 +178,8 @@ def _warning_of_repeats(job: Job) -> str:
 def action_schema(job: Job, offer: Offer) -> dict[str, Any]:
     """The JSON schema of one step: one alternative per action."""
     actions = [_alternative(t.name, t.schema(job.task)) for t in offer.tools]
-    if offer.may_finish:
-        report = {"result": TEXT, "status": one_of(STATUSES), "summary": TEXT}
-        actions.append(_alternative(FINISH, closed_object(report)))
+    report = {"result": TEXT, "status": one_of(STATUSES), "summary": TEXT}
+    actions.append(_alternative(FINISH, closed_object(report)))
     return {"anyOf": actions}
 
 
@@ -317,8 +225,6 @@ def _check_report(job: Job, offer: Offer, action: Action) -> None:
     if done and offer.unopened:
         names = ", ".join(map(named, offer.unopened))
         raise ModelMistake("unopened", files=names)
-    if done and offer.tools and saw_nothing(job):
-        raise ModelMistake("nothing_worked")
     if alone(job) and not _as_text(report.get("result")):
         raise ModelMistake("no_result")
 

@@ -14,24 +14,20 @@ from typing import Any
 
 from orchestra.agents.job import Job
 from orchestra.toolkit import SEARCH, VISIT, Tool
-from orchestra.vocabulary import Step
+from orchestra.vocabulary import FINISH, INVALID, Step
 
 LIKE_PATTERNS = 5
-FEW_STEPS = 5  # when no more are left, the prompt warns
+FEW_STEPS = 5  # of the steps, the last one in so many are few
 SAME_CALLS = 3
-FAILED_STEPS = 3  # after these, `finish` is offered even if no tool has worked
-FINISH = "finish"
-INVALID = "invalid"  # the action of a step whose reply broke a rule
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What the sub-agent may do in its next step. `unopened` are the files that it must try to open
-    before it is done.
+    """What the sub-agent may do in its next step: use one of these tools, or finish. `unopened` are
+    the files that it must try to open before it is done.
     """
 
     tools: Sequence[Tool]
-    may_finish: bool
     must_finish: bool
     unopened: Sequence[str] = ()
 
@@ -41,10 +37,9 @@ def next_offer(job: Job) -> Offer:
     blocked = blocked_tools(job)
     tools = [tool for tool in job.assigned if tool.name not in blocked]
     if must_finish(job, tools):
-        return Offer(tools=[], may_finish=True, must_finish=True)
+        return Offer(tools=[], must_finish=True)
     unopened = unopened_files(job, tools)
-    may_finish = not unopened and not is_early(job)
-    return Offer(tools, may_finish, must_finish=False, unopened=unopened)
+    return Offer(tools, must_finish=False, unopened=unopened)
 
 
 def alone(job: Job) -> bool:
@@ -61,9 +56,10 @@ def must_finish(job: Job, tools: Sequence[Tool]) -> bool:
     return is_last or all_blocked or like_patterns(job.trace) >= LIKE_PATTERNS
 
 
-def is_early(job: Job) -> bool:
-    """Whether a tool must work, and it is too early to give up."""
-    return saw_nothing(job) and len(job.trace) < FAILED_STEPS
+def has_few_steps(job: Job) -> bool:
+    """Whether the steps that are left are the last fifth of all, or the last one."""
+    steps_left = job.steps - len(job.trace)
+    return steps_left <= max(1, job.steps // FEW_STEPS)
 
 
 def saw_nothing(job: Job) -> bool:
@@ -81,8 +77,7 @@ def unopened_files(job: Job, tools: Sequence[Tool]) -> list[str]:
     """For an agent without a main agent that has enough steps left: the files of the task that it
     has not tried to open although one of `tools` opens them.
     """
-    steps_left = job.steps - len(job.trace)
-    if not alone(job) or steps_left <= FEW_STEPS:
+    if not alone(job) or has_few_steps(job):
         return []
     tried = []
     for step in job.trace:

@@ -58,8 +58,9 @@ def _observation(h: Evidence) -> str:
         model=h.backend,
         tools=", ".join(h.tools) or "-",
         status=h.status,
+        steps=h.steps,
         answer=h.answer or "-",
-        summary=h.summary or h.error or "-",
+        summary=" ".join(text for text in (h.error, h.summary) if text) or "-",
     )
 
 

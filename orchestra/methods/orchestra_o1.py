@@ -91,11 +91,19 @@ def next_step(state: State) -> str:
     failed = [h.id for h in newest if h.status in ("failed", "blocked")]
     if failed:
         return say(SMALL_PROMPTS, "next_failed", ids=", ".join(failed))
+    unfinished = [h.id for h in newest if h.status == "partial" and _has_summary(h)]
+    if unfinished:
+        return say(SMALL_PROMPTS, "next_unfinished", ids=", ".join(unfinished))
     if state.waiting:
         return say(SMALL_PROMPTS, "next_waiting")
     if not newest:
         return say(SMALL_PROMPTS, "next_start")
     return _use_findings(newest, has_code=CODE in state.tools)
+
+
+def _has_summary(h: Evidence) -> bool:
+    """Whether a sub-agent has found something, but did not report an answer."""
+    return h.summary != "" and not h.answer
 
 
 def _open_files(names: Sequence[str], is_first: bool) -> str:
@@ -111,7 +119,7 @@ def _use_findings(newest: Sequence[Evidence], has_code: bool) -> str:
         compute = say(SMALL_PROMPTS, "next_compute", ids=ids)
         compute = " " + compute if has_code else ""
         return say(SMALL_PROMPTS, "next_seen", ids=ids, compute=compute)
-    answers = "\n".join(h.answer for h in answered)
+    answers = "\n".join(h.answer or h.summary for h in answered or newest)
     return say(SMALL_PROMPTS, "next_found", ids=ids, answers=reported(answers))
 
 

@@ -102,7 +102,7 @@ def _block(kind: str, found: Sequence[Evidence]) -> str:
     """The results of one kind. The oldest are left out if they are too long together."""
     rows = []
     for number, h in enumerate(found, 1):
-        text = h.answer or say(PROMPTS, "failed", id=h.id, error=h.error)
+        text = h.answer or _without_answer(h)
         rows.append(say(PROMPTS, f"{kind}_row", n=number, text=text))
     if not rows:
         return ""
@@ -111,6 +111,20 @@ def _block(kind: str, found: Sequence[Evidence]) -> str:
         del rows[0]
     shown = closed("\n\n".join(rows)[:limit])
     return say(PROMPTS, f"{kind}_block", rows=shown)
+
+
+def _without_answer(h: Evidence) -> str:
+    """Why an expert gave no answer, and the summary of what it had found."""
+    if not h.summary:
+        return say(PROMPTS, "failed", id=h.id, error=h.error)
+    return say(
+        PROMPTS,
+        "unfinished",
+        id=h.id,
+        steps=h.steps,
+        error=h.error,
+        summary=h.summary,
+    )
 
 
 def kind_of(id: str) -> str:

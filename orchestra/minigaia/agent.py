@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -76,7 +77,10 @@ class WorldAgent:
                 observation=found["report"],
             )
             job.note(step)
-        return job.result("done", found["report"], "")
+        z = job.result("done", found["report"], "")
+        return replace(
+            z, steps=0
+        )  # no model took one; the prompts of training have none
 
     def _find(self, job: Job) -> Report:
         """What the sub-task of a job finds. Raises ConfigError without facts."""

@@ -108,6 +108,7 @@ class ResultEvent(TypedDict):
     summary: str
     error: str
     media: list[str]
+    steps: NotRequired[Number]
     cost_usd: Usd
     timing: NotRequired[Timing]
 

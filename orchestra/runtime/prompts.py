@@ -231,6 +231,7 @@ def _head(h: Evidence) -> str:
         id=h.id,
         round=h.round,
         status=h.status,
+        steps=say("notes", "evidence_steps", steps=h.steps) if h.steps else "",
         instruction=h.instruction,
     )
     parts = [about]

@@ -75,6 +75,7 @@ class ResultEvent(TypedDict):
     cost_usd: Usd | None
     error: str
     media: tuple[str, ...]
+    steps: NotRequired[int]
 
 
 Event = Annotated[
@@ -241,6 +242,7 @@ def _ran(events: Sequence[Any]) -> tuple[Ran, ...]:
                 error=event["error"],
                 media=event["media"],
                 round=round,
+                steps=event.get("steps", 0),
             )
     found = []
     for event in events:

@@ -28,7 +28,7 @@ from orchestra.runtime import run_folder
 from orchestra.runtime.jsonl import Row, row_at
 from orchestra.runtime.run_folder import Only
 from orchestra.runtime.tape import Entry, entries
-from orchestra.vocabulary import Place
+from orchestra.vocabulary import SUMMARY, Place
 
 MODELS = (
     "chat",
@@ -108,7 +108,7 @@ def _part_of(kind: str, call: str) -> Only:
     """
     place = Place.parse(call)
     part = "" if place is None else place.part
-    in_tool = part != "" and not SAMPLE.search(f"/{part}")
+    in_tool = part not in ("", SUMMARY) and not SAMPLE.search(f"/{part}")
     return "models" if kind in MODELS and not in_tool else "tools"
 
 

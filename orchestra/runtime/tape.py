@@ -42,7 +42,14 @@ from orchestra.contracts import adapter
 from orchestra.runtime.interruption import of_process as interruption
 from orchestra.runtime.jsonl import Appender, Row, TapeWriteError, located, row_at
 from orchestra.runtime.secrets import Secrets
-from orchestra.vocabulary import Cause, ConfigError, EndOfRun, Failure, Place
+from orchestra.vocabulary import (
+    SUMMARY,
+    Cause,
+    ConfigError,
+    EndOfRun,
+    Failure,
+    Place,
+)
 
 VERSION = 3  # of the lines that are written; in version 2, `key` had the address in it
 # An image or a sound in a request
@@ -399,7 +406,8 @@ def _without_retried(found: list[Entry]) -> list[Entry]:
 
     Keep a failure if some later prompt may quote it: a later round, another step of the same
     sub-task, or a repeat of the same call has an answer. Keep what a fork copied, and calls
-    that the budget did not cover: it is still the same.
+    that the budget did not cover: it is still the same. The summary that a sub-agent was asked
+    for after a failure does not count: with another outcome, it goes on.
     """
     kept: list[Entry] = []
     last_round = 0  # of the answers after the entry
@@ -412,7 +420,8 @@ def _without_retried(found: list[Entry]) -> list[Entry]:
         step = "/".join(parts[:3])
         if entry.answered:
             last_round = max(last_round, round_of(call))
-            answered_steps[subtask].add(step)
+            if parts[2:] != [SUMMARY]:
+                answered_steps[subtask].add(step)
             answered_calls.add(call)
             kept.append(entry)
             continue

@@ -1,6 +1,6 @@
 """tau = (s_1, y_1, Z_1, ..., s_T, y_T) as JSONL, one event a line, written as it happens.
 
-Every line is `{"v": 4, "event": ..., "at": [...], ..., "timing": {...}}`. Measured values are in
+Every line is `{"v": 5, "event": ..., "at": [...], ..., "timing": {...}}`. Measured values are in
 `timing` alone; the rest is the same in every replay. `at` is the place in the run, (round,
 sub-task, step): lines are written in the order of time and read in the order of `at`.
 
@@ -40,12 +40,15 @@ from orchestra.vocabulary import (
     State,
 )
 
-VERSION = 4
-# What an earlier version did not write, or wrote otherwise
-NEW_IN_4 = {
-    "step": ("spent_usd",),
-    "result": ("cause",),
-    "end": ("state", "cause", "why", "finished"),
+VERSION = 5
+# What a version began to write, or to write otherwise
+NEW_IN: dict[int, dict[str, tuple[str, ...]]] = {
+    4: {
+        "step": ("spent_usd",),
+        "result": ("cause",),
+        "end": ("state", "cause", "why", "finished"),
+    },
+    5: {"result": ("steps",)},
 }
 NO_EVENT: dict[str, Any] = {"event": "none", "at": []}  # where one run has fewer events
 LAST = 1 << 30  # the step number of a result: after every step
@@ -317,8 +320,8 @@ def _comparable(events: Iterable[Event], version: int) -> list[Event]:
     for event in plain:
         event.pop("timing", None)
         event.pop("v", None)
-        if version < 4:
-            for name in NEW_IN_4.get(event["event"], ()):
+        for newer in range(version + 1, VERSION + 1):
+            for name in NEW_IN.get(newer, {}).get(event["event"], ()):
                 event.pop(name, None)
         decision = event.get("decision")
         if version == 2 and decision and "whole_graph" in decision:
