@@ -121,9 +121,9 @@ class AOrchestra:
         self, state: State, ask: Ask, mistake: str, last_chance: bool
     ) -> Decision:
         """y_t ~ pi_theta(. | s_t). Raises ModelMistake."""
-        offered = replace(state, tools=()) if self.shell else state
+        offered = replace(state, tools=(), capabilities={}) if self.shell else state
         delegation = delegation_schema(offered)
-        schema = decision_schema(delegation, last_chance)
+        schema = decision_schema(delegation, offered, last_chance)
         prompt = self.prompt(state, mistake, last_chance)
         reply = ask(prompt, ("decision", schema))
         y_t = parse_decision(reply.text, offered, reply.cut, last_chance)

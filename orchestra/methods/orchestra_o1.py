@@ -51,8 +51,8 @@ from orchestra.seams import Ask, Messages
 from orchestra.stopping import is_sure, stop_probability
 from orchestra.toolkit import CODE, Tool
 from orchestra.vocabulary import (
+    CAPABILITIES,
     SKILL_OF,
-    SKILLS,
     Decision,
     Delegate,
     Evidence,
@@ -129,7 +129,7 @@ def delegation_schema(state: State, small: bool = False) -> dict[str, Any]:
     if not small:
         share = {"type": "number", "minimum": 0, "maximum": 1}
         task["modalities"] = list_of(one_of(SKILL_OF))
-        task["requirements"] = closed_object(dict.fromkeys(SKILLS, share), required=())
+        task["requirements"] = closed_object(dict.fromkeys(CAPABILITIES, share), required=())
         task["priority"] = {"type": "number", "exclusiveMinimum": 0}
     return closed_object({"tasks": list_of(closed_object(task, required))})
 
@@ -179,7 +179,7 @@ class OrchestraO1:
     ) -> Decision:
         """y_t ~ pi_theta(. | s_t). Raises ModelMistake."""
         delegation = delegation_schema(state, self.small)
-        schema = decision_schema(delegation, last_chance)
+        schema = decision_schema(delegation, state, last_chance)
         prompt = self.prompt(state, mistake, last_chance)
         tau_stop = self.stop_threshold
         logprobs = tau_stop is not None

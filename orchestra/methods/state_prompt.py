@@ -90,13 +90,15 @@ def _media_line(m: Media, state: State) -> str:
     tried = tried_by(m, state)
     if opened:
         text = "media_seen"
+        ids = ", ".join(say(PROMPTS, "seen_by", id=h.id, round=h.round) for h in opened)
     elif tried:
         text = "media_tried"
+        ids = "; ".join(say(PROMPTS, "tried_by", id=h.id, round=h.round) for h in tried)
     else:
         text = "media_unseen"
-    ids = [say(PROMPTS, "seen_by", id=h.id, round=h.round) for h in opened or tried]
+        ids = ""
     name = named(m.name)
-    return say(PROMPTS, text, name=name, modality=m.modality, ids=", ".join(ids))
+    return say(PROMPTS, text, name=name, modality=m.modality, ids=ids)
 
 
 def opened_by(m: Media, state: State) -> list[Evidence]:
