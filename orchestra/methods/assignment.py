@@ -1,5 +1,5 @@
-"""The tools that a main agent assigns to a sub-task: what their names mean, and whether they open the
-files that its instruction names.
+"""The tools that a main agent assigns to a sub-task: what their names mean, and whether they open
+the files that its instruction names.
 
 An assignment that cannot work is a ModelMistake. The main agent reads which tool opens the file and
 decides again in the same round, instead of reading a failed result a round later.

@@ -29,6 +29,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from orchestra.methods.assignment import tools_for_file
 from orchestra.methods.decision import (
     decision_schema,
     read_decision,
@@ -56,6 +57,7 @@ from orchestra.vocabulary import (
     Decision,
     Delegate,
     Evidence,
+    Media,
     ModelMistake,
     RefusedAnswer,
     State,
@@ -84,9 +86,11 @@ def next_step(state: State) -> str:
     """The next step, from the history alone: small models follow what they read last."""
     new, tried = unopened(state)
     if new:
-        return _open_files(new, is_first=not state.history)
+        tasks = "\n".join(_reading_task(m, state) for m in new)
+        return say(SMALL_PROMPTS, "next_unseen", tasks=tasks)
     if tried:
-        return say(SMALL_PROMPTS, "next_tried", files=", ".join(map(named, tried)))
+        names = ", ".join(named(m.name) for m in tried)
+        return say(SMALL_PROMPTS, "next_tried", files=names)
     newest = [h for h in state.history if h.round == state.history[-1].round]
     failed = [h.id for h in newest if h.status in ("failed", "blocked")]
     if failed:
@@ -98,10 +102,13 @@ def next_step(state: State) -> str:
     return _use_findings(newest, has_code=CODE in state.tools)
 
 
-def _open_files(names: Sequence[str], is_first: bool) -> str:
-    parts = [say(SMALL_PROMPTS, "next_unseen_part", file=named(name)) for name in names]
-    first = " " + say(SMALL_PROMPTS, "next_unseen_first") if is_first else ""
-    return say(SMALL_PROMPTS, "next_unseen", parts=", ".join(parts), first=first)
+def _reading_task(m: Media, state: State) -> str:
+    """The sub-task that reads a file, for the model to copy. It asks what the file shows or says:
+    small models would ask each file for the answer to the whole question.
+    """
+    tools = ", ".join(f'"{tool}"' for tool in tools_for_file(m, state)[:1])
+    instruction = say(SMALL_PROMPTS, f"read_{m.modality}", file=named(m.name))
+    return say(SMALL_PROMPTS, "reading_task", instruction=instruction, tools=tools)
 
 
 def _use_findings(newest: Sequence[Evidence], has_code: bool) -> str:
@@ -129,7 +136,9 @@ def delegation_schema(state: State, small: bool = False) -> dict[str, Any]:
     if not small:
         share = {"type": "number", "minimum": 0, "maximum": 1}
         task["modalities"] = list_of(one_of(SKILL_OF))
-        task["requirements"] = closed_object(dict.fromkeys(CAPABILITIES, share), required=())
+        task["requirements"] = closed_object(
+            dict.fromkeys(CAPABILITIES, share), required=()
+        )
         task["priority"] = {"type": "number", "exclusiveMinimum": 0}
     return closed_object({"tasks": list_of(closed_object(task, required))})
 

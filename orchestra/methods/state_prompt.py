@@ -110,7 +110,7 @@ def tried_by(m: Media, state: State) -> list[Evidence]:
     return [h for h in state.history if mentions(h.instruction, m)]
 
 
-def unopened(state: State) -> tuple[list[str], list[str]]:
+def unopened(state: State) -> tuple[list[Media], list[Media]]:
     """The files that no sub-task has opened: (those that none has tried, those that some have)."""
     new = []
     tried = []
@@ -118,7 +118,7 @@ def unopened(state: State) -> tuple[list[str], list[str]]:
         if opened_by(m, state):
             continue
         if tried_by(m, state):
-            tried.append(m.name)
+            tried.append(m)
         else:
-            new.append(m.name)
+            new.append(m)
     return new, tried
