@@ -8,7 +8,8 @@ Differences from the paper / the released code
 2. `complete` is refused if the task has media and nothing was delegated yet: the main agent cannot
    have seen them.
 3. After an unusable decision the model reads the error and decides again, up to three attempts a
-   round; the released code skips the round.
+   round; the released code skips the round. Tools that cannot open the file of their sub-task make
+   a decision unusable. The schema does not offer a refused action again in that round.
 4. The prompt has the state of each file and the context of Eq. 20, not the whole history.
 5. A sub-agent gets C_t next to the context that the main agent writes for it (C of Eq. 2 is "passed
    from previous rounds"), so that no finding is lost in the retelling.
@@ -18,8 +19,9 @@ Differences from the paper / the released code
 7. The schema puts the reasoning before the action: a model that names the action first has decided
    before it reasons. Replies in any order of keys are read.
 8. `--prompts small` (prompts/orchestra_o1/small) is for models of few parameters: it names the next
-   step, which follows from the history. Sub-agents do not read the whole question then, as in App.
-   B.3, because small models answer it instead of their task.
+   step, which follows from the history, and writes out the sub-tasks that read files. Sub-agents do
+   not read the whole question then, as in App. B.3, because small models answer it instead of their
+   task.
 """
 
 from __future__ import annotations
