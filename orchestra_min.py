@@ -151,6 +151,18 @@ def early(answer: str, cause: Cause, why: str) -> Ending:
     return Ending("fallback" if answer else "stopped", cause, why)
 
 
+def after_refusal(s_t: State, mistake: ModelMistake, before: str) -> State:
+    """s_t for the next attempt in a round. `before`: the mistake that the main agent was told of.
+
+    The action is not offered again if it was refused as such, or if the model made the same mistake
+    twice: the next prompt would be the same word for word, and so would the reply.
+    """
+    is_repeated = explained(mistake) == before
+    if mistake.action and (isinstance(mistake, RefusedAnswer) or is_repeated):
+        return replace(s_t, refused=(*s_t.refused, mistake.action))
+    return s_t
+
+
 class NothingAffordable(Exception):
     """The budget cannot cover another sub-task. A decision may still be affordable."""
 
@@ -199,6 +211,9 @@ class Run:
         self.pool = settings.pool.with_(backends=backends)
         own = self.own(options.tools, options.mcp)
         self.tools = {**tools_for(self.task, settings.code), **own}
+        self.capabilities = {  # psi(g)
+            name: tool.capabilities for name, tool in self.tools.items()
+        }
         self.orchestrator = methods.make(options, self.pool, self.tools)
         self.memory: Memory = user_code.chosen(
             options.memory, MEMORIES, Memory, "--memory"
@@ -351,6 +366,7 @@ class Run:
             try:
                 return self.attempt(s_t, number, mistake, last_chance)
             except ModelMistake as error:
+                s_t = after_refusal(s_t, error, before=mistake)
                 mistake = explained(error)
         return self.attempt(s_t, DECISION_ATTEMPTS, mistake, last_chance)
 
@@ -378,6 +394,7 @@ class Run:
             rounds=self.rounds,
             budget_usd=self.purse.left_usd,
             waiting=waiting(self.graph),
+            capabilities=self.capabilities,
         )
 
     def attempt(
@@ -424,7 +441,11 @@ class Run:
         subtasks = (replace(u, agent=u.agent or default) for u in y_t.subtasks)
         y_t = replace(y_t, subtasks=tuple(subtasks))
         graph = Graph() if y_t.whole_graph else self.graph
-        self.graph = refine(graph, y_t)
+        try:
+            self.graph = refine(graph, y_t)
+        except ModelMistake as mistake:
+            mistake.action = "delegate"
+            raise
         return y_t
 
     # ---- a delegation ----------------------------------------------------------------------------
@@ -463,11 +484,10 @@ class Run:
         left_usd = batch_budget_usd(self.purse.left_usd, y_t, is_last, main)
         if left_usd is not None and left_usd < 0:  # a call cost more than it may
             raise NothingAffordable(f"budget exhausted: {-left_usd:.6f} USD over it")
-        psi = {name: tool.capabilities for name, tool in self.tools.items()}
         pool = self.pool.backends
         try:
             placed = self.scheduler.place(
-                candidates, self.task, pool, psi, k_max, left_usd
+                candidates, self.task, pool, self.capabilities, k_max, left_usd
             )
         except BudgetExceeded as error:
             raise NothingAffordable(str(error)) from None

@@ -46,6 +46,7 @@ DECISION_OUTPUT_TOKENS = 500
 EASY = 0.2  # r(u) of a sub-task that reads one file or searches; 1 for any other
 # Web and code in r_T(u), as a share of r(u), if the main agent gave no tools
 UNKNOWN = 0.5
+OF_USER = "txt"  # psi(g) of the user's own tools
 
 Capabilities = Mapping[str, frozenset[str]]  # psi(g) by tool name
 Requirements = Mapping[str, float]  # r(u) and r_T(u) by capability, each in [0, 1]
@@ -57,13 +58,14 @@ Requirements = Mapping[str, float]  # r(u) and r_T(u) by capability, each in [0,
 def requirements(
     u: SubTask, task: Task, capabilities: Capabilities
 ) -> dict[str, float]:
-    """r(u) and r_T(u) in one table. If the main agent gave none, they are guessed from the files
-    that the sub-task names and the tools that it was given.
+    """r(u) and r_T(u) in one table: what the main agent states, and at least EASY of the skill for
+    each file that the sub-task names. If it states nothing, all is guessed from these files and
+    from the tools that the sub-task was given.
     """
-    if u.requirements:
-        return {"web": UNKNOWN, **u.requirements}
     text = f"{u.instruction}\n{u.context}"
     files = [m.modality for m in task.media if mentions(text, m)]
+    if u.requirements:
+        return _stated(u, files)
     given: set[str] = set()  # capabilities of the tools that the main agent gave
     for tool in u.tools or ():
         given |= capabilities.get(tool, frozenset())
@@ -81,9 +83,33 @@ def requirements(
     return r
 
 
+def _stated(u: SubTask, files: Sequence[str]) -> dict[str, float]:
+    """What the main agent states, with the skills for these kinds of file."""
+    r = {"web": UNKNOWN, **u.requirements}
+    for modality, skill in SKILL_OF.items():
+        if modality in files or modality in u.modalities:
+            r[skill] = max(r.get(skill, 0.0), EASY)
+    return r
+
+
 def mentions(text: str, m: Media) -> bool:
     """Whether a text names a file. (?a: in Chinese no space separates a name from its sentence.)"""
     return bool(re.search(rf"(?a:(?<!\w){re.escape(m.name)}(?!\w))", text))
+
+
+def may_open(psi: frozenset[str], m: Media) -> bool:
+    """Whether a tool with these capabilities can open a file, or may be able to: what the tools of
+    the user's own open is not known. A tool for sound also opens a video.
+
+    >>> from pathlib import Path
+    >>> picture = Media(modality="image", name="clock.png", path=Path("clock.png"), sha256="")
+    >>> may_open(frozenset({"img"}), picture), may_open(frozenset({"web"}), picture)
+    (True, False)
+    """
+    if not psi or OF_USER in psi:
+        return True
+    hears_video = m.modality == "video" and "aud" in psi
+    return SKILL_OF[m.modality] in psi or hears_video
 
 
 # ---- e(u): tools and backend ---------------------------------------------------------------------

@@ -68,8 +68,9 @@ class Orchestrator(Protocol):
     def decide(
         self, state: State, ask: Ask, mistake: str, last_chance: bool
     ) -> Decision:
-        """y_t for s_t. `mistake`: the error of the previous reply, for the prompt. `last_chance`:
-        no round follows. Raises ModelMistake.
+        """y_t for s_t. `mistake`: the error of the previous reply, for the prompt; `state.refused`
+        has the actions that should not be offered again. `last_chance`: no round follows. Raises
+        ModelMistake.
         """
 
 

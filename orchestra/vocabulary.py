@@ -52,8 +52,9 @@ Cause = Literal[
 ]
 Skill = Literal["txt", "img", "aud", "vid", "code"]
 SKILLS: tuple[Skill, ...] = get_args(Skill)  # phi(b) and r(u), Eq. 5
-# psi(g) and r_T(u), Eq. 7, have one more: web.
+CAPABILITIES = (*SKILLS, "web")  # psi(g) and r_T(u), Eq. 7
 Amount = Annotated[float, Ge(0), Lt(1e9)]
+Action = Literal["delegate", "complete"]  # of a decision y_t
 RATE_LIMITS = (429, 503)  # HTTP status
 MARK = re.compile("</?data [0-9a-f]{8,64}>")  # around a text from outside, in prompts
 # The actions of a step that is no call of a tool: it reports, or its reply broke a rule.
@@ -125,10 +126,11 @@ class BudgetExceeded(Exception):
 
 class ModelMistake(Exception):
     """A model broke a rule. `rule` names the sentence in prompts/<file>.md that tells the model;
-    `values` fill in the sentence.
+    `values` fill in the sentence. `action`: what the main agent wanted to do, if that is known.
     """
 
     cause: Cause = "replies"
+    action: Action | None = None
 
     def __init__(self, rule: str, file: str = "mistakes", **values: object) -> None:
         super().__init__(rule, values)
@@ -143,6 +145,8 @@ class RefusedAnswer(ModelMistake):
     `seen`: evidence was there, but the model was not sure enough (Eq. 22). Otherwise the model
     answered before anything was opened, and any supported answer is better.
     """
+
+    action: Action | None = "complete"
 
     def __init__(
         self,
@@ -416,7 +420,8 @@ class State:
     """s_t = (q, M, C_t, H_t, B, T, B_t), Eq. 1 and 21, with the round and the waiting sub-tasks.
 
     `backends` and `tools`: what the main agent may name. `waiting`: sub-task -> its needs that are
-    not completed. `budget_usd` None: no limit.
+    not completed. `budget_usd` None: no limit. `capabilities`: psi(g) of each tool, as far as it is
+    known. `refused`: the actions that the main agent should not be offered again in this round.
     """
 
     task: Task
@@ -428,6 +433,8 @@ class State:
     rounds: int
     budget_usd: float | None = None
     waiting: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    capabilities: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    refused: tuple[Action, ...] = ()
 
 
 @dataclass(frozen=True)

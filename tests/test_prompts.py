@@ -74,7 +74,7 @@ def test_every_sentence_about_a_mistake_is_used(file):
 # ---- every word that the models of a method are sent, role by role -------------------------------
 
 LOOK = {"task_instruction": "Read the time in clock.png", "context": "It hangs in Prague.", "model": "auto",
-        "tools": ["ExecuteCodeAction"]}  # fmt: skip
+        "tools": ["ImageAnalysisAction", "ExecuteCodeAction"]}  # fmt: skip
 ADD = {**LOOK, "task_instruction": "Convert it to UTC", "tools": [], "id": "utc", "needs": ["t1"]}
 LISTEN = {"task_instruction": "Listen to equinox.wav", "tools": ["ParseAudioAction"]}
 SEE = act("ImageAnalysisAction", query="time?", image_path="clock.png")
@@ -84,7 +84,7 @@ RUNS = {  # the options, the decisions, all other replies
     "orchestra-o1": ({}, [delegate(LOOK, ADD), "?", delegate(), complete("05:49")], [act("ExecuteCodeAction", code="7 + 1"), TIME, TIME]),
     "orchestra-o1-small": (
         {"prompts": "small", "media": [CLOCK, SPEECH], "rounds": 5},
-        [delegate({**LOOK, "tools": ["ImageAnalysisAction"]}), delegate(LISTEN), "?", delegate({**LISTEN, "id": "t1"}, ADD), delegate(),
+        [delegate({**LOOK, "tools": ["ImageAnalysisAction"]}), delegate(LISTEN), delegate({**LISTEN, "tools": []}), delegate({**LISTEN, "id": "t1"}, ADD), delegate(),
          delegate({**ADD, "needs": []}), "?", complete("05:49")],
         [SEE, "7:49", TIME, finish("no idea", "partial"), HEAR, "the day", finish("the day"), finish("05:49"), finish("05:49")],
     ),

@@ -201,7 +201,7 @@ MATCHED = "See", "Search", "Code"
     ({}, "best", MATCHED), ({"backend": "priced"}, "priced", MATCHED), ({"tools": ()}, "best", ()),
     ({"backend": "unknown"}, "best", MATCHED), ({"tools": ("Code",)}, "best", ("Code",)),
     ({"modalities": ("audio",)}, "best", ("See", "Hear", "Search", "Code")),
-    ({"requirements": {"aud": 1.0, "web": 0.0}}, "best", ("Hear",)),
+    ({"requirements": {"aud": 1.0, "web": 0.0}}, "best", ("See", "Hear")),
 ])  # fmt: skip
 def test_what_the_main_agent_states_wins_over_the_matching(fields, name, tools):
     u = SubTask("u", "read clock.png", **fields)

@@ -19,13 +19,14 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
+from orchestra.matching import OF_USER
 from orchestra.runtime.prompts import fenced, say
 from orchestra.runtime.secrets import Secrets
 from orchestra.runtime.tape import Tape
 from orchestra.runtime.user_code import one_line
 from orchestra.tool_schema import without_refs
 from orchestra.toolkit import Environment, Tool, ToolError
-from orchestra.tools.python_function import CAPABILITY, recorded
+from orchestra.tools.python_function import recorded
 from orchestra.vocabulary import ConfigError
 
 TIMEOUT_S = 60.0  # for an answer
@@ -226,7 +227,7 @@ def _tool(row: ToolRow, server: Server, taken: Set[str]) -> Tool:
 
     return Tool(
         name=name,
-        capabilities=frozenset({CAPABILITY}),
+        capabilities=frozenset({OF_USER}),
         inputs=inputs,
         signature=signature,
         manual=_manual(name, row["description"], signature),

@@ -17,12 +17,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, get_type_hints
 
+from orchestra.matching import OF_USER
 from orchestra.runtime import user_code
 from orchestra.runtime.prompts import fenced, say
 from orchestra.toolkit import Environment, Tool, ToolError, tool
 from orchestra.vocabulary import ConfigError, EndOfRun
 
-CAPABILITY = "txt"  # psi(g) of the user's tools
 MAX_RESULT_CHARS = 10_000_000  # more would not fit into a line of the tape
 BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -47,7 +47,7 @@ def from_function(function: Callable[..., Any], flag: str = "tool") -> Tool:
     try:
         types = get_type_hints(function, localns={"Environment": Environment})
         _check_usable(function, types)
-        made = tool(function.__name__, CAPABILITY)(function)
+        made = tool(function.__name__, OF_USER)(function)
     except Exception as error:  # annotations are the user's code and may raise anything
         reason = user_code.one_line(error)
         raise ConfigError(f"{flag}: cannot be a tool ({reason})") from None

@@ -25,7 +25,14 @@ from orchestra.matching import (
 from orchestra.runtime.retrace import Ran, Round
 from orchestra.runtime.user_code import is_spec
 from orchestra.schedule import batch, ready, waiting
-from orchestra.vocabulary import SKILLS, Backend, BudgetExceeded, Delegate, SubTask
+from orchestra.vocabulary import (
+    SKILL_OF,
+    SKILLS,
+    Backend,
+    BudgetExceeded,
+    Delegate,
+    SubTask,
+)
 
 FORMULA_5 = "b^*(u) = argmax_b ⟨r(u), φ_b⟩ − λ_c κ_b ℓ(u) − λ_l δ_b"
 FORMULA_7 = "T^*(u) = { g ∈ T : ⟨r_T(u), ψ(g)⟩ − λ_s > 0 }"
@@ -120,7 +127,10 @@ def _lacks(b: Backend, r: Requirements) -> str:
 
 def _needs(u: SubTask, r: Requirements) -> str:
     parts = [f"{capability} {figure(need)}" for capability, need in r.items() if need]
-    how = "as delegated" if u.requirements else "guessed from its files and tools"
+    how = "guessed from its files and tools"
+    if u.requirements:
+        added = [s for s in SKILL_OF.values() if r.get(s, 0) > u.requirements.get(s, 0)]
+        how = "as delegated, with its files" if added else "as delegated"
     return f"{u.id} needs {', '.join(parts) or 'nothing'} ({how})."
 
 

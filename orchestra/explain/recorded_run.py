@@ -67,13 +67,14 @@ def read(folder: Path) -> RecordedRun:
     manifest = run_folder.read_manifest(folder)
     task = _task(folder, manifest)
     tools = tools_for(task, manifest.code)
+    psi = {name: tool.capabilities for name, tool in tools.items()}
     return RecordedRun(
         manifest=manifest,
         task=task,
         options=manifest.options,
         pool=manifest.pool,
-        psi={name: tool.capabilities for name, tool in tools.items()},
-        rounds=rounds(folder, manifest, task, tuple(tools)),
+        psi=psi,
+        rounds=rounds(folder, manifest, task, psi),
         logprobs=_logprobs(folder, manifest.options),
     )
 

@@ -6,7 +6,9 @@ Differences from the paper / the released code
    `none`, or `full` (the whole history). Every sub-agent reads at least its instruction.
 2. Sub-agents are exchangeable: the ReAct loop of Orchestra-o1, or a mini-SWE agent at a shell.
 3. Several tasks in one decision are rejected with an error message, not cut to the first.
-4. `complete` is refused if the task has media and nothing was delegated yet.
+4. `complete` is refused if the task has media and nothing was delegated yet, and so is a task whose
+   tools cannot open the file that it names. The model reads the error and decides again; the schema
+   does not offer a refused action again in that round.
 5. The main prompt is learned (OPTIMIZE) by optimize_prompt.py; `--instruction` uses the result in
    place of prompts/aorchestra/system.md.
 """
@@ -122,9 +124,9 @@ class AOrchestra:
         self, state: State, ask: Ask, mistake: str, last_chance: bool
     ) -> Decision:
         """y_t ~ pi_theta(. | s_t). Raises ModelMistake."""
-        offered = replace(state, tools=()) if self.shell else state
+        offered = replace(state, tools=(), capabilities={}) if self.shell else state
         delegation = delegation_schema(offered)
-        schema = decision_schema(delegation, last_chance)
+        schema = decision_schema(delegation, offered, last_chance)
         prompt = self.prompt(state, mistake, last_chance)
         reply = ask(prompt, ("decision", schema))
         y_t = parse_decision(reply.text, offered, reply.cut, last_chance)

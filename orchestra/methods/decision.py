@@ -6,8 +6,8 @@ A decision is one of two actions:
     {"reasoning": "...", "action": "complete", "params": {"answer": "7:49"}}
 
 A task is the 4-tuple (instruction, context, model, tools) of Eq. 2 under the papers' keys. Models
-write it in many forms, and all of them are read. An unknown model or tool is a ModelMistake: the
-model reads the error and decides again.
+write it in many forms, and all of them are read. An unknown model or tool is a ModelMistake, and so
+is a tool that cannot open the file of the task: the model reads the error and decides again.
 
     >>> from orchestra.vocabulary import Task
     >>> state = State(
@@ -25,7 +25,8 @@ model reads the error and decides again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Annotated, Any
 
@@ -38,10 +39,12 @@ from pydantic import (
 )
 
 from orchestra.contracts import adapter
+from orchestra.methods.assignment import check_files, tools_meant
 from orchestra.runtime.parsing import find_action
 from orchestra.runtime.prompts import without_marks
 from orchestra.runtime.reply_schema import TEXT, closed_object, const, list_of, one_of
 from orchestra.vocabulary import (
+    Action,
     Complete,
     Decision,
     Delegate,
@@ -68,16 +71,38 @@ def task_schema(backends: Sequence[str], tools: Sequence[str]) -> dict[str, Any]
     }
 
 
-def decision_schema(delegation: dict[str, Any], last_chance: bool) -> dict[str, Any]:
+def decision_schema(
+    delegation: dict[str, Any], state: State, last_chance: bool
+) -> dict[str, Any]:
     """The JSON schema of y_t. `delegation` is the schema of a delegation's params.
 
     The reasoning comes first: a model that names the action first has decided before it reasons.
     There is one alternative per action, because small models mix the actions otherwise.
     """
-    complete = _action_schema(COMPLETE, closed_object({"answer": TEXT}))
+    of_action = {
+        "delegate": _action_schema(DELEGATE, delegation),
+        "complete": _action_schema(COMPLETE, closed_object({"answer": TEXT})),
+    }
+    alternatives = [of_action[action] for action in offered(state, last_chance)]
+    return alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
+
+
+def offered(state: State, last_chance: bool) -> list[Action]:
+    """The actions of the next reply: not those that were refused in this round, if another one can
+    be accepted. At temperature 0 a model repeats a refused action word for word.
+    """
     if last_chance:
-        return complete
-    return {"anyOf": [_action_schema(DELEGATE, delegation), complete]}
+        return ["complete"]
+    actions: list[Action] = ["delegate", "complete"]
+    left = [action for action in actions if action not in state.refused]
+    if not left or (left == ["complete"] and nothing_seen(state)):
+        return actions
+    return left
+
+
+def nothing_seen(state: State) -> bool:
+    """Whether the task has files, and no sub-task has worked on any."""
+    return bool(state.task.media) and not state.history
 
 
 def _action_schema(name: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -106,15 +131,32 @@ def read_decision(
     if not isinstance(params, dict):
         params = wanted  # flat
     if action == COMPLETE:
-        answer = answer_in(params)
-        nothing_seen = state.task.media and not state.history
-        if nothing_seen and not last_chance:
-            raise RefusedAnswer("no_evidence", answer=answer, seen=False)
-        return Complete(answer, reasoning)
+        with about("complete"):
+            return _complete(params, reasoning, state, last_chance)
     if action in (DELEGATE, "delegate") and not last_chance:
-        return delegate(params, reasoning, state)
+        with about("delegate"):
+            return delegate(params, reasoning, state)
     known = COMPLETE if last_chance else f"{DELEGATE}, {COMPLETE}"
     raise ModelMistake("bad_action", action=repr(action)[:80], known=known)
+
+
+@contextmanager
+def about(action: Action) -> Iterator[None]:
+    """A mistake in the block is one of this action."""
+    try:
+        yield
+    except ModelMistake as mistake:
+        mistake.action = action
+        raise
+
+
+def _complete(
+    params: dict[str, Any], reasoning: str, state: State, last_chance: bool
+) -> Complete:
+    answer = answer_in(params)
+    if nothing_seen(state) and not last_chance:
+        raise RefusedAnswer("no_evidence", answer=answer, seen=False)
+    return Complete(answer, reasoning)
 
 
 def answer_in(params: dict[str, Any]) -> str:
@@ -208,24 +250,23 @@ def _free_id(taken: set[str]) -> str:
 
 
 def as_subtask(f: TaskFields, id: str, state: State) -> SubTask:
-    """u = (I, C, b, T). Raises ModelMistake for an unknown model or tool."""
+    """u = (I, C, b, T). Raises ModelMistake for an unknown model or tool, or for tools that do not
+    open a file of the instruction.
+    """
     is_named = f.model not in ("", "auto", "null", "none")
     if is_named and f.model not in state.backends:
         known = ", ".join(state.backends)
         raise ModelMistake("unknown_model", model=repr(f.model), known=known)
-    for tool in f.tools or ():
-        if tool not in state.tools:
-            rule = "unknown_tool" if state.tools else "no_tools"
-            known = ", ".join(state.tools)
-            raise ModelMistake(rule, tool=repr(tool), known=known)
-    return SubTask(
+    u = SubTask(
         id=id,
         instruction=f.task_instruction,
         context=f.context,
         backend=f.model if is_named else None,
-        tools=f.tools,
+        tools=None if f.tools is None else tools_meant(f.tools, state),
         needs=tuple(need for need in f.needs if need),
         modalities=tuple(modality for modality in f.modalities if modality),
         requirements=f.requirements,
         priority=f.priority,
     )
+    check_files(u, state)
+    return u

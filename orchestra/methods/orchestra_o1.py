@@ -8,7 +8,8 @@ Differences from the paper / the released code
 2. `complete` is refused if the task has media and nothing was delegated yet: the main agent cannot
    have seen them.
 3. After an unusable decision the model reads the error and decides again, up to three attempts a
-   round; the released code skips the round.
+   round; the released code skips the round. Tools that cannot open the file of their sub-task make
+   a decision unusable. The schema does not offer a refused action again in that round.
 4. The prompt has the state of each file and the context of Eq. 20, not the whole history.
 5. A sub-agent gets C_t next to the context that the main agent writes for it (C of Eq. 2 is "passed
    from previous rounds"), so that no finding is lost in the retelling.
@@ -18,8 +19,9 @@ Differences from the paper / the released code
 7. The schema puts the reasoning before the action: a model that names the action first has decided
    before it reasons. Replies in any order of keys are read.
 8. `--prompts small` (prompts/orchestra_o1/small) is for models of few parameters: it names the next
-   step, which follows from the history. Sub-agents do not read the whole question then, as in App.
-   B.3, because small models answer it instead of their task.
+   step, which follows from the history, and writes out the sub-tasks that read files. Sub-agents do
+   not read the whole question then, as in App. B.3, because small models answer it instead of their
+   task.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from orchestra.methods.assignment import tools_for_file
 from orchestra.methods.decision import (
     decision_schema,
     read_decision,
@@ -51,11 +54,12 @@ from orchestra.seams import Ask, Messages
 from orchestra.stopping import is_sure, stop_probability
 from orchestra.toolkit import CODE, Tool
 from orchestra.vocabulary import (
+    CAPABILITIES,
     SKILL_OF,
-    SKILLS,
     Decision,
     Delegate,
     Evidence,
+    Media,
     ModelMistake,
     RefusedAnswer,
     State,
@@ -84,9 +88,11 @@ def next_step(state: State) -> str:
     """The next step, from the history alone: small models follow what they read last."""
     new, tried = unopened(state)
     if new:
-        return _open_files(new, is_first=not state.history)
+        tasks = "\n".join(_reading_task(m, state) for m in new)
+        return say(SMALL_PROMPTS, "next_unseen", tasks=tasks)
     if tried:
-        return say(SMALL_PROMPTS, "next_tried", files=", ".join(map(named, tried)))
+        names = ", ".join(named(m.name) for m in tried)
+        return say(SMALL_PROMPTS, "next_tried", files=names)
     newest = [h for h in state.history if h.round == state.history[-1].round]
     failed = [h.id for h in newest if h.status in ("failed", "blocked")]
     if failed:
@@ -106,10 +112,13 @@ def _has_summary(h: Evidence) -> bool:
     return h.summary != "" and not h.answer
 
 
-def _open_files(names: Sequence[str], is_first: bool) -> str:
-    parts = [say(SMALL_PROMPTS, "next_unseen_part", file=named(name)) for name in names]
-    first = " " + say(SMALL_PROMPTS, "next_unseen_first") if is_first else ""
-    return say(SMALL_PROMPTS, "next_unseen", parts=", ".join(parts), first=first)
+def _reading_task(m: Media, state: State) -> str:
+    """The sub-task that reads a file, for the model to copy. It asks what the file shows or says:
+    small models would ask each file for the answer to the whole question.
+    """
+    tools = ", ".join(f'"{tool}"' for tool in tools_for_file(m, state)[:1])
+    instruction = say(SMALL_PROMPTS, f"read_{m.modality}", file=named(m.name))
+    return say(SMALL_PROMPTS, "reading_task", instruction=instruction, tools=tools)
 
 
 def _use_findings(newest: Sequence[Evidence], has_code: bool) -> str:
@@ -137,7 +146,9 @@ def delegation_schema(state: State, small: bool = False) -> dict[str, Any]:
     if not small:
         share = {"type": "number", "minimum": 0, "maximum": 1}
         task["modalities"] = list_of(one_of(SKILL_OF))
-        task["requirements"] = closed_object(dict.fromkeys(SKILLS, share), required=())
+        task["requirements"] = closed_object(
+            dict.fromkeys(CAPABILITIES, share), required=()
+        )
         task["priority"] = {"type": "number", "exclusiveMinimum": 0}
     return closed_object({"tasks": list_of(closed_object(task, required))})
 
@@ -187,7 +198,7 @@ class OrchestraO1:
     ) -> Decision:
         """y_t ~ pi_theta(. | s_t). Raises ModelMistake."""
         delegation = delegation_schema(state, self.small)
-        schema = decision_schema(delegation, last_chance)
+        schema = decision_schema(delegation, state, last_chance)
         prompt = self.prompt(state, mistake, last_chance)
         tau_stop = self.stop_threshold
         logprobs = tau_stop is not None

@@ -90,13 +90,15 @@ def _media_line(m: Media, state: State) -> str:
     tried = tried_by(m, state)
     if opened:
         text = "media_seen"
+        ids = ", ".join(say(PROMPTS, "seen_by", id=h.id, round=h.round) for h in opened)
     elif tried:
         text = "media_tried"
+        ids = "; ".join(say(PROMPTS, "tried_by", id=h.id, round=h.round) for h in tried)
     else:
         text = "media_unseen"
-    ids = [say(PROMPTS, "seen_by", id=h.id, round=h.round) for h in opened or tried]
+        ids = ""
     name = named(m.name)
-    return say(PROMPTS, text, name=name, modality=m.modality, ids=", ".join(ids))
+    return say(PROMPTS, text, name=name, modality=m.modality, ids=ids)
 
 
 def opened_by(m: Media, state: State) -> list[Evidence]:
@@ -108,7 +110,7 @@ def tried_by(m: Media, state: State) -> list[Evidence]:
     return [h for h in state.history if mentions(h.instruction, m)]
 
 
-def unopened(state: State) -> tuple[list[str], list[str]]:
+def unopened(state: State) -> tuple[list[Media], list[Media]]:
     """The files that no sub-task has opened: (those that none has tried, those that some have)."""
     new = []
     tried = []
@@ -116,7 +118,7 @@ def unopened(state: State) -> tuple[list[str], list[str]]:
         if opened_by(m, state):
             continue
         if tried_by(m, state):
-            tried.append(m.name)
+            tried.append(m)
         else:
-            new.append(m.name)
+            new.append(m)
     return new, tried

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError
 from typing_extensions import TypedDict
 
 from orchestra.contracts import adapter
+from orchestra.matching import Capabilities
 from orchestra.memory import compress, summarize
 from orchestra.money import Purse
 from orchestra.runtime import trajectory
@@ -125,9 +126,11 @@ class Round:
 
 
 def rounds(
-    folder: Path, manifest: Manifest, task: Task, tools: tuple[str, ...]
+    folder: Path, manifest: Manifest, task: Task, psi: Capabilities
 ) -> list[Round]:
-    """The rounds of a run that have a decision. Raises ConfigError."""
+    """The rounds of a run that have a decision. `psi`: its tools and what they can do. Raises
+    ConfigError.
+    """
     path = folder / "trajectory.jsonl"
     read = [event for event in trajectory.read(path) if event["event"] in READ]
     try:
@@ -135,7 +138,7 @@ def rounds(
         of_round: dict[int, list[Any]] = defaultdict(list)
         for event in events:
             of_round[event["at"][0]].append(event)
-        past = _Past(manifest, task, tools)
+        past = _Past(manifest, task, psi)
         return [past.round(t, events) for t, events in of_round.items()]
     except (ValueError, ModelMistake) as error:
         problem = f"has an event that does not fit ({_why(error)}); restore a copy"
@@ -156,10 +159,10 @@ def _why(error: ValueError | ModelMistake) -> str:
 class _Past:
     """What a run knew: G_t, H_t, and the purse of B_t."""
 
-    def __init__(self, manifest: Manifest, task: Task, tools: tuple[str, ...]) -> None:
+    def __init__(self, manifest: Manifest, task: Task, psi: Capabilities) -> None:
         self.manifest = manifest
         self.task = task
-        self.tools = tools
+        self.psi = psi
         self.graph = Graph()
         self.history: tuple[Evidence, ...] = ()
         self.purse = Purse(manifest.in_round(1).options.budget_usd)
@@ -200,11 +203,12 @@ class _Past:
             context=compress(self.task.question, self.history, WORDING, limit),
             history=self.history,
             backends=settings.pool.names,
-            tools=self.tools,
+            tools=tuple(self.psi),
             round=t,
             rounds=attempt["rounds"],
             budget_usd=budget_usd,
             waiting=attempt["waiting"],
+            capabilities=self.psi,
         )
 
     def decide(self, attempts: Sequence[DecisionEvent]) -> Decision | None:
@@ -273,11 +277,13 @@ class Decided(NamedTuple):
 
 
 def decisions(
-    folder: Path, manifest: Manifest, task: Task, tools: tuple[str, ...]
+    folder: Path, manifest: Manifest, task: Task, psi: Capabilities
 ) -> list[Decided]:
-    """The decisions of a run, each with its s_t (Eq. 1, 21). Raises ConfigError."""
+    """The decisions of a run, each with its s_t (Eq. 1, 21). `psi`: the tools of the run and what
+    they can do. Raises ConfigError.
+    """
     found = []
-    for round in rounds(folder, manifest, task, tools):
+    for round in rounds(folder, manifest, task, psi):
         if round.y_t is None:
             continue
         *before, last = round.attempts

@@ -4,12 +4,14 @@
 
 It was trained on the short prompt of world.py, and on replies without a schema. So it gets that
 prompt and no schema here. An unusable reply is not shown to it, since that prompt has no words for
-it.
+it. For the same reason, a tool that cannot open the file of its sub-task is no mistake here: the
+sub-task fails, and the next prompt shows that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from orchestra.methods.orchestra_o1 import parse_decision
 from orchestra.minigaia.world import ROUNDS
@@ -35,4 +37,5 @@ class Trained:
     ) -> Decision:
         """y_t ~ pi_theta(. | s_t). Raises ModelMistake."""
         reply = ask(list(prompt(state)))  # Eq. 3
-        return parse_decision(reply.text, state, reply.cut, last_chance)
+        unchecked = replace(state, capabilities={})
+        return parse_decision(reply.text, unchecked, reply.cut, last_chance)

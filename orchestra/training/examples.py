@@ -96,8 +96,9 @@ def read(path: Path) -> list[Example]:
 
 
 def state_row(state: State) -> dict[str, Any]:
-    """s_t as JSON, without the paths of files."""
+    """s_t as JSON, without the paths of files and without what only a run needs."""
     row = asdict(state)
+    del row["capabilities"], row["refused"]
     row["task"]["media"] = [
         {"modality": m.modality, "name": m.name} for m in state.task.media
     ]
@@ -140,7 +141,8 @@ def from_run(
     with own_tools(options.tools, options.mcp, answers) as own:
         known = {**tools_for(task, manifest.code), **own}
         main: Any = make(options, manifest.pool, known)
-        for decided in decisions(folder, manifest, task, tuple(known)):
+        psi = {name: tool.capabilities for name, tool in known.items()}
+        for decided in decisions(folder, manifest, task, psi):
             messages = sent.get(decided.place, [])
             _check_prompt(folder, main, decided, messages)
             found.append(_example(folder, decided, messages, answer))

@@ -121,7 +121,7 @@ def test_pictures_and_sound_have_one_clock_and_lengths_of_their_own(tmp_path):
 @pytest.mark.parametrize(("make", "kind", "asked", "words"), [
     (lambda folder: film(folder / "a.mp4"), "audio", {}, "a.mp4 has no sound"),
     (lambda folder: toned(folder / "a.mp4", "aac"), "video", {}, "no moving pictures"),
-    (lambda folder: film(folder / "a.mp4"), "video", {"start_time": "9"}, "behind its end"),
+    (lambda folder: film(folder / "a.mp4"), "video", {"start_time": "9"}, "starts after the end"),
     (lambda folder: film(folder / "a.mp4"), "video", {"start_time": "3", "end_time": "2"}, "empty"),
     *((lambda folder: film(folder / "a.mp4"), "video", {"start_time": t}, "not a time") for t in ("soon", "1:-30", "nan")),
 ], ids=range(7))  # fmt: skip

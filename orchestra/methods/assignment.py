@@ -1,0 +1,85 @@
+"""The tools that a main agent assigns to a sub-task: what their names mean, and whether they open
+the files that its instruction names.
+
+An assignment that cannot work is a ModelMistake. The main agent reads which tool opens the file and
+decides again in the same round, instead of reading a failed result a round later.
+
+    >>> from pathlib import Path
+    >>> from orchestra.vocabulary import Task
+    >>> film = Media(modality="video", name="walk.mp4", path=Path("walk.mp4"), sha256="")
+    >>> psi = {"SeeAction": frozenset({"img"}), "WatchAction": frozenset({"vid"})}
+    >>> state = State(
+    ...     task=Task("Where does it end?", media=(film,)), context="", history=(), backends=(),
+    ...     tools=tuple(psi), round=1, rounds=10, capabilities=psi,
+    ... )
+    >>> check_files(SubTask("t1", "Watch walk.mp4", tools=("WatchAction",)), state)
+    >>> check_files(SubTask("t1", "Watch walk.mp4", tools=("SeeAction",)), state)
+    Traceback (most recent call last):
+    orchestra.vocabulary.ModelMistake: ('wrong_tool', {'tool': 'SeeAction', 'name': 'walk.mp4', \
+'modality': 'video', 'right': 'WatchAction'})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestra.matching import OF_USER, may_open, mentions
+from orchestra.methods.state_prompt import opened_by
+from orchestra.runtime.prompts import named
+from orchestra.runtime.spelling import tool_meant
+from orchestra.vocabulary import SKILL_OF, Media, ModelMistake, State, SubTask
+
+
+def tools_meant(names: Sequence[str], state: State) -> tuple[str, ...]:
+    """The tools of the state that these names mean, each once. Raises ModelMistake for a name that
+    means none.
+    """
+    found: dict[str, None] = {}
+    for name in names:
+        tool = tool_meant(name, state.tools)
+        if tool is None:
+            rule = "unknown_tool" if state.tools else "no_tools"
+            known = ", ".join(state.tools)
+            raise ModelMistake(rule, tool=repr(name), known=known)
+        found[tool] = None
+    return tuple(found)
+
+
+def check_files(u: SubTask, state: State) -> None:
+    """Raises ModelMistake if the instruction names a file that no tool of the sub-task opens.
+
+    Without a tool for files, the sub-task may still name a file that was opened before, or that
+    another sub-task opens for it: it can work with what that one reported.
+    """
+    psi = state.capabilities
+    if u.tools is None or not all(tool in psi for tool in u.tools):
+        return  # Eq. 7 chooses the tools, or it is not known what they open
+    files = [m for m in state.task.media if mentions(u.instruction, m)]
+    useless = [tool for tool in u.tools if _opens_others(psi[tool], files)]
+    for m in files:
+        right = tools_for_file(m, state)
+        if not right or any(may_open(psi[tool], m) for tool in u.tools):
+            continue
+        name = named(m.name)
+        if useless:
+            raise ModelMistake(
+                "wrong_tool",
+                tool=useless[0],
+                name=name,
+                modality=m.modality,
+                right=right[0],
+            )
+        if not u.needs and not opened_by(m, state):
+            raise ModelMistake("no_file_tool", name=name, right=right[0])
+
+
+def tools_for_file(m: Media, state: State) -> list[str]:
+    """The tools that are made for files of this kind."""
+    skill = SKILL_OF[m.modality]
+    return [tool for tool, psi in state.capabilities.items() if skill in psi]
+
+
+def _opens_others(psi: frozenset[str], files: Sequence[Media]) -> bool:
+    """Whether a tool is made for files, but opens none of these."""
+    is_for_files = not psi.isdisjoint(SKILL_OF.values()) and OF_USER not in psi
+    return is_for_files and not any(may_open(psi, m) for m in files)
