@@ -137,8 +137,8 @@ def _redacted(asked: Iterable[Question], plan: Plan) -> list[Question]:
     secrets = Secrets(names + variables(plan.options.mcp))
     kept = []
     for q in asked:
-        answer = secrets.text(q.answer)
-        kept.append(q.model_copy(update={"answer": answer}))
+        answer, *also = [secrets.text(text) for text in q.accepted]
+        kept.append(q.model_copy(update={"answer": answer, "also": tuple(also)}))
     return kept
 
 

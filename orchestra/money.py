@@ -77,6 +77,17 @@ class Purse:
             share_usd = max(left_usd, 0.0) / (parts + later)
         return [Purse(limit_usd=share_usd) for _ in range(parts)]
 
+    def holding_back(self, usd: float | None, least_usd: float | None) -> Purse:
+        """A purse for a call that leaves `usd` of this one to another call. If it would then hold
+        less than `least_usd`, it holds all that is left. An unknown cost counts as 0.
+        """
+        left_usd = self.left_usd
+        if left_usd is None:
+            return Purse()
+        rest_usd = left_usd - (usd or 0.0)
+        enough = rest_usd >= (least_usd or 0.0)
+        return Purse(rest_usd if enough else left_usd)
+
     def join(self, part: Purse) -> None:
         """Add what another purse spent. Eq. 21: B_{t+1} = B_t - sum of c."""
         self.calls += part.calls

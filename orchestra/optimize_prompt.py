@@ -93,7 +93,7 @@ def measure(
 ) -> None:
     """Set tau_k, Perf(tau_k) and Cost(tau_k) of a version."""
     pairs = list(zip(runs, tasks, strict=True))
-    right = [matches(run.answer, q.answer, q.question) for run, q in pairs]
+    right = [matches(run.answer, q.accepted, q.question) for run, q in pairs]
     share = RECORDS_CHARS // len(runs)
     texts = [compact(run, ok) for run, ok in zip(runs, right, strict=True)]
     v.records = "\n".join(quoted_whole(capped(text, share)) for text in texts)

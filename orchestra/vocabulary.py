@@ -439,9 +439,12 @@ class State:
 
 @dataclass(frozen=True)
 class Reply:
-    """The outcome of a chat call. `cut`: it hit its length limit. `cost_usd` None: unknown."""
+    """The outcome of a chat call. `cut`: it hit its length limit. `cost_usd` None: unknown.
+    `unfinished`: an earlier reply that was cut off, if this is the one to the second request.
+    """
 
     text: str
     cost_usd: float | None = None
     cut: bool = False
     logprobs: list[dict[str, Any]] | None = None
+    unfinished: str | None = None

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from orchestra import optimize_prompt, stopping
-from orchestra.agents import executor, experts, mini_swe, react, reasoning
+from orchestra.agents import answers, executor, experts, mini_swe, react, reasoning
 from orchestra.evaluation import scores
 from orchestra.matching import mentions
 from orchestra.memory import best_supported_answer, compress
@@ -121,7 +121,7 @@ READERS: dict[str, Reader] = {
     "mas-orchestra, low": lambda text: mas_xml.parse(text, "low"),
     "react": _react,
     "mini-swe": lambda text: mini_swe.read_command(text, cut=False),
-    "answer_of": reasoning.answer_of,
+    "answer_of": answers.answer_of,
     "queries_in": reasoning.queries_in,
     "majority": lambda text: reasoning.majority([Reply(text, cost_usd=None)]),
     "links": reasoning.LINK.findall,

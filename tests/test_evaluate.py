@@ -56,8 +56,9 @@ def test_a_secret_in_a_right_answer_is_written_nowhere(sweep, tmp_path):
     ('[{QQ, "answer": 1}]', 1), ('{QQ, "answer": "a"}\n\n{"Question": "b", "Final answer": 2.5}\n', 2), ('\ufeff[{QQ, "answer": "a"}]', 1),
     ('{"version": 1, "data": [{"problem": "b", "ground_truth": "c"}]}', 1), ('{QQ, "answer": "a\u2028b"}', 1), ('{QQ, "answer": 1, "media": []}', 1),
     ('[{QQ, "answer": "a", "id": null, "level": null, "file_name": ""}]', 1), ('[{QQ, "answer": 1, "media": [{"type": "Image", "path": "a.png"}]}]', 1),
+    ('[{QQ, "answer": ["a", 2]}]', 1), ('[{QQ, "final_answer": ["a"], "accepted too": ["b"]}]', 1),
     ("", "no question"), ("[1]", "needs an object"), ("hello", "Expecting value"), ('[{QQ, "answer": "a"}', "JSON"), ('{QQ, "answer": "a"}\nx', "line 2"),
-    ('[{"answer": "a"}]', "question 1: question"), ("[{QQ}]", "answer"), ('[{QQ, "answer": " "}]', "answer"), ('[{QQ, "answer": ["a"]}]', "answer"),
+    ('[{"answer": "a"}]', "question 1: question"), ("[{QQ}]", "answer"), ('[{QQ, "answer": " "}]', "answer"), ('[{QQ, "answer": []}]', "at least one"), ('[{QQ, "answer": ["a", " "]}]', "answer: a list"), ('[{QQ, "gold": [["a"]]}]', "gold: a list"),
     ('[{QQ, "answer": 1, "id": "x"}, {QQ, "answer": 1, "id": "x"}]', "question 2: another question"),
     ('[{QQ, "answer": 1, "image_path": "a"}]', "image_path: name"), ('[{QQ, "answer": 1, "file_name": "../a"}]', "inside"),
     ('[{QQ, "answer": 1, "media": "a.png"}]', "media"), ('[{QQ, "answer": 1, "media": [{"type": "image"}]}]', "media.0.1"),
@@ -106,12 +107,33 @@ def test_a_mistake_of_the_user_is_one_line_before_the_first_call(sweep, capsys, 
     ("Sept. 5, 2020", "2020-09-05", 1), ("5th of March 2020", "5 March 2020", 1), ("**Paris**", "Paris", 1), ("7:49 AM", "7:49am", 1),
     ("\u20135", "-5", 1), ("\u22125", "-5", 1), (".5", "5", 0), (".5", "0.5", 1), ("0.00001", "1e-05", 1), ("v1.5", "v15", 0), ("42", "42.0", 1),
     ("The Tower.", "tower", 1), ("  MIRA  Kolven ", "Mira Kolven", 1), ("7:05", "07:05", 1), ("$5", "5", 1), ("$5", "5%", 0), ("ＡＢ", "ab", 1),
-    ("5 or 6", "5", 0), ("it is 42", "42", 0), ("1 hour", "1 hours", 1), ("A and C", "a, c", 1), ("The Queen\u2019s", "the queen's", 1), ("-42", "42", 0),
+    ("5 or 6", "5", 0), ("it is 42", "42", 1), ("1 hour", "1 hours", 1), ("A and C", "a, c", 1), ("The Queen\u2019s", "the queen's", 1), ("-42", "42", 0),
 ])  # fmt: skip
 def test_the_normalised_match_reads_numbers_units_dates_and_lists(given, right, same):
     question = "Coins, years, km/h, m\u00b2, \u00b0C, 43 or a million, 5 or 6?"
     assert matches(given, right, question) == same
     assert exact(" Show  ME", "show me") and not exact("2", "2 years")
+
+
+def test_each_of_several_accepted_answers_is_right_and_the_judge_reads_all(tmp_path, sweep):
+    asked = [{"question": f"What is number {n}?", "answer": [answer, "the one"]} for n, answer in ((1, "uno"), (2, "zwei"), (3, "1"))]
+    (tmp_path / "data.json").write_text(json.dumps(asked))
+    answers = {"1": "THE ONE", "2": "zwei or the one", "3": "It is 1."}
+
+    def respond(request):
+        if request["model"] == "j":
+            return "Incorrect"
+        number = re.search(r"What is number (\d)", str(request["messages"]))[1]
+        return complete(answers[number]) if is_main(request) else finish(answers[number])
+
+    sweep.respond = respond
+    _, rows = sweep("--judge", "j", "--method", "react", count=0)
+    scores = [(rows[n]["exact"], rows[n]["match"], rows[n]["judge"]) for n in "123"]
+    assert scores == [(True, True, True), (False, False, False), (False, True, False)]
+    assert rows["2"]["right"] == "zwei or the one"
+    judged = [last_text(r) for r in sweep.requests if r["model"] == "j"]
+    assert len(judged) == 2 and "One of them is enough" in judged[0]
+    assert all("\nthe one\n" in text for text in judged)
 
 
 def test_the_judge_is_asked_again_once_and_only_where_the_answers_differ(tmp_path, sweep):

@@ -5,7 +5,8 @@ from itertools import count
 
 import pytest
 
-from orchestra.agents.reasoning import answer_of, queries_in
+from orchestra.agents.answers import answer_of
+from orchestra.agents.reasoning import queries_in
 from tests import golden
 from tests.program import CLOCK, runs
 from tests.scripted import CHAIN, JOIN, THINKING, Raw, agent, cut_off, edge, thought

@@ -4,6 +4,8 @@ reads a file, for systems whose agents read only text.
 Differences from the paper / the released code
 1. The code of enhance_reasoning runs in this program's sandbox; an error is part of its output.
 2. The slot's model writes the queries of search; this program's search tool answers them.
+3. A reply that was cut off at its length limit is not used as if it were whole: the expert is asked
+   once more, for its answer, its result or its queries alone (calls.py).
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from orchestra.agents.answers import answer_of
 from orchestra.agents.job import Job, agent
-from orchestra.agents.reasoning import answer_of, queries_in
+from orchestra.agents.reasoning import answer_in, ask, queries_in, whole
 from orchestra.runtime.parsing import after_thinking
 from orchestra.runtime.prompts import say
 from orchestra.toolkit import CODE, SEARCH, ToolError
@@ -28,14 +31,16 @@ PROMPTS = "toolorchestra/experts"
 @agent
 def answer(job: Job) -> str:
     """The final answer, from the problem and the context so far."""
-    reply = job.ask("answer", _prompt("answer", job))
-    return answer_of(reply)
+    reply = ask(job, "answer", _prompt("answer", job))
+    job.cut = reply.cut
+    return answer_in(reply)
 
 
 @agent
 def enhance_reasoning(job: Job) -> str:
     """Reasoning, and the output of its code."""
-    reply = job.ask("reason", _prompt("enhance_reasoning", job))
+    prompt = _prompt("enhance_reasoning", job)
+    reply = whole(job, "reason", prompt, say(PROMPTS, "result_only"))
     reasoning = after_thinking(reply)
     programs = _python_in(reasoning)
     if not programs:
@@ -47,7 +52,10 @@ def enhance_reasoning(job: Job) -> str:
 @agent
 def search(job: Job) -> str:
     """The results of the search tool for the queries that the slot's model writes."""
-    reply = job.ask("queries", _prompt("search", job, most=str(QUERIES)))
+    prompt = _prompt("search", job, most=str(QUERIES))
+    reply = whole(job, "queries", prompt, say(PROMPTS, "queries_only"))
+    if job.cut:
+        return ""
     queries = queries_in(reply)
     if not queries:
         queries = [answer_of(reply)]

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestra.agents import trace_summary
+from orchestra.agents.calls import Call
 from orchestra.ending import wrong_with
-from orchestra.money import Purse
-from orchestra.runtime.chat import STOPPED, Chat
+from orchestra.runtime.chat import STOPPED
 from orchestra.runtime.prompts import capped, explained, say
 from orchestra.runtime.what_if import Observed
 from orchestra.toolkit import Environment, Tool, ToolError
@@ -111,41 +111,44 @@ class Job:
         return reply.text
 
     def ask_all(
-        self, prompts: Sequence[tuple[str, str]], later: int = 0
+        self, prompts: Sequence[tuple[str, str]], later: int = 0, if_cut: str = ""
     ) -> list[Reply | None]:
         """Parallel calls, each (the name of its step, prompt); the replies in the same order.
-        Several are samples, drawn at TEMPERATURE.
+        Several are samples, drawn at TEMPERATURE. A reply that was cut off is asked again with the
+        message `if_cut`, unless that is empty (calls.py).
 
         The reply of a failed call is None. Raises the first failure if all failed.
         """
         self._keep_for_summary()  # an answer that was set since the last step needs none
-        calls = self._calls(prompts, later)
+        calls = self._calls(prompts, later, if_cut)
         with ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="call") as executor:
-            outcomes = list(executor.map(self._outcome, calls))
+            outcomes = list(executor.map(Call.outcome, calls))
         for call, outcome in zip(calls, outcomes, strict=True):
             self.env.chat.refused.update(call.chat.refused)
             self.env.purse.join(call.purse)
-            self.note(_step_of(call, outcome))
+            self.note(call.step(outcome))
         failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
         if failures and len(failures) == len(outcomes):
             raise failures[0]
         return [outcome if isinstance(outcome, Reply) else None for outcome in outcomes]
 
     def _calls(
-        self, prompts: Sequence[tuple[str, str]], later: int
-    ) -> list[ParallelCall]:
+        self, prompts: Sequence[tuple[str, str]], later: int, if_cut: str
+    ) -> list[Call]:
         count = len(prompts)
         purses = self.env.purse.split(count, later)
         calls = []
         for number, (what, prompt) in enumerate(prompts, 1):
             part = f"p{number}" if count > 1 else ""
-            call = ParallelCall(
+            call = Call(
                 what=what,
                 prompt=prompt,
                 place=self.next_place._replace(part=part),
+                backend=self.env.backend,
                 chat=self.env.chat.copy(),
                 purse=purses[number - 1],
                 temperature=self._temperature(count),
+                if_cut=if_cut,
             )
             calls.append(call)
         return calls
@@ -156,19 +159,6 @@ class Job:
             return None
         own: Any = self.env.backend.options.get("temperature")
         return own if own else TEMPERATURE
-
-    def _outcome(self, call: ParallelCall) -> Reply | Exception:
-        messages = [{"role": "user", "content": call.prompt}]
-        with self.env.tape.call(call.place):
-            try:
-                return call.chat(
-                    self.env.backend,
-                    messages,
-                    call.purse,
-                    temperature=call.temperature,
-                )
-            except STOPPED as failure:
-                return failure
 
     # ---- tools -----------------------------------------------------------------------------------
 
@@ -283,29 +273,6 @@ class Job:
         return ""
 
 
-@dataclass(frozen=True)
-class ParallelCall:
-    """One of several calls that run in parallel, with a chat client and a purse of its own."""
-
-    what: str  # the name of its step
-    prompt: str
-    place: Place
-    chat: Chat
-    purse: Purse
-    temperature: float | None
-
-
-def _step_of(call: ParallelCall, outcome: Reply | Exception) -> Step:
-    failed = isinstance(outcome, Exception)
-    return Step(
-        action=call.what,
-        params={},
-        memory="",
-        observation=str(outcome) if isinstance(outcome, Exception) else outcome.text,
-        failed=failed,
-    )
-
-
 # ---- sub-agents as functions ---------------------------------------------------------------------
 
 AgentFunction = Callable[[Job], Result]
@@ -328,7 +295,8 @@ def guarded(run: AgentFunction) -> AgentFunction:
 
 def agent(body: Callable[[Job], str]) -> AgentFunction:
     """Make a sub-agent of a function that returns the answer. A failure becomes the error of the
-    Result, next to the answer so far, if there is one.
+    Result, next to the answer so far, if there is one. After a reply that was cut off, `job.cut`,
+    the Result is partial.
     """
 
     @functools.wraps(body)
@@ -338,7 +306,9 @@ def agent(body: Callable[[Job], str]) -> AgentFunction:
         except (*STOPPED, ToolError) as failure:
             return job.stopped(failure)
         if job.cut:
-            return job.stopped(ModelMistake("cut"))
+            reason = say("notes", "cut_reply")
+            why = wrong_with(ModelMistake("cut"))
+            return job.result("partial", job.answer, job.summary, reason, "replies", why)
         if not job.answer:
             return job.stopped(ModelMistake("empty_reply", "notes"))
         return job.result("done", job.answer, job.summary)

@@ -4,22 +4,26 @@ and search, each over `Job`.
 Differences from the paper / the released code
 1. Samples, and the roles of one round, run in parallel; the released code calls one by one.
 2. Votes are normalised (case, spaces, a final full stop); a tie goes to the first. An empty answer
-   and a reply that was cut off at its length limit do not count.
+   does not count.
 3. A failed sample or role is left out; the agent fails only if all of a round fail. Reflexion then
    returns its last attempt, a debate the majority of the newest replies, as partial.
-4. A reply is plain text that ends in "Answer: ..."; without that line its last line is the answer.
-5. The search agent opens pages: the one that the model names, else the first that a search found.
+4. A reply is plain text that ends in "Answer: ..."; answers.py says where else an answer can be.
+5. A reply that was cut off at its length limit is not used as if it were whole: the agent is asked
+   once more, for its answer alone (calls.py). If that is cut off, too, the reply has no answer.
+6. The search agent opens pages: the one that the model names, else the first that a search found.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from orchestra.agents.answers import answer_of
 from orchestra.agents.job import Job, agent
 from orchestra.runtime.parsing import after_thinking
-from orchestra.runtime.prompts import outside, say
+from orchestra.runtime.prompts import closed, outside, say
 from orchestra.toolkit import SEARCH, VISIT
 from orchestra.vocabulary import Reply
 
@@ -27,9 +31,6 @@ SAMPLES = 5
 DEBATE_ROUNDS = 5
 REFLECTIONS = 5
 SEARCHES = 5
-ANSWER = re.compile(
-    r"^[^\w\n]*_*(?:final[ \t]+)?answer\b[^\w\n]*?:[ \t*_]*", flags=re.I | re.M
-)
 QUERY = re.compile(
     r"(?im)^[^\w\n]*(?:\d+[^\w\n]+)?query[^\w\n]*(?:\d+[^\w\n]*)?[:=]\s*(.+)$"
 )
@@ -41,7 +42,7 @@ PROMPTS = "reasoning/messages"
 @agent
 def cot(job: Job) -> str:
     """Chain of thought: one call."""
-    reply = job.ask("think", prompt("think", job))
+    reply = ask(job, "think", prompt("think", job))
     return keep(job, reply)
 
 
@@ -50,7 +51,7 @@ def self_consistency(job: Job) -> str:
     """The majority of SAMPLES answers to the same prompt."""
     think = prompt("think", job)
     names = [f"sample {n}" for n in range(1, SAMPLES + 1)]
-    replies = job.ask_all([(name, think) for name in names])
+    replies = ask_all(job, [(name, think) for name in names])
     return keep(job, majority(replies))
 
 
@@ -62,7 +63,7 @@ def debate(job: Job) -> str:
         newest |= _debate_round(job, number, newest)
         keep(job, majority(newest.values()))
     decide = prompt("decide", job, statements=_statements(newest))
-    decision = job.ask("decide", decide)
+    decision = ask(job, "decide", decide)
     return keep(job, decision)
 
 
@@ -78,7 +79,7 @@ def _debate_round(
         prompts.append((f"{role}, round {number}", text))
     rounds_left = DEBATE_ROUNDS - number
     later = rounds_left * len(roles) + 1  # the decision
-    replies = job.ask_all(prompts, later)
+    replies = ask_all(job, prompts, later)
     by_role = zip(roles, replies, strict=True)
     return {role: reply for role, reply in by_role if reply is not None}
 
@@ -88,20 +89,20 @@ def reflexion(job: Job) -> str:
     """An attempt and a critic; again with all attempts and feedback, until it is "correct"."""
     later = 2 * REFLECTIONS  # a critic and an attempt each
     earlier = ""
-    attempt = job.ask("attempt", prompt("think", job), later)
+    attempt = ask(job, "attempt", prompt("think", job), later)
     for n in range(1, REFLECTIONS + 1):
         keep(job, attempt)
         later -= 1
-        criticise = prompt("criticise", job, attempt=attempt)
-        verdict = job.ask(f"critic {n}", criticise, later)
-        judgement = answer_of(verdict).lower().strip(" .*")
-        if judgement == "correct":
+        criticise = prompt("criticise", job, attempt=attempt.text)
+        verdict = ask(job, f"critic {n}", criticise, later)
+        if answer_in(verdict).lower().strip(" .*") == "correct":
             break
-        earlier += _paragraph("attempt", number=n, attempt=attempt, feedback=verdict)
+        texts = {"attempt": attempt.text, "feedback": verdict.text}
+        earlier += _paragraph("attempt", number=n, **texts)
         later -= 1
         again = prompt("again", job, earlier=earlier)
-        newer = job.ask(f"attempt {n + 1}", again, later)
-        if answer_of(newer):
+        newer = ask(job, f"attempt {n + 1}", again, later)
+        if answer_in(newer):
             attempt = newer
     return keep(job, attempt)
 
@@ -116,7 +117,7 @@ def search(job: Job) -> str:
     for n in range(1, SEARCHES + 1):
         later = 2 * (SEARCHES - n + 1)  # a page takes a call too
         think = prompt("query", job, found=found if found else "-")
-        thought = job.ask(f"search {n}", think, later)
+        thought = whole(job, f"search {n}", think, say(PROMPTS, "query_only"), later)
         queries = queries_in(thought)[:1]
         links = LINK.findall(after_thinking(thought))
         if not queries and not links:
@@ -129,7 +130,7 @@ def search(job: Job) -> str:
             read.add(url)
             found += _used(job, VISIT, url=url, browse_query=job.u.instruction)
     last = prompt("from_search", job, found=found if found else "-")
-    reply = job.ask("answer", last)
+    reply = ask(job, "answer", last)
     return keep(job, reply)
 
 
@@ -169,27 +170,55 @@ def _statements(newest: Mapping[str, Reply]) -> str:
     )
 
 
-def keep(job: Job, reply: str) -> str:
+def ask(job: Job, what: str, text: str, later: int = 0) -> Reply:
+    """One call of `ask_all`."""
+    (reply,) = ask_all(job, [(what, text)], later)
+    assert reply is not None  # the failure of a single call is raised
+    return reply
+
+
+def ask_all(
+    job: Job, prompts: Sequence[tuple[str, str]], later: int = 0
+) -> list[Reply | None]:
+    """The replies to prompts that ask for an answer. One that was cut off is asked again for its
+    answer alone, which is then written below it. Only a reply without an answer is `cut`.
+    """
+    replies = job.ask_all(prompts, later, if_cut=say(PROMPTS, "answer_only"))
+    return [None if reply is None else _with_answer(reply) for reply in replies]
+
+
+def _with_answer(reply: Reply) -> Reply:
+    """A reply as others read it: one that was cut off says so, and has the answer given later."""
+    if reply.unfinished is None:
+        return reply
+    text = closed(reply.unfinished)
+    answer = "" if reply.cut else answer_of(reply.text)
+    if not answer:
+        return replace(reply, text=say(PROMPTS, "no_answer", text=text), cut=True)
+    return replace(reply, text=say(PROMPTS, "answered", text=text, answer=answer))
+
+
+def whole(job: Job, what: str, text: str, if_cut: str, later: int = 0) -> str:
+    """The reply to a prompt; if it was cut off, the second one, to the message `if_cut`. If that is
+    cut off, too: "", and `job.cut` is true.
+    """
+    (reply,) = job.ask_all([(what, text)], later, if_cut)
+    assert reply is not None  # the failure of a single call is raised
+    job.cut = reply.cut
+    return "" if reply.cut else reply.text
+
+
+def keep(job: Job, reply: Reply) -> str:
     """The answer of a reply. The job keeps both, in case a later call fails."""
-    job.output = reply.strip()
-    job.answer = answer_of(reply)
+    job.output = reply.text.strip()
+    job.answer = answer_in(reply)
+    job.cut = reply.cut
     return job.answer
 
 
-def answer_of(reply: str) -> str:
-    """The text after the last "Answer:" that is not empty; without one, the last line.
-
-    >>> answer_of("17 of 100 are 17.\\n**Answer:** 17"), answer_of("I think\\n17")
-    ('17', '17')
-    """
-    before, *parts = ANSWER.split(after_thinking(reply))
-    answers = [part.strip().strip("*").strip() for part in parts]
-    lines = [line.strip() for line in before.splitlines()]
-    for candidates in (answers, lines):
-        not_empty = [text for text in candidates if text]
-        if not_empty:
-            return not_empty[-1]
-    return ""
+def answer_in(reply: Reply) -> str:
+    """The answer of a reply; "" if it was cut off."""
+    return "" if reply.cut else answer_of(reply.text)
 
 
 def queries_in(reply: str) -> list[str]:
@@ -199,18 +228,17 @@ def queries_in(reply: str) -> list[str]:
     return [query for query in queries if query]
 
 
-def majority(replies: Iterable[Reply | None]) -> str:
-    """The first reply with the most frequent answer; "" if no complete reply has an answer."""
-    first_reply: dict[str, str] = {}  # by normalised answer
+def majority(replies: Iterable[Reply | None]) -> Reply:
+    """The first reply with the most frequent answer; if none has an answer, the first reply."""
+    given = [reply for reply in replies if reply is not None]
+    first_reply: dict[str, Reply] = {}  # by normalised answer
     votes: Counter[str] = Counter()
-    for reply in replies:
-        if reply is None or reply.cut:
-            continue
-        vote = " ".join(answer_of(reply.text).lower().split()).rstrip(" .")
+    for reply in given:
+        vote = " ".join(answer_in(reply).lower().split()).rstrip(" .")
         if vote:
-            first_reply.setdefault(vote, reply.text)
+            first_reply.setdefault(vote, reply)
             votes[vote] += 1
     if not votes:
-        return ""
+        return given[0] if given else Reply("")
     [(winner, _)] = votes.most_common(1)  # a tie goes to the first
     return first_reply[winner]

@@ -258,8 +258,8 @@ class _Attempt:
             return {"status": "starved"}
         given = run.answer.strip()
         row: QuestionRow = {
-            "exact": exact(given, self.q.answer),
-            "match": matches(given, self.q.answer, self.q.question),
+            "exact": exact(given, self.q.accepted),
+            "match": matches(given, self.q.accepted, self.q.question),
         }
         purse = Purse(self._left_usd(run))
         if self.plan.judge is not None:

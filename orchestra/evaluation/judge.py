@@ -24,12 +24,12 @@ def verdict(
     """
     if not given:
         return False
-    if exact(given, q.answer):
+    if exact(given, q.accepted):
         return True
     prompt = render(
         "evaluation/judge.md",
         question=fenced(q.question),
-        answer=fenced(q.answer),
+        answer=_right_answer(q),
         reply=fenced(given),
     )
     messages = [{"role": "user", "content": prompt}]
@@ -42,3 +42,9 @@ def verdict(
         messages.append({"role": "assistant", "content": reply})
         messages.append({"role": "user", "content": say("evaluation/notes", "again")})
     return None
+
+
+def _right_answer(q: Question) -> str:
+    """The right answer for the prompt, or each one that is accepted."""
+    listed = fenced("\n".join(q.accepted))
+    return say("evaluation/notes", "any_of", answers=listed) if q.also else listed

@@ -19,6 +19,8 @@ from orchestra.runtime.pool import Checked
 from orchestra.vocabulary import ConfigError
 
 QUESTION = "question", "problem", "query", "prompt"
+ANSWER = "answer", "final_answer", "ground_truth", "gold"
+ALSO = "accepted too"  # with a space, so it is no key of a file: see `_key`
 MEDIA_KEY = re.compile("(image|audio|video)(_path)?s?$")  # of other data sets
 Kind = Literal["image", "audio", "video", ""]  # "": that of the file's content
 QuestionRow = dict[str, Any]  # a line of rows.jsonl; docs/evaluate.md lists its keys
@@ -38,13 +40,14 @@ def _media(entry: Any) -> Any:
 
 
 class Question(Checked):
-    """`media`: (modality, path) each."""
+    """`media`: (modality, path) each. `also`: the other answers that are accepted."""
 
     model_config = ConfigDict(
         extra="ignore", coerce_numbers_to_str=True, str_strip_whitespace=True
     )
     question: str = _field(*QUESTION, min_length=1)
-    answer: str = _field("answer", "final_answer", "ground_truth", "gold", min_length=1)
+    answer: str = _field(*ANSWER, min_length=1)
+    also: tuple[Annotated[str, Field(min_length=1)], ...] = _field(ALSO, default=())
     media: tuple[Annotated[tuple[Kind, str], BeforeValidator(_media)], ...] = _field(
         "media", "omni_modal_input", "files", default=()
     )
@@ -52,6 +55,11 @@ class Question(Checked):
     level: str = _field("level", "difficulty", default="")
     category: str = _field("category", "topic", "subject", default="")
     facts: Any = ()  # of MiniGAIA, for --world
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """Every answer that is right."""
+        return (self.answer, *self.also)
 
     @property
     def name(self) -> str:
@@ -65,7 +73,7 @@ class Question(Checked):
             "id": self.id,
             "level": self.level,
             "category": self.category,
-            "right": self.answer,
+            "right": " or ".join(self.accepted),
             "status": "failed",
         }
 
@@ -137,9 +145,29 @@ def _question(item: Any, number: int, root: Path) -> Question:
     for key, value in fields.items():
         if value and MEDIA_KEY.match(key):
             raise ConfigError(f"{key}: name its files in media")
-    q = Question(**fields)
+    q = Question(**_with_one_answer(fields))
     paths = tuple((kind, _located(path, root)) for kind, path in q.media)
     return q.model_copy(update={"id": q.id or str(number), "media": paths})
+
+
+def _with_one_answer(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a question with the first of a list of accepted answers as its answer, and the
+    others as `also`. Raises ConfigError.
+    """
+    for key in ANSWER:
+        given = fields.get(key)
+        if not isinstance(given, list):
+            continue
+        if not given or not all(_is_answer(one) for one in given):
+            raise ConfigError(
+                f"{key}: a list of accepted answers needs at least one, each a text or a number"
+            )
+        return {**fields, key: given[0], ALSO: given[1:]}
+    return fields
+
+
+def _is_answer(value: Any) -> bool:
+    return isinstance(value, str | int | float) and str(value).strip() != ""
 
 
 def _key(name: str) -> str:

@@ -64,6 +64,18 @@ def actions(reply: str, cut: bool = False) -> list[dict[str, Any]]:
     return found
 
 
+def objects(reply: str) -> list[Any]:
+    """The outermost JSON objects of a text, left to right; if none is valid, what json-repair finds
+    from the first brace on.
+    """
+    text = _LATEX.sub(r"\1\\\\", reply[:MAX_CHARS])
+    found = _objects(text)
+    if found or "{" not in text:
+        return found
+    repaired = _Repair()(text[text.index("{") :])
+    return repaired if isinstance(repaired, list) else [repaired]
+
+
 # ---- thinking ------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,118 @@
+"""The right answer inside a short sentence.
+
+    >>> question = "What is the capital of France?"
+    >>> says("The capital of France is Paris.", "Paris", question)
+    True
+    >>> says("It is not Paris.", "Paris", question), says("Paris or Lyon", "Paris", question)
+    (False, False)
+
+A sentence gives the right answer if it has nothing else that could be an answer: all its other
+words are words of the question or the usual ones around an answer, and nothing next to the answer
+changes it, as "not", "or", "more than" and "to 7" do. A sentence that does not fit is no match,
+even if a person would accept it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+SENTENCE_CHARS = 400
+MORE_WORDS = 6  # that a spelling of the answer may have more than the right answer itself
+
+WORD = re.compile(r"\S+")
+AROUND = ".,;:!?()[]\"'*_`\u201c\u201d"
+POSSESSIVE = re.compile(r"'s$")
+# They change an answer, or say that there is another one. A question does not make them harmless.
+NEVER = set(
+    "not no never neither nor none without except or either cannot but wrong incorrect false "
+    "unlike instead rather versus vs unless possibly maybe perhaps probably".split()
+)
+# The word before an answer, and the one after it
+BEFORE = set(
+    "is are was were be being equals called named by in on at from exactly =".split()
+)
+AFTER = set(
+    "is are was were in on at by from has had have did does would equals".split()
+)
+# Around an answer, whatever the question is
+USUAL = BEFORE | set(
+    "the a an answer final correct right result value total be it its it's that this there they "
+    "he she so therefore thus hence which would".split()
+)
+Same = Callable[[str, str], bool]
+
+
+def says(given: str, right: str, question: str = "", same: Same = str.__eq__) -> bool:
+    """Whether a sentence gives the right answer and no other. `same` compares two answers."""
+    found = list(WORD.finditer(given))
+    if len(given) > SENTENCE_CHARS or len(found) < 2 or given.rstrip().endswith("?"):
+        return False
+    if right.casefold() in ("yes", "no"):
+        return _is_yes_or_no(given, right.casefold())
+    words = [_word(m[0]) for m in found]
+    known = USUAL if _has(question, right) else USUAL | _words_of(question)
+    others = [n for n, word in enumerate(words) if not _is_harmless(word, known)]
+    most = len(right.split()) + MORE_WORDS
+    for start, end in _parts(words, others, most):
+        part = given[found[start].start() : found[end - 1].end()]
+        if same(part, right):
+            return True
+    return False
+
+
+def _parts(
+    words: Sequence[str], others: Sequence[int], most: int
+) -> Iterator[tuple[int, int]]:
+    """The parts, from `start` to before `end`, that have all `others`, and nothing next to them
+    that changes them.
+    """
+    count = len(words)
+    first = others[0] if others else count - 1
+    last = others[-1] if others else 0
+    starts = [0]
+    for n, word in enumerate(words[:first], 1):
+        if word in BEFORE or word.endswith(":"):
+            starts.append(n)
+    for start in starts:
+        for end in range(max(start, last) + 1, min(start + most, count) + 1):
+            if end == count or (end + 1 < count and words[end] in AFTER):
+                yield start, end
+
+
+def _word(text: str) -> str:
+    """A word in lower case, without the punctuation around it. A colon after it is kept."""
+    word = text.replace("\u2019", "'").casefold().strip(AROUND)
+    return word if not word or not text.endswith(":") else f"{word}:"
+
+
+def _words_of(question: str) -> set[str]:
+    """The words of a question, and each without its possessive, and with and without an s."""
+    words = {_word(text).rstrip(":") for text in question.split()}
+    words |= {POSSESSIVE.sub("", word) for word in words}
+    return words | {f"{word}s" for word in words} | {word.rstrip("s") for word in words}
+
+
+def _is_harmless(word: str, known: set[str]) -> bool:
+    return word.rstrip(":") in known and not _changes(word.rstrip(":"))
+
+
+def _changes(word: str) -> bool:
+    return word in NEVER or word.endswith("n't")
+
+
+def _has(question: str, right: str) -> bool:
+    """Whether a question offers the right answer, so that its other words may be answers, too."""
+    words = rf"(?<!\w){re.escape(right.casefold())}(?!\w)"
+    return re.search(words, question.casefold()) is not None
+
+
+def _is_yes_or_no(given: str, right: str) -> bool:
+    """Whether a sentence begins with "Yes," or "No," and does not change it."""
+    first, *rest = given.split()
+    words = [_word(text) for text in rest]
+    if _word(first) != right or first[-1].isalpha():
+        return False
+    if right == "no":
+        return "yes" not in words
+    return "no" not in words and not any(map(_changes, words))

@@ -1,0 +1,177 @@
+"""`exact` and `match`: which answers are right, on pairs that look alike and pairs that do not."""
+
+import json
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestra.evaluation.scores import exact, matches
+from orchestra.evaluation.units import OTHERS, SIGNS, WITH_PREFIXES, unit_of
+from tests.conftest import ROOT
+
+# (given, right, question)
+ACCEPTED = [
+    # a short sentence
+    ("It is Paris.", "Paris", ""), ("The answer is 42.", "42", ""), ("So, the final answer is **42**.", "42", ""), ("Answer: 42", "42", ""),
+    ("The capital of France is Paris.", "Paris", "What is the capital of France?"), ("Paris is the capital of France.", "Paris", "What is the capital of France?"),
+    ("17 % of 2,340 is 397.8.", "397.8", "What is 17 % of 2,340?"), ("17 % of 2,340 = 397.8", "397.8", "What is 17 % of 2,340?"),
+    ("The difference between the date of the fair of Orlanda in post9.png and the birthday of Luca in track6.png is 9 days.", "9", "How many days lie between the date of the fair of Orlanda in post9.png and the birthday of Luca in track6.png? Give the difference."),
+    ("She was born in 1984.", "1984", "In which year was she born?"), ("She was born on 5 March 2011.", "2011-03-05", "When was she born?"),
+    ("The colours are red, green and blue.", "red; green; blue", "Which colours are on the flag?"), ("There are 3 boats.", "3", "How many boats are there?"),
+    ("It was discovered by Marie Curie.", "Marie Curie", "Who discovered it?"), ('He shouts: "Show me the money!"', "Show me the money!", "What does he shout? He shouts four words."),
+    ("Yes, it is.", "Yes", "Is it open?"), ("No, it is not open.", "no", "Is it open?"), ("The band is The Who.", "The Who", "Which band is it?"),
+    ("The distance is 5 kilometers.", "5 km", "What is the distance?"), ("The value is -5.", "-5", ""), ("It is 5 mW.", "5 mW", ""),
+    # dashes
+    ("1889\u20131893", "1889-1893", ""), ("1889 - 1893", "1889-1893", ""), ("Spider\u2011Man", "Spider-Man", ""), ("\u22125", "-5", ""), ("\u20145 km", "-5 km", ""),
+    # units
+    ("5 km", "5 kilometers", ""), ("5 kilometres", "5 kilometers", ""), ("5km", "5 Kilometers", ""), ("5 km/h", "5 kilometers per hour", ""), ("60 mph", "60 miles per hour", ""),
+    ("20 degrees Celsius", "20 \u00b0C", ""), ("5 per cent", "5%", ""), ("5 percent", "5 %", ""), ("5 dollars", "$5", ""), ("USD 5", "$5", ""), ("5 square meters", "5 m\u00b2", ""),
+    ("3 hrs", "3 hours", ""), ("6 feet", "6 ft", ""), ("12 inches", "12 in", ""), ("50 kilowatt hours", "50 kWh", ""), ("5 KM", "5 km", ""), ("88 MHz", "88 megahertz", ""),
+    ("$5 million", "5 million dollars", ""), ("5,000,000", "5 million", ""), ("37 years", "37 years old", ""), ("9", "9 days", "How many days?"), ("9 d", "9 days", ""),
+    # separators
+    ("12 718", "12,718", ""), ("12\u202f718 km", "12718 km", ""), ("12'718", "12718", ""), ("1 234 567.5", "1234567.5", ""),
+    # times, where a time is expected
+    ("3", "3:00 PM", ""), ("3 pm", "3:00 PM", ""), ("15:00", "3:00 PM", ""), ("3 p.m.", "3:00 PM", ""), ("3 o'clock", "3:00 PM", ""), ("3:00 PM", "3", "At what time does it open?"),
+    ("07:49:00", "7:49", ""), ("7:49 UTC", "7:49", "What is that time in UTC?"), ("noon", "12:00 PM", ""), ("It opens at 3 pm.", "15:00", "When does it open?"),
+]  # fmt: skip
+
+CITY = "What is the capital of France, Paris or Lyon?"
+WHICH = "Which city is larger, Paris or Lyon?"
+COUNT = "How many boats are in the harbour, at least or at most, and between which numbers?"
+REFUSED = [
+    # another unit, or the same letters of another one
+    ("5 mW", "5 MW", ""), ("5 MW", "5 mW", ""), ("mW", "MW", "Which unit?"), ("5 mw", "5 MW", ""), ("8 Mb", "8 MB", ""), ("8 MB", "8 Mb", ""), ("5 mA", "5 MA", ""), ("5 m", "5 M", ""),
+    ("5 km", "5 m", ""), ("5 km", "5 miles", ""), ("5 min", "5 m", ""), ("5 km", "5 km/h", ""), ("5 m", "5 m\u00b2", ""), ("5 %", "$5", ""), ("5 euros", "5 dollars", ""), ("5 \u00b0F", "5 \u00b0C", ""),
+    ("5 lb", "\u00a35", ""), ("5 km", "5", "How many boats?"), ("5", "5 km", "How far is it?"), ("13 in", "13", "How many are in it?"), ("5 s", "5", "What is Pete's number?"), ("5 million", "5", "How many million?"),
+    # another number
+    ("1,234", "1; 234", ""), ("1.234", "1,234", ""), ("12,34", "1234", ""), ("5", "-5", ""), ("-5", "5", ""), ("- 5", "5", ""), (".5", "5", ""), ("50", "5", ""), ("5.01", "5", ""), ("5,5", "55", ""), ("1 23", "123", ""), ("5e3", "53", ""),
+    # numbers that are names
+    ("1.1", "1.10", "Which version of the program is shown?"), ("1.10", "1.1", "What is the version?"), ("v1.10", "v1.1", ""), ("Python 3.1", "Python 3.10", ""), ("version 1.10", "version 1.1", ""), ("Section 2.50", "Section 2.5", ""),
+    ("The 1975", "1975", "Which year?"), ("1975", "The 1975", "Which band?"), ("The answer is The 1975.", "1975", ""),
+    # articles that belong to the name
+    ("Who", "The Who", ""), ("The Who", "Who", ""), ("The The", "The", ""), ("It is the Who.", "Who", ""), ("The Same", "same", ""), ("A and B", "and B", ""),
+    # negations, and answers that are said to be wrong
+    ("not 5", "5", ""), ("It is not 5.", "5", ""), ("It isn't Paris.", "Paris", CITY), ("not Paris", "Paris", ""), ("Paris is not the capital of France.", "Paris", "What is the capital of France?"), ("never 5", "5", ""), ("5 is wrong", "5", ""),
+    ("Paris is incorrect.", "Paris", ""), ("guilty", "not guilty", ""), ("He was not guilty.", "guilty", ""), ("There is no 5.", "5", ""), ("It cannot be 5.", "5", ""), ("Yes, it is not.", "yes", ""), ("No one", "no", ""), ("No, yes.", "no", ""),
+    ("It is possible.", "impossible", ""), ("Neither Paris nor Lyon.", "Paris", ""), ("Without 5", "5", ""),
+    # two candidates
+    ("5 or 6", "5", ""), ("It is 5 or 6.", "5", ""), ("either 5 or 6", "6", ""), ("5, 6", "5", ""), ("5 and 6", "6", ""), ("Paris or Lyon", "Paris", CITY), ("Paris, Lyon", "Paris", WHICH), ("It is Paris, or Lyon.", "Paris", WHICH), ("Paris/Lyon", "Paris", ""),
+    ("It is Paris and it is Lyon.", "Paris", WHICH), ("Lyon is larger than Paris.", "Paris", WHICH), ("Paris is larger than Lyon.", "Lyon", WHICH), ("The answer is 5. The answer is 6.", "6", ""), ("5 (or 6)", "5", ""), ("It is 5, I think 6", "5", ""), ("5? 6?", "5", ""), ("Is it Paris?", "Paris", ""),
+    # ranges and bounds
+    ("5-7", "5", ""), ("5 to 7", "5", ""), ("from 5 to 7", "7", ""), ("between 5 and 7", "5", COUNT), ("5\u20137", "7", ""), ("at least 5", "5", COUNT), ("at most 5", "5", COUNT), ("more than 5", "5", "How many more than that?"), ("up to 5", "5", ""), ("under 5", "5", ""), ("over 5 km", "5 km", ""), ("nearly 5", "5", ""), ("5 or more", "5", ""), ("5+", "5", ""),
+    # a part of the answer, or more than it
+    ("Peru", "Peru, Chile", ""), ("Peru, Chile", "Peru", ""), ("New York", "York", ""), ("It is New York.", "York", ""), ("Paris Hilton", "Paris", ""), ("It is Paris Hilton.", "Paris", ""), ("Korea", "South Korea", ""), ("South Korea", "Korea", ""), ("It is South Korea.", "Korea", ""), ("He is Fort William.", "Fort", "Who is William of the fort?"),
+    ("Chile, Peru", "Peru, Chile", ""), ("the Duke of York", "York", "Who is the duke?"), ("2011", "2011-03-05", ""), ("March 2011", "5 March 2011", ""), ("5 out of 7", "5", ""), ("half of 5", "5", ""), ("5 times 2", "5", ""), ("twice 5", "5", ""), ("one of 5", "5", ""),
+    # other times and dates
+    ("3 AM", "3:00 PM", ""), ("03:00", "3:00 PM", ""), ("3:30 PM", "3:00 PM", ""), ("3", "15:00", ""), ("3", "3:30 PM", ""), ("3:00 PM", "3", "How many boats are there?"), ("7:49 UTC", "7:49 CET", ""), ("12 AM", "12 PM", ""), ("3 USD", "3:00 PM", ""),
+    ("2011-03-06", "2011-03-05", ""), ("2011-05-03", "2011-03-05", ""), ("It was on 6 March 2011.", "2011-03-05", "When was it?"),
+    # nothing
+    ("", "5", ""), (" ", "5", ""), ("?", "5", ""), ("The answer is", "5", ""), ("The answer", "answer 5", ""), ("What", "Whatever", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "right", "question"), ACCEPTED)
+def test_a_right_answer_in_another_form_matches(answer, right, question):
+    assert matches(answer, right, question)
+
+
+@pytest.mark.parametrize(("answer", "right", "question"), REFUSED)
+def test_an_answer_that_only_looks_right_does_not_match(answer, right, question):
+    assert not matches(answer, right, question)
+
+
+# ---- the official answers of OmniGAIA ------------------------------------------------------------
+
+OFFICIAL = json.loads((ROOT / "tests/omnigaia/answers.json").read_text(encoding="utf-8"))
+SENTENCES = "The answer is {}.", "It is {}", "So, the final answer is **{}**.", "The correct answer is: {}", "**{}**"
+
+
+def test_each_official_answer_is_right_as_it_is():
+    assert len(OFFICIAL) == 360
+    assert all(exact(right, right) and matches(right, right) for right in OFFICIAL)
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_each_short_official_answer_is_right_in_a_sentence(sentence):
+    short = [right.rstrip(".") for right in OFFICIAL if len(right) < 200]
+    assert len(short) > 300
+    assert [right for right in short if not matches(sentence.format(right), right)] == []
+
+
+@pytest.mark.parametrize("sentence", ["{}", "It is {}."])
+def test_no_official_answer_is_that_of_another_question(sentence):
+    """Of 12 others each. Two questions may have the same number."""
+    for n, right in enumerate(OFFICIAL):
+        for step in range(1, 13):
+            other = OFFICIAL[(n + 29 * step) % len(OFFICIAL)]
+            assert other == right or not matches(sentence.format(other), right), (other, right)
+
+
+def test_an_official_answer_is_wrong_when_it_is_negated_or_one_of_two():
+    short = [right.rstrip(".") for right in OFFICIAL if len(right) < 60]
+    for n, right in enumerate(short):
+        other = next(a for a in short[n + 1 :] + short if a != right)
+        for wrong in ("not {}", "It is not {}.", "{} or {other}", "{other} or {}", "It is {}; no, {other}.", "between {} and {other}"):
+            assert not matches(wrong.format(right, other=other), right), (wrong, right, other)
+
+
+# ---- for all numbers and units -------------------------------------------------------------------
+
+SYMBOLS = [prefix + base for base, prefixes, _ in WITH_PREFIXES for prefix in ("", *prefixes)]
+NUMBERS = st.integers(1, 10**9) | st.decimals(1, 10**6, places=2)
+
+
+@settings(max_examples=60)
+@given(NUMBERS, st.sampled_from(SYMBOLS), st.sampled_from(["{}", "It is {}.", "The answer is: {}"]))
+def test_an_amount_is_right_in_each_spelling_and_wrong_with_another_number(number, unit, sentence):
+    right = f"{number} {unit}"
+    for spelled in (f"{number}{unit}", f"{number:,} {unit}", f"{number} {unit_of(unit)}s"):
+        assert matches(sentence.format(spelled), right)
+    for wrong in (f"{number + 1} {unit}", f"-{number} {unit}", f"{number}{number} {unit}", f"{number}-{number + 1} {unit}"):
+        assert not matches(sentence.format(wrong), right)
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 999), st.sampled_from(SYMBOLS), st.sampled_from(SYMBOLS))
+def test_two_units_are_the_same_only_if_they_have_one_name(number, one, other):
+    assert matches(f"{number} {one}", f"{number} {other}") == (unit_of(one) == unit_of(other))
+
+
+WORDS = st.from_regex(r"[A-Z][a-z]{2,8}", fullmatch=True)
+
+
+@settings(max_examples=60)
+@given(WORDS, WORDS, st.sampled_from(["", "Which one is it, {} or {}?"]))
+def test_a_name_is_right_alone_and_not_among_others(right, other, question):
+    asked = question.format(right, other)
+    same = right == other
+    assert matches(f"It is {right}.", right, asked)
+    for text in ("{1}", "{0} {1}", "{0}, {1}", "{0} or {1}", "not {0}", "It is {1}, {0}.", "{0} and {1}", "{0}/{1}"):
+        assert matches(text.format(right, other), right, asked) == (same and text == "{1}")
+
+
+def test_no_unit_has_two_names():
+    names = [name for _, _, name in WITH_PREFIXES] + [row[0] for row in OTHERS]
+    assert set(names) >= SIGNS
+    for name, *spellings in OTHERS:
+        assert {unit_of(spelling) for spelling in spellings} == {name}
+
+
+def test_a_long_answer_is_read_in_no_time():
+    texts = ["5 " * 50_000, "is " * 100_000, "1,111" * 20_000, "(" * 100_000, "5 km " * 20_000]
+    began_s = time.process_time()
+    for text in texts:
+        assert not matches(text, "5 km, 6 and 7", text)
+        assert not matches("5 m", "5 km", text)
+    assert time.process_time() - began_s < 10
+
+
+# ---- several accepted answers --------------------------------------------------------------------
+
+
+def test_one_of_the_accepted_answers_is_enough():
+    right = ("Holland", "the Netherlands")
+    assert exact("the netherlands", right) and matches("It is Holland.", right)
+    assert not exact("Belgium", right) and not matches("Holland or Belgium", right)
