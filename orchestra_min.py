@@ -678,7 +678,7 @@ def _complete(
         if miss.differs and end is not None and not end["fallback"]:
             raise
         again = None
-    if again is None or again.fallback:
+    if again is None or again.state != "answered":
         trajectory.set_aside_if_damaged(file)
         return None
     if end is None:
