@@ -267,7 +267,7 @@ def test_a_variation_that_is_killed_goes_on_and_pays_nothing_twice(endpoint, tmp
     asked = len(other.requests)
     again = "--resume", tmp_path / "fork", *named[2:]
     missing = line_of(called(*again, at=server.url))
-    assert "needs your permission again: add --reuse run" in missing
+    assert f"needs your permission again: add --reuse {tmp_path / 'run'}" in missing
     done = called(*again, "--reuse", tmp_path / "run", at=server.url)
     assert (done.stdout, asked, len(server.requests)) == ("B is closed\n", 2, 1)
     made = [(row["call"], json.dumps(row["request"])) for row in rows(tmp_path / "fork")]
@@ -341,3 +341,18 @@ def test_a_run_whose_name_is_not_utf_8_is_reused_and_forked(first, tmp_path):
     fork = resume(odd, out=tmp_path / "fork", what_if={"r3": {"action": "complete", "answer": "x"}})
     assert replay(fork.run).answer == resume(fork.run, reuse=[odd]).answer == "x"
     assert called("report", tmp_path).returncode == 0
+
+
+def test_a_fork_has_the_date_of_its_own_calls(first, tmp_path):
+    tape = first.folder / "tape.jsonl"
+    old = [{**row, "timing": {"began_s": 1000.0, "took_s": 1.0}} for row in rows(first.folder)]
+    tape.write_text("".join(json.dumps(row) + "\n" for row in old))
+    fork = resume(
+        first.folder,
+        from_round=2,
+        out=tmp_path / "fork",
+        what_if={"r2": {"action": "complete", "answer": "x"}},
+    )
+    year_s = 365 * 86400
+    assert summary(first.folder).date_s == 1000.0
+    assert summary(Path(fork.run)).date_s > 50 * year_s

@@ -80,7 +80,7 @@ function costTables(run) {
 function placeName(name) {
   if (name.endsWith("/main")) return `${name}: decision`;
   const lane = shown.lanes.find((l) => l.name === name);
-  return lane?.id ? `${name}: ${short(lane.id, 24)}` : name;
+  return lane?.id ? `${name} (${short(lane.id, 24)})` : name;
 }
 
 function media(rows) {

@@ -55,8 +55,7 @@ Listener = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The outcome of a run. `state`, `cause` and `why` say how it ended (orchestra/ending.py).
-    """
+    """The outcome of a run. `state`, `cause` and `why` say how it ended (orchestra/ending.py)."""
 
     answer: str
     state: EndState

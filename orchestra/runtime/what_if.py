@@ -170,7 +170,11 @@ def _value(place: str, text: str) -> Any:
     except ValueError as error:
         if is_observation:
             return text
-        at = f" (character {error.pos + 1})" if isinstance(error, JSONDecodeError) else ""
+        at = (
+            f" (character {error.pos + 1})"
+            if isinstance(error, JSONDecodeError)
+            else ""
+        )
         problem = f"the value is not JSON{at}; {_accepted(place_of(place))}"
         raise ConfigError(f"--what-if {place}: {problem}") from None
     return value if isinstance(value, dict) or not is_observation else text
