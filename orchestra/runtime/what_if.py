@@ -39,7 +39,10 @@ DECISION = (
     '{"action": "complete", "answer": TEXT} or '
     '{"action": "delegate", "subtasks": [{"id": TEXT, "instruction": TEXT}]}'
 )
-RESULT = '{"status": "done", "answer": TEXT, "summary": TEXT, "error": TEXT}, all but status optional'
+RESULT = (
+    '{"status": "done", "answer": TEXT, "summary": TEXT, "error": TEXT}, '
+    "of which only status is needed"
+)
 OBSERVATION = '{"observation": TEXT, "failed": true}'
 
 
