@@ -107,6 +107,7 @@ from orchestra.vocabulary import (
     EndpointError,
     Evidence,
     ModelMistake,
+    NotInstalled,
     Place,
     RefusedAnswer,
     Reply,
@@ -262,6 +263,8 @@ class Run:
                 call = f"sys.exit({error.code!r})"
                 problem = f"Python of the user ended the program ({call})"
                 raise ConfigError(problem) from error
+            if isinstance(error, NotInstalled):
+                raise ConfigError(str(error)) from None
             raise
         self.sub_agents.executor.shutdown()
         return outcome
@@ -616,6 +619,9 @@ def resume(
     """
     folder = Path(folder)
     stored = run_folder.read_manifest(folder)
+    kinds = [m.modality for m in stored.media]
+    if perception == "local":
+        media_files.check_engines(kinds, pools.perceiving(stored.pool, perception))
     go_on = partial(_going_on, listeners=listeners, cancelled=cancelled)
     if from_round is not None or what_if:
         fork = forking.fork_of(
@@ -631,7 +637,6 @@ def resume(
             return run(target)
     if model:
         given["model"] = model  # which is refused
-    kinds = [m.modality for m in stored.media]
     now = pools.perceiving(stored.pool, perception, kinds)
     stored = stored.model_copy(update={"pool": now})
     named, run = go_on(folder, stored, given, pools.choose(pool))
@@ -657,9 +662,6 @@ def _going_on(
     named = permission.named_again(folder, stored, given, pool)
     permission.tell_moved(stored.pool, named.pool, Recorder(None, listeners).notify)
     secrets = run_folder.checked_secrets(named.question, named.pool, named.options)
-    reuse = given.get("reuse", ())
-    if not reuse:
-        media_files.check_engines([m.modality for m in named.media], named.pool)
     if named.code and not runs_code(named.options):
         raise ConfigError(f"{folder}: the run may run code; {sandbox.missing()}")
     run = partial(
@@ -670,7 +672,7 @@ def _going_on(
         secrets=secrets,
         threads=given.get("parallel"),
         cancelled=cancelled,
-        reused=Reused(reuse, named.only),
+        reused=Reused(given.get("reuse", ()), named.only),
     )
     return named, run
 
@@ -696,7 +698,7 @@ def _complete(
         if miss.differs and end is not None and not end["fallback"]:
             raise
         again = None
-    if again is None or again.fallback:
+    if again is None or again.state != "answered":
         trajectory.set_aside_if_damaged(file)
         return None
     if end is None:

@@ -65,7 +65,10 @@ def context_ratio(draw: random.Random) -> float:
         return Evidence(round, f"t{n}", text(4), "b", (), "done", answer, summary)
 
     history = [result(n) for n in range(draw.randint(2, 4))]
-    pieces = [memory._snippets(h, history[-1].round, WORDING) for h in history]
+    pieces = []
+    for h in history:
+        sentences = memory._sentences(h.summary)
+        pieces.append(memory._snippets(h, sentences, history[-1].round, WORDING))
     wanted = memory.terms("What time is it in Prague?")
     room = draw.randint(30, sum(s.tokens for mine in pieces for s in mine))
 

@@ -1,22 +1,29 @@
 #!/usr/bin/env python3
 """How fast the pages of `report` are: a run of 1,100 calls and a folder of 1,000 runs, in Chromium.
+And what a panel of Eq. 20 takes for a history of 3,328 pieces.
 
 python benchmarks/pages.py
+python benchmarks/pages.py panel    the panel alone, without Chromium
 
 Each page is opened twice at three widths. The time is that of its first paint with the data, from
 the start of the navigation.
 """
 
 import itertools
+import random
 import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 from common import ROOT
 
 from orchestra import report
+from orchestra.explain import deciding
 from orchestra.runtime.options import Options
+from orchestra.vocabulary import Evidence, Task
 from orchestra_min import orchestrate
 from tests import browser
 from tests.conftest import pool_at
@@ -25,6 +32,7 @@ from tests.scripted import Endpoint, act, complete, delegate, finish, is_main, l
 ROUNDS = 122  # of a decision and four sub-tasks of two calls
 RUNS = 1000
 WIDTHS = (1400, 900, 420)
+ENTRIES = 128  # of the history of a panel; each has a head and 25 sentences
 PAINTED = "performance.getEntriesByName('shown')[0].startTime"
 
 
@@ -74,7 +82,36 @@ def measure(folder: Path) -> None:
             print(f"  {width} px: {paint_ms:.0f} ms, errors: {len(opened.errors)}")
 
 
+def long_history() -> tuple[Evidence, ...]:
+    draw = random.Random(1)
+    words = [f"word{n}" for n in range(400)]
+
+    def entry(n: int) -> Evidence:
+        sentences = (" ".join(draw.choices(words, k=6)) + "." for _ in range(25))
+        summary = " ".join(sentences)
+        part = f"Look at part {n}."
+        return Evidence(1 + n // 8, f"t{n}", part, "b", (), "done", f"a{n}", summary)
+
+    return tuple(map(entry, range(ENTRIES)))
+
+
+def measure_panel() -> None:
+    """A run is read before its panels are made, so the time of the first one does not count."""
+    run = SimpleNamespace(task=Task("Which word is it?"), options=Options())
+    round = SimpleNamespace(state=SimpleNamespace(history=long_history(), round=17))
+    times_s = []
+    for _ in range(20):
+        began_s = time.process_time()
+        (panel,) = deciding.context(run, round)
+        times_s.append(time.process_time() - began_s)
+    fastest_ms = min(times_s[1:]) * 1e3
+    print(f"a panel of {len(panel.rows)} pieces: {fastest_ms:.0f} ms of CPU time")
+
+
 if __name__ == "__main__":
+    measure_panel()
+    if sys.argv[1:] == ["panel"]:
+        sys.exit()
     with tempfile.TemporaryDirectory() as made:
         for make in (long_run, many_runs):
             make(Path(made, make.__name__))

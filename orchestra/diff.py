@@ -22,7 +22,7 @@ from typing import Any
 from orchestra.runtime import command_line, console
 from orchestra.runtime.tape import TapeMiss
 from orchestra.runtime.trajectory import usd
-from orchestra.variation import Difference, Figures, Parting, difference
+from orchestra.variation import Difference, Figures, Parting, Setting, difference
 from orchestra.vocabulary import ConfigError
 
 COLUMNS = 80
@@ -246,18 +246,28 @@ def _calls(found: Difference) -> str:
 
 
 def lines(found: Difference) -> list[str]:
-    """What the second run took from the first, where they part, and whether the answer changed: at
-    most three lines.
+    """What the second run took from the first, or why it took nothing, where they part, and whether
+    the answer changed: at most four lines.
     """
     name = Path(found.first.run).name
     shown = []
     if found.second.reused_model_calls or found.second.reused_tool_calls:
         shown.append(reuse(found.second))
+    if found.settings and not found.second.reused_model_calls:
+        differ = ", ".join(map(_changed, found.settings))
+        shown.append(f"no model call of {name} was reused; settings differ: {differ}")
     if found.parting:
         place = where(found.parting, name, "this run")
         shown.append(f"parts from {name} at {place}")
     shown.append(_about_answer(found))
     return shown
+
+
+def _changed(setting: Setting) -> str:
+    """A setting of both runs in a few words."""
+    first = _shortened(_json(setting.first))
+    second = _shortened(_json(setting.second))
+    return f"{setting.name} ({first} -> {second})"
 
 
 def lines_of(first: Path, second: Path) -> list[str]:

@@ -5,6 +5,9 @@
     stopped       the run ended without an answer
     interrupted   the user, the host program or the machine ended the run
 
+In `--json` and in Python, `fallback` is true exactly if the state is fallback. The end row in
+trajectory.jsonl has the `fallback` of earlier versions: true for each state but answered.
+
 `cause` says what ended it early, and `why` tells a person: what happened, where, and what to do. A
 program reads `cause`, never `why`. Models read other sentences, those of prompts/mistakes.md.
 """

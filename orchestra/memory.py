@@ -24,6 +24,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from heapq import heappop, heappush, heapreplace
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ KEPT_FAILURES = 3  # the newest ones, which are always kept, with their reasons
 REASON_CHARS = 300  # of an error or an instruction, where not everything fits
 ANSWER_CHARS = 1200
 LINE_TOKENS = 3  # of "- " before a line of C, " [...]" and the line break after it
+SENTENCES = 10_000  # whose terms are remembered
 # English has more bytes in a token, CJK about 3: the estimate is high rather than low.
 BYTES_PER_TOKEN = 3
 
@@ -43,7 +45,8 @@ SMALL_WORDS = """a an and are as at be by for from has have in is it its of on o
 was were what when where which who will with"""
 STOP_WORDS = frozenset(SMALL_WORDS.split())
 WORD = re.compile(r"\w+")
-SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+# It begins with a white space, so that the search skips all else.
+SENTENCE_END = re.compile(r"\s(?:(?<=[.!?]\s)|(?<=\n))\s*")
 
 
 @dataclass(frozen=True)
@@ -147,12 +150,14 @@ def select(
     """C_{t+1} as `compress` describes it."""
     if not history:
         return Selection("")
-    texts_of = [_texts(h, wording) for h in history]
-    everything = "\n".join(_as_line(texts, of=len(texts)) for texts in texts_of)
+    sentences_of = [_sentences(h.summary) for h in history]
+    everything = _all_of(history, sentences_of, wording)
     if tokens(everything) <= limit_tokens:
         return Selection(everything)
     newest_round = history[-1].round
-    pieces = [_snippets(h, newest_round, wording) for h in history]
+    pieces = []
+    for h, sentences in zip(history, sentences_of, strict=True):
+        pieces.append(_snippets(h, sentences, newest_round, wording))
     failed = [i for i, h in enumerate(history) if h.status in ("failed", "blocked")]
     note_tokens = tokens(wording.left_out(len(history))) + 1
     choice = Choice(
@@ -274,16 +279,17 @@ def terms(text: str) -> frozenset[str]:
     return frozenset(WORD.findall(text.lower())) - STOP_WORDS
 
 
-def _texts(h: Evidence, wording: Wording) -> list[str]:
-    """The head of h, and the sentences of its summary."""
-    sentences = [sentence.strip() for sentence in SENTENCE_END.split(h.summary)]
-    return [wording.head(h), *filter(None, sentences)]
+def _sentences(summary: str) -> list[str]:
+    sentences = [sentence.strip() for sentence in SENTENCE_END.split(summary)]
+    return [sentence for sentence in sentences if sentence]
 
 
-def _snippets(h: Evidence, newest_round: int, wording: Wording) -> list[Snippet]:
+def _snippets(
+    h: Evidence, sentences: Sequence[str], newest_round: int, wording: Wording
+) -> list[Snippet]:
     """The pieces of h as Eq. 20 weighs them. Long texts in the head are cut."""
-    texts = _texts(_shortened(h), wording)
-    terms_of = {text: _terms_of_sentence(text) for text in set(texts)}
+    head = wording.head(_shortened(h))
+    terms_of = {text: _terms_of_sentence(text) for text in {head, *sentences}}
     half = weight(h, newest_round) / 2
     worth_of_term = half / len(set().union(*terms_of.values()))
 
@@ -296,17 +302,15 @@ def _snippets(h: Evidence, newest_round: int, wording: Wording) -> list[Snippet]
             worth_of_term=worth_of_term,
         )
 
-    head, *sentences = texts
     once = {text: snippet(text, is_head=False) for text in set(sentences)}
     return [snippet(head, is_head=True), *(once[text] for text in sentences)]
 
 
-def _terms_of_sentence(text: str) -> set[str]:
+@lru_cache(SENTENCES)  # each round reads the sentences of all rounds before it
+def _terms_of_sentence(text: str) -> frozenset[str]:
     """The content words, and one term for the whole sentence."""
     text = text.lower()
-    found = {word for word in WORD.findall(text) if word not in STOP_WORDS}
-    found.add(" ".join(text.split()))
-    return found
+    return terms(text) | {" ".join(text.split())}
 
 
 def _shortened(h: Evidence) -> Evidence:
@@ -321,6 +325,17 @@ def _shortened(h: Evidence) -> Evidence:
 def _cut(text: str, chars: int) -> str:
     text = " ".join(text.split())
     return text if len(text) <= chars else text[: chars - 6] + " [...]"
+
+
+def _all_of(
+    history: Sequence[Evidence], sentences_of: Sequence[Sequence[str]], wording: Wording
+) -> str:
+    """C, if all of H fits."""
+    lines = []
+    for h, sentences in zip(history, sentences_of, strict=True):
+        texts = [wording.head(h), *sentences]
+        lines.append(_as_line(texts, of=len(texts)))
+    return "\n".join(lines)
 
 
 def _as_text(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -101,11 +102,24 @@ def _write_runs(folder: Path, file: Path, media: Path | None) -> str:
         except (ConfigError, OSError) as error:
             console.tell(f"left out: {name}: {error}")
             continue
-        _put(pages / f"{name}.html", text, within=file.parent)
-        link = f"{quote(os.fsencode(pages.name))}/{quote(os.fsencode(name))}.html"
+        place = _place_of_page(name)
+        _put(pages / place, text, within=file.parent)
+        link = f"{quote(os.fsencode(pages.name))}/{quote(os.fsencode(place))}"
         rows.append({**scores.pop(name, {}), **row, "name": name, "page": link})
     rows += [without_run(name, s) for name, s in scores.items() if s["unfinished"]]
     return page({"runs": rows, "name": folder.resolve().name}, ())
+
+
+def _place_of_page(name: str) -> str:
+    """The file of a run's page in the folder of all pages. A folder of runs may have the name of
+    another run's page.
+
+    >>> _place_of_page("a"), _place_of_page("a.html/b")
+    ('a.html', 'a.html_/b.html')
+    """
+    *folders, last = name.split("/")
+    escaped = [re.sub(r"\.html_*$", r"\g<0>_", folder) for folder in folders]
+    return "/".join([*escaped, f"{last}.html"])
 
 
 def _put(file: Path, text: str, within: Path) -> None:
@@ -166,6 +180,14 @@ def follow(folder: Path) -> int:
     return 0
 
 
+def _check_live(a: argparse.Namespace) -> None:
+    """Raises ConfigError for a flag that --live cannot honour."""
+    for name in ("out", "media", "perfetto"):
+        if getattr(a, name) is not None:
+            advice = "leave it out, and use it in a report after the end of the run"
+            raise ConfigError(f"--{name}: does not go with --live; {advice}")
+
+
 # ---- the command ---------------------------------------------------------------------------------
 
 
@@ -191,6 +213,7 @@ def main(argv: Sequence[str]) -> int:
 
     def work() -> int:
         if a.live:
+            _check_live(a)
             return follow(a.folder)
         print(write(a.folder, a.out, a.perfetto, a.media))
         return 0

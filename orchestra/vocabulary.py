@@ -172,6 +172,12 @@ class EndOfRun(BaseException):
     cause: Cause = "signal"
 
 
+class NotInstalled(EndOfRun):
+    """The run needs a package or a model that this machine lacks. The caller gets a ConfigError."""
+
+    cause: Cause = "settings"
+
+
 # ---- the task and who can work on it -------------------------------------------------------------
 
 

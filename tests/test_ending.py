@@ -112,6 +112,18 @@ def test_a_budget_that_is_too_small_says_how_much_is_needed(method, endpoint, tm
     assert server.requests != []
 
 
+@pytest.mark.parametrize("ending", ["rounds", "budget"])
+def test_fallback_and_state_agree_in_json(ending, endpoint, tmp_path):
+    server = endpoint(finding)
+    pool_file(tmp_path, server.url, small=(1, 2))
+    flags = ("--rounds", "1") if ending == "rounds" else ("--budget", "0.0001")
+    done = called("?", "--backends", "pool.toml", *flags, "--json")
+    row = json.loads(done.stdout)
+    state = "fallback" if ending == "rounds" else "stopped"
+    assert (done.returncode, row["state"], row["fallback"]) == (1, state, state == "fallback")
+    assert bool(row["answer"]) == row["fallback"]
+
+
 def test_a_batch_that_is_too_dear_says_what_a_sub_task_needs(endpoint, tmp_path):
     server = endpoint(finding)
     pool_file(tmp_path, server.url, main=(0, 0), dear=(1000, 1000))

@@ -105,3 +105,9 @@ def test_a_pipe_in_place_of_a_tape_is_not_waited_for(tmp_path, capsys):
     os.mkfifo(tmp_path / "run/tape.jsonl")
     assert report.main(["run", "--live"]) == 2
     assert "not a run in progress" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["out", "media", "perfetto"])
+def test_a_flag_that_a_live_page_would_ignore_is_refused(flag, capsys):
+    assert report.main(["run", "--live", f"--{flag}", "x"]) == 2
+    assert f"--{flag}: does not go with --live; leave it out" in capsys.readouterr().err

@@ -135,6 +135,15 @@ def test_the_choice_is_that_of_the_plain_greedy_loop(generator):
     assert last == WORDING.left_out(20 - len(lines))
 
 
+def test_a_round_reads_no_sentence_that_an_earlier_round_has_read():
+    history = [seen(f"s{n}", summary="It is late. The clock is old. " * 9) for n in range(9)]
+    compress(history, 100)
+    before = memory._terms_of_sentence.cache_info().misses
+    compress([*history, seen("s9", summary="It is late. It is new.", round=2)], 100)
+    head_and_sentence = 2
+    assert memory._terms_of_sentence.cache_info().misses == before + head_and_sentence
+
+
 # ---- the fallback answer -------------------------------------------------------------------------
 
 

@@ -213,11 +213,16 @@ def test_the_status_line_says_who_is_at_work_since_when_and_the_cost():
     status.listen({"event": "run", "at": [0], "pool": {"main": "small"}})
     status.listen({"event": "decision", "at": [1, 0, 1], "cost_usd": 0.5})
     for n in (1, 2):
-        status.listen({"event": "subtask", "at": [1, n, 0], "subtask": {"backend": "big"}})
+        status.listen(
+            {"event": "subtask", "at": [1, n, 0], "subtask": {"id": f"part{n}", "backend": "big"}}
+        )
     status.listen({"event": "step", "at": [1, 2, 1], "spent_usd": 0.25})
     status.listen({"event": "notice", "at": (), "message": "attempt 2 of 3"})
     seen = status.text(now_s=13.0)
-    assert seen == "USD 0.7500; 2 sub-tasks; r1/t1 big, 3 s; r1/t2 big, step 2, 3 s; attempt 2 of 3"
+    assert (
+        seen
+        == "USD 0.7500; 2 sub-tasks; r1/t1 (part1) big, 3 s; r1/t2 (part2) big, step 2, 3 s; attempt 2 of 3"
+    )
 
 
 def test_the_status_line_has_no_control_characters_of_a_run_from_someone_else():
@@ -233,4 +238,6 @@ def test_the_status_of_a_second_run_forgets_the_first():
     for main in "first", "second":
         status.listen({"event": "run", "at": [0], "pool": {"main": main}})
         assert status.text(now_s=11.0) == f"USD 0.0000; {main} decides, 1 s"
-        status.listen({"event": "subtask", "at": [1, 1, 0], "subtask": {"backend": "big"}})
+        status.listen(
+            {"event": "subtask", "at": [1, 1, 0], "subtask": {"id": "part1", "backend": "big"}}
+        )

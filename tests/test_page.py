@@ -151,7 +151,8 @@ def test_the_names_of_lanes_stay_visible(opened):
 def test_a_folder_counts_filters_sorts_and_opens_its_runs(width, tmp_path, opened):
     page = opened(sweep(tmp_path / "sweep"), width=width)
     counts = text_of(page, "header")
-    assert "1 without an answer" in counts and "1 unfinished" in counts
+    assert "2 with an answer: 2 answered" in counts
+    assert "1 without an answer: 1 without a run" in counts
     rows = "[...document.querySelectorAll('.all tbody th')].map(e => e.innerText)"
     by_answer = "[...document.querySelectorAll('.all button')].find(b => b.innerText.trim() === 'tokens').click()"
     assert page.evaluate(rows) == ["runs/equinox", "runs/lecture", "runs/third"]

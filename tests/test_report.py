@@ -140,6 +140,13 @@ def test_each_row_of_a_folder_links_to_the_page_of_its_run(tmp_path):
     assert (third["state"], third["why"], "page" in third) == ("unfinished", "no such file", False)
 
 
+def test_a_folder_of_runs_may_have_the_name_of_another_runs_page(tmp_path):
+    for name in ("a", "a.html/b"):
+        shutil.copytree(RUNS / "equinox", tmp_path / name)
+    pages = [tmp_path / unquote(row["page"]) for row in rows_of(tmp_path)]
+    assert len({*pages}) == 2 and all(page.is_file() for page in pages)
+
+
 def test_a_run_of_an_unfinished_question_keeps_its_own_reason(tmp_path):
     folder = sweep(tmp_path / "sweep")
     rows = (folder / "rows.jsonl").read_text().replace('"done"', '"starved"')

@@ -287,3 +287,14 @@ def test_a_wrong_use_of_reuse_is_one_line(flags, problem, run):
     run(complete("42"))
     url = run.server.url
     assert problem in line_of(called(*flags.split(), at=url))
+
+
+def test_a_changed_setting_that_prevents_reuse_is_named_at_the_end(endpoint, in_an_empty_folder):
+    server = endpoint(lambda request: finish("42"))
+    flags = "?", "--model", "m", "--method", "react"
+    called(*flags, "--out", "first", at=server.url)
+    words = *flags, "--reuse", "first"
+    same = called(*words, "--out", "same", at=server.url)
+    assert "settings differ" not in same.stderr
+    other = called(*words, "--steps", 5, "--out", "other", at=server.url)
+    assert "no model call of first was reused; settings differ: steps (30 -> 5)" in other.stderr

@@ -190,8 +190,12 @@ def test_a_fork_keeps_what_an_earlier_one_replaced(first, tmp_path):
     ({"r2/t1/s2": "x"}, None, "no such place"),  # it finishes there
     ({"t1": CITY}, None, "write r2, r1/t2 or r1/t2/s3"),
     ({"r1": CITY}, 2, "round 1 is kept; use --from-round 1"),
-    ({"r1": {"action": "wait"}}, None, "--what-if r1: subtasks: Field required"),
-    ({"r1/t1": {"status": "good"}}, None, "--what-if r1/t1: status: Input should be"),
+    ({"r1": {"action": "wait"}}, None, "--what-if r1: action is not 'complete' or 'delegate'; a decision is {\"action\": "),
+    ({"r1/t1": {"status": "good"}}, None, "--what-if r1/t1: status is not 'done', 'partial', 'blocked' or 'failed'; a result is {"),
+    ({"r1": {"action": "delegate"}}, None, "--what-if r1: subtasks is missing; a decision is {"),
+    ({"r1": {"action": "delegate", "subtasks": [{"id": "m"}]}}, None, "--what-if r1: subtasks.0.instruction is missing; "),
+    ({"r1": [1]}, None, "--what-if r1: the value does not fit; a decision is {"),
+    ({"r1/t1": {"status": "done", "answr": "4"}}, None, "--what-if r1/t1: answr is not one of its fields; "),
     ({"r1": {**CITY, "subtasks": [{"id": "m", "instruction": "i", "backend": "lrge"}]}}, None,
      "--what-if r1, m: 'lrge' is not a backend of this run; did you mean large"),
     ({"r2": {**CITY, "subtasks": [{"id": "m", "instruction": "i", "needs": ["gone"]}]}}, None, "--what-if r2: "),
@@ -227,7 +231,7 @@ def test_the_command_changes_flags_and_decisions(first, tmp_path):
 @pytest.mark.parametrize("flags, problem", [
     ("? --model m --what-if r1=x", "--what-if: needs --resume RUN"),
     ("--resume run --what-if r1", "--what-if r1: needs PLACE=VALUE"),
-    ("--resume run --what-if r1={", "--what-if r1: needs a JSON object"),
+    ("--resume run --what-if r1={", "--what-if r1: the value is not JSON (character 2); a decision is {"),
     ("--resume run --what-if r1=@gone", "--what-if r1=@gone: cannot be read"),
     ("--resume run --model m", "--model: is stored in run"),
     ("--resume run --steps 3", "--steps: is stored in run"),
@@ -263,7 +267,7 @@ def test_a_variation_that_is_killed_goes_on_and_pays_nothing_twice(endpoint, tmp
     asked = len(other.requests)
     again = "--resume", tmp_path / "fork", *named[2:]
     missing = line_of(called(*again, at=server.url))
-    assert "needs your permission again: add --reuse run" in missing
+    assert f"needs your permission again: add --reuse {tmp_path / 'run'}" in missing
     done = called(*again, "--reuse", tmp_path / "run", at=server.url)
     assert (done.stdout, asked, len(server.requests)) == ("B is closed\n", 2, 1)
     made = [(row["call"], json.dumps(row["request"])) for row in rows(tmp_path / "fork")]
@@ -337,3 +341,18 @@ def test_a_run_whose_name_is_not_utf_8_is_reused_and_forked(first, tmp_path):
     fork = resume(odd, out=tmp_path / "fork", what_if={"r3": {"action": "complete", "answer": "x"}})
     assert replay(fork.run).answer == resume(fork.run, reuse=[odd]).answer == "x"
     assert called("report", tmp_path).returncode == 0
+
+
+def test_a_fork_has_the_date_of_its_own_calls(first, tmp_path):
+    tape = first.folder / "tape.jsonl"
+    old = [{**row, "timing": {"began_s": 1000.0, "took_s": 1.0}} for row in rows(first.folder)]
+    tape.write_text("".join(json.dumps(row) + "\n" for row in old))
+    fork = resume(
+        first.folder,
+        from_round=2,
+        out=tmp_path / "fork",
+        what_if={"r2": {"action": "complete", "answer": "x"}},
+    )
+    year_s = 365 * 86400
+    assert summary(first.folder).date_s == 1000.0
+    assert summary(Path(fork.run)).date_s > 50 * year_s

@@ -18,10 +18,17 @@ from orchestra.runtime.pool import Engine
 from orchestra.runtime.prompts import DATA_CHARS, fenced, named, render, say
 from orchestra.toolkit import AudioFile, Environment, ToolError, tool
 from orchestra.tools import reading
-from orchestra.tools.media import WHISPER, WHOLE, Window, clock
+from orchestra.tools.media import (
+    WHISPER,
+    WHOLE,
+    Window,
+    check_whisper,
+    clock,
+    engine_needs,
+)
 from orchestra.tools.perception import analysed
 from orchestra.tools.sound import RATE, Part, Samples, as_wav, is_silent, parts
-from orchestra.vocabulary import BudgetExceeded, Media
+from orchestra.vocabulary import BudgetExceeded, ConfigError, Media
 
 WHISPER_S = 28.0  # the window of Whisper is 30 s
 ENDPOINT_S = 120.0  # 3.8 MB as 16 kHz mono WAV
@@ -143,7 +150,10 @@ def transcribe(path: Path, hint: str, window: Window = WHOLE) -> list[TimedText]
 
 
 def _loaded_whisper() -> Any:
-    """The model that WHISPER_MODEL names, loaded by the first thread that needs it."""
+    """The model that WHISPER_MODEL names, loaded by the first thread that needs it. Raises
+    ConfigError if it is not there.
+    """
+    check_whisper()
     with _loading:
         return _whisper(os.environ.get(WHISPER, "tiny.en"))
 
@@ -153,7 +163,8 @@ def _whisper(name: str) -> Any:
     try:
         from faster_whisper import WhisperModel
     except ImportError:
-        raise ToolError(say("notes", "no_engine", what="faster-whisper")) from None
+        needs = engine_needs("audio", "faster_whisper")
+        raise ConfigError(needs) from None
     try:
         return WhisperModel(name, device="cpu", compute_type="int8")
     # The model is missing or damaged, or there is no network.

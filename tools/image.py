@@ -22,7 +22,7 @@ from orchestra.runtime.prompts import fenced, named, quoted, render, say
 from orchestra.toolkit import Environment, ImageFile, ToolError, tool
 from orchestra.tools import media, reading
 from orchestra.tools.perception import analysed
-from orchestra.vocabulary import Media
+from orchestra.vocabulary import ConfigError, Media
 
 MAX_SIDE = 2048  # pixels; endpoints shrink larger pictures themselves
 MAX_FRAMES = 8
@@ -190,5 +190,5 @@ def _ocr() -> Any:
     try:
         from rapidocr import RapidOCR
     except ImportError:
-        raise ToolError(say("notes", "no_engine", what="RapidOCR")) from None
+        raise ConfigError(media.engine_needs("image", "rapidocr")) from None
     return RapidOCR(params=OCR)

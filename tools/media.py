@@ -258,11 +258,20 @@ def check_engines(modalities: Iterable[Modality], pool: Pool) -> None:
             continue
         missing = missing_engine(kind)
         if missing:
-            needs = f"the local engine for {kind} needs {missing}"
             skill = SKILL_OF[kind]
             able = any(b.skills.get(skill, 0.0) > 0 for b in pool.backends)
             other = ", or --perception endpoint" if able else ""
-            raise ConfigError(f"{needs}: pip install '.[local]'{other}")
+            raise ConfigError(f"{engine_needs(kind, missing)}{other}")
+    check_whisper()
+
+
+def engine_needs(kind: str, package: str) -> str:
+    """What to do about a local engine that is not installed."""
+    return f"the local engine for {kind} needs {package}: pip install '.[local]'"
+
+
+def check_whisper() -> None:
+    """Raises ConfigError if WHISPER_MODEL names a folder without a model."""
     model = os.environ.get(WHISPER, "")
     is_folder = os.sep in model
     if is_folder and not (Path(model) / "model.bin").is_file():

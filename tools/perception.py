@@ -12,7 +12,7 @@ from typing import TypeVar
 from orchestra.runtime.pool import Analysis, Engine
 from orchestra.toolkit import Environment
 from orchestra.tools.media import missing_engine
-from orchestra.vocabulary import EndpointError, Failure
+from orchestra.vocabulary import ConfigError, EndpointError, Failure, NotInstalled
 
 T = TypeVar("T")
 # HTTP statuses of servers that take no images or no sound; 500 is llama.cpp's
@@ -26,12 +26,12 @@ def analysed(
     locally: Callable[[], T],
 ) -> T:
     """What the engine of this kind finds. If the endpoint refuses the media, what the local one
-    finds, here and in the rest of the sub-task. Raises EndpointError.
+    finds, here and in the rest of the sub-task. Raises EndpointError, NotInstalled.
     """
     engine = env.pool.engine(kind)
     refused = (engine.backend, kind)
     if engine.engine == "local" or refused in env.chat.refused:
-        return locally()
+        return _by_library(locally)
     try:
         return by_endpoint(engine)
     except EndpointError as error:
@@ -42,7 +42,17 @@ def analysed(
         if not has_library:
             raise
         env.chat.refused.add(refused)
+        return _by_library(locally)
+
+
+def _by_library(locally: Callable[[], T]) -> T:
+    """What the local engine finds. Raises NotInstalled, which ends the run: the failed attempt is
+    not recorded, so that a resume makes it again.
+    """
+    try:
         return locally()
+    except ConfigError as error:
+        raise NotInstalled(str(error)) from None
 
 
 def _has_library(env: Environment, kind: Analysis) -> bool:

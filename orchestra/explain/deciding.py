@@ -64,10 +64,11 @@ def _pieces(history: Sequence[Evidence], choice: Choice) -> Iterator[Row]:
     """Each piece, with its gain when it was chosen, or at the end if it was left out."""
     for i, (h, pieces) in enumerate(zip(history, choice.pieces, strict=True)):
         for n, piece in enumerate(pieces):
-            is_kept = (i, n) in choice.chosen
-            gain = choice.chosen[i, n] if is_kept else choice.gain((i, n))
+            gain = choice.chosen.get((i, n))
+            is_kept = gain is not None
             note = ""
             if not is_kept:
+                gain = choice.gain((i, n))
                 has_head = (i, HEAD) in choice.chosen
                 note = "no room" if has_head or n == HEAD else "without its head"
             name = piece.text if n == HEAD else f"{h.id}: {piece.text}"

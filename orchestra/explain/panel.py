@@ -10,9 +10,11 @@ from typing import Any
 NAME_CHARS = 40  # of a piece of the history, as the name of a row
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Row:
-    """One candidate. `figures` are those of the panel's columns; None is not recorded."""
+    """One candidate. `figures` are those of the panel's columns; None is not recorded. A panel may
+    have thousands of rows, and a frozen one takes three times as long to make.
+    """
 
     name: str
     figures: tuple[float | None, ...] = ()

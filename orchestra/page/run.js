@@ -58,7 +58,7 @@ function failures(run, lanes) {
 
 function failure([name, what, reason, last]) {
   const words = last && !reason?.includes(last[1]) ? el("p", { class: "faint" }, "its last failure: ", el("a", { href: linkTo(placed(last[0])) }, last[0]), ` ${short(last[1], 300)}`) : "";
-  return el("li", {}, el("a", { href: linkTo(name) }, name), ` ${short(what, 90)}`, reason ? el("blockquote", {}, short(reason, 500)) : "", words);
+  return el("li", {}, el("a", { href: linkTo(name) }, name), what === name ? "" : `: ${short(what, 90)}`, reason ? el("blockquote", {}, short(reason, 500)) : "", words);
 }
 
 // The call of a step, or its sub-task: a step has no place of its own.
@@ -80,7 +80,7 @@ function costTables(run) {
 function placeName(name) {
   if (name.endsWith("/main")) return `${name}: decision`;
   const lane = shown.lanes.find((l) => l.name === name);
-  return lane?.id ? `${name}: ${short(lane.id, 24)}` : name;
+  return lane?.id ? `${name} (${short(lane.id, 24)})` : name;
 }
 
 function media(rows) {

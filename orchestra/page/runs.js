@@ -15,11 +15,12 @@ function showRuns(runs, name) {
   $("right").replaceChildren(...compareHint());
 }
 
+// Each row counts once: it has an answer or none, and of these it has one state.
 function counts(runs) {
-  const of = Object.entries(Object.groupBy(runs.filter((r) => r.page), (r) => r.state)).map(([state, rows]) => `${rows.length} ${state}`);
-  const none = runs.filter((r) => !r.answer).length, open = runs.filter((r) => r.unfinished || r.finished === false).length;
+  const states = (rows) => Object.entries(Object.groupBy(rows, (r) => (r.page ? r.state : "without a run"))).map(([state, of]) => `${of.length} ${state}`).join(", ");
+  const counted = (words, rows) => (rows.length ? `${rows.length} ${words}: ${states(rows)}` : "");
   const known = runs.filter((r) => !isNone(r.cost_usd));
-  return facts(...of, `${none} without an answer`, `${open} unfinished`, usd(known.reduce((s, r) => s + r.cost_usd, 0)) + (known.length < runs.length ? " as far as known" : ""));
+  return facts(counted("with an answer", runs.filter((r) => r.answer)), counted("without an answer", runs.filter((r) => !r.answer)), usd(known.reduce((s, r) => s + r.cost_usd, 0)) + (known.length < runs.length ? " as far as known" : ""));
 }
 
 // ---- the table ----

@@ -22,7 +22,8 @@ function lanesOf(run) {
   for (const c of calls) {
     const parts = c.call.split("/"), name = parts.slice(0, parts[1] === "main" ? 3 : 2).join("/");
     const round = parseInt(parts[0].slice(1)) || 0, undecided = `Round ${round}: no decision`;
-    const l = byName.get(name) ?? lane(name, { round, kind: "other", title: parts[1] === "main" ? undecided : name });
+    const title = parts[1] === "main" ? undecided : { models: "the list of models that an endpoint serves" }[name] ?? name;
+    const l = byName.get(name) ?? lane(name, { round, kind: "other", title });
     c.lane = l;
     c.bad = c.failed;
     l.calls.push(c);

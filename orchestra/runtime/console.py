@@ -71,6 +71,7 @@ def row_of_error(error: BaseException, folder: Path | None) -> dict[str, Any]:
     ending = ending_of(error)
     fields: dict[str, Any] = dict.fromkeys(KEYS.split())
     fields |= {"state": ending.state, "cause": ending.cause, "why": ending.why}
+    fields["fallback"] = ending.state == "fallback"
     fields["failed_subtasks"] = 0
     if folder is not None:
         with contextlib.suppress(ConfigError, TapeMiss, OSError, MemoryError):
@@ -94,7 +95,7 @@ def report(outcomes: Mapping[str, Outcome], a: argparse.Namespace) -> int:
             codes.append(FAILED)
             tell(f"{method}: {way_on(method, outcome.folder, a)}")
         else:
-            codes.append(int(outcome.fallback))
+            codes.append(int(outcome.state != "answered"))
     return max(codes)
 
 

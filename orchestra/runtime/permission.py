@@ -17,7 +17,7 @@ from typing import Any
 from orchestra.runtime.options import GIVEN_AGAIN, SEAMS, Options, flag_of
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.reuse import names_of
-from orchestra.runtime.run_folder import Manifest
+from orchestra.runtime.run_folder import Manifest, is_begun
 from orchestra.runtime.user_code import is_spec, name_of, spec_of
 from orchestra.vocabulary import ConfigError
 
@@ -93,7 +93,7 @@ def _check_same(
         raise ConfigError(f"{unknown[0]}: {problem}")
     missing = [flag for flag in theirs if flag not in ours]
     if missing:
-        flags = " ".join(_with_path(flag, theirs[flag]) for flag in missing)
+        flags = " ".join(_flags(folder, {flag: theirs[flag] for flag in missing}))
         raise ConfigError(f"{folder} needs your permission again: add {flags}")
 
 
@@ -179,6 +179,24 @@ def _permissions(
 
 def _flag(name: str, value: str = "") -> str:
     return f"{flag_of(name)} {shlex.quote(value)}" if value else flag_of(name)
+
+
+def _flags(folder: Path, missing: Mapping[str, Any]) -> Iterator[str]:
+    """The flags to add to the command. All runs of --reuse are in one flag."""
+    reused = []
+    for flag, value in missing.items():
+        if flag == _flag("reuse", str(value)):
+            reused.append(_path_of_run(folder, str(value)))
+        else:
+            yield _with_path(flag, value)
+    if reused:
+        yield _flag("reuse", ",".join(reused))
+
+
+def _path_of_run(folder: Path, name: str) -> str:
+    """Where a run of this name is: next to the one that reuses it, or where only the user knows."""
+    there = folder.resolve().parent / Path(name).name
+    return str(there) if is_begun(there) else f"PATH/TO/{name}"
 
 
 def _with_path(flag: str, value: object) -> str:

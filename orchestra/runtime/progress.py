@@ -106,7 +106,8 @@ class Status:
                 self.ended_usd = add_usd(self.ended_usd, event["cost_usd"])
                 self._decides()
             case "subtask":
-                who = f"{Place(*at)} {event['subtask']['backend']}"
+                u = event["subtask"]
+                who = f"{Place(*at)} ({u['id']}) {u['backend']}"
                 self.running[at] = Work(who, self.now())
                 self.notice = ""
             case "step":

@@ -68,7 +68,8 @@ class Summary:
     rounds: int
     failed_subtasks: int
     latency_s: float | None  # None: the run could not say
-    date_s: float  # of its newest call, since 1970
+    # Of the newest call that this run made, since 1970. The calls that a fork kept are older.
+    date_s: float
 
     @property
     def reused_calls(self) -> int:
@@ -101,7 +102,7 @@ def summarized(
         rounds = max(rounds, tape.round_of(row["call"]))
         timing = row.get("timing")
         began_s = timing.get("began_s") if isinstance(timing, dict) else None
-        if tape.is_time(began_s):
+        if tape.is_time(began_s) and "kept" not in row:
             date_s = max(date_s, began_s)
     return Summary(
         question=manifest.question,

@@ -58,12 +58,9 @@ Listener = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The outcome of a run. `state`, `cause` and `why` say how it ended (orchestra/ending.py).
-    `fallback`: the main agent did not complete by itself; the answer is what the evidence supports.
-    """
+    """The outcome of a run. `state`, `cause` and `why` say how it ended (orchestra/ending.py)."""
 
     answer: str
-    fallback: bool
     state: EndState
     cause: Cause
     rounds: int
@@ -78,6 +75,11 @@ class Trajectory:
     reused_calls: int = 0  # of `calls`, those that come from another run
     saved_usd: float | None = 0.0  # the part of `cost_usd` that they had cost there
     events: list[Event] = field(repr=False, default_factory=list)
+
+    @property
+    def fallback(self) -> bool:
+        """Whether the answer is a fallback; a run without an answer has none."""
+        return self.state == "fallback"
 
 
 class Recorder:
@@ -161,7 +163,6 @@ class Recorder:
         latency_s = time.monotonic() - self._began_s
         outcome: dict[str, Any] = {
             "answer": answer,
-            "fallback": ending.state != "answered",
             "state": ending.state,
             "cause": ending.cause,
             "why": ending.why,
@@ -171,7 +172,8 @@ class Recorder:
             "tokens": purse.tokens,
             "failed_subtasks": failed_subtasks(self.events),
         }
-        row = {**outcome, "finished": True}
+        is_early = ending.state != "answered"
+        row = {**outcome, "fallback": is_early, "finished": True}
         self._write("end", (rounds + 2,), row, {"latency_s": latency_s})
         return Trajectory(
             **outcome,

@@ -12,8 +12,9 @@ may come from someone else.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from json import JSONDecodeError
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Any, Literal, NotRequired
 
 from pydantic import ConfigDict, ValidationError, with_config
 from typing_extensions import TypedDict
@@ -33,6 +34,16 @@ from orchestra.vocabulary import (
 
 EXACT = ConfigDict(extra="forbid")
 MOST_SHOWN = 20  # places
+# What each place takes, for an error
+DECISION = (
+    '{"action": "complete", "answer": TEXT} or '
+    '{"action": "delegate", "subtasks": [{"id": TEXT, "instruction": TEXT}]}'
+)
+RESULT = (
+    '{"status": "done", "answer": TEXT, "summary": TEXT, "error": TEXT}, '
+    "of which only status is needed"
+)
+OBSERVATION = '{"observation": TEXT, "failed": true}'
 
 
 @with_config(EXACT)
@@ -51,6 +62,12 @@ class Observed(TypedDict):
     failed: NotRequired[bool]
 
 
+class Acted(TypedDict):
+    """A decision, as far as its other fields depend on it."""
+
+    action: NotRequired[Literal["complete", "delegate"]]
+
+
 class Replaced:
     """What is replaced in a run, by its place."""
 
@@ -63,9 +80,7 @@ class Replaced:
             try:
                 self._add(place_of(text), row)
             except ValidationError as error:
-                first = error.errors()[0]
-                where = ".".join(map(str, first["loc"]))
-                problem = f"{where}: {first['msg']}".lstrip(": ")
+                problem = f"{_wrong_in(error)}; {_accepted(place_of(text))}"
                 raise ConfigError(f"--what-if {text}: {problem}") from None
 
     def _add(self, place: Place, row: Any) -> None:
@@ -77,8 +92,30 @@ class Replaced:
             fields = {"answer": "", "summary": "", **fields}
             self.results[place] = Result(**fields)
         else:
-            row = adapter(dict[str, Any]).validate_python(row)
+            adapter(Acted).validate_python(row)
             self.decisions[place.round] = decision_of(row)
+
+
+def _wrong_in(error: ValidationError) -> str:
+    """What is wrong with a value, and where in it."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"])) or "the value"
+    match first["type"]:
+        case "missing":
+            return f"{where} is missing"
+        case "extra_forbidden" | "unexpected_keyword_argument":
+            return f"{where} is not one of its fields"
+        case "literal_error":
+            return f"{where} is not {first['ctx']['expected']}"
+        case _:
+            return f"{where} does not fit"
+
+
+def _accepted(place: Place) -> str:
+    """What a place takes."""
+    if place.step:
+        return f"an observation is a text, or {OBSERVATION}"
+    return f"a result is {RESULT}" if place.subtask else f"a decision is {DECISION}"
 
 
 def check_decision(
@@ -136,7 +173,13 @@ def _value(place: str, text: str) -> Any:
     except ValueError as error:
         if is_observation:
             return text
-        raise ConfigError(f"--what-if {place}: needs a JSON object ({error})") from None
+        at = (
+            f" (character {error.pos + 1})"
+            if isinstance(error, JSONDecodeError)
+            else ""
+        )
+        problem = f"the value is not JSON{at}; {_accepted(place_of(place))}"
+        raise ConfigError(f"--what-if {place}: {problem}") from None
     return value if isinstance(value, dict) or not is_observation else text
 
 

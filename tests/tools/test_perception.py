@@ -1,6 +1,7 @@
 """An endpoint that takes only text is no dead end: the libraries on this machine analyse the media."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,45 @@ def test_a_resume_with_the_libraries_reads_the_media_and_replays(text_only, monk
         sum(map(has_media, small.requests)) == 1 and "Gate 12" in Path("run/tape.jsonl").read_text()
     )
     assert called("--replay", "run").stdout == "seen\n"
+
+
+@pytest.fixture
+def seen_locally(endpoint, monkeypatch):
+    """A run whose last call failed; the library has read the picture."""
+    answers = [
+        delegate(LOOK),
+        act("ImageAnalysisAction", query="?", image_path=CLOCK.name),
+        finish("gate 12"),
+        Raw(401, {}),
+    ]
+    left = iter(answers)
+    server = endpoint(lambda request: next(left, complete("42")))
+    words = "--perception", "local", "--model", "m", "--out", "run"
+    with monkeypatch.context() as installed:
+        install(installed)
+        assert called("What?", CLOCK, *words, at=server.url).returncode == 4
+    monkeypatch.setattr(media, "missing_engine", lambda kind: "rapidocr")
+    monkeypatch.setattr(image, "_ocr", image._ocr.__wrapped__)
+    monkeypatch.setitem(sys.modules, "rapidocr", None)
+    return server
+
+
+def test_a_resume_that_analyses_nothing_new_needs_no_library(seen_locally):
+    again = called("--resume", "run", at=seen_locally.url)
+    assert (again.returncode, again.stdout) == (0, "42\n")
+
+
+def test_a_resume_that_must_read_a_picture_says_what_to_install(seen_locally):
+    tape = Path("run/tape.jsonl")
+    lines = tape.read_text().splitlines(keepends=True)
+    tape.write_text("".join(line for line in lines if '"kind": "ocr"' not in line))
+    again = called("--resume", "run", at=seen_locally.url)
+    assert again.returncode == 2, again.stderr
+    assert "the local engine for image needs rapidocr: pip install '.[local]'" in again.stderr
+
+
+def test_a_resume_that_names_the_libraries_needs_them_at_once(seen_locally):
+    asked = len(seen_locally.requests)
+    again = called("--resume", "run", "--perception", "local", at=seen_locally.url)
+    assert again.returncode == 2 and "needs rapidocr" in again.stderr
+    assert len(seen_locally.requests) == asked

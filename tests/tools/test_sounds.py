@@ -15,7 +15,7 @@ import pytest
 import orchestra_min
 from orchestra.toolkit import ToolError
 from orchestra.tools import audio, image
-from orchestra.vocabulary import BudgetExceeded
+from orchestra.vocabulary import BudgetExceeded, NotInstalled
 from tests.conftest import ConfigError, EndpointError, Engine, Purse, media
 from tests.program import CLOCK
 from tests.scripted import Raw
@@ -184,11 +184,13 @@ def test_a_replay_needs_neither_local_engine_nor_file(kind, source, words, tmp_p
 
 
 @pytest.mark.parametrize(("kind", "path", "missing"), [("image", CLOCK, "rapidocr"), ("audio", SPEECH, "faster_whisper")])  # fmt: skip
-def test_an_engine_that_is_not_installed_is_an_observation(kind, path, missing, bench, monkeypatch):
+def test_an_engine_that_is_not_installed_is_named_where_it_is_needed_first(
+    kind, path, missing, bench, monkeypatch
+):
     monkeypatch.setitem(sys.modules, missing, None)
     image._ocr.cache_clear()
     audio._whisper.cache_clear()
-    with pytest.raises(ToolError, match="not set up: .* is not installed"):
+    with pytest.raises(NotInstalled, match=f"needs {missing}: pip install"):
         bench((kind, path)).analyse()
 
 
