@@ -102,7 +102,8 @@ class Job(Protocol):
     is an error.
 
     Set `answer` as soon as there is one. If a later call raises, and the sub-agent does not catch
-    it, that answer is reported as partial. Without an answer, the sub-task has failed.
+    it, that answer is reported as partial. Without an answer, a summary of the trace is. If no step
+    has shown anything, the sub-task has failed.
     """
 
     u: SubTask

@@ -261,6 +261,43 @@ def test_a_digest_has_the_newest_observations_cut_and_as_data():
     assert trace_summary.digest([forged]).count("<data ") == 1
 
 
+@pytest.mark.parametrize("reply, calls", [
+    (Raw(500, {}), 6), (OSError(), 3), (TOO_LONG, 3), (cut_off("It is 4"), 1), (LOOK, 1), ("", 1),
+])  # fmt: skip
+def test_without_a_usable_reply_the_newest_observations_are_the_summary(
+    reply, calls, run, monkeypatch
+):
+    """500 and 400 may be about the schema: the request is sent again without it."""
+    tools_are(monkeypatch, look, broken)
+    decisions = iter([delegate(TASK), complete("42")])
+
+    def respond(request):
+        if is_main(request):
+            return next(decisions)
+        return reply if is_asked(request) else act("LookAction", "my note", at="there")
+
+    z = result_of(run(respond=respond, steps=3))
+    assert z["status"] == "partial" and FACT in z["summary"] and "my note" in z["summary"]
+    assert FACT in run.mains[1] and sum(map(is_asked, run.requests)) == calls
+
+
+def test_a_summary_whose_request_is_too_long_is_asked_for_in_a_short_one(run, monkeypatch):
+    tools_are(monkeypatch, look, broken)
+    decisions = iter([delegate(TASK), complete("42")])
+
+    def respond(request):
+        if is_main(request):
+            return next(decisions)
+        is_long = "# Your tools" in request["messages"][0]["content"]
+        if is_asked(request):
+            return TOO_LONG if is_long else SUMMARY
+        return act("LookAction", at="there")
+
+    assert result_of(run(respond=respond, steps=3))["summary"] == SUMMARY
+    *_, short = [r for r in run.requests if not is_main(r)]
+    assert FACT in last_text(short) and len(str(short["messages"])) < 1500
+
+
 # ---- the tape ------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from orchestra.toolkit import SEARCH, VISIT, Tool
 from orchestra.vocabulary import FINISH, INVALID, Step
 
 LIKE_PATTERNS = 5
-FEW_STEPS = 5  # of the steps, the last one in so many are few
+WARNED_PART = 5  # the warning comes in the last fifth of the steps
 SAME_CALLS = 3
 
 
@@ -59,7 +59,7 @@ def must_finish(job: Job, tools: Sequence[Tool]) -> bool:
 def has_few_steps(job: Job) -> bool:
     """Whether the steps that are left are the last fifth of all, or the last one."""
     steps_left = job.steps - len(job.trace)
-    return steps_left <= max(1, job.steps // FEW_STEPS)
+    return steps_left <= max(1, job.steps // WARNED_PART)
 
 
 def saw_nothing(job: Job) -> bool:

@@ -95,7 +95,7 @@ def summary_of(
     """
     env.purse.kept_usd = 0.0
     questions: list[Question] = []
-    if has_worked(trace) and _answers(failure):
+    if has_worked(trace) and _may_answer(failure):
         questions = [(short_request(u, trace), None)]
         if further is not None and failure is None:
             questions.insert(0, further)
@@ -104,7 +104,7 @@ def summary_of(
             with env.tape.call(place._replace(step=0, part=SUMMARY)):
                 reply = env.chat(env.backend, messages, env.purse, schema)
         except STOPPED as error:
-            if not _answers(error):
+            if not _may_answer(error):
                 break
         else:
             text = text_of(reply)
@@ -112,7 +112,7 @@ def summary_of(
     return digest(trace)
 
 
-def _answers(failure: Exception | None) -> bool:
+def _may_answer(failure: Exception | None) -> bool:
     """Whether the endpoint may answer a short request, whatever happened to the one before it."""
     if isinstance(failure, EndpointError):
         return failure.failure is not None and failure.failure.status in TOO_LONG
