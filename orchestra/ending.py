@@ -34,8 +34,7 @@ WRONG = {
     "answer_unseen": "it answers before any file was opened",
     "not_sure_enough": "it is not sure enough of its answer (--stop-threshold)",
     "no_subtasks": "it delegates nothing",
-    "wrong_tool": "it gives a sub-task a tool that cannot open its file",
-    "no_file_tool": "it gives a sub-task no tool that opens its file",
+    "bad_assignment": "it gives a sub-task no tool that opens its file",
     "no_call": "it calls no tool",
     "no_agent": "it describes no agent",
 }

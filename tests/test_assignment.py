@@ -35,7 +35,10 @@ def outcome(reply: str, state: v.State = STATE) -> str:
     try:
         (u,) = orchestra_o1.parse_decision(reply, state).subtasks
     except v.ModelMistake as mistake:
-        return mistake.rule
+        wrong = str(mistake.values.get("problems", ""))
+        if " cannot open " in wrong:
+            return "wrong tool"
+        return "no tool" if wrong else mistake.rule
     return "chosen by Eq. 7" if u.tools is None else " ".join(u.tools)
 
 
@@ -43,12 +46,12 @@ def outcome(reply: str, state: v.State = STATE) -> str:
 
 
 @pytest.mark.parametrize(("instruction", "tools", "read"), [
-    ("Read clock.png", ["Hear"], "wrong_tool"), ("Read clock.png", ["Watch", "Search"], "wrong_tool"),
-    ("Listen to speech.wav", ["See"], "wrong_tool"), ("Watch walk.mp4", ["See"], "wrong_tool"),
-    ("Listen to speech.wav", ["Watch"], "wrong_tool"), ("Read clock.png", [], "no_file_tool"),
-    ("Read clock.png", ["Search"], "no_file_tool"), ("Read clock.png", ["Code"], "no_file_tool"),
-    ("Compare clock.png with speech.wav", ["See"], "no_file_tool"),
-    ("Compare clock.png with speech.wav", ["See", "Watch"], "wrong_tool"),
+    ("Read clock.png", ["Hear"], "wrong tool"), ("Read clock.png", ["Watch", "Search"], "wrong tool"),
+    ("Listen to speech.wav", ["See"], "wrong tool"), ("Watch walk.mp4", ["See"], "wrong tool"),
+    ("Listen to speech.wav", ["Watch"], "wrong tool"), ("Read clock.png", [], "no tool"),
+    ("Read clock.png", ["Search"], "no tool"), ("Read clock.png", ["Code"], "no tool"),
+    ("Compare clock.png with speech.wav", ["See"], "no tool"),
+    ("Compare clock.png with speech.wav", ["See", "Watch"], "wrong tool"),
 ])  # fmt: skip
 def test_an_assignment_that_cannot_open_its_file_is_a_mistake(instruction, tools, read):
     assert outcome(given(instruction, tools)) == read
@@ -67,8 +70,8 @@ def test_an_assignment_that_can_work_is_accepted(instruction, tools, read):
 def test_a_file_that_was_opened_before_may_be_named_without_its_tool():
     seen = replace(STATE, history=(SEEN,))
     assert outcome(given("Convert the time in clock.png to UTC", ["Code"]), seen) == "Code"
-    assert outcome(given("Convert the time in clock.png to UTC", ["Hear"]), seen) == "wrong_tool"
-    assert outcome(given("Convert the time in speech.wav to UTC", ["Code"]), seen) == "no_file_tool"
+    assert outcome(given("Convert the time in clock.png to UTC", ["Hear"]), seen) == "wrong tool"
+    assert outcome(given("Convert the time in speech.wav to UTC", ["Code"]), seen) == "no tool"
 
 
 def test_a_file_that_another_sub_task_opens_first_may_be_named_without_its_tool():
@@ -90,6 +93,16 @@ def test_the_main_agent_is_told_in_the_same_round_which_tool_opens_the_file(run)
     assert "ParseAudioAction cannot open clock.png (image). Give" in run.mains[1]
     assert "names clock.png has no tool that opens it" in run.mains[2]
     assert all("the tool ImageAnalysisAction." in text for text in run.mains[1:3])
+
+
+def test_all_assignments_that_cannot_work_are_told_at_once(run):
+    rows = [json.loads(given(f"Read {name}", [tool]))["params"]["tasks"][0] for name, tool in (
+        ("clock.png", "ParseAudioAction"), ("equinox.wav", "ImageAnalysisAction"), ("clock.png", "ParseAudioAction"),
+    )]  # fmt: skip
+    run(delegate(*rows), READ, complete("42"), media=[CLOCK, SPEECH], work=finish("7:49"))
+    told = run.mains[1]
+    assert told.count("ParseAudioAction cannot open clock.png") == 1
+    assert "Give the sub-task that names equinox.wav the tool ParseAudioAction." in told
 
 
 def test_aorchestra_tells_it_too(run):

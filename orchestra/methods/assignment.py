@@ -12,22 +12,26 @@ decides again in the same round, instead of reading a failed result a round late
     ...     task=Task("Where does it end?", media=(film,)), context="", history=(), backends=(),
     ...     tools=tuple(psi), round=1, rounds=10, capabilities=psi,
     ... )
-    >>> check_files(SubTask("t1", "Watch walk.mp4", tools=("WatchAction",)), state)
-    >>> check_files(SubTask("t1", "Watch walk.mp4", tools=("SeeAction",)), state)
+    >>> check_files([SubTask("t1", "Watch walk.mp4", tools=("WatchAction",))], state)
+    >>> check_files([SubTask("t1", "Watch walk.mp4", tools=("SeeAction",))], state)
+    ... # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    orchestra.vocabulary.ModelMistake: ('wrong_tool', {'tool': 'SeeAction', 'name': 'walk.mp4', \
-'modality': 'video', 'right': 'WatchAction'})
+    orchestra.vocabulary.ModelMistake: ('bad_assignment', {'problems': 'SeeAction cannot open ...'})
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from orchestra.matching import OF_USER, may_open, mentions
 from orchestra.methods.state_prompt import opened_by
-from orchestra.runtime.prompts import named
+from orchestra.runtime.prompts import named, say
 from orchestra.runtime.spelling import tool_meant
 from orchestra.vocabulary import SKILL_OF, Media, ModelMistake, State, SubTask
+
+PROMPTS = "delegation"
+MOST_PROBLEMS = 5  # told at once
 
 
 def tools_meant(names: Sequence[str], state: State) -> tuple[str, ...]:
@@ -45,8 +49,18 @@ def tools_meant(names: Sequence[str], state: State) -> tuple[str, ...]:
     return tuple(found)
 
 
-def check_files(u: SubTask, state: State) -> None:
-    """Raises ModelMistake if the instruction names a file that no tool of the sub-task opens.
+def check_files(subtasks: Sequence[SubTask], state: State) -> None:
+    """Raises ModelMistake if an instruction names a file that no tool of its sub-task opens. All
+    such files are named at once, because the attempts of a round are few.
+    """
+    problems = chain.from_iterable(_problems(u, state) for u in subtasks)
+    told = list(dict.fromkeys(problems))[:MOST_PROBLEMS]
+    if told:
+        raise ModelMistake("bad_assignment", problems=" ".join(told))
+
+
+def _problems(u: SubTask, state: State) -> Iterator[str]:
+    """What is wrong with the tools of one sub-task.
 
     Without a tool for files, the sub-task may still name a file that was opened before, or that
     another sub-task opens for it: it can work with what that one reported.
@@ -60,17 +74,11 @@ def check_files(u: SubTask, state: State) -> None:
         right = tools_for_file(m, state)
         if not right or any(may_open(psi[tool], m) for tool in u.tools):
             continue
-        name = named(m.name)
+        about = {"name": named(m.name), "modality": m.modality, "right": right[0]}
         if useless:
-            raise ModelMistake(
-                "wrong_tool",
-                tool=useless[0],
-                name=name,
-                modality=m.modality,
-                right=right[0],
-            )
-        if not u.needs and not opened_by(m, state):
-            raise ModelMistake("no_file_tool", name=name, right=right[0])
+            yield say(PROMPTS, "wrong_tool", tool=useless[0], **about)
+        elif not u.needs and not opened_by(m, state):
+            yield say(PROMPTS, "no_file_tool", **about)
 
 
 def tools_for_file(m: Media, state: State) -> list[str]:

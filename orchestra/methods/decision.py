@@ -232,6 +232,7 @@ def read_tasks(rows: list[Any], state: State) -> tuple[SubTask, ...]:
         id = f.id or _free_id(taken)
         taken.add(id)
         subtasks.append(as_subtask(f, id, state))
+    check_files(subtasks, state)
     return tuple(subtasks)
 
 
@@ -250,14 +251,12 @@ def _free_id(taken: set[str]) -> str:
 
 
 def as_subtask(f: TaskFields, id: str, state: State) -> SubTask:
-    """u = (I, C, b, T). Raises ModelMistake for an unknown model or tool, or for tools that do not
-    open a file of the instruction.
-    """
+    """u = (I, C, b, T). Raises ModelMistake for an unknown model or tool."""
     is_named = f.model not in ("", "auto", "null", "none")
     if is_named and f.model not in state.backends:
         known = ", ".join(state.backends)
         raise ModelMistake("unknown_model", model=repr(f.model), known=known)
-    u = SubTask(
+    return SubTask(
         id=id,
         instruction=f.task_instruction,
         context=f.context,
@@ -268,5 +267,3 @@ def as_subtask(f: TaskFields, id: str, state: State) -> SubTask:
         requirements=f.requirements,
         priority=f.priority,
     )
-    check_files(u, state)
-    return u
