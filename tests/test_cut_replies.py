@@ -59,7 +59,9 @@ def test_what_follows_reads_the_reply_that_it_was_cut_and_the_answer(run):
     assert step["observation"].startswith(LONG) and step["observation"].endswith("397.8")
 
 
-@pytest.mark.parametrize("second", [cut_off("Let me think"), cut_off("Answer: 5"), "", "<think>5</think>"])
+@pytest.mark.parametrize(
+    "second", [cut_off("Let me think"), cut_off("Answer: 5"), "", "<think>5</think>"]
+)
 def test_a_reply_that_has_no_answer_the_second_time_has_none(run, second):
     """The first one is never used as if it were whole."""
     result = run(COT, work=cut_then(second, first="Answer: 4\nNo, wait"))
@@ -90,9 +92,15 @@ def test_samples_that_were_cut_vote_with_the_answer_that_they_then_give(run):
 
 
 def test_debaters_read_that_a_statement_was_cut(run):
-    work = lambda t: "Answer: 8" if is_again(t) else cut_off("I began") if "You are" in t else "Answer: 9"  # noqa: E731
+    def work(text):
+        if "Decide:" in text:
+            return "Answer: 9"
+        return cut_then("Answer: 8", "I began")(text)
+
     assert run(DEBATE, work=work).answer == "9"
-    assert "I began\n[The reply was cut off here" in run.prompts[-1] and "Answer: 8" in run.prompts[-1]
+    assert (
+        "I began\n[The reply was cut off here" in run.prompts[-1] and "Answer: 8" in run.prompts[-1]
+    )
 
 
 def test_an_attempt_without_an_answer_leaves_the_earlier_one(run):
@@ -103,7 +111,10 @@ def test_an_attempt_without_an_answer_leaves_the_earlier_one(run):
 
 
 def test_a_critic_that_was_cut_is_asked_for_its_verdict(run):
-    work = lambda t: "Answer: correct" if is_again(t) else cut_off("Step 1") if "Check" in t else "Answer: 7"  # noqa: E731
+    def work(text):
+        return "Answer: 7" if text.endswith("<answer>") and not is_again(text) else critic(text)
+
+    critic = cut_then("Answer: correct", "Step 1")
     result = run(REFLEXION, work=work)
     assert (result.answer, result.calls) == ("7", 4)
 
@@ -151,7 +162,9 @@ def uses_all(graph):
     return respond
 
 
-@pytest.mark.parametrize(("graph", "budget_usd"), [(COT, 0.3), (COT, 1.0), (SAMPLES, 1.0), (SAMPLES, 3.0)])
+@pytest.mark.parametrize(
+    ("graph", "budget_usd"), [(COT, 0.3), (COT, 1.0), (SAMPLES, 1.0), (SAMPLES, 3.0)]
+)
 def test_the_second_call_is_reserved_in_the_budget(run, graph, budget_usd):
     """An endpoint that uses every token it may leaves enough for the second call."""
     result = run(respond=uses_all(graph), price=PRICE, budget_usd=budget_usd)
@@ -172,7 +185,11 @@ def test_a_second_call_that_cannot_be_paid_is_not_made_and_that_is_said(run):
     """The reply that was cut is not the answer."""
     result = run(respond=uses_all(COT), price=PRICE, budget_usd=0.09)
     z = result_of(result)
-    assert (result.answer, z["status"], z["cause"]) == ("", "failed", "budget") and "budget" in result.why
+    assert (result.answer, z["status"], z["cause"]) == (
+        "",
+        "failed",
+        "budget",
+    ) and "budget" in result.why
 
 
 # ---- experts -------------------------------------------------------------------------------------
@@ -190,17 +207,31 @@ def test_a_reasoner_that_was_cut_states_its_result_or_a_short_program(run):
     work = lambda t: "Answer: 3978" if "Solve" in t else cut_then(program, first)(t)  # noqa: E731
     run(REASON, ANSWER, work=work, method="toolorchestra")
     assert "\n3978\n" in run.mains[1] and LONG not in run.mains[1]
-    run(REASON, ANSWER, work=lambda t: "Answer: 7" if "Solve" in t else cut_off(LONG), method="toolorchestra", out="twice")
+    run(
+        REASON,
+        ANSWER,
+        work=lambda t: "Answer: 7" if "Solve" in t else cut_off(LONG),
+        method="toolorchestra",
+        out="twice",
+    )
     assert "has no answer" in run.mains[1] and LONG not in run.mains[1]
 
 
 def test_a_searcher_that_was_cut_writes_its_queries_alone(run, monkeypatch):
     asked = []
-    monkeypatch.setattr("orchestra.tools.search._search", lambda a: asked.append(a["q"]) or [{"title": "found"}])
+    monkeypatch.setattr(
+        "orchestra.tools.search._search", lambda a: asked.append(a["q"]) or [{"title": "found"}]
+    )
     work = lambda t: "Answer: 7" if "Solve" in t else cut_then("Query: whole", "Query: hal")(t)  # noqa: E731
     run(SEARCH, ANSWER, work=work, method="toolorchestra")
     assert asked == ["whole"]
-    run(SEARCH, ANSWER, work=lambda t: "Answer: 7" if "Solve" in t else cut_off("Query: hal"), method="toolorchestra", out="twice")
+    run(
+        SEARCH,
+        ANSWER,
+        work=lambda t: "Answer: 7" if "Solve" in t else cut_off("Query: hal"),
+        method="toolorchestra",
+        out="twice",
+    )
     assert asked == ["whole"] and "length limit" in run.mains[1]
 
 

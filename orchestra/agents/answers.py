@@ -75,7 +75,9 @@ def _labelled(text: str) -> list[str]:
 def _boxed(text: str) -> list[str]:
     """The content of each box whose braces are closed."""
     found = []
-    open_braces: list[int | None] = []  # where the content of a box starts; None: no box
+    open_braces: list[
+        int | None
+    ] = []  # where the content of a box starts; None: no box
     for token in BRACES.finditer(text):
         if token["box"]:
             open_braces.append(token.end())

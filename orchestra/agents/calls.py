@@ -34,7 +34,9 @@ class Call:
     chat: Chat
     purse: Purse
     temperature: float | None
-    if_cut: str = ""  # the message that asks again; "": a cut reply is returned as it is
+    if_cut: str = (
+        ""  # the message that asks again; "": a cut reply is returned as it is
+    )
 
     def outcome(self) -> Reply | Exception:
         """The reply, or the failure that ends a sub-task."""

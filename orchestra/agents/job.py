@@ -266,7 +266,9 @@ def agent(body: Callable[[Job], str]) -> AgentFunction:
         if job.cut:
             reason = say("notes", "cut_reply")
             why = wrong_with(ModelMistake("cut"))
-            return job.result("partial", job.answer, job.summary, reason, "replies", why)
+            return job.result(
+                "partial", job.answer, job.summary, reason, "replies", why
+            )
         if not job.answer:
             why = "its reply is empty"
             return job.stopped(say("notes", "empty_reply"), "replies", why)
