@@ -77,12 +77,18 @@ def _parts(
     last = others[-1] if others else 0
     starts = [0]
     for n, word in enumerate(words[:first], 1):
-        if word in BEFORE or word.endswith(":"):
+        leads = word in BEFORE and not _is_bound(word, words[n])
+        if leads or word.endswith(":"):
             starts.append(n)
     for start in starts:
         for end in range(max(start, last) + 1, min(start + most, count) + 1):
             if end == count or (end + 1 < count and words[end] in AFTER):
                 yield start, end
+
+
+def _is_bound(word: str, next_word: str) -> bool:
+    """Whether a word makes a bound of a number: by 1984, which is not in 1984."""
+    return word in ("by", "from") and next_word[:1].isdigit()
 
 
 def _word(text: str) -> str:
