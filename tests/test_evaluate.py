@@ -116,7 +116,10 @@ def test_the_normalised_match_reads_numbers_units_dates_and_lists(given, right, 
 
 
 def test_each_of_several_accepted_answers_is_right_and_the_judge_reads_all(tmp_path, sweep):
-    asked = [{"question": f"What is number {n}?", "answer": [answer, "the one"]} for n, answer in ((1, "uno"), (2, "zwei"), (3, "1"))]
+    asked = [
+        {"question": f"What is number {n}?", "answer": [answer, "the one"]}
+        for n, answer in ((1, "uno"), (2, "zwei"), (3, "1"))
+    ]
     (tmp_path / "data.json").write_text(json.dumps(asked))
     answers = {"1": "THE ONE", "2": "zwei or the one", "3": "It is 1."}
 

@@ -31,7 +31,7 @@ ACCEPTED = [
     ("3 hrs", "3 hours", ""), ("6 feet", "6 ft", ""), ("12 inches", "12 in", ""), ("50 kilowatt hours", "50 kWh", ""), ("5 KM", "5 km", ""), ("88 MHz", "88 megahertz", ""),
     ("$5 million", "5 million dollars", ""), ("5,000,000", "5 million", ""), ("37 years", "37 years old", ""), ("9", "9 days", "How many days?"), ("9 d", "9 days", ""),
     # separators
-    ("12 718", "12,718", ""), ("12\u202f718 km", "12718 km", ""), ("12'718", "12718", ""), ("1 234 567.5", "1234567.5", ""),
+    ("12 718", "12,718", ""), ("12\u202f718 km", "12718 km", ""), ("12'718", "12718", ""), ("1 234 567.5", "1234567.5", ""), ("5 000 km", "5,000 kilometers", ""), ("12,718.0", "12718", ""),
     # times, where a time is expected
     ("3", "3:00 PM", ""), ("3 pm", "3:00 PM", ""), ("15:00", "3:00 PM", ""), ("3 p.m.", "3:00 PM", ""), ("3 o'clock", "3:00 PM", ""), ("3:00 PM", "3", "At what time does it open?"),
     ("07:49:00", "7:49", ""), ("7:49 UTC", "7:49", "What is that time in UTC?"), ("noon", "12:00 PM", ""), ("It opens at 3 pm.", "15:00", "When does it open?"),
@@ -60,7 +60,7 @@ REFUSED = [
     ("5 or 6", "5", ""), ("It is 5 or 6.", "5", ""), ("either 5 or 6", "6", ""), ("5, 6", "5", ""), ("5 and 6", "6", ""), ("Paris or Lyon", "Paris", CITY), ("Paris, Lyon", "Paris", WHICH), ("It is Paris, or Lyon.", "Paris", WHICH), ("Paris/Lyon", "Paris", ""),
     ("It is Paris and it is Lyon.", "Paris", WHICH), ("Lyon is larger than Paris.", "Paris", WHICH), ("Paris is larger than Lyon.", "Lyon", WHICH), ("The answer is 5. The answer is 6.", "6", ""), ("5 (or 6)", "5", ""), ("It is 5, I think 6", "5", ""), ("5? 6?", "5", ""), ("Is it Paris?", "Paris", ""),
     # ranges and bounds
-    ("5-7", "5", ""), ("5 to 7", "5", ""), ("from 5 to 7", "7", ""), ("between 5 and 7", "5", COUNT), ("5\u20137", "7", ""), ("at least 5", "5", COUNT), ("at most 5", "5", COUNT), ("more than 5", "5", "How many more than that?"), ("up to 5", "5", ""), ("under 5", "5", ""), ("over 5 km", "5 km", ""), ("nearly 5", "5", ""), ("5 or more", "5", ""), ("5+", "5", ""),
+    ("5-7", "5", ""), ("5 to 7", "5", ""), ("from 5 to 7", "7", ""), ("between 5 and 7", "5", COUNT), ("5\u20137", "7", ""), ("at least 5", "5", COUNT), ("at most 5", "5", COUNT), ("more than 5", "5", "How many more than that?"), ("up to 5", "5", ""), ("under 5", "5", ""), ("over 5 km", "5 km", ""), ("nearly 5", "5", ""), ("5 or more", "5", ""), ("5+", "5", ""), ("by 1984", "1984", ""), ("It was from 1984 on.", "1984", "When was it on?"), ("5 by 7", "5", "How large is it, by 7?"),
     # a part of the answer, or more than it
     ("Peru", "Peru, Chile", ""), ("Peru, Chile", "Peru", ""), ("New York", "York", ""), ("It is New York.", "York", ""), ("Paris Hilton", "Paris", ""), ("It is Paris Hilton.", "Paris", ""), ("Korea", "South Korea", ""), ("South Korea", "Korea", ""), ("It is South Korea.", "Korea", ""), ("He is Fort William.", "Fort", "Who is William of the fort?"),
     ("Chile, Peru", "Peru, Chile", ""), ("the Duke of York", "York", "Who is the duke?"), ("2011", "2011-03-05", ""), ("March 2011", "5 March 2011", ""), ("5 out of 7", "5", ""), ("half of 5", "5", ""), ("5 times 2", "5", ""), ("twice 5", "5", ""), ("one of 5", "5", ""),
@@ -85,7 +85,13 @@ def test_an_answer_that_only_looks_right_does_not_match(answer, right, question)
 # ---- the official answers of OmniGAIA ------------------------------------------------------------
 
 OFFICIAL = json.loads((ROOT / "tests/omnigaia/answers.json").read_text(encoding="utf-8"))
-SENTENCES = "The answer is {}.", "It is {}", "So, the final answer is **{}**.", "The correct answer is: {}", "**{}**"
+SENTENCES = (
+    "The answer is {}.",
+    "It is {}",
+    "So, the final answer is **{}**.",
+    "The correct answer is: {}",
+    "**{}**",
+)
 
 
 def test_each_official_answer_is_right_as_it_is():
@@ -113,7 +119,14 @@ def test_an_official_answer_is_wrong_when_it_is_negated_or_one_of_two():
     short = [right.rstrip(".") for right in OFFICIAL if len(right) < 60]
     for n, right in enumerate(short):
         other = next(a for a in short[n + 1 :] + short if a != right)
-        for wrong in ("not {}", "It is not {}.", "{} or {other}", "{other} or {}", "It is {}; no, {other}.", "between {} and {other}"):
+        for wrong in (
+            "not {}",
+            "It is not {}.",
+            "{} or {other}",
+            "{other} or {}",
+            "It is {}; no, {other}.",
+            "between {} and {other}",
+        ):
             assert not matches(wrong.format(right, other=other), right), (wrong, right, other)
 
 
@@ -129,7 +142,12 @@ def test_an_amount_is_right_in_each_spelling_and_wrong_with_another_number(numbe
     right = f"{number} {unit}"
     for spelled in (f"{number}{unit}", f"{number:,} {unit}", f"{number} {unit_of(unit)}s"):
         assert matches(sentence.format(spelled), right)
-    for wrong in (f"{number + 1} {unit}", f"-{number} {unit}", f"{number}{number} {unit}", f"{number}-{number + 1} {unit}"):
+    for wrong in (
+        f"{number + 1} {unit}",
+        f"-{number} {unit}",
+        f"{number}{number} {unit}",
+        f"{number}-{number + 1} {unit}",
+    ):
         assert not matches(sentence.format(wrong), right)
 
 
@@ -148,7 +166,16 @@ def test_a_name_is_right_alone_and_not_among_others(right, other, question):
     asked = question.format(right, other)
     same = right == other
     assert matches(f"It is {right}.", right, asked)
-    for text in ("{1}", "{0} {1}", "{0}, {1}", "{0} or {1}", "not {0}", "It is {1}, {0}.", "{0} and {1}", "{0}/{1}"):
+    for text in (
+        "{1}",
+        "{0} {1}",
+        "{0}, {1}",
+        "{0} or {1}",
+        "not {0}",
+        "It is {1}, {0}.",
+        "{0} and {1}",
+        "{0}/{1}",
+    ):
         assert matches(text.format(right, other), right, asked) == (same and text == "{1}")
 
 

@@ -101,9 +101,12 @@ def test_an_unknown_slot_of_the_table_is_refused_before_the_run(run, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_an_answer_that_was_cut_off_is_partial(run):
-    result = run(ANSWER, work=cut_off("Let me see. 17 % of"))
-    assert result.fallback and "length limit" in result.why
+def test_an_answer_that_was_cut_off_is_none_and_the_next_turn_says_so(run):
+    slots = lambda p: p.with_(experts={"answer-1": "two"})  # noqa: E731
+    replies = iter([cut_off("Let me see. 17 % of")] * 2 + ["Answer: 7"])
+    result = run(ANSWER, ANSWER, work=lambda _: next(replies), names=("one", "two"), change=slots)
+    assert (result.answer, result.fallback) == ("7", False)
+    assert "answer1" in run.mains[1] and "length limit" in run.mains[1]
 
 
 def test_the_second_falls_back_to_the_strongest_slot_with_the_context(run):

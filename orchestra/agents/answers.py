@@ -40,7 +40,7 @@ MARKUP = re.compile(r"[\s*_#`~|>=\[\](){}$\\.-]*|```\w*|\\(?:begin|end)\{\w+\*?\
 AROUND = " \t\n*`"
 MATHS = ("\\(", "\\)"), ("\\[", "\\]"), ("$$", "$$"), ("$", "$")
 
-BRACES = re.compile(r"(?P<box>\\{1,2}f?boxed[ \t]*\{)|\\.|[{}]", flags=re.S)
+BRACES = re.compile(r"(?P<box>\\{1,2}(?:boxed|fbox)[ \t]*\{)|\\.|[{}]", flags=re.S)
 FRACTION = re.compile(r"\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}")
 TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox)\{([^{}]*)\}")
 SPACE = re.compile(r"\\[,;:! ]|(?<!\\)~")

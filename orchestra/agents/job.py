@@ -308,7 +308,9 @@ def agent(body: Callable[[Job], str]) -> AgentFunction:
         if job.cut:
             reason = say("notes", "cut_reply")
             why = wrong_with(ModelMistake("cut"))
-            return job.result("partial", job.answer, job.summary, reason, "replies", why)
+            return job.result(
+                "partial", job.answer, job.summary, reason, "replies", why
+            )
         if not job.answer:
             return job.stopped(ModelMistake("empty_reply", "notes"))
         return job.result("done", job.answer, job.summary)

@@ -1,10 +1,11 @@
 """The right answer inside a short sentence.
 
     >>> question = "What is the capital of France?"
-    >>> says("The capital of France is Paris.", "Paris", question)
+    >>> from orchestra.evaluation.values import same
+    >>> says("The capital of France is Paris.", "Paris", question, same)
     True
-    >>> says("It is not Paris.", "Paris", question), says("Paris or Lyon", "Paris", question)
-    (False, False)
+    >>> says("It is not Paris.", "Paris", question, same)
+    False
 
 A sentence gives the right answer if it has nothing else that could be an answer: all its other
 words are words of the question or the usual ones around an answer, and nothing next to the answer
@@ -18,32 +19,36 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 SENTENCE_CHARS = 400
-MORE_WORDS = 6  # that a spelling of the answer may have more than the right answer itself
+MORE_WORDS = (
+    6  # that a spelling of the answer may have more than the right answer itself
+)
 
 WORD = re.compile(r"\S+")
 AROUND = ".,;:!?()[]\"'*_`\u201c\u201d"
 POSSESSIVE = re.compile(r"'s$")
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
 # They change an answer, or say that there is another one. A question does not make them harmless.
-NEVER = set(
+NEVER = _set(
     "not no never neither nor none without except or either cannot but wrong incorrect false "
-    "unlike instead rather versus vs unless possibly maybe perhaps probably".split()
+    "unlike instead rather versus vs unless possibly maybe perhaps probably"
 )
 # The word before an answer, and the one after it
-BEFORE = set(
-    "is are was were be being equals called named by in on at from exactly =".split()
-)
-AFTER = set(
-    "is are was were in on at by from has had have did does would equals".split()
-)
+BEFORE = _set("is are was were be being equals called named by in on at from exactly =")
+AFTER = _set("is are was were in on at by from has had have did does would equals")
 # Around an answer, whatever the question is
-USUAL = BEFORE | set(
+USUAL = BEFORE | _set(
     "the a an answer final correct right result value total be it its it's that this there they "
-    "he she so therefore thus hence which would".split()
+    "he she so therefore thus hence which would"
 )
 Same = Callable[[str, str], bool]
 
 
-def says(given: str, right: str, question: str = "", same: Same = str.__eq__) -> bool:
+def says(given: str, right: str, question: str, same: Same) -> bool:
     """Whether a sentence gives the right answer and no other. `same` compares two answers."""
     found = list(WORD.finditer(given))
     if len(given) > SENTENCE_CHARS or len(found) < 2 or given.rstrip().endswith("?"):
@@ -72,12 +77,18 @@ def _parts(
     last = others[-1] if others else 0
     starts = [0]
     for n, word in enumerate(words[:first], 1):
-        if word in BEFORE or word.endswith(":"):
+        leads = word in BEFORE and not _is_bound(word, words[n])
+        if leads or word.endswith(":"):
             starts.append(n)
     for start in starts:
         for end in range(max(start, last) + 1, min(start + most, count) + 1):
             if end == count or (end + 1 < count and words[end] in AFTER):
                 yield start, end
+
+
+def _is_bound(word: str, next_word: str) -> bool:
+    """Whether a word makes a bound of a number: by 1984, which is not in 1984."""
+    return word in ("by", "from") and next_word[:1].isdigit()
 
 
 def _word(text: str) -> str:
@@ -93,7 +104,7 @@ def _words_of(question: str) -> set[str]:
     return words | {f"{word}s" for word in words} | {word.rstrip("s") for word in words}
 
 
-def _is_harmless(word: str, known: set[str]) -> bool:
+def _is_harmless(word: str, known: frozenset[str]) -> bool:
     return word.rstrip(":") in known and not _changes(word.rstrip(":"))
 
 

@@ -1,9 +1,9 @@
 """What a short text says: a number with its unit, a time, a date, or a name; in any usual spelling.
 
-    >>> same("5,000 kilometers", "5 000 km"), same("3 pm", "15:00"), same("5 mW", "5 MW")
-    (True, True, False)
-    >>> same("1.10", "1.1"), same("v1.10", "v1.1")
-    (True, False)
+>>> same("5,000 kilometers", "5 000 km"), same("3 pm", "15:00"), same("5 mW", "5 MW")
+(True, True, False)
+>>> same("1.10", "1.1"), same("v1.10", "v1.1")
+(True, False)
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ MULTIPLES = {
 # ---- the patterns of an amount: sign, currency, number, unit -------------------------------------
 
 CURRENCY = r"US\$|USD|EUR|GBP|[$€£¥₹]"
-NUMBER = r"(?:\d{1,3}(?:([,' _])\d{3})(?:\4\d{3})*|\d+)(?:\.\d+)?"
+NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
 UNIT = r"%|[^\d\s,.;%](?:(?!\s\d).){0,30}"
 AMOUNT = re.compile(rf"([-+]?)({CURRENCY})?\s*({NUMBER})\s*({UNIT})?", re.I)
-SEPARATOR = re.compile(r"[,' _]")
 MULTIPLE = re.compile(rf"({'|'.join(MULTIPLES)})s?\b\s*(?:of\b\s*)?", re.I)
 
 # ---- a time of day -------------------------------------------------------------------------------
@@ -57,6 +56,7 @@ DASH = re.compile("[\u2010-\u2015\u2212]")
 DASH_IN_RANGE = re.compile(r"(?<=\d) +- +(?=\d)")
 BARE_POINT = re.compile(r"(?<![\w.])\.(?=\d)")  # .5
 SPACE_BEFORE_NUMBER = re.compile(r"(?<=[$€£])\s+(?=\d)")  # $ 5
+GROUPS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}([ '_])\d{3}(?:\1\d{3})*(?!\d)")  # 5 000
 POWER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?e[-+]?\d{1,2}(?!\w)", re.ASCII | re.I)
 LEADING_ZEROS = re.compile(r"(?<![\d.,:])0+(?=\d)(?!\d*:)")  # 007, not 07:49
 YEAR = re.compile(r"\d{4}")
@@ -129,6 +129,7 @@ def spelled(text: str) -> str:
     text = DASH_IN_RANGE.sub("-", text)
     text = HALF.sub(r"\2m", text)
     text = BARE_POINT.sub("0.", text)
+    text = GROUPS.sub(lambda found: found[0].replace(found[1], ""), text)
     text = SPACE_BEFORE_NUMBER.sub("", text)
     text = ARTICLE.sub("", text.strip(f"{MARKS}.,;!"))
     text = POWER.sub(_without_exponent, text)
@@ -155,8 +156,8 @@ def amount(text: str) -> Amount | None:
     found = AMOUNT.fullmatch(text)
     if found is None:
         return None
-    sign, currency, digits, _, rest = found.groups(default="")
-    number = Decimal(sign + SEPARATOR.sub("", digits))
+    sign, currency, digits, rest = found.groups(default="")
+    number = Decimal(sign + digits.replace(",", ""))
     multiple = MULTIPLE.match(rest)
     if multiple is not None:
         number *= MULTIPLES[multiple[1].lower()]
