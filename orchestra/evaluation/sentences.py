@@ -82,8 +82,13 @@ def _parts(
             starts.append(n)
     for start in starts:
         for end in range(max(start, last) + 1, min(start + most, count) + 1):
-            if end == count or (end + 1 < count and words[end] in AFTER):
+            if end == count or _goes_on(words[end:]):
                 yield start, end
+
+
+def _goes_on(words: Sequence[str]) -> bool:
+    """Whether words after an answer say something about it, and are no part of it: 5 by 7."""
+    return len(words) > 1 and words[0] in AFTER and not words[1][:1].isdigit()
 
 
 def _is_bound(word: str, next_word: str) -> bool:
