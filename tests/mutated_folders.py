@@ -93,7 +93,7 @@ def commands(folder, kind):
     if kind == "sweep":
         return (
             ["evaluate", "report", folder / "react"], ["results", "--results", folder], ["report", folder], ["report", folder / "react"],
-            ["--runs", folder / "react/runs"], ["report", folder / "react/runs/01", "--perfetto", trace],
+            ["--runs", folder / "react/runs"], ["report", min(folder.glob("react/runs/*")), "--perfetto", trace],
         )  # fmt: skip
     run = folder / "run"
     again = ["--quiet", "--backends", POOL, "--patience", 0, "--timeout", 1, "--resume", run]

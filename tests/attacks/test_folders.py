@@ -15,6 +15,7 @@ from tests.conftest import ROOT, ConfigError
 from tests.program import called, line_of
 
 SWEEP = ROOT / "fixtures" / "results" / "react"
+FIRST = min(SWEEP.glob("runs/*"))  # of the recorded runs; its question has media
 RUN = ROOT / "fixtures" / "runs" / "equinox"
 
 
@@ -29,9 +30,9 @@ def leaves_no_large_file(tmp_path):
 def sweep(tmp_path):
     """A sweep of one run."""
     lines = (SWEEP / "rows.jsonl").read_text().splitlines()
-    row = next(line for line in lines if json.loads(line)["id"] == "01")
+    row = next(line for line in lines if json.loads(line)["run"] == FIRST.name)
     folder = tmp_path / "results" / "react"
-    shutil.copytree(SWEEP / "runs" / "01", folder / "runs" / "01")
+    shutil.copytree(FIRST, folder / "runs" / FIRST.name)
     shutil.copy(SWEEP / "sweep.json", folder)
     (folder / "rows.jsonl").write_text(row + "\n")
     return folder
@@ -54,14 +55,18 @@ def test_a_mutated_folder_ends_in_one_line_or_works(seed, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])
 def test_results_write_to_no_file_that_a_medium_links_to(link, sweep, mine, capsys):
-    (sweep / "runs/01/media").mkdir(exist_ok=True)
-    (sweep / "runs/01/media/post4.wav").unlink(missing_ok=True)
-    link(mine, sweep / "runs/01/media/post4.wav")
+    run = sweep / "runs" / FIRST.name
+    medium = run / "media" / json.loads((run / "run.json").read_text())["media"][0]["name"]
+    medium.parent.mkdir(exist_ok=True)
+    medium.unlink(missing_ok=True)
+    link(mine, medium)
     code = results.main(["--results", str(sweep.parent)])
     assert code == (2 if link is os.symlink else 0), capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["../..", "..", ".", "/etc", "01/../01", "", "01\0"])
+@pytest.mark.parametrize(
+    "name", ["../..", "..", ".", "/etc", f"{FIRST.name}/../{FIRST.name}", "", f"{FIRST.name}\0"]
+)
 def test_results_read_no_run_outside_of_the_sweep(name, sweep, capsys):
     rows = sweep / "rows.jsonl"
     rows.write_text(json.dumps({**json.loads(rows.read_text()), "run": name}) + "\n")
