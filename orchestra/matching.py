@@ -26,12 +26,14 @@ from typing import NamedTuple
 from orchestra.money import Purse
 from orchestra.schedule import batch
 from orchestra.vocabulary import (
+    OPENED_BY,
     SKILL_OF,
     SKILLS,
     Backend,
     BudgetExceeded,
     Delegate,
     Media,
+    Modality,
     SubTask,
     Task,
 )
@@ -60,10 +62,10 @@ def requirements(
     """r(u) and r_T(u) in one table. If the main agent gave none, they are guessed from the files
     that the sub-task names and the tools that it was given.
     """
-    if u.requirements:
-        return {"web": UNKNOWN, **u.requirements}
     text = f"{u.instruction}\n{u.context}"
     files = [m.modality for m in task.media if mentions(text, m)]
+    if u.requirements:
+        return _with_other_files({"web": UNKNOWN, **u.requirements}, u, files, EASY)
     given: set[str] = set()  # capabilities of the tools that the main agent gave
     for tool in u.tools or ():
         given |= capabilities.get(tool, frozenset())
@@ -78,12 +80,34 @@ def requirements(
     for modality, skill in SKILL_OF.items():
         if modality in files or modality in u.modalities or skill in given:
             r[skill] = need
+    return _with_other_files(r, u, files, need)
+
+
+def _with_other_files(
+    r: dict[str, float], u: SubTask, files: Sequence[Modality], need: float
+) -> dict[str, float]:
+    """A file that is neither picture, sound nor video brings the tool that reads it, and code, if
+    the main agent gave no tools.
+    """
+    is_named = "file" in files or "file" in u.modalities
+    if u.tools is None and is_named:
+        for capability in OPENED_BY["file"]:
+            r[capability] = max(r.get(capability, 0.0), need)
     return r
 
 
 def mentions(text: str, m: Media) -> bool:
     """Whether a text names a file. (?a: in Chinese no space separates a name from its sentence.)"""
     return bool(re.search(rf"(?a:(?<!\w){re.escape(m.name)}(?!\w))", text))
+
+
+def in_program(params: Mapping[str, object], task: Task) -> list[Media]:
+    """The files that the code of a call names: a program can read tables, documents and data. What a
+    picture shows or a recording says, it cannot.
+    """
+    code = str(params.get("code", ""))
+    others = [m for m in task.media if m.modality == "file"]
+    return [m for m in others if mentions(code, m)]
 
 
 # ---- e(u): tools and backend ---------------------------------------------------------------------

@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 from annotated_types import Ge, Le, Lt, MinLen
 from pydantic import JsonValue
 
-Modality = Literal["image", "audio", "video"]
+Modality = Literal["image", "audio", "video", "file"]  # file: any other
 Status = Literal["done", "partial", "blocked", "failed"]
 # What ended a run or a sub-task early; "sub-task" is that of a run whose last sub-task ended early
 Cause = Literal[
@@ -52,11 +52,19 @@ Cause = Literal[
 ]
 Skill = Literal["txt", "img", "aud", "vid", "code"]
 SKILLS: tuple[Skill, ...] = get_args(Skill)  # phi(b) and r(u), Eq. 5
-# psi(g) and r_T(u), Eq. 7, have one more: web.
+# psi(g) and r_T(u), Eq. 7, have two more: web and file.
 Amount = Annotated[float, Ge(0), Lt(1e9)]
 RATE_LIMITS = (429, 503)  # HTTP status
 MARK = re.compile("</?data [0-9a-f]{8,64}>")  # around a text from outside, in prompts
 SKILL_OF: Mapping[str, Skill] = {"image": "img", "audio": "aud", "video": "vid"}
+# The capabilities that open a file, Eq. 7. A backend has no skill for files of other kinds: it reads
+# their text, or writes code.
+OPENED_BY: Mapping[Modality, tuple[str, ...]] = {
+    "image": ("img",),
+    "audio": ("aud",),
+    "video": ("vid",),
+    "file": ("file", "code"),
+}
 
 
 # ---- what can go wrong ---------------------------------------------------------------------------

@@ -49,6 +49,7 @@ from orchestra.runtime.prompts import (
 )
 from orchestra.runtime.reply_schema import TEXT, closed_object, const, one_of
 from orchestra.seams import Messages
+from orchestra.toolkit import CODE
 from orchestra.vocabulary import (
     BudgetExceeded,
     Cause,
@@ -192,8 +193,7 @@ def _newest_memory(trace: Sequence[Step]) -> str:
 def messages_of(job: Job) -> Messages:
     """The messages of the next step. An agent without a main agent has its own prompts."""
     tools = job.assigned
-    takes_files = any(tool.files for tool in tools)
-    names = [named(media.name) for media in job.task.media] if takes_files else []
+    names = _files_for(job)
     context = job.u.context
     user = render(
         "react/alone_user.md" if alone(job) else "react/user.md",
@@ -210,6 +210,20 @@ def messages_of(job: Job) -> Messages:
         tools="\n\n".join(tool.manual for tool in tools),
     )
     return as_messages(system, user)
+
+
+def _files_for(job: Job) -> list[str]:
+    """The files that the tools of the sub-agent can open, as the prompt names them."""
+    takes_files = any(tool.files for tool in job.assigned)
+    has_code = any(tool.name == CODE for tool in job.assigned)
+    names = []
+    for media in job.task.media:
+        name = named(media.name)
+        if has_code and media.modality == "file":
+            names.append(say(PROMPTS, "file_for_code", name=name, code=CODE))
+        elif takes_files:
+            names.append(name)
+    return names
 
 
 def _steps_done(trace: Sequence[Step]) -> str:

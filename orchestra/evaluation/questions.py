@@ -20,7 +20,7 @@ from orchestra.vocabulary import ConfigError
 
 QUESTION = "question", "problem", "query", "prompt"
 MEDIA_KEY = re.compile("(image|audio|video)(_path)?s?$")  # of other data sets
-Kind = Literal["image", "audio", "video", ""]  # "": that of the file's content
+Kind = Literal["image", "audio", "video", "file", ""]  # "": that of the file's content
 QuestionRow = dict[str, Any]  # a line of rows.jsonl; docs/evaluate.md lists its keys
 
 
