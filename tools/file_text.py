@@ -12,7 +12,7 @@ import stat
 import sys
 import zipfile
 from importlib.util import find_spec
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 MAX_CHARS = 400_000
 MAX_MEMBERS = 200  # of an archive: those that are listed
@@ -39,8 +39,10 @@ NO_READER = 7  # the package that reads it is not installed
 def main(path: str, cut_note: str) -> None:
     hide_warnings()
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-    with open(path, "rb") as file:  # noqa: PTH123  pathlib has no use here
-        text = text_of(file.read(), PurePosixPath(path).suffix.lower())
+    try:
+        text = text_of(Path(path).read_bytes(), Path(path).suffix.lower())
+    except MemoryError:
+        sys.exit(TOO_LARGE)
     if len(text) > MAX_CHARS:
         text = f"{text[:MAX_CHARS]}\n{cut_note}"
     sys.stdout.buffer.write(text.encode("utf-8", "replace"))

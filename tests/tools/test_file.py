@@ -64,6 +64,13 @@ def test_a_replay_needs_no_file_and_no_sandbox(reading, monkeypatch):
     assert tools.read("replay") == seen
 
 
+def test_without_a_sandbox_it_is_read_in_a_process_of_its_own(reading, monkeypatch):
+    monkeypatch.setattr(sandbox, "trouble", lambda: "no bubblewrap")
+    assert "Brno,3" in reading("a.csv", "Brno,3").read()
+    with pytest.raises(ToolError, match="too large"):
+        reading("bomb.docx", lying(bomb(1 << 20), 300 << 20)).read()
+
+
 def test_a_long_text_is_read_for_the_query_part_by_part(reading):
     tools = reading("long.csv", "".join(f"row {n}\n" for n in range(5_000)), says="It is row 7.")
     assert "It is row 7." in tools.read() and len(tools.model.requests) == 2
