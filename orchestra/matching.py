@@ -102,8 +102,8 @@ def mentions(text: str, m: Media) -> bool:
 
 
 def in_program(params: Mapping[str, object], task: Task) -> list[Media]:
-    """The files that the code of a call names: a program can read tables, documents and data. What a
-    picture shows or a recording says, it cannot.
+    """The files that the code of a call names: a program can read tables, documents and data. It
+    cannot see what a picture shows, nor hear a recording.
     """
     code = str(params.get("code", ""))
     others = [m for m in task.media if m.modality == "file"]

@@ -52,13 +52,13 @@ Cause = Literal[
 ]
 Skill = Literal["txt", "img", "aud", "vid", "code"]
 SKILLS: tuple[Skill, ...] = get_args(Skill)  # phi(b) and r(u), Eq. 5
-# psi(g) and r_T(u), Eq. 7, have two more: web and file.
+# psi(g) and r_T(u), Eq. 7, have one more: web.
 Amount = Annotated[float, Ge(0), Lt(1e9)]
 RATE_LIMITS = (429, 503)  # HTTP status
 MARK = re.compile("</?data [0-9a-f]{8,64}>")  # around a text from outside, in prompts
 SKILL_OF: Mapping[str, Skill] = {"image": "img", "audio": "aud", "video": "vid"}
-# The capabilities that open a file, Eq. 7. A backend has no skill for files of other kinds: it reads
-# their text, or writes code.
+# The capabilities in psi(g) that open a file, Eq. 7. `file` is no skill of a backend: it reads the
+# text of such a file, or writes code.
 OPENED_BY: Mapping[Modality, tuple[str, ...]] = {
     "image": ("img",),
     "audio": ("aud",),
