@@ -47,7 +47,7 @@ def respond(request):
         return (
             complete("7:49")
             if is_main(request) and "Round 1 of" not in text
-            else delegate("Read c61d-2.png")
+            else delegate({"task_instruction": "Read c61d-2.png"})
             if is_main(request)
             else finish("7:49")
         )
