@@ -3,6 +3,8 @@
     orchestra-min evaluate run --data FILE --method react --out sweeps/react
     orchestra-min evaluate report sweeps/react sweeps/orchestra-o1
     orchestra-min evaluate run --data FILE --method react --out sweeps/edited --reuse sweeps/react
+    orchestra-min evaluate run --data GAIA/2023/validation --method aorchestra --out sweeps/gaia
+    orchestra-min evaluate submission sweeps/gaia --out submission.jsonl
     orchestra-min masbench --axis depth --value 2..12 --n 10 --out depth.jsonl
 
 Each question has a run folder of its own, OUT/runs/<id>, which replays and resumes like any other.
@@ -23,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra import methods
-from orchestra.evaluation import comparison, questions
+from orchestra.evaluation import comparison, gaia, questions
 from orchestra.evaluation.answering import Plan
 from orchestra.evaluation.executors import executor_at
 from orchestra.evaluation.questions import Question, QuestionRow
@@ -44,6 +46,7 @@ OF_ONE_RUN = (
     "image",
     "audio",
     "video",
+    "file",
     "workdir",
     "compare",
     "replay",
@@ -55,7 +58,10 @@ OF_ONE_RUN = (
     "quiet",
 )
 FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
-    "data": (Path, "questions: JSON or JSON lines; see docs/evaluate.md"),
+    "data": (
+        Path,
+        "questions: JSON or JSON lines, or a folder of GAIA; see docs/evaluate.md",
+    ),
     "out": (Path, "folder of this sweep; run it again for what is missing or failed"),
     "media": (
         Path,
@@ -87,6 +93,7 @@ def run(a: argparse.Namespace, rest: list[str]) -> int:
     of_run = command_line.parse(["--question", "?", *rest])
     _check_flags(a, of_run)
     workers = Workers(a.workers or "auto")
+    a.data = gaia.data_file(a.data)
     asked = chosen(a, questions.load(a.data, a.media))
     plan = _plan(a, of_run, asked)
     asked = _redacted(asked, plan)
@@ -276,11 +283,16 @@ def parser() -> argparse.ArgumentParser:
         "folders", metavar="DIR", type=Path, nargs="+", help="--out of a sweep"
     )
     reports.add_argument(
-        "--score", choices=("exact", "match", "judge"), help="(judge, else match)"
+        "--score", choices=comparison.SCORES, help="(judge, else match)"
     )
     reports.add_argument(
         "--json", action="store_true", help="the same as one JSON object"
     )
+    submission = commands.add_parser(
+        "submission", help="the answers of a sweep as a submission to GAIA"
+    )
+    submission.add_argument("folder", metavar="DIR", type=Path, help="--out of a sweep")
+    submission.add_argument("--out", type=Path, required=True, help="file to write")
     return p
 
 
@@ -294,6 +306,9 @@ def main(argv: Sequence[str]) -> int:
             return run(a, rest)
         if rest:
             raise ConfigError(f"{rest[0]}: unknown argument (see --help)")
+        if a.command == "submission":
+            console.tell(f"{gaia.submit(a.folder, a.out)} answers are in {a.out}")
+            return 0
         found = comparison.report(a.folders, a.score)
         if a.json:
             print(json.dumps(found))

@@ -4,20 +4,25 @@ A problem defines counters by numbers and sums, modulo 23; a counter without a d
 paper's generator is not public, this one is our own. With an axis at value v:
 
     depth       the longest chain of dependencies has v counters
-    horizon     v values of one chain are asked for, and all must be right
+    horizon     v counters of one component are asked for, and all must be right
     breadth     the counter that is asked for depends on v others
-    parallel    v chains of two that share no counter; the end of each is asked for
-    robustness  v counters of a chain are contradicted by a note in the text
+    parallel    v components that share no counter; one counter of each is asked for
+    robustness  v of the 12 counters that the answer needs are poisoned: a note contradicts them
+
+Only parallel moves a second quantity, the number of answers: components that share nothing have no
+common answer. Everything else stays as it is while v grows; SHAPE says how.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from orchestra.evaluation import graphs, masbench_set
 from orchestra.runtime.command_line import OneLineParser, run_program
 from orchestra.runtime.prompts import say
 from orchestra.vocabulary import ConfigError
@@ -26,6 +31,12 @@ AXES = ("depth", "horizon", "breadth", "parallel", "robustness")
 MODULUS = 23
 MOST = 12  # the largest value of an axis
 FILE = "evaluation/masbench"
+# The graph of a robustness problem: CHAINS chains of LENGTH counters, and a sum of their ends. Its
+# counters but the sum are as many as can be poisoned.
+CHAINS = 4
+LENGTH = 3
+
+Claims = Mapping[str, int]  # the values that notes claim, by counter
 
 
 class _Rules:
@@ -34,28 +45,25 @@ class _Rules:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.names = say(FILE, "names").split()  # not used yet
-        self.values: dict[str, int] = {}
+        self.numbers: dict[str, int] = {}
+        self.sums: dict[str, list[tuple[int, str]]] = {}  # (factor, counter) each
         self.sentences: list[str] = []
         rng.shuffle(self.names)
 
     def number(self) -> str:
         """A new counter that is a number. Returns its name."""
         name = self.names.pop()
-        self.values[name] = self.rng.randrange(MODULUS)
-        self._say("definition", name=name, formula=self.values[name])
+        self.numbers[name] = self.rng.randrange(MODULUS)
+        self._say("definition", name=name, formula=self.numbers[name])
         return name
 
     def total(self, *needs: str) -> str:
         """A new counter that is a sum over others. Returns its name."""
         name = self.names.pop()
-        total = 0
-        terms: list[str] = []
-        for need in needs:
-            factor = self.rng.randrange(1, MODULUS)
-            total += factor * self.values.get(need, 0)
-            terms.append(say(FILE, "term", name=need, factor=factor))
-        self.values[name] = total % MODULUS
-        self._say("definition", name=name, formula=" + ".join(terms))
+        terms = [(self.rng.randrange(1, MODULUS), need) for need in needs]
+        self.sums[name] = terms
+        spelled = [say(FILE, "term", name=need, factor=k) for k, need in terms]
+        self._say("definition", name=name, formula=" + ".join(spelled))
         return name
 
     def undefined(self) -> str:
@@ -69,10 +77,27 @@ class _Rules:
             counters.append(self.total(counters[-1]))
         return counters
 
-    def contradict(self, name: str) -> None:
-        """Add a note that claims another value of a counter."""
-        claim = (self.values[name] + self.rng.randrange(1, MODULUS)) % MODULUS
-        self._say("note", name=name, value=claim)
+    def value(self, name: str, claims: Claims | None = None) -> int:
+        """The value of a counter, for someone who believes these claims."""
+        if claims and name in claims:
+            return claims[name]
+        if name in self.numbers:
+            return self.numbers[name]
+        terms = self.sums.get(name, [])
+        return sum(k * self.value(need, claims) for k, need in terms) % MODULUS
+
+    def poison(self, names: Sequence[str], asked: str) -> None:
+        """Add a note for each of these counters that claims another value. Who believes all the
+        notes gets a wrong answer.
+        """
+        claims: dict[str, int] = {}
+        while not claims or self.value(asked, claims) == self.value(asked):
+            claims = {name: self._another_value(name) for name in names}
+        for name, claim in claims.items():
+            self._say("note", name=name, value=claim)
+
+    def _another_value(self, name: str) -> int:
+        return (self.value(name) + self.rng.randrange(1, MODULUS)) % MODULUS
 
     def _say(self, section: str, **values: Any) -> None:
         self.sentences.append(say(FILE, section, **values))
@@ -81,49 +106,85 @@ class _Rules:
 def problem(axis: str, value: int, rng: random.Random) -> tuple[str, list[int]]:
     """The text of a problem and its answer."""
     rules = _Rules(rng)
-    asked = _asked(rules, axis, value)
+    asked = SHAPE[axis](rules, value)
     rules.total(rules.undefined(), rules.undefined())  # a distractor
     rng.shuffle(rules.sentences)
     ask = "several" if len(asked) > 1 else "one"
     question = say(FILE, ask, names=", ".join(asked))
     text = "\n".join([say(FILE, "rules"), *rules.sentences, question])
-    return text, [rules.values[name] for name in asked]
+    return text, [rules.value(name) for name in asked]
 
 
-def _asked(rules: _Rules, axis: str, value: int) -> list[str]:
-    """Define the counters of an axis. Returns the names of those that are asked for."""
-    if axis == "parallel":
-        return [rules.chain(2)[-1] for _ in range(value)]
-    if axis == "breadth":
-        needs = [rules.number() for _ in range(value - 1)]
-        return [rules.total(*needs, rules.undefined())]
-    counters = rules.chain(value)
-    if axis == "horizon":
-        return counters
-    if axis == "robustness":
-        for name in counters:
-            rules.contradict(name)
-    return counters[-1:]
+# ---- the counters of each axis; a function returns the names of those that are asked for ---------
 
 
-def write(file: Path, axis: str, values: str, count: int, seed: int) -> None:
-    """`count` problems for each value (4, or 2..12) as questions in JSON lines; the same seed gives
-    the same. Raises ConfigError.
+def _depth(rules: _Rules, value: int) -> list[str]:
+    """One chain."""
+    return rules.chain(value)[-1:]
+
+
+def _horizon(rules: _Rules, value: int) -> list[str]:
+    """A number, a counter that depends on it, and others that depend on that one: always 3 deep."""
+    middle = rules.chain(2)[-1]
+    return [middle, *(rules.total(middle) for _ in range(value - 1))]
+
+
+def _breadth(rules: _Rules, value: int) -> list[str]:
+    """A sum of numbers and of a counter without a definition: always 2 deep."""
+    needs = [rules.number() for _ in range(value - 1)]
+    return [rules.total(*needs, rules.undefined())]
+
+
+def _parallel(rules: _Rules, value: int) -> list[str]:
+    """Chains of two."""
+    return [rules.chain(2)[-1] for _ in range(value)]
+
+
+def _robustness(rules: _Rules, value: int) -> list[str]:
+    """The same graph for each value; only the number of notes grows."""
+    chains = [rules.chain(LENGTH) for _ in range(CHAINS)]
+    asked = rules.total(*(chain[-1] for chain in chains))
+    counters = [name for chain in chains for name in chain]
+    rules.poison(rules.rng.sample(counters, value), asked)
+    return [asked]
+
+
+SHAPE = {
+    "depth": _depth,
+    "horizon": _horizon,
+    "breadth": _breadth,
+    "parallel": _parallel,
+    "robustness": _robustness,
+}
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def write(file: Path, axes: Sequence[str], values: str, count: int, seed: int) -> None:
+    """`count` problems for each axis and value (4, or 2..12) as questions in JSON lines; the same
+    seed gives the same. Raises ConfigError.
     """
     lines: list[str] = []
-    for value in _range(values):
-        for number in range(1, count + 1):
-            id = f"{axis}-{value}-{number}"
-            text, answer = problem(axis, value, random.Random(f"{seed}/{id}"))
-            row = {
-                "id": id,
-                "category": axis,
-                "level": str(value),
-                "question": text,
-                "answer": ", ".join(map(str, answer)),
-            }
-            lines.append(f"{json.dumps(row)}\n")
+    for axis in axes:
+        for value in _range(values):
+            for number in range(1, count + 1):
+                lines.append(_line(axis, value, number, seed))
     file.write_text("".join(lines))
+
+
+def _line(axis: str, value: int, number: int, seed: int) -> str:
+    """A problem as a line of the file."""
+    id = f"{axis}-{value}-{number}"
+    text, answer = problem(axis, value, random.Random(f"{seed}/{id}"))
+    row = {
+        "id": id,
+        "category": axis,
+        "level": str(value),
+        "question": text,
+        "answer": ", ".join(map(str, answer)),
+    }
+    return f"{json.dumps(row)}\n"
 
 
 def _range(values: str) -> range:
@@ -138,19 +199,51 @@ def _range(values: str) -> range:
     )
 
 
-def main(argv: Sequence[str]) -> int:
-    """Write a file of problems. Returns the exit code."""
+def parser() -> argparse.ArgumentParser:
     p = OneLineParser(
-        prog="orchestra-min masbench", description="Problems along an axis of MASBENCH."
+        prog="orchestra-min masbench",
+        description="Problems along the axes of MASBENCH, and the graphs that answer them.",
     )
-    p.add_argument("--axis", choices=AXES, required=True)
+    what = p.add_mutually_exclusive_group(required=True)
+    what.add_argument("--axis", choices=(*AXES, "all"), help="write problems of ours")
+    what.add_argument(
+        "--public",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="write problems of Salesforce/MASBench, from its parquet files or JSON lines",
+    )
+    what.add_argument(
+        "--graphs",
+        type=Path,
+        nargs="+",
+        metavar="SWEEP",
+        help="agents and graphs in the runs of sweeps, by axis and value",
+    )
     p.add_argument("--value", default="2..12", help="V or V..W (2..12)")
     p.add_argument("--n", type=int, default=10, help="problems for each value (10)")
     p.add_argument("--seed", type=int, default=0, help="(0)")
-    p.add_argument("--out", type=Path, required=True, help="file to write")
+    p.add_argument("--out", type=Path, help="file to write")
+    p.add_argument("--json", action="store_true", help="--graphs as one JSON object")
+    return p
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit code."""
+    p = parser()
 
     def work() -> None:
         a = p.parse_args(argv)
-        write(a.out, a.axis, a.value, a.n, a.seed)
+        if a.graphs:
+            graphs.show(a.graphs, a.json)
+            return
+        if a.out is None:
+            p.error("--out: name the file to write")
+        if a.n < 1:
+            p.error(f"--n {a.n}: needs a number above 0")
+        if a.public:
+            masbench_set.write(a.out, a.public, a.n, a.seed)
+            return
+        write(a.out, AXES if a.axis == "all" else [a.axis], a.value, a.n, a.seed)
 
     return run_program(p.prog, work)

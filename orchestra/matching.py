@@ -26,12 +26,14 @@ from typing import NamedTuple
 from orchestra.money import Purse
 from orchestra.schedule import batch
 from orchestra.vocabulary import (
+    OPENED_BY,
     SKILL_OF,
     SKILLS,
     Backend,
     BudgetExceeded,
     Delegate,
     Media,
+    Modality,
     SubTask,
     Task,
 )
@@ -65,7 +67,7 @@ def requirements(
     text = f"{u.instruction}\n{u.context}"
     files = [m.modality for m in task.media if mentions(text, m)]
     if u.requirements:
-        return _stated(u, files)
+        return _with_other_files(_stated(u, files), u, files, EASY)
     given: set[str] = set()  # capabilities of the tools that the main agent gave
     for tool in u.tools or ():
         given |= capabilities.get(tool, frozenset())
@@ -80,6 +82,19 @@ def requirements(
     for modality, skill in SKILL_OF.items():
         if modality in files or modality in u.modalities or skill in given:
             r[skill] = need
+    return _with_other_files(r, u, files, need)
+
+
+def _with_other_files(
+    r: dict[str, float], u: SubTask, files: Sequence[Modality], need: float
+) -> dict[str, float]:
+    """A file that is neither picture, sound nor video brings the tool that reads it, and code, if
+    the main agent gave no tools.
+    """
+    is_named = "file" in files or "file" in u.modalities
+    if u.tools is None and is_named:
+        for capability in OPENED_BY["file"]:
+            r[capability] = max(r.get(capability, 0.0), need)
     return r
 
 
@@ -109,7 +124,16 @@ def may_open(psi: frozenset[str], m: Media) -> bool:
     if not psi or OF_USER in psi:
         return True
     hears_video = m.modality == "video" and "aud" in psi
-    return SKILL_OF[m.modality] in psi or hears_video
+    return not psi.isdisjoint(OPENED_BY[m.modality]) or hears_video
+
+
+def in_program(params: Mapping[str, object], task: Task) -> list[Media]:
+    """The files that the code of a call names: a program can read tables, documents and data. It
+    cannot see what a picture shows, nor hear a recording.
+    """
+    code = str(params.get("code", ""))
+    others = [m for m in task.media if m.modality == "file"]
+    return [m for m in others if mentions(code, m)]
 
 
 # ---- e(u): tools and backend ---------------------------------------------------------------------

@@ -28,6 +28,7 @@ from functools import lru_cache
 from heapq import heappop, heappush, heapreplace
 from typing import NamedTuple
 
+from orchestra.matching import in_program
 from orchestra.vocabulary import FINISH, Evidence, Media, Result, SubTask, Task
 
 L_CTX_TOKENS = 6000
@@ -103,6 +104,7 @@ def opened(z: Result, task: Task) -> tuple[str, ...]:
     for step in z.trace:
         if not step.failed and step.action != FINISH:
             found += [task.file(str(value)) for value in step.params.values()]
+            found += in_program(step.params, task)
     return tuple(m.name for m in task.media if m in found)
 
 

@@ -63,7 +63,7 @@ METHODS = {  # each with the file of its first instruction
     "aorchestra": "aorchestra/system.md",
     "orchestra-o1": "orchestra_o1/system.md",
 }
-NOT_HERE = "image", "audio", "video", "compare", "workdir"
+NOT_HERE = "image", "audio", "video", "file", "compare", "workdir"
 PROMPTS = "optimize/messages"
 RECORDS_CHARS = 24_000  # of all runs in one prompt
 CHANGE_CHARS = 300

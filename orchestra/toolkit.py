@@ -36,6 +36,7 @@ from orchestra.vocabulary import Backend, Cause, Media, Modality, ModelMistake, 
 ImageFile = Annotated[str, "image"]
 AudioFile = Annotated[str, "audio"]
 VideoFile = Annotated[str, "video"]
+DataFile = Annotated[str, "file"]  # neither picture, sound nor video
 T = TypeVar("T")
 # The shipped tools that agents call by name or have rules about
 SEARCH = "GoogleSearchAction"
@@ -226,7 +227,7 @@ def _manual(
 
 
 def _file_parameters(model: type[BaseModel]) -> dict[str, Modality]:
-    """The parameters of type ImageFile, AudioFile or VideoFile, and the kind of each."""
+    """The parameters of type ImageFile, AudioFile, VideoFile or DataFile, and the kind of each."""
     modalities = get_args(Modality)
     found: dict[str, Modality] = {}
     for name, field_info in model.model_fields.items():

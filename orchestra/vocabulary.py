@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 from annotated_types import Ge, Le, Lt, MinLen
 from pydantic import JsonValue
 
-Modality = Literal["image", "audio", "video"]
+Modality = Literal["image", "audio", "video", "file"]  # file: any other
 Status = Literal["done", "partial", "blocked", "failed"]
 # What ended a run or a sub-task early; "sub-task" is that of a run whose last sub-task ended early
 Cause = Literal[
@@ -64,6 +64,14 @@ SUMMARY = (
     "summary"  # the part of a sub-task's place that asks for its summary: r1/t2/summary
 )
 SKILL_OF: Mapping[str, Skill] = {"image": "img", "audio": "aud", "video": "vid"}
+# The capabilities in psi(g) that open a file, Eq. 7. `file` is no skill of a backend: it reads the
+# text of such a file, or writes code.
+OPENED_BY: Mapping[Modality, tuple[str, ...]] = {
+    "image": ("img",),
+    "audio": ("aud",),
+    "video": ("vid",),
+    "file": ("file", "code"),
+}
 
 
 # ---- what can go wrong ---------------------------------------------------------------------------

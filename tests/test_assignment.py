@@ -258,13 +258,15 @@ def test_a_resumed_round_offers_what_the_round_offered(run):
 def test_the_sub_tasks_that_a_small_model_may_copy_are_accepted():
     tools = all_tools()
     psi = {name: tool.capabilities for name, tool in tools.items()}
-    state = replace(STATE, tools=tuple(tools), capabilities=psi)
+    files = (*FILES, v.Media("file", "data.csv", Path("/none"), ""))
+    task = v.Task(STATE.task.question, files)
+    state = replace(STATE, task=task, tools=tuple(tools), capabilities=psi)
     agent = orchestra_o1.OrchestraO1(pool_at("http://none"), tools, Options(prompts="small"))
     text = agent.prompt(state)[-1]["content"]
     rows = [json.loads(line) for line in text.splitlines() if line.startswith('{"task_')]
     subtasks = orchestra_o1.parse_decision(delegate(*rows), state).subtasks
-    media_tools = ["ImageAnalysisAction", "ParseAudioAction", "VideoAnalysisAction"]
-    assert [u.tools for u in subtasks] == [(tool,) for tool in media_tools]
-    for u, m in zip(subtasks, FILES, strict=True):
+    right = ["ImageAnalysisAction", "ParseAudioAction", "VideoAnalysisAction", "ReadFileAction"]
+    assert [u.tools for u in subtasks] == [(tool,) for tool in right]
+    for u, m in zip(subtasks, files, strict=True):
         assert m.name in u.instruction and "Quote every name" in u.instruction
         assert state.task.question not in u.instruction

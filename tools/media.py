@@ -1,10 +1,11 @@
-"""The media of a task: checked before the first paid call, copied into the run folder under plain
-names, opened for the tools.
+"""The media of a task, and its other files: checked before the first paid call, copied into the
+run folder under plain names, opened for the tools.
 """
 
 from __future__ import annotations
 
 import contextlib
+import mimetypes
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from orchestra.runtime.prompts import named, outside, say, visible
 from orchestra.runtime.run_folder import MAX_MEDIA_BYTES, sha256_of, unwritable
 from orchestra.runtime.secrets import Secrets
 from orchestra.toolkit import ToolError
+from orchestra.tools import file_text
 from orchestra.vocabulary import SKILL_OF, ConfigError, Media, Modality
 
 MAX_BYTES = MAX_MEDIA_BYTES
@@ -26,6 +28,9 @@ MAX_PIXELS = 64 << 20  # of one picture or frame: 256 MiB in memory
 # Formats that FFmpeg detects in texts, PDF and office files.
 GUESSED = re.compile("tty|mjpeg|.*_pipe")
 PICTURES = "PNG JPEG WEBP GIF MPO HEIF AVIF BMP DIB TIFF JPEG2000 ICO PPM TGA PCX"
+MIME_TYPES = mimetypes.MimeTypes(filenames=())  # the same on each machine
+UNKNOWN = "application/octet-stream"
+SVG = "image/svg+xml"  # a text
 ENGINES: dict[Any, list[str]] = {
     "image": ["rapidocr", "onnxruntime"],
     "audio": ["faster_whisper"],
@@ -55,17 +60,14 @@ def check(files: Iterable[Any]) -> list[tuple[Modality, Path]]:
 def _checked(modality: Any, file: str | Path) -> tuple[Modality, Path]:
     """The modality and path of one file. `modality` is "" if the user did not name it."""
     path = Path(file)
-    flag = f"--{modality or 'image'} {path}"
+    flag = f"--{modality or 'file'} {path}"
     try:
         size = _readable_bytes(path)
     except OSError as error:
         problem = f"cannot be read ({error.strerror}); check the path"
         raise ConfigError(f"{flag}: {problem}") from None
-    kinds = _kinds(path)
-    if not modality:
-        # The last in the alphabet is also the one we prefer: video, then image, then audio.
-        modality = max(kinds, default="image")
-    problem = _problem(modality, size, kinds)
+    modality, kinds = _recognised(modality, path)
+    problem = _problem(modality, size, kinds) or _without_reader(modality, path)
     if problem:
         raise ConfigError(f"--{modality} {path}: {problem}")
     return modality, path
@@ -80,6 +82,33 @@ def _readable_bytes(path: Path) -> int:
     return size
 
 
+def _recognised(modality: Any, path: Path) -> tuple[Any, set[str]]:
+    """The modality of a file, if the user did not name it, and the kinds of media in the file. A
+    file of another kind is not decoded here.
+    """
+    guessed = MIME_TYPES.guess_type(path.name)[0] or UNKNOWN
+    by_name, _, _ = guessed.partition("/")
+    is_media = by_name in SKILL_OF and guessed != SVG
+    if modality == "file" or (not modality and not is_media and guessed != UNKNOWN):
+        return "file", {"file"}
+    kinds = _kinds(path)
+    if modality:
+        return modality, kinds
+    if kinds:
+        # The last in the alphabet is also the one we prefer: video, then image, then audio.
+        return max(kinds), kinds
+    # A picture, sound or video that cannot be decoded is damaged, not another kind of file.
+    return (by_name, kinds) if is_media else ("file", {"file"})
+
+
+def _without_reader(modality: Modality, path: Path) -> str:
+    """What to install for the text of a file, or ""."""
+    if modality != "file" or file_text.can_read(path.suffix.lower()):
+        return ""
+    package = "pypdf" if path.suffix.lower() == ".pdf" else "markitdown"
+    return f"needs {package} to be read as text: pip install '.[files]'"
+
+
 def _problem(modality: Modality, size: int, kinds: set[str]) -> str:
     """Why a file cannot be used as this modality, or "". `size`: in bytes; `kinds`: what it is."""
     limit = MAX_BYTES.get(modality)
@@ -90,7 +119,10 @@ def _problem(modality: Modality, size: int, kinds: set[str]) -> str:
             f"{size >> 20} MiB is over the limit of {limit >> 20} MiB; cut or shrink it"
         )
     if not kinds:
-        return "not a media file: no picture and no sound can be read from it"
+        return (
+            "not a media file: no picture and no sound can be read from it; --file takes "
+            "it as it is"
+        )
     if modality not in kinds:
         found = " and ".join(sorted(kinds))
         return f"is {found}, not {modality}: use --{max(kinds)}"

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib import import_module
+from typing import get_args
 
 from orchestra.toolkit import Tool
-from orchestra.vocabulary import SKILL_OF, Task
+from orchestra.vocabulary import Modality, Task
 
-FILES = ("image", "audio", "video", "search", "visit", "code")  # as models see them
+FILES = (
+    "image",
+    "audio",
+    "video",
+    "file",
+    "search",
+    "visit",
+    "code",
+)  # as models see them
 
 
 def tools_for(task: Task, code: bool = True) -> dict[str, Tool]:
@@ -16,7 +25,7 @@ def tools_for(task: Task, code: bool = True) -> dict[str, Tool]:
     kinds = {media.modality for media in task.media}
     if "video" in kinds:
         kinds.add("audio")  # a video has a sound track
-    useless = set(SKILL_OF) - kinds
+    useless: set[str] = {*get_args(Modality)} - kinds
     if not code:
         useless.add("code")
     return all_tools([name for name in FILES if name not in useless])

@@ -23,6 +23,7 @@ from orchestra.agents.react_rules import (
 )
 from orchestra.runtime.prompts import as_messages, named, render, say
 from orchestra.seams import Messages
+from orchestra.toolkit import CODE
 from orchestra.vocabulary import Step
 
 PROMPTS = "react/messages"
@@ -54,8 +55,7 @@ def question_for_summary(job: Job) -> trace_summary.Question:
 
 def _messages(job: Job, now: str) -> Messages:
     tools = job.assigned
-    takes_files = any(tool.files for tool in tools)
-    names = [named(media.name) for media in job.task.media] if takes_files else []
+    names = _files_for(job)
     context = job.u.context
     user = render(
         "react/alone_user.md" if alone(job) else "react/user.md",
@@ -70,6 +70,20 @@ def _messages(job: Job, now: str) -> Messages:
         tools="\n\n".join(tool.manual for tool in tools),
     )
     return as_messages(system, user)
+
+
+def _files_for(job: Job) -> list[str]:
+    """The files that the tools of the sub-agent can open, as the prompt names them."""
+    takes_files = any(tool.files for tool in job.assigned)
+    has_code = any(tool.name == CODE for tool in job.assigned)
+    names = []
+    for media in job.task.media:
+        name = named(media.name)
+        if has_code and media.modality == "file":
+            names.append(say(PROMPTS, "file_for_code", name=name, code=CODE))
+        elif takes_files:
+            names.append(name)
+    return names
 
 
 def _steps_done(trace: Sequence[Step]) -> str:

@@ -13,6 +13,7 @@ from itertools import takewhile
 from typing import Any
 
 from orchestra.agents.job import Job
+from orchestra.matching import in_program
 from orchestra.toolkit import SEARCH, VISIT, Tool
 from orchestra.vocabulary import FINISH, INVALID, Step
 
@@ -82,6 +83,7 @@ def unopened_files(job: Job, tools: Sequence[Tool]) -> list[str]:
     tried = []
     for step in job.trace:
         tried += [job.task.file(str(value)) for value in step.params.values()]
+        tried += in_program(step.params, job.task)
     kinds: set[str] = set()
     for tool in tools:
         kinds.update(tool.files.values())

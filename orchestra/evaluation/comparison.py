@@ -11,6 +11,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
+from orchestra.evaluation import gaia
 from orchestra.evaluation.questions import QuestionRow
 from orchestra.evaluation.sweep_folder import Settings, newest, rows_of, settings_of
 from orchestra.money import add_usd
@@ -24,6 +25,7 @@ HEADING = (
     "accuracy in %, 95 % interval, questions, cost without the judge's, median latency"
 )
 PARTS = "level", "category"
+SCORES = "exact", "match", "judge", "gaia"
 MethodRow = dict[str, Any]  # the figures of a method: overall, and of each part
 Outcomes = dict[tuple[Any, Any], bool]  # by question and right answer: answered rightly
 
@@ -106,7 +108,11 @@ def figures(rows: Sequence[QuestionRow], score: str) -> Figures:
 
 
 def is_right(row: QuestionRow, score: str) -> bool:
-    """A failed row has no score, and None is the score of a judge without a verdict."""
+    """A failed row has no score, and None is the score of a judge without a verdict. That of GAIA
+    follows from the answer.
+    """
+    if score == "gaia" and "answer" in row:
+        return gaia.is_right(row["answer"].strip(), row.get("right", ""))
     return bool(row.get(score))
 
 

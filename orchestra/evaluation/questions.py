@@ -22,7 +22,7 @@ QUESTION = "question", "problem", "query", "prompt"
 ANSWER = "answer", "final_answer", "ground_truth", "gold"
 ALSO = "accepted too"  # with a space, so it is no key of a file: see `_key`
 MEDIA_KEY = re.compile("(image|audio|video)(_path)?s?$")  # of other data sets
-Kind = Literal["image", "audio", "video", ""]  # "": that of the file's content
+Kind = Literal["image", "audio", "video", "file", ""]  # "": that of the file's content
 QuestionRow = dict[str, Any]  # a line of rows.jsonl; docs/evaluate.md lists its keys
 
 

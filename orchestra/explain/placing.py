@@ -26,7 +26,7 @@ from orchestra.runtime.retrace import Ran, Round
 from orchestra.runtime.user_code import is_spec
 from orchestra.schedule import batch, ready, waiting
 from orchestra.vocabulary import (
-    SKILL_OF,
+    OPENED_BY,
     SKILLS,
     Backend,
     BudgetExceeded,
@@ -129,7 +129,8 @@ def _needs(u: SubTask, r: Requirements) -> str:
     parts = [f"{capability} {figure(need)}" for capability, need in r.items() if need]
     how = "guessed from its files and tools"
     if u.requirements:
-        added = [s for s in SKILL_OF.values() if r.get(s, 0) > u.requirements.get(s, 0)]
+        of_files = [capabilities[0] for capabilities in OPENED_BY.values()]
+        added = [s for s in of_files if r.get(s, 0) > u.requirements.get(s, 0)]
         how = "as delegated, with its files" if added else "as delegated"
     return f"{u.id} needs {', '.join(parts) or 'nothing'} ({how})."
 

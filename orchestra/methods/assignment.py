@@ -28,7 +28,7 @@ from orchestra.matching import OF_USER, may_open, mentions
 from orchestra.methods.state_prompt import opened_by
 from orchestra.runtime.prompts import named, say
 from orchestra.runtime.spelling import tool_meant
-from orchestra.vocabulary import SKILL_OF, Media, ModelMistake, State, SubTask
+from orchestra.vocabulary import OPENED_BY, Media, ModelMistake, State, SubTask
 
 PROMPTS = "delegation"
 MOST_PROBLEMS = 5  # told at once
@@ -83,11 +83,12 @@ def _problems(u: SubTask, state: State) -> Iterator[str]:
 
 def tools_for_file(m: Media, state: State) -> list[str]:
     """The tools that are made for files of this kind."""
-    skill = SKILL_OF[m.modality]
-    return [tool for tool, psi in state.capabilities.items() if skill in psi]
+    made_for = OPENED_BY[m.modality][0]
+    return [tool for tool, psi in state.capabilities.items() if made_for in psi]
 
 
 def _opens_others(psi: frozenset[str], files: Sequence[Media]) -> bool:
     """Whether a tool is made for files, but opens none of these."""
-    is_for_files = not psi.isdisjoint(SKILL_OF.values()) and OF_USER not in psi
+    made_for = {capabilities[0] for capabilities in OPENED_BY.values()}
+    is_for_files = not psi.isdisjoint(made_for) and OF_USER not in psi
     return is_for_files and not any(may_open(psi, m) for m in files)

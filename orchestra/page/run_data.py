@@ -285,6 +285,8 @@ def media_row(folder: Path, m: MediaRow, elsewhere: Path | None) -> ShownMedia:
         "where": f"media/{m.name}",
         "url": "",
     }
+    if m.modality == "file":
+        return row  # a browser must not open it
     if not file.is_file() and elsewhere is not None:
         file = _found(elsewhere, m) or file
     try:

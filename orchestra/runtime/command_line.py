@@ -22,7 +22,7 @@ from orchestra.runtime.trajectory import printable
 from orchestra.vocabulary import BudgetExceeded, ConfigError, EndpointError
 
 M = TypeVar("M", bound=pool.Checked)
-MEDIA = ("image", "audio", "video")
+MEDIA = ("image", "audio", "video", "file")
 NEW_RUN_ONLY = ("question", "files", *MEDIA, "compare", "model")
 
 
@@ -42,6 +42,7 @@ FLAGS = {  # flag: metavar, help
     "image": ("FILE", "image file; repeatable"),
     "audio": ("FILE", "audio file; repeatable"),
     "video": ("FILE", "video file; repeatable"),
+    "file": ("FILE", "any other file, as a table, a document or code; repeatable"),
     "workdir": (
         "REPO",
         "mini-swe: git repository; agents work in a copy; writes changes.diff",
@@ -144,7 +145,7 @@ def utf8_text(path: str) -> str:
 def parser() -> argparse.ArgumentParser:
     p = OneLineParser(
         prog=console.PROGRAM,
-        description="Answer a question over text, images, audio and video.",
+        description="Answer a question over text, images, audio, video and other files.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -153,7 +154,7 @@ def parser() -> argparse.ArgumentParser:
         "words",
         nargs="*",
         metavar="QUESTION [FILE ...]",
-        help="the question in quotes (- reads stdin), then images, sound and videos",
+        help="the question in quotes (- reads stdin), then files of any kind",
     )
     for flag, (metavar, text) in FLAGS.items():
         _add_flag(p, flag, metavar, text)

@@ -317,6 +317,8 @@ def analysed(media: Iterable[str]) -> set[Analysis]:
     kinds: set[Analysis] = set(get_args(Analysis))
     needed: set[Analysis] = set()
     for modality in media:
+        if modality == "file":
+            continue  # a tool reads it, and no model
         named = {kind for kind in kinds if kind == modality}
         needed |= named or kinds
     return needed

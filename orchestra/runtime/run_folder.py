@@ -33,6 +33,7 @@ MAX_MEDIA_BYTES: dict[Modality, int] = {  # of a file; of all media the largest
     "image": 100 << 20,
     "audio": 1 << 30,
     "video": 4 << 30,
+    "file": 64 << 20,
 }
 BEGINNING = "run.json.part"  # until the folder is complete, and then run.json
 Only = Literal["", "tools", "models"]

@@ -20,6 +20,7 @@ SHIPPED = {
     "GoogleSearchAction": "google_search",
     "ExtractUrlContentAction": "extract_url_content",
     "ExecuteCodeAction": "execute_code",
+    "ReadFileAction": "read_file",
 }
 
 

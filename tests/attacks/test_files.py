@@ -31,7 +31,9 @@ def env(tmp_path: Path) -> Environment:
     return Environment(task=task, folder=tmp_path / "work", **parts)
 
 
-@pytest.mark.parametrize("tool", ["ImageAnalysisAction", "ParseAudioAction", "VideoAnalysisAction"])
+@pytest.mark.parametrize(
+    "tool", ["ImageAnalysisAction", "ParseAudioAction", "VideoAnalysisAction", "ReadFileAction"]
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_no_other_file_is_opened(name, tool, env):
     (parameter,) = all_tools()[tool].files

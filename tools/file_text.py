@@ -1,0 +1,177 @@
+"""Prints a file as text; runs in the sandbox, because files are not trusted.
+
+tools/file.py starts it as `python -I -c <this file> PATH CUT_NOTE`. markitdown reads documents,
+tables and slides, and pypdf reads PDF. An archive becomes a list of its files, and the
+texts of the first of them. Everything else is read as plain text. CUT_NOTE follows what is cut.
+"""
+
+import io
+import os
+import resource
+import stat
+import sys
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+
+MAX_CHARS = 400_000
+MAX_MEMBERS = 200  # of an archive: those that are listed
+MAX_UNPACKED_BYTES = 256 << 20  # of an archive or a document, which is one too
+MAX_MEMBER_BYTES = 16 << 20
+MAX_PAGES = 300
+MAX_MEMORY_BYTES = 2 << 30  # the sandbox has the same limit
+AS_PLAIN_TEXT = {".html", ".htm", ".ipynb"}  # where markitdown is not installed
+DOCUMENTS = {".docx", ".xlsx", ".xls", ".pptx", ".epub", *AS_PLAIN_TEXT}
+PACKED = {
+    ".docx",
+    ".xlsx",
+    ".pptx",
+    ".epub",
+}  # archives whose parts are not files of the user
+ARCHIVES = {".zip"}
+# exit statuses
+LOCKED = 4  # it opens with a password only
+NO_TEXT = 5
+TOO_LARGE = 6
+NO_READER = 7  # the package that reads it is not installed
+
+
+def main(path: str, cut_note: str) -> None:
+    hide_warnings()
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    try:
+        text = text_of(Path(path).read_bytes(), Path(path).suffix.lower())
+    except MemoryError:
+        sys.exit(TOO_LARGE)
+    if len(text) > MAX_CHARS:
+        text = f"{text[:MAX_CHARS]}\n{cut_note}"
+    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+
+
+def hide_warnings() -> None:
+    """Parsers write warnings to standard error, which would be read as text of the file."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+
+
+def text_of(data: bytes, suffix: str, inside: bool = False) -> str:
+    """The text of a file by its suffix. `inside`: it is in an archive, so no archive is opened."""
+    if suffix in ARCHIVES and not inside:
+        return archive_text(data)
+    if suffix in PACKED:
+        check_size(data)
+    if suffix == ".pdf":
+        return pdf_text(data)
+    if suffix in DOCUMENTS:
+        return document_text(data, suffix)
+    return plain_text(data)
+
+
+# ---- documents -----------------------------------------------------------------------------------
+
+
+def can_read(suffix: str) -> bool:
+    """Whether the package is installed that reads files with this suffix, if one is needed."""
+    if suffix == ".pdf":
+        return find_spec("pypdf") is not None
+    needs_markitdown = suffix in DOCUMENTS and suffix not in AS_PLAIN_TEXT
+    return not needs_markitdown or find_spec("markitdown") is not None
+
+
+def pdf_text(data: bytes) -> str:
+    try:
+        import pypdf
+    except ImportError:
+        sys.exit(NO_READER)
+    reader = pypdf.PdfReader(io.BytesIO(data))
+    if reader.is_encrypted and not reader.decrypt(""):
+        sys.exit(LOCKED)
+    return "\n\n".join(page.extract_text() for page in reader.pages[:MAX_PAGES])
+
+
+def document_text(data: bytes, suffix: str) -> str:
+    """A document as Markdown."""
+    try:
+        from markitdown import MarkItDown, StreamInfo
+    except ImportError:
+        if suffix in AS_PLAIN_TEXT:
+            return plain_text(data)
+        sys.exit(NO_READER)
+    reader = MarkItDown(enable_plugins=False)
+    kind = StreamInfo(extension=suffix)
+    found = reader.convert_stream(io.BytesIO(data), stream_info=kind)
+    return str(found.markdown)
+
+
+# ---- archives ------------------------------------------------------------------------------------
+
+
+def check_size(data: bytes) -> None:
+    """Ends the program for a document that would be too large unpacked. Its parts cannot be larger
+    than they say: zipfile reads no further.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as packed:
+            size = sum(part.file_size for part in packed.infolist())
+    except zipfile.BadZipFile:
+        return  # an encrypted document, or an old format: its reader tells
+    if size > MAX_UNPACKED_BYTES:
+        sys.exit(TOO_LARGE)
+
+
+def archive_text(data: bytes) -> str:
+    """A line for each file of an archive, and the texts of those that are small enough, as long as
+    there is room. Nothing is unpacked to the disk, and links are not followed.
+    """
+    with zipfile.ZipFile(io.BytesIO(data)) as packed:
+        members = packed.infolist()
+        lines = [f"{m.filename} ({m.file_size} bytes)" for m in members[:MAX_MEMBERS]]
+        if len(members) > MAX_MEMBERS:
+            lines.append(f"... and {len(members) - MAX_MEMBERS} more")
+        texts = ["\n".join(lines)]
+        left = MAX_UNPACKED_BYTES
+        for member in members[:MAX_MEMBERS]:
+            left -= member.file_size
+            if left < 0 or sum(map(len, texts)) > MAX_CHARS:
+                break
+            text = member_text(packed, member)
+            if text.strip():
+                texts.append(f"--- {member.filename} ---\n{text}")
+    return "\n\n".join(texts)
+
+
+def member_text(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> str:
+    """The text of a file in an archive; "" if it has none, or cannot be read."""
+    mode = member.external_attr >> 16
+    is_file = not member.is_dir() and not stat.S_ISLNK(mode)
+    is_locked = member.flag_bits & 1
+    if not is_file or is_locked or member.file_size > MAX_MEMBER_BYTES:
+        return ""
+    suffix = PurePosixPath(member.filename).suffix.lower()
+    try:
+        return text_of(packed.read(member), suffix, inside=True)
+    except MemoryError:
+        raise
+    except (Exception, SystemExit):  # parsers do not document what they raise
+        return ""
+
+
+# ---- plain text ----------------------------------------------------------------------------------
+
+
+def plain_text(data: bytes) -> str:
+    """UTF-8 where it is valid, UTF-16 with its mark, else Windows-1252. Ends the program for bytes
+    that are no text.
+    """
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", "replace")
+    if b"\0" in data:
+        sys.exit(NO_TEXT)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("cp1252", "replace")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
