@@ -212,10 +212,12 @@ class Run:
 
     def check_what_if(self) -> None:
         """Raises ConfigError if a decision of the user's cannot be carried out."""
+        tools = tuple(self.tools)
+        agents = self.sub_agents.names
         for t, y_t in self.replaced.decisions.items():
             if self.manifest.in_round(t) == self.settings:
-                replaced = f"--what-if r{t}"
-                check_decision(replaced, y_t, self.pool.names, tuple(self.tools))
+                flag = f"--what-if r{t}"
+                check_decision(flag, y_t, self.pool.names, tools, agents)
 
     def make_sub_agents(self) -> SubAgents:
         repo = self.manifest.workdir
@@ -260,7 +262,7 @@ class Run:
                 if isinstance(y_t, Complete):
                     return Outcome(y_t.answer, rounds=t, ending=Ending("answered"))
                 z_t = self.carry_out(t, y_t)  # Eq. 5-21
-                if y_t.final or (y_t.answers and z_t[-1].answer):
+                if z_t and (y_t.final or (y_t.answers and z_t[-1].answer)):
                     return self.answered(t, y_t, z_t[-1])
             why = f"no round was left: --rounds allows {self.rounds}"
             return self.last_chance(t, "rounds", why)
@@ -304,7 +306,7 @@ class Run:
             if isinstance(y_t, Complete):
                 return self.fallback(t, cause, why, y_t.answer)
             z_t = self.carry_out(t + 1, y_t)
-            return self.fallback(t, cause, why, z_t[-1].answer)
+            return self.fallback(t, cause, why, z_t[-1].answer if z_t else "")
         except ModelMistake as error:
             wrong = wrong_with(error)
             return self.fallback(
@@ -430,8 +432,17 @@ class Run:
     # ---- a delegation ----------------------------------------------------------------------------
 
     def carry_out(self, t: int, y_t: Delegate) -> list[Result]:
-        """Run a batch of the ready set, or a whole graph. Returns Z_t. Raises NothingAffordable."""
-        u_t = self.place(t, y_t)  # Eq. 5-12
+        """Run a batch of the ready set, or a whole graph. Returns Z_t: nothing if a fork gets
+        another budget for the next round, and this one was not affordable. Raises
+        NothingAffordable.
+        """
+        next_usd = self.manifest.in_round(t + 1).options.budget_usd
+        try:
+            u_t = self.place(t, y_t)  # Eq. 5-12
+        except NothingAffordable:
+            if next_usd == self.options.budget_usd:
+                raise
+            return []
         z_t = self.sub_agents.execute(t, u_t, self.shared_context())  # Eq. 13-15
         memory = f"--memory {user_code.spec_of(self.options.memory)}"
         for p, z in zip(u_t, z_t, strict=True):  # in submission order

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired
 
-from pydantic import ConfigDict, ValidationError, with_config
+from pydantic import ConfigDict, StrictBool, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from orchestra.contracts import adapter
@@ -48,7 +48,7 @@ class Observed(TypedDict):
     """The observation of a tool, and whether it is an error."""
 
     observation: str
-    failed: NotRequired[bool]
+    failed: NotRequired[StrictBool]
 
 
 class Replaced:
@@ -82,12 +82,19 @@ class Replaced:
 
 
 def check_decision(
-    flag: str, y_t: Decision, backends: Sequence[str], tools: Sequence[str]
+    flag: str,
+    y_t: Decision,
+    backends: Sequence[str],
+    tools: Sequence[str],
+    agents: Sequence[str],
 ) -> None:
-    """Raises ConfigError for a decision with a backend or a tool that the run does not have."""
+    """Raises ConfigError for a decision with a backend, a tool or a sub-agent that the run does not
+    have. A run folder may come from someone else, so no file of a sub-agent is loaded for it.
+    """
     subtasks = y_t.subtasks if isinstance(y_t, Delegate) else ()
     for u in subtasks:
         named = [("backend", u.backend, backends)] if u.backend else []
+        named += [("sub-agent", u.agent, agents)] if u.agent else []
         named += [("tool", tool, tools) for tool in u.tools or ()]
         for kind, name, known in named:
             if name not in known:
