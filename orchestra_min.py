@@ -165,6 +165,7 @@ class Run:
         recorder: Recorder,
         own: OwnTools,
         threads: int | None,
+        shared: Ledger | None = None,
     ) -> None:
         """Raises ConfigError, and EndpointError if a backend must be asked for its model."""
         self.manifest = manifest
@@ -172,6 +173,7 @@ class Run:
         self.recorder = recorder
         self.own = own
         self.threads = threads
+        self.shared = shared  # with other runs
         self.task = manifest.task(tape.path.parent)
         self.replaced = Replaced(manifest.what_if)
         self.graph = Graph()  # G_t
@@ -192,7 +194,7 @@ class Run:
             self.tape,
             timeout_s=options.timeout_s,
             patience_s=options.patience_s,
-            ledger=Ledger(options.budget_usd, self.purse.spent_usd),
+            ledger=Ledger(options.budget_usd, self.purse.spent_usd, self.shared),
             notify=self.recorder.notify,
         )
         backends = tuple(with_model(self.chat, b) for b in settings.pool.backends)
@@ -589,6 +591,7 @@ def resume(
     perception: str | None = None,
     model: str | None = None,
     what_if: Mapping[str, Any] | None = None,
+    shared: Ledger | None = None,
     **given: Any,
 ) -> Trajectory:
     """Continue a run, paying only for calls that are not on its tape. If none is missing, this is a
@@ -603,11 +606,13 @@ def resume(
 
     A fork may change any option (`given`), the `model` of the main agent, the pool, and, by
     `what_if`, decisions, results and observations (orchestra/runtime/what_if.py). It then reuses
-    what equals an exchange of its run.
+    what equals an exchange of its run. `shared`: what this run and others may pay together, which
+    no model reads; LimitReached ends the run before a call that it does not cover.
     """
     folder = Path(folder)
     stored = run_folder.read_manifest(folder)
-    go_on = partial(_going_on, listeners=listeners, cancelled=cancelled)
+    how = {"listeners": listeners, "cancelled": cancelled, "shared": shared}
+    go_on = partial(_going_on, how)
     if from_round is not None or what_if:
         fork = forking.fork_of(
             folder, stored, from_round, what_if or {}, given, pool, model, perception
@@ -635,18 +640,18 @@ def resume(
 
 
 def _going_on(
+    how: Mapping[str, Any],
     folder: Path,
     stored: Manifest,
     given: Mapping[str, Any],
     pool: Pool,
-    listeners: Iterable[Listener],
-    cancelled: threading.Event | None,
 ) -> tuple[Manifest, Callable[[Path], Trajectory]]:
-    """The run.json of a resume or a fork with what is named again, and what starts it. Raises
-    ConfigError.
+    """The run.json of a resume or a fork with what is named again, and what starts it. `how`:
+    listeners, `cancelled` and `shared`. Raises ConfigError.
     """
     named = permission.named_again(folder, stored, given, pool)
-    permission.tell_moved(stored.pool, named.pool, Recorder(None, listeners).notify)
+    notify = Recorder(None, how["listeners"]).notify
+    permission.tell_moved(stored.pool, named.pool, notify)
     secrets = run_folder.checked_secrets(named.question, named.pool, named.options)
     reuse = given.get("reuse", ())
     if not reuse:
@@ -657,11 +662,10 @@ def _going_on(
         _run,
         manifest=named,
         mode="resume",
-        listeners=listeners,
         secrets=secrets,
         threads=given.get("parallel"),
-        cancelled=cancelled,
         reused=Reused(reuse, named.only),
+        **how,
     )
     return named, run
 
@@ -707,6 +711,7 @@ def _run(
     threads: int | None = None,
     cancelled: threading.Event | None = None,
     reused: Reused | None = None,
+    shared: Ledger | None = None,
 ) -> Trajectory:
     """Run Algorithm 1 in a folder that has its run.json. `threads`: in place of --parallel."""
     find = reused.find if reused else None
@@ -725,7 +730,7 @@ def _run(
 
         try:
             with interruption.ended_by(partial(stopped, Cancelled())):
-                run = Run(manifest, tape, recorder, own, threads)
+                run = Run(manifest, tape, recorder, own, threads, shared)
                 outcome = run.outcome()
         except BaseException as error:
             stopped(error)
