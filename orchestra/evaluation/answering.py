@@ -29,7 +29,8 @@ from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.run_folder import MAX_MEDIA_BYTES, name_of
 from orchestra.runtime.secrets import Secrets
-from orchestra.runtime.tape import Tape, exchanges
+from orchestra.runtime.tape import Tape
+from orchestra.runtime.tape_file import exchanges
 from orchestra.runtime.trajectory import (
     Event,
     Trajectory,

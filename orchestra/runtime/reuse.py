@@ -27,7 +27,7 @@ from typing import NamedTuple
 from orchestra.runtime import run_folder
 from orchestra.runtime.jsonl import Row, row_at
 from orchestra.runtime.run_folder import Only
-from orchestra.runtime.tape import Entry, entries
+from orchestra.runtime.tape_file import Entry, entries
 from orchestra.vocabulary import Place
 
 MODELS = (
