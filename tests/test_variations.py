@@ -17,7 +17,7 @@ from orchestra.runtime.trajectory import read
 from tests.conftest import ConfigError, Price, TapeMiss, pool_at
 from tests.program import called, line_of, replay, resume, start
 from tests.scripted import Raw, act, complete, completion, delegate, finish, is_main, last_text
-from tests.variations import recorded, rows, unchanged, varied
+from tests.variations import named_again, recorded, rows, unchanged, varied
 
 TOOL = "tests.test_variations:hours"
 CITY = {"action": "delegate", "subtasks": [{"id": "mine", "instruction": "look at B"}]}
@@ -27,6 +27,7 @@ CITY = {"action": "delegate", "subtasks": [{"id": "mine", "instruction": "look a
 def test_a_variation_takes_exactly_the_exchanges_whose_requests_are_equal(seed, tmp_path):
     run, server = recorded(seed, tmp_path / "run")
     unchanged(run, server, tmp_path / "again", threads=1 + seed % 8)
+    named_again(seed, run, server, tmp_path / "same")
     server.close()
     varied(seed, run, tmp_path / "fork")
 

@@ -16,7 +16,7 @@ from orchestra.minigaia.agent import WorldAgent
 from orchestra.runtime import jsonl
 from orchestra.runtime import pool as pools
 from orchestra.runtime.run_folder import read_manifest
-from orchestra.runtime.tape import exchanges
+from orchestra.runtime.tape_file import exchanges
 from orchestra.training.examples import read
 from orchestra.training.examples.__main__ import main
 from orchestra.training.reading import read_decision, state_of

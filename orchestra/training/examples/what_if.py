@@ -34,7 +34,8 @@ from orchestra.runtime.pool import Pool
 from orchestra.runtime.run_folder import Manifest, read_manifest
 from orchestra.runtime.secrets import Secrets
 from orchestra.runtime.summary import Prices, Totals, summary
-from orchestra.runtime.tape import Tape, exchanges
+from orchestra.runtime.tape import Tape
+from orchestra.runtime.tape_file import exchanges
 from orchestra.runtime.trajectory import decision_row, usd
 from orchestra.runtime.user_code import name_of
 from orchestra.schedule import Graph, refine
