@@ -1,7 +1,8 @@
 """Decision examples (s_t, y*_t), end of section 3.3.1: JSONL with a schema version.
 
     recorded.py    a recorded run becomes such examples, one a round
-    what_if.py     what would have come of other decisions in their states
+    sampling.py    other decisions of the policy in the states of a run
+    what_if.py     what would have come of them
     __main__.py    python -m orchestra.training.examples: the command
 
 MiniGAIA's examples come from world.py.

@@ -30,7 +30,8 @@ from orchestra.runtime.command_line import OneLineParser, run_program
 from orchestra.runtime.options import Options
 from orchestra.training.examples import Example, write
 from orchestra.training.examples.recorded import METHODS, from_run, succeeded
-from orchestra.training.examples.what_if import Plan, Tally, WhatIf
+from orchestra.training.examples.sampling import Tally
+from orchestra.training.examples.what_if import Plan, WhatIf
 from orchestra.vocabulary import ConfigError
 
 FLAGS: dict[str, dict[str, Any]] = {

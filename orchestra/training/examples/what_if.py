@@ -16,30 +16,26 @@ The same command again pays only for what is missing. An example gets two more e
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 from orchestra.agents.executor import runs_code
 from orchestra.evaluation.scores import matches
 from orchestra.minigaia.agent import WorldAgent
-from orchestra.money import Ledger, Purse, add_usd
+from orchestra.money import Ledger, add_usd
 from orchestra.runtime import outside, permission, run_folder, trajectory
 from orchestra.runtime import pool as pools
 from orchestra.runtime.chat import Chat
-from orchestra.runtime.openai_api import with_model
 from orchestra.runtime.pool import Pool
-from orchestra.runtime.run_folder import Manifest, read_manifest
+from orchestra.runtime.run_folder import read_manifest
 from orchestra.runtime.secrets import Secrets
 from orchestra.runtime.summary import Prices, Totals, summary
 from orchestra.runtime.tape import Tape
 from orchestra.runtime.tape_file import exchanges
-from orchestra.runtime.trajectory import decision_row, usd
-from orchestra.runtime.user_code import name_of
-from orchestra.schedule import Graph, refine
-from orchestra.seams import Messages
+from orchestra.runtime.trajectory import decision_row
 from orchestra.tools import sandbox
 from orchestra.training.examples import Example
 from orchestra.training.examples.recorded import (
@@ -49,16 +45,10 @@ from orchestra.training.examples.recorded import (
     recorded_run,
     reference_of,
 )
-from orchestra.vocabulary import (
-    ConfigError,
-    Decision,
-    Delegate,
-    ModelMistake,
-    Reply,
-)
+from orchestra.training.examples.sampling import Other, Sampler, Tally, paid_usd
+from orchestra.vocabulary import ConfigError
 from orchestra_min import resume
 
-DRAWS = 2  # at most so many samples for each decision that is wanted
 SAMPLES = "samples.jsonl"
 
 
@@ -76,13 +66,6 @@ class Outcome(TypedDict):
     saved_usd: float | None
 
 
-class Other(NamedTuple):
-    """A decision that the run did not make, and the reply that has it."""
-
-    y_t: Decision
-    reply: str
-
-
 @dataclass(frozen=True)
 class Plan:
     """What the runs of one command share. `given`: what a resume of them is given again."""
@@ -94,45 +77,6 @@ class Plan:
     given: Mapping[str, Any]
     shared: Ledger  # what all of it pays
     tell: Callable[[str], None]
-
-
-@dataclass
-class Tally:
-    """Samples and calls, and what they cost."""
-
-    forks: int = 0
-    samples: int = 0
-    unusable: int = 0
-    repeated: int = 0
-    of_samples: Totals = Totals()
-    of_forks: Totals = Totals()
-
-    def plus(self, other: Tally) -> Tally:
-        return Tally(
-            forks=self.forks + other.forks,
-            samples=self.samples + other.samples,
-            unusable=self.unusable + other.unusable,
-            repeated=self.repeated + other.repeated,
-            of_samples=self.of_samples.plus(other.of_samples),
-            of_forks=self.of_forks.plus(other.of_forks),
-        )
-
-    def __str__(self) -> str:
-        forks = self.of_forks
-        samples = f"{self.samples} samples ({usd(self.of_samples.cost_usd)}"
-        made = forks.calls - forks.reused_calls
-        return (
-            f"{samples}; {self.repeated} repeated, {self.unusable} unusable), "
-            f"{self.forks} played on: reused {forks.reused_calls} calls "
-            f"(saved {usd(forks.saved_usd)}), made {made} ({usd(paid_usd(forks))})"
-        )
-
-
-def paid_usd(totals: Totals) -> float | None:
-    """What calls cost without those that were reused."""
-    if totals.cost_usd is None or totals.saved_usd is None:
-        return None
-    return totals.cost_usd - totals.saved_usd
 
 
 class WhatIf:
@@ -182,10 +126,11 @@ class WhatIf:
         with closing(Tape(self.folder / SAMPLES, "resume", self.secrets)) as tape:
             ledger = Ledger(shared=self.plan.shared)
             chat = Chat(tape, options.timeout_s, options.patience_s, ledger)
-            sampler = Sampler(self.run, self.manifest, chat, self.plan, self.tally)
+            temperature = self.plan.temperature
+            sampler = Sampler(self.run, self.manifest, chat, temperature, self.tally)
             for moment in self.run.moments:
                 outcomes = self.outcomes.setdefault(moment.decided.place.round, [])
-                for other in sampler.others(moment):
+                for other in sampler.others(moment, self.plan.count):
                     outcomes.append(self.played_on(moment, other, len(outcomes) + 1))
 
     def played_on(self, moment: Moment, other: Other, number: int) -> Outcome:
@@ -249,79 +194,6 @@ class WhatIf:
             problem = "has calls of unknown cost, so no --budget can be kept"
             raise ConfigError(f"{self.folder} {problem}")
         return usd
-
-
-class Sampler:
-    """Draws decisions of the policy, the main agent of a run, in the states of this run."""
-
-    def __init__(
-        self,
-        run: Recorded,
-        manifest: Manifest,
-        chat: Chat,
-        plan: Plan,
-        tally: Tally,
-    ) -> None:
-        self.run = run
-        self.plan = plan
-        self.chat = chat
-        self.tally = tally
-        self.agent = name_of(manifest.options.agent)
-        self.backend = with_model(chat, manifest.pool[manifest.pool.main])
-
-    def others(self, moment: Moment) -> Iterator[Other]:
-        """Decisions that differ from that of the run and from one another: as many as are wanted,
-        unless the policy repeats itself.
-        """
-        seen = [self._compared(moment.decided.y_t)]
-        for number in range(1, DRAWS * self.plan.count + 1):
-            if len(seen) > self.plan.count:
-                return
-            try:
-                other = self.drawn(moment, number)
-            except ModelMistake:
-                self.tally.unusable += 1
-                continue
-            compared = self._compared(other.y_t)
-            if compared in seen:
-                self.tally.repeated += 1
-                continue
-            seen.append(compared)
-            yield other
-
-    def drawn(self, moment: Moment, number: int) -> Other:
-        """y_t ~ pi_theta(. | s_t), Eq. 3, from the tape if it was drawn before. Raises ModelMistake
-        for a reply that the run could not use.
-        """
-        decided = moment.decided
-        replies: list[Reply] = []
-        purse = Purse(decided.state.budget_usd)
-
-        def ask(messages: Messages, *rest: Any, **named: Any) -> Reply:
-            named["temperature"] = self.plan.temperature
-            reply = self.chat(self.backend, messages, purse, *rest, **named)
-            replies.append(reply)
-            return reply
-
-        place = decided.place._replace(part=f"p{number}")
-        try:
-            with self.chat.tape.call(place):
-                decide = self.run.main.decide
-                y_t = decide(decided.state, ask, decided.mistake, moment.last_chance)
-        finally:
-            self.tally.samples += len(replies)
-            cost = Totals(purse.calls, purse.tokens, purse.spent_usd)
-            self.tally.of_samples = self.tally.of_samples.plus(cost)
-        if isinstance(y_t, Delegate):
-            refine(Graph() if y_t.whole_graph else decided.graph, y_t)
-        return Other(y_t, replies[-1].text)
-
-    def _compared(self, y_t: Decision) -> Decision:
-        """What makes a decision: its reasons do not, nor whether it names the run's --agent."""
-        if not isinstance(y_t, Delegate):
-            return replace(y_t, reasoning="")
-        subtasks = (replace(u, agent=u.agent or self.agent) for u in y_t.subtasks)
-        return replace(y_t, reasoning="", subtasks=tuple(subtasks))
 
 
 def _check_same(folder: Path, place: str, row: Mapping[str, Any]) -> None:
