@@ -114,9 +114,8 @@ class Tape:
         self._find = find
         self._made: dict[tuple[str, str], int] = {}  # how often, by call and key
         self._unplayed: dict[tuple[str, str], list[Entry]] = {}
-        self.frozen = (
-            False  # within rounds that a fork keeps: nothing is made or reused
-        )
+        # Within rounds that a fork keeps: nothing is made or reused
+        self.frozen = False
         self._closed = False
         self.in_flight: list[str] = []  # the logical calls that are being made
         self._write_error: TapeWriteError | None = None

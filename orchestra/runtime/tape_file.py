@@ -27,10 +27,8 @@ NAME_CHARS = 1000  # of a call, or a key
 MAX_TIME_S = 1e11  # the year 5138
 TYPES = {"call": str, "key": str, "request": dict}  # of the fields of an exchange
 OVER_BUDGET = "budget"  # the cause of a failure: the call was not started
-ADDRESSED = (
-    "chat",
-    "transcription",
-)  # kinds whose `url` says only where a model is served
+# Kinds whose `url` says only where a model is served
+ADDRESSED = ("chat", "transcription")
 
 
 @dataclass(frozen=True, slots=True)
