@@ -178,6 +178,7 @@ class Run:
         recorder: Recorder,
         own: OwnTools,
         threads: int | None,
+        shared: Ledger | None = None,
     ) -> None:
         """Raises ConfigError, and EndpointError if a backend must be asked for its model."""
         self.manifest = manifest
@@ -185,6 +186,7 @@ class Run:
         self.recorder = recorder
         self.own = own
         self.threads = threads
+        self.shared = shared  # with other runs
         self.task = manifest.task(tape.path.parent)
         self.replaced = Replaced(manifest.what_if)
         self.graph = Graph()  # G_t
@@ -205,7 +207,7 @@ class Run:
             self.tape,
             timeout_s=options.timeout_s,
             patience_s=options.patience_s,
-            ledger=Ledger(options.budget_usd, self.purse.spent_usd),
+            ledger=Ledger(options.budget_usd, self.purse.spent_usd, self.shared),
             notify=self.recorder.notify,
         )
         backends = tuple(with_model(self.chat, b) for b in settings.pool.backends)
@@ -228,10 +230,12 @@ class Run:
 
     def check_what_if(self) -> None:
         """Raises ConfigError if a decision of the user's cannot be carried out."""
+        tools = tuple(self.tools)
+        agents = self.sub_agents.names
         for t, y_t in self.replaced.decisions.items():
             if self.manifest.in_round(t) == self.settings:
-                replaced = f"--what-if r{t}"
-                check_decision(replaced, y_t, self.pool.names, tuple(self.tools))
+                flag = f"--what-if r{t}"
+                check_decision(flag, y_t, self.pool.names, tools, agents)
 
     def make_sub_agents(self) -> SubAgents:
         repo = self.manifest.workdir
@@ -278,7 +282,7 @@ class Run:
                 if isinstance(y_t, Complete):
                     return Outcome(y_t.answer, rounds=t, ending=Ending("answered"))
                 z_t = self.carry_out(t, y_t)  # Eq. 5-21
-                if y_t.final or (y_t.answers and z_t[-1].answer):
+                if z_t and (y_t.final or (y_t.answers and z_t[-1].answer)):
                     return self.answered(t, y_t, z_t[-1])
             why = f"no round was left: --rounds allows {self.rounds}"
             return self.last_chance(t, "rounds", why)
@@ -322,7 +326,7 @@ class Run:
             if isinstance(y_t, Complete):
                 return self.fallback(t, cause, why, y_t.answer)
             z_t = self.carry_out(t + 1, y_t)
-            return self.fallback(t, cause, why, z_t[-1].answer)
+            return self.fallback(t, cause, why, z_t[-1].answer if z_t else "")
         except ModelMistake as error:
             wrong = wrong_with(error)
             return self.fallback(
@@ -454,8 +458,17 @@ class Run:
     # ---- a delegation ----------------------------------------------------------------------------
 
     def carry_out(self, t: int, y_t: Delegate) -> list[Result]:
-        """Run a batch of the ready set, or a whole graph. Returns Z_t. Raises NothingAffordable."""
-        u_t = self.place(t, y_t)  # Eq. 5-12
+        """Run a batch of the ready set, or a whole graph. Returns Z_t: nothing if a fork gets
+        another budget for the next round, and this one was not affordable. Raises
+        NothingAffordable.
+        """
+        next_usd = self.manifest.in_round(t + 1).options.budget_usd
+        try:
+            u_t = self.place(t, y_t)  # Eq. 5-12
+        except NothingAffordable:
+            if next_usd == self.options.budget_usd:
+                raise
+            return []
         z_t = self.sub_agents.execute(t, u_t, self.shared_context())  # Eq. 13-15
         memory = f"--memory {user_code.spec_of(self.options.memory)}"
         for p, z in zip(u_t, z_t, strict=True):  # in submission order
@@ -601,6 +614,7 @@ def resume(
     perception: str | None = None,
     model: str | None = None,
     what_if: Mapping[str, Any] | None = None,
+    shared: Ledger | None = None,
     **given: Any,
 ) -> Trajectory:
     """Continue a run, paying only for calls that are not on its tape. If none is missing, this is a
@@ -615,14 +629,16 @@ def resume(
 
     A fork may change any option (`given`), the `model` of the main agent, the pool, and, by
     `what_if`, decisions, results and observations (orchestra/runtime/what_if.py). It then reuses
-    what equals an exchange of its run.
+    what equals an exchange of its run. `shared`: what this run and others may pay together, which
+    no model reads; LimitReached ends the run before a call that it does not cover.
     """
     folder = Path(folder)
     stored = run_folder.read_manifest(folder)
     kinds = [m.modality for m in stored.media]
     if perception == "local":
         media_files.check_engines(kinds, pools.perceiving(stored.pool, perception))
-    go_on = partial(_going_on, listeners=listeners, cancelled=cancelled)
+    how = {"listeners": listeners, "cancelled": cancelled, "shared": shared}
+    go_on = partial(_going_on, how)
     if from_round is not None or what_if:
         fork = forking.fork_of(
             folder, stored, from_round, what_if or {}, given, pool, model, perception
@@ -649,18 +665,18 @@ def resume(
 
 
 def _going_on(
+    how: Mapping[str, Any],
     folder: Path,
     stored: Manifest,
     given: Mapping[str, Any],
     pool: Pool,
-    listeners: Iterable[Listener],
-    cancelled: threading.Event | None,
 ) -> tuple[Manifest, Callable[[Path], Trajectory]]:
-    """The run.json of a resume or a fork with what is named again, and what starts it. Raises
-    ConfigError.
+    """The run.json of a resume or a fork with what is named again, and what starts it. `how`:
+    listeners, `cancelled` and `shared`. Raises ConfigError.
     """
     named = permission.named_again(folder, stored, given, pool)
-    permission.tell_moved(stored.pool, named.pool, Recorder(None, listeners).notify)
+    notify = Recorder(None, how["listeners"]).notify
+    permission.tell_moved(stored.pool, named.pool, notify)
     secrets = run_folder.checked_secrets(named.question, named.pool, named.options)
     if named.code and not runs_code(named.options):
         raise ConfigError(f"{folder}: the run may run code; {sandbox.missing()}")
@@ -668,11 +684,10 @@ def _going_on(
         _run,
         manifest=named,
         mode="resume",
-        listeners=listeners,
         secrets=secrets,
         threads=given.get("parallel"),
-        cancelled=cancelled,
         reused=Reused(given.get("reuse", ()), named.only),
+        **how,
     )
     return named, run
 
@@ -718,6 +733,7 @@ def _run(
     threads: int | None = None,
     cancelled: threading.Event | None = None,
     reused: Reused | None = None,
+    shared: Ledger | None = None,
 ) -> Trajectory:
     """Run Algorithm 1 in a folder that has its run.json. `threads`: in place of --parallel."""
     find = reused.find if reused else None
@@ -736,7 +752,7 @@ def _run(
 
         try:
             with interruption.ended_by(partial(stopped, Cancelled())):
-                run = Run(manifest, tape, recorder, own, threads)
+                run = Run(manifest, tape, recorder, own, threads, shared)
                 outcome = run.outcome()
         except BaseException as error:
             stopped(error)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Random scripted runs of all methods, each made again unchanged and then varied in a random round: is exactly what is
-equal reused, by a comparison of the tapes, and is the result the same under any timing of threads?
+"""Random scripted runs of all methods, each made again unchanged, forked with settings that it had, and then varied in a
+random round: is exactly what is equal reused, by a comparison of the tapes, and is the result the same under any timing
+of threads?
 
 python benchmarks/variations.py [N=200]
 """
@@ -14,7 +15,14 @@ from pathlib import Path
 
 import common  # noqa: F401  the program on the path
 
-from tests.variations import plain, recorded, rows, unchanged, varied
+from tests.variations import (
+    named_again,
+    plain,
+    recorded,
+    rows,
+    unchanged,
+    varied,
+)
 
 
 def main(n: int) -> None:
@@ -24,6 +32,7 @@ def main(n: int) -> None:
             here = Path(temporary)
             run, server = recorded(seed, here / "run")
             unchanged(run, server, here / "again", threads=1 + seed % 8)
+            named_again(seed, run, server, here / "same")
             server.close()
             same = {"unique": False, "delay_s": 0.004}
             fork, k, change = varied(seed, run, here / "fork", **same)
@@ -44,7 +53,8 @@ def main(n: int) -> None:
             total[f"changed {min(change)}"] += 1
             total[f"from round {k}"] += 1
     print(
-        f"{n} runs unchanged: nothing paid, the same events. {n} varied: as the tapes say."
+        f"{n} runs unchanged, and {n} forks with settings that they had: nothing paid, the same "
+        f"events. {n} varied: as the tapes say."
     )
     print(", ".join(f"{name} {count}" for name, count in total.items()))
 

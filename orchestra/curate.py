@@ -51,6 +51,7 @@ from orchestra.runtime.trajectory import usd
 from orchestra.tools import media, sandbox
 from orchestra.training import examples
 from orchestra.training.examples import Example
+from orchestra.training.examples.recorded import from_run, succeeded
 from orchestra.training.gates import GATES, Candidate, Gate, Seed, VerdictRow, as_json
 from orchestra.vocabulary import ConfigError, ModelMistake
 
@@ -166,9 +167,9 @@ class Curation:
             options=Options(budget_usd=left_usd, timeout_s=TIMEOUT_S),
         )
         self.purse.charge(run.cost_usd, tokens=run.tokens)
-        if not examples.succeeded(folder, answer, question):
+        if not succeeded(folder, answer, question):
             return []
-        return examples.from_run(folder, answer)
+        return from_run(folder, answer)
 
     def run(self) -> str:
         """Every candidate of every seed. Returns the report."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import threading
 
-from orchestra.vocabulary import Backend, BudgetExceeded
+from orchestra.vocabulary import Backend, BudgetExceeded, Cause, EndOfRun
 
 ROUNDING = 1 + 1e-9  # shares, as floats, may add up to a little more than the whole
 LEAST_OUTPUT_TOKENS = 64  # a call is not started if the purse cannot pay for these
@@ -132,20 +132,47 @@ class Purse:
 # ---- over all threads ----------------------------------------------------------------------------
 
 
+class LimitReached(EndOfRun):
+    """What several runs may pay together does not cover the next call. A resume can make it."""
+
+    cause: Cause = "budget"
+
+
 class Ledger:
     """What all threads of a run have spent, and hold back for their calls in flight.
 
     While no call costs more than it may, shares alone keep a run within its budget. The ledger is
     for an endpoint that ignores `max_tokens`: no call starts that could exceed what is then left.
+
+    `shared` is the ledger of several runs, which no model reads. It counts what they pay: a call
+    that comes from a tape is free there.
     """
 
     def __init__(
-        self, limit_usd: float | None = None, spent_usd: float | None = 0.0
+        self,
+        limit_usd: float | None = None,
+        spent_usd: float | None = 0.0,
+        shared: Ledger | None = None,
     ) -> None:
         self.limit_usd = limit_usd
+        self.shared = shared
         self.lock = threading.Lock()
         self.held_usd = spent_usd or 0.0  # spent or held back
         self.worst_usd: dict[str, float] = {}  # by backend, of calls that cost too much
+
+    def hold(self, usd: float) -> bool:
+        """Hold back an amount. False if that could exceed the limit."""
+        with self.lock:
+            held_usd = self.held_usd + usd
+            if self.limit_usd is not None and held_usd > self.limit_usd * ROUNDING:
+                return False
+            self.held_usd = held_usd
+            return True
+
+    def correct(self, usd: float) -> None:
+        """Add what was spent beyond the amount that is held back for it."""
+        with self.lock:
+            self.held_usd += usd
 
 
 class Bill:
@@ -172,6 +199,7 @@ class Bill:
         self._purse = purse
         self._held_usd = 0.0
         self._spent_usd = 0.0
+        self._paid_usd = 0.0  # the part that did not come from a tape; unknown: at most
 
     @property
     def assumed_usd(self) -> float | None:
@@ -179,24 +207,29 @@ class Bill:
         return assumed_usd(self._purse.limit_usd is not None, self.most_usd)
 
     def covers(self, attempts: int) -> bool:
-        """Hold back what so many attempts may cost. False if that could exceed the budget."""
+        """Hold back what so many attempts may cost. False if that could exceed the budget. Raises
+        LimitReached.
+        """
         ledger = self._ledger
-        if ledger.limit_usd is None:
-            return True
-        with ledger.lock:
-            worst_usd = ledger.worst_usd.get(self.backend, 0.0)
-            usd = attempts * max(self.most_usd or 0.0, worst_usd)
-            held_usd = ledger.held_usd - self._held_usd + usd
-            if held_usd > ledger.limit_usd * ROUNDING:
-                return False
-            ledger.held_usd = held_usd
-            self._held_usd = usd
-            return True
+        worst_usd = ledger.worst_usd.get(self.backend, 0.0)
+        most_usd = attempts * max(self.most_usd or 0.0, worst_usd)
+        more_usd = most_usd - self._held_usd
+        if not ledger.hold(more_usd):
+            return False
+        if ledger.shared and not ledger.shared.hold(more_usd):
+            ledger.correct(-more_usd)
+            limit = f"{ledger.shared.limit_usd:g} USD for all runs together"
+            raise LimitReached(f"{limit} do not cover a call to {self.backend!r}")
+        self._held_usd = most_usd
+        return True
 
     def affords_another(self, attempts: int) -> bool:
         """Whether one more attempt can be paid, after so many that may be billed."""
         usd = (attempts + 1) * (self.most_usd or 0.0)
-        return self._purse.affords(usd) and self.covers(attempts + 1)
+        try:
+            return self._purse.affords(usd) and self.covers(attempts + 1)
+        except LimitReached:  # what was billed is recorded first
+            return False
 
     def charge(
         self, cost_usd: float | None, played: bool = False, tokens: int = 0
@@ -204,12 +237,16 @@ class Bill:
         """Book one attempt. `played`: it comes from the tape."""
         self._purse.charge(cost_usd, played, tokens)
         self._spent_usd += cost_usd or 0.0
+        if not played:
+            usd = self.most_usd if cost_usd is None else cost_usd
+            self._paid_usd += usd or 0.0
 
     def is_exceeded_by(self, cost_usd: float | None) -> bool:
         """Whether an answer cost more than it may. Later calls of the backend hold back as much."""
         ledger = self._ledger
         usd = cost_usd or 0.0
-        if ledger.limit_usd is None or usd <= (self.most_usd or 0.0) * ROUNDING:
+        is_limited = ledger.limit_usd is not None or ledger.shared is not None
+        if not is_limited or usd <= (self.most_usd or 0.0) * ROUNDING:
             return False
         with ledger.lock:
             worst_usd = ledger.worst_usd.get(self.backend, 0.0)
@@ -218,10 +255,9 @@ class Bill:
 
     def settle(self) -> None:
         """The exchange has ended: what it cost replaces what was held back."""
-        if self._ledger.limit_usd is None:
-            return
-        with self._ledger.lock:
-            self._ledger.held_usd += self._spent_usd - self._held_usd
+        self._ledger.correct(self._spent_usd - self._held_usd)
+        if self._ledger.shared:
+            self._ledger.shared.correct(self._paid_usd - self._held_usd)
         self._held_usd = self._spent_usd
 
 

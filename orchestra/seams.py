@@ -239,5 +239,5 @@ class Reward(Protocol):
     ) -> Sequence[Scores | float | None]:
         """One for each completion, in order. A number is the total of a valid decision, without
         parts; None drops the sample. `example`: the state and the expert's decision
-        (training/examples.py).
+        (training/examples/).
         """

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from orchestra.money import add_usd
-from orchestra.runtime import jsonl, tape, trajectory
+from orchestra.runtime import jsonl, tape_file, trajectory
 from orchestra.runtime.run_folder import Manifest, read_manifest
 from orchestra.runtime.summary import Prices, Summary, summarized
 from orchestra.runtime.trajectory import Event
@@ -164,7 +164,7 @@ class Call(NamedTuple):
 
     @property
     def round(self) -> int:
-        return tape.round_of(self.place)
+        return tape_file.round_of(self.place)
 
     def does_the_same(self, other: Call) -> bool:
         return (self.request, self.reply) == (other.request, other.reply)
@@ -178,10 +178,10 @@ class _Run:
         self.tape = folder / "tape.jsonl"
         self.manifest = read_manifest(folder)
         self.events = trajectory.read(folder / "trajectory.jsonl")
-        rows = tape.exchanges(self.tape)
+        rows = tape_file.exchanges(self.tape)
         self.summary: Summary = summarized(folder, self.manifest, self.events, rows)
         prices = Prices(self.manifest)
-        entries = tape.entries(self.tape)
+        entries = tape_file.entries(self.tape)
         calls = [_call(e, self.row_at(e.offset), prices) for e in entries]
         self.calls = sorted(calls, key=lambda call: _in_order(call.place))
 
@@ -213,14 +213,14 @@ def _cost(calls: Iterable[Call]) -> float | None:
     return add_usd(*(call.cost_usd for call in calls))
 
 
-def _call(entry: tape.Entry, row: Row, prices: Prices) -> Call:
+def _call(entry: tape_file.Entry, row: Row, prices: Prices) -> Call:
     as_paid = {name: value for name, value in row.items() if name != "reused"}
     total = prices.of(as_paid)
     return Call(
         offset=entry.offset,
         place=entry.call,
         kind=row["request"]["kind"],
-        request=tape.key_of(row["request"]),
+        request=tape_file.key_of(row["request"]),
         reply=_hash(_reply(row)),
         tokens=total.tokens,
         cost_usd=total.cost_usd,
@@ -235,7 +235,7 @@ def _hash(value: Any) -> str:
 
 def _seen(row: Row) -> Row:
     """The part of the request that its key holds."""
-    return tape.without_address(row["request"])
+    return tape_file.without_address(row["request"])
 
 
 def _reply(row: Row) -> Any:

@@ -18,7 +18,7 @@ from orchestra.matching import mentions
 from orchestra.memory import best_supported_answer, compress
 from orchestra.methods import aorchestra, mas_xml, orchestra_o1, toolorchestra
 from orchestra.minigaia import world
-from orchestra.runtime import completion, http, parsing, prompts, tape, trajectory
+from orchestra.runtime import completion, http, parsing, prompts, tape, tape_file, trajectory
 from orchestra.runtime.console import table
 from orchestra.runtime.secrets import Secrets
 from orchestra.tools import reading
@@ -104,7 +104,7 @@ def _completion(text: str) -> object:
 
 
 def _on_tape(text: str) -> object:
-    return tape._readable(json.loads(tape._request_text("chat", {"text": text})))
+    return tape._readable(json.loads(tape_file.request_text("chat", {"text": text})))
 
 
 def _world(text: str) -> object:
@@ -167,7 +167,7 @@ def replies() -> list[str]:
     """The texts of all models in the recorded runs."""
     texts = set[str]()
     for path in sorted((ROOT / "fixtures" / "runs").glob("*/tape.jsonl")):
-        for row in tape.exchanges(path):
+        for row in tape_file.exchanges(path):
             answer = row.get("answer")
             if row["request"]["kind"] == "chat" and answer:
                 texts.add(completion.text_of(answer["data"]["choices"][0]))

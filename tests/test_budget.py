@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from orchestra.money import Bill, Ledger
+from orchestra.money import Bill, Ledger, LimitReached
 from tests.conftest import Price, Purse
 from tests.program import METHODS, any_method, content, replay, resume
 from tests.scripted import (
@@ -219,3 +219,28 @@ def test_even_shares_are_of_what_is_left_and_some_are_kept_back(spent_usd, parts
     purse.charge(spent_usd)
     shares = [part.limit_usd for part in purse.split(parts, later)]
     assert shares == pytest.approx([share_usd] * parts)
+
+
+def test_what_runs_share_is_paid_once_and_ends_a_run_before_a_call_that_it_does_not_cover():
+    shared = Ledger(limit_usd=1.0)
+
+    def bill(most_usd, limit_usd=None):
+        return Bill(Ledger(limit_usd, shared=shared), Purse(), "b", most_usd)
+
+    first = bill(0.6)
+    assert first.covers(attempts=1)
+    with pytest.raises(LimitReached, match="1 USD for all runs together"):
+        bill(0.6).covers(attempts=1)  # of another run, while the first call is in flight
+    first.charge(0.1)
+    first.settle()
+    free = bill(0.6)
+    free.charge(0.6, played=True)
+    free.settle()
+    assert shared.held_usd == pytest.approx(0.1)  # what comes from a tape is free
+    second = bill(0.6)
+    assert second.covers(attempts=1) and not second.affords_another(1)
+    second.charge(None)
+    second.settle()
+    assert shared.held_usd == pytest.approx(0.7)  # an unknown cost is the most that it can be
+    assert not bill(0.2, limit_usd=0.1).covers(attempts=1)  # the run's own budget comes first
+    assert shared.held_usd == pytest.approx(0.7)

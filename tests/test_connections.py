@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from orchestra.runtime import connections, http
-from orchestra.runtime.tape import exchanges
+from orchestra.runtime.tape_file import exchanges
 from tests.conftest import Price
 from tests.program import called, line_of
 from tests.scripted import Raw, complete, completion, delegate, finish, is_main

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from orchestra.agents.answers import answer_of
-from orchestra.runtime.tape import exchanges
+from orchestra.runtime.tape_file import exchanges
 from tests.conftest import Price, needs_sandbox
 from tests.program import replay, resume, runs
 from tests.scripted import THINKING, Raw, agent, completion, cut_off, last_text

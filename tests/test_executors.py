@@ -81,3 +81,23 @@ def test_a_worker_that_shares_no_disk_gets_the_run_that_is_reused(tmp_path, endp
     plan = replace(old, out=tmp_path / "new", reuse=earlier)
     row = answering.answered(q, plan, files=answering.files_of(q, plan))
     assert row["exact"] and row["reused_calls"] == len(server.requests) == 1
+
+
+def test_what_links_of_a_reused_sweep_name_is_not_sent_to_a_worker(tmp_path, endpoint):
+    server = endpoint(number_asked)
+    old = answering.Plan(tmp_path / "old", pool_at(server.url), Options(method="react"))
+    data_file(tmp_path, 1)
+    (q,) = load(tmp_path / "data.json")
+    answering.answered(q, old)
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "key").write_text("mine")
+    work = tmp_path / "old/runs/1/work/r1-t1"
+    work.mkdir(parents=True)
+    (work / "file").symlink_to(secret / "key")
+    (work / "folder").symlink_to(secret)
+    (work / "plain").write_text("theirs")
+    earlier = answering.Earlier("old", {q.id: tmp_path / "old/runs/1"})
+    sent = answering.files_of(q, replace(old, out=tmp_path / "new", reuse=earlier))
+    assert sent["reuse/1/work/r1-t1/plain"] == b"theirs"
+    assert not [name for name, data in sent.items() if b"mine" in data or "r1-t1/f" in name]

@@ -13,7 +13,8 @@ import threading
 import pytest
 
 from orchestra.runtime.run_folder import read_manifest
-from orchestra.runtime.tape import TapeMiss, exchanges
+from orchestra.runtime.tape import TapeMiss
+from orchestra.runtime.tape_file import exchanges
 from orchestra.runtime.trajectory import read
 from tests.conftest import Cancelled, ConfigError, EndpointError, Tape, TapeWriteError
 from tests.program import (

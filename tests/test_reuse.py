@@ -11,7 +11,7 @@ import pytest
 from orchestra.runtime.reuse import Reused
 from orchestra.runtime.run_folder import read_manifest
 from orchestra.runtime.summary import summary
-from orchestra.runtime.tape import exchanges
+from orchestra.runtime.tape_file import exchanges
 from orchestra.runtime.trajectory import read
 from orchestra_min import orchestrate
 from tests.conftest import ROOT, Price, Tape, TapeMiss, needs_sandbox

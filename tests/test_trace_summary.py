@@ -8,7 +8,7 @@ import pytest
 
 import orchestra_min
 from orchestra.agents import trace_summary
-from orchestra.runtime.tape import exchanges
+from orchestra.runtime.tape_file import exchanges
 from orchestra.toolkit import SEARCH, Environment, ToolError, tool
 from orchestra.vocabulary import Reply, Step
 from tests.conftest import Price, Purse, needs_git, needs_sandbox

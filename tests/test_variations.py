@@ -17,7 +17,7 @@ from orchestra.runtime.trajectory import read
 from tests.conftest import ConfigError, Price, TapeMiss, pool_at
 from tests.program import called, line_of, replay, resume, start
 from tests.scripted import Raw, act, complete, completion, delegate, finish, is_main, last_text
-from tests.variations import recorded, rows, unchanged, varied
+from tests.variations import named_again, recorded, rows, unchanged, varied
 
 TOOL = "tests.test_variations:hours"
 CITY = {"action": "delegate", "subtasks": [{"id": "mine", "instruction": "look at B"}]}
@@ -27,6 +27,7 @@ CITY = {"action": "delegate", "subtasks": [{"id": "mine", "instruction": "look a
 def test_a_variation_takes_exactly_the_exchanges_whose_requests_are_equal(seed, tmp_path):
     run, server = recorded(seed, tmp_path / "run")
     unchanged(run, server, tmp_path / "again", threads=1 + seed % 8)
+    named_again(seed, run, server, tmp_path / "same")
     server.close()
     varied(seed, run, tmp_path / "fork")
 
@@ -122,6 +123,27 @@ def test_a_fork_without_a_change_makes_the_later_rounds_anew(first, tmp_path):
     assert manifest_of(fork).reuse == () == manifest_of(fork).earlier
 
 
+@pytest.mark.parametrize("same", [
+    {"model": "small"}, {"steps": 30}, {"rounds": 10}, {"parallel": 8}, {"method": "orchestra-o1"},
+])  # fmt: skip
+def test_a_fork_that_names_the_value_of_its_run_reuses_all_and_pays_nothing(same, run, tmp_path):
+    run(respond=respond, names=("small", "large"), tools=[hours], rounds=10)
+    asked = len(run.requests)
+    fork = resume(run.folder, from_round=2, out=tmp_path / "fork", **same)
+    assert (calls(fork.run)["made"], len(run.requests)) == ([], asked)
+    assert fork.answer == replay(fork.run).answer == "B is open"
+
+
+def test_the_command_reuses_all_for_a_model_that_the_run_had(endpoint, tmp_path):
+    server = endpoint(respond)
+    named = "--model", "small", "--tools", TOOL
+    called("--question", "?", *named, "--out", tmp_path / "run", at=server.url)
+    asked = len(server.requests)
+    flags = "--from-round", 1, *named, "--out", tmp_path / "fork"
+    done = called("--resume", tmp_path / "run", *flags, at=server.url)
+    assert (done.stdout, len(server.requests)) == ("B is open\n", asked)
+
+
 def test_a_round_that_is_kept_is_never_paid_again(first, tmp_path, monkeypatch):
     tape = first.folder / "tape.jsonl"
     tape.write_text(tape.read_text().replace("look at A", "look at C", 1))
@@ -196,6 +218,9 @@ def test_a_fork_keeps_what_an_earlier_one_replaced(first, tmp_path):
     ({"r1": {"action": "delegate", "subtasks": [{"id": "m"}]}}, None, "--what-if r1: subtasks.0.instruction is missing; "),
     ({"r1": [1]}, None, "--what-if r1: the value does not fit; a decision is {"),
     ({"r1/t1": {"status": "done", "answr": "4"}}, None, "--what-if r1/t1: answr is not one of its fields; "),
+    ({"r1/t1/s1": {"observation": "x", "failed": "yes"}}, None, "--what-if r1/t1/s1: failed "),
+    ({"r1": {**CITY, "subtasks": [{"id": "m", "instruction": "i", "agent": "gone.py:run"}]}}, None,
+     "--what-if r1, m: 'gone.py:run' is not a sub-agent of this run; one of react, single"),
     ({"r1": {**CITY, "subtasks": [{"id": "m", "instruction": "i", "backend": "lrge"}]}}, None,
      "--what-if r1, m: 'lrge' is not a backend of this run; did you mean large"),
     ({"r2": {**CITY, "subtasks": [{"id": "m", "instruction": "i", "needs": ["gone"]}]}}, None, "--what-if r2: "),
@@ -311,6 +336,18 @@ def test_a_fork_from_the_last_chance_of_a_run_makes_it_anew(run, tmp_path):
     for name, change in (("same", {}), ("richer", {"budget_usd": 9.0})):
         fork = resume(run.folder, from_round=3, out=tmp_path / name, pool=pool, **change)
         assert replay(fork.run).answer == fork.answer == "seen"
+        works = "r3/t1/s1" in calls(fork.run)["made"]
+        assert works == (name == "richer")  # what nobody could pay for is done now
+
+
+def test_a_fork_with_more_rounds_has_no_last_chance_where_its_run_had_one(run, tmp_path):
+    run(respond=respond, tools=[hours], rounds=1)
+    assert "This is the last chance" in run.mains[-1]
+    fork = resume(run.folder, from_round=2, out=tmp_path / "fork", rounds=3)
+    assert "Round 2 of 3" in run.mains[-2] and (fork.answer, fork.state) == (
+        "B is open",
+        "answered",
+    )
 
 
 @pytest.mark.parametrize("from_round", [0, 1, 50])
@@ -326,6 +363,19 @@ def test_earlier_settings_reach_no_endpoint_that_nobody_named(from_round, first,
     with pytest.raises((ConfigError, TapeMiss)):
         resume(first.folder)
     assert theirs.requests == first.requests == []
+
+
+def test_a_replaced_decision_of_a_folder_from_outside_loads_no_python(first, tmp_path):
+    fork = resume(first.folder, out=tmp_path / "fork", what_if={"r1": CITY})
+    evil = tmp_path / "fork" / "evil.py"
+    evil.write_text("from pathlib import Path\nPath(__file__).with_name('loaded').touch()")
+    row = json.loads((tmp_path / "fork" / "run.json").read_text())
+    row["what_if"]["r1"]["subtasks"][0]["agent"] = f"{evil}:run"
+    (tmp_path / "fork" / "run.json").write_text(json.dumps(row))
+    for again, named in ((replay, {}), (resume, {"reuse": [first.folder]})):
+        with pytest.raises(ConfigError, match="is not a sub-agent of this run"):
+            again(fork.run, **named)
+    assert not evil.with_name("loaded").exists()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orchestra.runtime.options import METHODS, Options
 from orchestra.runtime.run_folder import read_manifest
-from orchestra.runtime.tape import exchanges, round_of
+from orchestra.runtime.tape_file import exchanges, round_of
 from orchestra.runtime.trajectory import read
 from orchestra_min import orchestrate, replay, resume
 from tests.conftest import pool_at
@@ -122,12 +122,35 @@ def unchanged(run, server, out, threads):
     replay(out, parallel=threads, tools=(TOOL,))
 
 
+def named_again(seed, run, server, out):
+    """Fork the run from a random round, and name settings that it had: nothing is paid, and nothing differs."""
+    dice = random.Random(f"same {seed}")
+    held = read_manifest(Path(run.run))
+    k = dice.randint(1, last_round(run))
+    same = {"model": held.pool.main, "method": held.options.method}
+    same |= {name: getattr(held.options, name) for name in ("steps", "parallel", "budget_usd")}
+    if held.options.method not in ("mas-orchestra", "react"):
+        same["rounds"] = held.options.rounds
+    known = [name for name, value in same.items() if value is not None]
+    named = {name: same[name] for name in dice.sample(known, dice.randint(1, len(known)))}
+    before = len(server.requests)
+    fork = resume(run.run, k, out, pool=held.pool, tools=(TOOL,), **named)
+    assert len(server.requests) == before, (named, "a call was paid")
+    assert fork.paid_usd == 0 and fork.reused_calls == fork.calls == run.calls
+    assert plain(fork.events) == plain(run.events)
+    assert all("reused" in row for row in rows(out)) and len(rows(out)) == len(rows(run.run))
+    replay(out, parallel=dice.randint(1, 8), tools=(TOOL,))
+
+
+def last_round(run):
+    return max(round_of(row["call"]) for row in rows(run.run))
+
+
 def varied(seed, run, out, **how):
     """A fork from a random round with something changed, at a server that replies otherwise."""
     dice = random.Random(f"variation {seed}")
     held = read_manifest(Path(run.run))
-    last = max(round_of(row["call"]) for row in rows(run.run))
-    k = dice.randint(1, last)
+    k = dice.randint(1, last_round(run))
     change = dice.choice([
         {"model": "large"}, {"steps": held.options.steps + 1}, {"rounds": 5}, {"what_if": {f"r{k}": other(dice)}},
         {"what_if": {f"r{k}": {"action": "complete", "answer": "mine"}}},

@@ -89,6 +89,11 @@ class SubAgents:
         selectable = {name: AGENTS[name] for name in METHODS_OF_AGENT}
         self._agents[default] = _chosen(self.options.agent, selectable, "--agent")
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sub-agents that the program ships, and the run's own."""
+        return tuple(self._agents)
+
     def execute(
         self, t: int, placed: Sequence[Placed], shared_context: str = ""
     ) -> list[Result]:

@@ -27,9 +27,10 @@ from orchestra.runtime import outside
 from orchestra.runtime.chat import Chat
 from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
-from orchestra.runtime.run_folder import name_of
+from orchestra.runtime.run_folder import MAX_MEDIA_BYTES, name_of
 from orchestra.runtime.secrets import Secrets
-from orchestra.runtime.tape import Tape, exchanges
+from orchestra.runtime.tape import Tape
+from orchestra.runtime.tape_file import exchanges
 from orchestra.runtime.trajectory import (
     Event,
     Trajectory,
@@ -49,6 +50,7 @@ from orchestra_min import orchestrate, resume
 
 Files = dict[str, bytes]  # by their path in a folder
 REUSED = "reuse"  # the folder of the reused run, for a worker that shares no disk
+MOST_BYTES = max(MAX_MEDIA_BYTES.values())  # of a file that travels to a worker
 FREE = "timeout_s", "patience_s"  # options that may change when a sweep goes on
 
 
@@ -322,8 +324,14 @@ def files_of(q: Question, plan: Plan) -> Files:
 
 
 def _files_in(folder: Path, top: str) -> Files:
-    paths = [path for path in folder.rglob("*") if path.is_file()]
-    return {f"{top}/{p.relative_to(folder.parent)}": p.read_bytes() for p in paths}
+    """The plain files in a folder, which may come from someone else: no links, which programs may
+    leave, too. Raises ConfigError.
+    """
+    found = {}
+    for path in outside.files_in(folder):
+        with outside.opened(path, MOST_BYTES) as file:
+            found[f"{top}/{path.relative_to(folder.parent)}"] = file.read()
+    return found
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> None:
@@ -331,7 +339,8 @@ def write(files: Mapping[str, bytes], folder: Path) -> None:
     for name, data in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        with outside.written(path) as file:
+            file.write(data)
 
 
 def _elsewhere(q: Question, plan: Plan, share_usd: float, files: Files) -> QuestionRow:

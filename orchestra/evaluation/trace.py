@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
 
-from orchestra.runtime.tape import MAX_TIME_S, is_time
+from orchestra.runtime.tape_file import MAX_TIME_S, is_time
 from orchestra.vocabulary import ConfigError
 
 # Off the duration of a call on the tape: rounded up, it could overlap the next call.

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from orchestra.contracts import adapter
 from orchestra.matching import Capabilities
-from orchestra.runtime import completion, run_folder, tape
+from orchestra.runtime import completion, run_folder, tape_file
 from orchestra.runtime.chat import CHAT
 from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
@@ -94,7 +94,7 @@ def _logprobs(folder: Path, options: Options) -> dict[Place, Logprobs | None]:
     if options.stop_threshold is None or options.method != PAPER:
         return found
     path = folder / "tape.jsonl"
-    for row in tape.exchanges(path):
+    for row in tape_file.exchanges(path):
         place = Place.parse(row["call"])
         if place is None or place.subtask > 0 or "answer" not in row:
             continue

@@ -20,7 +20,7 @@ from orchestra.page.run_data import (
 )
 from orchestra.runtime import console, outside
 from orchestra.runtime.summary import Prices
-from orchestra.runtime.tape import key_of
+from orchestra.runtime.tape_file import key_of
 from orchestra.runtime.trajectory import describe
 from orchestra.vocabulary import ConfigError
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from orchestra.page import costs, equations
-from orchestra.runtime import jsonl, outside, run_folder, tape, trajectory
+from orchestra.runtime import jsonl, outside, run_folder, tape_file, trajectory
 from orchestra.runtime.completion import tokens_of
 from orchestra.runtime.run_folder import Manifest, MediaRow
 from orchestra.runtime.summary import Prices, Summary, summarized
@@ -76,7 +76,7 @@ def read(folder: Path) -> Recorded:
     if file.is_file() and file.stat().st_size > jsonl.HELD_BYTES:
         most = f"{jsonl.HELD_BYTES >> 20} MiB"
         raise ConfigError(f"{file} has over {most} of calls: too many for a page")
-    exchanges = list(tape.exchanges(file))
+    exchanges = list(tape_file.exchanges(file))
     seen = summarized(folder, manifest, events, exchanges)
     return Recorded(folder, manifest, events, exchanges, seen)
 
@@ -176,7 +176,7 @@ def call_row(exchange: Exchange, texts: Texts, prices: Prices) -> CallRow:
     row: CallRow = {
         "call": exchange["call"],
         "kind": request["kind"],
-        "key": tape.key_of(request)[:KEY_CHARS],
+        "key": tape_file.key_of(request)[:KEY_CHARS],
         **_times(exchange.get("timing")),
         "asked": _asked(request, texts),
         "cost_usd": cost.cost_usd,
@@ -200,7 +200,9 @@ def _times(timing: Any) -> dict[str, float]:
     times = timing if isinstance(timing, dict) else {}
     kinds = (int, float)
     known = {key: times[key] for key in TIMES if type(times.get(key)) in kinds}
-    return {key: time for key, time in known.items() if abs(time) < tape.MAX_TIME_S}
+    return {
+        key: time for key, time in known.items() if abs(time) < tape_file.MAX_TIME_S
+    }
 
 
 def got_from(exchange: Exchange) -> Any:

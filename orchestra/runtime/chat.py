@@ -24,7 +24,8 @@ from orchestra.runtime.attempts import (
     Problem,
     answer_or_problem,
 )
-from orchestra.runtime.tape import OVER_BUDGET, Tape, Unanswered
+from orchestra.runtime.tape import Tape, Unanswered
+from orchestra.runtime.tape_file import OVER_BUDGET
 from orchestra.seams import Messages, Schema
 from orchestra.vocabulary import (
     Backend,

@@ -1,8 +1,9 @@
 """What a fork changes: its run.json, made of that of its run and of what is given now.
 
 The rounds before `from_round` are kept as they were, with their settings and their rows of the
-tape. From there on the new settings hold. If anything is changed, the fork reuses what is equal in
-the later rounds of its run (reuse.py); if nothing is, they are made anew.
+tape. From there on the new settings hold. If a setting is named, the fork reuses what is equal in
+the later rounds of its run (reuse.py): all of it, if the setting has the value that it had. If none
+is named, the later rounds are made anew.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 from orchestra.runtime import pool as pools
 from orchestra.runtime import trajectory, what_if
-from orchestra.runtime.options import GIVEN_AGAIN, Options, check_use
+from orchestra.runtime.options import GIVEN_AGAIN, Options, check_use, is_permission
 from orchestra.runtime.permission import TIMES, comparable
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.reuse import names_of
@@ -48,7 +49,9 @@ def fork_of(
     now = pools.perceiving(_pool(stored.pool, pool, model), perception, kinds)
     named = {k: given[k] for k in Options.model_fields if given.get(k) is not None}
     options = _options(stored.options, named)
-    is_varied = bool(replaced) or options != stored.options or now != stored.pool
+    is_named = any(not is_permission(k, value) for k, value in named.items())
+    is_varied = is_named or bool(replaced or model or perception)
+    is_varied = is_varied or options != stored.options or now != stored.pool
     reuse = [folder] if is_varied else []
     reuse += given.get("reuse", ())
     start = _first_round(folder, from_round, replaced)

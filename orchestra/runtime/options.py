@@ -253,7 +253,17 @@ class Options(Checked):
 
     def again(self) -> dict[str, Any]:
         """What a replay or resume is given again: a run folder may come from someone else."""
-        return {name: getattr(self, name) for name in GIVEN_AGAIN}
+        given = {name: getattr(self, name) for name in GIVEN_AGAIN}
+        return {k: value for k, value in given.items() if is_permission(k, value)}
+
+
+def is_permission(name: str, value: object) -> bool:
+    """Whether a replay or resume needs this option again, or it is a time limit. Naming another one
+    varies a run, even with the value that it had.
+    """
+    if name in SEAMS:
+        return is_spec(spec_of(value))
+    return name in GIVEN_AGAIN and name != "parallel"
 
 
 def flag_of(name: str) -> str:

@@ -119,6 +119,12 @@ def folders_in(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(names)]
 
 
+def files_in(folder: Path) -> list[Path]:
+    """The regular files in a folder and in those in it, without links. Raises ConfigError."""
+    entries = _entries(folder, deep=True)
+    return sorted(Path(e.path) for e in entries if e.is_file(follow_symlinks=False))
+
+
 def runs_in(folder: Path, depth: int) -> list[Path]:
     """The run folders in a folder, at most `depth` levels down. Raises ConfigError, OSError."""
     found: list[Path] = []

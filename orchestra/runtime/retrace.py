@@ -112,11 +112,12 @@ class Ran:
 
 @dataclass(frozen=True)
 class Round:
-    """Round t of a run. `y_t` None: no attempt was usable. `graph`: G_t with y_t. `left_usd`: what
-    the decision left of B_t. `end_usd`: what the sub-tasks left of it.
+    """Round t of a run. `y_t` None: no attempt was usable. `before`: G_t, `graph`: G_t with y_t.
+    `left_usd`: what the decision left of B_t. `end_usd`: what the sub-tasks left of it.
     """
 
     state: State
+    before: Graph
     attempts: tuple[DecisionEvent, ...]
     y_t: Decision | None
     graph: Graph
@@ -173,6 +174,7 @@ class _Past:
         if not attempts:
             raise ValueError(f"round {t} has no decision")
         state = self.state(t, attempts[0])
+        before = self.graph
         y_t = self.decide(attempts)
         left_usd = self.purse.left_usd
         ran = _ran(events)
@@ -181,6 +183,7 @@ class _Past:
             self.remember(each)
         return Round(
             state=state,
+            before=before,
             attempts=attempts,
             y_t=y_t,
             graph=graph,
@@ -266,11 +269,13 @@ def _ran(events: Sequence[Any]) -> tuple[Ran, ...]:
 
 
 class Decided(NamedTuple):
-    """A decision of a run, with s_t and the reply. `mistake` is that of the attempt before it, as
-    the main agent was told; "" if it was the first attempt.
+    """A decision y_t of a run, with s_t, G_t without it, and the reply. `mistake` is that of the
+    attempt before it, as the main agent was told; "" if it was the first attempt.
     """
 
     state: State
+    graph: Graph
+    y_t: Decision
     place: Place
     reply: str
     mistake: str
@@ -291,6 +296,8 @@ def decisions(
             continue
         decided = Decided(
             state=round.state,
+            graph=round.before,
+            y_t=round.y_t,
             place=Place(*last["at"]),
             reply=last["reply"],
             mistake=before[-1].get("mistake", "") if before else "",

@@ -27,13 +27,11 @@ from typing import NamedTuple
 from orchestra.runtime import run_folder
 from orchestra.runtime.jsonl import Row, row_at
 from orchestra.runtime.run_folder import Only
-from orchestra.runtime.tape import Entry, entries
+from orchestra.runtime.tape_file import Entry, entries
 from orchestra.vocabulary import SUMMARY, Place
 
-MODELS = (
-    "chat",
-    "models",
-)  # kinds of exchanges with a model; within a tool, they are the tool's
+# Kinds of exchanges with a model; within a tool, they are the tool's
+MODELS = ("chat", "models")
 ANEW = "mcp_tools"  # a kind that costs nothing
 PROGRAMS = ("code", "bash", "diff")  # kinds of exchanges that may leave files
 SAMPLE = re.compile(r"/p\d+$")  # one of several parallel calls of a step

@@ -20,9 +20,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from orchestra.runtime import jsonl, outside
+from orchestra.runtime import jsonl, outside, tape_file
 from orchestra.runtime import pool as pools
-from orchestra.runtime import tape as tapes
 from orchestra.runtime.options import SEAMS, Options, variables
 from orchestra.runtime.pool import Checked, Invalid, Pool
 from orchestra.runtime.secrets import Secrets
@@ -338,14 +337,14 @@ def holds_calls(path: Path, first_round: int = 0) -> bool:
         calls = [str(row["call"]) for _, row in located if "call" in row]
     except (OSError, ConfigError):
         return True  # it cannot be read now
-    return any(tapes.round_of(call) >= first_round for call in calls)
+    return any(tape_file.round_of(call) >= first_round for call in calls)
 
 
 def fork(source: Path, target: Path, manifest: Manifest) -> None:
     """Copy the rounds before that of a fork into the new folder `target`. Raises ConfigError."""
     from_round = manifest.from_round
     tape = source / "tape.jsonl"
-    last = max((tapes.round_of(e.call) for e in tapes.entries(tape)), default=0)
+    last = max((tape_file.round_of(e.call) for e in tape_file.entries(tape)), default=0)
     if not 1 <= from_round <= max(last, 1):
         problem = f"the run in {source} has rounds 1 to {last}"
         raise ConfigError(f"--from-round {from_round}: {problem}")
@@ -360,8 +359,8 @@ def fork(source: Path, target: Path, manifest: Manifest) -> None:
             copy = target / folder.relative_to(source)
             shutil.copytree(folder, copy, symlinks=True)
     with outside.written(target / "tape.jsonl") as copied:
-        for row in tapes.exchanges(tape):
-            if tapes.round_of(row["call"]) < from_round:
+        for row in tape_file.exchanges(tape):
+            if tape_file.round_of(row["call"]) < from_round:
                 row |= {"kept": True, "reused": name_of(source)}
                 line = json.dumps(row, ensure_ascii=False)
                 copied.write(f"{line}\n".encode("utf-8", "replace"))

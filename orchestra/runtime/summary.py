@@ -15,7 +15,7 @@ from typing import Any
 
 from orchestra.ending import Ending
 from orchestra.money import add_usd, assumed_usd
-from orchestra.runtime import jsonl, outside, tape, trajectory
+from orchestra.runtime import jsonl, outside, tape_file, trajectory
 from orchestra.runtime.completion import amount, url_of, usage_of
 from orchestra.runtime.run_folder import Manifest, read_manifest
 from orchestra.runtime.trajectory import Event
@@ -84,7 +84,7 @@ def summary(folder: Path) -> Summary:
     """The run in a folder. Raises ConfigError and TapeMiss if it is damaged."""
     manifest = read_manifest(folder)
     events = trajectory.read_if_sound(folder / "trajectory.jsonl")
-    rows = tape.exchanges(folder / "tape.jsonl")
+    rows = tape_file.exchanges(folder / "tape.jsonl")
     return summarized(folder, manifest, events, rows)
 
 
@@ -99,10 +99,10 @@ def summarized(
     date_s = 0.0
     for row in rows:
         totals = totals.plus(prices.of(row))
-        rounds = max(rounds, tape.round_of(row["call"]))
+        rounds = max(rounds, tape_file.round_of(row["call"]))
         timing = row.get("timing")
         began_s = timing.get("began_s") if isinstance(timing, dict) else None
-        if tape.is_time(began_s) and "kept" not in row:
+        if tape_file.is_time(began_s) and "kept" not in row:
             date_s = max(date_s, began_s)
     return Summary(
         question=manifest.question,
@@ -120,7 +120,7 @@ def summarized(
 
 def totals_in(folder: Path, manifest: Manifest) -> Totals:
     """What the calls on the tape of a run cost."""
-    return Prices(manifest).total(tape.exchanges(folder / "tape.jsonl"))
+    return Prices(manifest).total(tape_file.exchanges(folder / "tape.jsonl"))
 
 
 def ending_in(folder: Path, end: Event | None) -> Ending:
@@ -151,7 +151,7 @@ class Prices:
 
     def _rates_of(self, call: str) -> Rates:
         """Those of the round of a call: a fork may have changed the pool."""
-        return self._rates[bisect_right(self._starts, tape.round_of(call))]
+        return self._rates[bisect_right(self._starts, tape_file.round_of(call))]
 
     def total(self, rows: Iterable[Row]) -> Totals:
         total = Totals()

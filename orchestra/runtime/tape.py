@@ -15,57 +15,38 @@ place of a server plays a part:
     replay   plays answers and failures      raises TapeMiss for what is missing, with a diff
 
 What is missing may also be on the tape of another run (--reuse, reuse.py). Its answer is copied to
-this tape, with the name of that run.
+this tape, with the name of that run. tape_file.py reads what is on a tape.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
-import hashlib
 import json
-import re
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, TypeGuard
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field, ValidationError
 from typing_extensions import TypedDict
 
 from orchestra.contracts import adapter
 from orchestra.runtime.interruption import of_process as interruption
-from orchestra.runtime.jsonl import Appender, Row, TapeWriteError, located, row_at
+from orchestra.runtime.jsonl import Appender, Row, TapeWriteError, row_at
 from orchestra.runtime.secrets import Secrets
-from orchestra.vocabulary import (
-    SUMMARY,
-    Cause,
-    ConfigError,
-    EndOfRun,
-    Failure,
-    Place,
-)
+from orchestra.runtime.tape_file import Entry, entries, key_of, request_text
+from orchestra.vocabulary import Cause, EndOfRun, Failure
 
 VERSION = 3  # of the lines that are written; in version 2, `key` had the address in it
-# An image or a sound in a request
-BASE64 = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{4096,}={0,2}")
 POLL_S = 0.05
 WAKE_S = 0.5  # how long a pause goes on after the tape was closed
-NAME_CHARS = 1000  # of a call, or a key
-MAX_TIME_S = 1e11  # the year 5138
 DIFF_LINES = 41  # of the difference that a miss shows
 DIFF_ROWS = 20  # among which the most similar one is looked for
-TYPES = {"call": str, "key": str, "request": dict}  # of the fields of an exchange
-ADDRESSED = (
-    "chat",
-    "transcription",
-)  # kinds whose `url` says only where a model is served
-OVER_BUDGET = "budget"  # the cause of a failure: the call was not started
 Mode = Literal["record", "resume", "replay"]
 _call: ContextVar[str] = ContextVar("logical_call")
 
@@ -108,26 +89,8 @@ class FailureRow(TypedDict):
     most_usd: NotRequired[float | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An exchange on the tape, without what it holds: a long tape may be larger than memory."""
-
-    offset: int  # of its line
-    call: str
-    kind: str
-    key: str
-    answered: bool
-    kept: bool  # a fork copied it, or the budget did not cover it
-
-
 # (kind, call, key, how often the call made this request) -> the name of another run, and its row
 Find = Callable[[str, str, str, int], tuple[str, Row] | None]
-
-
-def round_of(call: str) -> int:
-    """The round of a logical call; 0 if it belongs to no round."""
-    place = Place.parse(call)
-    return 0 if place is None else place.round
 
 
 class Tape:
@@ -151,9 +114,8 @@ class Tape:
         self._find = find
         self._made: dict[tuple[str, str], int] = {}  # how often, by call and key
         self._unplayed: dict[tuple[str, str], list[Entry]] = {}
-        self.frozen = (
-            False  # within rounds that a fork keeps: nothing is made or reused
-        )
+        # Within rounds that a fork keeps: nothing is made or reused
+        self.frozen = False
         self._closed = False
         self.in_flight: list[str] = []  # the logical calls that are being made
         self._write_error: TapeWriteError | None = None
@@ -206,7 +168,7 @@ class Tape:
 
         `shape` is the type of an answer. It is checked if the answer comes from the tape.
         """
-        text = _request_text(kind, request)
+        text = request_text(kind, request)
         call = _call.get()
         if self.cancelled.is_set():
             raise self._stopped()
@@ -227,7 +189,7 @@ class Tape:
 
     def has(self, kind: str, request: Row) -> bool:
         """Whether the outcome of this request in the current logical call is recorded."""
-        key = key_of(json.loads(_request_text(kind, request)))
+        key = key_of(json.loads(request_text(kind, request)))
         return bool(self._unplayed.get((_call.get(), key)))
 
     def value(
@@ -321,117 +283,6 @@ class Tape:
         return TapeMiss("\n".join([problem, *islice(diff, DIFF_LINES)]))
 
 
-def _request_text(kind: str, request: Row) -> str:
-    """A request and its kind as JSON, with the digest of each image and sound: the data is in
-    RUN/media.
-    """
-    fields = dict(request)
-    if "kind" in fields:  # a parameter of a user's tool
-        fields["kind_"] = fields.pop("kind")
-    fields["kind"] = kind
-    text = json.dumps(fields, sort_keys=True, ensure_ascii=False, default=str)
-    return BASE64.sub(_digest, text)
-
-
-def key_of(request: Row) -> str:
-    """The SHA-256 of a request, as it is on the tape, without the address of the model."""
-    text = json.dumps(without_address(request), sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-
-
-def without_address(request: Row) -> Row:
-    """What a model or a tool sees of a request."""
-    fields = dict(request)
-    if fields["kind"] in ADDRESSED:
-        fields.pop("url", None)
-    return fields
-
-
-def _digest(data: re.Match[str]) -> str:
-    return f"blob:{hashlib.sha256(data[0].encode()).hexdigest()}"
-
-
-def is_time(began_s: object) -> TypeGuard[float]:
-    """Whether a tape can have this as the time of a call, in seconds since 1970."""
-    return isinstance(began_s, int | float) and 0 <= began_s < MAX_TIME_S
-
-
-def entries(path: Path) -> list[Entry]:
-    """The exchanges of a tape, without the failures that a resume retried. Raises ConfigError."""
-    found: list[Entry] = []
-    newest = 0  # where those of the newest resume begin
-    for offset, row in located(path):
-        if "resumed" in row:
-            found[newest:] = _without_retried(found[newest:])
-            newest = len(found)
-        elif _is_exchange(row):
-            kept = "kept" in row or _is_over_budget(row.get("failure"))
-            request = row["request"]
-            entry = Entry(
-                offset=offset,
-                call=row["call"],
-                kind=request["kind"],
-                key=key_of(request),
-                answered="answer" in row,
-                kept=kept,
-            )
-            found.append(entry)
-        else:
-            problem = "has a line that is not an exchange; restore a copy"
-            raise ConfigError(f"{path} {problem}")
-    return found
-
-
-def exchanges(path: Path) -> Iterator[Row]:
-    """The same as rows, read one by one."""
-    for entry in entries(path):
-        yield row_at(path, entry.offset)
-
-
-def _is_exchange(row: Row) -> bool:
-    is_typed = all(isinstance(row.get(name), kind) for name, kind in TYPES.items())
-    if not is_typed or not isinstance(row["request"].get("kind"), str):
-        return False
-    is_short = max(len(row["call"]), len(row["key"])) <= NAME_CHARS
-    return is_short and ("answer" in row or "failure" in row)
-
-
 def _readable(request: Row) -> list[str]:
     text = json.dumps(request, sort_keys=True, ensure_ascii=False, indent=1)
     return text.replace("\\n", "\n").splitlines()
-
-
-def _without_retried(found: list[Entry]) -> list[Entry]:
-    """Drop the failures that a resume retries.
-
-    Keep a failure if some later prompt may quote it: a later round, another step of the same
-    sub-task, or a repeat of the same call has an answer. Keep what a fork copied, and calls
-    that the budget did not cover: it is still the same. The summary that a sub-agent was asked
-    for after a failure does not count: with another outcome, it goes on.
-    """
-    kept: list[Entry] = []
-    last_round = 0  # of the answers after the entry
-    answered_calls: set[str] = set()
-    answered_steps: dict[str, set[str]] = defaultdict(set)  # by sub-task
-    for entry in reversed(found):
-        call = entry.call
-        parts = call.split("/")  # as r1/t2/s3/part4
-        subtask = "/".join(parts[:2])
-        step = "/".join(parts[:3])
-        if entry.answered:
-            last_round = max(last_round, round_of(call))
-            if parts[2:] != [SUMMARY]:
-                answered_steps[subtask].add(step)
-            answered_calls.add(call)
-            kept.append(entry)
-            continue
-        quoted_later = last_round > round_of(call)
-        quoted_in_subtask = bool(answered_steps[subtask] - {step})
-        repeated = call in answered_calls
-        if quoted_later or quoted_in_subtask or repeated or entry.kept:
-            kept.append(entry)
-    return kept[::-1]
-
-
-def _is_over_budget(failure: Any) -> bool:
-    return isinstance(failure, dict) and failure.get("cause") == OVER_BUDGET

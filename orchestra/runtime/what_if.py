@@ -16,7 +16,7 @@ from json import JSONDecodeError
 from pathlib import Path
 from typing import Any, Literal, NotRequired
 
-from pydantic import ConfigDict, ValidationError, with_config
+from pydantic import ConfigDict, StrictBool, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from orchestra.contracts import adapter
@@ -59,7 +59,7 @@ class Observed(TypedDict):
     """The observation of a tool, and whether it is an error."""
 
     observation: str
-    failed: NotRequired[bool]
+    failed: NotRequired[StrictBool]
 
 
 class Acted(TypedDict):
@@ -119,12 +119,19 @@ def _accepted(place: Place) -> str:
 
 
 def check_decision(
-    flag: str, y_t: Decision, backends: Sequence[str], tools: Sequence[str]
+    flag: str,
+    y_t: Decision,
+    backends: Sequence[str],
+    tools: Sequence[str],
+    agents: Sequence[str],
 ) -> None:
-    """Raises ConfigError for a decision with a backend or a tool that the run does not have."""
+    """Raises ConfigError for a decision with a backend, a tool or a sub-agent that the run does not
+    have. A run folder may come from someone else, so no file of a sub-agent is loaded for it.
+    """
     subtasks = y_t.subtasks if isinstance(y_t, Delegate) else ()
     for u in subtasks:
         named = [("backend", u.backend, backends)] if u.backend else []
+        named += [("sub-agent", u.agent, agents)] if u.agent else []
         named += [("tool", tool, tools) for tool in u.tools or ()]
         for kind, name, known in named:
             if name not in known:

@@ -10,7 +10,8 @@ from subprocess import PIPE, Popen
 
 import pytest
 
-from orchestra.runtime.tape import TapeMiss, exchanges
+from orchestra.runtime.tape import TapeMiss
+from orchestra.runtime.tape_file import exchanges
 from orchestra.toolkit import ToolError
 from orchestra.vocabulary import ModelMistake
 from tests.conftest import ConfigError, Task
