@@ -38,8 +38,9 @@ def execute_code(
     code_type: Literal["python", "bash"] = "python",
     timeout_sec: int = 10,
 ) -> str:
-    """Run code and see what it prints. It has the Python standard library and no network: write the
-    facts you know into the code. A local time becomes another with zoneinfo.ZoneInfo:
+    """Run code and see what it prints. Begin with the imports. It has the Python standard library
+    and no network: write the facts you know into the code. A local time becomes another with
+    zoneinfo.ZoneInfo:
     datetime(year, month, day, hour, minute,
     tzinfo=ZoneInfo("Area/City")).astimezone(ZoneInfo("UTC"))
 

@@ -33,7 +33,7 @@ def messages_of(job: Job, offer: Offer) -> Messages:
     """The messages of the next step. An agent without a main agent has its own prompts."""
     notices = [
         say(PROMPTS, "step_number", step=len(job.trace) + 1, steps=job.steps),
-        _notice_of_repeats(job),
+        _notice_of_repeats(job) or _notice_of_failure(job),
     ]
     now = say(
         PROMPTS,
@@ -140,3 +140,12 @@ def _notice_of_repeats(job: Job) -> str:
     if number == len(job.trace):
         return ""
     return say(PROMPTS, "seen_before", step=number)
+
+
+def _notice_of_failure(job: Job) -> str:
+    """That the newest call of a tool failed; "" if it did not. Small models repeat such a call."""
+    if not job.trace:
+        return ""
+    newest = job.trace[-1]
+    is_call = newest.action in job.tools
+    return say(PROMPTS, "call_failed") if is_call and newest.failed else ""
