@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.evaluation.questions import QuestionRow
-from orchestra.evaluation.sweep_folder import newest, rows_of
+from orchestra.evaluation.sweep_folder import scored_rows
 from orchestra.page.run_data import (
     Exchange,
     Recorded,
@@ -81,7 +81,7 @@ def scores_in(folder: Path) -> dict[str, ScoreRow]:
     found: dict[str, ScoreRow] = {}
     for sweep in [folder, *outside.folders_in(folder)]:
         try:
-            rows = newest(rows_of(sweep)).values()
+            rows = scored_rows(sweep).values()
         except (ConfigError, OSError) as error:
             console.tell(f"left out: {error}")
             continue
