@@ -123,7 +123,8 @@ def difference(stored: Settings, now: Settings, extend: bool) -> str:
     """
     if stored.get("version") != VERSION:
         return "was begun by another version of the program"
-    for key in sorted(now.keys() - {*NOT_COMPARED}, key=_most_telling_first):
+    compared = [key for key in now if key not in NOT_COMPARED]
+    for key in sorted(compared, key=_least_telling_last):
         was = stored.get(key)
         if was == now[key] or _is_extended(key, was, now[key], extend):
             continue
@@ -133,9 +134,9 @@ def difference(stored: Settings, now: Settings, extend: bool) -> str:
     return ""
 
 
-def _most_telling_first(key: str) -> bool:
-    """As a sort key: an option says more than the hash of a file."""
-    return key in ("prompt_files", "code_files")
+def _least_telling_last(key: str) -> bool:
+    """As a sort key: any other setting says more than hashes."""
+    return key in ("questions", "prompt_files", "code_files")
 
 
 def _is_extended(key: str, was: Any, value: Any, extend: bool) -> bool:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from orchestra.evaluation.sweep_folder import (
     scores_file,
     settings_of,
 )
-from orchestra.money import Ledger, Purse, add_usd
+from orchestra.money import DEFAULT_OUTPUT_TOKENS, Ledger, Purse, add_usd
 from orchestra.runtime import console, outside
 from orchestra.runtime import pool as pools
 from orchestra.runtime.chat import Chat
@@ -158,7 +158,7 @@ class _Judging:
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     def scored(self, row: QuestionRow) -> ScoreRow:
-        purse = Purse(self.ledger.limit_usd)
+        purse = Purse()  # the ledger has the limit of all verdicts
         why = "the judge replied neither Correct nor Incorrect"
         found: bool | None = None
         try:
@@ -185,7 +185,8 @@ class _Judging:
         question = _question_of(row, self.runs)
         file = outside.member(self.runs, row["run"]) / rule.tape
         secrets = Secrets([self.judge.api_key_env])
-        with closing(Tape(file, "resume", secrets, self.cancelled)) as tape:
+        made = Tape(file, "resume", secrets, self.cancelled, same_budget=False)
+        with closing(made) as tape:
             chat = Chat(tape, self.timeout_s, self.patience_s, self.ledger)
             return verdict(rule, question, right, given, self.judge, chat, purse)
 
@@ -194,10 +195,13 @@ def _judging(a: argparse.Namespace) -> _Judging:
     """Raises ConfigError."""
     pool = pools.choose(a.backends)
     pools.check(pool, a.budget)
+    judge = judge_of(a.judge, pool, a.budget)
+    # One limit, with --budget and without: else the same verdict would be another request
+    limit = judge.max_output_tokens or DEFAULT_OUTPUT_TOKENS
     return _Judging(
         scorer=a.scorer,
         runs=a.folder / "runs",
-        judge=judge_of(a.judge, pool, a.budget),
+        judge=replace(judge, max_output_tokens=limit),
         ledger=Ledger(a.budget),
         timeout_s=a.timeout,
         patience_s=a.patience,

@@ -126,7 +126,7 @@ def round_of(call: str) -> int:
 class Tape:
     """Raises TapeMiss, TapeWriteError or Cancelled from any thread; each ends the run. `cancelled`
     may be set from outside; the tape sets it when it cannot be written. `find` looks on the tapes
-    of other runs.
+    of other runs. `same_budget`: a call that the budget did not cover is not made in a resume.
     """
 
     def __init__(
@@ -136,6 +136,7 @@ class Tape:
         secrets: Secrets | None = None,
         cancelled: threading.Event | None = None,
         find: Find | None = None,
+        same_budget: bool = True,
     ) -> None:
         self.path = path
         self.mode = mode
@@ -154,7 +155,7 @@ class Tape:
         if self._file and mode == "resume":
             # before the tape is read: `entries` then omits the failures to retry
             self._file.append(json.dumps({"v": VERSION, "resumed": True}))
-        recorded = [] if mode == "record" else entries(path)
+        recorded = [] if mode == "record" else entries(path, same_budget)
         for entry in reversed(recorded):  # the first one is popped first
             self._unplayed.setdefault((entry.call, entry.key), []).append(entry)
         interruption.watch(self)
@@ -349,8 +350,10 @@ def is_time(began_s: object) -> TypeGuard[float]:
     return isinstance(began_s, int | float) and 0 <= began_s < MAX_TIME_S
 
 
-def entries(path: Path) -> list[Entry]:
-    """The exchanges of a tape, without the failures that a resume retried. Raises ConfigError."""
+def entries(path: Path, same_budget: bool = True) -> list[Entry]:
+    """The exchanges of a tape, without the failures that a resume retried. Under another budget,
+    it also retried calls that the budget did not cover. Raises ConfigError.
+    """
     found: list[Entry] = []
     newest = 0  # where those of the newest resume begin
     for offset, row in located(path):
@@ -358,7 +361,8 @@ def entries(path: Path) -> list[Entry]:
             found[newest:] = _without_retried(found[newest:])
             newest = len(found)
         elif _is_exchange(row):
-            kept = "kept" in row or _is_over_budget(row.get("failure"))
+            not_covered = same_budget and _is_over_budget(row.get("failure"))
+            kept = "kept" in row or not_covered
             request = row["request"]
             entry = Entry(
                 offset=offset,
