@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -353,3 +354,41 @@ def test_a_rate_limit_reaches_the_workers_by_its_status(tmp_path, endpoint):
     plan = Plan(tmp_path, pool_at(server.url), Options(method="react"))
     row = answered(q, plan)
     assert row["exact"] and [notice.status for notice in row["notices"]] == [429, 500]
+
+
+def test_a_call_that_timed_out_reaches_the_workers(tmp_path, endpoint):
+    slow = iter([1.0])
+
+    def respond(request):
+        time.sleep(next(slow, 0.0))
+        return number_asked(request)
+
+    server = endpoint(respond)
+    data_file(tmp_path, 1)
+    (q,) = load(tmp_path / "data.json")
+    plan = Plan(tmp_path, pool_at(server.url), Options(method="react", timeout_s=0.5))
+    row = answered(q, plan)
+    assert row["exact"] and [notice.status for notice in row["notices"]] == [408]
+
+
+def test_a_sweep_with_auto_workers_is_refused_few_calls(tmp_path, endpoint):
+    """At most six calls at a time; a call over that is refused."""
+    in_flight, refused = [0], [0]
+    lock = threading.Lock()
+
+    def respond(request):
+        with lock:
+            admitted = in_flight[0] < 6
+            in_flight[0] += admitted
+            refused[0] += not admitted
+        if not admitted:
+            return Raw(429, {})
+        time.sleep(0.1)
+        with lock:
+            in_flight[0] -= 1
+        return number_asked(request)
+
+    data_file(tmp_path, 80)
+    server = endpoint(respond)
+    code, rows = sweeps.sweep(tmp_path, server.url)
+    assert (code, len(rows)) == (0, 80) and refused[0] < 0.15 * len(server.requests)

@@ -406,3 +406,59 @@ def test_a_file_cannot_set_the_repeat_of_a_question(tmp_path):
     (tmp_path / "q.csv").write_text("question,answer,repeat,shown\na,b,7,x\n")
     (q,) = load(tmp_path / "q.csv")
     assert (q.repeat, q.shown) == (1, "")
+
+
+# ---- what a report says --------------------------------------------------------------------------
+
+
+def test_small_levels_and_categories_are_left_out_and_counted(sweep, tmp_path, evaluated):
+    rows = [
+        {"question": f"What is number {n}?", "answer": n, "level": "L", "category": "ABB"[n % 3]}
+        for n in range(1, 8)
+    ]
+    (tmp_path / "data.json").write_text(json.dumps(rows))
+    sweep(count=0)
+    _, shown = evaluated("report", tmp_path / "out")
+    assert "1 category of fewer than 5 questions left out" in shown and "\nA " not in shown
+    assert "\nL " in shown and "levels" not in shown
+    found = json.loads(evaluated("report", tmp_path / "out", "--json")[1])
+    assert found["methods"]["react/m"]["category"]["A"]["n"] == 2  # --json has all
+
+
+def test_a_report_counts_asked_answered_fallbacks_and_unfinished(sweep, tmp_path, evaluated):
+    def respond(request):
+        if "number 2" in str(request):
+            return Raw(401, {})
+        if "number 3" in str(request):
+            return finish("3", status="partial")
+        return finish("") if "number 4" in str(request) else number_asked(request)
+
+    sweep.respond = respond
+    assert sweep(count=6)[0] == 1
+    (method,) = json.loads(evaluated("report", tmp_path / "out", "--json")[1])["methods"].values()
+    assert (method["asked"], method["unfinished"]) == (6, 1)
+    assert (method["answered"], method["fallback"]) == (4, 1 / 4)
+    lines = (tmp_path / "out/rows.jsonl").read_text().splitlines()
+    (tmp_path / "out/rows.jsonl").write_text("\n".join(lines[:3]) + "\n")
+    (method,) = json.loads(evaluated("report", tmp_path / "out", "--json")[1])["methods"].values()
+    assert method["asked"] == 6 and method["unfinished"] >= 3  # those without a row
+
+
+def test_two_methods_differ_by_an_interval_and_a_corrected_p(sweep, tmp_path, evaluated):
+    folders = [tmp_path / name for name in ("out", "b", "c")]
+    for folder, right in zip(folders, (30, 15, 0), strict=True):
+
+        def respond(request, right=right):
+            n = int(re.findall(r"number (\d+)", json.dumps(request))[0])
+            return finish(str(n if n % 3 else -n) if n <= right else "no")
+
+        sweep.respond = respond
+        sweep("--out", folder, count=30)
+    found = json.loads(evaluated("report", *folders, "--json")[1])
+    first, second, third = found["pairs"]
+    assert (first["only_a"], first["only_b"], first["n"]) == (15, 0, 30)
+    assert first["difference"] == 0.5 and 0.2 < first["interval"][0] < 0.5 < first["interval"][1]
+    assert first["p"] == pytest.approx(2**-14) and first["p_holm"] == pytest.approx(2 * 2**-14)
+    assert second["p_holm"] == pytest.approx(3 * second["p"])
+    assert third["latency_interval_s"][0] <= third["latency_s"] <= third["latency_interval_s"][1]
+    assert "+50.0 [" in evaluated("report", *folders)[1]
