@@ -41,9 +41,8 @@ from orchestra.evaluation.workers import Workers
 from orchestra.minigaia import agent as world
 from orchestra.runtime import command_line
 from orchestra.runtime import pool as pools
-from orchestra.runtime.options import variables
 from orchestra.runtime.pool import Pool
-from orchestra.runtime.secrets import Secrets
+from orchestra.runtime.run_folder import checked_secrets
 from orchestra.vocabulary import ConfigError
 
 PROGRAM = "orchestra-min evaluate"
@@ -62,7 +61,7 @@ OF_ONE_RUN = (
     "quiet",
 )
 FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
-    "data": (Path, "questions: JSON or JSON lines; see docs/evaluate.md"),
+    "data": (Path, "questions: JSON, JSON lines, CSV or Parquet; see docs/evaluate.md"),
     "out": (Path, "folder of this sweep; run it again for what is missing or failed"),
     "media": (
         Path,
@@ -102,7 +101,8 @@ def run(a: argparse.Namespace, rest: list[str]) -> int:
     workers = Workers(a.workers or "auto")
     asked = chosen(a, questions.load(a.data, a.media))
     plan = _plan(a, of_run, asked)
-    asked = repeated(redacted(asked, _secrets(plan)), a.repeat or 1)
+    secrets = checked_secrets("?", plan.pool, plan.options)
+    asked = repeated(redacted(asked, secrets), a.repeat or 1)
     with executor_at(a.executor or "") as executor:
         with_budget = a.budget is not None
         past = earlier_rows(plan, asked, a.data, with_budget, a.extend)
@@ -155,11 +155,6 @@ def _plan(
         reuse=reuse,
         shard=a.shard,
     )
-
-
-def _secrets(plan: Plan) -> Secrets:
-    names = [b.api_key_env for b in plan.pool.backends]
-    return Secrets(names + variables(plan.options.mcp))
 
 
 def _without_engines(pool: Pool) -> Pool:

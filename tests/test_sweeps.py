@@ -152,6 +152,16 @@ def test_a_resume_with_another_price_is_refused_but_a_server_may_move(
     assert "pool ('backend m' differs)" in line
 
 
+def test_a_key_in_the_pool_is_one_line_and_written_nowhere(sweep, tmp_path, capsys, monkeypatch):
+    key = "sk-" + "abcdefghij0123456789"
+    monkeypatch.setenv("MY_KEY", key)
+    pool = pool_file(tmp_path, sweep.url, key="MY_KEY", m=(1, 1))
+    pool.write_text(pool.read_text() + f'[backend.options]\nuser = "{key}"\n')
+    assert sweep("--backends", pool)[0] == 2 and not sweep.requests
+    assert "the pool has a key in it" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "sweep.json").exists()
+
+
 def test_a_sweep_of_an_earlier_version_is_not_continued(sweep, tmp_path, capsys):
     shutil.copytree(ROOT / "fixtures/results/react", tmp_path / "out")
     if "version" in json.loads((tmp_path / "out/sweep.json").read_text()):
@@ -233,9 +243,7 @@ def test_merged_shards_are_the_sweep_that_one_machine_would_have_made(sweep, tmp
 @pytest.mark.parametrize(("change", "said"), [
     (lambda f: f.pop(), "shards are missing: 3/3"), (lambda f: f.append(f[0]), "both the shard 1/3"),
 ])  # fmt: skip
-def test_shards_that_do_not_make_one_sweep_are_not_merged(
-    sweep, tmp_path, evaluated, change, said
-):
+def test_shards_that_do_not_make_one_sweep_are_not_merged(sweep, tmp_path, evaluated, change, said):
     folders = shards(sweep, tmp_path, 3)
     change(folders)
     code, found = evaluated("merge", *folders, "--out", tmp_path / "all")

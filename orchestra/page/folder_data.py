@@ -24,7 +24,12 @@ from orchestra.runtime.tape import key_of
 from orchestra.runtime.trajectory import describe
 from orchestra.vocabulary import ConfigError
 
-SCORES = "omnigaia", "judge", "match", "exact"  # of a sweep; the first that a row has counts
+SCORES = (
+    "omnigaia",
+    "judge",
+    "match",
+    "exact",
+)  # of a sweep; the first that a row has counts
 LINES = 12  # of the first decision
 LINE_CHARS = 300
 ScoreRow = dict[str, Any]  # the question of a run: category, level, right answer, score
