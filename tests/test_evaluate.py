@@ -341,7 +341,7 @@ def test_workers_double_until_a_refusal_which_halves_them_once_and_then_grow_by_
     assert workers.allowed == 9
     workers.ended({**row, "latency_s": 9.0}, workers.start())
     assert workers.allowed == 9
-    workers.ended({**row, "status": "failed", "cause": "timeout"}, workers.start())
+    workers.ended({**row, "status": "failed", "cause": "rate limit"}, workers.start())
     assert workers.allowed == 4
 
 

@@ -261,7 +261,7 @@ class _Attempt:
         """
         limited = _limited(run.events)
         if limited is not None:
-            return {"why": f"rate limit in {limited}"}
+            return {"cause": "rate limit", "why": f"rate limit in {limited}"}
         if self.share_usd < math.inf and run.cause == "budget":
             return {"status": "starved"}
         given = run.answer.strip()

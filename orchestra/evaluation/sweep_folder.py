@@ -179,7 +179,9 @@ def earlier_rows(
         raise ConfigError(f"{plan.out} {found}; {_advice(found, plan.out)}")
     sizes = [len(stored["questions"]), stored["repeat"]]
     if sizes != [len(now["questions"]), now["repeat"]]:
-        write_settings(plan.out, {**now, "extended": _extended(stored, sizes)})
+        more = {key: now[key] for key in ("data", "questions", "repeat")}
+        more["extended"] = _extended(stored, sizes)
+        write_settings(plan.out, {**stored, **more})
     return rows_of(plan.out)
 
 

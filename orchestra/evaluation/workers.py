@@ -24,7 +24,6 @@ MEASURED = 8  # questions that show how fast calls are at the start
 SLOWER = 1.5  # times as long as at the start: too slow for more questions
 # HTTP statuses of an endpoint that has too much to do; 529 is Anthropic's
 REFUSALS = {429, 503, 529, TIMED_OUT}
-REFUSED = ("rate limit", "timeout")  # causes of a failed row
 
 
 class Workers:
@@ -68,7 +67,7 @@ class Workers:
 
     def ended(self, row: QuestionRow, number: int) -> None:
         """A question has ended."""
-        if row["status"] == "failed" and row.get("cause") in REFUSED:
+        if row["status"] == "failed" and row.get("cause") == "rate limit":
             self.refused(number)
         if not self.auto or row["status"] != "done" or row["resumed"]:
             return
