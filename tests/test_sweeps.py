@@ -261,6 +261,15 @@ def test_shards_of_other_settings_are_not_merged(sweep, tmp_path, evaluated):
     assert code == 2 and "is not a shard" in said
 
 
+def test_a_shard_without_questions_is_one_line(sweep, tmp_path, evaluated):
+    (folder,) = shards(sweep, tmp_path, 1)
+    made = json.loads((folder / "sweep.json").read_text())
+    del made["questions"]
+    (folder / "sweep.json").write_text(json.dumps(made))
+    code, said = evaluated("merge", folder, "--out", tmp_path / "all")
+    assert code == 2 and "is damaged" in said and len(said.splitlines()) == 1
+
+
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "a/b", "1/0"])
 def test_a_shard_that_does_not_exist_is_one_line(sweep, capsys, shard):
     assert sweep("--shard", shard)[0] == 2 and not sweep.requests

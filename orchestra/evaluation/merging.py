@@ -60,6 +60,10 @@ def _in_order(folders: Sequence[Path]) -> list[tuple[Path, Settings]]:
         settings = settings_of(folder)
         if not settings.get("shard"):
             raise ConfigError(f"{folder} is not a shard: it was run without --shard")
+        if not {"questions", "repeat"} <= settings.keys():
+            raise ConfigError(
+                f"{folder / 'sweep.json'} is damaged: it has no questions"
+            )
         i, n = shard_of(settings["shard"])
         if i in found:
             problem = f"{found[i][0]} and {folder} are both the shard {i}/{n}"
