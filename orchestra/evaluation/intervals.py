@@ -13,7 +13,7 @@ from itertools import accumulate
 import numpy as np
 
 Interval = tuple[float, float]
-RESAMPLES = 5000
+RESAMPLES = 2000
 MOST_EXACT = (
     100_000_000  # of a sign-flip test: differences times the sum of their sizes
 )
