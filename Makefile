@@ -57,6 +57,8 @@ live: $(VENV)/run  ## your own endpoint: OPENAI_API_KEY, or OPENAI_BASE_URL; mak
 bench: $(VENV)/dev  ## the figures in docs/figures.md
 	$(RUN) benchmarks/overhead.py
 	$(RUN) benchmarks/sweep.py
+	$(RUN) benchmarks/sweep.py marks
+	$(RUN) benchmarks/rate_limits.py
 	$(RUN) benchmarks/latency.py
 	$(RUN) benchmarks/startup.py
 	$(RUN) benchmarks/replays.py

@@ -3,7 +3,8 @@
 
     python benchmarks/scripted_server.py DELAY_S K      prints its port, serves until its input closes
 
-The main agent delegates K sub-tasks, then completes; a sub-agent uses EchoAction twice, then finishes.
+The main agent delegates K sub-tasks, then completes; a sub-agent uses EchoAction twice, then finishes. With K = 0, every agent finishes
+at once.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ Respond = Callable[
 
 
 def reply(body: bytes, k: int) -> str:
+    if k == 0:
+        return finish("42")
     if b"You are the main agent" in body:
         return main_agent(body, k)
     if body.count(b"Observation:") < 2:

@@ -29,7 +29,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from orchestra.evaluation import questions
+from orchestra.evaluation.question_files import items
 from orchestra.money import Purse
 from orchestra.recorded import recorded
 from orchestra.runtime import (
@@ -71,7 +71,7 @@ def seeds_of(file: Path) -> list[Seed]:
     """D_0 of Eq. 26: x = (q, M, a, T) with its solution r and level l, as training/seed.json
     describes it. Raises ConfigError.
     """
-    seeds: list[Seed] = questions.items(file)
+    seeds: list[Seed] = items(file)
     wrong = best_match(Draft202012Validator({"items": SEED}).iter_errors(seeds))
     if wrong is not None:
         raise ConfigError(f"{file}: {wrong.message}; see docs/training.md")

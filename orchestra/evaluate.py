@@ -3,12 +3,14 @@
     orchestra-min evaluate run --data FILE --method react --out sweeps/react
     orchestra-min evaluate report sweeps/react sweeps/orchestra-o1
     orchestra-min evaluate run --data FILE --method react --out sweeps/edited --reuse sweeps/react
+    orchestra-min evaluate score sweeps/react --scorer omnigaia --judge gpt-5
+    orchestra-min evaluate merge sweeps/react-1 sweeps/react-2 --out sweeps/react
     orchestra-min evaluate run --data GAIA/2023/validation --method aorchestra --out sweeps/gaia
     orchestra-min evaluate submission sweeps/gaia --out submission.jsonl
     orchestra-min masbench --axis depth --value 2..12 --n 10 --out depth.jsonl
 
 Each question has a run folder of its own, OUT/runs/<id>, which replays and resumes like any other.
-OUT/rows.jsonl gets a line for each question as it ends; OUT/sweep.json has their settings.
+OUT/rows.jsonl gets a line for each question as it ends; OUT/sweep.json says what they were made of.
 """
 
 from __future__ import annotations
@@ -18,28 +20,32 @@ import contextlib
 import json
 import logging
 import math
-import time
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from orchestra import methods
-from orchestra.evaluation import comparison, gaia, questions
+from orchestra.evaluation import comparison, gaia, merging, questions, scoring, tables
 from orchestra.evaluation.answering import Plan
+from orchestra.evaluation.choosing import chosen, redacted, repeated, shard_of
 from orchestra.evaluation.executors import executor_at
-from orchestra.evaluation.questions import Question, QuestionRow
-from orchestra.evaluation.sweep import Budget, Workers, sweep
-from orchestra.evaluation.sweep_folder import earlier_rows, earlier_sweep, newest
+from orchestra.evaluation.judge import judge_of
+from orchestra.evaluation.progress import Progress, tell
+from orchestra.evaluation.questions import Question
+from orchestra.evaluation.sweep import Budget, sweep
+from orchestra.evaluation.sweep_folder import (
+    MOST_REPEATS,
+    SCORERS,
+    earlier_rows,
+    earlier_sweep,
+)
+from orchestra.evaluation.workers import Workers
 from orchestra.minigaia import agent as world
 from orchestra.runtime import command_line, console
 from orchestra.runtime import pool as pools
-from orchestra.runtime.options import variables
 from orchestra.runtime.pool import Pool
-from orchestra.runtime.secrets import Secrets
-from orchestra.runtime.trajectory import printable, usd
-from orchestra.tools import media as media_files
-from orchestra.vocabulary import Backend, ConfigError
+from orchestra.runtime.run_folder import checked_secrets
+from orchestra.vocabulary import ConfigError
 
 PROGRAM = "orchestra-min evaluate"
 OF_ONE_RUN = (
@@ -60,7 +66,7 @@ OF_ONE_RUN = (
 FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
     "data": (
         Path,
-        "questions: JSON or JSON lines, or a folder of GAIA; see docs/evaluate.md",
+        "questions: JSON, JSON lines, CSV, Parquet, or a folder of GAIA; see docs/evaluate.md",
     ),
     "out": (Path, "folder of this sweep; run it again for what is missing or failed"),
     "media": (
@@ -70,6 +76,8 @@ FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
     "level": (str, "only these levels: A,B"),
     "category": (str, "only these categories: A,B"),
     "limit": (int, "only the first LIMIT"),
+    "shard": (str, "i/n: only every n-th question, from the i-th on; see merge"),
+    "repeat": (int, "answer each question REPEAT times (1)"),
     "workers": (str, "questions in flight; auto adapts to the endpoint (auto)"),
     "budget": (float, "spending limit of the whole sweep in USD, the judge included"),
     "reuse": (
@@ -84,6 +92,10 @@ FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
     ),
 }
 REQUIRED = "data", "out"
+SWITCHES = {
+    "world": "MiniGAIA: sub-agents are not models",
+    "extend": "ask more questions or repeats than the sweep in OUT did",
+}
 
 # ---- run -----------------------------------------------------------------------------------------
 
@@ -96,9 +108,11 @@ def run(a: argparse.Namespace, rest: list[str]) -> int:
     a.data = gaia.data_file(a.data)
     asked = chosen(a, questions.load(a.data, a.media))
     plan = _plan(a, of_run, asked)
-    asked = _redacted(asked, plan)
+    secrets = checked_secrets("?", plan.pool, plan.options)
+    asked = repeated(redacted(asked, secrets), a.repeat or 1)
     with executor_at(a.executor or "") as executor:
-        past = earlier_rows(plan, a.data, with_budget=a.budget is not None)
+        with_budget = a.budget is not None
+        past = earlier_rows(plan, asked, a.data, with_budget, a.extend)
         budget = Budget(a.budget, plan, past)
         progress = Progress(asked, past, budget)
         rows = sweep(progress.todo, plan, executor, workers, budget, tell)
@@ -113,10 +127,14 @@ def _check_flags(a: argparse.Namespace, of_run: argparse.Namespace) -> None:
         if getattr(of_run, name):
             flag = name.replace("_", "-")
             raise ConfigError(f"--{flag}: is for a single run; leave it out")
-    for name in ("limit", "budget"):
+    for name in ("limit", "budget", "repeat"):
         given = getattr(a, name)
         if given is not None and not 0 < given < math.inf:
             raise ConfigError(f"--{name} {given}: needs a number above 0")
+    if (a.repeat or 1) > MOST_REPEATS:
+        raise ConfigError(f"--repeat {a.repeat}: needs at most {MOST_REPEATS}")
+    if a.shard:
+        shard_of(a.shard)
     if a.reuse and a.reuse.resolve() == a.out.resolve():
         raise ConfigError(f"--reuse {a.reuse}: is this sweep; give another --out")
 
@@ -130,137 +148,26 @@ def _plan(
     pool = pools.choose(of_run.backends, of_run.model, of_run.perception, modalities)
     pools.check(pool, a.budget)
     methods.make(options, pool, {})
-    judge = _judge(a.judge, pool, a.budget) if a.judge else None
+    judge = judge_of(a.judge, pool, a.budget) if a.judge else None
     if a.world:
         world.check(options.method, asked)
         pool = _without_engines(pool)
     reuse = earlier_sweep(a.reuse) if a.reuse else None
-    return Plan(a.out, pool, options, judge=judge, world=a.world, reuse=reuse)
-
-
-def _redacted(asked: Iterable[Question], plan: Plan) -> list[Question]:
-    """The questions, their right answers without secrets: rows and the judge's tape have them."""
-    names = [b.api_key_env for b in plan.pool.backends]
-    secrets = Secrets(names + variables(plan.options.mcp))
-    kept = []
-    for q in asked:
-        answer, *also = [secrets.text(text) for text in q.accepted]
-        kept.append(q.model_copy(update={"answer": answer, "also": tuple(also)}))
-    return kept
-
-
-def _judge(name: str, pool: Pool, budget_usd: float | None) -> Backend:
-    """A backend of the pool, or another model at the main endpoint. Raises ConfigError."""
-    if name in pool.names:
-        return pool[name]
-    if budget_usd is not None:
-        raise ConfigError(
-            f"--judge {name}: --budget needs its price; add it to --backends FILE"
-        )
-    return replace(pool[pool.main], name=name, model=name)
+    return Plan(
+        a.out,
+        pool,
+        options,
+        judge=judge,
+        world=a.world,
+        reuse=reuse,
+        shard=a.shard,
+    )
 
 
 def _without_engines(pool: Pool) -> Pool:
     """No file is analysed in MiniGAIA's world, so no local engine is needed."""
     nobody = pools.Engine("endpoint", pool.main)
     return pool.with_(engines={"image": nobody, "audio": nobody})
-
-
-# ---- the questions of the command ----------------------------------------------------------------
-
-
-def chosen(a: argparse.Namespace, asked: list[Question]) -> list[Question]:
-    """The questions of --level, --category and --limit, with the modality of each file. Those whose
-    media cannot be read are listed and left out.
-    """
-    for key in ("level", "category"):
-        asked = _with_value(asked, key, getattr(a, key), a.data)
-    readable: list[Question] = []
-    for q in asked[: a.limit]:
-        try:
-            readable.append(_with_modalities(q))
-        except ConfigError as error:
-            console.tell(f"question {q.id} is skipped: {error}")
-    if not readable:
-        raise ConfigError("no question is left; see --media and --limit")
-    return readable
-
-
-def _with_value(
-    asked: list[Question], key: str, values: str | None, data: Path
-) -> list[Question]:
-    """The questions with one of these levels or categories, A,B; all if there are none."""
-    names = [name.strip().lower() for name in (values or "").split(",") if name]
-    if not names:
-        return asked
-    found = [q for q in asked if getattr(q, key).lower() in names]
-    if not found:
-        known = {getattr(q, key) for q in asked} - {""}
-        listed = ", ".join(sorted(known)) or "none"
-        raise ConfigError(f"--{key}: no question has it; {data} has {listed}")
-    return found
-
-
-def _with_modalities(q: Question) -> Question:
-    """Raises ConfigError for a file that is missing or cannot be read."""
-    files = media_files.check(q.media)
-    media = tuple((modality, str(path)) for modality, path in files)
-    return q.model_copy(update={"media": media})
-
-
-# ---- progress ------------------------------------------------------------------------------------
-
-
-class Progress:
-    """How far a sweep is. A question whose newest row failed is still to do."""
-
-    def __init__(
-        self, asked: Sequence[Question], past: Sequence[QuestionRow], budget: Budget
-    ) -> None:
-        rows = newest(past)
-        self.done = [rows[q.id] for q in asked if _is_done(rows.get(q.id))]
-        self.todo = [q for q in asked if not _is_done(rows.get(q.id))]
-        self.asked = len(asked)
-        self.budget = budget
-        self.ended: list[QuestionRow] = []  # in this sweep
-        self.began_s = time.monotonic()
-
-    def after(self, row: QuestionRow) -> str:
-        """One line about a question that has ended, and the sweep so far."""
-        self.ended.append(row)
-        rows = self.done + self.ended
-        each_s = (time.monotonic() - self.began_s) / len(self.ended)
-        left_s = each_s * (self.asked - len(rows))
-        right = sum(map(is_right, rows))
-        so_far = f"{len(rows)} of {self.asked}, {right} right"
-        spent = usd(self.budget.spent_usd)
-        return f"{so_far}, {spent}, {left_s:.0f} s left | {described(row)}"
-
-    @property
-    def all_done(self) -> bool:
-        return sum(map(_is_done, self.done + self.ended)) == self.asked
-
-
-def _is_done(row: QuestionRow | None) -> bool:
-    return row is not None and row["status"] == "done"
-
-
-def is_right(row: QuestionRow) -> bool:
-    """By the judge, or else by `match`; a failed row has neither."""
-    return bool(row.get("judge", row.get("match")))
-
-
-def described(row: QuestionRow) -> str:
-    """The row of a question as one line."""
-    if row["status"] == "failed":
-        return f"{row['id']} failed: {row['why']}"
-    outcome = "right" if is_right(row) else "wrong"
-    return f"{row['id']} {outcome}: {row['answer'] or row['why']!r}"
-
-
-def tell(line: str) -> None:
-    """One line on standard error."""
-    console.tell(printable(line)[:200])
 
 
 # ---- the command line ----------------------------------------------------------------------------
@@ -273,21 +180,27 @@ def parser() -> argparse.ArgumentParser:
     runs = commands.add_parser("run", help="answer and score questions", epilog=also)
     for flag, (kind, text) in FLAGS.items():
         runs.add_argument(f"--{flag}", type=kind, help=text, required=flag in REQUIRED)
-    runs.add_argument(
-        "--world", action="store_true", help="MiniGAIA: sub-agents are not models"
-    )
+    for flag, text in SWITCHES.items():
+        runs.add_argument(f"--{flag}", action="store_true", help=text)
     reports = commands.add_parser(
         "report", help="tables of sweeps, by level and category"
     )
+    _add_folders(reports)
     reports.add_argument(
-        "folders", metavar="DIR", type=Path, nargs="+", help="--out of a sweep"
-    )
-    reports.add_argument(
-        "--score", choices=comparison.SCORES, help="(judge, else match)"
+        "--score", choices=SCORERS, help="(judge if all have it, else match)"
     )
     reports.add_argument(
         "--json", action="store_true", help="the same as one JSON object"
     )
+    scorer = commands.add_parser(
+        "score", help="score the answers of a sweep again, without answering again"
+    )
+    scorer.add_argument("folder", metavar="DIR", type=Path, help="--out of a sweep")
+    for flag, how in scoring.FLAGS.items():
+        scorer.add_argument(f"--{flag}", **how)
+    merge = commands.add_parser("merge", help="make one sweep of all its shards")
+    _add_folders(merge)
+    merge.add_argument("--out", type=Path, required=True, help="folder of the sweep")
     submission = commands.add_parser(
         "submission", help="the answers of a sweep as a submission to GAIA"
     )
@@ -296,8 +209,26 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
+def _add_folders(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "folders", metavar="DIR", type=Path, nargs="+", help="--out of a sweep"
+    )
+
+
+def report(a: argparse.Namespace) -> int:
+    """The tables of sweeps, or one JSON object."""
+    found = comparison.report(a.folders, a.score)
+    if a.json:
+        print(json.dumps(found))
+    else:
+        tables.print_report(found)
+    return 0
+
+
 def main(argv: Sequence[str]) -> int:
-    """Exit codes: 0, 1 where a question failed or was not started, 2 usage, 130 interrupted."""
+    """Exit codes: 0, 1 where a question failed, was not started or has no verdict, 2 usage, 130
+    interrupted.
+    """
     logging.getLogger("orchestra").setLevel(logging.ERROR)
 
     def work() -> int:
@@ -306,14 +237,13 @@ def main(argv: Sequence[str]) -> int:
             return run(a, rest)
         if rest:
             raise ConfigError(f"{rest[0]}: unknown argument (see --help)")
+        if a.command == "score":
+            return scoring.score(a)
+        if a.command == "merge":
+            return merging.merge(a.folders, a.out)
         if a.command == "submission":
             console.tell(f"{gaia.submit(a.folder, a.out)} answers are in {a.out}")
             return 0
-        found = comparison.report(a.folders, a.score)
-        if a.json:
-            print(json.dumps(found))
-        else:
-            comparison.print_report(found)
-        return 0
+        return report(a)
 
     return command_line.run_program(PROGRAM, work)

@@ -6,17 +6,19 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
 import pytest
 
 from orchestra import evaluate
-from orchestra.evaluation import comparison
+from orchestra.evaluation import intervals
 from orchestra.evaluation.answering import Plan, answered
 from orchestra.evaluation.questions import load
 from orchestra.evaluation.scores import exact, matches
-from orchestra.evaluation.sweep import Budget, Workers
+from orchestra.evaluation.sweep import Budget
+from orchestra.evaluation.workers import Workers
 from orchestra.vocabulary import ConfigError
 from tests import sweeps
 from tests.conftest import ROOT, Options, pool_at
@@ -333,7 +335,7 @@ def test_the_report_compares_methods_by_level_category_and_question(tmp_path, sw
         return capsys.readouterr().out
 
     found = json.loads(reported("--json"))
-    plain, pairs = found["methods"]["react/m"], found["mcnemar"]  # by a score that both have
+    plain, pairs = found["methods"]["react/m"], found["pairs"]  # by a score that both have
     assert plain["overall"]["accuracy"] == pytest.approx(4 / 6)
     assert plain["level"]["L1"]["n"] == 3 and plain["category"]["A B"]["n"] == 6
     assert len(found["methods"]) == 3 and not any(" " in name for name in found["methods"])
@@ -345,22 +347,27 @@ def test_the_report_compares_methods_by_level_category_and_question(tmp_path, sw
 
 
 def test_intervals_and_p_values_are_those_of_the_textbooks():
-    assert comparison.wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
-    assert comparison.mcnemar(1, 9) == pytest.approx(0.021484, abs=1e-6)
-    assert comparison.mcnemar(0, 0) == 1.0
-    assert comparison.wilson(0, 15)[0] == 0.0 and comparison.wilson(40, 40)[1] == 1.0
+    assert intervals.wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    assert intervals.mcnemar(1, 9) == pytest.approx(0.021484, abs=1e-6)
+    assert intervals.mcnemar(0, 0) == 1.0
+    assert intervals.wilson(0, 15)[0] == 0.0 and intervals.wilson(40, 40)[1] == 1.0
 
 
-def test_workers_halve_once_at_a_rate_limit_and_grow_while_calls_stay_fast():
+def test_workers_double_until_a_refusal_which_halves_them_once_and_then_grow_by_one_a_round():
     workers, row = Workers("auto"), {"status": "done", "resumed": False, "calls": 1}
     for _ in range(12):
-        workers.ended({**row, "latency_s": 1.0})
-    workers.started = 16
-    workers.limited(3)
-    workers.limited(4)
+        workers.ended({**row, "latency_s": 1.0}, workers.start())
+    assert workers.allowed == 16
+    for number in (3, 4):
+        workers.refused(number)
     assert workers.allowed == 8
-    workers.ended({**row, "latency_s": 9.0})
-    assert workers.allowed == 8
+    for _ in range(9):
+        workers.ended({**row, "latency_s": 1.0}, workers.start())
+    assert workers.allowed == 9
+    workers.ended({**row, "latency_s": 9.0}, workers.start())
+    assert workers.allowed == 9
+    workers.ended({**row, "status": "failed", "cause": "rate limit"}, workers.start())
+    assert workers.allowed == 4
 
 
 def test_a_rate_limit_reaches_the_workers_by_its_status(tmp_path, endpoint):
@@ -372,3 +379,41 @@ def test_a_rate_limit_reaches_the_workers_by_its_status(tmp_path, endpoint):
     plan = Plan(tmp_path, pool_at(server.url), Options(method="react"))
     row = answered(q, plan)
     assert row["exact"] and [notice.status for notice in row["notices"]] == [429, 500]
+
+
+def test_a_call_that_timed_out_reaches_the_workers(tmp_path, endpoint):
+    slow = iter([1.0])
+
+    def respond(request):
+        time.sleep(next(slow, 0.0))
+        return number_asked(request)
+
+    server = endpoint(respond)
+    data_file(tmp_path, 1)
+    (q,) = load(tmp_path / "data.json")
+    plan = Plan(tmp_path, pool_at(server.url), Options(method="react", timeout_s=0.5))
+    row = answered(q, plan)
+    assert row["exact"] and [notice.status for notice in row["notices"]] == [408]
+
+
+def test_a_sweep_with_auto_workers_is_refused_few_calls(tmp_path, endpoint):
+    """At most six calls at a time; a call over that is refused."""
+    in_flight, refused = [0], [0]
+    lock = threading.Lock()
+
+    def respond(request):
+        with lock:
+            admitted = in_flight[0] < 6
+            in_flight[0] += admitted
+            refused[0] += not admitted
+        if not admitted:
+            return Raw(429, {})
+        time.sleep(0.1)
+        with lock:
+            in_flight[0] -= 1
+        return number_asked(request)
+
+    data_file(tmp_path, 80)
+    server = endpoint(respond)
+    code, rows = sweeps.sweep(tmp_path, server.url)
+    assert (code, len(rows)) == (0, 80) and refused[0] < 0.15 * len(server.requests)

@@ -77,7 +77,7 @@ def test_a_worker_that_shares_no_disk_gets_the_run_that_is_reused(tmp_path, endp
     data_file(tmp_path, 1)
     (q,) = load(tmp_path / "data.json")
     answering.answered(q, old)
-    earlier = answering.Earlier("old", {q.id: tmp_path / "old" / "runs" / "1"})
+    earlier = answering.Earlier("old", {q.key: tmp_path / "old" / "runs" / "1"})
     plan = replace(old, out=tmp_path / "new", reuse=earlier)
     row = answering.answered(q, plan, files=answering.files_of(q, plan))
     assert row["exact"] and row["reused_calls"] == len(server.requests) == 1

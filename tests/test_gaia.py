@@ -77,6 +77,8 @@ def test_a_folder_of_gaia_is_read_as_it_is_scored_and_submitted(
     answers = {row["id"]: (row["level"], row["answer"]) for row in rows}
     assert answers == {"c61d-1": ("1", "379526"), "c61d-2": ("2", "7:49"), "c61d-3": ("1", "$42")}
     capsys.readouterr()
+    assert evaluate.main(["score", str(tmp_path / "out"), "--scorer", "gaia"]) == 0
+    capsys.readouterr()
     assert evaluate.main(["report", str(tmp_path / "out"), "--score", "gaia", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["methods"].values()
     # 379,526 is a list of two by the official rule

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestra.ending import ending_of
-from orchestra.evaluation.judge import verdict
-from orchestra.evaluation.questions import Question, QuestionRow
+from orchestra.evaluation.judge import RULES, verdict
+from orchestra.evaluation.questions import Key, Question, QuestionRow
 from orchestra.evaluation.scores import exact, matches
 from orchestra.minigaia.agent import WorldAgent
 from orchestra.money import Purse
@@ -39,6 +39,7 @@ from orchestra.runtime.trajectory import (
     is_finished,
     read_if_sound,
 )
+from orchestra.runtime.user_code import spec_of
 from orchestra.vocabulary import (
     Backend,
     BudgetExceeded,
@@ -55,8 +56,8 @@ FREE = "timeout_s", "patience_s"  # options that may change when a sweep goes on
 
 
 class Notice(NamedTuple):
-    """A message about a call, and the HTTP status that it is about: 429 for a rate limit, 0 if
-    there is none.
+    """A message about a call, and the HTTP status that it is about: 429 for a rate limit, 408 if
+    the call timed out, 0 if there is none.
     """
 
     message: str
@@ -68,10 +69,10 @@ OnNotice = Callable[[Notice], None]
 
 @dataclass(frozen=True)
 class Earlier:
-    """The sweep of --reuse: its name, and the valid run of each question, by the question's id."""
+    """The sweep of --reuse: its name, and the valid run of each question and repeat."""
 
     name: str
-    runs: Mapping[str, Path]
+    runs: Mapping[Key, Path]
 
 
 @dataclass(frozen=True)
@@ -84,18 +85,24 @@ class Plan:
     judge: Backend | None = None
     world: bool = False  # MiniGAIA's world plays the sub-agents
     reuse: Earlier | None = None
+    shard: str | None = None  # i/n: every n-th question
+
+    @property
+    def names(self) -> QuestionRow:
+        """What its rows say of the sweep."""
+        return {"method": spec_of(self.options.method), "model": self.pool.main}
 
     def reused(self, q: Question) -> Path | None:
         """The run of the same question in the sweep of --reuse."""
-        return self.reuse.runs.get(q.id) if self.reuse else None
+        return self.reuse.runs.get(q.key) if self.reuse else None
 
     def folder(self, q: Question) -> Path:
         """The newest run folder of a question: 7, or 7.2 if it was begun again. If its run ended
         because its share of the budget was too small: the next one.
         """
-        first = self.out / "runs" / q.name
-        others = [f for f in first.parent.glob(f"{q.name}.[0-9]*") if begun(f)]
-        newest = max([first, *others], key=_attempt_number)
+        newest = self.out / "runs" / q.name
+        while begun(_next(newest)):
+            newest = _next(newest)
         end = ended(read_if_sound(newest / "trajectory.jsonl"))
         starved = end is not None and ending_of_row(end).cause == "budget"
         return _next(newest) if starved else newest
@@ -135,7 +142,8 @@ def answered(
         return _elsewhere(q, plan, share_usd, files)
     notices: list[Notice] = []
     folder = plan.folder(q)
-    row: QuestionRow = {**q.row, "resumed": begun(folder), "run": folder.name}
+    row: QuestionRow = {**q.row, **plan.names, "resumed": begun(folder)}
+    row["run"] = folder.name
     attempt = _Attempt(
         q=q,
         plan=plan,
@@ -255,7 +263,7 @@ class _Attempt:
         """
         limited = _limited(run.events)
         if limited is not None:
-            return {"why": f"rate limit in {limited}"}
+            return {"cause": "rate limit", "why": f"rate limit in {limited}"}
         if self.share_usd < math.inf and run.cause == "budget":
             return {"status": "starved"}
         given = run.answer.strip()
@@ -289,7 +297,8 @@ class _Attempt:
             chat.notify = lambda message, status: self.on_notice(
                 Notice(message, status)
             )
-            return verdict(self.q, given, judge, chat, purse)
+            what = self.q.question, self.q.accepted, given
+            return verdict(RULES["judge"], *what, judge, chat, purse)
 
 
 def _copy_answers(source: Path, target: Path) -> None:
@@ -353,7 +362,7 @@ def _elsewhere(q: Question, plan: Plan, share_usd: float, files: Files) -> Quest
         there = replace(plan, out=top)
         reused = plan.reused(q)
         if plan.reuse and reused:
-            runs = {q.id: top / REUSED / reused.name}
+            runs = {q.key: top / REUSED / reused.name}
             there = replace(there, reuse=replace(plan.reuse, runs=runs))
         row = answered(here, there, share_usd)
         return {**row, "files": _files_in(top / "runs" / row["run"], "runs")}

@@ -1,56 +1,67 @@
-"""Methods compared by their sweeps: accuracy with an interval, cost, latency, and a test for each
-pair of methods on the questions that both answered.
+"""Methods compared by their sweeps: the figures of each one, and for each pair the differences on
+the questions that both answered, with intervals and a test.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
-from orchestra.evaluation import gaia
-from orchestra.evaluation.questions import QuestionRow
-from orchestra.evaluation.sweep_folder import Settings, newest, rows_of, settings_of
+from orchestra.evaluation.figures import (
+    Figures,
+    by_question,
+    costs_usd,
+    figures,
+    is_done,
+    is_right,
+    latencies_s,
+    pass_at_k,
+    share_right,
+)
+from orchestra.evaluation.intervals import (
+    Interval,
+    bootstrap,
+    holm,
+    of_difference,
+    sign_flip,
+)
+from orchestra.evaluation.provenance import Settings
+from orchestra.evaluation.questions import QuestionRow, key_of
+from orchestra.evaluation.sweep_folder import (
+    SCORERS,
+    has_score,
+    scored_rows,
+    settings_of,
+)
 from orchestra.money import add_usd
-from orchestra.runtime import console
 from orchestra.runtime.run_folder import name_of
-from orchestra.runtime.trajectory import usd
 from orchestra.vocabulary import ConfigError
 
-WIDTH = 100  # of a table cell, at most
-HEADING = (
-    "accuracy in %, 95 % interval, questions, cost without the judge's, median latency"
-)
 PARTS = "level", "category"
-SCORES = "exact", "match", "judge", "gaia"
 MethodRow = dict[str, Any]  # the figures of a method: overall, and of each part
-Outcomes = dict[tuple[Any, Any], bool]  # by question and right answer: answered rightly
-
-
-class Figures(TypedDict):
-    """Of some questions of a sweep."""
-
-    n: int
-    failed: int
-    accuracy: float
-    interval: tuple[float, float]
-    cost_usd: float | None
-    unjudged: int
-    latency_s: float | None  # the median; None: every run was continued
 
 
 class Pair(TypedDict):
-    """Two methods on their `n` common questions, and how many of these only one got right."""
+    """Two methods, a minus b, on their `n` common questions. `only_a`: on how many a has more right
+    answers than b; without repeats, those that only a got right.
+    """
 
     a: str
     b: str
     n: int
     only_a: int
     only_b: int
-    p: float  # of McNemar's test
+    difference: float
+    interval: Interval
+    p: float  # exact: McNemar's without repeats
+    p_holm: float  # after Holm's correction over all pairs
+    cost_usd: float | None  # the mean difference of a question
+    cost_interval_usd: Interval | None
+    latency_s: float | None
+    latency_interval_s: Interval | None
 
 
 class Variation(TypedDict):
@@ -66,59 +77,6 @@ class Variation(TypedDict):
     saved_usd: float | None
 
 
-# ---- statistics ----------------------------------------------------------------------------------
-
-
-def wilson(right: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95 % interval of a proportion; n > 0."""
-    p = right / n
-    zz = z * z / n
-    middle = p + zz / 2
-    half = z * math.sqrt(p * (1 - p) / n + zz / n / 4)
-    low = (middle - half) / (1 + zz)
-    high = (middle + half) / (1 + zz)
-    return max(0.0, low), min(1.0, high)  # rounding may pass them
-
-
-def mcnemar(only_a: int, only_b: int) -> float:
-    """The exact two-sided p-value, from the numbers of questions that only one method got right."""
-    n = only_a + only_b
-    tail = ways = 1  # ways: n over k, from one k to the next
-    for k in range(1, min(only_a, only_b) + 1):
-        ways = ways * (n - k + 1) // k
-        tail += ways
-    return float(min(1.0, 2 * tail / 2**n))
-
-
-def figures(rows: Sequence[QuestionRow], score: str) -> Figures:
-    """Accuracy with its interval, cost and latency. A failed row counts as wrong."""
-    n = len(rows)
-    right = sum(is_right(row, score) for row in rows)
-    done = [row for row in rows if row["status"] == "done"]
-    latencies_s = [row["latency_s"] for row in done if not row["resumed"]]
-    return {
-        "n": n,
-        "failed": n - len(done),
-        "accuracy": right / n,
-        "interval": wilson(right, n),
-        "cost_usd": add_usd(*(row["cost_usd"] for row in done)),
-        "unjudged": sum(row.get("judge", False) is None for row in done),
-        "latency_s": statistics.median(latencies_s) if latencies_s else None,
-    }
-
-
-def is_right(row: QuestionRow, score: str) -> bool:
-    """A failed row has no score, and None is the score of a judge without a verdict. That of GAIA
-    follows from the answer.
-    """
-    if score == "gaia" and "answer" in row:
-        return gaia.is_right(row["answer"].strip(), row.get("right", ""))
-    return bool(row.get(score))
-
-
-# ---- the report ----------------------------------------------------------------------------------
-
-
 class Sweep(NamedTuple):
     """A sweep that is compared, and the name of the one that it reused."""
 
@@ -128,20 +86,22 @@ class Sweep(NamedTuple):
     rows: list[QuestionRow]
 
 
+# ---- the report ----------------------------------------------------------------------------------
+
+
 def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
-    """The figures of each sweep, and McNemar's test for each pair of them. Raises ConfigError."""
+    """The figures of each sweep, and the comparison of each pair of them. Raises ConfigError."""
     sweeps = [(folder, settings_of(folder)) for folder in folders]
     score = _common_score(sweeps, score)
     methods: dict[str, MethodRow] = {}
-    outcomes: dict[str, Outcomes] = {}
     read: list[Sweep] = []
     for folder, settings in sweeps:
-        rows = _newest_rows(folder)
+        rows = _rows_with_scores(folder)
         name = _in_one_word(f"{settings['method']}/{settings['model']}")
         if name in methods:
             name = _in_one_word(f"{name}/{folder}")
-        methods[name] = method_row(rows, score, judged=bool(settings["judge"]))
-        outcomes[name] = _outcomes(rows, score)
+        scores = [key for key in SCORERS if has_score(folder, settings, key)]
+        methods[name] = method_row(rows, score, scores, asked_in(settings, rows))
         read.append(Sweep(name, name_of(folder), settings.get("reuse"), rows))
     variations = [
         varied(new, old, score)
@@ -149,46 +109,30 @@ def report(folders: Iterable[Path], score: str | None) -> dict[str, Any]:
         for old in read
         if new is not old and new.reuse == old.folder
     ]
-    pairs = [compared(a, b, outcomes) for a, b in combinations(methods, 2)]
-    return {"methods": methods, "mcnemar": pairs, "variations": variations}
-
-
-def varied(new: Sweep, old: Sweep, score: str) -> Variation:
-    """What a sweep changed of the one that it reused."""
-    before = {(row["id"], row.get("right")): row for row in old.rows}
-    pairs = [(before.get((row["id"], row.get("right"))), row) for row in new.rows]
-    both = [(a, b) for a, b in pairs if a and _is_done(a) and _is_done(b)]
-    calls = sum(b["calls"] for _, b in both)
-    reused = sum(b.get("reused_calls", 0) for _, b in both)
     return {
-        "new": new.name,
-        "old": old.name,
-        "n": len(both),
-        "changed": sum(a["answer"] != b["answer"] for a, b in both),
-        "newly_right": sum(is_right(b, score) > is_right(a, score) for a, b in both),
-        "newly_wrong": sum(is_right(b, score) < is_right(a, score) for a, b in both),
-        "reused": reused / calls if calls else 0.0,
-        "saved_usd": add_usd(*(b.get("saved_usd", 0.0) for _, b in both)),
+        "score": score,
+        "methods": methods,
+        "pairs": compared_pairs(read, score),
+        "variations": variations,
     }
-
-
-def _is_done(row: QuestionRow) -> bool:
-    return bool(row["status"] == "done")
 
 
 def _common_score(sweeps: Iterable[tuple[Path, Settings]], score: str | None) -> str:
     """The score of the comparison: by default the best one that all sweeps have."""
-    unjudged = [folder for folder, settings in sweeps if not settings["judge"]]
+    wanted = score or "judge"
+    lacking = [
+        folder for folder, found in sweeps if not has_score(folder, found, wanted)
+    ]
+    if not lacking:
+        return wanted
     if score is None:
-        return "match" if unjudged else "judge"
-    if score == "judge" and unjudged:
-        raise ConfigError(f"--score judge: {unjudged[0]} was run without --judge")
-    return score
+        return "match"
+    advice = f"orchestra-min evaluate score {lacking[0]} --scorer {score} makes it"
+    raise ConfigError(f"--score {score}: {lacking[0]} does not have it; {advice}")
 
 
-def _newest_rows(folder: Path) -> list[QuestionRow]:
-    """The newest row of each question of a sweep."""
-    rows = newest(rows_of(folder))
+def _rows_with_scores(folder: Path) -> list[QuestionRow]:
+    rows = scored_rows(folder)
     if not rows:
         raise ConfigError(f"{folder} has no rows yet")
     return list(rows.values())
@@ -199,20 +143,32 @@ def _in_one_word(name: str) -> str:
     return "_".join(name.split())
 
 
-def _outcomes(rows: Iterable[QuestionRow], score: str) -> Outcomes:
-    """Two sweeps have a question in common if its right answer is the same in both."""
-    return {(row["id"], row.get("right")): is_right(row, score) for row in rows}
+def asked_in(settings: Settings, rows: Sequence[QuestionRow]) -> int:
+    """How many answers a sweep asks for. Earlier versions did not store it."""
+    asked = len(settings.get("questions", ())) * settings.get("repeat", 1)
+    return max(int(asked), len(rows))
 
 
-def method_row(rows: Sequence[QuestionRow], score: str, judged: bool) -> MethodRow:
+def method_row(
+    rows: Sequence[QuestionRow], score: str, scores: Iterable[str], asked: int
+) -> MethodRow:
     """Figures of one method: overall, by score, level and category."""
-    found: MethodRow = {"score": score, "overall": figures(rows, score)}
-    found["exact"] = figures(rows, "exact")["accuracy"]
-    found["match"] = figures(rows, "match")["accuracy"]
-    if judged:
-        found["judge"] = figures(rows, "judge")["accuracy"]
-    for key in PARTS:
-        found[key] = _by_part(rows, key, score)
+    done = [row for row in rows if is_done(row)]
+    answered = [row for row in done if row["answer"].strip()]
+    fallbacks = sum(bool(row.get("fallback")) for row in answered)
+    found: MethodRow = {
+        "score": score,
+        "asked": asked,
+        "answered": len(answered),
+        "fallback": fallbacks / len(answered) if answered else 0.0,
+        "unfinished": asked - len(done),
+        "overall": figures(rows, score),
+        "pass_at": pass_at_k(rows, score),
+    }
+    for key in scores:
+        found[key] = sum(is_right(row, key) for row in rows) / len(rows)
+    for part in PARTS:
+        found[part] = _by_part(rows, part, score)
     return found
 
 
@@ -229,71 +185,100 @@ def _by_number(part: str) -> str:
     return part.zfill(9) if part.isdigit() else part
 
 
-def compared(a: str, b: str, outcomes: Mapping[str, Outcomes]) -> Pair:
-    """McNemar's test of two methods."""
-    right_a = outcomes[a]
-    right_b = outcomes[b]
-    both = right_a.keys() & right_b.keys()
-    only_a = sum(right_a[q] and not right_b[q] for q in both)
-    only_b = sum(right_b[q] and not right_a[q] for q in both)
-    p = mcnemar(only_a, only_b)
-    return {"a": a, "b": b, "n": len(both), "only_a": only_a, "only_b": only_b, "p": p}
+# ---- pairs ---------------------------------------------------------------------------------------
 
 
-# ---- as tables -----------------------------------------------------------------------------------
+def compared_pairs(sweeps: Sequence[Sweep], score: str) -> list[Pair]:
+    """Each pair of methods, their p-values corrected for the number of pairs."""
+    pairs = [compared(a, b, score) for a, b in combinations(sweeps, 2)]
+    for pair, p in zip(pairs, holm([pair["p"] for pair in pairs]), strict=True):
+        pair["p_holm"] = p
+    return pairs
 
 
-def print_report(found: Mapping[str, Any]) -> None:
-    """Tables in the shape of Table 1 and Figures 4 to 6 of arXiv 2606.13707."""
-    methods: dict[str, MethodRow] = found["methods"]
-    tables = [HEADING]
-    for key in PARTS:
-        tables.append(_table_by(key, methods))
-    tables.append(_scores(methods))
-    if found["mcnemar"]:
-        tables.append(console.table("a b n only_a only_b p", found["mcnemar"], WIDTH))
-    if found["variations"]:
-        tables.append(_variations(found["variations"]))
-    console.put("\n\n".join(tables))
+def compared(a: Sweep, b: Sweep, score: str) -> Pair:
+    """Two methods on the questions that have the same right answer in both."""
+    rows_a, rows_b = _common(a.rows, b.rows)
+    shares_a = share_right(rows_a, score)
+    shares_b = share_right(rows_b, score)
+    names = list(shares_a)
+    differences = [shares_a[name] - shares_b[name] for name in names]
+    in_a = [shares_a[name] for name in names]
+    in_b = [shares_b[name] for name in names]
+    repeats = _common_multiple(rows_a, rows_b)
+    costs = _differences(costs_usd(_done(rows_a)), costs_usd(_done(rows_b)))
+    times = _differences(latencies_s(_done(rows_a)), latencies_s(_done(rows_b)))
+    return {
+        "a": a.name,
+        "b": b.name,
+        "n": len(names),
+        "only_a": sum(d > 0 for d in differences),
+        "only_b": sum(d < 0 for d in differences),
+        "difference": sum(differences) / len(names) if names else 0.0,
+        "interval": of_difference(in_a, in_b) if names else (-1.0, 1.0),
+        "p": sign_flip([round(d * repeats) for d in differences]),
+        "p_holm": 1.0,
+        "cost_usd": sum(costs) / len(costs) if costs else None,
+        "cost_interval_usd": bootstrap(costs) if costs else None,
+        "latency_s": sum(times) / len(times) if times else None,
+        "latency_interval_s": bootstrap(times) if times else None,
+    }
 
 
-def _table_by(key: str, methods: Mapping[str, MethodRow]) -> str:
-    """A row for each level or category and for all questions, a column for each method."""
-    rows: dict[str, dict[str, str]] = {}
-    for method in methods.values():
-        for part in method[key]:
-            rows.setdefault(part, {key: part})
-    for name, method in methods.items():
-        cells = {**method[key], "overall": method["overall"]}
-        for part, found in cells.items():
-            rows.setdefault(part, {key: part})[name] = _cell(found)
-    return console.table(" ".join([key, *methods]), rows.values(), WIDTH)
+def _common(
+    a: Sequence[QuestionRow], b: Sequence[QuestionRow]
+) -> tuple[list[QuestionRow], list[QuestionRow]]:
+    """The rows of the questions that both sweeps have, with the same right answer."""
+    rights_a = {row["id"]: row.get("right") for row in a}
+    rights_b = {row["id"]: row.get("right") for row in b}
+    both = {name for name in rights_a if name in rights_b}
+    same = {name for name in both if rights_a[name] == rights_b[name]}
+    return [r for r in a if r["id"] in same], [r for r in b if r["id"] in same]
 
 
-def _cell(found: Figures) -> str:
-    """As in 66.7 [30-90] n=6 USD 0.0100 1.2 s."""
-    low, high = found["interval"]
-    accuracy = f"{100 * found['accuracy']:.1f} [{100 * low:.0f}-{100 * high:.0f}]"
-    latency_s = found["latency_s"]
-    latency = "-" if latency_s is None else f"{latency_s:.1f} s"
-    return f"{accuracy} n={found['n']} {usd(found['cost_usd'])} {latency}"
+def _done(rows: Iterable[QuestionRow]) -> list[QuestionRow]:
+    return [row for row in rows if is_done(row)]
 
 
-def _scores(methods: Mapping[str, MethodRow]) -> str:
-    """A row for each method with its three scores."""
-    rows = [
-        {"method": name, **method, **method["overall"]}
-        for name, method in methods.items()
-    ]
-    columns = "method score exact match judge unjudged failed"
-    return console.table(columns, rows, WIDTH)
+def _common_multiple(*sweeps: Iterable[QuestionRow]) -> int:
+    """With shares times this, every difference of two shares is a whole number."""
+    sizes = {len(rows) for sweep in sweeps for rows in by_question(sweep).values()}
+    return math.lcm(*sizes)
 
 
-def _variations(found: Iterable[Variation]) -> str:
-    """A row for each sweep with --reuse: what it changed, and what it did not pay again."""
-    rows = []
-    for v in found:
-        cells = {"reused": f"{100 * v['reused']:.0f} %", "saved": usd(v["saved_usd"])}
-        rows.append({**v, **cells})
-    columns = "new old n changed newly_right newly_wrong reused saved"
-    return console.table(columns, rows, WIDTH)
+def _differences(
+    a: Mapping[str, float | None] | Mapping[str, float],
+    b: Mapping[str, float | None] | Mapping[str, float],
+) -> list[float]:
+    """a minus b for each question that both know; [] if a cost is unknown."""
+    found: list[float] = []
+    for name in a:
+        if name not in b:
+            continue
+        x, y = a[name], b[name]
+        if x is None or y is None:
+            return []
+        found.append(x - y)
+    return found
+
+
+# ---- a sweep that reused another one -------------------------------------------------------------
+
+
+def varied(new: Sweep, old: Sweep, score: str) -> Variation:
+    """What a sweep changed of the one that it reused."""
+    before = {(key_of(row), row.get("right")): row for row in old.rows}
+    pairs = [(before.get((key_of(row), row.get("right"))), row) for row in new.rows]
+    both = [(a, b) for a, b in pairs if a and is_done(a) and is_done(b)]
+    calls = sum(b["calls"] for _, b in both)
+    reused = sum(b.get("reused_calls", 0) for _, b in both)
+    return {
+        "new": new.name,
+        "old": old.name,
+        "n": len(both),
+        "changed": sum(a["answer"] != b["answer"] for a, b in both),
+        "newly_right": sum(is_right(b, score) > is_right(a, score) for a, b in both),
+        "newly_wrong": sum(is_right(b, score) < is_right(a, score) for a, b in both),
+        "reused": reused / calls if calls else 0.0,
+        "saved_usd": add_usd(*(b.get("saved_usd", 0.0) for _, b in both)),
+    }

@@ -1,50 +1,115 @@
 """A language model as judge: it reads the question, the right answer and the given one, and replies
 Correct or Incorrect.
+
+    judge      our prompt: another form of the right answer is right, too
+    omnigaia   OmniGAIA's own rule, as its released evaluation has it
 """
 
 from __future__ import annotations
 
-from orchestra.evaluation.questions import Question
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
 from orchestra.evaluation.scores import exact
 from orchestra.money import Purse
 from orchestra.runtime.chat import Chat
 from orchestra.runtime.parsing import after_thinking
+from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import fenced, render, say
-from orchestra.vocabulary import Backend
+from orchestra.vocabulary import Backend, ConfigError
 
 AROUND_A_VERDICT = " \n\t.*`\"'"
 
 
+def one_word(reply: str) -> bool | None:
+    """The verdict of a reply that is Correct or Incorrect and nothing else.
+
+    >>> one_word("Correct."), one_word("Incorrect"), one_word("It is Correct")
+    (True, False, None)
+    """
+    word = reply.strip(AROUND_A_VERDICT)
+    return word == "Correct" if word in ("Correct", "Incorrect") else None
+
+
+def named(reply: str) -> bool | None:
+    """The verdict that a reply names: a reply with Incorrect in it is that.
+
+    >>> named("**Correct**: both are 5"), named("That is Incorrect"), named("Perhaps")
+    (True, False, None)
+    """
+    if "Incorrect" in reply:
+        return False
+    return True if "Correct" in reply else None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a judge is asked. `tape`: the file of its calls, in the folder of the run."""
+
+    prompt: str
+    tape: str
+    attempts: int
+    read: Callable[[str], bool | None]
+
+
+# Differences of `omnigaia` from the released evaluation:
+# 1. A reply without Correct and Incorrect is asked for again; there, it counts as right.
+# 2. The answer is the one that the run gave; there, the last 20 words if it gave none.
+RULES = {
+    "judge": Rule("evaluation/judge.md", "judge.jsonl", 2, one_word),
+    "omnigaia": Rule("evaluation/omnigaia.md", "omnigaia.jsonl", 3, named),
+}
+
+
+def judge_of(name: str, pool: Pool, budget_usd: float | None) -> Backend:
+    """A backend of the pool, or another model at the main endpoint. Raises ConfigError."""
+    if name in pool.names:
+        return pool[name]
+    if budget_usd is not None:
+        raise ConfigError(
+            f"--judge {name}: --budget needs its price; add it to --backends FILE"
+        )
+    return replace(pool[pool.main], name=name, model=name)
+
+
 def verdict(
-    q: Question, given: str, judge: Backend, chat: Chat, purse: Purse
+    rule: Rule,
+    question: str,
+    accepted: Sequence[str],
+    given: str,
+    judge: Backend,
+    chat: Chat,
+    purse: Purse,
 ) -> bool | None:
-    """Whether a language model judges the answer to be correct; None after two unusable replies.
-    An exact or empty answer needs no call. Raises EndpointError, and BudgetExceeded if the purse
-    cannot pay for the call.
+    """Whether a language model judges the answer to be one of those accepted; None if no reply was
+    usable. An exact or empty answer needs no call. Raises EndpointError, and BudgetExceeded if the
+    purse cannot pay for the call.
     """
     if not given:
         return False
-    if exact(given, q.accepted):
+    if exact(given, accepted):
         return True
     prompt = render(
-        "evaluation/judge.md",
-        question=fenced(q.question),
-        answer=_right_answer(q),
+        rule.prompt,
+        question=fenced(question),
+        answer=_right_answer(accepted),
         reply=fenced(given),
     )
     messages = [{"role": "user", "content": prompt}]
-    for attempt in ("a1", "a2"):
-        with chat.tape.call("judge", attempt):
+    for attempt in range(1, rule.attempts + 1):
+        with chat.tape.call("judge", f"a{attempt}"):
             reply = chat(judge, messages, purse).text
-        word = after_thinking(reply).strip(AROUND_A_VERDICT)
-        if word in ("Correct", "Incorrect"):
-            return word == "Correct"
+        found = rule.read(after_thinking(reply))
+        if found is not None:
+            return found
         messages.append({"role": "assistant", "content": reply})
         messages.append({"role": "user", "content": say("evaluation/notes", "again")})
     return None
 
 
-def _right_answer(q: Question) -> str:
+def _right_answer(accepted: Sequence[str]) -> str:
     """The right answer for the prompt, or each one that is accepted."""
-    listed = fenced("\n".join(q.accepted))
-    return say("evaluation/notes", "any_of", answers=listed) if q.also else listed
+    listed = fenced("\n".join(accepted))
+    if len(accepted) == 1:
+        return listed
+    return say("evaluation/notes", "any_of", answers=listed)

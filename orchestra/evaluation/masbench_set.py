@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestra.evaluation import questions
+from orchestra.evaluation.question_files import items
 from orchestra.runtime.prompts import say
 from orchestra.vocabulary import ConfigError
 
@@ -86,20 +86,4 @@ def _chosen(groups: Iterable[list[Row]], count: int, seed: int) -> Iterable[Row]
 
 def _rows(source: Path) -> Iterable[Mapping[str, Any]]:
     """The rows of a parquet file, or of a file of JSON. Raises ConfigError."""
-    if source.suffix != ".parquet":
-        rows = questions.items(source)
-        return [row if isinstance(row, dict) else {} for row in rows]
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError:
-        needs = "a parquet file needs pyarrow: pip install pyarrow"
-        raise ConfigError(f"{source}: {needs}") from None
-    columns = ["prompt_json", "reward_model_json", "axis", "value"]
-    try:
-        with parquet.ParquetFile(source) as file:
-            known = [name for name in columns if name in file.schema_arrow.names]
-            found: list[dict[str, Any]] = file.read(columns=known).to_pylist()
-    except (OSError, ValueError, ArrowException) as error:
-        reason = str(error).splitlines()[0][:200]
-        raise ConfigError(f"{source}: cannot be read as parquet ({reason})") from None
-    return found
+    return [row if isinstance(row, dict) else {} for row in items(source)]

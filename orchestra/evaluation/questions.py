@@ -1,4 +1,4 @@
-"""A file of questions, read: JSON or JSON lines, with the keys that data sets use.
+"""The questions of a file, which question_files.py reads, with the keys that data sets use.
 
 {"Question": "Which city?", "Final answer": "Prague", "file_name": "a.png"} is a question of GAIA;
 its media file is a.png in the folder of the file.
@@ -6,24 +6,24 @@ its media file is a.png in the folder of the file.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import jsonlines
 from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field
 
+from orchestra.evaluation.question_files import QUESTION, items
 from orchestra.runtime.pool import Checked
 from orchestra.vocabulary import ConfigError
 
-QUESTION = "question", "problem", "query", "prompt"
 ANSWER = "answer", "final_answer", "ground_truth", "gold"
 ALSO = "accepted too"  # with a space, so it is no key of a file: see `_key`
 MEDIA_KEY = re.compile("(image|audio|video)(_path)?s?$")  # of other data sets
 Kind = Literal["image", "audio", "video", "file", ""]  # "": that of the file's content
 QuestionRow = dict[str, Any]  # a line of rows.jsonl; docs/evaluate.md lists its keys
+Key = tuple[str, int]  # a question and its repeat, from 1
+NOT_READ = "repeat", "shown"  # fields that are not the file's
 
 
 def _field(*keys: str, **how: Any) -> Any:
@@ -40,7 +40,9 @@ def _media(entry: Any) -> Any:
 
 
 class Question(Checked):
-    """`media`: (modality, path) each. `also`: the other answers that are accepted."""
+    """`media`: (modality, path) each. `also`: the other answers that are accepted. With --repeat, a
+    question is answered in several repeats.
+    """
 
     model_config = ConfigDict(
         extra="ignore", coerce_numbers_to_str=True, str_strip_whitespace=True
@@ -55,6 +57,12 @@ class Question(Checked):
     level: str = _field("level", "difficulty", default="")
     category: str = _field("category", "topic", "subject", default="")
     facts: Any = ()  # of MiniGAIA, for --world
+    repeat: int = 1
+    shown: str = ""  # the question as a row has it, without secrets
+
+    @property
+    def key(self) -> Key:
+        return self.id, self.repeat
 
     @property
     def accepted(self) -> tuple[str, ...]:
@@ -63,24 +71,47 @@ class Question(Checked):
 
     @property
     def name(self) -> str:
-        """The name of its run folder."""
-        return re.sub(r"[^\w-]", "_", self.id)[:80]
+        """The name of its run folder: 7, and 7@2 for the second repeat."""
+        name = re.sub(r"[^\w-]", "_", self.id)[:80]
+        return name if self.repeat == 1 else f"{name}@{self.repeat}"
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return self.id if self.repeat == 1 else f"{self.id} (repeat {self.repeat})"
 
     @property
     def row(self) -> QuestionRow:
         """Its row in rows.jsonl before it is answered."""
         return {
             "id": self.id,
+            "repeat": self.repeat,
+            "question": self.shown or self.question,
             "level": self.level,
             "category": self.category,
             "right": " or ".join(self.accepted),
+            "accepted": list(self.accepted),
             "status": "failed",
         }
 
 
+def key_of(row: QuestionRow) -> Key:
+    """The question and the repeat of a row. Rows of earlier versions have no repeat."""
+    return row["id"], row.get("repeat", 1)
+
+
+def accepted_of(row: QuestionRow) -> list[str]:
+    """The answers that are right. Rows of earlier versions have only one. Raises ConfigError."""
+    if "accepted" in row:
+        return list(row["accepted"])
+    if not isinstance(row.get("right"), str):
+        raise ConfigError(f"question {row['id']}: its row has no right answer")
+    return [row["right"]]
+
+
 def load(file: Path, media: Path | None = None) -> list[Question]:
-    """The questions of a file, as `items` reads it. Paths of media are relative to `media`
-    (default: the folder of the file). Raises ConfigError.
+    """The questions of a file. Paths of media are relative to `media` (default: the folder of the
+    file). Raises ConfigError.
     """
     root = file.parent if media is None else media
     found: dict[str, Question] = {}
@@ -99,47 +130,13 @@ def load(file: Path, media: Path | None = None) -> list[Question]:
     return list(found.values())
 
 
-def items(file: Path) -> list[Any]:
-    """The items of a JSON array, of an object that holds one, or of JSON lines. Raises
-    ConfigError.
-    """
-    try:
-        data = _parsed(file.read_text(encoding="utf-8-sig").strip())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{file}: cannot be read as JSON or JSON lines ({error})"
-        ) from None
-    if isinstance(data, list):
-        return data
-    if isinstance(data, dict) and not _is_question(data):
-        lists = [value for value in data.values() if isinstance(value, list)]
-        if len(lists) == 1:
-            return lists[0]
-    return [data]
-
-
-def _parsed(text: str) -> Any:
-    """JSON, or else JSON lines. Raises ValueError."""
-    if not text:
-        return []
-    try:
-        return json.loads(text)
-    except ValueError:
-        if text.startswith("["):
-            raise
-        lines = jsonlines.Reader(text.split("\n"))
-        return list(lines.iter(skip_empty=True))
-
-
-def _is_question(data: dict[str, Any]) -> bool:
-    return any(key.strip().lower() in QUESTION for key in data)
-
-
 def _question(item: Any, number: int, root: Path) -> Question:
     """An item of the file as a question. Its id is `number` if it has none."""
     if not isinstance(item, dict):
         raise ConfigError("needs an object with question and answer")
     fields = {_key(name): value for name, value in item.items() if value is not None}
+    for name in NOT_READ:
+        fields.pop(name, None)
     if fields.get("file_name"):  # GAIA
         fields["media"] = [fields["file_name"]]
     for key, value in fields.items():

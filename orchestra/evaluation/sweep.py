@@ -1,13 +1,13 @@
-"""Many questions at once: how many in parallel, what each may spend, and which come next."""
+"""Many questions at once: what each may spend, and which come next. workers.py says how many."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import statistics
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -21,56 +21,15 @@ from typing import Any
 
 from orchestra.evaluation import answering
 from orchestra.evaluation.answering import Notice, Plan, begun
-from orchestra.evaluation.executors import MOST
 from orchestra.evaluation.questions import Question, QuestionRow
+from orchestra.evaluation.workers import REFUSALS, Workers
 from orchestra.money import add_usd
 from orchestra.runtime import jsonl
 from orchestra.runtime.run_folder import read_manifest
 from orchestra.runtime.trajectory import usd
-from orchestra.vocabulary import ConfigError
 
 GRACE_S = 3.0  # after Ctrl-C: how long calls in flight may take to reach their tape
-FIRST_ALLOWED = 4  # questions in flight, with `auto`
-MEASURED = 8  # questions that show how fast calls are at the start
-SLOWER = 1.5  # times as long as at the start: too slow for more questions
-RATE_LIMIT = 429  # HTTP status
 Tell = Callable[[str], None]  # shows a line
-
-
-class Workers:
-    """How many questions may be in flight: `allowed`. With `auto`, it grows by one after each
-    question whose calls took at most 1.5 times as long as those of the first eight, and halves at a
-    rate limit.
-    """
-
-    def __init__(self, workers: str) -> None:
-        self.auto = workers == "auto"
-        if not self.auto and not (workers.isdecimal() and 0 < int(workers) <= MOST):
-            raise ConfigError(
-                f"--workers {workers}: needs auto, or a number from 1 to {MOST}"
-            )
-        self.allowed = FIRST_ALLOWED if self.auto else int(workers)
-        self.started = 0  # questions so far
-        self.cut_at = 0  # how many had started at the last cut
-        self.paces_s: list[float] = []  # seconds a call, of the first questions
-
-    def limited(self, number: int) -> None:
-        """The question that was the `number`-th to start met a rate limit. If it started before
-        the last cut, that cut was for the same limit.
-        """
-        if self.auto and number > self.cut_at:
-            self.allowed = max(1, self.allowed // 2)
-            self.cut_at = self.started
-
-    def ended(self, row: QuestionRow) -> None:
-        """A question has ended."""
-        if not self.auto or row["status"] != "done" or row["resumed"]:
-            return
-        pace_s = row["latency_s"] / max(row["calls"], 1)
-        if len(self.paces_s) < MEASURED:
-            self.paces_s.append(pace_s)
-        if pace_s <= SLOWER * statistics.median(self.paces_s):
-            self.allowed = min(MOST, self.allowed + 1)
 
 
 class Budget:
@@ -165,7 +124,6 @@ def sweep(
                 break
             for q, row in flight.ended():
                 budget.book(row)
-                workers.ended(row)
                 file.append(json.dumps(row, ensure_ascii=False))
                 if row["status"] == "starved":
                     flight.waiting.append(q)  # again, with a larger share
@@ -196,9 +154,10 @@ class _Flight:
         self.cancelled = threading.Event()
         self.in_threads = isinstance(at, ThreadPoolExecutor)
         self.shares_disk = self.in_threads or self._is_seen(plan.out)
-        self.running: dict[Future[QuestionRow], Question] = {}
+        # Each with its number, in the order of their start
+        self.running: dict[Future[QuestionRow], tuple[Question, int]] = {}
         # Those that an earlier sweep began come first.
-        self.waiting = sorted(todo, key=lambda q: not begun(plan.folder(q)))
+        self.waiting = deque(sorted(todo, key=lambda q: not begun(plan.folder(q))))
 
     def _is_seen(self, folder: Path) -> bool:
         """Whether the other machines have this folder, too."""
@@ -215,11 +174,10 @@ class _Flight:
             share_usd = self.budget.share(self.waiting[0], free, alone)
             if share_usd is None:
                 return
-            self._start(self.waiting.pop(0), share_usd)
+            self._start(self.waiting.popleft(), share_usd)
 
     def _start(self, q: Question, share_usd: float) -> None:
-        self.workers.started += 1
-        number = self.workers.started
+        number = self.workers.start()
         how: dict[str, Any] = {"share_usd": share_usd}
         if self.in_threads:  # elsewhere, notices come with the row
             how["on_notice"] = lambda notice: self._note(q, number, notice)
@@ -227,32 +185,34 @@ class _Flight:
         if not self.shares_disk:
             how["files"] = answering.files_of(q, self.plan)
         future = self.executor.submit(answering.answered, q, self.plan, **how)
-        self.running[future] = q
+        self.running[future] = q, number
 
     def ended(self) -> Iterator[tuple[Question, QuestionRow]]:
         """Wait for a question to end. Yields all that have ended, with their rows."""
         for future in wait(self.running, return_when=FIRST_COMPLETED).done:
-            q = self.running.pop(future)
-            row = _row_of(q, future)
+            q, number = self.running.pop(future)
+            row = _row_of(q, self.plan, future)
             answering.write(row.pop("files", {}), self.plan.out)
             for notice in row.pop("notices", ()):
-                self._note(q, self.workers.started, notice)
+                self._note(q, number, notice)
+            self.workers.ended(row, number)
             yield q, row
 
     def _note(self, q: Question, number: int, notice: Notice) -> None:
         """Show a notice of the question that was the `number`-th to start."""
-        self.tell(f"{q.id}: {notice.message}")
-        if notice.status == RATE_LIMIT:
-            self.workers.limited(number)
+        self.tell(f"{q.label}: {notice.message}")
+        if notice.status in REFUSALS:
+            self.workers.refused(number)
 
     def stop(self) -> None:
         self.cancelled.set()
         wait(self.running, timeout=GRACE_S)
 
 
-def _row_of(q: Question, future: Future[QuestionRow]) -> QuestionRow:
+def _row_of(q: Question, plan: Plan, future: Future[QuestionRow]) -> QuestionRow:
     """The row of a question that ended. An exception, such as a lost worker, gives a failed row."""
     error = future.exception()
     if not isinstance(error, Exception):
         return future.result()  # raises KeyboardInterrupt, which ends the sweep
-    return {**q.row, "run": q.name, "why": f"{type(error).__name__}: {error}"}
+    why = f"{type(error).__name__}: {error}"
+    return {**q.row, **plan.names, "run": q.name, "why": why}

@@ -1,12 +1,11 @@
 """The folder of a sweep: sweep.json has its settings, rows.jsonl a line for each question as it
-ends. If a question has several lines, the last one is valid.
+ends, scores/ what `evaluate score` found. If a question has several lines, the last one is valid.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -14,16 +13,19 @@ from pydantic import ConfigDict, Field, FiniteFloat, ValidationError, with_confi
 from typing_extensions import TypedDict
 
 from orchestra.contracts import adapter
-from orchestra.evaluation.answering import FREE, Earlier, Plan
-from orchestra.evaluation.questions import QuestionRow
+from orchestra.evaluation.answering import Earlier, Plan
+from orchestra.evaluation.provenance import Settings, difference, settings_for
+from orchestra.evaluation.questions import Key, Question, QuestionRow, key_of
 from orchestra.runtime import jsonl, outside
 from orchestra.runtime.run_folder import name_of, write_whole
 from orchestra.vocabulary import ConfigError
 
-Settings = dict[str, Any]  # of a sweep, as sweep.json has them
 MAX_BYTES = 16 << 20  # of sweep.json
+MOST_REPEATS = 1000
+SCORERS = "exact", "match", "gaia", "judge", "omnigaia"
 PLAIN_NAME = r"^[^/\x00]*[^/\x00.][^/\x00]*$"  # of a folder: a path cannot lead out
 Figure = Annotated[FiniteFloat, Field(ge=0, lt=1e12)]
+Repeat = Annotated[int, Field(ge=1, le=MOST_REPEATS)]
 
 
 @with_config(ConfigDict(extra="allow", strict=True))
@@ -32,6 +34,9 @@ class _Settings(TypedDict):
     model: str
     judge: str | None
     reuse: NotRequired[str | None]  # the name of another sweep
+    questions: NotRequired[dict[str, str]]  # the hash of each, by id
+    repeat: NotRequired[Repeat]
+    shard: NotRequired[str | None]
 
 
 @with_config(ConfigDict(extra="allow", strict=True))
@@ -39,9 +44,14 @@ class _Row(TypedDict):
     """A line of rows.jsonl, as far as it is read again."""
 
     id: str
+    repeat: NotRequired[Repeat]
+    question: NotRequired[str]
+    method: NotRequired[str]
+    model: NotRequired[str]
     level: str
     category: str
     right: NotRequired[str]
+    accepted: NotRequired[Annotated[list[str], Field(min_length=1)]]
     status: Literal["done", "failed", "starved"]
     why: NotRequired[str]
     judge: NotRequired[bool | None]
@@ -58,6 +68,7 @@ class _DoneRow(_Row):
     latency_s: Figure
     calls: Figure
     resumed: bool
+    fallback: NotRequired[bool]
     reused_calls: NotRequired[Figure]
     saved_usd: NotRequired[Figure | None]
 
@@ -65,6 +76,18 @@ class _DoneRow(_Row):
 @with_config(ConfigDict(extra="allow", strict=True))
 class _OtherRow(_Row):
     cost_usd: NotRequired[Figure | None]
+
+
+@with_config(ConfigDict(extra="allow", strict=True))
+class _ScoreRow(TypedDict):
+    """A line of scores/SCORER.jsonl."""
+
+    id: str
+    repeat: Repeat
+    run: str
+    answer: str
+    score: bool | None
+    cost_usd: Figure | None
 
 
 def rows_of(folder: Path) -> list[QuestionRow]:
@@ -89,9 +112,36 @@ def _check(kind: Any, row: object, where: str) -> None:
         raise ConfigError(f"{where} is damaged ({problem})") from None
 
 
-def newest(rows: Iterable[QuestionRow]) -> dict[Any, QuestionRow]:
-    """The valid row of each question, by its id."""
-    return {row.get("id"): row for row in rows}
+def newest(rows: Iterable[QuestionRow]) -> dict[Key, QuestionRow]:
+    """The valid row of each question and repeat."""
+    return {key_of(row): row for row in rows}
+
+
+def scored_rows(folder: Path) -> dict[Key, QuestionRow]:
+    """The valid rows of a sweep, with the scores of `evaluate score`. Raises ConfigError."""
+    rows = newest(rows_of(folder))
+    outside.check(folder / "scores")
+    for scorer in SCORERS:
+        for number, found in enumerate(jsonl.read(scores_file(folder, scorer)), 1):
+            where = f"{scores_file(folder, scorer)}, row {number}"
+            _check(_ScoreRow, found, where)
+            row = rows.get(key_of(found), {})
+            same = [row.get(key) == found[key] for key in ("run", "answer")]
+            if all(same) and row["status"] == "done":  # else it was answered again
+                row[scorer] = found["score"]
+    return rows
+
+
+def scores_file(folder: Path, scorer: str) -> Path:
+    """What `evaluate score` writes."""
+    return folder / "scores" / f"{scorer}.jsonl"
+
+
+def has_score(folder: Path, settings: Settings, scorer: str) -> bool:
+    """Whether the answers of a sweep have this score."""
+    by_rule = scorer in ("exact", "match")
+    when_run = scorer == "judge" and bool(settings["judge"])
+    return by_rule or when_run or scores_file(folder, scorer).is_file()
 
 
 def earlier_sweep(folder: Path) -> Earlier:
@@ -99,43 +149,61 @@ def earlier_sweep(folder: Path) -> Earlier:
     settings_of(folder)
     outside.check(folder / "runs")
     runs = {
-        row["id"]: outside.member(folder / "runs", row["run"])
+        key_of(row): outside.member(folder / "runs", row["run"])
         for row in newest(rows_of(folder)).values()
     }
     return Earlier(name_of(folder), runs)
 
 
-def earlier_rows(plan: Plan, data: Path, with_budget: bool) -> list[QuestionRow]:
+def earlier_rows(
+    plan: Plan,
+    asked: Sequence[Question],
+    data: Path,
+    with_budget: bool,
+    extend: bool = False,
+) -> list[QuestionRow]:
     """The rows of earlier sweeps into the same folder; writes sweep.json if there was none. Raises
-    ConfigError if their settings were different.
+    ConfigError if anything but the number of questions, with `extend`, was different.
     """
-    text = json.dumps(_settings(plan, data, with_budget), indent=1, default=list)
     file = plan.out / "sweep.json"
     (plan.out / "runs").mkdir(parents=True, exist_ok=True)
     for folder in (plan.out, plan.out / "runs"):
         outside.check(folder)
+    settings = settings_for(plan, asked, data, with_budget)
+    now: Settings = json.loads(json.dumps(settings))  # as it is read again
     if not file.exists():
-        write_whole(file, text)
+        write_settings(plan.out, now)
+        return []
     stored = settings_of(plan.out)
-    for key, value in json.loads(text).items():
-        if stored.get(key) != value:
-            raise ConfigError(
-                f"{plan.out} is a sweep with another {key}; use another --out"
-            )
+    found = difference(stored, now, extend)
+    if found:
+        raise ConfigError(f"{plan.out} {found}; {_advice(found, plan.out)}")
+    sizes = [len(stored["questions"]), stored["repeat"]]
+    if sizes != [len(now["questions"]), now["repeat"]]:
+        more = {key: now[key] for key in ("data", "questions", "repeat")}
+        more["extended"] = _extended(stored, sizes)
+        write_settings(plan.out, {**stored, **more})
     return rows_of(plan.out)
 
 
-def _settings(plan: Plan, data: Path, with_budget: bool) -> Settings:
-    return {
-        "data": hashlib.sha256(data.read_bytes()).hexdigest(),
-        "with_budget": with_budget,
-        "model": plan.pool.main,
-        "backends": [(b.name, b.model) for b in plan.pool.backends],
-        "judge": None if plan.judge is None else plan.judge.model,
-        "world": plan.world,
-        "reuse": plan.reuse.name if plan.reuse else None,
-        **plan.options.model_dump(exclude={*FREE}),
-    }
+def write_settings(folder: Path, settings: Settings) -> None:
+    write_whole(
+        folder / "sweep.json", json.dumps(settings, indent=1, ensure_ascii=False)
+    )
+
+
+def _advice(found: str, out: Path) -> str:
+    """How to go on, or to start a new sweep."""
+    start = f"start a new sweep with another --out, and --reuse {out} to pay only for what differs"
+    if "set of questions" in found or "repeat" in found:
+        return f"ask the same ones, add more with --extend, or {start}"
+    return f"go on with the settings that began it, or {start}"
+
+
+def _extended(stored: Settings, sizes: list[int]) -> list[Any]:
+    """How many questions and repeats the sweep had before each --extend."""
+    before = stored.get("extended", [])
+    return [*before, sizes] if isinstance(before, list) else [sizes]
 
 
 def settings_of(folder: Path) -> Settings:

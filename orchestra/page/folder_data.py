@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.evaluation.questions import QuestionRow
-from orchestra.evaluation.sweep_folder import newest, rows_of
+from orchestra.evaluation.sweep_folder import scored_rows
 from orchestra.page.run_data import (
     Exchange,
     Recorded,
@@ -24,7 +24,12 @@ from orchestra.runtime.tape_file import key_of
 from orchestra.runtime.trajectory import describe
 from orchestra.vocabulary import ConfigError
 
-SCORES = "judge", "match", "exact"  # of a sweep; the first that a row has counts
+SCORES = (
+    "omnigaia",
+    "judge",
+    "match",
+    "exact",
+)  # of a sweep; the first that a row has counts
 LINES = 12  # of the first decision
 LINE_CHARS = 300
 ScoreRow = dict[str, Any]  # the question of a run: category, level, right answer, score
@@ -81,7 +86,7 @@ def scores_in(folder: Path) -> dict[str, ScoreRow]:
     found: dict[str, ScoreRow] = {}
     for sweep in [folder, *outside.folders_in(folder)]:
         try:
-            rows = newest(rows_of(sweep)).values()
+            rows = scored_rows(sweep).values()
         except (ConfigError, OSError) as error:
             console.tell(f"left out: {error}")
             continue

@@ -19,6 +19,7 @@ from orchestra.runtime.completion import NoChoice
 ATTEMPTS = 3  # of one call, besides those that meet a rate limit
 BUSY = {408, 409, 429, *range(500, 600)}  # worth another attempt
 RATE_LIMIT = 429
+TIMED_OUT = 408  # HTTP's status for it, also where the endpoint sent nothing at all
 PAUSE_S = 0.25  # before the second attempt; doubled each time
 MAX_PAUSE_S = 16.0
 # A refusal that no further attempt changes; llama.cpp and others send it with status 500.
@@ -54,6 +55,11 @@ class Problem:
         return cls(
             status=0, why=error.reason, billed=error.sent, retry=True, cause=cause
         )
+
+    @property
+    def told_status(self) -> int:
+        """The status for those who watch: that of the response, or TIMED_OUT."""
+        return TIMED_OUT if self.cause == "timeout" else self.status
 
     @property
     def is_rate_limit(self) -> bool:

@@ -227,15 +227,16 @@ class Chat:
                     cause=problem.cause,
                     most_usd=bill.most_usd,
                 )
-            self._notify_of_wait(bill.backend, patience, problem.status, why)
+            self._notify_of_wait(bill.backend, patience, problem, why)
             self.tape.wait(pause_s)
 
     def _notify_of_wait(
-        self, backend: str, patience: Patience, status: int, why: str
+        self, backend: str, patience: Patience, problem: Problem, why: str
     ) -> None:
         waiting = f"{self.tape.current_call} waiting for {backend}"
-        code = f"status {status}; " if status else ""
-        self.notify(f"{waiting} ({patience}; {code}{why[:60]})", status)
+        code = f"status {problem.status}; " if problem.status else ""
+        message = f"{waiting} ({patience}; {code}{why[:60]})"
+        self.notify(message, problem.told_status)
 
     def error(
         self, backend: Backend, failure: Failure, messages: Messages | None = None

@@ -96,7 +96,7 @@ Find = Callable[[str, str, str, int], tuple[str, Row] | None]
 class Tape:
     """Raises TapeMiss, TapeWriteError or Cancelled from any thread; each ends the run. `cancelled`
     may be set from outside; the tape sets it when it cannot be written. `find` looks on the tapes
-    of other runs.
+    of other runs. `same_budget`: a call that the budget did not cover is not made in a resume.
     """
 
     def __init__(
@@ -106,6 +106,7 @@ class Tape:
         secrets: Secrets | None = None,
         cancelled: threading.Event | None = None,
         find: Find | None = None,
+        same_budget: bool = True,
     ) -> None:
         self.path = path
         self.mode = mode
@@ -123,7 +124,7 @@ class Tape:
         if self._file and mode == "resume":
             # before the tape is read: `entries` then omits the failures to retry
             self._file.append(json.dumps({"v": VERSION, "resumed": True}))
-        recorded = [] if mode == "record" else entries(path)
+        recorded = [] if mode == "record" else entries(path, same_budget)
         for entry in reversed(recorded):  # the first one is popped first
             self._unplayed.setdefault((entry.call, entry.key), []).append(entry)
         interruption.watch(self)

@@ -90,8 +90,10 @@ def is_time(began_s: object) -> TypeGuard[float]:
 # ---- the file ------------------------------------------------------------------------------------
 
 
-def entries(path: Path) -> list[Entry]:
-    """The exchanges of a tape, without the failures that a resume retried. Raises ConfigError."""
+def entries(path: Path, same_budget: bool = True) -> list[Entry]:
+    """The exchanges of a tape, without the failures that a resume retried. Under another budget,
+    it also retried calls that the budget did not cover. Raises ConfigError.
+    """
     found: list[Entry] = []
     newest = 0  # where those of the newest resume begin
     for offset, row in located(path):
@@ -99,7 +101,8 @@ def entries(path: Path) -> list[Entry]:
             found[newest:] = _without_retried(found[newest:])
             newest = len(found)
         elif _is_exchange(row):
-            kept = "kept" in row or _is_over_budget(row.get("failure"))
+            not_covered = same_budget and _is_over_budget(row.get("failure"))
+            kept = "kept" in row or not_covered
             request = row["request"]
             entry = Entry(
                 offset=offset,

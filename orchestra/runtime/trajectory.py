@@ -123,7 +123,7 @@ class Recorder:
 
     def notify(self, message: str, status: int = 0) -> None:
         """Send the listeners a message that is not an event, such as "waiting for M"; once each.
-        `status`: that of the response behind it, 0 if there was none.
+        `status`: that of the response behind it, 408 if it timed out, 0 if there was none.
         """
         if message not in self._notices:
             self._notices.add(message)

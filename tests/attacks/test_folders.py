@@ -8,7 +8,7 @@ import pytest
 
 from fixtures import results
 from orchestra import evaluate, report
-from orchestra.evaluation.comparison import mcnemar
+from orchestra.evaluation.intervals import mcnemar
 from orchestra.page import run_data
 from tests import mutated_folders
 from tests.conftest import ROOT, ConfigError

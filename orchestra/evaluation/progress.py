@@ -1,0 +1,73 @@
+"""How far a sweep is, in one line for each question that ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from orchestra.evaluation.questions import Question, QuestionRow
+from orchestra.evaluation.sweep import Budget
+from orchestra.evaluation.sweep_folder import newest
+from orchestra.runtime import console
+from orchestra.runtime.trajectory import printable, usd
+
+LINE_CHARS = 200
+
+
+class Progress:
+    """How far a sweep is. A question whose newest row failed is still to do."""
+
+    def __init__(
+        self, asked: Sequence[Question], past: Sequence[QuestionRow], budget: Budget
+    ) -> None:
+        rows = newest(past)
+        done = [q for q in asked if is_done(rows.get(q.key))]
+        self.todo = [q for q in asked if not is_done(rows.get(q.key))]
+        self.asked = len(asked)
+        self.budget = budget
+        self.rows = len(done)
+        self.done = len(done)
+        self.right = sum(is_right(rows[q.key]) for q in done)
+        self.ended = 0  # in this sweep
+        self.began_s = time.monotonic()
+
+    def after(self, row: QuestionRow) -> str:
+        """One line about a question that has ended, and the sweep so far."""
+        self.rows += 1
+        self.ended += 1
+        self.done += is_done(row)
+        self.right += is_right(row)
+        each_s = (time.monotonic() - self.began_s) / self.ended
+        left_s = each_s * (self.asked - self.rows)
+        so_far = f"{self.rows} of {self.asked}, {self.right} right"
+        spent = usd(self.budget.spent_usd)
+        return f"{so_far}, {spent}, {left_s:.0f} s left | {described(row)}"
+
+    @property
+    def all_done(self) -> bool:
+        return self.done == self.asked
+
+
+def is_done(row: QuestionRow | None) -> bool:
+    return row is not None and row["status"] == "done"
+
+
+def is_right(row: QuestionRow) -> bool:
+    """By the judge, or else by `match`; a failed row has neither."""
+    return bool(row.get("judge", row.get("match")))
+
+
+def described(row: QuestionRow) -> str:
+    """The row of a question as one line."""
+    name = row["id"]
+    if row.get("repeat", 1) > 1:
+        name = f"{name} (repeat {row['repeat']})"
+    if row["status"] == "failed":
+        return f"{name} failed: {row['why']}"
+    outcome = "right" if is_right(row) else "wrong"
+    return f"{name} {outcome}: {row['answer'] or row['why']!r}"
+
+
+def tell(line: str) -> None:
+    """One line on standard error."""
+    console.tell(printable(line)[:LINE_CHARS])

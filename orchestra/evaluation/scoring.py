@@ -1,0 +1,219 @@
+"""The answers of a sweep, scored again without answering again.
+
+    orchestra-min evaluate score sweeps/o1 --scorer omnigaia --judge gpt-5
+
+DIR/scores/SCORER.jsonl gets a line for each answer; rows.jsonl stays as it is. The calls of a judge
+are on a tape in the folder of each run, so the same command pays only for what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from orchestra.evaluation import gaia
+from orchestra.evaluation.executors import MOST
+from orchestra.evaluation.judge import RULES, judge_of, verdict
+from orchestra.evaluation.questions import QuestionRow, accepted_of, key_of
+from orchestra.evaluation.scores import exact, matches
+from orchestra.evaluation.sweep_folder import (
+    SCORERS,
+    newest,
+    rows_of,
+    scores_file,
+    settings_of,
+)
+from orchestra.money import DEFAULT_OUTPUT_TOKENS, Ledger, Purse, add_usd
+from orchestra.runtime import console, outside
+from orchestra.runtime import pool as pools
+from orchestra.runtime.chat import Chat
+from orchestra.runtime.run_folder import read_manifest, write_whole
+from orchestra.runtime.secrets import Secrets
+from orchestra.runtime.tape import Tape
+from orchestra.runtime.trajectory import printable, usd
+from orchestra.vocabulary import Backend, BudgetExceeded, ConfigError, EndpointError
+
+GRACE_S = 3.0  # after Ctrl-C: how long calls in flight may take to reach their tape
+ScoreRow = dict[str, Any]  # a line of scores/SCORER.jsonl
+FLAGS: dict[str, dict[str, Any]] = {  # of `score`
+    "scorer": {"choices": SCORERS, "required": True, "help": "see docs/evaluate.md"},
+    "judge": {"help": "for judge and omnigaia: a backend, or another model"},
+    "backends": {"type": Path, "help": "a pool of models, as docs/models.md says"},
+    "budget": {"type": float, "help": "spending limit of all verdicts in USD"},
+    "workers": {"type": int, "default": 8, "help": "verdicts in parallel (8)"},
+    "timeout": {"type": float, "default": 120.0, "help": "of one attempt (120 s)"},
+    "patience": {"type": float, "default": 120.0, "help": "at rate limits (120 s)"},
+}
+
+
+def score(a: argparse.Namespace) -> int:
+    """Score a sweep by --scorer. Returns 1 if an answer has no verdict."""
+    _check_flags(a)
+    settings_of(a.folder)
+    rows = [r for r in newest(rows_of(a.folder)).values() if r["status"] == "done"]
+    if not rows:
+        raise ConfigError(f"{a.folder} has no answers yet")
+    for folder in (a.folder, a.folder / "runs", a.folder / "scores"):
+        outside.check(folder)
+    judging = _judging(a) if a.scorer in RULES else None
+    scored = list(_by_judge(rows, judging, a.workers) if judging else _by_rule(a, rows))
+    file = scores_file(a.folder, a.scorer)
+    file.parent.mkdir(exist_ok=True)
+    order = {key_of(row): n for n, row in enumerate(rows)}
+    scored.sort(key=lambda row: order[key_of(row)])
+    write_whole(file, "".join(f"{json.dumps(r, ensure_ascii=False)}\n" for r in scored))
+    console.put(_summary(a.scorer, scored))
+    return 1 if any(row["score"] is None for row in scored) else 0
+
+
+def _check_flags(a: argparse.Namespace) -> None:
+    """Raises ConfigError."""
+    needs_judge = a.scorer in RULES
+    if needs_judge and not a.judge:
+        raise ConfigError(f"--scorer {a.scorer}: needs --judge MODEL")
+    if a.judge and not needs_judge:
+        raise ConfigError(f"--judge: --scorer {a.scorer} asks no model; leave it out")
+    for name in ("budget", "workers", "timeout"):
+        given = getattr(a, name)
+        if given is not None and not given > 0:
+            raise ConfigError(f"--{name} {given}: needs a number above 0")
+    if a.workers > MOST:
+        raise ConfigError(f"--workers {a.workers}: needs at most {MOST}")
+
+
+def _summary(scorer: str, scored: Sequence[ScoreRow]) -> str:
+    """What was found and what it cost, in one line."""
+    right = sum(row["score"] is True for row in scored)
+    missing = sum(row["score"] is None for row in scored)
+    found = f"{scorer}: {right} of {len(scored)} answers right"
+    if missing:
+        reasons = [row["why"] for row in scored if row["score"] is None]
+        found = f"{found}, {missing} without a verdict ({printable(reasons[0])[:200]})"
+    cost = usd(add_usd(*(row["cost_usd"] for row in scored)))
+    paid = usd(add_usd(*(row["paid_usd"] for row in scored)))
+    return f"{found}; {cost}, {paid} of it paid now"
+
+
+def _score_row(row: QuestionRow, scorer: str, **found: Any) -> ScoreRow:
+    return {
+        "id": row["id"],
+        "repeat": key_of(row)[1],
+        "run": row["run"],
+        "answer": row["answer"],
+        "right": row.get("right", ""),
+        "scorer": scorer,
+        "judge": None,
+        "cost_usd": 0.0,
+        "paid_usd": 0.0,
+        **found,
+    }
+
+
+def _question_of(row: QuestionRow, runs: Path) -> str:
+    """Rows of earlier versions have no question; their run has it. Raises ConfigError."""
+    found = row.get("question")
+    return found or read_manifest(outside.member(runs, row["run"])).question
+
+
+# ---- by rules ------------------------------------------------------------------------------------
+
+
+def _by_rule(a: argparse.Namespace, rows: Sequence[QuestionRow]) -> Iterator[ScoreRow]:
+    for row in rows:
+        given = row["answer"].strip()
+        accepted = accepted_of(row)
+        if a.scorer == "exact":
+            found = exact(given, accepted)
+        elif a.scorer == "gaia":
+            found = any(gaia.is_right(given, right) for right in accepted)
+        else:
+            found = matches(given, accepted, _question_of(row, a.folder / "runs"))
+        yield _score_row(row, a.scorer, score=found)
+
+
+# ---- by a judge ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Judging:
+    """What all verdicts share. The ledger keeps them within --budget together."""
+
+    scorer: str
+    runs: Path
+    judge: Backend
+    ledger: Ledger
+    timeout_s: float
+    patience_s: float
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def scored(self, row: QuestionRow) -> ScoreRow:
+        purse = Purse()  # the ledger has the limit of all verdicts
+        why = "the judge replied neither Correct nor Incorrect"
+        found: bool | None = None
+        try:
+            found = self._verdict(row, purse)
+        except (EndpointError, BudgetExceeded) as error:
+            why = " ".join(str(error).split())
+        return _score_row(
+            row,
+            self.scorer,
+            score=found,
+            judge=self.judge.model,
+            cost_usd=purse.spent_usd,
+            paid_usd=purse.paid_usd,
+            **({"why": why} if found is None else {}),
+        )
+
+    def _verdict(self, row: QuestionRow, purse: Purse) -> bool | None:
+        """Raises EndpointError, BudgetExceeded, ConfigError."""
+        rule = RULES[self.scorer]
+        given = row["answer"].strip()
+        accepted = accepted_of(row)
+        if not given or exact(given, accepted):  # needs no tape
+            return bool(given)
+        question = _question_of(row, self.runs)
+        file = outside.member(self.runs, row["run"]) / rule.tape
+        secrets = Secrets([self.judge.api_key_env])
+        made = Tape(file, "resume", secrets, self.cancelled, same_budget=False)
+        with closing(made) as tape:
+            chat = Chat(tape, self.timeout_s, self.patience_s, self.ledger)
+            return verdict(rule, question, accepted, given, self.judge, chat, purse)
+
+
+def _judging(a: argparse.Namespace) -> _Judging:
+    """Raises ConfigError."""
+    pool = pools.choose(a.backends)
+    pools.check(pool, a.budget)
+    judge = judge_of(a.judge, pool, a.budget)
+    # One limit, with --budget and without: else the same verdict would be another request
+    limit = judge.max_output_tokens or DEFAULT_OUTPUT_TOKENS
+    return _Judging(
+        scorer=a.scorer,
+        runs=a.folder / "runs",
+        judge=replace(judge, max_output_tokens=limit),
+        ledger=Ledger(a.budget),
+        timeout_s=a.timeout,
+        patience_s=a.patience,
+    )
+
+
+def _by_judge(
+    rows: Sequence[QuestionRow], judging: _Judging, workers: int
+) -> Iterator[ScoreRow]:
+    threads = ThreadPoolExecutor(workers, thread_name_prefix="verdict")
+    futures: list[Future[ScoreRow]] = []
+    try:
+        futures = [threads.submit(judging.scored, row) for row in rows]
+        for future in as_completed(futures):
+            yield future.result()
+    finally:
+        judging.cancelled.set()
+        threads.shutdown(wait=False, cancel_futures=True)
+        wait(futures, timeout=GRACE_S)

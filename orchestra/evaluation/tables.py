@@ -1,0 +1,171 @@
+"""The report of `evaluate report` as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from orchestra.evaluation.comparison import PARTS, MethodRow, Pair, Variation
+from orchestra.evaluation.figures import Figures
+from orchestra.evaluation.intervals import Interval
+from orchestra.evaluation.sweep_folder import SCORERS
+from orchestra.runtime import console
+from orchestra.runtime.trajectory import usd
+
+WIDTH = 100  # of a table cell, at most
+LEAST = 5  # questions of a level or category: fewer show nothing
+HEADING = (
+    "accuracy in % by {score}, [95 % interval], n answers, cost without the judge's, "
+    "median latency"
+)
+
+
+def print_report(found: Mapping[str, Any]) -> None:
+    """Tables in the shape of Table 1 and Figures 4 to 6 of arXiv 2606.13707."""
+    console.put("\n\n".join(_tables(found)))
+
+
+def _tables(found: Mapping[str, Any]) -> Iterator[str]:
+    methods: dict[str, MethodRow] = found["methods"]
+    yield HEADING.format(score=found["score"])
+    for key in PARTS:
+        yield _table_by(key, methods)
+    yield _outcomes(methods)
+    yield _costs(methods)
+    if any(method["pass_at"] for method in methods.values()):
+        yield _pass_at(methods)
+    if found["pairs"]:
+        yield _pairs(found["pairs"])
+    if found["variations"]:
+        yield _variations(found["variations"])
+
+
+# ---- accuracy by level and category --------------------------------------------------------------
+
+
+def _table_by(key: str, methods: Mapping[str, MethodRow]) -> str:
+    """A row for each level or category with enough questions and for all questions, a column for
+    each method.
+    """
+    rows: dict[str, dict[str, str]] = {}
+    for method in methods.values():
+        for part in method[key]:
+            rows.setdefault(part, {key: part})
+    small = [part for part in rows if _most(part, key, methods) < LEAST]
+    for part in small:
+        del rows[part]
+    for name, method in methods.items():
+        cells = {**method[key], "overall": method["overall"]}
+        for part, found in cells.items():
+            if part not in small:
+                rows.setdefault(part, {key: part})[name] = _cell(found)
+    shown = console.table(" ".join([key, *methods]), rows.values(), WIDTH)
+    return f"{shown}{_left_out(key, len(small))}"
+
+
+def _most(part: str, key: str, methods: Mapping[str, MethodRow]) -> int:
+    """How many questions of a level or category a method was asked, at most."""
+    found = [method[key][part] for method in methods.values() if part in method[key]]
+    return max(int(figures["questions"]) for figures in found)
+
+
+def _left_out(key: str, count: int) -> str:
+    names = {"level": ("level", "levels"), "category": ("category", "categories")}
+    one, several = names[key]
+    if not count:
+        return ""
+    what = f"1 {one} of" if count == 1 else f"{count} {several} of"
+    return f"\n{what} fewer than {LEAST} questions left out"
+
+
+def _cell(found: Figures) -> str:
+    """As in 66.7 [30-90] n=6 USD 0.0100 1.2 s."""
+    low, high = found["interval"]
+    accuracy = f"{100 * found['accuracy']:.1f} [{100 * low:.0f}-{100 * high:.0f}]"
+    latency_s = found["latency_s"]
+    latency = "-" if latency_s is None else f"{latency_s:.1f} s"
+    return f"{accuracy} n={found['n']} {usd(found['cost_usd'])} {latency}"
+
+
+# ---- by method -----------------------------------------------------------------------------------
+
+
+def _outcomes(methods: Mapping[str, MethodRow]) -> str:
+    """A row for each method: its scores, and how its questions ended."""
+    rows = []
+    for name, method in methods.items():
+        fallback = f"{100 * method['fallback']:.0f} %"
+        cells = {"method": name, **method, **method["overall"], "fallback": fallback}
+        cells |= {key: f"{100 * method[key]:.1f}" for key in SCORERS if key in method}
+        rows.append(cells)
+    scores = [key for key in SCORERS if any(key in m for m in methods.values())]
+    counts = "asked answered fallback unfinished unjudged failed"
+    return console.table(f"method {' '.join(scores)} {counts}", rows, WIDTH)
+
+
+def _costs(methods: Mapping[str, MethodRow]) -> str:
+    """A row for each method: what a question costs and how long it takes."""
+    rows = []
+    for name, method in methods.items():
+        found = method["overall"]
+        cost = _with_interval(
+            found["cost_each_usd"], found["cost_interval_usd"], "USD {:.4f}", "{:.4f}"
+        )
+        latency = _with_interval(
+            found["latency_s"], found["latency_interval_s"], "{:.1f} s", "{:.1f}"
+        )
+        rows.append({"method": name, "mean_cost": cost, "median_latency": latency})
+    return console.table("method mean_cost median_latency", rows, WIDTH)
+
+
+def _with_interval(
+    value: float | None, interval: Interval | None, form: str, bound: str
+) -> str:
+    """As in USD 0.0100 [0.0050, 0.0200]."""
+    if value is None or interval is None:
+        return "-"
+    low, high = (bound.format(limit) for limit in interval)
+    return f"{form.format(value)} [{low}, {high}]"
+
+
+def _pass_at(methods: Mapping[str, MethodRow]) -> str:
+    """A row for each method: the chance that one of k answers is right."""
+    most = max(len(method["pass_at"]) for method in methods.values())
+    rows = []
+    for name, method in methods.items():
+        shares = {f"pass@{k}": f"{100 * v:.1f}" for k, v in method["pass_at"].items()}
+        rows.append({"method": name, **shares})
+    columns = [f"pass@{k}" for k in range(1, most + 1)]
+    return console.table(" ".join(["method", *columns]), rows, WIDTH)
+
+
+# ---- by pair -------------------------------------------------------------------------------------
+
+
+def _pairs(pairs: Iterable[Pair]) -> str:
+    """A row for each pair of methods: a minus b, in percentage points, USD and seconds."""
+    rows = []
+    for pair in pairs:
+        low, high = pair["interval"]
+        difference = f"{100 * pair['difference']:+.1f}"
+        accuracy = f"{difference} [{100 * low:+.1f}, {100 * high:+.1f}]"
+        cost = _with_interval(
+            pair["cost_usd"], pair["cost_interval_usd"], "{:+.4f}", "{:+.4f}"
+        )
+        latency = _with_interval(
+            pair["latency_s"], pair["latency_interval_s"], "{:+.1f}", "{:+.1f}"
+        )
+        differences = {"a-b": accuracy, "cost_a-b": cost, "seconds_a-b": latency}
+        rows.append({**pair, **differences})
+    columns = "a b n only_a only_b a-b p p_holm cost_a-b seconds_a-b"
+    return console.table(columns, rows, WIDTH)
+
+
+def _variations(found: Iterable[Variation]) -> str:
+    """A row for each sweep with --reuse: what it changed, and what it did not pay again."""
+    rows = []
+    for v in found:
+        cells = {"reused": f"{100 * v['reused']:.0f} %", "saved": usd(v["saved_usd"])}
+        rows.append({**v, **cells})
+    columns = "new old n changed newly_right newly_wrong reused saved"
+    return console.table(columns, rows, WIDTH)
