@@ -135,7 +135,9 @@ def test_a_batch_that_is_too_dear_says_what_a_sub_task_needs(endpoint, tmp_path)
     assert ending.cause == "budget" and "the cheapest needs about" in ending.why
 
 
-def test_refused_media_is_the_reason(endpoint):
+def test_refused_media_is_the_reason(endpoint, monkeypatch):
+    monkeypatch.setattr("orchestra.tools.perception.missing_engine", lambda _: "rapidocr")
+
     def respond(request):
         if "image_url" in str(request):
             return Raw(400, {"error": {"message": "m is not a multimodal model"}})

@@ -16,7 +16,7 @@ from orchestra.vocabulary import ConfigError
 from tests import sweeps
 from tests.conftest import ROOT
 from tests.program import CLOCK, pool_file, replay
-from tests.scripted import Raw, finish
+from tests.scripted import Raw, complete, finish, last_text
 from tests.sweeps import data_file, number_asked
 
 
@@ -347,6 +347,23 @@ def test_a_score_of_an_answer_that_was_given_anew_does_not_count(sweep, tmp_path
         file.write(json.dumps(row) + "\n")
     found = scored_rows(tmp_path / "out")
     assert sum("omnigaia" in row for row in found.values()) == 1
+
+
+def test_a_question_with_several_accepted_answers_is_scored_again_by_each(
+    sweep, tmp_path, evaluated
+):
+    sweep.respond = lambda r: "Correct" if r["model"] == "j" else complete("$2")
+    asked = [{"question": "What is 1 and 1?", "answer": ["two", "2"]}]
+    (tmp_path / "data.json").write_text(json.dumps(asked))
+    sweep(count=0)
+    (row,) = rows_in(tmp_path / "out")
+    assert (row["right"], row["accepted"]) == ("two or 2", ["two", "2"])
+    scored = "score", tmp_path / "out", "--scorer"
+    assert "exact: 0 of 1" in evaluated(*scored, "exact")[1]
+    assert "gaia: 1 of 1" in evaluated(*scored, "gaia")[1]
+    assert "judge: 1 of 1" in evaluated(*scored, "judge", "--judge", "j")[1]
+    judged = last_text(next(r for r in sweep.requests if r["model"] == "j"))
+    assert "One of them is enough" in judged and "two\n2" in judged
 
 
 def test_a_judge_that_fails_leaves_answers_without_a_verdict(sweep, tmp_path, evaluated):

@@ -39,7 +39,9 @@ def test_the_model_is_given_the_time_of_each_frame_and_new_scene(tmp_path, bench
     assert {"0:07", "0:08"} <= set(times) and ", ".join(times) in request["text"]
 
 
-def test_the_report_of_the_frames_is_kept_where_the_sound_is_refused(tmp_path, bench):
+def test_the_report_of_the_frames_is_kept_where_the_sound_is_refused(tmp_path, bench, monkeypatch):
+    monkeypatch.setattr("orchestra.tools.perception.missing_engine", lambda _: "faster_whisper")
+
     def says(request):
         return Raw(400, "no sound") if "input_audio" in str(request) else "two colours"
 
