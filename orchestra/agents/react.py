@@ -179,7 +179,8 @@ def action_schema(job: Job, offer: Offer) -> dict[str, Any]:
     """The JSON schema of one step: one alternative per action."""
     actions = [_alternative(t.name, t.schema(job.task)) for t in offer.tools]
     report = {"result": TEXT, "status": one_of(STATUSES), "summary": TEXT}
-    actions.append(_alternative(FINISH, closed_object(report)))
+    if offer.may_finish:
+        actions.append(_alternative(FINISH, closed_object(report)))
     return {"anyOf": actions}
 
 

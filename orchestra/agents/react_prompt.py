@@ -120,6 +120,10 @@ def _next(job: Job, offer: Offer) -> str:
         return say(PROMPTS, "no_tool_left")
     if has_few_steps(job):
         return say(PROMPTS, "few_steps_left", left=steps_left)
+    if not offer.may_finish:
+        return say(
+            PROMPTS, "next_unopened", files=", ".join(map(named, offer.unopened))
+        )
     if saw_nothing(job):
         return say(PROMPTS, "next_unseen")
     return say(PROMPTS, "next_alone" if alone(job) else "next")

@@ -25,12 +25,14 @@ SAME_CALLS = 3
 @dataclass(frozen=True)
 class Offer:
     """What the sub-agent may do in its next step: use one of these tools, or finish. `unopened` are
-    the files that it must try to open before it is done.
+    the files that it must try to open before it is done. `may_finish`: whether a schema has
+    `finish`; it is left out of the step after a report that was refused, which small models repeat.
     """
 
     tools: Sequence[Tool]
     must_finish: bool
     unopened: Sequence[str] = ()
+    may_finish: bool = True
 
 
 def next_offer(job: Job) -> Offer:
@@ -40,7 +42,17 @@ def next_offer(job: Job) -> Offer:
     if must_finish(job, tools):
         return Offer(tools=[], must_finish=True)
     unopened = unopened_files(job, tools)
-    return Offer(tools, must_finish=False, unopened=unopened)
+    may_finish = not (unopened and _was_refused(job))
+    return Offer(tools, must_finish=False, unopened=unopened, may_finish=may_finish)
+
+
+def _was_refused(job: Job) -> bool:
+    """Whether the newest step is a report that was not accepted."""
+    return (
+        bool(job.trace)
+        and job.trace[-1].action == INVALID
+        and "result" in job.trace[-1].params
+    )
 
 
 def alone(job: Job) -> bool:
