@@ -40,8 +40,11 @@ CODE = (  # what a row depends on
     "tools/*.py",
     "evaluation/answering.py",
     "evaluation/judge.py",
-    "evaluation/questions.py",
+    "evaluation/question*.py",
     "evaluation/scores.py",
+    "evaluation/sentences.py",
+    "evaluation/units.py",
+    "evaluation/values.py",
 )
 NO_RUN_USES = {"curate", "diff", "evaluate", "masbench", "optimize_prompt", "report"}
 
