@@ -218,3 +218,13 @@ def test_an_empty_answer_is_refused(alone):
     result = alone(no_code, CODE, no_result, empty, finish("42"))
     assert (result.answer, result.fallback, result.calls) == ("42", False, 5)
     assert '"code" is empty' in alone.mains[1] and '"result" is empty' in alone.mains[3]
+
+
+def test_after_a_refused_report_the_schema_has_only_tools_and_a_partial_one_is_still_taken(alone):
+    result = alone(finish("7:49"), finish("7:49", "partial"), media=[CLOCK], steps=10)
+    offered = [
+        {a["properties"]["action"]["const"] for a in r["response_format"]["json_schema"]["schema"]["anyOf"]}
+        for r in alone.requests
+    ]  # fmt: skip
+    assert "finish" in offered[0] and offered[1] == offered[0] - {"finish"}
+    assert "Open clock.png with a tool now." in alone.mains[1] and result.answer == "7:49"
