@@ -65,7 +65,9 @@ def test_sweep_json_has_the_questions_the_whole_pool_the_options_and_hashes(tmp_
     assert made["steps"] == 7 and made["repeat"] == 1 and made["made_with"]["python"]
     assert "react/system.md" in made["prompt_files"]
     assert "orchestra/agents/react.py" in made["code_files"]
-    assert {"orchestra/tools/search.py", "orchestra/evaluation/values.py"} <= made["code_files"].keys()
+    assert {"orchestra/tools/search.py", "orchestra/evaluation/values.py"} <= made[
+        "code_files"
+    ].keys()
     assert "orchestra/report.py" not in made["code_files"]  # no run uses it
 
 
