@@ -27,6 +27,7 @@ from orchestra.vocabulary import ConfigError
 SCORES = (
     "omnigaia",
     "judge",
+    "gaia",
     "match",
     "exact",
 )  # of a sweep; the first that a row has counts
