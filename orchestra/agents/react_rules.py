@@ -42,7 +42,7 @@ def next_offer(job: Job) -> Offer:
     if must_finish(job, tools):
         return Offer(tools=[], must_finish=True)
     unopened = unopened_files(job, tools)
-    may_finish = not (unopened and _was_refused(job))
+    may_finish = not (unopened and job.trace and was_refused(job.trace[-1]))
     return Offer(tools, must_finish=False, unopened=unopened, may_finish=may_finish)
 
 
