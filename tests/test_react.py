@@ -228,3 +228,4 @@ def test_after_a_refused_report_the_schema_has_only_tools_and_a_partial_one_is_s
     ]  # fmt: skip
     assert "finish" in offered[0] and offered[1] == offered[0] - {"finish"}
     assert "Open clock.png with a tool now." in alone.mains[1] and result.answer == "7:49"
+    assert "7:49" not in alone.mains[1]  # small models copy what they see

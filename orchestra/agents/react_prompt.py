@@ -20,6 +20,7 @@ from orchestra.agents.react_rules import (
     like_patterns,
     same_call,
     saw_nothing,
+    was_refused,
 )
 from orchestra.runtime.prompts import as_messages, named, render, say
 from orchestra.seams import Messages
@@ -86,12 +87,19 @@ def _steps_done(trace: Sequence[Step]) -> str:
             "step",
             number=number,
             action=step.action,
-            params=json.dumps(step.params, ensure_ascii=False),
+            params=_params_shown(step),
             observation=step.observation,
             memory=memory if memory else "-",
         )
         rows.append(row)
     return "\n\n".join(rows)
+
+
+def _params_shown(step: Step) -> str:
+    """The parameters of a step. Those of a refused report are not shown: small models copy them."""
+    if was_refused(step):
+        return ""
+    return json.dumps(step.params, ensure_ascii=False)
 
 
 def _next(job: Job, offer: Offer) -> str:

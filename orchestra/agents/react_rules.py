@@ -41,17 +41,14 @@ def next_offer(job: Job) -> Offer:
     if must_finish(job, tools):
         return Offer(tools=[], must_finish=True)
     unopened = unopened_files(job, tools)
-    may_finish = not (unopened and _was_refused(job))
+    is_refused = bool(job.trace) and was_refused(job.trace[-1])
+    may_finish = not (unopened and is_refused)
     return Offer(tools, must_finish=False, unopened=unopened, may_finish=may_finish)
 
 
-def _was_refused(job: Job) -> bool:
-    """Whether the newest step is a report that was not accepted."""
-    return (
-        bool(job.trace)
-        and job.trace[-1].action == INVALID
-        and "result" in job.trace[-1].params
-    )
+def was_refused(step: Step) -> bool:
+    """Whether a step is a report that was not accepted."""
+    return step.action == INVALID and "result" in step.params
 
 
 def alone(job: Job) -> bool:
