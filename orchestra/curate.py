@@ -7,12 +7,13 @@ The folder --out holds:
 
     tape.jsonl        every call: the same command again pays only for what is missing
     candidates.jsonl  a line a candidate, with the verdict of each gate
-    runs/             runs of Orchestra-o1 on the accepted candidates
+    runs/             runs of Orchestra-o1 on seeds without a solution and on accepted candidates
     examples.jsonl    a line a decision of the runs that gave the right answer, for train_da_grpo.py
 
 Differences from the paper
 1. The pool's main model does all: extractor, rewriter, solver without files, judge, expert.
-2. Seeds come with a solution and a level; the paper makes them from runs of Orchestra-o1.
+2. A seed may come with its solution and level. Otherwise they are made from a run of Orchestra-o1,
+   as in the paper, which does not say how: see training/seeds.py.
 3. The paper does not define AnchorCov and Sim: see training/gates.py.
 4. A candidate is refused where the model's reply stays unusable after one correction.
 """
@@ -29,7 +30,6 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from orchestra.evaluation.question_files import items
 from orchestra.money import Purse
 from orchestra.recorded import recorded
 from orchestra.runtime import (
@@ -49,15 +49,13 @@ from orchestra.runtime.secrets import Secrets
 from orchestra.runtime.tape import Mode, Tape, TapeMiss
 from orchestra.runtime.trajectory import usd
 from orchestra.tools import media, sandbox
-from orchestra.training import examples
+from orchestra.training import examples, seeds
 from orchestra.training.examples import Example
 from orchestra.training.examples.recorded import from_run, succeeded
-from orchestra.training.gates import GATES, Candidate, Gate, Seed, VerdictRow, as_json
+from orchestra.training.gates import GATES, Candidate, Gate, VerdictRow, as_json
+from orchestra.training.seeds import Seed
 from orchestra.vocabulary import ConfigError, ModelMistake
 
-SEED = json.loads(
-    Path(__file__).with_name("training").joinpath("seed.json").read_text("utf-8")
-)
 STRATEGIES = {
     "easy": "AD",
     "medium": "ADBC",
@@ -67,23 +65,12 @@ TIMEOUT_S = 600.0  # of one attempt of a call
 PROBLEM_CHARS = 200  # of a mistake, for the model
 
 
-def seeds_of(file: Path) -> list[Seed]:
-    """D_0 of Eq. 26: x = (q, M, a, T) with its solution r and level l, as training/seed.json
-    describes it. Raises ConfigError.
-    """
-    seeds: list[Seed] = items(file)
-    wrong = best_match(Draft202012Validator({"items": SEED}).iter_errors(seeds))
-    if wrong is not None:
-        raise ConfigError(f"{file}: {wrong.message}; see docs/training.md")
-    return seeds
-
-
 class Curation:
     """The state of one command. `peers`: the questions that were accepted for the current seed."""
 
     def __init__(self, a: argparse.Namespace) -> None:
         self.a = a
-        self.seeds = seeds_of(a.seeds)  # D_0, Eq. 26
+        self.seeds = seeds.read(a.seeds)  # D_0, Eq. 26
         self.peers: list[str] = []
         if a.per_seed < 1 or not (a.budget is None or a.budget >= 0):
             raise ConfigError("--per-seed needs 1 or more, --budget 0 or more")
@@ -152,11 +139,31 @@ class Curation:
         x["verdicts"].append(verdict)
         return passed
 
+    def solve(self, seed: Seed, number: int) -> bool:
+        """Whether a seed has a solution r and a level l. One that has none gets them from a run of
+        Orchestra-o1, if that is right.
+        """
+        if "solution" in seed:
+            return True
+        question = seed["question"]
+        folder = self._run(seed, f"s{number}", question)
+        if not succeeded(folder, seed["answer"], question):
+            return False
+        seed["solution"], seed["level"] = seeds.solved(folder)
+        return True
+
     def decisions(self, seed: Seed, x: Candidate) -> list[Example]:
         """The decisions of tau, a run of Orchestra-o1 on an accepted task, if it is right."""
         question = x["task"]["question"]
         answer = x["task"]["answer"]
-        folder = self.a.out / "runs" / x["id"]
+        folder = self._run(seed, x["id"], question)
+        if not succeeded(folder, answer, question):
+            return []
+        return from_run(folder, answer)
+
+    def _run(self, seed: Seed, name: str, question: str) -> Path:
+        """The folder of a run of Orchestra-o1 on a question about the files of a seed."""
+        folder = self.a.out / "runs" / name
         left_usd = self.purse.split(1)[0].limit_usd  # B_t, not below 0
         run = recorded(
             question,
@@ -167,16 +174,18 @@ class Curation:
             options=Options(budget_usd=left_usd, timeout_s=TIMEOUT_S),
         )
         self.purse.charge(run.cost_usd, tokens=run.tokens)
-        if not succeeded(folder, answer, question):
-            return []
-        return from_run(folder, answer)
+        return folder
 
     def run(self) -> str:
         """Every candidate of every seed. Returns the report."""
         candidates: list[Candidate] = []
         found: list[Example] = []
+        unsolved: list[int] = []
         for number, seed in enumerate(self.seeds, 1):
             self.peers = []
+            if not self.solve(seed, number):
+                unsolved.append(number)
+                continue
             strategies = STRATEGIES[seed["level"]]
             for k in range(self.a.per_seed):
                 x: Candidate = {
@@ -192,7 +201,7 @@ class Curation:
                     self.peers.append(x["task"]["question"])
                     found += self.decisions(seed, x)
         self._finish(candidates, found)
-        return self._report(candidates, len(found))
+        return self._report(candidates, len(found), unsolved)
 
     def _write(self, candidates: Sequence[Candidate]) -> None:
         if not self.a.replay:
@@ -204,6 +213,7 @@ class Curation:
     ) -> None:
         """Write the examples. Raises TapeMiss if a replay has other candidates."""
         if not self.a.replay:
+            self._write(candidates)
             if found:
                 examples.write(self.a.out / "examples.jsonl", found)
             return
@@ -211,8 +221,10 @@ class Curation:
         if list(candidates) != list(jsonl.read(path)):
             raise TapeMiss(f"{path}: the replay differs from it")
 
-    def _report(self, candidates: Sequence[Candidate], decisions: int) -> str:
-        """How many candidates each gate dropped, and what all of it cost."""
+    def _report(
+        self, candidates: Sequence[Candidate], decisions: int, unsolved: Sequence[int]
+    ) -> str:
+        """How many candidates each gate dropped, which seeds have no right run, and the cost."""
         dropped = Counter(
             x["verdicts"][-1]["gate"] for x in candidates if not x["accepted"]
         )
@@ -220,7 +232,11 @@ class Curation:
         rows = [{"gate": name, "dropped": dropped[name]} for name in names]
         spent = usd(self.purse.spent_usd)
         counts = f"{len(candidates)} candidates, {decisions} decisions, {spent}"
-        return f"{console.table('gate dropped', rows)}\n{counts}, {self.a.out}"
+        lines = [console.table("gate dropped", rows)]
+        if unsolved:
+            numbers = ", ".join(map(str, unsolved))
+            lines.append(f"left out, no run gave the right answer: seed {numbers}")
+        return "\n".join([*lines, f"{counts}, {self.a.out}"])
 
 
 def _name(gate: Gate) -> str:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from orchestra import curate
-from orchestra.training import examples, gates
+from orchestra.training import examples, gates, seeds
 from tests.conftest import ROOT, needs_sandbox
 from tests.program import CLOCK, files_of, pool_file
 from tests.scripted import complete, delegate, finish, is_main, last_text
@@ -65,7 +65,8 @@ def command(tmp_path, endpoint, monkeypatch, capsys):
 
 @pytest.mark.parametrize(("gate", "changed", "passed"), [
     *[(gate.__name__, {}, True) for gate in gates.GATES[2:]],
-    ("anchor_coverage", {"question": "What is 2 plus 2?"}, False),
+    *[("anchor_coverage", {"question": question}, False) for question in ("What is 2 plus 2?", "What does the picture show?", "What can you see in clock.png?")],
+    ("anchor_coverage", {"question": "In which country is the city that the picture shows?"}, True),
     ("similarity", {"question": f"{SEED['question']} Say."}, False), ("modal_bypass", {"answer": "rome"}, False),
     ("numeric_check", {"answer": "7"}, False),
     *[pytest.param("numeric_check", {"answer": answer, "code": "print(3 + 4)"}, answer == "7", marks=needs_sandbox) for answer in "78"],
@@ -119,7 +120,82 @@ def test_what_was_cut_off_pays_for_the_rest_alone_and_replays(command):
     assert command("--replay") == first  # the address is no part of a request
 
 
+# ---- Eq. 26: the seeds ---------------------------------------------------------------------------
+
+UNSOLVED = {key: SEED[key] for key in ("question", "media", "tools")}
+
+
+@needs_sandbox
+def test_a_seed_without_solution_and_level_gets_them_from_a_run(command):
+    printed = command(seed={**UNSOLVED, "answer": "Prague"})
+    assert "1 candidates, 2 decisions" in printed[1]
+    asked = next(last_text(r) for r in command.requests if part_of(r) == "anchors")
+    assert (
+        "Read It found: Prague" in asked
+        and "The answer: Prague" in asked
+        and '"level": "easy"' in asked
+    )
+    assert "(1 to 2)" in asked  # the number of steps
+    assert command("--replay", seed={**UNSOLVED, "answer": "Prague"}) == printed
+
+
+@needs_sandbox
+def test_a_seed_that_no_run_answers_rightly_is_left_out(command):
+    printed = command(seed={**UNSOLVED, "answer": "Czech Republic"})
+    assert printed[0] == 0 and "no run gave the right answer: seed 1" in printed[1]
+    assert not any(part_of(r) for r in command.requests)
+    assert command("--replay", seed={**UNSOLVED, "answer": "Czech Republic"}) == printed
+
+
+def test_each_round_and_each_failure_makes_a_solved_seed_harder(run):
+    turns = delegate("one", "two"), delegate("three"), complete("42")
+    run(
+        *turns,
+        work=lambda text: (
+            finish("", "blocked") if "# Your task\ntwo" in text else finish("a thing")
+        ),
+    )
+    solution, level = seeds.solved(run.folder)
+    assert level == "hard" and len(solution) == 3  # two rounds and a failure
+    assert "one It found: a thing" in solution[0] and "The answer: 42" in solution[-1]
+
+
+OFFICIAL = {  # the keys of OmniGAIA's test_metadata.json; the texts are ours
+    "id": 7, "question": "What is said about the tower that the picture shows?", "answer": "79", "total_steps": 2,
+    "omni_modal_input": [{"type": "audio", "id": "a1", "path": "audios/a.wav"}, {"type": "image", "id": "i1", "path": "images/b.jpg"}],
+    "sources": [], "Level": "Medium", "required_external_tools": ["web_search", "code_executor"], "category": "History",
+}  # fmt: skip
+STEPS = "Step 1: Listen.", "Step 2: Look."
+
+
+@pytest.mark.parametrize(
+    "solution",
+    [[*STEPS], "\n".join(STEPS), [STEPS[0], {"step": 2, "action": "Step 2:", "tool": "Look."}]],
+)
+def test_the_official_file_of_omnigaia_is_a_file_of_seeds(solution, tmp_path):
+    (tmp_path / "test_metadata.json").write_text(
+        json.dumps([{**OFFICIAL, "annotated_solution": solution}])
+    )
+    (seed,) = seeds.read(tmp_path / "test_metadata.json")
+    assert seed == {
+        "question": OFFICIAL["question"], "answer": "79", "solution": [*STEPS], "level": "medium",
+        "media": [{"modality": "audio", "path": "audios/a.wav"}, {"modality": "image", "path": "images/b.jpg"}],
+        "tools": ["ParseAudioAction", "ImageAnalysisAction", "GoogleSearchAction", "ExecuteCodeAction"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("changed", "line"), [
+    ({"answer": None}, "seed 1: None is not of type 'string'"), ({"required_external_tools": ["dig"]}, "'dig' is not one of"),
+    ({"omni_modal_input": 3}, "seed 1: "),
+])  # fmt: skip
+def test_a_question_of_omnigaia_that_does_not_fit_is_named(changed, line, tmp_path):
+    (tmp_path / "test_metadata.json").write_text(json.dumps([{**OFFICIAL, **changed}]))
+    with pytest.raises(curate.ConfigError, match=line):
+        seeds.read(tmp_path / "test_metadata.json")
+
+
 @pytest.mark.parametrize(("flags", "seed", "code", "line"), [
+    ((), {k: v for k, v in SEED.items() if k != "level"}, 2, "seed 1: 'level' is a dependency of 'solution'"),
     ((), {**SEED, "level": "odd"}, 2, "'odd' is not one of"), ((), {**SEED, "media": []}, 2, "seed.json: "),
     ((), {**SEED, "media": [{"modality": "image", "path": "gone.png"}]}, 2, "gone.png"),
     (("--budget", "1"), SEED, 2, "--budget needs prices"), (("--replay",), SEED, 3, "nothing is recorded"),

@@ -161,6 +161,12 @@ def test_a_page_is_read_after_each_search(run, read):
     assert read == ["https://1.example/", "https://2.example/", "https://3.example/x_(y)"]
 
 
+def test_a_search_agent_thinks_at_most_five_times(run, read):
+    work = lambda t: "Query: more" if t.endswith("Enough") else "Answer: 7"  # noqa: E731
+    assert run(THINKING + agent(name="SearchAgent"), work=work).answer == "7"
+    assert sum(text.endswith("Enough") for text in run.prompts) == 5
+
+
 def test_each_kind_of_agent_sends_what_the_paper_says(run, read, monkeypatch):
     """tests/golden/mas-orchestra.md is written from the formats of arXiv 2601.14652, App. H."""
     golden.in_order(monkeypatch)

@@ -19,39 +19,14 @@ from orchestra.evaluation.scores import matches
 from orchestra.runtime import prompts
 from orchestra.runtime.tape import Tape
 from orchestra.tools import code, sandbox
+from orchestra.training.seeds import Seed
+from orchestra.vocabulary import SKILL_OF
 
 MAX_STEP_CHANGE = 2  # |s~ - s| of Eq. 27
 MAX_SIMILARITY = 0.85  # Sim of Eq. 28
 CODE_TIMEOUT_S = 10.0
 SHOWN_CHARS = 200  # of what a program printed
 as_json = partial(json.dumps, ensure_ascii=False)
-
-
-class MediaFile(TypedDict):
-    """A file of a seed; the path is relative to the file of the seeds."""
-
-    modality: str
-    path: str
-
-
-class Anchor(TypedDict):
-    """(f, mu, e): a fact that only a file gives, its modality, the step that supports it."""
-
-    fact: str
-    modality: str
-    step: int
-
-
-class Seed(TypedDict):
-    """x = (q, M, a, T) of Eq. 26 with its solution r and level l."""
-
-    question: str
-    media: list[MediaFile]
-    answer: str
-    tools: list[str]
-    solution: list[str]
-    level: str
-    anchors: NotRequired[list[Anchor]]  # A, found once
 
 
 class NewTask(TypedDict):
@@ -146,18 +121,36 @@ def rewrite(c: Curator, seed: Seed, x: Candidate) -> Verdict:
 
 
 def anchor_coverage(c: Curator, seed: Seed, x: Candidate) -> Verdict:
-    """AnchorCov(q~, A) >= 1. A question covers an anchor if it shares a content word with the fact,
-    the names of its files, or the words for such a file ("picture", "recording").
+    """AnchorCov(q~, A) >= 1. The paper does not define it. Here a question covers an anchor if it
+    shares a content word with the fact; or if it names a file of that modality, or uses a word for
+    one ("picture"), and asks for something in it. A name of a file, a word for a kind of file and a
+    word such as "shows" ask for nothing: "What does the picture show?" covers no anchor.
     """
-    words = memory.terms(x["task"]["question"])
+    question = x["task"]["question"]
+    for _, path in c.files(seed):
+        question = question.replace(path.name, " ")
+    words = memory.terms(question) - _common()
     covered = 0
     for anchor in seed["anchors"]:
-        modality = anchor["modality"]
-        called = prompts.say("curation/called", modality)
-        names = [path.name for kind, path in c.files(seed) if kind == modality]
-        if words & memory.terms(f"{anchor['fact']} {called} {names}"):
-            covered += 1
+        is_in_fact = bool(words & memory.terms(anchor["fact"]))
+        refers = words != frozenset() and _refers(c, seed, x, anchor["modality"])
+        covered += is_in_fact or refers
     return Verdict(covered >= 1, f"covers {covered} of {len(seed['anchors'])} anchors")
+
+
+def _refers(c: Curator, seed: Seed, x: Candidate, modality: str) -> bool:
+    """Whether a question names a file of a modality, or uses a word for one."""
+    called = prompts.say("curation/called", modality)
+    names = [path.name for kind, path in c.files(seed) if kind == modality]
+    words = memory.terms(x["task"]["question"])
+    return bool(words & memory.terms(f"{called} {names}"))
+
+
+def _common() -> frozenset[str]:
+    """The words that a question about any file may have."""
+    sections = (*SKILL_OF, "any")
+    texts = [prompts.say("curation/called", section) for section in sections]
+    return memory.terms(" ".join(texts))
 
 
 def similarity(c: Curator, seed: Seed, x: Candidate) -> Verdict:

@@ -197,6 +197,21 @@ def test_the_advantages_are_those_of_eq_30(rewards):
         assert advantages.tolist() == pytest.approx(expected, abs=1e-5)
 
 
+def test_the_advantages_of_a_thousand_groups_are_those_of_eq_30():
+    """And the groups that --min-std 0.1 leaves out are those of a deviation below 0.1."""
+    generator = torch.Generator().manual_seed(30)
+    spread = torch.rand(1000, 1, generator=generator)
+    rewards = (torch.rand(1000, GROUP, generator=generator) * spread).double()
+    advantages, _ = group_advantages(rewards)
+    kept, informative = group_advantages(rewards, min_std=0.1)
+    for row, got, teaches, still in zip(
+        rewards.tolist(), advantages, informative, kept, strict=True
+    ):
+        mean, std = statistics.mean(row), statistics.stdev(row)
+        assert got.tolist() == pytest.approx([(r - mean) / (std + 1e-4) for r in row])
+        assert bool(teaches) == (std >= 0.1) == bool(still.any())
+
+
 @pytest.mark.parametrize("group", [[0.7], [0.1] * 8, [0.5, 0.5 + 1e-9], [0.3, math.nan]])
 def test_a_group_of_one_and_a_group_of_equals_teach_nothing(group):
     advantages, informative = group_advantages(torch.tensor([group]))

@@ -1,0 +1,400 @@
+"""What docs/PAPERS.md calls exact, computed again from the papers' formulas: on 1,000 random cases, or
+on the worked example of Orchestra-o1 (section 4.4 and Figure 7).
+
+Nothing here calls a function of the program to know what another one should return. Only constants
+that a paper leaves open (lambda, tokens of a step) are taken from the program.
+"""
+
+import json
+import threading
+from itertools import product
+from random import Random
+
+import pytest
+
+from orchestra.evaluation.pareto import Version, front
+from orchestra.matching import (
+    LAMBDA_COST,
+    LAMBDA_LATENCY,
+    LAMBDA_TOOL,
+    STEP_INPUT_TOKENS,
+    STEP_OUTPUT_TOKENS,
+    match_backend,
+    match_tools,
+    place,
+    score,
+)
+from orchestra.memory import EvidenceMemory, summarize
+from orchestra.methods.decision import TaskFields, as_subtask
+from orchestra.methods.orchestra_o1 import OrchestraO1
+from orchestra.money import Purse
+from orchestra.runtime.options import Options
+from orchestra.runtime.prompts import WORDING
+from orchestra.schedule import Graph, batch, ready
+from orchestra.tools.shipped import all_tools
+from orchestra.training.judge import read_scores
+from orchestra.training.options import TrainingOptions, _default_lr
+from orchestra.training.rubric import weighted
+from orchestra.vocabulary import Backend, Result, State, SubTask, Task
+from tests.conftest import Price
+from tests.program import CLOCK, SPEECH
+from tests.scripted import complete, delegate, finish, is_main, last_text
+
+SKILLS = "txt", "img", "aud", "vid", "code"
+CAPABILITIES = (*SKILLS, "web")
+SIX = [
+    "ImageAnalysisAction",
+    "ParseAudioAction",
+    "VideoAnalysisAction",
+    "GoogleSearchAction",
+    "ExtractUrlContentAction",
+    "ExecuteCodeAction",
+]
+WORDS = ["read", "the", "clock", "in", "clock.png", "and", "say", "which", "city", "has", "it"]
+
+
+def cases():
+    """The generators of 1,000 random cases, the same in each test."""
+    return (Random(seed) for seed in range(1000))
+
+
+def subsets(items):
+    return [
+        [x for x, taken in zip(items, mask, strict=True) if taken]
+        for mask in product((0, 1), repeat=len(items))
+    ]
+
+
+# ---- Eq. 5, 7, 8, 10-12: who does a sub-task -----------------------------------------------------
+
+
+def drawn_pool(rng):
+    """phi(b) and prices of one to four backends."""
+    return [
+        Backend(
+            f"b{n}", "m", "http://none/v1", latency_s=rng.uniform(0, 60), price_usd_per_mtok=Price(rng.uniform(0, 5), rng.uniform(0, 20)),
+            skills={skill: rng.random() for skill in SKILLS},
+        )
+        for n in range(rng.randint(1, 4))
+    ]  # fmt: skip
+
+
+def drawn_psi(rng):
+    """psi(g) of up to five tools."""
+    return {
+        f"g{n}": frozenset(rng.sample(CAPABILITIES, rng.randint(1, 3)))
+        for n in range(rng.randint(0, 5))
+    }
+
+
+def drawn_requirements(rng):
+    return {capability: rng.random() for capability in CAPABILITIES}
+
+
+def kappa_l(b, tools):
+    """kappa_b l(u), with a step for each tool and one more."""
+    price = b.price_usd_per_mtok
+    step_usd = (STEP_INPUT_TOKENS * price.input + STEP_OUTPUT_TOKENS * price.output) / 1e6
+    return step_usd * (len(tools) + 1)
+
+
+def eq_5(r, b, tools):
+    match = sum(r[skill] * b.skills[skill] for skill in SKILLS)
+    return match - LAMBDA_COST * kappa_l(b, tools) - LAMBDA_LATENCY * b.latency_s
+
+
+def eq_7(r, psi, chosen):
+    """<r_T(u), sum of psi(g)> - lambda_s |S|."""
+    total = [sum(capability in psi[g] for g in chosen) for capability in CAPABILITIES]
+    return sum(r[c] * n for c, n in zip(CAPABILITIES, total, strict=True)) - LAMBDA_TOOL * len(
+        chosen
+    )
+
+
+def test_the_backend_is_the_argmax_of_eq_5():
+    for rng in cases():
+        pool, r, tools = drawn_pool(rng), drawn_requirements(rng), rng.sample(SIX, 3)
+        u = SubTask("u", "do it", tools=tuple(tools))
+        expected = [eq_5(r, b, tools) for b in pool]
+        assert [score(u, r, b).total for b in pool] == pytest.approx(expected)
+        assert match_backend(u, r, pool) is pool[expected.index(max(expected))]
+
+
+def test_the_tools_are_the_argmax_of_eq_7_over_all_subsets():
+    for rng in cases():
+        r, psi = drawn_requirements(rng), drawn_psi(rng)
+        best = max(subsets(list(psi)), key=lambda chosen: eq_7(r, psi, chosen))
+        assert sorted(match_tools(r, psi)) == sorted(best)
+
+
+def test_a_batch_is_placed_as_eq_8_and_10_to_12_say():
+    """P_t is the best of all subsets, and each of its sub-tasks has b* and T*, unless they were named."""
+    for rng in cases():
+        pool, psi, k_max = drawn_pool(rng), drawn_psi(rng), rng.randint(1, 4)
+        subtasks, executors = [], {}
+        for n in range(rng.randint(1, 6)):
+            r = drawn_requirements(rng)
+            tools = max(subsets(list(psi)), key=lambda chosen, r=r: eq_7(r, psi, chosen))
+            b = max(pool, key=lambda b, r=r, tools=tools: eq_5(r, b, tools))
+            named = rng.choice([None, rng.choice(pool)])
+            fields = {"backend": named and named.name, "priority": rng.uniform(0.1, 3)}
+            subtasks.append(SubTask(f"t{n}", f"do {n}", requirements=r, **fields))
+            executors[f"t{n}"] = (named or b, set(tools))
+        cost = {u.id: kappa_l(executors[u.id][0], executors[u.id][1]) for u in subtasks}
+        budget = rng.uniform(1, 2) * max(cost.values())
+        within = [
+            p for p in subsets(subtasks) if len(p) <= k_max and sum(cost[u.id] for u in p) <= budget
+        ]
+        most = max(sum(u.priority for u in p) for p in within)
+        placed = place(subtasks, Task("?"), pool, psi, k_max, budget)
+        assert sum(p.subtask.priority for p in placed) == pytest.approx(most)
+        assert len(placed) <= k_max and sum(cost[p.subtask.id] for p in placed) <= budget
+        assert [(p.backend, set(p.subtask.tools)) for p in placed] == [
+            executors[p.subtask.id] for p in placed
+        ]
+        assert [p.subtask.backend for p in placed] == [p.backend.name for p in placed]
+
+
+def test_a_batch_that_any_budget_pays_is_the_k_most_useful_of_eq_10():
+    for rng in cases():
+        utility = [rng.uniform(0.1, 9) for _ in range(rng.randint(1, 40))]
+        subtasks = [SubTask(f"t{n}", "do", priority=u) for n, u in enumerate(utility)]
+        k_max = rng.randint(1, 9)
+        chosen = batch(subtasks, k_max, None, lambda u: 1.0)
+        assert sorted(u.priority for u in chosen) == sorted(utility)[-k_max:]
+
+
+# ---- Eq. 9: the ready set ------------------------------------------------------------------------
+
+
+def test_the_ready_set_is_that_of_eq_9_where_nothing_failed():
+    for rng in cases():
+        names = [f"v{n}" for n in range(rng.randint(1, 8))]
+        pred = {v: rng.sample(names[:n], rng.randint(0, n)) for n, v in enumerate(names)}
+        completed = {v for v in names if rng.random() < 0.5}
+        results = {v: Result(rng.choice(["done", "partial"]), "a", "s") for v in completed}
+        graph = Graph({v: SubTask(v, "do", needs=tuple(pred[v])) for v in names}, results)
+        expected = {v for v in set(names) - completed if set(pred[v]) <= completed}
+        assert {u.id for u in ready(graph)} == expected
+
+
+# ---- Eq. 2 and 19: a sub-task and an entry of the history ----------------------------------------
+
+
+def drawn_tuple(rng):
+    """(I, C, b, T)."""
+    text = " ".join(rng.choices(WORDS, k=rng.randint(1, 9)))
+    return (
+        text,
+        rng.choice(["", text]),
+        rng.choice(["small", "large"]),
+        rng.sample(SIX, rng.randint(0, 6)),
+    )
+
+
+def test_a_sub_task_is_the_four_tuple_of_eq_2():
+    state = State(Task("?"), "", (), ("small", "large"), tuple(SIX), 1, 10)
+    for rng in cases():
+        instruction, context, model, tools = drawn_tuple(rng)
+        row = {"task_instruction": instruction, "context": context, "model": model, "tools": tools}
+        u = as_subtask(TaskFields(**json.loads(json.dumps(row))), "t1", state)
+        assert (u.instruction, u.context, u.backend, list(u.tools)) == (
+            instruction,
+            context,
+            model,
+            tools,
+        )
+
+
+def test_an_entry_of_the_history_is_the_six_tuple_of_eq_19():
+    history, memory, expected = (), EvidenceMemory(WORDING), []
+    for rng in cases():
+        instruction, _, backend, tools = drawn_tuple(rng)
+        status = rng.choice(["done", "partial", "blocked", "failed"])
+        answer, summary = f"answer {rng.random()}", f"summary {rng.random()}"
+        u = SubTask("t1", instruction, backend=backend, tools=tuple(tools))
+        h = summarize(u, Result(status, answer, summary, round=1))
+        expected.append((instruction, backend, tuple(tools), status, answer, summary))
+        assert (h.instruction, h.backend, h.tools, h.status, h.answer, h.summary) == expected[-1]
+        history = memory.remember(history, u, Result(status, answer, summary, round=1))
+    assert [
+        (h.instruction, h.backend, h.tools, h.status, h.answer, h.summary) for h in history
+    ] == expected
+
+
+# ---- Eq. 21 --------------------------------------------------------------------------------------
+
+
+def test_the_budget_that_is_left_is_that_of_eq_21():
+    for rng in cases():
+        purse, costs = Purse(100.0), [rng.random() for _ in range(rng.randint(0, 9))]
+        for cost in costs:
+            part = Purse()
+            part.charge(cost)
+            purse.join(part)
+        assert purse.left_usd == pytest.approx(100 - sum(costs))
+
+
+# ---- the worked example: section 4.4, Figure 7 ---------------------------------------------------
+
+QUESTION = "When is the equinox that the recording announces, in UTC, in the city of the picture?"
+HEARD, SEEN = (
+    "the equinox is on September 23 at 7:49 AM",
+    "Prague Astronomical Clock, Europe/Prague",
+)
+HEAR = {
+    "task_instruction": "Listen to equinox.wav.",
+    "context": "the event and its time",
+    "model": "ear",
+    "tools": ["ParseAudioAction"],
+}
+LOOK = {
+    "task_instruction": "Look at clock.png.",
+    "context": "the landmark",
+    "model": "eye",
+    "tools": ["ImageAnalysisAction"],
+}
+USES = {
+    "equinox.wav": {"action": "ParseAudioAction", "params": {"query": "What is said?", "audio_path": "equinox.wav"}, "memory": ""},
+    "clock.png": {"action": "ImageAnalysisAction", "params": {"query": "Where is it?", "image_path": "clock.png"}, "memory": ""},
+}  # fmt: skip
+CALL_USD = 110e-6  # 110 tokens at 1 USD per million
+
+
+@pytest.fixture
+def figure_7(run, monkeypatch):
+    """`figure_7(*tasks)` plays the case. Returns the states that the main agent had, and the run."""
+    states, decide = [], OrchestraO1.decide
+
+    def spied(self, state, *rest):
+        states.append(state)
+        return decide(self, state, *rest)
+
+    monkeypatch.setattr(OrchestraO1, "decide", spied)
+
+    def play(*tasks, **how):
+        states.clear()
+        together = threading.Barrier(len(tasks))
+
+        def respond(request):
+            text = last_text(request)
+            if is_main(request):
+                return complete("05:49") if HEARD in text or SEEN in text else delegate(*tasks)
+            file = "equinox.wav" if "Listen to equinox.wav." in text else "clock.png"
+            found = HEARD if file == "equinox.wav" else SEEN
+            if "sub-agent" not in request["messages"][0]["content"]:
+                return SEEN if "image_url" in str(request) else HEARD  # a tool's request
+            if found in text:
+                return finish(found, summary=f"from {file}")
+            together.wait(20)  # both sub-agents are at work
+            return json.dumps(USES[file])
+
+        how = {
+            "names": ("main", "ear", "eye"),
+            "media": [CLOCK, SPEECH],
+            "question": QUESTION,
+            **how,
+        }
+        result = run(respond=respond, **how)
+        return states[: result.rounds], result  # a replay follows
+
+    return play
+
+
+def test_the_case_of_figure_7_goes_through_the_states_of_eq_1(figure_7):
+    (first, second), result = figure_7(HEAR, LOOK)
+    assert (result.answer, result.rounds, result.fallback) == ("05:49", 2, False)
+    for s in (first, second):
+        assert s.task.question == QUESTION and [m.name for m in s.task.media] == [
+            "clock.png",
+            "equinox.wav",
+        ]
+        assert s.backends == ("main", "ear", "eye") and {
+            "ParseAudioAction",
+            "ImageAnalysisAction",
+        } <= {*s.tools}
+    assert (first.context, first.history) == ("", ())
+    assert HEARD in second.context and SEEN in second.context
+    entries = [
+        (h.instruction, h.backend, h.tools, h.status, h.answer, h.summary) for h in second.history
+    ]
+    assert entries == [
+        ("Listen to equinox.wav.", "ear", ("ParseAudioAction",), "done", HEARD, "from equinox.wav"),
+        ("Look at clock.png.", "eye", ("ImageAnalysisAction",), "done", SEEN, "from clock.png"),
+    ]
+
+
+def test_each_sub_agent_of_figure_7_leaves_the_trajectory_of_eq_13(figure_7):
+    _, result = figure_7(HEAR, LOOK)
+    steps = [
+        (e["at"][1], e["action"], e["observation"]) for e in result.events if e["event"] == "step"
+    ]
+    acts = [(sub_task, action) for sub_task, action, _ in steps]
+    assert acts == [
+        (1, "ParseAudioAction"),
+        (1, "finish"),
+        (2, "ImageAnalysisAction"),
+        (2, "finish"),
+    ]
+    assert HEARD in steps[0][2] and SEEN in steps[2][2]
+    assert all(
+        action in (*task["tools"], "finish")
+        for (n, action) in acts
+        for task in [(HEAR, LOOK)[n - 1]]
+    )
+
+
+def test_the_sub_tasks_of_figure_7_run_together_and_do_not_depend_on_each_other(figure_7, run):
+    """Eq. 15: each sends the same requests as it does alone. (The barrier shows that both run at once.)"""
+    figure_7(HEAR, LOOK)
+    both = [r for r in run.requests if not is_main(r)]
+    alone = []
+    for n, task in enumerate((HEAR, LOOK)):
+        figure_7(task, out=f"alone{n}")
+        alone += [r for r in run.requests if not is_main(r)]
+    assert len(alone) == 6 and sorted(map(json.dumps, both)) == sorted(map(json.dumps, alone))
+
+
+def test_the_budget_of_figure_7_pays_for_sub_tasks_and_for_the_decision(figure_7):
+    (first, second), _ = figure_7(HEAR, LOOK, price=Price(1, 1), budget_usd=1.0)
+    assert first.budget_usd == 1.0
+    assert second.budget_usd == pytest.approx(1.0 - 2 * 3 * CALL_USD - CALL_USD)
+
+
+# ---- Eq. 29, settings, the Pareto front ----------------------------------------------------------
+
+
+def test_the_reward_is_that_of_eq_29_for_all_scores():
+    for f, a, t, d in product(range(2), range(2), range(4), range(4)):
+        lines = (
+            f"FORMAT_CORRECT: {f}\nACTION_VALID: {a}\nTOOL_REASONABLE: {t}\nDECISION_QUALITY: {d}"
+        )
+        assert weighted(read_scores(lines)) == pytest.approx(
+            0.1 * f + 0.1 * a + 0.2 * t / 3 + 0.6 * d / 3
+        )
+
+
+def test_the_settings_are_those_of_section_4_1():
+    assert (OrchestraO1.rounds, Options().steps) == (10, 30)
+    assert sorted({*all_tools()} - {"ReadFileAction"}) == sorted(SIX)  # for files that are no media
+    options = {name: field.default for name, field in TrainingOptions.model_fields.items()}
+    wanted = {"group": 8, "batch": 24, "beta": 0.01, "max_tokens": 4096, "epochs": 5}
+    assert {name: options[name] for name in wanted} == wanted
+    assert _default_lr({"full": True}) == 5e-6
+
+
+def test_the_front_has_the_versions_that_no_other_one_beats():
+    for rng in cases():
+        drawn = [(rng.randint(0, 4) / 4, rng.randint(1, 5) / 100) for _ in range(rng.randint(1, 7))]
+        versions = [
+            Version(k, records="r", success=s, cost_usd=c) for k, (s, c) in enumerate(drawn)
+        ]
+
+        def beaten(k, drawn=drawn):
+            s, c = drawn[k]
+            others = [(n, *at) for n, at in enumerate(drawn) if n != k]
+            return any(
+                s2 >= s and c2 <= c and ((s2, c2) != (s, c) or n < k) for n, s2, c2 in others
+            )
+
+        assert {v.k for v in front(versions)} == {k for k in range(len(drawn)) if not beaten(k)}
