@@ -46,7 +46,7 @@ BAD = {
 
 @pytest.mark.parametrize("reply", GOOD)
 def test_a_call_is_read_in_every_form(reply):
-    assert read_call(reply) == ("search", "search-1")
+    assert read_call(reply)[:2] == ("search", "search-1")
 
 
 @pytest.mark.parametrize("rule, reply", [(rule, r) for rule, rows in BAD.items() for r in rows])

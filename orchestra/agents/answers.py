@@ -6,7 +6,8 @@ The places where an answer can be, in the order in which they are tried:
    one;
 2. the last \\boxed{...} of LaTeX, which may have braces inside;
 3. the last JSON object with an "answer";
-4. the last line that is more than markup; of a long line, its last sentence.
+4. what is between <answer> and </answer>, the last time;
+5. the last line that is more than markup; of a long line, its last sentence.
 
     >>> answer_of("17 of 100 are 17.\\n**Answer:** 17"), answer_of("I think\\n17")
     ('17', '17')
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from orchestra.runtime.parsing import after_thinking, objects
@@ -52,7 +53,18 @@ KEYS = "answer", "final_answer", "Answer", "final answer"
 def answer_of(reply: str) -> str:
     """The answer in a complete reply; "" if it has none."""
     text = after_thinking(reply)
-    for candidates in (_labelled, _boxed, _in_json, _last_line):
+    return _last_of(text, (*MARKED, _last_line))
+
+
+def whole_answer_of(reply: str) -> str:
+    """The same; but without an answer that is marked as one, the whole reply is the answer."""
+    text = after_thinking(reply)
+    return _last_of(text, MARKED) or _clean(text)
+
+
+def _last_of(text: str, places: Iterable[Callable[[str], list[str]]]) -> str:
+    """The last answer in the first of the places that has one."""
+    for candidates in places:
         answers = [_clean(candidate) for candidate in candidates(text)]
         not_empty = [answer for answer in answers if answer]
         if not_empty:
@@ -60,7 +72,7 @@ def answer_of(reply: str) -> str:
     return ""
 
 
-# ---- the four places -----------------------------------------------------------------------------
+# ---- the five places -----------------------------------------------------------------------------
 
 
 def _labelled(text: str) -> list[str]:
@@ -109,6 +121,22 @@ def _as_text(value: Any) -> str:
         return ", ".join(_as_text(item) for item in value)
     is_value = isinstance(value, int | float)  # true and false are
     return json.dumps(value) if is_value else ""
+
+
+def _tagged(text: str) -> list[str]:
+    """What is between <answer> and </answer>."""
+    found = []
+    start = None
+    for tag in PLACEHOLDER.finditer(text):
+        if not tag[0].startswith("</"):
+            start = tag.end()
+        elif start is not None:
+            found.append(text[start : tag.start()])
+            start = None
+    return found
+
+
+MARKED = (_labelled, _boxed, _in_json, _tagged)
 
 
 def _last_line(text: str) -> list[str]:

@@ -54,6 +54,7 @@ AGENTS: dict[str, AgentFunction] = {  # by SubTask.agent
     "reflexion": reasoning.reflexion,
     "search-loop": reasoning.search,
     "answer": experts.answer,
+    "answer-unlabelled": experts.answer_unlabelled,
     "enhance_reasoning": experts.enhance_reasoning,
     "search": experts.search,
 }

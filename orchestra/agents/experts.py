@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from orchestra.agents.answers import answer_of
+from orchestra.agents.answers import answer_of, whole_answer_of
 from orchestra.agents.job import Job, agent
 from orchestra.agents.reasoning import answer_in, ask, queries_in, whole
 from orchestra.runtime.parsing import after_thinking
@@ -34,6 +34,14 @@ def answer(job: Job) -> str:
     reply = ask(job, "answer", _prompt("answer", job))
     job.cut = reply.cut
     return answer_in(reply)
+
+
+@agent
+def answer_unlabelled(job: Job) -> str:
+    """As `answer`; but a reply that labels no answer is the answer as a whole (--lenient)."""
+    reply = ask(job, "answer", _prompt("answer", job))
+    job.cut = reply.cut
+    return "" if reply.cut else whole_answer_of(reply.text)
 
 
 @agent
@@ -59,12 +67,15 @@ def search(job: Job) -> str:
     queries = queries_in(reply)
     if not queries:
         queries = [answer_of(reply)]
-    found = [job.use(SEARCH, query=query) for query in queries[:QUERIES] if query]
+    found = []
+    failures = []
+    for query in queries[:QUERIES]:
+        if query:
+            observation = job.use(SEARCH, query=query)
+            is_failure = job.trace[-1].failed
+            (failures if is_failure else found).append(observation)
     if not found:
-        raise ToolError(say("notes", "empty_reply"))
-    searches = job.trace[1:]  # the first step is the call that wrote the queries
-    if all(step.failed for step in searches):
-        raise ToolError(found[0])
+        raise ToolError(failures[0] if failures else say("notes", "empty_reply"))
     return "\n\n".join(found)
 
 
@@ -111,4 +122,7 @@ def _code_blocks(reply: str) -> Iterator[tuple[str, str]]:
 def _prompt(name: str, job: Job, **values: str) -> str:
     context = job.u.context if job.u.context else "-"
     problem = job.task.question
+    _, _, query = job.u.instruction.partition(": ")  # after the slot
+    if query:
+        problem = say(PROMPTS, "asked", problem=problem, query=query)
     return say(PROMPTS, name, problem=problem, context=context, **values)

@@ -6,7 +6,7 @@ Differences from the paper / the released code
    the time of the critical path; the released code runs agent after agent.
 2. The parser is strict and names the rule, the id or edge, and the line; the model reads the error
    and replies once more. The released grader accepts plain text, and its regular expressions ignore
-   unclosed tags.
+   unclosed tags; --lenient reads replies as forgivingly (mas_lenient.py).
 3. Without a usable graph one CoT agent answers the question, and the answer counts as a fallback.
 4. ${id} inserts the whole output of an agent, its thinking and its answer. A ${id} inside an output
    is not replaced.
@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from orchestra.methods.files_as_text import file_readers, files_as_text
+from orchestra.methods.mas_lenient import parse_leniently
 from orchestra.methods.mas_xml import parse
 from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
@@ -71,12 +72,15 @@ def file_line(state: State) -> str:
 # ---- what the model may reply --------------------------------------------------------------------
 
 
-def parse_decision(reply: str, state: State, dom: str, cut: bool = False) -> Decision:
+def parse_decision(
+    reply: str, state: State, dom: str, cut: bool = False, lenient: bool = False
+) -> Decision:
     """y_t: a direct answer, or the agents as sub-tasks. Raises ModelMistake: see mas_xml; or "cut"
-    for a broken reply that was cut off at its length limit.
+    for a broken reply that was cut off at its length limit. A cut reply is always read strictly.
     """
+    read = parse_leniently if lenient and not cut else parse
     try:
-        system = parse(reply, dom)
+        system = read(reply, dom)
     except ModelMistake:
         if cut:
             raise ModelMistake("cut") from None
@@ -116,6 +120,7 @@ class MasOrchestra:
 
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
         self.dom = options.dom
+        self.lenient = options.lenient
 
     def decide(
         self, state: State, ask: Ask, mistake: str, last_chance: bool
@@ -123,7 +128,9 @@ class MasOrchestra:
         """The graph, in at most two attempts. Raises ModelMistake if the first one is unusable."""
         reply = ask(render_state(state, self.dom, mistake))
         try:
-            return parse_decision(reply.text, state, self.dom, reply.cut)
+            return parse_decision(
+                reply.text, state, self.dom, reply.cut, self.lenient
+            )
         except ModelMistake as error:
             if mistake == "":  # the first attempt
                 raise

@@ -74,7 +74,7 @@ def parse(reply: str, dom: str = "high") -> tuple[SubTask, ...] | str:
     if rest is reply:
         begun = "<think" in reply.partition("<agent")[0]
         fail("thinking_unclosed" if begun else "no_thinking")
-    return _checked_graph(agents, _edges(root.children, agents))
+    return checked_graph(agents, _edges(root.children, agents))
 
 
 # ---- an agent ------------------------------------------------------------------------------------
@@ -125,13 +125,13 @@ def _roles(e: Element, name: str) -> tuple[str, ...]:
         if text:
             fail("roles_not_here", name=name, line=e.line)
         return ()
-    roles = _names(text)
+    roles = names_in(text)
     if len(roles) < 2 or len(set(roles)) < len(roles):
         fail("roles_bad", text=repr(text[:60]), line=e.line)
     return roles
 
 
-def _names(text: str) -> tuple[str, ...]:
+def names_in(text: str) -> tuple[str, ...]:
     """A JSON or Python list of names; () for any other text."""
     try:
         found = ast.literal_eval(text)
@@ -162,7 +162,7 @@ def _low_degree(
         fail("answer_and_agents", line=last.line)
     if not answer:
         fail("answer_empty", line=last.line)
-    return answer if is_direct else _checked_graph(agents, edges=[])
+    return answer if is_direct else checked_graph(agents, edges=[])
 
 
 # ---- the edges -----------------------------------------------------------------------------------
@@ -204,10 +204,12 @@ def _pairs(block: Element) -> list[Edge]:
 # ---- the graph -----------------------------------------------------------------------------------
 
 
-def _checked_graph(
-    agents: Sequence[Agent], edges: Sequence[Edge]
+def checked_graph(
+    agents: Sequence[Agent], edges: Sequence[Edge], lenient: bool = False
 ) -> tuple[SubTask, ...]:
-    """The agents, if the graph follows all rules. (A graph without a cycle has a start.)"""
+    """The agents, the sink last, if the graph follows all rules. (One without a cycle has a start.)
+    `lenient`: a ${id} without an edge, or an edge without a ${id}, is no mistake.
+    """
     lines = _lines_by_id(agents)
     _check_ids(edges, lines)
     if len(agents) > 1 and not edges:
@@ -217,7 +219,8 @@ def _checked_graph(
     if path:
         fail("cycle", path=" -> ".join(path))
     _check_isolated(edges, lines)
-    _check_inserts(agents, edges, lines)
+    if not lenient:
+        _check_inserts(agents, edges, lines)
     sink = _sink(edges, lines)
     subtasks = [replace(agent.subtask, needs=needs[agent.id]) for agent in agents]
     return tuple(sorted(subtasks, key=lambda u: u.id == sink))

@@ -9,6 +9,8 @@ Differences from the paper / the released code
 2. The code of enhance_reasoning runs in this program's sandbox, and the model reads its output;
    search uses this program's search tool. A popular port runs neither.
 3. The context has one block per kind, each with its own limit, so that no kind erases another.
+   The newest result is whole, and what is left of the limit goes to the older ones. A search that
+   failed is not a document.
 4. After the first unusable reply of a turn the model reads the error; after the second, and after
    the last turn, the strongest answer slot answers with the context so far, as a fallback. As in
    the training, the model is not told that a turn is the last. A slot whose backend has failed to
@@ -19,19 +21,30 @@ Differences from the paper / the released code
 7. The user's preference (--prefer) comes after the problem, as in the training, with its weights P;
    the training's preferences are sentences without numbers. Experts do not read it.
 8. 8 turns, as in a popular port; the paper has 50 (--rounds 50).
+9. The tools have no `query`, but models give one: the expert reads it below the problem.
+10. --lenient also reads calls as <function=...>, and takes the whole reply of an answer expert that
+    labels no answer, as the released code does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestra.methods.files_as_text import files_found, read_files_first
+from orchestra.methods.function_markup import as_tool_calls
 from orchestra.runtime.options import Options, Preference
 from orchestra.runtime.parsing import actions
 from orchestra.runtime.pool import Pool
-from orchestra.runtime.prompts import as_messages, closed, explained, render, say
+from orchestra.runtime.prompts import (
+    as_messages,
+    capped,
+    closed,
+    explained,
+    render,
+    say,
+)
 from orchestra.runtime.reply_schema import TEXT
 from orchestra.seams import Ask, Messages
 from orchestra.toolkit import Tool
@@ -62,6 +75,7 @@ SLOTS = {
 }
 # How much of the context each kind may take
 CAP_CHARS = {"search": 16_000, "enhance_reasoning": 16_000, "answer": 2_000}
+OLDER_CHARS = 1_000  # of older results, where the newest one takes all
 
 
 # ---- what the model reads ------------------------------------------------------------------------
@@ -99,18 +113,37 @@ def gathered(state: State) -> str:
 
 
 def _block(kind: str, found: Sequence[Evidence]) -> str:
-    """The results of one kind. The oldest are left out if they are too long together."""
-    rows = []
-    for number, h in enumerate(found, 1):
+    """The results of one kind, and below them why searches failed."""
+    rows: list[str] = []
+    failures: list[str] = []
+    for h in found:
         text = h.answer or _without_answer(h)
-        rows.append(say(PROMPTS, f"{kind}_row", n=number, text=text))
-    if not rows:
-        return ""
-    limit = CAP_CHARS[kind]
-    while len("\n\n".join(rows)) > limit and len(rows) > 1:
-        del rows[0]
-    shown = closed("\n\n".join(rows)[:limit])
-    return say(PROMPTS, f"{kind}_block", rows=shown)
+        has_nothing = not h.answer and not h.summary
+        if kind == "search" and has_nothing:
+            failures.append(text)
+        else:
+            row = say(PROMPTS, f"{kind}_row", n=len(rows) + 1, text=text)
+            rows.append(row)
+    blocks = failures
+    if rows:
+        shown = _fitted(rows, CAP_CHARS[kind])
+        blocks = [say(PROMPTS, f"{kind}_block", rows=shown), *failures]
+    return "\n\n".join(blocks)
+
+
+def _fitted(rows: Sequence[str], limit: int) -> str:
+    """The rows; if they are too long together, the newest one, and what fits of the older ones."""
+    together = "\n\n".join(rows)
+    if len(together) <= limit:
+        return closed(together)
+    *older, newest = rows
+    kept = [capped(newest, limit)]
+    left = max(limit - len(newest), OLDER_CHARS)
+    for row in reversed(older):
+        if left > 0:
+            kept.append(capped(row, left))
+        left -= len(row)
+    return "\n\n".join(reversed(kept))
 
 
 def _without_answer(h: Evidence) -> str:
@@ -156,15 +189,25 @@ def tool_schema(name: str) -> dict[str, Any]:
 # ---- what the model may reply --------------------------------------------------------------------
 
 
-def read_call(reply: str, cut: bool = False) -> tuple[str, str]:
-    """(tool, slot) of the first usable call. `arguments` may be a JSON string, even encoded twice;
-    the closing tag may be missing; thinking and prose may surround it.
+class ToolCall(NamedTuple):
+    """A call of the main agent. `query`: what it asks the expert for, if it says so."""
+
+    tool: str
+    slot: str
+    query: str = ""
+
+
+def read_call(reply: str, cut: bool = False, lenient: bool = False) -> ToolCall:
+    """The first usable call. `arguments` may be a JSON string, even encoded twice; the closing tag
+    may be missing; thinking and prose may surround it. `lenient`: it may be <function=...>, too.
 
     Raises ModelMistake for the first call, or if the reply was `cut` off.
 
     >>> read_call('<tool_call>{"name": "search", "arguments": {"model": "search-1"}}')
-    ('search', 'search-1')
+    ToolCall(tool='search', slot='search-1', query='')
     """
+    if lenient:
+        reply = as_tool_calls(reply)
     try:
         calls = actions(reply, cut)
     except ModelMistake as mistake:
@@ -174,13 +217,13 @@ def read_call(reply: str, cut: bool = False) -> tuple[str, str]:
     mistakes = []
     for call in calls:
         try:
-            return _tool_and_slot(call)
+            return _tool_call(call)
         except ModelMistake as mistake:
             mistakes.append(mistake)
     raise mistakes[0]
 
 
-def _tool_and_slot(call: Mapping[str, Any]) -> tuple[str, str]:
+def _tool_call(call: Mapping[str, Any]) -> ToolCall:
     name = str(call["action"]).strip()
     if name not in SLOTS:
         known = ", ".join(SLOTS)
@@ -197,7 +240,8 @@ def _tool_and_slot(call: Mapping[str, Any]) -> tuple[str, str]:
         raise ModelMistake(
             "unknown_slot", PROMPTS, name=name, slot=slot[:80], known=known
         )
-    return name, slot
+    query = arguments.get("query")
+    return ToolCall(name, slot, query.strip() if isinstance(query, str) else "")
 
 
 # ---- the decision --------------------------------------------------------------------------------
@@ -213,6 +257,7 @@ class ToolOrchestra:
         """Raises ConfigError for an unknown slot of [expert_model_mapping]."""
         self.pool = pool
         self.preference = preferred(options.prefer)
+        self.lenient = options.lenient
         self.tools = [tool_schema(name) for name in SLOTS]
         slots = list(chain(*SLOTS.values()))
         unknown = sorted(set(pool.experts) - set(slots))
@@ -234,12 +279,12 @@ class ToolOrchestra:
         prompt = render_state(state, self.preference, mistake)
         reply = ask(prompt, tools=self.tools)
         try:
-            name, slot = read_call(reply.text, reply.cut)
+            call = read_call(reply.text, reply.cut, self.lenient)
         except ModelMistake as error:
             if mistake == "":  # the first attempt
                 raise
             return self.strongest_answer(state, explained(error))
-        return self.expert(state, name, slot)
+        return self.expert(state, call)
 
     def strongest_answer(self, state: State, why: str) -> Delegate:
         """The first answer slot whose backend has not failed to answer, as a fallback."""
@@ -247,23 +292,22 @@ class ToolOrchestra:
         slots = SLOTS["answer"]
         able = [slot for slot in slots if self.backend_of(slot) not in failed]
         slot = able[0] if able else slots[0]
-        return self.expert(state, "answer", slot, why)
+        return self.expert(state, ToolCall("answer", slot), why)
 
-    def expert(
-        self, state: State, name: str, slot: str, fallback: str = ""
-    ) -> Delegate:
+    def expert(self, state: State, call: ToolCall, fallback: str = "") -> Delegate:
         """The sub-task of a tool call. `fallback`: why the program made the call."""
-        before = [h for h in state.history if kind_of(h.id) == name]
+        before = [h for h in state.history if kind_of(h.id) == call.tool]
         number = len(before) + 1
+        is_answer = call.tool == "answer"
+        takes_all = is_answer and self.lenient
         u = SubTask(
-            id=f"{name}{number}",
-            instruction=slot,
+            id=f"{call.tool}{number}",
+            instruction=f"{call.slot}: {call.query}" if call.query else call.slot,
             context=gathered(state),
-            backend=self.backend_of(slot),
+            backend=self.backend_of(call.slot),
             tools=(),
-            agent=name,
+            agent="answer-unlabelled" if takes_all else call.tool,
         )
-        is_answer = name == "answer"
         return Delegate(
             (u,), whole_graph=is_answer, answers=is_answer, fallback=fallback
         )

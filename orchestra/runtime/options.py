@@ -230,6 +230,11 @@ class Options(Checked):
         help="one agent, or a graph of agents",
         methods=("mas-orchestra",),
     )
+    lenient: bool = _flag(
+        False,
+        help="read replies as forgivingly as the released code",
+        methods=("mas-orchestra", "toolorchestra"),
+    )
     allow_hosts: Hosts = _flag(
         (),
         help="internal host that pages may be fetched from; repeatable",

@@ -1,0 +1,229 @@
+"""A reply of MAS-Orchestra, read as forgivingly as the released code reads it: --lenient.
+
+The strict reader (mas_xml.py) names the first broken rule. This one takes what it finds:
+
+1. Tags may be in any case, and text between the fields is ignored. Thinking is not needed.
+2. The first of several fields counts. A field that is not closed ends at the next tag of the
+   format. An agent needs an id and a name; without one of them, or without </agent>, it is left
+   out. A missing input is the question.
+3. An id may have any characters, and the first of two agents with the same id counts. A role may
+   repeat, and roles of other agents than a debate are ignored.
+4. Only the first <edge> counts, wherever it is. Its <from> and <to> are paired in their order; what
+   is left over is ignored. Edges and ${id} need not match: a ${id} is replaced if that agent runs
+   earlier.
+5. Without an agent, <answer> or plain text is the answer. With a low degree of MAS, the first agent
+   counts, and no <answer> is needed.
+
+What the released code refuses is refused here too: unknown agents, ids in edges that no agent has,
+cycles, several agents without edges, isolated agents, several sinks, and a debate without a list of
+two roles.
+
+    >>> (a,) = parse_leniently("<Agent><agent_id>my agent<agent_name>cotagent</agent_name></Agent>")
+    >>> a.id, a.agent, a.instruction
+    ('my_agent', 'cot', '')
+    >>> parse_leniently("<think>2 + 2</think> The answer is 4.")
+    'The answer is 4.'
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from graphlib import TopologicalSorter
+from typing import NamedTuple
+from xml.sax.saxutils import unescape
+
+from orchestra.methods.mas_markup import QUOTES, TAG, TAGS, fail, without_thinking
+from orchestra.methods.mas_xml import (
+    AGENT_BY_NAME,
+    ID,
+    INSERT,
+    Agent,
+    Edge,
+    checked_graph,
+    names_in,
+)
+from orchestra.runtime.parsing import THINK_START, after_thinking
+from orchestra.vocabulary import SubTask
+
+ANY_TAG = re.compile(rf"<(/?)({TAGS})[ \t]*(/?)>", re.I)
+NOT_OF_AN_ID = re.compile(r"[^A-Za-z0-9_]+")
+AGENT_BY_LOWER_NAME = {name.lower(): agent for name, agent in AGENT_BY_NAME.items()}
+
+
+class Block(NamedTuple):
+    """What is between <agent> and </agent>, and the line on which it starts."""
+
+    text: str
+    line: int
+
+
+def parse_leniently(reply: str, dom: str = "high") -> tuple[SubTask, ...] | str:
+    """The agents of a reply, the sink last; or its direct answer. An empty instruction stands for
+    the question. Raises ModelMistake.
+    """
+    text = without_thinking(ANY_TAG.sub(_plain_tag, reply))
+    blocks = list(_blocks(text))
+    if dom == "low" and "<agent_name>" in text:
+        return checked_graph([_agent(Block(text, line=1), "A")], edges=[])
+    if not blocks:
+        return _direct_answer(text)
+    agents = _first_of_each_id(blocks)
+    if not agents:
+        fail("field_missing", tag="agent_id", line=blocks[0].line)
+    agents, edges = _with_safe_ids(agents, _edges(text))
+    subtasks = checked_graph(agents, edges, lenient=True)
+    return _with_needs_of_inserts(subtasks)
+
+
+def _plain_tag(found: re.Match[str]) -> str:
+    """A tag in lower case and without spaces; <tag/> as an empty element."""
+    closing, tag, empty = found.groups()
+    name = tag.lower()
+    return f"<{name}></{name}>" if empty else f"<{closing}{name}>"
+
+
+def _direct_answer(text: str) -> str:
+    """The answer of a reply without agents."""
+    answer = _field(text, "answer")
+    if answer is None and TAG.search(text) is None:
+        plain = after_thinking(text)
+        is_thinking = re.search(THINK_START, plain)  # that did not end
+        answer = "" if is_thinking else plain.strip()
+    if not answer:
+        fail("no_agent", start=repr(text.strip()[:80]))
+    return answer
+
+
+# ---- markup that may be broken -------------------------------------------------------------------
+
+
+def _blocks(text: str) -> Iterator[Block]:
+    """The agents that are closed."""
+    end = 0
+    line = 1
+    while True:
+        start = text.find("<agent>", end)
+        closing = text.find("</agent>", start)
+        if start < 0 or closing < 0:
+            return
+        line += text.count("\n", end, start)
+        yield Block(text[start:closing], line)
+        line += text.count("\n", start, closing)
+        end = closing
+
+
+def _field(text: str, tag: str) -> str | None:
+    """The first element with this tag, up to the next tag if it is not closed; None without one."""
+    opening = f"<{tag}>"
+    start = text.find(opening)
+    if start < 0:
+        return None
+    start += len(opening)
+    end = text.find(f"</{tag}>", start)
+    if end < 0:
+        following = TAG.search(text, start)
+        end = following.start() if following else len(text)
+    return unescape(text[start:end], QUOTES).strip()
+
+
+def _all(text: str, tag: str) -> list[str]:
+    """All elements with this tag that are closed."""
+    found = []
+    end = 0
+    while True:
+        start = text.find(f"<{tag}>", end)
+        end = text.find(f"</{tag}>", start)
+        if start < 0 or end < 0:
+            return found
+        found.append(text[start + len(tag) + 2 : end].strip())
+
+
+def _edges(text: str) -> list[Edge]:
+    block = _field(text, "edge") or ""
+    pairs = zip(_all(block, "from"), _all(block, "to"), strict=False)
+    return list(dict.fromkeys(pairs))
+
+
+# ---- agents --------------------------------------------------------------------------------------
+
+
+def _first_of_each_id(blocks: Sequence[Block]) -> list[Agent]:
+    """The agents that have an id and a name."""
+    agents: dict[str, Agent] = {}
+    for block in blocks:
+        id = _field(block.text, "agent_id")
+        if id and id not in agents and _field(block.text, "agent_name"):
+            agents[id] = _agent(block, id)
+    return list(agents.values())
+
+
+def _agent(block: Block, id: str) -> Agent:
+    name = _field(block.text, "agent_name") or ""
+    kind = AGENT_BY_LOWER_NAME.get(name.lower())
+    if kind is None:
+        known = ", ".join(AGENT_BY_NAME)
+        fail("unknown_agent", name=repr(name), known=known, line=block.line)
+    instruction = _field(block.text, "agent_input") or ""
+    if instruction == '""':
+        instruction = ""
+    roles = _roles(block) if kind == "debate" else ()
+    u = SubTask(id=id, instruction=instruction, tools=(), agent=kind, roles=roles)
+    return Agent(u, block.line)
+
+
+def _roles(block: Block) -> tuple[str, ...]:
+    """Two or more. A role that repeats gets a number: each debater has its own statements."""
+    text = _field(block.text, "debate_roles") or ""
+    roles = []
+    seen: Counter[str] = Counter()
+    for role in names_in(text):
+        seen[role] += 1
+        roles.append(f"{role} {seen[role]}" if seen[role] > 1 else role)
+    if len(roles) < 2 or len(set(roles)) < len(roles):
+        fail("roles_bad", text=repr(text[:60]), line=block.line)
+    return tuple(roles)
+
+
+def _with_safe_ids(
+    agents: Sequence[Agent], edges: Sequence[Edge]
+) -> tuple[list[Agent], list[Edge]]:
+    """The same graph with ids that have only letters, digits and _, also in each ${id}."""
+    safe: dict[str, str] = {}
+    taken = {agent.id for agent in agents if ID.fullmatch(agent.id)}
+    for number, agent in enumerate(agents, 1):
+        id = agent.id
+        if not ID.fullmatch(id):
+            id = NOT_OF_AN_ID.sub("_", id)
+            while id in taken:
+                id = f"{id}_{number}"
+            taken.add(id)
+        safe[agent.id] = id
+
+    def insert(found: re.Match[str]) -> str:
+        id = found[1]
+        return f"${{{safe[id]}}}" if id in safe else found[0]
+
+    renamed = []
+    for agent in agents:
+        instruction = INSERT.sub(insert, agent.subtask.instruction)
+        u = replace(agent.subtask, id=safe[agent.id], instruction=instruction)
+        renamed.append(Agent(u, agent.line))
+    ends = [(safe.get(source, source), safe.get(to, to)) for source, to in edges]
+    return renamed, ends
+
+
+def _with_needs_of_inserts(subtasks: Sequence[SubTask]) -> tuple[SubTask, ...]:
+    """The agents, which also need those that run before them and whose ${id} they have."""
+    order = TopologicalSorter({u.id: u.needs for u in subtasks}).static_order()
+    position = {id: number for number, id in enumerate(order)}
+    completed = []
+    for u in subtasks:
+        needs = dict.fromkeys(u.needs)
+        for source in INSERT.findall(u.instruction):
+            if source in position and position[source] < position[u.id]:
+                needs[source] = None
+        completed.append(replace(u, needs=tuple(needs)))
+    return tuple(completed)
