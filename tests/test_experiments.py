@@ -70,5 +70,5 @@ def test_the_two_compared_runs_of_the_page_differ_as_it_shows(monkeypatch):
 def test_the_stand_in_replies_as_the_model_did_to_the_most_similar_request():
     replies = stand_in.recorded([ROOT / "fixtures" / "runs" / "equinox"])
     messages = [{"content": "You are the main agent.\nOne line more."}, {"content": "x"}]
-    assert len(replies) == 9
+    assert len(replies) == 10
     assert "choices" in stand_in.most_similar({"messages": messages}, replies)
