@@ -31,7 +31,9 @@ def test_two_methods_are_recorded_once_and_replay_without_their_media(tmp_path, 
 
 
 def test_results_md_has_the_tables_of_the_recorded_sweeps():
-    sweeps = [results.RESULTS / name for name in results.FLAGS]
+    named = [results.RESULTS / name for name in results.FLAGS]
+    sweeps = [sweep for sweep in named if sweep.is_dir()]
+    assert sweeps
     assert f"```text\n{results.tables(sweeps)}\n```" in (ROOT / "docs/RESULTS.md").read_text()
     asked = {q.id: q for q in load(results.MINIGAIA / "questions.json")}
     assert all(results.replayed(sweep, asked) for sweep in sweeps)
