@@ -162,7 +162,7 @@ class Curation:
 
     def _run(self, seed: Seed, name: str, question: str) -> Path:
         """The folder of a run of Orchestra-o1 on a question about the files of a seed."""
-        folder = self.a.out / "runs" / name
+        folder: Path = self.a.out / "runs" / name
         left_usd = self.purse.split(1)[0].limit_usd  # B_t, not below 0
         run = recorded(
             question,
