@@ -286,7 +286,7 @@ def figure_7(run, monkeypatch):
                 return SEEN if "image_url" in str(request) else HEARD  # a tool's request
             if found in text:
                 return finish(found, summary=f"from {file}")
-            together.wait(20)  # both sub-agents are at work
+            together.wait(60)  # both sub-agents are at work
             return json.dumps(USES[file])
 
         how = {
@@ -326,8 +326,9 @@ def test_the_case_of_figure_7_goes_through_the_states_of_eq_1(figure_7):
 
 def test_each_sub_agent_of_figure_7_leaves_the_trajectory_of_eq_13(figure_7):
     _, result = figure_7(HEAR, LOOK)
+    events = [e for e in result.events if e["event"] == "step"]
     steps = [
-        (e["at"][1], e["action"], e["observation"]) for e in result.events if e["event"] == "step"
+        (e["at"][1], e["action"], e["observation"]) for e in sorted(events, key=lambda e: e["at"])
     ]
     acts = [(sub_task, action) for sub_task, action, _ in steps]
     assert acts == [
