@@ -1,9 +1,9 @@
 """Tool calls as <function=NAME>, the markup of some chat templates, made JSON.
 
-    >>> as_tool_calls("<function=search><parameter=model>search-1</parameter></function> now")
-    '<tool_call>{"name": "search", "arguments": {"model": "search-1"}}</tool_call> now'
-    >>> as_tool_calls('<function=search>{"model": "search-1"}')
-    '<tool_call>{"name": "search", "arguments": "{\\\\"model\\\\": \\\\"search-1\\\\"}"}</tool_call>'
+>>> as_tool_calls("<function=search><parameter=model>search-1</parameter></function> now")
+'<tool_call>{"name": "search", "arguments": {"model": "search-1"}}</tool_call> now'
+>>> as_tool_calls('<function=search>{"model": 1}')
+'<tool_call>{"name": "search", "arguments": "{\\\\"model\\\\": 1}"}</tool_call>'
 """
 
 from __future__ import annotations

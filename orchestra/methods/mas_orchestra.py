@@ -128,9 +128,7 @@ class MasOrchestra:
         """The graph, in at most two attempts. Raises ModelMistake if the first one is unusable."""
         reply = ask(render_state(state, self.dom, mistake))
         try:
-            return parse_decision(
-                reply.text, state, self.dom, reply.cut, self.lenient
-            )
+            return parse_decision(reply.text, state, self.dom, reply.cut, self.lenient)
         except ModelMistake as error:
             if mistake == "":  # the first attempt
                 raise
