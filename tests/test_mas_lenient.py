@@ -7,8 +7,10 @@ import pytest
 from orchestra.methods.mas_lenient import parse_leniently
 from orchestra.methods.mas_xml import parse
 from orchestra.runtime.prompts import explained
+from orchestra.runtime.run_folder import read_manifest
 from orchestra.vocabulary import ModelMistake
-from tests.program import CLOCK, runs
+from orchestra_min import resume
+from tests.program import CLOCK, replay, runs
 from tests.scripted import SAID, agent, cut_off, edge, thought
 
 TWO = agent("A") + agent("B", input="use ${A}")
@@ -125,6 +127,13 @@ def test_a_lenient_run_carries_out_what_a_strict_one_refuses(run):
     assert (result.answer, result.fallback, len(run.mains)) == ("42", False, 1)
     result = run(AB, AB, out="strict")
     assert (result.fallback, len(run.mains)) == (True, 2)
+
+
+def test_a_fork_may_read_leniently_what_its_run_refused(run, tmp_path):
+    assert run(AB, AB, AB).fallback
+    pool = read_manifest(run.folder).pool
+    fork = resume(run.folder, from_round=1, out=tmp_path / "fork", pool=pool, lenient=True)
+    assert (fork.answer, fork.fallback, replay(fork.run).fallback) == ("42", False, False)
 
 
 def test_a_plain_answer_that_was_cut_off_or_has_seen_no_file_is_refused(run):

@@ -67,8 +67,8 @@ def search(job: Job) -> str:
     queries = queries_in(reply)
     if not queries:
         queries = [answer_of(reply)]
-    found = []
-    failures = []
+    found: list[str] = []
+    failures: list[str] = []
     for query in queries[:QUERIES]:
         if query:
             observation = job.use(SEARCH, query=query)

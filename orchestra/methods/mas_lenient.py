@@ -131,7 +131,7 @@ def _field(text: str, tag: str) -> str | None:
 
 def _all(text: str, tag: str) -> list[str]:
     """All elements with this tag that are closed."""
-    found = []
+    found: list[str] = []
     end = 0
     while True:
         start = text.find(f"<{tag}>", end)

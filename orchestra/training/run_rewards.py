@@ -78,7 +78,7 @@ def rollout(folder: Path) -> Rollout:
         calls=_calls(events),
         cost_usd=end["cost_usd"],
         latency_s=latency_s,
-        prefer=manifest.options.prefer,
+        prefer=dict(manifest.options.prefer.items()),
     )
 
 
