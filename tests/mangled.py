@@ -16,7 +16,14 @@ from orchestra.agents import answers, executor, experts, mini_swe, react, reason
 from orchestra.evaluation import scores
 from orchestra.matching import mentions
 from orchestra.memory import best_supported_answer, compress
-from orchestra.methods import aorchestra, mas_xml, orchestra_o1, toolorchestra
+from orchestra.methods import (
+    aorchestra,
+    mas_lenient,
+    mas_xml,
+    orchestra_o1,
+    toolorchestra,
+    toolorchestra_prompted,
+)
 from orchestra.minigaia import world
 from orchestra.runtime import completion, http, parsing, prompts, tape, tape_file, trajectory
 from orchestra.runtime.console import table
@@ -40,6 +47,7 @@ STATE = State(
     round=1,
     rounds=10,
 )
+WORKERS = [toolorchestra_prompted.Worker(1, "w", "d", "cot", "small")]
 FACT = SimpleNamespace(id="time", needs=(), operation="", evidence=("clock.png",))
 
 
@@ -117,11 +125,16 @@ READERS: dict[str, Reader] = {
     "orchestra-o1": lambda text: orchestra_o1.parse_decision(text, STATE),
     "aorchestra": lambda text: aorchestra.parse_decision(text, STATE),
     "toolorchestra": toolorchestra.read_call,
+    "toolorchestra, lenient": lambda text: toolorchestra.read_call(text, lenient=True),
+    "toolorchestra, prompted": lambda text: toolorchestra_prompted.read_action(text, WORKERS),
+    "mas-orchestra, lenient": mas_lenient.parse_leniently,
+    "mas-orchestra, low, lenient": lambda text: mas_lenient.parse_leniently(text, "low"),
     "mas-orchestra, high": mas_xml.parse,
     "mas-orchestra, low": lambda text: mas_xml.parse(text, "low"),
     "react": _react,
     "mini-swe": lambda text: mini_swe.read_command(text, cut=False),
     "answer_of": answers.answer_of,
+    "whole_answer_of": answers.whole_answer_of,
     "queries_in": reasoning.queries_in,
     "majority": lambda text: reasoning.majority([Reply(text, cost_usd=None)]),
     "links": reasoning.LINK.findall,
@@ -214,6 +227,7 @@ REPEATED = [
     "```", "```\n", "```python\nx\n", "````bash\n", "<answer>", "<instruction>", "<think>", "</think>", "<tool_call>", "<agent>",
     "{", '{"', '{"a":', '{"a":[', "[", "[{", "\\", '\\"', "\\u0073", "%41", "Answer:", "Answer:\n", "Query: a\n", '"a":',
     "9", "1,", "-", " ", "\n", "x", "x ", "No. ", "\x1b[31m", "\ud83d", "密", "http://", "(", "*", "_", "${A", "&amp;", "<data 97c460ee>",
+    "<function=a>", "<parameter=a>", "<Agent></Agent>", "<agent><agent_id>-</agent_id><agent_name>cotagent</agent_name></agent>",
     "<", "=", "a@", "0 ", "1,234", "{'action': 'x', ", '{"action": "delegate_task"}', '"action": "', '{"name": "a", "arguments": "[[[["}',
     " \n", "\n \n", "**Answer** ", "</agent_input>", "1 a", "http://(a", "query 1 ", "word word. Other word! ", "<\n", "a_1. ", "```bash\nls\n```\n",
 ]  # fmt: skip

@@ -17,6 +17,8 @@ ROWS = '{"name": "x", "arguments": "' + "[{'a' " * 150 + '"}\n'
 RUNAWAYS = [
     ("optimize_prompt", "many words ", ""), ("optimize_prompt", "<instruction>", ""), ("programs of experts", "```", ""), ("actions", ROWS, ""),
     ("mini-swe", "````bash\n" * 900, "a\n" * 5 * SIZE), ("Eq. 20", "No. ", ""), ("Eq. 20", "x\n", ""), ("Eq. 20", "One more word. And another! ", ""),
+    ("mas-orchestra, lenient", "<agent>", ""), ("mas-orchestra, lenient", "<edge><from>", ""), ("toolorchestra, lenient", "<function=a>", ""),
+    ("toolorchestra, lenient", "<function=a><parameter=b>", ""), ("whole_answer_of", "<answer>", ""), ("mas-orchestra, lenient", "<Agent/>", ""),
 ]  # fmt: skip
 
 

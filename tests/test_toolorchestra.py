@@ -136,3 +136,63 @@ def test_all_files_are_read_first_however_few_may_run_at_once(run, tmp_path):
     work = lambda t: next(texts) if "Look at the picture" in t else "Answer: 1"  # noqa: E731
     run(ANSWER, work=work, media=media, parallel=1)
     assert "clock.png: 12:34\nother.png: 56:78" in run.mains[0] and len(run.mains) == 1
+
+
+# ---- --lenient, and what reaches the next prompt -------------------------------------------------
+
+FUNCTIONS = [
+    "<function=search><parameter=model>search-1</parameter></function>",
+    "<tool_call>\n<function=search>\n<parameter=model>\nsearch-1\n</parameter>\n</function>\n</tool_call>",
+    '<function=search>{"model": "search-1"}</function>', "<function=search><parameter=model>search-1",
+    f"<think>or <function=answer><parameter=model>answer-1</think>{SEARCH}",
+    "<function=browse></function><function=search><parameter=model>search-1</parameter></function>",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reply", FUNCTIONS)
+def test_a_function_in_markup_is_a_call_on_request(reply):
+    assert read_call(reply, lenient=True)[:2] == ("search", "search-1")
+    if SEARCH not in reply and "{" not in reply:
+        with pytest.raises(ModelMistake, match="no_call"):
+            read_call(reply)
+
+
+@pytest.mark.parametrize("lenient, answer", [(False, "So it is."), (True, "It is 42.\nSo it is.")])
+def test_an_answer_without_a_label_is_the_whole_reply_on_request(lenient, answer, run):
+    assert run(ANSWER, work="It is 42.\nSo it is.", lenient=lenient).answer == answer
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_an_answer_between_its_tags_is_read(lenient, run):
+    assert run(ANSWER, work="I think.\n<answer>\n42\n</answer>", lenient=lenient).answer == "42"
+
+
+def test_the_query_of_a_call_reaches_the_expert(run, monkeypatch):
+    monkeypatch.setattr(search, "_search", lambda asked: [{"title": f"found for {asked['q']}"}])
+    asked = SEARCH.replace(GIVEN, '{"model": "search-1", "query": "who built it"}')
+    run(asked, SEARCH, ANSWER, work=lambda t: "Query: a" if "search queries" in t else "Answer: 1")
+    assert ["who built it" in prompt for prompt in run.prompts] == [True, False, False]
+
+
+def test_a_failed_search_is_not_a_document(run, monkeypatch):
+    def found(asked):
+        return [{"title": f"found for {asked['q']}"}] if asked["q"] == "good" else []
+
+    monkeypatch.setattr(search, "_search", found)
+    queries = iter(["Query: bad", "Query: bad\nQuery: good"])
+    work = lambda t: next(queries) if "search queries" in t else "Answer: 1"  # noqa: E731
+    run(SEARCH, SEARCH, ANSWER, work=work)
+    assert "search1 failed" in run.mains[1] and "Doc 1" not in run.mains[1]
+    document = run.mains[2].partition("Doc 1: ")[2].partition("search1 failed")[0]
+    assert "found for good" in document and "bad" not in document and "Doc 2" not in run.mains[2]
+
+
+@pytest.mark.parametrize(
+    "older, newest, kept", [(9_000, 9_000, 7_000), (9_000, 15_500, 1_000), (9_000, 30_000, 1_000)]
+)
+def test_of_long_reasoning_the_newest_is_whole_and_the_older_is_cut(older, newest, kept, run):
+    replies = iter(["x" * older, "y" * newest])
+    work = lambda t: next(replies) if "Do not answer" in t else "Answer: 1"  # noqa: E731
+    run(REASON, REASON, ANSWER, work=work)
+    assert run.mains[2].count("x" * 100) == kept // 100
+    assert run.mains[2].count("y" * 100) == min(newest, 16_000) // 100

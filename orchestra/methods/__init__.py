@@ -6,9 +6,13 @@
     mas_orchestra.py   a whole graph of agents in one decision
     react.py           a single agent without a main agent (baseline)
 
+    toolorchestra_prompted.py   of a port and not of a paper, so --method has no name for it:
+                                a numbered worker a turn, by JSON actions
+
 Each file has the same sections: what the model reads, what the model may reply, the decision. The
 other files here are what several of them share: decision.py (the JSON decision), state_prompt.py
-(files, models, round and budget as text), files_as_text.py, mas_xml.py and mas_markup.py.
+(files, models, round and budget as text), files_as_text.py, mas_xml.py and mas_markup.py. For
+--lenient there are mas_lenient.py and function_markup.py.
 
 An orchestrator of your own is a class in any file, chosen by --method FILE.py:CLASS. It takes
 (pool, tools, options) and follows `orchestra.seams.Orchestrator`.

@@ -206,7 +206,7 @@ def read_call(reply: str, cut: bool = False, lenient: bool = False) -> ToolCall:
     >>> read_call('<tool_call>{"name": "search", "arguments": {"model": "search-1"}}')
     ToolCall(tool='search', slot='search-1', query='')
     """
-    if lenient:
+    if lenient and not cut:
         reply = as_tool_calls(reply)
     try:
         calls = actions(reply, cut)
