@@ -265,16 +265,3 @@ def test_the_committed_weights_decide_as_recorded():
 
 def test_the_reader_is_no_agent_that_other_methods_can_name():
     assert agent.READER not in AGENTS
-
-
-@pytest.mark.parametrize("sweep", sorted(SWEEPS.glob("*/")), ids=lambda sweep: sweep.name)
-def test_a_recorded_sweep_replays_without_its_media_and_without_torch(sweep):
-    method = json.loads((sweep / "sweep.json").read_text())["options"]["method"]
-    asked = {q.id: q for q in load(results.MINIGAIA / "questions.json")}
-    rows = results.replayed(sweep, asked, method=method)
-    assert len(rows) == 60
-
-
-def test_the_trained_agent_solves_two_of_five_questions_on_real_media():
-    rows = [json.loads(line) for line in (SWEEPS / "da" / "rows.jsonl").read_text().splitlines()]
-    assert sum(row["exact"] for row in rows) >= 24

@@ -64,7 +64,7 @@ def value_in(phrase: str, text: str) -> str:
     kind = kind_of(phrase)
     cues = {stem(word) for word in words(phrase)} - LITTLE
     parts = parts_of(text)
-    found = []
+    found: list[Found] = []
     for number in range(len(parts)):
         for score, value in _candidates(kind, cues, parts, number):
             found.append(Found(score, len(found), value))
