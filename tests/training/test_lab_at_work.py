@@ -265,3 +265,18 @@ def test_the_committed_weights_decide_as_recorded():
 
 def test_the_reader_is_no_agent_that_other_methods_can_name():
     assert agent.READER not in AGENTS
+
+
+@pytest.mark.parametrize("sweep", sorted(SWEEPS.glob("*/")), ids=lambda sweep: sweep.name)
+def test_a_recorded_sweep_replays_without_its_media(sweep):
+    method = json.loads((sweep / "sweep.json").read_text())["method"]
+    asked = {q.id: q for q in load(results.MINIGAIA / "questions.json")}
+    rows = results.replayed(sweep, asked, method=method)
+    assert len(rows) == len(list((sweep / "runs").iterdir())) > 0
+
+
+def test_where_its_answer_is_computed_the_trained_agent_solves_every_recorded_question():
+    rows = [json.loads(line) for line in (SWEEPS / "da" / "rows.jsonl").read_text().splitlines()]
+    computed_ones = [row["exact"] for row in rows if row["level"] in "2356"]
+    assert len(computed_ones) >= 16 and all(computed_ones)
+    assert not any(row["exact"] for row in rows if row["level"] in "14")
