@@ -30,8 +30,8 @@ $(VENV)/train: $(VENV)/dev
 demo: $(VENV)/run  ## the case study, offline: replays a recorded run
 	$(RUN) orchestra_min.py --replay fixtures/runs/equinox
 
-demo-trained: $(VENV)/run  ## a main agent of 135M parameters that DA-GRPO trained, offline: replays a recorded run
-	$(RUN) orchestra_min.py --replay fixtures/runs/trained --method orchestra/training/agent.py:Trained
+demo-trained: $(VENV)/run  ## a main agent that DA-GRPO trained in the laboratory, offline: replays a recorded run, without torch
+	$(RUN) orchestra_min.py --replay fixtures/runs/trained --method orchestra.training.lab.agent:Trained
 
 test: $(VENV)/dev  ## all tests; no network, no key, no GPU. It says what it skips and why
 	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 2 --dist worksteal

@@ -17,7 +17,7 @@ RUNS = tomllib.loads((FIXTURES / "runs.toml").read_text())
 def test_a_recorded_run_replays_to_the_byte(name):
     """`replay` raises where any event differs from the record."""
     flags = RUNS[name]["flags"]
-    own = {"method": flags[1]} if ".py:" in flags[1] else {}
+    own = {"method": flags[1]} if ":" in flags[1] else {}
     again = replay(FIXTURES / "runs" / name, parallel=2, **own)
     assert again.calls > 0 and again.paid_usd == 0.0
     assert name != "equinox" or (again.answer, again.fallback) == (RECORDED, False)
