@@ -20,7 +20,7 @@ from tests.scripted import agent, complete, finish, is_main, last_text, thought
 
 PROGRAM = ROOT / "orchestra_min.py"
 CLOCK = ROOT / "fixtures" / "media" / "clock.png"
-SPEECH = ROOT / "fixtures" / "media" / "equinox.wav"
+SPEECH = ROOT / "tests" / "sounds" / "equinox.wav"  # as a cassette has it
 Done = subprocess.CompletedProcess[str]
 GIVEN = ("workdir", "listeners", "cancelled", "reuse", "only")  # to orchestrate, besides options
 HOURS = '''from pathlib import Path

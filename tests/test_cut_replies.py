@@ -214,7 +214,7 @@ def test_a_reasoner_that_was_cut_states_its_result_or_a_short_program(run):
         method="toolorchestra",
         out="twice",
     )
-    assert "has no answer" in run.mains[1] and LONG not in run.mains[1]
+    assert "has no answer" in run.mains[1] and "was cut off here" in run.mains[1]
 
 
 def test_a_searcher_that_was_cut_writes_its_queries_alone(run, monkeypatch):

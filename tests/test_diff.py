@@ -55,7 +55,7 @@ def exchanges(folder):
 
 def test_a_run_does_the_same_as_itself():
     found = difference(RUNS / "equinox", RUNS / "equinox")
-    assert found.is_empty and found.same == 12 and found.parting is None
+    assert found.is_empty and found.same == 13 and found.parting is None
     done = called("diff", RUNS / "equinox", RUNS / "equinox")
     assert done.returncode == 0 and "The runs made the same calls." in done.stdout
 
@@ -65,7 +65,7 @@ def test_two_recorded_runs_part_at_the_call_that_only_one_made():
     assert done.returncode == 1 and max(map(len, done.stdout.splitlines())) <= 80
     part = "The runs part at r1/main/a1 (chat): only the first run made this call."
     assert part in done.stdout and "orchestra-o1 -> react" in done.stdout
-    assert "- 2023-09-23 05:49:00+00:00\n    + The equinox is" in done.stdout
+    assert "- 2023-09-23 05:49:00+00:00\n    + The time in UTC" in done.stdout
     assert "round 3\n    - completes with" in done.stdout and "+ has no such round" in done.stdout
 
 
@@ -87,7 +87,7 @@ def test_as_much_is_the_same_as_a_plain_comparison_of_the_tapes_finds(seed, tmp_
     rewritten(tmp_path / "lecture", change)
     a, b = (Counter(exchanges(folder)) for folder in (RUNS / "lecture", tmp_path / "lecture"))
     found = difference(RUNS / "lecture", tmp_path / "lecture")
-    assert found.same == (a & b).total() > 3 and found.rounds[0].second_calls == b.total()
+    assert found.same == (a & b).total() > 1 and found.rounds[0].second_calls == b.total()
 
 
 def test_the_runs_of_a_question_in_two_sweeps_are_compared():

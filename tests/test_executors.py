@@ -97,7 +97,7 @@ def test_what_links_of_a_reused_sweep_name_is_not_sent_to_a_worker(tmp_path, end
     (work / "file").symlink_to(secret / "key")
     (work / "folder").symlink_to(secret)
     (work / "plain").write_text("theirs")
-    earlier = answering.Earlier("old", {q.id: tmp_path / "old/runs/1"})
+    earlier = answering.Earlier("old", {q.key: tmp_path / "old/runs/1"})
     sent = answering.files_of(q, replace(old, out=tmp_path / "new", reuse=earlier))
     assert sent["reuse/1/work/r1-t1/plain"] == b"theirs"
     assert not [name for name, data in sent.items() if b"mine" in data or "r1-t1/f" in name]

@@ -91,7 +91,7 @@ def test_the_keyboard_reaches_every_bar_opens_it_and_goes_back(opened):
         page.press("Tab")
         is_bar = page.evaluate("document.activeElement.matches('.bar')")
         reached |= {page.evaluate("document.activeElement.hash")} if is_bar else set()
-    assert len(reached) == bars == 12
+    assert len(reached) == bars == 13
     page.evaluate("document.querySelector('.bar').focus()")
     page.press("ArrowRight")
     page.press("Enter")
@@ -102,13 +102,13 @@ def test_the_keyboard_reaches_every_bar_opens_it_and_goes_back(opened):
 
 def test_a_search_finds_prompts_and_marks_what_it_found(opened):
     page = opened(RUNS / "equinox", "r1/main/a1")
-    search = """const box = document.querySelector("#search"); box.value = "TIME IN UTC"; box.dispatchEvent(new Event("input")); 0"""
+    search = """const box = document.querySelector("#search"); box.value = "NEED TO ANALYZE"; box.dispatchEvent(new Event("input")); 0"""
     page.evaluate(search)
     page.until("!!document.querySelector('#found a')")
     assert "places with this text" in text_of(page, "#found")
     assert page.evaluate("document.querySelector('#found a').hash") == "#r1/decision"
-    assert text_of(page, "#right mark").lower() == "time in utc"
-    assert 0 < page.evaluate("document.querySelectorAll('.bar.dim').length") < 12
+    assert text_of(page, "#right mark").lower() == "need to analyze"
+    assert 0 < page.evaluate("document.querySelectorAll('.bar.dim').length") < 13
 
 
 def test_the_changes_of_a_run_are_coloured(tmp_path, opened):
@@ -135,8 +135,10 @@ def test_a_small_screen_goes_to_what_was_chosen_and_back(opened):
     assert text_of(page, "#place") == "t1 in round 1"
 
 
-def test_the_names_of_lanes_stay_visible(opened):
-    page = opened(RUNS / "lecture", width=420)
+def test_the_names_of_lanes_stay_visible(run, opened):
+    decisions = iter([*(delegate(f"look at {n}") for n in range(20)), complete("42")])
+    run(respond=lambda r: next(decisions) if is_main(r) else finish("x"), rounds=30)
+    page = opened(run.folder, width=420)
     left = "document.querySelector('.lane:nth-child(3) .name').getBoundingClientRect().left"
     before = page.evaluate(left)
     box = "document.querySelector('.timeline').parentNode"

@@ -165,9 +165,10 @@ def test_a_key_in_the_pool_is_one_line_and_written_nowhere(sweep, tmp_path, caps
 
 
 def test_a_sweep_of_an_earlier_version_is_not_continued(sweep, tmp_path, capsys):
-    shutil.copytree(ROOT / "fixtures/results/react", tmp_path / "out")
-    if "version" in json.loads((tmp_path / "out/sweep.json").read_text()):
-        pytest.skip("the fixtures are of this version")
+    sweep()
+    file = tmp_path / "out/sweep.json"
+    old = {k: v for k, v in json.loads(file.read_text()).items() if k != "version"}
+    file.write_text(json.dumps(old))
     assert "another version of the program" in refused(sweep, capsys)
 
 
@@ -354,7 +355,7 @@ def test_a_score_of_an_answer_that_was_given_anew_does_not_count(sweep, tmp_path
 def test_a_question_with_several_accepted_answers_is_scored_again_by_each(
     sweep, tmp_path, evaluated
 ):
-    sweep.respond = lambda r: "Correct" if r["model"] == "j" else complete("$2")
+    sweep.respond = lambda r: "Correct" if r["model"] == "j" else finish("$2")
     asked = [{"question": "What is 1 and 1?", "answer": ["two", "2"]}]
     (tmp_path / "data.json").write_text(json.dumps(asked))
     sweep(count=0)

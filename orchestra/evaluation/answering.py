@@ -166,7 +166,7 @@ def answered(
 
 def _fields_of(run: Trajectory) -> QuestionRow:
     """The outcome of a run, as a part of a row."""
-    fields = {**vars(run), "run": Path(run.run).name}
+    fields = {**vars(run), "run": Path(run.run).name, "fallback": run.fallback}
     del fields["events"]
     return fields
 

@@ -51,8 +51,9 @@ def test_the_report_of_the_frames_is_kept_where_the_sound_is_refused(tmp_path, b
 
 def test_a_scanned_text_is_not_a_video(tmp_path):
     Image.new("RGB", (99, 99)).save(tmp_path / "a.pdf", save_all=True, append_images=[drawn("x")])
+    (tmp_path / "a.pdf").rename(tmp_path / "a.mp4")  # a PDF by its own name is a file to read
     with pytest.raises(ConfigError, match="no picture and no sound"):
-        media.check([tmp_path / "a.pdf"])
+        media.check([tmp_path / "a.mp4"])
 
 
 @pytest.mark.parametrize("suffix", FILMS)
