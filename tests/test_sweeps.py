@@ -14,9 +14,8 @@ from orchestra.evaluation.questions import load
 from orchestra.evaluation.sweep_folder import scored_rows
 from orchestra.vocabulary import ConfigError
 from tests import sweeps
-from tests.conftest import ROOT
 from tests.program import CLOCK, pool_file, replay
-from tests.scripted import Raw, complete, finish, last_text
+from tests.scripted import Raw, finish, last_text
 from tests.sweeps import data_file, number_asked
 
 
