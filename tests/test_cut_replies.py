@@ -276,11 +276,11 @@ def test_no_recorded_reply_has_an_answer_that_is_only_markup(recorded_replies):
 
 @pytest.fixture
 def recorded_replies():
-    """The whole replies of reasoning agents and experts in the recorded sweeps."""
+    """The whole replies of reasoning agents and experts in the recorded runs."""
     from tests.conftest import ROOT
 
     found = []
-    for path in (ROOT / "fixtures/results").glob("*/runs/*/tape.jsonl"):
+    for path in (ROOT / "fixtures").glob("**/runs/*/tape.jsonl"):
         for line in path.read_text().splitlines():
             row = json.loads(line)
             if row.get("request", {}).get("kind") != "chat" or "answer" not in row:
@@ -289,5 +289,5 @@ def recorded_replies():
             asked = str(row["request"]["messages"])
             if "on a last line:" in asked and choice["finish_reason"] == "stop":
                 found.append(choice["message"]["content"])
-    assert len(found) > 10
+    assert found
     return found
