@@ -643,14 +643,7 @@ def resume(
         fork = forking.fork_of(
             folder, stored, from_round, what_if or {}, given, pool, model, perception
         )
-        methods.check(fork.manifest.options, fork.manifest.pool)
-        named, run = go_on(folder, fork.manifest, fork.given, fork.served)
-        new_round = fork.manifest.from_round
-        out = Path(out or run_folder.default_path())
-        with run_folder.begun(out, new_round) as target:
-            run_folder.fork(folder, target, named)
-            workdirs.write_changes(target)
-            return run(target)
+        return _forked(folder, fork, out, go_on)
     if model:
         given["model"] = model  # which is refused
     now = pools.perceiving(stored.pool, perception, kinds)
@@ -662,6 +655,20 @@ def resume(
     else:
         complete = _complete(folder, named, listeners, given.get("parallel"))
     return complete or run(folder)
+
+
+def _forked(
+    folder: Path, fork: forking.Fork, out: Folder | None, go_on: Callable[..., Any]
+) -> Trajectory:
+    """Write a fork of a run to `out`, and run it."""
+    methods.check(fork.manifest.options, fork.manifest.pool)
+    named, run = go_on(folder, fork.manifest, fork.given, fork.served)
+    out = Path(out or run_folder.default_path())
+    with run_folder.begun(out, fork.manifest.from_round) as target:
+        run_folder.fork(folder, target, named)
+        workdirs.write_changes(target)
+        result: Trajectory = run(target)
+    return result
 
 
 def _going_on(
