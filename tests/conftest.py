@@ -154,3 +154,19 @@ def calls_what_papers_md_says(request):
     threading.setprofile(None)
     sys.setprofile(None)
     assert not places, places
+
+
+@pytest.fixture
+def sweep(tmp_path, endpoint):
+    """`sweep(*flags)` of the first questions: exit code and rows. `sweep.respond` answers."""
+
+    from tests import sweeps  # which imports this module
+
+    def sweep(*flags, count=6):
+        if count:
+            sweeps.data_file(tmp_path, count)
+        return sweeps.sweep(tmp_path, sweep.url, *flags)
+
+    sweep.respond, server = sweeps.number_asked, endpoint(lambda r: sweep.respond(r))
+    sweep.url, sweep.requests = server.url, server.requests
+    return sweep

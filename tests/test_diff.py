@@ -93,7 +93,7 @@ def test_as_much_is_the_same_as_a_plain_comparison_of_the_tapes_finds(seed, tmp_
 def test_the_runs_of_a_question_in_two_sweeps_are_compared():
     folders = (min((SWEEPS / method).glob("runs/*")) for method in ("orchestra-o1", "react"))
     found = difference(*folders)
-    assert {found.first.state, found.second.state} <= {"fallback", "answered"}
+    assert (found.first.state, found.second.state) == ("answered", "answered")
     assert [s.second for s in found.settings if s.name == "method"] == ["react"]
 
 

@@ -27,20 +27,6 @@ from tests.scripted import Raw, complete, delegate, finish, is_main, last_text
 from tests.sweeps import OFFICIAL, data_file, number_asked, words
 
 
-@pytest.fixture
-def sweep(tmp_path, endpoint):
-    """`sweep(*flags)` of the first questions: exit code and rows. `sweep.respond` answers."""
-
-    def sweep(*flags, count=6):
-        if count:
-            data_file(tmp_path, count)
-        return sweeps.sweep(tmp_path, sweep.url, *flags)
-
-    sweep.respond, server = number_asked, endpoint(lambda request: sweep.respond(request))
-    sweep.url, sweep.requests = server.url, server.requests
-    return sweep
-
-
 def test_a_secret_in_a_right_answer_is_written_nowhere(sweep, tmp_path):
     key = "sk-" + "abcdefghij0123456789"
     asked = [{"question": "What is number 1?", "answer": f"It is {key}."}]

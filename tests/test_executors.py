@@ -71,24 +71,26 @@ def test_a_worker_that_shares_no_disk_sends_the_run_folder_back(tmp_path, endpoi
     assert replay(tmp_path / "runs/7").answer == "7"
 
 
-def test_a_worker_that_shares_no_disk_gets_the_run_that_is_reused(tmp_path, endpoint):
+@pytest.fixture
+def reusing(tmp_path, endpoint):
+    """A question, and the plan of a sweep that reuses one in which it was answered; and the requests."""
     server = endpoint(number_asked)
     old = answering.Plan(tmp_path / "old", pool_at(server.url), Options(method="react"))
     data_file(tmp_path, 1)
     (q,) = load(tmp_path / "data.json")
     answering.answered(q, old)
     earlier = answering.Earlier("old", {q.key: tmp_path / "old" / "runs" / "1"})
-    plan = replace(old, out=tmp_path / "new", reuse=earlier)
+    return q, replace(old, out=tmp_path / "new", reuse=earlier), server.requests
+
+
+def test_a_worker_that_shares_no_disk_gets_the_run_that_is_reused(reusing):
+    q, plan, requests = reusing
     row = answering.answered(q, plan, files=answering.files_of(q, plan))
-    assert row["exact"] and row["reused_calls"] == len(server.requests) == 1
+    assert row["exact"] and row["reused_calls"] == len(requests) == 1
 
 
-def test_what_links_of_a_reused_sweep_name_is_not_sent_to_a_worker(tmp_path, endpoint):
-    server = endpoint(number_asked)
-    old = answering.Plan(tmp_path / "old", pool_at(server.url), Options(method="react"))
-    data_file(tmp_path, 1)
-    (q,) = load(tmp_path / "data.json")
-    answering.answered(q, old)
+def test_what_links_of_a_reused_sweep_name_is_not_sent_to_a_worker(reusing, tmp_path):
+    q, plan, _ = reusing
     secret = tmp_path / "secret"
     secret.mkdir()
     (secret / "key").write_text("mine")
@@ -97,7 +99,6 @@ def test_what_links_of_a_reused_sweep_name_is_not_sent_to_a_worker(tmp_path, end
     (work / "file").symlink_to(secret / "key")
     (work / "folder").symlink_to(secret)
     (work / "plain").write_text("theirs")
-    earlier = answering.Earlier("old", {q.key: tmp_path / "old/runs/1"})
-    sent = answering.files_of(q, replace(old, out=tmp_path / "new", reuse=earlier))
+    sent = answering.files_of(q, plan)
     assert sent["reuse/1/work/r1-t1/plain"] == b"theirs"
     assert not [name for name, data in sent.items() if b"mine" in data or "r1-t1/f" in name]

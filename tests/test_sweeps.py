@@ -13,24 +13,9 @@ from orchestra import evaluate
 from orchestra.evaluation.questions import load
 from orchestra.evaluation.sweep_folder import scored_rows
 from orchestra.vocabulary import ConfigError
-from tests import sweeps
 from tests.program import CLOCK, pool_file, replay
 from tests.scripted import Raw, finish, last_text
-from tests.sweeps import data_file, number_asked
-
-
-@pytest.fixture
-def sweep(tmp_path, endpoint):
-    """`sweep(*flags)` of the first questions: exit code and rows. `sweep.respond` answers."""
-
-    def sweep(*flags, count=6):
-        if count:
-            data_file(tmp_path, count)
-        return sweeps.sweep(tmp_path, sweep.url, *flags)
-
-    sweep.respond, server = number_asked, endpoint(lambda request: sweep.respond(request))
-    sweep.url, sweep.requests = server.url, server.requests
-    return sweep
+from tests.sweeps import number_asked
 
 
 @pytest.fixture
