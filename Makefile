@@ -1,10 +1,10 @@
-# make demo | demo-trained | test | test-train | lint | lint-train | live | bench | record | cassettes | minigaia | results | record-results | table1 | test-cgroup | train-tiny | lab | test-vllm
+# make demo | demo-trained | test | test-train | test-files | lint | lint-train | live | bench | record | cassettes | minigaia | results | record-results | table1 | test-cgroup | train-tiny | lab | test-vllm
 PYTHON ?= python3
 VENV = .venv
 RUN = $(VENV)/bin/python
 PIP = $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo demo-trained test test-train lint lint-train live bench record cassettes minigaia results record-results table1 test-cgroup train-tiny lab test-vllm clean
+.PHONY: demo demo-trained test test-train test-files lint lint-train live bench record cassettes minigaia results record-results table1 test-cgroup train-tiny lab test-vllm clean
 
 NEW_ENOUGH = $(shell $(PYTHON) -c "import sys; print(sys.version_info >= (3, 11))")
 
@@ -27,6 +27,10 @@ $(VENV)/train: $(VENV)/dev
 	$(PIP) -e '.[train-test]'
 	touch $@
 
+$(VENV)/files: $(VENV)/dev
+	$(PIP) -e '.[files]'
+	touch $@
+
 demo: $(VENV)/run  ## the case study, offline: replays a recorded run
 	$(RUN) orchestra_min.py --replay fixtures/runs/equinox
 
@@ -38,6 +42,9 @@ test: $(VENV)/dev  ## all tests; no network, no key, no GPU. It says what it ski
 
 test-train: $(VENV)/train  ## the tests of training, with those that need torch
 	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 2 --dist worksteal tests/training
+
+test-files: $(VENV)/files  ## the tests of tables, documents and archives, with those of office documents
+	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -rs tests/tools/test_file.py tests/test_files.py
 
 lint: $(VENV)/dev
 	$(RUN) -m ruff check .

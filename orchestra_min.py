@@ -749,7 +749,9 @@ def _run(
         closing(Recorder(None if mode == "replay" else folder, listeners)) as recorder,
         every_own_tool(manifest, tape) as own,
     ):
-        recorder.begin(run_folder.read_manifest(folder).row())  # as it is stored
+        is_new = mode == "record"  # its run.json has just been written
+        stored = manifest if is_new else run_folder.read_manifest(folder)
+        recorder.begin(stored.row())
 
         def stopped(error: BaseException) -> None:
             with suppress(TapeWriteError, TapeMiss, ConfigError, MemoryError):

@@ -381,9 +381,20 @@ def _content_of(event: Event) -> str:
             return f"{event['action']} {event['params']} -> {observation}"
         case {"event": "result"}:
             report = event["answer"] or event["error"] or event["summary"]
-            return f"{event['status']}: {report}"
+            return f"{_name_of(event)}{event['status']}: {report}"
         case _:
             return _end_text(event)
+
+
+def _name_of(result: Event) -> str:
+    """The name of the sub-task, which the main agent's texts have; "" where its place ends in it.
+
+    >>> _name_of({"at": [2, 1, LAST], "subtask": "t3"})
+    '(t3) '
+    """
+    name = result.get("subtask", "")  # an earlier version did not write it
+    is_in_place = name == f"t{result['at'][1]}"
+    return f"({name}) " if name and not is_in_place else ""
 
 
 def _end_text(end: Event) -> str:
@@ -406,6 +417,8 @@ def printable(text: str, kept: str = "") -> str:
     """Text with its control characters escaped, but for those in `kept`: a model may have written
     it for a terminal.
     """
+    if text.isprintable():
+        return text
     shown = []
     for char in text:
         is_harmless = char.isprintable() or char in kept
