@@ -27,6 +27,7 @@ from orchestra.runtime.prompts import say
 from orchestra.seams import Completion, Scores
 from orchestra.training.examples import Example
 from orchestra.training.reading import Reading, readings
+from orchestra.training.rubric import weighted
 from orchestra.training.world import world_at
 from orchestra.vocabulary import Complete, Decision, SubTask
 
@@ -56,8 +57,7 @@ def exact_scores(world: World, reading: Reading) -> Scores:
     is_valid = reading.decision is not None
     parts = {"format": float(reading.format), "action": float(is_valid)}
     parts |= exact_parts(world, reading.decision)
-    total = sum(alpha * parts[name] for name, alpha in WEIGHTS.items())  # Eq. 29
-    return Scores(min(1.0, total), parts, is_valid)
+    return Scores(weighted(parts, WEIGHTS), parts, is_valid)
 
 
 def exact_parts(world: World, decision: Decision | None) -> Mapping[str, float]:
