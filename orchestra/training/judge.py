@@ -51,7 +51,9 @@ NOTES = "training/judge_notes"
 WORDS = "training/judge_scores"
 REFUSED = {400, 413, 422}  # statuses about this text, not about the endpoint
 Parts = dict[str, float]  # of Eq. 29, each in [0, 1]
-Rule = Literal["rubric", "exact"]  # whose words the judge is given, and whose weights count
+Rule = Literal[
+    "rubric", "exact"
+]  # whose words the judge is given, and whose weights count
 ALPHA = {"rubric": rubric.WEIGHTS, "exact": exact.WEIGHTS}
 
 
@@ -96,7 +98,8 @@ def _share(text: str, name: str, most: int) -> float:
 
 class Settings(Checked):
     """`model` "": the only one that the endpoint serves. `options` go into every request, as JSON.
-    `cache`: the tape of its calls. `rule`: by which words it judges (prompts/training/judge_scores).
+    `cache`: the tape of its calls. `rule`: whose words it judges by, of
+    prompts/training/judge_scores.md.
     """
 
     base_url: str

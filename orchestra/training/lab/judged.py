@@ -1,5 +1,5 @@
-"""Decisions for a reader to judge: drawn from players of all qualities, told in words, and kept with
-the reader's scores in a file.
+"""Decisions for a reader to judge: drawn from players of all qualities, told in words, and kept
+with the reader's scores in a file.
 
 A row of the file has where its decision was made (a task and the decisions before it), so the rules
 score the same decision, and the text that the reader saw, so that a changed world is noticed.
@@ -25,6 +25,7 @@ from orchestra.training.lab.language import Game
 from orchestra.training.lab.play import carry_out
 from orchestra.training.lab.slips import slips
 from orchestra.training.lab.tasks import new_task
+from orchestra.training.reading import read_decision
 from orchestra.training.world import example, expert
 from orchestra.vocabulary import ConfigError
 
@@ -122,10 +123,19 @@ def told(game: Game, decision: str) -> str:
         report = f"{h.status}: {h.answer or h.error}"
         lines.append(f"Round {h.round}: {h.instruction} [{tools}] {report}")
     lines.append(f"Expert: {_in_words(expert(world))}")
-    text = game.expand(decision)
-    words = _in_words(json.loads(text)) if text else f"not a decision: {decision}"
-    lines.append(f"To judge, in round {world.round}: {words}")
+    lines.append(f"To judge, in round {world.round}: {_to_judge(game, decision)}")
     return "\n".join(lines)
+
+
+def _to_judge(game: Game, decision: str) -> str:
+    """A decision, and as for the judge, whether the program could use it."""
+    text = game.expand(decision)
+    if not text:
+        return f"not a decision: {decision}"
+    words = _in_words(json.loads(text))
+    if read_decision(text, game.world.state()).decision is None:
+        return f"{words} (the program could not use it)"
+    return words
 
 
 def _in_words(decision: Mapping[str, Any]) -> str:

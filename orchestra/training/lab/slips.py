@@ -13,7 +13,9 @@ from orchestra.minigaia.operations import OPERATIONS
 from orchestra.training.lab.demonstrators import Planner, perfect
 from orchestra.training.lab.language import TOOLS, Game
 
-Slip = Callable[[Game, list[str], random.Random], list[str]]  # the sub-tasks with a slip
+Slip = Callable[
+    [Game, list[str], random.Random], list[str]
+]  # the sub-tasks with a slip
 P_SLIP = 0.6  # of the decisions have one
 
 
