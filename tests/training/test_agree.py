@@ -11,7 +11,7 @@ from orchestra.minigaia.operations import ANY_ORDER, OPERATIONS, computed
 from orchestra.seams import Completion
 from orchestra.training.judge import LINES
 from orchestra.training.lab import agree, judged
-from orchestra.training.lab.measures import kappa, points, spearman
+from orchestra.training.lab.correlation import kappa, points, spearman
 from orchestra.training.lab.play import Expanded, carry_out, example_of
 from orchestra.training.rewards import make
 from tests.conftest import ROOT, ConfigError

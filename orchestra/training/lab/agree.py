@@ -26,8 +26,8 @@ from orchestra.runtime.command_line import OneLineParser, run_program
 from orchestra.runtime.pool import load
 from orchestra.seams import Reward, Scores
 from orchestra.training.judge import ALPHA, LINES
+from orchestra.training.lab.correlation import kappa, points, spearman
 from orchestra.training.lab.judged import Judged, drawn, read, write
-from orchestra.training.lab.measures import kappa, points, spearman
 from orchestra.training.rewards import make
 from orchestra.training.rubric import weighted
 from orchestra.vocabulary import ConfigError

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from orchestra.training.lab.checkpoints import REWARDS
+from orchestra.training.lab.correlation import spearman
 from orchestra.training.lab.demonstrators import PLAYERS
-from orchestra.training.lab.measures import spearman
 
 Result = dict[str, Any]
 
