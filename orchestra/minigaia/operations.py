@@ -118,3 +118,5 @@ HELD_OUT = (
 )  # fmt: skip
 OPERATIONS = {operation.name: operation for operation in (*SEEN, *HELD_OUT)}
 NEVER_LAST = {"larger"}  # its value is one of those that were read
+# The order of their operands does not matter.
+ANY_ORDER = {"sum", "difference", "product", "larger", "years", "mean", "days_between"}

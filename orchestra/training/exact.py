@@ -9,8 +9,9 @@ for going on. This rule gives none:
     tool       0.2    as `decision`, and the sub-task has the tool of the fact and no other
     decision   0.7    recall x precision of the sub-tasks against those of the reference decision.
                       A sub-task counts if it finds a missing fact, and if, for a computed fact, it
-                      names the operation and its operands in one of its wordings. To complete is
-                      worth 1 with the right answer once that was found, and 0 before
+                      names the operation and its operands in one of its wordings (in any order
+                      if that does not matter, as in a sum). To complete is worth 1 with the right
+                      answer once that was found, and 0 before
 
 A wrong or early end, a delegation after the answer was found, and sub-tasks that find nothing new
 earn 0.1 in all.
@@ -21,12 +22,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from orchestra.evaluation.scores import matches
+from orchestra.minigaia.operations import ANY_ORDER
 from orchestra.minigaia.tasks import WORDS, Fact
 from orchestra.minigaia.world import Finding, World
 from orchestra.runtime.prompts import say
 from orchestra.seams import Completion, Scores
 from orchestra.training.examples import Example
 from orchestra.training.reading import Reading, readings
+from orchestra.training.rubric import weighted
 from orchestra.training.world import world_at
 from orchestra.vocabulary import Complete, Decision, SubTask
 
@@ -56,8 +59,7 @@ def exact_scores(world: World, reading: Reading) -> Scores:
     is_valid = reading.decision is not None
     parts = {"format": float(reading.format), "action": float(is_valid)}
     parts |= exact_parts(world, reading.decision)
-    total = sum(alpha * parts[name] for name, alpha in WEIGHTS.items())  # Eq. 29
-    return Scores(min(1.0, total), parts, is_valid)
+    return Scores(weighted(parts, WEIGHTS), parts, is_valid)
 
 
 def exact_parts(world: World, decision: Decision | None) -> Mapping[str, float]:
@@ -102,7 +104,13 @@ def _is_exact(u: SubTask, fact: Fact) -> bool:
     """Whether a sub-task asks for a computed fact in one of the wordings of its operation."""
     if not fact.operation:
         return True
-    operands = dict(zip("ab", fact.evidence, strict=False))
-    wordings = say(WORDS, fact.operation, **operands).splitlines()
+    orders = [fact.evidence]
+    if fact.operation in ANY_ORDER:
+        orders.append(fact.evidence[::-1])
     text = f"{u.instruction} {u.context}".lower()
-    return any(wording.lower() in text for wording in wordings)
+    for evidence in orders:
+        operands = dict(zip("ab", evidence, strict=False))
+        wordings = say(WORDS, fact.operation, **operands).splitlines()
+        if any(wording.lower() in text for wording in wordings):
+            return True
+    return False

@@ -19,7 +19,7 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Json
 
@@ -33,6 +33,7 @@ from orchestra.runtime.secrets import Secrets
 from orchestra.runtime.tape import Tape
 from orchestra.runtime.trajectory import decision_row
 from orchestra.seams import Completion, Messages, Scores
+from orchestra.training import exact, rubric
 from orchestra.training.examples import Example, state_of
 from orchestra.training.options import Above0, Count
 from orchestra.training.reading import Reading, readings
@@ -47,8 +48,13 @@ from orchestra.vocabulary import (
 
 PATIENCE_S = 300.0  # of waiting at a rate limit, in one call
 NOTES = "training/judge_notes"
+WORDS = "training/judge_scores"
 REFUSED = {400, 413, 422}  # statuses about this text, not about the endpoint
 Parts = dict[str, float]  # of Eq. 29, each in [0, 1]
+Rule = Literal[
+    "rubric", "exact"
+]  # whose words the judge is given, and whose weights count
+ALPHA = {"rubric": rubric.WEIGHTS, "exact": exact.WEIGHTS}
 
 
 # ---- the reply of the judge ----------------------------------------------------------------------
@@ -92,7 +98,8 @@ def _share(text: str, name: str, most: int) -> float:
 
 class Settings(Checked):
     """`model` "": the only one that the endpoint serves. `options` go into every request, as JSON.
-    `cache`: the tape of its calls.
+    `cache`: the tape of its calls. `rule`: whose words it judges by, of
+    prompts/training/judge_scores.md.
     """
 
     base_url: str
@@ -103,6 +110,7 @@ class Settings(Checked):
     parallel: Count = 8
     timeout_s: Above0 = 120.0
     options: Json[dict[str, Any]] = {}
+    rule: Rule = "rubric"
 
 
 class Judge:
@@ -138,7 +146,7 @@ class Judge:
         """
         read = readings(example, completions)
         prompts = [
-            judge_prompt(example, completion.text, reading)
+            judge_prompt(example, completion.text, reading, self.settings.rule)
             for completion, reading in zip(completions, read, strict=True)
         ]
         self._judge_all(prompts)
@@ -149,7 +157,8 @@ class Judge:
                 scores.append(None)
             else:
                 is_valid = reading.decision is not None
-                scores.append(Scores(weighted(parts), parts, is_valid))
+                total = weighted(parts, ALPHA[self.settings.rule])
+                scores.append(Scores(total, parts, is_valid))
         return scores
 
     def _judge_all(self, prompts: Sequence[str]) -> None:
@@ -193,7 +202,9 @@ def is_about_text(failure: Failure) -> bool:
     return failure.status in REFUSED or failure.cause in ("timeout", "no_choice")
 
 
-def judge_prompt(example: Example, reply: str, reading: Reading) -> str:
+def judge_prompt(
+    example: Example, reply: str, reading: Reading, rule: Rule = "rubric"
+) -> str:
     """What the judge reads. Whatever others wrote is between marks that it cannot close."""
     state = state_of(example.meta["state"])
     parsed = say(NOTES, "unusable")
@@ -208,4 +219,4 @@ def judge_prompt(example: Example, reply: str, reading: Reading) -> str:
         "parsed": parsed,
     }
     marked = {name: fenced(text) for name, text in texts.items()}
-    return render("training/judge.md", **marked)
+    return render("training/judge.md", scores=say(WORDS, rule), **marked)

@@ -46,9 +46,11 @@ def rubric_scores(world: World, reading: Reading) -> Scores:
     return Scores(weighted(parts), parts, is_valid)
 
 
-def weighted(parts: Mapping[str, float]) -> float:
+def weighted(
+    parts: Mapping[str, float], weights: Mapping[str, float] = WEIGHTS
+) -> float:
     """r of Eq. 29, in [0, 1], of parts in [0, 1]."""
-    r = sum(alpha * parts[name] for name, alpha in WEIGHTS.items())  # Eq. 29
+    r = sum(alpha * parts[name] for name, alpha in weights.items())  # Eq. 29
     return min(1.0, r)  # the sum of floats may be a little more
 
 

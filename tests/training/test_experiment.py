@@ -6,14 +6,14 @@ from unittest import mock
 import pytest
 
 import train_da_grpo
-from fixtures import experiment
+from fixtures import experiment, intervals
 from tests.training.conftest import make_model, short_examples
 from tests.training.runs import QUIET, torch
 
 pytestmark = QUIET
 TINY = "--batch 2 --lora-rank 4 --max-tokens 8 --lr 1e-3 --dtype float32 --no-checkpointing"
 QUICK = {
-    "MAX_TOKENS": 8, "EXAMPLES": 8, "RESAMPLED": 100, "SFT": f"{TINY} --stage sft",
+    "MAX_TOKENS": 8, "EXAMPLES": 8, "SFT": f"{TINY} --stage sft",
     "GRPO": f"{TINY} --stage grpo --group 2 --rollouts local",
 }  # fmt: skip
 
@@ -23,6 +23,7 @@ def test_the_arms_are_trained_and_compared_and_a_stopped_run_goes_on(tmp_path, m
     make_model(short_examples(4), tmp_path / "model")
     flags = f"--model={tmp_path}/model --out={tmp_path}/out --seeds=1 --tasks=2 --sft-steps=1"
     flags = [*flags.split(), "--grpo-steps=1"]
+    monkeypatch.setattr(intervals, "RESAMPLED", 100)
     with mock.patch.multiple(experiment, **QUICK):
         with mock.patch.object(train_da_grpo, "main", side_effect=KeyboardInterrupt):
             assert experiment.main(flags) == 130
@@ -44,5 +45,5 @@ def test_the_arms_are_trained_and_compared_and_a_stopped_run_goes_on(tmp_path, m
     ([[0, 0, 100, 100]], (0, 100)), ([[50, 50], [50, 50]], (50, 50)), ([[0, 0], [100, 100]], (0, 100)),  # seeds too
 ])  # fmt: skip
 def test_an_interval_draws_tasks_and_seeds(gaps, expected):
-    with mock.patch.object(experiment, "RESAMPLED", 1000):
-        assert experiment.interval(gaps) == expected
+    with mock.patch.object(intervals, "RESAMPLED", 1000):
+        assert intervals.interval(gaps) == expected

@@ -13,7 +13,7 @@ from orchestra.training.reading import read_decision
 from orchestra.training.rewards import make
 from orchestra.training.world import examples
 from orchestra.vocabulary import ModelMistake
-from tests.conftest import EndpointError
+from tests.conftest import ConfigError, EndpointError
 from tests.scripted import Endpoint, Raw, last_text
 
 EXAMPLE = next(e for e in examples("train", 0) if e.reference["action"] == "complete")
@@ -56,6 +56,17 @@ def prompt(reply):
 ])  # fmt: skip
 def test_the_four_lines_make_the_reward_of_eq_29(judge, reply, total):
     assert scored(judge(reply)[0], RIGHT)[0].total == pytest.approx(total)
+
+
+def test_the_judge_can_be_given_the_words_and_the_weights_of_the_rule_exact(judge):
+    reward, e = judge(lines(1, 1, 2, 1), rule="exact")
+    expected = 0.05 + 0.05 + 0.4 / 3 + 0.7 / 3
+    assert scored(reward, RIGHT)[0].total == pytest.approx(expected)
+    words = last_text(e.requests[0])
+    assert "times the part of its own sub-tasks that count" in words
+    assert "times the part of its own" not in prompt(RIGHT)
+    with pytest.raises(ConfigError, match="--reward judge: the setting rule"):
+        judge(GOOD, rule="outcome")
 
 
 @pytest.mark.parametrize("reply", [

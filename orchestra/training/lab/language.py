@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from orchestra.minigaia.operations import OPERATIONS
+from orchestra.minigaia.operations import ANY_ORDER, OPERATIONS
 from orchestra.minigaia.tasks import TOOL, WORDS, Fact
 from orchestra.minigaia.world import World
 from orchestra.runtime.prompts import say
@@ -148,8 +148,11 @@ class Game:
         """The slot of a computation is that of its operation and operands, whatever it says."""
         if part[1] in TOOLS:
             return part[0][:-1]
+        orders = [list(part[1:])]
+        if part[1] in ANY_ORDER:
+            orders.append([part[1], *reversed(part[2:])])
         for fact in self.facts.values():
-            if self.subtask_for(fact).split()[1:] == list(part[1:]):
+            if self.subtask_for(fact).split()[1:] in orders:
                 return self.slots[fact.id]
         return ""
 
