@@ -95,6 +95,7 @@ def summarize(u: SubTask, z: Result) -> Evidence:
         error=z.error,
         media=z.media,
         steps=z.steps,
+        trace_summary=z.trace_summary,
     )
 
 

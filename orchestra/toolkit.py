@@ -30,6 +30,7 @@ from orchestra.runtime.chat import Chat
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import named, say
 from orchestra.runtime.tape import Tape
+from orchestra.runtime.texts import Texts
 from orchestra.vocabulary import Backend, Cause, Media, Modality, ModelMistake, Task
 
 # Types of parameters that name a file of the task; the schema lists the names.
@@ -78,6 +79,7 @@ class Environment:
     allow_hosts: tuple[str, ...] = ()  # internal hosts that may be fetched from
     unsafe_code: bool = False  # run model-written code without a sandbox
     repo: Path | None = None  # --workdir
+    texts: Texts | None = None  # --texts
 
     @property
     def media_folder(self) -> Path | None:

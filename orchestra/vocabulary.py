@@ -362,7 +362,8 @@ class Result:
 
     `cost_usd` None: some call's price is unknown. `cause`: what ended it early. Models read
     `error`; `why` tells people, where that is another sentence. `steps` counts those of the trace.
-    The program fills in `latency_s`, `media` (the files that were opened) and `round`.
+    The program fills in `latency_s`, `media` (the files that were opened), `round` and, with some
+    --texts, `trace_summary`.
     """
 
     status: Status
@@ -377,12 +378,14 @@ class Result:
     media: tuple[str, ...] = ()
     round: int = 0
     steps: int = 0
+    trace_summary: str = ""
 
 
 @dataclass(frozen=True)
 class Evidence:
     """h = (I, b, T, sigma, eta, omega): one entry of the history H_t. `media`: the files opened.
     `steps`: how many the sub-agent took; 0 if it took none, or if that is not known.
+    `trace_summary`: what another call says of the steps, if --texts asks for that.
     """
 
     round: int
@@ -396,6 +399,7 @@ class Evidence:
     error: str = ""
     media: tuple[str, ...] = ()
     steps: int = 0
+    trace_summary: str = ""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from orchestra.vocabulary import Backend, Place, Reply, Step
 AGAIN = "again"  # the part of the second call's place
 AGAIN_TOKENS = 256  # the length limit of the second reply
 SHOWN_BYTES = 4000  # of the end of the first one: a full context has room for them
+Prompt = str | Messages  # one message, or several with roles
 FIELD_TOKENS = 64  # of what a request has besides messages and options
 
 
@@ -28,7 +29,7 @@ class Call:
     """A call with a place, a chat client and a purse of its own, so it may run in parallel."""
 
     what: str  # the name of its step
-    prompt: str
+    prompt: Prompt
     place: Place
     backend: Backend
     chat: Chat
@@ -47,7 +48,7 @@ class Call:
 
     def _whole_reply(self) -> Reply:
         """The reply; if it was cut off, the second one, with the first as `unfinished`."""
-        messages = [{"role": "user", "content": self.prompt}]
+        messages = self._messages()
         purse = self._held_back(messages) if self.if_cut else self.purse
         try:
             first = self._reply(self.place, self.backend, messages, purse)
@@ -72,14 +73,21 @@ class Call:
         with self.chat.tape.call(place):
             return self.chat(backend, messages, purse, temperature=self.temperature)
 
+    def _messages(self) -> Messages:
+        if isinstance(self.prompt, str):
+            return [{"role": "user", "content": self.prompt}]
+        return self.prompt
+
     def _messages_again(self, text: str) -> Messages:
         """The messages of the second call, after a first reply that was cut off."""
         shown = text.encode("utf-8", "replace")[-SHOWN_BYTES:].decode("utf-8", "ignore")
+        messages = self._messages()
         if not shown.strip():  # it was still thinking
-            content = f"{self.prompt}\n\n{self.if_cut}"
-            return [{"role": "user", "content": content}]
+            *before, last = messages
+            content = f"{last['content']}\n\n{self.if_cut}"
+            return [*before, {**last, "content": content}]
         return [
-            {"role": "user", "content": self.prompt},
+            *messages,
             {"role": "assistant", "content": shown},
             {"role": "user", "content": self.if_cut},
         ]

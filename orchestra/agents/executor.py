@@ -15,10 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from orchestra import contracts
 from orchestra.agents import experts, mini_swe, react, reasoning
 from orchestra.agents.job import AgentFunction, Job, guarded
+from orchestra.agents.own_texts import with_trace_summary
 from orchestra.matching import Placed
 from orchestra.memory import opened
 from orchestra.runtime import user_code
@@ -27,6 +29,7 @@ from orchestra.runtime.options import METHODS_OF_AGENT, Options
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import quoted_whole, say
 from orchestra.runtime.tape import Tape
+from orchestra.runtime.texts import Texts
 from orchestra.runtime.trajectory import LAST, Recorder
 from orchestra.runtime.what_if import Replaced
 from orchestra.seams import SubAgent
@@ -90,6 +93,7 @@ class SubAgents:
         default = user_code.name_of(self.options.agent)
         selectable = {name: AGENTS[name] for name in METHODS_OF_AGENT}
         self._agents[default] = _chosen(self.options.agent, selectable, "--agent")
+        self.texts = Texts(self.options.texts) if self.options.texts else None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -183,7 +187,7 @@ class SubAgents:
             if found is not None:
                 self._record(place, p.subtask, self._measured(found, place, started))
             raise
-        z = self._measured(z, place, started)
+        z = self._measured(with_trace_summary(job, z), place, started)
         self._record(place, p.subtask, z)
         return z
 
@@ -196,7 +200,9 @@ class SubAgents:
             round=place.round,
         )
 
-    def _record(self, place: Place, u: SubTask, z: Result, **more: bool) -> None:
+    def _record(self, place: Place, u: SubTask, z: Result, **more: Any) -> None:
+        if z.trace_summary:
+            more["trace_summary"] = z.trace_summary
         self.recorder.emit(
             "result",
             place._replace(step=LAST),
@@ -228,6 +234,7 @@ class SubAgents:
             allow_hosts=self.options.allow_hosts,
             unsafe_code=self.options.unsafe_code,
             repo=self.repo,
+            texts=self.texts,
         )
 
     def agent(self, u: SubTask) -> AgentFunction:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from orchestra.agents.answers import answer_of, whole_answer_of
+from orchestra.agents.calls import Prompt
 from orchestra.agents.job import Job, agent
 from orchestra.agents.reasoning import answer_in, ask, queries_in, whole
 from orchestra.runtime.parsing import after_thinking
@@ -53,8 +54,14 @@ def enhance_reasoning(job: Job) -> str:
     programs = _python_in(reasoning)
     if not programs:
         return reasoning
-    output = job.use(CODE, code=programs[-1])
-    return say(PROMPTS, "reasoned", reasoning=reasoning, output=output)
+    code = programs[-1]
+    output = job.use(CODE, code=code)
+    found = say(PROMPTS, "reasoned", reasoning=reasoning, output=output)
+    texts = job.env.texts
+    if texts is None:
+        return found
+    parts = {"reasoning": reasoning, "code": code.rstrip("\n"), "output": output}
+    return texts.piece("reasoned", found, **parts)
 
 
 @agent
@@ -119,10 +126,14 @@ def _code_blocks(reply: str) -> Iterator[tuple[str, str]]:
         end = text_end + len(FENCE)
 
 
-def _prompt(name: str, job: Job, **values: str) -> str:
-    context = job.u.context if job.u.context else "-"
+def _prompt(name: str, job: Job, **values: str) -> Prompt:
     problem = job.task.question
     _, _, query = job.u.instruction.partition(": ")  # after the slot
+    texts = job.env.texts
+    if texts and texts.has(name):
+        given = {"problem": problem, "query": query, "context": job.u.context}
+        return texts.messages(name, given)
+    context = job.u.context if job.u.context else "-"
     if query:
         problem = say(PROMPTS, "asked", problem=problem, query=query)
     return say(PROMPTS, name, problem=problem, context=context, **values)

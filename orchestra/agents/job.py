@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestra.agents import trace_summary
-from orchestra.agents.calls import Call
+from orchestra.agents.calls import Call, Prompt
 from orchestra.ending import wrong_with
 from orchestra.runtime.chat import STOPPED
 from orchestra.runtime.prompts import capped, explained, say
@@ -111,7 +111,7 @@ class Job:
         return reply.text
 
     def ask_all(
-        self, prompts: Sequence[tuple[str, str]], later: int = 0, if_cut: str = ""
+        self, prompts: Sequence[tuple[str, Prompt]], later: int = 0, if_cut: str = ""
     ) -> list[Reply | None]:
         """Parallel calls, each (the name of its step, prompt); the replies in the same order.
         Several are samples, drawn at TEMPERATURE. A reply that was cut off is asked again with the
@@ -133,7 +133,7 @@ class Job:
         return [outcome if isinstance(outcome, Reply) else None for outcome in outcomes]
 
     def _calls(
-        self, prompts: Sequence[tuple[str, str]], later: int, if_cut: str
+        self, prompts: Sequence[tuple[str, Prompt]], later: int, if_cut: str
     ) -> list[Call]:
         count = len(prompts)
         purses = self.env.purse.split(count, later)

@@ -27,6 +27,7 @@ from typing import Any
 
 from orchestra.agents import react_prompt
 from orchestra.agents.job import OBSERVATION_CHARS, Job
+from orchestra.agents.own_texts import has_texts
 from orchestra.agents.react_rules import (
     Offer,
     alone,
@@ -39,6 +40,7 @@ from orchestra.runtime.chat import STOPPED, Stopped
 from orchestra.runtime.parsing import find_action
 from orchestra.runtime.prompts import capped, explained, named, say, without_marks
 from orchestra.runtime.reply_schema import TEXT, closed_object, const, one_of
+from orchestra.seams import Schema
 from orchestra.vocabulary import (
     FINISH,
     INVALID,
@@ -93,7 +95,9 @@ class Action:
 def think(job: Job, offer: Offer) -> Reply:
     """The reply of the model b to all steps so far."""
     env = job.env
-    schema = ("action", action_schema(job, offer))
+    schema: Schema | None = ("action", action_schema(job, offer))
+    if env.texts and has_texts(job, "agent"):
+        schema = env.texts.schema("agent", schema)
     with env.tape.call(job.next_place):
         messages = react_prompt.messages_of(job, offer)
         return env.chat(env.backend, messages, env.purse, schema)

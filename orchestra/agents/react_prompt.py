@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from orchestra.agents import trace_summary
 from orchestra.agents.job import Job
+from orchestra.agents.own_texts import has_texts, step_in_texts
 from orchestra.agents.react_rules import (
     LIKE_PATTERNS,
     Offer,
@@ -36,12 +37,16 @@ def messages_of(job: Job, offer: Offer) -> Messages:
         say(PROMPTS, "step_number", step=len(job.trace) + 1, steps=job.steps),
         _notice_of_repeats(job) or _notice_of_failure(job),
     ]
+    notice = " ".join(notice for notice in notices if notice)
+    step = _next(job, offer)
+    if has_texts(job, "agent"):
+        return step_in_texts(job, _files_for(job), f"{notice} {step}")
     now = say(
         PROMPTS,
         "now_alone" if alone(job) else "now",
-        notice=" ".join(notice for notice in notices if notice),
+        notice=notice,
         instruction=job.u.instruction,
-        next=_next(job, offer),
+        next=step,
     )
     return _messages(job, now)
 

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from orchestra.agents.answers import answer_of
+from orchestra.agents.calls import Prompt
 from orchestra.agents.job import Job, agent
 from orchestra.runtime.parsing import after_thinking
 from orchestra.runtime.prompts import closed, outside, say
@@ -31,6 +32,7 @@ SAMPLES = 5
 DEBATE_ROUNDS = 5
 REFLECTIONS = 5
 SEARCHES = 5
+TAGGED_QUERY = re.compile(r"(?s)<query>(.*?)</query>")
 QUERY = re.compile(
     r"(?im)^[^\w\n]*(?:\d+[^\w\n]+)?query[^\w\n]*(?:\d+[^\w\n]*)?[:=]\s*(.+)$"
 )
@@ -170,7 +172,7 @@ def _statements(newest: Mapping[str, Reply]) -> str:
     )
 
 
-def ask(job: Job, what: str, text: str, later: int = 0) -> Reply:
+def ask(job: Job, what: str, text: Prompt, later: int = 0) -> Reply:
     """One call of `ask_all`."""
     (reply,) = ask_all(job, [(what, text)], later)
     assert reply is not None  # the failure of a single call is raised
@@ -178,7 +180,7 @@ def ask(job: Job, what: str, text: str, later: int = 0) -> Reply:
 
 
 def ask_all(
-    job: Job, prompts: Sequence[tuple[str, str]], later: int = 0
+    job: Job, prompts: Sequence[tuple[str, Prompt]], later: int = 0
 ) -> list[Reply | None]:
     """The replies to prompts that ask for an answer. One that was cut off is asked again for its
     answer alone, which is then written below it. Only a reply without an answer is `cut`.
@@ -198,7 +200,7 @@ def _with_answer(reply: Reply) -> Reply:
     return replace(reply, text=say(PROMPTS, "answered", text=text, answer=answer))
 
 
-def whole(job: Job, what: str, text: str, if_cut: str, later: int = 0) -> str:
+def whole(job: Job, what: str, text: Prompt, if_cut: str, later: int = 0) -> str:
     """The reply to a prompt; if it was cut off, the second one, to the message `if_cut`. If that is
     cut off, too: "", and `job.cut` is true.
     """
@@ -222,8 +224,9 @@ def answer_in(reply: Reply) -> str:
 
 
 def queries_in(reply: str) -> list[str]:
-    """The text after each "Query:", numbered or not."""
-    found = QUERY.findall(after_thinking(reply))
+    """The text after each "Query:", numbered or not; or that between <query> and </query>."""
+    text = after_thinking(reply)
+    found = QUERY.findall(text) or TAGGED_QUERY.findall(text)
     queries = [query.strip(" \"'*`") for query in found]
     return [query for query in queries if query]
 

@@ -32,6 +32,7 @@ from orchestra.methods.state_prompt import (
     reported,
     status_lines,
 )
+from orchestra.methods.state_texts import state_texts
 from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import as_messages, named, render, say
@@ -116,6 +117,7 @@ class AOrchestra:
         self.manuals = manual_lines(tools)
         self.instruction = options.instruction
         self.context_sharing = options.context
+        self.texts = state_texts(options, pool.backends, tools)
         self.shell = options.agent == "mini-swe"
         if self.shell:
             self.manuals = say(PROMPTS, "shell")
@@ -126,9 +128,9 @@ class AOrchestra:
         """y_t ~ pi_theta(. | s_t). Raises ModelMistake."""
         offered = replace(state, tools=(), capabilities={}) if self.shell else state
         delegation = delegation_schema(offered)
-        schema = decision_schema(delegation, offered, last_chance)
+        schema = ("decision", decision_schema(delegation, offered, last_chance))
         prompt = self.prompt(state, mistake, last_chance)
-        reply = ask(prompt, ("decision", schema))
+        reply = ask(prompt, self.texts.schema(schema) if self.texts else schema)
         y_t = parse_decision(reply.text, offered, reply.cut, last_chance)
         if isinstance(y_t, Delegate):
             return self.equipped(y_t, state)
@@ -138,6 +140,8 @@ class AOrchestra:
         self, state: State, mistake: str = "", last_chance: bool = False
     ) -> Messages:
         """s_t as the main agent reads it. It depends on the arguments and the options alone."""
+        if self.texts:
+            return self.texts.messages(state, mistake, last_chance)
         step = say(PROMPTS, "next")
         system = render(
             "aorchestra/system.md",

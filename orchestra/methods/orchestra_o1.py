@@ -46,6 +46,7 @@ from orchestra.methods.state_prompt import (
     status_lines,
     unopened,
 )
+from orchestra.methods.state_texts import state_texts
 from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import as_messages, named, render, say
@@ -190,6 +191,7 @@ class OrchestraO1:
         self.manuals = manual_lines(tools)
         self.instruction = options.instruction
         self.small = options.prompts == "small"
+        self.texts = state_texts(options, pool.backends, tools)
         self.stop_threshold = options.stop_threshold
         self.warn_once = cache(logging.getLogger("orchestra").warning)
 
@@ -198,11 +200,12 @@ class OrchestraO1:
     ) -> Decision:
         """y_t ~ pi_theta(. | s_t). Raises ModelMistake."""
         delegation = delegation_schema(state, self.small)
-        schema = decision_schema(delegation, state, last_chance)
+        schema = ("decision", decision_schema(delegation, state, last_chance))
         prompt = self.prompt(state, mistake, last_chance)
         tau_stop = self.stop_threshold
         logprobs = tau_stop is not None
-        reply = ask(prompt, ("decision", schema), logprobs)  # Eq. 3
+        wanted = self.texts.schema(schema) if self.texts else schema
+        reply = ask(prompt, wanted, logprobs)  # Eq. 3
         y_t = parse_decision(reply.text, state, reply.cut, last_chance)
         if tau_stop is None or last_chance:
             return y_t
@@ -225,6 +228,8 @@ class OrchestraO1:
         self, state: State, mistake: str = "", last_chance: bool = False
     ) -> Messages:
         """s_t as the main agent reads it. It depends on the arguments and the options alone."""
+        if self.texts:
+            return self.texts.messages(state, mistake, last_chance)
         step = next_step(state) if self.small else say(PROMPTS, "next")
         folder = "orchestra_o1/small" if self.small else "orchestra_o1"
         system = render(

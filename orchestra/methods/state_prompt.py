@@ -38,13 +38,17 @@ def model_lines(backends: Sequence[Backend]) -> str:
 
 
 def _model_line(b: Backend) -> str:
-    skills = ", ".join(f"{k} {b.skills[k]:g}" for k in SKILLS if b.skills.get(k))
     price = b.price_usd_per_mtok
     if price is None:
         cost = say(PROMPTS, "no_price")
     else:
         cost = say(PROMPTS, "price", into=f"{price.input:g}", out=f"{price.output:g}")
-    return f"- {b.name}: {skills}; {cost}"
+    return f"- {b.name}: {skills_of(b)}; {cost}"
+
+
+def skills_of(b: Backend) -> str:
+    """The skills of a backend that are not 0, as in "txt 1, img 0.5"."""
+    return ", ".join(f"{k} {b.skills[k]:g}" for k in SKILLS if b.skills.get(k))
 
 
 def manual_lines(tools: Mapping[str, Tool]) -> str:

@@ -28,37 +28,35 @@ Differences from the paper / the released code
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
-from orchestra.methods.files_as_text import files_found, read_files_first
+from orchestra.methods.files_as_text import read_files_first
 from orchestra.methods.function_markup import as_tool_calls
+from orchestra.methods.toolorchestra_context import PROMPTS, gathered, kind_of
 from orchestra.runtime.options import Options, Preference
 from orchestra.runtime.parsing import actions
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import (
     as_messages,
-    capped,
-    closed,
     explained,
     render,
     say,
 )
 from orchestra.runtime.reply_schema import TEXT
+from orchestra.runtime.texts import Texts
 from orchestra.seams import Ask, Messages
 from orchestra.toolkit import Tool
 from orchestra.vocabulary import (
     ConfigError,
     Decision,
     Delegate,
-    Evidence,
     ModelMistake,
     State,
     SubTask,
 )
 
-PROMPTS = "toolorchestra/messages"
 TOOL_PROMPTS = "toolorchestra/tools"
 # Of each tool, the strongest first, as prompts/toolorchestra/tools.md describes them
 SLOTS = {
@@ -73,16 +71,19 @@ SLOTS = {
     ),
     "search": ("search-1", "search-2", "search-3"),
 }
-# How much of the context each kind may take
-CAP_CHARS = {"search": 16_000, "enhance_reasoning": 16_000, "answer": 2_000}
-OLDER_CHARS = 1_000  # of older results, where the newest one takes all
 
 
 # ---- what the model reads ------------------------------------------------------------------------
 
 
-def render_state(state: State, preference: str = "", mistake: str = "") -> Messages:
-    """`Problem: ...`, the context, and the request for a tool call, as in the training."""
+def render_state(
+    state: State, preference: str = "", mistake: str = "", texts: Texts | None = None
+) -> Messages:
+    """`Problem: ...`, the context, and the request for a tool call, as in the training. `texts`:
+    in the user's words.
+    """
+    if texts:
+        return _in_texts(texts, state, preference, mistake)
     notice = "\n\n" + say(PROMPTS, "mistake", mistake=mistake) if mistake else ""
     user = render(
         "toolorchestra/user.md",
@@ -93,6 +94,21 @@ def render_state(state: State, preference: str = "", mistake: str = "") -> Messa
     return as_messages(say(PROMPTS, "system"), user)
 
 
+def _in_texts(
+    texts: Texts, state: State, preference: str, mistake: str
+) -> Messages:
+    values = {
+        "problem": state.task.question,
+        "preference": preference,
+        "context": gathered(state, texts),
+    }
+    notice = ""
+    if mistake:
+        default = say(PROMPTS, "mistake", mistake=mistake)
+        notice = texts.piece("mistake", default, mistake=mistake)
+    return texts.messages("main", values, notice)
+
+
 def preferred(weights: Preference) -> str:
     """The user's preference P, as text after the problem."""
     if not weights:
@@ -101,72 +117,6 @@ def preferred(weights: Preference) -> str:
     for name, weight in weights.items():
         wishes.append(say(PROMPTS, f"prefer_{name}", weight=f"{weight:g}"))
     return "\n" + say(PROMPTS, "preference", wishes=", ".join(wishes))
-
-
-def gathered(state: State) -> str:
-    """The context: files, documents, reasoning, and answers that failed; the newest are kept."""
-    blocks = [files_found(state)]
-    for kind in CAP_CHARS:
-        found = [h for h in state.history if kind_of(h.id) == kind]
-        blocks.append(_block(kind, found))
-    return "\n\n".join(block for block in blocks if block)
-
-
-def _block(kind: str, found: Sequence[Evidence]) -> str:
-    """The results of one kind, and below them why searches failed."""
-    rows: list[str] = []
-    failures: list[str] = []
-    for h in found:
-        text = h.answer or _without_answer(h)
-        has_nothing = not h.answer and not h.summary
-        if kind == "search" and has_nothing:
-            failures.append(text)
-        else:
-            row = say(PROMPTS, f"{kind}_row", n=len(rows) + 1, text=text)
-            rows.append(row)
-    blocks = failures
-    if rows:
-        shown = _fitted(rows, CAP_CHARS[kind])
-        blocks = [say(PROMPTS, f"{kind}_block", rows=shown), *failures]
-    return "\n\n".join(blocks)
-
-
-def _fitted(rows: Sequence[str], limit: int) -> str:
-    """The rows; if they are too long together, the newest one, and what fits of the older ones."""
-    together = "\n\n".join(rows)
-    if len(together) <= limit:
-        return closed(together)
-    *older, newest = rows
-    kept = [capped(newest, limit)]
-    left = max(limit - len(newest), OLDER_CHARS)
-    for row in reversed(older):
-        if left > 0:
-            kept.append(capped(row, left))
-        left -= len(row)
-    return "\n\n".join(reversed(kept))
-
-
-def _without_answer(h: Evidence) -> str:
-    """Why an expert gave no answer, and the summary of what it had found."""
-    if not h.summary:
-        return say(PROMPTS, "failed", id=h.id, error=h.error)
-    return say(
-        PROMPTS,
-        "unfinished",
-        id=h.id,
-        steps=h.steps,
-        error=h.error,
-        summary=h.summary,
-    )
-
-
-def kind_of(id: str) -> str:
-    """The tool of a sub-task.
-
-    >>> kind_of("search2")
-    'search'
-    """
-    return id.rstrip("0123456789")
 
 
 def tool_schema(name: str) -> dict[str, Any]:
@@ -258,7 +208,9 @@ class ToolOrchestra:
         self.pool = pool
         self.preference = preferred(options.prefer)
         self.lenient = options.lenient
-        self.tools = [tool_schema(name) for name in SLOTS]
+        self.texts = Texts(options.texts) if options.texts else None
+        own = self.texts.tools if self.texts else []
+        self.tools = own or [tool_schema(name) for name in SLOTS]
         slots = list(chain(*SLOTS.values()))
         unknown = sorted(set(pool.experts) - set(slots))
         if unknown:
@@ -276,7 +228,7 @@ class ToolOrchestra:
         files = read_files_first(state)
         if files is not None:
             return files
-        prompt = render_state(state, self.preference, mistake)
+        prompt = render_state(state, self.preference, mistake, self.texts)
         reply = ask(prompt, tools=self.tools)
         try:
             call = read_call(reply.text, reply.cut, self.lenient)
@@ -303,7 +255,7 @@ class ToolOrchestra:
         u = SubTask(
             id=f"{call.tool}{number}",
             instruction=f"{call.slot}: {call.query}" if call.query else call.slot,
-            context=gathered(state),
+            context=gathered(state, self.texts, for_expert=True),
             backend=self.backend_of(call.slot),
             tools=(),
             agent="answer-unlabelled" if takes_all else call.tool,

@@ -301,8 +301,10 @@ def _optional_fields(
         fields["logprobs"] = {"logprobs": True, "top_logprobs": 5}
     if schema is not None:
         name, shape = schema
-        described = {"name": name, "schema": shape}
-        structured = {"type": "json_schema", "json_schema": described}
+        structured: Body = {"type": "json_object"}
+        if shape:
+            described = {"name": name, "schema": shape}
+            structured = {"type": "json_schema", "json_schema": described}
         fields["schema"] = {"response_format": structured}
     if tools:
         fields["tools"] = {"tools": list(tools)}

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from orchestra import __version__
 from orchestra.ending import ending_of, exhausted
-from orchestra.runtime import console, pool
+from orchestra.runtime import console, pool, texts
 from orchestra.runtime.interruption import of_process as interruption
 from orchestra.runtime.jsonl import TapeWriteError
 from orchestra.runtime.options import METHODS, Options, check_use, flag_of
@@ -142,6 +142,10 @@ def utf8_text(path: str) -> str:
     return Path(path).read_text(encoding="utf-8-sig")
 
 
+# What is read of an option that names a file or a folder: run.json has the texts, not the paths
+READ = {"FILE": utf8_text, "FOLDER": lambda path: texts.read(Path(path))}
+
+
 def parser() -> argparse.ArgumentParser:
     p = OneLineParser(
         prog=console.PROGRAM,
@@ -208,8 +212,8 @@ def add_flags(p: argparse.ArgumentParser, model: type[pool.Checked]) -> None:
             how["required"] = field.is_required()
             if field.default == ():
                 how["action"] = "append"
-            if extra.get("metavar") == "FILE":
-                how["type"] = utf8_text
+            if extra.get("metavar") in READ:
+                how["type"] = READ[extra["metavar"]]
         p.add_argument(flag_of(name), **how)
 
 

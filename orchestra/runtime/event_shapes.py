@@ -109,6 +109,7 @@ class ResultEvent(TypedDict):
     error: str
     media: list[str]
     steps: NotRequired[Number]
+    trace_summary: NotRequired[str]
     cost_usd: Usd
     timing: NotRequired[Timing]
 

@@ -22,8 +22,16 @@ from string import Template
 from types import FunctionType
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    field_validator,
+)
 
+from orchestra.runtime import text_variables
 from orchestra.runtime.pool import Checked
 from orchestra.runtime.user_code import is_spec, spec_of
 from orchestra.vocabulary import ConfigError
@@ -219,6 +227,11 @@ class Options(Checked):
         metavar="FILE",
         methods=("aorchestra", "orchestra-o1"),
     )
+    texts: dict[str, str] | None = _flag(
+        None,
+        help="texts in place of prompts/, for released models",
+        metavar="FOLDER",
+    )
     prefer: Preference = _flag(
         {},
         help="what you prefer, as cost=0.5,latency=0.2",
@@ -255,6 +268,22 @@ class Options(Checked):
         help="command of an MCP server, or its URL; repeatable",
         metavar="COMMAND",
     )
+
+    @field_validator("texts")
+    @classmethod
+    def _check_texts(
+        cls, files: dict[str, str] | None, info: ValidationInfo
+    ) -> dict[str, str] | None:
+        """Raises ValueError for texts that the method cannot use."""
+        if files is None or "method" not in info.data:
+            return files
+        if info.data.get("instruction") or info.data.get("prompts") == "small":
+            raise ValueError("cannot go with --instruction or --prompts small")
+        try:
+            text_variables.check(files, info.data["method"])
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return files
 
     def again(self) -> dict[str, Any]:
         """What a replay or resume is given again: a run folder may come from someone else."""

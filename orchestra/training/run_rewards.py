@@ -27,7 +27,8 @@ from typing import Any
 from orchestra import contracts
 from orchestra.evaluation.questions import Question, load
 from orchestra.evaluation.scores import matches
-from orchestra.methods.toolorchestra import SLOTS, kind_of
+from orchestra.methods.toolorchestra import SLOTS
+from orchestra.methods.toolorchestra_context import kind_of
 from orchestra.runtime import run_folder, trajectory
 from orchestra.runtime.command_line import OneLineParser, run_program
 from orchestra.runtime.console import table
