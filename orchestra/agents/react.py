@@ -95,12 +95,13 @@ class Action:
 def think(job: Job, offer: Offer) -> Reply:
     """The reply of the model b to all steps so far."""
     env = job.env
-    schema: Schema | None = ("action", action_schema(job, offer))
+    schema: Schema = ("action", action_schema(job, offer))
+    wanted: Schema | None = schema
     if env.texts and has_texts(job, "agent"):
-        schema = env.texts.schema("agent", schema)
+        wanted = env.texts.schema("agent", schema)
     with env.tape.call(job.next_place):
         messages = react_prompt.messages_of(job, offer)
-        return env.chat(env.backend, messages, env.purse, schema)
+        return env.chat(env.backend, messages, env.purse, wanted)
 
 
 def act(job: Job, offer: Offer, reply: Reply) -> Action:

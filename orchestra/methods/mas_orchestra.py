@@ -18,15 +18,17 @@ Differences from the paper / the released code
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from orchestra.methods.files_as_text import file_readers, files_as_text
 from orchestra.methods.mas_lenient import parse_leniently
 from orchestra.methods.mas_xml import parse
+from orchestra.methods.state_texts import file_rows
 from orchestra.runtime.options import Options
 from orchestra.runtime.pool import Pool
 from orchestra.runtime.prompts import as_messages, explained, named, render, say
+from orchestra.runtime.texts import Texts
 from orchestra.seams import Ask, Messages
 from orchestra.toolkit import Tool
 from orchestra.vocabulary import (
@@ -59,6 +61,22 @@ def render_state(state: State, dom: str, mistake: str = "") -> Messages:
         notice=notice,
     )
     return as_messages(system, user)
+
+
+def render_in(
+    texts: Texts, state: State, models: Sequence[str], mistake: str
+) -> Messages:
+    """The same in the user's texts. `models`: the names in the pool."""
+    values = {
+        "question": state.task.question,
+        "files": texts.rows("files", file_rows(state.task.media)),
+        "models": texts.rows("models", [{"name": name} for name in models]),
+    }
+    notice = ""
+    if mistake:
+        default = say(PROMPTS, "mistake", mistake=mistake)
+        notice = texts.piece("mistake", default, mistake=mistake)
+    return texts.messages("main", values, notice)
 
 
 def file_line(state: State) -> str:
@@ -121,12 +139,18 @@ class MasOrchestra:
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
         self.dom = options.dom
         self.lenient = options.lenient
+        self.models = pool.names
+        self.texts = Texts(options.texts) if options.texts else None
 
     def decide(
         self, state: State, ask: Ask, mistake: str, last_chance: bool
     ) -> Decision:
         """The graph, in at most two attempts. Raises ModelMistake if the first one is unusable."""
-        reply = ask(render_state(state, self.dom, mistake))
+        if self.texts:
+            prompt = render_in(self.texts, state, self.models, mistake)
+        else:
+            prompt = render_state(state, self.dom, mistake)
+        reply = ask(prompt)
         try:
             return parse_decision(reply.text, state, self.dom, reply.cut, self.lenient)
         except ModelMistake as error:

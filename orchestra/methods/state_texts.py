@@ -90,7 +90,9 @@ class StateTexts:
             self.texts.piece("history_row", **row) for row in rounds
         )
         done = sum(h.status == "done" for h in history)
-        return self.texts.piece("history", rows, rows=rows, done=done, total=len(history))
+        return self.texts.piece(
+            "history", rows, rows=rows, done=done, total=len(history)
+        )
 
     def entry(self, number: int, h: Evidence) -> Row:
         """A sub-task and its result. The `kind` of its row is its status."""
@@ -116,7 +118,9 @@ class StateTexts:
             "max_steps": self.steps,
             "instruction": h.instruction,
             "trace": self.texts.rows("trace", trace if h.trace_summary else []),
-            "unanswered_part": self.texts.piece("unanswered_part") if unanswered else "",
+            "unanswered_part": self.texts.piece("unanswered_part")
+            if unanswered
+            else "",
             **texts,
             **parts,
         }

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 from orchestra.methods.files_as_text import read_files_first
 from orchestra.methods.function_markup import as_tool_calls
-from orchestra.methods.toolorchestra_context import PROMPTS, gathered, kind_of
+from orchestra.methods.toolorchestra_context import gathered, kind_of
 from orchestra.runtime.options import Options, Preference
 from orchestra.runtime.parsing import actions
 from orchestra.runtime.pool import Pool
@@ -57,6 +57,7 @@ from orchestra.vocabulary import (
     SubTask,
 )
 
+PROMPTS = "toolorchestra/messages"
 TOOL_PROMPTS = "toolorchestra/tools"
 # Of each tool, the strongest first, as prompts/toolorchestra/tools.md describes them
 SLOTS = {
@@ -94,9 +95,7 @@ def render_state(
     return as_messages(say(PROMPTS, "system"), user)
 
 
-def _in_texts(
-    texts: Texts, state: State, preference: str, mistake: str
-) -> Messages:
+def _in_texts(texts: Texts, state: State, preference: str, mistake: str) -> Messages:
     values = {
         "problem": state.task.question,
         "preference": preference,

@@ -20,9 +20,7 @@ CAP_CHARS = {"search": 16_000, "enhance_reasoning": 16_000, "answer": 2_000}
 OLDER_CHARS = 1_000  # of older results, where the newest one takes all
 
 
-def gathered(
-    state: State, texts: Texts | None = None, for_expert: bool = False
-) -> str:
+def gathered(state: State, texts: Texts | None = None, for_expert: bool = False) -> str:
     """The context: files, documents, reasoning, and answers that failed; the newest are kept.
     `texts`: in the user's words, which may be others `for_expert`.
     """

@@ -32,9 +32,11 @@ from orchestra.runtime.prompts import (
     explained,
     quoted_whole,
     say,
+    without_marks,
 )
 from orchestra.runtime.reply_schema import TEXT, closed_object, const
-from orchestra.seams import Ask, Messages
+from orchestra.runtime.texts import Texts
+from orchestra.seams import Ask, Messages, Schema
 from orchestra.toolkit import SEARCH, Tool
 from orchestra.vocabulary import (
     Backend,
@@ -105,6 +107,46 @@ def render_state(
         next=step,
     )
     return as_messages(say(PROMPTS, "system", workers="\n".join(rows)), user)
+
+
+def render_in(
+    texts: Texts,
+    state: State,
+    workers: Sequence[Worker],
+    mistake: str,
+    last_chance: bool,
+) -> Messages:
+    """The same in the user's texts."""
+    turn = min(state.round, state.rounds)  # a last chance is no further turn
+    results = [result_row(h) for h in state.history if h.id.startswith("worker")]
+    blocks = [files_found(state), texts.rows("results", results)]
+    values = {
+        "problem": state.task.question,
+        "workers": texts.rows("workers", [worker._asdict() for worker in workers]),
+        "context": "\n\n".join(block for block in blocks if block),
+        "turn": turn,
+        "turns": state.rounds,
+        "left": state.rounds - turn,
+    }
+    notices = []
+    if mistake:
+        default = say(PROMPTS, "mistake", mistake=mistake)
+        notices.append(texts.piece("mistake", default, mistake=mistake))
+    if last_chance:
+        notices.append(texts.piece("last_chance", say(PROMPTS, "last")))
+    return texts.messages("main", values, "\n\n".join(filter(None, notices)))
+
+
+def result_row(h: Evidence) -> Mapping[str, object]:
+    """What a worker was asked and what it found; the `kind` of its row is its status."""
+    return {
+        "turn": h.round,
+        "name": h.backend,
+        "input": h.instruction,
+        "output": without_marks(h.summary or h.answer),
+        "error": h.error,
+        "kind": h.status,
+    }
 
 
 def gathered(state: State) -> str:
@@ -189,6 +231,7 @@ class Prompted:
 
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
         self.workers = workers_of(pool, tools)
+        self.texts = Texts(options.texts) if options.texts else None
 
     def decide(
         self, state: State, ask: Ask, mistake: str, last_chance: bool
@@ -197,8 +240,13 @@ class Prompted:
         files = None if last_chance else read_files_first(state)
         if files is not None:
             return files
-        prompt = render_state(state, self.workers, mistake, last_chance)
-        reply = ask(prompt, ("action", reply_schema(last_chance)))
+        schema: Schema = ("action", reply_schema(last_chance))
+        about = state, self.workers, mistake, last_chance
+        if self.texts:
+            wanted = self.texts.schema("main", schema)
+            reply = ask(render_in(self.texts, *about), wanted)
+        else:
+            reply = ask(render_state(*about), schema)
         try:
             action = read_action(reply.text, self.workers, reply.cut, last_chance)
         except ModelMistake as error:

@@ -116,7 +116,9 @@ def _text_of(folder: Path, name: str) -> str:
         with outside.opened(path, MAX_BYTES) as file:
             return file.read().decode()
     except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist; see docs/released-models.md") from None
+        raise ConfigError(
+            f"{path} does not exist; see docs/released-models.md"
+        ) from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8; save it as UTF-8") from None
     except OSError as error:
@@ -204,7 +206,8 @@ class Texts:
     def tool_row(self, name: str, manual: str, inputs: JsonSchema) -> Values:
         """A tool as the folder describes it, else as the program does."""
         functions = (tool["function"] for tool in self.tools)
-        about = next((f for f in functions if f["name"] == name), {})
+        own = [f for f in functions if f["name"] == name]
+        about: Values = own[0] if own else {}
         return {
             "name": name,
             "description": about.get("description", manual),
