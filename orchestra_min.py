@@ -128,6 +128,7 @@ PROGRAMS = (
     "masbench",
     "curate",
     "optimize_prompt",
+    "texts",
 )
 Files = Sequence[Any]  # paths, or (modality, path)
 Folder = str | Path

@@ -108,7 +108,8 @@ def _gathered_in(texts: Texts, state: State, for_expert: bool) -> str:
             if h not in found:
                 default = say(PROMPTS, "failed", id=h.id, error=h.error)
                 blocks.append(texts.piece("failed", default, id=h.id, error=h.error))
-    return texts.piece("context_join", "\n\n").join(filter(None, blocks))
+    context = texts.piece("context_join", "\n\n").join(filter(None, blocks))
+    return context.strip() if for_expert else context
 
 
 def _newest_in(found: Sequence[Evidence], limit: int) -> Sequence[Evidence]:

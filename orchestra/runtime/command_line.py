@@ -79,7 +79,7 @@ FLAGS = {  # flag: metavar, help
     "quiet": ("", "no progress and no notes on standard error"),
 }
 EPILOG = """commands, each with its own --help: report, explain, diff, evaluate, masbench,
-  curate, optimize_prompt
+  curate, optimize_prompt, texts
 environment: OPENAI_API_KEY is the key, OPENAI_BASE_URL the endpoint (default: OpenAI's)
 exit codes: 0 answer, 1 fallback, 2 usage, 3 replay differs, 4 endpoint,
   130, 143 or 129 interrupted (Ctrl-C, SIGTERM or SIGHUP)"""
