@@ -34,10 +34,11 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from string import Template
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -58,30 +59,34 @@ Values = Mapping[str, object]
 # ---- texts.toml ----------------------------------------------------------------------------------
 
 
-class Message(Checked):
+@dataclass(frozen=True)
+class Message:
     """One message of a call. `file`: its text."""
 
     role: Literal["system", "developer", "user", "assistant"]
     file: str
 
 
-class Call(Checked):
+@dataclass(frozen=True)
+class Call:
     """The messages of a call, and how its reply is asked for."""
 
-    messages: tuple[Message, ...] = Field(min_length=1, max_length=10)
+    messages: Annotated[tuple[Message, ...], Field(min_length=1, max_length=10)]
     response_format: Literal["schema", "json_object", "none"] = "schema"
     keys: tuple[str, ...] = ()
 
 
-class Limits(Checked):
+@dataclass(frozen=True)
+class Limits:
     """`document_chars`: how much the main agent reads of each document; 0: all of it."""
 
-    document_chars: int = Field(0, ge=0)
+    document_chars: Annotated[int, Field(ge=0)] = 0
 
 
 class Layout(Checked):
     """texts.toml."""
 
+    parts = (Message, Call, Limits)
     tools: str = ""
     calls: dict[str, Call] = {}
     pieces: dict[str, str] = {}

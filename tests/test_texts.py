@@ -1,0 +1,417 @@
+"""--texts: each method sends what the released code would send for the same state, byte for byte."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from orchestra import texts as filling
+from orchestra.runtime.run_folder import read_manifest
+from orchestra.runtime.texts import Texts, read
+from orchestra.tools import search
+from orchestra.tools.shipped import tools_for
+from orchestra.vocabulary import Price
+from tests.conftest import ConfigError, Options
+from tests.program import CLOCK, called, line_of, runs
+from tests.released_code import Code, clone, tools_of
+from tests.scripted import act, agent, complete, delegate, finish, thought
+
+run = runs("orchestra-o1")
+PROMPTED = "orchestra.methods.toolorchestra_prompted:Prompted"
+
+
+@pytest.fixture
+def released(tmp_path, monkeypatch):
+    """`released(name, method)`: the texts that are filled from a clone, and the code of the clone."""
+
+    def released(name, method, *flags):
+        folder = clone(name, tmp_path / "clone")
+        assert filling.main([method, str(folder), str(tmp_path / "texts"), *flags]) == 0
+        return read(tmp_path / "texts"), Code(folder, monkeypatch)
+
+    return released
+
+
+def contents(request):
+    return [m["content"] for m in request["messages"]]
+
+
+def entry(status, instruction, result, summary, trace, model="one", **more):
+    row = {"status": status, "instruction": instruction, "result": result, "summary": summary}
+    return {
+        **row,
+        "model": model,
+        "trace_summary": trace,
+        "steps_taken": 1,
+        "max_steps": 30,
+        **more,
+    }
+
+
+# ---- the methods ---------------------------------------------------------------------------------
+
+
+def test_orchestra_o1_sends_what_its_released_code_would(run, released):
+    texts, code = released("orchestra_o1", "orchestra-o1")
+    task = {"context": "", "tools": [], "model": "one"}
+    first = {**task, "task_instruction": "Add 1 and 1"}, {**task, "task_instruction": "Go for $5"}
+    turns = iter(
+        [
+            delegate(*first),
+            delegate({**task, "task_instruction": "Again", "model": "two"}),
+            complete("2"),
+        ]
+    )
+    reports = {
+        "Add 1": finish("2", summary="I added."),
+        "Go for": finish("", "partial", summary=""),
+        "Again": finish("2"),
+    }
+
+    def respond(request):
+        (*_, text) = contents(request)
+        if "You lead a band" in text:
+            return next(turns)
+        if "Tell it in short." in text:
+            return "<think>hm</think>\n- one move\n- no more\n"
+        return next(report for key, report in reports.items() if f"# Your task\n{key}" in text)
+
+    how = {
+        "texts": texts,
+        "media": [CLOCK],
+        "names": ("one", "two"),
+        "price": Price(0.25, 2.0),
+        "budget_usd": None,
+    }
+    assert run(respond=respond, **how).answer == "2"
+    moves = "- one move\n- no more"
+    batches = [
+        [
+            entry("done", "Add 1 and 1", "2", "I added.", moves),
+            entry("partial", "Go for $5", "", "", moves),
+        ],
+        [entry("done", "Again", "2", "s", moves, "two")],
+    ]
+    history = [
+        {"attempt": n, "is_parallel_batch": True, "subtask_results": b}
+        for n, b in enumerate(batches, 1)
+    ]
+    shipped = tools_for(read_manifest(run.folder).task(run.folder), read_manifest(run.folder).code)
+    image = code["benchmark.omnigaia.tools.image_analysis"].ImageAnalysisAction
+    environment = code[
+        "benchmark.omnigaia.orchestra_o1_bench_omnigaia"
+    ].OmniGAIAOrchestraEnvironment()
+    given = {"type": "image", "id": "clock.png", "path": "clock.png", "resolved_path": "clock.png"}
+    vars(environment).update(question="What is it?", resolved_modal_inputs=[given])
+    mains = [r for r in run.requests if "You lead a band" in contents(r)[-1]]
+    for attempt, request in enumerate(mains, 1):
+        expected = code.json_prompt(
+            "orchestra_o1", "omnigaia", "OmniGAIAMainAgentPrompt", {"input": 0.00025, "output": 0.002},
+            history[: attempt - 1], instruction=environment._build_instruction(), meta={"modal_inputs": [given]},
+            attempt_index=attempt, max_attempts=10, sub_models=["one", "two"], tools=tools_of(shipped, {image.name: image}),
+        )  # fmt: skip
+        assert request["messages"] == [{"role": "user", "content": expected}]
+        assert "response_format" not in request
+    assert len(mains) == 3 and "(nothing)" in expected and "$5" in expected
+    summaries = [contents(r)[0] for r in run.requests if "Tell it in short." in contents(r)[0]]
+    assert min(summaries).startswith(
+        "Tell it in short.\n\nJob: Add 1 and 1\nMoves: 1\n\nStep 1: finish"
+    )
+    assert len(summaries) == 3
+
+
+def test_aorchestra_sends_what_its_released_code_would(run, released):
+    texts, code = released("aorchestra", "aorchestra")
+    task = {"context": "", "tools": [], "model": "one"}
+    turns = iter(
+        [delegate({**task, "task_instruction": name}) for name in ("Add", "Go")] + [complete("2")]
+    )
+    reports = {
+        "Add": finish("2", summary="I added."),
+        "Go": finish("", "partial", summary="It is hard."),
+    }
+
+    def respond(request):
+        (*_, text) = contents(request)
+        if "You lead a band" in text:
+            return next(turns)
+        if "Tell it in short." in text:
+            return "- one move"
+        return next(report for key, report in reports.items() if f"# Your task\n{key}" in text)
+
+    assert (
+        run(respond=respond, method="aorchestra", texts=texts, names=("one", "two")).answer == "2"
+    )
+    entries = [
+        entry("done", "Add", "2", "I added.", "- one move", attempt=1),
+        entry("partial", "Go", "", "It is hard.", "- one move", attempt=2),
+    ]
+    mains = [r for r in run.requests if "You lead a band" in contents(r)[-1]]
+    for attempt, request in enumerate(mains, 1):
+        expected = code.json_prompt(
+            "aorchestra", "gaia", "GAIAMainAgentPrompt", {"input": 0.0, "output": 0.0}, entries[: attempt - 1],
+            instruction="What is it?", meta={}, attempt_index=attempt, max_attempts=10, sub_models=["one", "two"],
+        )  # fmt: skip
+        assert request["messages"] == [{"role": "user", "content": expected}]
+    assert len(mains) == 3 and "Mind: it did not end." in expected
+
+
+def test_toolorchestra_sends_what_its_released_code_would(run, released, monkeypatch, tmp_path):
+    texts, _ = released("toolorchestra", "toolorchestra")
+    monkeypatch.setattr(
+        search, "_search", lambda asked: [{"title": f"found for {asked['q']}, and more"}]
+    )
+    calls = iter(
+        [("search", "search-1"), ("enhance_reasoning", "reasoner-1"), ("answer", "answer-1")]
+    )
+
+    def respond(request):
+        text = contents(request)[-1]
+        if "tools" in request:
+            name, slot = next(calls)
+            return (
+                f'<tool_call>{{"name": "{name}", "arguments": {{"model": "{slot}"}}}}</tool_call>'
+            )
+        if "Write one thing" in text:
+            return "<query>a thing</query>"
+        return "```python\nprint(6 * 7)\n```" if "Write code" in text else "<answer>\n42\n</answer>"
+
+    assert (
+        run(respond=respond, method="toolorchestra", texts=texts, unsafe_code=True).answer == "42"
+    )
+    first, looked, second, coded, third, answered = run.requests
+    tools = json.loads((tmp_path / "clone" / "evaluation" / "tools.json").read_text())
+    assert json.dumps(first["tools"]) == json.dumps(tools)  # with the order of the keys
+    document = Texts(texts).rows("expert_search", [{"n": 1, "text": "TEXT"}])
+    assert document == "Papers:\nPaper 1: TEXT\n\n"
+    page = contents(coded)[0].removeprefix("Papers:\nPaper 1: ").partition("\n\nAsked: ")[0]
+    assert "found for a thing, and more" in page and "<data" not in page
+    code = "\ncode and what it printed:\n```python\nprint(6 * 7)\n```\n\n```output\n42\n```\n\n"
+    contexts = ["", f"Papers:\nPaper 1: {page[:30]} ...\n\n"]
+    contexts.append(contexts[1] + code)
+    for request, context in zip([first, second, third], contexts, strict=True):
+        asked = f"Asked: What is it?\n\n{context}\n\nTake a tool.'"
+        assert contents(request) == ["You use tools well.", asked]
+    whole = f"Papers:\nPaper 1: {page}"
+    assert contents(looked) == [
+        "\n\nAsked: What is it?\nWrite one thing to look up between <query> and </query>."
+    ]
+    assert contents(coded) == [
+        f"{whole}\n\nAsked: What is it?\nWrite code between ```python and ```, for $1."
+    ]
+    end = "\n\nThink, and end with <answer> and </answer>.Like this:\n<answer>\n...\n</answer>"
+    found = (whole + "\n\n" + code.removeprefix("\ncode and what it printed:\n")).strip()
+    assert contents(answered) == [f"{found}\n\nAsked:\nWhat is it?{end}"]
+
+
+def test_mas_orchestra_sends_what_its_released_code_would(run, released):
+    texts, code = released("mas_orchestra", "mas-orchestra")
+    graph = thought(agent("A"))
+    respond = lambda r: graph if r["messages"][0]["role"] == "system" else "Answer: 42"  # noqa: E731
+    assert run(respond=respond, method="mas-orchestra", texts=texts, names=("nano",)).answer == "42"
+    prompts, blocks = "mas_r1_reasoner.agents.prompts", "mas_r1_reasoner.agents.blocks_harmony"
+    described = code[f"{prompts}.developer_prompt.harmony_medium"].developer_prompt
+    for mark, (file, name) in {"[COT]": ("cot", "COT"), "[COT_SC]": ("cot_sc", "COT_SC")}.items():
+        described = described.replace(mark, json.dumps(getattr(code[f"{blocks}.{file}"], name)))
+    system = code[f"{prompts}.system_prompt.harmony_medium"].system_prompt
+    user = code[f"{prompts}.user_prompt.propose_harmony_medium"].base
+    assert run.requests[0]["messages"] == [
+        {"role": "system", "content": system.replace("[MODEL]", "nano")},
+        {"role": "user", "content": user.replace("[QUESTION]", "What is it?")},
+        {"role": "user", "content": described},
+    ]
+
+
+WORKERS = """
+[calls.main]
+response_format = "json_object"
+messages = [{ role = "user", file = "m.txt" }]
+[pieces]
+workers_row = "Worker ${id} (${name})"
+results_row = "${turn}: ${name} was asked ${input} and said ${output}"
+results_row_failed = "${turn}: ${name} failed"
+"""
+WORKERS_TEXT = "${workers}\n${problem}\n${context}\nturn ${turn} of ${turns}, ${left} left"
+
+
+def test_the_prompted_mode_sends_the_users_texts(run):
+    turns = iter(
+        [
+            {"action": "call_worker", "worker_id": 2, "input": "Look"},
+            {"action": "final_answer", "answer": "42"},
+        ]
+    )
+    respond = lambda r: json.dumps(next(turns)) if "turn" in contents(r)[0] else "Answer: 41"  # noqa: E731
+    texts = {"texts.toml": WORKERS, "m.txt": WORKERS_TEXT}
+    run(respond=respond, method=PROMPTED, texts=texts, names=("a", "b"))
+    first, _, second = run.requests
+    workers = "Worker 1 (a)\nWorker 2 (b)\nWorker 3 (web-search)"
+    assert contents(first) == [f"{workers}\nWhat is it?\n\nturn 1 of 6, 5 left"]
+    said = "1: b was asked Look and said Answer: 41"
+    assert contents(second) == [f"{workers}\nWhat is it?\n{said}\nturn 2 of 6, 4 left"]
+    assert first["response_format"] == {"type": "json_object"}
+
+
+STEPS = """
+[calls.agent]
+keys = ["memory", "action"]
+messages = [{ role = "system", file = "s.txt" }, { role = "user", file = "u.txt" }]
+[pieces]
+tools_row = "${name}"
+tools_join = "|"
+done_steps_row = "${number} ${action} ${params} -> ${observation} (${memory})"
+done_steps_empty = "none"
+warning_3 = "only ${left}"
+"""
+
+
+def test_a_react_agent_sends_the_users_texts(run):
+    turns = iter([act("Nothing", "first"), finish("42")])
+    texts = {
+        "texts.toml": STEPS,
+        "s.txt": "Tools: ${tools}\n",
+        "u.txt": "${instruction} ${done_steps} ${step}/${max_steps} ${warning}",
+    }
+    assert run(respond=lambda r: next(turns), method="react", texts=texts, steps=5).answer == "42"
+    first, second = run.requests
+    system, user = contents(first)
+    assert (
+        system.startswith("Tools: ") and system.endswith("\n") and "GoogleSearchAction|" in system
+    )
+    assert user == "What is it? none 1/5 "
+    assert contents(second)[1].startswith("What is it? 1 invalid {} -> ")
+    assert contents(second)[1].endswith("(first) 2/5 only 3")
+    shapes = first["response_format"]["json_schema"]["schema"]["anyOf"]
+    assert [list(shape["properties"]) for shape in shapes] == [
+        ["memory", "action", "params"]
+    ] * len(shapes)
+
+
+# ---- what no template has ------------------------------------------------------------------------
+
+ALONE = {
+    "texts.toml": '[calls.main]\nresponse_format = "none"\nmessages = [{ role = "user", file = "m" }]\n',
+    "m": "Q: ${question} ${round}/${rounds}",
+}
+
+
+def test_a_mistake_and_the_last_chance_are_below_the_last_message(run):
+    turns = iter(["?", delegate({"task_instruction": "x", "tools": []}), complete("42")])
+    respond = lambda r: next(turns) if contents(r)[0].startswith("Q: ") else finish("1")  # noqa: E731
+    run(respond=respond, texts=ALONE, rounds=1)
+    mains = [contents(r)[0] for r in run.requests if contents(r)[0].startswith("Q: ")]
+    assert mains[0] == "Q: What is it? 1/1"
+    assert mains[1].startswith("Q: What is it? 1/1\n\nYour last decision could not be used.")
+    assert mains[2].startswith("Q: What is it? 1/1\n\nThis is the last chance")
+
+
+def test_pieces_of_the_folder_take_the_place_of_these_sentences(run):
+    toml = ALONE["texts.toml"] + '[pieces]\nmistake = "No: ${mistake}"\nlast_chance = ""\n'
+    turns = iter(["?", complete("42")])
+    run(respond=lambda r: next(turns), texts={**ALONE, "texts.toml": toml})
+    assert contents(run.requests[1])[0].startswith("Q: What is it? 1/10\n\nNo: ")
+
+
+# ---- the folder ----------------------------------------------------------------------------------
+
+
+def write(folder, files):
+    folder.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return folder
+
+
+def test_a_replay_does_not_need_the_folder(endpoint, tmp_path):
+    server = endpoint(lambda r: complete("42"))
+    folder = write(tmp_path / "texts", ALONE)
+    out = tmp_path / "run"
+    done = called("What is it?", "--texts", folder, "--out", out, at=server.url)
+    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+    shutil.rmtree(folder)
+    assert called("--replay", out).stdout == "42\n"
+    assert contents(server.requests[0]) == ["Q: What is it? 1/10"]
+    again = line_of(called("--replay", out, "--texts", write(folder, ALONE)))
+    assert "--texts" in again and "is stored in" in again
+
+
+MAIN = '[calls.main]\nmessages = [{ role = "user", file = "m" }]\n'
+BAD = {
+    "texts.toml does not exist": {"m": "x"},
+    "m does not exist": {"texts.toml": MAIN},
+    "texts.toml: is not TOML": {"texts.toml": "[calls"},
+    "texts.toml: calls.main.role: is not a known key": {"texts.toml": MAIN.replace("messages", 'role = "x"\nmessages'), "m": "x"},
+    "texts.toml: calls.main.messages.0.role": {"texts.toml": MAIN.replace('"user"', '"tool"'), "m": "x"},
+    "needs [calls.main]": {"texts.toml": ""},
+    "the method has no 'mainn'; did you mean main?": {"texts.toml": MAIN + MAIN.replace("main", "mainn"), "m": "x"},
+    "the method has no 'modells_row'; did you mean models_row?": {"texts.toml": MAIN + '[pieces]\nmodells_row = ""', "m": "x"},
+    "m: unknown variable ${quastion}; it may have: question, ": {"texts.toml": MAIN, "m": "${quastion}"},
+    "pieces.models_row: unknown variable ${price}": {"texts.toml": MAIN + '[pieces]\nmodels_row = "$price"', "m": "x"},
+    "m: has a $ before no variable; write $$ for a $": {"texts.toml": MAIN, "m": "for $5"},
+    "m: has the list ${models}, so texts.toml needs the piece models_row": {"texts.toml": MAIN, "m": "${models}"},
+    "m is not UTF-8": {"texts.toml": MAIN, "m": b"\xff"},
+    "m is larger than 1 MiB": {"texts.toml": MAIN, "m": "x" * (1 << 20) + "y"},
+    "'../m' is not the name of a file": {"texts.toml": MAIN.replace('"m"', '"../m"'), "m": "x"},
+    't.json: needs a list of {"type"': {"texts.toml": 'tools = "t.json"\n' + MAIN, "m": "x", "t.json": '{"name": 1}'},
+    "t.json: needs a list of": {"texts.toml": 'tools = "t.json"\n' + MAIN, "m": "x", "t.json": "[" * 200 + "]" * 200},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("problem", BAD)
+def test_a_bad_folder_is_one_line_before_the_first_call(problem, endpoint, tmp_path):
+    server = endpoint(lambda r: complete("42"))
+    folder = write(tmp_path / "texts", BAD[problem])
+    line = line_of(
+        called("What is it?", "--texts", folder, "--out", tmp_path / "run", at=server.url)
+    )
+    assert problem in line and not server.requests and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/etc/passwd"), os.mkdir])
+def test_a_link_or_a_special_file_is_not_read(make, tmp_path):
+    folder = write(tmp_path / "texts", {"texts.toml": MAIN})
+    make(folder / "m")
+    with pytest.raises(ConfigError, match="m is a link, a folder or a special file"):
+        read(folder)
+
+
+@pytest.mark.parametrize("other", [{"prompts": "small"}, {"instruction": "${models} ${tools}"}])
+def test_texts_go_with_no_other_prompt(other):
+    with pytest.raises(ConfigError, match="cannot go with --instruction or --prompts small"):
+        Options(texts=ALONE, **other)
+
+
+def test_texts_in_a_run_folder_are_texts_and_never_a_path(tmp_path):
+    with pytest.raises(ConfigError, match="texts"):
+        Options(texts=str(write(tmp_path / "texts", ALONE)))
+
+
+# ---- a clone -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "file, old, new, problem",
+    [
+        ("orchestra_o1/main_agent.py", "total_subtasks} pieces", "rest} pieces", "{rest} is not known"),
+        ("orchestra_o1/main_agent.py", "_format_subtask_history", "_history", "has no function _format_subtask_history"),
+        ("orchestra_o1/main_agent.py", "def ", "def def ", "is not Python"),
+    ],
+)  # fmt: skip
+def test_another_layout_of_a_clone_is_an_error_of_one_line(file, old, new, problem, tmp_path):
+    folder = clone("orchestra_o1", tmp_path / "clone")
+    path = folder / file
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(ConfigError) as error:
+        filling.fill("orchestra-o1", folder, tmp_path / "texts")
+    assert problem in str(error.value) and file in str(error.value)
+    assert not (tmp_path / "texts").exists()
+    path.unlink()
+    assert filling.main(["orchestra-o1", str(folder), str(tmp_path / "texts")]) == 2
+
+
+def test_a_folder_with_files_is_not_written_to(tmp_path):
+    folder = clone("toolorchestra", tmp_path / "clone")
+    write(tmp_path / "texts", {"mine": "x"})
+    with pytest.raises(ConfigError, match="not an empty folder"):
+        filling.fill("toolorchestra", folder, tmp_path / "texts")
