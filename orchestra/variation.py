@@ -467,4 +467,15 @@ def _flat(manifest: Manifest) -> dict[str, Any]:
     for backend in row["pool"]["backend"]:
         about = {k: v for k, v in backend.items() if k not in NOT_COMPARED}
         found[f"backend {backend['name']}"] = about
-    return {**found, **row["options"]}
+    options = row["options"]
+    if manifest.options.texts:
+        options = {**options, "texts": _digests(manifest.options.texts)}
+    return {**found, **options}
+
+
+def _digests(files: Mapping[str, str]) -> list[str]:
+    """The names of the files of --texts, each with the beginning of its SHA-256."""
+    rows = []
+    for name, text in files.items():
+        rows.append(f"{name} {hashlib.sha256(text.encode()).hexdigest()[:8]}")
+    return rows

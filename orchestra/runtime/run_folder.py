@@ -144,6 +144,8 @@ def checked_secrets(question: str, pool: Pool, options: Options) -> Secrets:
         raise ConfigError(f"the pool has a key in it: put it into {variable}")
     if options.instruction and secrets.found_in(options.instruction):
         raise ConfigError("--instruction: has a key in it; remove it")
+    if options.texts and secrets.found_in("\n".join(options.texts.values())):
+        raise ConfigError("--texts: has a key in it; remove it")
     for command in options.mcp:
         if secrets.found_in(command):
             advice = "name its variable in single quotes: '$MY_KEY'"
