@@ -51,9 +51,12 @@ class Code:
 
 
 def tools_of(shipped, about):
-    """The program's tools as the released code has them; `about` are those of the clone, by name."""
+    """The program's tools as the released code has them. `about`: those of the clone, by name. They
+    come first, in their order.
+    """
     rows = []
-    for tool in shipped.values():
+    names = [*about, *(name for name in shipped if name not in about)]
+    for tool in (shipped[name] for name in names):
         own = about.get(tool.name)
         description = own.description if own else tool.manual
         parameters = own.parameters if own else tool.inputs

@@ -98,7 +98,8 @@ def test_orchestra_o1_sends_what_its_released_code_would(run, released):
         for n, b in enumerate(batches, 1)
     ]
     shipped = tools_for(read_manifest(run.folder).task(run.folder), read_manifest(run.folder).code)
-    image = code["benchmark.omnigaia.tools.image_analysis"].ImageAnalysisAction
+    package = code["benchmark.omnigaia.tools"]
+    about = {name: getattr(package, name) for name in package.__all__}
     environment = code[
         "benchmark.omnigaia.orchestra_o1_bench_omnigaia"
     ].OmniGAIAOrchestraEnvironment()
@@ -109,7 +110,7 @@ def test_orchestra_o1_sends_what_its_released_code_would(run, released):
         expected = code.json_prompt(
             "orchestra_o1", "omnigaia", "OmniGAIAMainAgentPrompt", {"input": 0.00025, "output": 0.002},
             history[: attempt - 1], instruction=environment._build_instruction(), meta={"modal_inputs": [given]},
-            attempt_index=attempt, max_attempts=10, sub_models=["one", "two"], tools=tools_of(shipped, {image.name: image}),
+            attempt_index=attempt, max_attempts=10, sub_models=["one", "two"], tools=tools_of(shipped, about),
         )  # fmt: skip
         assert request["messages"] == [{"role": "user", "content": expected}]
         assert "response_format" not in request
@@ -155,6 +156,11 @@ def test_aorchestra_sends_what_its_released_code_would(run, released):
         )  # fmt: skip
         assert request["messages"] == [{"role": "user", "content": expected}]
     assert len(mains) == 3 and "Mind: it did not end." in expected
+    summaries = [contents(r)[0] for r in run.requests if "Tell it in short." in contents(r)[0]]
+    assert summaries[0].startswith("Tell it in short.\nAdd\n\nEnded as: done\nWith: 2\n\nStep 1:")
+
+
+REASONED = "So:\n```python\nprint(6 * 7)\n```\n"
 
 
 def test_toolorchestra_sends_what_its_released_code_would(run, released, monkeypatch, tmp_path):
@@ -175,7 +181,7 @@ def test_toolorchestra_sends_what_its_released_code_would(run, released, monkeyp
             )
         if "Write one thing" in text:
             return "<query>a thing</query>"
-        return "```python\nprint(6 * 7)\n```" if "Write code" in text else "<answer>\n42\n</answer>"
+        return REASONED if "Write code" in text else "<answer>\n42\n</answer>"
 
     assert (
         run(respond=respond, method="toolorchestra", texts=texts, unsafe_code=True).answer == "42"
@@ -187,7 +193,8 @@ def test_toolorchestra_sends_what_its_released_code_would(run, released, monkeyp
     assert document == "Papers:\nPaper 1: TEXT\n\n"
     page = contents(coded)[0].removeprefix("Papers:\nPaper 1: ").partition("\n\nAsked: ")[0]
     assert "found for a thing, and more" in page and "<data" not in page
-    code = "\ncode and what it printed:\n```python\nprint(6 * 7)\n```\n\n```output\n42\n```\n\n"
+    generated = REASONED.split("```python")[-1].split("```")[0]  # as the released code cuts it out
+    code = f"\ncode and what it printed:\n```python\n{generated}\n```\n\n```output\n42\n\n```\n\n"
     contexts = ["", f"Papers:\nPaper 1: {page[:30]} ...\n\n"]
     contexts.append(contexts[1] + code)
     for request, context in zip([first, second, third], contexts, strict=True):

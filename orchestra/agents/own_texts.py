@@ -13,7 +13,7 @@ from orchestra.runtime.chat import STOPPED
 from orchestra.runtime.parsing import after_thinking
 from orchestra.runtime.texts import Texts
 from orchestra.seams import Messages
-from orchestra.vocabulary import SUMMARY, Result, Step
+from orchestra.vocabulary import FINISH, SUMMARY, Result, Step
 
 MOST_WARNED = 10  # steps left, as the pieces warning_1 to warning_10 name them
 
@@ -32,7 +32,7 @@ def step_in_texts(job: Job, files: Sequence[str], next_step: str) -> Messages:
     assert texts is not None  # has_texts
     step = len(job.trace) + 1
     newest = job.trace[-1] if job.trace else None
-    tools = [texts.tool_row(t.name, t.manual, t.inputs) for t in job.assigned]
+    tools = texts.tool_rows((t.name, t.manual, t.inputs) for t in job.assigned)
     values = {
         "instruction": job.u.instruction,
         "question": job.task.question,
@@ -89,7 +89,11 @@ def with_trace_summary(job: Job, z: Result) -> Result:
         "done_steps": env.texts.rows("done_steps", step_rows(z.trace)),
         "status": z.status,
         "answer": z.answer,
+        "finish_part": "",
     }
+    if z.trace[-1].action == FINISH:
+        reported = {"status": z.status, "answer": z.answer}
+        values["finish_part"] = env.texts.piece("finish_part", **reported)
     messages = env.texts.messages(SUMMARY, values)
     try:
         with env.tape.call(job.place._replace(step=0, part=SUMMARY)):

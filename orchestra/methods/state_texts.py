@@ -33,7 +33,7 @@ class StateTexts:
     ) -> None:
         self.texts = texts
         self.backends = backends
-        self.tools = tools
+        self.tools = [(t.name, t.manual, t.inputs) for t in tools.values()]
         self.steps = steps
 
     def messages(self, state: State, mistake: str, last_chance: bool) -> Messages:
@@ -47,7 +47,7 @@ class StateTexts:
             "file_list": rows("file_list", file_rows(state.task.media)),
             "models": rows("models", map(model_row, self.backends)),
             "model_names": rows("model_names", map(model_row, self.backends)),
-            "tools": rows("tools", self.tool_rows()),
+            "tools": rows("tools", self.texts.tool_rows(self.tools)),
             "history": self.history(state.history),
             "context": without_marks(state.context),
             "waiting": ", ".join(state.waiting),
@@ -64,11 +64,6 @@ class StateTexts:
             default = say(PROMPTS, "last_chance")
             notices.append(self.texts.piece("last_chance", default))
         return self.texts.messages("main", values, "\n".join(filter(None, notices)))
-
-    def tool_rows(self) -> Iterator[Row]:
-        """Each tool, in the words of the folder if it has it."""
-        for tool in self.tools.values():
-            yield self.texts.tool_row(tool.name, tool.manual, tool.inputs)
 
     def schema(self, schema: Schema) -> Schema | None:
         """The schema of a decision, as the folder wants it."""
@@ -96,7 +91,9 @@ class StateTexts:
 
     def entry(self, number: int, h: Evidence) -> Row:
         """A sub-task and its result. The `kind` of its row is its status."""
-        trace = [{"line": line} for line in h.trace_summary.split("\n")]
+        untraced = "unsummarised" if h.steps else "no_steps"
+        summary = h.trace_summary or self.texts.piece(untraced, steps=h.steps)
+        trace = [{"line": line} for line in summary.split("\n")]
         is_done = h.status == "done"
         unanswered = not h.answer and not is_done
         texts = {
@@ -117,7 +114,7 @@ class StateTexts:
             "steps": h.steps,
             "max_steps": self.steps,
             "instruction": h.instruction,
-            "trace": self.texts.rows("trace", trace if h.trace_summary else []),
+            "trace": self.texts.rows("trace", trace if summary else []),
             "unanswered_part": self.texts.piece("unanswered_part")
             if unanswered
             else "",

@@ -45,7 +45,10 @@ AGENT_LISTS = {
 WARNINGS = {f"warning_{left}": "left" for left in range(1, 11)}
 
 # The summary of a sub-agent's trace, by one more call after its end
-SUMMARY = {"summary": "instruction question count done_steps status answer"}
+SUMMARY = {
+    "summary": "instruction question count done_steps status answer finish_part"
+}
+FINISH = {"finish_part": "status answer"}  # of a sub-agent that finished by itself
 
 DECISIONS = Vocabulary(  # Orchestra-o1 and AOrchestra
     calls={
@@ -75,9 +78,12 @@ DECISIONS = Vocabulary(  # Orchestra-o1 and AOrchestra
         "error_part": "error",
         "no_error_part": "",
         "unanswered_part": "",
+        "no_steps": "",
+        "unsummarised": "steps",
         "history": "rows done total",
         "mistake": "mistake",
         "last_chance": "",
+        **FINISH,
         **WARNINGS,
     },
 )
@@ -119,7 +125,7 @@ MAS_ORCHESTRA = Vocabulary(
 REACT = Vocabulary(
     calls={**AGENT, **SUMMARY},
     lists=AGENT_LISTS,
-    pieces=WARNINGS,
+    pieces={**FINISH, **WARNINGS},
     needed="agent",
 )
 VOCABULARIES = {  # by --method

@@ -208,17 +208,25 @@ class Texts:
         listed: list[dict[str, Any]] = json.loads(self.files[self.layout.tools])
         return listed
 
-    def tool_row(self, name: str, manual: str, inputs: JsonSchema) -> Values:
-        """A tool as the folder describes it, else as the program does."""
-        functions = (tool["function"] for tool in self.tools)
-        own = [f for f in functions if f["name"] == name]
-        about: Values = own[0] if own else {}
-        return {
-            "name": name,
-            "description": about.get("description", manual),
-            "parameters": json.dumps(about.get("parameters", inputs), indent=2),
-            "manual": manual,
-        }
+    def tool_rows(self, tools: Iterable[tuple[str, str, JsonSchema]]) -> list[Values]:
+        """Tools, each (name, manual, inputs), as the folder describes them and in its order. Below
+        them those that it does not have, as the program describes them.
+        """
+        own = {tool["function"]["name"]: tool["function"] for tool in self.tools}
+        order = list(own)
+        rows: list[Values] = []
+        for name, manual, inputs in tools:
+            about = own.get(name, {})
+            row = {
+                "name": name,
+                "description": about.get("description", manual),
+                "parameters": json.dumps(about.get("parameters", inputs), indent=2),
+                "manual": manual,
+            }
+            rows.append(row)
+        last = len(order)
+        rows.sort(key=lambda r: order.index(r["name"]) if r["name"] in own else last)
+        return rows
 
 
 def _ordered(shape: JsonSchema, keys: Iterable[str]) -> JsonSchema:

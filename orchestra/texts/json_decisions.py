@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestra.texts.folder import Folder
 from orchestra.texts.source import Names, Source, escaped, in_order
+from orchestra.texts.tree_history import entries_of, history_of
 
 PROMPT: Names = {  # the expressions of build_prompt
     "model_pricing_table": "${models}",
@@ -51,11 +52,11 @@ def orchestra_o1(clone: Path, dom: str) -> Folder:
     folder = _folder(prompts, agent)
     history = agent.function("_format_subtask_history")
     batch = agent.loop(history, "enumerate(batch_results)")
-    folder.pieces |= _entries(agent, batch, "sub", "sub_emoji", "sub_steps")
+    folder.pieces |= entries_of(agent, batch, "sub", "sub_emoji", "sub_steps")
     about = {"e['attempt']": "${round}", "len(batch_results)": "${count}"}
     head = agent.string_with(history, "len(batch_results)")
     folder.pieces["history_row"] = agent.template(head, about) + "\n${entries}"
-    folder.pieces |= _history(agent, history, "total_subtasks")
+    folder.pieces |= history_of(agent, history, "total_subtasks")
     folder.pieces |= _file_list(prompts)
     path = "benchmark/omnigaia/orchestra_o1_bench_omnigaia.py"
     question, files = _instruction(Source.of(clone, path))
@@ -65,14 +66,12 @@ def orchestra_o1(clone: Path, dom: str) -> Folder:
     folder.calls["main"] = ((role, text),)
     folder.tools = _tools(clone, "benchmark/omnigaia/tools")
     delegate = Source.of(clone, "orchestra_o1/tools/delegate.py")
-    folder.calls["summary"] = _summary(
-        delegate,
-        {
-            "task_instruction[:200]": "${instruction}",
-            "len(trace)": "${count}",
-            "trace_text": "${done_steps}",
-        },
-    )
+    names = {
+        "task_instruction[:200]": "${instruction}",
+        "len(trace)": "${count}",
+        "trace_text": "${done_steps}",
+    }
+    _add_summary(folder, delegate, names)
     return folder
 
 
@@ -82,17 +81,20 @@ def aorchestra(clone: Path, dom: str) -> Folder:
     folder = _folder(prompts, agent)
     history = agent.function("_format_subtask_history")
     entries = agent.loop(history, "self.task_entries")
-    folder.pieces |= _entries(agent, entries, "e", "emoji", "steps_info")
+    folder.pieces |= entries_of(agent, entries, "e", "emoji", "steps_info")
     folder.pieces["history_row"] = "${entries}"
-    folder.pieces |= _history(agent, history, "len(self.task_entries)")
+    folder.pieces |= history_of(agent, history, "len(self.task_entries)")
     folder.pieces |= {"files": "\n\n${rows}", "files_row": "File: ${name}"}
     delegate = Source.of(clone, "aorchestra/tools/delegate.py")
     names = {
         "original_question": "${instruction}",
-        "finish_section": "",
+        "finish_section": "${finish_part}",
         "trace_text": "${done_steps}",
     }
-    folder.calls["summary"] = _summary(delegate, names)
+    function = _add_summary(folder, delegate, names)
+    end = delegate.string_with(function, "fr_status")
+    about = {"fr_status": "${status}", "fr_result": "${answer}"}
+    folder.pieces["finish_part"] = delegate.template(end, about)
     return folder
 
 
@@ -126,104 +128,6 @@ def _models(agent: Source) -> dict[str, str]:
     return {
         "models": "\n".join([*head, "${rows}"]),
         "models_row": agent.template(row, PRICES),
-    }
-
-
-# ---- the history ---------------------------------------------------------------------------------
-
-
-def _entries(
-    agent: Source, loop: ast.For, entry: str, emoji: str, steps: str
-) -> dict[str, str]:
-    """A sub-task and its result. `entry`, `emoji` and `steps`: variables of the loop."""
-    fields = {
-        f"{entry}['attempt']": "${round}",
-        "i + 1": "${number}",
-        emoji: "${mark}",
-        f"{entry}.get('status', '?')": "${status}",
-        f"{entry}['status']": "${status}",
-        "sub_model": "${model}",
-        "model_display": "${model}",
-        steps: agent.template(
-            agent.value(steps, loop),
-            {
-                f"{entry}.get('steps_taken', '?')": "${steps}",
-                f"{entry}.get('max_steps', 30)": "${max_steps}",
-            },
-        ),
-        f"{entry}.get('instruction', 'N/A')": "${instruction}",
-        "result_str": "${answer_part}",
-        f"{entry}['summary']": "${summary}",
-        f"{entry}.get('result', '')": "${answer}",
-    }
-
-    def line(expression: str) -> str:
-        return agent.template(agent.string_with(loop, expression), fields)
-
-    mark = _choice(agent, loop, emoji)
-    result = _choice(agent, loop, "result_str")
-    head = [line(emoji), line(f"{entry}.get('instruction', 'N/A')"), line("result_str")]
-    return {
-        "entries_row": "\n".join(head) + "${summary_part}${unanswered_part}${trace}",
-        "mark_done": agent.template(mark.body, {}),
-        "mark_other": agent.template(mark.orelse, {}),
-        "answer_part": agent.template(result.body, fields),
-        "no_answer_part": agent.template(result.orelse, {}),
-        "summary_part": "\n" + line(f"{entry}['summary']"),
-        **_note(agent, loop),
-        **_trace(agent, loop),
-    }
-
-
-def _choice(source: Source, within: ast.AST, name: str) -> ast.IfExp:
-    value = source.value(name, within)
-    if isinstance(value, ast.IfExp):
-        return value
-    raise source.error(f"choice of {name}")
-
-
-def _note(agent: Source, loop: ast.For) -> dict[str, str]:
-    """AOrchestra: a line about a sub-task that ended without a result."""
-    for node in in_order(loop, ast.If):
-        if "'timeout', 'partial'" in ast.unparse(node.test):
-            constant = next(in_order(node.body[0], ast.Constant), None)
-            text = next((s for s in in_order(node.body[0], ast.JoinedStr)), constant)
-            if text is not None:
-                return {"unanswered_part": "\n" + agent.template(text, {})}
-    return {}
-
-
-def _trace(agent: Source, loop: ast.For) -> dict[str, str]:
-    """The summary of the trace, each of its lines after the same spaces."""
-    for node in in_order(loop, ast.JoinedStr):
-        for part in expressions_of(node):
-            if isinstance(part, ast.Call) and ast.unparse(part.func) == "indent_text":
-                names = {ast.unparse(part): "${rows}"}
-                indent = agent.text_of(part.args[1], "of an indent")
-                return {
-                    "trace": "\n" + agent.template(node, names),
-                    "trace_row": escaped(indent) + "${line}",
-                }
-    raise agent.error("f-string with {indent_text(...)}")
-
-
-def expressions_of(node: ast.JoinedStr) -> list[ast.expr]:
-    return [v.value for v in node.values if isinstance(v, ast.FormattedValue)]
-
-
-def _history(agent: Source, history: ast.AST, total: str) -> dict[str, str]:
-    """What stands around the entries, and in their place."""
-    returned = next(in_order(history, ast.Return)).value
-    summary = agent.value("summary_lines", history)
-    if returned is None or not isinstance(summary, ast.List):
-        raise agent.error("summary of the history")
-    names = {"done_count": "${done}", total: "${total}"}
-    end = "\n".join(agent.template(node, names) for node in summary.elts)
-    return {
-        "history": "${rows}\n\n" + end,
-        "history_join": "\n\n",
-        "history_empty": agent.template(returned, {}),
-        "entries_join": "\n",
     }
 
 
@@ -283,14 +187,21 @@ def _instruction(bench: Source) -> tuple[str, dict[str, str]]:
 
 
 def _tools(clone: Path, path: str) -> str:
-    """The name, description and parameters of each class of a tool, as tools.json."""
+    """The name, description and parameters of each tool, as tools.json: in the order in which the
+    package imports their classes, which is that of the prompt.
+    """
+    package = path.replace("/", ".")
     tools = []
-    for file in sorted((clone / path).glob("*.py")):
-        source = Source.of(clone, f"{path}/{file.name}")
-        for node in in_order(source.tree, ast.ClassDef):
-            function = _fields_of(node)
-            if "name" in function:
-                tools.append({"type": "function", "function": function})
+    imports = in_order(Source.of(clone, f"{path}/__init__.py").tree, ast.ImportFrom)
+    for node in imports:
+        parent, _, module = (node.module or "").rpartition(".")
+        if parent != package:
+            continue
+        names = [alias.name for alias in node.names]
+        source = Source.of(clone, f"{path}/{module}.py")
+        for class_ in in_order(source.tree, ast.ClassDef):
+            if class_.name in names:
+                tools.append({"type": "function", "function": _fields_of(class_)})
     return json.dumps(tools, ensure_ascii=False, indent=1)
 
 
@@ -308,7 +219,15 @@ def _fields_of(node: ast.ClassDef) -> dict[str, Any]:
     return found
 
 
-def _summary(delegate: Source, names: Names) -> tuple[tuple[str, str], ...]:
+def _add_summary(folder: Folder, delegate: Source, names: Names) -> ast.AST:
+    """The request for the summary of a trace, and what stands in its place. Returns the function."""
     function = delegate.function("_summarize_trace")
     prompt = delegate.string_with(function, "trace_text")
-    return (("user", delegate.template(prompt, names)),)
+    folder.calls["summary"] = (("user", delegate.template(prompt, names)),)
+    first, *_, last = [node.value for node in in_order(function, ast.Return)]
+    if first is None or last is None:
+        raise delegate.error("text in place of a summary")
+    folder.pieces["no_steps"] = delegate.template(first, {})
+    about = {"len(trace)": "${steps}"}
+    folder.pieces["unsummarised"] = delegate.template(last, about)
+    return function

@@ -104,8 +104,8 @@ class Source:
 
     def lines(self, node: Function) -> str:
         """The source of a function, as inspect.getsource returns it."""
-        lines = self.text.splitlines(keepends=True)
-        return "".join(lines[node.lineno - 1 : node.end_lineno])
+        lines = self.text.split("\n")  # str.splitlines also splits at other characters
+        return "\n".join(lines[node.lineno - 1 : node.end_lineno]) + "\n"
 
 
 def text_of(clone: Path, path: str) -> str:

@@ -13,7 +13,10 @@ from orchestra.texts.source import Source, escaped, in_order, text_of
 STRONGEST = (
     "'gpt-5' in arguments['model'].lower()"  # the branch of the strongest experts
 )
-CODE = {"code_piece['code']": "${code}", "code_piece['output']": "${output}"}
+CODE = {  # as they are cut out of the reply and of the output: with their line breaks
+    "code_piece['code']": "\n${code}\n",
+    "code_piece['output']": "${output}\n",
+}
 
 
 def fill(clone: Path, dom: str) -> Folder:
