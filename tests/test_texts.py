@@ -3,15 +3,18 @@
 import json
 import os
 import shutil
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from orchestra import texts as filling
+from orchestra.methods.state_texts import StateTexts
 from orchestra.runtime.run_folder import read_manifest
 from orchestra.runtime.texts import Texts, read
-from orchestra.tools import search
+from orchestra.tools import sandbox, search
 from orchestra.tools.shipped import tools_for
-from orchestra.vocabulary import Price
+from orchestra.vocabulary import Evidence, Price
 from tests.conftest import ConfigError, Options
 from tests.program import CLOCK, called, line_of, runs
 from tests.released_code import Code, clone, tools_of
@@ -122,6 +125,21 @@ def test_orchestra_o1_sends_what_its_released_code_would(run, released):
     assert len(summaries) == 3
 
 
+def test_a_trace_without_a_summary_has_the_released_text_in_its_place(released):
+    texts, code = released("orchestra_o1", "orchestra-o1")
+    found = Evidence(1, "t1", "Add", "one", (), "partial", "2", "s", steps=3)
+    history = (found, replace(found, steps=0))
+    shown = StateTexts(Texts(texts), (), {}, steps=30).history(history)
+    moves = [
+        entry("partial", "Add", "2", "s", text) for text in ("Moves of it: 3", "It did nothing")
+    ]
+    moves[0]["steps_taken"], moves[1]["steps_taken"] = 3, 0
+    agent = code["orchestra_o1.main_agent"].MainAgent()
+    batch = {"attempt": 1, "is_parallel_batch": True, "subtask_results": moves}
+    vars(agent).update(task_entries=[batch], mask_model_names=False)
+    assert shown == agent._format_subtask_history()
+
+
 def test_aorchestra_sends_what_its_released_code_would(run, released):
     texts, code = released("aorchestra", "aorchestra")
     task = {"context": "", "tools": [], "model": "one"}
@@ -168,6 +186,8 @@ def test_toolorchestra_sends_what_its_released_code_would(run, released, monkeyp
     monkeypatch.setattr(
         search, "_search", lambda asked: [{"title": f"found for {asked['q']}, and more"}]
     )
+    printed = SimpleNamespace(output=b"42\n", ended="end", status=0)  # of the program in REASONED
+    monkeypatch.setattr(sandbox, "confined", lambda **_: printed)
     calls = iter(
         [("search", "search-1"), ("enhance_reasoning", "reasoner-1"), ("answer", "answer-1")]
     )
@@ -219,7 +239,8 @@ def test_mas_orchestra_sends_what_its_released_code_would(run, released):
     assert run(respond=respond, method="mas-orchestra", texts=texts, names=("nano",)).answer == "42"
     prompts, blocks = "mas_r1_reasoner.agents.prompts", "mas_r1_reasoner.agents.blocks_harmony"
     described = code[f"{prompts}.developer_prompt.harmony_medium"].developer_prompt
-    for mark, (file, name) in {"[COT]": ("cot", "COT"), "[COT_SC]": ("cot_sc", "COT_SC")}.items():
+    agents = [("[COT]", "cot", "COT"), ("[COT_SC]", "cot_sc", "COT_SC"), ("[Websearch]", "web_search", "WebSearch")]  # fmt: skip
+    for mark, file, name in agents:
         described = described.replace(mark, json.dumps(getattr(code[f"{blocks}.{file}"], name)))
     system = code[f"{prompts}.system_prompt.harmony_medium"].system_prompt
     user = code[f"{prompts}.user_prompt.propose_harmony_medium"].base
@@ -415,6 +436,14 @@ def test_another_layout_of_a_clone_is_an_error_of_one_line(file, old, new, probl
     assert not (tmp_path / "texts").exists()
     path.unlink()
     assert filling.main(["orchestra-o1", str(folder), str(tmp_path / "texts")]) == 2
+
+
+def test_a_text_in_another_form_is_an_error_of_one_line(tmp_path):
+    folder = clone("toolorchestra", tmp_path / "clone")
+    path = folder / "evaluation" / "eval_hle.py"
+    path.write_text(path.read_text().replace("doc[:30]", "doc[:most]"))
+    with pytest.raises(ConfigError, match="a text has another form; see docs/released-models.md"):
+        filling.fill("toolorchestra", folder, tmp_path / "texts")
 
 
 def test_a_folder_with_files_is_not_written_to(tmp_path):

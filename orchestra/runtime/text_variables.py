@@ -45,9 +45,7 @@ AGENT_LISTS = {
 WARNINGS = {f"warning_{left}": "left" for left in range(1, 11)}
 
 # The summary of a sub-agent's trace, by one more call after its end
-SUMMARY = {
-    "summary": "instruction question count done_steps status answer finish_part"
-}
+SUMMARY = {"summary": "instruction question count done_steps status answer finish_part"}
 FINISH = {"finish_part": "status answer"}  # of a sub-agent that finished by itself
 
 DECISIONS = Vocabulary(  # Orchestra-o1 and AOrchestra

@@ -37,7 +37,13 @@ def fill(method: str, clone: Path, target: Path, dom: str = "high") -> list[str]
         raise ConfigError(f"{clone} is not a folder; clone the repository first")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"{target} exists and is not an empty folder; give another")
-    folder = FILL[method](clone, dom)
+    try:
+        folder = FILL[method](clone, dom)
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        problem = (
+            "a text has another form; see docs/released-models.md for what is known"
+        )
+        raise ConfigError(f"{clone}: {problem} ({error})") from None
     folder.write(target)
     files = read(target)
     check(files, method)

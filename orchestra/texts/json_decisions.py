@@ -220,7 +220,7 @@ def _fields_of(node: ast.ClassDef) -> dict[str, Any]:
 
 
 def _add_summary(folder: Folder, delegate: Source, names: Names) -> ast.AST:
-    """The request for the summary of a trace, and what stands in its place. Returns the function."""
+    """The request for the summary of a trace, and what takes its place. Returns the function."""
     function = delegate.function("_summarize_trace")
     prompt = delegate.string_with(function, "trace_text")
     folder.calls["summary"] = (("user", delegate.template(prompt, names)),)

@@ -57,14 +57,14 @@ def _with(text: str, mark: str, variable: str) -> str:
 
 
 def _description(source: Source, name: str) -> dict[str, Any]:
-    """The description of an agent. Its `implementation` is the source of a function."""
+    """The description of an agent. Its `implementation` is a text or the source of a function."""
     node = source.value(name)
     if not isinstance(node, ast.Dict):
         raise source.error(f"description {name}")
     found: dict[str, Any] = {}
     for key, value in zip(node.keys, node.values, strict=True):
         text = source.text_of(key, "of a key") if key else ""
-        if text == "implementation":
+        if isinstance(value, ast.Call):  # "{func_string}".format(...)
             found[text] = _implementation(source)
         else:
             found[text] = ast.literal_eval(value)
