@@ -382,6 +382,10 @@ BAD = {
     "m is larger than 1 MiB": {"texts.toml": MAIN, "m": "x" * (1 << 20) + "y"},
     "'../m' is not the name of a file": {"texts.toml": MAIN.replace('"m"', '"../m"'), "m": "x"},
     't.json: needs a list of {"type"': {"texts.toml": 'tools = "t.json"\n' + MAIN, "m": "x", "t.json": '{"name": 1}'},
+    "t.json: needs a list of {\"type\": \"function\", \"function\": {\"name\": ...}} (Out of range": {"texts.toml": 'tools = "t.json"\n' + MAIN, "m": "x", "t.json": '[{"type": "function", "function": {"name": "a", "x": NaN}}]'},
+    "texts.toml: is not TOML (maximum recursion": {"texts.toml": "a = " + "[" * 5000, "m": "x"},
+    "calls.main.keys: the method has no 'reason'; did you mean reasoning?": {"texts.toml": MAIN + 'keys = ["reason"]', "m": "x"},
+    "the files are larger than 8 MiB together": {"texts.toml": MAIN.replace("}", '}, { role = "user", file = "n" }'), "m": "\1" * (1 << 20), "n": "\1" * (1 << 20)},
     "t.json: needs a list of": {"texts.toml": 'tools = "t.json"\n' + MAIN, "m": "x", "t.json": "[" * 200 + "]" * 200},
 }  # fmt: skip
 
@@ -424,6 +428,7 @@ def test_texts_in_a_run_folder_are_texts_and_never_a_path(tmp_path):
         ("orchestra_o1/main_agent.py", "total_subtasks} pieces", "rest} pieces", "{rest} is not known"),
         ("orchestra_o1/main_agent.py", "_format_subtask_history", "_history", "has no function _format_subtask_history"),
         ("orchestra_o1/main_agent.py", "def ", "def def ", "is not Python"),
+        ("benchmark/omnigaia/tools/__init__.py", "from", "import os  # from", "imports no tool"),
     ],
 )  # fmt: skip
 def test_another_layout_of_a_clone_is_an_error_of_one_line(file, old, new, problem, tmp_path):

@@ -6,6 +6,7 @@ pieces of which variables are made. docs/released-models.md explains them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from string import Template
 from typing import Any, NamedTuple
@@ -24,12 +25,14 @@ from orchestra.vocabulary import ConfigError
 
 class Vocabulary(NamedTuple):
     """Names, separated by spaces. `calls`: the variables of each call. `lists`: the variables of a
-    row. `pieces`: the variables of the other pieces. `needed`: the call that must be there.
+    row. `pieces`: the variables of the other pieces. `keys`: those of the schema of a call's reply.
+    `needed`: the call that must be there.
     """
 
     calls: Mapping[str, str]
     lists: Mapping[str, str] = {}
     pieces: Mapping[str, str] = {}
+    keys: Mapping[str, str] = {}
     needed: str = "main"
 
 
@@ -42,6 +45,7 @@ AGENT_LISTS = {
     "tools": "name description parameters manual",
     "done_steps": "number action params observation memory",
 }
+AGENT_KEYS = {"agent": "memory action params"}
 WARNINGS = {f"warning_{left}": "left" for left in range(1, 11)}
 
 # The summary of a sub-agent's trace, by one more call after its end
@@ -84,6 +88,7 @@ DECISIONS = Vocabulary(  # Orchestra-o1 and AOrchestra
         **FINISH,
         **WARNINGS,
     },
+    keys={"main": "reasoning action params", **AGENT_KEYS},
 )
 CONTEXT_LISTS = {
     "search": "n text",
@@ -114,6 +119,7 @@ PROMPTED = Vocabulary(
         "results": "turn name input output error",
     },
     pieces={"mistake": "mistake", "last_chance": ""},
+    keys={"main": "action worker_id input answer"},
 )
 MAS_ORCHESTRA = Vocabulary(
     calls={"main": "question files models"},
@@ -124,6 +130,7 @@ REACT = Vocabulary(
     calls={**AGENT, **SUMMARY},
     lists=AGENT_LISTS,
     pieces={**FINISH, **WARNINGS},
+    keys=AGENT_KEYS,
     needed="agent",
 )
 VOCABULARIES = {  # by --method
@@ -167,6 +174,9 @@ def check(files: Mapping[str, str], method: str) -> None:
         raise ConfigError(f"{TOML}: needs [calls.{known.needed}]")
     _check_name(f"{TOML}: calls", texts.layout.calls, known.calls)
     _check_name(f"{TOML}: pieces", texts.layout.pieces, _pieces_of(texts, known))
+    for name, layout in texts.layout.calls.items():
+        keys = known.keys.get(name, "").split()
+        _check_name(f"{TOML}: calls.{name}.keys", layout.keys, keys)
     for where, call, template in _templates(texts):
         fields = known.calls[call] if call else _fields_of(where, known)
         _check_variables(where, template, fields)
@@ -238,6 +248,7 @@ def _check_tools(texts: Texts) -> None:
     shape: Any = list[_Tool]
     try:
         value = outside.parsed(texts.files[name].encode())
+        json.dumps(value, allow_nan=False)  # NaN is not JSON
         adapter(shape).validate_python(value)
     except (ValueError, ValidationError) as error:
         why = " ".join(str(error).split())[:200]

@@ -51,6 +51,7 @@ from orchestra.vocabulary import ConfigError
 TOML = "texts.toml"
 MAX_BYTES = 1 << 20  # of one file
 MAX_FILES = 50
+MAX_JSON_CHARS = 8 << 20  # of all of them together, which run.json has room for
 NAME = re.compile(r"[\w-][\w.-]{0,99}")
 JSON_OBJECT: Schema = ("json_object", {})  # any JSON object
 Values = Mapping[str, object]
@@ -134,7 +135,7 @@ def _layout(text: str) -> Layout:
     """Raises ConfigError."""
     try:
         return Layout(**tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{TOML}: is not TOML ({error})") from None
     except Invalid as error:
         raise ConfigError(f"{TOML}: {error}") from None
@@ -154,6 +155,8 @@ class Texts:
         missing = [name for name in self.layout.files if name not in files]
         if missing:
             raise ConfigError(f"{TOML}: names {missing[0]}, which does not exist")
+        if len(json.dumps(dict(files))) > MAX_JSON_CHARS:
+            raise ConfigError("the files are larger than 8 MiB together")
         self.files = files
 
     def has(self, call: str) -> bool:

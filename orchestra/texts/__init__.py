@@ -16,9 +16,8 @@ from pathlib import Path
 from orchestra.runtime import console
 from orchestra.runtime.command_line import OneLineParser, run_program
 from orchestra.runtime.text_variables import check
-from orchestra.runtime.texts import read
 from orchestra.texts import json_decisions, mas_orchestra, toolorchestra
-from orchestra.texts.folder import Folder
+from orchestra.texts.folder import Folder, write
 from orchestra.vocabulary import ConfigError
 
 FILL: dict[str, Callable[[Path, str], Folder]] = {
@@ -38,16 +37,15 @@ def fill(method: str, clone: Path, target: Path, dom: str = "high") -> list[str]
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"{target} exists and is not an empty folder; give another")
     try:
-        folder = FILL[method](clone, dom)
+        files = FILL[method](clone, dom).files()
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         problem = (
             "a text has another form; see docs/released-models.md for what is known"
         )
         raise ConfigError(f"{clone}: {problem} ({error})") from None
-    folder.write(target)
-    files = read(target)
     check(files, method)
-    return list(files)
+    write(files, target)
+    return sorted(files)
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -32,8 +32,8 @@ class Folder:
     limits: dict[str, int] = field(default_factory=dict)
     tools: str = ""  # the text of tools.json
 
-    def write(self, target: Path) -> None:
-        """Raises ConfigError."""
+    def files(self) -> dict[str, str]:
+        """The texts of the files, by name."""
         lines = ['tools = "tools.json"', ""] if self.tools else []
         files = {"tools.json": self.tools} if self.tools else {}
         for call, messages in self.calls.items():
@@ -47,13 +47,18 @@ class Folder:
         if self.limits:
             lines += _table("limits", self.limits)
         files[TOML] = "\n".join(lines)
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-            for name, text in files.items():
-                (target / name).write_bytes(text.encode())
-        except OSError as error:
-            problem = f"cannot be written ({error.strerror})"
-            raise ConfigError(f"{target}: {problem}") from None
+        return files
+
+
+def write(files: Mapping[str, str], target: Path) -> None:
+    """Raises ConfigError."""
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (target / name).write_bytes(text.encode())
+    except OSError as error:
+        problem = f"cannot be written ({error.strerror})"
+        raise ConfigError(f"{target}: {problem}") from None
 
 
 def _table(name: str, values: Mapping[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 from orchestra.texts.folder import Folder
 from orchestra.texts.source import Names, Source, escaped, in_order
 from orchestra.texts.tree_history import entries_of, history_of
+from orchestra.vocabulary import ConfigError
 
 PROMPT: Names = {  # the expressions of build_prompt
     "model_pricing_table": "${models}",
@@ -202,6 +203,8 @@ def _tools(clone: Path, path: str) -> str:
         for class_ in in_order(source.tree, ast.ClassDef):
             if class_.name in names:
                 tools.append({"type": "function", "function": _fields_of(class_)})
+    if not tools:
+        raise ConfigError(f"{clone / path}: its __init__.py imports no tool")
     return json.dumps(tools, ensure_ascii=False, indent=1)
 
 

@@ -64,7 +64,7 @@ def _description(source: Source, name: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in zip(node.keys, node.values, strict=True):
         text = source.text_of(key, "of a key") if key else ""
-        if isinstance(value, ast.Call):  # "{func_string}".format(...)
+        if text == "implementation" and isinstance(value, ast.Call):  # of .format(...)
             found[text] = _implementation(source)
         else:
             found[text] = ast.literal_eval(value)

@@ -61,6 +61,8 @@ def _messages(source: Source, turn: ast.AST) -> tuple[tuple[str, str], ...]:
         keys = [ast.literal_eval(key) for key in node.keys if key is not None]
         values = dict(zip(keys, node.values, strict=True))
         role = source.text_of(values["role"], "of a role")
+        if role not in ("system", "user"):
+            raise source.error("message of the system or the user")
         found.append((role, source.template(values["content"], names)))
     return tuple(found)
 
