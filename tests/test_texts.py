@@ -428,7 +428,7 @@ def test_texts_in_a_run_folder_are_texts_and_never_a_path(tmp_path):
         ("orchestra_o1/main_agent.py", "total_subtasks} pieces", "rest} pieces", "{rest} is not known"),
         ("orchestra_o1/main_agent.py", "_format_subtask_history", "_history", "has no function _format_subtask_history"),
         ("orchestra_o1/main_agent.py", "def ", "def def ", "is not Python"),
-        ("benchmark/omnigaia/tools/__init__.py", "from", "import os  # from", "imports no tool"),
+        ("benchmark/omnigaia/tools/__init__.py", "from", "import os  # from", "has no import of a tool"),
     ],
 )  # fmt: skip
 def test_another_layout_of_a_clone_is_an_error_of_one_line(file, old, new, problem, tmp_path):

@@ -12,7 +12,6 @@ from typing import Any
 from orchestra.texts.folder import Folder
 from orchestra.texts.source import Names, Source, escaped, in_order
 from orchestra.texts.tree_history import entries_of, history_of
-from orchestra.vocabulary import ConfigError
 
 PROMPT: Names = {  # the expressions of build_prompt
     "model_pricing_table": "${models}",
@@ -193,8 +192,8 @@ def _tools(clone: Path, path: str) -> str:
     """
     package = path.replace("/", ".")
     tools = []
-    imports = in_order(Source.of(clone, f"{path}/__init__.py").tree, ast.ImportFrom)
-    for node in imports:
+    imports = Source.of(clone, f"{path}/__init__.py")
+    for node in in_order(imports.tree, ast.ImportFrom):
         parent, _, module = (node.module or "").rpartition(".")
         if parent != package:
             continue
@@ -204,7 +203,7 @@ def _tools(clone: Path, path: str) -> str:
             if class_.name in names:
                 tools.append({"type": "function", "function": _fields_of(class_)})
     if not tools:
-        raise ConfigError(f"{clone / path}: its __init__.py imports no tool")
+        raise imports.error("import of a tool")
     return json.dumps(tools, ensure_ascii=False, indent=1)
 
 
