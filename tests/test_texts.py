@@ -1,8 +1,6 @@
 """--texts: each method sends what the released code would send for the same state, byte for byte."""
 
 import json
-import os
-import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,8 +13,7 @@ from orchestra.runtime.texts import Texts, read
 from orchestra.tools import sandbox, search
 from orchestra.tools.shipped import tools_for
 from orchestra.vocabulary import Evidence, Price
-from tests.conftest import ConfigError, Options
-from tests.program import CLOCK, called, line_of, runs
+from tests.program import CLOCK, runs
 from tests.released_code import Code, clone, tools_of
 from tests.scripted import act, agent, complete, delegate, finish, thought
 
@@ -339,120 +336,3 @@ def test_pieces_of_the_folder_take_the_place_of_these_sentences(run):
     turns = iter(["?", complete("42")])
     run(respond=lambda r: next(turns), texts={**ALONE, "texts.toml": toml})
     assert contents(run.requests[1])[0].startswith("Q: What is it? 1/10\n\nNo: ")
-
-
-# ---- the folder ----------------------------------------------------------------------------------
-
-
-def write(folder, files):
-    folder.mkdir(exist_ok=True)
-    for name, text in files.items():
-        (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    return folder
-
-
-def test_a_replay_does_not_need_the_folder(endpoint, tmp_path):
-    server = endpoint(lambda r: complete("42"))
-    folder = write(tmp_path / "texts", ALONE)
-    out = tmp_path / "run"
-    done = called("What is it?", "--texts", folder, "--out", out, at=server.url)
-    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
-    shutil.rmtree(folder)
-    assert called("--replay", out).stdout == "42\n"
-    assert contents(server.requests[0]) == ["Q: What is it? 1/10"]
-    again = line_of(called("--replay", out, "--texts", write(folder, ALONE)))
-    assert "--texts" in again and "is stored in" in again
-
-
-MAIN = '[calls.main]\nmessages = [{ role = "user", file = "m" }]\n'
-BAD = {
-    "texts.toml does not exist": {"m": "x"},
-    "m does not exist": {"texts.toml": MAIN},
-    "texts.toml: is not TOML": {"texts.toml": "[calls"},
-    "texts.toml: calls.main.role: is not a known key": {"texts.toml": MAIN.replace("messages", 'role = "x"\nmessages'), "m": "x"},
-    "texts.toml: calls.main.messages.0.role": {"texts.toml": MAIN.replace('"user"', '"tool"'), "m": "x"},
-    "needs [calls.main]": {"texts.toml": ""},
-    "the method has no 'mainn'; did you mean main?": {"texts.toml": MAIN + MAIN.replace("main", "mainn"), "m": "x"},
-    "the method has no 'modells_row'; did you mean models_row?": {"texts.toml": MAIN + '[pieces]\nmodells_row = ""', "m": "x"},
-    "m: unknown variable ${quastion}; it may have: question, ": {"texts.toml": MAIN, "m": "${quastion}"},
-    "pieces.models_row: unknown variable ${price}": {"texts.toml": MAIN + '[pieces]\nmodels_row = "$price"', "m": "x"},
-    "m: has a $ before no variable; write $$ for a $": {"texts.toml": MAIN, "m": "for $5"},
-    "m: has the list ${models}, so texts.toml needs the piece models_row": {"texts.toml": MAIN, "m": "${models}"},
-    "m is not UTF-8": {"texts.toml": MAIN, "m": b"\xff"},
-    "m is larger than 1 MiB": {"texts.toml": MAIN, "m": "x" * (1 << 20) + "y"},
-    "'../m' is not the name of a file": {"texts.toml": MAIN.replace('"m"', '"../m"'), "m": "x"},
-    't.json: needs a list of {"type"': {"texts.toml": 'tools = "t.json"\n' + MAIN, "m": "x", "t.json": '{"name": 1}'},
-    "t.json: needs a list of {\"type\": \"function\", \"function\": {\"name\": ...}} (Out of range": {"texts.toml": 'tools = "t.json"\n' + MAIN, "m": "x", "t.json": '[{"type": "function", "function": {"name": "a", "x": NaN}}]'},
-    "texts.toml: is not TOML (maximum recursion": {"texts.toml": "a = " + "[" * 5000, "m": "x"},
-    "calls.main.keys: the method has no 'reason'; did you mean reasoning?": {"texts.toml": MAIN + 'keys = ["reason"]', "m": "x"},
-    "the files are larger than 8 MiB together": {"texts.toml": MAIN.replace("}", '}, { role = "user", file = "n" }'), "m": "\1" * (1 << 20), "n": "\1" * (1 << 20)},
-    "t.json: needs a list of": {"texts.toml": 'tools = "t.json"\n' + MAIN, "m": "x", "t.json": "[" * 200 + "]" * 200},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("problem", BAD)
-def test_a_bad_folder_is_one_line_before_the_first_call(problem, endpoint, tmp_path):
-    server = endpoint(lambda r: complete("42"))
-    folder = write(tmp_path / "texts", BAD[problem])
-    line = line_of(
-        called("What is it?", "--texts", folder, "--out", tmp_path / "run", at=server.url)
-    )
-    assert problem in line and not server.requests and not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/etc/passwd"), os.mkdir])
-def test_a_link_or_a_special_file_is_not_read(make, tmp_path):
-    folder = write(tmp_path / "texts", {"texts.toml": MAIN})
-    make(folder / "m")
-    with pytest.raises(ConfigError, match="m is a link, a folder or a special file"):
-        read(folder)
-
-
-@pytest.mark.parametrize("other", [{"prompts": "small"}, {"instruction": "${models} ${tools}"}])
-def test_texts_go_with_no_other_prompt(other):
-    with pytest.raises(ConfigError, match="cannot go with --instruction or --prompts small"):
-        Options(texts=ALONE, **other)
-
-
-def test_texts_in_a_run_folder_are_texts_and_never_a_path(tmp_path):
-    with pytest.raises(ConfigError, match="texts"):
-        Options(texts=str(write(tmp_path / "texts", ALONE)))
-
-
-# ---- a clone -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "file, old, new, problem",
-    [
-        ("orchestra_o1/main_agent.py", "total_subtasks} pieces", "rest} pieces", "{rest} is not known"),
-        ("orchestra_o1/main_agent.py", "_format_subtask_history", "_history", "has no function _format_subtask_history"),
-        ("orchestra_o1/main_agent.py", "def ", "def def ", "is not Python"),
-        ("benchmark/omnigaia/tools/__init__.py", "from", "import os  # from", "has no import of a tool"),
-    ],
-)  # fmt: skip
-def test_another_layout_of_a_clone_is_an_error_of_one_line(file, old, new, problem, tmp_path):
-    folder = clone("orchestra_o1", tmp_path / "clone")
-    path = folder / file
-    path.write_text(path.read_text().replace(old, new))
-    with pytest.raises(ConfigError) as error:
-        filling.fill("orchestra-o1", folder, tmp_path / "texts")
-    assert problem in str(error.value) and file in str(error.value)
-    assert not (tmp_path / "texts").exists()
-    path.unlink()
-    assert filling.main(["orchestra-o1", str(folder), str(tmp_path / "texts")]) == 2
-
-
-def test_a_text_in_another_form_is_an_error_of_one_line(tmp_path):
-    folder = clone("toolorchestra", tmp_path / "clone")
-    path = folder / "evaluation" / "eval_hle.py"
-    path.write_text(path.read_text().replace("doc[:30]", "doc[:most]"))
-    with pytest.raises(ConfigError, match="a text has another form; see docs/released-models.md"):
-        filling.fill("toolorchestra", folder, tmp_path / "texts")
-
-
-def test_a_folder_with_files_is_not_written_to(tmp_path):
-    folder = clone("toolorchestra", tmp_path / "clone")
-    write(tmp_path / "texts", {"mine": "x"})
-    with pytest.raises(ConfigError, match="not an empty folder"):
-        filling.fill("toolorchestra", folder, tmp_path / "texts")
