@@ -107,14 +107,14 @@ class Settings(Checked):
     model: str = ""
     api_key_env: str = ""
     tries: Count = 3
-    parallel: Count = 8
+    parallel: Count = 32
     timeout_s: Above0 = 120.0
     options: Json[dict[str, Any]] = {}
     rule: Rule = "rubric"
 
 
 class Judge:
-    """The Reward `judge`. It scores a group in parallel, and equal texts once.
+    """The Reward `judge`. It scores all groups of a step in parallel, and equal texts once.
 
     `settings` are the fields of Settings. Raises ConfigError for others, and OSError for a cache
     that cannot be written.
@@ -144,22 +144,31 @@ class Judge:
         """Raises EndpointError if the judge fails, and KeyError, TypeError or ValueError for an
         example that has no state.
         """
-        read = readings(example, completions)
-        prompts = [
-            judge_prompt(example, completion.text, reading, self.settings.rule)
-            for completion, reading in zip(completions, read, strict=True)
-        ]
-        self._judge_all(prompts)
-        scores: list[Scores | None] = []
-        for prompt, reading in zip(prompts, read, strict=True):
-            parts = self.judged[prompt]
-            if parts is None:
-                scores.append(None)
-            else:
-                is_valid = reading.decision is not None
-                total = weighted(parts, ALPHA[self.settings.rule])
-                scores.append(Scores(total, parts, is_valid))
+        (scores,) = self.score_groups([example], [completions])
         return scores
+
+    def score_groups(
+        self, examples: Sequence[Example], groups: Sequence[Sequence[Completion]]
+    ) -> list[list[Scores | None]]:
+        """As `score`, for the completions in each example's state: all calls share one pool."""
+        asked: list[list[tuple[str, Reading]]] = []  # prompt and reading of each
+        for example, completions in zip(examples, groups, strict=True):
+            of_group = []
+            read = readings(example, completions)
+            for completion, reading in zip(completions, read, strict=True):
+                rule = self.settings.rule
+                prompt = judge_prompt(example, completion.text, reading, rule)
+                of_group.append((prompt, reading))
+            asked.append(of_group)
+        self._judge_all([prompt for of_group in asked for prompt, _ in of_group])
+        return [[self._scores(*pair) for pair in of_group] for of_group in asked]
+
+    def _scores(self, prompt: str, reading: Reading) -> Scores | None:
+        parts = self.judged[prompt]
+        if parts is None:
+            return None
+        total = weighted(parts, ALPHA[self.settings.rule])
+        return Scores(total, parts, valid=reading.decision is not None)
 
     def _judge_all(self, prompts: Sequence[str]) -> None:
         """Have the prompts judged that are new, each once."""

@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 import time
 
 import pytest
@@ -105,6 +106,19 @@ def test_what_was_judged_once_is_not_asked_again(judge):
     another_process, _ = judge(e)
     assert scored(another_process, RIGHT, "x") == [first[0], first[2]]
     assert len(e.requests) == 2
+
+
+def test_the_groups_of_a_step_are_judged_in_one_pool(judge):
+    in_flight = threading.Barrier(3)  # broken, and the test fails, unless three calls meet
+
+    def respond(request):
+        in_flight.wait(60)
+        return GOOD
+
+    reward, _ = judge(respond)
+    groups = [[Completion(text)] for text in "xyz"]
+    scores = reward.score_groups([EXAMPLE] * 3, groups)
+    assert [score.total for (score,) in scores] == pytest.approx([1, 1, 1])
 
 
 def test_the_judge_is_told_that_a_cut_reply_could_not_be_used(judge):
