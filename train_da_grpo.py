@@ -5,304 +5,334 @@
     python train_da_grpo.py --stage grpo --model MODEL --adapter runs/sft/adapter \
         --data train.jsonl --out runs/grpo
 
-`train` is the loop. Each step takes a batch of examples (s_t, y*_t) and improves the policy on it.
-The loop then hands the new weights to the sampler, writes the metrics and keeps checkpoints.
-A step of `--stage grpo`, in `Trainer.grpo_step`:
+The policy pi_theta is a language model. It reads a state s_t and writes a decision y_t. An example
+is a state with a good decision y*_t. Read this file from top to bottom:
 
-1. Sample a group of G decisions in each state s_t.             training/rollouts.py, or vLLM
-2. Score each decision.                                         Eq. 29, training/rewards.py
-3. Compare each with its group, which gives its advantage.      Eq. 30, training/da_grpo.py
-   A group of equal rewards teaches nothing and is left out.
-4. Take an optimizer step on the clipped objective and its KL.  Eq. 31, training/da_grpo.py
+load         model, examples, reward, sampler                            `train`
+sample       G decisions in each state: a group                          `Trainer.grpo_step`
+reward       a number for each decision                                  Eq. 29, training/rewards.py
+advantage    how much better a decision is than its group                Eq. 30, `group_advantages`
+loss         makes better decisions likelier, but no more than a clip    Eq. 31, `da_grpo_loss`
+             allows, and holds the policy near its reference pi_ref
+step         the gradients of all micro-batches, then AdamW              `Trainer.improve`
+sync         the sampler gets the new weights                            `train`
 
-A step of `--stage sft` imitates y*_t (training/sft.py).
+--stage sft imitates y*_t instead (training/sft.py). A logprob is the logarithm of the probability
+of a token, given all tokens before it. Shapes: P states, G decisions in each, N completions of one
+micro-batch, T tokens of the longest one.
 
 Differences from the paper / the released code
 1. The released code is flags for another program. Here the loop is visible, SFT included.
-2. A group of equal rewards adds nothing to the loss or its divisor; `zero_variance` counts it.
-3. Section 3.3 has no SFT before DA-GRPO. Here `--stage grpo` may start from an SFT adapter, and
-   pi_ref is the policy as the run began.
-4. LoRA is the default. --full is the paper's way.
+2. In Eq. 31 a whole decision has one ratio. Here each of its tokens has one, as in TRL and verl.
+3. Eq. 31 averages over sequences (`grpo`). The released flags average over tokens (`dapo`): our
+   default. With `dr_grpo` (arXiv 2503.20783) the advantage is not divided by the Std.
+4. The paper gives no estimator of Std, epsilon or clip. We use TRL's: divide by G - 1, 1e-4, 0.2.
+5. Logprobs of a server differ a little from the policy's. A truncated weight corrects for that.
+6. A group of equal rewards adds nothing to the loss or its divisor; `zero_variance` counts it.
+7. Section 3.3 has no SFT before DA-GRPO. Here --stage grpo may start from an SFT adapter, and
+   pi_ref is the policy as the run began. LoRA is the default. --full is the paper's way.
 """
 
 from __future__ import annotations
 
 import sys
-
-from orchestra.training.installed import exit_unless_installed
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 if __name__ == "__main__":
     # A missing package, --help and wrong flags are answered here, before the slow imports.
+    from orchestra.training.installed import exit_unless_installed
+
     exit_unless_installed("train_da_grpo.py", "pydantic", "requests")
     from orchestra.training.options import parse
 
     OPTIONS = parse()
     exit_unless_installed("train_da_grpo.py", "torch", "transformers", "peft")
 
-import time
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from orchestra.runtime.command_line import run_program
-from orchestra.seams import Completion, Reward, Scores
-from orchestra.training import ranks, rewards, run
-from orchestra.training.da_grpo import (
-    Objective,
-    Totals,
-    da_grpo_loss,
-    importance,
-    masked_sum,
-)
-from orchestra.training.descent import Descent, backward
-from orchestra.training.examples import Example, read
-from orchestra.training.metrics import Metrics, Row, means, reward_metrics
-from orchestra.training.options import TrainingOptions
+from orchestra.training import measures
+from orchestra.training.logprobs import importance, log_ratio, masked_sum
+from orchestra.training.objective import Objective, Totals
 from orchestra.training.policy import Policy
 from orchestra.training.rollouts import Group, Rollouts
-from orchestra.training.samples import (
-    Sample,
-    advantages_of,
-    compare,
-    count_tokens,
-    logprobs_of,
-    micro_batches,
-    model_input,
-    sampler_logprobs,
-)
-from orchestra.training.setup import (
-    check_examples,
-    make_policy,
-    make_reward,
-    make_rollouts,
-    number_of_steps,
-    read_eval_examples,
-)
-from orchestra.training.sft import sft_step
-from orchestra.training.steps import batch_of, seed_of
-from orchestra.training.vllm_rollouts import served
-from orchestra.vocabulary import EndpointError
+from orchestra.training.samples import MicroBatch, Sample, in_micro_batches, to_learn
+from orchestra.training.steps import batch_of, learning_rate, seed_of
 
-# In nats a token. With the same weights, a server differs by less than 0.1.
-MAX_MISMATCH = 1.0
+if TYPE_CHECKING:  # what only a whole run needs is imported in `train`
+    from orchestra.training.examples import Example
+    from orchestra.training.options import TrainingOptions
+    from orchestra.training.scoring import Scored, Scorer
 
+Row = dict[str, float]
 
-# ---- the loop ------------------------------------------------------------------------------------
+# ---- load, and the loop --------------------------------------------------------------------------
 
 
 def train(options: TrainingOptions) -> None:
     """One run. Raises ConfigError if it cannot start, EndpointError if a server fails."""
-    device = ranks.start()
-    torch.manual_seed(options.seed)  # decides the weights of a new adapter
-    torch.use_deterministic_algorithms(device.type == "cpu")
-    examples = read(options.data)
-    eval_examples = read_eval_examples(options)
-    reward = make_reward(options)
-    check_examples(options, [*examples, *eval_examples], reward)
-    if options.stage == "grpo" and options.rollouts == "vllm":
-        served(options.vllm_url)  # raises ConfigError
-    _lock = run.begin(options)  # held until this function returns
+    from orchestra.training import run, setup, sft
+    from orchestra.training.metrics import Metrics
 
-    steps = number_of_steps(options, len(examples))
-    policy = make_policy(options, device)
-    rollouts = make_rollouts(options, policy)
-    trainer = Trainer(options, policy, rollouts, reward, steps)
-    first_step = run.load(options.out, policy.model, trainer.descent.optimizer)
-    metrics = Metrics(options.out, first_step)
-    rollouts.update(first_step)
-    for step in range(first_step, steps):
+    processes = setup.join_processes()
+    data = setup.read(options)  # examples, and the reward of decisions in them
+    _lock = run.begin(options, processes)  # held until this function returns
+    policy = setup.make_policy(options, processes)
+    rollouts = setup.make_rollouts(options, policy)
+    steps = options.number_of_steps(len(data.examples))
+    trainer = Trainer(options, policy, rollouts, data.scorer, steps)
+    step = run.load(options.out, policy.model, trainer.optimizer)  # steps taken so far
+    metrics = Metrics(options, step, steps, processes)
+    rollouts.update(step)
+    if step == 0 and data.held_out:
+        metrics.add(0, trainer.evaluate(data.held_out), trainer.completions)
+    while step < steps:
         began = time.monotonic()
-        batch = batch_of(examples, options.batch, step, options.seed)
+        batch = batch_of(data.examples, options.batch, step, options.seed)
         if options.stage == "sft":
-            row = sft_step(trainer.descent, step, batch, options.micro_batch)
+            row = sft.sft_step(trainer, step, batch)
         else:
             row = trainer.grpo_step(step, batch)
-            rollouts.update(step + 1)
-        is_last = step + 1 == steps
-        is_checkpoint = is_last or (step + 1) % options.save_every == 0
-        if eval_examples and is_checkpoint:
-            row |= trainer.evaluate(eval_examples)
-        seconds = round(time.monotonic() - began, 2)
-        metrics.add({"step": step, **row, "seconds": seconds}, steps)
+        step += 1
+        is_checkpoint = step == steps or step % options.save_every == 0
+        is_evaluated = is_checkpoint and bool(data.held_out)
+        if options.stage == "grpo" or is_evaluated:
+            rollouts.update(step)  # sync: the next samples come from the new weights
+        row["seconds"] = round(time.monotonic() - began, 2)
+        if is_evaluated:
+            row |= trainer.evaluate(data.held_out)
+        metrics.add(step, row, trainer.completions)
         if is_checkpoint:
-            run.save(options.out, policy.model, trainer.descent.optimizer, step + 1)
-    policy.save(options.out / ("model" if options.full else "adapter"))
+            run.save(options, policy, trainer.optimizer, step)
+    policy.save(options.out / options.product)
     rollouts.close()
+    metrics.close()
 
 
 # ---- a step --------------------------------------------------------------------------------------
 
 
 class Trainer:
-    """A policy, and a step of DA-GRPO on it. `steps` is the number of steps of the run, from which
-    the learning rate follows.
-    """
+    """A policy and the steps that improve it. `steps`: of the whole run, for the learning rate."""
 
     def __init__(
         self,
         options: TrainingOptions,
         policy: Policy,
         rollouts: Rollouts,
-        reward: Reward,
+        scorer: Scorer,
         steps: int,
     ) -> None:
         self.options = options
         self.policy = policy
+        self.processes = policy.processes  # this one, or those of torchrun
         self.rollouts = rollouts
-        self.reward = reward
-        self.descent = Descent(options, policy, steps)
-        clip_high = options.clip if options.clip_high is None else options.clip_high
-        self.objective = Objective(
-            clip_low=options.clip,
-            clip_high=clip_high,
-            beta=options.beta,
-            aggregation=options.aggregation,
-            max_tokens=options.max_tokens,
+        self.scorer = scorer
+        self.steps = steps
+        self.objective = Objective.of(options)
+        self.optimizer = torch.optim.AdamW(
+            policy.parameters(), lr=options.lr, weight_decay=0.0
         )
+        self.completions: list[dict[str, Any]] = []  # of the newest step, for the log
 
-    def grpo_step(self, step: int, examples: Sequence[Example]) -> Row:
-        """Sample, score, compare, improve. Raises EndpointError if no sample was scored, or if the
-        server has other weights than the policy.
+    def grpo_step(self, step: int, batch: Sequence[Example]) -> Row:
+        """Sample, score, compare, improve. Returns what was measured. Raises EndpointError if no
+        sample was scored, or if the server has other weights than the policy.
         """
         options = self.options
-        seeds = [seed_of(options.seed, step, k) for k in range(len(examples))]
-        groups = self.sample(examples, seeds, options.group, options.temperature)
-        scores = self.score(examples, groups)  # Eq. 29
-        row = reward_metrics(groups, scores)
-        check_some_are_scored(step, row)
-        samples, informative = compare(groups, scores, options)  # Eq. 30
-        equal_groups = ranks.total(informative.count(False))
-        row["zero_variance"] = equal_groups / len(examples)
+        seeds = [seed_of(options.seed, step, k) for k in range(len(batch))]
+        groups, scored = self.sample(batch, seeds, options.group, options.temperature)
+        scale = options.aggregation != "dr_grpo"
+        advantages, informative = group_advantages(  # Eq. 30: (P, G), (P,)
+            scored.rewards, min_std=options.min_std, scale=scale
+        )
+        samples = to_learn(groups, advantages, informative, scored.rewards)
+        self.completions = measures.completion_rows(groups, scored, advantages)
+        row = measures.reward_metrics(groups, scored.scores, self.processes)
+        equal = self.processes.total(int((~informative).sum()))
+        row["zero_variance"] = equal / len(batch)
         row |= self.improve(step, samples)  # Eq. 31
-        check_same_weights(options, row)
+        measures.check(row, options.model)
         return row
 
     def sample(
-        self,
-        examples: Sequence[Example],
-        seeds: Sequence[int],
-        n: int,
-        temperature: float,
-    ) -> list[Group]:
-        """n decisions in each state of this rank's share."""
-        prompts = [self.policy.encode(e.messages) for e in ranks.mine(examples)]
-        return self.rollouts.sample(prompts, ranks.mine(seeds), n, temperature)
-
-    def score(
-        self, examples: Sequence[Example], groups: Sequence[Group]
-    ) -> list[Sequence[Scores | None]]:
-        """The rewards of this rank's share of decisions, a group at a time."""
-        scores: list[Sequence[Scores | None]] = []
-        for example, group in zip(ranks.mine(examples), groups, strict=True):
-            completions = list(map(Completion, group.texts, group.cut))
-            name = self.options.reward
-            scores.append(rewards.scored(name, self.reward, example, completions))
-        return scores
+        self, batch: Sequence[Example], seeds: Sequence[int], n: int, temperature: float
+    ) -> tuple[list[Group], Scored]:
+        """n decisions y_t in each state s_t of this process's share, and their rewards."""
+        examples = self.processes.mine(batch)  # P of them
+        prompts = [self.policy.encode(example.messages) for example in examples]
+        seeds = self.processes.mine(seeds)
+        groups = self.rollouts.sample(prompts, seeds, n, temperature)
+        return groups, self.scorer(examples, groups)  # Eq. 29
 
     def improve(self, step: int, samples: Sequence[Sample]) -> Row:
         """--iterations optimizer steps on the samples. Returns the loss of the last one, the norm
         of its gradient, and means over its tokens.
         """
-        tokens = count_tokens(samples)
-        if tokens == 0:  # the rewards of every group were equal
+        totals = Totals.of(samples, self.processes)
+        if totals.tokens == 0:  # the rewards of every group were equal
             return {"loss": 0.0, "grad_norm": 0.0}
-        totals = Totals(sequences=ranks.total(len(samples)), tokens=tokens)
-        parts = micro_batches(self.policy, samples, self.options.micro_batch)
+        size = self.options.micro_batch or self.options.group
+        parts = in_micro_batches(samples, size, self.policy)
         before = [self.old_and_reference(part) for part in parts]
         for _ in range(self.options.iterations):
-            losses: list[float] = []
-            sums: list[Row] = []
-            for part, (old, ref) in zip(parts, before, strict=True):
-                loss, of_part = self.learn(part, old, ref, totals)
-                losses.append(loss)
-                sums.append(of_part)
-            grad_norm = self.descent.step(step)
-        return {
-            "loss": ranks.total(sum(losses)),
-            **means(sums, tokens),
-            "grad_norm": grad_norm,
-        }
+            sums = [
+                self.learn(part, old, reference, totals)
+                for part, (old, reference) in zip(parts, before, strict=True)
+            ]
+            grad_norm = self.optimizer_step(step)
+        means = measures.token_means(sums, totals.tokens, self.processes)
+        return {**means, "grad_norm": grad_norm}
 
     @torch.no_grad()
     def old_and_reference(
-        self, part: Sequence[Sample]
+        self, part: MicroBatch
     ) -> tuple[Tensor | None, Tensor | None]:
-        """log pi_old and log pi_ref (N, T) of a micro-batch, before the first optimizer step.
+        """log pi_old and log pi_ref (N, T), before the first optimizer step.
 
-        With one iteration log pi_old is None: pi_old is then pi_theta itself. With beta 0 log
-        pi_ref is None.
+        None if not needed: with one iteration pi_old is pi_theta; with beta 0 there is no KL.
         """
-        temperature = self.options.temperature
-        old = None
+        given = (part.prompt, part.completions, self.options.temperature)
+        old = reference = None
         if self.options.iterations > 1:
-            old = logprobs_of(self.policy, part, temperature).logps
-        ref = None
+            old = self.policy.logprobs(*given).logprobs
         if self.options.beta > 0:
-            prompt, completions = model_input(part, self.policy.pad)
-            ref = self.policy.reference(prompt, completions, temperature)
-        return old, ref
+            reference = self.policy.reference(*given)
+        return old, reference
 
     def learn(
         self,
-        part: Sequence[Sample],
+        part: MicroBatch,
         old: Tensor | None,
-        ref: Tensor | None,
+        reference: Tensor | None,
         totals: Totals,
-    ) -> tuple[float, Row]:
-        """Add the gradient of a micro-batch of N sequences. Returns its part of the loss, and sums
-        over its tokens.
-        """
-        cap = self.options.importance_cap
-        scored = logprobs_of(self.policy, part, self.options.temperature)
+    ) -> Row:
+        """Add the gradient of a micro-batch. Returns its part of the loss, and sums over tokens."""
+        temperature = self.options.temperature
+        now = self.policy.logprobs(part.prompt, part.completions, temperature)
         if old is None:
-            old = scored.logps.detach()  # (N, T)
-        sampler = sampler_logprobs(part, like=old)  # (N, T)
-        weights = importance(old, sampler, cap)  # (N, T); 1 where sampler is NaN
-        advantages = advantages_of(part, like=old)  # (N,)
+            old = now.logprobs.detach()  # (N, T)
+        sampler = part.sampler_logprobs.to(old)  # (N, T)
+        weights = importance(old, sampler, self.options.importance_cap)  # (N, T)
+        mask = now.mask * part.counts  # (N, T)
         loss, sums = da_grpo_loss(  # Eq. 31
-            logps=scored.logps,
-            old_logps=old,
-            ref_logps=ref,
-            advantages=advantages,
-            mask=scored.mask,
+            logprobs=now.logprobs,
+            old_logprobs=old,
+            reference_logprobs=reference,
+            advantages=part.advantages.to(old),
+            mask=mask,
             objective=self.objective,
             totals=totals,
             weights=weights,
         )
-        backward(loss)
-        mismatch = (old - sampler).abs().nan_to_num(0.0)  # (N, T)
-        capped = (weights >= cap).float()  # (N, T)
-        sums["entropy"] = masked_sum(scored.entropy, scored.mask)
-        sums["mismatch"] = masked_sum(mismatch, scored.mask)
-        sums["capped"] = masked_sum(capped, scored.mask)
-        return loss.item(), sums
+        self.backward(loss)
+        sums["loss"] = loss.item()
+        sums["entropy"] = masked_sum(now.entropy, mask)
+        sums["mismatch"] = masked_sum((old - sampler).abs().nan_to_num(0.0), mask)
+        sums["capped"] = masked_sum(weights >= self.options.importance_cap, mask)
+        return sums
 
-    def evaluate(self, examples: Sequence[Example]) -> Row:
-        """The rewards of the likeliest decision in each state."""
-        seeds = [0] * len(examples)  # the likeliest decision does not depend on it
-        groups = self.sample(examples, seeds, n=1, temperature=0.0)
-        row = reward_metrics(groups, self.score(examples, groups))
+    def backward(self, loss: Tensor) -> None:
+        """Add a gradient. The loss is a sum over processes, but FSDP2 takes the mean of theirs."""
+        torch.autograd.backward(loss * self.processes.count)
+
+    def optimizer_step(self, step: int) -> float:
+        """AdamW. Returns the norm of the gradient before it was clipped."""
+        o = self.options
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(step, self.steps, o.lr, o.warmup, o.lr_floor)
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), o.max_grad_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return self.processes.norm(norm)
+
+    def evaluate(self, held_out: Sequence[Example]) -> Row:
+        """The rewards of the likeliest decision in each held-out state, which needs no seed."""
+        seeds = [0] * len(held_out)
+        groups, scored = self.sample(held_out, seeds, n=1, temperature=0.0)
+        rows = measures.completion_rows(groups, scored)
+        self.completions = [*self.completions, *rows]
+        row = measures.reward_metrics(groups, scored.scores, self.processes)
         return {f"eval/{name}": value for name, value in row.items()}
 
 
-def check_some_are_scored(step: int, row: Row) -> None:
-    """Raises EndpointError if all completions were dropped."""
-    if row["dropped"] == 1:
-        timeout = "or timed out (--reward-setting timeout_s)"
-        why = f"the judge refused all completions, {timeout}"
-        raise EndpointError(f"step {step + 1}: {why}")
+# ---- Eq. 30 --------------------------------------------------------------------------------------
 
 
-def check_same_weights(options: TrainingOptions, row: Row) -> None:
-    """Raises EndpointError if the sampler finds its completions far more or less likely than the
-    policy does.
+def group_advantages(
+    rewards: Tensor, epsilon: float = 1e-4, min_std: float = 1e-6, scale: bool = True
+) -> tuple[Tensor, Tensor]:
+    """A_hat (P, G) of rewards (P, G), and which groups (P,) are informative.
+
+    A reward of NaN marks a dropped sample: its advantage is 0, and the mean leaves it out. A group
+    whose deviation is below `min_std` is not informative: its advantages are exactly 0. Without
+    `scale`, A_hat is not divided by the standard deviation of its group.
     """
-    mismatch = row.get("mismatch", 0.0)
-    if mismatch > MAX_MISMATCH:
-        found = f"the server's log-probabilities are {mismatch:.2f} nats a token"
-        remedy = f"serve the folder of --model, {options.model}"
-        raise EndpointError(f"{found} from the model's; {remedy}")
+    scored = ~rewards.isnan()  # (P, G)
+    count = scored.sum(1, keepdim=True)  # (P, 1)
+    mean = rewards.nanmean(1, keepdim=True)  # (P, 1)
+    centred = torch.where(scored, rewards - mean, 0.0)  # (P, G)
+    variance = centred.square().sum(1, keepdim=True) / (count - 1).clamp(min=1)
+    std = variance.sqrt()  # (P, 1)
+    informative = std > min_std  # (P, 1)
+    advantages = centred / (std + epsilon) if scale else centred  # Eq. 30: (P, G)
+    return torch.where(informative, advantages, 0.0), informative.squeeze(1)
+
+
+# ---- Eq. 31 --------------------------------------------------------------------------------------
+
+
+def da_grpo_loss(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    reference_logprobs: Tensor | None,
+    advantages: Tensor,
+    mask: Tensor,
+    objective: Objective,
+    totals: Totals,
+    weights: Tensor | None = None,
+) -> tuple[Tensor, Row]:
+    """L of Eq. 31, a scalar, and two sums over tokens: "kl" and "clipped".
+
+    logprobs (with gradient), old_logprobs, reference_logprobs (None if beta is 0), mask and weights
+    (those of `importance`) are (N, T); advantages (N,).
+    """
+    a_hat = advantages[:, None]  # (N, 1)
+    lowest = 1 - objective.clip_low
+    highest = 1 + objective.clip_high
+    ratio = log_ratio(logprobs, old_logprobs.detach()).exp()  # Eq. 31: rho, (N, T)
+    clipped_ratio = ratio.clamp(lowest, highest)  # (N, T)
+    gain = torch.minimum(
+        ratio * a_hat, clipped_ratio * a_hat
+    )  # Eq. 31: clipped, (N, T)
+    if weights is not None:
+        gain = gain * weights
+    kl = torch.zeros_like(ratio)  # (N, T)
+    if reference_logprobs is not None:
+        r = log_ratio(reference_logprobs, logprobs)  # (N, T)
+        kl = r.exp() - r - 1.0  # Eq. 31: the estimate of D_KL, never negative
+    loss = aggregate(objective.beta * kl - gain, mask, objective, totals)  # Eq. 31
+
+    too_high = (ratio > highest) & (a_hat > 0)  # (N, T)
+    too_low = (ratio < lowest) & (a_hat < 0)
+    clipped = masked_sum(too_high | too_low, mask)
+    return loss, {"kl": masked_sum(kl.detach(), mask), "clipped": clipped}
+
+
+def aggregate(
+    values: Tensor, mask: Tensor, objective: Objective, totals: Totals
+) -> Tensor:
+    """What this micro-batch, values (N, T), adds to the mean over the whole batch: a scalar."""
+    sums = torch.where(mask > 0, values, 0.0).sum(1)  # (N,)
+    sequences = max(totals.sequences, 1)
+    if objective.aggregation == "dapo":  # every token counts the same
+        return sums.sum() / max(totals.tokens, 1)
+    if objective.aggregation == "grpo":  # every sequence counts the same
+        lengths = mask.sum(1).clamp(min=1)  # (N,)
+        return (sums / lengths).sum() / sequences
+    return sums.sum() / (sequences * objective.max_tokens)  # dr_grpo
 
 
 # ---- the command ---------------------------------------------------------------------------------
@@ -310,6 +340,8 @@ def check_same_weights(options: TrainingOptions, row: Row) -> None:
 
 def main(options: TrainingOptions) -> int:
     """Returns the exit code; what ends it early is one line on standard error, of each process."""
+    from orchestra.runtime.command_line import run_program
+
     return run_program("train_da_grpo.py", lambda: train(options))
 
 

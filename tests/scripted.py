@@ -76,7 +76,8 @@ class Endpoint:
             disable_nagle_algorithm = True
 
             def do_GET(self) -> None:
-                self.answer(endpoint.models)
+                models = endpoint.models
+                self.answer(models(self.path) if callable(models) else models)
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
@@ -110,7 +111,7 @@ class Endpoint:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self.models: Any = {"data": [{"id": "scripted"}]}
+        self.models: Any = {"data": [{"id": "scripted"}]}  # or a function of a GET's path
         server = Server(Handler)
         self.url, self.close = f"{server.url}/v1", server.close
 

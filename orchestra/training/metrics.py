@@ -1,76 +1,76 @@
-"""The metrics of a training: what a step measures, and metrics.jsonl, a line a step."""
+"""What a run writes as it goes: metrics.jsonl, completions.jsonl, a tracker and the terminal."""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from orchestra.runtime.jsonl import Appender, read
 from orchestra.runtime.run_folder import write_whole
-from orchestra.seams import Scores
-from orchestra.training import ranks
-from orchestra.training.rollouts import Group
+from orchestra.training import trackers
+from orchestra.training.options import TrainingOptions
+from orchestra.training.processes import Processes
 from orchestra.vocabulary import ConfigError
 
 Row = dict[str, float]
 SHOWN = ("loss", "reward", "eval/reward", "kl", "zero_variance", "grad_norm")
 
 
-def reward_metrics(
-    groups: Sequence[Group], scores: Sequence[Sequence[Scores | None]]
-) -> Row:
-    """Means over the completions of all ranks.
-
-    Of those that were scored: the reward, its parts, and the share that is `valid`. Of all: the
-    share that was dropped, the length in tokens, and the share that was cut at the length limit.
-    """
-    scored: list[Row] = []
-    sampled: list[Row] = []
-    for group, group_scores in zip(groups, scores, strict=True):
-        for ids, cut, score in zip(group.ids, group.cut, group_scores, strict=True):
-            sampled.append({"dropped": score is None, "length": len(ids), "cut": cut})
-            if score is not None:
-                scored.append(_score_row(score))
-    return ranks.mean(scored) | ranks.mean(sampled)
-
-
-def _score_row(score: Scores) -> Row:
-    parts = {f"reward/{name}": value for name, value in score.parts.items()}
-    return {"reward": score.total, "valid": score.valid, **parts}
-
-
-def means(sums: Sequence[Row], tokens: float) -> Row:
-    """Means over all tokens, of the sums over those of each micro-batch of this rank."""
-    row: Row = {}
-    for name in sums[0]:
-        of_rank = sum(part[name] for part in sums)
-        row[name] = ranks.total(of_rank) / tokens
-    return row
-
-
 class Metrics:
-    """metrics.jsonl. A resume keeps the lines of the steps before `step`. Rank 0 writes."""
+    """The files of a run. `step` in their lines is the number of steps taken: 0 is the evaluation
+    before the first. A resume keeps the lines up to its checkpoint. The first process writes.
+    """
 
-    def __init__(self, out: Path, step: int) -> None:
-        if ranks.rank() == 0:
-            path = out / "metrics.jsonl"
-            rows = list(read(path))[:step]
-            lines = [json.dumps(row) + "\n" for row in rows]
-            write_whole(path, "".join(lines))
-            self.file = Appender(path)
+    def __init__(
+        self, options: TrainingOptions, step: int, steps: int, processes: Processes
+    ) -> None:
+        """`step` of `steps` were taken."""
+        self.every = options.log_completions
+        self.steps = steps
+        self.processes = processes
+        if processes.rank == 0:
+            self.metrics = _continued(options.out / "metrics.jsonl", step)
+            self.completions = _continued(options.out / "completions.jsonl", step)
+            recorded = options.model_dump(mode="json")
+            self.tracker = trackers.start(options.log, options.out, recorded, step)
 
-    def add(self, row: Row, steps: int) -> None:
-        """Write a line, before the next step begins, and a short one to standard error. Raises
-        ConfigError if a value is not finite: a bug, or a learning rate that is far too high.
+    def add(
+        self, step: int, row: Row, completions: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """What was measured after `step` steps, written before the next one begins, and the
+        completions of all processes. Raises ConfigError if a value is not finite: a bug, or a
+        learning rate that is far too high.
         """
         wrong = [name for name, value in row.items() if not math.isfinite(value)]
         if wrong:
-            raise ConfigError(f"step {row['step']}: {', '.join(wrong)} is not finite")
-        if ranks.rank() == 0:
-            self.file.append(json.dumps(row))
-            shown = [f"{name} {row[name]:.4g}" for name in SHOWN if name in row]
-            line = f"step {row['step'] + 1}/{steps}  {'  '.join(shown)}"
-            print(line, file=sys.stderr, flush=True)
+            raise ConfigError(f"step {step}: {', '.join(wrong)} is not finite")
+        sampled = self.processes.gathered(list(completions))
+        if self.processes.rank > 0:
+            return
+        self.metrics.append(json.dumps({"step": step, **row}))
+        self.tracker.log(row, step)
+        is_shown = self.every > 0 and (step - 1) % self.every == 0
+        for completion in (c for rows in sampled for c in rows):
+            if is_shown or (completion["held_out"] and self.every > 0):
+                line = json.dumps({"step": step, **completion}, ensure_ascii=False)
+                self.completions.append(line)
+        shown = [f"{name} {row[name]:.4g}" for name in SHOWN if name in row]
+        line = f"step {step}/{self.steps}  {'  '.join(shown)}"
+        print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """The run has ended."""
+        if self.processes.rank == 0:
+            self.tracker.close()
+
+
+def _continued(path: Path, step: int) -> Appender:
+    """A file with the lines of the first `step` steps; a run that begins again has none."""
+    rows = [row for row in read(path) if step > 0 and row["step"] <= step]
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    write_whole(path, "".join(lines))
+    return Appender(path)

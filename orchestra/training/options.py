@@ -6,7 +6,9 @@ This module does not import torch, so `--help` and wrong flags are answered at o
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -20,6 +22,7 @@ from orchestra.vocabulary import ConfigError
 EXIT_CODES = "exit codes: 0 trained, 2 usage or configuration, 4 a server failed: vLLM or the judge"
 Count = Annotated[int, Field(ge=1)]
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Whole = Annotated[int, Field(ge=0)]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Setting = Annotated[str, Field(pattern=r"^\w+=")]
 
@@ -46,8 +49,8 @@ class TrainingOptions(Checked):
     stage: Literal["sft", "grpo"] = Field(
         description="sft imitates the reference decisions"
     )
-    model: Path = Field(
-        description="folder of a Hugging Face model, which is not changed"
+    model: str = Field(
+        description="folder of a Hugging Face model, which is not changed, or its id on the Hub"
     )
     data: Path = Field(description="examples, JSONL")
     out: Path = Field(description="folder for all that is written")
@@ -66,7 +69,9 @@ class TrainingOptions(Checked):
     )
     epochs: Above0 = _flag(5.0, "passes over the data, without --steps")
     batch: Count = _flag(24, "examples a step, of all processes")
-    micro_batch: Count = _flag(4, "completions of a prompt in one forward pass")
+    micro_batch: Count | None = _flag(
+        None, "completions of a prompt in one forward pass (default: --group)"
+    )
     max_prompt: Count = _flag(8192, "tokens of a prompt; the paper has 24576")
     max_tokens: Count = _flag(4096, "tokens of a completion")
     lr: Above0 = Field(
@@ -98,19 +103,24 @@ class TrainingOptions(Checked):
     )
     importance_cap: Above0 = _flag(2.0, "limit of pi / pi_sampler, token by token")
     min_std: Above0 = _flag(1e-6, "groups with a smaller deviation are left out")
-    seed: Annotated[int, Field(ge=0)] = _flag(
-        0, "of the order, the adapter and the sampling"
-    )
+    seed: Whole = _flag(0, "of the order, the adapter and the sampling")
     save_every: Count = _flag(10, "steps between checkpoints")
+    keep: Whole = _flag(3, "adapters of the newest checkpoints that are kept")
     eval_data: Path | None = _flag(
-        None, "grpo: held-out examples, tried at every checkpoint"
+        None, "held-out examples, tried before the first step and at checkpoints"
+    )
+    log_completions: Whole = _flag(
+        10, "steps between samples in completions.jsonl; 0: none"
+    )
+    log: Literal["trackio", "wandb", "tensorboard"] | None = _flag(
+        None, "also send the metrics to this tracker"
     )
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         """Raises ValueError, which pydantic collects, for options that do not fit together."""
         processes = int(os.environ.get("WORLD_SIZE", "1"))
-        _check_has(self.model, "config.json", flag="--model")
+        _check_model(self.model)
         if self.adapter is not None:
             _check_has(self.adapter, "adapter_config.json", flag="--adapter")
         if self.full and self.adapter is not None:
@@ -118,9 +128,34 @@ class TrainingOptions(Checked):
         if self.batch % processes != 0:
             multiple = f"a multiple of the {processes} processes"
             raise ValueError(f"--batch {self.batch}: give {multiple}")
-        if self.stage == "grpo" and self.rollouts == "local" and processes > 1:
+        if self.samples and self.rollouts == "local" and processes > 1:
             raise ValueError("--rollouts local is for one process; use vllm")
+        if self.log is not None and find_spec(self.log) is None:
+            install = f"pip install {self.log}"
+            raise ValueError(f"--log {self.log}: it is not installed; {install}")
         return self
+
+    @property
+    def samples(self) -> bool:
+        """Whether the run samples decisions. SFT does so only to evaluate them."""
+        return self.stage == "grpo" or self.eval_data is not None
+
+    @property
+    def product(self) -> str:
+        """The folder in --out that the run leaves."""
+        return "model" if self.full else "adapter"
+
+    def number_of_steps(self, examples: int) -> int:
+        """The optimizer steps: --steps, or --epochs over this many examples."""
+        if self.steps is not None:
+            return self.steps
+        return max(1, round(self.epochs * examples / self.batch))
+
+
+def _check_model(model: str) -> None:
+    """Raises ValueError for what is neither the folder of a model nor an id, OWNER/NAME."""
+    if Path(model).is_dir() or not re.fullmatch(r"[\w.-]+/[\w.-]+", model):
+        _check_has(Path(model), "config.json", flag="--model")
 
 
 def _check_has(folder: Path, file: str, flag: str) -> None:

@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -26,10 +26,13 @@ from torch.distributed.checkpoint.state_dict import (
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from orchestra.training import pretrained, ranks
-from orchestra.training.da_grpo import padded, token_entropy, token_logprobs
-from orchestra.training.examples import Example
+from orchestra.training import pretrained
+from orchestra.training.logprobs import padded, token_entropy, token_logprobs
 from orchestra.training.packing import can_pack, packed
+from orchestra.training.processes import Processes
+
+if TYPE_CHECKING:
+    from orchestra.training.examples import Example
 
 Messages = Sequence[Mapping[str, Any]]
 Ids = list[int]
@@ -39,7 +42,7 @@ Ids = list[int]
 class Logprobs:
     """Log-probability and entropy of the tokens of completions, (N, T); `mask` is 1 on tokens."""
 
-    logps: Tensor
+    logprobs: Tensor
     entropy: Tensor
     mask: Tensor
 
@@ -57,15 +60,16 @@ class Policy:
         lora_rank: int = 0,
         adapter: Path | None = None,
         checkpointing: bool = False,
+        processes: Processes | None = None,
     ) -> None:
         disable_progress_bar()  # type: ignore[no-untyped-call]
         config = AutoConfig.from_pretrained(folder, attention_dropout=0.0)
         self.device = device
+        self.processes = processes or Processes()
         self.dtype = pretrained.compute_dtype(dtype, config, device)
         self.lora = lora_rank > 0 or adapter is not None
-        self.mixed = (
-            self.dtype == torch.bfloat16 and ranks.count() == 1
-        )  # else FSDP2 casts
+        is_alone = self.processes.count == 1
+        self.mixed = self.dtype == torch.bfloat16 and is_alone  # else FSDP2 casts
         self.swapped_out: list[Tensor] = []  # the weights of pi_ref, where it is kept
 
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
@@ -87,19 +91,16 @@ class Policy:
         """The dtype of the weights. Those that are trained need float32 at least, and FSDP2 needs
         one dtype for all; peft holds an adapter in float32 itself.
         """
-        if self.lora and ranks.count() == 1:
+        if self.lora and self.processes.count == 1:
             return self.dtype
         return torch.promote_types(self.dtype, torch.float32)
 
     def _place(self) -> None:
-        """Move the model to its device, or shard it over the devices of all ranks."""
+        """Move the model to its device, or shard it over the devices of all processes."""
         if self.mixed:
             for module in self.model.modules():
                 module.cast_input_dtype_enabled = False  # peft would compute in float32
-        if ranks.count() > 1:
-            ranks.shard(self.model, self.dtype)  # layer by layer to the device
-        else:
-            self.model.to(self.device)
+        self.processes.place(self.model, self.device, self.dtype)
 
     # ---- text ------------------------------------------------------------------------------------
 
@@ -138,34 +139,34 @@ class Policy:
         mask = cpu_mask.to(self.device)  # (N, T)
         is_token = mask.bool()  # (N, T)
         chosen = ids[is_token]  # (K,): the tokens of all completions
-        logits = self._logits(prompt, chosen, is_token)  # (1, K, V)
-        logps = token_logprobs(logits, chosen[None], temperature)  # (1, K)
+        logits = self._logits(prompt, chosen, is_token)  # (K, V)
+        logprobs = token_logprobs(logits, chosen, temperature)  # (K,)
         with torch.no_grad():
-            entropy = token_entropy(logits).to(logps)  # (1, K)
-        zeros = torch.zeros_like(mask, dtype=logps.dtype)  # (N, T)
+            entropy = token_entropy(logits).to(logprobs)  # (K,)
+        zeros = torch.zeros_like(mask, dtype=logprobs.dtype)  # (N, T)
         return Logprobs(
-            logps=zeros.masked_scatter(is_token, logps),  # (N, T)
+            logprobs=zeros.masked_scatter(is_token, logprobs),  # (N, T)
             entropy=zeros.masked_scatter(is_token, entropy),  # (N, T)
             mask=mask,
         )
 
     def _logits(self, prompt: Ids, chosen: Tensor, is_token: Tensor) -> Tensor:
-        """The logits (1, K, V) that predict the tokens chosen (K,). is_token (N, T) says which
+        """The logits (K, V) that predict the tokens chosen (K,). is_token (N, T) says which
         completion each belongs to.
         """
         position, attention, logit_index = packed(len(prompt), is_token)
         prompt_ids = torch.tensor(prompt, device=self.device)
         tokens = torch.cat([prompt_ids, chosen])  # (L,)
         is_pack = len(is_token) > 1
+        mask = attention[None, None] if is_pack else None  # None: causal
         with self.autocast():
-            logits: Tensor = self.model(
+            output = self.model(
                 input_ids=tokens[None],
-                attention_mask=attention[None, None]
-                if is_pack
-                else None,  # None: causal
+                attention_mask=mask,
                 position_ids=position[None],
                 logits_to_keep=logit_index,
-            ).logits
+            )
+        logits: Tensor = output.logits.squeeze(0)
         return logits
 
     def autocast(self) -> torch.autocast:
@@ -184,9 +185,9 @@ class Policy:
     ) -> Tensor:
         """log pi_ref (N, T)."""
         self._swap()
-        logps = self.logprobs(prompt, completions, temperature).logps
+        logprobs = self.logprobs(prompt, completions, temperature).logprobs
         self._swap()
-        return logps
+        return logprobs
 
     def _swap(self) -> None:
         """Exchange the weights of pi_theta and pi_ref."""
@@ -198,12 +199,12 @@ class Policy:
     # ---- the result ------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """The adapter as it is held, or the whole model with its tokenizer, in `dtype`. Every rank
-        calls it, and rank 0 writes.
+        """The adapter as it is held, or the whole model with its tokenizer, in `dtype`. Every
+        process calls it, and the first one writes.
         """
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         state: dict[str, Any] = get_model_state_dict(self.model, options=options)
-        if ranks.rank() > 0:
+        if self.processes.rank > 0:
             return
         if not self.lora:
             state = {name: tensor.to(self.dtype) for name, tensor in state.items()}

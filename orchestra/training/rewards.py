@@ -12,26 +12,17 @@ CONTRIBUTING.md has an example.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestra import contracts
 from orchestra.runtime.user_code import chosen, fitted, is_spec, source_file
-from orchestra.seams import Completion, Reward, Scores
-from orchestra.training.exact import Exact
-from orchestra.training.examples import Example
-from orchestra.training.judge import Judge
-from orchestra.training.outcome import Outcome
-from orchestra.training.rubric import Rubric
-from orchestra.vocabulary import ConfigError
+from orchestra.seams import Reward
 
-REWARDS: dict[str, type[Reward]] = {
-    "rubric": Rubric,
-    "exact": Exact,
-    "judge": Judge,
-    "outcome": Outcome,
+REWARDS = {  # imported when one is chosen
+    "rubric": "orchestra.training.rubric:Rubric",
+    "exact": "orchestra.training.exact:Exact",
+    "judge": "orchestra.training.judge:Judge",
+    "outcome": "orchestra.training.outcome:Outcome",
 }
 RULE = (  # the files that the shipped rewards follow from
     "../minigaia/operations.py",
@@ -56,34 +47,6 @@ def make(name: str, /, **settings: Any) -> Reward:
         return shipped
     own: Reward = chosen(name, REWARDS, Reward, "--reward", **settings)
     return own
-
-
-def scored(
-    name: str, reward: Reward, example: Example, completions: Sequence[Completion]
-) -> list[Scores | None]:
-    """The rewards of a group, Eq. 29. Raises ConfigError if what `reward`, the --reward `name`,
-    returns is not one for each completion.
-    """
-    value = reward.score(example, completions)
-    return contracts.scores(value, f"--reward {name}", len(completions))
-
-
-def check(name: str, reward: Reward, examples: Sequence[Example]) -> None:
-    """Raises ConfigError, before a model is loaded, for an example that a shipped reward cannot
-    score. A reward of the user's own is tried once, on the reference of the first example.
-    """
-    if name not in REWARDS:
-        first = examples[0]
-        reference = json.dumps(first.reference, ensure_ascii=False)
-        scored(name, reward, first, [Completion(reference)])
-        return
-    for example in examples:
-        try:
-            reward.score(example, [])
-        except (KeyError, TypeError, AttributeError, ValueError):
-            other = "--reward judge scores recorded runs"
-            why = f"--reward {name} cannot score it; {other}"
-            raise ConfigError(f"example {example.id}: {why}") from None
 
 
 def source_files(name: str) -> list[Path]:

@@ -1,7 +1,8 @@
 """Where completions come from, and `--rollouts local`: the policy itself, in this process.
 
 Local rollouts are Hugging Face's `generate`. As many groups as `at_once` allows are sampled in
-parallel, and each prompt is read once for its whole group.
+parallel, and each prompt is read once for its whole group. Each prompt has a random generator of
+its own. So its completions do not depend on the prompts that are sampled with it.
 """
 
 from __future__ import annotations
@@ -13,36 +14,38 @@ from typing import Protocol
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import DynamicCache
+from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList
 
 from orchestra.training.policy import Ids, Policy
+
+DRAWN = 1 << 18  # random numbers that a generator draws at once, if a step needs fewer
 
 
 @dataclass(frozen=True)
 class Group:
     """G completions of one prompt.
 
-    ids[j]     the tokens of completion j, with the end token if there is one
-    logps[j]   the sampler's log-probability of each token, or [] if the sampler is the policy
-    texts[j]   the tokens as text, without special tokens
-    cut[j]     whether the completion stopped at the length limit
+    ids[j]        the tokens of completion j, with the end token if there is one
+    logprobs[j]   the sampler's log-probability of each token, or [] if the sampler is the policy
+    texts[j]      the tokens as text, without special tokens
+    cut[j]        whether the completion stopped at the length limit
     """
 
     prompt: Ids
     ids: list[Ids]
-    logps: list[list[float]]
+    logprobs: list[list[float]]
     texts: list[str]
     cut: list[bool]
 
 
 def group_of(
-    policy: Policy, prompt: Ids, ids: list[Ids], logps: list[list[float]]
+    policy: Policy, prompt: Ids, ids: list[Ids], logprobs: list[list[float]]
 ) -> Group:
     """The group of these completions, each of which has at least one token."""
     return Group(
         prompt=prompt,
         ids=ids,
-        logps=logps,
+        logprobs=logprobs,
         texts=[policy.decode(completion) for completion in ids],
         cut=[completion[-1] not in policy.eos for completion in ids],
     )
@@ -64,9 +67,7 @@ class Rollouts(Protocol):
 
 
 class LocalRollouts:
-    """Samples `at_once` completions in a batch, but at least one group. A batch uses the seed of
-    its first prompt.
-    """
+    """Samples `at_once` completions in a batch, but at least one group."""
 
     def __init__(self, policy: Policy, max_tokens: int, at_once: int = 64) -> None:
         self.policy = policy
@@ -80,8 +81,10 @@ class LocalRollouts:
         groups: list[Group] = []
         self.policy.model.eval()  # a model that computes activations again has no cache
         for first in range(0, len(prompts), size):
-            batch = prompts[first : first + size]
-            groups += self._sample_batch(batch, seeds[first], n, temperature)
+            of_batch = slice(first, first + size)
+            groups += self._sample_batch(
+                prompts[of_batch], seeds[of_batch], n, temperature
+            )
         self.policy.model.train()
         return groups
 
@@ -92,11 +95,13 @@ class LocalRollouts:
         """Nothing to do."""
 
     def _sample_batch(
-        self, prompts: Sequence[Ids], seed: int, n: int, temperature: float
+        self, prompts: Sequence[Ids], seeds: Sequence[int], n: int, temperature: float
     ) -> list[Group]:
         ids, mask = self._padded_left(prompts)  # (P, S): S is the longest prompt
-        torch.manual_seed(seed)
-        out = self._generate(ids, mask, n, temperature)  # (P * n, S + T)
+        draw = LogitsProcessorList()
+        if temperature > 0:
+            draw.append(Draw(seeds, n, temperature, self.policy.device))
+        out = self._generate(ids, mask, n, draw)  # (P * n, S + T)
         completions = [
             up_to_end(row, self.policy.eos) for row in out[:, ids.shape[1] :].tolist()
         ]
@@ -104,7 +109,7 @@ class LocalRollouts:
         for k, prompt in enumerate(prompts):
             of_prompt = completions[k * n : (k + 1) * n]
             unknown: list[list[float]] = [[]] * n
-            groups.append(group_of(self.policy, prompt, of_prompt, logps=unknown))
+            groups.append(group_of(self.policy, prompt, of_prompt, logprobs=unknown))
         return groups
 
     def _padded_left(self, prompts: Sequence[Ids]) -> tuple[Tensor, Tensor]:
@@ -118,32 +123,66 @@ class LocalRollouts:
 
     @torch.no_grad()
     def _generate(
-        self, ids: Tensor, mask: Tensor, n: int, temperature: float
+        self, ids: Tensor, mask: Tensor, n: int, draw: LogitsProcessorList
     ) -> Tensor:
         """Prompts ids (P, S), each followed by each of its n completions: (P * n, S + T)."""
         model = self.policy.model
         position = (mask.cumsum(1) - 1).clamp(min=0)  # (P, S)
         cache = DynamicCache(config=model.config)
         with self.policy.autocast():
-            model(  # reads each prompt once, all but its last token
-                ids[:, :-1],
-                attention_mask=mask[:, :-1],
-                position_ids=position[:, :-1],
-                past_key_values=cache,
-                logits_to_keep=1,
-            )
-            cache.batch_repeat_interleave(n)
+            if ids.shape[1] > 1:
+                model(  # reads each prompt once, all but its last token
+                    ids[:, :-1],
+                    attention_mask=mask[:, :-1],
+                    position_ids=position[:, :-1],
+                    past_key_values=cache,
+                    logits_to_keep=1,
+                )
+                cache.batch_repeat_interleave(n)
             out: Tensor = model.generate(  # continues from the cache
                 ids.repeat_interleave(n, 0),
                 attention_mask=mask.repeat_interleave(n, 0),
                 past_key_values=cache,
-                do_sample=temperature > 0,
-                temperature=temperature or 1.0,
-                # 0 turns top_k off; without sampling, only the default, 50, gives no warning
-                top_k=0 if temperature > 0 else 50,
+                logits_processor=draw,
+                do_sample=False,  # takes the largest logit, which `draw` has made random
                 max_new_tokens=self.max_tokens,
             )
         return out
+
+
+class Draw(LogitsProcessor):
+    """Turns the largest logit into a draw from softmax(logits / temperature): the Gumbel-max trick.
+    With E from an exponential distribution, argmax(logits / temperature - log E) is such a draw.
+
+    The n completions of a prompt take their random numbers from one generator with its seed.
+    """
+
+    def __init__(
+        self, seeds: Sequence[int], n: int, temperature: float, device: torch.device
+    ) -> None:
+        self.n = n
+        self.temperature = temperature
+        self.generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+        self.drawn: list[Tensor] = []  # (P, n, V) for each of the next steps
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """scores (P * n, V)."""
+        if not self.drawn:
+            self.drawn = self._draw(scores)
+        noise = self.drawn.pop(0).flatten(0, 1)  # (P * n, V)
+        return scores / self.temperature - noise.log()
+
+    def _draw(self, scores: Tensor) -> list[Tensor]:
+        """Numbers for several steps at once, which is faster. For how many steps must not depend on
+        the number of prompts.
+        """
+        shape = (self.n, scores.shape[1])  # (n, V)
+        steps = max(1, DRAWN // (shape[0] * shape[1]))
+        noise = [
+            torch.empty((steps, *shape), device=scores.device).exponential_(generator=g)
+            for g in self.generators
+        ]
+        return list(torch.stack(noise, dim=1))  # of (steps, P, n, V)
 
 
 def up_to_end(ids: Ids, ends: Sequence[int]) -> Ids:

@@ -1,5 +1,5 @@
-"""The folder of a run: options.json, the lock and checkpoint.pt. Every rank calls these functions,
-and rank 0 writes.
+"""The folder of a run: options.json, the lock, checkpoint.pt and the newest adapters. Every process
+calls these functions, and the first one writes.
 
 A checkpoint has all that a run needs to continue as if nothing had happened: the trained weights,
 the optimizer and the next step. The place in the data, the seeds of the sampling and the learning
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,25 +26,27 @@ from torch.distributed.checkpoint.state_dict import (
 
 from orchestra.runtime.jsonl import Appender, read
 from orchestra.runtime.run_folder import sha256_of, write_whole
-from orchestra.training import ranks
 from orchestra.training.options import TrainingOptions
-from orchestra.training.pretrained import usable
+from orchestra.training.policy import Policy
+from orchestra.training.pretrained import model_folder, usable
+from orchestra.training.processes import Processes
 from orchestra.training.rewards import source_files
 from orchestra.vocabulary import ConfigError
 
 # Options that may differ at a resume. The paths of files may, but not their contents.
 FREE = {"resume", "out", "vllm_url", "model", "adapter", "data", "eval_data"}
+FREE |= {"log", "log_completions", "keep"}
 FREE_SETTINGS = "timeout_s=", "parallel=", "cache="  # of a reward
 
 
 # ---- options -------------------------------------------------------------------------------------
 
 
-def begin(options: TrainingOptions) -> Appender | None:
+def begin(options: TrainingOptions, processes: Processes) -> Appender | None:
     """Write the options to --out. Returns the lock that keeps other processes out of it. Raises
     ConfigError if --out has another run, or is in use.
     """
-    if ranks.rank() > 0:
+    if processes.rank > 0:
         return None
     path = options.out / "options.json"
     now = _recorded(options)
@@ -93,7 +97,7 @@ def _files_of(options: TrainingOptions) -> dict[str, list[Path]]:
         "data": [options.data],
         "eval_data": [] if options.eval_data is None else [options.eval_data],
         "rule": source_files(options.reward),
-        "model": _files_in(options.model),
+        "model": _files_in(model_folder(options.model)),
     }
     if options.adapter is not None:
         files["adapter"] = _files_in(options.adapter)
@@ -113,19 +117,36 @@ def _hash(paths: Sequence[Path]) -> str:
 # ---- checkpoints ---------------------------------------------------------------------------------
 
 
-def save(out: Path, model: Any, optimizer: Any, step: int) -> None:
-    """Write the checkpoint from which `step`, the next one, can begin. Raises ConfigError if it
-    cannot be written, as on a full disk.
+def save(options: TrainingOptions, policy: Policy, optimizer: Any, step: int) -> None:
+    """Keep the adapter after `step` steps, and write the checkpoint from which the next one can
+    begin. Raises ConfigError if it cannot be written, as on a full disk.
     """
-    options = StateDictOptions(
+    _keep(options, policy, step)
+    state_options = StateDictOptions(
         full_state_dict=True, cpu_offload=True, ignore_frozen_params=True
     )
-    weights, moments = get_state_dict(model, optimizer, options=options)
-    if ranks.rank() == 0:
-        part = out / "checkpoint.part"
+    weights, moments = get_state_dict(policy.model, optimizer, options=state_options)
+    if policy.processes.rank == 0:
+        part = options.out / "checkpoint.part"
         _write(part, {"weights": weights, "optimizer": moments, "step": step})
-        part.replace(out / "checkpoint.pt")
-    ranks.wait_for_all()
+        part.replace(options.out / "checkpoint.pt")
+    policy.processes.wait()
+
+
+def _keep(options: TrainingOptions, policy: Policy, step: int) -> None:
+    """Save the adapter, or the model of --full, as adapter-STEP. Of those, --keep remain."""
+    if options.keep == 0:
+        return
+    policy.save(options.out / f"{options.product}-{step}")
+    if policy.processes.rank > 0:
+        return
+    kept: dict[int, Path] = {}
+    for folder in options.out.iterdir():
+        number = re.fullmatch(rf"{options.product}-(\d+)", folder.name)
+        if number is not None:
+            kept[int(number[1])] = folder
+    for old in sorted(kept)[: -options.keep]:
+        shutil.rmtree(kept[old])
 
 
 def _write(path: Path, state: dict[str, Any]) -> None:

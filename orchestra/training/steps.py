@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from orchestra.training.examples import Example
+if TYPE_CHECKING:
+    from orchestra.training.examples import Example
 
 
 def batch_of(

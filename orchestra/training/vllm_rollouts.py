@@ -3,12 +3,18 @@
 Requests and replies are token ids, so nothing is tokenized twice. New weights reach the server as a
 LoRA adapter with a new name (`/v1/load_lora_adapter`), so no reply can come from older ones. With
 --full the server reads a folder again (`reload_weights`). The server must see the same disk.
+
+Between sampling and the next weights the server sleeps, if it can: its GPU memory is then free for
+the training step. It can if it was started with VLLM_SERVER_DEV_MODE=1 and --enable-sleep-mode,
+which a CPU does not have.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import sys
+import time
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,14 +22,19 @@ from pathlib import Path
 from typing import Any
 
 import requests
+import torch
 
-from orchestra.training import ranks
 from orchestra.training.policy import Ids, Policy
 from orchestra.training.rollouts import Group, group_of
 from orchestra.vocabulary import ConfigError, EndpointError
 
 TIMEOUT_S = 1800.0  # of one group
 PARALLEL = 64  # requests in flight
+POLL_S = 0.2  # between two looks at whether the server sleeps
+STAYS_AWAKE = (
+    "the vLLM server keeps its memory during training steps; to free it, start it with "
+    "VLLM_SERVER_DEV_MODE=1 and --enable-sleep-mode (GPU only)"
+)
 
 
 def served(url: str) -> str:
@@ -45,25 +56,31 @@ class VllmRollouts:
     def __init__(self, url: str, policy: Policy, folder: Path, max_tokens: int) -> None:
         self.url = url
         self.policy = policy
+        self.processes = policy.processes
         self.folder = folder.resolve()
         self.max_tokens = max_tokens
         self.served = served(url)
         self.model = self.served  # or the name of its newest adapter
-        unique = ranks.gathered(uuid.uuid4().hex[:6])[0]  # that of rank 0
+        unique = self.processes.gathered(uuid.uuid4().hex[:6])[0]  # the first one's
         self.prefix = f"{self.folder.parent.name}-{unique}"
+        self.can_sleep = self._can_sleep()
+        self.wake_up()  # a run that was killed may have left the server asleep
 
     # ---- sampling --------------------------------------------------------------------------------
 
     def sample(
         self, prompts: Sequence[Ids], seeds: Sequence[int], n: int, temperature: float
     ) -> list[Group]:
-        """n completions of each prompt. Raises EndpointError."""
+        """n completions of each prompt. Afterwards the server sleeps. Raises EndpointError."""
+        self.wake_up()
 
         def sample_one(prompt: Ids, seed: int) -> Group:
             return self._group(prompt, seed, n, temperature)
 
         with ThreadPoolExecutor(PARALLEL) as pool:
-            return list(pool.map(sample_one, prompts, seeds))
+            groups = list(pool.map(sample_one, prompts, seeds))
+        self.sleep()
+        return groups
 
     def _group(self, prompt: Ids, seed: int, n: int, temperature: float) -> Group:
         text = self.post(
@@ -82,12 +99,12 @@ class VllmRollouts:
             repetition_penalty=1.0,
         )
         try:
-            ids, logps = completions_of(text, n)
+            ids, logprobs = completions_of(text, n)
         except (ValueError, KeyError, TypeError):
             needs = f"no {n} completions with token ids and log-probabilities"
             why = f"{needs} ({text[:100]!r}); use a newer vLLM"
             raise EndpointError(f"{self.url}/v1/completions: {why}") from None
-        return group_of(self.policy, prompt, ids, logps)
+        return group_of(self.policy, prompt, ids, logprobs)
 
     # ---- new weights -----------------------------------------------------------------------------
 
@@ -96,8 +113,9 @@ class VllmRollouts:
         folder = self.folder / f"{self.prefix}-v{step}"
         before = self.model
         self.policy.save(folder)
+        self.wake_up()
         self.model = folder.name if self.policy.lora else self.served
-        if ranks.rank() == 0:
+        if self.processes.rank == 0:
             if self.policy.lora:
                 self._load_adapter(folder)
                 self._unload_adapter(before)
@@ -105,11 +123,12 @@ class VllmRollouts:
                 self._reload_weights(folder)
             for older in set(self.folder.iterdir()) - {folder}:
                 shutil.rmtree(older)
-        ranks.wait_for_all()  # no rank samples before the weights are loaded
+        self.processes.wait()  # none samples before the weights are loaded
 
     def close(self) -> None:
         """Unload the adapter. With --full the server keeps the trained weights."""
-        if ranks.rank() == 0:
+        self.wake_up()
+        if self.processes.rank == 0:
             self._unload_adapter(self.model)
             shutil.rmtree(self.folder)
 
@@ -127,6 +146,58 @@ class VllmRollouts:
         self.post("/collective_rpc", method="reload_weights", kwargs=weights)
         self.post("/reset_prefix_cache")
         self.post("/resume")
+
+    # ---- memory ----------------------------------------------------------------------------------
+
+    def sleep(self) -> None:
+        """Free the server's GPU memory, when every process has its completions."""
+        self.processes.wait()
+        if self.can_sleep and self.processes.rank == 0:
+            self.post("/sleep?level=1")  # the weights wait in the server's main memory
+            self._wait_until(asleep=True)
+        self.processes.wait()
+
+    def wake_up(self) -> None:
+        """Give the server its GPU memory back, which this program must not hold on to."""
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self.processes.wait()
+        if self.can_sleep and self.processes.rank == 0 and self._is_asleep():
+            self.post("/wake_up")
+            self._wait_until(asleep=False)
+        self.processes.wait()
+
+    def _wait_until(self, asleep: bool) -> None:
+        """The server may reply before it is done. Raises EndpointError if it does not get there."""
+        end_s = time.monotonic() + TIMEOUT_S
+        while self._is_asleep() != asleep:
+            if time.monotonic() > end_s:
+                state = "asleep" if asleep else "awake"
+                raise EndpointError(f"{self.url}: the server does not become {state}")
+            time.sleep(POLL_S)
+
+    def _is_asleep(self) -> bool:
+        return bool(self._asked("/is_sleeping").get("is_sleeping"))
+
+    def _can_sleep(self) -> bool:
+        """Whether sleeping frees memory. If not, a line says so once."""
+        info = self._asked("/server_info?config_format=json").get("vllm_config")
+        model = info.get("model_config") if isinstance(info, dict) else None
+        can_sleep = isinstance(model, dict) and bool(model.get("enable_sleep_mode"))
+        if not can_sleep and self.processes.rank == 0:
+            print(STAYS_AWAKE, file=sys.stderr)
+        return can_sleep
+
+    def _asked(self, path: str) -> dict[str, Any]:
+        """The JSON object of a GET request; {} from a server that does not offer it."""
+        try:
+            reply = requests.get(self.url + path, timeout=TIMEOUT_S)
+            found = reply.json() if reply.ok else {}
+        except requests.JSONDecodeError:
+            return {}
+        except requests.RequestException as error:
+            raise EndpointError(f"{self.url}{path}: {error}") from None
+        return found if isinstance(found, dict) else {}
 
     def post(self, path: str, **body: Any) -> str:
         """The server's reply to one request. Raises EndpointError, with what it replied."""
@@ -146,10 +217,10 @@ def completions_of(text: str, n: int) -> tuple[list[Ids], list[list[float]]]:
     """
     choices = sorted(json.loads(text)["choices"], key=lambda choice: choice["index"])
     ids = [choice["token_ids"] for choice in choices]
-    logps = [choice["logprobs"]["token_logprobs"] for choice in choices]
+    logprobs = [choice["logprobs"]["token_logprobs"] for choice in choices]
     if len(choices) != n:
         raise ValueError
-    for tokens, of_tokens in zip(ids, logps, strict=True):
+    for tokens, of_tokens in zip(ids, logprobs, strict=True):
         if not tokens or len(tokens) != len(of_tokens):
             raise ValueError
-    return ids, logps
+    return ids, logprobs

@@ -13,6 +13,7 @@ NEED_THEM = (
     "test_lab.py",
     "test_parity.py",
     "test_rewards.py",
+    "test_script.py",
     "test_text_lab.py",
     "test_train.py",
     "test_vllm.py",

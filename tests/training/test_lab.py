@@ -305,8 +305,8 @@ def test_the_group_in_the_page_has_the_rewards_and_advantages_of_the_program():
     """docs/training.md: the sum of a file that is seen and one that is heard."""
     import torch
 
-    from orchestra.training.da_grpo import group_advantages
     from orchestra.training.lab.tasks import new_task
+    from train_da_grpo import group_advantages
 
     shown = re.findall(r"\| (\d\.\d\d) \| ([+-]\d\.\d\d) \|", PAGE.read_text(encoding="utf-8"))
     games = (Game(new_task(random.Random(n), held_out=False)) for n in range(10**4))

@@ -11,8 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestra.training import da_grpo
-from orchestra.training.da_grpo import Objective, Totals, group_advantages
+import train_da_grpo as da_grpo
+from orchestra.training.logprobs import padded, token_logprobs
+from orchestra.training.objective import Objective, Totals
+from train_da_grpo import group_advantages
 
 AGGREGATIONS = ("dapo", "grpo", "dr_grpo")
 PROMPTS, GROUP, WIDTH, LONGEST, EOS = 3, 4, 7, 16, 2
@@ -161,13 +163,28 @@ def test_neither_loss_nor_gradient_is_ever_nan(tokens):
 
 
 def test_the_end_token_gets_gradient_even_where_it_is_the_pad_token_too():
-    assert [x.shape for x in da_grpo.padded([], pad=0)] == [(0, 1), (0, 1)]
-    ids, mask = da_grpo.padded([[5, EOS], [5, 6, 7]], pad=EOS)
+    assert [x.shape for x in padded([], pad=0)] == [(0, 1), (0, 1)]
+    ids, mask = padded([[5, EOS], [5, 6, 7]], pad=EOS)
     assert mask.tolist() == [[1, 1, 0], [1, 1, 1]]
     logits = torch.zeros(2, 3, 9, requires_grad=True)
-    logps = da_grpo.token_logprobs(logits, ids)
-    da_grpo.aggregate(logps, mask, Objective(), Totals(2, 5)).backward()
+    logprobs = token_logprobs(logits.flatten(0, 1), ids.flatten()).view(2, 3)
+    da_grpo.aggregate(logprobs, mask, Objective(), Totals(2, 5)).backward()
     assert logits.grad[0, 1, EOS] > 0 and (logits.grad[0, 2] == 0).all()
+
+
+@pytest.mark.parametrize("part", [2, 512])
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_the_gradient_of_logprobs_is_autograds(monkeypatch, part, count):
+    monkeypatch.setattr("orchestra.training.logprobs.PART", part)
+    generator = torch.Generator().manual_seed(count)
+    ids = torch.randint(11, (count,), generator=generator)
+    seen = torch.randn(count, 11, generator=generator, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(count, generator=generator, dtype=torch.float64)
+    mine = token_logprobs(seen, ids, 0.7)
+    reference = (seen / 0.7).log_softmax(-1)[torch.arange(count), ids]
+    torch.testing.assert_close(mine, reference)
+    of_both = [torch.autograd.grad((weights * x).sum(), seen)[0] for x in (mine, reference)]
+    torch.testing.assert_close(*of_both)
 
 
 # ---- the advantage -------------------------------------------------------------------------------

@@ -13,9 +13,13 @@ from unittest import mock
 import pytest
 
 import train_da_grpo
+from orchestra.seams import Scores
+from orchestra.training import run as checkpoints
+from orchestra.training import setup
 from orchestra.training.examples import write
 from orchestra.training.policy import Policy, can_pack
 from orchestra.training.rollouts import LocalRollouts, group_of
+from orchestra.training.scoring import Scored
 from tests.scripted import free_port
 from tests.training.conftest import make_model, short_examples
 from tests.training.runs import CPU, QUIET, flags, load_file, metrics, options, refused, run, torch
@@ -32,7 +36,7 @@ def test_sft_lowers_the_loss_and_grpo_goes_on_from_its_adapter(tiny, tmp_path):
     more = ["--steps", "6", "--lora-rank", "4"]
     assert run(*flags(tiny, tmp_path / "sft", "sft", *more)) == 0
     rows = metrics(tmp_path / "sft")
-    assert rows[-1]["loss"] < rows[0]["loss"] and [row["step"] for row in rows] == [*range(6)]
+    assert rows[-1]["loss"] < rows[0]["loss"] and [row["step"] for row in rows] == [*range(1, 7)]
     adapter = tmp_path / "sft/adapter"
     assert run(*flags(tiny, tmp_path / "grpo", "grpo", "--steps", "1", "--adapter", adapter)) == 0
     (row,) = metrics(tmp_path / "grpo")
@@ -47,12 +51,13 @@ def test_sft_lowers_the_loss_and_grpo_goes_on_from_its_adapter(tiny, tmp_path):
 def test_a_grpo_run_writes_its_metrics(tiny, tmp_path):
     more = "--steps 2 --iterations 2 --checkpointing --eval-data"
     assert run(*flags(tiny, tmp_path, "grpo", *more.split(), tiny[1])) == 0
-    rows = metrics(tmp_path)
+    before, first, second = metrics(tmp_path)
     wanted = "reward reward/variety valid clipped entropy zero_variance dropped length"
-    assert set(wanted.split()) <= set(rows[0])
-    assert "eval/reward" in rows[1] and "eval/reward" not in rows[0]
-    assert rows[0]["cut"] == rows[0]["reward/cut"] > 0  # what the reward was given
-    assert rows[1]["kl"] > 0 and rows[0]["mismatch"] == 0 and rows[0]["grad_norm"] > 0
+    assert set(wanted.split()) <= set(first)
+    assert before["step"] == 0 and {"eval/reward", "eval/cut"} <= set(before)
+    assert "eval/reward" in second and "eval/reward" not in first
+    assert first["cut"] == first["reward/cut"] > 0  # what the reward was given
+    assert second["kl"] > 0 and first["mismatch"] == 0 and first["grad_norm"] > 0
 
 
 def test_groups_of_equals_are_counted_and_move_nothing(tiny, tmp_path):
@@ -64,11 +69,16 @@ def test_groups_of_equals_are_counted_and_move_nothing(tiny, tmp_path):
 
 
 @pytest.mark.parametrize(("how", "advantage"), [("dr_grpo", 0.2), ("dapo", 2**-0.5)])
-def test_dr_grpo_is_not_divided_by_the_deviation(how, advantage):
-    group = group_of(SimpleNamespace(eos=(1,), decode=str), [1], [[1], [2]], [[0.0], [0.0]])
-    scores = [[SimpleNamespace(total=0.2), SimpleNamespace(total=0.6)]]
-    samples, _ = train_da_grpo.compare([group], scores, SimpleNamespace(aggregation=how, min_std=0))
-    assert samples[1].advantage == pytest.approx(advantage, rel=1e-3)
+def test_dr_grpo_is_not_divided_by_the_deviation(tiny, policy, how, advantage):
+    def score(examples, groups):
+        rewards = torch.tensor([[0.2, 0.6]])
+        return Scored(examples, [[Scores(0.2, {}, True), Scores(0.6, {}, True)]], rewards)
+
+    given = f"--stage grpo --model {tiny[0]} --data {tiny[1]} --out x --rollouts local --group 2"
+    o = options.parse([*given.split(), "--aggregation", how, "--beta", "0"])
+    trainer = train_da_grpo.Trainer(o, policy, LocalRollouts(policy, 2), score, 1)
+    trainer.grpo_step(0, short_examples(1))
+    assert trainer.completions[1]["advantage"] == pytest.approx(advantage, rel=1e-3)
 
 
 # ---- the policy ----------------------------------------------------------------------------------
@@ -80,17 +90,19 @@ def policy(tiny):
 
 
 def test_a_packed_group_has_the_scores_and_the_gradient_of_its_sequences(policy, monkeypatch):
-    monkeypatch.setattr("orchestra.training.da_grpo.PART", 2)  # tokens at a time
+    monkeypatch.setattr("orchestra.training.logprobs.PART", 2)  # tokens at a time
     scored, alone = policy.logprobs(PROMPT, COMPLETIONS, 0.8), 0.0
     for n, ids in enumerate(COMPLETIONS):
         logits = policy.model(input_ids=torch.tensor([PROMPT + ids])).logits[0, 2:-1]
         plain, cool = (torch.distributions.Categorical(logits=x) for x in (logits, logits / 0.8))
-        logps = cool.log_prob(torch.tensor(ids))
-        torch.testing.assert_close(scored.logps[n, : len(ids)], logps)
+        logprobs = cool.log_prob(torch.tensor(ids))
+        torch.testing.assert_close(scored.logprobs[n, : len(ids)], logprobs)
         torch.testing.assert_close(scored.entropy[n, : len(ids)], plain.entropy())
-        alone += logps.sum()
+        alone += logprobs.sum()
     assert scored.mask.sum(1).tolist() == [2, 3, 1]
-    gradients = (torch.autograd.grad(x, policy.parameters()) for x in (scored.logps.sum(), alone))
+    gradients = (
+        torch.autograd.grad(x, policy.parameters()) for x in (scored.logprobs.sum(), alone)
+    )
     torch.testing.assert_close(*gradients)
 
 
@@ -110,13 +122,13 @@ def test_an_end_token_in_a_reference_is_text(policy):
 @pytest.mark.parametrize("rank", [0, 4])
 def test_the_reference_is_the_policy_as_it_was(tiny, rank):
     policy = Policy(tiny[0], CPU, "float64", rank)
-    expected = policy.logprobs(PROMPT, COMPLETIONS, 1.0).logps.detach()
+    expected = policy.logprobs(PROMPT, COMPLETIONS, 1.0).logprobs.detach()
     policy.keep_reference()
     with torch.no_grad():
         [p.add_(0.1) for p in policy.parameters()]
-    moved = policy.logprobs(PROMPT, COMPLETIONS, 1.0).logps
+    moved = policy.logprobs(PROMPT, COMPLETIONS, 1.0).logprobs
     torch.testing.assert_close(policy.reference(PROMPT, COMPLETIONS, 1.0), expected)
-    torch.testing.assert_close(policy.logprobs(PROMPT, COMPLETIONS, 1.0).logps, moved)
+    torch.testing.assert_close(policy.logprobs(PROMPT, COMPLETIONS, 1.0).logprobs, moved)
     assert (moved - expected).abs().max() > 1e-3
 
 
@@ -132,7 +144,7 @@ def test_local_rollouts_draw_what_the_policy_finds_likely(tiny, tmp_path):
     assert [g.ids for g in groups] == [g.ids for g in again]
     for prompt, group in zip(prompts, groups, strict=True):
         first = [[n] for n in range(policy.model.config.vocab_size)]
-        likely = policy.logprobs(prompt, first, 0.8).logps[:, 0].exp()
+        likely = policy.logprobs(prompt, first, 0.8).logprobs[:, 0].exp()
         drawn = torch.bincount(torch.tensor([ids[0] for ids in group.ids]), minlength=len(first))
         torch.testing.assert_close(drawn / 2000, likely, atol=0.02, rtol=0)
         assert any(len(ids) == 1 for ids in group.ids)  # an end token was drawn
@@ -199,8 +211,8 @@ class Drawn:
 
 
 def trained_with(*arguments):
-    served = mock.patch("train_da_grpo.served", lambda url: None)
-    with served, mock.patch.object(train_da_grpo, "make_rollouts", lambda *_: Drawn()):
+    served = mock.patch("orchestra.training.vllm_rollouts.served", lambda url: None)
+    with served, mock.patch.object(setup, "make_rollouts", lambda *_: Drawn()):
         return run(*arguments)
 
 
@@ -208,8 +220,8 @@ def one_of_two(rank, port, *arguments):
     """What torchrun sets."""
     here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     os.environ |= {**here, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-    save = train_da_grpo.run.save
-    train_da_grpo.run.save = lambda *given: given[-1] == 1 and save(*given)  # not the last one
+    save = checkpoints.save
+    checkpoints.save = lambda *given: given[-1] == 1 and save(*given)  # not the last one
     sys.exit(trained_with(*arguments))
 
 
@@ -298,6 +310,7 @@ def test_a_default_follows_from_another_flag(tiny, tmp_path, policy):
     assert options.parse(arguments).lr == 5e-5 and options.parse([*arguments, "--full"]).lr == 5e-6
     o = options.parse([*arguments, "--clip", "0.1"])
     assert train_da_grpo.Trainer(o, policy, None, None, 1).objective.clip_high == 0.1
+    assert o.micro_batch is None  # a whole group
 
 
 # ---- opt-in, `make train-tiny`: a tiny random model imitates the expert, then DA-GRPO raises its reward

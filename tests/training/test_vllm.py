@@ -7,7 +7,7 @@ Hugging Face folder) are set.
 import json
 import os
 import subprocess
-from itertools import islice, pairwise
+from itertools import groupby, islice, pairwise
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from orchestra.training.policy import Policy
 from orchestra.training.rollouts import LocalRollouts
 from orchestra.training.world import examples
 from tests.scripted import Raw, free_port
-from tests.training.runs import CPU, QUIET, flags, metrics, refused, run, torch
+from tests.training.runs import CPU, QUIET, flags, metrics, run, torch
 
 pytestmark = QUIET
 CARD = {"id": "m", "owned_by": "vllm", "max_model_len": 4096}
@@ -40,11 +40,13 @@ def served(tiny, policy, tmp_path, endpoint):
     """The flags of a run on the tiny model, served; `odd` answers stand for it, by kind."""
 
     def respond(request, odd):
+        if not request:
+            return odd["state"]()
         if "lora_name" in request:
             return odd.get("load", {"ok": 1})
         given = [request["prompt"]], [request["seed"]], request["n"], request["temperature"]
         (group,) = LocalRollouts(policy, request["max_tokens"]).sample(*given)
-        scored = policy.logprobs(group.prompt, group.ids, request["temperature"]).logps.tolist()
+        scored = policy.logprobs(group.prompt, group.ids, request["temperature"]).logprobs.tolist()
         logps = [row[: len(ids)] for row, ids in zip(scored, group.ids, strict=True)]
         choices = list(map(choice, range(len(logps)), group.ids, logps))
         return odd.get("completion", lambda choices: {"choices": choices})(choices)
@@ -52,16 +54,54 @@ def served(tiny, policy, tmp_path, endpoint):
     def start(models=None, **odd):
         server = endpoint(lambda request: respond(request, odd))
         server.models = {"data": [CARD]} if models is None else models
+        start.server = server
         more = ["--steps", "1", "--rollouts", "vllm", "--vllm-url", server.url]
         return flags(tiny, tmp_path / "out", "grpo", *more)
 
     return start
 
 
-def test_the_server_samples_for_a_run(served, tmp_path):
+def test_the_server_samples_for_a_run(served, tmp_path, capsys):
     assert run(*served()) == 0
     assert (tmp_path / "out/adapter/adapter_model.safetensors").exists()
     assert metrics(tmp_path / "out")[0]["mismatch"] < 1e-5
+    assert capsys.readouterr().err.count("keeps its memory during training steps") == 1
+
+
+def test_each_prompt_is_sampled_with_a_seed_of_its_own(served):
+    assert run(*served()) == 0
+    seeds = [r["seed"] for r in served.server.requests if "prompt" in r]
+    assert len(seeds) == len(set(seeds)) == 2  # --batch
+
+
+class Sleeper:
+    """What a vLLM server answers that can sleep. A run that was killed left it asleep."""
+
+    asleep = True
+
+    def get(self, path):
+        known = {
+            "/server_info?config_format=json": {"vllm_config": {"model_config": {"enable_sleep_mode": True}}},
+            "/is_sleeping": {"is_sleeping": self.asleep},
+        }  # fmt: skip
+        return known.get(path, {"data": [CARD]})
+
+    def change(self):
+        self.asleep = not self.asleep
+        return {"ok": 1}
+
+    def complete(self, choices):
+        assert not self.asleep
+        return {"choices": choices}
+
+
+def test_a_server_that_can_sleep_does_so_during_the_training_step(served, capsys):
+    vllm = Sleeper()
+    assert run(*served(vllm.get, state=vllm.change, completion=vllm.complete)) == 0
+    load, unload = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+    first = ["/wake_up", load, "/v1/completions", "/sleep?level=1"]
+    assert [path for path, _ in groupby(served.server.paths)] == [*first, "/wake_up", load, unload]
+    assert "keeps its memory" not in capsys.readouterr().err
 
 
 def other_weights(choices):
@@ -77,7 +117,10 @@ def other_weights(choices):
     (None, {"load": Raw(400, {"error": "no"})}, 4, "load_lora_adapter: 400"),
 ])  # fmt: skip
 def test_a_server_that_is_odd_is_one_line(served, capsys, models, reply, code, reason):
-    assert reason in refused(capsys, *served(models, **reply), code=code)
+    assert run(*served(models, **reply)) == code
+    *notes, line = capsys.readouterr().err.splitlines()
+    assert line.startswith("train_da_grpo.py: ") and reason in line
+    assert all("keeps its memory" in note for note in notes)
 
 
 # ---- a real server -------------------------------------------------------------------------------

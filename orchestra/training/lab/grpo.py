@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 
 from orchestra.seams import Reward
-from orchestra.training.da_grpo import group_advantages
 from orchestra.training.examples import Example
 from orchestra.training.lab.budget import MILLION, Meter
 from orchestra.training.lab.demonstrators import demonstrator
@@ -25,7 +24,8 @@ from orchestra.training.options import TrainingOptions
 from orchestra.training.policy import Policy
 from orchestra.training.rollouts import Rollouts
 from orchestra.training.samples import Sample
-from train_da_grpo import Trainer
+from orchestra.training.scoring import Scorer
+from train_da_grpo import Trainer, group_advantages
 
 STATES = 64  # groups a step
 GROUP = 8  # decisions in a state, or games of a task, G
@@ -40,7 +40,7 @@ def trainer(
     """The trainer, whose schedule counts in millionths of the budget."""
     options = TrainingOptions(
         stage="grpo",
-        model=start,
+        model=str(start),
         data=start,  # not read: the states come from games
         out=start,  # nothing is written
         full=True,
@@ -48,7 +48,6 @@ def trainer(
         rollouts="local",
         batch=STATES,
         group=GROUP,
-        micro_batch=GROUP,
         max_tokens=MAX_TOKENS,
         checkpointing=False,
         lr=lr,
@@ -56,7 +55,8 @@ def trainer(
         clip_high=0.28,
         seed=seed,
     )
-    return Trainer(options, policy, sampler(policy), Expanded(reward), MILLION)
+    scorer = Scorer(options.reward, Expanded(reward))
+    return Trainer(options, policy, sampler(policy), scorer, MILLION)
 
 
 # ---- DA-GRPO -------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def _play(
     decisions: list[list[Sample]] = [[] for _ in games]
     while live := [k for k, end in enumerate(ends) if end is None]:
         prompts = [encode(games[k].prompt(), "")[0] for k in live]
-        seeds = [rng.getrandbits(31)] * len(live)
+        seeds = [rng.getrandbits(31) for _ in live]
         groups = rollouts.sample(prompts, seeds, 1, 1.0)
         for k, group in zip(live, groups, strict=True):
             decisions[k].append(Sample(group.prompt, group.ids[0]))

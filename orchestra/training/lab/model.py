@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +86,12 @@ def sampler(policy: Policy) -> SortedRollouts:
 def player(policy: Policy, temperature: float = 0.0, seed: int = 0) -> Decide:
     """The decisions of a model. Temperature 0 takes the likeliest."""
     rollouts = sampler(policy)
-    seeds = count(1000 * seed)
+    seeds = count(1_000_000 * seed)  # one for each decision
 
     def decide(games: Sequence[Game]) -> list[str]:
         prompts = [encode(game.prompt(), "")[0] for game in games]
-        of_round = [next(seeds)] * len(games)
-        groups = rollouts.sample(prompts, of_round, 1, temperature)
+        of_games = list(islice(seeds, len(games)))
+        groups = rollouts.sample(prompts, of_games, 1, temperature)
         return [group.texts[0] for group in groups]
 
     return decide

@@ -1,0 +1,197 @@
+"""What a practitioner meets of train_da_grpo.py: its size, its logs, its models and its samples."""
+
+import math
+import subprocess
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from unittest import mock
+
+import pytest
+
+from orchestra.runtime.jsonl import read
+from orchestra.seams import Completion, Scores
+from orchestra.training.policy import Policy
+from orchestra.training.rollouts import LocalRollouts
+from orchestra.training.scoring import Scorer
+from tests.conftest import ROOT
+from tests.training.runs import CPU, QUIET, flags, load_file, metrics, refused, run, torch
+
+pytestmark = QUIET
+SMALL = ("--lora-rank", "4")
+EVALUATED = ("--reward", "variety", "--rollouts", "local", "--eval-data")
+
+
+# ---- one file ------------------------------------------------------------------------------------
+
+
+def test_importing_the_script_loads_few_modules_and_none_that_it_can_do_without():
+    code = "import sys, train_da_grpo; print(*sys.modules)"
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    loaded = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    tops = ("orchestra", "orchestra_min", "train_da_grpo")
+    ours = {name for name in loaded.split() if name.partition(".")[0] in tops}
+    assert "orchestra.training.policy" in ours and len(ours) <= 15
+    parts = ("ranks", "judge", "run", "vllm_rollouts", "sft", "rewards", "metrics")
+    assert not ours & {f"orchestra.training.{part}" for part in parts}
+
+
+def test_the_script_is_read_in_the_order_of_a_step():
+    text = (ROOT / "train_da_grpo.py").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 350
+    marks = ("sync: the next", "self.sample(batch", "# Eq. 29", "def improve", "def optimizer_step")
+    equations = ("def group_advantages", "# Eq. 30: (P, G)\n", "def da_grpo_loss", "# Eq. 31: rho")
+    places = [text.index(mark) for mark in (*marks, *equations)]
+    assert places == sorted(places)
+
+
+# ---- what is logged ------------------------------------------------------------------------------
+
+
+def test_completions_are_kept_with_their_rewards_every_n_steps(tiny, tmp_path):
+    more = ("--steps", "3", "--log-completions", "2", "--eval-data", tiny[1])
+    assert run(*flags(tiny, tmp_path, "grpo", *SMALL, *more)) == 0
+    rows = list(read(tmp_path / "completions.jsonl"))
+    trained = [row for row in rows if not row["held_out"]]
+    assert [row["step"] for row in trained] == [1] * 8 + [3] * 8  # 2 states, 4 completions each
+    held_out = [row["step"] for row in rows if row["held_out"]]
+    assert held_out == [0] * 8 + [2] * 8 + [3] * 8  # --save-every 2, and 8 examples
+    first = trained[:8]
+    measured = metrics(tmp_path)[1]
+    assert sum(row["reward"] for row in first) / 8 == pytest.approx(measured["reward"])
+    for group in (first[:4], first[4:]):
+        assert len({row["example"] for row in group}) == 1
+        assert sum(row["advantage"] for row in group) == pytest.approx(0, abs=1e-3)
+    assert all(
+        isinstance(row["text"], str) and row["parts"].keys() == {"variety", "cut"} for row in rows
+    )
+
+
+def test_imitation_is_evaluated_before_its_first_step_too(tiny, tmp_path):
+    more = ("--steps", "1", "--log-completions", "0", *EVALUATED, tiny[1])
+    assert run(*flags(tiny, tmp_path, "sft", *SMALL, *more)) == 0
+    before, after = metrics(tmp_path)
+    assert before["step"] == 0 and "loss" not in before and "loss" in after
+    assert {"eval/reward", "eval/length"} <= before.keys() & after.keys()
+    assert (tmp_path / "completions.jsonl").read_text() == ""
+
+
+@pytest.mark.parametrize(("keep", "kept"), [("2", {3, 4}), ("0", set())])
+def test_the_adapters_of_the_newest_checkpoints_are_kept(tiny, tmp_path, keep, kept):
+    more = ("--steps", "4", "--save-every", "1", "--keep", keep)
+    assert run(*flags(tiny, tmp_path, "sft", *SMALL, *more)) == 0
+    found = {int(folder.name.partition("-")[2]) for folder in tmp_path.glob("adapter-*")}
+    assert found == kept
+    last = load_file(tmp_path / "adapter/adapter_model.safetensors")
+    for step in kept:
+        weights = load_file(tmp_path / f"adapter-{step}/adapter_model.safetensors")
+        assert all(torch.equal(weights[name], last[name]) for name in last) is (step == 4)
+
+
+@pytest.mark.parametrize("name", ["trackio", "wandb"])
+def test_the_metrics_go_to_a_tracker_through_its_library(tiny, tmp_path, monkeypatch, name):
+    library = ModuleType(name)
+    library.__spec__ = ModuleSpec(name, None)
+    library.init, library.log, library.finish = mock.Mock(), mock.Mock(), mock.Mock()
+    monkeypatch.setitem(sys.modules, name, library)
+    more = ("--steps", "2", "--log", name)
+    assert run(*flags(tiny, tmp_path / "out", "sft", *SMALL, *more)) == 0
+    given = library.init.call_args.kwargs
+    assert given["name"] == "out" and given["config"]["stage"] == "sft"
+    logged = [(call.kwargs["step"], call.args[0]["loss"]) for call in library.log.call_args_list]
+    assert logged == [(row["step"], row["loss"]) for row in metrics(tmp_path / "out")]
+    library.finish.assert_called_once_with()
+
+
+def test_the_metrics_go_to_tensorboard(tiny, tmp_path):
+    needed = "tensorboard is not installed: pip install tensorboard"
+    events = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason=needed
+    )
+    more = ("--steps", "2", "--log", "tensorboard")
+    assert run(*flags(tiny, tmp_path, "sft", *SMALL, *more)) == 0
+    found = events.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    losses = [(event.step, event.value) for event in found.Scalars("loss")]
+    assert losses == [(row["step"], pytest.approx(row["loss"])) for row in metrics(tmp_path)]
+
+
+def test_a_tracker_that_is_not_installed_is_one_line(tiny, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("orchestra.training.options.find_spec", lambda name: None)
+    line = refused(capsys, *flags(tiny, tmp_path / "out", "sft", "--log", "wandb"))
+    assert "--log wandb" in line and "pip install wandb" in line
+    assert not (tmp_path / "out").exists()
+
+
+# ---- models of the Hub ---------------------------------------------------------------------------
+
+
+def test_a_model_of_the_hub_is_taken_by_its_id(tiny, tmp_path):
+    given = ("some-one/some-model", tiny[1])
+    with mock.patch("huggingface_hub.snapshot_download", return_value=str(tiny[0])) as download:
+        assert run(*flags(given, tmp_path, "sft", *SMALL, "--steps", "1")) == 0
+    assert download.call_args.args == ("some-one/some-model",)
+    assert (tmp_path / "adapter/adapter_config.json").exists()
+
+
+def test_a_model_that_the_hub_does_not_have_is_one_line(tiny, tmp_path, capsys):
+    given = ("some-one/nothing", tiny[1])
+    missing = OSError("404: no such repository")
+    with mock.patch("huggingface_hub.snapshot_download", side_effect=missing):
+        line = refused(capsys, *flags(given, tmp_path / "out", "sft"))
+    assert "--model some-one/nothing: is not a folder" in line and "no such repository" in line
+
+
+# ---- sampling, reward and micro-batches ----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def policy(tiny):
+    return Policy(tiny[0], CPU, "float64", 4)
+
+
+def test_prompts_of_one_token_are_sampled_like_others(policy):
+    prompts = [[7], [9]]
+    likeliest = LocalRollouts(policy, 2).sample(prompts, [0, 0], 1, 0.0)
+    for prompt, group in zip(prompts, likeliest, strict=True):
+        logits = policy.model(input_ids=torch.tensor([prompt])).logits[0, -1]
+        assert group.ids[0][0] == logits.argmax()
+    drawn = LocalRollouts(policy, 2).sample(prompts, [1, 2], 3, 1.0)
+    assert [len(group.ids) for group in drawn] == [3, 3]
+    logprobs = policy.logprobs([7], drawn[0].ids, 1.0).logprobs
+    assert logprobs.isfinite().all() and (logprobs <= 0).all()
+
+
+def test_the_completions_of_a_prompt_depend_on_its_seed_and_not_on_other_prompts(policy):
+    rollouts = LocalRollouts(policy, 4)
+    together = rollouts.sample([[5, 6, 7], [8]], [1, 2], 3, 1.0)
+    (alone,) = rollouts.sample([[8]], [2], 3, 1.0)
+    assert together[1].ids == alone.ids
+    twice = rollouts.sample([[8], [8]], [2, 3], 3, 1.0)
+    assert twice[0].ids == alone.ids != twice[1].ids
+
+
+def test_a_reward_that_scores_groups_gets_those_of_a_step_in_one_call():
+    class Both:
+        score = mock.Mock(side_effect=AssertionError)
+        score_groups = mock.Mock(return_value=[[0.5], [None, 1]])
+
+    scorer = Scorer("mine", Both())
+    groups = [[Completion("a")], [Completion("b"), Completion("c")]]
+    scores = scorer.scores(["x", "y"], groups)
+    assert scores == [[Scores(0.5, {}, True)], [None, Scores(1.0, {}, True)]]
+    Both.score_groups.assert_called_once_with(["x", "y"], groups)
+
+
+@pytest.mark.parametrize(("more", "sizes"), [((), {4}), (("--micro-batch", "3"), {3, 1})])
+def test_a_whole_group_is_one_micro_batch_unless_the_flag_says_less(tiny, tmp_path, more, sizes):
+    of_policy = Policy.logprobs
+    seen = set()
+
+    def logprobs(self, prompt, completions, temperature):
+        seen.add(len(completions))
+        return of_policy(self, prompt, completions, temperature)
+
+    with mock.patch.object(Policy, "logprobs", logprobs):
+        assert run(*flags(tiny, tmp_path, "grpo", *SMALL, "--steps", "1", *more)) == 0
+    assert seen == sizes
+    assert math.isfinite(metrics(tmp_path)[0]["loss"])
