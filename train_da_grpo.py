@@ -9,25 +9,26 @@ The policy pi_theta is a language model. It reads a state s_t and writes a decis
 is a state with a good decision y*_t. Read this file from top to bottom:
 
 load         model, examples, reward, sampler                            `train`
-sample       G decisions in each state: a group                          `Trainer.grpo_step`
-reward       a number for each decision                                  Eq. 29, training/rewards.py
+sample       G decisions in each state: a group                          `Trainer.sample`
+reward       a number for each decision                                  Eq. 29, training/scoring.py
 advantage    how much better a decision is than its group                Eq. 30, `group_advantages`
-loss         makes better decisions likelier, but no more than a clip    Eq. 31, `da_grpo_loss`
-             allows, and holds the policy near its reference pi_ref
+loss         makes better decisions likelier and worse ones less, from   Eq. 31, `da_grpo_loss`
+             the second iteration on within a clip, and near pi_ref
 step         the gradients of all micro-batches, then AdamW              `Trainer.improve`
 sync         the sampler gets the new weights                            `train`
 
---stage sft imitates y*_t instead (training/sft.py). A logprob is the logarithm of the probability
-of a token, given all tokens before it. Shapes: P states, G decisions in each, N completions of one
-micro-batch, T tokens of the longest one.
+--stage sft imitates y*_t instead (training/sft.py). The sampler is the policy itself or a server of
+its weights. A logprob is the logarithm of the probability of a token, given all tokens before it,
+at the sampling temperature. Shapes: P states, G decisions in each; N completions of one state, a
+micro-batch; T tokens of the longest one.
 
 Differences from the paper / the released code
 1. The released code is flags for another program. Here the loop is visible, SFT included.
 2. In Eq. 31 a whole decision has one ratio. Here each of its tokens has one, as in TRL and verl.
 3. Eq. 31 averages over sequences (`grpo`). The released flags average over tokens (`dapo`): our
-   default. With `dr_grpo` (arXiv 2503.20783) the advantage is not divided by the Std.
+   default. `dr_grpo` (arXiv 2503.20783) divides by a fixed length, and no advantage by the Std.
 4. The paper gives no estimator of Std, epsilon or clip. We use TRL's: divide by G - 1, 1e-4, 0.2.
-5. Logprobs of a server differ a little from the policy's. A truncated weight corrects for that.
+5. Logprobs of a server differ a little from the policy's. A truncated weight corrects the gain.
 6. A group of equal rewards adds nothing to the loss or its divisor; `zero_variance` counts it.
 7. Section 3.3 has no SFT before DA-GRPO. Here --stage grpo may start from an SFT adapter, and
    pi_ref is the policy as the run began. LoRA is the default. --full is the paper's way.
@@ -148,6 +149,7 @@ class Trainer:
         advantages, informative = group_advantages(  # Eq. 30: (P, G), (P,)
             scored.rewards, min_std=options.min_std, scale=scale
         )
+        # Without the groups of equal rewards, and without the samples that were dropped
         samples = to_learn(groups, advantages, informative, scored.rewards)
         self.completions = measures.completion_rows(groups, scored, advantages)
         row = measures.reward_metrics(groups, scored.scores, self.processes)
@@ -213,10 +215,10 @@ class Trainer:
         temperature = self.options.temperature
         now = self.policy.logprobs(part.prompt, part.completions, temperature)
         if old is None:
-            old = now.logprobs.detach()  # (N, T)
-        sampler = part.sampler_logprobs.to(old)  # (N, T)
+            old = now.logprobs.detach()  # (N, T): ratio 1, its gradient is not 0
+        sampler = part.sampler_logprobs.to(old)  # (N, T), NaN where not given
         weights = importance(old, sampler, self.options.importance_cap)  # (N, T)
-        mask = now.mask * part.counts  # (N, T)
+        mask = now.mask * part.counts  # (N, T), all 0 of a stand-in
         loss, sums = da_grpo_loss(  # Eq. 31
             logprobs=now.logprobs,
             old_logprobs=old,
@@ -239,7 +241,7 @@ class Trainer:
         torch.autograd.backward(loss * self.processes.count)
 
     def optimizer_step(self, step: int) -> float:
-        """AdamW. Returns the norm of the gradient before it was clipped."""
+        """AdamW. Returns the norm of the gradient before it was limited."""
         o = self.options
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(step, self.steps, o.lr, o.warmup, o.lr_floor)
@@ -294,7 +296,8 @@ def da_grpo_loss(
     totals: Totals,
     weights: Tensor | None = None,
 ) -> tuple[Tensor, Row]:
-    """L of Eq. 31, a scalar, and two sums over tokens: "kl" and "clipped".
+    """L of Eq. 31, a scalar, and two sums over tokens: "kl" and "clipped". For each token it is
+    beta * KL - min(rho * A_hat, clip(rho) * A_hat), with the A_hat of the whole decision.
 
     logprobs (with gradient), old_logprobs, reference_logprobs (None if beta is 0), mask and weights
     (those of `importance`) are (N, T); advantages (N,).
@@ -304,9 +307,7 @@ def da_grpo_loss(
     highest = 1 + objective.clip_high
     ratio = log_ratio(logprobs, old_logprobs.detach()).exp()  # Eq. 31: rho, (N, T)
     clipped_ratio = ratio.clamp(lowest, highest)  # (N, T)
-    gain = torch.minimum(
-        ratio * a_hat, clipped_ratio * a_hat
-    )  # Eq. 31: clipped, (N, T)
+    gain = torch.minimum(ratio * a_hat, clipped_ratio * a_hat)  # Eq. 31: (N, T)
     if weights is not None:
         gain = gain * weights
     kl = torch.zeros_like(ratio)  # (N, T)
