@@ -12,6 +12,7 @@ from orchestra.evaluation.units import OTHERS, SIGNS, WITH_PREFIXES, unit_of
 from tests.conftest import ROOT
 
 # (given, right, question)
+BRIDGES = "How many bridges does the town have?"
 ACCEPTED = [
     # a short sentence
     ("It is Paris.", "Paris", ""), ("The answer is 42.", "42", ""), ("So, the final answer is **42**.", "42", ""), ("Answer: 42", "42", ""),
@@ -35,6 +36,9 @@ ACCEPTED = [
     # times, where a time is expected
     ("3", "3:00 PM", ""), ("3 pm", "3:00 PM", ""), ("15:00", "3:00 PM", ""), ("3 p.m.", "3:00 PM", ""), ("3 o'clock", "3:00 PM", ""), ("3:00 PM", "3", "At what time does it open?"),
     ("07:49:00", "7:49", ""), ("7:49 UTC", "7:49", "What is that time in UTC?"), ("noon", "12:00 PM", ""), ("It opens at 3 pm.", "15:00", "When does it open?"),
+    # what the answer is called
+    ("The number of bridges in the town is 19.", "19", BRIDGES), ("The town has 19 bridges.", "19", BRIDGES), ("The total number of bridges is 19.", "19", BRIDGES), ("The sum of the books is 84.", "84", "How many books do Anna and Paul have together?"),
+    ("The age of the sculptor is 37.", "37", "How old was the sculptor?"), ("The price of the ticket is 12 dollars.", "$12", "How much is the ticket?"), ("The length of the film is 95 minutes.", "95 min", "How long is the film?"),
 ]  # fmt: skip
 
 CITY = "What is the capital of France, Paris or Lyon?"
@@ -67,6 +71,9 @@ REFUSED = [
     # other times and dates
     ("3 AM", "3:00 PM", ""), ("03:00", "3:00 PM", ""), ("3:30 PM", "3:00 PM", ""), ("3", "15:00", ""), ("3", "3:30 PM", ""), ("3:00 PM", "3", "How many boats are there?"), ("7:49 UTC", "7:49 CET", ""), ("12 AM", "12 PM", ""), ("3 USD", "3:00 PM", ""),
     ("2011-03-06", "2011-03-05", ""), ("2011-05-03", "2011-03-05", ""), ("It was on 6 March 2011.", "2011-03-05", "When was it?"),
+    # what the answer is called, and another one
+    ("The number of bridges is not 19.", "19", BRIDGES), ("The sum of 19 and 2 is 21.", "19", BRIDGES), ("The town has 19 or 20 bridges.", "19", BRIDGES), ("The town has at least 19 bridges.", "19", BRIDGES), ("The town has 190 bridges.", "19", BRIDGES),
+    ("The town has 19 bridges and 4 towers.", "19", BRIDGES), ("The number of bridges was 19, and is now 21.", "19", BRIDGES), ("Half of the 19 bridges.", "19", BRIDGES), ("The film ends at 19:45.", "19:45", "When does the film begin?"), ("The number is 5.", "5", "Which city is it?"),
     # nothing
     ("", "5", ""), (" ", "5", ""), ("?", "5", ""), ("The answer is", "5", ""), ("The answer", "answer 5", ""), ("What", "Whatever", ""),
 ]  # fmt: skip

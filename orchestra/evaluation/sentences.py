@@ -38,13 +38,23 @@ NEVER = _set(
     "unlike instead rather versus vs unless possibly maybe perhaps probably"
 )
 # The word before an answer, and the one after it
-BEFORE = _set("is are was were be being equals called named by in on at from exactly =")
+BEFORE = _set(
+    "is are was were be being equals called named by in on at from exactly = has have had"
+)
 AFTER = _set("is are was were in on at by from has had have did does would equals")
 # Around an answer, whatever the question is
 USUAL = BEFORE | _set(
     "the a an answer final correct right result value total be it its it's that this there they "
     "he she so therefore thus hence which would"
 )
+# Around an answer to such a question: what the answer is called
+ASKED = {
+    "how many": _set("number of count sum"),
+    "how much": _set("amount of price sum"),
+    "how long": _set("time duration length of"),
+    "how old": _set("age of old"),
+    "when": _set("time date day year of"),
+}
 Same = Callable[[str, str], bool]
 
 
@@ -57,6 +67,7 @@ def says(given: str, right: str, question: str, same: Same) -> bool:
         return _is_yes_or_no(given, right.casefold())
     words = [_word(m[0]) for m in found]
     known = USUAL if _has(question, right) else USUAL | _words_of(question)
+    known |= _called(question)
     others = [n for n, word in enumerate(words) if not _is_harmless(word, known)]
     most = len(right.split()) + MORE_WORDS
     for start, end in _parts(words, others, most):
@@ -107,6 +118,12 @@ def _words_of(question: str) -> set[str]:
     words = {_word(text).rstrip(":") for text in question.split()}
     words |= {POSSESSIVE.sub("", word) for word in words}
     return words | {f"{word}s" for word in words} | {word.rstrip("s") for word in words}
+
+
+def _called(question: str) -> frozenset[str]:
+    """What the answer to a question is usually called."""
+    found = [ASKED[asked] for asked in ASKED if _has(question, asked)]
+    return frozenset().union(*found)
 
 
 def _is_harmless(word: str, known: frozenset[str]) -> bool:
