@@ -937,7 +937,7 @@ def new_runs(args: argparse.Namespace, out: Path) -> Iterator[Start]:
     pool = pools.choose(args.backends, args.model, args.perception, kinds)
     for method in args.methods:
         folder = out / command_line.folder_name(method) if args.compare else out
-        options = args.options.with_(method=method)
+        options = command_line.from_flags(Options, {**args.given, "method": method})
         methods.check(options, pool)  # raises ConfigError
         run = partial(
             orchestrate,

@@ -4,15 +4,20 @@ the first call.
 
 import os
 import shutil
+import time
 
 import pytest
 
 from orchestra import texts as filling
+from orchestra.runtime import command_line
 from orchestra.runtime.texts import read
+from orchestra.texts.source import Source
 from tests.conftest import ConfigError, Options
 from tests.program import called, line_of
 from tests.released_code import clone
 from tests.scripted import complete
+
+LIMIT_S = 3.0  # mostly 0.3 s; what is quadratic takes minutes
 
 ALONE = {
     "texts.toml": '[calls.main]\nresponse_format = "none"\nmessages = [{ role = "user", file = "m" }]\n',
@@ -99,6 +104,50 @@ def test_texts_in_a_run_folder_are_texts_and_never_a_path(tmp_path):
         Options(texts=str(write(tmp_path / "texts", ALONE)))
 
 
+def test_a_mark_of_the_encoding_as_editors_write_it_is_not_sent(tmp_path):
+    folder = write(tmp_path / "texts", {"texts.toml": b"\xef\xbb\xbf" + MAIN.encode(), "m": "\ufeffx"})
+    assert read(folder) == {"texts.toml": MAIN, "m": "x"}
+
+
+def test_a_text_with_many_names_is_checked_in_no_time():
+    began_s = time.process_time()
+    with pytest.raises(ConfigError, match="unknown variable"):
+        Options(texts={**ALONE, "m": "".join(f"${{v{n}}}" for n in range(90_000))})
+    rows = "".join(f'files_row_{n} = ""\n' for n in range(40_000))
+    Options(texts={"texts.toml": MAIN + "[pieces]\n" + rows, "m": ""})
+    assert time.process_time() - began_s < LIMIT_S
+
+
+OWN = "orchestra.methods.orchestra_o1:OrchestraO1"  # named as a method of the user's is
+AGENT = MAIN + MAIN.replace("main", "agent").replace('"m"', '"a"')
+
+
+def test_a_method_of_the_users_names_what_it_likes_but_in_what_react_agents_read():
+    files = {"texts.toml": AGENT, "m": "${mine}", "a": "${instruction}"}
+    assert Options(method=OWN, texts=files).texts == files
+    with pytest.raises(ConfigError, match="a: unknown variable"):
+        Options(method=OWN, texts={**files, "a": "${mine}"})
+    with pytest.raises(ConfigError, match="tools_row: unknown variable"):
+        rows = '[pieces]\ntools_row = "${mine}"'
+        Options(method=OWN, texts={**files, "texts.toml": AGENT + rows, "a": "${tools}"})
+
+
+EXPERTS = {**ALONE, "m": "${problem} ${context}"}  # of ToolOrchestra
+
+
+@pytest.mark.parametrize("words", [("--resume", "run"), ("?", "--compare", "toolorchestra")])
+def test_texts_are_checked_for_the_method_of_the_run_and_not_for_the_default_one(words, tmp_path):
+    parsed = command_line.parse([*words, "--texts", str(write(tmp_path / "texts", EXPERTS))])
+    assert parsed.given == {"texts": EXPERTS}
+
+
+def test_a_comparison_refuses_texts_that_a_method_cannot_use(endpoint, tmp_path):
+    server = endpoint(lambda r: complete("42"))
+    words = ("?", "--texts", write(tmp_path / "texts", EXPERTS), "--compare", "toolorchestra,react")
+    line = line_of(called(*words, "--out", tmp_path / "run", at=server.url))
+    assert "--texts: " in line and "needs [calls.agent]" in line and not server.requests
+
+
 # ---- a clone -------------------------------------------------------------------------------------
 
 
@@ -129,6 +178,58 @@ def test_a_text_in_another_form_is_an_error_of_one_line(tmp_path):
     path.write_text(path.read_text().replace("doc[:30]", "doc[:most]"))
     with pytest.raises(ConfigError, match="a text has another form; see docs/released-models.md"):
         filling.fill("toolorchestra", folder, tmp_path / "texts")
+
+
+@pytest.mark.parametrize(
+    "name, method, file, before, problem",
+    [
+        ("orchestra_o1", "orchestra-o1", "orchestra_o1/prompts/omnigaia.py", 'return f"""', "surrogates"),
+        ("orchestra_o1", "orchestra-o1", "benchmark/omnigaia/orchestra_o1_bench_omnigaia.py", "", "another form"),
+        ("toolorchestra", "toolorchestra", "evaluation/eval_hle.py", "", "nested too deeply"),
+    ],
+)  # fmt: skip
+def test_a_hostile_clone_is_an_error_of_one_line(name, method, file, before, problem, tmp_path):
+    hostile = {"surrogates": "\\ud800", "another form": "OMNI_MODAL_TOOL_HINTS = [1]\n"}
+    folder = clone(name, tmp_path / "clone")
+    path = folder / file
+    new = before + hostile.get(problem, f"x = {'-' * 100_000}1\n")
+    path.write_text(path.read_text().replace(before, new, 1))
+    with pytest.raises(ConfigError, match=problem):
+        filling.fill(method, folder, tmp_path / "texts")
+    assert not (tmp_path / "texts").exists()
+
+
+def test_a_function_that_returns_nothing_is_another_layout(tmp_path):
+    folder = clone("orchestra_o1", tmp_path / "clone")
+    path = folder / "orchestra_o1" / "main_agent.py"
+    head, found, tail = path.read_text().partition("def _format_subtask_history")
+    path.write_text(head + found + tail.replace("return ", "yield "))
+    with pytest.raises(ConfigError, match="has no summary of the history"):
+        filling.fill("orchestra-o1", folder, tmp_path / "texts")
+
+
+def test_a_link_out_of_a_clone_is_not_followed(tmp_path):
+    folder = clone("toolorchestra", tmp_path / "clone")
+    (folder / "evaluation").rename(tmp_path / "elsewhere")
+    (folder / "evaluation").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="is outside the clone, by a link"):
+        filling.fill("toolorchestra", folder, tmp_path / "texts")
+
+
+@pytest.mark.parametrize("name", ["toolorchestra", "mas_orchestra"])
+def test_a_clone_with_windows_line_ends_has_the_same_texts(name, tmp_path):
+    folder = clone(name, tmp_path / "clone")
+    method = name.replace("_", "-")
+    filling.fill(method, folder, tmp_path / "one")
+    for path in folder.rglob("*.*"):
+        data = path.read_bytes().replace(b"\n", b"\r\n")
+        path.write_bytes(b"\xef\xbb\xbf" + data)
+    filling.fill(method, folder, tmp_path / "other")
+    assert read(tmp_path / "one") == read(tmp_path / "other")
+
+
+def test_an_escape_that_python_warns_about_is_no_error():
+    assert Source("a.py", 'X = "\\d"').constant("X") == "\\d"
 
 
 def test_a_folder_with_files_is_not_written_to(tmp_path):

@@ -160,6 +160,8 @@ def _described(key: str, was: Any, value: Any) -> str:
         return _changed("version of the code", was, value)
     if key == "pool":
         return _changed("pool", _without_places(was), _without_places(value))
+    if key == "texts":
+        return _changed("text of --texts", was, value or {})
     name = key if key not in Options.model_fields else flag_of(key)
     return f"{name} ({_in_short(was)}, now {_in_short(value)})"
 

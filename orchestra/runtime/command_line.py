@@ -246,8 +246,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     p = parser()
     a = p.parse_intermixed_args(argv)
     given = {name: getattr(a, name) for name in Options.model_fields if name in a}
+    later = {}
+    if "texts" in given and (a.replay or a.resume or a.compare):
+        later["texts"] = given.pop("texts")  # checked when the method is known
     a.options = from_flags(Options, given)
-    a.given = {name: getattr(a.options, name) for name in given}
+    a.given = {name: getattr(a.options, name) for name in given} | later
     a.files = []
     if a.words:
         _read_words(p, a)

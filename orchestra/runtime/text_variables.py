@@ -160,16 +160,23 @@ class _Tool(TypedDict):
 
 def check(files: Mapping[str, str], method: str) -> None:
     """Raises ConfigError for texts that the method cannot use. A method of the user's may name what
-    it likes.
+    it likes, but for what its ReAct sub-agents read.
     """
     texts = Texts(files)
     for where, _, template in _templates(texts):
         if not template.is_valid():
             raise ConfigError(f"{where}: has a $ before no variable; write $$ for a $")
     _check_tools(texts)
-    known = VOCABULARIES.get(method)
-    if known is None:
-        return
+    if method in VOCABULARIES:
+        known = VOCABULARIES[method]
+        _check_names(texts, known)
+        _check_templates(texts, known)
+    elif any(texts.has(call) for call in REACT.calls):
+        _check_templates(texts, REACT)
+
+
+def _check_names(texts: Texts, known: Vocabulary) -> None:
+    """Raises ConfigError for a call, piece or key that the method does not have."""
     if not texts.has(known.needed):
         raise ConfigError(f"{TOML}: needs [calls.{known.needed}]")
     _check_name(f"{TOML}: calls", texts.layout.calls, known.calls)
@@ -177,8 +184,18 @@ def check(files: Mapping[str, str], method: str) -> None:
     for name, layout in texts.layout.calls.items():
         keys = known.keys.get(name, "").split()
         _check_name(f"{TOML}: calls.{name}.keys", layout.keys, keys)
+
+
+def _check_templates(texts: Texts, known: Vocabulary) -> None:
+    """Raises ConfigError for a variable that one of the known calls and pieces does not have."""
+    pieces = set(_pieces_of(texts, known))
     for where, call, template in _templates(texts):
-        fields = known.calls[call] if call else _fields_of(where, known)
+        if call in known.calls:
+            fields = known.calls[call]
+        elif not call and where.removeprefix("pieces.") in pieces:
+            fields = _fields_of(where, known)
+        else:
+            continue
         _check_variables(where, template, fields)
         _check_rows(where, template, texts, known)
 
@@ -202,7 +219,7 @@ def _pieces_of(texts: Texts, known: Vocabulary) -> list[str]:
 
 
 def _check_name(where: str, given: Iterable[str], known: Iterable[str]) -> None:
-    known = list(known)
+    known = dict.fromkeys(known)
     for name in given:
         if name not in known:
             hint = did_you_mean(name, known)
@@ -220,9 +237,19 @@ def _fields_of(where: str, known: Vocabulary) -> str:
     return known.lists[base] if is_row else ""
 
 
+def _variables(template: Template) -> Iterator[str]:
+    """The variables of a valid template, as often as it has them. `get_identifiers` of Template
+    takes quadratic time.
+    """
+    for found in Template.pattern.finditer(template.template):
+        name = found["named"] or found["braced"]
+        if name:
+            yield name
+
+
 def _check_variables(where: str, template: Template, fields: str) -> None:
     names = fields.split()
-    for name in template.get_identifiers():
+    for name in _variables(template):
         if name not in names:
             listed = ", ".join(names) if names else "none"
             problem = f"unknown variable ${{{name}}}; it may have: {listed}"
@@ -233,7 +260,7 @@ def _check_rows(
     where: str, template: Template, texts: Texts, known: Vocabulary
 ) -> None:
     """Raises ConfigError for a list without a piece for its rows."""
-    for name in template.get_identifiers():
+    for name in _variables(template):
         row = f"{name}_row"
         if name in known.lists and row not in texts.layout.pieces:
             problem = f"has the list ${{{name}}}, so {TOML} needs the piece {row}"

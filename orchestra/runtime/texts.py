@@ -120,7 +120,7 @@ def _text_of(folder: Path, name: str) -> str:
     path = folder / name
     try:
         with outside.opened(path, MAX_BYTES) as file:
-            return file.read().decode()
+            return file.read().decode("utf-8-sig")  # editors on Windows write a mark
     except FileNotFoundError:
         raise ConfigError(
             f"{path} does not exist; see docs/released-models.md"

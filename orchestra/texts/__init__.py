@@ -26,6 +26,7 @@ FILL: dict[str, Callable[[Path, str], Folder]] = {
     "toolorchestra": toolorchestra.fill,
     "mas-orchestra": mas_orchestra.fill,
 }
+OTHER_FORM = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 def fill(method: str, clone: Path, target: Path, dom: str = "high") -> list[str]:
@@ -38,13 +39,14 @@ def fill(method: str, clone: Path, target: Path, dom: str = "high") -> list[str]
         raise ConfigError(f"{target} exists and is not an empty folder; give another")
     try:
         files = FILL[method](clone, dom).files()
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        contents = {name: text.encode() for name, text in files.items()}
+    except OTHER_FORM as error:
         problem = (
             "a text has another form; see docs/released-models.md for what is known"
         )
         raise ConfigError(f"{clone}: {problem} ({error})") from None
     check(files, method)
-    write(files, target)
+    write(contents, target)
     return sorted(files)
 
 

@@ -50,12 +50,12 @@ class Folder:
         return files
 
 
-def write(files: Mapping[str, str], target: Path) -> None:
+def write(files: Mapping[str, bytes], target: Path) -> None:
     """Raises ConfigError."""
     try:
         target.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (target / name).write_bytes(text.encode())
+        for name, content in files.items():
+            (target / name).write_bytes(content)
     except OSError as error:
         problem = f"cannot be written ({error.strerror})"
         raise ConfigError(f"{target}: {problem}") from None

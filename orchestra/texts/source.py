@@ -13,6 +13,8 @@ What is not found, or not known, is a ConfigError: the repository has changed.
 from __future__ import annotations
 
 import ast
+import io
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,9 +36,12 @@ class Source:
         self.where = where
         self.text = text
         try:
-            self.tree = ast.parse(text)
+            with warnings.catch_warnings():  # of escapes such as \d, as released code has
+                warnings.simplefilter("ignore")
+                self.tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise ConfigError(f"{where}: is not Python ({error})") from None
+            why = str(error) or "nested too deeply"  # MemoryError
+            raise ConfigError(f"{where}: is not Python ({why})") from None
 
     @classmethod
     def of(cls, clone: Path, path: str) -> Source:
@@ -109,10 +114,14 @@ class Source:
 
 
 def text_of(clone: Path, path: str) -> str:
-    """The text of a file in a clone. Raises ConfigError."""
+    """The text of a file in a clone, as Python reads it: with plain line ends and without a mark
+    of its encoding. Raises ConfigError.
+    """
+    if not (clone / path).resolve().is_relative_to(clone.resolve()):
+        raise ConfigError(f"{clone / path} is outside the clone, by a link; remove it")
     try:
         with outside.opened(clone / path, MAX_BYTES) as file:
-            return file.read().decode()
+            return io.TextIOWrapper(file, encoding="utf-8-sig").read()
     except FileNotFoundError:
         problem = "does not exist; is this a clone of the released repository?"
         raise ConfigError(f"{clone / path} {problem}") from None

@@ -90,15 +90,15 @@ def _expressions_of(node: ast.JoinedStr) -> list[ast.expr]:
 
 def history_of(agent: Source, history: ast.AST, total: str) -> dict[str, str]:
     """What stands around the entries, and in their place."""
-    returned = next(in_order(history, ast.Return)).value
+    first = next(in_order(history, ast.Return), None)
     summary = agent.value("summary_lines", history)
-    if returned is None or not isinstance(summary, ast.List):
+    if first is None or first.value is None or not isinstance(summary, ast.List):
         raise agent.error("summary of the history")
     names = {"done_count": "${done}", total: "${total}"}
     end = "\n".join(agent.template(node, names) for node in summary.elts)
     return {
         "history": "${rows}\n\n" + end,
         "history_join": "\n\n",
-        "history_empty": agent.template(returned, {}),
+        "history_empty": agent.template(first.value, {}),
         "entries_join": "\n",
     }
