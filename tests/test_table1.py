@@ -7,9 +7,11 @@ from unittest import mock
 import pytest
 
 from orchestra import evaluate
+from orchestra.evaluation import running
 from orchestra.evaluation.omnigaia_tables import paper
 from orchestra.evaluation.table1 import SETTINGS
 from orchestra.tools import sandbox
+from tests.program import pool_file
 from tests.sweeps import number_asked
 
 # Questions of OmniGAIA's test_metadata.json. The tables of others count one more under history.
@@ -132,6 +134,21 @@ def test_the_sweeps_have_the_papers_settings_and_the_same_command_pays_for_nothi
     assert (code, len(sweep.requests)) == (0, asked)
     folders = [str(tmp_path / "out" / method) for method in ("react", "orchestra-o1")]
     assert evaluate.main(["report", *folders, "--score", "omnigaia", "--paper"]) == 0
+
+
+def test_the_answers_leave_out_of_the_budget_what_verdicts_have_cost(
+    table1, sweep, tmp_path, monkeypatch
+):
+    pool = pool_file(tmp_path, sweep.url, m=(1, 1), j=(1, 1))
+    words = ("--judge", "j", "--methods", "react", "--backends", pool, "--budget", "1")
+    budgets = []
+    run = running.run
+    monkeypatch.setattr(running, "run", lambda a, rest: budgets.append(a.budget) or run(a, rest))
+    assert table1(*words)[0] == 0
+    scores = (tmp_path / "out/react/scores/omnigaia.jsonl").read_text().splitlines()
+    verdicts_usd = sum(json.loads(line)["cost_usd"] for line in scores)
+    assert table1(*words)[0] == 0
+    assert budgets == [1, pytest.approx(1 - verdicts_usd)] and verdicts_usd > 0
 
 
 def test_all_that_is_missing_is_listed_before_the_first_call(table1, sweep, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from orchestra import texts as filling
+from orchestra.evaluation.provenance import VERSION, difference
 from orchestra.runtime import command_line
 from orchestra.runtime.texts import read
 from orchestra.texts.source import Source
@@ -105,7 +106,9 @@ def test_texts_in_a_run_folder_are_texts_and_never_a_path(tmp_path):
 
 
 def test_a_mark_of_the_encoding_as_editors_write_it_is_not_sent(tmp_path):
-    folder = write(tmp_path / "texts", {"texts.toml": b"\xef\xbb\xbf" + MAIN.encode(), "m": "\ufeffx"})
+    folder = write(
+        tmp_path / "texts", {"texts.toml": b"\xef\xbb\xbf" + MAIN.encode(), "m": "\ufeffx"}
+    )
     assert read(folder) == {"texts.toml": MAIN, "m": "x"}
 
 
@@ -237,3 +240,16 @@ def test_a_folder_with_files_is_not_written_to(tmp_path):
     write(tmp_path / "texts", {"mine": "x"})
     with pytest.raises(ConfigError, match="not an empty folder"):
         filling.fill("toolorchestra", folder, tmp_path / "texts")
+
+
+# ---- a sweep -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "texts, found", [({"a": "x", "b": "z"}, "'b' differs"), (None, "'a' is missing and 1 more")]
+)
+def test_a_sweep_goes_on_only_with_its_texts(texts, found):
+    stored = {"version": VERSION, "texts": {"a": "x", "b": "y"}}
+    problem = f"is a sweep with another text of --texts ({found})"
+    assert difference(stored, {**stored, "texts": texts}, extend=False) == problem
+    assert difference(stored, stored, extend=False) == ""

@@ -5,7 +5,7 @@ ends, scores/ what `evaluate score` found. If a question has several lines, the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -122,14 +122,20 @@ def scored_rows(folder: Path) -> dict[Key, QuestionRow]:
     rows = newest(rows_of(folder))
     outside.check(folder / "scores")
     for scorer in SCORERS:
-        for number, found in enumerate(jsonl.read(scores_file(folder, scorer)), 1):
-            where = f"{scores_file(folder, scorer)}, row {number}"
-            _check(_ScoreRow, found, where)
+        for found in score_rows(folder, scorer):
             row = rows.get(key_of(found), {})
             same = [row.get(key) == found[key] for key in ("run", "answer")]
             if all(same) and row["status"] == "done":  # else it was answered again
                 row[scorer] = found["score"]
     return rows
+
+
+def score_rows(folder: Path, scorer: str) -> Iterator[dict[str, Any]]:
+    """What `evaluate score` found, a row for each answer. Raises ConfigError."""
+    file = scores_file(folder, scorer)
+    for number, found in enumerate(jsonl.read(file), 1):
+        _check(_ScoreRow, found, f"{file}, row {number}")
+        yield found
 
 
 def scores_file(folder: Path, scorer: str) -> Path:

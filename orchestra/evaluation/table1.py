@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from orchestra.evaluation import comparison, omnigaia_tables, running, scoring
 from orchestra.evaluation.choosing import selected
 from orchestra.evaluation.judge import judge_of
 from orchestra.evaluation.questions import Question, load
-from orchestra.evaluation.sweep_folder import rows_of
+from orchestra.evaluation.sweep_folder import rows_of, score_rows
 from orchestra.runtime import command_line, console
 from orchestra.runtime import pool as pools
 from orchestra.tools import media as media_files
@@ -209,10 +209,28 @@ def _of_method(
     a: argparse.Namespace, of_run: argparse.Namespace, method: str, rest: Sequence[str]
 ) -> int:
     """The sweep of a method, scored. Returns its exit code. Raises ConfigError."""
-    console.tell(f"{method}: {a.out / method}")
-    answered = running.run(_flags(a, method), _of_run(rest, method))
-    scored = scoring.score(_scoring_flags(a, of_run, a.out / method))
+    folder = a.out / method
+    console.tell(f"{method}: {folder}")
+    flags = _flags(a, method)
+    flags.budget = _left_usd(a, folder, score_rows(folder, SCORER))
+    answered = running.run(flags, _of_run(rest, method))
+    scored = scoring.score(_scoring_flags(a, of_run, folder))
     return max(answered, scored)
+
+
+def _left_usd(
+    a: argparse.Namespace, folder: Path, rows: Iterable[Mapping[str, Any]]
+) -> float | None:
+    """What the answers, or the verdicts, in these rows leave of --budget for the other. Raises
+    ConfigError if that is nothing.
+    """
+    if a.budget is None:
+        return None
+    costs = {row["run"]: row.get("cost_usd") or 0.0 for row in rows}
+    left_usd: float = a.budget - sum(costs.values())
+    if left_usd <= 0:
+        raise ConfigError(f"--budget {a.budget}: {folder} has spent it; give more")
+    return left_usd
 
 
 def _flags(a: argparse.Namespace, method: str) -> argparse.Namespace:
@@ -232,12 +250,7 @@ def _scoring_flags(
     a: argparse.Namespace, of_run: argparse.Namespace, folder: Path
 ) -> argparse.Namespace:
     """Those of `score`. Raises ConfigError if the answers have spent the budget."""
-    left_usd = None
-    if a.budget is not None:
-        costs = {row["run"]: row.get("cost_usd") or 0.0 for row in rows_of(folder)}
-        left_usd = a.budget - sum(costs.values())
-        if left_usd <= 0:
-            raise ConfigError(f"--budget {a.budget}: {folder} has spent it; give more")
+    left_usd = _left_usd(a, folder, rows_of(folder))
     pool = pools.choose(of_run.backends, of_run.model)
     return argparse.Namespace(
         folder=folder,

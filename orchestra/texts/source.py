@@ -36,7 +36,9 @@ class Source:
         self.where = where
         self.text = text
         try:
-            with warnings.catch_warnings():  # of escapes such as \d, as released code has
+            with (
+                warnings.catch_warnings()
+            ):  # of escapes such as \d, as released code has
                 warnings.simplefilter("ignore")
                 self.tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
