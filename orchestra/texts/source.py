@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import io
+import os
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -36,10 +37,8 @@ class Source:
         self.where = where
         self.text = text
         try:
-            with (
-                warnings.catch_warnings()
-            ):  # of escapes such as \d, as released code has
-                warnings.simplefilter("ignore")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of escapes such as \d
                 self.tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             why = str(error) or "nested too deeply"  # MemoryError
@@ -119,11 +118,15 @@ def text_of(clone: Path, path: str) -> str:
     """The text of a file in a clone, as Python reads it: with plain line ends and without a mark
     of its encoding. Raises ConfigError.
     """
-    if not (clone / path).resolve().is_relative_to(clone.resolve()):
+    real = Path(
+        os.path.realpath(clone / path)
+    )  # Path.resolve raises for a loop of links
+    if not real.is_relative_to(os.path.realpath(clone)):
         raise ConfigError(f"{clone / path} is outside the clone, by a link; remove it")
     try:
         with outside.opened(clone / path, MAX_BYTES) as file:
-            return io.TextIOWrapper(file, encoding="utf-8-sig").read()
+            data = file.read()
+        return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig").read()
     except FileNotFoundError:
         problem = "does not exist; is this a clone of the released repository?"
         raise ConfigError(f"{clone / path} {problem}") from None
