@@ -27,7 +27,7 @@ def test_two_methods_are_recorded_once_and_replay_without_their_media(tmp_path, 
     rows = folder / "react" / "rows.jsonl"
     rows.write_text(rows.read_text().replace('"answer": "42"', '"answer": "6100"'))
     assert results.main(["--results", str(folder)]) == 2
-    assert "answer is '6100' in rows.jsonl, now '42'" in capsys.readouterr().err
+    assert "answer is '6100' in the sweep, now '42'" in capsys.readouterr().err
 
 
 def test_results_md_has_the_tables_of_the_recorded_sweeps():
