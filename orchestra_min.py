@@ -749,7 +749,9 @@ def _run(
         closing(Recorder(None if mode == "replay" else folder, listeners)) as recorder,
         every_own_tool(manifest, tape) as own,
     ):
-        recorder.begin(run_folder.read_manifest(folder).row())  # as it is stored
+        is_stored = mode == "record"  # a resume may name other endpoints than run.json
+        stored = manifest if is_stored else run_folder.read_manifest(folder)
+        recorder.begin(stored.row())
 
         def stopped(error: BaseException) -> None:
             with suppress(TapeWriteError, TapeMiss, ConfigError, MemoryError):

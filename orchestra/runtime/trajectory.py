@@ -406,6 +406,8 @@ def printable(text: str, kept: str = "") -> str:
     """Text with its control characters escaped, but for those in `kept`: a model may have written
     it for a terminal.
     """
+    if text.isprintable():  # nearly always, and 50 times as fast
+        return text
     shown = []
     for char in text:
         is_harmless = char.isprintable() or char in kept
