@@ -9,6 +9,7 @@ import pytest
 
 from orchestra import report
 from orchestra.recorded import recorded
+from orchestra.runtime import run_folder
 from orchestra.runtime.command_line import EXIT_CODES
 from orchestra.tools import media
 from orchestra_min import orchestrate
@@ -104,6 +105,22 @@ def test_of_two_runs_that_begin_at_once_one_gets_the_folder(how, tmp_path, monke
     assert orchestrate("?", out=tmp_path / "run", **how).answer == "42"
     with pytest.raises(ConfigError, match="not an empty folder"):
         orchestrate("?", out=tmp_path / "run", **how)
+
+
+def test_a_run_that_could_not_be_read_again_is_refused_before_it_begins(how, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_folder, "MAX_BYTES", 1 << 20)
+    with pytest.raises(ConfigError, match="run.json would be larger than 1 MiB"):
+        orchestrate("?" * (1 << 20), out=tmp_path / "run", **how)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_a_failed_beginning_left_is_removed_behind_a_link(how, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to("disk")
+    own = {**how, "options": Options(method="react", tools=("missing.py:tool",))}
+    with pytest.raises(ConfigError):
+        orchestrate("?", out=tmp_path / "run", **own)
+    assert list((tmp_path / "disk").iterdir()) == []
 
 
 @pytest.mark.parametrize("flags", [("?", "--model", "m", "--out"), ("--resume",), ("--replay",)])

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import pty
 import re
@@ -14,6 +15,7 @@ import time
 import pytest
 
 import orchestra_min
+from orchestra.runtime import run_log
 from orchestra.runtime.run_log import RunLog, lock_of
 from tests.conftest import ConfigError
 from tests.program import called, program, resume, start
@@ -239,6 +241,30 @@ def test_the_log_has_a_line_for_each_event_and_leaves_no_lock_file(run):
     assert len(lines) == len(events)
     assert "log" in {path.stem for path in run.folder.iterdir()}
     assert not [path for path in run.folder.iterdir() if path.name.startswith(".")]
+
+
+def test_the_log_can_be_followed_while_a_run_goes_on(tmp_path):
+    log = RunLog(tmp_path / "log.txt")
+    log.write("a line")
+    file, deadline = tmp_path / "log.txt", time.monotonic() + 30
+    while not (file.exists() and file.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert file.read_text().endswith(" a line\n")
+    assert log.close()
+
+
+def test_lines_that_come_together_are_written_together_and_in_order(tmp_path, monkeypatch):
+    written = []
+    handler = logging.NullHandler()
+    monkeypatch.setattr(handler, "emit", lambda record: written.append(record.msg))
+    monkeypatch.setattr(run_log, "handler_of", lambda path: handler)
+    monkeypatch.setattr(run_log, "BATCH_S", 60)  # but closing does not wait for it
+    log = RunLog(tmp_path / "log.txt")
+    for number in range(100):
+        log.write(f"line {number}")
+    assert log.close()
+    (batch,) = written
+    assert [line.split()[-1] for line in batch.splitlines()] == [str(n) for n in range(100)]
 
 
 def test_a_full_disk_under_the_log_is_silent(tmp_path, capfd):

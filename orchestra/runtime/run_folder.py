@@ -105,8 +105,12 @@ class Manifest(Checked):
 
     def write(self, folder: Path) -> None:
         """Write run.json: the last step of a beginning. Raises OSError, ConfigError."""
-        text = json.dumps(self.row(), ensure_ascii=False, indent=1)
-        write_whole(folder / "run.json", text)
+        text = self.model_dump_json(by_alias=True, indent=1)
+        file = folder / "run.json"
+        if len(text.encode()) > MAX_BYTES:
+            problem = f"would be larger than {MAX_BYTES >> 20} MiB"
+            raise ConfigError(f"{file} {problem}; put long text into a file")
+        write_whole(file, text)
 
     def row(self) -> dict[str, Any]:
         return self.model_dump(mode="json", by_alias=True)
@@ -269,13 +273,14 @@ def begun(path: Path, new_round: int = 1) -> Iterator[Path]:
     if existed and not path.is_dir():
         raise _occupied(path)
     path.mkdir(parents=True, exist_ok=True)
-    made = path.resolve()  # the user's Python may change the current folder
+    made = path.absolute()  # the user's Python may change the current folder
     with _claimed(path):
         try:
             yield path
         except BaseException as error:
             first_round = new_round if isinstance(error, ConfigError) else 0
             if not holds_calls(made / "tape.jsonl", first_round):
+                made = made.resolve()  # rmtree follows no link
                 shutil.rmtree(made, ignore_errors=True)
                 if existed:
                     made.mkdir(exist_ok=True)

@@ -2,8 +2,9 @@
 
 concurrent-log-handler waits for a lock that other processes can hold, and a signal must never find
 the main thread waiting. So the thread owns the handler, and lines reach it through a SimpleQueue,
-whose `put` takes no lock that an interrupt could leave locked. What the log misses is still in
-trajectory.jsonl.
+whose `put` takes no lock that an interrupt could leave locked. The handler locks and checks its
+file whenever it writes, so it gets the lines of BATCH_S together. What the log misses, such as the
+last lines before a kill, is still in trajectory.jsonl.
 """
 
 from __future__ import annotations
@@ -11,57 +12,62 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import suppress
-from logging.handlers import QueueHandler, QueueListener
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
+from threading import Thread
 
 LOG_BYTES = 10 << 20
+BATCH_S = 0.25  # between two writes, unless the log is closed
 CLOSE_S = 2.0  # for the last lines to be written
 CLOSE = logging.makeLogRecord({})  # in place of a line
+LINE = logging.Formatter("%(asctime)s %(message)s")
 
 
 class RunLog:
     """`write` never waits and never raises; `close` waits at most CLOSE_S."""
 
     def __init__(self, path: Path) -> None:
-        queue: SimpleQueue[logging.LogRecord] = SimpleQueue()
         self._lock = lock_of(path)
-        self._entrance = QueueHandler(queue)
-        self._writer = Writer(queue, handler_of(path))
-        self._writer.start()
+        self._records: SimpleQueue[logging.LogRecord] = SimpleQueue()
+        self._closing: SimpleQueue[None] = SimpleQueue()  # ends the wait for a batch
+        writer = partial(self._write_all, handler_of(path))
+        self._thread = Thread(target=writer, name="log", daemon=True)
+        self._thread.start()
 
     def write(self, line: str) -> None:
         record = logging.makeLogRecord({"msg": line, "levelno": logging.INFO})
-        self._entrance.emit(record)  # `handle` would take a lock
+        self._records.put_nowait(record)
 
     def close(self) -> bool:
         """Whether all lines were written in time."""
-        written = self._writer.closed_in(CLOSE_S)
+        self._records.put_nowait(CLOSE)
+        self._closing.put_nowait(None)
+        self._thread.join(CLOSE_S)
+        written = not self._thread.is_alive()
         if written:
             self._lock.unlink(missing_ok=True)
         return written
 
-
-class Writer(QueueListener):
-    """The thread. It also closes the handler, after the last line."""
-
-    def handle(self, record: logging.LogRecord) -> None:
-        (handler,) = self.handlers
-        if record is not CLOSE:
-            handler.emit(
-                record
-            )  # `handle` would hold a lock that logging.shutdown needs
-            return
+    def _write_all(self, handler: logging.Handler) -> None:
+        """The thread. It also closes the handler, after the last line."""
+        is_open = True
+        while is_open:
+            batch = self._batch()
+            is_open = CLOSE not in batch
+            lines = [LINE.format(record) for record in batch if record is not CLOSE]
+            if lines:  # `handle` would hold a lock that logging.shutdown needs
+                handler.emit(logging.makeLogRecord({"msg": "\n".join(lines)}))
         with suppress(OSError, ValueError):  # a full disk
             handler.close()
         handler.close()  # the lock, if the log could not be closed
 
-    def closed_in(self, seconds: float) -> bool:
-        self.queue.put_nowait(CLOSE)
-        self.enqueue_sentinel()
-        assert self._thread is not None
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
+    def _batch(self) -> list[logging.LogRecord]:
+        """All records that have come after BATCH_S, or until the log is closed; at least one."""
+        with suppress(Empty):
+            self._closing.get(timeout=BATCH_S)
+        first = self._records.get()
+        return [first, *(self._records.get() for _ in range(self._records.qsize()))]
 
 
 def handler_of(path: Path) -> logging.Handler:
@@ -79,7 +85,6 @@ def handler_of(path: Path) -> logging.Handler:
         str(path), maxBytes=LOG_BYTES, backupCount=2, encoding="utf-8"
     )
     handler.handleError = lambda record: None  # type: ignore[method-assign]  # the tape reports it
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     return handler
 
 
