@@ -750,13 +750,8 @@ def _run(
         closing(Recorder(None if mode == "replay" else folder, listeners)) as recorder,
         every_own_tool(manifest, tape) as own,
     ):
-<<<<<<< HEAD
         is_new = mode == "record"  # its run.json has just been written
         stored = manifest if is_new else run_folder.read_manifest(folder)
-=======
-        is_stored = mode == "record"  # a resume may name other endpoints than run.json
-        stored = manifest if is_stored else run_folder.read_manifest(folder)
->>>>>>> c3
         recorder.begin(stored.row())
 
         def stopped(error: BaseException) -> None:

@@ -417,11 +417,7 @@ def printable(text: str, kept: str = "") -> str:
     """Text with its control characters escaped, but for those in `kept`: a model may have written
     it for a terminal.
     """
-<<<<<<< HEAD
     if text.isprintable():
-=======
-    if text.isprintable():  # nearly always, and 50 times as fast
->>>>>>> c3
         return text
     shown = []
     for char in text:
