@@ -46,17 +46,18 @@ class Scorer:
         totals = [
             [math.nan if s is None else s.total for s in group] for group in scores
         ]
-        return Scored(examples, scores, torch.tensor(totals))
+        rewards = torch.tensor(totals, dtype=torch.float64)  # (P, G)
+        return Scored(examples, scores, rewards)
 
     def scores(
         self, examples: Sequence[Example], groups: Sequence[Sequence[Completion]]
     ) -> list[list[Scores | None]]:
-        """The scores of the completions in each example's state."""
+        """The scores of the completions in each example's state. Raises ConfigError."""
         score_groups = getattr(self.reward, "score_groups", None)
         if score_groups is not None:
-            values = score_groups(examples, groups)
+            values = _of_groups(score_groups(examples, groups), self.flag, len(groups))
         else:
-            values = map(self.reward.score, examples, groups)
+            values = list(map(self.reward.score, examples, groups))
         return [
             contracts.scores(value, self.flag, len(group))
             for value, group in zip(values, groups, strict=True)
@@ -78,3 +79,17 @@ class Scorer:
                 other = "--reward judge scores recorded runs"
                 why = f"{self.flag} cannot score it; {other}"
                 raise ConfigError(f"example {example.id}: {why}") from None
+
+
+def _of_groups(value: object, flag: str, count: int) -> Sequence[object]:
+    """What `score_groups` returned for `count` groups. Raises ConfigError if it is not a list with
+    an entry for each.
+    """
+    if isinstance(value, list | tuple) and len(value) == count:
+        return value
+    found = type(value).__name__
+    if isinstance(value, list | tuple):
+        found = f"{len(value)} lists"
+    wanted = "a list of scores for each, in order (CONTRIBUTING.md)"
+    problem = f"score_groups returned {found} for {count} groups"
+    raise ConfigError(f"{flag}: {problem}; it must be {wanted}")
