@@ -113,7 +113,7 @@ class TrainingOptions(Checked):
         10, "steps between samples in completions.jsonl; 0: none"
     )
     log: Literal["trackio", "wandb", "tensorboard"] | None = _flag(
-        None, "also send the metrics to this tracker"
+        None, "also send the metrics to trackio, wandb or tensorboard"
     )
 
     @model_validator(mode="after")

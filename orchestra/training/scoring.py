@@ -53,15 +53,23 @@ class Scorer:
         self, examples: Sequence[Example], groups: Sequence[Sequence[Completion]]
     ) -> list[list[Scores | None]]:
         """The scores of the completions in each example's state. Raises ConfigError."""
-        score_groups = getattr(self.reward, "score_groups", None)
-        if score_groups is not None:
-            values = _of_groups(score_groups(examples, groups), self.flag, len(groups))
-        else:
-            values = list(map(self.reward.score, examples, groups))
+        try:
+            values = self._returned(examples, groups)
+        except OSError as error:  # such as of requests; else it reads like a full disk
+            raise RuntimeError(f"{self.flag}: failed") from error
         return [
             contracts.scores(value, self.flag, len(group))
             for value, group in zip(values, groups, strict=True)
         ]
+
+    def _returned(
+        self, examples: Sequence[Example], groups: Sequence[Sequence[Completion]]
+    ) -> Sequence[object]:
+        """What the reward returned for each group. Raises ConfigError."""
+        score_groups = getattr(self.reward, "score_groups", None)
+        if score_groups is None:
+            return list(map(self.reward.score, examples, groups))
+        return _of_groups(score_groups(examples, groups), self.flag, len(groups))
 
     def check(self, examples: Sequence[Example]) -> None:
         """Raises ConfigError, before a model is loaded, for an example that a shipped reward cannot
@@ -77,6 +85,8 @@ class Scorer:
                 self.reward.score(example, [])
             except (KeyError, TypeError, AttributeError, ValueError):
                 other = "--reward judge scores recorded runs"
+                if self.name == "judge":
+                    other = "it has no state, so it is for --stage sft"
                 why = f"{self.flag} cannot score it; {other}"
                 raise ConfigError(f"example {example.id}: {why}") from None
 

@@ -8,6 +8,7 @@ from types import ModuleType
 from unittest import mock
 
 import pytest
+import requests
 
 import train_da_grpo
 from orchestra.runtime.jsonl import read
@@ -16,6 +17,7 @@ from orchestra.training.policy import Policy
 from orchestra.training.rollouts import Group, LocalRollouts
 from orchestra.training.scoring import Scorer
 from tests.conftest import ROOT, ConfigError
+from tests.training.conftest import short_examples
 from tests.training.runs import CPU, QUIET, flags, load_file, metrics, refused, run, torch
 
 pytestmark = QUIET
@@ -191,6 +193,19 @@ def test_a_reward_that_does_not_score_every_group_is_one_line(value, found):
     groups = [[Completion("a")], [Completion("b")]]
     with pytest.raises(ConfigError, match=f"--reward mine: score_groups returned {found}"):
         Scorer("mine", reward).scores(["x", "y"], groups)
+
+
+def test_an_endpoint_that_fails_in_a_reward_of_the_users_is_not_taken_for_a_file():
+    failed = mock.Mock(spec=["score"], score=mock.Mock(side_effect=requests.ConnectionError("x")))
+    with pytest.raises(RuntimeError, match="--reward mine: failed") as raised:
+        Scorer("mine", failed).scores(["x"], [[Completion("a")]])
+    assert isinstance(raised.value.__cause__, requests.ConnectionError)
+
+
+def test_an_example_that_the_judge_cannot_score_is_not_sent_to_the_judge():
+    fails = mock.Mock(spec=["score"], score=mock.Mock(side_effect=KeyError("state")))
+    with pytest.raises(ConfigError, match="no state, so it is for --stage sft"):
+        Scorer("judge", fails).check(short_examples(1))
 
 
 @pytest.mark.parametrize("reward", [0.1, 1000.1, 1e6 + 0.1])

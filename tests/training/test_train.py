@@ -303,6 +303,13 @@ def test_a_run_that_could_not_load_its_model_leaves_its_folder_free(tiny, tmp_pa
     assert run(*flags(tiny, tmp_path / "out", "sft", *more)) == 0
 
 
+def test_a_learning_rate_that_is_far_too_high_is_one_line(tiny, tmp_path, capsys):
+    more = ("--steps", "3", "--lora-rank", "4", "--lr", "1e30")
+    assert run(*flags(tiny, tmp_path, "sft", *more)) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "is not finite" in line and "--lr" in line
+
+
 def test_a_disk_that_is_full_at_a_checkpoint_is_one_line(tiny, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch, "save", mock.Mock(side_effect=OSError(28, "No space left")))
     assert run(*flags(tiny, tmp_path, "grpo", *MORE)) == 2
