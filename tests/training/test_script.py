@@ -125,6 +125,11 @@ def test_a_tracker_that_is_not_installed_is_one_line(tiny, tmp_path, capsys, mon
     assert not (tmp_path / "out").exists()
 
 
+def test_a_setting_of_a_reward_without_a_value_is_one_line(tiny, tmp_path, capsys):
+    line = refused(capsys, *flags(tiny, tmp_path / "out", "grpo", "--reward-setting", "cache"))
+    assert line == "train_da_grpo.py: --reward-setting: 'cache' is not NAME=VALUE"
+
+
 # ---- models of the Hub ---------------------------------------------------------------------------
 
 
