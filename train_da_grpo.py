@@ -139,8 +139,8 @@ class Trainer:
         self.completions: list[dict[str, Any]] = []  # of the newest step, for the log
 
     def grpo_step(self, step: int, batch: Sequence[Example]) -> Row:
-        """Sample, score, compare, improve. Returns what was measured. Raises EndpointError if no
-        sample was scored, or if the server has other weights than the policy.
+        """Sample, score, compare, improve. Returns what was measured. Raises EndpointError or
+        ConfigError if no sample was scored, or the server has other weights than the policy.
         """
         options = self.options
         seeds = [seed_of(options.seed, step, k) for k in range(len(batch))]
@@ -156,7 +156,7 @@ class Trainer:
         equal = self.processes.total(int((~informative).sum()))
         row["zero_variance"] = equal / len(batch)
         row |= self.improve(step, samples)  # Eq. 31
-        measures.check(row, options.model)
+        measures.check(row, options)
         return row
 
     def sample(

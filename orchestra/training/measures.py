@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from orchestra.training.processes import Processes
 from orchestra.training.rollouts import Group
-from orchestra.vocabulary import EndpointError
+from orchestra.vocabulary import ConfigError, EndpointError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from orchestra.seams import Scores
+    from orchestra.training.options import TrainingOptions
     from orchestra.training.scoring import Scored
 
 MAX_MISMATCH = 1.0  # nats a token; a server of the same weights has less than 0.1
@@ -65,17 +66,26 @@ def token_means(sums: Sequence[Row], tokens: float, processes: Processes) -> Row
     return row
 
 
-def check(row: Row, model: str) -> None:
-    """Raises EndpointError if all completions were dropped, or if the sampler finds them far more
-    or less likely than the policy does.
+def check(row: Row, options: TrainingOptions) -> None:
+    """Raises EndpointError if the judge dropped all completions, or if the sampler finds them far
+    more or less likely than the policy does; ConfigError if another reward dropped them all.
     """
     if row["dropped"] == 1:
-        timeout = "or timed out (--reward-setting timeout_s)"
-        raise EndpointError(f"the judge refused all completions, {timeout}")
+        raise _no_scores(options.reward)
     mismatch = row.get("mismatch", 0.0)
     if mismatch > MAX_MISMATCH:
         found = f"the server's log-probabilities are {mismatch:.2f} nats a token"
-        raise EndpointError(f"{found} from the model's; serve the model {model}")
+        advice = f"serve the model {options.model}"
+        raise EndpointError(f"{found} from the model's; {advice}")
+
+
+def _no_scores(reward: str) -> EndpointError | ConfigError:
+    """What ends a run in whose step no completion was scored."""
+    if reward == "judge":
+        timeout = "or timed out (--reward-setting timeout_s)"
+        return EndpointError(f"the judge refused all completions, {timeout}")
+    problem = "score returned None for all completions of a step"
+    return ConfigError(f"--reward {reward}: {problem}; it must score some")
 
 
 def completion_rows(

@@ -47,7 +47,8 @@ class Metrics:
         """
         wrong = [name for name, value in row.items() if not math.isfinite(value)]
         if wrong:
-            raise ConfigError(f"step {step}: {', '.join(wrong)} is not finite")
+            problem = f"{', '.join(wrong)} is not finite"
+            raise ConfigError(f"step {step}: {problem}; try a smaller --lr")
         sampled = self.processes.gathered(list(completions))
         if self.processes.rank > 0:
             return

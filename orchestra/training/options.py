@@ -24,7 +24,6 @@ Count = Annotated[int, Field(ge=1)]
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Whole = Annotated[int, Field(ge=0)]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Setting = Annotated[str, Field(pattern=r"^\w+=")]
 
 
 def _base_url(url: str) -> str:
@@ -32,6 +31,14 @@ def _base_url(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
+def _setting(text: str) -> str:
+    """NAME=VALUE. Raises ValueError, which pydantic collects, for any other text."""
+    if not re.match(r"\w+=", text):
+        raise ValueError(f"{text!r} is not NAME=VALUE")
+    return text
+
+
+Setting = Annotated[str, AfterValidator(_setting)]
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
 
 
@@ -113,7 +120,7 @@ class TrainingOptions(Checked):
         10, "steps between samples in completions.jsonl; 0: none"
     )
     log: Literal["trackio", "wandb", "tensorboard"] | None = _flag(
-        None, "also send the metrics to this tracker"
+        None, "also send the metrics to trackio, wandb or tensorboard"
     )
 
     @model_validator(mode="after")

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
 )
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from orchestra.training import pretrained
@@ -63,7 +63,7 @@ class Policy:
         processes: Processes | None = None,
     ) -> None:
         disable_progress_bar()  # type: ignore[no-untyped-call]
-        config = AutoConfig.from_pretrained(folder, attention_dropout=0.0)
+        config = pretrained.load_config(folder)
         self.device = device
         self.processes = processes or Processes()
         self.dtype = pretrained.compute_dtype(dtype, config, device)

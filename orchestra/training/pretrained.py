@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from orchestra.vocabulary import ConfigError
 
@@ -50,6 +50,12 @@ def compute_dtype(name: str, config: Any, device: torch.device) -> torch.dtype:
     return config.dtype or torch.bfloat16
 
 
+def load_config(folder: Path) -> Any:
+    """The configuration of a model, with no dropout in its attention. Raises ConfigError."""
+    load = AutoConfig.from_pretrained
+    return usable(f"--model {folder}", load, folder, attention_dropout=0.0)
+
+
 def load_model(folder: Path, config: Any, dtype: torch.dtype) -> Any:
     """The model of a folder, its weights in `dtype`."""
     load = AutoModelForCausalLM.from_pretrained
@@ -59,11 +65,16 @@ def load_model(folder: Path, config: Any, dtype: torch.dtype) -> Any:
 
 
 def end_tokens(tokenizer: Any, model: Any) -> list[int]:
-    """The tokens that end a reply. The tokenizer's own, which SFT teaches, comes first."""
+    """The tokens that end a reply. The tokenizer's own, which SFT teaches, comes first. Raises
+    ConfigError if there is none.
+    """
     named = model.generation_config.eos_token_id
     candidates = [tokenizer.eos_token_id]
     candidates += named if isinstance(named, list) else [named]
     known = [token for token in candidates if token is not None]
+    if not known:
+        why = "it has no end token; set eos_token in its tokenizer_config.json"
+        raise ConfigError(f"--model {model.name_or_path}: {why}")
     return list(dict.fromkeys(known))  # each once
 
 

@@ -44,7 +44,8 @@ FREE_SETTINGS = "timeout_s=", "parallel=", "cache="  # of a reward
 
 def begin(options: TrainingOptions, processes: Processes) -> Appender | None:
     """Write the options to --out. Returns the lock that keeps other processes out of it. Raises
-    ConfigError if --out has another run, or is in use.
+    ConfigError if --out has another run, or is in use. A run that ended before its model was loaded
+    has no metrics, and leaves --out free.
     """
     if processes.rank > 0:
         return None
@@ -55,7 +56,7 @@ def begin(options: TrainingOptions, processes: Processes) -> Appender | None:
         if before is None:
             raise ConfigError(f"{options.out}: has no run to --resume")
         _check_same(options.out, before, now)
-    elif before is not None:
+    elif before is not None and (options.out / "metrics.jsonl").exists():
         raise ConfigError(
             f"{options.out}: has a run; add --resume, or give another --out"
         )

@@ -46,21 +46,30 @@ class Scorer:
         totals = [
             [math.nan if s is None else s.total for s in group] for group in scores
         ]
-        return Scored(examples, scores, torch.tensor(totals))
+        rewards = torch.tensor(totals, dtype=torch.float64)  # (P, G)
+        return Scored(examples, scores, rewards)
 
     def scores(
         self, examples: Sequence[Example], groups: Sequence[Sequence[Completion]]
     ) -> list[list[Scores | None]]:
-        """The scores of the completions in each example's state."""
-        score_groups = getattr(self.reward, "score_groups", None)
-        if score_groups is not None:
-            values = score_groups(examples, groups)
-        else:
-            values = map(self.reward.score, examples, groups)
+        """The scores of the completions in each example's state. Raises ConfigError."""
+        try:
+            values = self._returned(examples, groups)
+        except OSError as error:  # such as of requests; else it reads like a full disk
+            raise RuntimeError(f"{self.flag}: failed") from error
         return [
             contracts.scores(value, self.flag, len(group))
             for value, group in zip(values, groups, strict=True)
         ]
+
+    def _returned(
+        self, examples: Sequence[Example], groups: Sequence[Sequence[Completion]]
+    ) -> Sequence[object]:
+        """What the reward returned for each group. Raises ConfigError."""
+        score_groups = getattr(self.reward, "score_groups", None)
+        if score_groups is None:
+            return list(map(self.reward.score, examples, groups))
+        return _of_groups(score_groups(examples, groups), self.flag, len(groups))
 
     def check(self, examples: Sequence[Example]) -> None:
         """Raises ConfigError, before a model is loaded, for an example that a shipped reward cannot
@@ -76,5 +85,21 @@ class Scorer:
                 self.reward.score(example, [])
             except (KeyError, TypeError, AttributeError, ValueError):
                 other = "--reward judge scores recorded runs"
+                if self.name == "judge":
+                    other = "it has no state, so it is for --stage sft"
                 why = f"{self.flag} cannot score it; {other}"
                 raise ConfigError(f"example {example.id}: {why}") from None
+
+
+def _of_groups(value: object, flag: str, count: int) -> Sequence[object]:
+    """What `score_groups` returned for `count` groups. Raises ConfigError if it is not a list with
+    an entry for each.
+    """
+    if isinstance(value, list | tuple) and len(value) == count:
+        return value
+    found = type(value).__name__
+    if isinstance(value, list | tuple):
+        found = f"{len(value)} lists"
+    wanted = "a list of scores for each, in order (CONTRIBUTING.md)"
+    problem = f"score_groups returned {found} for {count} groups"
+    raise ConfigError(f"{flag}: {problem}; it must be {wanted}")

@@ -51,6 +51,15 @@ def test_a_line_that_is_no_example_is_named(tmp_path, fields, named):
         read(tmp_path / "e.jsonl")
 
 
+@pytest.mark.parametrize("reference", ['{"answer": "\\ud800"}', "[" * 100_000])
+def test_a_reference_that_is_no_text_or_endless_is_named(tmp_path, reference):
+    write(tmp_path / "e.jsonl", [EXAMPLE])
+    line = (tmp_path / "e.jsonl").read_text()
+    (tmp_path / "e.jsonl").write_text(line.replace('{"action": "complete"}', reference))
+    with pytest.raises(ConfigError, match=r"e.jsonl, line 1: is not an example"):
+        read(tmp_path / "e.jsonl")
+
+
 def test_a_state_goes_through_json_and_back():
     h = Evidence(1, "t1", "look", "b", ("T",), "partial", "5", "s", "e", ("a.png",))
     task = Task("q", (Media("image", "a.png", Path(), ""),))

@@ -34,6 +34,9 @@ def text(example, completions):
 def fields(example, completions):
     return [Scores("good", {}, True)] * len(completions)
 
+def none(example, completions):
+    return [None] * len(completions)
+
 def nan(example, completions):
     return [float("nan") for c in completions]
 
@@ -100,6 +103,12 @@ def test_what_is_no_reward_is_one_line_before_the_model_is_loaded(
 def test_a_wrong_number_of_scores_ends_the_run_in_one_line(tiny, capsys):
     line = refused(capsys, *flags(tiny, "out", "grpo", "--reward", "mine.py:one"))
     assert "--reward mine.py:one: score returned 1 scores for 4 completions" in line
+
+
+def test_a_reward_that_drops_all_samples_of_a_step_is_named(tiny, capsys):
+    line = refused(capsys, *flags(tiny, "out", "grpo", "--reward", "mine.py:none"))
+    assert "--reward mine.py:none: score returned None for all completions" in line
+    assert "judge" not in line
 
 
 def test_another_reward_file_is_another_run(tiny, tmp_path, capsys):

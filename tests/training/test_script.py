@@ -8,13 +8,16 @@ from types import ModuleType
 from unittest import mock
 
 import pytest
+import requests
 
+import train_da_grpo
 from orchestra.runtime.jsonl import read
 from orchestra.seams import Completion, Scores
 from orchestra.training.policy import Policy
-from orchestra.training.rollouts import LocalRollouts
+from orchestra.training.rollouts import Group, LocalRollouts
 from orchestra.training.scoring import Scorer
-from tests.conftest import ROOT
+from tests.conftest import ROOT, ConfigError
+from tests.training.conftest import short_examples
 from tests.training.runs import CPU, QUIET, flags, load_file, metrics, refused, run, torch
 
 pytestmark = QUIET
@@ -122,6 +125,11 @@ def test_a_tracker_that_is_not_installed_is_one_line(tiny, tmp_path, capsys, mon
     assert not (tmp_path / "out").exists()
 
 
+def test_a_setting_of_a_reward_without_a_value_is_one_line(tiny, tmp_path, capsys):
+    line = refused(capsys, *flags(tiny, tmp_path / "out", "grpo", "--reward-setting", "cache"))
+    assert line == "train_da_grpo.py: --reward-setting: 'cache' is not NAME=VALUE"
+
+
 # ---- models of the Hub ---------------------------------------------------------------------------
 
 
@@ -180,6 +188,39 @@ def test_a_reward_that_scores_groups_gets_those_of_a_step_in_one_call():
     scores = scorer.scores(["x", "y"], groups)
     assert scores == [[Scores(0.5, {}, True)], [None, Scores(1.0, {}, True)]]
     Both.score_groups.assert_called_once_with(["x", "y"], groups)
+
+
+@pytest.mark.parametrize(("value", "found"), [
+    ([[0.5]], "1 lists for 2 groups"), ([[0.5]] * 3, "3 lists for 2 groups"), (None, "NoneType for 2 groups"),
+])  # fmt: skip
+def test_a_reward_that_does_not_score_every_group_is_one_line(value, found):
+    reward = mock.Mock(score_groups=mock.Mock(return_value=value))
+    groups = [[Completion("a")], [Completion("b")]]
+    with pytest.raises(ConfigError, match=f"--reward mine: score_groups returned {found}"):
+        Scorer("mine", reward).scores(["x", "y"], groups)
+
+
+def test_an_endpoint_that_fails_in_a_reward_of_the_users_is_not_taken_for_a_file():
+    failed = mock.Mock(spec=["score"], score=mock.Mock(side_effect=requests.ConnectionError("x")))
+    with pytest.raises(RuntimeError, match="--reward mine: failed") as raised:
+        Scorer("mine", failed).scores(["x"], [[Completion("a")]])
+    assert isinstance(raised.value.__cause__, requests.ConnectionError)
+
+
+def test_an_example_that_the_judge_cannot_score_is_not_sent_to_the_judge():
+    fails = mock.Mock(spec=["score"], score=mock.Mock(side_effect=KeyError("state")))
+    with pytest.raises(ConfigError, match="no state, so it is for --stage sft"):
+        Scorer("judge", fails).check(short_examples(1))
+
+
+@pytest.mark.parametrize("reward", [0.1, 1000.1, 1e6 + 0.1])
+def test_equal_rewards_teach_nothing_however_large_they_are(reward):
+    """In float32 the mean of seven equal numbers is another number."""
+    completions = [Group([7], [[8]] * 7, [[]] * 7, ["a"] * 7, [False] * 7)]
+    same = mock.Mock(spec=["score"], score=lambda example, texts: [reward] * len(texts))
+    scored = Scorer("mine", same)(["x"], completions)
+    advantages, informative = train_da_grpo.group_advantages(scored.rewards)
+    assert not informative.any() and not advantages.any()
 
 
 @pytest.mark.parametrize(("more", "sizes"), [((), {4}), (("--micro-batch", "3"), {3, 1})])

@@ -18,8 +18,10 @@ from orchestra.training import run as checkpoints
 from orchestra.training import setup
 from orchestra.training.examples import write
 from orchestra.training.policy import Policy, can_pack
+from orchestra.training.pretrained import end_tokens
 from orchestra.training.rollouts import LocalRollouts, group_of
 from orchestra.training.scoring import Scored
+from orchestra.vocabulary import ConfigError
 from tests.scripted import free_port
 from tests.training.conftest import make_model, short_examples
 from tests.training.runs import CPU, QUIET, flags, load_file, metrics, options, refused, run, torch
@@ -276,13 +278,36 @@ def test_an_example_that_could_not_be_used_is_named(tiny, tmp_path, capsys, fiel
 
 
 @pytest.mark.parametrize(("name", "text"), [
-    ("model.safetensors", "version https://git-lfs"), ("tokenizer.json", "{"),
+    ("model.safetensors", "version https://git-lfs"), ("tokenizer.json", "{"), ("config.json", '{"model_type": "no such"}'),
     ("chat_template.jinja", "{{ raise_exception('no system role') }}"),
 ])  # fmt: skip
 def test_a_model_that_is_damaged_or_takes_no_prompt_is_one_line(tiny, tmp_path, capsys, name, text):
     (shutil.copytree(tiny[0], tmp_path / "model") / name).write_text(text)
     line = refused(capsys, *flags((tmp_path / "model", tiny[1]), tmp_path / "out", "grpo"))
     assert f"--model {tmp_path / 'model'}: cannot be used" in line
+
+
+def test_a_model_without_an_end_token_is_one_line():
+    tokenizer = SimpleNamespace(eos_token_id=None)
+    named = SimpleNamespace(eos_token_id=None)
+    model = SimpleNamespace(generation_config=named, name_or_path="base")
+    with pytest.raises(ConfigError, match="--model base: it has no end token"):
+        end_tokens(tokenizer, model)
+
+
+def test_a_run_that_could_not_load_its_model_leaves_its_folder_free(tiny, tmp_path, capsys):
+    broken = shutil.copytree(tiny[0], tmp_path / "model")
+    (broken / "model.safetensors").write_text("version https://git-lfs")
+    more = ("--lora-rank", "4", "--steps", "1")
+    refused(capsys, *flags((broken, tiny[1]), tmp_path / "out", "sft", *more))
+    assert run(*flags(tiny, tmp_path / "out", "sft", *more)) == 0
+
+
+def test_a_learning_rate_that_is_far_too_high_is_one_line(tiny, tmp_path, capsys):
+    more = ("--steps", "3", "--lora-rank", "4", "--lr", "1e30")
+    assert run(*flags(tiny, tmp_path, "sft", *more)) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "is not finite" in line and "--lr" in line
 
 
 def test_a_disk_that_is_full_at_a_checkpoint_is_one_line(tiny, tmp_path, capsys, monkeypatch):

@@ -65,13 +65,21 @@ def read(path: Path) -> list[Example]:
         if not line.strip():
             continue
         try:
-            found.append(Example(**json.loads(line)))
-        except (ValueError, TypeError, ConfigError) as error:
+            found.append(_example(line))
+        except (ValueError, TypeError, RecursionError, ConfigError) as error:
             why = f"is not an example ({error})"
             raise ConfigError(f"{path}, line {number}: {why}") from None
     if not found:
         raise ConfigError(f"{path}: has no examples")
     return found
+
+
+def _example(line: str) -> Example:
+    """Raises ValueError, TypeError, RecursionError or ConfigError for a line that is not one."""
+    example = Example(**json.loads(line))
+    # A tokenizer does not take half a surrogate pair; pydantic has checked the messages
+    json.dumps(example.reference, ensure_ascii=False).encode()
+    return example
 
 
 # ---- s_t as JSON and back ------------------------------------------------------------------------
