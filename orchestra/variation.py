@@ -464,6 +464,8 @@ def _flat(manifest: Manifest) -> dict[str, Any]:
     found: dict[str, Any] = {"question": manifest.question}
     found["media"] = [f"{m.name} {m.sha256[:8]}" for m in manifest.media]
     found["main"] = manifest.pool.main
+    if manifest.pool.main_only:
+        found["main_only"] = True
     for backend in row["pool"]["backend"]:
         about = {k: v for k, v in backend.items() if k not in NOT_COMPARED}
         found[f"backend {backend['name']}"] = about

@@ -51,7 +51,7 @@ def test_the_default_engine_is_the_first_backend_with_the_skill(skills, image, a
 @pytest.mark.parametrize(("text", "line", "key"), [  # (text, line, key)
     ("name: a\n", "", "TOML"), (ONE + "skills = {", "", "TOML"), ('"\udcff"', "", "read"),
     ("", 1, "backend"), (ONE[1:].replace("]]", "]"), 1, "backend"), (TWO + "x = 1\n", 7, "x"),
-    ('main = "c"\n' + TWO, 1, "main"), ("\n" + ONE.replace("name", "#"), 2, "name"),
+    ('main = "c"\n' + TWO, 1, "main"), ("main_only = true\n" + ONE, 1, "main_only"), ("\n" + ONE.replace("name", "#"), 2, "name"),
     (ONE + ONE, 5, "name"), ('[[backend]]\nname = "z"\n' + ONE, 1, "base_url"),
     (ONE.replace("http://", "me:pw@"), 3, "base_url"), (ONE.replace("8000", "800O"), 3, "base_url"),
     (ONE.replace("127.0.0.1", "[::1"), 3, "base_url"), ("self = 1\n" + ONE, 1, "self"), ("x = " + "1" * 5000, "", "TOML"),

@@ -336,3 +336,46 @@ def test_pieces_of_the_folder_take_the_place_of_these_sentences(run):
     turns = iter(["?", complete("42")])
     run(respond=lambda r: next(turns), texts={**ALONE, "texts.toml": toml})
     assert contents(run.requests[1])[0].startswith("Q: What is it? 1/10\n\nNo: ")
+
+
+# ---- the main agent's model does nothing else ----------------------------------------------------
+
+MODELS = """[calls.main]
+response_format = "none"
+messages = [{ role = "user", file = "m" }]
+[pieces]
+models_row = "<${name}>"
+"""
+
+
+def main_only(pool):
+    return pool.with_(main="one", main_only=True)
+
+
+@pytest.mark.parametrize("method", ["orchestra-o1", "aorchestra"])
+def test_with_main_only_no_sub_task_goes_to_the_main_agents_model(method, run):
+    texts = {"texts.toml": MODELS, "m": "You lead: ${models}"}
+    task = {"task_instruction": "Add", "context": "", "tools": [], "model": "auto"}
+    named = {**task, "model": "one"}
+    turns = iter([delegate(named), delegate(task), complete("2")])
+
+    def respond(request):
+        return next(turns) if "You lead" in contents(request)[0] else finish("2")
+
+    names = ("one", "two", "three")
+    run(respond=respond, method=method, texts=texts, names=names, change=main_only)
+    is_main = [contents(r)[0].startswith("You lead") for r in run.requests]
+    mains = [r for r, main in zip(run.requests, is_main, strict=True) if main]
+    workers = {r["model"] for r, main in zip(run.requests, is_main, strict=True) if not main}
+    assert {r["model"] for r in mains} == {"one"} and workers == {"two"}
+    assert contents(mains[0])[0] == "You lead: <two>\n<three>"
+    assert "one of two, three" in contents(mains[1])[0] or "two, three" in contents(mains[1])[0]
+
+
+@pytest.mark.parametrize(
+    "method, models",
+    [("react", {"one"}), ("mas-orchestra", {"one", "two"}), ("toolorchestra", {"one", "two"})],
+)
+def test_with_main_only_a_method_still_answers(method, models, run):
+    assert run(method=method, names=("one", "two"), change=main_only).answer == "42"
+    assert set(run.models) == models
