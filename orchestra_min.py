@@ -649,13 +649,28 @@ def resume(
         given["model"] = model  # which is refused
     now = pools.perceiving(stored.pool, perception, kinds)
     stored = stored.model_copy(update={"pool": now})
-    named, run = go_on(folder, stored, given, pools.choose(pool))
+    named, run = go_on(folder, stored, given, _served(folder, pool))
     complete = None
     if perception:
         stored.write(folder)  # a replay needs the engines, too
     else:
         complete = _complete(folder, named, listeners, given.get("parallel"))
     return complete or run(folder)
+
+
+def _served(folder: Path, pool: Pool | Folder | None) -> Pool:
+    """The endpoints of a resume. Raises ConfigError if there are none."""
+    try:
+        return pools.choose(pool)
+    except ConfigError:
+        end = trajectory.ended(trajectory.read_if_sound(folder / "trajectory.jsonl"))
+        is_answered = (
+            end is not None and trajectory.ending_of_row(end).state == "answered"
+        )
+        if pool or not is_answered:
+            raise
+        advice = f"--replay {folder} shows it"
+        raise ConfigError(f"{folder}: answered already; {advice}") from None
 
 
 def _forked(

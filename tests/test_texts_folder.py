@@ -10,8 +10,11 @@ import pytest
 
 from orchestra import texts as filling
 from orchestra.evaluation.provenance import VERSION, difference
+from orchestra.page import run_data
+from orchestra.page.run_data import page_row
 from orchestra.runtime import command_line
-from orchestra.runtime.texts import read
+from orchestra.runtime.run_folder import read_manifest
+from orchestra.runtime.texts import described, read
 from orchestra.texts.source import Source
 from tests.conftest import ConfigError, Options
 from tests.program import called, line_of
@@ -46,6 +49,10 @@ def test_a_replay_does_not_need_the_folder(endpoint, tmp_path):
     assert called("--replay", out).stdout == "42\n"
     (message,) = server.requests[0]["messages"]
     assert message["content"] == "Q: What is it? 1/10"
+    which = described(read_manifest(out).options.texts)
+    log = (out / "log.txt").read_text().splitlines()
+    assert which.startswith("--texts (2 files, SHA-256 ") and which in log[0]
+    assert page_row(run_data.read(out), run_data.Texts())["other_texts"] == which
     again = line_of(called("--replay", out, "--texts", write(folder, ALONE)))
     assert "--texts" in again and "is stored in" in again
 

@@ -248,7 +248,7 @@ class Options(Checked):
     texts: dict[str, str] | None = (
         _flag(  # below `method` and `dom`, which its check reads
             None,
-            help="texts of a released model in place of prompts/, as `orchestra-min texts` fills them",
+            help="texts of a released model in place of prompts/; the command texts fills FOLDER",
             metavar="FOLDER",
         )
     )
