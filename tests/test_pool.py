@@ -1,9 +1,12 @@
 """The pool file, the pool of the environment, and what a run needs of both before it starts."""
 
+import re
+
 import pytest
 
+from orchestra.methods.toolorchestra import ToolOrchestra
 from orchestra.runtime.pool import RESERVED, Engine, check, choose, from_environment, load
-from tests.conftest import ROOT, Backend, ConfigError, Pool, Price
+from tests.conftest import ROOT, Backend, ConfigError, Options, Pool, Price
 
 ONE = '[[backend]]\nname = "a"\nbase_url = "http://127.0.0.1:8000/v1"\n'
 TWO = ONE + ONE.replace('"a"', '"b"')
@@ -132,3 +135,22 @@ def test_a_price_that_a_budget_needs_is_named(without, pool_file, monkeypatch):
     monkeypatch.setenv("A_KEY", "k")
     with pytest.raises(ConfigError, match=NEEDED[without]):
         check(load(pool_file(FULL.replace(without, ""))), budget_usd=0.0)
+
+
+POOLS = re.findall(
+    r"^```toml\n(main = .*?)^```", (ROOT / "docs/released-models.md").read_text(), re.M | re.S
+)
+EXPERTS = [
+    ("answer-1", "gpt-5"),
+    ("answer-math-2", "gpt-5-mini"),
+    ("search-3", "gpt-5-mini"),
+]
+
+
+def test_the_pool_files_of_the_released_models_are_read_and_their_main_agents_only_decide(
+    pool_file,
+):
+    orchestrator, o1 = (load(pool_file(text)) for text in POOLS)
+    method = ToolOrchestra(orchestrator, {}, Options(method="toolorchestra"))
+    assert [(slot, method.backend_of(slot)) for slot, _ in EXPERTS] == EXPERTS
+    assert (o1.main, o1.sub_models) == ("qwen3-8b", ("model_1",))
