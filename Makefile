@@ -89,10 +89,8 @@ results: $(VENV)/run  ## replay the recorded sweeps of fixtures/results offline 
 record-results: $(VENV)/local  ## record them, or what is missing; see fixtures/README.md; make record-results ARGS="--tasks 12"
 	$(RUN) -m fixtures.results record $(ARGS)
 
-DATA ?= OmniGAIA
-OUT ?= sweeps/table1
-table1: $(VENV)/local  ## Table 1 and Figures 4-6 of Orchestra-o1 on your models: make table1 MODEL=gpt-5 DATA=FOLDER; says what is missing
-	$(RUN) orchestra_min.py evaluate table1 --data $(DATA) --out $(OUT) $(if $(MODEL),--model $(MODEL)) $(ARGS)
+table1: $(VENV)/run  ## Table 1 and Figures 4-6 of Orchestra-o1 on your models: make table1 MODEL=gpt-5 DATA=FOLDER; says first what is missing
+	$(RUN) orchestra_min.py evaluate table1 $(if $(DATA),--data $(DATA)) $(if $(OUT),--out $(OUT)) $(if $(MODEL),--model $(MODEL)) $(ARGS)
 
 test-cgroup: $(VENV)/dev  ## the cgroup of the sandbox in a kernel of its own; needs user-mode-linux
 	tests/tools/kernel.sh

@@ -236,7 +236,7 @@ class Run:
         for t, y_t in self.replaced.decisions.items():
             if self.manifest.in_round(t) == self.settings:
                 flag = f"--what-if r{t}"
-                check_decision(flag, y_t, self.pool.names, tools, agents)
+                check_decision(flag, y_t, self.pool.sub_models, tools, agents)
 
     def make_sub_agents(self) -> SubAgents:
         repo = self.manifest.workdir
@@ -396,7 +396,7 @@ class Run:
             task=self.task,
             context=self.context,
             history=self.history,
-            backends=self.pool.names,
+            backends=self.pool.sub_models,
             tools=tuple(self.tools),
             round=t,
             rounds=self.rounds,
@@ -501,7 +501,7 @@ class Run:
         left_usd = batch_budget_usd(self.purse.left_usd, y_t, is_last, main)
         if left_usd is not None and left_usd < 0:  # a call cost more than it may
             raise NothingAffordable(f"budget exhausted: {-left_usd:.6f} USD over it")
-        pool = self.pool.backends
+        pool = self.pool.for_subtasks(candidates)
         try:
             placed = self.scheduler.place(
                 candidates, self.task, pool, self.capabilities, k_max, left_usd
@@ -649,13 +649,28 @@ def resume(
         given["model"] = model  # which is refused
     now = pools.perceiving(stored.pool, perception, kinds)
     stored = stored.model_copy(update={"pool": now})
-    named, run = go_on(folder, stored, given, pools.choose(pool))
+    named, run = go_on(folder, stored, given, _served(folder, pool))
     complete = None
     if perception:
         stored.write(folder)  # a replay needs the engines, too
     else:
         complete = _complete(folder, named, listeners, given.get("parallel"))
     return complete or run(folder)
+
+
+def _served(folder: Path, pool: Pool | Folder | None) -> Pool:
+    """The endpoints of a resume. Raises ConfigError if there are none."""
+    try:
+        return pools.choose(pool)
+    except ConfigError:
+        end = trajectory.ended(trajectory.read_if_sound(folder / "trajectory.jsonl"))
+        is_answered = (
+            end is not None and trajectory.ending_of_row(end).state == "answered"
+        )
+        if pool or not is_answered:
+            raise
+        advice = f"--replay {folder} shows it"
+        raise ConfigError(f"{folder}: answered already; {advice}") from None
 
 
 def _forked(

@@ -30,6 +30,7 @@ SHOWN = 12  # lines of a parting
 COMPARED = 200  # lines of a request in which it looks for them
 BEFORE = 24  # characters of a long line before its first difference
 VALUES_CHARS = 60  # of a setting in one line
+QUESTION = "question"  # a setting
 ANSWER_CHARS = 60  # in the short form
 
 
@@ -40,6 +41,7 @@ def text(found: Difference) -> str:
     """The difference, as text of 80 columns."""
     parts = [
         f"- {found.first.run}\n+ {found.second.run}",
+        _question(found),
         _parting(found.parting),
         _settings(found),
         _figures(found),
@@ -47,6 +49,14 @@ def text(found: Difference) -> str:
         _calls(found),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _question(found: Difference) -> str:
+    """Said first: runs of two questions cannot be the same."""
+    both = [(s.first, s.second) for s in found.settings if s.name == QUESTION]
+    if not both:
+        return ""
+    return "\n".join(["The runs have two questions.", *_marked(*both[0])])
 
 
 def _parting(parting: Parting | None) -> str:
@@ -127,6 +137,8 @@ def _from(line: str, begin: int) -> str:
 def _settings(found: Difference) -> str:
     rows = []
     for s in found.settings:
+        if s.name == QUESTION:
+            continue
         first = _json(s.first)
         second = _json(s.second)
         if len(s.name) + len(first) + len(second) < VALUES_CHARS:

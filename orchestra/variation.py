@@ -25,7 +25,8 @@ from orchestra.runtime.summary import Prices, Summary, summarized
 from orchestra.runtime.trajectory import Event
 from orchestra.vocabulary import SUMMARY, Place
 
-OF_A_MODEL = ("chat", "transcription", "models")  # kinds of exchanges
+OF_A_MODEL = ("chat", "transcription")  # kinds of exchanges
+NOT_COUNTED = "models"  # the list of models, which the terminal does not count either
 NO_PART_OF_A_REPLY = ("id", "created", "usage")  # they differ in each answer
 NOT_COMPARED = ("base_url", "api_key_env")  # of a backend
 SUBTASK_FIELDS = ("instruction", "context", "agent", "backend", "tools", "needs")
@@ -108,7 +109,7 @@ class Difference:
     parting: Parting | None  # None: all calls are the same
     decisions: tuple[Decisions, ...]  # that changed
     rounds: tuple[Round, ...]
-    same: int  # calls with the same request and reply at the same place
+    same: int  # calls with the same request and reply at the same place, the list of models too
     moved: int  # calls of the second run whose request the first one made elsewhere
 
     @property
@@ -189,8 +190,9 @@ class _Run:
         return jsonl.row_at(self.tape, offset)
 
     def figures(self) -> Figures:
-        of_models = [call for call in self.calls if call.is_of_a_model]
-        reused = [call for call in self.calls if call.reused]
+        calls = _counted(self.calls)
+        of_models = [call for call in calls if call.is_of_a_model]
+        reused = [call for call in calls if call.reused]
         reused_of_models = sum(call.is_of_a_model for call in reused)
         return Figures(
             run=str(self.folder),
@@ -198,7 +200,7 @@ class _Run:
             state=self.summary.ending.state,
             rounds=self.summary.rounds,
             model_calls=len(of_models),
-            tool_calls=len(self.calls) - len(of_models),
+            tool_calls=len(calls) - len(of_models),
             reused_model_calls=reused_of_models,
             reused_tool_calls=len(reused) - reused_of_models,
             tokens=sum(call.tokens for call in self.calls),
@@ -207,6 +209,10 @@ class _Run:
             saved_usd=_cost(reused),
             latency_s=self.summary.latency_s,
         )
+
+
+def _counted(calls: Iterable[Call]) -> list[Call]:
+    return [call for call in calls if call.kind != NOT_COUNTED]
 
 
 def _cost(calls: Iterable[Call]) -> float | None:
@@ -315,10 +321,12 @@ def _moved(pairs: Iterable[Pair]) -> int:
 def _rounds(
     first: Sequence[Call], second: Sequence[Call], same: Sequence[Call]
 ) -> Iterator[Round]:
-    equal = Counter(call.round for call in same)
-    for number in sorted({call.round for call in (*first, *second)}):
-        of_first = [call for call in first if call.round == number]
-        of_second = [call for call in second if call.round == number]
+    equal = Counter(call.round for call in _counted(same))
+    in_first = _counted(first)
+    in_second = _counted(second)
+    for number in sorted({call.round for call in (*in_first, *in_second)}):
+        of_first = [call for call in in_first if call.round == number]
+        of_second = [call for call in in_second if call.round == number]
         yield Round(
             round=number,
             first_calls=len(of_first),
@@ -464,6 +472,8 @@ def _flat(manifest: Manifest) -> dict[str, Any]:
     found: dict[str, Any] = {"question": manifest.question}
     found["media"] = [f"{m.name} {m.sha256[:8]}" for m in manifest.media]
     found["main"] = manifest.pool.main
+    if manifest.pool.main_only:
+        found["main_only"] = True
     for backend in row["pool"]["backend"]:
         about = {k: v for k, v in backend.items() if k not in NOT_COMPARED}
         found[f"backend {backend['name']}"] = about

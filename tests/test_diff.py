@@ -40,14 +40,41 @@ def rewritten(folder, change):
     tape.write_text("".join(f"{json.dumps(row)}\n" for row in rows if row))
 
 
+def exchanges_of(folder):
+    return [json.loads(line) for line in (folder / "tape.jsonl").read_text().splitlines()]
+
+
 def exchanges(folder):
     """Place, request and reply of each, as texts."""
-    for row in map(json.loads, (folder / "tape.jsonl").read_text().splitlines()):
+    for row in exchanges_of(folder):
         is_chat = "messages" in row["request"]
         request = {k: v for k, v in row["request"].items() if k != "url" or not is_chat}
         reply = row["answer"].get("data", row["answer"])
         reply = reply["choices"][0]["message"] if "choices" in reply else reply
         yield row["call"], json.dumps(request, sort_keys=True), json.dumps(reply, sort_keys=True)
+
+
+# ---- what is said first, and what is counted -----------------------------------------------------
+
+
+def test_runs_of_two_questions_differ_first_in_the_question(compared):
+    turns = {"turns": [complete("42")]}
+    found = text(
+        compared({**turns, "question": "What is it?"}, {**turns, "question": "Who is it?"})
+    )
+    shown = found.splitlines()
+    assert shown[2:6] == ["", "The runs have two questions.", "- What is it?", "+ Who is it?"]
+    assert "  question" not in shown
+
+
+def test_the_list_of_models_counts_as_little_as_on_the_terminal(endpoint, tmp_path):
+    server = endpoint(lambda request: complete("42"))
+    done = called("?", "--out", tmp_path / "run", at=server.url)
+    tape = [row["request"]["kind"] for row in exchanges_of(tmp_path / "run")]
+    assert sorted(tape) == ["chat", "models"] and "1 call, " in done.stderr
+    found = difference(tmp_path / "run", tmp_path / "run")
+    assert (found.first.model_calls, found.first.tool_calls) == (1, 0)
+    assert [r.first_calls for r in found.rounds] == [1]
 
 
 # ---- where they part -----------------------------------------------------------------------------

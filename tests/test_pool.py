@@ -1,9 +1,12 @@
 """The pool file, the pool of the environment, and what a run needs of both before it starts."""
 
+import re
+
 import pytest
 
+from orchestra.methods.toolorchestra import ToolOrchestra
 from orchestra.runtime.pool import RESERVED, Engine, check, choose, from_environment, load
-from tests.conftest import ROOT, Backend, ConfigError, Pool, Price
+from tests.conftest import ROOT, Backend, ConfigError, Options, Pool, Price
 
 ONE = '[[backend]]\nname = "a"\nbase_url = "http://127.0.0.1:8000/v1"\n'
 TWO = ONE + ONE.replace('"a"', '"b"')
@@ -51,7 +54,7 @@ def test_the_default_engine_is_the_first_backend_with_the_skill(skills, image, a
 @pytest.mark.parametrize(("text", "line", "key"), [  # (text, line, key)
     ("name: a\n", "", "TOML"), (ONE + "skills = {", "", "TOML"), ('"\udcff"', "", "read"),
     ("", 1, "backend"), (ONE[1:].replace("]]", "]"), 1, "backend"), (TWO + "x = 1\n", 7, "x"),
-    ('main = "c"\n' + TWO, 1, "main"), ("\n" + ONE.replace("name", "#"), 2, "name"),
+    ('main = "c"\n' + TWO, 1, "main"), ("main_only = true\n" + ONE, 1, "main_only"), ("\n" + ONE.replace("name", "#"), 2, "name"),
     (ONE + ONE, 5, "name"), ('[[backend]]\nname = "z"\n' + ONE, 1, "base_url"),
     (ONE.replace("http://", "me:pw@"), 3, "base_url"), (ONE.replace("8000", "800O"), 3, "base_url"),
     (ONE.replace("127.0.0.1", "[::1"), 3, "base_url"), ("self = 1\n" + ONE, 1, "self"), ("x = " + "1" * 5000, "", "TOML"),
@@ -132,3 +135,22 @@ def test_a_price_that_a_budget_needs_is_named(without, pool_file, monkeypatch):
     monkeypatch.setenv("A_KEY", "k")
     with pytest.raises(ConfigError, match=NEEDED[without]):
         check(load(pool_file(FULL.replace(without, ""))), budget_usd=0.0)
+
+
+POOLS = re.findall(
+    r"^```toml\n(main = .*?)^```", (ROOT / "docs/released-models.md").read_text(), re.M | re.S
+)
+EXPERTS = [
+    ("answer-1", "gpt-5"),
+    ("answer-math-2", "gpt-5-mini"),
+    ("search-3", "gpt-5-mini"),
+]
+
+
+def test_the_pool_files_of_the_released_models_are_read_and_their_main_agents_only_decide(
+    pool_file,
+):
+    orchestrator, o1 = (load(pool_file(text)) for text in POOLS)
+    method = ToolOrchestra(orchestrator, {}, Options(method="toolorchestra"))
+    assert [(slot, method.backend_of(slot)) for slot, _ in EXPERTS] == EXPERTS
+    assert (o1.main, o1.sub_models) == ("qwen3-8b", ("model_1",))

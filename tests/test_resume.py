@@ -15,7 +15,7 @@ import pytest
 from orchestra.runtime.run_folder import read_manifest
 from orchestra.runtime.tape import TapeMiss
 from orchestra.runtime.tape_file import exchanges
-from orchestra.runtime.trajectory import read
+from orchestra.runtime.trajectory import describe, read
 from tests.conftest import Cancelled, ConfigError, EndpointError, Tape, TapeWriteError
 from tests.program import (
     CLOCK,
@@ -314,3 +314,21 @@ def test_a_resume_may_name_other_engines_and_run_json_has_them(endpoint, tmp_pat
     assert (again.returncode, again.stdout) == (0, "42\n")
     assert read_manifest(run).pool.engine("image").engine == "local"
     assert called("--replay", run).stdout == "42\n"
+
+
+# ---- without an endpoint -------------------------------------------------------------------------
+
+
+def test_a_run_that_is_answered_says_so_and_another_one_what_it_needs(endpoint, tmp_path):
+    server = endpoint(lambda request: complete("42"))
+    out = tmp_path / "run"
+    called("?", "--model", "m", "--out", out, at=server.url)
+    assert f"{out}: answered already; --replay {out} shows it" in line_of(called("--resume", out))
+    called("?", "--model", "m", "--out", tmp_path / "other", at="http://127.0.0.1:9/v1")
+    assert "no endpoint: set" in line_of(called("--resume", tmp_path / "other"))
+
+
+def test_the_log_line_of_a_step_without_an_observation_has_no_arrow():
+    step = {"event": "step", "at": (1, 1, 1), "action": "finish", "params": {}, "observation": ""}
+    assert describe(step) == "r1/t1/s1 finish {}"
+    assert describe({**step, "observation": "seen"}) == "r1/t1/s1 finish {} -> seen"

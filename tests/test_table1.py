@@ -167,6 +167,19 @@ def test_all_that_is_missing_is_listed_before_the_first_call(table1, sweep, tmp_
     assert "4 things are missing" in told and not (tmp_path / "out").exists()
 
 
+def test_without_flags_it_says_where_the_data_come_from(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert evaluate.main(["table1", "--dry-run"]) == 2
+    told = capsys.readouterr().err
+    assert (
+        "--data OmniGAIA: does not exist; get raw/test_metadata.json of RUC-NLPIR/OmniGAIA" in told
+    )
+    (tmp_path / "OmniGAIA").mkdir()
+    omnigaia(tmp_path / "OmniGAIA")
+    assert evaluate.main(["table1", "--dry-run"]) == 2
+    assert "missing: no endpoint" in capsys.readouterr().err
+
+
 def test_a_flag_of_one_method_needs_that_method_alone(table1, sweep):
     assert table1("--dry-run", "--context", "none")[0] == 2
     assert table1("--dry-run", "--context", "none", "--methods", "aorchestra")[0] == 0

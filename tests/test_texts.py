@@ -1,6 +1,7 @@
 """--texts: each method sends what the released code would send for the same state, byte for byte."""
 
 import json
+import tomllib
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 from orchestra import texts as filling
 from orchestra.methods.state_texts import StateTexts
 from orchestra.runtime.run_folder import read_manifest
-from orchestra.runtime.texts import Texts, read
+from orchestra.runtime.texts import Layout, Texts, read
 from orchestra.tools import sandbox, search
 from orchestra.tools.shipped import tools_for
 from orchestra.vocabulary import Evidence, Price
@@ -229,23 +230,34 @@ def test_toolorchestra_sends_what_its_released_code_would(run, released, monkeyp
     assert contents(answered) == [f"{found}\n\nAsked:\nWhat is it?{end}"]
 
 
-def test_mas_orchestra_sends_what_its_released_code_would(run, released):
-    texts, code = released("mas_orchestra", "mas-orchestra")
+DOM = {  # the names of the modules of a --dom
+    "high": ("harmony_medium", "propose_harmony_medium"),
+    "low": ("harmony_minimal", "propose_harmony_minmal"),
+}
+
+
+@pytest.mark.parametrize("dom", DOM)
+def test_mas_orchestra_sends_what_its_released_code_would(dom, run, released):
+    texts, code = released("mas_orchestra", "mas-orchestra", "--dom", dom)
+    module, propose = DOM[dom]
     graph = thought(agent("A"))
     respond = lambda r: graph if r["messages"][0]["role"] == "system" else "Answer: 42"  # noqa: E731
-    assert run(respond=respond, method="mas-orchestra", texts=texts, names=("nano",)).answer == "42"
+    how = {"method": "mas-orchestra", "dom": dom, "texts": texts}
+    assert run(respond=respond, names=("nano",), **how).answer == "42"
     prompts, blocks = "mas_r1_reasoner.agents.prompts", "mas_r1_reasoner.agents.blocks_harmony"
-    described = code[f"{prompts}.developer_prompt.harmony_medium"].developer_prompt
+    described = code[f"{prompts}.developer_prompt.{module}"].developer_prompt
     agents = [("[COT]", "cot", "COT"), ("[COT_SC]", "cot_sc", "COT_SC"), ("[Websearch]", "web_search", "WebSearch")]  # fmt: skip
     for mark, file, name in agents:
         described = described.replace(mark, json.dumps(getattr(code[f"{blocks}.{file}"], name)))
-    system = code[f"{prompts}.system_prompt.harmony_medium"].system_prompt
-    user = code[f"{prompts}.user_prompt.propose_harmony_medium"].base
+    system = code[f"{prompts}.system_prompt.{module}"].system_prompt
+    user = code[f"{prompts}.user_prompt.{propose}"].base
     assert run.requests[0]["messages"] == [
         {"role": "system", "content": system.replace("[MODEL]", "nano")},
         {"role": "user", "content": user.replace("[QUESTION]", "What is it?")},
         {"role": "user", "content": described},
     ]
+    filled = Layout(**tomllib.loads(texts["texts.toml"]))
+    assert (filled.method, filled.dom) == ("mas-orchestra", dom)
 
 
 WORKERS = """
@@ -336,3 +348,46 @@ def test_pieces_of_the_folder_take_the_place_of_these_sentences(run):
     turns = iter(["?", complete("42")])
     run(respond=lambda r: next(turns), texts={**ALONE, "texts.toml": toml})
     assert contents(run.requests[1])[0].startswith("Q: What is it? 1/10\n\nNo: ")
+
+
+# ---- the main agent's model does nothing else ----------------------------------------------------
+
+MODELS = """[calls.main]
+response_format = "none"
+messages = [{ role = "user", file = "m" }]
+[pieces]
+models_row = "<${name}>"
+"""
+
+
+def main_only(pool):
+    return pool.with_(main="one", main_only=True)
+
+
+@pytest.mark.parametrize("method", ["orchestra-o1", "aorchestra"])
+def test_with_main_only_no_sub_task_goes_to_the_main_agents_model(method, run):
+    texts = {"texts.toml": MODELS, "m": "You lead: ${models}"}
+    task = {"task_instruction": "Add", "context": "", "tools": [], "model": "auto"}
+    named = {**task, "model": "one"}
+    turns = iter([delegate(named), delegate(task), complete("2")])
+
+    def respond(request):
+        return next(turns) if "You lead" in contents(request)[0] else finish("2")
+
+    names = ("one", "two", "three")
+    run(respond=respond, method=method, texts=texts, names=names, change=main_only)
+    is_main = [contents(r)[0].startswith("You lead") for r in run.requests]
+    mains = [r for r, main in zip(run.requests, is_main, strict=True) if main]
+    workers = {r["model"] for r, main in zip(run.requests, is_main, strict=True) if not main}
+    assert {r["model"] for r in mains} == {"one"} and workers == {"two"}
+    assert contents(mains[0])[0] == "You lead: <two>\n<three>"
+    assert "one of two, three" in contents(mains[1])[0] or "two, three" in contents(mains[1])[0]
+
+
+@pytest.mark.parametrize(
+    "method, models",
+    [("react", {"one"}), ("mas-orchestra", {"one", "two"}), ("toolorchestra", {"one", "two"})],
+)
+def test_with_main_only_a_method_still_answers(method, models, run):
+    assert run(method=method, names=("one", "two"), change=main_only).answer == "42"
+    assert set(run.models) == models

@@ -10,8 +10,11 @@ import pytest
 
 from orchestra import texts as filling
 from orchestra.evaluation.provenance import VERSION, difference
+from orchestra.page import run_data
+from orchestra.page.run_data import page_row
 from orchestra.runtime import command_line
-from orchestra.runtime.texts import read
+from orchestra.runtime.run_folder import read_manifest
+from orchestra.runtime.texts import described, read
 from orchestra.texts.source import Source
 from tests.conftest import ConfigError, Options
 from tests.program import called, line_of
@@ -46,6 +49,10 @@ def test_a_replay_does_not_need_the_folder(endpoint, tmp_path):
     assert called("--replay", out).stdout == "42\n"
     (message,) = server.requests[0]["messages"]
     assert message["content"] == "Q: What is it? 1/10"
+    which = described(read_manifest(out).options.texts)
+    log = (out / "log.txt").read_text().splitlines()
+    assert which.startswith("--texts (2 files, SHA-256 ") and which in log[0]
+    assert page_row(run_data.read(out), run_data.Texts())["other_texts"] == which
     again = line_of(called("--replay", out, "--texts", write(folder, ALONE)))
     assert "--texts" in again and "is stored in" in again
 
@@ -57,7 +64,10 @@ BAD = {
     "texts.toml: is not TOML": {"texts.toml": "[calls"},
     "texts.toml: calls.main.role: is not a known key": {"texts.toml": MAIN.replace("messages", 'role = "x"\nmessages'), "m": "x"},
     "texts.toml: calls.main.messages.0.role": {"texts.toml": MAIN.replace('"user"', '"tool"'), "m": "x"},
-    "needs [calls.main]": {"texts.toml": ""},
+    "texts: texts.toml: needs [calls.main]; the method has the calls main, agent, summary": {"texts.toml": ""},
+    "the method has no 'expert'; it has main, agent, summary": {"texts.toml": MAIN + MAIN.replace("main", "expert"), "m": "x"},
+    "texts.toml: is for method toolorchestra; give --method toolorchestra, or texts for orchestra-o1": {"texts.toml": 'method = "toolorchestra"\n' + MAIN, "m": "x"},
+    "texts.toml: is for dom low; give --dom low, or texts for high": {"texts.toml": 'dom = "low"\n' + MAIN, "m": "x"},
     "the method has no 'mainn'; did you mean main?": {"texts.toml": MAIN + MAIN.replace("main", "mainn"), "m": "x"},
     "the method has no 'modells_row'; did you mean models_row?": {"texts.toml": MAIN + '[pieces]\nmodells_row = ""', "m": "x"},
     "m: unknown variable ${quastion}; it may have: question, ": {"texts.toml": MAIN, "m": "${quastion}"},
@@ -144,11 +154,20 @@ def test_texts_are_checked_for_the_method_of_the_run_and_not_for_the_default_one
     assert parsed.given == {"texts": EXPERTS}
 
 
+def test_texts_are_filled_for_a_dom_only_where_the_method_has_one(tmp_path, capsys):
+    words = ["toolorchestra", str(tmp_path), str(tmp_path / "texts"), "--dom", "low"]
+    assert filling.main(words) == 2
+    assert "--dom: belongs to mas-orchestra; leave it out" in capsys.readouterr().err
+
+
 def test_a_comparison_refuses_texts_that_a_method_cannot_use(endpoint, tmp_path):
     server = endpoint(lambda r: complete("42"))
     words = ("?", "--texts", write(tmp_path / "texts", EXPERTS), "--compare", "toolorchestra,react")
     line = line_of(called(*words, "--out", tmp_path / "run", at=server.url))
-    assert "--texts: " in line and "needs [calls.agent]" in line and not server.requests
+    problem = (
+        f"--texts: {words[2]}: texts.toml: needs [calls.agent]; the method has the calls agent"
+    )
+    assert problem in line and not server.requests
 
 
 # ---- a clone -------------------------------------------------------------------------------------
@@ -157,7 +176,7 @@ def test_a_comparison_refuses_texts_that_a_method_cannot_use(endpoint, tmp_path)
 @pytest.mark.parametrize(
     "file, old, new, problem",
     [
-        ("orchestra_o1/main_agent.py", "total_subtasks} pieces", "rest} pieces", "{rest} is not known"),
+        ("orchestra_o1/main_agent.py", "total_subtasks} pieces", "rest} pieces", "main_agent.py:LINE: {rest} is not known (known are done_count, total_subtasks); see docs/released-models.md"),
         ("orchestra_o1/main_agent.py", "_format_subtask_history", "_history", "has no function _format_subtask_history"),
         ("orchestra_o1/main_agent.py", "def ", "def def ", "is not Python"),
         ("benchmark/omnigaia/tools/__init__.py", "from", "import os  # from", "has no import of a tool"),
@@ -167,9 +186,10 @@ def test_another_layout_of_a_clone_is_an_error_of_one_line(file, old, new, probl
     folder = clone("orchestra_o1", tmp_path / "clone")
     path = folder / file
     path.write_text(path.read_text().replace(old, new))
+    line = path.read_text().partition(new)[0].count("\n") + 1
     with pytest.raises(ConfigError) as error:
         filling.fill("orchestra-o1", folder, tmp_path / "texts")
-    assert problem in str(error.value) and file in str(error.value)
+    assert problem.replace("LINE", str(line)) in str(error.value) and file in str(error.value)
     assert not (tmp_path / "texts").exists()
     path.unlink()
     assert filling.main(["orchestra-o1", str(folder), str(tmp_path / "texts")]) == 2

@@ -1,12 +1,11 @@
 """Table 1 and Figures 4 to 6 of Orchestra-o1 (arXiv 2606.13707) as one command.
 
-    orchestra-min evaluate table1 --data OMNIGAIA --out sweeps/table1 --model gpt-5
+    orchestra-min evaluate table1 --data OmniGAIA --model gpt-5
 
-OUT gets a sweep for each method, OUT/orchestra-o1, OUT/aorchestra and OUT/react, with the settings
-of section 4.1: 10 rounds of the main agent and 30 steps of a sub-agent. Each is scored by
-OmniGAIA's rule, and the tables are printed with the paper's figures. The same command again does
-what is missing or failed. Media, keys and tools that are missing are listed before the first paid
-call.
+--out gets a sweep for each method, in a folder of its name, with the settings of section 4.1: 10
+rounds of the main agent and 30 steps of a sub-agent. Each is scored by OmniGAIA's rule, and the
+tables are printed with the paper's figures. The same command again does what is missing or failed.
+Media, keys and tools that are missing are listed before the first paid call.
 
 Differences from the paper
 1. It does not name the model that judges the answers: --judge, by default the main agent's.
@@ -54,15 +53,21 @@ OF_RUN = (  # flags of `run` that are flags here, too
     "workers",
     "judge",
 )
+DATA = Path("OmniGAIA")
+OUT = Path("sweeps/table1")
+HELP = {  # where it is not that of `run`
+    "data": f"OmniGAIA's folder, which has {FILE}, or that file (default: {DATA})",
+    "out": f"folder of the sweeps, one for each method (default: {OUT})",
+}
+SOURCE = f"get raw/{FILE} of RUC-NLPIR/OmniGAIA, a data set at Hugging Face"
 VERDICTS = 8  # in parallel
 
 
 def add_flags(p: argparse.ArgumentParser) -> None:
     for flag in OF_RUN:
         kind, text = running.FLAGS[flag]
-        required = flag in running.REQUIRED
-        p.add_argument(f"--{flag}", type=kind, help=text, required=required)
-    p.set_defaults(shard=None)
+        p.add_argument(f"--{flag}", type=kind, help=HELP.get(flag, text))
+    p.set_defaults(shard=None, data=DATA, out=OUT)
     p.add_argument(
         "--methods",
         default=",".join(SETTINGS),
@@ -110,8 +115,10 @@ def data_file(data: Path) -> Path:
     ConfigError.
     """
     file = data / FILE if data.is_dir() else data
+    if not data.exists():
+        raise ConfigError(f"--data {data}: does not exist; {SOURCE}")
     if not file.is_file():
-        raise ConfigError(f"--data {data}: has no {FILE}; name OmniGAIA's folder")
+        raise ConfigError(f"--data {data}: has no {FILE}; {SOURCE}")
     return file
 
 

@@ -76,7 +76,8 @@ def _backend(run: RecordedRun, u: SubTask, ran: Ran) -> Iterator[Panel]:
     else:
         r = requirements(u, run.task, run.psi)
         placed = replace(u, tools=ran.subtask.tools)
-        scores = [(b, score(placed, r, b)) for b in run.pool.backends]
+        pool = run.pool.for_subtasks()
+        scores = [(b, score(placed, r, b)) for b in pool]
         yield _scores(panel, scores, chosen, needs=_needs(u, r), r=r)
 
 
@@ -239,7 +240,7 @@ def _placed(
     budget_usd: float | None,
 ) -> list[Placed]:
     """U_t as the run's scheduler computes it; [] if no candidate is affordable."""
-    pool = run.pool.backends
+    pool = run.pool.for_subtasks(candidates)
     try:
         return place(candidates, run.task, pool, run.psi, k_max, budget_usd)
     except BudgetExceeded:

@@ -113,11 +113,11 @@ class AOrchestra:
     shares_context = False
 
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
-        self.models = model_lines(pool.backends)
+        self.models = model_lines(pool.for_subtasks())
         self.manuals = manual_lines(tools)
         self.instruction = options.instruction
         self.context_sharing = options.context
-        self.texts = state_texts(options, pool.backends, tools)
+        self.texts = state_texts(options, pool.for_subtasks(), tools)
         self.shell = options.agent == "mini-swe"
         if self.shell:
             self.manuals = say(PROMPTS, "shell")

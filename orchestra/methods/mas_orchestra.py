@@ -139,7 +139,7 @@ class MasOrchestra:
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
         self.dom = options.dom
         self.lenient = options.lenient
-        self.models = pool.names
+        self.models = pool.sub_models
         self.texts = Texts(options.texts) if options.texts else None
 
     def decide(

@@ -187,11 +187,11 @@ class OrchestraO1:
     shares_context = True
 
     def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
-        self.models = model_lines(pool.backends)
+        self.models = model_lines(pool.for_subtasks())
         self.manuals = manual_lines(tools)
         self.instruction = options.instruction
         self.small = options.prompts == "small"
-        self.texts = state_texts(options, pool.backends, tools)
+        self.texts = state_texts(options, pool.for_subtasks(), tools)
         self.stop_threshold = options.stop_threshold
         self.warn_once = cache(logging.getLogger("orchestra").warning)
 

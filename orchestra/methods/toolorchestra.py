@@ -267,6 +267,6 @@ class ToolOrchestra:
         """The backend of a slot: as mapped; else slot n has the n-th of the pool, or the last."""
         if slot in self.pool.experts:
             return self.pool.experts[slot]
-        names = self.pool.names
+        names = self.pool.sub_models
         number = int(slot[-1])
         return names[min(number, len(names)) - 1]

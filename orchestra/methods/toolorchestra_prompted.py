@@ -68,7 +68,7 @@ class Worker(NamedTuple):
 def workers_of(pool: Pool, tools: Mapping[str, Tool]) -> list[Worker]:
     """One for each backend, and one that searches."""
     workers = []
-    for id, backend in enumerate(pool.backends, 1):
+    for id, backend in enumerate(pool.for_subtasks(), 1):
         worker = Worker(id, backend.name, _description(backend), "cot", backend.name)
         workers.append(worker)
     if SEARCH in tools:

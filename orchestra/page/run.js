@@ -8,7 +8,7 @@ function showRun() {
   document.title = short(run.question, 60);
   document.querySelector("header").replaceChildren(...outcome(run));
   const parts = [failures(run, lanes), costTables(run), media(page.media), searchBox(lanes), el("h2", { id: "timeline", tabindex: -1 }, "Timeline")];
-  parts.push(lanes.length ? legend() : el("p", {}, "No call was made."));
+  parts.push(lanes.length ? legend(lanes.calls) : el("p", {}, "No call was made."));
   $("left").replaceChildren(...parts.filter(Boolean));
   if (lanes.length) {
     if (!lanes.timed) $("left").append(el("p", { class: "faint" }, "No times were recorded: calls in the order in which they ended."));
@@ -28,7 +28,7 @@ function outcome(run) {
     el("p", { class: `state ${run.state}${running ? " running" : ""}` }, el("strong", {}, sign + state), run.cause ? ` (${run.cause})` : "", run.why && !running ? `: ${run.why}` : ""),
     run.finished || running ? "" : el("p", {}, "What was paid for is kept. To continue: ", el("code", {}, "orchestra-min --resume RUN"), ", with the path of this run and the flags that let it reach endpoints, files and other runs"),
     el("p", { class: "answer" }, run.answer || (running ? "no answer yet" : "no answer")),
-    facts(run.method, run.model, count(run.rounds, "round"), count(run.calls, "call"), count(run.tokens, "token"), usd(run.cost_usd), seconds(run.latency_s),
+    facts(run.method, run.other_texts, run.model, count(run.rounds, "round"), count(run.calls, "call"), count(run.tokens, "token"), usd(run.cost_usd), seconds(run.latency_s),
       run.failed_subtasks ? count(run.failed_subtasks, "failed sub-task") : "", date(run.date_s))];
   return parts.filter(Boolean);
 }

@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 
 from orchestra.page import costs, equations
 from orchestra.runtime import jsonl, outside, run_folder, tape_file, trajectory
+from orchestra.runtime import texts as user_texts
 from orchestra.runtime.completion import tokens_of
 from orchestra.runtime.run_folder import Manifest, MediaRow
 from orchestra.runtime.summary import Prices, Summary, summarized
@@ -123,6 +124,12 @@ def outcome_row(run: Recorded) -> RunRow:
     }
 
 
+def _of_user(manifest: Manifest) -> str:
+    """The texts of --texts in few words; "" without."""
+    files = manifest.options.texts
+    return user_texts.described(files) if files else ""
+
+
 def run_row(folder: Path, texts: Texts) -> RunRow:
     """A run with its events and calls. Raises ConfigError."""
     return _with_calls(read(folder), texts)
@@ -134,6 +141,7 @@ def _with_calls(run: Recorded, texts: Texts) -> RunRow:
         calls = [call_row(exchange, texts, prices) for exchange in run.exchanges]
     return {
         **outcome_row(run),
+        "other_texts": _of_user(run.manifest),
         "tape": calls,
         "events": [e for e in run.events if e["event"] not in ("run", "end")],
     }

@@ -144,9 +144,10 @@ function stacked(calls) {
   return rows;
 }
 
-function legend() {
+function legend(calls) {
   const key = (kind, text) => el("li", {}, el("span", { class: `key ${kind}` }), text);
-  return el("ul", { class: "facts" }, key("chat", "model call"), key("tool", "tool"), key("failed", "✗ failed"), key("path", "critical path"));
+  const others = calls.some((c) => kindOf(c) === "other") ? [key("other", "list of models")] : [];
+  return el("ul", { class: "facts" }, key("chat", "model call"), key("tool", "tool"), ...others, key("failed", "✗ failed"), key("path", "critical path"));
 }
 
 // ---- which sub-task needs which ----

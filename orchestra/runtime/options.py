@@ -28,11 +28,13 @@ from pydantic import (
     Field,
     PlainSerializer,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
     field_validator,
 )
 
 from orchestra.runtime import text_variables
 from orchestra.runtime.pool import Checked
+from orchestra.runtime.texts import Files
 from orchestra.runtime.user_code import is_spec, spec_of
 from orchestra.vocabulary import ConfigError
 
@@ -227,11 +229,6 @@ class Options(Checked):
         metavar="FILE",
         methods=("aorchestra", "orchestra-o1"),
     )
-    texts: dict[str, str] | None = _flag(
-        None,
-        help="texts in place of prompts/, for released models",
-        metavar="FOLDER",
-    )
     prefer: Preference = _flag(
         {},
         help="what you prefer, as cost=0.5,latency=0.2",
@@ -247,6 +244,13 @@ class Options(Checked):
         False,
         help="read replies as forgivingly as the released code",
         methods=("mas-orchestra", "toolorchestra"),
+    )
+    texts: dict[str, str] | None = (
+        _flag(  # below `method` and `dom`, which its check reads
+            None,
+            help="texts of a released model in place of prompts/; the command texts fills FOLDER",
+            metavar="FOLDER",
+        )
     )
     allow_hosts: Hosts = _flag(
         (),
@@ -269,20 +273,22 @@ class Options(Checked):
         metavar="COMMAND",
     )
 
-    @field_validator("texts")
+    @field_validator("texts", mode="wrap")
     @classmethod
     def _check_texts(
-        cls, files: dict[str, str] | None, info: ValidationInfo
+        cls, given: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
     ) -> dict[str, str] | None:
         """Raises ValueError for texts that the method cannot use."""
-        if files is None or "method" not in info.data:
+        files: dict[str, str] | None = handler(given)
+        if files is None or not {"method", "dom"} <= info.data.keys():
             return files
         if info.data.get("instruction") or info.data.get("prompts") == "small":
             raise ValueError("cannot go with --instruction or --prompts small")
         try:
-            text_variables.check(files, info.data["method"])
+            text_variables.check(files, info.data["method"], info.data["dom"])
         except ConfigError as error:
-            raise ValueError(str(error)) from None
+            where = f"{given.folder}: " if isinstance(given, Files) else ""
+            raise ValueError(f"{where}{error}") from None
         return files
 
     def again(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from operator import not_
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
@@ -27,7 +28,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from orchestra.runtime.connections import missing_bundle
 from orchestra.runtime.spelling import did_you_mean
-from orchestra.vocabulary import SKILL_OF, Amount, Backend, ConfigError, Price
+from orchestra.vocabulary import SKILL_OF, Amount, Backend, ConfigError, Price, SubTask
 
 OPENAI_URL = "https://api.openai.com/v1"
 SHIPPED = Path(__file__).with_name("backends.toml")
@@ -133,6 +134,8 @@ class Pool(Checked):
         alias="backend", min_length=1
     )
     main: str = ""  # the first backend
+    # No sub-task goes to the main agent's backend. Not stored if false, as older runs lack it.
+    main_only: bool = Field(False, exclude_if=not_)
     engines: dict[Analysis, Engine] = {}
     experts: dict[str, str] = Field({}, alias="expert_model_mapping")  # slot -> backend
 
@@ -142,6 +145,9 @@ class Pool(Checked):
         if not self.main:
             object.__setattr__(self, "main", self.names[0])
         self._check_name(("main",), self.main)
+        if self.main_only and len(self.backends) == 1:
+            problem = "needs a second [[backend]], which does the sub-tasks"
+            raise Invalid(("main_only",), problem)
         for slot, name in self.experts.items():
             self._check_name(("expert_model_mapping", slot), name)
         for kind, engine in self.engines.items():
@@ -173,6 +179,19 @@ class Pool(Checked):
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(b.name for b in self.backends)
+
+    def for_subtasks(self, candidates: Iterable[SubTask] = ()) -> tuple[Backend, ...]:
+        """The backends that may do these sub-tasks. With `main_only`, the main agent's is one only
+        if a method names it, as react does.
+        """
+        if not self.main_only or any(u.backend == self.main for u in candidates):
+            return self.backends
+        return tuple(b for b in self.backends if b.name != self.main)
+
+    @property
+    def sub_models(self) -> tuple[str, ...]:
+        """What the main agent may name as the model of a sub-task."""
+        return tuple(b.name for b in self.for_subtasks())
 
     def engine(self, kind: Analysis) -> Engine:
         """Without an [engines] entry: the first backend that sees or hears, else the library."""

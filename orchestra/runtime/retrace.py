@@ -205,7 +205,7 @@ class _Past:
             task=self.task,
             context=compress(self.task.question, self.history, WORDING, limit),
             history=self.history,
-            backends=settings.pool.names,
+            backends=settings.pool.sub_models,
             tools=tuple(self.psi),
             round=t,
             rounds=attempt["rounds"],

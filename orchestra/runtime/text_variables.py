@@ -133,6 +133,7 @@ REACT = Vocabulary(
     keys=AGENT_KEYS,
     needed="agent",
 )
+SHORT = 10  # names that an error lists
 VOCABULARIES = {  # by --method
     "orchestra-o1": DECISIONS,
     "aorchestra": DECISIONS,
@@ -158,11 +159,14 @@ class _Tool(TypedDict):
     function: _Named
 
 
-def check(files: Mapping[str, str], method: str) -> None:
-    """Raises ConfigError for texts that the method cannot use. A method of the user's may name what
-    it likes, but for what its ReAct sub-agents read.
+def check(files: Mapping[str, str], method: str, dom: str) -> None:
+    """Raises ConfigError for texts that the method cannot use, or that are for another one. A
+    method of the user's may name what it likes, but for what its ReAct sub-agents read. `dom`: that
+    of --dom.
     """
     texts = Texts(files)
+    if method in VOCABULARIES:
+        _check_options(texts, method, dom)
     for where, _, template in _templates(texts):
         if not template.is_valid():
             raise ConfigError(f"{where}: has a $ before no variable; write $$ for a $")
@@ -175,10 +179,24 @@ def check(files: Mapping[str, str], method: str) -> None:
         _check_templates(texts, REACT)
 
 
+def _check_options(texts: Texts, method: str, dom: str) -> None:
+    """Raises ConfigError for texts that are for another --method or --dom."""
+    meant = texts.layout
+    for flag, wanted, given in (
+        ("method", meant.method, method),
+        ("dom", meant.dom, dom),
+    ):
+        if wanted not in ("", given):
+            advice = f"give --{flag} {wanted}, or texts for {given}"
+            raise ConfigError(f"{TOML}: is for {flag} {wanted}; {advice}")
+
+
 def _check_names(texts: Texts, known: Vocabulary) -> None:
     """Raises ConfigError for a call, piece or key that the method does not have."""
     if not texts.has(known.needed):
-        raise ConfigError(f"{TOML}: needs [calls.{known.needed}]")
+        calls = ", ".join(known.calls)
+        problem = f"needs [calls.{known.needed}]; the method has the calls {calls}"
+        raise ConfigError(f"{TOML}: {problem}")
     _check_name(f"{TOML}: calls", texts.layout.calls, known.calls)
     _check_name(f"{TOML}: pieces", texts.layout.pieces, _pieces_of(texts, known))
     for name, layout in texts.layout.calls.items():
@@ -223,6 +241,8 @@ def _check_name(where: str, given: Iterable[str], known: Iterable[str]) -> None:
     for name in given:
         if name not in known:
             hint = did_you_mean(name, known)
+            if not hint and len(known) <= SHORT:
+                hint = f"; it has {', '.join(known)}"
             raise ConfigError(f"{where}: the method has no {name!r}{hint}")
 
 

@@ -3,6 +3,7 @@ texts of their own; docs/released-models.md says where those are.
 
 A folder has texts.toml and the files that it names:
 
+    method = "toolorchestra"             # optional: the --method that the texts are for
     tools = "tools.json"                 # optional: what models read about the tools
 
     [calls.main]                         # a call: its messages in order
@@ -30,6 +31,7 @@ The texts are stored in run.json, so a replay does not need the folder.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import tomllib
@@ -85,9 +87,11 @@ class Limits:
 
 
 class Layout(Checked):
-    """texts.toml."""
+    """texts.toml. `method` and `dom`: the options that the texts are for; "": any."""
 
     parts = (Message, Call, Limits)
+    method: str = ""
+    dom: Literal["", "low", "high"] = ""
     tools: str = ""
     calls: dict[str, Call] = {}
     pieces: dict[str, str] = {}
@@ -102,10 +106,26 @@ class Layout(Checked):
         return list(dict.fromkeys(names))
 
 
-def read(folder: Path) -> dict[str, str]:
-    """texts.toml and the files that it names: their texts, by name. Raises ConfigError."""
-    files = {TOML: _text_of(folder, TOML)}
-    names = _layout(files[TOML]).files
+def described(files: Mapping[str, str]) -> str:
+    """The texts of a run in few words, which differ for other texts."""
+    sha256 = hashlib.sha256(json.dumps(sorted(files.items())).encode()).hexdigest()
+    return f"--texts ({len(files)} files, SHA-256 {sha256[:8]})"
+
+
+class Files(dict[str, str]):
+    """The texts of files by name. `folder`, where they were read, is for errors only."""
+
+    folder: Path
+
+
+def read(folder: Path) -> Files:
+    """texts.toml and the files that it names. Raises ConfigError."""
+    files = Files({TOML: _text_of(folder, TOML)})
+    files.folder = folder
+    try:
+        names = _layout(files[TOML]).files
+    except ConfigError as error:
+        raise ConfigError(f"{folder}: {error}") from None
     if len(names) > MAX_FILES:
         raise ConfigError(f"{folder / TOML}: names over {MAX_FILES} files")
     for name in names:

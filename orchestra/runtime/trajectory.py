@@ -28,7 +28,7 @@ from typing import Any
 
 from orchestra.ending import Ending, EndState
 from orchestra.money import Purse, add_usd
-from orchestra.runtime import event_shapes, jsonl, run_folder
+from orchestra.runtime import event_shapes, jsonl, run_folder, texts
 from orchestra.runtime.run_log import RunLog
 from orchestra.vocabulary import (
     Cause,
@@ -359,7 +359,10 @@ def _place_of(event: Event) -> str:
 def _content_of(event: Event) -> str:
     match event:
         case {"event": "run"}:
-            return f"run: {event['question']!r} with {event['options']['method']}"
+            options = event["options"]
+            other = options.get("texts")  # an earlier version had none
+            and_texts = f" and {texts.described(other)}" if other else ""
+            return f"run: {event['question']!r} with {options['method']}{and_texts}"
         case {"event": "notice"}:
             return str(event["message"])
         case {"event": "decision", "mistake": mistake}:
@@ -378,7 +381,8 @@ def _content_of(event: Event) -> str:
             return f"{u['id']} to {u['backend']} with {tools}: {u['instruction']}"
         case {"event": "step"}:
             observation = event["observation"][:300]
-            return f"{event['action']} {event['params']} -> {observation}"
+            done = f"{event['action']} {event['params']}"
+            return f"{done} -> {observation}" if observation else done
         case {"event": "result"}:
             report = event["answer"] or event["error"] or event["summary"]
             return f"{_name_of(event)}{event['status']}: {report}"

@@ -38,14 +38,16 @@ def fill(method: str, clone: Path, target: Path, dom: str = "high") -> list[str]
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"{target} exists and is not an empty folder; give another")
     try:
-        files = FILL[method](clone, dom).files()
+        folder = FILL[method](clone, dom)
+        folder.method = method
+        files = folder.files()
         contents = {name: text.encode() for name, text in files.items()}
     except OTHER_FORM as error:
         problem = (
             "a text has another form; see docs/released-models.md for what is known"
         )
         raise ConfigError(f"{clone}: {problem} ({error})") from None
-    check(files, method)
+    check(files, method, dom)
     write(contents, target)
     return sorted(files)
 
@@ -61,7 +63,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dom",
         choices=("low", "high"),
-        default="high",
         help="mas-orchestra: the texts for one agent, or for a graph (default: high)",
     )
     return parser
@@ -72,7 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> None:
         args = arguments().parse_args(argv)
-        names = fill(args.method, args.clone, args.folder, args.dom)
+        if args.dom and args.method != "mas-orchestra":
+            raise ConfigError("--dom: belongs to mas-orchestra; leave it out")
+        names = fill(args.method, args.clone, args.folder, args.dom or "high")
         console.tell(f"{args.folder}: {', '.join(names)}")
 
     return run_program("texts", work)

@@ -25,8 +25,12 @@ def as_toml(value: Any) -> str:
 
 @dataclass
 class Folder:
-    """What becomes texts.toml, and the texts that it names."""
+    """What becomes texts.toml, and the texts that it names. `method` and `dom`: the options that
+    they are for.
+    """
 
+    method: str = ""
+    dom: str = ""
     calls: dict[str, Messages] = field(default_factory=dict)
     pieces: dict[str, str] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
@@ -34,7 +38,11 @@ class Folder:
 
     def files(self) -> dict[str, str]:
         """The texts of the files, by name."""
-        lines = ['tools = "tools.json"', ""] if self.tools else []
+        options = {"method": self.method, "dom": self.dom}
+        lines = [f"{key} = {as_toml(value)}" for key, value in options.items() if value]
+        if self.tools:
+            lines.append('tools = "tools.json"')
+        lines.append("")
         files = {"tools.json": self.tools} if self.tools else {}
         for call, messages in self.calls.items():
             lines += [f"[calls.{call}]", 'response_format = "none"', "messages = ["]

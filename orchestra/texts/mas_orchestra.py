@@ -14,6 +14,7 @@ from orchestra.texts.source import Source, escaped
 
 ROOT = "mas_r1_reasoner/agents"
 PROMPTS = {  # the files of the system, user and developer prompt
+    # "minmal" is how the repository spells it
     "low": ("harmony_minimal", "propose_harmony_minmal", "harmony_minimal"),
     "high": ("harmony_medium", "propose_harmony_medium", "harmony_medium"),
 }
@@ -49,7 +50,7 @@ def fill(clone: Path, dom: str) -> Folder:
         "files_row": "${name}",
         "files_join": ", ",
     }
-    return Folder(calls={"main": messages}, pieces=pieces)
+    return Folder(dom=dom, calls={"main": messages}, pieces=pieces)
 
 
 def _with(text: str, mark: str, variable: str) -> str:

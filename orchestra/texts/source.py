@@ -24,6 +24,7 @@ from orchestra.runtime import outside
 from orchestra.vocabulary import ConfigError
 
 MAX_BYTES = 1 << 20  # of one file
+ADVICE = "see docs/released-models.md for the layout that is known"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Node = TypeVar("Node", bound=ast.AST)
 Names = Mapping[str, str]  # expression -> what it is in a template
@@ -49,8 +50,7 @@ class Source:
         return cls(str(clone / path), text_of(clone, path))
 
     def error(self, what: str) -> ConfigError:
-        advice = "see docs/released-models.md for the layout that is known"
-        return ConfigError(f"{self.where}: has no {what}; {advice}")
+        return ConfigError(f"{self.where}: has no {what}; {ADVICE}")
 
     # ---- to find something -----------------------------------------------------------------------
 
@@ -98,14 +98,15 @@ class Source:
         if isinstance(node, ast.FormattedValue):
             value = node.value
             key = value.test if isinstance(value, ast.IfExp) else value
-            return self.named(ast.unparse(key), names)
+            return self.named(key, names)
         return escaped(self.text_of(node, ast.unparse(node)[:40]))
 
-    def named(self, expression: str, names: Names) -> str:
+    def named(self, node: ast.expr, names: Names) -> str:
+        expression = ast.unparse(node)
         if expression not in names:
-            known = f"known are {', '.join(names)}"
+            known = f"known are {', '.join(names)}" if names else "none is known here"
             problem = f"{{{expression}}} is not known ({known})"
-            raise ConfigError(f"{self.where}: {problem}")
+            raise ConfigError(f"{self.where}:{node.lineno}: {problem}; {ADVICE}")
         return names[expression]
 
     def lines(self, node: Function) -> str:

@@ -148,7 +148,7 @@ def _cells(mine: Sequence[float], theirs: Sequence[float], most: int) -> list[st
 
 def table(comparisons: Sequence[Comparison]) -> str:
     """All comparisons, as Markdown."""
-    lines = [f"| | part | {' | '.join(COLUMNS)} |"]
+    lines = [f"| who is compared | part | {' | '.join(COLUMNS)} |"]
     lines.append("| --- | --- |" + " ---: |" * len(COLUMNS))
     for comparison in comparisons:
         lines += comparison.lines()
@@ -199,8 +199,16 @@ def run(arguments: Sequence[str] | None) -> None:
         description="Agreement of rules, reader and judge; see docs/training.md.",
         allow_abbrev=False,
     )
-    parser.add_argument("file", type=Path, help="as fixtures/lab/judged.jsonl")
-    parser.add_argument("--judge", type=Path, metavar="POOL", help="its main backend")
+    parser.add_argument(
+        "file", metavar="FILE", type=Path, help="as fixtures/lab/judged.jsonl"
+    )
+    parser.add_argument(
+        "--judge",
+        type=Path,
+        metavar="POOL",
+        help="the main backend of this pool file scores the decisions, too; its calls are "
+        "recorded next to FILE, as NAME.exact.jsonl and NAME.rubric.jsonl, and not paid again",
+    )
     flags = parser.parse_args(arguments)
     if not flags.file.exists():
         write(flags.file, drawn())
