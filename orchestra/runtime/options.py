@@ -245,12 +245,11 @@ class Options(Checked):
         help="read replies as forgivingly as the released code",
         methods=("mas-orchestra", "toolorchestra"),
     )
-    texts: dict[str, str] | None = (
-        _flag(  # below `method` and `dom`, which its check reads
-            None,
-            help="texts of a released model in place of prompts/; the command texts fills FOLDER",
-            metavar="FOLDER",
-        )
+    # Below `method` and `dom`, which its check reads
+    texts: dict[str, str] | None = _flag(
+        None,
+        help="texts of a released model in place of prompts/; the command texts fills FOLDER",
+        metavar="FOLDER",
     )
     allow_hosts: Hosts = _flag(
         (),
