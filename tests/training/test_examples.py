@@ -51,11 +51,13 @@ def test_a_line_that_is_no_example_is_named(tmp_path, fields, named):
         read(tmp_path / "e.jsonl")
 
 
-@pytest.mark.parametrize("reference", ['{"answer": "\\ud800"}', "[" * 100_000])
-def test_a_reference_that_is_no_text_or_endless_is_named(tmp_path, reference):
+@pytest.mark.parametrize(("old", "new"), [
+    ("complete", "\\ud800"), ("é", "\\ud800"), ('{"action": "complete"}', "[" * 100_000),
+])  # fmt: skip
+def test_a_text_with_half_a_surrogate_pair_and_endless_nesting_are_named(tmp_path, old, new):
     write(tmp_path / "e.jsonl", [EXAMPLE])
     line = (tmp_path / "e.jsonl").read_text()
-    (tmp_path / "e.jsonl").write_text(line.replace('{"action": "complete"}', reference))
+    (tmp_path / "e.jsonl").write_text(line.replace(old, new))
     with pytest.raises(ConfigError, match=r"e.jsonl, line 1: is not an example"):
         read(tmp_path / "e.jsonl")
 

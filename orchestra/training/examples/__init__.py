@@ -77,8 +77,8 @@ def read(path: Path) -> list[Example]:
 def _example(line: str) -> Example:
     """Raises ValueError, TypeError, RecursionError or ConfigError for a line that is not one."""
     example = Example(**json.loads(line))
-    # A tokenizer does not take half a surrogate pair; pydantic has checked the messages
-    json.dumps(example.reference, ensure_ascii=False).encode()
+    read_by_tokenizer = [example.messages, example.reference]
+    json.dumps(read_by_tokenizer, ensure_ascii=False).encode()  # no half surrogate pair
     return example
 
 
