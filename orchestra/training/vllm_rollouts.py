@@ -64,7 +64,7 @@ class VllmRollouts:
         unique = self.processes.gathered(uuid.uuid4().hex[:6])[0]  # the first one's
         self.prefix = f"{self.folder.parent.name}-{unique}"
         self.can_sleep = self._can_sleep()
-        self.wake_up()  # a run that was killed may have left the server asleep
+        self.wake_up()  # a run that was killed may have left the server asleep or paused
 
     # ---- sampling --------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class VllmRollouts:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         self.processes.wait()
-        if self.can_sleep and self.processes.rank == 0 and self._is_asleep():
+        if self.processes.rank == 0 and self._is_asleep():
             self.post("/wake_up")
             self._wait_until(asleep=False)
         self.processes.wait()
@@ -177,6 +177,7 @@ class VllmRollouts:
             time.sleep(POLL_S)
 
     def _is_asleep(self) -> bool:
+        """Whether requests wait for `/wake_up`. After `/pause` they do so too."""
         return bool(self._asked("/is_sleeping").get("is_sleeping"))
 
     def _can_sleep(self) -> bool:

@@ -78,10 +78,11 @@ class Sleeper:
     """What a vLLM server answers that can sleep. A run that was killed left it asleep."""
 
     asleep = True
+    enabled = True  # --enable-sleep-mode
 
     def get(self, path):
         known = {
-            "/server_info?config_format=json": {"vllm_config": {"model_config": {"enable_sleep_mode": True}}},
+            "/server_info?config_format=json": {"vllm_config": {"model_config": {"enable_sleep_mode": self.enabled}}},
             "/is_sleeping": {"is_sleeping": self.asleep},
         }  # fmt: skip
         return known.get(path, {"data": [CARD]})
@@ -102,6 +103,16 @@ def test_a_server_that_can_sleep_does_so_during_the_training_step(served, capsys
     first = ["/wake_up", load, "/v1/completions", "/sleep?level=1"]
     assert [path for path, _ in groupby(served.server.paths)] == [*first, "/wake_up", load, unload]
     assert "keeps its memory" not in capsys.readouterr().err
+
+
+def test_a_server_that_was_left_paused_is_woken_up_once(served, capsys):
+    """A run that was killed between /pause and /resume. A CPU server pauses, though it cannot sleep."""
+    vllm = Sleeper()
+    vllm.enabled = False
+    assert run(*served(vllm.get, state=vllm.change, completion=vllm.complete)) == 0
+    states = [path for path in served.server.paths if "sleep" in path or "wake" in path]
+    assert states == ["/wake_up"]
+    assert "keeps its memory" in capsys.readouterr().err
 
 
 def other_weights(choices):
@@ -193,3 +204,17 @@ def test_full_weights_reach_the_server(home, server):
         policy.model.lm_head.weight[first.ids[0][0]] *= -1  # what it said first, it says no more
     rollouts.update(1)
     assert rollouts.sample(prompts, [1], 1, 0.0)[0].ids[0][0] != first.ids[0][0]
+
+
+def test_a_real_server_that_sleeps_or_was_paused_is_woken_up(home, server):
+    """On a CPU sleep frees nothing, but stops and resumes requests as on a GPU."""
+    policy = Policy(Path(os.environ["TRAIN_MODEL"]), CPU, "bfloat16")
+    requests.post(f"{server}/pause").raise_for_status()
+    rollouts = vllm_rollouts.VllmRollouts(server, policy, home / "w2", 8)
+    assert not rollouts._is_asleep() and not rollouts.can_sleep
+    rollouts.can_sleep = True  # as after --enable-sleep-mode, which a CPU server refuses
+    prompts = [policy.encode([{"role": "user", "content": "Say hello."}])]
+    first, second = [rollouts.sample(prompts, [1], 1, 0.0)[0].ids for _ in range(2)]
+    assert first == second and rollouts._is_asleep()
+    rollouts.wake_up()
+    assert not rollouts._is_asleep()
