@@ -37,6 +37,8 @@ class Metrics:
             self.completions = _continued(options.out / "completions.jsonl", step)
             recorded = options.model_dump(mode="json")
             self.tracker = trackers.start(options.log, options.out, recorded, step)
+            if step == steps:
+                print(f"all {steps} steps are done", file=sys.stderr)
 
     def add(
         self, step: int, row: Row, completions: Sequence[Mapping[str, Any]] = ()
