@@ -161,7 +161,7 @@ class TrainingOptions(Checked):
 
 def _check_model(model: str) -> None:
     """Raises ValueError for what is neither the folder of a model nor an id, OWNER/NAME."""
-    if Path(model).is_dir() or not re.fullmatch(r"[\w.-]+/[\w.-]+", model):
+    if Path(model).is_dir() or not re.fullmatch(r"\w[\w.-]*/[\w.-]+", model):
         _check_has(Path(model), "config.json", flag="--model")
 
 

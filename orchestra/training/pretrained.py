@@ -32,8 +32,6 @@ def model_folder(model: str) -> Path:
     """
     if Path(model).is_dir():
         return Path(model)
-    if model.startswith((".", "/", "~")) or model.count("/") > 1:  # no id of the Hub
-        raise ConfigError(f"--model {model}: there is no such folder")
     from huggingface_hub import snapshot_download
 
     what = f"--model {model}: is not a folder, and as a model of the Hub"
