@@ -38,7 +38,7 @@ ACCEPTED = [
     ("07:49:00", "7:49", ""), ("7:49 UTC", "7:49", "What is that time in UTC?"), ("noon", "12:00 PM", ""), ("It opens at 3 pm.", "15:00", "When does it open?"),
     # what the answer is called
     ("The number of bridges in the town is 19.", "19", BRIDGES), ("The town has 19 bridges.", "19", BRIDGES), ("The total number of bridges is 19.", "19", BRIDGES), ("The sum of the books is 84.", "84", "How many books do Anna and Paul have together?"),
-    ("The age of the sculptor is 37.", "37", "How old was the sculptor?"), ("The price of the ticket is 12 dollars.", "$12", "How much is the ticket?"), ("The length of the film is 95 minutes.", "95 min", "How long is the film?"),
+    ("Platform 7", "7", "To which platform was the train moved?"), ("It was moved to platform 7.", "7", "To which platform was the train moved?"), ("The age of the sculptor is 37.", "37", "How old was the sculptor?"), ("The price of the ticket is 12 dollars.", "$12", "How much is the ticket?"), ("The length of the film is 95 minutes.", "95 min", "How long is the film?"),
 ]  # fmt: skip
 
 CITY = "What is the capital of France, Paris or Lyon?"
@@ -73,7 +73,7 @@ REFUSED = [
     ("2011-03-06", "2011-03-05", ""), ("2011-05-03", "2011-03-05", ""), ("It was on 6 March 2011.", "2011-03-05", "When was it?"),
     # what the answer is called, and another one
     ("The number of bridges is not 19.", "19", BRIDGES), ("The sum of 19 and 2 is 21.", "19", BRIDGES), ("The town has 19 or 20 bridges.", "19", BRIDGES), ("The town has at least 19 bridges.", "19", BRIDGES), ("The town has 190 bridges.", "19", BRIDGES),
-    ("The town has 19 bridges and 4 towers.", "19", BRIDGES), ("The number of bridges was 19, and is now 21.", "19", BRIDGES), ("Half of the 19 bridges.", "19", BRIDGES), ("The film ends at 19:45.", "19:45", "When does the film begin?"), ("The number is 5.", "5", "Which city is it?"),
+    ("The town has 19 bridges and 4 towers.", "19", BRIDGES), ("The number of bridges was 19, and is now 21.", "19", BRIDGES), ("Half of the 19 bridges.", "19", BRIDGES), ("Platform 17", "7", "Which platform?"), ("Not platform 7", "7", "Which platform?"), ("Platform 3, then platform 7", "7", "Which platform?"), ("Version 1.1", "1.10", "Which version is shown?"), ("Boat 7", "7", "Which platform?"), ("The film ends at 19:45.", "19:45", "When does the film begin?"), ("The number is 5.", "5", "Which city is it?"),
     # nothing
     ("", "5", ""), (" ", "5", ""), ("?", "5", ""), ("The answer is", "5", ""), ("The answer", "answer 5", ""), ("What", "Whatever", ""),
 ]  # fmt: skip

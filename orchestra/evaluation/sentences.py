@@ -26,6 +26,7 @@ MORE_WORDS = (
 WORD = re.compile(r"\S+")
 AROUND = ".,;:!?()[]\"'*_`\u201c\u201d"
 POSSESSIVE = re.compile(r"'s$")
+ASKED_FOR = re.compile(r"\b(?:which|what)\s+(\w+)", re.IGNORECASE)  # which platform
 
 
 def _set(words: str) -> frozenset[str]:
@@ -70,7 +71,8 @@ def says(given: str, right: str, question: str, same: Same) -> bool:
     known |= _called(question)
     others = [n for n, word in enumerate(words) if not _is_harmless(word, known)]
     most = len(right.split()) + MORE_WORDS
-    for start, end in _parts(words, others, most):
+    leads = BEFORE | {_word(asked[1]) for asked in ASKED_FOR.finditer(question)}
+    for start, end in _parts(words, others, most, leads):
         part = given[found[start].start() : found[end - 1].end()]
         if same(part, right):
             return True
@@ -78,18 +80,18 @@ def says(given: str, right: str, question: str, same: Same) -> bool:
 
 
 def _parts(
-    words: Sequence[str], others: Sequence[int], most: int
+    words: Sequence[str], others: Sequence[int], most: int, leads: frozenset[str]
 ) -> Iterator[tuple[int, int]]:
     """The parts, from `start` to before `end`, that have all `others`, and nothing next to them
-    that changes them.
+    that changes them. They begin the text, or follow a word of `leads` or a colon.
     """
     count = len(words)
     first = others[0] if others else count - 1
     last = others[-1] if others else 0
     starts = [0]
     for n, word in enumerate(words[:first], 1):
-        leads = word in BEFORE and not _is_bound(word, words[n])
-        if leads or word.endswith(":"):
+        is_lead = word in leads and not _is_bound(word, words[n])
+        if is_lead or word.endswith(":"):
             starts.append(n)
     for start in starts:
         for end in range(max(start, last) + 1, min(start + most, count) + 1):
