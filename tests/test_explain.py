@@ -37,7 +37,8 @@ def placed_in(folder):
 
 def prompt_of(folder, place):
     """What the main agent read in a round, in one line."""
-    calls = {row["call"]: row["request"] for row in jsonl.read(folder / "tape.jsonl")}
+    rows = jsonl.read(folder / "tape.jsonl")
+    calls = {row["call"]: row["request"] for row in rows if "call" in row}  # else: resumed
     return " ".join(calls[f"{place}/main/a1"]["messages"][-1]["content"].split())
 
 
