@@ -19,9 +19,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 SENTENCE_CHARS = 400
-MORE_WORDS = (
-    6  # that a spelling of the answer may have more than the right answer itself
-)
+MORE_WORDS = 6  # of a spelling of the answer, compared with the right answer itself
 
 WORD = re.compile(r"\S+")
 AROUND = ".,;:!?()[]\"'*_`\u201c\u201d"

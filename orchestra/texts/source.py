@@ -119,9 +119,8 @@ def text_of(clone: Path, path: str) -> str:
     """The text of a file in a clone, as Python reads it: with plain line ends and without a mark
     of its encoding. Raises ConfigError.
     """
-    real = Path(
-        os.path.realpath(clone / path)
-    )  # Path.resolve raises for a loop of links
+    # Path.resolve would raise for a loop of links
+    real = Path(os.path.realpath(clone / path))
     if not real.is_relative_to(os.path.realpath(clone)):
         raise ConfigError(f"{clone / path} is outside the clone, by a link; remove it")
     try:
