@@ -15,6 +15,7 @@ import pytest
 from orchestra import evaluate
 from orchestra.evaluation import intervals
 from orchestra.evaluation.answering import Plan, answered
+from orchestra.evaluation.figures import latencies_s
 from orchestra.evaluation.questions import load
 from orchestra.evaluation.scores import exact, matches
 from orchestra.evaluation.sweep import Budget
@@ -403,3 +404,9 @@ def test_a_sweep_with_auto_workers_is_refused_few_calls(tmp_path, endpoint):
     server = endpoint(respond)
     code, rows = sweeps.sweep(tmp_path, server.url)
     assert (code, len(rows)) == (0, 80) and refused[0] < 0.15 * len(server.requests)
+
+
+def test_a_latency_is_that_of_runs_that_called_everything_themselves():
+    row = {"id": "1", "resumed": False, "latency_s": 5.0}
+    rows = [row, {**row, "id": "2", "resumed": True}, {**row, "id": "3", "reused_calls": 2}]
+    assert latencies_s([{**row, "repeat": 1} for row in rows]) == {"1": 5.0}

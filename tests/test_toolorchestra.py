@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from orchestra.agents import experts
 from orchestra.methods.toolorchestra import read_call
 from orchestra.tools import search
 from orchestra.vocabulary import ModelMistake
@@ -76,6 +77,16 @@ def test_the_requests_are_those_of_the_golden_file(run, monkeypatch):
     for r in run.requests:
         r |= {m["role"]: m["content"].split("\n") for m in r.pop("messages")}
     golden.same("toolorchestra", {"tools": tools, "requests": run.requests})
+
+
+SHOWN = "```python\nprint(6 * 7)\n```\nIt prints:\n```\nThe answer is 42.\n```"
+
+
+@pytest.mark.parametrize(("reply", "programs"), [
+    (SHOWN, ["print(6 * 7)\n"]), (SHOWN.replace("python", "py"), ["print(6 * 7)\n"]), ("```\nprint(1)\n```", ["print(1)\n"]), ("```json\n{}\n```", []),
+])  # fmt: skip
+def test_what_a_program_should_print_is_not_taken_for_the_program(reply, programs):
+    assert experts._python_in(reply) == programs
 
 
 def test_one_kind_never_erases_another(run, monkeypatch):

@@ -7,7 +7,9 @@ The places where an answer can be, in the order in which they are tried:
 2. the last \\boxed{...} of LaTeX, which may have braces inside;
 3. the last JSON object with an "answer";
 4. what is between <answer> and </answer>, the last time;
-5. the last line that is more than markup; of a long line, its last sentence.
+5. the last line that is more than markup; of a long line, its last sentence. A line that ends
+   with a colon is none: it announces what should follow;
+6. the last sentence that says what the answer is.
 
     >>> answer_of("17 of 100 are 17.\\n**Answer:** 17"), answer_of("I think\\n17")
     ('17', '17')
@@ -33,6 +35,9 @@ ANSWER = re.compile(
     r"[^\w\n]*?:[ \t*_]*",
     flags=re.I | re.M,
 )
+STATED = re.compile(
+    r"\banswer\b[^.:\n]{0,80}? is:?[ \t]+(?!not\b)(.+?)\.?[ \t]*$", flags=re.I | re.M
+)
 PLACEHOLDER = re.compile(r"</?answer>", flags=re.I)  # as prompts write it
 BLANK_LINE = re.compile(r"\n[ \t]*\n")
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=\S)")
@@ -53,7 +58,7 @@ KEYS = "answer", "final_answer", "Answer", "final answer"
 def answer_of(reply: str) -> str:
     """The answer in a complete reply; "" if it has none."""
     text = after_thinking(reply)
-    return _last_of(text, (*MARKED, _last_line))
+    return _last_of(text, (*MARKED, _last_line, _stated))
 
 
 def whole_answer_of(reply: str) -> str:
@@ -65,14 +70,14 @@ def whole_answer_of(reply: str) -> str:
 def _last_of(text: str, places: Iterable[Callable[[str], list[str]]]) -> str:
     """The last answer in the first of the places that has one."""
     for candidates in places:
-        answers = [_clean(candidate) for candidate in candidates(text)]
-        not_empty = [answer for answer in answers if answer]
-        if not_empty:
-            return not_empty[-1]
+        for candidate in reversed(candidates(text)):
+            answer = _clean(candidate)
+            if answer:
+                return answer
     return ""
 
 
-# ---- the five places -----------------------------------------------------------------------------
+# ---- the six places ------------------------------------------------------------------------------
 
 
 def _labelled(text: str) -> list[str]:
@@ -147,7 +152,12 @@ def _last_line(text: str) -> list[str]:
     last = lines[-1]
     if len(last) > LINE_CHARS:
         last = SENTENCE_END.split(last)[-1]
-    return [last]
+    return [] if last.endswith(":") else [last]
+
+
+def _stated(text: str) -> list[str]:
+    """What a sentence says that the answer is."""
+    return STATED.findall(text)
 
 
 # ---- an answer without its markup ----------------------------------------------------------------

@@ -107,9 +107,12 @@ def _content_of_file(job: Job) -> str:
 
 
 def _python_in(reply: str) -> list[str]:
-    """The code blocks of a reply that are Python, or of no named language."""
-    blocks = _code_blocks(reply)
-    return [text for language, text in blocks if language in ("python", "py", "")]
+    """The code blocks of a reply that are called Python; without one, those without a name. A model
+    often shows in a block without a name what its program should print.
+    """
+    blocks = list(_code_blocks(reply))
+    named = [text for language, text in blocks if language in ("python", "py")]
+    return named or [text for language, text in blocks if not language]
 
 
 def _code_blocks(reply: str) -> Iterator[tuple[str, str]]:

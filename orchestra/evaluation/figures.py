@@ -24,7 +24,7 @@ class Figures(TypedDict):
     cost_each_usd: float | None  # of a question, the mean
     cost_interval_usd: Interval | None
     unjudged: int
-    latency_s: float | None  # the median of questions; None: every run was continued
+    latency_s: float | None  # the median of questions; None: no run was made whole
     latency_interval_s: Interval | None
 
 
@@ -86,10 +86,11 @@ def costs_usd(done: Iterable[QuestionRow]) -> dict[str, float | None]:
 
 
 def latencies_s(done: Iterable[QuestionRow]) -> dict[str, float]:
-    """How long a question takes, the mean of its repeats, without runs that were continued."""
-    found = _means(
-        (row for row in done if not row["resumed"]), lambda row: row["latency_s"]
-    )
+    """How long a question takes, the mean of its repeats, without runs that were continued or reused
+    calls of another run.
+    """
+    whole = (row for row in done if not row["resumed"] and not row.get("reused_calls"))
+    found = _means(whole, lambda row: row["latency_s"])
     return {name: value for name, value in found.items() if value is not None}
 
 
