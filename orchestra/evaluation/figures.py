@@ -86,8 +86,8 @@ def costs_usd(done: Iterable[QuestionRow]) -> dict[str, float | None]:
 
 
 def latencies_s(done: Iterable[QuestionRow]) -> dict[str, float]:
-    """How long a question takes, the mean of its repeats, without runs that were continued or reused
-    calls of another run.
+    """How long a question takes, the mean of its repeats, without runs that were continued or that
+    reused calls.
     """
     whole = (row for row in done if not row["resumed"] and not row.get("reused_calls"))
     found = _means(whole, lambda row: row["latency_s"])
