@@ -13,6 +13,7 @@ from tests.conftest import ROOT
 
 # (given, right, question)
 BRIDGES = "How many bridges does the town have?"
+BOXES = "How many boxes do Hugo and Greta have together?"
 ACCEPTED = [
     # a short sentence
     ("It is Paris.", "Paris", ""), ("The answer is 42.", "42", ""), ("So, the final answer is **42**.", "42", ""), ("Answer: 42", "42", ""),
@@ -36,6 +37,8 @@ ACCEPTED = [
     # times, where a time is expected
     ("3", "3:00 PM", ""), ("3 pm", "3:00 PM", ""), ("15:00", "3:00 PM", ""), ("3 p.m.", "3:00 PM", ""), ("3 o'clock", "3:00 PM", ""), ("3:00 PM", "3", "At what time does it open?"),
     ("07:49:00", "7:49", ""), ("7:49 UTC", "7:49", "What is that time in UTC?"), ("noon", "12:00 PM", ""), ("It opens at 3 pm.", "15:00", "When does it open?"),
+    # the conclusion of a sentence
+    ("Hugo has 14 boxes, Greta has 28 boxes, so together they have 42 boxes.", "42", BOXES), ("It is 14 and 28. Therefore, they have 42 boxes.", "42", BOXES), ("It begins at 19:45, and lasts 95 minutes; thus it ends at 21:20.", "21:20", "When does it end?"),
     # what the answer is called
     ("The number of bridges in the town is 19.", "19", BRIDGES), ("The town has 19 bridges.", "19", BRIDGES), ("The total number of bridges is 19.", "19", BRIDGES), ("The sum of the books is 84.", "84", "How many books do Anna and Paul have together?"),
     ("Platform 7", "7", "To which platform was the train moved?"), ("It was moved to platform 7.", "7", "To which platform was the train moved?"), ("The age of the sculptor is 37.", "37", "How old was the sculptor?"), ("The price of the ticket is 12 dollars.", "$12", "How much is the ticket?"), ("The length of the film is 95 minutes.", "95 min", "How long is the film?"),
@@ -56,6 +59,8 @@ REFUSED = [
     ("The 1975", "1975", "Which year?"), ("1975", "The 1975", "Which band?"), ("The answer is The 1975.", "1975", ""),
     # articles that belong to the name
     ("Who", "The Who", ""), ("The Who", "Who", ""), ("The The", "The", ""), ("It is the Who.", "Who", ""), ("The Same", "same", ""), ("A and B", "and B", ""),
+    # a premise, and a conclusion that is changed
+    ("They have 42 boxes, so Greta has 28 boxes.", "42", BOXES), ("It is 14 and 28, so it is not 42.", "42", BOXES), ("It is 14 and 28, so it is 42 or 43.", "42", BOXES), ("It ends at 21:20, so it ends late.", "21:20", "When does it end?"), ("It is 14, so together 42 hours.", "42", BOXES),
     # negations, and answers that are said to be wrong
     ("not 5", "5", ""), ("It is not 5.", "5", ""), ("It isn't Paris.", "Paris", CITY), ("not Paris", "Paris", ""), ("Paris is not the capital of France.", "Paris", "What is the capital of France?"), ("never 5", "5", ""), ("5 is wrong", "5", ""),
     ("Paris is incorrect.", "Paris", ""), ("guilty", "not guilty", ""), ("He was not guilty.", "guilty", ""), ("There is no 5.", "5", ""), ("It cannot be 5.", "5", ""), ("Yes, it is not.", "yes", ""), ("No one", "no", ""), ("No, yes.", "no", ""),

@@ -6,8 +6,10 @@
     True
     >>> says("It is not Paris.", "Paris", question, same)
     False
+    >>> says("The one has 14, the other 28, so it is 42.", "42", "How many are it?", same)
+    True
 
-A sentence gives the right answer if it has nothing else that could be an answer: all its other
+Of a sentence that draws a conclusion (", so ..."), only the conclusion is read. A sentence gives the right answer if it has nothing else that could be an answer: all its other
 words are words of the question or the usual ones around an answer, and nothing next to the answer
 changes it, as "not", "or", "more than" and "to 7" do. A sentence that does not fit is no match,
 even if a person would accept it.
@@ -22,6 +24,7 @@ SENTENCE_CHARS = 400
 MORE_WORDS = 6  # of a spelling of the answer, compared with the right answer itself
 
 WORD = re.compile(r"\S+")
+CONCLUDES = re.compile(r"[,;.]\s+(?:and\s+)?(?:so|therefore|thus|hence)\b,?\s+", re.IGNORECASE)
 AROUND = ".,;:!?()[]\"'*_`\u201c\u201d"
 POSSESSIVE = re.compile(r"'s$")
 ASKED_FOR = re.compile(r"\b(?:which|what)\s+(\w+)", re.IGNORECASE)  # which platform
@@ -48,7 +51,7 @@ USUAL = BEFORE | _set(
 )
 # Around an answer to such a question: what the answer is called
 ASKED = {
-    "how many": _set("number of count sum"),
+    "how many": _set("number of count sum difference"),
     "how much": _set("amount of price sum"),
     "how long": _set("time duration length of"),
     "how old": _set("age of old"),
@@ -59,8 +62,11 @@ Same = Callable[[str, str], bool]
 
 def says(given: str, right: str, question: str, same: Same) -> bool:
     """Whether a sentence gives the right answer and no other. `same` compares two answers."""
+    if len(given) > SENTENCE_CHARS:
+        return False
+    given = CONCLUDES.split(given)[-1]
     found = list(WORD.finditer(given))
-    if len(given) > SENTENCE_CHARS or len(found) < 2 or given.rstrip().endswith("?"):
+    if len(found) < 2 or given.rstrip().endswith("?"):
         return False
     if right.casefold() in ("yes", "no"):
         return _is_yes_or_no(given, right.casefold())
