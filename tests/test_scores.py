@@ -13,6 +13,8 @@ from tests.conftest import ROOT
 
 # (given, right, question)
 BRIDGES = "How many bridges does the town have?"
+GUESTS = "How many more guests does Katya expect than Martin?"
+MUSEUM = "On which day did the museum have the most visitors?"
 BOXES = "How many boxes do Hugo and Greta have together?"
 ACCEPTED = [
     # a short sentence
@@ -39,6 +41,10 @@ ACCEPTED = [
     ("07:49:00", "7:49", ""), ("7:49 UTC", "7:49", "What is that time in UTC?"), ("noon", "12:00 PM", ""), ("It opens at 3 pm.", "15:00", "When does it open?"),
     # the conclusion of a sentence
     ("Hugo has 14 boxes, Greta has 28 boxes, so together they have 42 boxes.", "42", BOXES), ("It is 14 and 28. Therefore, they have 42 boxes.", "42", BOXES), ("It begins at 19:45, and lasts 95 minutes; thus it ends at 21:20.", "21:20", "When does it end?"),
+    # how many more
+    ("Katya expects 22 more guests than Martin.", "22", GUESTS), ("Katya expects 58 guests, Martin 36, so Katya expects 22 more guests than Martin.", "22", GUESTS),
+    # a number that is no other answer
+    ("The museum had the most visitors on Thursday, with 210 visitors.", "Thursday", MUSEUM), ("The day with the most visitors is Thursday with 210 visitors.", "Thursday", MUSEUM),
     # what the answer is called
     ("The number of bridges in the town is 19.", "19", BRIDGES), ("The town has 19 bridges.", "19", BRIDGES), ("The total number of bridges is 19.", "19", BRIDGES), ("The sum of the books is 84.", "84", "How many books do Anna and Paul have together?"),
     ("Platform 7", "7", "To which platform was the train moved?"), ("It was moved to platform 7.", "7", "To which platform was the train moved?"), ("The age of the sculptor is 37.", "37", "How old was the sculptor?"), ("The price of the ticket is 12 dollars.", "$12", "How much is the ticket?"), ("The length of the film is 95 minutes.", "95 min", "How long is the film?"),
@@ -61,6 +67,10 @@ REFUSED = [
     ("Who", "The Who", ""), ("The Who", "Who", ""), ("The The", "The", ""), ("It is the Who.", "Who", ""), ("The Same", "same", ""), ("A and B", "and B", ""),
     # a premise, and a conclusion that is changed
     ("They have 42 boxes, so Greta has 28 boxes.", "42", BOXES), ("It is 14 and 28, so it is not 42.", "42", BOXES), ("It is 14 and 28, so it is 42 or 43.", "42", BOXES), ("It ends at 21:20, so it ends late.", "21:20", "When does it end?"), ("It is 14, so together 42 hours.", "42", BOXES),
+    # how many more, and a limit
+    ("Katya expects more than 22 more guests than Martin.", "22", GUESTS), ("Katya expects 22 guests.", "22 more", GUESTS), ("Katya expects 23 more guests than Martin.", "22", GUESTS), ("Martin does not expect 22 more guests than Katya.", "22", GUESTS), ("22 more guests or 23 more guests", "22", GUESTS),
+    # a number that may be one
+    ("It is Thursday, with 210 workers.", "Thursday", MUSEUM), ("It is not Thursday, with 210 visitors.", "Thursday", MUSEUM), ("It is 5, with 210 visitors.", "5", MUSEUM), ("It is Friday, with 210 visitors.", "Thursday", MUSEUM),
     # negations, and answers that are said to be wrong
     ("not 5", "5", ""), ("It is not 5.", "5", ""), ("It isn't Paris.", "Paris", CITY), ("not Paris", "Paris", ""), ("Paris is not the capital of France.", "Paris", "What is the capital of France?"), ("never 5", "5", ""), ("5 is wrong", "5", ""),
     ("Paris is incorrect.", "Paris", ""), ("guilty", "not guilty", ""), ("He was not guilty.", "guilty", ""), ("There is no 5.", "5", ""), ("It cannot be 5.", "5", ""), ("Yes, it is not.", "yes", ""), ("No one", "no", ""), ("No, yes.", "no", ""),

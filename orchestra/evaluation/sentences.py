@@ -9,10 +9,12 @@
     >>> says("The one has 14, the other 28, so it is 42.", "42", "How many are it?", same)
     True
 
-Of a sentence that draws a conclusion (", so ..."), only the conclusion is read. A sentence gives the right answer if it has nothing else that could be an answer: all its other
-words are words of the question or the usual ones around an answer, and nothing next to the answer
-changes it, as "not", "or", "more than" and "to 7" do. A sentence that does not fit is no match,
-even if a person would accept it.
+Of a sentence that draws a conclusion (", so ..."), only the conclusion is read. If the right answer
+has no number, a number of what the question asks about is no other answer: "It was Friday, with 210
+visitors." A sentence gives the right answer if it has nothing else that could be an answer: all its
+other words are words of the question or the usual ones around an answer, and nothing next to the
+answer changes it, as "not", "or", "more than" and "to 7" do. A sentence that does not fit is no
+match, even if a person would accept it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,13 @@ SENTENCE_CHARS = 400
 MORE_WORDS = 6  # of a spelling of the answer, compared with the right answer itself
 
 WORD = re.compile(r"\S+")
-CONCLUDES = re.compile(r"[,;.]\s+(?:and\s+)?(?:so|therefore|thus|hence)\b,?\s+", re.IGNORECASE)
+CONCLUDES = re.compile(
+    r"[,;.]\s+(?:and\s+)?(?:so|therefore|thus|hence)\b,?\s+", re.IGNORECASE
+)
+MORE = re.compile(
+    r"\bhow many (more|fewer) (\w+)", re.IGNORECASE
+)  # how many more guests
+WITH = re.compile(r",?\s+with\s+\d[\d,.]*\s+(\w+)\W*$", re.IGNORECASE)
 AROUND = ".,;:!?()[]\"'*_`\u201c\u201d"
 POSSESSIVE = re.compile(r"'s$")
 ASKED_FOR = re.compile(r"\b(?:which|what)\s+(\w+)", re.IGNORECASE)  # which platform
@@ -44,10 +52,12 @@ BEFORE = _set(
     "is are was were be being equals called named by in on at from exactly = has have had"
 )
 AFTER = _set("is are was were in on at by from has had have did does would equals")
+# Before a number that is only a limit
+LIMITS = _set("than least most over under between to up")
 # Around an answer, whatever the question is
 USUAL = BEFORE | _set(
     "the a an answer final correct right result value total be it its it's that this there they "
-    "he she so therefore thus hence which would"
+    "he she so therefore thus hence which would with"
 )
 # Around an answer to such a question: what the answer is called
 ASKED = {
@@ -64,7 +74,7 @@ def says(given: str, right: str, question: str, same: Same) -> bool:
     """Whether a sentence gives the right answer and no other. `same` compares two answers."""
     if len(given) > SENTENCE_CHARS:
         return False
-    given = CONCLUDES.split(given)[-1]
+    given = _without_count(CONCLUDES.split(given)[-1], right, question)
     found = list(WORD.finditer(given))
     if len(found) < 2 or given.rstrip().endswith("?"):
         return False
@@ -74,6 +84,8 @@ def says(given: str, right: str, question: str, same: Same) -> bool:
     known = USUAL if _has(question, right) else USUAL | _words_of(question)
     known |= _called(question)
     others = [n for n, word in enumerate(words) if not _is_harmless(word, known)]
+    if len(others) == 1 and _is_how_many_more(words, others[0], question):
+        return same(words[others[0]], right)
     most = len(right.split()) + MORE_WORDS
     leads = BEFORE | {_word(asked[1]) for asked in ASKED_FOR.finditer(question)}
     for start, end in _parts(words, others, most, leads):
@@ -81,6 +93,23 @@ def says(given: str, right: str, question: str, same: Same) -> bool:
         if same(part, right):
             return True
     return False
+
+
+def _is_how_many_more(words: Sequence[str], n: int, question: str) -> bool:
+    """Whether the word `n` stands where the question has "how many": I have 22 more books."""
+    asked = MORE.search(question)
+    if asked is None or n == 0 or words[n - 1] in LIMITS:
+        return False
+    return list(words[n + 1 : n + 3]) == [_word(asked[1]), _word(asked[2])]
+
+
+def _without_count(given: str, right: str, question: str) -> str:
+    """A sentence without the number that it adds to an answer that has none."""
+    count = WITH.search(given)
+    if count is None or re.search(r"\d", right):
+        return given
+    is_asked_about = _word(count[1]) in _words_of(question)
+    return given[: count.start()] if is_asked_about else given
 
 
 def _parts(
