@@ -263,7 +263,7 @@ Therefore, the answer is:
     ("I think\n17", "17"), ("17\n```", "17"), ("17\n\\]", "17"), ("17\n\n---\n**", "17"), ("\\(17\\)", "17"), ("**Paris**", "Paris"), ("42\nAnswer:", "42"), ("x\n\\end{align*}", "x"), ("\u221e", "\u221e"), ("-5", "-5"),
     (f"{'Many words come first. ' * 20}It is 9 days.", "It is 9 days."), (f"{'One sentence ' * 30}.", f"{'One sentence ' * 30}."),
     # 5. a line that only announces an answer is none: then the last sentence that says what it is
-    ("So the answer to the problem is `96`.\n\n# Now\nGive the answer on a last line:\nAnswer: <answer>", "96"), ("The answer is 5.\nThe answer of it is 6.\nso:", "6"), ("The answer is not clear\nso:", ""), ("it is:", ""),
+    ("So the answer to the problem is `96`.\n\n# Now\nGive the answer on a last line:\nAnswer: <answer>", "96"), ("The answer is 5.\nThe answer of it is 6.\nso:", "6"), ("The answer is not clear\nso:", ""), ("The answer is  not clear\nso:", ""), ("it is:", ""),
     # thinking is none
     ("<think>Answer: 1</think>\nso\n2", "2"), ("<think>\\boxed{1}</think>2", "2"), ("<think>no</think>", ""), ("", ""), ("Answer: **", ""), ("\\[\n\\]", ""), ("```\n```", ""),
 ])  # fmt: skip

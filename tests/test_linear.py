@@ -19,6 +19,7 @@ RUNAWAYS = [
     ("mini-swe", "````bash\n" * 900, "a\n" * 5 * SIZE), ("Eq. 20", "No. ", ""), ("Eq. 20", "x\n", ""), ("Eq. 20", "One more word. And another! ", ""),
     ("mas-orchestra, lenient", "<agent>", ""), ("mas-orchestra, lenient", "<edge><from>", ""), ("toolorchestra, lenient", "<function=a>", ""),
     ("toolorchestra, lenient", "<function=a><parameter=b>", ""), ("whole_answer_of", "<answer>", ""), ("mas-orchestra, lenient", "<Agent/>", ""),
+    ("answer_of", "the answer is x" + " " * SIZE, "y\nso:"), ("answer_of", "answer is x:\n", ""),
 ]  # fmt: skip
 
 

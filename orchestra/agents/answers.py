@@ -36,7 +36,7 @@ ANSWER = re.compile(
     flags=re.I | re.M,
 )
 STATED = re.compile(
-    r"\banswer\b[^.:\n]{0,80}? is:?[ \t]+(?!not\b)(.+?)\.?[ \t]*$", flags=re.I | re.M
+    r"\banswer\b[^.:\n]{0,80}? is:?[ \t]+(?![ \t]|not\b)(.+)", flags=re.I
 )
 PLACEHOLDER = re.compile(r"</?answer>", flags=re.I)  # as prompts write it
 BLANK_LINE = re.compile(r"\n[ \t]*\n")
@@ -157,7 +157,7 @@ def _last_line(text: str) -> list[str]:
 
 def _stated(text: str) -> list[str]:
     """What a sentence says that the answer is."""
-    return STATED.findall(text)
+    return [answer.rstrip().removesuffix(".") for answer in STATED.findall(text)]
 
 
 # ---- an answer without its markup ----------------------------------------------------------------

@@ -29,9 +29,8 @@ WORD = re.compile(r"\S+")
 CONCLUDES = re.compile(
     r"[,;.]\s+(?:and\s+)?(?:so|therefore|thus|hence)\b,?\s+", re.IGNORECASE
 )
-MORE = re.compile(
-    r"\bhow many (more|fewer) (\w+)", re.IGNORECASE
-)  # how many more guests
+# how many more guests
+MORE = re.compile(r"\bhow many (more|fewer) (\w+)", re.IGNORECASE)
 WITH = re.compile(r",?\s+with\s+\d[\d,.]*\s+(\w+)\W*$", re.IGNORECASE)
 AROUND = ".,;:!?()[]\"'*_`\u201c\u201d"
 POSSESSIVE = re.compile(r"'s$")
