@@ -1,9 +1,13 @@
 """fixtures/results.py: sweeps are recorded, go on where they stopped, and replay to the tables of RESULTS.md."""
 
 import shutil
+import sys
+
+import pytest
 
 from fixtures import results
 from orchestra.evaluation.questions import load
+from orchestra.vocabulary import ConfigError
 from tests.conftest import ROOT
 from tests.program import any_method, pool_file
 
@@ -37,3 +41,10 @@ def test_results_md_has_the_tables_of_the_recorded_sweeps():
     assert f"```text\n{results.tables(sweeps)}\n```" in (ROOT / "docs/RESULTS.md").read_text()
     asked = {q.id: q for q in load(results.MINIGAIA / "questions.json")}
     assert all(results.replayed(sweep, asked) for sweep in sweeps)
+
+
+def test_a_server_that_does_not_start_says_the_last_it_printed():
+    command = [sys.executable, "-c", "print('no such model: x.gguf'); raise SystemExit(3)"]
+    with pytest.raises(ConfigError, match=r"ended with 3.*\nno such model: x\.gguf"):
+        with results.serving(command, "http://127.0.0.1:9/v1"):
+            pass
