@@ -41,6 +41,8 @@ ACCEPTED = [
     ("07:49:00", "7:49", ""), ("7:49 UTC", "7:49", "What is that time in UTC?"), ("noon", "12:00 PM", ""), ("It opens at 3 pm.", "15:00", "When does it open?"),
     # the conclusion of a sentence
     ("Hugo has 14 boxes, Greta has 28 boxes, so together they have 42 boxes.", "42", BOXES), ("It is 14 and 28. Therefore, they have 42 boxes.", "42", BOXES), ("It begins at 19:45, and lasts 95 minutes; thus it ends at 21:20.", "21:20", "When does it end?"),
+    # a sum
+    ("58 - 36 = 22", "22", GUESTS), ("58 guests - 36 guests = 22 guests", "22", GUESTS), ("14:35 + 25 minutes = 15:00", "15:00", "When does it leave?"), ("The number of boxes is 14 + 28 = 42.", "42", BOXES), ("6 x 14 = 84", "84", ""), ("2 + 2 = 4", "2 + 2 = 4", ""),
     # how many more
     ("Katya expects 22 more guests than Martin.", "22", GUESTS), ("Katya expects 58 guests, Martin 36, so Katya expects 22 more guests than Martin.", "22", GUESTS),
     # a number that is no other answer
@@ -67,6 +69,9 @@ REFUSED = [
     ("Who", "The Who", ""), ("The Who", "Who", ""), ("The The", "The", ""), ("It is the Who.", "Who", ""), ("The Same", "same", ""), ("A and B", "and B", ""),
     # a premise, and a conclusion that is changed
     ("They have 42 boxes, so Greta has 28 boxes.", "42", BOXES), ("It is 14 and 28, so it is not 42.", "42", BOXES), ("It is 14 and 28, so it is 42 or 43.", "42", BOXES), ("It ends at 21:20, so it ends late.", "21:20", "When does it end?"), ("It is 14, so together 42 hours.", "42", BOXES),
+    # another sum, or one that is changed
+    ("58 - 36 = -22", "22", GUESTS), ("58 - 36 = 22 or 23", "22", GUESTS), ("22 - 4 = 18", "22", ""), ("58 - 36 != 22", "22", GUESTS), ("58 - 36 => 22", "22", GUESTS), ("It is not 58 - 36 = 22.", "22", GUESTS), ("58 - 36 = 22, 22 + 5 = 27", "22", GUESTS),
+    ("58 - 36 = 22 hours", "22", GUESTS), ("58 - 36 = 22 - 1", "22", GUESTS), ("58 - 36 =", "22", GUESTS), ("more than 58 - 36 = 22", "22", GUESTS), ("5 + 5 = 10", "5 + 5", ""),
     # how many more, and a limit
     ("Katya expects more than 22 more guests than Martin.", "22", GUESTS), ("Katya expects 22 guests.", "22 more", GUESTS), ("Katya expects 23 more guests than Martin.", "22", GUESTS), ("Martin does not expect 22 more guests than Katya.", "22", GUESTS), ("22 more guests or 23 more guests", "22", GUESTS),
     # a number that may be one

@@ -9,7 +9,8 @@
     >>> says("The one has 14, the other 28, so it is 42.", "42", "How many are it?", same)
     True
 
-Of a sentence that draws a conclusion (", so ..."), only the conclusion is read. If the right answer
+Of a sentence that draws a conclusion (", so ..."), only the conclusion is read; of a sum
+("58 - 36 = 22"), only what it comes to. If the right answer
 has no number, a number of what the question asks about is no other answer: "It was Friday, with 210
 visitors." A sentence gives the right answer if it has nothing else that could be an answer: all its
 other words are words of the question or the usual ones around an answer, and nothing next to the
@@ -32,6 +33,9 @@ CONCLUDES = re.compile(
 # how many more guests
 MORE = re.compile(r"\bhow many (more|fewer) (\w+)", re.IGNORECASE)
 WITH = re.compile(r",?\s+with\s+\d[\d,.]*\s+(\w+)\W*$", re.IGNORECASE)
+_TERM = r"\d[\d.,:]*(?: ?[a-z]+)?"  # 58, 25 minutes
+_SIGN = r" ?[-+*/x\u00d7\u00f7\u2212\u2013] ?"
+SUM = re.compile(rf"{_TERM}(?:{_SIGN}{_TERM})+ ?=(?![=>]) ?")  # 14:35 + 25 minutes =
 AROUND = ".,;:!?()[]\"'*_`\u201c\u201d"
 POSSESSIVE = re.compile(r"'s$")
 ASKED_FOR = re.compile(r"\b(?:which|what)\s+(\w+)", re.IGNORECASE)  # which platform
@@ -74,6 +78,10 @@ def says(given: str, right: str, question: str, same: Same) -> bool:
     if len(given) > SENTENCE_CHARS:
         return False
     given = _without_count(CONCLUDES.split(given)[-1], right, question)
+    if "=" not in right and SUM.search(given):
+        given = SUM.sub("", given)
+        if same(given, right):
+            return True
     found = list(WORD.finditer(given))
     if len(found) < 2 or given.rstrip().endswith("?"):
         return False
