@@ -45,6 +45,6 @@ def test_results_md_has_the_tables_of_the_recorded_sweeps():
 
 def test_a_server_that_does_not_start_says_the_last_it_printed():
     command = [sys.executable, "-c", "print('no such model: x.gguf'); raise SystemExit(3)"]
-    with pytest.raises(ConfigError, match=r"ended with 3.*\nno such model: x\.gguf"):
+    with pytest.raises(ConfigError, match=r"ended with 3.* no such model: x\.gguf"):
         with results.serving(command, "http://127.0.0.1:9/v1"):
             pass

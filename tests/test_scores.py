@@ -42,7 +42,7 @@ ACCEPTED = [
     # the conclusion of a sentence
     ("Hugo has 14 boxes, Greta has 28 boxes, so together they have 42 boxes.", "42", BOXES), ("It is 14 and 28. Therefore, they have 42 boxes.", "42", BOXES), ("It begins at 19:45, and lasts 95 minutes; thus it ends at 21:20.", "21:20", "When does it end?"),
     # a sum
-    ("58 - 36 = 22", "22", GUESTS), ("58 guests - 36 guests = 22 guests", "22", GUESTS), ("14:35 + 25 minutes = 15:00", "15:00", "When does it leave?"), ("The number of boxes is 14 + 28 = 42.", "42", BOXES), ("6 x 14 = 84", "84", ""), ("2 + 2 = 4", "2 + 2 = 4", ""),
+    ("58 - 36 = 22", "22", GUESTS), ("58 - 36 = 22 guests", "22", GUESTS), ("14:35 + 0:25 = 15:00", "15:00", "When does it leave?"), ("-5 + 27 = 22", "22", ""), ("\u221258 + 36 = \u221222", "-22", ""), ("Hugo has 14 and Greta 28, so 42.", "42", BOXES), ("No, it rained, so the fair was cancelled.", "no", "Did the fair take place?"), ("The number of boxes is 14 + 28 = 42.", "42", BOXES), ("6 x 14 = 84", "84", ""), ("2 + 2 = 4", "2 + 2 = 4", ""),
     # how many more
     ("Katya expects 22 more guests than Martin.", "22", GUESTS), ("Katya expects 58 guests, Martin 36, so Katya expects 22 more guests than Martin.", "22", GUESTS),
     # a number that is no other answer
@@ -69,7 +69,12 @@ REFUSED = [
     ("Who", "The Who", ""), ("The Who", "Who", ""), ("The The", "The", ""), ("It is the Who.", "Who", ""), ("The Same", "same", ""), ("A and B", "and B", ""),
     # a premise, and a conclusion that is changed
     ("They have 42 boxes, so Greta has 28 boxes.", "42", BOXES), ("It is 14 and 28, so it is not 42.", "42", BOXES), ("It is 14 and 28, so it is 42 or 43.", "42", BOXES), ("It ends at 21:20, so it ends late.", "21:20", "When does it end?"), ("It is 14, so together 42 hours.", "42", BOXES),
+    # a conclusion that is none, or is denied before it is drawn
+    ("It is not, therefore, 42 boxes.", "42", BOXES), ("Hugo and Greta do not, therefore, have 42 boxes.", "42", BOXES), ("It does not follow, therefore, that they have 42 boxes.", "42", BOXES), ("It cannot, therefore, be Paris.", "Paris", ""), ("They have more than, hence, 42 boxes.", "42", BOXES), ("It is not, therefore, 42.", "42", BOXES),
+    ("Hugo is from Peru, and so is Greta.", "Greta", "Who is from Peru?"), ("Peru has won it, and so has Chile.", "Chile", "Which country won it?"), ("It was on Thursday, with 210 visitors?", "Thursday", MUSEUM), ("Yes, it is, so no, it is", "no", "Is it?"), ("Martin expects 22 more guests than Katya.", "22", GUESTS),
     # another sum, or one that is changed
+    ("2 000 / 4 = 500", "2500", ""), ("1 250 - 900 = 350", "1350", ""), ("-58 + 80 = 22", "-22", ""), ("1e5 + 1 = 6", "1000000", ""), ("10^2 + 7 = 9", "10^9", ""), ("B5 - 3 = 2", "B2", ""), ("58 miles - 36 miles = 22", "22 km", "How many km is it?"), ("58 hours - 36 hours = 22", "22", GUESTS), ("58 - 36 not = 22", "22", GUESTS), ("5 max 7 = 7", "7", ""),
+    ("3x - 14 = 7", "7", "Solve 3x - 14 = 7."), ("21-23 = 22", "22", ""), ("2011-03-05 = 2011-03-06", "2011-03-06", "When was it?"), ("3-2 = Brazil", "Brazil", ""),
     ("58 - 36 = -22", "22", GUESTS), ("58 - 36 = 22 or 23", "22", GUESTS), ("22 - 4 = 18", "22", ""), ("58 - 36 != 22", "22", GUESTS), ("58 - 36 => 22", "22", GUESTS), ("It is not 58 - 36 = 22.", "22", GUESTS), ("58 - 36 = 22, 22 + 5 = 27", "22", GUESTS),
     ("58 - 36 = 22 hours", "22", GUESTS), ("58 - 36 = 22 - 1", "22", GUESTS), ("58 - 36 =", "22", GUESTS), ("more than 58 - 36 = 22", "22", GUESTS), ("5 + 5 = 10", "5 + 5", ""),
     # how many more, and a limit
@@ -223,6 +228,10 @@ def test_a_long_answer_is_read_in_no_time():
 
 
 # ---- several accepted answers --------------------------------------------------------------------
+
+
+def test_a_number_of_a_million_digits_is_no_error():
+    assert not matches("1" * 1_000_001 + " million", "5")
 
 
 def test_one_of_the_accepted_answers_is_enough():

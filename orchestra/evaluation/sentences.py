@@ -27,15 +27,20 @@ SENTENCE_CHARS = 400
 MORE_WORDS = 6  # of a spelling of the answer, compared with the right answer itself
 
 WORD = re.compile(r"\S+")
+# ", so" and ". Therefore,"; but not "is not, therefore," and ", and so is Lyon"
 CONCLUDES = re.compile(
-    r"[,;.]\s+(?:and\s+)?(?:so|therefore|thus|hence)\b,?\s+", re.IGNORECASE
+    r"(?:,\s+(?:and\s+)?(?:so|therefore|thus|hence)\b(?!,)|[;.]\s+(?:so|therefore|thus|hence)\b,?)\s+"
+    r"(?!(?:is|are|was|were|has|have|had|do|does|did)\b)",
+    re.IGNORECASE,
 )
 # how many more guests
 MORE = re.compile(r"\bhow many (more|fewer) (\w+)", re.IGNORECASE)
 WITH = re.compile(r",?\s+with\s+\d[\d,.]*\s+(\w+)\W*$", re.IGNORECASE)
-_TERM = r"\d[\d.,:]*(?: ?[a-z]+)?"  # 58, 25 minutes
-_SIGN = r" ?[-+*/x\u00d7\u00f7\u2212\u2013] ?"
-SUM = re.compile(rf"{_TERM}(?:{_SIGN}{_TERM})+ ?=(?![=>]) ?")  # 14:35 + 25 minutes =
+_NUMBER = r"[-\u2212]?\d[\d.,:]*"
+_SIGN = r"(?: [-\u2212\u2013] | ?[+*/x\u00d7\u00f7] ?)"
+SUM = re.compile(  # 58 - 36 =, but not the end of 2 000 / 4 =
+    rf"(?<!\S)(?<!\d ){_NUMBER}(?:{_SIGN}{_NUMBER})+ ?= ?(?=[-\u2212]?\d)"
+)
 AROUND = ".,;:!?()[]\"'*_`\u201c\u201d"
 POSSESSIVE = re.compile(r"'s$")
 ASKED_FOR = re.compile(r"\b(?:which|what)\s+(\w+)", re.IGNORECASE)  # which platform
@@ -75,18 +80,19 @@ Same = Callable[[str, str], bool]
 
 def says(given: str, right: str, question: str, same: Same) -> bool:
     """Whether a sentence gives the right answer and no other. `same` compares two answers."""
-    if len(given) > SENTENCE_CHARS:
-        return False
-    given = _without_count(CONCLUDES.split(given)[-1], right, question)
-    if "=" not in right and SUM.search(given):
-        given = SUM.sub("", given)
-        if same(given, right):
-            return True
-    found = list(WORD.finditer(given))
-    if len(found) < 2 or given.rstrip().endswith("?"):
+    if len(given) > SENTENCE_CHARS or given.rstrip().endswith("?"):
         return False
     if right.casefold() in ("yes", "no"):
         return _is_yes_or_no(given, right.casefold())
+    whole = given
+    given = _without_count(CONCLUDES.split(given)[-1], right, question)
+    if "=" not in right:
+        given = SUM.sub("", given)
+    if given != whole and same(given, right):
+        return True
+    found = list(WORD.finditer(given))
+    if len(found) < 2:
+        return False
     words = [_word(m[0]) for m in found]
     known = USUAL if _has(question, right) else USUAL | _words_of(question)
     known |= _called(question)
@@ -107,7 +113,18 @@ def _is_how_many_more(words: Sequence[str], n: int, question: str) -> bool:
     asked = MORE.search(question)
     if asked is None or n == 0 or words[n - 1] in LIMITS:
         return False
+    than, asked_than = (
+        _after_than(words),
+        _after_than(list(map(_word, question.split()))),
+    )
+    if than != asked_than and than and asked_than:
+        return False
     return list(words[n + 1 : n + 3]) == [_word(asked[1]), _word(asked[2])]
+
+
+def _after_than(words: Sequence[str]) -> Sequence[str]:
+    """What comes after "than": [] if there is no such word."""
+    return words[words.index("than") + 1 :] if "than" in words else []
 
 
 def _without_count(given: str, right: str, question: str) -> str:

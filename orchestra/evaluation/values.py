@@ -33,6 +33,7 @@ MULTIPLES = {
 CURRENCY = r"US\$|USD|EUR|GBP|[$€£¥₹]"
 NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
 UNIT = r"%|[^\d\s,.;%](?:(?!\s\d).){0,30}"
+DIGITS = 400  # of a number; a longer one is none
 AMOUNT = re.compile(rf"([-+]?)({CURRENCY})?\s*({NUMBER})\s*({UNIT})?", re.I)
 MULTIPLE = re.compile(rf"({'|'.join(MULTIPLES)})s?\b\s*(?:of\b\s*)?", re.I)
 
@@ -154,7 +155,7 @@ def _same_words(a: str, b: str) -> bool:
 def amount(text: str) -> Amount | None:
     """The number and unit of a text that is nothing else."""
     found = AMOUNT.fullmatch(text)
-    if found is None:
+    if found is None or len(found[3]) > DIGITS:
         return None
     sign, currency, digits, rest = found.groups(default="")
     number = Decimal(sign + digits.replace(",", ""))
