@@ -10,12 +10,12 @@
     True
 
 Of a sentence that draws a conclusion (", so ..."), only the conclusion is read; of a sum
-("58 - 36 = 22"), only what it comes to. If the right answer
-has no number, a number of what the question asks about is no other answer: "It was Friday, with 210
-visitors." A sentence gives the right answer if it has nothing else that could be an answer: all its
-other words are words of the question or the usual ones around an answer, and nothing next to the
-answer changes it, as "not", "or", "more than" and "to 7" do. A sentence that does not fit is no
-match, even if a person would accept it.
+("58 - 36 = 22"), only what it comes to. If the right answer has no number, a number of what the
+question asks about is no other answer: "It was Friday, with 210 visitors." A sentence gives the
+right answer if it has nothing else that could be an answer: all its other words are words of the
+question or the usual ones around an answer, and nothing next to the answer changes it, as "not",
+"or", "more than" and "to 7" do. A sentence that does not fit is no match, even if a person would
+accept it.
 """
 
 from __future__ import annotations
