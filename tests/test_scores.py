@@ -227,11 +227,11 @@ def test_a_long_answer_is_read_in_no_time():
     assert time.process_time() - began_s < 10
 
 
-# ---- several accepted answers --------------------------------------------------------------------
-
-
 def test_a_number_of_a_million_digits_is_no_error():
     assert not matches("1" * 1_000_001 + " million", "5")
+
+
+# ---- several accepted answers --------------------------------------------------------------------
 
 
 def test_one_of_the_accepted_answers_is_enough():

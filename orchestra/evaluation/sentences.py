@@ -113,11 +113,9 @@ def _is_how_many_more(words: Sequence[str], n: int, question: str) -> bool:
     asked = MORE.search(question)
     if asked is None or n == 0 or words[n - 1] in LIMITS:
         return False
-    than, asked_than = (
-        _after_than(words),
-        _after_than(list(map(_word, question.split()))),
-    )
-    if than != asked_than and than and asked_than:
+    than = _after_than(words)
+    asked_than = _after_than([_word(text) for text in question.split()])
+    if than and asked_than and than != asked_than:
         return False
     return list(words[n + 1 : n + 3]) == [_word(asked[1]), _word(asked[2])]
 
