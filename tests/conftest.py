@@ -16,15 +16,20 @@ import pytest
 from hypothesis import settings
 
 import orchestra_min
-from orchestra.money import Purse
-from orchestra.runtime import prompts
-from orchestra.runtime.chat import Chat
-from orchestra.runtime.jsonl import TapeWriteError
-from orchestra.runtime.options import Options
-from orchestra.runtime.pool import Engine, Pool
-from orchestra.runtime.tape import Cancelled, Tape, TapeMiss
-from orchestra.tools import media, sandbox
-from orchestra.vocabulary import Backend, ConfigError, EndpointError, Media, Price, Task
+from orchestra.kernel import prompts
+from orchestra.kernel.chat import Chat
+from orchestra.kernel.folder import Options
+from orchestra.kernel.money import Purse
+from orchestra.kernel.tape import Cancelled, DiskFull, Tape, TapeMiss
+from orchestra.kernel.vocabulary import (
+    Backend,
+    ConfigError,
+    EndpointError,
+    Media,
+    Pool,
+    Price,
+    Task,
+)
 from tests.scripted import Endpoint
 
 FREE = Price(0, 0)
@@ -32,7 +37,7 @@ settings.register_profile("any speed", deadline=None)
 settings.load_profile("any speed")
 ROOT = Path(__file__).resolve().parent.parent
 needs_sandbox = pytest.mark.skipif(
-    bool(sandbox.trouble()), reason="needs bubblewrap (apt install bubblewrap)"
+    not shutil.which("bwrap"), reason="needs bubblewrap (apt install bubblewrap)"
 )
 needs_git = pytest.mark.skipif(not shutil.which("git"), reason="needs git")
 
@@ -109,8 +114,9 @@ def pool_at(url: str, *names: str, price: Price | None = FREE, **fields: Any) ->
     """A pool of scripted backends, free of charge unless said otherwise."""
     fields = {"skills": dict.fromkeys(("txt", "img", "aud", "code"), 1.0), **fields}
     fields |= {"price_usd_per_mtok": price}
-    backends = (Backend(name=n, model=n, base_url=url, **fields) for n in names or ("small",))
-    return Pool(backends=tuple(backends))
+    names = names or ("small",)
+    backends = (Backend(name=n, model=n, base_url=url, **fields) for n in names)
+    return Pool(tuple(backends), main=names[0])
 
 
 # ---- PAPERS.md: a test that it names calls a function of its row ---------------------------------

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,8 +14,8 @@ from unittest import mock
 import pytest
 
 import orchestra_min
-from orchestra.runtime.options import METHODS  # noqa: F401
-from orchestra.runtime.run_folder import read_manifest
+from orchestra.kernel.folder import Event, read_manifest
+from orchestra.parts import METHODS  # noqa: F401
 from tests.conftest import FREE, ROOT, Options, pool_at
 from tests.scripted import agent, complete, finish, is_main, last_text, thought
 
@@ -22,7 +23,8 @@ PROGRAM = ROOT / "orchestra_min.py"
 CLOCK = ROOT / "fixtures" / "media" / "clock.png"
 SPEECH = ROOT / "tests" / "sounds" / "equinox.wav"  # as a cassette has it
 Done = subprocess.CompletedProcess[str]
-GIVEN = ("workdir", "listeners", "cancelled", "reuse", "only")  # to orchestrate, besides options
+OBJECTS = ("agents", "redact", "send")  # given to orchestrate, and again to a replay
+ONCE = ("listeners", "cancelled", "more", "sources")  # given to orchestrate alone
 HOURS = '''from pathlib import Path
 Path(__file__).with_name("loaded").touch()
 def library_hours(day: str) -> str:
@@ -59,17 +61,14 @@ def called(*arguments: Any, at: str = "", **variables: str) -> Done:
     return Done(arguments, code, out.getvalue(), err.getvalue())
 
 
-def replay(folder: Path, **given: Any) -> orchestra_min.Trajectory:
-    """A replay that names all of the run again, as its owner would."""
-    named = read_manifest(Path(folder)).options.again()
-    return orchestra_min.replay(folder, **{**named, **given})
+def replay(folder: Path, **given: Any) -> orchestra_min.Outcome:
+    return orchestra_min.replay(Path(folder), **given)
 
 
-def resume(folder: Path, **how: Any) -> orchestra_min.Trajectory:
-    """A resume that names all of the run again, its pool too."""
-    stored = read_manifest(Path(folder))
-    again = {"pool": stored.pool, **stored.options.again()}
-    return orchestra_min.resume(folder, **{**again, **how})
+def resume(folder: Path, **how: Any) -> orchestra_min.Outcome:
+    """A resume that names the pool again, as its owner would."""
+    folder = Path(folder)
+    return orchestra_min.resume(folder, **{"pool": read_manifest(folder).pool, **how})
 
 
 def line_of(done: Done, code: int = 2) -> str:
@@ -79,7 +78,7 @@ def line_of(done: Done, code: int = 2) -> str:
     return done.stderr.splitlines()[-1]
 
 
-def content(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def content(events: Iterable[Event]) -> list[Event]:
     """The events of a run without what is measured: the same in each of its replays."""
     rows = sorted(events, key=lambda e: tuple(e["at"]))
     return json.loads(json.dumps([{k: v for k, v in e.items() if k != "timing"} for e in rows]))
@@ -121,6 +120,9 @@ def any_method(request: dict[str, Any]) -> str:
 class Runs:
     """`run(*turns, work=...)`: the main agent's replies in order; `work`, or what it makes of the
     prompt, answers every other call. `respond(request)` answers all. Every run is replayed.
+
+    `change` is of the pool, `change_parts` of the parts. A method or tools that are no names are
+    objects.
     """
 
     def __init__(self, endpoint, folder, method):
@@ -128,9 +130,17 @@ class Runs:
 
     def __call__(
         self, *turns, work=None, respond=None, names=(), price=FREE, fields=None, change=lambda pool: pool,
-        question="What is it?", media=(), out="run", **how,
+        question="What is it?", media=(), out="run", change_parts=None, **how,
     ):  # fmt: skip
         queue, self.method = iter(turns), how.setdefault("method", self.method)
+        given = {name: how.pop(name) for name in OBJECTS if name in how}
+        once = {name: how.pop(name) for name in ONCE if name in how}
+        if not isinstance(self.method, str):
+            given["method"] = how.pop("method")
+        if isinstance(how.get("tools"), Mapping):
+            given["tools"] = how.pop("tools")
+        if change_parts:
+            given["change"] = change_parts
 
         def reply(request):
             if turns and self.is_main(request):
@@ -141,16 +151,15 @@ class Runs:
         self.server = self.endpoint(respond or reply)
         self.requests, self.folder = self.server.requests, self.parent / out
         pool = change(pool_at(self.server.url, *names, price=price, **fields or {}))
-        given = {k: how.pop(k) for k in GIVEN if k in how}
-        files = media, pool, Options(**how), self.folder
-        result = orchestra_min.orchestrate(question, *files, **given)
-        replay(self.folder, parallel=17)  # raises TapeMiss if anything differs
+        files = media, pool, Options.of(**how), self.folder
+        result = orchestra_min.orchestrate(question, *files, **once, **given)
+        replay(self.folder, parallel=17, **given)  # raises TapeMiss if anything differs
         return result
 
     def is_main(self, request):
-        if self.method in ("orchestra-o1", "aorchestra"):
-            return is_main(request)
-        return request["messages"][0]["role"] == "system"
+        if self.method in ("react", "toolorchestra", "mas-orchestra"):
+            return request["messages"][0]["role"] == "system"
+        return is_main(request)
 
     @property
     def mains(self):
