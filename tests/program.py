@@ -15,6 +15,7 @@ import pytest
 
 import orchestra_min
 from orchestra.kernel.folder import Event, read_manifest
+from orchestra.kernel.tool import Environment, tool
 from orchestra.parts import METHODS  # noqa: F401
 from tests.conftest import FREE, ROOT, Options, pool_at
 from tests.scripted import agent, complete, finish, is_main, last_text, thought
@@ -33,6 +34,18 @@ def library_hours(day: str) -> str:
     day: a day of the week
     """
     return f"closed on {day}"'''
+
+
+@tool("library_hours", "txt")
+def library_hours(env: Environment, day: str) -> str:
+    """When the town library is open.
+
+    day: a day of the week
+    """
+    return str(env.local("library_hours", {"day": day}, lambda: f"closed on {day}"))
+
+
+OWN_TOOLS = {"library_hours": library_hours}
 
 
 def start(folder: Path, *arguments: Any, at: str = "", run: Any = subprocess.Popen, **how: Any):

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from fixtures import record_cassettes
-from orchestra.runtime.openai_api import transcribe, with_model
-from orchestra.stopping import stop_probability
+from orchestra.methods.orchestra_o1 import stop_probability
 from orchestra.tools import search
 from tests.conftest import Chat, Price, Purse, Tape, pool_at
 from tests.program import SPEECH

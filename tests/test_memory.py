@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestra import memory
-from orchestra.memory import (
+from orchestra.kernel import memory
+from orchestra.kernel.memory import (
     best_supported_answer,
     opened,
     summarize,
     terms,
     tokens,
 )
-from orchestra.runtime.prompts import WORDING
-from orchestra.stopping import stop_probability
-from orchestra.vocabulary import Evidence, Media, Result, Step, SubTask, Task
+from orchestra.kernel.prompts import say
+from orchestra.kernel.vocabulary import Evidence, Media, Result, Step, SubTask, Task
+from orchestra.methods.orchestra_o1 import stop_probability
 
 
 def seen(id: str, answer: str = "", summary: str = "", round: int = 1, **fields) -> Evidence:
@@ -29,7 +29,7 @@ def seen(id: str, answer: str = "", summary: str = "", round: int = 1, **fields)
 
 
 def compress(history: list[Evidence], limit_tokens: int = 6000) -> str:
-    return memory.compress("What time is it in Prague?", history, WORDING, limit_tokens)
+    return memory.compress("What time is it in Prague?", history, limit_tokens)
 
 
 # ---- Eq. 19 --------------------------------------------------------------------------------------
@@ -45,11 +45,10 @@ def test_an_entry_of_the_history_keeps_of_the_trace_the_files_that_were_opened(t
     looks = (Step("See", {"path": f.lstrip("!")}, "", "o", f[0] == "!") for f in files.split())
     steps = *looks, Step("finish", {"result": "a"}, "", "")  # which only names a file
     z = Result("partial", "7", "s", trace=steps, error="e")
-    expected = Evidence(3, "u", "i", "b", ("See",), "partial", "7", "s", "e", tuple(media))
-    assert (
-        summarize(SubTask("u", "i", "", "b", ("See",)), replace(z, round=3, media=opened(z, TASK)))
-        == expected
-    )
+    result = "partial", "7", "s", "e", tuple(media), len(steps)
+    z = replace(z, round=3, media=opened(z, TASK))
+    u = SubTask("u", "i", "", "b", ("See",))
+    assert summarize(u, z) == Evidence(3, "u", "i", "b", ("See",), *result)
 
 
 # ---- Eq. 20: what is in the context --------------------------------------------------------------
@@ -93,7 +92,7 @@ SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 @given(HISTORIES)
 def test_nothing_is_left_out_of_a_context_while_it_fits(history):
-    rows = [(WORDING.head(h), *map(str.strip, SENTENCE.split(h.summary))) for h in history]
+    rows = [(memory.head_of(h), *map(str.strip, SENTENCE.split(h.summary))) for h in history]
     whole = "\n".join("- " + " ".join(filter(None, row)) for row in rows)
     assert compress(history, tokens(whole)) == whole
 
@@ -102,7 +101,7 @@ def greedy(history: list[Evidence], limit: int) -> set[tuple[str, ...]]:
     """The ids that Eq. 20 chooses, step by step, from results without summaries. There are several
     such choices where two gains are equal: then rounding alone decides which one is larger.
     """
-    heads = [WORDING.head(h) for h in history]
+    heads = [memory.head_of(h) for h in history]
     of = [terms(head) | {head.lower()} for head in heads]
     cost = [tokens(head) + 4 for head in heads]
 
@@ -130,18 +129,20 @@ def test_the_choice_is_that_of_the_plain_greedy_loop(generator):
     for n in range(20):
         text, status = generator.choices(vocabulary, k=4), generator.choice(["done", "partial"])
         history.append(seen(f"t{n}", round=1 + n // 5, instruction=" ".join(text), status=status))
-    *lines, last = compress(history, 150 + tokens(WORDING.left_out(20)) + 1).splitlines()
+    *lines, last = compress(
+        history, 150 + tokens(say("notes", "left_out", count=20)) + 1
+    ).splitlines()
     assert tuple(line[3:].partition(",")[0] for line in lines) in greedy(history, 150)
-    assert last == WORDING.left_out(20 - len(lines))
+    assert last == say("notes", "left_out", count=20 - len(lines))
 
 
 def test_a_round_reads_no_sentence_that_an_earlier_round_has_read():
     history = [seen(f"s{n}", summary="It is late. The clock is old. " * 9) for n in range(9)]
     compress(history, 100)
-    before = memory._terms_of_sentence.cache_info().misses
+    before = memory._terms_of_piece.cache_info().misses
     compress([*history, seen("s9", summary="It is late. It is new.", round=2)], 100)
     head_and_sentence = 2
-    assert memory._terms_of_sentence.cache_info().misses == before + head_and_sentence
+    assert memory._terms_of_piece.cache_info().misses == before + head_and_sentence
 
 
 # ---- the fallback answer -------------------------------------------------------------------------

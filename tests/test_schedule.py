@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestra import matching
-from orchestra import vocabulary as v
-from orchestra.matching import match_backend, match_tools, requirements
-from orchestra.runtime import pool
-from orchestra.schedule import EXACT, Graph, batch, ready, refine
-from orchestra.vocabulary import SubTask
+from orchestra.kernel import placing
+from orchestra.kernel import vocabulary as v
+from orchestra.kernel.placing import EXACT, Graph, batch, ready, refine
+from orchestra.kernel.vocabulary import SubTask
 from tests.conftest import Backend, Price
 
 FILES = {"image": "clock.png", "audio": "speech.wav", "video": "walk.mp4"}
@@ -94,7 +92,8 @@ BUDGETS = st.integers(0, 200).map(lambda n: n / 64)
 def chosen(items: list[tuple[float, float]], k_max: int, budget: float | None) -> list[int]:
     """The indices of the batch of (utility, cost) items."""
     subtasks = [sub(str(i), priority=utility) for i, (utility, _) in enumerate(items)]
-    return [int(u.id) for u in batch(subtasks, k_max, budget, lambda u: items[int(u.id)][1])]
+    costs = [cost for _, cost in items]
+    return [int(u.id) for u in batch(subtasks, k_max, budget, costs)]
 
 
 @settings(max_examples=60)
@@ -130,7 +129,7 @@ def test_a_batch_of_many_is_affordable_and_no_worse_than_any_single_one(items, k
 def test_shares_are_in_proportion_to_the_expected_costs(usd, budget, shares):
     pool = [backend(str(n), price) for n, price in enumerate(usd)]
     subtasks = [sub(b.name, backend=b.name) for b in pool]
-    placed = matching.place(subtasks, TASK, pool, {}, None, budget)
+    placed = placing.place(subtasks, TASK, pool, {}, None, budget)
     assert [p.purse.limit_usd for p in placed] == shares
 
 
@@ -143,8 +142,7 @@ def test_shares_are_in_proportion_to_the_expected_costs(usd, budget, shares):
     (backend("x", latency_s=9.0), backend("y", latency_s=1.0)),
 ])  # fmt: skip
 def test_skill_cost_and_latency_decide_between_backends_and_a_tie_is_the_first(worse, better):
-    r = requirements(READ, TASK, TOOLS)
-    assert match_backend(READ, r, [worse, better, better]) is better
+    assert placing.materialize(READ, TASK, [worse, better, better], TOOLS)[1] is better
 
 
 @pytest.mark.parametrize(("text", "tools"), {
@@ -153,7 +151,8 @@ def test_skill_cost_and_latency_decide_between_backends_and_a_tie_is_the_first(w
 }.items())  # fmt: skip
 def test_a_file_that_is_named_brings_its_tool_next_to_search_and_code(text, tools):
     for u in (SubTask("u", text), SubTask("u", "x", context=text)):
-        assert match_tools(requirements(u, TASK, TOOLS), TOOLS) == (*tools, "Search", "Code")
+        placed, _ = placing.materialize(u, TASK, [backend("b")], TOOLS)
+        assert placed.tools == (*tools, "Search", "Code")
 
 
 EASY = [
@@ -169,7 +168,7 @@ HARD = [
 
 def backend_of(text: str, tools, backends, **fields) -> str:
     u = SubTask("u", text, tools=tools, **fields)
-    return matching.materialize(u, TASK, backends, TOOLS)[1].name
+    return placing.materialize(u, TASK, backends, TOOLS)[1].name
 
 
 def test_the_shipped_pool_searches_with_the_cheap_model_and_reasons_with_the_strong_one():
@@ -205,5 +204,5 @@ MATCHED = "See", "Search", "Code"
 ])  # fmt: skip
 def test_what_the_main_agent_states_wins_over_the_matching(fields, name, tools):
     u = SubTask("u", "read clock.png", **fields)
-    u, b = matching.materialize(u, TASK, [PRICED, BEST], TOOLS)
+    u, b = placing.materialize(u, TASK, [PRICED, BEST], TOOLS)
     assert (u.backend, b.name, u.tools) == (name, name, tools)
