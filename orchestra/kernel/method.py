@@ -1,0 +1,57 @@
+"""A method is one paper's way to run the loop: who decides, which sub-tasks run now, where and for
+what, and what is remembered. Only `decide` must be written; the rest is Orchestra-o1's.
+
+    class Mine(Method):
+        def decide(self, state, ask, mistake, last_chance):
+            return Complete(ask(as_messages("Answer.", state.task.question)).text)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from orchestra.kernel import memory, placing
+from orchestra.kernel.vocabulary import Backend, Decision, Evidence, Reply, Result, State, SubTask, Task
+
+# (messages, schema=None, logprobs=False) -> the reply of the main agent's model
+Ask = Callable[..., Reply]
+
+
+class Method:
+    """`rounds`: how many decisions the paper allows. A method must depend on its arguments alone: a
+    replay calls it again.
+    """
+
+    rounds = 10
+
+    def decide(self, state: State, ask: Ask, mistake: str, last_chance: bool) -> Decision:
+        """y_t for s_t, Eq. 3. `mistake`: the error of the reply before, for the prompt.
+        `last_chance`: no round follows. Raises ModelMistake.
+        """
+        raise NotImplementedError
+
+    def also_read(self, task: Task, context: str) -> list[str]:
+        """What each sub-agent reads after the context written for it. `context` is C_t."""
+        return []
+
+    def place(
+        self,
+        candidates: Sequence[SubTask],
+        task: Task,
+        pool: Sequence[Backend],
+        tools: placing.Capabilities,
+        k_max: int | None,
+        budget_usd: float | None,
+    ) -> list[placing.Placed]:
+        """U_t, Eq. 5-12. `k_max` None: all candidates. Raises BudgetExceeded."""
+        return placing.place(candidates, task, pool, tools, k_max, budget_usd)
+
+    def remember(
+        self, history: tuple[Evidence, ...], u: SubTask, z: Result
+    ) -> tuple[Evidence, ...]:
+        """H_{t+1} after one more result, Eq. 19."""
+        return (*history, memory.summarize(u, z))
+
+    def context(self, question: str, history: Sequence[Evidence], limit: int) -> str:
+        """C_{t+1}, of at most `limit` tokens, Eq. 20."""
+        return memory.compress(question, history, limit)
