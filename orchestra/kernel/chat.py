@@ -23,7 +23,13 @@ import requests
 import urllib3
 from requests.adapters import HTTPAdapter
 
-from orchestra.kernel.money import DEFAULT_OUTPUT_TOKENS, Bill, Ledger, Purse, input_token_bound
+from orchestra.kernel.money import (
+    DEFAULT_OUTPUT_TOKENS,
+    Bill,
+    Ledger,
+    Purse,
+    input_token_bound,
+)
 from orchestra.kernel.prompts import say
 from orchestra.kernel.tape import OVER_BUDGET, Answer, Failure, Tape
 from orchestra.kernel.vocabulary import (
@@ -51,7 +57,14 @@ CONNECT_S = 10.0
 WHY_CHARS = 300
 CONNECTIONS = 256  # kept to one endpoint
 # Errors after which no request can have arrived
-NEVER_SENT = ("NewConnectionError", "ConnectTimeout", "SSLError", "ProxyError", "Invalid")
+NEVER_SENT = (
+    "NewConnectionError",
+    "NameResolutionError",
+    "ConnectTimeout",
+    "SSLError",
+    "ProxyError",
+    "Invalid",
+)
 Body = dict[str, Any]
 
 
@@ -110,25 +123,40 @@ def _post_to(url: str, key: str) -> requests.PreparedRequest:
 
 def by_requests(url: str, body: Body, key: str, timeout_s: float) -> Response:
     """One POST. Redirects are not followed. Raises NoAnswer."""
+
+    def prepare() -> requests.PreparedRequest:
+        request = _post_to(url, key).copy()
+        request.prepare_body(json.dumps(body).encode(), None)
+        return request
+
+    return deliver(url, prepare, timeout_s)
+
+
+def deliver(
+    url: str, prepare: Callable[[], requests.PreparedRequest], timeout_s: float
+) -> Response:
+    """The response to a request, over the connections of its endpoint. Raises NoAnswer."""
     connections = session(url)
     deadline = time.monotonic() + timeout_s
     try:
-        request = _post_to(url, key).copy()
-        request.prepare_body(json.dumps(body).encode(), None)
         response = connections.get_adapter(url).send(
-            request,
+            prepare(),
             stream=True,
             timeout=(min(CONNECT_S, timeout_s), timeout_s),
-            verify=connections.verify,
+            verify=connections.verify or False,
             proxies=connections.proxies,
         )
         with response:
-            if response.status_code < 200:  # the final answer comes later: end the connection
+            if (
+                response.status_code < 200
+            ):  # the final answer comes later: end the connection
                 raise NoAnswer("only an interim answer came", billed=True)
             content = _content_of(response, deadline)
         headers = response.headers
         wait_s = retry_after_s(headers.get("retry-after", ""))
-        return Response(response.status_code, content, wait_s, headers.get("location", ""))
+        return Response(
+            response.status_code, content, wait_s, headers.get("location", "")
+        )
     except (OSError, ValueError, urllib3.exceptions.HTTPError) as error:
         reason = repr(error)
         never_sent = any(name in reason for name in NEVER_SENT)
@@ -145,7 +173,9 @@ def _content_of(response: requests.Response, deadline: float) -> bytes:
         pieces.append(piece)
         size += len(piece)
         if size > MAX_BYTES:
-            raise NoAnswer(f"the answer is longer than {MAX_BYTES >> 20} MiB", billed=True)
+            raise NoAnswer(
+                f"the answer is longer than {MAX_BYTES >> 20} MiB", billed=True
+            )
         if time.monotonic() > deadline:
             raise NoAnswer("timed out", billed=True, timed_out=True)
     return b"".join(pieces)
@@ -206,9 +236,16 @@ class Chat:
         """
         optional = _optional_fields(schema, logprobs, tools, temperature)
         while True:
-            fields = {n: v for n, v in optional.items() if (backend.name, n) not in self.unsupported}
+            fields = {
+                n: v
+                for n, v in optional.items()
+                if (backend.name, n) not in self.unsupported
+            }
             body, most_usd = self._request(backend, messages, purse, optional, fields)
-            outcome = self._exchange(backend, body, Bill(self.ledger, purse, backend, most_usd))
+            url = f"{backend.base_url.rstrip('/')}/chat/completions"
+            send = partial(self.send, url, body, key_of(backend), self.timeout_s)
+            bill = Bill(self.ledger, purse, backend, most_usd)
+            outcome = self.exchange("chat", {"url": url, **body}, send, bill)
             if isinstance(outcome, Reply):
                 return outcome
             dropped = next(iter(fields), "")
@@ -240,19 +277,23 @@ class Chat:
             body["max_completion_tokens" if is_renamed else "max_tokens"] = limit
         return body, backend.cost_usd(read, limit or DEFAULT_OUTPUT_TOKENS)
 
-    def _exchange(self, backend: Backend, body: Body, bill: Bill) -> Reply | Failure:
-        """The outcome of all attempts, on the tape and charged to the bill."""
-        url = f"{backend.base_url.rstrip('/')}/chat/completions"
-        ask = partial(self._attempts, url, body, bill)
+    def exchange(
+        self, kind: str, request: Body, send: Callable[[], Response], bill: Bill
+    ) -> Reply | Failure:
+        """The outcome of all attempts, on the tape and charged to the bill. `send` makes one, whose
+        response is a completion.
+        """
         try:
-            outcome = self.tape.exchange("chat", {"url": url, **body}, ask)
+            outcome = self.tape.exchange(
+                kind, request, partial(self._attempts, send, bill)
+            )
             bill.played = outcome.played
             if isinstance(outcome, Answer):
                 data = outcome.value["data"]
                 cost_usd = bill.charge(outcome.value["unanswered"], data)
                 if bill.is_exceeded:
                     told = "billed more tokens than were asked for; calls in progress may pass"
-                    self.notify(f"{backend.name} {told} your budget")
+                    self.notify(f"{bill.backend.name} {told} your budget")
                 return _reply_of(data, cost_usd)
             bill.charge(outcome.unanswered)
         finally:
@@ -261,31 +302,43 @@ class Chat:
             raise BudgetExceeded(outcome.why)
         return outcome
 
-    def _attempts(self, url: str, body: Body, bill: Bill) -> Body | Failure:
+    def _attempts(self, send: Callable[[], Response], bill: Bill) -> Body | Failure:
         """The answer for the tape, or the Failure of all attempts."""
         backend = bill.backend
-        key = os.environ.get(backend.api_key_env, "").strip() or "none"
-        send = partial(self.send, url, body, key, self.timeout_s)
-        problem = Problem(f"budget exhausted: it cannot cover a call to {backend.name!r}")
+        problem = Problem(
+            f"budget exhausted: it cannot cover a call to {backend.name!r}"
+        )
         problem = replace(problem, cause=OVER_BUDGET)
         patience = Patience(self.patience_s)
         unanswered = 0
         while bill.covers(unanswered + 1):
             found = attempt(send)
             if not isinstance(found, Problem):
-                return {"data": found, "unanswered": unanswered, "most_usd": bill.most_usd}
+                return {
+                    "data": found,
+                    "unanswered": unanswered,
+                    "most_usd": bill.most_usd,
+                }
             problem = found
             unanswered += problem.billed
             pause_s = patience.pause_s(problem)
             if pause_s is None:
                 break
-            why = f"{self.tape.current_call} waits for {backend.name}: {problem.why[:80]}"
+            why = (
+                f"{self.tape.current_call} waits for {backend.name}: {problem.why[:80]}"
+            )
             self.notify(f"{why} ({patience.told})")
             self.tape.wait(pause_s)
         # Redacted before it is cut: half a key is not found.
         why = json.loads(self.tape.redact(json.dumps(problem.why, ensure_ascii=False)))
         most_usd = bill.most_usd
-        return Failure(problem.status, why[:WHY_CHARS], unanswered, problem.cause, most_usd)
+        return Failure(
+            problem.status, why[:WHY_CHARS], unanswered, problem.cause, most_usd
+        )
+
+
+def key_of(backend: Backend) -> str:
+    return os.environ.get(backend.api_key_env, "").strip() or "none"
 
 
 def endpoint_error(backend: Backend, failure: Failure) -> EndpointError:
@@ -384,7 +437,9 @@ def _optional_fields(
     return fields
 
 
-def _with_tools_in_text(messages: Messages, tools: Sequence[Mapping[str, Any]]) -> Messages:
+def _with_tools_in_text(
+    messages: Messages, tools: Sequence[Mapping[str, Any]]
+) -> Messages:
     """The messages for an endpoint without the field `tools`: the system prompt lists the tools."""
     system, *rest = messages
     listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
@@ -423,11 +478,18 @@ def _problem_in(data: Any, response: Response, why: str) -> Problem:
     is_error = status >= 300
     error = data.get("error") if isinstance(data, dict) else None
     choices = data.get("choices") if isinstance(data, dict) else None
-    if error is None and isinstance(choices, list) and choices and isinstance(choices[0], dict):
+    if (
+        error is None
+        and isinstance(choices, list)
+        and choices
+        and isinstance(choices[0], dict)
+    ):
         error = choices[0].get("error")
     if not is_error and isinstance(data, dict) and error is None:
         short = " ".join(json.dumps(data, ensure_ascii=False)[:2000].split())
-        return Problem(f"the answer has no choice: {short}", billed=True, cause="no_choice")
+        return Problem(
+            f"the answer has no choice: {short}", billed=True, cause="no_choice"
+        )
     if error is not None:
         code = _dict(error).get("code")
         why = " ".join(str(_dict(error).get("message") or error).split())
