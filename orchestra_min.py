@@ -16,7 +16,7 @@ Read `Run.answer` first: it is the loop. What can be plugged on, all of it as pl
     method    decides, places and remembers           Method, kernel/method.py
     agents    do a sub-task                           (job) -> Result, kernel/job.py
     tools     act outside                             @tool, kernel/tool.py
-    sources   know the answer to an exchange          (kind, call, key, nth) -> Exchange, kernel/tape.py
+    sources   know the answer to an exchange          (kind, call, key, nth) -> row, kernel/tape.py
     redact    takes secrets out of what is written    (json) -> json, kernel/tape.py
     send      makes one attempt of a call             (url, body, key, timeout_s), kernel/chat.py
     listeners see each event                          (event) -> None, kernel/folder.py
@@ -93,7 +93,16 @@ from orchestra.kernel.vocabulary import (
     Task,
 )
 
-__all__ = ["Backend", "Options", "Outcome", "Parts", "Pool", "orchestrate", "replay", "resume"]
+__all__ = [
+    "Backend",
+    "Options",
+    "Outcome",
+    "Parts",
+    "Pool",
+    "orchestrate",
+    "replay",
+    "resume",
+]
 
 DECISION_ATTEMPTS = 3  # to get a usable decision in one round
 WAKE_S = 0.5  # a Ctrl-C that comes just before the main thread waits does not wake it
@@ -180,7 +189,9 @@ class Run:
         self.options = options
         self.method = parts.method
         self.rounds = options.rounds or parts.method.rounds  # T_max
-        self.capabilities = {name: t.capabilities for name, t in parts.tools.items()}  # psi(g)
+        self.capabilities = {
+            name: t.capabilities for name, t in parts.tools.items()
+        }  # psi(g)
         self.purse.limit_usd = options.budget_usd
         ledger = Ledger(options.budget_usd, self.purse.spent_usd)
         notify = self.recorder.notify
@@ -203,7 +214,9 @@ class Run:
             why = f"no round was left: --rounds allows {self.rounds}"
             return self.last_chance(t, "rounds", why)
         except NothingAffordable as error:
-            return self.last_chance(t, "budget", f"{error}; a larger --budget allows more")
+            return self.last_chance(
+                t, "budget", f"{error}; a larger --budget allows more"
+            )
         except ModelMistake as error:
             wrong = explained(error)
             why = f"no reply of the main agent was usable in {DECISION_ATTEMPTS} attempts. {wrong}"
@@ -258,11 +271,15 @@ class Run:
         that was refused although evidence was there; the best supported one; the newest guess.
         """
         kept = [mistake.answer for mistake in self.refused_answers if mistake.seen]
-        guesses = [mistake.answer for mistake in self.refused_answers if not mistake.seen]
+        guesses = [
+            mistake.answer for mistake in self.refused_answers if not mistake.seen
+        ]
         supported = best_supported_answer(self.history)
         answers = [last_answer, *kept[-1:], supported, *guesses[-1:]]
         answer = next((answer for answer in answers if answer), "")
-        return self.outcome(answer, t, Ending("fallback" if answer else "stopped", cause, why))
+        return self.outcome(
+            answer, t, Ending("fallback" if answer else "stopped", cause, why)
+        )
 
     def outcome(self, answer: str, t: int, ending: Ending) -> Outcome:
         purse = self.purse
@@ -302,13 +319,17 @@ class Run:
             capabilities=self.capabilities,
         )
 
-    def attempt(self, s_t: State, number: int, mistake: str, last_chance: bool) -> Decision:
+    def attempt(
+        self, s_t: State, number: int, mistake: str, last_chance: bool
+    ) -> Decision:
         """One attempt at y_t, paid from B_t and recorded."""
         replies: list[Reply] = []
         purse = Purse(self.purse.left_usd)
 
         def ask(messages: Messages, *rest: Any, **named: Any) -> Reply:
-            reply = self.chat(self.pool[self.pool.main], messages, purse, *rest, **named)
+            reply = self.chat(
+                self.pool[self.pool.main], messages, purse, *rest, **named
+            )
             replies.append(reply)
             return reply
 
@@ -363,7 +384,9 @@ class Run:
             self.history = self.method.remember(self.history, p.subtask, z)  # Eq. 19
             self.purse.join(p.purse)  # Eq. 21
         limit = self.options.context_tokens
-        self.context = self.method.context(self.task.question, self.history, limit)  # Eq. 20
+        self.context = self.method.context(
+            self.task.question, self.history, limit
+        )  # Eq. 20
         return z_t
 
     def place(self, t: int, y_t: Delegate) -> list[Placed]:
@@ -418,16 +441,19 @@ class Run:
         return [ended[p.subtask.id] for p in u_t]
 
     def check(self, placed: Mapping[Place, Placed]) -> None:
-        """Raises ConfigError, before a sub-task starts, for an agent or a tool that is not there."""
+        """Raises ConfigError for an agent or a tool that does not exist."""
         for place, p in placed.items():
             u = p.subtask
             if u.agent not in self.parts.agents:
                 known = ", ".join(filter(None, self.parts.agents))
-                raise ConfigError(f"{place}: {u.agent!r} is not a sub-agent; one of {known}")
+                raise ConfigError(
+                    f"{place}: {u.agent!r} is not a sub-agent; one of {known}"
+                )
             for name in u.tools or ():
                 if name not in self.parts.tools:
                     known = ", ".join(self.parts.tools)
-                    raise ConfigError(f"{place}: {name!r} is not a tool of this run; it has {known}")
+                    problem = f"{name!r} is not a tool of this run; it has {known}"
+                    raise ConfigError(f"{place}: {problem}")
 
     def job(self, place: Place, p: Placed, ended: Mapping[str, Result]) -> Job:
         """The sub-task with what it reads next to its own context, and its environment."""
@@ -464,7 +490,11 @@ class Run:
                     self.show(job, job.unreported("", failure.cause), began_s)
                 raise
             except FAILURES as failure:
-                reason = explained(failure) if isinstance(failure, ModelMistake) else str(failure)
+                reason = (
+                    explained(failure)
+                    if isinstance(failure, ModelMistake)
+                    else str(failure)
+                )
                 z = job.unreported(reason, failure.cause)
             just_ended.put((job.place, self.show(job, z, began_s)))
         except BaseException as error:  # raised again where the run waits for it
@@ -473,11 +503,15 @@ class Run:
     def show(self, job: Job, z: Result, began_s: float) -> Result:
         """z with what the program measures, as an event, too."""
         latency_s = time.monotonic() - began_s
-        z = replace(z, latency_s=latency_s, media=opened(z, self.task), round=job.place.round)
+        z = replace(
+            z, latency_s=latency_s, media=opened(z, self.task), round=job.place.round
+        )
         names = ("status", "answer", "summary", "cost_usd", "error", "cause", "media")
         row = {name: getattr(z, name) for name in names}
         row |= {"steps": len(z.trace), "subtask": job.u.id}
-        self.recorder.emit("result", job.place._replace(step=LAST_STEP), latency_s, **row)
+        self.recorder.emit(
+            "result", job.place._replace(step=LAST_STEP), latency_s, **row
+        )
         return z
 
 
@@ -525,7 +559,9 @@ def orchestrate(
     DiskFull. The folder keeps everything that was paid for.
     """
     if pool is None:
-        raise ConfigError("a run needs a pool: Pool((Backend(name, model, base_url),), name)")
+        raise ConfigError(
+            "a run needs a pool: Pool((Backend(name, model, base_url),), name)"
+        )
     options = with_names(options or Options())
     more = {"code": shipped.can_run_code(options), **(more or {})}
     files = shipped.check_media(media)
@@ -538,7 +574,10 @@ def orchestrate(
 
 
 def replay(
-    folder: Folder, listeners: Iterable[Listener] = (), parallel: int | None = None, **given: Any
+    folder: Folder,
+    listeners: Iterable[Listener] = (),
+    parallel: int | None = None,
+    **given: Any,
 ) -> Outcome:
     """Run again from the tape, offline. Pass `parallel` to change the number of threads. If the run
     used your own Python, pass the same objects again (`parts_of`).
@@ -553,7 +592,9 @@ def replay(
     if recorded and recorded[-1]["event"] == "end" and recorded[-1]["finished"]:
         difference = first_difference(recorded, again.events)
         if difference:
-            raise TapeMiss(f"{folder}: the replay differs from the record: {difference}")
+            raise TapeMiss(
+                f"{folder}: the replay differs from the record: {difference}"
+            )
     return again
 
 
@@ -601,12 +642,17 @@ def parts_of(
     """
     task = manifest.task(folder)
     options = manifest.options
-    found = {**shipped.tools_for(task, manifest.more.get("code", True)), **(tools or {})}
+    found = {
+        **shipped.tools_for(task, manifest.more.get("code", True)),
+        **(tools or {}),
+    }
     for name in found:
         if name in (FINISH, INVALID):
             raise ConfigError(f"a tool cannot have the name {name}")
     made = (method or shipped.make_method)(manifest.pool, found, options)
-    parts = Parts(task, manifest.pool, options, made, found, shipped.Agents(agents or {}), **hooks)
+    parts = Parts(
+        task, manifest.pool, options, made, found, shipped.Agents(agents or {}), **hooks
+    )
     return change(parts, manifest) if change else parts
 
 
@@ -625,7 +671,9 @@ def run(
     tape = Tape(folder / "tape.jsonl", mode, parts.sources, redact, cancelled)
     recorder = Recorder(None if mode == "replay" else folder, parts.listeners, redact)
     row = manifest.row()
-    recorder.emit("run", (0,), **{key: value for key, value in row.items() if key != "v"})
+    recorder.emit(
+        "run", (0,), **{key: value for key, value in row.items() if key != "v"}
+    )
     current = Run(parts, tape, recorder, threads)
     try:
         outcome = current.answer()
@@ -652,12 +700,12 @@ def ending_of(error: BaseException) -> Ending:
     return Ending("stopped", cause, why, finished=False)
 
 
-def main() -> None:
-    """The command, which is a layer above this file."""
+def main(words: Sequence[str] | None = None) -> int:
+    """The command, which is a layer above this file. Returns its exit code."""
     from orchestra.command import main as command
 
-    sys.exit(command(sys.argv[1:]))
+    return int(command(sys.argv[1:] if words is None else words))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
