@@ -29,7 +29,15 @@ AGENTS = {  # SubTask.agent
     "react": "react:run",
     "single": "react:run",
 }
-TOOLS = ("image", "audio", "video", "file", "search", "visit", "code")  # as models see them
+TOOLS = (
+    "image",
+    "audio",
+    "video",
+    "file",
+    "search",
+    "visit",
+    "code",
+)  # as models see them
 
 
 def method_class(options: Options) -> Any:
@@ -39,7 +47,9 @@ def method_class(options: Options) -> Any:
         names = {**METHODS, **SMALL_METHODS}
     name = options.method or METHOD
     if name not in names:
-        raise ConfigError(f"--method {name}: one of {', '.join(METHODS)}, or FILE.py:NAME")
+        raise ConfigError(
+            f"--method {name}: one of {', '.join(METHODS)}, or FILE.py:NAME"
+        )
     return _object(f"orchestra.methods.{names[name]}")
 
 
@@ -50,7 +60,7 @@ def make_method(pool: Pool, tools: Mapping[str, Tool], options: Options) -> Meth
 
 
 class Agents(Mapping[str, Agent]):
-    """The shipped sub-agents by name, imported when they are first used, and those that are given."""
+    """The shipped sub-agents by name, imported when first used, and those that are given."""
 
     def __init__(self, given: Mapping[str, Agent]) -> None:
         self.found = dict(given)
@@ -91,7 +101,7 @@ def all_tools(files: Iterable[str] = TOOLS) -> dict[str, Tool]:
 
 
 def check_media(files: Sequence[Any]) -> list[tuple[Modality, Path]]:
-    """The files of a question, paths or (modality, path), with their modality. Raises ConfigError."""
+    """Files, as paths or (modality, path), with their modality. Raises ConfigError."""
     found: list[tuple[Modality, Path]] = []
     if files:
         found = import_module("orchestra.tools.media").check(files)

@@ -99,6 +99,17 @@ def session(url: str) -> requests.Session:
     return _session(url, os.getpid())
 
 
+class Connections(HTTPAdapter):
+    """The connections to one endpoint. Which of urllib3's pools serves it is found once."""
+
+    pool: urllib3.HTTPConnectionPool | None = None
+
+    def get_connection_with_tls_context(self, *how: Any, **more: Any) -> Any:
+        if self.pool is None:
+            self.pool = super().get_connection_with_tls_context(*how, **more)
+        return self.pool
+
+
 @cache
 def _session(url: str, process_id: int) -> requests.Session:
     """A forked child has its own."""
@@ -107,7 +118,7 @@ def _session(url: str, process_id: int) -> requests.Session:
     made.proxies.update(settings["proxies"])
     made.verify = settings["verify"]
     made.trust_env = False  # so that it is not read again for each call
-    adapter = HTTPAdapter(pool_maxsize=CONNECTIONS)
+    adapter = Connections(pool_maxsize=CONNECTIONS)
     made.mount("https://", adapter)
     made.mount("http://", adapter)
     return made
@@ -147,9 +158,7 @@ def deliver(
             proxies=connections.proxies,
         )
         with response:
-            if (
-                response.status_code < 200
-            ):  # the final answer comes later: end the connection
+            if response.status_code < 200:  # end the connection: the answer comes later
                 raise NoAnswer("only an interim answer came", billed=True)
             content = _content_of(response, deadline)
         headers = response.headers

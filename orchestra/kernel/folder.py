@@ -14,14 +14,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from orchestra.kernel.money import Purse, add_usd
+from orchestra.kernel.prompts import visible
 from orchestra.kernel.tape import Appender, Redact, rows_of
 from orchestra.kernel.vocabulary import (
     Backend,
@@ -99,7 +101,9 @@ class Manifest:
         for modality, name, sha256 in self.media:
             path = folder / "media" / Path(name).name
             if not path.is_file() or sha256_of(path) != sha256:
-                raise ConfigError(f"{path} is missing or changed; copy the whole run folder")
+                raise ConfigError(
+                    f"{path} is missing or changed; copy the whole run folder"
+                )
             media.append(Media(modality, name, path, sha256))
         return Task(self.question, tuple(media))
 
@@ -131,14 +135,22 @@ def read_manifest(folder: Path) -> Manifest:
         raise ConfigError(f"{folder} is not a run folder (no run.json)") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise ConfigError(f"{path} is damaged: {error}") from None
 
 
 def manifest_of(row: Mapping[str, Any]) -> Manifest:
     """Raises KeyError, TypeError or ValueError for a row that is not a run.json."""
     options = dict(row["options"])
-    options.setdefault("k_max", options.get("parallel"))  # of runs before there was k_max
+    options.setdefault(
+        "k_max", options.get("parallel")
+    )  # of runs before there was k_max
     return Manifest(
         question=row["question"],
         media=tuple((m["modality"], m["name"], m["sha256"]) for m in row["media"]),
@@ -154,7 +166,9 @@ def pool_of(row: Mapping[str, Any]) -> Pool:
     for entry in row["backend"]:
         price = entry.get("price_usd_per_mtok")
         backends.append(
-            Backend(**{**entry, "price_usd_per_mtok": Price(**price) if price else None})
+            Backend(
+                **{**entry, "price_usd_per_mtok": Price(**price) if price else None}
+            )
         )
     main = row.get("main") or backends[0].name
     experts = row.get("expert_model_mapping") or {}
@@ -177,21 +191,30 @@ def sha256_of(path: Path) -> str:
 
 
 def begin(
-    folder: Path, manifest: Manifest, files: Sequence[tuple[Modality, Path]], redact: Redact = str
+    folder: Path,
+    manifest: Manifest,
+    files: Sequence[tuple[Modality, Path]],
+    redact: Redact = str,
 ) -> Manifest:
     """Make a run folder: copy the files, and write run.json as the last step. Returns the manifest
     with these files. Raises ConfigError.
     """
-    if folder.exists() and not folder.is_dir() or folder.is_dir() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} is not an empty folder; give another one, or resume it")
+    if (
+        folder.exists()
+        and not folder.is_dir()
+        or folder.is_dir()
+        and any(folder.iterdir())
+    ):
+        raise ConfigError(
+            f"{folder} is not an empty folder; give another one, or resume it"
+        )
     try:
         (folder / "media").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{folder} cannot be made ({error.strerror})") from None
     media: list[tuple[Modality, str, str]] = []
-    for number, (modality, path) in enumerate(files, 1):
-        taken = {name for _, name, _ in media}
-        name = path.name if path.name not in taken else f"{number}_{path.name}"
+    for modality, path in files:
+        name = plain_name(path, {name.casefold() for _, name, _ in media}, redact)
         copy = folder / "media" / name
         try:
             shutil.copyfile(path, copy)
@@ -199,8 +222,26 @@ def begin(
             raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
         media.append((modality, name, sha256_of(copy)))
     more = dict(manifest.more)
-    begun = Manifest(manifest.question, tuple(media), manifest.pool, manifest.options, more)
+    begun = Manifest(
+        manifest.question, tuple(media), manifest.pool, manifest.options, more
+    )
     return write_manifest(folder, begun, redact)
+
+
+def plain_name(path: Path, taken: Collection[str], redact: Redact = str) -> str:
+    """A name for a copy that a model can repeat without mistakes: letters, digits, _ and -. None of
+    the `taken` names (casefolded) equals it.
+    """
+    stem = re.sub(r"[^\w-]+", "_", visible(path.stem)).strip("_-")[:60]
+    if not stem or redact(stem) != stem:  # models read the name
+        stem = "media"
+    suffix = re.sub(r"[^\w.]+", "", visible(path.suffix))[:10]
+    name = f"{stem}{suffix}"
+    number = 1
+    while name.casefold() in taken:
+        number += 1
+        name = f"{stem}_{number}{suffix}"
+    return name
 
 
 def write_manifest(folder: Path, manifest: Manifest, redact: Redact = str) -> Manifest:
@@ -239,7 +280,10 @@ class Recorder:
     """
 
     def __init__(
-        self, folder: Path | None, listeners: Iterable[Listener] = (), redact: Redact = str
+        self,
+        folder: Path | None,
+        listeners: Iterable[Listener] = (),
+        redact: Redact = str,
     ) -> None:
         self.events: list[Event] = []
         self.listeners = tuple(listeners)
@@ -248,13 +292,19 @@ class Recorder:
         self._file = Appender(folder / "trajectory.jsonl") if folder else None
 
     def emit(
-        self, event: str, place: Sequence[int], latency_s: float | None = None, **content: Any
+        self,
+        event: str,
+        place: Sequence[int | str],
+        latency_s: float | None = None,
+        **content: Any,
     ) -> None:
         at = [number for number in place if isinstance(number, int)]
         row = {"v": EVENT_VERSION, "event": event, "at": at, **content}
         row["timing"] = {} if latency_s is None else {"latency_s": latency_s}
         if self._file:
-            self._file.append(self.redact(json.dumps(row, ensure_ascii=False, default=str)))
+            self._file.append(
+                self.redact(json.dumps(row, ensure_ascii=False, default=str))
+            )
         self.events.append(row)
         self.tell(row)
 
@@ -266,7 +316,9 @@ class Recorder:
         """Send the listeners a message that is not an event."""
         self.tell({"event": "notice", "at": [], "message": message})
 
-    def decision(self, s: State, attempt: int, replies: Sequence[Reply], **outcome: Any) -> None:
+    def decision(
+        self, s: State, attempt: int, replies: Sequence[Reply], **outcome: Any
+    ) -> None:
         """One attempt of a decision: its reply, and y_t or the mistake."""
         self.emit(
             "decision",
@@ -305,8 +357,10 @@ class Recorder:
 
 def decision_row(y_t: Decision) -> dict[str, Any]:
     """y_t as JSON: {"action": "delegate" | "complete", ...}."""
-    action = "complete" if isinstance(y_t, Complete) else "delegate"
-    return {"action": action, **asdict(y_t)}
+    if isinstance(y_t, Complete):
+        return {"action": "complete", **vars(y_t)}
+    subtasks = [vars(u) for u in y_t.subtasks]
+    return {"action": "delegate", **vars(y_t), "subtasks": subtasks}
 
 
 def read_events(folder: Path) -> list[Event]:
@@ -339,10 +393,17 @@ def first_difference(recorded: Sequence[Event], again: Sequence[Event]) -> str:
             name = names[0]
             values = f"recorded {old[name]!r}, now {new.get(name)!r}"
             return f"{old['event']} at {old['at']}: {name}: {values}"
-    return "" if len(before) == len(now) else f"{len(before)} events, and now {len(now)}"
+    return (
+        "" if len(before) == len(now) else f"{len(before)} events, and now {len(now)}"
+    )
 
 
 def _compared(events: Sequence[Event]) -> list[Event]:
-    kept = [event for event in in_order(events) if event["event"] not in ("run", "notice")]
+    kept = [
+        event for event in in_order(events) if event["event"] not in ("run", "notice")
+    ]
     rows: list[Event] = json.loads(json.dumps(kept, default=str))
-    return [{k: v for k, v in row.items() if k not in ("timing", "why", "v")} for row in rows]
+    return [
+        {k: v for k, v in row.items() if k not in ("timing", "why", "v")}
+        for row in rows
+    ]

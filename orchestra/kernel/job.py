@@ -12,7 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestra.kernel.prompts import capped, cut_in_the_middle, explained, quoted, say, without_marks
+from orchestra.kernel.prompts import (
+    capped,
+    cut_in_the_middle,
+    explained,
+    quoted,
+    say,
+    without_marks,
+)
 from orchestra.kernel.tool import Environment, Tool
 from orchestra.kernel.vocabulary import (
     FINISH,
@@ -97,7 +104,12 @@ class Job:
         return Step(name, params, memory, observation, failed)
 
     def result(
-        self, status: Status, answer: str, summary: str, error: str = "", cause: str = ""
+        self,
+        status: Status,
+        answer: str,
+        summary: str,
+        error: str = "",
+        cause: str = "",
     ) -> Result:
         """z = Omega(zeta), Eq. 14, with what the calls have cost and with the trace."""
         return Result(
@@ -124,7 +136,9 @@ Agent = Callable[[Job], Result]
 def seen_in(trace: Sequence[Step]) -> list[tuple[int, Step]]:
     """The steps with an observation, and their numbers."""
     steps = enumerate(trace, 1)
-    return [(n, s) for n, s in steps if s.action not in (FINISH, INVALID) and s.observation]
+    return [
+        (n, s) for n, s in steps if s.action not in (FINISH, INVALID) and s.observation
+    ]
 
 
 def has_worked(trace: Sequence[Step]) -> bool:
@@ -137,7 +151,10 @@ def digest(trace: Sequence[Step]) -> str:
     rows = []
     for number, step in seen_in(trace)[-SHOWN_STEPS:]:
         text = cut_in_the_middle(without_marks(step.observation), DIGEST_CHARS)
-        shown = {"action": step.action, "observation": quoted(text, limit=2 * DIGEST_CHARS)}
+        shown = {
+            "action": step.action,
+            "observation": quoted(text, limit=2 * DIGEST_CHARS),
+        }
         rows.append(say("trace_summary/messages", "step", number=number, **shown))
     if not rows:
         return ""

@@ -24,7 +24,9 @@ KEPT_FAILURES = 3  # the newest ones, which are always kept, with their reasons
 REASON_CHARS = 300  # of an error or an instruction, where not everything fits
 ANSWER_CHARS = 1200
 LINE_TOKENS = 3  # of "- " before a line of C, " [...]" and the line break after it
-BYTES_PER_TOKEN = 3  # English has more, CJK about 3: the estimate is high rather than low
+BYTES_PER_TOKEN = (
+    3  # English has more, CJK about 3: the estimate is high rather than low
+)
 
 SMALL_WORDS = """a an and are as at be by for from has have in is it its of on or that the this to
 was were what when where which who will with"""
@@ -116,11 +118,7 @@ def compress(question: str, history: Sequence[Evidence], limit_tokens: int) -> s
     everything = "\n".join("- " + " ".join(texts) for texts in whole)
     if tokens(everything) <= limit_tokens:
         return everything
-    pieces = [_pieces(h, history[-1].round) for h in history]
-    failed = [i for i, h in enumerate(history) if h.status in ("failed", "blocked")]
-    note = say("notes", "left_out", count=len(history))
-    limit_tokens -= tokens(note) + 1
-    chosen = _chosen(pieces, terms(question), limit_tokens, failed[-KEPT_FAILURES:])
+    pieces, chosen = select(question, history, limit_tokens)
     lines = []
     for i, of_entry in enumerate(pieces):
         kept = [piece.text for n, piece in enumerate(of_entry) if (i, n) in chosen]
@@ -132,19 +130,30 @@ def compress(question: str, history: Sequence[Evidence], limit_tokens: int) -> s
     return "\n".join(lines)
 
 
+def select(
+    question: str, history: Sequence[Evidence], limit_tokens: int
+) -> tuple[list[list[Piece]], dict[Index, float]]:
+    """The pieces of each entry of H, and those that C has, each with its gain per token."""
+    pieces = [_pieces(h, history[-1].round) for h in history]
+    failed = [i for i, h in enumerate(history) if h.status in ("failed", "blocked")]
+    note = say("notes", "left_out", count=len(history))
+    left_tokens = limit_tokens - tokens(note) - 1
+    return pieces, _chosen(pieces, terms(question), left_tokens, failed[-KEPT_FAILURES:])
+
+
 def _chosen(
     pieces: Sequence[Sequence[Piece]],
     wanted: frozenset[str],
     left_tokens: int,
     always: Sequence[int],
-) -> set[Index]:
+) -> dict[Index, float]:
     """The heads of the entries `always`, and then, one by one, the fitting piece with the largest
     gain per token; on a tie, the earliest.
 
     A gain can only fall while C grows. So the candidates are a heap of gains that may be too high,
     and only the first one is counted again: the time is nearly linear in the text.
     """
-    chosen: set[Index] = set()
+    chosen: dict[Index, float] = {}
     covered: set[str] = set()  # the terms that C has
 
     def gain(at: Index) -> float:
@@ -159,7 +168,7 @@ def _chosen(
     candidates = [(i, HEAD) for i in range(len(pieces)) if i not in always]
     while to_take or candidates or heap:
         for at in to_take:
-            chosen.add(at)
+            chosen[at] = gain(at)
             piece = pieces[at[0]][at[1]]
             covered |= piece.terms
             left_tokens -= piece.tokens
@@ -181,7 +190,9 @@ def _chosen(
     return chosen
 
 
-def _sentences_of(i: int, of_entry: Sequence[Piece], left_tokens: int) -> Iterator[Index]:
+def _sentences_of(
+    i: int, of_entry: Sequence[Piece], left_tokens: int
+) -> Iterator[Index]:
     """The sentences of an entry. Of copies, those that would not fit together are left out."""
     copies_tokens: dict[str, int] = {}
     for n, piece in enumerate(of_entry):
@@ -194,13 +205,7 @@ def _sentences_of(i: int, of_entry: Sequence[Piece], left_tokens: int) -> Iterat
 
 def _pieces(h: Evidence, newest_round: int) -> list[Piece]:
     """The pieces of h as Eq. 20 weighs them. Long texts in the head are cut."""
-    short = replace(
-        h,
-        instruction=_cut(h.instruction, REASON_CHARS),
-        answer=_cut(h.answer, ANSWER_CHARS),
-        error=_cut(h.error, REASON_CHARS),
-    )
-    texts = [head_of(short), *_sentences(h.summary)]
+    texts = [_short_head_of(h), *_sentences(h.summary)]
     half = weight(h, newest_round) / 2
     worth_of_term = half / len(frozenset().union(*map(_terms_of_piece, texts)))
     pieces = []
@@ -209,6 +214,17 @@ def _pieces(h: Evidence, newest_round: int) -> list[Piece]:
         worth = half if n == HEAD else 0.0
         pieces.append(Piece(text, _terms_of_piece(text), size, worth, worth_of_term))
     return pieces
+
+
+@lru_cache(10_000)
+def _short_head_of(h: Evidence) -> str:
+    short = replace(
+        h,
+        instruction=_cut(h.instruction, REASON_CHARS),
+        answer=_cut(h.answer, ANSWER_CHARS),
+        error=_cut(h.error, REASON_CHARS),
+    )
+    return head_of(short)
 
 
 def tokens(text: str) -> int:

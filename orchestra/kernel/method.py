@@ -11,20 +11,48 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from orchestra.kernel import memory, placing
-from orchestra.kernel.vocabulary import Backend, Decision, Evidence, Reply, Result, State, SubTask, Task
+from orchestra.kernel.vocabulary import (
+    Backend,
+    Decision,
+    Evidence,
+    Reply,
+    Result,
+    State,
+    SubTask,
+    Task,
+)
 
 # (messages, schema=None, logprobs=False) -> the reply of the main agent's model
 Ask = Callable[..., Reply]
 
 
 class Method:
-    """`rounds`: how many decisions the paper allows. A method must depend on its arguments alone: a
-    replay calls it again.
+    """`rounds`: how many decisions the paper allows. `context_tokens`: L_ctx of Eq. 20. `agents`: its
+    sub-agents by name, besides the shipped ones or in place of them. `options`: its own options, each
+    with a function that returns the value meant, or raises ValueError.
+
+    A method must depend on its arguments alone: a replay calls it again.
     """
 
     rounds = 10
+    context_tokens = 6000
+    agents: Mapping[str, Agent] = {}
+    options: Mapping[str, Callable[[Any], Any]] = {}
 
-    def decide(self, state: State, ask: Ask, mistake: str, last_chance: bool) -> Decision:
+    def __init__(self, pool: Pool, tools: Mapping[str, Tool], options: Options) -> None:
+        """Raises ConfigError for a value that one of its own options cannot have."""
+        self.own: dict[str, Any] = {}
+        for name, read in self.options.items():
+            value = options.more.get(name)
+            if value is not None:
+                try:
+                    self.own[name] = read(value)
+                except ValueError as error:
+                    raise ConfigError(f"option {name}: {error}") from None
+
+    def decide(
+        self, state: State, ask: Ask, mistake: str, last_chance: bool
+    ) -> Decision:
         """y_t for s_t, Eq. 3. `mistake`: the error of the reply before, for the prompt.
         `last_chance`: no round follows. Raises ModelMistake.
         """

@@ -61,7 +61,9 @@ class Purse:
         self.spent_usd = add_usd(self.spent_usd, part.spent_usd)  # Eq. 21
         self.paid_usd = add_usd(self.paid_usd, part.paid_usd)
 
-    def charge(self, cost_usd: float | None, played: bool = False, tokens: int = 0) -> None:
+    def charge(
+        self, cost_usd: float | None, played: bool = False, tokens: int = 0
+    ) -> None:
         """Book one call. `played`: its answer comes from a tape, so nobody is paid."""
         self.calls += 1
         self.tokens += tokens
@@ -104,7 +106,9 @@ def reserve_usd(main: Backend, left_usd: float) -> float:
 # ---- one call ------------------------------------------------------------------------------------
 
 
-def input_token_bound(backend: Backend, messages: Messages, fields: Mapping[str, Any]) -> int:
+def input_token_bound(
+    backend: Backend, messages: Messages, fields: Mapping[str, Any]
+) -> int:
     """An upper bound: a token per byte of text, `image_tokens` per image, 100 per s of sound."""
     total = len(json.dumps(fields)) + len(json.dumps(dict(backend.options)))
     for message in messages:
@@ -131,11 +135,15 @@ def usage_of(
     details = usage.get("prompt_tokens_details")
     read = _count(usage.get("prompt_tokens"))
     written = _count(usage.get("completion_tokens"))
-    cached = _count(details.get("cached_tokens") if isinstance(details, dict) else None) or 0
-    if read is not None and written is not None:  # some count reasoning in the total alone
+    cached = (
+        _count(details.get("cached_tokens") if isinstance(details, dict) else None) or 0
+    )
+    if (
+        read is not None and written is not None
+    ):  # some count reasoning in the total alone
         written = max(written, (_count(usage.get("total_tokens")) or 0) - read)
     tokens = (read or 0) + (written or 0)
-    cost = usage.get("cost")
+    cost: Any = usage.get("cost")
     if type(cost) in (int, float) and 0 <= cost < MAX_USD:
         return float(cost), tokens
     if read is None or written is None:
@@ -158,11 +166,15 @@ class Ledger:
     for an endpoint that ignores `max_tokens`: no call starts that could exceed what is then left.
     """
 
-    def __init__(self, limit_usd: float | None = None, spent_usd: float | None = 0.0) -> None:
+    def __init__(
+        self, limit_usd: float | None = None, spent_usd: float | None = 0.0
+    ) -> None:
         self.limit_usd = limit_usd
         self.lock = threading.Lock()
         self.held_usd = spent_usd or 0.0  # spent or held back
-        self.worst_usd: dict[str, float] = {}  # by backend: of calls that cost more than they may
+        self.worst_usd: dict[
+            str, float
+        ] = {}  # by backend: of calls that cost more than they may
 
     def hold(self, usd: float) -> bool:
         """Hold back an amount. False if that could exceed the limit."""
@@ -221,7 +233,9 @@ class Bill:
         self._held_usd = most_usd
         return True
 
-    def charge(self, unanswered: int, completion: Mapping[str, Any] | None = None) -> float | None:
+    def charge(
+        self, unanswered: int, completion: Mapping[str, Any] | None = None
+    ) -> float | None:
         """Charge the attempts that may be billed, and the completion. Returns its cost."""
         for _ in range(unanswered):
             self.book(self.assumed_usd)
@@ -238,11 +252,16 @@ class Bill:
         self.purse.charge(cost_usd, self.played, tokens)
         usd = cost_usd or 0.0
         self._spent_usd += usd
-        if self.ledger.limit_usd is not None and usd > (self.most_usd or 0.0) * ROUNDING:
+        if (
+            self.ledger.limit_usd is not None
+            and usd > (self.most_usd or 0.0) * ROUNDING
+        ):
             self.is_exceeded = True
             with self.ledger.lock:
                 worst_usd = self.ledger.worst_usd
-                worst_usd[self.backend.name] = max(worst_usd.get(self.backend.name, 0.0), usd)
+                worst_usd[self.backend.name] = max(
+                    worst_usd.get(self.backend.name, 0.0), usd
+                )
 
     def settle(self) -> None:
         """The exchange has ended: what it cost replaces what was held back."""

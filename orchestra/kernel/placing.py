@@ -181,7 +181,9 @@ def _fitting(
 # ---- r(u) ----------------------------------------------------------------------------------------
 
 
-def requirements(u: SubTask, task: Task, capabilities: Capabilities) -> dict[str, float]:
+def requirements(
+    u: SubTask, task: Task, capabilities: Capabilities
+) -> dict[str, float]:
     """r(u) and r_T(u): what the main agent states, or a guess from the files that the sub-task
     names and the tools that it was given.
     """
@@ -303,7 +305,9 @@ def place(
         )
     costs = [expected_cost_usd(u, backend) for u, backend in found]
     least = min((cost for cost in costs if cost > 0), default=1.0)
-    weights = [cost if cost > 0 else least for cost in costs]  # tools of a free one may cost
+    weights = [
+        cost if cost > 0 else least for cost in costs
+    ]  # tools of a free one may cost
     placed = []
     for (u, backend), weight in zip(found, weights, strict=True):
         share_usd = None

@@ -27,10 +27,15 @@ OPENING_MARK = re.compile("<data ([0-9a-f]{8,64})>")
 # What is not marked: a word, or up to three numbers and the short word of a unit after them.
 WORD = r"['(\[b-]{0,2}[a-z0-9]{1,16}['.,:%)\]]{0,2}"
 NUMBER = r"[-+.('\[]{0,2}\d[\dTZe.,:+*/%()'\]-]{0,39}"
-PLAIN = re.compile(rf"{WORD}|{NUMBER}(?: {NUMBER}){{0,2}}(?: [a-z]{{1,5}})?", re.ASCII | re.I)
-NAME = re.compile(r"[\w.+~@/-]{1,40}")  # an ordinary name of a file is not marked either
+PLAIN = re.compile(
+    rf"{WORD}|{NUMBER}(?: {NUMBER}){{0,2}}(?: [a-z]{{1,5}})?", re.ASCII | re.I
+)
+NAME = re.compile(
+    r"[\w.+~@/-]{1,40}"
+)  # an ordinary name of a file is not marked either
 NOT_ASCII = re.compile(r"[^\t\n -~]")
 INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # categories of Unicode
+THINK_END = r"</(?:(?:seed:)?think(?:ing)?|thought|reasoning)>|\[/THINK\]|◁/think▷"
 JOINERS = "\u200c\u200d"  # Persian, Indian languages and emoji need them
 
 
@@ -163,3 +168,8 @@ def without_marks(answer: str) -> str:
         return "\n" if "\n" in mark[0] else " "
 
     return MARK.sub(space_of, answer).strip()
+
+
+def after_thinking(reply: str) -> str:
+    """The text after the thinking; some chat templates print only the closing tag."""
+    return re.split(THINK_END, reply)[-1]

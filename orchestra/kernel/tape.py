@@ -39,8 +39,13 @@ import jsonlines
 from orchestra.kernel.vocabulary import ConfigError, ToolError
 
 VERSION = 3
-ADDRESSED = ("chat", "transcription")  # kinds whose `url` says only where a model is served
-BASE64_CHARS = 4096  # a longer run of base64, as of an image or a sound, is kept as its digest
+ADDRESSED = (
+    "chat",
+    "transcription",
+)  # kinds whose `url` says only where a model is served
+BASE64_CHARS = (
+    4096  # a longer run of base64, as of an image or a sound, is kept as its digest
+)
 BASE64 = re.compile(rf"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{{{BASE64_CHARS},}}={{0,2}}")
 BASE64_PIECE = re.compile(r"[A-Za-z0-9+/]{32}")
 FREE_BYTES = 8 << 20  # with less disk space no call starts: its answer might not fit
@@ -48,7 +53,9 @@ SPACE_CHECK_S = 0.1  # between two looks at the disk
 POLL_S = 0.05
 DIFF_LINES = 40
 OVER_BUDGET = "budget"  # the cause of a Failure whose call was not started
-SUMMARY = "summary"  # the part of a sub-task's place that asks for its summary: r1/t2/summary
+SUMMARY = (
+    "summary"  # the part of a sub-task's place that asks for its summary: r1/t2/summary
+)
 Mode = Literal["record", "resume", "replay"]
 Row = dict[str, Any]
 Redact = Callable[[str], str]
@@ -102,7 +109,7 @@ class Failure:
     """An exchange that ended without an answer, after all its attempts.
 
     `status` is the HTTP status, 0 without one. `unanswered` counts the attempts that may be billed
-    although no answer came; each cost at most `most_usd`. `cause`: "timeout", "no_choice", "budget".
+    although no answer came; each cost at most `most_usd`. `cause`: timeout, no_choice, budget.
     """
 
     status: int
@@ -140,7 +147,11 @@ class Exchange:
     def line(self, request_text: str = "", outcome_text: str = "") -> str:
         """The exchange as JSON. The texts: its request and outcome as JSON, if they are at hand."""
         is_failure = isinstance(self.outcome, Failure)
-        value = self.outcome.row() if isinstance(self.outcome, Failure) else self.outcome.value
+        value = (
+            self.outcome.row()
+            if isinstance(self.outcome, Failure)
+            else self.outcome.value
+        )
         parts = [
             f'"v": {VERSION}, "call": {json.dumps(self.call)}, "key": {json.dumps(self.key)}',
             f'"request": {request_text or json.dumps(self.request, ensure_ascii=False)}',
@@ -214,7 +225,9 @@ class Tape:
         self.closed = False
         self.in_flight: list[str] = []
         self._times_made: dict[tuple[str, str], int] = {}  # by call and key
-        self._recorded: dict[tuple[str, str], list[Answer | Failure]] = defaultdict(list)
+        self._recorded: dict[tuple[str, str], list[Answer | Failure]] = defaultdict(
+            list
+        )
         self._file = None if mode == "replay" else Appender(path)
         rows = [] if mode == "record" else exchanges(path, resuming=mode == "resume")
         if self._file and mode == "resume":
@@ -235,7 +248,9 @@ class Tape:
     def current_call(self) -> str:
         return _call.get()
 
-    def exchange(self, kind: str, request: Row, ask: Callable[[], Any]) -> Answer | Failure:
+    def exchange(
+        self, kind: str, request: Row, ask: Callable[[], Any]
+    ) -> Answer | Failure:
         """The recorded outcome of this request in the current logical call; else that of a source;
         else what `ask()` returns, JSON or a Failure, which is on disk before it is returned.
         """
@@ -327,9 +342,13 @@ class Tape:
             return TapeMiss(problem, differs=False)
         nearest = max(before, key=lambda lines: len(set(lines) & set(now)))
         if nearest == now:
-            problem = f"{self.path}: {call!r} made the same request more often than recorded"
+            problem = (
+                f"{self.path}: {call!r} made the same request more often than recorded"
+            )
             return TapeMiss(problem, differs=False)
-        diff = difflib.unified_diff(nearest, now, "recorded", "this run", n=1, lineterm="")
+        diff = difflib.unified_diff(
+            nearest, now, "recorded", "this run", n=1, lineterm=""
+        )
         problem = f"{self.path}: {call!r} differs from its recording"
         return TapeMiss("\n".join([problem, *list(diff)[:DIFF_LINES]]))
 
@@ -401,7 +420,9 @@ def rows_of(path: Path) -> Iterator[Row]:
     if not path.exists():
         return
     with path.open("rb") as file:
-        yield from jsonlines.Reader(file).iter(type=dict, skip_empty=True, skip_invalid=True)
+        yield from jsonlines.Reader(file).iter(
+            type=dict, skip_empty=True, skip_invalid=True
+        )
 
 
 def _without_retried(found: Sequence[Exchange]) -> list[Exchange]:
@@ -446,7 +467,9 @@ class Appender:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(
+                path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o644
+            )
         except OSError as error:
             raise ConfigError(f"{path} cannot be written ({error.strerror})") from None
         try:
@@ -465,7 +488,9 @@ class Appender:
             return
         disk = os.statvfs(self.path.parent)
         if disk.f_bavail * disk.f_frsize < FREE_BYTES:
-            raise DiskFull(f"{self.path}: the disk is full; free some space, then resume")
+            raise DiskFull(
+                f"{self.path}: the disk is full; free some space, then resume"
+            )
         self._checked_s = now_s
 
     def append(self, line: str) -> None:
@@ -478,7 +503,9 @@ class Appender:
             is_whole = False
         if not is_whole:
             self._before = b"\n"
-            raise DiskFull(f"{self.path}: could not be written; free some space, then resume")
+            raise DiskFull(
+                f"{self.path}: could not be written; free some space, then resume"
+            )
 
     def unlock(self) -> None:
         """Let other processes in. The file is closed only when no thread refers to it: another file

@@ -65,7 +65,9 @@ class Environment:
     folder: Path  # created when first written to
     options: Options = field(default_factory=Options)
 
-    def local(self, kind: str, arguments: dict[str, Any], function: Callable[[], Any]) -> Any:
+    def local(
+        self, kind: str, arguments: dict[str, Any], function: Callable[[], Any]
+    ) -> Any:
         """Calls function() and records its JSON value, or its ToolError. A replay returns the
         recording. Wrap other side effects in env.local(...) so that they are recorded.
         """
@@ -77,7 +79,9 @@ class Environment:
         if file is None:
             names = [named(known) for known in names_of(self.task, modality)]
             known = ", ".join(names) or "none"
-            raise ToolError(say("notes", "unknown_file", name=name, modality=modality, known=known))
+            raise ToolError(
+                say("notes", "unknown_file", name=name, modality=modality, known=known)
+            )
         is_sound_of_video = modality == "audio" and file.modality == "video"
         if file.modality != modality and not is_sound_of_video:
             kinds = {"actual": file.modality, "wanted": modality}
@@ -101,7 +105,9 @@ class Tool:
     manual: str  # the whole description for a model
     check: Callable[[dict[str, Any]], dict[str, Any]]  # raises ValueError
     function: Callable[..., str]  # takes the Environment and the arguments
-    files: Mapping[str, Modality] = field(default_factory=dict)  # parameters that name a file
+    files: Mapping[str, Modality] = field(
+        default_factory=dict
+    )  # parameters that name a file
 
     def __call__(self, env: Environment, params: Mapping[str, Any]) -> str:
         """The observation. Raises ModelMistake for invalid parameters, ToolError for a failure."""
@@ -178,7 +184,9 @@ def _typed(name: str, row: Mapping[str, Any]) -> str:
     return f"{name}: {kind}{default}"
 
 
-def _manual(heading: str, function: Callable[..., str], names: Mapping[str, Any]) -> str:
+def _manual(
+    heading: str, function: Callable[..., str], names: Mapping[str, Any]
+) -> str:
     """The heading, the purpose in one line, and a line for each parameter, from the docstring."""
     purpose, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
     meanings = dict(re.findall(r"^(\w+): (.+)$", rest, flags=re.M))

@@ -122,7 +122,9 @@ class Backend:
     model: str
     base_url: str
     api_key_env: str = ""
-    skills: Mapping[str, float] = field(default_factory=lambda: {"txt": 1.0, "code": 1.0})
+    skills: Mapping[str, float] = field(
+        default_factory=lambda: {"txt": 1.0, "code": 1.0}
+    )
     price_usd_per_mtok: Price | None = None  # None: unknown
     latency_s: float = 0.0
     max_output_tokens: int | None = None
@@ -135,7 +137,9 @@ class Backend:
         if price is None:
             return None
         of_cached = price.input if price.cached is None else price.cached
-        usd = (read - cached) * price.input + cached * of_cached + written * price.output
+        usd = (
+            (read - cached) * price.input + cached * of_cached + written * price.output
+        )
         return usd / 1e6
 
 
