@@ -13,8 +13,8 @@ The folder --out holds:
 Differences from the paper
 1. The pool's main model does all: extractor, rewriter, solver without files, judge, expert.
 2. A seed may come with its solution and level. Otherwise they are made from a run of Orchestra-o1,
-   as in the paper, which does not say how: see training/seeds.py.
-3. The paper does not define AnchorCov and Sim: see training/gates.py.
+   as in the paper, which does not say how: see seeds.py.
+3. The paper does not define AnchorCov and Sim: see gates.py.
 4. A candidate is refused where the model's reply stays unusable after one correction.
 """
 
@@ -30,31 +30,26 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from orchestra.money import Purse
-from orchestra.recorded import recorded
-from orchestra.runtime import (
-    command_line,
-    console,
-    jsonl,
-    openai_api,
-    outside,
-    parsing,
-    pool,
-    prompts,
-)
-from orchestra.runtime.chat import Chat
-from orchestra.runtime.options import Options
-from orchestra.runtime.run_folder import write_whole
-from orchestra.runtime.secrets import Secrets
-from orchestra.runtime.tape import Mode, Tape, TapeMiss
-from orchestra.runtime.trajectory import usd
-from orchestra.tools import media, sandbox
-from orchestra.training import examples, seeds
+from orchestra import parts
+from orchestra.command import outside, pool_file, terminal
+from orchestra.command.flags import OneLineParser, run_program
+from orchestra.command.redact import Redact
+from orchestra.command.terminal import usd
+from orchestra.curation import seeds
+from orchestra.curation.gates import GATES, Candidate, Gate, VerdictRow, as_json
+from orchestra.curation.seeds import Seed
+from orchestra.evaluation.sweep_folder import write_whole
+from orchestra.kernel import prompts
+from orchestra.kernel.chat import Chat
+from orchestra.kernel.folder import Options
+from orchestra.kernel.money import Purse
+from orchestra.kernel.tape import Mode, Tape, TapeMiss, rows_of
+from orchestra.kernel.vocabulary import ConfigError, ModelMistake
+from orchestra.methods.replies import find_action
+from orchestra.training import examples
 from orchestra.training.examples import Example
 from orchestra.training.examples.recorded import from_run, succeeded
-from orchestra.training.gates import GATES, Candidate, Gate, VerdictRow, as_json
-from orchestra.training.seeds import Seed
-from orchestra.vocabulary import ConfigError, ModelMistake
+from orchestra.variation.recorded import recorded
 
 STRATEGIES = {
     "easy": "AD",
@@ -74,29 +69,25 @@ class Curation:
         self.peers: list[str] = []
         if a.per_seed < 1 or not (a.budget is None or a.budget >= 0):
             raise ConfigError("--per-seed needs 1 or more, --budget 0 or more")
-        self.pool = pool.choose(a.backends, a.model, None)
+        self.pool = pool_file.choose(a.backends, a.model)
         if not a.replay:
             self._check()
             a.out.mkdir(parents=True, exist_ok=True)
         for folder in (a.out, a.out / "runs"):
             outside.check(folder)
-        redact = Secrets(b.api_key_env for b in self.pool.backends)
+        redact = Redact(b.api_key_env for b in self.pool.backends)
         mode: Mode = "replay" if a.replay else "resume"
-        self.tape = Tape(a.out / "tape.jsonl", mode, redact)
-        self.chat = Chat(self.tape, TIMEOUT_S)
+        self.tape = Tape(a.out / "tape.jsonl", mode, redact=redact)
+        self.chat = Chat(self.tape, timeout_s=TIMEOUT_S)
         self.purse = Purse(a.budget)
-        self.backend = openai_api.with_model(self.chat, self.pool[self.pool.main])
+        self.backend = self.pool[self.pool.main]
 
     def _check(self) -> None:
         """Raises ConfigError for what is missing, before the first call."""
-        pool.check(self.pool, self.a.budget)
-        paths = [file for seed in self.seeds for file in self.files(seed)]
-        files = media.check(paths)
-        media.check_engines([modality for modality, _ in files], self.pool)
-        if sandbox.trouble():
-            raise ConfigError(
-                f"numeric answers are checked by a program: {sandbox.missing()}"
-            )
+        pool_file.check(self.pool, self.a.budget)
+        parts.check_media([file for seed in self.seeds for file in self.files(seed)])
+        if not parts.can_run_code(Options()):
+            raise ConfigError("a program checks numeric answers: install bubblewrap")
 
     def files(self, seed: Seed) -> list[tuple[str, Path]]:
         """M: modality and path of each file."""
@@ -122,7 +113,7 @@ class Curation:
         messages = [{"role": "user", "content": text}]
         with self.tape.call(x["id"], prompt, attempt):
             reply = self.chat(self.backend, messages, self.purse, (prompt, schema))
-        found = parsing.find_action(reply.text, reply.cut)
+        found = find_action(reply.text, reply.cut)
         wrong = best_match(Draft202012Validator(schema).iter_errors(found))
         if wrong is not None:
             raise ModelMistake("bad_fields", problems=wrong.message[-PROBLEM_CHARS:])
@@ -164,7 +155,9 @@ class Curation:
     def _run(self, seed: Seed, name: str, question: str) -> Path:
         """The folder of a run of Orchestra-o1 on a question about the files of a seed."""
         folder: Path = self.a.out / "runs" / name
-        left_usd = self.purse.split(1)[0].limit_usd  # B_t, not below 0
+        left_usd = self.purse.left_usd  # B_t
+        if left_usd is not None:
+            left_usd = max(left_usd, 0.0)
         run = recorded(
             question,
             self.files(seed),
@@ -218,7 +211,7 @@ class Curation:
                 examples.write(self.a.out / "examples.jsonl", found)
             return
         path = self.a.out / "candidates.jsonl"
-        if list(candidates) != list(jsonl.read(path)):
+        if list(candidates) != list(rows_of(path)):
             raise TapeMiss(f"{path}: the replay differs from it")
 
     def _report(
@@ -232,7 +225,7 @@ class Curation:
         rows = [{"gate": name, "dropped": dropped[name]} for name in names]
         spent = usd(self.purse.spent_usd)
         counts = f"{len(candidates)} candidates, {decisions} decisions, {spent}"
-        lines = [console.table("gate dropped", rows)]
+        lines = [terminal.table("gate dropped", rows)]
         if unsolved:
             numbers = ", ".join(map(str, unsolved))
             lines.append(f"left out, no run gave the right answer: seed {numbers}")
@@ -244,7 +237,7 @@ def _name(gate: Gate) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    p = command_line.OneLineParser(
+    p = OneLineParser(
         prog="orchestra-min curate", description="Makes tasks and examples."
     )
     p.add_argument("seeds", type=Path, metavar="SEEDS", help="old tasks, JSON or JSONL")
@@ -268,6 +261,6 @@ def main(argv: Sequence[str]) -> int:
     p = parser()
 
     def work() -> None:
-        print(Curation(p.parse_args(argv)).run())
+        terminal.put(Curation(p.parse_args(argv)).run())
 
-    return command_line.run_program(p.prog, work)
+    return run_program(p.prog, work)

@@ -1,4 +1,4 @@
-"""How a candidate of orchestra/curate.py is made and what it must pass: Eq. 27 and 28 of
+"""How a candidate of curate.py is made and what it must pass: Eq. 27 and 28 of
 Orchestra-o1 (arXiv 2606.13707, section 3.3.1).
 
 Every function here reads the seed and the candidate and returns a verdict. The first two also add
@@ -14,13 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
 
-from orchestra import memory
+from orchestra.curation.seeds import Seed
 from orchestra.evaluation.scores import matches
-from orchestra.runtime import prompts
-from orchestra.runtime.tape import Tape
+from orchestra.kernel import memory, prompts
+from orchestra.kernel.tape import Tape
+from orchestra.kernel.vocabulary import SKILL_OF
 from orchestra.tools import code, sandbox
-from orchestra.training.seeds import Seed
-from orchestra.vocabulary import SKILL_OF
 
 MAX_STEP_CHANGE = 2  # |s~ - s| of Eq. 27
 MAX_SIMILARITY = 0.85  # Sim of Eq. 28
@@ -184,7 +183,7 @@ def numeric_check(c: Curator, seed: Seed, x: Candidate) -> Verdict:
         mounts=sandbox.Mounts(),
     )
     with c.tape.call(x["id"], "code"):
-        ran = c.tape.value("code", {"code": program}, run, code.Observed)
+        ran = c.tape.value("code", {"code": program}, run)
     printed = ran["observation"]
     same = ran["well"] and matches(printed, task["answer"], task["question"])
     return Verdict(same, f"the program printed {printed[-SHOWN_CHARS:]!r}")

@@ -22,10 +22,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestra.evaluation import graphs, masbench_set
-from orchestra.runtime.command_line import OneLineParser, run_program
-from orchestra.runtime.prompts import say
-from orchestra.vocabulary import ConfigError
+from orchestra.command.flags import OneLineParser, run_program
+from orchestra.curation import masbench_set
+from orchestra.kernel.prompts import say
+from orchestra.kernel.vocabulary import ConfigError
 
 AXES = ("depth", "horizon", "breadth", "parallel", "robustness")
 MODULUS = 23
@@ -202,7 +202,7 @@ def _range(values: str) -> range:
 def parser() -> argparse.ArgumentParser:
     p = OneLineParser(
         prog="orchestra-min masbench",
-        description="Problems along the axes of MASBENCH, and the graphs that answer them.",
+        description="Problems along the axes of MASBENCH.",
     )
     what = p.add_mutually_exclusive_group(required=True)
     what.add_argument("--axis", choices=(*AXES, "all"), help="write problems of ours")
@@ -213,18 +213,10 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="write problems of Salesforce/MASBench, from its parquet files or JSON lines",
     )
-    what.add_argument(
-        "--graphs",
-        type=Path,
-        nargs="+",
-        metavar="SWEEP",
-        help="agents and graphs in the runs of sweeps, by axis and value",
-    )
     p.add_argument("--value", default="2..12", help="V or V..W (2..12)")
     p.add_argument("--n", type=int, default=10, help="problems for each value (10)")
     p.add_argument("--seed", type=int, default=0, help="(0)")
-    p.add_argument("--out", type=Path, help="file to write")
-    p.add_argument("--json", action="store_true", help="--graphs as one JSON object")
+    p.add_argument("--out", type=Path, required=True, help="file to write")
     return p
 
 
@@ -234,11 +226,6 @@ def main(argv: Sequence[str]) -> int:
 
     def work() -> None:
         a = p.parse_args(argv)
-        if a.graphs:
-            graphs.show(a.graphs, a.json)
-            return
-        if a.out is None:
-            p.error("--out: name the file to write")
         if a.n < 1:
             p.error(f"--n {a.n}: needs a number above 0")
         if a.public:

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.evaluation.question_files import items
-from orchestra.runtime.prompts import say
-from orchestra.vocabulary import ConfigError
+from orchestra.kernel.prompts import say
+from orchestra.kernel.vocabulary import ConfigError
 
 SEPARATOR = "<<horizon>>"
 COLUMNS = (

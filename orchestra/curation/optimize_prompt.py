@@ -30,40 +30,32 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from string import Template
 from typing import Any
 
-from orchestra.evaluation.pareto import COLUMNS, Version, chart, front
+from orchestra import parts
+from orchestra.command import flags, outside, pool_file, terminal
+from orchestra.command.redact import Redact
+from orchestra.curation.pareto import COLUMNS, Version, chart, front
 from orchestra.evaluation.questions import Question, load
 from orchestra.evaluation.scores import matches
-from orchestra.money import Purse
-from orchestra.recorded import recorded
-from orchestra.runtime import command_line, console, outside, trajectory
-from orchestra.runtime import pool as pools
-from orchestra.runtime.chat import Chat
-from orchestra.runtime.openai_api import with_model
-from orchestra.runtime.options import Options, fillable
-from orchestra.runtime.parsing import after_thinking
-from orchestra.runtime.pool import Pool
-from orchestra.runtime.prompts import (
-    ROOT,
-    as_messages,
-    capped,
-    explained,
-    quoted_whole,
-    render,
-)
-from orchestra.runtime.run_folder import write_whole
-from orchestra.runtime.secrets import Secrets
-from orchestra.runtime.tape import Tape
-from orchestra.tools import media as media_files
-from orchestra.vocabulary import Backend, ConfigError, ModelMistake, Reply
+from orchestra.evaluation.sweep_folder import write_whole
+from orchestra.kernel.chat import Chat
+from orchestra.kernel.folder import Options, in_order
+from orchestra.kernel.money import Purse
+from orchestra.kernel.prompts import ROOT, as_messages, capped, explained, quoted_whole, render
+from orchestra.kernel.tape import Tape
+from orchestra.kernel.vocabulary import Backend, ConfigError, ModelMistake, Pool, Reply
+from orchestra.methods.replies import after_thinking
+from orchestra.variation.recorded import recorded
+from orchestra_min import Outcome
 
 METHODS = {  # each with the file of its first instruction
     "aorchestra": "aorchestra/system.md",
     "orchestra-o1": "orchestra_o1/system.md",
 }
-NOT_HERE = "image", "audio", "video", "file", "compare", "workdir"
 PROMPTS = "optimize/messages"
 RECORDS_CHARS = 24_000  # of all runs in one prompt
 CHANGE_CHARS = 300
@@ -89,7 +81,7 @@ END = "</instruction>"
 
 
 def measure(
-    v: Version, tasks: Sequence[Question], runs: Sequence[trajectory.Trajectory]
+    v: Version, tasks: Sequence[Question], runs: Sequence[Outcome]
 ) -> None:
     """Set tau_k, Perf(tau_k) and Cost(tau_k) of a version."""
     pairs = list(zip(runs, tasks, strict=True))
@@ -101,10 +93,10 @@ def measure(
     v.cost_usd = sum(run.cost_usd or 0.0 for run in runs) / len(runs)
 
 
-def compact(run: trajectory.Trajectory, right: bool) -> str:
+def compact(run: Outcome, right: bool) -> str:
     """tau as JSON lines: the question, decisions, sub-tasks and results."""
     rows: list[dict[str, Any]] = [{"right": right}]
-    for event in trajectory.in_order(run.events):
+    for event in in_order(run.events):
         kind = event["event"]
         if kind != "step":
             fields = {**event, **event.get(kind, {})}  # a decision, a sub-task
@@ -122,19 +114,13 @@ def rewrite(
     base = front(versions)[0]
     k = len(versions)
     fixed = FIXED_LINES.findall(base.instruction)
-    messages = as_messages(
-        render("optimize/system.md"),
-        render(
-            "optimize/user.md",
-            versions="\n".join(v.row() for v in versions),
-            fixed="\n".join(fixed),
-            **vars(base),
-        ),
-    )
+    rows = "\n".join(v.row() for v in versions)
+    user = render("optimize/user.md", versions=rows, fixed="\n".join(fixed), **vars(base))
+    messages = as_messages(render("optimize/system.md"), user)
     why = ""
     for attempt in range(1, REWRITE_ATTEMPTS + 1):
         with chat.tape.call(f"r{k}", "optimizer", f"a{attempt}"):
-            reply = chat(with_model(chat, backend), messages, purse)
+            reply = chat(backend, messages, purse)
         try:
             instruction, change = read_rewrite(
                 reply, fixed, earlier=[v.instruction for v in versions]
@@ -168,27 +154,34 @@ def read_rewrite(
     return instruction, " ".join(change.split())[:CHANGE_CHARS]
 
 
+def fillable(text: str) -> bool:
+    """Whether a text can be a system prompt: its only variables are ${models} and ${tools}."""
+    template = Template(text)
+    return template.is_valid() and {*template.get_identifiers()} == {"models", "tools"}
+
+
 # ---- learn ---------------------------------------------------------------------------------------
 
 
 def optimize(a: argparse.Namespace, versions: list[Version]) -> None:
     """Fills in I_0 ... I_K. OUT/best.md is the best so far. Raises as `orchestrate` does."""
     tasks = load(a.tasks)
-    pool = _pool(a, tasks)
-    optimizer = pool.with_(main=a.optimizer or pool.main)
-    parts = len(tasks) * (a.iterations + 1) + a.iterations  # runs and rewrites
-    share_usd = a.options.budget_usd / parts
+    parts.check_media([file for q in tasks for file in q.media])
+    pool = pool_file.choose(a.backends, a.model)
+    pool_file.check(pool, a.options.budget_usd)
+    shares = len(tasks) * (a.iterations + 1) + a.iterations  # runs and rewrites
+    share_usd = a.options.budget_usd / shares
     a.out.mkdir(parents=True, exist_ok=True)
     for folder in (a.out, *(a.out / f"k{k}" for k in range(a.iterations + 1))):
         outside.check(folder)
-    redact = Secrets(b.api_key_env for b in pool.backends)
-    with closing(Tape(a.out / "tape.jsonl", "resume", redact)) as tape:
-        chat = Chat(tape, a.options.timeout_s, a.options.patience_s)
-        v = Version(0, _first_instruction(a.options))
+    redact = Redact(b.api_key_env for b in pool.backends)
+    with closing(Tape(a.out / "tape.jsonl", "resume", redact=redact)) as tape:
+        chat = Chat(tape, timeout_s=a.options.timeout_s, patience_s=a.options.patience_s)
+        v = Version(0, first_instruction(a.options))
         for k in range(a.iterations + 1):
             if k > 0:
-                purse = Purse(share_usd)
-                v = rewrite(chat, pool[optimizer.main], versions, purse)
+                optimizer = pool[a.optimizer or pool.main]
+                v = rewrite(chat, optimizer, versions, Purse(share_usd))
             if v.instruction:
                 runs = roll_out(v, tasks, pool, a.options, share_usd, a.out)
                 measure(v, tasks, runs)
@@ -196,21 +189,13 @@ def optimize(a: argparse.Namespace, versions: list[Version]) -> None:
             best = front(versions)[0].instruction
             write_whole(a.out / "best.md", f"{best}\n")
             figures = f"success {v.success:.2f}, {v.cost_usd:.6f} USD a task, {v.kept}"
-            console.tell(f"version {k}: {figures}")
+            terminal.tell(f"version {k}: {figures}")
 
 
-def _pool(a: argparse.Namespace, tasks: Sequence[Question]) -> Pool:
-    files = media_files.check(file for q in tasks for file in q.media)
-    modalities = [modality for modality, _ in files]
-    return pools.choose(a.backends, a.model, a.perception, modalities)
-
-
-def _first_instruction(options: Options) -> str:
-    """I_0: --instruction, or else the instruction of the method."""
-    if options.instruction:
-        return options.instruction
+def first_instruction(options: Options) -> str:
+    """I_0: the option `instruction`, or else the instruction of the method."""
     file = ROOT / METHODS[options.method]
-    return file.read_text("utf-8").strip()
+    return options.more.get("instruction") or file.read_text("utf-8").strip()
 
 
 def roll_out(
@@ -220,10 +205,11 @@ def roll_out(
     options: Options,
     share_usd: float,
     out: Path,
-) -> list[trajectory.Trajectory]:
+) -> list[Outcome]:
     """tau_k: a run of each task, recorded in OUT/k<k>/task<n>."""
-    options = options.with_(budget_usd=share_usd, instruction=v.instruction)
-    runs: list[trajectory.Trajectory] = []
+    more = {**options.more, "instruction": v.instruction}
+    options = replace(options, budget_usd=share_usd, more=more)
+    runs: list[Outcome] = []
     for n, q in enumerate(tasks, 1):
         folder = out / f"k{v.k}" / f"task{n}"
         runs.append(recorded(q.question, q.media, folder, options=options, pool=pool))
@@ -234,13 +220,15 @@ def roll_out(
 
 
 def parser() -> argparse.ArgumentParser:
-    p = command_line.OneLineParser(
+    p = flags.OneLineParser(
         prog="orchestra-min optimize_prompt", description=__doc__, allow_abbrev=False
     )
     p.formatter_class = argparse.RawDescriptionHelpFormatter
     p.add_argument(
         "--tasks", type=Path, required=True, metavar="FILE", help="TASKS, as above"
     )
+    p.add_argument("--out", type=Path, required=True, help="folder of all runs")
+    p.add_argument("--budget", type=float, help="spending limit of all in USD")
     p.add_argument(
         "--iterations", type=int, default=3, metavar="K", help="rewrites (3)"
     )
@@ -253,14 +241,12 @@ def parser() -> argparse.ArgumentParser:
 def arguments(p: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
     """The flags of this program and those of a run. Raises ConfigError."""
     own, rest = p.parse_known_args(argv)
-    of_run = command_line.parse([*rest, "--question", "?"])
-    if of_run.methods[0] not in METHODS:
+    of_run = flags.of_runs(rest)
+    if of_run.options.method not in METHODS:
         raise ConfigError(f"needs --method {' or '.join(METHODS)}")
-    if not (of_run.out and of_run.options.budget_usd and own.iterations > 0):
-        raise ConfigError("needs --out, --budget and at least one of --iterations")
-    for name in NOT_HERE:
-        if getattr(of_run, name):
-            raise ConfigError(f"--{name}: leave it out; the media are named in --tasks")
+    if not (own.budget and own.iterations > 0):
+        raise ConfigError("needs --budget and at least one of --iterations")
+    of_run.options = replace(of_run.options, budget_usd=own.budget)
     return argparse.Namespace(**{**vars(of_run), **vars(own)})
 
 
@@ -272,8 +258,8 @@ def main(argv: Sequence[str]) -> int:
     def work() -> None:
         optimize(arguments(p, argv), versions)
 
-    code = command_line.run_program(p.prog, work)
+    code = flags.run_program(p.prog, work)
     if front(versions):
-        table = console.table(" ".join(COLUMNS), map(vars, versions))
+        table = terminal.table(" ".join(COLUMNS), map(vars, versions))
         print(f"{table}\n\n{chart(versions)}", flush=True)
     return code

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestra.runtime.prompts import say
+from orchestra.kernel.prompts import say
 
 PROMPTS = "optimize/messages"
 COLUMNS = "k", "success", "cost_usd", "kept", "why", "change"

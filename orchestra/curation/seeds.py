@@ -21,8 +21,9 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from orchestra.evaluation import question_files
-from orchestra.runtime import prompts, trajectory
-from orchestra.vocabulary import ConfigError
+from orchestra.kernel import prompts
+from orchestra.kernel.folder import read_events
+from orchestra.kernel.vocabulary import ConfigError
 
 SEED = json.loads(Path(__file__).with_name("seed.json").read_text("utf-8"))
 STEP_CHARS = 600  # of a step of a solution
@@ -73,7 +74,7 @@ class Seed(TypedDict):
 
 
 def read(file: Path) -> list[Seed]:
-    """D_0, as training/seed.json describes it. Raises ConfigError."""
+    """D_0, as seed.json describes it. Raises ConfigError."""
     seeds: list[Seed] = []
     for item in question_files.items(file):
         is_omnigaia = isinstance(item, dict) and "omni_modal_input" in item
@@ -138,7 +139,7 @@ class Solved(NamedTuple):
 
 def solved(folder: Path) -> Solved:
     """r and l of the run in `folder`, which has given the right answer."""
-    events = trajectory.read(folder / "trajectory.jsonl")
+    events = read_events(folder)
     results = [event for event in events if event["event"] == "result"]
     instructions = {}  # by round and sub-task
     for event in events:
@@ -149,9 +150,8 @@ def solved(folder: Path) -> Solved:
         if z["status"] in FOUND:
             did = instructions[tuple(z["at"][:2])]
             steps.append(_step("step", did=did, found=z["answer"] or z["summary"]))
-    end: Any = trajectory.ended(events)
     reasoning = _reasoning(events)
-    steps.append(_step("answer", reasoning=reasoning, answer=end["answer"]))
+    steps.append(_step("answer", reasoning=reasoning, answer=events[-1]["answer"]))
     delegations = len({z["at"][0] for z in results})
     failures = sum(z["status"] not in FOUND for z in results)
     return Solved(steps, level_of(delegations, failures))

@@ -6,7 +6,6 @@ another process or on another machine.
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import tempfile
@@ -15,56 +14,34 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from orchestra.ending import ending_of
+from orchestra.command import outside
+from orchestra.command.names import given_by
+from orchestra.command.totals import totals_in
 from orchestra.evaluation.judge import RULES, verdict
 from orchestra.evaluation.questions import Key, Question, QuestionRow
 from orchestra.evaluation.scores import exact, matches
-from orchestra.minigaia.agent import WorldAgent
-from orchestra.money import Purse
-from orchestra.runtime import outside
-from orchestra.runtime.chat import Chat
-from orchestra.runtime.options import Options
-from orchestra.runtime.pool import Pool
-from orchestra.runtime.run_folder import MAX_MEDIA_BYTES, name_of
-from orchestra.runtime.secrets import Secrets
-from orchestra.runtime.tape import Tape
-from orchestra.runtime.tape_file import exchanges
-from orchestra.runtime.trajectory import (
-    Event,
-    Trajectory,
-    ended,
-    ending_of_row,
-    is_finished,
-    read_if_sound,
-)
-from orchestra.runtime.user_code import spec_of
-from orchestra.vocabulary import (
+from orchestra.kernel.chat import Chat, NoAnswer, Response, by_requests
+from orchestra.kernel.folder import Event, Options, read_events
+from orchestra.kernel.money import Purse
+from orchestra.kernel.tape import Answer, Exchange, Source, Tape, exchanges, redact_keys
+from orchestra.kernel.vocabulary import (
     Backend,
     BudgetExceeded,
     ConfigError,
     EndpointError,
     Place,
+    Pool,
 )
-from orchestra_min import orchestrate, resume
+from orchestra.variation.reuse import answers_of
+from orchestra_min import Outcome, orchestrate, resume
 
 Files = dict[str, bytes]  # by their path in a folder
 REUSED = "reuse"  # the folder of the reused run, for a worker that shares no disk
-MOST_BYTES = max(MAX_MEDIA_BYTES.values())  # of a file that travels to a worker
-FREE = "timeout_s", "patience_s"  # options that may change when a sweep goes on
-
-
-class Notice(NamedTuple):
-    """A message about a call, and the HTTP status that it is about: 429 for a rate limit, 408 if
-    the call timed out, 0 if there is none.
-    """
-
-    message: str
-    status: int
-
-
-OnNotice = Callable[[Notice], None]
+MOST_BYTES = 1 << 30  # of a file that travels to a worker
+WORLD = "orchestra.minigaia.agent:WorldAgent"
+REFUSALS = (429, 503, 529)  # statuses of an endpoint that has too much to do; 529 is Anthropic's
 
 
 @dataclass(frozen=True)
@@ -85,90 +62,133 @@ class Plan:
     judge: Backend | None = None
     world: bool = False  # MiniGAIA's world plays the sub-agents
     reuse: Earlier | None = None
-    shard: str | None = None  # i/n: every n-th question
 
     @property
     def names(self) -> QuestionRow:
         """What its rows say of the sweep."""
-        return {"method": spec_of(self.options.method), "model": self.pool.main}
+        return {"method": self.options.method, "model": self.pool.main}
 
     def reused(self, q: Question) -> Path | None:
         """The run of the same question in the sweep of --reuse."""
         return self.reuse.runs.get(q.key) if self.reuse else None
 
+    def attempts(self, q: Question) -> list[Path]:
+        """The run folders of a question that were begun, the oldest first: 7, 7.2, 7.3."""
+        found = []
+        folder = self.out / "runs" / q.name
+        while begun(folder):
+            found.append(folder)
+            folder = _next(folder)
+        return found
+
     def folder(self, q: Question) -> Path:
-        """The newest run folder of a question: 7, or 7.2 if it was begun again. If its run ended
-        because its share of the budget was too small: the next one.
+        """The folder of a question's newest run, which goes on; or of the next one, if that is
+        over.
         """
-        newest = self.out / "runs" / q.name
-        while begun(_next(newest)):
-            newest = _next(newest)
-        end = ended(read_if_sound(newest / "trajectory.jsonl"))
-        starved = end is not None and ending_of_row(end).cause == "budget"
-        return _next(newest) if starved else newest
-
-
-def _attempt_number(folder: Path) -> int:
-    return int(folder.suffix[1:] or 1)
+        attempts = self.attempts(q)
+        if not attempts:
+            return self.out / "runs" / q.name
+        return _next(attempts[-1]) if _is_over(attempts[-1]) else attempts[-1]
 
 
 def _next(folder: Path) -> Path:
-    return folder.with_name(f"{folder.stem}.{_attempt_number(folder) + 1}")
+    number = int(folder.suffix[1:] or 1)
+    return folder.with_name(f"{folder.stem}.{number + 1}")
 
 
 def begun(folder: Path) -> bool:
-    """Whether a run in this folder may have made a call. A fork has its run.json last."""
+    """Whether a run in this folder may have made a call."""
     tape = folder / "tape.jsonl"
     is_complete = (folder / "run.json").exists()
     return is_complete and tape.is_file() and tape.stat().st_size > 0
 
 
-def answered(
+def _is_over(folder: Path) -> bool:
+    """Whether a run has ended so that only another one can give an answer that counts: its share of
+    the budget was too small, or a sub-task failed at a rate limit.
+    """
+    events = read_events(folder)
+    if not events or events[-1]["event"] != "end" or not events[-1]["finished"]:
+        return False
+    return events[-1]["cause"] == "budget" or _limited(events) != ""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What the sweep sees of a question while it is answered: messages about calls, and calls that
+    the endpoint refuses because it has too much to do.
+    """
+
+    notify: Callable[[str], None] = lambda message: None
+    refuse: Callable[[], None] = lambda: None
+    cancelled: threading.Event | None = None
+
+    def listen(self, event: Event) -> None:
+        if event["event"] == "notice":
+            self.notify(event["message"])
+
+    def send(self, url: str, body: Any, key: str, timeout_s: float) -> Response:
+        """One attempt of a call. Raises NoAnswer."""
+        try:
+            response = by_requests(url, body, key, timeout_s)
+        except NoAnswer as error:
+            if error.timed_out:
+                self.refuse()
+            raise
+        if response.status in REFUSALS:
+            self.refuse()
+        return response
+
+
+def answer(
     q: Question,
     plan: Plan,
     share_usd: float = math.inf,
     files: Files | None = None,
-    on_notice: OnNotice | None = None,
-    cancelled: threading.Event | None = None,
+    watch: Watch | None = None,
 ) -> QuestionRow:
     """Answer and score one question, continuing its run folder if there is one. Returns its row.
 
     `files`: the result of `files_of`, for a worker that shares no disk; the row then has the files
-    of the run. `on_notice` is called with each retry; without it, the notices are in the row. The
-    status is "failed" if an endpoint failed, a file cannot be used or a rate limit outlasted the
-    patience, and "starved" if the share was too small.
+    of the run. Without `watch`, the row has the messages and counts the refusals. The status is
+    "failed" if an endpoint failed, a file cannot be used or a rate limit outlasted the patience,
+    and "starved" if the share was too small.
     """
     if files is not None:
-        return _elsewhere(q, plan, share_usd, files)
-    notices: list[Notice] = []
+        return _answer_elsewhere(q, plan, share_usd, files)
+    notices: list[str] = []
+    refused: list[int] = []
+    watch = watch or Watch(notices.append, lambda: refused.append(1))
     folder = plan.folder(q)
     row: QuestionRow = {**q.row, **plan.names, "resumed": begun(folder)}
     row["run"] = folder.name
-    attempt = _Attempt(
-        q=q,
-        plan=plan,
-        share_usd=share_usd,
-        on_notice=notices.append if on_notice is None else on_notice,
-        cancelled=cancelled,
-    )
+    attempt = _Attempt(q, plan, share_usd, watch)
     try:
-        run = attempt.run(folder)
-        row |= _fields_of(run)
-        row |= attempt.scored(run)
+        outcome = attempt.run(folder)
+        row |= _fields_of(outcome)
+        row |= attempt.score(outcome)
     except BudgetExceeded as error:  # of the judge
         row |= {"status": "starved", "why": str(error)}
     except (EndpointError, ConfigError, OSError) as error:
-        ending = ending_of(error)
-        row |= {"state": ending.state, "cause": ending.cause, "cost_usd": None}
-        row |= {"why": " ".join(ending.why.split())}
-    return {**row, "notices": notices}
+        cause = getattr(error, "cause", "settings")
+        row |= {"state": "stopped", "cause": cause, "cost_usd": None}
+        row |= {"why": " ".join(str(error).split())}
+    return {**row, "notices": notices, "refused": len(refused)}
 
 
-def _fields_of(run: Trajectory) -> QuestionRow:
+def _fields_of(outcome: Outcome) -> QuestionRow:
     """The outcome of a run, as a part of a row."""
-    fields = {**vars(run), "run": Path(run.run).name, "fallback": run.fallback}
-    del fields["events"]
-    return fields
+    totals = totals_in(outcome.run)
+    names = ("answer", "state", "rounds", "calls", "tokens", "cost_usd", "paid_usd")
+    fields = {name: getattr(outcome, name) for name in (*names, "failed_subtasks", "fallback")}
+    return {
+        **fields,
+        "cause": outcome.ending.cause,
+        "why": outcome.ending.why,
+        "latency_s": outcome.latency_s,
+        "reused_calls": totals.reused_calls,
+        "saved_usd": totals.saved_usd,
+    }
 
 
 @dataclass(frozen=True)
@@ -178,147 +198,89 @@ class _Attempt:
     q: Question
     plan: Plan
     share_usd: float  # what it may spend; inf without a budget
-    on_notice: OnNotice
-    cancelled: threading.Event | None
+    watch: Watch
 
-    # ---- the run ----
-
-    def run(self, folder: Path) -> Trajectory:
-        """The run of the question: a new one, a resumed one, or a fork of one that ended, from the
-        round in which a rate limit outlasted the patience.
-        """
-        if not begun(folder):
-            return self._begin(folder)
-        past = read_if_sound(folder / "trajectory.jsonl")
-        limited = _limited(past)
-        end = ended(past)
-        if limited is None or end is None or not is_finished(past):
-            return self._resume(folder)
-        in_last_round = limited.round == end["rounds"]
-        if end["fallback"] and in_last_round:  # a resume retries its failed calls
-            return self._resume(folder)
-        return self._fork(folder, limited.round, past[0]["options"]["budget_usd"])
-
-    def _begin(self, folder: Path) -> Trajectory:
+    def run(self, folder: Path) -> Outcome:
+        """The run of the question: a new one, or the one in the folder, which goes on."""
+        how: dict[str, Any] = {
+            "pool": self.plan.pool,
+            "listeners": (self.watch.listen,),
+            "cancelled": self.watch.cancelled,
+            "send": self.watch.send,
+            "sources": self._sources(folder),
+            **given_by(self.plan.options),
+        }
+        options = self.plan.options
+        if self.plan.world:  # the sub-agent knows the facts of the question
+            options = replace(options, agent=WORLD)
+            how |= given_by(options, self.q.facts)
+        if begun(folder):
+            return resume(folder, **how)
         shutil.rmtree(folder, ignore_errors=True)  # killed before its first call
-        options = self._options()
         if self.share_usd < math.inf:
-            options = options.with_(budget_usd=self.share_usd)
-        return orchestrate(
-            self.q.question,
-            self.q.media,
-            options=options,
-            out=folder,
-            pool=self.plan.pool,
-            listeners=(self._listen,),
-            cancelled=self.cancelled,
-            **self._reuse(),
-        )
+            options = replace(options, budget_usd=self.share_usd)
+        return orchestrate(self.q.question, self.q.media, options=options, out=folder, **how)
 
-    def _reuse(self) -> dict[str, Any]:
-        """The argument that names the run whose answers are taken; none without --reuse."""
-        run = self.plan.reused(self.q)
-        return {"reuse": [run]} if run else {}
-
-    def _resume(
-        self, folder: Path, from_round: int | None = None, out: Path | None = None
-    ) -> Trajectory:
-        return resume(
-            folder,
-            from_round,
-            out,
-            pool=self.plan.pool,
-            listeners=(self._listen,),
-            cancelled=self.cancelled,
-            **self._options().again(),
-            **self._reuse(),
-        )
-
-    def _options(self) -> Options:
-        """Those of the plan; with --world, the sub-agent knows the facts of the question."""
-        if not self.plan.world:
-            return self.plan.options
-        return self.plan.options.with_(agent=WorldAgent(self.q.facts))
-
-    def _fork(
-        self, folder: Path, from_round: int, budget_usd: float | None
-    ) -> Trajectory:
-        """A fork has the budget of its run. If the share is smaller, the question begins anew."""
-        target = _next(folder)
-        shutil.rmtree(target, ignore_errors=True)  # killed while it was copied
-        needed_usd = (budget_usd or 0.0) * (1 - 1e-9)
-        if self.share_usd < needed_usd:
-            return self._begin(target)
-        return self._resume(folder, from_round, target)
-
-    def _listen(self, event: Event) -> None:
-        if event["event"] == "notice":
-            self.on_notice(Notice(event["message"], event.get("status", 0)))
+    def _sources(self, folder: Path) -> list[Source]:
+        """Whose answers are taken: those of earlier attempts, and of the sweep of --reuse."""
+        attempts = self.plan.attempts(self.q)
+        runs = [*reversed(attempts), self.plan.reused(self.q)]
+        return [answers_of(run) for run in runs if run and run != folder and begun(run)]
 
     # ---- its scores ----
 
-    def scored(self, run: Trajectory) -> QuestionRow:
+    def score(self, outcome: Outcome) -> QuestionRow:
         """Status and scores of a run that ended. Raises EndpointError and BudgetExceeded of the
         judge.
         """
-        limited = _limited(run.events)
-        if limited is not None:
+        limited = _limited(outcome.events)
+        if limited:
             return {"cause": "rate limit", "why": f"rate limit in {limited}"}
-        if self.share_usd < math.inf and run.cause == "budget":
+        if self.share_usd < math.inf and outcome.ending.cause == "budget":
             return {"status": "starved"}
-        given = run.answer.strip()
+        given = outcome.answer.strip()
         row: QuestionRow = {
             "exact": exact(given, self.q.accepted),
             "match": matches(given, self.q.accepted, self.q.question),
         }
-        purse = Purse(self._left_usd(run))
+        left_usd = self.share_usd - (outcome.cost_usd or 0.0)
+        purse = Purse(None if left_usd == math.inf else left_usd)
         if self.plan.judge is not None:
-            row["judge"] = self._verdict(run, given, self.plan.judge, purse)
+            row["judge"] = self._verdict(outcome.run, given, self.plan.judge, purse)
         return {**row, "judge_usd": purse.spent_usd, "status": "done"}
 
-    def _left_usd(self, run: Trajectory) -> float | None:
-        """What the run left of the share; None without a budget."""
-        if self.share_usd == math.inf:
-            return None
-        return self.share_usd - (run.cost_usd or 0.0)
-
-    def _verdict(
-        self, run: Trajectory, given: str, judge: Backend, purse: Purse
-    ) -> bool | None:
+    def _verdict(self, run: Path, given: str, judge: Backend, purse: Purse) -> bool | None:
         """The judge's verdict; its calls are on a tape of their own in the run folder."""
         options = self.plan.options
-        file = Path(run.run) / "judge.jsonl"
+        rule = RULES["judge"]
         earlier = self.plan.reused(self.q)
-        if earlier and not file.exists():
-            _copy_answers(earlier / "judge.jsonl", file)
-        secrets = Secrets([judge.api_key_env])
-        with closing(Tape(file, "resume", secrets, self.cancelled)) as tape:
-            chat = Chat(tape, options.timeout_s, options.patience_s)
-            chat.notify = lambda message, status: self.on_notice(
-                Notice(message, status)
-            )
+        sources = [_verdict_of(earlier, rule.tape)] if earlier else []
+        redact = redact_keys([judge.api_key_env])
+        tape = Tape(run / rule.tape, "resume", sources, redact, self.watch.cancelled)
+        with closing(tape):
+            how = {"send": self.watch.send, "notify": self.watch.notify}
+            chat = Chat(tape, timeout_s=options.timeout_s, patience_s=options.patience_s, **how)
             what = self.q.question, self.q.accepted, given
-            return verdict(RULES["judge"], *what, judge, chat, purse)
+            return verdict(rule, *what, judge, chat, purse)
 
 
-def _copy_answers(source: Path, target: Path) -> None:
-    """Begin a tape with the answers on another one. Raises ConfigError."""
-    name = name_of(source.parent)
-    with outside.written(target) as copied:
-        for row in exchanges(source):
-            if "answer" in row:
-                line = json.dumps({**row, "reused": name}, ensure_ascii=False)
-                copied.write(f"{line}\n".encode("utf-8", "replace"))
+def _verdict_of(run: Path, tape: str) -> Source:
+    """The answers of the judge of another run."""
+    found: dict[tuple[str, str], Exchange] = {}
+    for exchange in exchanges(run / tape):
+        if isinstance(exchange.outcome, Answer):
+            found[exchange.call, exchange.key] = replace(exchange, reused=run.name)
+    return lambda kind, call, key, times: found.get((call, key))
 
 
-def _limited(events: Sequence[Event]) -> Place | None:
-    """The first sub-task that failed at a rate limit; None if none did."""
+def _limited(events: Sequence[Event]) -> str:
+    """The place of the first sub-task that failed at a rate limit; "" if none did."""
     for event in events:
         failed = event["event"] == "result" and event["status"] == "failed"
         if failed and event.get("cause") == "rate limit":
             round, subtask, _ = event["at"]
-            return Place(round, subtask)
-    return None
+            return str(Place(round, subtask))
+    return ""
 
 
 # ---- a worker that shares no disk ----------------------------------------------------------------
@@ -326,8 +288,9 @@ def _limited(events: Sequence[Event]) -> Place | None:
 
 def files_of(q: Question, plan: Plan) -> Files:
     """The files that a question needs: those of its run folder, its media, and the reused run."""
-    media = {path.lstrip("/"): Path(path).read_bytes() for _, path in q.media}
-    files = _files_in(plan.folder(q), "runs") | media
+    files = {path.lstrip("/"): Path(path).read_bytes() for _, path in q.media}
+    for folder in plan.attempts(q):
+        files |= _files_in(folder, "runs")
     reused = plan.reused(q)
     return files | _files_in(reused, REUSED) if reused else files
 
@@ -348,11 +311,10 @@ def write(files: Mapping[str, bytes], folder: Path) -> None:
     for name, data in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        with outside.written(path) as file:
-            file.write(data)
+        path.write_bytes(data)
 
 
-def _elsewhere(q: Question, plan: Plan, share_usd: float, files: Files) -> QuestionRow:
+def _answer_elsewhere(q: Question, plan: Plan, share_usd: float, files: Files) -> QuestionRow:
     """Answer a question in a scratch folder. The row has the files of its run."""
     with tempfile.TemporaryDirectory() as scratch:
         top = Path(scratch)
@@ -364,5 +326,5 @@ def _elsewhere(q: Question, plan: Plan, share_usd: float, files: Files) -> Quest
         if plan.reuse and reused:
             runs = {q.key: top / REUSED / reused.name}
             there = replace(there, reuse=replace(plan.reuse, runs=runs))
-        row = answered(here, there, share_usd)
+        row = answer(here, there, share_usd)
         return {**row, "files": _files_in(top / "runs" / row["run"], "runs")}

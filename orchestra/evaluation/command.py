@@ -5,7 +5,6 @@
     orchestra-min evaluate run --data FILE --method react --out sweeps/edited --reuse sweeps/react
     orchestra-min evaluate score sweeps/react --scorer omnigaia --judge gpt-5
     orchestra-min evaluate table1 --data OMNIGAIA --out sweeps/table1 --model gpt-5
-    orchestra-min evaluate merge sweeps/react-1 sweeps/react-2 --out sweeps/react
     orchestra-min evaluate run --data GAIA/2023/validation --method aorchestra --out sweeps/gaia
     orchestra-min evaluate submission sweeps/gaia --out submission.jsonl
     orchestra-min masbench --axis depth --value 2..12 --n 10 --out depth.jsonl
@@ -22,10 +21,11 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestra.command import terminal
+from orchestra.command.flags import OneLineParser, run_program
 from orchestra.evaluation import (
     comparison,
     gaia,
-    merging,
     omnigaia_tables,
     running,
     scoring,
@@ -33,8 +33,7 @@ from orchestra.evaluation import (
     tables,
 )
 from orchestra.evaluation.sweep_folder import SCORERS
-from orchestra.runtime import command_line, console
-from orchestra.vocabulary import ConfigError
+from orchestra.kernel.vocabulary import ConfigError
 
 PROGRAM = "orchestra-min evaluate"
 
@@ -42,7 +41,7 @@ PROGRAM = "orchestra-min evaluate"
 
 
 def parser() -> argparse.ArgumentParser:
-    p = command_line.OneLineParser(prog=PROGRAM, allow_abbrev=False)
+    p = OneLineParser(prog=PROGRAM, allow_abbrev=False)
     commands = p.add_subparsers(dest="command", required=True)
     also = "and the flags of a run: --method, --model, --backends ...; see orchestra-min --help"
     runs = commands.add_parser("run", help="answer and score questions", epilog=also)
@@ -50,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     reports = commands.add_parser(
         "report", help="tables of sweeps, by level and category"
     )
-    _add_folders(reports)
+    reports.add_argument("folders", metavar="DIR", type=Path, nargs="+", help="--out of a sweep")
     reports.add_argument(
         "--score", choices=SCORERS, help="(judge if all have it, else match)"
     )
@@ -72,9 +71,6 @@ def parser() -> argparse.ArgumentParser:
         "table1", help="the methods on OmniGAIA, as in Table 1", epilog=also
     )
     table1.add_flags(paper)
-    merge = commands.add_parser("merge", help="make one sweep of all its shards")
-    _add_folders(merge)
-    merge.add_argument("--out", type=Path, required=True, help="folder of the sweep")
     submission = commands.add_parser(
         "submission", help="the answers of a sweep as a submission to GAIA"
     )
@@ -83,17 +79,11 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def _add_folders(p: argparse.ArgumentParser) -> None:
-    p.add_argument(
-        "folders", metavar="DIR", type=Path, nargs="+", help="--out of a sweep"
-    )
-
-
 def report(a: argparse.Namespace) -> int:
     """The tables of sweeps, or one JSON object."""
     found = comparison.report(a.folders, a.score)
     if a.json:
-        print(json.dumps(found))
+        terminal.put(json.dumps(found))
     elif a.paper:
         omnigaia_tables.print_tables(found)
     else:
@@ -117,11 +107,9 @@ def main(argv: Sequence[str]) -> int:
             raise ConfigError(f"{rest[0]}: unknown argument (see --help)")
         if a.command == "score":
             return scoring.score(a)
-        if a.command == "merge":
-            return merging.merge(a.folders, a.out)
         if a.command == "submission":
-            console.tell(f"{gaia.submit(a.folder, a.out)} answers are in {a.out}")
+            terminal.tell(f"{gaia.submit(a.folder, a.out)} answers are in {a.out}")
             return 0
         return report(a)
 
-    return command_line.run_program(PROGRAM, work)
+    return run_program(PROGRAM, work)

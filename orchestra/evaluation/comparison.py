@@ -33,12 +33,12 @@ from orchestra.evaluation.questions import QuestionRow, key_of
 from orchestra.evaluation.sweep_folder import (
     SCORERS,
     has_score,
+    name_of,
     scored_rows,
     settings_of,
 )
-from orchestra.money import add_usd
-from orchestra.runtime.run_folder import name_of
-from orchestra.vocabulary import ConfigError
+from orchestra.kernel.money import add_usd
+from orchestra.kernel.vocabulary import ConfigError
 
 PARTS = "level", "category"
 MethodRow = dict[str, Any]  # the figures of a method: overall, and of each part

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
-from orchestra.vocabulary import ConfigError
+from orchestra.kernel.vocabulary import ConfigError
 
 MOST = 256  # questions in flight
 CONNECT_S = 10  # how long a scheduler of Dask may take to answer

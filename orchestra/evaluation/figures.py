@@ -9,7 +9,7 @@ import numpy as np
 
 from orchestra.evaluation.intervals import Interval, bootstrap, of_accuracy, pass_at
 from orchestra.evaluation.questions import QuestionRow
-from orchestra.money import add_usd
+from orchestra.kernel.money import add_usd
 
 
 class Figures(TypedDict):

@@ -22,11 +22,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestra.evaluation.questions import QuestionRow
-from orchestra.evaluation.sweep_folder import newest, rows_of
-from orchestra.runtime import outside
-from orchestra.runtime.trajectory import describe, read_if_sound
-from orchestra.vocabulary import ConfigError
+from orchestra.command.terminal import describe
+from orchestra.evaluation.sweep_folder import newest, rows_of, settings_of
+from orchestra.kernel.folder import read_events
+from orchestra.kernel.vocabulary import ConfigError
 
 FILES = "metadata.jsonl", "metadata.parquet"
 TRACE_CHARS = 20_000  # of one question in a submission
@@ -111,19 +110,18 @@ def submit(folder: Path, out: Path) -> int:
 
 
 def _submission(folder: Path) -> Iterator[dict[str, Any]]:
-    runs = folder / "runs"
-    outside.check(runs)
+    settings_of(folder)
     for row in newest(rows_of(folder)).values():
         if row.get("repeat", 1) != 1:  # one answer each
             continue
         yield {
             "task_id": row["id"],
             "model_answer": row.get("answer", "").strip(),
-            "reasoning_trace": _trace(row, runs),
+            "reasoning_trace": _trace(folder / "runs" / row["run"]),
         }
 
 
-def _trace(row: QuestionRow, runs: Path) -> str:
+def _trace(run: Path) -> str:
     """What happened in the run of a question, an event a line."""
-    events = read_if_sound(outside.member(runs, row["run"]) / "trajectory.jsonl")
+    events = read_events(run)
     return "\n".join(map(describe, events[1:]))[:TRACE_CHARS]

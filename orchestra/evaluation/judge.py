@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from orchestra.evaluation.scores import exact
-from orchestra.money import Purse
-from orchestra.runtime.chat import Chat
-from orchestra.runtime.parsing import after_thinking
-from orchestra.runtime.pool import Pool
-from orchestra.runtime.prompts import fenced, render, say
-from orchestra.vocabulary import Backend, ConfigError
+from orchestra.kernel.money import Purse
+from orchestra.kernel.chat import Chat
+from orchestra.kernel.prompts import after_thinking
+from orchestra.kernel.vocabulary import Pool
+from orchestra.kernel.prompts import fenced, render, say
+from orchestra.kernel.vocabulary import Backend, ConfigError
 
 AROUND_A_VERDICT = " \n\t.*`\"'"
 

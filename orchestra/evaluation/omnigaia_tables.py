@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from orchestra.command import terminal
+from orchestra.command.terminal import usd
 from orchestra.evaluation.comparison import MethodRow
 from orchestra.evaluation.figures import Figures
-from orchestra.runtime import console
-from orchestra.runtime.trajectory import usd
 
 PAPER = Path(__file__).with_name("omnigaia_paper.json")
 QUESTIONS = 360  # in OmniGAIA; one of them has a category without a column in Table 1
@@ -39,13 +39,13 @@ def paper() -> dict[str, Any]:
 def print_tables(found: Mapping[str, Any]) -> None:
     """Print Table 1 and Figures 4 to 6. `found`: the report of comparison.py."""
     methods: dict[str, MethodRow] = found["methods"]
-    console.put(f"accuracy in % by {found['score']}; (paper): {paper()['source']}")
+    terminal.put(f"accuracy in % by {found['score']}; (paper): {paper()['source']}")
     for text in tables(methods):
-        console.put(f"\n{text}")
+        terminal.put(f"\n{text}")
     for name, method in methods.items():
         asked = method["overall"]["questions"]
         if asked != QUESTIONS:
-            console.put(f"\n{name}: {asked} of the {QUESTIONS} questions of OmniGAIA")
+            terminal.put(f"\n{name}: {asked} of the {QUESTIONS} questions of OmniGAIA")
 
 
 def tables(methods: Mapping[str, MethodRow]) -> Iterator[str]:
@@ -64,7 +64,7 @@ def _table(name: str, columns: Iterable[str], here: Rows) -> str:
     for row, cells in of_paper["rows"].items():
         texts = {column: f"{value:.1f}" for column, value in cells.items()}
         published.append({"method": f"{row} (paper)", **texts})
-    shown = console.table(" ".join(["method", *columns]), [*here, *published])
+    shown = terminal.table(" ".join(["method", *columns]), [*here, *published])
     return f"{name} ({of_paper['source']})\n{shown}"
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from orchestra.command import terminal
+from orchestra.command.terminal import printable, usd
 from orchestra.evaluation.questions import Question, QuestionRow
 from orchestra.evaluation.sweep import Budget
 from orchestra.evaluation.sweep_folder import newest
-from orchestra.runtime import console
-from orchestra.runtime.trajectory import printable, usd
 
 LINE_CHARS = 200
 
@@ -70,4 +70,4 @@ def described(row: QuestionRow) -> str:
 
 def tell(line: str) -> None:
     """One line on standard error."""
-    console.tell(printable(line)[:LINE_CHARS])
+    terminal.tell(printable(line)[:LINE_CHARS])

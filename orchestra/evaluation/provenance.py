@@ -9,34 +9,32 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import orchestra
-from orchestra.evaluation.answering import FREE, Plan
+from orchestra.command.names import is_spec, source_file
+from orchestra.evaluation.answering import Plan
 from orchestra.evaluation.questions import Question
-from orchestra.runtime import prompts
-from orchestra.runtime.options import SEAMS, Options, flag_of
-from orchestra.runtime.run_folder import sha256_of
-from orchestra.runtime.user_code import is_spec, source_file, spec_of
+from orchestra.kernel import prompts
+from orchestra.kernel.folder import Manifest, Options, sha256_of
 
 Settings = dict[str, Any]  # of a sweep, as sweep.json has them
-Hashes = dict[str, str]  # of files or questions, by name
-VERSION = 2
+Hashes = Mapping[str, str]  # of files or questions, by name
+VERSION = 3
 HASH_CHARS = 16  # of a SHA-256, for a file of prompts or code
-NOT_COMPARED = ("version", "made_with", "data", "extended", "merged")
-SERVED = (
-    "base_url",
-    "api_key_env",
-)  # where a backend is; a run may be resumed elsewhere, too
-PACKAGE = Path(orchestra.__file__).parent
+FREE = "timeout_s", "patience_s", "budget_usd"  # options that may change when a sweep goes on
+SERVED = "base_url", "api_key_env"  # where a backend is; a run may be resumed elsewhere, too
+NOT_COMPARED = "version", "made_with", "data", "extended"
+COMPARED_LAST = "questions", "prompt_files", "code_files"  # any other setting says more
+ROOT = Path(orchestra.__file__).parent
 CODE = (  # what a row depends on
-    "*.py",
-    "agents/*.py",
+    "parts.py",
+    "kernel/*.py",
     "methods/*.py",
     "minigaia/*.py",
-    "runtime/*.py",
     "tools/*.py",
     "evaluation/answering.py",
     "evaluation/judge.py",
@@ -46,36 +44,43 @@ CODE = (  # what a row depends on
     "evaluation/units.py",
     "evaluation/values.py",
 )
-NO_RUN_USES = {"curate", "diff", "evaluate", "masbench", "optimize_prompt", "report"}
-
-
-# ---- what is written -----------------------------------------------------------------------------
 
 
 def settings_for(
     plan: Plan, asked: Sequence[Question], data: Path, with_budget: bool
 ) -> Settings:
-    """What sweep.json has of a sweep. Raises ConfigError if Python of the user cannot be loaded."""
+    """What sweep.json has of a sweep. Raises ConfigError if Python of the user cannot be found."""
+    program = {"orchestra-min": orchestra.__version__}
+    options = Manifest("", (), plan.pool, plan.options).row()["options"]
     return {
         "version": VERSION,
-        "made_with": {
-            "orchestra-min": orchestra.__version__,
-            "python": platform.python_version(),
-        },
+        "made_with": {**program, "python": platform.python_version()},
         "data": sha256_of(data),
         "questions": {q.id: hash_of(q) for q in asked if q.repeat == 1},
         "repeat": max(q.repeat for q in asked),
-        "shard": plan.shard,
         "with_budget": with_budget,
         "model": plan.pool.main,
-        "pool": plan.pool.model_dump(mode="json", by_alias=True),
+        "pool": _pool(plan),
         "judge": None if plan.judge is None else plan.judge.model,
         "world": plan.world,
         "reuse": plan.reuse.name if plan.reuse else None,
-        **plan.options.model_dump(mode="json", exclude={*FREE}),
-        "prompt_files": dict(_prompt_hashes()),
-        "code_files": {**dict(_code_hashes()), **dict(_user_code(plan.options))},
+        **{name: value for name, value in options.items() if name not in FREE},
+        "prompt_files": dict(_hashes(prompts.ROOT, ("**/*.*",))),
+        "code_files": {
+            "orchestra_min.py": _short(ROOT.parent / "orchestra_min.py"),
+            **dict(_hashes(ROOT, CODE)),
+            **dict(_user_code(plan.options)),
+        },
     }
+
+
+def _pool(plan: Plan) -> Settings:
+    """Each backend by its name, without where it is served, and the engines."""
+    backends = {b.name: asdict(b) for b in plan.pool.backends}
+    for backend in backends.values():
+        for name in SERVED:
+            del backend[name]
+    return {**backends, "engines": dict(plan.pool.engines)}
 
 
 def hash_of(q: Question) -> str:
@@ -86,31 +91,17 @@ def hash_of(q: Question) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
-def _prompt_hashes() -> Iterator[tuple[str, str]]:
-    for path in sorted(prompts.ROOT.rglob("*")):
-        if path.is_file():
-            yield path.relative_to(prompts.ROOT).as_posix(), _short(path)
-
-
-def _code_hashes() -> Iterator[tuple[str, str]]:
-    """The modules of the program that a row depends on."""
-    yield "orchestra_min.py", _short(PACKAGE.parent / "orchestra_min.py")
-    for pattern in CODE:
-        for path in sorted(PACKAGE.glob(pattern)):
-            if path.stem not in NO_RUN_USES or path.parent != PACKAGE:
-                name = path.relative_to(PACKAGE).as_posix()
-                yield f"orchestra/{name}", _short(path)
+def _hashes(root: Path, patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for pattern in patterns:
+        for path in sorted(root.glob(pattern)):
+            yield path.relative_to(root).as_posix(), _short(path)
 
 
 def _user_code(options: Options) -> Iterator[tuple[str, str]]:
     """The files of Python that options name."""
-    for name in (*SEAMS, "tools"):
-        value = getattr(options, name)
-        for chosen in value if isinstance(value, tuple) else (value,):
-            spec = spec_of(chosen)
-            if is_spec(spec):
-                flag = f"{flag_of(name)} {spec}"
-                yield flag, _short(source_file(spec, flag))
+    for spec in (options.method, options.agent, *options.more.get("tools", ())):
+        if is_spec(spec):
+            yield spec, _short(source_file(spec))
 
 
 def _short(path: Path) -> str:
@@ -121,25 +112,19 @@ def _short(path: Path) -> str:
 
 
 def difference(stored: Settings, now: Settings, extend: bool) -> str:
-    """What of a sweep is now another, for people; "" if it is the same. `extend`: more questions
-    and repeats may be asked.
+    """The first setting of a sweep that is now another, for people; "" if all are the same.
+    `extend`: more questions and repeats may be asked.
     """
     if stored.get("version") != VERSION:
-        return "was begun by another version of the program"
-    compared = [key for key in now if key not in NOT_COMPARED]
-    for key in sorted(compared, key=_least_telling_last):
-        was = stored.get(key)
-        if was == now[key] or _is_extended(key, was, now[key], extend):
+        return "the version of the program that began it"
+    for key in sorted(now, key=lambda key: key in COMPARED_LAST):
+        was, value = stored.get(key), now[key]
+        if was == value or key in NOT_COMPARED or _is_extended(key, was, value, extend):
             continue
-        found = _described(key, was, now[key])
-        if found:
-            return f"is a sweep with another {found}"
+        if isinstance(was, dict) and isinstance(value, dict):
+            return f"{key} ({_changed(was, value)})"
+        return f"{key} ({_in_short(was)}, now {_in_short(value)})"
     return ""
-
-
-def _least_telling_last(key: str) -> bool:
-    """As a sort key: any other setting says more than hashes."""
-    return key in ("questions", "prompt_files", "code_files")
 
 
 def _is_extended(key: str, was: Any, value: Any, extend: bool) -> bool:
@@ -150,54 +135,11 @@ def _is_extended(key: str, was: Any, value: Any, extend: bool) -> bool:
     return key == "questions" and was.items() <= value.items()
 
 
-def _described(key: str, was: Any, value: Any) -> str:
-    """One setting that differs; "" if that does not matter."""
-    if key == "questions":
-        return _changed("set of questions", was, value)
-    if key == "prompt_files":
-        return _changed("prompt", was, value)
-    if key == "code_files":
-        return _changed("version of the code", was, value)
-    if key == "pool":
-        return _changed("pool", _without_places(was), _without_places(value))
-    if key == "texts":
-        return _changed("text of --texts", was, value or {})
-    name = key if key not in Options.model_fields else flag_of(key)
-    return f"{name} ({_in_short(was)}, now {_in_short(value)})"
-
-
-def _changed(what: str, was: object, value: Mapping[str, Any]) -> str:
-    """The first entry of a mapping that differs, and how many do; "" if none does."""
-    before: Mapping[str, Any] = was if isinstance(was, dict) else {}
-    gone = [f"{name!r} is missing" for name in before if name not in value]
-    new = [f"{name!r} is new" for name in value if name not in before]
-    common = [name for name in before if name in value]
-    other = [f"{name!r} differs" for name in common if before[name] != value[name]]
-    found = other + gone + new
-    if not found:
-        return ""
+def _changed(was: Mapping[str, Any], value: Mapping[str, Any]) -> str:
+    """The first entry of a mapping that differs, and how many do."""
+    found = [name for name in {**value, **was} if was.get(name) != value.get(name)]
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return f"{what} ({found[0]}{more})"
-
-
-def _without_places(pool: Any) -> dict[str, Any]:
-    """A pool as a mapping with an entry for each backend, without where it is served."""
-    if not isinstance(pool, dict):
-        return {}
-    backends = pool.get("backend", ())
-    return {
-        **{name: value for name, value in pool.items() if name != "backend"},
-        **{f"backend {b.get('name')}": _only(b) for b in _dicts(backends)},
-    }
-
-
-def _only(backend: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in backend.items() if name not in SERVED}
-
-
-def _dicts(values: object) -> Iterable[dict[str, Any]]:
-    found = values if isinstance(values, list) else []
-    return [value for value in found if isinstance(value, dict)]
+    return f"{found[0]!r}{more}"
 
 
 def _in_short(value: object) -> str:

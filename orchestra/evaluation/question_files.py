@@ -16,7 +16,7 @@ from typing import Any
 
 import jsonlines
 
-from orchestra.vocabulary import ConfigError
+from orchestra.kernel.vocabulary import ConfigError
 
 QUESTION = "question", "problem", "query", "prompt"
 FILES = "media", "files"  # columns of a CSV file that may name several files

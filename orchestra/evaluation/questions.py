@@ -11,11 +11,10 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from orchestra.evaluation.question_files import QUESTION, items
-from orchestra.runtime.pool import Checked
-from orchestra.vocabulary import ConfigError
+from orchestra.kernel.vocabulary import ConfigError
 
 ANSWER = "answer", "final_answer", "ground_truth", "gold"
 ALSO = "accepted too"  # with a space, so it is no key of a file: see `_key`
@@ -39,13 +38,13 @@ def _media(entry: Any) -> Any:
     return str(modality).lower(), entry.get("path")
 
 
-class Question(Checked):
+class Question(BaseModel):
     """`media`: (modality, path) each. `also`: the other answers that are accepted. With --repeat, a
     question is answered in several repeats.
     """
 
     model_config = ConfigDict(
-        extra="ignore", coerce_numbers_to_str=True, str_strip_whitespace=True
+        frozen=True, coerce_numbers_to_str=True, str_strip_whitespace=True
     )
     question: str = _field(*QUESTION, min_length=1)
     answer: str = _field(*ANSWER, min_length=1)
@@ -142,9 +141,19 @@ def _question(item: Any, number: int, root: Path) -> Question:
     for key, value in fields.items():
         if value and MEDIA_KEY.match(key):
             raise ConfigError(f"{key}: name its files in media")
-    q = Question(**_with_one_answer(fields))
+    try:
+        q = Question(**_with_one_answer(fields))
+    except ValidationError as error:
+        raise ConfigError(first_problem(error)) from None
     paths = tuple((kind, _located(path, root)) for kind, path in q.media)
     return q.model_copy(update={"id": q.id or str(number), "media": paths})
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first value that does not fit, in one line."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    where = ".".join(map(str, first["loc"]))[:80]
+    return " ".join(f"{where}: {first['msg']}".split())[:200]
 
 
 def _with_one_answer(fields: dict[str, Any]) -> dict[str, Any]:

@@ -9,61 +9,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestra import methods
+from orchestra.command import flags, pool_file
 from orchestra.evaluation import gaia, questions
 from orchestra.evaluation.answering import Plan
-from orchestra.evaluation.choosing import chosen, redacted, repeated, shard_of
+from orchestra.evaluation.choosing import chosen, redacted, repeated
 from orchestra.evaluation.executors import executor_at
 from orchestra.evaluation.judge import judge_of
 from orchestra.evaluation.progress import Progress, tell
 from orchestra.evaluation.questions import Question
 from orchestra.evaluation.sweep import Budget, sweep
-from orchestra.evaluation.sweep_folder import (
-    MOST_REPEATS,
-    earlier_rows,
-    earlier_sweep,
-)
+from orchestra.evaluation.sweep_folder import MOST_REPEATS, earlier_rows, earlier_sweep
 from orchestra.evaluation.workers import Workers
-from orchestra.minigaia import agent as world
-from orchestra.runtime import command_line
-from orchestra.runtime import pool as pools
-from orchestra.runtime.pool import Pool
-from orchestra.runtime.run_folder import checked_secrets
-from orchestra.vocabulary import ConfigError
+from orchestra.kernel.vocabulary import ConfigError
 
-OF_ONE_RUN = (
-    "image",
-    "audio",
-    "video",
-    "file",
-    "workdir",
-    "compare",
-    "replay",
-    "resume",
-    "from_round",
-    "what_if",
-    "reuse",
-    "only",
-    "live",
-    "runs",
-    "out",
-    "json",
-    "quiet",
-)
 FLAGS: dict[str, tuple[Any, str]] = {  # of `run`, besides those of a single run
     "data": (
         Path,
         "questions: JSON, JSON lines, CSV, Parquet, or a folder of GAIA; see docs/evaluate.md",
     ),
     "out": (Path, "folder of this sweep; run it again for what is missing or failed"),
-    "media": (
-        Path,
-        "where the media of the questions are (default: the folder of DATA)",
-    ),
+    "media": (Path, "where the media of the questions are (default: the folder of DATA)"),
     "level": (str, "only these levels: A,B"),
     "category": (str, "only these categories: A,B"),
     "limit": (int, "only the first LIMIT"),
-    "shard": (str, "i/n: only every n-th question, from the i-th on; see merge"),
     "repeat": (int, "answer each question REPEAT times (1)"),
     "workers": (str, "questions in flight; auto adapts to the endpoint (auto)"),
     "budget": (float, "spending limit of the whole sweep in USD, the judge included"),
@@ -93,16 +61,16 @@ def add_flags(p: argparse.ArgumentParser) -> None:
         p.add_argument(f"--{flag}", action="store_true", help=text)
 
 
-def run(a: argparse.Namespace, rest: list[str]) -> int:
+def run(a: argparse.Namespace, rest: Sequence[str]) -> int:
     """A sweep. Returns 1 if a question failed or was not started."""
-    of_run = command_line.parse(["--question", "?", *rest])
-    check_flags(a, of_run)
+    of_run = flags.of_runs(rest)
+    check_flags(a)
     workers = Workers(a.workers or "auto")
     a.data = gaia.data_file(a.data)
     asked = chosen(a, questions.load(a.data, a.media))
     plan = _plan(a, of_run, asked)
-    secrets = checked_secrets("?", plan.pool, plan.options)
-    asked = repeated(redacted(asked, secrets), a.repeat or 1)
+    redact = pool_file.checked_secrets(plan.pool, plan.options)
+    asked = repeated(redacted(asked, redact), a.repeat or 1)
     with executor_at(a.executor or "") as executor:
         with_budget = a.budget is not None
         past = earlier_rows(plan, asked, a.data, with_budget, a.extend)
@@ -115,50 +83,30 @@ def run(a: argparse.Namespace, rest: list[str]) -> int:
     return 0 if progress.all_done else 1
 
 
-def check_flags(a: argparse.Namespace, of_run: argparse.Namespace) -> None:
-    """Raises ConfigError for a flag that a sweep cannot have, or whose value is wrong."""
-    for name in OF_ONE_RUN:
-        if getattr(of_run, name):
-            flag = name.replace("_", "-")
-            raise ConfigError(f"--{flag}: is for a single run; leave it out")
+def check_flags(a: argparse.Namespace) -> None:
+    """Raises ConfigError for a flag whose value is wrong."""
     for name in ("limit", "budget", "repeat"):
         given = getattr(a, name)
         if given is not None and not 0 < given < math.inf:
             raise ConfigError(f"--{name} {given}: needs a number above 0")
     if (a.repeat or 1) > MOST_REPEATS:
         raise ConfigError(f"--repeat {a.repeat}: needs at most {MOST_REPEATS}")
-    if a.shard:
-        shard_of(a.shard)
     if a.reuse and a.reuse.resolve() == a.out.resolve():
         raise ConfigError(f"--reuse {a.reuse}: is this sweep; give another --out")
 
 
-def _plan(
-    a: argparse.Namespace, of_run: argparse.Namespace, asked: Sequence[Question]
-) -> Plan:
+def _plan(a: argparse.Namespace, of_run: argparse.Namespace, asked: Sequence[Question]) -> Plan:
     """The models and options of the sweep. Raises ConfigError."""
     options = of_run.options
-    modalities = [modality for q in asked for modality, _ in q.media]
-    pool = pools.choose(of_run.backends, of_run.model, of_run.perception, modalities)
-    pools.check(pool, a.budget)
-    methods.make(options, pool, {})
-    judge = judge_of(a.judge, pool, a.budget) if a.judge else None
-    if a.world:
-        world.check(options.method, asked)
-        pool = _without_engines(pool)
-    reuse = earlier_sweep(a.reuse) if a.reuse else None
+    pool = pool_file.choose(of_run.backends, of_run.model)
+    pool_file.check(pool, a.budget)
+    if a.world and not all(q.facts for q in asked):
+        raise ConfigError("--world: needs questions with MiniGAIA's facts")
     return Plan(
         a.out,
         pool,
         options,
-        judge=judge,
+        judge=judge_of(a.judge, pool, a.budget) if a.judge else None,
         world=a.world,
-        reuse=reuse,
-        shard=a.shard,
+        reuse=earlier_sweep(a.reuse) if a.reuse else None,
     )
-
-
-def _without_engines(pool: Pool) -> Pool:
-    """No file is analysed in MiniGAIA's world, so no local engine is needed."""
-    nobody = pools.Engine("endpoint", pool.main)
-    return pool.with_(engines={"image": nobody, "audio": nobody})

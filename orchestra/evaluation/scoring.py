@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from orchestra.command import pool_file, terminal
+from orchestra.command.terminal import printable, usd
 from orchestra.evaluation import gaia
 from orchestra.evaluation.executors import MOST
 from orchestra.evaluation.judge import RULES, judge_of, verdict
@@ -29,16 +31,13 @@ from orchestra.evaluation.sweep_folder import (
     rows_of,
     scores_file,
     settings_of,
+    write_whole,
 )
-from orchestra.money import DEFAULT_OUTPUT_TOKENS, Ledger, Purse, add_usd
-from orchestra.runtime import console, outside
-from orchestra.runtime import pool as pools
-from orchestra.runtime.chat import Chat
-from orchestra.runtime.run_folder import read_manifest, write_whole
-from orchestra.runtime.secrets import Secrets
-from orchestra.runtime.tape import Tape
-from orchestra.runtime.trajectory import printable, usd
-from orchestra.vocabulary import Backend, BudgetExceeded, ConfigError, EndpointError
+from orchestra.kernel.chat import Chat
+from orchestra.kernel.folder import read_manifest
+from orchestra.kernel.money import DEFAULT_OUTPUT_TOKENS, Ledger, Purse, add_usd
+from orchestra.kernel.tape import Tape, redact_keys
+from orchestra.kernel.vocabulary import Backend, BudgetExceeded, ConfigError, EndpointError
 
 GRACE_S = 3.0  # after Ctrl-C: how long calls in flight may take to reach their tape
 ScoreRow = dict[str, Any]  # a line of scores/SCORER.jsonl
@@ -60,8 +59,6 @@ def score(a: argparse.Namespace) -> int:
     rows = [r for r in newest(rows_of(a.folder)).values() if r["status"] == "done"]
     if not rows:
         raise ConfigError(f"{a.folder} has no answers yet")
-    for folder in (a.folder, a.folder / "runs", a.folder / "scores"):
-        outside.check(folder)
     judging = _judging(a) if a.scorer in RULES else None
     scored = list(_by_judge(rows, judging, a.workers) if judging else _by_rule(a, rows))
     file = scores_file(a.folder, a.scorer)
@@ -69,7 +66,7 @@ def score(a: argparse.Namespace) -> int:
     order = {key_of(row): n for n, row in enumerate(rows)}
     scored.sort(key=lambda row: order[key_of(row)])
     write_whole(file, "".join(f"{json.dumps(r, ensure_ascii=False)}\n" for r in scored))
-    console.put(_summary(a.scorer, scored))
+    terminal.put(_summary(a.scorer, scored))
     return 1 if any(row["score"] is None for row in scored) else 0
 
 
@@ -119,7 +116,7 @@ def _score_row(row: QuestionRow, scorer: str, **found: Any) -> ScoreRow:
 def _question_of(row: QuestionRow, runs: Path) -> str:
     """Rows of earlier versions have no question; their run has it. Raises ConfigError."""
     found = row.get("question")
-    return found or read_manifest(outside.member(runs, row["run"])).question
+    return found or read_manifest(runs / row["run"]).question
 
 
 # ---- by rules ------------------------------------------------------------------------------------
@@ -179,18 +176,17 @@ class _Judging:
         if not given or exact(given, accepted):  # needs no tape
             return bool(given)
         question = _question_of(row, self.runs)
-        file = outside.member(self.runs, row["run"]) / rule.tape
-        secrets = Secrets([self.judge.api_key_env])
-        made = Tape(file, "resume", secrets, self.cancelled, same_budget=False)
-        with closing(made) as tape:
-            chat = Chat(tape, self.timeout_s, self.patience_s, self.ledger)
+        file = self.runs / row["run"] / rule.tape
+        redact = redact_keys([self.judge.api_key_env])
+        with closing(Tape(file, "resume", redact=redact, cancelled=self.cancelled)) as tape:
+            chat = Chat(tape, self.ledger, self.timeout_s, self.patience_s)
             return verdict(rule, question, accepted, given, self.judge, chat, purse)
 
 
 def _judging(a: argparse.Namespace) -> _Judging:
     """Raises ConfigError."""
-    pool = pools.choose(a.backends)
-    pools.check(pool, a.budget)
+    pool = pool_file.choose(a.backends)
+    pool_file.check(pool, a.budget)
     judge = judge_of(a.judge, pool, a.budget)
     # One limit, with --budget and without: else the same verdict would be another request
     limit = judge.max_output_tokens or DEFAULT_OUTPUT_TOKENS

@@ -16,17 +16,18 @@ from concurrent.futures import (
     ThreadPoolExecutor,
     wait,
 )
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from orchestra.command.terminal import usd
 from orchestra.evaluation import answering
-from orchestra.evaluation.answering import Notice, Plan, begun
+from orchestra.evaluation.answering import Plan, Watch, begun
 from orchestra.evaluation.questions import Question, QuestionRow
-from orchestra.evaluation.workers import REFUSALS, Workers
-from orchestra.money import add_usd
-from orchestra.runtime import jsonl
-from orchestra.runtime.run_folder import read_manifest
-from orchestra.runtime.trajectory import usd
+from orchestra.evaluation.workers import Workers
+from orchestra.kernel.folder import read_manifest
+from orchestra.kernel.money import add_usd
+from orchestra.kernel.tape import Appender
 
 GRACE_S = 3.0  # after Ctrl-C: how long calls in flight may take to reach their tape
 Tell = Callable[[str], None]  # shows a line
@@ -112,7 +113,7 @@ def sweep(
 ) -> Generator[QuestionRow, None, None]:
     """Answer the questions. Yields the row of each one as it ends, after it was written to disk."""
     flight = _Flight(todo, plan, at, workers, budget, tell)
-    file = jsonl.Appender(plan.out / "rows.jsonl")
+    file = Appender(plan.out / "rows.jsonl")
     try:
         while flight.waiting or flight.running:
             flight.start_all()
@@ -179,12 +180,13 @@ class _Flight:
     def _start(self, q: Question, share_usd: float) -> None:
         number = self.workers.start()
         how: dict[str, Any] = {"share_usd": share_usd}
-        if self.in_threads:  # elsewhere, notices come with the row
-            how["on_notice"] = lambda notice: self._note(q, number, notice)
-            how["cancelled"] = self.cancelled
+        if self.in_threads:  # elsewhere, messages and refusals come with the row
+            notify = partial(self._note, q)
+            refuse = partial(self.workers.refused, number)
+            how["watch"] = Watch(notify, refuse, self.cancelled)
         if not self.shares_disk:
             how["files"] = answering.files_of(q, self.plan)
-        future = self.executor.submit(answering.answered, q, self.plan, **how)
+        future = self.executor.submit(answering.answer, q, self.plan, **how)
         self.running[future] = q, number
 
     def ended(self) -> Iterator[tuple[Question, QuestionRow]]:
@@ -194,15 +196,14 @@ class _Flight:
             row = _row_of(q, self.plan, future)
             answering.write(row.pop("files", {}), self.plan.out)
             for notice in row.pop("notices", ()):
-                self._note(q, number, notice)
+                self._note(q, notice)
+            if row.pop("refused", 0):
+                self.workers.refused(number)
             self.workers.ended(row, number)
             yield q, row
 
-    def _note(self, q: Question, number: int, notice: Notice) -> None:
-        """Show a notice of the question that was the `number`-th to start."""
-        self.tell(f"{q.label}: {notice.message}")
-        if notice.status in REFUSALS:
-            self.workers.refused(number)
+    def _note(self, q: Question, notice: str) -> None:
+        self.tell(f"{q.label}: {notice}")
 
     def stop(self) -> None:
         self.cancelled.set()

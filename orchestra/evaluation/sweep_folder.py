@@ -6,26 +6,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import ConfigDict, Field, FiniteFloat, ValidationError, with_config
+from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from orchestra.contracts import adapter
+from orchestra.command import outside
 from orchestra.evaluation.answering import Earlier, Plan
 from orchestra.evaluation.provenance import Settings, difference, settings_for
-from orchestra.evaluation.questions import Key, Question, QuestionRow, key_of
-from orchestra.runtime import jsonl, outside
-from orchestra.runtime.run_folder import name_of, write_whole
-from orchestra.vocabulary import ConfigError
+from orchestra.evaluation.questions import Key, Question, QuestionRow, first_problem, key_of
+from orchestra.kernel.vocabulary import ConfigError
 
-MAX_BYTES = 16 << 20  # of sweep.json
+MAX_BYTES = 128 << 20  # of a file of a sweep
 MOST_REPEATS = 1000
 SCORERS = "exact", "match", "gaia", "judge", "omnigaia"
 PLAIN_NAME = r"^[^/\x00]*[^/\x00.][^/\x00]*$"  # of a folder: a path cannot lead out
+OF_AN_ANSWER = "answer", "exact", "match", "cost_usd", "latency_s", "calls", "resumed"
 Figure = Annotated[FiniteFloat, Field(ge=0, lt=1e12)]
 Repeat = Annotated[int, Field(ge=1, le=MOST_REPEATS)]
+Name = Annotated[str, Field(pattern=PLAIN_NAME)]
 
 
 @with_config(ConfigDict(extra="allow", strict=True))
@@ -36,7 +37,6 @@ class _Settings(TypedDict):
     reuse: NotRequired[str | None]  # the name of another sweep
     questions: NotRequired[dict[str, str]]  # the hash of each, by id
     repeat: NotRequired[Repeat]
-    shard: NotRequired[str | None]
 
 
 @with_config(ConfigDict(extra="allow", strict=True))
@@ -46,8 +46,6 @@ class _Row(TypedDict):
     id: str
     repeat: NotRequired[Repeat]
     question: NotRequired[str]
-    method: NotRequired[str]
-    model: NotRequired[str]
     level: str
     category: str
     right: NotRequired[str]
@@ -56,26 +54,18 @@ class _Row(TypedDict):
     why: NotRequired[str]
     judge: NotRequired[bool | None]
     judge_usd: NotRequired[Figure | None]
-    run: Annotated[str, Field(pattern=PLAIN_NAME)]
-
-
-@with_config(ConfigDict(extra="allow", strict=True))
-class _DoneRow(_Row):
-    answer: str
-    exact: bool
-    match: bool
-    cost_usd: Figure | None
-    latency_s: Figure
-    calls: Figure
-    resumed: bool
+    run: Name
+    # Of a row that is done
+    answer: NotRequired[str]
+    exact: NotRequired[bool]
+    match: NotRequired[bool]
+    cost_usd: NotRequired[Figure | None]
+    latency_s: NotRequired[Figure]
+    calls: NotRequired[Figure]
+    resumed: NotRequired[bool]
     fallback: NotRequired[bool]
     reused_calls: NotRequired[Figure]
     saved_usd: NotRequired[Figure | None]
-
-
-@with_config(ConfigDict(extra="allow", strict=True))
-class _OtherRow(_Row):
-    cost_usd: NotRequired[Figure | None]
 
 
 @with_config(ConfigDict(extra="allow", strict=True))
@@ -84,7 +74,7 @@ class _ScoreRow(TypedDict):
 
     id: str
     repeat: Repeat
-    run: str
+    run: Name
     answer: str
     score: bool | None
     cost_usd: Figure | None
@@ -92,24 +82,28 @@ class _ScoreRow(TypedDict):
 
 def rows_of(folder: Path) -> list[QuestionRow]:
     """All rows of a sweep, the oldest first. Raises ConfigError."""
-    rows: list[QuestionRow] = []
     file = folder / "rows.jsonl"
-    for row in jsonl.read(file):
-        kind: Any = _DoneRow if row.get("status") == "done" else _OtherRow
-        _check(kind, row, f"{file}, row {len(rows) + 1}")
-        rows.append(row)
+    rows = list(outside.rows(file, MAX_BYTES))
+    for number, row in enumerate(rows, 1):
+        where = f"{file}, row {number}"
+        _check(_Row, row, where)
+        lacking = [name for name in OF_AN_ANSWER if name not in row]
+        if row["status"] == "done" and lacking:
+            raise ConfigError(f"{where} is damaged ({lacking[0]} is missing)")
     return rows
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def _check(kind: Any, row: object, where: str) -> None:
     """Raises ConfigError."""
     try:
-        adapter(kind).validate_python(row)
+        _adapter(kind).validate_python(row)
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        name = ".".join(map(str, first["loc"]))[:80]
-        problem = " ".join(f"{name}: {first['msg']}".split())[:200]
-        raise ConfigError(f"{where} is damaged ({problem})") from None
+        raise ConfigError(f"{where} is damaged ({first_problem(error)})") from None
 
 
 def newest(rows: Iterable[QuestionRow]) -> dict[Key, QuestionRow]:
@@ -120,7 +114,6 @@ def newest(rows: Iterable[QuestionRow]) -> dict[Key, QuestionRow]:
 def scored_rows(folder: Path) -> dict[Key, QuestionRow]:
     """The valid rows of a sweep, with the scores of `evaluate score`. Raises ConfigError."""
     rows = newest(rows_of(folder))
-    outside.check(folder / "scores")
     for scorer in SCORERS:
         for found in score_rows(folder, scorer):
             row = rows.get(key_of(found), {})
@@ -133,7 +126,7 @@ def scored_rows(folder: Path) -> dict[Key, QuestionRow]:
 def score_rows(folder: Path, scorer: str) -> Iterator[dict[str, Any]]:
     """What `evaluate score` found, a row for each answer. Raises ConfigError."""
     file = scores_file(folder, scorer)
-    for number, found in enumerate(jsonl.read(file), 1):
+    for number, found in enumerate(outside.rows(file, MAX_BYTES), 1):
         _check(_ScoreRow, found, f"{file}, row {number}")
         yield found
 
@@ -150,14 +143,15 @@ def has_score(folder: Path, settings: Settings, scorer: str) -> bool:
     return by_rule or when_run or scores_file(folder, scorer).is_file()
 
 
+def name_of(folder: Path) -> str:
+    return folder.resolve().name
+
+
 def earlier_sweep(folder: Path) -> Earlier:
     """The sweep of --reuse. Raises ConfigError."""
     settings_of(folder)
-    outside.check(folder / "runs")
-    runs = {
-        key_of(row): outside.member(folder / "runs", row["run"])
-        for row in newest(rows_of(folder)).values()
-    }
+    rows = newest(rows_of(folder))
+    runs = {key: folder / "runs" / row["run"] for key, row in rows.items()}
     return Earlier(name_of(folder), runs)
 
 
@@ -171,62 +165,47 @@ def earlier_rows(
     """The rows of earlier sweeps into the same folder; writes sweep.json if there was none. Raises
     ConfigError if anything but the number of questions, with `extend`, was different.
     """
-    file = plan.out / "sweep.json"
     (plan.out / "runs").mkdir(parents=True, exist_ok=True)
-    for folder in (plan.out, plan.out / "runs"):
-        outside.check(folder)
     settings = settings_for(plan, asked, data, with_budget)
     now: Settings = json.loads(json.dumps(settings))  # as it is read again
-    if not file.exists():
+    if not (plan.out / "sweep.json").exists():
         write_settings(plan.out, now)
         return []
     stored = settings_of(plan.out)
     found = difference(stored, now, extend)
     if found:
-        raise ConfigError(f"{plan.out} {found}; {_advice(found, plan.out)}")
-    sizes = [len(stored["questions"]), stored["repeat"]]
-    if sizes != [len(now["questions"]), now["repeat"]]:
-        more = {key: now[key] for key in ("data", "questions", "repeat")}
-        more["extended"] = _extended(stored, sizes)
-        write_settings(plan.out, {**stored, **more})
+        raise ConfigError(
+            f"{plan.out} differs in {found}: go on with the settings that began it (--extend asks "
+            f"more questions or repeats), or start a new sweep with another --out, and --reuse "
+            f"{plan.out} to pay only for what differs"
+        )
+    before = [len(stored["questions"]), stored["repeat"]]
+    if before != [len(now["questions"]), now["repeat"]]:
+        extended = [*stored.get("extended", ()), before]  # how many it had before each --extend
+        write_settings(plan.out, {**now, "extended": extended})
     return rows_of(plan.out)
 
 
 def write_settings(folder: Path, settings: Settings) -> None:
-    write_whole(
-        folder / "sweep.json", json.dumps(settings, indent=1, ensure_ascii=False)
-    )
+    text = json.dumps(settings, indent=1, ensure_ascii=False)
+    write_whole(folder / "sweep.json", text)
 
 
-def _advice(found: str, out: Path) -> str:
-    """How to go on, or to start a new sweep."""
-    start = f"start a new sweep with another --out, and --reuse {out} to pay only for what differs"
-    if "set of questions" in found or "repeat" in found:
-        return f"ask the same ones, add more with --extend, or {start}"
-    return f"go on with the settings that began it, or {start}"
-
-
-def _extended(stored: Settings, sizes: list[int]) -> list[Any]:
-    """How many questions and repeats the sweep had before each --extend."""
-    before = stored.get("extended", [])
-    return [*before, sizes] if isinstance(before, list) else [sizes]
+def write_whole(path: Path, text: str) -> None:
+    """Write a file and rename it into place: it is complete or absent."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.rename(path)
 
 
 def settings_of(folder: Path) -> Settings:
-    """The settings of a sweep, from sweep.json. Raises ConfigError."""
+    """The settings of a sweep, from sweep.json. Raises ConfigError, also for a link or a special
+    file in a sweep, which may come from someone else.
+    """
+    outside.check(folder)
+    outside.check(folder / "runs")
+    outside.check(folder / "scores")
     file = folder / "sweep.json"
-    try:
-        with outside.opened(file, MAX_BYTES) as data:
-            settings = outside.parsed(data.read())
-    except (OSError, ValueError):
-        raise ConfigError(
-            f"{file} is missing or damaged; is {folder} a sweep?"
-        ) from None
-    _check(dict[str, Any], settings, str(file))
-    options = settings.get("options", {})  # where earlier versions put some of them
-    _check(dict[str, Any], options, str(file))
-    agent = settings.get("sub_agent", "react")  # as earlier versions called it
-    before_seams = {"agent": agent, "memory": "evidence", "scheduler": "utility"}
-    found = {**before_seams, **settings, **options}
-    _check(_Settings, found, str(file))
-    return found
+    settings: Settings = outside.json_of(file, f"is {folder} a sweep?")
+    _check(_Settings, settings, str(file))
+    return settings

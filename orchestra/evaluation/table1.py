@@ -22,18 +22,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from orchestra import parts
+from orchestra.command import flags, pool_file, terminal
 from orchestra.evaluation import comparison, omnigaia_tables, running, scoring
 from orchestra.evaluation.choosing import selected
 from orchestra.evaluation.judge import judge_of
 from orchestra.evaluation.questions import Question, load
 from orchestra.evaluation.sweep_folder import rows_of, score_rows
-from orchestra.runtime import command_line, console
-from orchestra.runtime import pool as pools
-from orchestra.tools import media as media_files
-from orchestra.tools import sandbox
-from orchestra.tools.search import SERPER_KEY
-from orchestra.tools.visit import JINA_KEY
-from orchestra.vocabulary import ConfigError, Modality
+from orchestra.kernel.vocabulary import ConfigError
 
 FILE = "test_metadata.json"  # of OmniGAIA
 SCORER = "omnigaia"
@@ -61,13 +57,14 @@ HELP = {  # where it is not that of `run`
 }
 SOURCE = f"get raw/{FILE} of RUC-NLPIR/OmniGAIA, a data set at Hugging Face"
 VERDICTS = 8  # in parallel
+SERPER_KEY, JINA_KEY = "SERPER_API_KEY", "JINA_API_KEY"  # of the tools for search and pages
 
 
 def add_flags(p: argparse.ArgumentParser) -> None:
     for flag in OF_RUN:
         kind, text = running.FLAGS[flag]
         p.add_argument(f"--{flag}", type=kind, help=HELP.get(flag, text))
-    p.set_defaults(shard=None, data=DATA, out=OUT)
+    p.set_defaults(data=DATA, out=OUT)
     p.add_argument(
         "--methods",
         default=",".join(SETTINGS),
@@ -95,14 +92,14 @@ def run(a: argparse.Namespace, rest: Sequence[str]) -> int:
     of_run = _checked(a, rest, methods)
     problems = list(missing(a, of_run))
     for text in problems:
-        console.tell(f"missing: {text}")
+        terminal.tell(f"missing: {text}")
     if problems:
         count = "1 thing is" if len(problems) == 1 else f"{len(problems)} things are"
         raise ConfigError(f"table1: {count} missing, see above; nothing was paid")
     for text in _departures(of_run):
-        console.tell(f"other than in the paper: {text}")
+        terminal.tell(f"other than in the paper: {text}")
     if a.dry_run:
-        console.put(f"nothing is missing for {', '.join(methods)}")
+        terminal.put(f"nothing is missing for {', '.join(methods)}")
         return 0
     codes = [_of_method(a, of_run, method, rest) for method in methods]
     found = comparison.report([a.out / method for method in methods], SCORER)
@@ -139,12 +136,10 @@ def _checked(
     for word in rest:
         flag, _, _ = word.partition("=")
         if flag in FIXED:
-            advice = "leave it out, or use evaluate run"
-            raise ConfigError(f"{flag}: is that of the paper here; {advice}")
-    for method in methods:
-        of_run = command_line.parse(["--question", "?", *_of_run(rest, method)])
-        running.check_flags(_flags(a, method), of_run)
-    return of_run
+            raise ConfigError(f"{flag}: is that of the paper here; leave it out")
+    running.check_flags(_flags(a, methods[0]))
+    found = [flags.of_runs(_of_run(rest, method)) for method in methods]
+    return found[0]
 
 
 # ---- what is missing -----------------------------------------------------------------------------
@@ -154,29 +149,17 @@ def missing(a: argparse.Namespace, of_run: argparse.Namespace) -> Iterator[str]:
     """What has to be there before the first paid call and is not, a line each. Raises ConfigError
     for a mistake in the file of questions, and for flags that choose none.
     """
-    asked = selected(a, load(a.data, a.media))
-    yield from _missing_media(asked, a)
-    modalities = sorted({kind or "file" for q in asked for kind, _ in q.media})
-    yield from _missing_models(a, of_run, modalities)
-    if not os.environ.get(SERPER_KEY) and find_spec("ddgs") is None:
-        yield f"a web search: set {SERPER_KEY}, or pip install 'orchestra-min[tools]'"
-    if sandbox.trouble() and not of_run.options.unsafe_code:
-        yield sandbox.missing()
-
-
-def _missing_models(
-    a: argparse.Namespace, of_run: argparse.Namespace, modalities: Sequence[Modality]
-) -> Iterator[str]:
-    """The first problem of the pool, the judge and the engines that analyse media."""
+    yield from _missing_media(selected(a, load(a.data, a.media)), a)
     try:
-        pool = pools.choose(
-            of_run.backends, of_run.model, of_run.perception, modalities
-        )
-        pools.check(pool, a.budget)
+        pool = pool_file.choose(of_run.backends, of_run.model)
+        pool_file.check(pool, a.budget)
         judge_of(a.judge or pool.main, pool, a.budget)
-        media_files.check_engines(modalities, pool)
     except ConfigError as error:
         yield str(error)
+    if not os.environ.get(SERPER_KEY) and find_spec("ddgs") is None:
+        yield f"a web search: set {SERPER_KEY}, or pip install 'orchestra-min[tools]'"
+    if not parts.can_run_code(of_run.options):
+        yield "a sandbox for code: install bubblewrap, or give --unsafe-code"
 
 
 def _missing_media(asked: Sequence[Question], a: argparse.Namespace) -> Iterator[str]:
@@ -184,7 +167,7 @@ def _missing_media(asked: Sequence[Question], a: argparse.Namespace) -> Iterator
     problems = []
     for q in asked:
         try:
-            media_files.check(q.media)
+            parts.check_media(q.media)
         except ConfigError as error:
             problems.append(f"question {q.id}: {error}")
     are_all = len(problems) == len(asked)
@@ -203,7 +186,7 @@ def _departures(of_run: argparse.Namespace) -> Iterator[str]:
         yield f"pages are searched with ddgs, not Serper ({SERPER_KEY})"
     if not os.environ.get(JINA_KEY):
         yield f"pages are fetched by this program, not by Jina Reader ({JINA_KEY})"
-    pool = pools.choose(of_run.backends, of_run.model)
+    pool = pool_file.choose(of_run.backends, of_run.model)
     unpriced = [b.name for b in pool.backends if b.price_usd_per_mtok is None]
     if unpriced:
         yield f"no cost in Figure 5: the pool has no price for {', '.join(unpriced)}"
@@ -217,10 +200,10 @@ def _of_method(
 ) -> int:
     """The sweep of a method, scored. Returns its exit code. Raises ConfigError."""
     folder = a.out / method
-    console.tell(f"{method}: {folder}")
-    flags = _flags(a, method)
-    flags.budget = _left_usd(a, folder, score_rows(folder, SCORER))
-    answered = running.run(flags, _of_run(rest, method))
+    terminal.tell(f"{method}: {folder}")
+    of_sweep = _flags(a, method)
+    of_sweep.budget = _left_usd(a, folder, score_rows(folder, SCORER))
+    answered = running.run(of_sweep, _of_run(rest, method))
     scored = scoring.score(_scoring_flags(a, of_run, folder))
     return max(answered, scored)
 
@@ -242,10 +225,10 @@ def _left_usd(
 
 def _flags(a: argparse.Namespace, method: str) -> argparse.Namespace:
     """Those of `run` itself."""
-    flags: dict[str, Any] = dict.fromkeys((*running.FLAGS, *running.SWITCHES))
-    flags |= {name: getattr(a, name) for name in OF_RUN}
-    flags |= {"out": a.out / method, "budget": a.budget, "judge": None}
-    return argparse.Namespace(**flags)
+    found: dict[str, Any] = dict.fromkeys((*running.FLAGS, *running.SWITCHES))
+    found |= {name: getattr(a, name) for name in OF_RUN}
+    found |= {"out": a.out / method, "budget": a.budget, "judge": None}
+    return argparse.Namespace(**found)
 
 
 def _of_run(rest: Sequence[str], method: str) -> list[str]:
@@ -258,7 +241,7 @@ def _scoring_flags(
 ) -> argparse.Namespace:
     """Those of `score`. Raises ConfigError if the answers have spent the budget."""
     left_usd = _left_usd(a, folder, rows_of(folder))
-    pool = pools.choose(of_run.backends, of_run.model)
+    pool = pool_file.choose(of_run.backends, of_run.model)
     return argparse.Namespace(
         folder=folder,
         scorer=SCORER,

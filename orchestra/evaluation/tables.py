@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from orchestra.command import terminal
+from orchestra.command.terminal import usd
 from orchestra.evaluation.comparison import PARTS, MethodRow, Pair, Variation
 from orchestra.evaluation.figures import Figures
 from orchestra.evaluation.intervals import Interval
 from orchestra.evaluation.sweep_folder import SCORERS
-from orchestra.runtime import console
-from orchestra.runtime.trajectory import usd
 
 WIDTH = 100  # of a table cell, at most
 LEAST = 5  # questions of a level or category: fewer show nothing
@@ -22,7 +22,7 @@ HEADING = (
 
 def print_report(found: Mapping[str, Any]) -> None:
     """Tables in the shape of Table 1 and Figures 4 to 6 of arXiv 2606.13707."""
-    console.put("\n\n".join(_tables(found)))
+    terminal.put("\n\n".join(_tables(found)))
 
 
 def _tables(found: Mapping[str, Any]) -> Iterator[str]:
@@ -59,7 +59,7 @@ def _table_by(key: str, methods: Mapping[str, MethodRow]) -> str:
         for part, found in cells.items():
             if part not in small:
                 rows.setdefault(part, {key: part})[name] = _cell(found)
-    shown = console.table(" ".join([key, *methods]), rows.values(), WIDTH)
+    shown = terminal.table(" ".join([key, *methods]), rows.values(), WIDTH)
     return f"{shown}{_left_out(key, len(small))}"
 
 
@@ -100,7 +100,7 @@ def _outcomes(methods: Mapping[str, MethodRow]) -> str:
         rows.append(cells)
     scores = [key for key in SCORERS if any(key in m for m in methods.values())]
     counts = "asked answered fallback unfinished unjudged failed"
-    return console.table(f"method {' '.join(scores)} {counts}", rows, WIDTH)
+    return terminal.table(f"method {' '.join(scores)} {counts}", rows, WIDTH)
 
 
 def _costs(methods: Mapping[str, MethodRow]) -> str:
@@ -115,7 +115,7 @@ def _costs(methods: Mapping[str, MethodRow]) -> str:
             found["latency_s"], found["latency_interval_s"], "{:.1f} s", "{:.1f}"
         )
         rows.append({"method": name, "mean_cost": cost, "median_latency": latency})
-    return console.table("method mean_cost median_latency", rows, WIDTH)
+    return terminal.table("method mean_cost median_latency", rows, WIDTH)
 
 
 def _with_interval(
@@ -136,7 +136,7 @@ def _pass_at(methods: Mapping[str, MethodRow]) -> str:
         shares = {f"pass@{k}": f"{100 * v:.1f}" for k, v in method["pass_at"].items()}
         rows.append({"method": name, **shares})
     columns = [f"pass@{k}" for k in range(1, most + 1)]
-    return console.table(" ".join(["method", *columns]), rows, WIDTH)
+    return terminal.table(" ".join(["method", *columns]), rows, WIDTH)
 
 
 # ---- by pair -------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def _pairs(pairs: Iterable[Pair]) -> str:
         differences = {"a-b": accuracy, "cost_a-b": cost, "seconds_a-b": latency}
         rows.append({**pair, **differences})
     columns = "a b n only_a only_b a-b p p_holm cost_a-b seconds_a-b"
-    return console.table(columns, rows, WIDTH)
+    return terminal.table(columns, rows, WIDTH)
 
 
 def _variations(found: Iterable[Variation]) -> str:
@@ -168,4 +168,4 @@ def _variations(found: Iterable[Variation]) -> str:
         cells = {"reused": f"{100 * v['reused']:.0f} %", "saved": usd(v["saved_usd"])}
         rows.append({**v, **cells})
     columns = "new old n changed newly_right newly_wrong reused saved"
-    return console.table(columns, rows, WIDTH)
+    return terminal.table(columns, rows, WIDTH)

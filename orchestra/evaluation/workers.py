@@ -16,14 +16,11 @@ from collections import deque
 
 from orchestra.evaluation.executors import MOST
 from orchestra.evaluation.questions import QuestionRow
-from orchestra.runtime.attempts import TIMED_OUT
-from orchestra.vocabulary import ConfigError
+from orchestra.kernel.vocabulary import ConfigError
 
 FIRST_ALLOWED = 4  # questions in flight, with `auto`
 MEASURED = 8  # questions that show how fast calls are at the start
 SLOWER = 1.5  # times as long as at the start: too slow for more questions
-# HTTP statuses of an endpoint that has too much to do; 529 is Anthropic's
-REFUSALS = {429, 503, 529, TIMED_OUT}
 
 
 class Workers:
