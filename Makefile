@@ -1,10 +1,10 @@
-# make demo | demo-trained | test | test-train | test-files | lint | lint-train | live | bench | record | cassettes | minigaia | results | record-results | table1 | test-cgroup | train-tiny | lab | test-vllm
+# make demo | demo-trained | test | test-sandbox | test-train | test-files | lint | lint-train | live | bench | record | cassettes | minigaia | results | record-results | table1 | test-cgroup | train-tiny | lab | test-vllm
 PYTHON ?= python3
 VENV = .venv
 RUN = $(VENV)/bin/python
 PIP = $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo demo-trained test test-train test-files lint lint-train live bench record cassettes minigaia results record-results table1 test-cgroup train-tiny lab test-vllm clean
+.PHONY: demo demo-trained test test-sandbox test-train test-files lint lint-train live bench record cassettes minigaia results record-results table1 test-cgroup train-tiny lab test-vllm clean
 
 NEW_ENOUGH = $(shell $(PYTHON) -c "import sys; print(sys.version_info >= (3, 11))")
 
@@ -39,6 +39,9 @@ demo-trained: $(VENV)/run  ## a main agent that DA-GRPO trained in the laborator
 
 test: $(VENV)/dev  ## all tests; no network, no key, no GPU. It says what it skips and why
 	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 2 --dist worksteal
+
+test-sandbox: $(VENV)/dev  ## the tests that need bubblewrap and git
+	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 2 --dist worksteal -m sandbox
 
 test-train: $(VENV)/train  ## the tests of training, with those that need torch
 	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n 2 --dist worksteal tests/training

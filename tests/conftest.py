@@ -36,10 +36,30 @@ FREE = Price(0, 0)
 settings.register_profile("any speed", deadline=None)
 settings.load_profile("any speed")
 ROOT = Path(__file__).resolve().parent.parent
-needs_sandbox = pytest.mark.skipif(
-    not shutil.which("bwrap"), reason="needs bubblewrap (apt install bubblewrap)"
-)
-needs_git = pytest.mark.skipif(not shutil.which("git"), reason="needs git")
+needs_sandbox = pytest.mark.sandbox  # `make test-sandbox` runs these alone
+needs_git = pytest.mark.git
+
+
+@cache
+def missing(program: str) -> str:
+    """Why tests that need this program cannot run here, or ""."""
+    if program == "git":
+        return "" if shutil.which("git") else "needs git"
+    from orchestra.tools import sandbox
+
+    return "needs bubblewrap (apt install bubblewrap)" if sandbox.trouble() else ""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for program in ("sandbox", "git"):
+        config.addinivalue_line("markers", f"{program}: needs it, else skipped")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers():
+        reason = missing(mark.name) if mark.name in ("sandbox", "git") else ""
+        if reason:
+            pytest.skip(reason)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
