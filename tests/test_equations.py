@@ -28,7 +28,7 @@ def play(run):
 
     def play(*turns, dollars=None, **how):
         usd = {"main": 0.0, **(dollars or {"small": 0.0})}
-        pool = lambda p: p.with_(backends=tuple(priced(b, usd[b.name]) for b in p.backends))  # noqa: E731
+        pool = lambda p: replace(p, backends=tuple(priced(b, usd[b.name]) for b in p.backends))  # noqa: E731
         result = run(*turns, work=finish("found", "partial"), names=usd, change=pool, **how)
         return result, [sub_task(r) for r in run.requests if not is_main(r)]
 
@@ -43,7 +43,7 @@ def sub_task(request):
 
 def test_the_most_useful_sub_tasks_run_first_where_not_all_can_at_once(play):
     tasks = [task("minor"), task("major", priority=3), task("middling", priority=2)]
-    _, seen = play(delegate(*tasks), delegate(), delegate(), complete("42"), parallel=1)
+    _, seen = play(delegate(*tasks), delegate(), delegate(), complete("42"), k_max=1)
     assert [word for _, word, _ in seen] == ["major", "middling", "minor"]
 
 
